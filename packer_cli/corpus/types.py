@@ -1,0 +1,86 @@
+"""What the corpus room hands on: sources, slices of files, documents and rejects."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Literal, NamedTuple
+
+FileFormat = Literal["jsonl", "json", "parquet", "arrow", "text", "datasets"]
+RecordSchema = Literal["messages", "alpaca", "prompt-completion", "text", "tokens"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Source:
+    """One input as the user named it: a path, a directory, a glob or a data set, with its weight."""
+
+    source_id: int
+    """Its place in the order of inputs; stored with every sample."""
+    name: str
+    """The input without its weight, as given."""
+    weight: float = 1.0
+    """How many times an epoch sees each of its samples: 2.0 twice, 0.5 a seeded half of them."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class CorpusFile:
+    """One file (or Hugging Face data set split) of a source."""
+
+    source_id: int
+    path: str
+    """As the user would write it (relative inputs stay relative); a data set's name for `datasets`."""
+    format: FileFormat
+    compression: Literal["none", "gzip", "zstd"] = "none"
+    num_bytes: int = 0
+    fingerprint: str = ""
+    """xxh3-128 of the content (a data set's own fingerprint for `datasets`); never of names or times."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class CorpusSlice:
+    """A contiguous piece of one file that one task reads; it becomes one part of the token store.
+
+    The cut depends on the file alone, never on the number of workers.
+    """
+
+    file: CorpusFile
+    start: int
+    """First unit: byte (jsonl, text), row group (parquet), record batch (arrow), row (datasets)."""
+    stop: int
+    """One past the last unit; for compressed and JSON-array files the slice is the whole file."""
+    first_line: int = 1
+    """1-based number of the first record's line (or row) in the file, for messages."""
+
+
+class Document(NamedTuple):
+    """One raw record in normal form. Only the fields of its kind are set."""
+
+    kind: Literal["messages", "prompt-completion", "text", "tokens"]
+    line: int
+    """1-based line (JSONL, text) or row number in its file."""
+    text: str = ""
+    messages: list[dict[str, Any]] = []  # noqa: RUF012 - never mutated
+    tools: list[Any] | None = None
+    prompt: str = ""
+    completion: str = ""
+    input_ids: Any = None
+    """`tokens`: a list of ints."""
+    loss_mask: Any = None
+    """`tokens`: a list of 0/1 as long as `input_ids`, or None for all ones."""
+
+
+class Reject(NamedTuple):
+    """A record that is left out, and why."""
+
+    line: int
+    reason: str
+    """A sentence for people: what was wrong and the rule, without the file and line."""
+
+
+@dataclass(kw_only=True)
+class DocumentBatch:
+    """A few thousand records of a slice, in order."""
+
+    documents: list[Document] = field(default_factory=list)
+    rejects: list[Reject] = field(default_factory=list)
+    num_bytes: int = 0
+    """Bytes of input consumed, for progress bars."""

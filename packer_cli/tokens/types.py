@@ -1,0 +1,34 @@
+"""What the tokens room hands on."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from packer_cli.corpus.types import Reject
+
+
+@dataclass(frozen=True, kw_only=True)
+class EncodedBatch:
+    """The samples of one `DocumentBatch`, flat.
+
+    n samples, t tokens; every sample has at least one token.
+    """
+
+    offsets: NDArray[np.int64]
+    """int64[n+1]: sample i is `input_ids[offsets[i]:offsets[i+1]]`."""
+    input_ids: NDArray[np.int32]
+    """int32[t]"""
+    loss_mask: NDArray[np.int8]
+    """int8[t]: 1 where the token is trained on. The first token of a sample may be 1 here; it never
+    carries a loss, since nothing predicts it, and the shards clear it."""
+    lines: NDArray[np.int64]
+    """int64[n]: line of each sample's record in its file."""
+    rejects: list[Reject]
+    """Documents that could not become samples (a template that raises, an empty result)."""
+    num_with_special: int
+    """Records whose own contents hold the text of a special token."""
