@@ -1,0 +1,9 @@
+"""The plan: which samples share a pack, which packs an iteration, and with which SP degree.
+
+PURE: arrays in, arrays out. Nothing here reads a file, looks at a clock, or imports click, torch or pyarrow::
+
+    lengths -> pieces -> groups -> packing -> fill -> balance -> schedule -> Plan -> check
+               overflow  GroupData  isf, ...   GreedyFill  sort      slots, steps     every invariant
+
+Papers: HBP is arXiv 2503.07680, "Hierarchical Balance Packing".
+"""

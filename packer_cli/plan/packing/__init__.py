@@ -1,0 +1,10 @@
+"""Packing algorithms: one a file, all with one signature, found by name in `REGISTRY`.
+
+An algorithm takes lengths (int32[n], each 1 .. capacity) and gives `(offsets int64[p+1], order int64[n])`: pack k
+holds the samples `order[offsets[k]:offsets[k+1]]`. Every sample is in exactly one pack; no pack is empty.
+"""
+
+from packer_cli.plan.packing.base import PackingAlgorithm, PackingOptions, parse_packing
+from packer_cli.plan.packing.registry import REGISTRY
+
+__all__ = ["REGISTRY", "PackingAlgorithm", "PackingOptions", "parse_packing"]

@@ -1,0 +1,139 @@
+"""The one checker of a plan: the tests and every production run use it. O(pieces + slots)."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from packer_cli.errors import PlanError
+from packer_cli.plan.cost import pack_tokens_and_work
+from packer_cli.plan.types import FILLER, Int32Array, Int64Array, Packs, Pieces, Plan, Schedule
+
+
+def check_plan(plan: Plan) -> None:
+    """Prove the plan: pieces once, packs within capacity, every GPU busy, steps in order.
+
+    Raises:
+        PlanError: naming the first pack, iteration or step that breaks a rule.
+    """
+    tokens = _check_packs(plan.packs, plan)
+    for epoch, schedule in enumerate(plan.epochs):
+        _check_schedule(schedule, plan, tokens, epoch)
+
+
+def check_pieces(pieces: Pieces, lengths: Int32Array, samples: Int64Array, *, is_whole: bool) -> None:
+    """Prove that the pieces cover the samples, each as often as asked and without a gap.
+
+    Args:
+        lengths: int32[n], length of each sample.
+        samples: int64[k], the samples asked for, rising, with repetitions.
+        is_whole: False where samples may be truncated.
+    """
+    _require(len(pieces) == 0 or int(pieces.length.min()) > 0, "a piece is empty")
+    order = np.lexsort((pieces.start, pieces.sample))
+    sample, start, length = pieces.sample[order], pieces.start[order], pieces.length[order]
+    begins = start == 0
+    _require(
+        np.array_equal(sample[begins], samples),
+        "the pieces do not begin each sample as often as asked",
+    )
+    _require(bool((start + length <= lengths[sample]).all()), "a piece reaches past the end of its sample")
+    if is_whole:
+        times = np.bincount(samples, minlength=len(lengths))
+        covered = np.bincount(sample, weights=length, minlength=len(lengths))
+        wrong = np.flatnonzero(covered != times * lengths.astype(np.float64))
+        if len(wrong):
+            raise PlanError(f"sample {wrong[0]} is not covered by its pieces: plan is broken")
+        # The n-th copies of the parts of a sample are alike, so distinct starts must follow one another.
+        first_copy = np.ones(len(sample), dtype=np.bool_)
+        first_copy[1:] = (sample[1:] != sample[:-1]) | (start[1:] != start[:-1])
+        s, b, n = sample[first_copy], start[first_copy], length[first_copy]
+        follows = (s[1:] != s[:-1]) | (b[1:] == b[:-1] + n[:-1])
+        _require(bool(follows.all()), "the pieces of a sample leave a gap or overlap")
+
+
+def _check_packs(packs: Packs, plan: Plan) -> Int64Array:
+    num_pieces = len(plan.pieces)
+    _require(
+        len(packs.offsets) == len(packs) + 1 and packs.offsets[0] == 0 and packs.offsets[-1] == len(packs.pieces),
+        "the pack offsets do not enclose the pieces",
+    )
+    empty = np.flatnonzero(np.diff(packs.offsets) <= 0)
+    if len(empty):
+        raise PlanError(f"pack {empty[0]} is empty")
+    _require(
+        len(packs.pieces) == num_pieces
+        and (num_pieces == 0 or (packs.pieces.min() >= 0 and packs.pieces.max() < num_pieces)),
+        f"{len(packs.pieces)} pieces are packed, not {num_pieces}",
+    )
+    times = np.bincount(packs.pieces, minlength=num_pieces)
+    wrong = np.flatnonzero(times != 1)
+    if len(wrong):
+        raise PlanError(f"piece {wrong[0]} is in {times[wrong[0]]} packs; it must be in exactly one")
+    _require(
+        len(packs) == 0 or (int(packs.group.min()) >= 0 and int(packs.group.max()) < len(plan.groups)),
+        "a pack belongs to no group",
+    )
+    tokens, _ = pack_tokens_and_work(packs.offsets, packs.pieces, plan.pieces.length)
+    capacity = np.array([group.capacity for group in plan.groups], dtype=np.int64)[packs.group]
+    over = np.flatnonzero(tokens > capacity)
+    if len(over):
+        k = over[0]
+        raise PlanError(f"pack {k} holds {tokens[k]} tokens, over its capacity of {capacity[k]}")
+    return tokens
+
+
+def _check_schedule(schedule: Schedule, plan: Plan, tokens: Int64Array, epoch: int) -> None:
+    where = f"epoch {epoch}: "
+    is_pack = schedule.slot_pack != FILLER
+    packs = schedule.slot_pack[is_pack]
+    _require(
+        len(packs) == 0 or (packs.min() >= 0 and packs.max() < len(plan.packs)),
+        where + "a slot has no such pack",
+    )
+    times = np.bincount(packs, minlength=len(plan.packs))
+    wrong = np.flatnonzero(times != 1)
+    if len(wrong):
+        raise PlanError(f"{where}pack {wrong[0]} runs {times[wrong[0]]} times; it must run exactly once")
+    degrees = np.array([group.sp_size for group in plan.groups], dtype=np.int64)[plan.packs.group[packs]]
+    _require(
+        np.array_equal(schedule.slot_sp_size[is_pack], degrees),
+        where + "a slot has not its group's SP degree",
+    )
+    _check_gpus(schedule, plan.num_gpus, where)
+    steps = schedule.iteration_step
+    if len(steps):
+        _require(
+            steps[0] == 0 and bool(np.isin(np.diff(steps), (0, 1)).all()),
+            where + "the steps are not in order",
+        )
+    longest = np.zeros(schedule.num_iterations, dtype=np.int64)
+    np.maximum.at(longest, schedule.slot_iteration[is_pack], tokens[packs])
+    _require(
+        bool((longest <= schedule.iteration_row_length).all()),
+        where + "a pack is longer than its iteration's rows",
+    )
+
+
+def _check_gpus(schedule: Schedule, num_gpus: int, where: str) -> None:
+    """Every GPU is in exactly one slot of every iteration."""
+    iteration = schedule.slot_iteration
+    begins = np.ones(len(iteration), dtype=np.bool_)
+    begins[1:] = iteration[1:] != iteration[:-1]
+    ends = np.append(begins[1:], True) if len(iteration) else begins
+    expected = np.arange(schedule.num_iterations)
+    last_rank = schedule.slot_first_rank + schedule.slot_sp_size
+    in_row = np.ones(len(iteration), dtype=np.bool_)
+    in_row[1:] = begins[1:] | (schedule.slot_first_rank[1:] == last_rank[:-1])
+    fine = (
+        np.array_equal(iteration[begins], expected)
+        and bool((schedule.slot_first_rank[begins] == 0).all())
+        and bool((last_rank[ends] == num_gpus).all())
+        and bool(in_row.all())
+        and bool((schedule.slot_first_rank % schedule.slot_sp_size == 0).all())
+    )
+    _require(fine, f"{where}not every one of the {num_gpus} GPUs is busy exactly once in every iteration")
+
+
+def _require(condition: bool, what: str) -> None:
+    if not condition:
+        raise PlanError(f"{what}; the plan is broken")

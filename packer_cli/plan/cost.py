@@ -1,0 +1,36 @@
+"""Work of packs: attention costs the square of each sample's length, not of the pack's."""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+from packer_cli.plan.types import Int64Array
+
+
+@njit(cache=True)
+def pack_tokens_and_work(
+    offsets: NDArray[np.int64], pieces: NDArray[np.int64], lengths: NDArray[np.int32]
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Tokens and attention work (sum of s^2, HBP section 3.1) of each pack, int64[p] both. O(m).
+
+    Args:
+        offsets, pieces: packs as compressed arrays, int64[p+1] and int64[m].
+        lengths: int32, length of each piece.
+    """
+    num_packs = len(offsets) - 1
+    tokens = np.zeros(num_packs, dtype=np.int64)
+    work = np.zeros(num_packs, dtype=np.int64)
+    for k in range(num_packs):
+        for j in range(offsets[k], offsets[k + 1]):
+            length = np.int64(lengths[pieces[j]])
+            tokens[k] += length
+            work[k] += length * length
+    return tokens, work
+
+
+def segment_sums(values: Int64Array, offsets: Int64Array) -> Int64Array:
+    """Sum (int64[p]) of each segment `values[offsets[k]:offsets[k+1]]`; empty segments give 0."""
+    sums = np.concatenate([[0], np.cumsum(values, dtype=np.int64)])
+    return sums[offsets[1:]] - sums[offsets[:-1]]

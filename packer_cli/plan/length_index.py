@@ -1,0 +1,106 @@
+"""Numba kernels for a set of small integers with nearest-neighbour queries: a 64-way bitmap tree.
+
+Three levels of 64-bit words cover 0 .. 2^18 - 1, and so on; insert, remove, `ceiling` and `floor` cost one word a
+level. It indexes lengths, or remaining capacities, and is what makes best-fit linear in practice.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+_DEBRUIJN = np.uint64(0x03F79D71B4CB0A89)
+_BIT_OF = np.zeros(64, dtype=np.int64)
+for _bit in range(64):
+    _BIT_OF[(((1 << _bit) * int(_DEBRUIJN)) & 0xFFFFFFFFFFFFFFFF) >> 58] = _bit
+
+_ONE = np.uint64(1)
+_ALL = np.uint64(0xFFFFFFFFFFFFFFFF)
+
+
+@njit(cache=True)
+def _lowest_bit(word: np.uint64) -> int:
+    return _BIT_OF[((word & (~word + _ONE)) * _DEBRUIJN) >> np.uint64(58)]
+
+
+@njit(cache=True)
+def _highest_bit(word: np.uint64) -> int:
+    bit = 0
+    for shift in (32, 16, 8, 4, 2, 1):
+        if word >> np.uint64(shift):
+            word >>= np.uint64(shift)
+            bit += shift
+    return bit
+
+
+@njit(cache=True)
+def make_index(size: int) -> tuple[NDArray[np.uint64], NDArray[np.int64]]:
+    """An empty set over 0 .. size-1: (words uint64[w], level_starts int64[levels + 1]), leaves first."""
+    starts = np.zeros(8, dtype=np.int64)
+    levels = 0
+    width = size
+    while True:
+        width = (width + 63) >> 6
+        starts[levels + 1] = starts[levels] + width
+        levels += 1
+        if width <= 1:
+            break
+    return np.zeros(starts[levels], dtype=np.uint64), starts[: levels + 1].copy()
+
+
+@njit(cache=True)
+def index_add(words: NDArray[np.uint64], starts: NDArray[np.int64], value: int) -> None:
+    """Put a value in."""
+    for level in range(len(starts) - 1):
+        words[starts[level] + (value >> 6)] |= _ONE << np.uint64(value & 63)
+        value >>= 6
+
+
+@njit(cache=True)
+def index_remove(words: NDArray[np.uint64], starts: NDArray[np.int64], value: int) -> None:
+    """Take a value out."""
+    for level in range(len(starts) - 1):
+        slot = starts[level] + (value >> 6)
+        words[slot] &= ~(_ONE << np.uint64(value & 63))
+        if words[slot] != 0:
+            return
+        value >>= 6
+
+
+@njit(cache=True)
+def index_ceiling(words: NDArray[np.uint64], starts: NDArray[np.int64], value: int) -> int:
+    """The least member >= value, or -1."""
+    levels = len(starts) - 1
+    for level in range(levels):
+        slot = value >> 6
+        if slot >= starts[level + 1] - starts[level]:
+            return -1
+        word = words[starts[level] + slot] & (_ALL << np.uint64(value & 63))
+        if word != 0:
+            found = (slot << 6) + _lowest_bit(word)
+            for below in range(level - 1, -1, -1):
+                found = (found << 6) + _lowest_bit(words[starts[below] + found])
+            return found
+        value = slot + 1
+    return -1
+
+
+@njit(cache=True)
+def index_floor(words: NDArray[np.uint64], starts: NDArray[np.int64], value: int) -> int:
+    """The greatest member <= value, or -1. `value` may exceed the size."""
+    last = ((starts[1] - starts[0]) << 6) - 1
+    value = min(value, last)
+    levels = len(starts) - 1
+    for level in range(levels):
+        if value < 0:
+            return -1
+        slot = value >> 6
+        word = words[starts[level] + slot] & (_ALL >> np.uint64(63 - (value & 63)))
+        if word != 0:
+            found = (slot << 6) + _highest_bit(word)
+            for below in range(level - 1, -1, -1):
+                found = (found << 6) + _highest_bit(words[starts[below] + found])
+            return found
+        value = slot - 1
+    return -1

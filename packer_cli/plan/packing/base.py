@@ -1,0 +1,58 @@
+"""The signature of a packing algorithm, and the text form of its options."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from packer_cli.plan.types import Int32Array, Int64Array
+
+
+@dataclass(frozen=True, kw_only=True)
+class PackingOptions:
+    """Options of one algorithm; each has its own subclass beside it."""
+
+
+PackFunction = Callable[[Int32Array, int, int, Any], tuple[Int64Array, Int64Array]]
+"""(lengths, capacity, seed, options) -> (offsets, order)"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PackingAlgorithm:
+    """One entry of the registry."""
+
+    name: str
+    summary: str
+    """One line for help texts."""
+    pack: PackFunction
+    options: type[PackingOptions] = PackingOptions
+    uses_seed: bool = False
+
+
+def parse_packing(text: str, registry: Mapping[str, PackingAlgorithm]) -> tuple[PackingAlgorithm, PackingOptions]:
+    """Read `name` or `name:option=value,...`.
+
+    Raises:
+        ValueError: an unknown name or option, or a value of the wrong type or range; the message lists what is known.
+    """
+    name, _, rest = text.partition(":")
+    if name not in registry:
+        raise ValueError(f"unknown packing algorithm {name!r}; known: {', '.join(registry)}")
+    algorithm = registry[name]
+    fields = {field.name: field for field in dataclasses.fields(algorithm.options)}
+    values: dict[str, Any] = {}
+    for item in filter(None, rest.split(",")):
+        key, equals, value = item.partition("=")
+        if key not in fields or not equals:
+            known = ", ".join(f"{field.name}={field.default}" for field in fields.values()) or "none"
+            raise ValueError(f"packing {name!r} has no option {item!r}; known, with defaults: {known}")
+        kind: Callable[[str], Any] = type(fields[key].default)
+        try:
+            values[key] = kind(value)
+        except ValueError:
+            raise ValueError(
+                f"option {key!r} of packing {name!r} must be of type {type(fields[key].default).__name__}, got {value!r}"
+            ) from None
+    return algorithm, algorithm.options(**values)

@@ -1,0 +1,154 @@
+"""Slots, steps and their order: when and on which GPUs each pack runs.
+
+All micro-batches of an iteration come from one group. The first `curriculum_steps` steps take only the groups below
+the longest (HBP section 4.3: 500 steps; 100 already help); then all groups alternate in a seeded shuffle.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+from packer_cli.plan.random import rng_state, shuffle
+from packer_cli.plan.types import FILLER, Group, Int64Array, Schedule
+
+_STREAM_ORDER = 4
+_STREAM_RANKS = 5
+_ROW_MULTIPLE = 128
+
+
+@dataclass(frozen=True, kw_only=True)
+class GroupIterations:
+    """The iterations of one group, balanced, in no particular order."""
+
+    slots: Int64Array
+    """int64[iterations, dp_ranks]: pack numbers, FILLER where a rank has none."""
+    num_spread: int = 0
+    """How many of the last iterations hold spread packs, which are shorter than the capacity."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class StepRules:
+    """How iterations become optimizer steps."""
+
+    global_tokens: int | None = None
+    """Tokens of a step over all ranks: iterations are added until it is reached; None: one iteration a step."""
+    curriculum_steps: int = 0
+    """Steps at the start of the first epoch that take only the groups below the longest."""
+
+
+def schedule_epoch(
+    groups: Sequence[Group],
+    iterations: Sequence[GroupIterations],
+    pack_tokens: Int64Array,
+    num_gpus: int,
+    rules: StepRules,
+    seed: int,
+    epoch: int = 0,
+) -> Schedule:
+    """Order the iterations of all groups, and deal each one's packs to the ranks.
+
+    Price: O(slots). Ranks are drawn with the seed in each iteration, so that no rank always has the heaviest pack.
+
+    Args:
+        pack_tokens: int64[p], tokens of each pack.
+        epoch: another epoch has another order, and no curriculum.
+    """
+    group_of = np.concatenate([np.full(len(it.slots), g) for g, it in enumerate(iterations)]).astype(np.int64)
+    number = np.concatenate([np.arange(len(it.slots)) for it in iterations]).astype(np.int64)
+    tokens = np.concatenate([_iteration_tokens(it.slots, pack_tokens) for it in iterations])
+    row_length = np.concatenate([_row_lengths(g, it, pack_tokens) for g, it in zip(groups, iterations, strict=True)])
+    order = np.arange(len(group_of), dtype=np.int64)
+    shuffle(order, rng_state(seed, _STREAM_ORDER, epoch))
+    curriculum = rules.curriculum_steps if epoch == 0 else 0
+    order, steps = _order_and_steps(order, group_of, tokens, len(groups) - 1, rules.global_tokens, curriculum)
+
+    num_ranks = np.array([group.num_dp_ranks(num_gpus) for group in groups], dtype=np.int64)
+    first_slot = np.concatenate([[0], np.cumsum(num_ranks[group_of[order]])])
+    slot_pack = np.empty(first_slot[-1], dtype=np.int64)
+    state = rng_state(seed, _STREAM_RANKS, epoch)
+    for g, group_iterations in enumerate(iterations):
+        places = np.flatnonzero(group_of[order] == g)
+        slots = group_iterations.slots[number[order[places]]]
+        _shuffle_rows(slots, state)
+        slot_pack[first_slot[places][:, None] + np.arange(num_ranks[g])] = slots
+    slot_iteration = np.repeat(np.arange(len(order)), num_ranks[group_of[order]])
+    sp_sizes = np.array([group.sp_size for group in groups], dtype=np.int64)
+    slot_sp = sp_sizes[group_of[order]][slot_iteration]
+    place = np.arange(len(slot_pack)) - first_slot[slot_iteration]
+    return Schedule(
+        slot_iteration=slot_iteration,
+        slot_pack=slot_pack,
+        slot_first_rank=(place * slot_sp).astype(np.int32),
+        slot_sp_size=slot_sp.astype(np.int16),
+        iteration_step=steps,
+        iteration_row_length=row_length[order].astype(np.int32),
+    )
+
+
+def _iteration_tokens(slots: Int64Array, pack_tokens: Int64Array) -> Int64Array:
+    padded = np.append(pack_tokens, 0)  # FILLER is -1, the appended zero
+    return padded[slots].sum(axis=1)
+
+
+def _row_lengths(group: Group, iterations: GroupIterations, pack_tokens: Int64Array) -> Int64Array:
+    lengths = np.full(len(iterations.slots), group.capacity, dtype=np.int64)
+    if iterations.num_spread:
+        longest = np.append(pack_tokens, 0)[iterations.slots[-iterations.num_spread :]].max(axis=1)
+        multiple = _ROW_MULTIPLE * group.sp_size
+        lengths[-iterations.num_spread :] = np.minimum(-(-longest // multiple) * multiple, group.capacity)
+    return lengths
+
+
+def _order_and_steps(
+    order: Int64Array,
+    group_of: Int64Array,
+    tokens: Int64Array,
+    longest_group: int,
+    global_tokens: int | None,
+    curriculum_steps: int,
+) -> tuple[Int64Array, Int64Array]:
+    """Final order of the iterations and the step of each."""
+    target = 0 if global_tokens is None else global_tokens
+    short = order[group_of[order] != longest_group]
+    if curriculum_steps and len(short):
+        short_steps = _steps(tokens[short], target)
+        first = short[short_steps < curriculum_steps]
+        later = order[~np.isin(order, first)]
+        steps = short_steps[: len(first)]
+        rest = _steps(tokens[later], target) + (steps[-1] + 1)
+        return np.concatenate([first, later]), np.concatenate([steps, rest])
+    return order, _steps(tokens[order], target)
+
+
+@njit(cache=True)
+def _steps(tokens: NDArray[np.int64], target: int) -> NDArray[np.int64]:
+    """Step of each iteration: a step ends where another iteration would take it further from the target."""
+    steps = np.empty(len(tokens), dtype=np.int64)
+    step = 0
+    total = 0
+    for i in range(len(tokens)):
+        if i > 0 and total + tokens[i] - target > target - total:
+            step += 1
+            total = 0
+        steps[i] = step
+        total += tokens[i]
+    return steps
+
+
+@njit(cache=True)
+def _shuffle_rows(slots: NDArray[np.int64], state: NDArray[np.uint64]) -> None:
+    for i in range(len(slots)):
+        shuffle(slots[i], state)
+
+
+def deal(order: Int64Array, num_ranks: int) -> Int64Array:
+    """Consecutive packs as iterations: int64[ceil(p / ranks), ranks], the last one completed with FILLER."""
+    num_iterations = -(-len(order) // num_ranks)
+    slots = np.full(num_iterations * num_ranks, FILLER, dtype=np.int64)
+    slots[: len(order)] = order
+    return slots.reshape(num_iterations, num_ranks)

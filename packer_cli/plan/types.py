@@ -1,0 +1,105 @@
+"""The plan as data: compressed (CSR) arrays, because there may be a billion samples."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+Int16Array = NDArray[np.int16]
+Int32Array = NDArray[np.int32]
+Int64Array = NDArray[np.int64]
+
+FILLER = -1
+"""`slot_pack` of a slot without a pack: the rank runs a micro-batch without loss."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Group:
+    """Packs that share capacity, sequence-parallel degree and checkpointing."""
+
+    capacity: int
+    """Most tokens a pack may hold (HBP's packing length). Attention costs its square."""
+    sp_size: int = 1
+    """GPUs that share one sequence. More of them fit longer packs, and communicate more."""
+    checkpoint_layers: int = 0
+    """Layers with gradient checkpointing; a hint for the trainer."""
+
+    def num_dp_ranks(self, num_gpus: int) -> int:
+        """Data-parallel ranks of the group on that many GPUs."""
+        return num_gpus // self.sp_size
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pieces:
+    """What is packed: whole samples, or parts of those that were cut. m pieces."""
+
+    sample: Int64Array
+    """int64[m]: sample id; a sample with weight 2 stands twice."""
+    start: Int64Array
+    """int64[m]: first token of the piece in its sample; 0 unless cut."""
+    length: Int32Array
+    """int32[m]: tokens; at least 1."""
+
+    def __len__(self) -> int:
+        return len(self.length)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Packs:
+    """p packs over m pieces."""
+
+    offsets: Int64Array
+    """int64[p+1]: pack k holds `pieces[offsets[k]:offsets[k+1]]`."""
+    pieces: Int64Array
+    """int64[m]: indices of pieces."""
+    group: Int16Array
+    """int16[p]: index of each pack's group."""
+
+    def __len__(self) -> int:
+        return len(self.group)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Schedule:
+    """One epoch: k slots in i iterations in s steps.
+
+    A slot is one pack on one set of GPUs in one iteration. Slots are sorted by iteration, then first rank.
+    """
+
+    slot_iteration: Int64Array
+    """int64[k]"""
+    slot_pack: Int64Array
+    """int64[k]: pack, or FILLER."""
+    slot_first_rank: Int32Array
+    """int32[k]: the slot runs on GPUs `first_rank .. first_rank + sp_size - 1`."""
+    slot_sp_size: Int16Array
+    """int16[k]"""
+    iteration_step: Int64Array
+    """int64[i]: the optimizer step of each iteration; never falls."""
+    iteration_row_length: Int32Array
+    """int32[i]: tokens a row is padded to by a trainer that needs fixed shapes."""
+
+    @property
+    def num_iterations(self) -> int:
+        """Iterations of the epoch, the same for every rank."""
+        return len(self.iteration_step)
+
+    @property
+    def num_steps(self) -> int:
+        """Optimizer steps of the epoch."""
+        return int(self.iteration_step[-1]) + 1 if len(self.iteration_step) else 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """Everything that training needs to know before a token is written."""
+
+    groups: tuple[Group, ...]
+    """By rising capacity."""
+    num_gpus: int
+    pieces: Pieces
+    packs: Packs
+    epochs: tuple[Schedule, ...]
+    """At least one; epoch 0 is the one that metrics describe."""

@@ -1,0 +1,55 @@
+"""Numbers as people write them: 16k tokens, 256MiB."""
+
+from __future__ import annotations
+
+import re
+
+_TOKENS = {"": 1, "k": 1024, "m": 1024**2}
+_BYTES = {"": 1, "b": 1, "kib": 2**10, "mib": 2**20, "gib": 2**30, "kb": 10**3, "mb": 10**6, "gb": 10**9}
+
+
+def parse_tokens(text: str) -> int:
+    """Read a number of tokens; `k` is 1024.
+
+    >>> parse_tokens("16k"), parse_tokens("4096")
+    (16384, 4096)
+    """
+    return _parse(text, _TOKENS, "tokens", "16384, 16k or 1m")
+
+
+def parse_bytes(text: str) -> int:
+    """Read a number of bytes.
+
+    >>> parse_bytes("256MiB")
+    268435456
+    """
+    return _parse(text, _BYTES, "bytes", "1048576, 256MiB or 1GB")
+
+
+def format_tokens(tokens: int) -> str:
+    """Write a number of tokens as `parse_tokens` reads it.
+
+    >>> format_tokens(131072), format_tokens(5000)
+    ('128k', '5000')
+    """
+    return f"{tokens // 1024}k" if tokens and tokens % 1024 == 0 else str(tokens)
+
+
+def format_bytes(num_bytes: float) -> str:
+    """Write a number of bytes for people.
+
+    >>> format_bytes(1536), format_bytes(3 * 2**30)
+    ('1.5 KiB', '3.0 GiB')
+    """
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if num_bytes < 1024 or unit == "GiB":
+            return f"{num_bytes:.0f} B" if unit == "B" else f"{num_bytes:.1f} {unit}"
+        num_bytes /= 1024
+    raise AssertionError
+
+
+def _parse(text: str, units: dict[str, int], what: str, examples: str) -> int:
+    match = re.fullmatch(r"\s*(\d+)\s*([a-zA-Z]*)\s*", text)
+    if not match or match[2].lower() not in units:
+        raise ValueError(f"{text!r} is no number of {what}; write for example {examples}")
+    return int(match[1]) * units[match[2].lower()]
