@@ -140,7 +140,7 @@ class WriteConfig(_Model):
     """Keep the token store, to plan again without tokenizing."""
 
 
-class PackConfig(TokenizeConfig, PlanConfig, WriteConfig):
+class PackConfig(WriteConfig, PlanConfig, TokenizeConfig):
     """Everything that decides the bytes of a packed data set. The number of workers is not among it."""
 
     def part(self, model: type[_Model]) -> Any:

@@ -1,0 +1,73 @@
+"""The command line: one file a command; options -> config -> pipeline, nothing else.
+
+A command's module is imported only when the command runs, so that `hbpack --help` answers at once.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+
+import click
+
+import packer_cli
+from packer_cli.errors import HbpackError
+
+COMMANDS = {
+    "pack": "Corpus to packed, balanced, scheduled shards: tokenize, plan and write.",
+    "tokenize": "Corpus to a token store.",
+    "plan": "Token store to a plan: groups, packs, iterations and steps.",
+    "write": "Plan to shards and rank manifests.",
+    "stats": "Balance, padding and communication of a packed set, a token store or lengths.",
+}
+
+
+class LazyGroup(click.Group):
+    """Imports `packer_cli.cli.<name>` when the command is asked for."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """In the order of the work."""
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """The command object `command` of its module."""
+        if cmd_name not in COMMANDS:
+            return None
+        command: click.Command = importlib.import_module(f"packer_cli.cli.{cmd_name}").command
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Without importing the commands."""
+        with formatter.section("Commands"):
+            formatter.write_dl(list(COMMANDS.items()))
+
+
+@click.command(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(packer_cli.__version__, prog_name="hbpack")
+def cli() -> None:
+    """Pack, balance and schedule mixed-length training data, before training.
+
+    Reads corpora, tokenizes them, chooses which samples share a pack and which packs an iteration, and writes indexed
+    shards that any trainer reads without further work.
+    """
+
+
+def main() -> None:
+    """Entry point: errors become one line; 2 for usage, 1 for failure, 130 for Ctrl-C."""
+    try:
+        cli.main(standalone_mode=False)
+    except HbpackError as error:
+        _fail(str(error), error.exit_code)
+    except click.Abort:
+        _fail("interrupted; run the same command again to go on", 130)
+    except click.ClickException as error:
+        error.show()
+        sys.exit(error.exit_code)
+    except OSError as error:
+        place = f" ({error.filename})" if error.filename else ""
+        _fail(f"{error.strerror or error}{place}", 1)
+
+
+def _fail(message: str, code: int) -> None:
+    click.echo(click.style("error: ", fg="red", bold=True) + message, err=True)
+    sys.exit(code)

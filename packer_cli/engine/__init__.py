@@ -1,0 +1,1 @@
+"""Where per-part work runs. The result is the same for any number of workers."""

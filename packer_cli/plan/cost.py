@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from numba import njit
 from numpy.typing import NDArray
@@ -30,7 +32,7 @@ def pack_tokens_and_work(
     return tokens, work
 
 
-def segment_sums(values: Int64Array, offsets: Int64Array) -> Int64Array:
+def segment_sums(values: NDArray[Any], offsets: Int64Array) -> Int64Array:
     """Sum (int64[p]) of each segment `values[offsets[k]:offsets[k+1]]`; empty segments give 0."""
     sums = np.concatenate([[0], np.cumsum(values, dtype=np.int64)])
     return sums[offsets[1:]] - sums[offsets[:-1]]

@@ -53,6 +53,6 @@ def parse_packing(text: str, registry: Mapping[str, PackingAlgorithm]) -> tuple[
             values[key] = kind(value)
         except ValueError:
             raise ValueError(
-                f"option {key!r} of packing {name!r} must be of type {type(fields[key].default).__name__}, got {value!r}"
+                f"option {key!r} of packing {name!r} must be {type(fields[key].default).__name__}, got {value!r}"
             ) from None
     return algorithm, algorithm.options(**values)

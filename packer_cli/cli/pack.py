@@ -1,0 +1,40 @@
+"""`hbpack pack`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from packer_cli.cli.options import config_option, inputs_argument, model_options, workers_option
+from packer_cli.config import PackConfig, validate
+
+
+@click.command("pack")
+@inputs_argument
+@click.option(
+    "--output", "-o", required=True, metavar="FOLDER", help="Folder to write to: new, empty, or an earlier run's."
+)
+@model_options(PackConfig)
+@workers_option
+@config_option
+@click.option("--dry-run", is_flag=True, help="Tokenize, plan and show the metrics, but write no shards.")
+def command(output: str, workers: int | None, dry_run: bool, **values: Any) -> None:
+    """Corpus to packed, balanced, scheduled shards: tokenize, plan and write.
+
+    INPUT is a file, folder or glob of JSONL, JSON, Parquet, Arrow or text, or a Hugging Face data set; PATH@2.0 sees
+    its samples twice an epoch, PATH@0.5 a half of them.
+
+    Run it again after a crash, or with other groups: what is there and still valid is reused.
+    """
+    from packer_cli.engine.local import default_workers
+    from packer_cli.pipeline import run_pack
+    from packer_cli.report.tables import print_counts, print_stats
+
+    config = validate(PackConfig, values)
+    header = run_pack(config, Path(output), workers or default_workers(), dry_run=dry_run)
+    print_counts(header["counts"])
+    print_stats(header["metrics"])
+    if header["counts"]["rejected"] or header["counts"]["dropped"]:
+        click.echo(f"  records left out, with reasons: {Path(output) / 'rejected.jsonl'}")

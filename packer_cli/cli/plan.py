@@ -1,0 +1,30 @@
+"""`hbpack plan`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from packer_cli.cli.options import config_option, model_options
+from packer_cli.config import PlanConfig, validate
+
+
+@click.command("plan")
+@click.argument("store", metavar="FOLDER")
+@click.option("--output", "-o", metavar="FOLDER", help="Where the plan and its shards go; by default FOLDER itself.")
+@model_options(PlanConfig)
+@config_option
+def command(store: str, output: str | None, **values: Any) -> None:
+    """Token store to a plan: groups, packs, iterations and steps.
+
+    FOLDER is the output of `hbpack tokenize` or `hbpack pack`. Nothing is tokenized again, so other groups or another
+    number of GPUs take seconds. `hbpack write` makes the shards.
+    """
+    from packer_cli.pipeline import run_plan
+    from packer_cli.report.tables import print_counts, print_stats
+
+    header = run_plan(validate(PlanConfig, values), Path(store), Path(output or store))
+    print_counts(header["counts"])
+    print_stats(header["metrics"])

@@ -1,0 +1,51 @@
+"""`hbpack stats`."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import click
+
+from packer_cli.cli.options import config_option, model_options
+from packer_cli.config import PlanConfig, validate
+from packer_cli.errors import ConfigError
+
+
+@click.command("stats")
+@click.argument("path", metavar="PATH")
+@click.option("--json", "as_json", is_flag=True, help="JSON with the keys overall, groups and baseline.")
+@model_options(PlanConfig)
+@config_option
+def command(path: str, as_json: bool, **values: Any) -> None:
+    """Balance, padding and communication of a packed set, a token store or lengths.
+
+    PATH is a packed data set or a plan, which are reported as they are; or a token store, or a file of lengths (.npy,
+    or text with one integer a line), which are planned in memory with the options below. Without --groups and --gpus
+    these two report lengths only.
+    """
+    from packer_cli.report.sources import stats_of
+
+    if values["groups"] is None and values["gpus"] is None:
+        config = None
+    elif values["groups"] is None or values["gpus"] is None:
+        raise ConfigError("--groups and --gpus go together; give both, or neither for the lengths alone")
+    else:
+        config = validate(PlanConfig, values)
+    stats = stats_of(Path(path), config)
+    if as_json:
+        click.echo(json.dumps(stats, indent=2))
+        return
+    _print(stats)
+
+
+def _print(stats: dict[str, Any]) -> None:
+    from packer_cli.report.tables import print_counts, print_lengths, print_stats
+
+    if "counts" in stats:
+        print_counts(stats["counts"])
+    if "lengths" in stats:
+        print_lengths(stats["lengths"])
+    if "overall" in stats:
+        print_stats(stats)

@@ -1,0 +1,30 @@
+"""`hbpack tokenize`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from packer_cli.cli.options import config_option, inputs_argument, model_options, workers_option
+from packer_cli.config import TokenizeConfig, validate
+
+
+@click.command("tokenize")
+@inputs_argument
+@click.option(
+    "--output", "-o", required=True, metavar="FOLDER", help="Folder to write to; the store is its folder tokens/."
+)
+@model_options(TokenizeConfig)
+@workers_option
+@config_option
+def command(output: str, workers: int | None, **values: Any) -> None:
+    """Corpus to a token store.
+
+    The first stage of `hbpack pack`. Plan the store as often as you like with `hbpack plan`.
+    """
+    from packer_cli.engine.local import default_workers
+    from packer_cli.pipeline import run_tokenize
+
+    run_tokenize(validate(TokenizeConfig, values), Path(output), workers or default_workers())

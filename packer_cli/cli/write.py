@@ -1,0 +1,27 @@
+"""`hbpack write`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from packer_cli.cli.options import config_option, model_options, workers_option
+from packer_cli.config import WriteConfig, validate
+
+
+@click.command("write")
+@click.argument("folder", metavar="FOLDER")
+@model_options(WriteConfig)
+@workers_option
+@config_option
+def command(folder: str, workers: int | None, **values: Any) -> None:
+    """Plan to shards and rank manifests.
+
+    FOLDER is the output of `hbpack plan`.
+    """
+    from packer_cli.engine.local import default_workers
+    from packer_cli.pipeline import run_write
+
+    run_write(validate(WriteConfig, values), Path(folder), workers or default_workers())

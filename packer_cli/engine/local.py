@@ -1,0 +1,75 @@
+"""Tasks on the processes of this machine."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures.process import BrokenProcessPool
+from typing import Any, TypeVar
+
+from packer_cli.errors import RunError
+
+Task = TypeVar("Task")
+Result = TypeVar("Result")
+
+
+def default_workers() -> int:
+    """CPUs that this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+class LocalEngine:
+    """Runs tasks on worker processes; with one worker, in this process.
+
+    Workers are forked from a clean server process that has imported `preload` once: that is safe beside threads, and
+    starts while this process is still reading its inputs. Use it as a context manager.
+    """
+
+    def __init__(self, workers: int, preload: Sequence[str] = ()) -> None:
+        self.workers = workers
+        self._preload = list(preload)
+        self._pool: ProcessPoolExecutor | None = None
+
+    def __enter__(self) -> LocalEngine:
+        if self.workers > 1:
+            methods = multiprocessing.get_all_start_methods()
+            context = multiprocessing.get_context("forkserver" if "forkserver" in methods else "spawn")
+            if context.get_start_method() == "forkserver":
+                context.set_forkserver_preload(self._preload)
+                from multiprocessing import forkserver
+
+                forkserver.ensure_running()
+            self._pool = ProcessPoolExecutor(self.workers, mp_context=context)
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: Any) -> None:
+        if self._pool is None:
+            return
+        if kind is not None:
+            for process in list((self._pool._processes or {}).values()):
+                process.terminate()
+        self._pool.shutdown(wait=True, cancel_futures=True)
+
+    def run(self, function: Callable[[Task], Result], tasks: Sequence[Task]) -> Iterator[tuple[int, Result]]:
+        """Yield (index of the task, result) as tasks end. The first error ends the run.
+
+        Raises:
+            RunError: a worker was killed, most often for want of memory.
+        """
+        if self._pool is None:
+            for number, task in enumerate(tasks):
+                yield number, function(task)
+            return
+        futures = {self._pool.submit(function, task): number for number, task in enumerate(tasks)}
+        try:
+            for future in as_completed(futures):
+                yield futures.pop(future), future.result()
+        except BrokenProcessPool:
+            raise RunError(
+                "a worker process was killed, perhaps for want of memory; run the same command again to go on, "
+                "with fewer --workers"
+            ) from None

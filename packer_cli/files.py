@@ -1,0 +1,112 @@
+"""Writing files so that a killed run leaves none half-written under its final name."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, Any
+
+import xxhash
+
+_TEMPORARY = ".tmp"
+
+
+class HashingFile:
+    """A binary file that hashes (xxh3-128) and counts what is written to it."""
+
+    def __init__(self, file: IO[bytes]) -> None:
+        self._file = file
+        self._hash = xxhash.xxh3_128()
+        self.num_bytes = 0
+        self.closed = False
+
+    def write(self, data: Any) -> int:
+        """Write bytes, or anything with a buffer."""
+        self._hash.update(data)
+        size = memoryview(data).nbytes
+        self.num_bytes += size
+        self._file.write(data)
+        return size
+
+    def hexdigest(self) -> str:
+        """Hash of everything so far."""
+        return self._hash.hexdigest()
+
+    def flush(self) -> None:
+        """Flush the file below."""
+        self._file.flush()
+
+    def close(self) -> None:
+        """Left to `atomic_file`."""
+
+    def writable(self) -> bool:
+        """Always."""
+        return True
+
+    def readable(self) -> bool:
+        """Never."""
+        return False
+
+    def seekable(self) -> bool:
+        """Never: a hash needs the bytes in order."""
+        return False
+
+
+@contextmanager
+def atomic_file(path: Path) -> Iterator[HashingFile]:
+    """Write to a temporary name beside `path`; sync and rename when the block ends well, remove it when not."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}{_TEMPORARY}")
+    try:
+        with temporary.open("wb") as file:
+            yield HashingFile(file)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+        _sync_folder(path.parent)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write a text file atomically."""
+    with atomic_file(path) as file:
+        file.write(text.encode())
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Write indented JSON atomically."""
+    write_text(path, json.dumps(value, indent=2, ensure_ascii=False) + "\n")
+
+
+def remove_temporaries(folder: Path) -> None:
+    """Remove what a killed run left under temporary names."""
+    for path in folder.rglob(f".*{_TEMPORARY}"):
+        path.unlink(missing_ok=True)
+
+
+def fingerprint(*values: Any) -> str:
+    """xxh3-128 (hex) of JSON values; the same for the same values, on any machine."""
+    text = json.dumps(values, sort_keys=True, separators=(",", ":"), ensure_ascii=True, default=str)
+    return xxhash.xxh3_128_hexdigest(text.encode())
+
+
+def file_checksum(path: Path) -> str:
+    """xxh3-128 (hex) of a file's content; reads it once."""
+    digest = xxhash.xxh3_128()
+    with path.open("rb") as file:
+        while chunk := file.read(16 * 2**20):
+            digest.update(chunk)
+    return digest.hexdigest()
+
+
+def _sync_folder(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,167 @@
+"""The plan stage: a token store to `plan.arrow`."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from packer_cli.config import GroupConfig, PlanConfig
+from packer_cli.errors import ConfigError, RunError
+from packer_cli.files import fingerprint
+from packer_cli.plan.build import PlanRules, build_plan
+from packer_cli.plan.check import check_pieces, check_plan
+from packer_cli.plan.packing import REGISTRY, parse_packing
+from packer_cli.plan.pieces import make_pieces, weighted_samples
+from packer_cli.plan.schedule import StepRules
+from packer_cli.plan.types import Group, Int32Array, Int64Array, Pieces, Plan
+from packer_cli.report.stats import plan_stats
+from packer_cli.shards.plan_file import PLAN_VERSION
+from packer_cli.tokens.store import TokenStore
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlanResult:
+    """A checked plan with what is written beside it."""
+
+    plan: Plan
+    piece_loss_tokens: NDArray[np.int32]
+    header: dict[str, Any]
+    """Configuration, counts and metrics; JSON values."""
+    overflow: list[dict[str, Any]]
+    """Entries of `rejected.jsonl` for samples that were dropped or truncated."""
+
+
+def to_group(config: GroupConfig) -> Group:
+    """The plan's form of a group."""
+    return Group(capacity=config.capacity, sp_size=config.sp_size, checkpoint_layers=config.checkpoint_layers)
+
+
+def plan_rules(config: PlanConfig) -> PlanRules:
+    """The plan's form of the options.
+
+    Raises:
+        ConfigError: an unknown packing algorithm or option of it.
+    """
+    try:
+        algorithm, options = parse_packing(config.packing, REGISTRY)
+    except ValueError as error:
+        raise ConfigError(f"--packing: {error}") from None
+    return PlanRules(
+        groups=tuple(to_group(group) for group in config.groups),
+        num_gpus=config.gpus,
+        algorithm=algorithm,
+        packing_options=options,
+        steps=StepRules(global_tokens=config.global_tokens, curriculum_steps=config.curriculum_steps),
+        epochs=config.epochs,
+        seed=config.seed,
+    )
+
+
+def plan_fingerprint(config: PlanConfig, store_fingerprint: str, weights: list[float]) -> str:
+    """Equal for plans with equal arrays."""
+    return fingerprint(config.model_dump(mode="json"), store_fingerprint, weights, PLAN_VERSION)
+
+
+def plan_store(config: PlanConfig, store: TokenStore, folder: Path) -> PlanResult:
+    """Plan all samples of a store. `folder` is where the plan will stand; the header names the store from there.
+
+    Raises:
+        RunError: there is nothing to plan, or a sample is too long under `--overflow error`.
+        PlanError: the plan broke an invariant, which is a bug.
+    """
+    rules = plan_rules(config)
+    weights = [source.weight for source in store.index.sources]
+    lengths = store.lengths()
+    sources = store.sources()
+    samples = weighted_samples(sources, weights, config.seed)
+    capacity = rules.groups[-1].capacity
+    _refuse_overflow(config, store, lengths, samples, capacity)
+    pieces = make_pieces(lengths, samples, capacity, config.overflow)
+    if not len(pieces):
+        raise RunError(
+            "there is nothing to plan: every record was rejected or dropped; see the reasons in rejected.jsonl"
+        )
+    plan = build_plan(pieces, rules)
+    kept = samples if config.overflow != "drop" else samples[lengths[samples] <= capacity]
+    check_pieces(pieces, lengths, kept, is_whole=config.overflow != "truncate")
+    check_plan(plan)
+    chosen = np.unique(samples)
+    long = chosen[lengths[chosen] > capacity]
+    header = {
+        "fingerprint": plan_fingerprint(config, store.index.fingerprint, weights),
+        "store": os.path.relpath(store.folder, folder),
+        "store_fingerprint": store.index.fingerprint,
+        "config": config.model_dump(mode="json"),
+        "counts": _counts(store, config, pieces, samples, len(long)),
+        "metrics": plan_stats(plan, config.seed, sources),
+    }
+    return PlanResult(
+        plan=plan,
+        piece_loss_tokens=_piece_loss_tokens(store, lengths, pieces),
+        header=header,
+        overflow=_overflow_entries(config, store, lengths, long, capacity),
+    )
+
+
+def _refuse_overflow(
+    config: PlanConfig, store: TokenStore, lengths: Int32Array, samples: Int64Array, capacity: int
+) -> None:
+    if config.overflow != "error":
+        return
+    long = samples[lengths[samples] > capacity]
+    if len(long):
+        file, line = store.locate(int(long[0]))
+        raise RunError(
+            f"{file}:{line}: the sample has {lengths[long[0]]} tokens, over the largest group's {capacity}; "
+            f"there are {len(np.unique(long))} such samples; choose --overflow split, truncate or drop"
+        )
+
+
+def _piece_loss_tokens(store: TokenStore, lengths: Int32Array, pieces: Pieces) -> Int32Array:
+    """Loss tokens of each piece; only the masks of cut samples are read."""
+    loss_tokens = store.num_loss_tokens()[pieces.sample]
+    cut = np.flatnonzero(pieces.length != lengths[pieces.sample])
+    if len(cut):
+        loss_tokens[cut] = store.loss_tokens_of(pieces.sample[cut], pieces.start[cut], pieces.length[cut])
+    return loss_tokens
+
+
+def _counts(
+    store: TokenStore, config: PlanConfig, pieces: Pieces, samples: Int64Array, num_long: int
+) -> dict[str, int]:
+    parts = store.index.parts
+    num_rejected = sum(part.num_rejected for part in parts)
+    return {
+        "records": len(store) + num_rejected,
+        "rejected": num_rejected,
+        "samples": len(store),
+        "left_out_by_weight": len(store) - len(np.unique(samples)),
+        "repeated_by_weight": len(samples) - len(np.unique(samples)),
+        "split": num_long if config.overflow == "split" else 0,
+        "truncated": num_long if config.overflow == "truncate" else 0,
+        "dropped": num_long if config.overflow == "drop" else 0,
+        "pieces": len(pieces),
+        "tokens": int(pieces.length.sum(dtype=np.int64)),
+        "records_with_special_tokens": sum(part.num_with_special for part in parts),
+    }
+
+
+def _overflow_entries(
+    config: PlanConfig, store: TokenStore, lengths: Int32Array, long: Int64Array, capacity: int
+) -> list[dict[str, Any]]:
+    what = {
+        "drop": f"has {{}} tokens, over the largest group's {capacity}; dropped",
+        "truncate": f"has {{}} tokens, over the largest group's {capacity}; the rest was cut off",
+    }
+    if config.overflow not in what:
+        return []
+    entries = []
+    for sample in long:
+        file, line = store.locate(int(sample))
+        entries.append({"file": file, "line": line, "reason": what[config.overflow].format(lengths[sample])})
+    return entries

@@ -1,0 +1,73 @@
+"""What a person sees: progress on stderr while it is a terminal, results on stdout."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import click
+
+
+def say(text: str) -> None:
+    """A line of progress, on stderr."""
+    click.echo(text, err=True)
+
+
+def warn(text: str) -> None:
+    """A warning, on stderr."""
+    click.echo(click.style("warning: ", fg="yellow", bold=True) + text, err=True)
+
+
+@contextmanager
+def progress_bar(label: str, *, unit: str = "bytes") -> Iterator[Callable[[int, int], None]]:
+    """A bar that is told (done, total); silent where stderr is no terminal."""
+    if not sys.stderr.isatty():
+        yield lambda done, total: None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
+
+    amount = DownloadColumn() if unit == "bytes" else TextColumn("{task.completed:,.0f}/{task.total:,.0f} " + unit)
+    columns = [TextColumn("{task.description}"), BarColumn(), amount, TimeRemainingColumn()]
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task(label, total=None)
+        yield lambda done, total: bar.update(task, completed=done, total=total)
+
+
+class Stopwatch:
+    """Seconds since it was made."""
+
+    def __init__(self) -> None:
+        self._start = time.perf_counter()
+
+    def __str__(self) -> str:
+        return f"{time.perf_counter() - self._start:.1f} s"
+
+
+def print_table(title: str, header: list[str], rows: list[list[str]], note: str = "") -> None:
+    """A table on stdout: the first column to the left, the others to the right."""
+    from rich.box import SIMPLE_HEAD
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(title=title, box=SIMPLE_HEAD, title_justify="left", caption=note or None, caption_justify="left")
+    for i, name in enumerate(header):
+        table.add_column(name, justify="right" if i else "left", no_wrap=True)
+    for row in rows:
+        table.add_row(*row)
+    width = None if sys.stdout.isatty() else 160
+    Console(width=width, highlight=False).print(table)
+
+
+def ratio(value: Any) -> str:
+    """A ratio for a table: enough digits to compare, no noise.
+
+    >>> ratio(0.5), ratio(0.00123), ratio(0)
+    ('0.500', '0.0012', '0')
+    """
+    if not value:
+        return "0"
+    return f"{value:.3f}" if value >= 0.1 else f"{value:.4f}"

@@ -1,0 +1,85 @@
+"""The figures of `hbpack stats`: a plan's metrics beside those of the paper's baseline on the same data."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from packer_cli.metrics import Metrics, measure, measure_randomness
+from packer_cli.plan.build import PlanRules, build_plan
+from packer_cli.plan.packing import REGISTRY
+from packer_cli.plan.types import Group, Pieces, Plan
+from packer_cli.shards.schema import group_name
+
+BASELINE_NAME = "ISF at the longest length"
+
+
+def plan_stats(plan: Plan, seed: int, source_of_sample: NDArray[Any] | None = None) -> dict[str, Any]:
+    """JSON values with the keys `overall`, `groups` (a list), `baseline` and `randomness`.
+
+    The baseline is the paper's: everything packed by ISF to the longest capacity, with that group's SP degree, the
+    packs in seeded order. Price: one ISF packing and O(slots).
+    """
+    randomness = measure_randomness(plan, source_of_sample, seed)
+    overall = {**_figures(measure(plan)), "num_steps": plan.epochs[0].num_steps, **_rounded(asdict(randomness))}
+    groups = []
+    for g, group in enumerate(plan.groups):
+        groups.append(
+            {
+                "name": group_name(g, group),
+                "capacity": group.capacity,
+                "sp_size": group.sp_size,
+                **_figures(measure(plan, g)),
+            }
+        )
+    baseline = baseline_plan(plan.pieces, plan.groups[-1], plan.num_gpus, seed)
+    return {
+        "overall": overall,
+        "groups": groups,
+        "baseline": {"name": BASELINE_NAME, **_figures(measure(baseline))},
+    }
+
+
+def baseline_plan(pieces: Pieces, longest: Group, num_gpus: int, seed: int) -> Plan:
+    """Naive ISF packing at the longest length (HBP's tables 2 and 6)."""
+    algorithm = REGISTRY["isf"]
+    rules = PlanRules(
+        groups=(longest,),
+        num_gpus=num_gpus,
+        algorithm=algorithm,
+        packing_options=algorithm.options(),
+        seed=seed,
+        balance=False,
+    )
+    return build_plan(pieces, rules)
+
+
+def length_stats(lengths: NDArray[np.int32]) -> dict[str, Any]:
+    """Count, total, mean, percentiles and the share of tokens in long samples."""
+    percentiles = (50, 90, 99, 99.9)
+    values = np.percentile(lengths, percentiles, method="higher") if len(lengths) else np.zeros(len(percentiles))
+    total = int(lengths.sum(dtype=np.int64))
+    long_tokens = {
+        f"tokens_over_{limit // 1024}k": int(lengths[lengths > limit].sum(dtype=np.int64))
+        for limit in (8192, 32768, 131072)
+    }
+    return {
+        "num_samples": len(lengths),
+        "num_tokens": total,
+        "mean": total / len(lengths) if len(lengths) else 0.0,
+        **{f"p{p:g}": int(value) for p, value in zip(percentiles, values, strict=True)},
+        "max": int(lengths.max(initial=0)),
+        **long_tokens,
+    }
+
+
+def _figures(metrics: Metrics) -> dict[str, Any]:
+    return _rounded(asdict(metrics))
+
+
+def _rounded(values: dict[str, Any]) -> dict[str, Any]:
+    """Ten digits: the last bits of a mean are not worth a difference between machines."""
+    return {key: round(value, 10) if isinstance(value, float) else value for key, value in values.items()}

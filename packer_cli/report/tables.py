@@ -1,0 +1,62 @@
+"""The tables of `hbpack stats` and of the end of `hbpack pack`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from packer_cli.report.console import print_table, ratio
+
+_HEADER = ["", "ABR", "DBR", "PR", "CR", "Ave-T", "imbalance", "packs", "bound", "iterations", "samples", "tokens"]
+
+
+def print_stats(stats: dict[str, Any]) -> None:
+    """Groups, the whole and the baseline, one row each; then randomness."""
+    rows = [_row(group["name"], group) for group in stats["groups"]]
+    rows.append(_row("all", stats["overall"]))
+    baseline = stats["baseline"]
+    rows.append(_row(f"baseline: {baseline['name']}", baseline))
+    print_table("Balance and padding (lower is better, but for Ave-T)", _HEADER, rows)
+    overall = stats["overall"]
+    print(
+        f"  {overall['num_steps']:,} steps; displacement from a uniform order {overall['mean_displacement']:,.1f} "
+        f"steps on average (uniform: {overall['num_steps'] / 3:,.1f}), {overall['max_displacement']:,} at most; "
+        f"length-step correlation {overall['length_step_correlation']:.3f}; "
+        f"source mix spread {overall['source_mix_spread']:.3f}"
+    )
+    if overall["num_fillers"]:
+        print(f"  {overall['num_fillers']} filler micro-batches without loss keep every rank busy")
+
+
+def print_lengths(stats: dict[str, Any]) -> None:
+    """Distribution of lengths."""
+    rows = [
+        [name.replace("_", " "), f"{value:,.1f}" if isinstance(value, float) else f"{value:,}"]
+        for name, value in stats.items()
+    ]
+    print_table("Lengths, in tokens", ["", "value"], rows)
+
+
+def print_counts(counts: dict[str, int]) -> None:
+    """What became of every record."""
+    rows = [[name.replace("_", " "), f"{value:,}"] for name, value in counts.items() if value or name in _ALWAYS]
+    print_table("Records", ["", "count"], rows)
+
+
+_ALWAYS = ("records", "rejected", "samples", "pieces", "tokens")
+
+
+def _row(name: str, figures: dict[str, Any]) -> list[str]:
+    return [
+        name,
+        ratio(figures["abr"]),
+        ratio(figures["dbr"]),
+        ratio(figures["pr"]),
+        ratio(figures["cr"]),
+        f"{figures['ave_t']:,.0f}",
+        f"{figures['imbalance']:.3f}",
+        f"{figures['num_packs']:,}",
+        f"{figures['packs_lower_bound']:,}",
+        f"{figures['num_iterations']:,}",
+        f"{figures['num_samples']:,}",
+        f"{figures['num_tokens']:,}",
+    ]

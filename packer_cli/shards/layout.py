@@ -1,0 +1,76 @@
+"""Which pack stands in which shard and row: decided by the plan and the shard size alone."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from packer_cli.plan.types import FILLER, Int64Array, Plan
+from packer_cli.shards.schema import PACKS_PER_BATCH, shard_path
+
+_BYTES_PER_TOKEN = 5
+_BYTES_PER_PIECE = 20
+_BYTES_PER_PACK = 64
+
+
+@dataclass(frozen=True, kw_only=True)
+class ShardRange:
+    """The packs of one shard: a range of pack ids of one group."""
+
+    path: str
+    group: int
+    number: int
+    """Index of the shard in its group."""
+    first_pack: int
+    num_packs: int
+
+
+def lay_out(plan: Plan, pack_tokens: Int64Array, shard_size: int) -> list[ShardRange]:
+    """Cut each group's packs into shards of about `shard_size` bytes, at borders of record batches.
+
+    Args:
+        pack_tokens: int64[p].
+    """
+    num_pieces = np.diff(plan.packs.offsets)
+    num_bytes = pack_tokens * _BYTES_PER_TOKEN + num_pieces * _BYTES_PER_PIECE + _BYTES_PER_PACK
+    shards = []
+    for g, group in enumerate(plan.groups):
+        first, stop = np.searchsorted(plan.packs.group, [g, g + 1]).tolist()
+        for number, (begin, end) in enumerate(_cuts(num_bytes[first:stop], shard_size)):
+            shards.append(
+                ShardRange(
+                    path=shard_path(g, group, number),
+                    group=g,
+                    number=number,
+                    first_pack=first + begin,
+                    num_packs=end - begin,
+                )
+            )
+    return shards
+
+
+def _cuts(num_bytes: Int64Array, shard_size: int) -> list[tuple[int, int]]:
+    """Ranges of packs. As many even shards as the size asks for, so that none is a small remainder."""
+    if not len(num_bytes):
+        return []
+    num_shards = max(1, round(int(num_bytes.sum()) / shard_size))
+    cumulated = np.cumsum(num_bytes)
+    targets = cumulated[-1] * np.arange(1, num_shards) // num_shards
+    places = np.searchsorted(cumulated, targets)
+    places = np.unique(-(-places // PACKS_PER_BATCH) * PACKS_PER_BATCH)
+    borders = [0, *(int(place) for place in places if 0 < place < len(num_bytes)), len(num_bytes)]
+    return list(itertools.pairwise(borders))
+
+
+def pack_places(shards: list[ShardRange], num_packs: int) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
+    """(shard, row) of each pack, int32[p+1] both; the last entry serves FILLER."""
+    shard = np.full(num_packs + 1, FILLER, dtype=np.int32)
+    row = np.full(num_packs + 1, FILLER, dtype=np.int32)
+    for item in shards:
+        members = slice(item.first_pack, item.first_pack + item.num_packs)
+        shard[members] = item.number
+        row[members] = np.arange(item.num_packs)
+    return shard, row

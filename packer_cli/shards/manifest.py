@@ -1,0 +1,101 @@
+"""`hbpack.json`: the manifest of a packed data set. Its JSON Schema is `schemas/manifest.schema.json`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from packer_cli.errors import FormatError, InputError
+
+MANIFEST_NAME = "hbpack.json"
+FORMAT_VERSION = 1
+
+
+class _Model(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+
+
+class ShardInfo(_Model):
+    """One shard file."""
+
+    path: str
+    """Relative to the folder of the manifest."""
+    first_pack: int
+    """Id of its first pack; row r holds pack `first_pack + r`."""
+    num_packs: int
+    num_bytes: int
+    xxh3: str
+    """xxh3-128 of the file."""
+
+
+class GroupInfo(_Model):
+    """One group and its shards."""
+
+    name: str
+    capacity: int
+    """Most tokens of a pack."""
+    sp_size: int
+    """Sequence-parallel degree."""
+    checkpoint_layers: int
+    num_packs: int
+    num_samples: int
+    """Pieces: a sample that was cut counts once a piece."""
+    num_tokens: int
+    num_loss_tokens: int
+    shards: tuple[ShardInfo, ...]
+
+
+class EpochInfo(_Model):
+    """One epoch's rank manifests."""
+
+    path: str
+    num_iterations: int
+    num_steps: int
+
+
+class Manifest(_Model):
+    """A packed data set."""
+
+    format: Literal["hbpack"] = "hbpack"
+    format_version: int = FORMAT_VERSION
+    hbpack_version: str
+    fingerprint: str
+    """Of the tokens, the plan and the shard size: equal fingerprints mean equal bytes."""
+    seed: int
+    num_gpus: int
+    groups: tuple[GroupInfo, ...]
+    epochs: tuple[EpochInfo, ...]
+    tokenizer: dict[str, Any]
+    """Fingerprints, vocabulary size and special ids."""
+    sources: tuple[dict[str, Any], ...]
+    """Inputs by source id: name and weight."""
+    counts: dict[str, int]
+    """What became of the records."""
+    metrics: dict[str, Any]
+    """`overall`, `groups` and `baseline`, as `hbpack stats --json` gives them."""
+    config: dict[str, Any]
+    """Options that decided the bytes."""
+    library_versions: dict[str, str]
+
+
+def read_manifest(folder: Path) -> Manifest:
+    """Read and validate `hbpack.json`.
+
+    Raises:
+        InputError: the folder holds no finished packed data set.
+        FormatError: the manifest is damaged, or of another version.
+    """
+    path = folder / MANIFEST_NAME
+    try:
+        manifest = Manifest.model_validate_json(path.read_bytes())
+    except (FileNotFoundError, NotADirectoryError):
+        raise InputError(f"{str(folder)!r} holds no packed data set (no {MANIFEST_NAME}); run hbpack pack") from None
+    except (OSError, ValidationError) as error:
+        raise FormatError(f"{str(path)!r} is damaged ({str(error).splitlines()[0]}); run hbpack pack again") from None
+    if manifest.format_version != FORMAT_VERSION:
+        raise FormatError(
+            f"{str(path)!r} has format version {manifest.format_version}, this release reads {FORMAT_VERSION}"
+        )
+    return manifest

@@ -1,0 +1,107 @@
+"""`plan.arrow`: the plan as one row of large lists, with its configuration in the schema's metadata."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from packer_cli.errors import FormatError, InputError
+from packer_cli.files import atomic_file
+from packer_cli.plan.types import Group, Packs, Pieces, Plan, Schedule
+
+PLAN_NAME = "plan.arrow"
+PLAN_VERSION = 1
+_KEY = b"hbpack"
+
+
+def write_plan(path: Path, plan: Plan, piece_loss_tokens: NDArray[np.int32], header: dict[str, Any]) -> None:
+    """Write a plan atomically.
+
+    Args:
+        piece_loss_tokens: int32[m].
+        header: JSON values kept beside the arrays.
+    """
+    arrays: dict[str, NDArray[Any]] = {
+        "piece_sample": plan.pieces.sample,
+        "piece_start": plan.pieces.start,
+        "piece_length": plan.pieces.length,
+        "piece_loss_tokens": piece_loss_tokens,
+        "pack_offsets": plan.packs.offsets,
+        "pack_pieces": plan.packs.pieces,
+        "pack_group": plan.packs.group,
+    }
+    for name in Schedule.__dataclass_fields__:
+        arrays[name] = np.concatenate([getattr(schedule, name) for schedule in plan.epochs])
+    arrays["epoch_slots"] = _ends([len(schedule.slot_pack) for schedule in plan.epochs])
+    arrays["epoch_iterations"] = _ends([schedule.num_iterations for schedule in plan.epochs])
+    columns, fields = [], []
+    for name, array in arrays.items():
+        values = pa.array(np.ascontiguousarray(array))
+        kind = pa.large_list(pa.field("item", values.type, nullable=False))
+        columns.append(pa.LargeListArray.from_arrays(pa.array([0, len(array)], pa.int64()), values, type=kind))
+        fields.append(pa.field(name, kind, nullable=False))
+    metadata = {
+        "plan_version": PLAN_VERSION,
+        "num_gpus": plan.num_gpus,
+        "groups": [vars(group) for group in plan.groups],
+        **header,
+    }
+    schema = pa.schema(fields, metadata={_KEY: json.dumps(metadata, sort_keys=True).encode()})
+    with atomic_file(path) as file, pa.ipc.new_file(pa.PythonFile(file, mode="w"), schema) as writer:
+        writer.write_batch(pa.record_batch(columns, schema=schema))
+
+
+def read_plan(path: Path) -> tuple[Plan, NDArray[np.int32], dict[str, Any]]:
+    """Read what `write_plan` wrote, memory-mapped: (plan, loss tokens of pieces, header).
+
+    Raises:
+        InputError: there is no plan.
+        FormatError: it is damaged, or of another version.
+    """
+    header = read_plan_header(path)
+    try:
+        reader = pa.ipc.open_file(pa.memory_map(str(path)))
+        batch = reader.get_batch(0)
+        arrays = {name: batch.column(name).values.to_numpy() for name in batch.schema.names}
+        slots, iterations = arrays.pop("epoch_slots"), arrays.pop("epoch_iterations")
+        epochs = []
+        for e in range(len(slots) - 1):
+            cut = {"slot": slice(slots[e], slots[e + 1]), "iteration": slice(iterations[e], iterations[e + 1])}
+            fields = {name: arrays[name][cut[name.split("_")[0]]] for name in Schedule.__dataclass_fields__}
+            epochs.append(Schedule(**fields))
+        plan = Plan(
+            groups=tuple(Group(**group) for group in header["groups"]),
+            num_gpus=header["num_gpus"],
+            pieces=Pieces(sample=arrays["piece_sample"], start=arrays["piece_start"], length=arrays["piece_length"]),
+            packs=Packs(offsets=arrays["pack_offsets"], pieces=arrays["pack_pieces"], group=arrays["pack_group"]),
+            epochs=tuple(epochs),
+        )
+        return plan, arrays["piece_loss_tokens"], header
+    except (KeyError, TypeError, pa.ArrowInvalid, OSError) as error:
+        raise FormatError(f"{str(path)!r} is damaged ({error}); run hbpack plan again") from None
+
+
+def read_plan_header(path: Path) -> dict[str, Any]:
+    """The JSON values beside the arrays; the errors are those of `read_plan`."""
+    try:
+        schema = pa.ipc.open_file(pa.memory_map(str(path))).schema
+        header: dict[str, Any] = json.loads(schema.metadata[_KEY])
+    except FileNotFoundError:
+        raise InputError(f"{str(path.parent)!r} holds no plan (no {path.name}); run hbpack plan") from None
+    except (OSError, pa.ArrowInvalid, KeyError, TypeError, ValueError) as error:
+        raise FormatError(f"{str(path)!r} is damaged ({error}); run hbpack plan again") from None
+    if header.get("plan_version") != PLAN_VERSION:
+        raise FormatError(
+            f"{str(path)!r} has plan version {header.get('plan_version')}, this release reads {PLAN_VERSION}; "
+            "run hbpack plan again"
+        )
+    return header
+
+
+def _ends(counts: list[int]) -> NDArray[np.int64]:
+    return np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)

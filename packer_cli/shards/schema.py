@@ -1,0 +1,74 @@
+"""Arrow schemas of what is written, and the names of files and folders. See docs/formats.md."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+
+from packer_cli.plan.types import Group
+
+PACKS_PER_BATCH = 16
+
+
+def _list(item: pa.DataType) -> pa.DataType:
+    return pa.list_(pa.field("item", item, nullable=False))
+
+
+def _schema(**fields: pa.DataType) -> pa.Schema:
+    return pa.schema([pa.field(name, kind, nullable=False) for name, kind in fields.items()])
+
+
+SHARD_SCHEMA = _schema(
+    pack_id=pa.int64(),
+    input_ids=_list(pa.int32()),
+    loss_mask=_list(pa.int8()),
+    cu_seqlens=_list(pa.int32()),
+    sample_ids=_list(pa.int64()),
+    sample_starts=_list(pa.int32()),
+    source_ids=_list(pa.int32()),
+    group=pa.int16(),
+    sp_size=pa.int16(),
+    checkpoint_layers=pa.int16(),
+    num_tokens=pa.int32(),
+    num_loss_tokens=pa.int32(),
+    attention_work=pa.int64(),
+    cost=pa.float64(),
+    cp_sharding=pa.int8(),
+)
+
+RANK_SCHEMA = _schema(
+    step=pa.int64(),
+    iteration=pa.int64(),
+    group=pa.int16(),
+    shard=pa.int32(),
+    row=pa.int32(),
+    sp_size=pa.int16(),
+    sp_rank=pa.int16(),
+    dp_rank=pa.int32(),
+    dp_size=pa.int32(),
+    row_length=pa.int32(),
+    checkpoint_layers=pa.int16(),
+    global_num_samples=pa.int64(),
+    global_num_tokens=pa.int64(),
+    global_num_loss_tokens=pa.int64(),
+)
+
+SCHEMAS = {"shard": SHARD_SCHEMA, "rank": RANK_SCHEMA}
+
+
+def group_name(number: int, group: Group) -> str:
+    """Folder of a group's shards.
+
+    >>> group_name(1, Group(capacity=131072, sp_size=8))
+    'g1-131072-sp8'
+    """
+    return f"g{number}-{group.capacity}-sp{group.sp_size}"
+
+
+def shard_path(number: int, group: Group, shard: int) -> str:
+    """Path of a shard in the output folder."""
+    return f"shards/{group_name(number, group)}/shard-{shard:05d}.arrow"
+
+
+def rank_path(epoch: int, rank: int) -> str:
+    """Path of a rank's manifest in the output folder."""
+    return f"ranks/epoch-{epoch:03d}/rank-{rank:05d}.arrow"

@@ -1,0 +1,143 @@
+"""The write stage: a plan and its token store to shards, rank manifests, `hbpack.json` and `rejected.jsonl`."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import packer_cli
+from packer_cli.config import WriteConfig
+from packer_cli.engine.local import LocalEngine
+from packer_cli.files import fingerprint, remove_temporaries, write_json
+from packer_cli.plan.cost import pack_tokens_and_work
+from packer_cli.plan.types import Plan
+from packer_cli.shards.layout import ShardRange, lay_out, pack_places
+from packer_cli.shards.manifest import FORMAT_VERSION, MANIFEST_NAME, EpochInfo, GroupInfo, Manifest, ShardInfo
+from packer_cli.shards.plan_file import PLAN_NAME, read_plan
+from packer_cli.shards.ranks import write_ranks
+from packer_cli.shards.schema import group_name
+from packer_cli.shards.write import MARKERS, ShardResult, ShardTask, finished_shard, write_shard
+from packer_cli.tokens.store import StoreIndex, read_index
+
+PRELOAD = ("packer_cli.shards.write",)
+
+Progress = Callable[[int, int], None]
+"""(tokens done, tokens in all)"""
+
+
+def set_fingerprint(plan_fingerprint: str, shard_size: int) -> str:
+    """Fingerprint of a packed data set."""
+    return fingerprint(plan_fingerprint, shard_size, FORMAT_VERSION)
+
+
+def write_set(
+    config: WriteConfig, folder: Path, store: Path, engine: LocalEngine, progress: Progress | None = None
+) -> Manifest:
+    """Write the plan in `folder` out; shards of an earlier run of the same plan are kept.
+
+    The manifest goes first and comes last: a folder without it is unfinished.
+    """
+    plan, piece_loss_tokens, header = read_plan(folder / PLAN_NAME)
+    index = read_index(store)
+    own_fingerprint = set_fingerprint(header["fingerprint"], config.shard_size)
+    (folder / MANIFEST_NAME).unlink(missing_ok=True)
+    pack_tokens, _ = pack_tokens_and_work(plan.packs.offsets, plan.packs.pieces, plan.pieces.length)
+    shards = lay_out(plan, pack_tokens, config.shard_size)
+    tasks = [ShardTask(shard=shard, folder=folder, store=store, fingerprint=own_fingerprint) for shard in shards]
+    results = {number: result for number, task in enumerate(tasks) if (result := finished_shard(task))}
+    todo = [number for number in range(len(tasks)) if number not in results]
+    sizes = [int(pack_tokens[s.first_pack : s.first_pack + s.num_packs].sum()) for s in shards]
+    done = sum(sizes[number] for number in results)
+    if progress:
+        progress(done, sum(sizes))
+    for i, result in engine.run(write_shard, [tasks[number] for number in todo]):
+        results[todo[i]] = result
+        done += sizes[todo[i]]
+        if progress:
+            progress(done, sum(sizes))
+    places = pack_places(shards, len(plan.packs))
+    for epoch in range(len(plan.epochs)):
+        write_ranks(folder, plan, epoch, piece_loss_tokens, places)
+    manifest = _manifest(plan, piece_loss_tokens, header, index, config, shards, results, own_fingerprint)
+    _remove_stale(folder, plan, shards)
+    write_json(folder / MANIFEST_NAME, manifest.model_dump(mode="json"))
+    shutil.rmtree(folder / MARKERS, ignore_errors=True)
+    return manifest
+
+
+def _manifest(
+    plan: Plan,
+    piece_loss_tokens: np.ndarray,
+    header: dict[str, Any],
+    index: StoreIndex,
+    config: WriteConfig,
+    shards: Sequence[ShardRange],
+    results: dict[int, ShardResult],
+    own_fingerprint: str,
+) -> Manifest:
+    group_of_piece = np.empty(len(plan.pieces), dtype=np.int64)
+    group_of_piece[plan.packs.pieces] = np.repeat(plan.packs.group, np.diff(plan.packs.offsets))
+    groups = []
+    for g, group in enumerate(plan.groups):
+        members = group_of_piece == g
+        files = [
+            ShardInfo(path=shard.path, first_pack=shard.first_pack, num_packs=shard.num_packs, **vars(results[number]))
+            for number, shard in enumerate(shards)
+            if shard.group == g
+        ]
+        groups.append(
+            GroupInfo(
+                name=group_name(g, group),
+                **vars(group),
+                num_packs=int((plan.packs.group == g).sum()),
+                num_samples=int(members.sum()),
+                num_tokens=int(plan.pieces.length[members].sum(dtype=np.int64)),
+                num_loss_tokens=int(piece_loss_tokens[members].sum(dtype=np.int64)),
+                shards=tuple(files),
+            )
+        )
+    return Manifest(
+        hbpack_version=packer_cli.__version__,
+        fingerprint=own_fingerprint,
+        seed=header["config"]["seed"],
+        num_gpus=plan.num_gpus,
+        groups=tuple(groups),
+        epochs=tuple(
+            EpochInfo(
+                path=f"ranks/epoch-{number:03d}",
+                num_iterations=schedule.num_iterations,
+                num_steps=schedule.num_steps,
+            )
+            for number, schedule in enumerate(plan.epochs)
+        ),
+        tokenizer=index.tokenizer,
+        sources=tuple(source.model_dump() for source in index.sources),
+        counts=header["counts"],
+        metrics=header["metrics"],
+        config={
+            "tokens": index.options,
+            "plan": header["config"],
+            "write": {"shard_size": config.shard_size},
+        },
+        library_versions=index.library_versions,
+    )
+
+
+def _remove_stale(folder: Path, plan: Plan, shards: Sequence[ShardRange]) -> None:
+    """Remove what an earlier, different plan left."""
+    remove_temporaries(folder)
+    wanted = {shard.path for shard in shards}
+    for path in folder.glob("shards/*/shard-*.arrow"):
+        if str(path.relative_to(folder)) not in wanted:
+            path.unlink()
+    for path in folder.glob("ranks/epoch-*/rank-*.arrow"):
+        epoch, rank = int(path.parent.name.removeprefix("epoch-")), int(path.stem.removeprefix("rank-"))
+        if epoch >= len(plan.epochs) or rank >= plan.num_gpus:
+            path.unlink()
+    for path in [*folder.glob("shards/*"), *folder.glob("ranks/*")]:
+        if path.is_dir() and not any(path.iterdir()):
+            path.rmdir()

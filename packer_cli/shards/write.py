@@ -1,0 +1,153 @@
+"""One task of the write stage: gather the packs of one shard from the token store. Runs in a worker process."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from packer_cli.files import atomic_file, write_json
+from packer_cli.plan.cost import pack_tokens_and_work, segment_sums
+from packer_cli.plan.types import Plan
+from packer_cli.shards.layout import ShardRange
+from packer_cli.shards.plan_file import PLAN_NAME, read_plan
+from packer_cli.shards.schema import PACKS_PER_BATCH, SHARD_SCHEMA
+from packer_cli.tokens.store import TokenStore
+
+MARKERS = ".shards"
+"""Folder, in the output, of what says that a shard is finished while the manifest is not yet written."""
+
+_TOKENS_PER_GATHER = 4 * 2**20
+
+
+@dataclass(frozen=True, kw_only=True)
+class ShardTask:
+    """What a worker needs to make one shard."""
+
+    shard: ShardRange
+    folder: Path
+    store: Path
+    fingerprint: str
+    """Of the plan; with the place of the shard it decides every byte."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ShardResult:
+    """A finished shard."""
+
+    num_bytes: int
+    xxh3: str
+
+
+def write_shard(task: ShardTask) -> ShardResult:
+    """Write a shard and then its marker. Memory: a few record batches."""
+    plan, _, _ = _plan(task.folder, task.fingerprint)
+    store = _store(task.store, task.fingerprint)
+    shard = task.shard
+    with atomic_file(task.folder / shard.path) as file:
+        with pa.ipc.new_file(pa.PythonFile(file, mode="w"), SHARD_SCHEMA) as writer:
+            stop = shard.first_pack + shard.num_packs
+            for first, last in _gathers(plan, shard.first_pack, stop):
+                batch = _pack_rows(plan, store, first, last)
+                for row in range(0, last - first, PACKS_PER_BATCH):
+                    writer.write_batch(batch.slice(row, PACKS_PER_BATCH))
+        result = ShardResult(num_bytes=file.num_bytes, xxh3=file.hexdigest())
+    write_json(
+        shard_marker(task.folder, shard.path),
+        {"fingerprint": task.fingerprint, "shard": vars(shard), "result": vars(result)},
+    )
+    return result
+
+
+def shard_marker(folder: Path, path: str) -> Path:
+    """Where the marker of a shard stands."""
+    return folder / MARKERS / (path.replace("/", "_") + ".json")
+
+
+def finished_shard(task: ShardTask) -> ShardResult | None:
+    """The result of an earlier run of the same task, if its file is still whole."""
+    marker, path = shard_marker(task.folder, task.shard.path), task.folder / task.shard.path
+    if not marker.exists() or not path.exists():
+        return None
+    data = json.loads(marker.read_text())
+    result = ShardResult(**data["result"])
+    same = data["fingerprint"] == task.fingerprint and data["shard"] == vars(task.shard)
+    return result if same and path.stat().st_size == result.num_bytes else None
+
+
+@lru_cache(maxsize=1)
+def _plan(folder: Path, fingerprint: str) -> tuple[Plan, NDArray[np.int32], dict[str, Any]]:
+    return read_plan(folder / PLAN_NAME)
+
+
+@lru_cache(maxsize=1)
+def _store(folder: Path, fingerprint: str) -> TokenStore:
+    return TokenStore.open(folder)
+
+
+def _gathers(plan: Plan, first: int, stop: int) -> list[tuple[int, int]]:
+    """Ranges of packs that are gathered together: whole record batches, a few million tokens."""
+    ranges = []
+    capacity = max(group.capacity for group in plan.groups)
+    batches = max(1, _TOKENS_PER_GATHER // (PACKS_PER_BATCH * capacity))
+    for begin in range(first, stop, batches * PACKS_PER_BATCH):
+        ranges.append((begin, min(begin + batches * PACKS_PER_BATCH, stop)))
+    return ranges
+
+
+def _pack_rows(plan: Plan, store: TokenStore, first: int, stop: int) -> pa.RecordBatch:
+    """Rows of the packs first .. stop-1."""
+    offsets = plan.packs.offsets[first : stop + 1]
+    members = plan.packs.pieces[offsets[0] : offsets[-1]]
+    offsets = offsets - offsets[0]
+    sample, start = plan.pieces.sample[members], plan.pieces.start[members]
+    length = plan.pieces.length[members]
+    tokens, work = pack_tokens_and_work(offsets, np.arange(len(members)), length)
+    input_ids = np.empty(int(tokens.sum()), dtype=np.int32)
+    loss_mask = np.empty(len(input_ids), dtype=np.int8)
+    store.gather(sample, start, length, input_ids, loss_mask)
+    token_offsets = np.concatenate([[0], np.cumsum(tokens)])
+    mask_sums = segment_sums(loss_mask, token_offsets)
+    numbers = np.arange(first, stop, dtype=np.int64)
+    group = plan.packs.group[first:stop]
+    columns = [
+        pa.array(numbers),
+        _lists(token_offsets, input_ids),
+        _lists(token_offsets, loss_mask),
+        _cu_seqlens(offsets, length),
+        _lists(offsets, sample),
+        _lists(offsets, start.astype(np.int32)),
+        _lists(offsets, store.sources_of(sample)),
+        pa.array(group),
+        pa.array(np.array([g.sp_size for g in plan.groups], dtype=np.int16)[group]),
+        pa.array(np.array([g.checkpoint_layers for g in plan.groups], dtype=np.int16)[group]),
+        pa.array(tokens.astype(np.int32)),
+        pa.array(mask_sums.astype(np.int32)),
+        pa.array(work),
+        pa.array(work.astype(np.float64)),
+        pa.array(np.zeros(len(numbers), dtype=np.int8)),
+    ]
+    return pa.record_batch(columns, schema=SHARD_SCHEMA)
+
+
+def _cu_seqlens(offsets: NDArray[np.int64], length: NDArray[np.int32]) -> pa.ListArray:
+    """For each pack, the running sum of its lengths with a leading 0."""
+    num_packs = len(offsets) - 1
+    ends = np.cumsum(length, dtype=np.int64)
+    before = np.concatenate([[0], ends])[offsets[:-1]]
+    values = np.zeros(len(length) + num_packs, dtype=np.int32)
+    place = np.arange(len(length)) + np.repeat(np.arange(num_packs), np.diff(offsets)) + 1
+    values[place] = ends - np.repeat(before, np.diff(offsets))
+    return _lists(offsets + np.arange(num_packs + 1), values)
+
+
+def _lists(offsets: NDArray[np.int64], values: NDArray[Any]) -> pa.ListArray:
+    item = pa.array(np.ascontiguousarray(values))
+    kind = pa.list_(pa.field("item", item.type, nullable=False))
+    return pa.ListArray.from_arrays(pa.array(offsets.astype(np.int32)), item, type=kind)

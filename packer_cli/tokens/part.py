@@ -1,0 +1,152 @@
+"""One task of the tokenize stage: a slice of input to a part of the token store. Runs in a worker process."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from packer_cli.corpus.types import CorpusSlice, Reject
+from packer_cli.files import atomic_file, write_json, write_text
+from packer_cli.tokens.store import PartInfo, PartWriter
+
+if TYPE_CHECKING:
+    from packer_cli.tokens.encoder import Encoder
+    from packer_cli.tokens.tokenizer import LoadedTokenizer
+
+MARKERS = ".parts"
+"""Folder, in the store, of what says that a part is finished while the index is not yet written."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PartTask:
+    """What a worker needs to make one part."""
+
+    number: int
+    piece: CorpusSlice
+    fingerprint: str
+    folder: Path
+    tokenizer: str
+    chat_template: str | None
+    record_schema: str
+    encoder_options: tuple[tuple[str, Any], ...]
+    """Keyword arguments of `Encoder`."""
+
+    @property
+    def name(self) -> str:
+        """File name of the part."""
+        return f"part-{self.number:05d}.arrow"
+
+
+@dataclass(frozen=True, kw_only=True)
+class PartResult:
+    """What a worker gives back."""
+
+    info: PartInfo
+    tokenizer: dict[str, Any]
+
+
+_tokenizers: dict[tuple[str, str | None], LoadedTokenizer] = {}
+_encoders: dict[tuple[Any, ...], Encoder] = {}
+
+
+def tokenize_part(task: PartTask) -> PartResult:
+    """Read, render, encode and write one part; its marker is written last.
+
+    A part in which the fast backend and the reference disagree is encoded again as a whole by the reference.
+    """
+    from packer_cli.tokens.encoder import BackendMismatch
+
+    tokenizer = _tokenizer(task)
+    options = dict(task.encoder_options)
+    warnings: list[str] = []
+    try:
+        info = _write_part(task, _encoder(task, tokenizer, options), warnings)
+    except BackendMismatch as mismatch:
+        warnings.append(str(mismatch))
+        options["backend"] = "tokenizers"
+        info = _write_part(task, _encoder(task, tokenizer, options), warnings)
+    result = PartResult(info=info, tokenizer=tokenizer.describe())
+    write_json(
+        marker_path(task.folder, task.name), {"part": info.model_dump(mode="json"), "tokenizer": result.tokenizer}
+    )
+    return result
+
+
+def marker_path(folder: Path, name: str) -> Path:
+    """Where the marker of a part stands."""
+    return folder / MARKERS / f"{name}.json"
+
+
+def rejects_path(folder: Path, name: str) -> Path:
+    """Where the rejected records of a part stand, if there are any."""
+    return folder / name.replace("part-", "rejected-").replace(".arrow", ".jsonl")
+
+
+def read_rejects(path: Path) -> list[Reject]:
+    """Rejected records of a part."""
+    lines = path.read_text(encoding="utf-8").splitlines()
+    return [Reject(**json.loads(line)) for line in lines]
+
+
+def _tokenizer(task: PartTask) -> LoadedTokenizer:
+    from packer_cli.tokens.tokenizer import load_tokenizer
+
+    key = (task.tokenizer, task.chat_template)
+    if key not in _tokenizers:
+        _tokenizers[key] = load_tokenizer(task.tokenizer, chat_template=task.chat_template)
+    return _tokenizers[key]
+
+
+def _encoder(task: PartTask, tokenizer: LoadedTokenizer, options: dict[str, Any]) -> Encoder:
+    from packer_cli.tokens.encoder import Encoder
+
+    key = (task.tokenizer, task.chat_template, tuple(sorted(options.items())))
+    if key not in _encoders:
+        _encoders[key] = Encoder(tokenizer, **options)
+    return _encoders[key]
+
+
+def _write_part(task: PartTask, encoder: Encoder, warnings: list[str]) -> PartInfo:
+    from packer_cli.corpus.read import read_slice
+
+    encoder.start_part()
+    rejects: list[Reject] = []
+    num_with_special = 0
+    with atomic_file(task.folder / task.name) as file:
+        writer = PartWriter(file)
+        for documents in read_slice(task.piece, schema=task.record_schema):
+            encoded = encoder.encode(documents)
+            rejects += documents.rejects
+            rejects += encoded.rejects
+            num_with_special += encoded.num_with_special
+            if len(encoded.lines):
+                writer.write(encoded)
+        writer.close()
+    _write_rejects(rejects_path(task.folder, task.name), rejects)
+    warnings += encoder.warnings
+    return PartInfo(
+        path=task.name,
+        fingerprint=task.fingerprint,
+        source=task.piece.file.source_id,
+        file=task.piece.file.path,
+        num_samples=writer.num_samples,
+        num_tokens=writer.num_tokens,
+        num_loss_tokens=writer.num_loss_tokens,
+        num_rejected=len(rejects),
+        num_with_special=num_with_special,
+        num_bytes=file.num_bytes,
+        xxh3=file.hexdigest(),
+        backend=encoder.backend_used,
+        warnings=tuple(dict.fromkeys(warnings)),
+    )
+
+
+def _write_rejects(path: Path, rejects: list[Reject]) -> None:
+    if not rejects:
+        path.unlink(missing_ok=True)
+        return
+    rejects.sort(key=lambda reject: reject.line)
+    lines = [json.dumps(reject._asdict(), ensure_ascii=False) + "\n" for reject in rejects]
+    write_text(path, "".join(lines))

@@ -1,0 +1,220 @@
+"""The tokenize stage: inputs to a finished token store, in parallel, reusing finished parts."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import json
+import shutil
+from collections import Counter
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import xxhash
+
+from packer_cli.config import TokenizeConfig
+from packer_cli.corpus.discover import discover, slice_corpus
+from packer_cli.corpus.types import CorpusSlice, Source
+from packer_cli.engine.local import LocalEngine
+from packer_cli.errors import HbpackError, InputError, TooManyRejectedError
+from packer_cli.files import fingerprint, remove_temporaries, write_json
+from packer_cli.tokens.part import MARKERS, PartResult, PartTask, marker_path, rejects_path, tokenize_part
+from packer_cli.tokens.store import INDEX_NAME, STORE_VERSION, PartInfo, SourceInfo, StoreIndex, read_index
+
+PRELOAD = ("packer_cli.tokens.preload",)
+"""What the worker server imports once, for all workers."""
+
+_LIBRARIES = ("gigatoken", "tokenizers", "transformers", "jinja2", "sentencepiece")
+_TOKENIZER_FILES = (
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+    "added_tokens.json",
+    "chat_template.jinja",
+    "chat_template.json",
+    "tokenizer.model",
+    "vocab.json",
+    "merges.txt",
+    "config.json",
+)
+
+Progress = Callable[[int, int], None]
+"""(bytes done, bytes in all)"""
+
+
+def tokenize(
+    config: TokenizeConfig, folder: Path, engine: LocalEngine, progress: Progress | None = None
+) -> StoreIndex:
+    """Tokenize the inputs into the store in `folder`; parts that are there and still valid are kept.
+
+    Raises:
+        UsageError: an input or the tokenizer cannot be used; nothing has been written.
+        TooManyRejectedError: see `--max-rejected`; finished parts stay for the next run.
+    """
+    sources, files = discover(config.inputs)
+    pieces = slice_corpus(files)
+    if not pieces:
+        raise InputError("the inputs hold no data: " + ", ".join(source.name for source in sources))
+    tasks = _tasks(config, pieces, folder)
+    finished = _finished(folder, tasks)
+    todo = [task for task in tasks if task.number not in finished]
+    index_path = folder / INDEX_NAME
+    if not todo and index_path.exists() and len(read_index(folder).parts) == len(tasks):
+        return _write_index(config, sources, tasks, finished, folder)
+    _keep_markers(folder, finished, tasks)
+    index_path.unlink(missing_ok=True)
+    sizes = _slice_bytes(tasks)
+    done = sum(sizes[number] for number in finished)
+    total = sum(sizes)
+    num_rejected = sum(result.info.num_rejected for result in finished.values())
+    if progress:
+        progress(done, total)
+    for i, result in engine.run(tokenize_part, todo):
+        number = todo[i].number
+        finished[number] = result
+        done += sizes[number]
+        num_rejected += result.info.num_rejected
+        if progress:
+            progress(done, total)
+        _check_rejected(num_rejected, config.max_rejected, folder)
+    _check_rejected(num_rejected, config.max_rejected, folder)
+    return _write_index(config, sources, tasks, finished, folder)
+
+
+def _tasks(config: TokenizeConfig, pieces: Sequence[CorpusSlice], folder: Path) -> list[PartTask]:
+    options = _sample_options(config)
+    shared = fingerprint(options, _tokenizer_fingerprint(config.tokenizer), library_versions(), STORE_VERSION)
+    return [
+        PartTask(
+            number=number,
+            piece=piece,
+            fingerprint=fingerprint(shared, piece.file.fingerprint, piece.file.format, piece.start, piece.stop),
+            folder=folder,
+            tokenizer=config.tokenizer,
+            chat_template=config.chat_template,
+            record_schema=config.record_schema,
+            encoder_options=(
+                ("append_eos", config.append_eos),
+                ("backend", config.tokenizer_backend),
+                ("loss_on", config.loss_on),
+                ("plain_content", config.plain_content),
+            ),
+        )
+        for number, piece in enumerate(pieces)
+    ]
+
+
+def _sample_options(config: TokenizeConfig) -> dict[str, Any]:
+    """The options that shape samples."""
+    template = config.chat_template
+    if template and Path(template).is_file():
+        template = Path(template).read_text(encoding="utf-8")
+    return {
+        "record_schema": config.record_schema,
+        "tokenizer_backend": config.tokenizer_backend,
+        "chat_template": template,
+        "loss_on": config.loss_on,
+        "append_eos": config.append_eos,
+        "plain_content": config.plain_content,
+    }
+
+
+def _tokenizer_fingerprint(name: str) -> str:
+    """Of the tokenizer's files, so that reuse can be decided without loading it."""
+    path = Path(name)
+    folder = path if path.is_dir() else path.parent
+    files = [folder / file for file in _TOKENIZER_FILES]
+    if path.is_file() and path not in files:
+        files.append(path)
+    if not path.exists():
+        return fingerprint("hub", name)
+    found = [(file.name, xxhash.xxh3_128_hexdigest(file.read_bytes())) for file in files if file.is_file()]
+    return fingerprint(found)
+
+
+def library_versions() -> dict[str, str]:
+    """Versions of the libraries that decide ids; another version makes the parts anew."""
+    return {name: importlib.metadata.version(name) for name in _LIBRARIES}
+
+
+def _finished(folder: Path, tasks: Sequence[PartTask]) -> dict[int, PartResult]:
+    """Parts that are there, whole, and made from the same input in the same way."""
+    known: dict[str, PartResult] = {}
+    try:
+        index = read_index(folder)
+        known = {info.path: PartResult(info=info, tokenizer=index.tokenizer) for info in index.parts}
+    except HbpackError:
+        pass
+    for task in tasks:
+        marker = marker_path(folder, task.name)
+        if marker.exists():
+            data = json.loads(marker.read_text())
+            known[task.name] = PartResult(info=PartInfo(**data["part"]), tokenizer=data["tokenizer"])
+    finished = {}
+    for task in tasks:
+        result = known.get(task.name)
+        path = folder / task.name
+        if (
+            result
+            and result.info.fingerprint == task.fingerprint
+            and path.exists()
+            and path.stat().st_size == result.info.num_bytes
+            and (not result.info.num_rejected or rejects_path(folder, task.name).exists())
+        ):
+            renamed = result.info.model_copy(
+                update={"file": task.piece.file.path, "source": task.piece.file.source_id}
+            )
+            finished[task.number] = PartResult(info=renamed, tokenizer=result.tokenizer)
+    return finished
+
+
+def _keep_markers(folder: Path, finished: dict[int, PartResult], tasks: Sequence[PartTask]) -> None:
+    """Before the index goes, note what it vouches for."""
+    for number, result in finished.items():
+        marker = marker_path(folder, tasks[number].name)
+        if not marker.exists():
+            write_json(marker, {"part": result.info.model_dump(mode="json"), "tokenizer": result.tokenizer})
+
+
+def _write_index(
+    config: TokenizeConfig,
+    sources: Sequence[Source],
+    tasks: Sequence[PartTask],
+    finished: dict[int, PartResult],
+    folder: Path,
+) -> StoreIndex:
+    parts = [finished[task.number].info for task in tasks]
+    index = StoreIndex(
+        fingerprint=fingerprint([part.fingerprint for part in parts]),
+        tokenizer=finished[0].tokenizer,
+        options=_sample_options(config),
+        library_versions=library_versions(),
+        sources=tuple(SourceInfo(name=source.name, weight=source.weight) for source in sources),
+        parts=tuple(parts),
+    )
+    _remove_stale(folder, {task.name for task in tasks})
+    write_json(folder / INDEX_NAME, index.model_dump(mode="json"))
+    shutil.rmtree(folder / MARKERS, ignore_errors=True)
+    return index
+
+
+def _remove_stale(folder: Path, names: set[str]) -> None:
+    remove_temporaries(folder)
+    for path in folder.glob("part-*.arrow"):
+        if path.name not in names:
+            path.unlink()
+            rejects_path(folder, path.name).unlink(missing_ok=True)
+
+
+def _slice_bytes(tasks: Sequence[PartTask]) -> list[int]:
+    """Bytes of input of each task, for progress: an even share of its file."""
+    slices = Counter(task.piece.file.path for task in tasks)
+    return [max(1, task.piece.file.num_bytes // slices[task.piece.file.path]) for task in tasks]
+
+
+def _check_rejected(num_rejected: int, most: int | None, folder: Path) -> None:
+    if most is not None and num_rejected > most:
+        raise TooManyRejectedError(
+            f"{num_rejected} records were rejected, over --max-rejected {most}; "
+            f"see {folder / 'rejected-*.jsonl'!s}, or raise the limit"
+        )
