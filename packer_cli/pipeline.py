@@ -57,9 +57,7 @@ def run_tokenize(config: TokenizeConfig, folder: Path, workers: int) -> StoreInd
     )
     num_special = sum(part.num_with_special for part in index.parts)
     if num_special:
-        how = (
-            "as ordinary text" if config.plain_content else "as control tokens (--plain-content encodes them as text)"
-        )
+        how = "as ordinary text" if config.plain_content else "as control tokens (see --plain-content)"
         say(f"{num_special:,} records hold the text of special tokens, encoded {how}")
     return index
 
@@ -100,11 +98,11 @@ def run_write(config: WriteConfig, folder: Path, workers: int) -> Manifest:
     header = read_plan_header(folder / PLAN_NAME)
     store = folder / header["store"]
     manifest = _current_manifest(folder)
-    if manifest and manifest.fingerprint == set_fingerprint(header["fingerprint"], config.shard_size):
-        if _is_whole(folder, manifest):
-            say("the shards are up to date")
-            _drop_tokens(config, folder, store)
-            return manifest
+    wanted = set_fingerprint(header["fingerprint"], config.shard_size)
+    if manifest and manifest.fingerprint == wanted and _is_whole(folder, manifest):
+        say("the shards are up to date")
+        _drop_tokens(config, folder, store)
+        return manifest
     with LocalEngine(workers, PRELOAD) as engine, progress_bar("Writing", unit="tokens") as progress:
         _check_store(store, header)
         manifest = write_set(config, folder, store, engine, progress)

@@ -14,7 +14,7 @@ from packer_cli.config import PackConfig, validate
 @click.command("pack")
 @inputs_argument
 @click.option(
-    "--output", "-o", required=True, metavar="FOLDER", help="Folder to write to: new, empty, or an earlier run's."
+    "--output", "-o", required=True, metavar="FOLDER", help="Folder to write: new, empty, or an earlier run's."
 )
 @model_options(PackConfig)
 @workers_option

@@ -13,9 +13,7 @@ from packer_cli.config import TokenizeConfig, validate
 
 @click.command("tokenize")
 @inputs_argument
-@click.option(
-    "--output", "-o", required=True, metavar="FOLDER", help="Folder to write to; the store is its folder tokens/."
-)
+@click.option("--output", "-o", required=True, metavar="FOLDER", help="Folder to write; the store is its tokens/.")
 @model_options(TokenizeConfig)
 @workers_option
 @config_option

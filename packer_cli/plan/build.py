@@ -145,12 +145,10 @@ def _select(offsets: Int64Array, pieces: Int64Array, packs: Int64Array) -> tuple
 
 
 def _concatenate(by_group: Sequence[_GroupPacks]) -> Packs:
-    offsets = [np.zeros(1, dtype=np.int64)]
-    for part in by_group:
-        offsets.append(part.offsets[1:] + offsets[-1][-1])
     sizes = [len(part.offsets) - 1 for part in by_group]
+    num_pieces = np.concatenate([np.diff(part.offsets) for part in by_group])
     return Packs(
-        offsets=np.concatenate(offsets),
+        offsets=np.concatenate([[0], np.cumsum(num_pieces)]),
         pieces=np.concatenate([part.pieces for part in by_group]),
         group=np.repeat(np.arange(len(by_group)), sizes).astype(np.int16),
     )

@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
-from packer_cli.corpus.types import CorpusSlice, Reject
+from packer_cli.corpus.types import CorpusSlice, RecordSchema, Reject
 from packer_cli.files import atomic_file, write_json, write_text
 from packer_cli.tokens.store import PartInfo, PartWriter
 
@@ -29,7 +29,7 @@ class PartTask:
     folder: Path
     tokenizer: str
     chat_template: str | None
-    record_schema: str
+    record_schema: RecordSchema | Literal["auto"]
     encoder_options: tuple[tuple[str, Any], ...]
     """Keyword arguments of `Encoder`."""
 

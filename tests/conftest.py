@@ -1,0 +1,32 @@
+"""What every test may use."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, settings
+
+# Numba compiles inside the first example, so a deadline would measure the compiler.
+settings.register_profile(
+    "default", deadline=None, max_examples=60, suppress_health_check=[HealthCheck.too_slow], derandomize=True
+)
+settings.load_profile("default")
+
+ROOT = Path(__file__).parent.parent
+
+
+@pytest.fixture(scope="session")
+def shared_data() -> Path:
+    """The folder of real corpora and tokenizers, where there is one."""
+    folder = Path(os.environ.get("HBPACK_SHARED", ROOT.parent / "shared")) / "data"
+    if not folder.is_dir():
+        pytest.skip("no shared data: set HBPACK_SHARED to the folder that holds data/")
+    return folder
+
+
+@pytest.fixture(scope="session")
+def repo() -> Path:
+    """The root of the repository."""
+    return ROOT

@@ -1,0 +1,212 @@
+"""Whole plans: every generated one passes the checker, and the checker sees planted errors."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from packer_cli.errors import PlanError
+from packer_cli.plan.build import PlanRules, build_plan
+from packer_cli.plan.check import check_pieces, check_plan
+from packer_cli.plan.packing import REGISTRY, parse_packing
+from packer_cli.plan.pieces import make_pieces, weighted_samples
+from packer_cli.plan.schedule import StepRules
+from packer_cli.plan.types import FILLER, Group, Pieces
+
+
+def whole(lengths):
+    lengths = np.array(lengths, dtype=np.int32)
+    return Pieces(sample=np.arange(len(lengths)), start=np.zeros(len(lengths), dtype=np.int64), length=lengths)
+
+
+def rules(groups, num_gpus, packing="isf", **options):
+    algorithm, packing_options = parse_packing(packing, REGISTRY)
+    return PlanRules(
+        groups=tuple(groups), num_gpus=num_gpus, algorithm=algorithm, packing_options=packing_options, **options
+    )
+
+
+@st.composite
+def settings_of_plans(draw):
+    num_gpus = draw(st.sampled_from([1, 2, 4, 8, 32]))
+    degrees = [d for d in (1, 2, 4, 8) if num_gpus % d == 0]
+    capacities = sorted(draw(st.sets(st.integers(4, 2000), min_size=1, max_size=4)))
+    groups = [Group(capacity=c, sp_size=draw(st.sampled_from(degrees))) for c in capacities]
+    lengths = draw(st.lists(st.integers(1, capacities[-1]), min_size=1, max_size=150))
+    return lengths, rules(
+        groups,
+        num_gpus,
+        draw(st.sampled_from(list(REGISTRY))),
+        steps=StepRules(
+            global_tokens=draw(st.sampled_from([None, 1, 5000])), curriculum_steps=draw(st.sampled_from([0, 1, 3]))
+        ),
+        epochs=draw(st.integers(1, 3)),
+        seed=draw(st.integers(0, 2**40)),
+        balance=draw(st.booleans()),
+    )
+
+
+@given(case=settings_of_plans())
+def test_every_plan_passes_the_checker(case):
+    lengths, plan_rules = case
+    plan = build_plan(whole(lengths), plan_rules)
+    check_plan(plan)
+    # Independently of the checker: each sample once, in a group that is long enough.
+    packed = [plan.packs.pieces[a:b] for a, b in zip(plan.packs.offsets[:-1], plan.packs.offsets[1:], strict=True)]
+    assert sorted(i for pack in packed for i in pack.tolist()) == list(range(len(lengths)))
+    for pack, group in zip(packed, plan.packs.group, strict=True):
+        assert sum(lengths[i] for i in pack) <= plan.groups[group].capacity
+    for schedule in plan.epochs:
+        runs = schedule.slot_pack[schedule.slot_pack != FILLER]
+        assert sorted(runs.tolist()) == list(range(len(packed)))
+
+
+@given(case=settings_of_plans())
+def test_a_plan_depends_on_its_seed_alone(case):
+    lengths, plan_rules = case
+    first, second = (build_plan(whole(lengths), plan_rules) for _ in range(2))
+    for name in ("offsets", "pieces", "group"):
+        assert np.array_equal(getattr(first.packs, name), getattr(second.packs, name))
+    for a, b in zip(first.epochs, second.epochs, strict=True):
+        assert all(np.array_equal(getattr(a, name), getattr(b, name)) for name in vars(a))
+
+
+@pytest.fixture
+def plan():
+    rng = np.random.default_rng(0)
+    lengths = np.concatenate([rng.integers(1, 400, 300), rng.integers(1000, 8000, 20)])
+    return build_plan(whole(lengths), rules([Group(capacity=1024), Group(capacity=8192, sp_size=4)], 8, epochs=2))
+
+
+def test_packs_are_numbered_in_order_of_use(plan):
+    for g in range(2):
+        used = [p for p in plan.epochs[0].slot_pack if p != FILLER and plan.packs.group[p] == g]
+        slots = plan.epochs[0].slot_iteration[np.isin(plan.epochs[0].slot_pack, used)]
+        assert used == sorted(used)
+        assert (np.diff(slots) >= 0).all()
+
+
+def test_leftover_packs_are_spread_over_all_ranks():
+    # Nine full packs on four ranks: the ninth is dealt out rather than run alone.
+    plan = build_plan(whole([10] * 90), rules([Group(capacity=100)], 4))
+    check_plan(plan)
+    schedule = plan.epochs[0]
+    assert schedule.num_iterations == 3
+    assert FILLER not in schedule.slot_pack
+    sizes = np.diff(plan.packs.offsets)
+    assert sorted(sizes.tolist()) == [2, 2, 3, 3, *[10] * 8]
+
+
+def test_fillers_stand_in_only_where_samples_are_too_few():
+    plan = build_plan(whole([100, 100, 100]), rules([Group(capacity=100)], 2))
+    check_plan(plan)
+    assert (plan.epochs[0].slot_pack == FILLER).sum() == 1
+
+
+def test_more_ranks_than_samples():
+    plan = build_plan(whole([5]), rules([Group(capacity=100, sp_size=2)], 8))
+    check_plan(plan)
+    assert plan.epochs[0].slot_pack.tolist().count(FILLER) == 3
+
+
+def test_curriculum_takes_the_short_groups_first(plan):
+    lengths = plan.pieces.length
+    longer = build_plan(
+        whole(lengths),
+        rules([Group(capacity=1024), Group(capacity=8192, sp_size=4)], 8, steps=StepRules(curriculum_steps=3)),
+    )
+    check_plan(longer)
+    schedule = longer.epochs[0]
+    slot_step = schedule.iteration_step[schedule.slot_iteration]
+    packs = schedule.slot_pack[(slot_step < 3) & (schedule.slot_pack != FILLER)]
+    assert len(packs) > 0
+    assert (longer.packs.group[packs] == 0).all()
+
+
+def test_global_tokens_gather_iterations_into_steps():
+    plan = build_plan(whole([100] * 64), rules([Group(capacity=100)], 4, steps=StepRules(global_tokens=1600)))
+    check_plan(plan)
+    assert plan.epochs[0].iteration_step.tolist() == [0] * 4 + [1] * 4 + [2] * 4 + [3] * 4
+
+
+def test_epochs_differ_in_order_but_share_packs(plan):
+    first, second = plan.epochs
+    assert first.slot_pack.tolist() != second.slot_pack.tolist()
+    assert sorted(first.slot_pack.tolist()) == sorted(second.slot_pack.tolist())
+
+
+@pytest.mark.parametrize(
+    ("harm", "message"),
+    [
+        (lambda p: p.packs.pieces.__setitem__(0, p.packs.pieces[1]), "is in .* packs; it must be in exactly one"),
+        (lambda p: p.pieces.length.__setitem__(p.packs.pieces[0], 99_999), "over its capacity of"),
+        (lambda p: p.epochs[0].slot_pack.__setitem__(0, p.epochs[0].slot_pack[1]), "times; it must run exactly once"),
+        (lambda p: p.epochs[1].slot_first_rank.__setitem__(0, 1), "8 GPUs is busy exactly once in every iteration"),
+        (lambda p: p.epochs[0].slot_sp_size.__setitem__(slice(None), 2), "a slot has not its group's SP degree"),
+        (lambda p: p.epochs[0].iteration_step.__setitem__(-1, 10_000), "the steps are not in order"),
+        (lambda p: p.epochs[0].iteration_row_length.__setitem__(slice(None), 10), "longer than its iteration's rows"),
+        (lambda p: p.packs.group.__setitem__(0, 7), "a pack belongs to no group"),
+        (lambda p: p.packs.offsets.__setitem__(1, 0), "pack 0 is empty"),
+    ],
+)
+def test_the_checker_sees_planted_errors(plan, harm, message):
+    check_plan(plan)
+    harm(plan)
+    with pytest.raises(PlanError, match=message):
+        check_plan(plan)
+
+
+def test_a_lost_sample_is_seen(plan):
+    # A plan over one more piece than is packed.
+    pieces = plan.pieces
+    more = replace(
+        pieces,
+        sample=np.append(pieces.sample, 999),
+        start=np.append(pieces.start, 0),
+        length=np.append(pieces.length, np.int32(5)),
+    )
+    with pytest.raises(PlanError, match="pieces are packed, not"):
+        check_plan(replace(plan, pieces=more))
+
+
+@given(
+    lengths=st.lists(st.integers(1, 300), min_size=1, max_size=40),
+    capacity=st.integers(1, 120),
+    weight=st.sampled_from([1.0, 0.5, 2.0, 2.5]),
+    seed=st.integers(0, 50),
+)
+def test_split_covers_every_token(lengths, capacity, weight, seed):
+    array = np.array(lengths, dtype=np.int32)
+    samples = weighted_samples(np.zeros(len(array), dtype=np.int32), [weight], seed)
+    assert len(samples) == round(weight * len(array)) or weight in (0.5, 2.5)
+    pieces = make_pieces(array, samples, capacity, "split")
+    check_pieces(pieces, array, samples, is_whole=True)
+    assert int(pieces.length.max(initial=0)) <= capacity
+    tokens = [(s, b + k) for s, b, n in zip(pieces.sample, pieces.start, pieces.length, strict=True) for k in range(n)]
+    assert sorted(tokens) == sorted((s, k) for s in samples for k in range(lengths[s]))
+
+
+def test_weights_draw_a_seeded_part():
+    sources = np.array([0] * 100 + [1] * 100, dtype=np.int32)
+    samples = weighted_samples(sources, [0.25, 2.0], seed=3)
+    assert (samples < 100).sum() == 25
+    assert np.bincount(samples[samples >= 100])[100:].tolist() == [2] * 100
+    assert np.array_equal(samples, weighted_samples(sources, [0.25, 2.0], seed=3))
+    assert not np.array_equal(samples, weighted_samples(sources, [0.25, 2.0], seed=4))
+
+
+@pytest.mark.parametrize(("overflow", "expected"), [("truncate", [5, 10]), ("drop", [5]), ("split", [5, 10, 10, 3])])
+def test_overflow(overflow, expected):
+    pieces = make_pieces(np.array([5, 23], dtype=np.int32), np.arange(2), 10, overflow)
+    assert pieces.length.tolist() == expected
+
+
+def test_a_gap_between_pieces_is_seen():
+    lengths = np.array([20], dtype=np.int32)
+    pieces = Pieces(sample=np.array([0, 0]), start=np.array([0, 12]), length=np.array([10, 8], dtype=np.int32))
+    with pytest.raises(PlanError, match="sample 0 is not covered"):
+        check_pieces(pieces, lengths, np.array([0]), is_whole=True)

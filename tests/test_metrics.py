@@ -1,0 +1,144 @@
+"""Metrics equal numbers computed by hand."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from packer_cli.metrics import balance_ratio, imbalance, measure, measure_randomness
+from packer_cli.plan.types import FILLER, Group, Packs, Pieces, Plan, Schedule
+
+K = 1024
+
+
+def by_hand(packs, *, group, capacity, sp_size, num_gpus, slots, steps):
+    """A plan from lists: packs of lengths, and for each iteration its packs."""
+    lengths = [length for pack in packs for length in pack]
+    sizes = [len(pack) for pack in packs]
+    groups = tuple(Group(capacity=c, sp_size=s) for c, s in zip(capacity, sp_size, strict=True))
+    degree = [[groups[group[p]].sp_size if p != FILLER else sp_size[0] for p in row] for row in slots]
+    first = [np.cumsum([0, *row[:-1]]) for row in degree]
+    schedule = Schedule(
+        slot_iteration=np.repeat(np.arange(len(slots)), [len(row) for row in slots]),
+        slot_pack=np.concatenate(slots),
+        slot_first_rank=np.concatenate(first).astype(np.int32),
+        slot_sp_size=np.concatenate(degree).astype(np.int16),
+        iteration_step=np.array(steps),
+        iteration_row_length=np.array(
+            [max(groups[group[p]].capacity for p in row if p != FILLER) for row in slots], dtype=np.int32
+        ),
+    )
+    return Plan(
+        groups=groups,
+        num_gpus=num_gpus,
+        pieces=Pieces(
+            sample=np.arange(len(lengths)),
+            start=np.zeros(len(lengths), dtype=np.int64),
+            length=np.array(lengths, dtype=np.int32),
+        ),
+        packs=Packs(
+            offsets=np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64),
+            pieces=np.arange(len(lengths)),
+            group=np.array(group, dtype=np.int16),
+        ),
+        epochs=(schedule,),
+    )
+
+
+@pytest.fixture
+def plan():
+    # Iteration 0: the paper's example in group 0. Iteration 1: group 1 on two pairs of GPUs, one pack half full.
+    # Iteration 2: group 0 with a filler.
+    return by_hand(
+        [[K] * 4, [2 * K] * 2, [4 * K], [8 * K], [K, K, K, K], [4 * K], [2 * K, 2 * K]],
+        group=[0, 0, 0, 1, 1, 0, 0],
+        capacity=[4 * K, 8 * K],
+        sp_size=[1, 2],
+        num_gpus=4,
+        slots=[[0, 1, 2, 5], [3, 4], [6, FILLER, FILLER, FILLER]],
+        steps=[0, 0, 1],
+    )
+
+
+def test_the_papers_example_is_a_quarter():
+    """HBP, section 3.1: {1K,1K,1K,1K} against {2K,2K}."""
+    plan = by_hand(
+        [[K] * 4, [2 * K] * 2], group=[0, 0], capacity=[4 * K], sp_size=[1], num_gpus=2, slots=[[0, 1]], steps=[0]
+    )
+    metrics = measure(plan)
+    assert metrics.abr == 0.25
+    assert (metrics.dbr, metrics.pr, metrics.cr) == (0, 0, 0)
+    assert metrics.imbalance == pytest.approx(1 / 0.75)
+
+
+def test_metrics_by_hand(plan):
+    metrics = measure(plan)
+    k2 = K * K
+    abr = [
+        (12 + 8 + 0 + 0) / (16 * 4),  # 4, 8, 16, 16 K^2
+        (60 + 0) / (64 * 2),  # 64 and 4 K^2
+        (8 * 3) / (8 * 4),
+    ]
+    assert metrics.abr == pytest.approx(np.mean(abr))
+    assert metrics.dbr == pytest.approx(np.mean([0, 4 / 16, 3 / 4]))
+    assert metrics.num_tokens == 32 * K
+    assert metrics.pr == pytest.approx(1 - 32 / (16 + 16 + 16))
+    assert metrics.cr == pytest.approx(12 / 32)
+    assert metrics.ave_t == pytest.approx(32 * K / 10)
+    # Step 0 has six micro-batches; those of group 1 share their work between two GPUs.
+    step_0 = np.array([4, 8, 16, 16, 32, 2]) * k2
+    step_1 = np.array([8, 0, 0, 0]) * k2
+    expected = np.mean([step_0.max() * 6 / step_0.sum(), step_1.max() * 4 / step_1.sum()])
+    assert metrics.imbalance == pytest.approx(expected)
+    assert (metrics.num_packs, metrics.num_iterations, metrics.num_fillers) == (7, 3, 3)
+    assert metrics.packs_lower_bound == 5 + 2
+
+
+def test_metrics_of_one_group(plan):
+    short, long = measure(plan, 0), measure(plan, 1)
+    assert (short.cr, long.cr) == (0, 1)
+    assert long.abr == pytest.approx(60 / 128)
+    assert long.pr == pytest.approx(0.25)
+    assert short.num_tokens + long.num_tokens == 32 * K
+    assert short.num_samples + long.num_samples == len(plan.pieces)
+    # A filler belongs to the group of its iteration.
+    assert (short.num_fillers, long.num_fillers) == (3, 0)
+
+
+def test_balance_ratio_and_imbalance_agree():
+    """With equal weights ABR = 1 - 1 / imbalance."""
+    rng = np.random.default_rng(0)
+    values = rng.integers(1, 100, 40).astype(float)
+    iteration = np.repeat(np.arange(8), 5)
+    for i in range(8):
+        one = values[iteration == i]
+        assert balance_ratio(one, np.zeros(5, dtype=int))[0] == pytest.approx(1 - 1 / imbalance(one, np.zeros(5)))
+    ratios = balance_ratio(values, iteration)
+    expected = [sum(v.max() - x for x in v) / (v.max() * len(v)) for v in (values[iteration == i] for i in range(8))]
+    assert ratios == pytest.approx(expected)
+
+
+def test_an_idle_iteration_is_balanced():
+    assert balance_ratio(np.zeros(4), np.zeros(4, dtype=int)).tolist() == [0]
+    assert balance_ratio(np.zeros(0), np.zeros(0, dtype=int)).tolist() == []
+
+
+def test_randomness_sees_a_sorted_order():
+    num = 400
+    lengths = [[i + 1] for i in range(num)]
+    plan = by_hand(
+        lengths,
+        group=[0] * num,
+        capacity=[num],
+        sp_size=[1],
+        num_gpus=1,
+        slots=[[i] for i in range(num)],
+        steps=list(range(num)),
+    )
+    sources = np.array([0] * (num // 2) + [1] * (num // 2))
+    figures = measure_randomness(plan, sources)
+    assert figures.length_step_correlation == pytest.approx(1)
+    # Every step holds one source only; the mix of the whole is 1/4 and 3/4 in tokens.
+    assert figures.source_mix_spread == pytest.approx((0.75 + 0.25) / 2, abs=0.01)
+    assert figures.mean_displacement == pytest.approx(num / 3, rel=0.15)
+    assert figures.max_displacement < num
