@@ -46,7 +46,7 @@ class CorpusSlice:
     start: int
     """First unit: byte (jsonl, text), row group (parquet), record batch (arrow), row (datasets)."""
     stop: int
-    """One past the last unit; for compressed and JSON-array files the slice is the whole file."""
+    """One past the last unit. Compressed files, JSON arrays, plain texts and Arrow streams are one slice."""
     first_line: int = 1
     """1-based number of the first record's line (or row) in the file, for messages."""
 
@@ -63,9 +63,9 @@ class Document(NamedTuple):
     prompt: str = ""
     completion: str = ""
     input_ids: Any = None
-    """`tokens`: a list of ints."""
+    """`tokens`: a list of ints (JSON) or an integer array[t] (Parquet, Arrow); compare with None, not truth."""
     loss_mask: Any = None
-    """`tokens`: a list of 0/1 as long as `input_ids`, or None for all ones."""
+    """`tokens`: 0/1, a list or int8 array as long as `input_ids`, or None for all ones."""
 
 
 class Reject(NamedTuple):
@@ -78,7 +78,7 @@ class Reject(NamedTuple):
 
 @dataclass(kw_only=True)
 class DocumentBatch:
-    """A few thousand records of a slice, in order."""
+    """Some records of a slice, in order."""
 
     documents: list[Document] = field(default_factory=list)
     rejects: list[Reject] = field(default_factory=list)

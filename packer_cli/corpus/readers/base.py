@@ -1,0 +1,42 @@
+"""What every file reader is made of."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from packer_cli.corpus.blocks import Progress
+from packer_cli.corpus.types import CorpusFile, CorpusSlice, Reject
+
+MIB = 1 << 20
+BATCH_BYTES = 256 << 10
+"""Default input bytes a batch. Small on purpose: its records then stay in the processor's cache and in memory
+that is used again, 230 MB/s of chat JSON against 120 MB/s with batches of 1 MiB or more."""
+
+
+@dataclass(kw_only=True)
+class RawBatch:
+    """Some records of a slice, in order, before their shape is known."""
+
+    records: list[tuple[int, dict[str, Any]]] = field(default_factory=list)
+    """(line, record)"""
+    rejects: list[Reject] = field(default_factory=list)
+    num_bytes: int = 0
+    """Bytes of the file that it took."""
+
+
+class FileReader(NamedTuple):
+    """How one file format is cut and read."""
+
+    cut: Callable[[CorpusFile, int | None, Progress | None], list[CorpusSlice]]
+    """(file, slice_bytes, progress) -> slices in order, with the fingerprint filled in.
+
+    Raises InputError when the file cannot be read."""
+    read: Callable[[CorpusSlice, int, frozenset[str]], Iterator[RawBatch]]
+    """(slice, batch_bytes, fields) -> its records; columns outside `fields` need not be loaded."""
+
+
+def default_slice_bytes(num_bytes: int) -> int:
+    """Bytes a slice of a file: a 32nd of it, within 4..128 MiB; depends on nothing else."""
+    return min(max(num_bytes // 32, 4 * MIB), 128 * MIB)

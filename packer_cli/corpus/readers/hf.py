@@ -1,0 +1,201 @@
+"""Hugging Face `datasets`: a set by name from the Hub or its cache, or a folder of `save_to_disk`.
+
+A slice is a range of rows. A set is downloaded once, when it is discovered; every later load is from the
+cache. Without a network only cached sets load, and the rest fail within seconds instead of retrying.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import lru_cache
+from typing import Any
+from urllib.parse import urlsplit
+
+from packer_cli.corpus.blocks import Progress, unreadable
+from packer_cli.corpus.readers.base import FileReader, RawBatch, default_slice_bytes
+from packer_cli.corpus.readers.columns import raw_batch
+from packer_cli.corpus.readers.parquet import share
+from packer_cli.corpus.types import CorpusFile, CorpusSlice
+from packer_cli.errors import InputError, RunError
+
+NAME = re.compile(r"[\w-][\w.-]*(/[\w.-]+){0,2}(:\w[^/]*)?")
+"""name, owner/name or owner/name/config, and perhaps :split."""
+CONNECT_SECONDS = 3.0
+BATCH_ROWS = 10_000
+
+
+def is_saved(path: str) -> bool:
+    """Whether a folder was written by `save_to_disk`."""
+    has = {
+        name
+        for name in ("dataset_dict.json", "state.json", "dataset_info.json")
+        if os.path.isfile(os.path.join(path, name))
+    }
+    return "dataset_dict.json" in has or has >= {"state.json", "dataset_info.json"}
+
+
+def saved_path(text: str) -> tuple[str, str] | None:
+    """(folder, split) when `text` is a saved folder, or one with `:split`; else None."""
+    if is_saved(text):
+        return text, ""
+    folder, colon, split = text.rpartition(":")
+    return (folder, split) if colon and is_saved(folder) else None
+
+
+def find(text: str, source_id: int) -> CorpusFile:
+    """The split of a data set that `text` names; without one, `train` or the only one there is.
+
+    Loads the set, which for one on the Hub may mean a download. Raises InputError when it cannot.
+    """
+    saved = saved_path(text)
+    if saved is not None:
+        path = _saved_split(*saved)
+    else:
+        path = text if ":" in text else f"{text}:{_choose_split(text, _load_from_hub(text, None))}"
+    data = load(path)
+    return CorpusFile(source_id=source_id, path=path, format="datasets", num_bytes=data.data.nbytes)
+
+
+def _saved_split(folder: str, split: str) -> str:
+    listing = os.path.join(folder, "dataset_dict.json")
+    if not os.path.isfile(listing):
+        if split:
+            raise InputError(f"{folder}:{split}: this saved data set has no splits; leave out :{split}")
+        return folder
+    try:
+        with open(listing, encoding="utf-8") as file:
+            splits = list(json.load(file)["splits"])
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise unreadable(listing, error) from error
+    if not split:
+        return f"{folder}:{_choose_split(folder, splits)}"
+    if split not in splits:
+        raise InputError(f"{folder}:{split}: no such split; the data set has {', '.join(splits)}")
+    return f"{folder}:{split}"
+
+
+def _choose_split(name: str, splits: Any) -> str:
+    splits = list(splits)
+    if "train" in splits:
+        return "train"
+    if len(splits) == 1:
+        return splits[0]
+    raise InputError(f"{name}: say which split, as {name}:SPLIT; the data set has {', '.join(splits)}")
+
+
+@lru_cache(maxsize=16)
+def load(path: str) -> Any:
+    """The `datasets.Dataset` of a path that `find` gave; kept, since slices share it."""
+    saved = saved_path(path)
+    if saved is None:
+        return _load_from_hub(*path.split(":", 1))
+    import datasets
+
+    folder, split = saved
+    try:
+        return datasets.load_from_disk(os.path.join(folder, split) if split else folder)
+    except Exception as error:
+        raise unreadable(path, error) from error
+
+
+def _load_from_hub(name: str, split: str | None) -> Any:
+    import datasets
+
+    repository = "/".join(name.split("/")[:2])
+    config = name.split("/")[2] if name.count("/") == 2 else None
+    offline = False
+    try:
+        with _offline_unless_reachable() as offline:
+            return datasets.load_dataset(repository, config, split=split)
+    except Exception as error:  # whatever a builder, the Hub or the cache may raise
+        shown = name if split is None else f"{name}:{split}"
+        reason = " ".join(str(error).split())[:300] or type(error).__name__
+        if offline and isinstance(error, ConnectionError):
+            reason = "the Hub cannot be reached, and the cache does not hold it"
+        raise InputError(
+            f"{shown}: no such file or directory, and no Hugging Face data set that can be loaded: {reason}"
+        ) from error
+
+
+@contextmanager
+def _offline_unless_reachable() -> Iterator[bool]:
+    """Tell `datasets` when the Hub does not answer, where it would retry for half a minute; yields whether so."""
+    import datasets
+    from huggingface_hub import constants
+
+    if datasets.config.HF_HUB_OFFLINE or _hub_answers(constants.ENDPOINT):
+        yield bool(datasets.config.HF_HUB_OFFLINE)
+        return
+    before = datasets.config.HF_HUB_OFFLINE, constants.HF_HUB_OFFLINE
+    datasets.config.HF_HUB_OFFLINE = constants.HF_HUB_OFFLINE = True
+    try:
+        yield True
+    finally:
+        datasets.config.HF_HUB_OFFLINE, constants.HF_HUB_OFFLINE = before
+
+
+@lru_cache(maxsize=1)
+def _hub_answers(endpoint: str) -> bool:
+    """Whether the Hub takes connections; behind a proxy that cannot be told, so yes."""
+    if any(os.environ.get(name) for name in ("HTTPS_PROXY", "https_proxy", "ALL_PROXY", "all_proxy")):
+        return True
+    answers: list[bool] = []
+
+    def connect() -> None:
+        import socket
+
+        url = urlsplit(endpoint)
+        try:
+            socket.create_connection((url.hostname, url.port or 443), timeout=CONNECT_SECONDS).close()
+        except OSError:
+            return
+        answers.append(True)
+
+    # In a thread, because looking up a name cannot be given a time limit.
+    probe = threading.Thread(target=connect, daemon=True)
+    probe.start()
+    probe.join(2 * CONNECT_SECONDS)
+    return bool(answers)
+
+
+def cut(file: CorpusFile, slice_bytes: int | None, progress: Progress | None) -> list[CorpusSlice]:
+    """Equal ranges of rows of about `slice_bytes`; the fingerprint is the data set's own."""
+    data = load(file.path)
+    done = replace(file, fingerprint=str(data._fingerprint))
+    if progress is not None:
+        progress(file.num_bytes)
+    num_rows = data.num_rows
+    rows = max(1, (slice_bytes or default_slice_bytes(file.num_bytes)) * num_rows // max(file.num_bytes, 1))
+    return [
+        CorpusSlice(file=done, start=start, stop=min(start + rows, num_rows), first_line=start + 1)
+        for start in range(0, num_rows, rows)
+    ]
+
+
+def read(piece: CorpusSlice, batch_bytes: int, fields: frozenset[str]) -> Iterator[RawBatch]:
+    """The rows of the slice, through Arrow; nothing is copied from the cache but the rows at hand."""
+    data = load(piece.file.path)
+    if data._fingerprint != piece.file.fingerprint:
+        raise RunError(f"{piece.file.path}: the data set has changed since it was scanned; run again")
+    num_rows, num_bytes = data.num_rows, piece.file.num_bytes
+    rows = min(max(1, batch_bytes * num_rows // max(num_bytes, 1)), BATCH_ROWS)
+    known = [name for name in data.column_names if name in fields]
+    if known:
+        data = data.select_columns(known)
+    data = data.with_format("arrow")
+    for start in range(piece.start, piece.stop, rows):
+        table = data[start : min(start + rows, piece.stop)]
+        for part in table.combine_chunks().to_batches():
+            batch = raw_batch(part, start + 1, fields)
+            batch.num_bytes = share(num_bytes, start + 1, part.num_rows, num_rows)
+            start += part.num_rows
+            yield batch
+
+
+READER = FileReader(cut, read)

@@ -1,0 +1,28 @@
+"""One JSON text to a record, and its errors in words."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from packer_cli.corpus.records.base import type_name
+
+
+def why_not_json(text: bytes, error: Any, what: str) -> str:
+    """The reason to reject `text`, which orjson refused with `error`; `what` is "line" or "element"."""
+    try:
+        decoded = text.decode("utf-8")
+    except UnicodeDecodeError as bad:
+        return f"invalid UTF-8: byte 0x{text[bad.start]:02x} at offset {bad.start} of the {what}"
+    at = error.pos
+    for word in ("-Infinity", "Infinity", "NaN"):
+        # orjson points behind a sign
+        if decoded.startswith(word, at) or (word[0] == "-" and decoded.startswith(word, max(at - 1, 0))):
+            return f"broken JSON: {word} at column {at + 1} is not a JSON value"
+    if "surrogate" in error.msg:
+        return f"broken JSON: half of a surrogate pair at column {at + 1}"
+    return f"broken JSON: {error.msg} at column {at + 1}"
+
+
+def why_not_object(value: object) -> str:
+    """The reason to reject a JSON value that is no record."""
+    return f"a record must be a JSON object, this is {type_name(value)}"

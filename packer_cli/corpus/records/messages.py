@@ -1,0 +1,168 @@
+"""Chat records: `messages` (OpenAI, TRL) and `conversations` (ShareGPT).
+
+::
+
+    {"messages": [{"role": "user", "content": "..."}, ...], "tools": [...]}
+    {"conversations": [{"from": "human", "value": "..."}, ...], "system": "...", "tools": "[...]"}
+
+Other keys of a message (`tool_calls`, `reasoning_content`, `name`, ...) are kept for the chat template.
+Price: about 0.1 us a message that is a plain role and content; the record's own list is handed on.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from packer_cli.corpus.records.base import BadRecordError, Record, Shape, type_name
+from packer_cli.corpus.types import Document, Reject
+
+SHAREGPT_ROLES = {
+    "human": "user",
+    "user": "user",
+    "gpt": "assistant",
+    "assistant": "assistant",
+    "chatgpt": "assistant",
+    "bot": "assistant",
+    "model": "assistant",
+    "system": "system",
+    "tool": "tool",
+    "observation": "tool",
+    "function_response": "tool",
+    "function_call": "assistant",
+}
+"""`from` of ShareGPT -> role; a `function_call` becomes an assistant message with `tool_calls`."""
+
+
+def read_turns(turns: Any, key: str) -> list[dict[str, Any]]:
+    """Check a list of messages and give it back, ShareGPT entries turned into role and content.
+
+    Raises BadRecordError, which names the first bad index and the rule.
+    """
+    if type(turns) is not list:
+        raise BadRecordError(f'"{key}" must be an array of messages, this is {type_name(turns)}')
+    if not turns:
+        raise BadRecordError(f'"{key}" is empty: a conversation needs at least one message')
+    first = turns[0]
+    if type(first) is dict and "role" not in first and "from" in first:
+        return [_from_sharegpt(turn, f"{key}[{index}]") for index, turn in enumerate(turns)]
+    for index, turn in enumerate(turns):
+        try:
+            if type(turn["content"]) is str and type(turn["role"]) is str and turn["role"]:
+                continue
+        except (KeyError, TypeError, IndexError):
+            pass
+        _check_turn(turn, f"{key}[{index}]")
+    return turns
+
+
+def _check_turn(turn: Any, where: str) -> None:
+    """The slow path of `read_turns`: everything but a plain role and string content."""
+    if not isinstance(turn, dict):
+        raise BadRecordError(f"{where} must be an object with a role and content, this is {type_name(turn)}")
+    if "role" not in turn:
+        raise BadRecordError(f'{where} has no "role"')
+    role = turn["role"]
+    if not isinstance(role, str) or not role:
+        what = "an empty string" if role == "" else type_name(role)
+        raise BadRecordError(f'{where}: "role" must be a non-empty string, this is {what}')
+    content = turn.get("content")
+    if content is None:
+        if not turn.get("tool_calls") and not turn.get("function_call"):
+            raise BadRecordError(f'{where} has no "content" (it may only be missing beside "tool_calls")')
+    elif isinstance(content, list):
+        for number, part in enumerate(content):
+            _check_part(part, f"{where}.content[{number}]")
+    elif not isinstance(content, str):
+        raise BadRecordError(
+            f'{where}: "content" must be a string or an array of text parts, this is {type_name(content)}'
+        )
+
+
+def _check_part(part: Any, where: str) -> None:
+    if not isinstance(part, dict):
+        raise BadRecordError(f'{where} must be an object like {{"type": "text", "text": "..."}}')
+    if part.get("type") != "text":
+        raise BadRecordError(f'{where}: only parts of type "text" can be tokenized, this is {part.get("type")!r}')
+    if not isinstance(part.get("text"), str):
+        raise BadRecordError(f'{where}: "text" must be a string, this is {type_name(part.get("text"))}')
+
+
+def _from_sharegpt(turn: Any, where: str) -> dict[str, Any]:
+    if not isinstance(turn, dict):
+        raise BadRecordError(f'{where} must be an object with "from" and "value", this is {type_name(turn)}')
+    for name in ("from", "value"):
+        if name not in turn:
+            raise BadRecordError(f'{where} has no "{name}"')
+        if not isinstance(turn[name], str):
+            raise BadRecordError(f'{where}: "{name}" must be a string, this is {type_name(turn[name])}')
+    speaker = turn["from"]
+    role = SHAREGPT_ROLES.get(speaker)
+    if role is None:
+        known = ", ".join(SHAREGPT_ROLES)
+        raise BadRecordError(f'{where}: unknown "from" value {speaker!r}; known are {known}')
+    rest = {name: value for name, value in turn.items() if name not in ("from", "value")}
+    if speaker == "function_call":
+        return {"role": role, "content": "", "tool_calls": _read_calls(turn["value"], where), **rest}
+    return {"role": role, "content": turn["value"], **rest}
+
+
+def _read_calls(text: str, where: str) -> list[dict[str, Any]]:
+    """The calls in a ShareGPT `function_call` value: one JSON object, or an array of them."""
+    import orjson
+
+    try:
+        calls = orjson.loads(text)
+    except orjson.JSONDecodeError:
+        calls = None
+    if isinstance(calls, dict):
+        calls = [calls]
+    if not isinstance(calls, list) or not all(
+        isinstance(call, dict) and isinstance(call.get("name"), str) for call in calls
+    ):
+        raise BadRecordError(
+            f'{where}: a "function_call" value must be JSON with "name" and "arguments", or an array of such'
+        )
+    return [
+        {"type": "function", "function": {"name": call["name"], "arguments": call.get("arguments", {})}}
+        for call in calls
+    ]
+
+
+def read_tools(value: Any) -> list[Any] | None:
+    """`tools` of a record: an array, or the text of one; None when there are none."""
+    if value is None or value == "":
+        return None
+    if isinstance(value, str):
+        import orjson
+
+        try:
+            value = orjson.loads(value)
+        except orjson.JSONDecodeError:
+            raise BadRecordError('"tools" is a string that is not JSON; it must hold an array') from None
+    if not isinstance(value, list):
+        raise BadRecordError(f'"tools" must be an array of objects, this is {type_name(value)}')
+    for index, tool in enumerate(value):
+        if not isinstance(tool, dict):
+            raise BadRecordError(f"tools[{index}] must be an object, this is {type_name(tool)}")
+    return value or None
+
+
+def parse(record: Record, line: int) -> Document | Reject:
+    """Read one chat record; `messages` wins where a record has both keys."""
+    try:
+        if "messages" in record:
+            turns = read_turns(record["messages"], "messages")
+        else:
+            turns = read_turns(record["conversations"], "conversations")
+            system = record.get("system")
+            if isinstance(system, str) and system:
+                if turns[0]["role"] == "system":
+                    raise BadRecordError('both "system" and a first message of role system; keep one of them')
+                turns = [{"role": "system", "content": system}, *turns]
+        tools = read_tools(record["tools"]) if "tools" in record else None
+    except BadRecordError as error:
+        return Reject(line, str(error))
+    return Document("messages", line, "", turns, tools)
+
+
+SHAPE = Shape((("messages",), ("conversations",)), ("tools", "system"), parse)

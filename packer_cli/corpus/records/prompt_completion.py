@@ -1,0 +1,41 @@
+"""Prompt and completion: `{"prompt": ..., "completion": ...}`, or `response` for the latter.
+
+Two strings, or two lists of messages (TRL's conversational form). The lists are joined into one
+conversation of kind `messages`: every assistant turn of it counts for the loss, those in the prompt too.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from packer_cli.corpus.records.base import BadRecordError, Record, Shape, type_name
+from packer_cli.corpus.records.messages import read_tools, read_turns
+from packer_cli.corpus.types import Document, Reject
+
+
+def parse(record: Record, line: int) -> Document | Reject:
+    """Read one prompt with its completion; an empty prompt is fine, an empty completion is not."""
+    key = "completion" if "completion" in record else "response"
+    prompt, completion = record["prompt"], record[key]
+    if isinstance(prompt, str) and isinstance(completion, str):
+        if not completion:
+            return Reject(line, f'"{key}" is empty: there is nothing to train on')
+        return Document("prompt-completion", line, prompt=prompt, completion=completion)
+    if isinstance(prompt, list) and isinstance(completion, list):
+        return _conversation(record, prompt, completion, key, line)
+    for name, value in (("prompt", prompt), (key, completion)):
+        if not isinstance(value, str | list):
+            return Reject(line, f'"{name}" must be a string or an array of messages, this is {type_name(value)}')
+    return Reject(line, f'"prompt" is {type_name(prompt)} but "{key}" is {type_name(completion)}; both must agree')
+
+
+def _conversation(record: Record, prompt: list[Any], completion: list[Any], key: str, line: int) -> Document | Reject:
+    try:
+        turns = read_turns(prompt, "prompt") + read_turns(completion, key)
+        tools = read_tools(record.get("tools"))
+    except BadRecordError as error:
+        return Reject(line, str(error))
+    return Document("messages", line, "", turns, tools)
+
+
+SHAPE = Shape((("prompt", "completion"), ("prompt", "response")), ("tools",), parse)

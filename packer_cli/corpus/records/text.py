@@ -1,0 +1,21 @@
+"""Plain text: `{"text": "..."}`, or `content` where there is no `text`."""
+
+from __future__ import annotations
+
+from packer_cli.corpus.records.base import Record, Shape, type_name
+from packer_cli.corpus.types import Document, Reject
+
+
+def parse(record: Record, line: int) -> Document | Reject:
+    """Read one text record; text of white space alone is rejected."""
+    key = "text" if "text" in record else "content"
+    text = record[key]
+    if type(text) is not str:
+        return Reject(line, f'"{key}" must be a string, this is {type_name(text)}')
+    # isspace alone: a strip would copy every long text.
+    if not text or text.isspace():
+        return Reject(line, "empty text")
+    return Document("text", line, text)
+
+
+SHAPE = Shape((("text",), ("content",)), ("role",), parse)

@@ -1,0 +1,60 @@
+"""What the tests of the corpus room share."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from packer_cli.corpus.discover import discover, slice_corpus
+from packer_cli.corpus.read import read_slice
+from packer_cli.corpus.types import Document, Reject
+
+CHAT = {"messages": [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Hello ☺"}]}
+SHAREGPT = {"conversations": [{"from": "human", "value": "Hi"}, {"from": "gpt", "value": "Hello ☺"}]}
+ALPACA = {"instruction": "Add.", "input": "1 2", "output": "3"}
+PROMPT = {"prompt": "1+2=", "completion": "3"}
+TEXT = {"text": "Call me Ishmael.\n"}
+TOKENS = {"input_ids": [5, 6, 7], "labels": [-100, 6, 7]}
+SHAPES: dict[str, dict[str, Any]] = {
+    "messages": CHAT,
+    "conversations": SHAREGPT,
+    "alpaca": ALPACA,
+    "prompt-completion": PROMPT,
+    "text": TEXT,
+    "tokens": TOKENS,
+}
+
+
+def read_all(
+    *inputs: object, slice_bytes: int | None = None, batch_bytes: int = 1 << 20, schema: Any = "auto"
+) -> tuple[list[Document], list[Reject]]:
+    """All documents and rejects of the inputs; checks that the bytes add up and each line appears once."""
+    _, files = discover([str(name) for name in inputs])
+    documents: list[Document] = []
+    rejects: list[Reject] = []
+    num_bytes = 0
+    for piece in slice_corpus(files, slice_bytes=slice_bytes):
+        assert len(piece.file.fingerprint) >= 16
+        for batch in read_slice(piece, schema=schema, batch_bytes=batch_bytes):
+            documents += batch.documents
+            rejects += batch.rejects
+            num_bytes += batch.num_bytes
+    assert num_bytes == sum(file.num_bytes for file in files)
+    if len(files) == 1:
+        lines = [entry.line for entry in (*documents, *rejects)]
+        assert len(lines) == len(set(lines))
+    return documents, rejects
+
+
+def plain(document: Document) -> tuple[Any, ...]:
+    """A document without its line, arrays as lists."""
+    return tuple(value.tolist() if hasattr(value, "tolist") else value for value in document)[:1] + tuple(
+        value.tolist() if hasattr(value, "tolist") else value for value in document[2:]
+    )
+
+
+def write_jsonl(path: Path, records: list[Any]) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("".join(json.dumps(record, ensure_ascii=False) + "\n" for record in records), "utf-8")
+    return path

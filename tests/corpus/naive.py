@@ -1,0 +1,34 @@
+"""Plain twins of the readers: the whole file at once, the standard json module, one obvious loop."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+
+def _refuse(word: str) -> Any:
+    raise ValueError(word)
+
+
+def read_jsonl(data: bytes) -> tuple[list[tuple[int, dict]], list[int]]:
+    """(line, record) of the good lines, and the line numbers of the bad ones."""
+    good, bad = [], []
+    for number, line in enumerate(data.removeprefix(b"\xef\xbb\xbf").split(b"\n"), 1):
+        if not line.strip():
+            continue
+        try:
+            record = json.loads(line.decode("utf-8"), parse_constant=_refuse)
+            json.dumps(record, ensure_ascii=False).encode("utf-8")  # lone surrogates
+            assert isinstance(record, dict)
+        except (ValueError, AssertionError):
+            bad.append(number)
+        else:
+            good.append((number, record))
+    return good, bad
+
+
+def without_nulls(value: Any) -> Any:
+    """A value without the null keys of its objects, at any depth; `content` keeps its null."""
+    if isinstance(value, dict):
+        return {key: without_nulls(v) for key, v in value.items() if v is not None or key == "content"}
+    return [without_nulls(entry) for entry in value] if isinstance(value, list) else value

@@ -1,0 +1,231 @@
+"""From what the user names to files, and the errors on the way, word for word."""
+
+from __future__ import annotations
+
+import gzip
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from packer_cli.corpus.discover import discover, parse_input, slice_corpus
+from packer_cli.errors import ConfigError, InputError
+
+from .helpers import TEXT, read_all, write_jsonl
+
+KNOWN = (
+    "hbpack reads .arrow, .feather, .ipc, .json, .jsonl, .md, .ndjson, .parquet, .text, .txt, "
+    "and text and JSON also with .gz or .zst"
+)
+
+
+def paths(*inputs: object) -> list[str]:
+    return [file.path for file in discover([str(name) for name in inputs])[1]]
+
+
+def error(*inputs: object) -> str:
+    with pytest.raises(InputError) as caught:
+        slice_corpus(discover([str(name) for name in inputs])[1])
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("a.jsonl", ("a.jsonl", 1.0)),
+        ("a.jsonl@2.0", ("a.jsonl", 2.0)),
+        ("a.jsonl@.5", ("a.jsonl", 0.5)),
+        ("me@home/a.jsonl", ("me@home/a.jsonl", 1.0)),
+        ("me@home/a.jsonl@3", ("me@home/a.jsonl", 3.0)),
+        ("owner/name:train@2", ("owner/name:train", 2.0)),
+    ],
+)
+def test_weights(text: str, expected: tuple[str, float]) -> None:
+    assert parse_input(text) == expected
+
+
+def test_a_path_that_exists_wins_over_a_weight(tmp_path: Path) -> None:
+    path = write_jsonl(tmp_path / "a@2", [TEXT])
+    assert parse_input(str(path)) == (str(path), 1.0)
+    assert parse_input(f"{path}@3") == (str(path), 3.0)
+
+
+@pytest.mark.parametrize("weight", ["0", "-1", "inf", "nan"])
+def test_bad_weights(weight: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        parse_input(f"a.jsonl@{weight}")
+    assert str(caught.value) == (
+        f"a.jsonl@{weight}: the weight must be above 0 and finite; leave out an input of no weight"
+    )
+
+
+def test_a_weight_that_is_no_number(tmp_path: Path) -> None:
+    path = write_jsonl(tmp_path / "a.jsonl", [TEXT])
+    with pytest.raises(ConfigError) as caught:
+        parse_input(f"{path}@two")
+    assert str(caught.value) == f"{path}@two: the weight 'two' is not a number; write {path}@2.0"
+    with pytest.raises(ConfigError, match="there is no path before the weight; write PATH@2"):
+        parse_input("@2")
+
+
+def test_sources_keep_order_name_and_weight(tmp_path: Path) -> None:
+    a, b = write_jsonl(tmp_path / "a.jsonl", [TEXT]), write_jsonl(tmp_path / "b.jsonl", [TEXT])
+    sources, files = discover([f"{b}@2", str(a), f"{b}@0.5"])
+    assert [(s.source_id, s.name, s.weight) for s in sources] == [(0, str(b), 2), (1, str(a), 1), (2, str(b), 0.5)]
+    assert [(f.source_id, f.path) for f in files] == [(0, str(b)), (1, str(a)), (2, str(b))]
+
+
+def test_folders_are_walked_in_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("b.jsonl", "a/z.txt", "a/c.jsonl", ".hidden.jsonl", ".git/x.txt", "notes.csv", "README.md"):
+        write_jsonl(tmp_path / "data" / name, [TEXT])
+    (tmp_path / "data/empty.jsonl").touch()
+    (tmp_path / "data/a/up").symlink_to(tmp_path / "data")
+    monkeypatch.chdir(tmp_path)
+    assert paths("data") == ["data/a/c.jsonl", "data/a/z.txt", "data/b.jsonl"]
+    assert paths("data/*.jsonl") == ["data/b.jsonl"]
+    assert paths("data/*") == ["data/a/c.jsonl", "data/a/z.txt", "data/b.jsonl"]
+    assert paths("data/**/*.jsonl") == ["data/a/c.jsonl", "data/b.jsonl"]
+    assert paths("data/README.md", "data/empty.jsonl") == ["data/README.md", "data/empty.jsonl"]
+
+
+def test_formats_by_suffix(tmp_path: Path) -> None:
+    write_jsonl(tmp_path / "lines.json", [TEXT])
+    (tmp_path / "array.json").write_text("\n [{}]")
+    (tmp_path / "array.json.gz").write_bytes(gzip.compress(b"\xef\xbb\xbf[]"))
+    (tmp_path / "UPPER.JSONL").write_text("{}")
+    (tmp_path / "book.txt.zst").write_text("x")
+    found = {os.path.basename(f.path): (f.format, f.compression) for f in discover([str(tmp_path)])[1]}
+    assert found == {
+        "lines.json": ("jsonl", "none"),
+        "array.json": ("json", "none"),
+        "array.json.gz": ("json", "gzip"),
+        "UPPER.JSONL": ("jsonl", "none"),
+        "book.txt.zst": ("text", "zstd"),
+    }
+
+
+def test_fingerprints_are_of_the_content(tmp_path: Path) -> None:
+    import xxhash
+
+    a, b = write_jsonl(tmp_path / "a.jsonl", [TEXT] * 99), write_jsonl(tmp_path / "b.jsonl", [TEXT] * 99)
+    seen: list[int] = []
+    slices = slice_corpus(discover([str(a), str(b)])[1], progress=seen.append)
+    expected = xxhash.xxh3_128_hexdigest(a.read_bytes())
+    assert [piece.file.fingerprint for piece in slices] == [expected, expected]
+    assert sum(seen) == 2 * a.stat().st_size
+
+
+def test_missing_paths(tmp_path: Path) -> None:
+    missing = "no such file or directory, and not a Hugging Face data set name either"
+    for name in (tmp_path / "a.jsonl", tmp_path / "folder", "data.jsonl", "./data", "a b"):
+        assert error(name) == f"{name}: {missing}"
+    assert error(tmp_path / "*.jsonl") == f"{tmp_path}/*.jsonl: no data file matches this pattern; {KNOWN}"
+    assert error(tmp_path) == f"{tmp_path}: no data files in this folder; {KNOWN}"
+    assert error("https://a.b/c.jsonl") == "https://a.b/c.jsonl: hbpack reads local files; download it first"
+    with pytest.raises(InputError, match="no inputs; give files, folders, globs"):
+        discover([])
+
+
+def test_unknown_suffixes_and_kinds(tmp_path: Path) -> None:
+    for name, what in (
+        ("a.csv", 'unknown suffix ".csv"'),
+        ("a", "no suffix"),
+        ("a.parquet.gz", 'unknown suffix ".gz"'),
+    ):
+        (tmp_path / name).write_text("x")
+        assert error(tmp_path / name) == f"{tmp_path / name}: {what}; {KNOWN}"
+    os.mkfifo(tmp_path / "a.jsonl")
+    assert error(tmp_path / "a.jsonl").endswith("not a regular file; write the data to a file first")
+
+
+def test_one_object_over_many_lines(tmp_path: Path) -> None:
+    path = tmp_path / "a.json"
+    path.write_text('{\n  "data": []\n}')
+    assert error(path) == (
+        f"{path}: holds one JSON object over several lines; hbpack reads an array of records, or one record a line"
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "start"),
+    [
+        ("a.parquet", "cannot be read: "),
+        ("a.arrow", "cannot be read: no Arrow IPC file or stream ("),
+        ("a.jsonl.gz", "cannot be read: not a .gz file: compressed data is corrupt (incorrect header check)"),
+        ("a.jsonl.zst", "cannot be read: not a .zst file: compressed data is corrupt (Unknown frame descriptor)"),
+    ],
+)
+def test_files_that_are_not_what_they_say(tmp_path: Path, name: str, start: str) -> None:
+    (tmp_path / name).write_bytes(b"this is plain text, as anyone can see")
+    assert error(tmp_path / name).startswith(f"{tmp_path / name}: {start}")
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
+def test_permissions(tmp_path: Path) -> None:
+    path = write_jsonl(tmp_path / "a.jsonl", [TEXT])
+    path.chmod(0)
+    assert error(path) == f"{path}: cannot be read: Permission denied"
+
+
+def test_a_vanished_file(tmp_path: Path) -> None:
+    path = write_jsonl(tmp_path / "a.jsonl", [TEXT])
+    files = discover([str(path)])[1]
+    path.unlink()
+    with pytest.raises(InputError) as caught:
+        slice_corpus(files)
+    assert str(caught.value) == f"{path}: cannot be read: No such file or directory"
+
+
+def test_unknown_data_set_names_fail_fast(monkeypatch: pytest.MonkeyPatch) -> None:
+    import datasets
+    from huggingface_hub import constants
+
+    from packer_cli.corpus.readers import hf
+
+    monkeypatch.setattr(datasets.config, "HF_HUB_OFFLINE", False)
+    monkeypatch.setattr(constants, "ENDPOINT", "https://127.0.0.1:9")
+    for name in ("HTTPS_PROXY", "https_proxy", "ALL_PROXY", "all_proxy"):
+        monkeypatch.delenv(name, raising=False)
+    hf._hub_answers.cache_clear()
+    begin = time.monotonic()
+    text = error("no-owner/no-such-set:train")
+    assert time.monotonic() - begin < 10
+    assert text == (
+        "no-owner/no-such-set:train: no such file or directory, and no Hugging Face data set that can be loaded: "
+        "the Hub cannot be reached, and the cache does not hold it"
+    )
+    assert datasets.config.HF_HUB_OFFLINE is False
+    hf._hub_answers.cache_clear()
+
+
+def test_split_errors(tmp_path: Path) -> None:
+    import datasets
+
+    datasets.disable_progress_bars()
+    one = datasets.Dataset.from_list([TEXT])
+    datasets.DatasetDict({"a": one, "b": one}).save_to_disk(str(tmp_path / "set"))
+    one.save_to_disk(str(tmp_path / "one"))
+    where = tmp_path / "set"
+    assert error(where) == f"{where}: say which split, as {where}:SPLIT; the data set has a, b"
+    assert error(f"{where}:c") == f"{where}:c: no such split; the data set has a, b"
+    assert error(f"{tmp_path}/one:a") == f"{tmp_path}/one:a: this saved data set has no splits; leave out :a"
+
+
+def test_types_are_free() -> None:
+    code = (
+        "import sys, packer_cli.corpus.types, packer_cli.corpus.discover, packer_cli.corpus.read\n"
+        "heavy = {'pyarrow', 'datasets', 'orjson', 'zstandard', 'numpy', 'numba', 'torch', 'transformers'}\n"
+        "sys.exit(' '.join(sorted(heavy & set(sys.modules))) or 0)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+def test_slice_bytes_must_be_positive(tmp_path: Path) -> None:
+    path = write_jsonl(tmp_path / "a.jsonl", [TEXT])
+    with pytest.raises(ConfigError, match="slice_bytes must be at least 1, not 0"):
+        read_all(path, slice_bytes=0)

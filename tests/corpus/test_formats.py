@@ -1,0 +1,355 @@
+"""Every file format with every record shape, cut every way."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import zstandard
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from packer_cli.corpus.discover import discover, slice_corpus
+from packer_cli.corpus.readers.columns import to_python
+from packer_cli.corpus.records import Normalizer
+
+from .helpers import CHAT, SHAPES, TEXT, plain, read_all, write_jsonl
+from .naive import without_nulls
+
+Records = list[dict[str, Any]]
+
+
+def as_json(records: Records, path: Path) -> None:
+    path.write_text(json.dumps(records, indent=1))
+
+
+def as_gz(records: Records, path: Path) -> None:
+    path.write_bytes(gzip.compress(json.dumps(records).encode()))
+
+
+def as_jsonl_zst(records: Records, path: Path) -> None:
+    path.write_bytes(zstandard.compress("\n".join(map(json.dumps, records)).encode()))
+
+
+def as_parquet(records: Records, path: Path) -> None:
+    pq.write_table(pa.Table.from_pylist(records), path, row_group_size=3)
+
+
+def as_file(records: Records, path: Path, compression: str | None = None) -> None:
+    table = pa.Table.from_pylist(records)
+    options = pa.ipc.IpcWriteOptions(compression=compression)
+    with pa.ipc.new_file(str(path), table.schema, options=options) as writer:
+        writer.write_table(table, max_chunksize=3)
+
+
+def as_feather(records: Records, path: Path) -> None:
+    as_file(records, path, "zstd")
+
+
+def as_stream(records: Records, path: Path) -> None:
+    table = pa.Table.from_pylist(records)
+    with pa.ipc.new_stream(str(path), table.schema) as writer:
+        writer.write_table(table, max_chunksize=3)
+
+
+def as_jsonl(records: Records, path: Path) -> None:
+    write_jsonl(path, records)
+
+
+def as_saved(records: Records, path: Path) -> None:
+    import datasets
+
+    datasets.disable_progress_bars()
+    datasets.Dataset.from_list(records).save_to_disk(str(path))
+
+
+FORMATS: dict[str, Callable[[Records, Path], None]] = {
+    "a.jsonl": as_jsonl,
+    "a.jsonl.zst": as_jsonl_zst,
+    "lines.json": as_jsonl,
+    "a.json": as_json,
+    "a.json.gz": as_gz,
+    "a.parquet": as_parquet,
+    "file.arrow": as_file,
+    "a.feather": as_feather,
+    "stream.arrow": as_stream,
+    "saved": as_saved,
+}
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("name", FORMATS)
+def test_every_format_holds_every_shape(tmp_path: Path, name: str, shape: str) -> None:
+    records = [SHAPES[shape]] * 10
+    path = tmp_path / name
+    FORMATS[name](records, path)
+    expected = [plain(Normalizer().parse(record, 1)) for record in records]
+    for slice_bytes in (1, 100, None):
+        for batch_bytes in (1, 150, 1 << 20):
+            documents, rejects = read_all(path, slice_bytes=slice_bytes, batch_bytes=batch_bytes)
+            assert not rejects
+            assert [plain(document) for document in documents] == expected
+            assert [document.line for document in documents] == list(range(1, 11))
+
+
+@pytest.mark.parametrize("name", ["a.parquet", "file.arrow", "saved"])
+def test_columnar_slices(tmp_path: Path, name: str) -> None:
+    path = tmp_path / name
+    FORMATS[name]([{"text": "word " * 50}] * 10, path)
+    files = discover([str(path)])[1]
+    assert len(slice_corpus(files)) == 1
+    many = slice_corpus(files, slice_bytes=1)
+    units = 10 if name == "saved" else 4
+    assert [(piece.start, piece.stop) for piece in many] == [(i, i + 1) for i in range(units)]
+    assert [piece.first_line for piece in many] == (list(range(1, 11)) if name == "saved" else [1, 4, 7, 10])
+
+
+def test_token_columns_stay_arrays(tmp_path: Path) -> None:
+    as_parquet([{"input_ids": [1, 2], "loss_mask": [0, 1]}, {"input_ids": [3]}], tmp_path / "a.parquet")
+    (first, second), _ = read_all(tmp_path / "a.parquet")
+    assert isinstance(first.input_ids, np.ndarray)
+    assert first.loss_mask.tolist() == [0, 1]
+    assert second.loss_mask is None
+
+
+def test_absent_keys_of_structs_are_dropped(tmp_path: Path) -> None:
+    call = {"type": "function", "function": {"name": "f", "arguments": {"x": 1}}}
+    turns = [
+        {"role": "user", "content": "Hi"},
+        {"role": "assistant", "content": None, "tool_calls": [call]},
+        {"role": "tool", "content": "1", "name": "f"},
+    ]
+    records = [{"messages": turns, "tools": '[{"name": "f"}]'}, {"text": "plain"}, CHAT, {"other": 1}]
+    names = ("messages", "tools", "text", "other")
+    records = [{name: record.get(name) for name in names} for record in records]
+    for name in ("a.parquet", "stream.arrow"):
+        FORMATS[name](records, tmp_path / name)
+        documents, rejects = read_all(tmp_path / name)
+        assert documents[0].messages == turns
+        assert documents[0].tools == [{"name": "f"}]
+        assert documents[1].text == "plain"
+        assert documents[2].messages == CHAT["messages"]
+        assert [r.line for r in rejects] == [4]
+
+
+def test_a_data_set_from_the_hub(monkeypatch: pytest.MonkeyPatch) -> None:
+    import datasets
+
+    from packer_cli.corpus.readers import hf
+
+    calls = []
+    splits = {"train": datasets.Dataset.from_list([CHAT] * 3), "test": datasets.Dataset.from_list([TEXT])}
+
+    def load_dataset(name: str, config: str | None, split: str | None) -> object:
+        calls.append((name, config, split))
+        return datasets.DatasetDict(splits) if split is None else splits[split.split("[")[0]]
+
+    monkeypatch.setattr(datasets, "load_dataset", load_dataset)
+    monkeypatch.setattr(hf, "_hub_answers", lambda endpoint: True)
+    assert len(read_all("owner/fake@2", slice_bytes=1)[0]) == 3
+    assert [d.kind for d in read_all("owner/fake/config:test")[0]] == ["text"]
+    assert len(read_all("fake:train[:10%]")[0]) == 3
+    assert calls == [
+        ("owner/fake", None, None),
+        ("owner/fake", None, "train"),
+        ("owner/fake", "config", "test"),
+        ("fake", None, "train[:10%]"),
+    ]
+    hf.load.cache_clear()
+
+
+ARROW_TYPES = [
+    pa.list_(pa.struct([("role", pa.string()), ("content", pa.string()), ("n", pa.list_(pa.int32()))])),
+    pa.large_list(pa.list_(pa.struct([("a", pa.struct([("b", pa.int64())]))]))),
+    pa.list_(pa.struct([("content", pa.string()), ("x", pa.bool_())]), 2),
+    pa.struct([("tags", pa.dictionary(pa.int32(), pa.string())), ("m", pa.map_(pa.string(), pa.int32()))]),
+]
+
+
+def values_of(kind: pa.DataType) -> st.SearchStrategy:
+    if pa.types.is_struct(kind):
+        exact = st.fixed_dictionaries({field.name: values_of(field.type) for field in kind})
+    elif pa.types.is_fixed_size_list(kind):
+        exact = st.lists(values_of(kind.value_type), min_size=2, max_size=2)
+    elif pa.types.is_map(kind):
+        exact = st.lists(st.tuples(st.text("ab", max_size=2), st.integers(0, 9)), max_size=2)
+    elif pa.types.is_nested(kind):
+        exact = st.lists(values_of(kind.value_type), max_size=3)
+    else:
+        exact = st.booleans() if kind == pa.bool_() else st.integers(0, 9)
+        if kind in (pa.string(), pa.dictionary(pa.int32(), pa.string())):
+            exact = st.text("ab", max_size=2)
+    return st.none() | exact
+
+
+@given(data=st.data(), kind=st.sampled_from(ARROW_TYPES))
+def test_columns_read_like_to_pylist(data: st.DataObject, kind: pa.DataType) -> None:
+    values = data.draw(st.lists(values_of(kind), max_size=8))
+    start = data.draw(st.integers(0, len(values)))
+    column = pa.array(values, type=kind).slice(start, data.draw(st.integers(0, len(values))))
+    assert to_python(column) == [without_nulls(value) for value in column.to_pylist()]
+
+
+def test_a_table_without_known_columns_is_all_rejects(tmp_path: Path) -> None:
+    as_parquet([{"question": "a", "url": "b"}] * 5, tmp_path / "a.parquet")
+    documents, rejects = read_all(tmp_path / "a.parquet")
+    assert not documents
+    assert [r.line for r in rejects] == [1, 2, 3, 4, 5]
+    assert rejects[0].reason.startswith('no known record shape: has keys "question", "url"; expected')
+
+
+def test_a_value_that_python_cannot_hold_rejects_its_row(tmp_path: Path) -> None:
+    texts = pa.array([b"good", b"b\xffd", b"fine"]).cast(pa.binary())
+    column = pa.StringArray.from_buffers(3, texts.buffers()[1], texts.buffers()[2])
+    pq.write_table(pa.table({"text": column}), tmp_path / "a.parquet")
+    documents, rejects = read_all(tmp_path / "a.parquet")
+    assert [(d.line, d.text) for d in documents] == [(1, "good"), (3, "fine")]
+    assert rejects == [(2, 'column "text" cannot be read: invalid UTF-8: byte 0xff at offset 1')]
+
+
+def test_a_broken_row_group_loses_only_itself(tmp_path: Path) -> None:
+    path = tmp_path / "a.parquet"
+    table = pa.table({"text": [f"text number {i} " * 20 for i in range(30)]})
+    pq.write_table(table, path, row_group_size=10, compression="gzip")
+    chunk = pq.ParquetFile(path).metadata.row_group(1).column(0)
+    data = bytearray(path.read_bytes())
+    begin = chunk.data_page_offset
+    data[begin : begin + 200] = bytes(200)
+    path.write_bytes(data)
+    documents, rejects = read_all(path)
+    assert [d.line for d in documents] == [*range(1, 11), *range(21, 31)]
+    (reject,) = rejects
+    assert reject.line == 11
+    assert reject.reason.startswith("row group 1 cannot be read (")
+    assert reject.reason.endswith("; its rows 11 to 20 are lost")
+
+
+def test_a_truncated_stream_keeps_what_came_before(tmp_path: Path) -> None:
+    path = tmp_path / "a.arrow"
+    as_stream([{"text": "word " * 100}] * 12, path)
+    path.write_bytes(path.read_bytes()[:-1500])
+    documents, rejects = read_all(path)
+    assert [d.line for d in documents] == list(range(1, len(documents) + 1))
+    assert 3 <= len(documents) < 12
+    assert [r.line for r in rejects] == [len(documents) + 1]
+    assert rejects[0].reason.startswith("the Arrow stream breaks off (")
+
+
+NESTED = st.recursive(
+    st.none() | st.booleans() | st.integers(-(2**53), 2**53) | st.text(max_size=5) | st.just(']},{["\\'),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner, max_size=3),
+    max_leaves=8,
+)
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    values=st.lists(st.fixed_dictionaries({"text": st.text("abc", min_size=1)}, optional={"x": NESTED}) | NESTED),
+    indent=st.sampled_from([None, 0, 2]),
+    ascii_only=st.booleans(),
+    batch_bytes=st.integers(1, 400),
+)
+def test_json_arrays_read_like_json_load(
+    tmp_path_factory: pytest.TempPathFactory, values: list, indent: int | None, ascii_only: bool, batch_bytes: int
+) -> None:
+    path = tmp_path_factory.mktemp("json") / "a.json"
+    path.write_text(json.dumps(values, indent=indent, ensure_ascii=ascii_only), "utf-8")
+    documents, rejects = read_all(path, batch_bytes=batch_bytes)
+    kept = [
+        (number, value["text"])
+        for number, value in enumerate(values, 1)
+        if isinstance(value, dict) and isinstance(value.get("text"), str) and value["text"].strip()
+    ]
+    assert [(d.line, d.text) for d in documents] == kept
+    assert len(documents) + len(rejects) == len(values)
+
+
+@pytest.mark.parametrize(
+    ("text", "num_documents", "reason"),
+    [
+        (b'[{"text": "a"}, {"text": "b"', 1, "broken JSON: the file ends inside it"),
+        (b'[{"text": "a"}, {"text": "b', 1, "broken JSON: the file ends inside a string"),
+        (b'[{"text": "a"}, {"text" 1}]', 1, "broken JSON: Expecting ':' delimiter"),
+        (b'[{"text": "a"}, ]', 1, "broken JSON: a comma before the closing ]"),
+        (b'[{"text": "a"}, nul', 1, "broken JSON: Expecting value"),
+        (b'[{"text": "a"}, {"text" "b"}' + b" " * 99 + b"]", 1, "broken JSON: Expecting ':' delimiter"),
+        (b'[{"text": "a"} {"text": "b"}]', 1, "broken JSON: expected , or ] but found '{'"),
+        (b'[{"text": "a"},', 1, "broken JSON: the file ends before the array does"),
+        (b'[{"text": "a"}', 1, "broken JSON: the file ends before the array does"),
+        (b'[{"text": "a"}] x', 1, "broken JSON: there is more text after the array"),
+        (b"[" * 100_000, 0, "broken JSON: it is nested too deeply"),
+    ],
+)
+@pytest.mark.parametrize("batch_bytes", [1, 1 << 20])
+def test_broken_arrays(tmp_path: Path, text: bytes, num_documents: int, reason: str, batch_bytes: int) -> None:
+    path = tmp_path / "a.json"
+    path.write_bytes(text)
+    documents, rejects = read_all(path, batch_bytes=batch_bytes)
+    assert len(documents) == num_documents
+    number = num_documents + 1
+    assert rejects == [(number, f"{reason}; the rest of the array from element {number} cannot be read")]
+
+
+def test_bad_elements_lose_only_themselves(tmp_path: Path) -> None:
+    path = tmp_path / "a.json"
+    path.write_bytes(b'\xef\xbb\xbf [{"text": "a"}, {"text": NaN}, {"text": "b\xff"}, "\\ud800", 3, {"text": "c"}]\n')
+    documents, rejects = read_all(path)
+    assert [(d.line, d.text) for d in documents] == [(1, "a"), (6, "c")]
+    assert [r.line for r in rejects] == [2, 3, 4, 5]
+    assert rejects[1].reason == "invalid UTF-8: byte 0xff at offset 11 of the element"
+
+
+def test_truncated_gz_array(tmp_path: Path) -> None:
+    path = tmp_path / "a.json.gz"
+    as_gz([{"text": str(i * i * 7919)} for i in range(30_000)], path)
+    path.write_bytes(path.read_bytes()[:-20_000])
+    documents, rejects = read_all(path)
+    assert len(documents) > 1000
+    number = len(documents) + 1
+    assert rejects == [
+        (number, f"compressed data ends early; the rest of the array from element {number} cannot be read")
+    ]
+
+
+@pytest.mark.parametrize("name", ["a.txt", "a.md", "a.text.gz", "a.txt.zst"])
+def test_a_text_file_is_one_document(tmp_path: Path, name: str) -> None:
+    data = "Line one.\r\n\nLine two ☺".encode()
+    pack = {".gz": gzip.compress, ".zst": zstandard.compress}.get(Path(name).suffix, bytes)
+    (tmp_path / name).write_bytes(pack(b"\xef\xbb\xbf" + data))
+    documents, rejects = read_all(tmp_path / name, slice_bytes=1, batch_bytes=3)
+    assert [(d.kind, d.line, d.text) for d in documents] == [("text", 1, data.decode())]
+    assert not rejects
+
+
+def test_rejected_text_files(tmp_path: Path) -> None:
+    path = tmp_path / "a.txt"
+    path.write_bytes(b"caf\xe9")
+    assert read_all(path)[1] == [(1, "invalid UTF-8: byte 0xe9 at offset 3 of the file")]
+    path.write_bytes(b" \n")
+    assert read_all(path)[1] == [(1, "empty text")]
+    path.write_bytes(b"")
+    assert read_all(path)[1] == [(1, "empty text")]
+    cut = tmp_path / "b.txt.gz"
+    cut.write_bytes(gzip.compress(TEXT["text"].encode())[:-4])
+    assert read_all(cut)[1] == [(1, "compressed data ends early; the text is incomplete")]
+
+
+def test_splits_of_a_saved_data_set(tmp_path: Path) -> None:
+    import datasets
+
+    datasets.disable_progress_bars()
+    one, two = datasets.Dataset.from_list([TEXT]), datasets.Dataset.from_list([TEXT] * 2)
+    datasets.DatasetDict({"train": one, "test": two}).save_to_disk(str(tmp_path / "set"))
+    assert len(read_all(tmp_path / "set")[0]) == 1
+    assert len(read_all(f"{tmp_path / 'set'}:test")[0]) == 2
+    (file,) = discover([f"{tmp_path / 'set'}@2"])[1]
+    assert (file.format, file.path) == ("datasets", f"{tmp_path / 'set'}:train")
+    # Found inside a folder, it is one input, and its own JSON files are not data.
+    assert [f.path for f in discover([str(tmp_path)])[1]] == [f"{tmp_path / 'set'}:train"]

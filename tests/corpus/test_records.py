@@ -1,0 +1,295 @@
+"""Each record shape: what it becomes, and every reason to reject it."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from packer_cli.corpus.records import SCHEMA_CHOICES, SHAPES, Normalizer
+from packer_cli.corpus.types import Document, Reject
+from packer_cli.errors import ConfigError
+
+from .helpers import ALPACA, CHAT, PROMPT, SHAREGPT, TEXT
+
+USER = {"role": "user", "content": "Hi"}
+
+
+def parse(record: dict, schema: str = "auto") -> Document:
+    result = Normalizer(schema).parse(record, 7)
+    assert isinstance(result, Document), result
+    assert result.line == 7
+    return result
+
+
+def reason(record: dict, schema: str = "auto") -> str:
+    result = Normalizer(schema).parse(record, 7)
+    assert isinstance(result, Reject), result
+    assert result.line == 7
+    assert "\n" not in result.reason
+    return result.reason
+
+
+def test_messages_are_handed_on_as_they_are() -> None:
+    call = {"role": "assistant", "content": None, "tool_calls": [{"function": {"name": "f"}}]}
+    parts = {"role": "user", "content": [{"type": "text", "text": "a"}], "name": "Bo"}
+    thought = {"role": "assistant", "content": "", "reasoning_content": "hm"}
+    turns = [{"role": "system", "content": ""}, parts, call, {"role": "tool", "content": "1"}, thought]
+    document = parse({"messages": turns, "id": 3})
+    assert document.kind == "messages"
+    assert document.messages is turns
+    assert document.tools is None
+
+
+def test_sharegpt_becomes_roles() -> None:
+    document = parse(
+        {
+            "system": "Be kind.",
+            "tools": '[{"name": "f"}]',
+            "conversations": [
+                {"from": "human", "value": "Hi", "weight": 1},
+                {"from": "function_call", "value": '{"name": "f", "arguments": {"a": 1}}'},
+                {"from": "observation", "value": "2"},
+                {"from": "gpt", "value": "two"},
+            ],
+        }
+    )
+    call = {"type": "function", "function": {"name": "f", "arguments": {"a": 1}}}
+    assert document.messages == [
+        {"role": "system", "content": "Be kind."},
+        {"role": "user", "content": "Hi", "weight": 1},
+        {"role": "assistant", "content": "", "tool_calls": [call]},
+        {"role": "tool", "content": "2"},
+        {"role": "assistant", "content": "two"},
+    ]
+    assert document.tools == [{"name": "f"}]
+
+
+def test_conversations_may_hold_roles_and_messages_may_be_sharegpt() -> None:
+    assert parse({"conversations": CHAT["messages"]}).messages == CHAT["messages"]
+    assert parse({"messages": SHAREGPT["conversations"]}).messages == CHAT["messages"]
+
+
+@pytest.mark.parametrize(
+    ("record", "expected"),
+    [
+        ({"messages": []}, '"messages" is empty: a conversation needs at least one message'),
+        ({"messages": "Hi"}, '"messages" must be an array of messages, this is a string'),
+        ({"messages": None}, '"messages" must be an array of messages, this is null'),
+        ({"messages": [USER, "Hi"]}, "messages[1] must be an object with a role and content, this is a string"),
+        ({"messages": [{"content": "Hi"}]}, 'messages[0] has no "role"'),
+        (
+            {"messages": [{"role": 1, "content": "Hi"}]},
+            'messages[0]: "role" must be a non-empty string, this is a number',
+        ),
+        (
+            {"messages": [{"role": "", "content": "Hi"}]},
+            'messages[0]: "role" must be a non-empty string, this is an empty string',
+        ),
+        (
+            {"messages": [USER, {"role": "assistant", "content": None}]},
+            'messages[1] has no "content" (it may only be missing beside "tool_calls")',
+        ),
+        (
+            {"messages": [{"role": "user", "content": 3}]},
+            'messages[0]: "content" must be a string or an array of text parts, this is a number',
+        ),
+        (
+            {"messages": [{"role": "user", "content": [{"type": "image"}]}]},
+            "messages[0].content[0]: only parts of type \"text\" can be tokenized, this is 'image'",
+        ),
+        (
+            {"messages": [{"role": "user", "content": ["Hi"]}]},
+            'messages[0].content[0] must be an object like {"type": "text", "text": "..."}',
+        ),
+        (
+            {"messages": [{"role": "user", "content": [{"type": "text"}]}]},
+            'messages[0].content[0]: "text" must be a string, this is null',
+        ),
+        ({"messages": [USER], "tools": {}}, '"tools" must be an array of objects, this is an object'),
+        ({"messages": [USER], "tools": "[f"}, '"tools" is a string that is not JSON; it must hold an array'),
+        ({"messages": [USER], "tools": [1]}, "tools[0] must be an object, this is a number"),
+        ({"conversations": [{"from": "human"}]}, 'conversations[0] has no "value"'),
+        (
+            {"conversations": [{"from": "human", "value": 1}]},
+            'conversations[0]: "value" must be a string, this is a number',
+        ),
+        (
+            {"conversations": [{"from": "human", "value": "a"}, USER]},
+            'conversations[1] has no "from"',
+        ),
+        (
+            {"conversations": [{"from": "function_call", "value": "f(1)"}]},
+            'conversations[0]: a "function_call" value must be JSON with "name" and "arguments", or an array of such',
+        ),
+        (
+            {"conversations": [{"from": "system", "value": "a"}], "system": "b"},
+            'both "system" and a first message of role system; keep one of them',
+        ),
+    ],
+)
+def test_rejected_messages(record: dict, expected: str) -> None:
+    assert reason(record) == expected
+
+
+def test_unknown_speaker_names_the_known() -> None:
+    text = reason({"conversations": [{"from": "narrator", "value": "a"}]})
+    assert text.startswith("conversations[0]: unknown \"from\" value 'narrator'; known are human, user, gpt,")
+
+
+def test_alpaca_takes_the_standard_prompt() -> None:
+    document = parse(ALPACA)
+    assert document.kind == "prompt-completion"
+    assert document.prompt == (
+        "Below is an instruction that describes a task, paired with an input that provides further context. "
+        "Write a response that appropriately completes the request.\n\n"
+        "### Instruction:\nAdd.\n\n### Input:\n1 2\n\n### Response:"
+    )
+    assert document.completion == "3"
+    for context in ({}, {"input": ""}, {"input": None}):
+        assert parse({"instruction": "Say {x}.", "output": "x", "text": "all", **context}).prompt == (
+            "Below is an instruction that describes a task. "
+            "Write a response that appropriately completes the request.\n\n"
+            "### Instruction:\nSay {x}.\n\n### Response:"
+        )
+
+
+@pytest.mark.parametrize(
+    ("change", "expected"),
+    [
+        ({"output": ""}, '"output" is empty: there is nothing to train on'),
+        ({"output": 3}, '"output" must be a string, this is a number'),
+        ({"instruction": " ", "input": ""}, '"instruction" is empty'),
+        ({"input": ["a"]}, '"input" must be a string, this is an array'),
+        (
+            {"history": [["a", "b"]]},
+            '"history" has no place in the Alpaca prompt; write the record as "messages"',
+        ),
+    ],
+)
+def test_rejected_alpaca(change: dict, expected: str) -> None:
+    assert reason({**ALPACA, **change}) == expected
+
+
+def test_prompt_completion() -> None:
+    assert parse(PROMPT)[:6] == ("prompt-completion", 7, "", [], None, "1+2=")
+    assert parse({"prompt": "", "response": "3"}).completion == "3"
+    chat = parse({"prompt": [USER], "completion": [{"role": "assistant", "content": "Yo"}]})
+    assert chat.kind == "messages"
+    assert chat.messages == [USER, {"role": "assistant", "content": "Yo"}]
+
+
+@pytest.mark.parametrize(
+    ("record", "expected"),
+    [
+        ({"prompt": "a", "response": ""}, '"response" is empty: there is nothing to train on'),
+        ({"prompt": 1, "completion": "a"}, '"prompt" must be a string or an array of messages, this is a number'),
+        (
+            {"prompt": [USER], "completion": "a"},
+            '"prompt" is an array but "completion" is a string; both must agree',
+        ),
+        ({"prompt": [USER], "completion": [{}]}, 'completion[0] has no "role"'),
+    ],
+)
+def test_rejected_prompt_completion(record: dict, expected: str) -> None:
+    assert reason(record) == expected
+
+
+def test_text() -> None:
+    assert parse(TEXT)[:3] == ("text", 7, TEXT["text"])
+    assert parse({"content": "a", "url": "b"}).text == "a"
+    for empty in ("", " \n\t"):
+        assert reason({"text": empty}) == "empty text"
+    assert reason({"text": 3}) == '"text" must be a string, this is a number'
+    assert reason({"role": "user", "content": "a"}).startswith("no known record shape: has keys")
+
+
+@pytest.mark.parametrize("as_array", [False, True])
+def test_tokens(as_array: bool) -> None:
+    def convert(values: list[int]) -> object:
+        return np.array(values, dtype=np.int32) if as_array else values
+
+    def check(record: dict, ids: list[int], mask: list[int] | None) -> None:
+        document = parse({name: convert(values) for name, values in record.items()})
+        assert document.kind == "tokens"
+        assert list(document.input_ids) == ids
+        assert document.loss_mask is None if mask is None else list(document.loss_mask) == mask
+
+    check({"input_ids": [5, 6]}, [5, 6], None)
+    check({"input_ids": [5, 6], "labels": [-100, 6]}, [5, 6], [0, 1])
+    check({"input_ids": [5, 6], "labels": [5, 6]}, [5, 6], None)
+    check({"input_ids": [5, 6], "loss_mask": [1, 0]}, [5, 6], [1, 0])
+    check({"input_ids": [5, 6], "assistant_masks": [True, False]}, [5, 6], [1, 0])
+    check({"input_ids": [5, 6], "labels": [5, 6], "completion_mask": [0, 1]}, [5, 6], [0, 1])
+    check({"input_ids": [5, 6, 0], "attention_mask": [1, 1, 0]}, [5, 6], None)
+    check({"input_ids": [0, 5, 6], "attention_mask": [0, 1, 1], "labels": [-100, -100, 6]}, [5, 6], [0, 1])
+
+
+@pytest.mark.parametrize(
+    ("record", "expected"),
+    [
+        ({"input_ids": []}, '"input_ids" is empty'),
+        ({"input_ids": "5 6"}, '"input_ids" must be an array of integers, this is a string'),
+        ({"input_ids": [5, 6.5]}, "input_ids[1] must be an integer, this is a number"),
+        ({"input_ids": [True]}, "input_ids[0] must be an integer, this is a boolean"),
+        ({"input_ids": [[1]]}, "input_ids[0] must be an integer, this is an array"),
+        ({"input_ids": [5, -1]}, "input_ids[1] is -1; an id lies in 0..2147483647"),
+        ({"input_ids": [2**31]}, "input_ids[0] is 2147483648; an id lies in 0..2147483647"),
+        ({"input_ids": [2**64]}, '"input_ids" holds an integer beyond 64 bits'),
+        (
+            {"input_ids": [5, 6], "labels": [5]},
+            '"labels" has 1 entries but "input_ids" has 2; they must be equal',
+        ),
+        (
+            {"input_ids": [5, 6], "labels": [-100, 7]},
+            "labels[1] is 7 but input_ids[1] is 6; a label must be its own token, or -100 for no loss",
+        ),
+        ({"input_ids": [5, 6], "loss_mask": [0, 2]}, "loss_mask[1] is 2; a mask holds only 0 and 1"),
+        (
+            {"input_ids": [5], "attention_mask": [0]},
+            '"attention_mask" is all zeros: the record is nothing but padding',
+        ),
+    ],
+)
+def test_rejected_tokens(record: dict, expected: str) -> None:
+    assert reason(record) == expected
+
+
+def test_unknown_shape_names_the_keys_and_the_known_shapes() -> None:
+    assert reason({"question": "a", "url": 1}) == (
+        'no known record shape: has keys "question", "url"; expected one of "input_ids", '
+        '"messages" or "conversations", "instruction" and "output", '
+        '"prompt" and "completion" or "prompt" and "response", "text" or "content"'
+    )
+    assert "has keys none; expected" in reason({})
+    assert '"k9", and 2 more; expected' in reason({f"k{i}": 0 for i in range(12)})
+
+
+@pytest.mark.parametrize(
+    ("schema", "wrong", "expected"),
+    [
+        ("messages", TEXT, 'not a messages record: has keys "text"; needs "messages" or "conversations"'),
+        ("text", PROMPT, 'not a text record: has keys "prompt", "completion"; needs "text" or "content"'),
+        ("tokens", TEXT, 'not a tokens record: has keys "text"; needs "input_ids"'),
+        ("alpaca", TEXT, 'not a alpaca record: has keys "text"; needs "instruction" and "output"'),
+    ],
+)
+def test_an_explicit_schema_takes_no_other(schema: str, wrong: dict, expected: str) -> None:
+    assert reason(wrong, schema).replace("not an alpaca", "not a alpaca") == expected
+
+
+def test_an_explicit_schema_picks_among_shapes() -> None:
+    both = {**CHAT, **TEXT}
+    assert parse(both).kind == "messages"
+    assert parse(both, "text").kind == "text"
+
+
+def test_null_keys_count_as_absent() -> None:
+    record = {"messages": None, "text": "a", "prompt": None}
+    assert parse(record).text == "a"
+    assert reason({"messages": None, "text": None}) == '"messages" must be an array of messages, this is null'
+
+
+def test_registry() -> None:
+    assert list(SCHEMA_CHOICES) == ["auto", *SHAPES]
+    with pytest.raises(ConfigError, match=r"schema must be one of auto, tokens, .* not 'chat'"):
+        Normalizer("chat")  # type: ignore[arg-type]
