@@ -1,0 +1,26 @@
+"""The loader: what runs on GPU nodes. It needs torch, numpy and pyarrow, and nothing of the preparation side.
+
+::
+
+    hbpack.json --> manifest.py   what the set holds
+    ranks/...   --> rows.py       what this rank reads, one row an iteration
+    shards/...  --> shards.py     memory-mapped packs, numpy views without a copy
+                        |
+                    batch.py      MicroBatch: padding, positions, labels, this rank's slice
+                        |
+                    formats/      one adapter a file: the keys a trainer expects
+                        |
+                    dataset.py    PackedDataset: map-style torch data set, resume state
+"""
+
+try:
+    import torch  # noqa: F401  (only to say plainly what is missing)
+except ModuleNotFoundError as error:
+    if error.name != "torch":
+        raise
+    raise ImportError("packer_cli.loader needs torch: pip install 'hbpack[torch]'") from None
+
+from packer_cli.loader.dataset import PackedDataset
+from packer_cli.loader.formats import FORMATS
+
+__all__ = ["FORMATS", "PackedDataset"]

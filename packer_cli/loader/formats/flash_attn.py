@@ -1,0 +1,31 @@
+"""flash-attn: flat tensors beside the arguments of `flash_attn_varlen_func`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from packer_cli.loader.batch import MicroBatch
+from packer_cli.loader.formats.base import metadata
+
+
+def adapt(micro: MicroBatch) -> dict[str, Any]:
+    """Token tensors int64 [t]; `cu_seqlens_q/k` int32 [segments+1]; `max_seqlen_q/k` ints.
+
+    Pass the last four by keyword. `shift_labels` comes only with sp_size > 1.
+    """
+    cu_seqlens = torch.from_numpy(micro.cu_seqlens)
+    batch = {
+        "input_ids": torch.from_numpy(micro.input_ids),
+        "labels": torch.from_numpy(micro.labels),
+        "position_ids": torch.from_numpy(micro.position_ids),
+        "cu_seqlens_q": cu_seqlens,
+        "cu_seqlens_k": cu_seqlens,
+        "max_seqlen_q": micro.max_seqlen,
+        "max_seqlen_k": micro.max_seqlen,
+    }
+    if micro.row.sp_size > 1:
+        # A copy: as views the two labels would share memory, and writing to one would change the other.
+        batch["shift_labels"] = torch.from_numpy(micro.shift_labels.copy())
+    return batch | metadata(micro)

@@ -1,0 +1,32 @@
+"""transformers: the keys of `DataCollatorWithFlattening(return_flash_attn_kwargs=True)`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from packer_cli.loader.batch import MicroBatch
+from packer_cli.loader.formats.base import metadata
+
+
+def adapt(micro: MicroBatch) -> dict[str, Any]:
+    """Token tensors int64 [1, t]; `cu_seq_lens_q/k` int32 [segments+1]; `max_length_q/k` ints.
+
+    There is no `attention_mask`: one that is not None takes precedence over the borders and would merge the samples.
+    `shift_labels` comes only with sp_size > 1; a model that is given it uses it instead of shifting `labels`.
+    """
+    cu_seqlens = torch.from_numpy(micro.cu_seqlens)
+    batch = {
+        "input_ids": torch.from_numpy(micro.input_ids)[None],
+        "labels": torch.from_numpy(micro.labels)[None],
+        "position_ids": torch.from_numpy(micro.position_ids)[None],
+        "cu_seq_lens_q": cu_seqlens,
+        "cu_seq_lens_k": cu_seqlens,
+        "max_length_q": micro.max_seqlen,
+        "max_length_k": micro.max_seqlen,
+    }
+    if micro.row.sp_size > 1:
+        # A copy: as views the two labels would share memory, and writing to one would change the other.
+        batch["shift_labels"] = torch.from_numpy(micro.shift_labels.copy())[None]
+    return batch | metadata(micro)
