@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import random
+import sys
 from pathlib import Path
 
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
@@ -97,20 +98,21 @@ def journal(rng: random.Random, days: int) -> str:
     return "\n".join(lines) + "\n"
 
 
-def main() -> None:
+def main(output: Path) -> None:
     rng = random.Random(0)
     chats = [{"id": f"chat-{i}", "messages": rng.choice([arithmetic, timetable])(rng)} for i in range(2000)]
     days = [max(2, int(rng.lognormvariate(2.6, 1.1))) for _ in range(140)] + [260, 300, 420]
     documents = [{"id": f"journal-{i}", "text": journal(rng, min(n, 450))} for i, n in enumerate(days)]
     rng.shuffle(documents)
-    OUTPUT.mkdir(parents=True, exist_ok=True)
+    output.mkdir(parents=True, exist_ok=True)
     for name, records in (("chats.jsonl", chats), ("journals.jsonl", documents)):
         text = "".join(json.dumps(record, ensure_ascii=False) + "\n" for record in records)
-        (OUTPUT / name).write_text(text, encoding="utf-8")
-    save_tokenizer([m["content"] for chat in chats for m in chat["messages"]] + [d["text"] for d in documents])
+        (output / name).write_text(text, encoding="utf-8")
+    texts = [m["content"] for chat in chats for m in chat["messages"]] + [d["text"] for d in documents]
+    save_tokenizer(texts, output / "tokenizer")
 
 
-def save_tokenizer(texts: list[str]) -> None:
+def save_tokenizer(texts: list[str], folder: Path) -> None:
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
@@ -121,7 +123,6 @@ def save_tokenizer(texts: list[str]) -> None:
         show_progress=False,
     )
     tokenizer.train_from_iterator(texts, trainer)
-    folder = OUTPUT / "tokenizer"
     folder.mkdir(exist_ok=True)
     tokenizer.save(str(folder / "tokenizer.json"))
     config = {
@@ -137,4 +138,4 @@ def save_tokenizer(texts: list[str]) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    main(Path(sys.argv[1]) if len(sys.argv) > 1 else OUTPUT)

@@ -193,7 +193,8 @@ def _write_index(
         parts=tuple(parts),
     )
     _remove_stale(folder, {task.name for task in tasks})
-    write_json(folder / INDEX_NAME, index.model_dump(mode="json"))
+    if not (folder / INDEX_NAME).exists() or read_index(folder) != index:
+        write_json(folder / INDEX_NAME, index.model_dump(mode="json"))
     shutil.rmtree(folder / MARKERS, ignore_errors=True)
     return index
 

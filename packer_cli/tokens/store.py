@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 INDEX_NAME = "tokens.json"
 STORE_FORMAT = "hbpack-tokens"
 STORE_VERSION = 1
+_TOKENS_PER_BATCH = 2**22
 
 PART_SCHEMA = pa.schema(
     [
@@ -92,27 +93,44 @@ class PartWriter:
 
     def __init__(self, file: HashingFile) -> None:
         self._writer = pa.ipc.new_file(pa.PythonFile(file, mode="w"), PART_SCHEMA)
+        self._waiting: list[EncodedBatch] = []
+        self._num_waiting = 0
         self.num_samples = 0
         self.num_tokens = 0
         self.num_loss_tokens = 0
 
     def write(self, batch: EncodedBatch) -> None:
-        """Append the samples of a batch as one record batch."""
-        num_loss_tokens = count_loss_tokens(batch.loss_mask, batch.offsets)
-        offsets = pa.array(batch.offsets.astype(np.int32))
+        """Append the samples of a batch. Small batches are gathered into record batches of a few million tokens."""
+        self._waiting.append(batch)
+        self._num_waiting += len(batch.input_ids)
+        if self._num_waiting >= _TOKENS_PER_BATCH:
+            self._flush()
+
+    def _flush(self) -> None:
+        if not self._waiting:
+            return
+        input_ids = np.concatenate([batch.input_ids for batch in self._waiting])
+        loss_mask = np.concatenate([batch.loss_mask for batch in self._waiting])
+        lines = np.concatenate([batch.lines for batch in self._waiting])
+        lengths = np.concatenate([np.diff(batch.offsets) for batch in self._waiting])
+        self._waiting, self._num_waiting = [], 0
+        ends = np.concatenate([[0], np.cumsum(lengths)])
+        num_loss_tokens = count_loss_tokens(loss_mask, ends)
+        offsets = pa.array(ends.astype(np.int32))
         columns = [
-            pa.ListArray.from_arrays(offsets, pa.array(batch.input_ids), type=PART_SCHEMA.field(0).type),
-            pa.ListArray.from_arrays(offsets, pa.array(batch.loss_mask), type=PART_SCHEMA.field(1).type),
+            pa.ListArray.from_arrays(offsets, pa.array(input_ids), type=PART_SCHEMA.field(0).type),
+            pa.ListArray.from_arrays(offsets, pa.array(loss_mask), type=PART_SCHEMA.field(1).type),
             pa.array(num_loss_tokens),
-            pa.array(batch.lines),
+            pa.array(lines),
         ]
         self._writer.write_batch(pa.record_batch(columns, schema=PART_SCHEMA))
-        self.num_samples += len(batch.lines)
-        self.num_tokens += len(batch.input_ids)
+        self.num_samples += len(lines)
+        self.num_tokens += len(input_ids)
         self.num_loss_tokens += int(num_loss_tokens.sum())
 
     def close(self) -> None:
-        """Write the footer."""
+        """Write what waits, and the footer."""
+        self._flush()
         self._writer.close()
 
 
@@ -146,9 +164,7 @@ class TokenStore:
         except (OSError, pa.ArrowInvalid) as error:
             raise FormatError(f"token store part {str(path)!r} is damaged ({error}); tokenize again") from None
         if sum(len(batch) for batch in batches) != part.num_samples:
-            raise FormatError(
-                f"token store part {str(path)!r} lacks some of its samples; tokenize again"
-            )
+            raise FormatError(f"token store part {str(path)!r} lacks some of its samples; tokenize again")
         self._batches += [_Batch(batch, part) for batch in batches]
 
     def __len__(self) -> int:
@@ -236,9 +252,7 @@ def read_index(folder: Path) -> StoreIndex:
     try:
         index = StoreIndex.model_validate_json(path.read_bytes())
     except FileNotFoundError:
-        raise InputError(
-            f"{str(folder)!r} holds no token store (no {INDEX_NAME}); run hbpack tokenize"
-        ) from None
+        raise InputError(f"{str(folder)!r} holds no token store (no {INDEX_NAME}); run hbpack tokenize") from None
     except (OSError, ValidationError) as error:
         raise FormatError(f"{str(path)!r} is damaged ({str(error).splitlines()[0]}); tokenize again") from None
     if index.format != STORE_FORMAT or index.format_version != STORE_VERSION:

@@ -1,0 +1,106 @@
+"""An independent reading of a corpus and of a packed set: Hugging Face libraries and pyarrow, nothing of hbpack."""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+# Minimind's template has no {% generation %}: these are the places where its author would put the tags.
+MINIMIND_TURN = (
+    """{{- '<|im_start|>' + message.role + '\\n<think>\\n' + reasoning_content.strip('\\n') + """
+    """'\\n</think>\\n\\n' + content.lstrip('\\n') }}"""
+)
+MINIMIND_TURN_TAGGED = (
+    """{{- '<|im_start|>' + message.role + '\\n<think>\\n' + reasoning_content.strip('\\n') + '\\n</think>\\n\\n' }}"""
+    """{%- generation %}{{- content.lstrip('\\n') + '<|im_end|>' }}{% endgeneration %}"""
+)
+MINIMIND_END = """        {{- '<|im_end|>\\n' }}\n    {%- elif message.role == "tool" %}"""
+MINIMIND_END_TAGGED = """        {{- '\\n' }}\n    {%- elif message.role == "tool" %}"""
+
+
+def records_of(path: Path) -> list[dict[str, Any]]:
+    if path.suffix == ".parquet":
+        return pq.read_table(path).to_pylist()
+    return [json.loads(line) for line in path.open(encoding="utf-8")]
+
+
+def expected_samples(paths: list[Path], tokenizer_folder: Path) -> list[tuple[list[int], list[int]]]:
+    """(ids, loss mask) of each record, as transformers gives them."""
+    from transformers import AutoTokenizer
+
+    tokenizer = AutoTokenizer.from_pretrained(tokenizer_folder)
+    template = tokenizer.chat_template
+    if "generation %}" not in template:
+        assert MINIMIND_TURN in template
+        assert MINIMIND_END in template
+        template = template.replace(MINIMIND_TURN, MINIMIND_TURN_TAGGED).replace(MINIMIND_END, MINIMIND_END_TAGGED)
+    samples = []
+    for path in paths:
+        for record in records_of(path):
+            if "messages" in record:
+                plain = tokenizer.apply_chat_template(record["messages"], return_dict=False)
+                out = tokenizer.apply_chat_template(
+                    record["messages"], chat_template=template, return_dict=True, return_assistant_tokens_mask=True
+                )
+                assert out["input_ids"] == plain
+                samples.append((plain, out["assistant_masks"]))
+            else:
+                ids = tokenizer(record["text"])["input_ids"]
+                samples.append((ids, [1] * len(ids)))
+    return samples
+
+
+def read_rows(path: Path) -> list[dict[str, Any]]:
+    return pa.ipc.open_file(pa.memory_map(str(path))).read_all().to_pylist()
+
+
+def read_packs(folder: Path) -> list[dict[str, Any]]:
+    """Rows of all shards in the order of the manifest, arrays as numpy."""
+    manifest = json.loads((folder / "hbpack.json").read_text())
+    packs = []
+    for group in manifest["groups"]:
+        for shard in group["shards"]:
+            table = pa.ipc.open_file(pa.memory_map(str(folder / shard["path"]))).read_all()
+            columns = {name: table.column(name) for name in table.schema.names}
+            for i in range(len(table)):
+                row = {
+                    name: np.array(column[i].values) if pa.types.is_list(column.type) else column[i].as_py()
+                    for name, column in columns.items()
+                }
+                packs.append(row)
+    return packs
+
+
+def assert_holds_samples(folder: Path, expected: list[tuple[list[int], list[int]]]) -> None:
+    """Every sample is in exactly one pack, or its pieces are, with these ids and this mask."""
+    pieces: dict[int, list[tuple[int, np.ndarray, np.ndarray]]] = defaultdict(list)
+    for pack in read_packs(folder):
+        borders = pack["cu_seqlens"]
+        assert borders[0] == 0
+        assert borders[-1] == len(pack["input_ids"]) == len(pack["loss_mask"]) == pack["num_tokens"]
+        assert pack["num_loss_tokens"] == pack["loss_mask"].sum()
+        assert pack["attention_work"] == (np.diff(borders).astype(np.int64) ** 2).sum()
+        assert len(borders) - 1 == len(pack["sample_ids"]) == len(pack["sample_starts"]) == len(pack["source_ids"])
+        for i, (sample, start) in enumerate(zip(pack["sample_ids"], pack["sample_starts"], strict=True)):
+            cut = slice(borders[i], borders[i + 1])
+            pieces[int(sample)].append((int(start), pack["input_ids"][cut], pack["loss_mask"][cut]))
+    assert sorted(pieces) == list(range(len(expected)))
+    for sample, (ids, mask) in enumerate(expected):
+        parts = sorted(pieces[sample], key=lambda part: part[0])
+        starts = [part[0] for part in parts]
+        assert starts == np.cumsum([0, *(len(part[1]) for part in parts[:-1])]).tolist(), sample
+        assert np.array_equal(np.concatenate([part[1] for part in parts]), ids), sample
+        wanted = np.array(mask)
+        wanted[starts] = 0  # Nothing predicts the first token of a piece.
+        assert np.array_equal(np.concatenate([part[2] for part in parts]), wanted), sample
+
+
+def tree(folder: Path) -> dict[str, bytes]:
+    """All files with their bytes."""
+    return {str(path.relative_to(folder)): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}

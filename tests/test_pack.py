@@ -1,0 +1,251 @@
+"""The main job from text to shards, on the sample corpus and on real data, against an independent reading."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+
+from tests.reference import assert_holds_samples, expected_samples, read_packs, read_rows, tree
+
+HBPACK = [sys.executable, "-m", "packer_cli"]
+
+
+def hbpack(*arguments, check=True, cwd=None):
+    done = subprocess.run([*HBPACK, *map(str, arguments)], capture_output=True, text=True, cwd=cwd)
+    if check:
+        assert done.returncode == 0, done.stderr
+        assert "Traceback" not in done.stderr
+    return done
+
+
+@pytest.fixture(scope="session")
+def sample(repo):
+    return repo / "examples" / "sample"
+
+
+@pytest.fixture(scope="session")
+def sample_inputs(sample):
+    return [sample / "chats.jsonl", sample / "journals.jsonl"]
+
+
+@pytest.fixture(scope="session")
+def options(sample):
+    return ["--tokenizer", sample / "tokenizer", "--groups", "1k:1,8k:4", "--gpus", "8", "--seed", "1"]
+
+
+@pytest.fixture(scope="session")
+def packed(tmp_path_factory, sample_inputs, options):
+    output = tmp_path_factory.mktemp("packed") / "out"
+    hbpack("pack", *sample_inputs, *options, "--output", output, "--workers", 1)
+    return output
+
+
+def test_every_sample_is_packed_once_as_transformers_encodes_it(packed, sample, sample_inputs):
+    assert_holds_samples(packed, expected_samples(sample_inputs, sample / "tokenizer"))
+
+
+def test_the_bytes_do_not_depend_on_workers(packed, tmp_path, sample_inputs, options):
+    hbpack("pack", *sample_inputs, *options, "--output", tmp_path / "out", "--workers", 2)
+    assert tree(tmp_path / "out") == tree(packed)
+
+
+def test_stages_chain_to_the_same_bytes(packed, tmp_path, sample_inputs, options):
+    """pack = tokenize + plan + write."""
+    out = tmp_path / "out"
+    hbpack("tokenize", *sample_inputs, *options[:2], "--output", out)
+    assert sorted(path.name for path in out.iterdir()) == ["tokens"]
+    hbpack("plan", out, *options[2:])
+    hbpack("write", out)
+    assert tree(out) == tree(packed)
+
+
+def test_planning_again_reuses_the_tokens(packed, tmp_path, sample_inputs, options):
+    out = tmp_path / "out"
+    hbpack("pack", *sample_inputs, *options, "--output", out)
+    before = {path: path.stat().st_mtime_ns for path in (out / "tokens").iterdir()}
+    other = ["--groups", "2k:1,8k:2", "--gpus", "4"]
+    hbpack("plan", out, *other, "--output", tmp_path / "other")
+    assert "shards" in hbpack("write", tmp_path / "other").stderr
+    hbpack("pack", *sample_inputs, *options[:2], *other, "--output", out)
+    assert {path: path.stat().st_mtime_ns for path in (out / "tokens").iterdir()} == before
+    planned, packed_again = tree(tmp_path / "other"), tree(out)
+    shards = [name for name in planned if name.startswith(("shards", "ranks"))]
+    assert shards == [name for name in packed_again if name.startswith(("shards", "ranks"))]
+    assert all(planned[name] == packed_again[name] for name in shards)
+
+
+def test_running_again_does_nothing(packed, sample_inputs, options):
+    before = {path: path.stat().st_mtime_ns for path in packed.rglob("*")}
+    done = hbpack("pack", *sample_inputs, *options, "--output", packed)
+    assert "the plan is up to date" in done.stderr
+    assert "the shards are up to date" in done.stderr
+    assert {path: path.stat().st_mtime_ns for path in packed.rglob("*")} == before
+
+
+def test_a_dry_run_writes_no_shards(tmp_path, sample_inputs, options):
+    done = hbpack("pack", *sample_inputs, *options, "--output", tmp_path / "out", "--dry-run")
+    assert "ABR" in done.stdout
+    assert not (tmp_path / "out" / "shards").exists()
+    assert not (tmp_path / "out" / "hbpack.json").exists()
+
+
+def test_the_manifest_and_the_ranks_agree_with_the_shards(packed):
+    manifest = json.loads((packed / "hbpack.json").read_text())
+    packs = read_packs(packed)
+    assert [pack["pack_id"] for pack in packs] == list(range(len(packs)))
+    first = {
+        (g, s): shard["first_pack"]
+        for g, group in enumerate(manifest["groups"])
+        for s, shard in enumerate(group["shards"])
+    }
+    seen = []
+    ranks = [read_rows(packed / f"ranks/epoch-000/rank-{rank:05d}.arrow") for rank in range(8)]
+    assert {len(rows) for rows in ranks} == {manifest["epochs"][0]["num_iterations"]}
+    for rows in zip(*ranks, strict=True):
+        assert len({(row["step"], row["iteration"], row["group"], row["row_length"]) for row in rows}) == 1
+        assert len({row["global_num_loss_tokens"] for row in rows}) == 1
+        for rank, row in enumerate(rows):
+            assert (row["dp_rank"], row["sp_rank"]) == divmod(rank, row["sp_size"])
+            assert row["dp_size"] * row["sp_size"] == 8
+            if row["shard"] >= 0:
+                pack = packs[first[row["group"], row["shard"]] + row["row"]]
+                assert (pack["group"], pack["sp_size"]) == (row["group"], row["sp_size"])
+                assert pack["num_tokens"] <= row["row_length"]
+                if row["sp_rank"] == 0:
+                    seen.append(pack["pack_id"])
+    assert sorted(seen) == list(range(len(packs)))
+    by_step = {}
+    for rows in zip(*ranks, strict=True):
+        for row in rows:
+            if row["shard"] >= 0 and row["sp_rank"] == 0:
+                pack = packs[first[row["group"], row["shard"]] + row["row"]]
+                total = by_step.setdefault(row["step"], [0, 0, 0, row])
+                total[0] += len(pack["sample_ids"])
+                total[1] += pack["num_tokens"]
+                total[2] += pack["num_loss_tokens"]
+    for samples, tokens, loss_tokens, row in by_step.values():
+        assert row["global_num_samples"] == samples
+        assert row["global_num_tokens"] == tokens
+        assert row["global_num_loss_tokens"] == loss_tokens
+
+
+def test_checksums_are_those_of_the_files(packed):
+    xxhash = pytest.importorskip("xxhash")
+    manifest = json.loads((packed / "hbpack.json").read_text())
+    for group in manifest["groups"]:
+        for shard in group["shards"]:
+            data = (packed / shard["path"]).read_bytes()
+            assert (len(data), xxhash.xxh3_128_hexdigest(data)) == (shard["num_bytes"], shard["xxh3"])
+
+
+def test_other_readers_read_a_shard(packed):
+    """`datasets` reads shards as they are."""
+    import datasets
+
+    manifest = json.loads((packed / "hbpack.json").read_text())
+    files = [str(packed / shard["path"]) for group in manifest["groups"] for shard in group["shards"]]
+    loaded = datasets.load_dataset("arrow", data_files=files, split="train", cache_dir=str(packed.parent / "cache"))
+    assert len(loaded) == sum(group["num_packs"] for group in manifest["groups"])
+
+
+def test_metrics_are_recomputed_by_hand(packed):
+    """ABR, DBR, CR and Ave-T again, from the shards and rank manifests alone."""
+    stats = json.loads(hbpack("stats", packed, "--json").stdout)
+    manifest = json.loads((packed / "hbpack.json").read_text())
+    assert manifest["metrics"] == {key: stats[key] for key in ("overall", "groups", "baseline")}
+    packs = read_packs(packed)
+    first = [group["shards"][0]["first_pack"] if group["shards"] else 0 for group in manifest["groups"]]
+    assert all(len(group["shards"]) <= 1 for group in manifest["groups"])
+    ranks = [read_rows(packed / f"ranks/epoch-000/rank-{rank:05d}.arrow") for rank in range(8)]
+    abr, dbr, with_sp, total, slots = [], [], 0, 0, 0
+    for rows in zip(*ranks, strict=True):
+        chosen = [row for row in rows if row["sp_rank"] == 0]
+        mine = [packs[first[row["group"]] + row["row"]] if row["shard"] >= 0 else None for row in chosen]
+        work = np.array([pack["attention_work"] if pack else 0 for pack in mine], dtype=float)
+        tokens = np.array([pack["num_tokens"] if pack else 0 for pack in mine])
+        degree = chosen[0]["sp_size"]
+        padded = -(-tokens // degree) * degree
+        abr.append((work.max() - work).sum() / (work.max() * len(work)))
+        dbr.append((padded.max() - padded).sum() / (padded.max() * len(padded)))
+        with_sp += tokens.sum() if degree > 1 else 0
+        total += tokens.sum()
+        slots += len(chosen)
+    overall = stats["overall"]
+    assert overall["abr"] == pytest.approx(np.mean(abr), abs=1e-9)
+    assert overall["dbr"] == pytest.approx(np.mean(dbr), abs=1e-9)
+    assert overall["cr"] == pytest.approx(with_sp / total, abs=1e-9)
+    assert overall["ave_t"] == pytest.approx(total / slots)
+    for part in (overall, stats["baseline"], *stats["groups"]):
+        assert {"dbr", "pr", "abr", "cr", "ave_t", "imbalance"} <= set(part)
+
+
+def test_a_killed_run_goes_on_and_ends_in_the_same_bytes(packed, tmp_path, sample_inputs, options):
+    out = tmp_path / "out"
+    command = [*HBPACK, "pack", *map(str, sample_inputs), *map(str, options), "--output", str(out), "--workers", "2"]
+    killed = 0
+    for pause in (1.0, 1.5, 2.0, 2.5):
+        process = subprocess.Popen(
+            command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True
+        )
+        time.sleep(pause)
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+            killed += 1
+        process.wait()
+        # Nothing half-written stands under a final name.
+        for path in out.rglob("*.arrow") if out.exists() else ():
+            if not path.name.startswith("."):
+                assert path.read_bytes()[-6:] == b"ARROW1", path
+    assert killed
+    hbpack("pack", *sample_inputs, *options, "--output", out)
+    assert tree(out) == tree(packed)
+
+
+@pytest.fixture(scope="session")
+def real_slice(shared_data, tmp_path_factory):
+    """A slice of the real corpora."""
+    folder = tmp_path_factory.mktemp("real")
+    with (shared_data / "sft_messages.jsonl").open(encoding="utf-8") as file:
+        (folder / "chats.jsonl").write_text("".join(next(file) for _ in range(1500)), encoding="utf-8")
+    table = pq.ParquetFile(shared_data / "long_docs.parquet").read_row_group(0)
+    order = np.argsort([len(text) for text in table["text"].to_pylist()])[-24:]
+    pq.write_table(table.take(order), folder / "documents.parquet", row_group_size=8)
+    return [folder / "chats.jsonl", folder / "documents.parquet"]
+
+
+@pytest.mark.parametrize("packing", ["isf", "bfd"])
+def test_real_data_is_packed_as_transformers_encodes_it(real_slice, shared_data, tmp_path, packing):
+    tokenizer = shared_data / "tokenizers" / "minimind-chatml"
+    hbpack(
+        "pack", *real_slice, "--tokenizer", tokenizer, "--groups", "4k:1,16k:4", "--gpus", "8",
+        "--packing", packing, "--output", tmp_path / "out",
+    )  # fmt: skip
+    assert_holds_samples(tmp_path / "out", expected_samples(real_slice, tokenizer))
+
+
+@pytest.mark.slow
+def test_all_of_the_real_data(shared_data, tmp_path):
+    inputs = [shared_data / "sft_messages.jsonl", shared_data / "long_docs.parquet"]
+    tokenizer = shared_data / "tokenizers" / "minimind-chatml"
+    hbpack(
+        "pack", *inputs, "--tokenizer", tokenizer, "--groups", "16k:1,128k:8", "--gpus", "32",
+        "--packing", "isf", "--overflow", "split", "--seed", "0", "--output", tmp_path / "out",
+    )  # fmt: skip
+    assert_holds_samples(tmp_path / "out", expected_samples(inputs, tokenizer))
+    stats = json.loads(hbpack("stats", tmp_path / "out", "--json").stdout)
+    assert stats["overall"]["cr"] < 0.6
+    assert all(group["pr"] < 0.01 for group in stats["groups"])
+    assert stats["overall"]["abr"] <= stats["baseline"]["abr"] / 8
+
+
+def test_the_sample_corpus_is_what_the_script_makes(repo, tmp_path):
+    subprocess.run([sys.executable, repo / "scripts" / "make_sample.py", tmp_path], check=True)
+    assert tree(tmp_path) == tree(repo / "examples" / "sample")
