@@ -18,8 +18,15 @@ BACKEND_CHOICES = ("auto", "gigatoken", "tokenizers")
 LOSS_CHOICES = ("completion", "all")
 OVERFLOW_CHOICES = ("split", "truncate", "drop", "error")
 
-Tokens = Annotated[int, BeforeValidator(lambda value: parse_tokens(value) if isinstance(value, str) else value)]
-Bytes = Annotated[int, BeforeValidator(lambda value: parse_bytes(value) if isinstance(value, str) else value)]
+_read_tokens = BeforeValidator(
+    lambda value: parse_tokens(value) if isinstance(value, str) else value, json_schema_input_type=int | str
+)
+_read_bytes = BeforeValidator(
+    lambda value: parse_bytes(value) if isinstance(value, str) else value, json_schema_input_type=int | str
+)
+PackTokens = Annotated[int, Field(ge=1, lt=2**31), _read_tokens]
+StepTokens = Annotated[int, Field(ge=1), _read_tokens]
+Bytes = Annotated[int, Field(ge=2**16), _read_bytes]
 
 
 class _Model(BaseModel):
@@ -29,7 +36,7 @@ class _Model(BaseModel):
 class GroupConfig(_Model):
     """One length group."""
 
-    capacity: Tokens = Field(ge=1, lt=2**31)
+    capacity: PackTokens
     """Most tokens a pack may hold."""
     sp_size: int = Field(default=1, ge=1, lt=2**15)
     """Sequence-parallel degree: GPUs that share one pack."""
@@ -97,7 +104,7 @@ class PlanConfig(_Model):
     """Packing algorithm with its options, such as isf:rounds=50."""
     overflow: Literal["split", "truncate", "drop", "error"] = "split"
     """What becomes of a sample longer than the largest group."""
-    global_tokens: Tokens | None = Field(default=None, ge=1)
+    global_tokens: StepTokens | None = None
     """Tokens of an optimizer step; by default each iteration is one step."""
     curriculum_steps: int = Field(default=0, ge=0)
     """Steps at the start that take only the groups below the longest."""
@@ -106,7 +113,7 @@ class PlanConfig(_Model):
     seed: int = Field(default=0, ge=0)
     """Seed of everything random."""
 
-    @field_validator("groups", mode="before")
+    @field_validator("groups", mode="before", json_schema_input_type=str | list[str | GroupConfig])
     @classmethod
     def _read_groups(cls, value: Any) -> Any:
         if isinstance(value, str):
@@ -134,7 +141,7 @@ class PlanConfig(_Model):
 class WriteConfig(_Model):
     """Plan to shards."""
 
-    shard_size: Bytes = Field(default=256 * 2**20, ge=2**16)
+    shard_size: Bytes = 256 * 2**20
     """Bytes of a shard, about."""
     keep_tokens: bool = True
     """Keep the token store, to plan again without tokenizing."""

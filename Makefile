@@ -1,0 +1,60 @@
+# hbpack: `make` lists the targets.
+PYTHON ?= python3
+VENV   ?= .venv
+BIN    := $(VENV)/bin
+SAMPLE := examples/sample
+SOURCES := packer_cli tests scripts
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test test-slow check format docs bench sample clean
+
+help:  ## List the targets
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
+
+$(VENV)/.made:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "hbpack needs Python 3.11 or newer; run make PYTHON=python3.x"; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+	touch $@
+
+$(VENV)/.demo: $(VENV)/.made pyproject.toml constraints.txt
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e .
+	touch $@
+
+$(VENV)/.dev: $(VENV)/.made pyproject.toml constraints.txt
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[torch,dev]'
+	touch $@ $(VENV)/.demo
+
+demo: $(VENV)/.demo  ## Pack the bundled sample corpus and show what came out
+	$(BIN)/hbpack pack $(SAMPLE)/chats.jsonl $(SAMPLE)/journals.jsonl --tokenizer $(SAMPLE)/tokenizer \
+	    --groups 1k:1,8k:4 --gpus 8 --output demo-out
+	@echo
+	@echo "The packed data set is in demo-out; look at demo-out/hbpack.json, or run: $(BIN)/hbpack stats demo-out"
+
+test: $(VENV)/.dev  ## Run the tests
+	$(BIN)/python -m pytest -m "not slow"
+
+test-slow: $(VENV)/.dev  ## Run the tests that take long or need much memory
+	$(BIN)/python -m pytest -m slow
+
+check: $(VENV)/.dev  ## What CI checks besides the tests: format, lint, types, doctests, generated files
+	$(BIN)/ruff format --check $(SOURCES)
+	$(BIN)/ruff check $(SOURCES)
+	$(BIN)/mypy
+	$(BIN)/python -m pytest --quiet --doctest-modules packer_cli
+	$(BIN)/python scripts/generate.py --check
+
+format: $(VENV)/.dev  ## Format the code
+	$(BIN)/ruff format $(SOURCES)
+	$(BIN)/ruff check --fix $(SOURCES)
+
+docs: $(VENV)/.dev  ## Make the generated docs and schemas
+	$(BIN)/python scripts/generate.py
+
+bench: $(VENV)/.dev  ## Measure beside peers; writes docs/benchmarks.md
+	$(BIN)/python -m tests.benchmark
+
+sample: $(VENV)/.dev  ## Make the bundled sample corpus and tokenizer anew
+	$(BIN)/python scripts/make_sample.py
+
+clean:  ## Remove the environment and everything made
+	rm -rf $(VENV) demo-out bench-out build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
