@@ -60,13 +60,11 @@ def tokenize_part(task: PartTask) -> PartResult:
 
     tokenizer = _tokenizer(task)
     options = dict(task.encoder_options)
-    warnings: list[str] = []
+    encoder = _encoder(task, tokenizer, options)
     try:
-        info = _write_part(task, _encoder(task, tokenizer, options), warnings)
+        info = _write_part(task, encoder)
     except BackendMismatch as mismatch:
-        warnings.append(str(mismatch))
-        options["backend"] = "tokenizers"
-        info = _write_part(task, _encoder(task, tokenizer, options), warnings)
+        info = _write_part(task, encoder.fallback(mismatch))
     result = PartResult(info=info, tokenizer=tokenizer.describe())
     write_json(
         marker_path(task.folder, task.name), {"part": info.model_dump(mode="json"), "tokenizer": result.tokenizer}
@@ -108,7 +106,7 @@ def _encoder(task: PartTask, tokenizer: LoadedTokenizer, options: dict[str, Any]
     return _encoders[key]
 
 
-def _write_part(task: PartTask, encoder: Encoder, warnings: list[str]) -> PartInfo:
+def _write_part(task: PartTask, encoder: Encoder) -> PartInfo:
     from packer_cli.corpus.read import read_slice
 
     encoder.start_part()
@@ -125,7 +123,6 @@ def _write_part(task: PartTask, encoder: Encoder, warnings: list[str]) -> PartIn
                 writer.write(encoded)
         writer.close()
     _write_rejects(rejects_path(task.folder, task.name), rejects)
-    warnings += encoder.warnings
     return PartInfo(
         path=task.name,
         fingerprint=task.fingerprint,
@@ -139,7 +136,7 @@ def _write_part(task: PartTask, encoder: Encoder, warnings: list[str]) -> PartIn
         num_bytes=file.num_bytes,
         xxh3=file.hexdigest(),
         backend=encoder.backend_used,
-        warnings=tuple(dict.fromkeys(warnings)),
+        warnings=tuple(dict.fromkeys(encoder.warnings)),
     )
 
 

@@ -1,0 +1,281 @@
+"""Documents -> samples: ids and loss mask. One `Encoder` for each worker.
+
+A part (one slice of the input) is encoded batch by batch::
+
+    encoder.start_part()
+    try:
+        for batch in read(slice): write(encoder.encode(batch))
+    except BackendMismatch as mismatch:
+        encoder_of_part = encoder.fallback(mismatch)   # and the part again from its beginning
+
+What a document becomes depends on the document, the options and, for a part with a mismatch, the part;
+never on how documents are put in batches or on the number of workers.
+
+Price: 70 us for a chat of eight messages, most of it the template; long texts 75-400 MB/s (gigatoken).
+"""
+
+from __future__ import annotations
+
+from itertools import compress
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+
+from packer_cli.corpus.types import Reject
+from packer_cli.errors import TokenizerError
+from packer_cli.tokens.backends import (
+    BackendMismatch,
+    ByteLengths,
+    GigatokenBackend,
+    Ids,
+    ReferenceBackend,
+)
+from packer_cli.tokens.encoder_prepare import Preparer
+from packer_cli.tokens.encoder_rows import Frame, Row, Text
+from packer_cli.tokens.types import EncodedBatch
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from packer_cli.corpus.types import DocumentBatch
+    from packer_cli.tokens.tokenizer import LoadedTokenizer
+
+_CHECKED_CHARS = 8192
+"""A sampled text is compared up to here."""
+_SPREAD_CHARS = 1 << 17
+"""About how many chars of a part are compared besides its first texts."""
+_SPREAD_EVERY = 128
+
+_SURROGATE = "holds a lone surrogate, which cannot be encoded as UTF-8"
+
+
+class Encoder:
+    """Encodes batches of documents with one tokenizer.
+
+    Args:
+        tokenizer: from `load_tokenizer`.
+        backend: `auto` takes gigatoken where it can do the tokenizer; `gigatoken` insists on it.
+        loss_on: `completion` trains on what the assistant says (messages) and on completions
+            (prompt-completion); `all` on every token. Texts are trained on as a whole either way.
+        append_eos: put EOS after each sample that does not end with it.
+        plain_content: special tokens that people wrote into their texts are encoded as ordinary text.
+        check_samples: how many texts at the beginning of each part are compared with the reference;
+            more cost 0.5 ms a chat and guard better; about one in 128 of the later ones is compared, too.
+
+    Raises: TokenizerError.
+    """
+
+    def __init__(
+        self,
+        tokenizer: LoadedTokenizer,
+        *,
+        backend: Literal["auto", "gigatoken", "tokenizers"] = "auto",
+        loss_on: Literal["completion", "all"] = "completion",
+        append_eos: bool = False,
+        plain_content: bool = False,
+        check_samples: int = 32,
+        _slow_templates: bool = False,
+    ):
+        if append_eos and tokenizer.eos_token_id is None:
+            raise TokenizerError(
+                "--append-eos needs an EOS token, and the tokenizer names none; "
+                'put "eos_token" into its tokenizer_config.json'
+            )
+        self._tokenizer = tokenizer
+        self._options: dict[str, Any] = {
+            "loss_on": loss_on,
+            "append_eos": append_eos,
+            "plain_content": plain_content,
+            "check_samples": check_samples,
+        }
+        self._check_samples = check_samples
+        self.warnings: list[str] = []
+        """Sentences for people, each once."""
+        self._reference = ReferenceBackend(tokenizer)
+        self._backend: ReferenceBackend | GigatokenBackend = self._reference
+        if backend != "tokenizers":
+            try:
+                self._backend = GigatokenBackend(tokenizer, self._reference)
+            except TokenizerError:
+                if backend == "gigatoken":
+                    raise
+        self.backend_used: str = self._backend.name
+        """`gigatoken` or `tokenizers`."""
+        self._lengths = ByteLengths(tokenizer)
+        self._frame = Frame(tokenizer, append_eos=append_eos)
+        self._preparer = Preparer(
+            tokenizer,
+            self._reference,
+            self._frame,
+            all_tokens=loss_on == "all",
+            plain_content=plain_content,
+            fast_templates=not _slow_templates,
+            check_chats=check_samples,
+            warnings=self.warnings,
+        )
+        self.start_part()
+
+    def start_part(self) -> None:
+        """A new part begins: its first texts will be compared with the reference again."""
+        self._texts_checked = self._spread_checked = 0
+        self._preparer.start_part()
+
+    def fallback(self, mismatch: BackendMismatch) -> Encoder:
+        """The encoder for all of the part in which `encode` raised; what differed is done by the reference."""
+        slow = mismatch.what == "template"
+        other = Encoder(self._tokenizer, backend="tokenizers", **self._options, _slow_templates=slow)
+        other.warnings.append(str(mismatch))
+        return other
+
+    def encode(self, batch: DocumentBatch) -> EncodedBatch:
+        """The samples of a batch, in the order of its documents.
+
+        `rejects` of the result are the documents refused here, not those that the batch came with.
+
+        Raises: TokenizerError (conversations, and no chat template), BackendMismatch (see the module).
+        """
+        items: list[Text | Row] = []
+        rejects: list[Reject] = []
+        num_with_special = 0
+        for document in batch.documents:
+            try:
+                item, with_special = self._preparer.prepare(document)
+            except UnicodeEncodeError:
+                rejects.append(Reject(document.line, _SURROGATE))
+            except ValueError as error:
+                rejects.append(Reject(document.line, str(error)))
+            else:
+                num_with_special += with_special
+                items.append(item)
+        return self._finish(items, rejects, num_with_special)
+
+    def _finish(self, items: list[Text | Row], rejects: list[Reject], num_with_special: int) -> EncodedBatch:
+        texts = [item for item in items if isinstance(item, Text)]
+        ids = self._backend.encode([item.text for item in texts])
+        self._check_ids(texts, ids)
+        loss_mask = self._mask(texts, ids)
+        offsets = ids.offsets
+        framed = self._frame.append_eos or not (self._frame.is_empty or all(item.is_chat for item in texts))
+        if len(texts) == len(items) and not framed and bool(np.all(np.diff(offsets))):
+            lines = np.array([item.line for item in items], dtype=np.int64)
+            return _batch(offsets, ids.input_ids, loss_mask, lines, rejects, num_with_special)
+        rows: list[Row] = []
+        number = 0
+        for item in items:
+            row = item
+            if isinstance(item, Text):
+                at = slice(offsets[number], offsets[number + 1])
+                number += 1
+                row = Row(item.line, ids.input_ids[at], loss_mask[at])
+                if not item.is_chat:
+                    row = self._frame.around(row, trained=item.spans is None)
+                row = self._frame.close(row)
+            assert isinstance(row, Row)
+            if len(row.input_ids):
+                rows.append(row)
+            else:
+                rejects.append(Reject(row.line, "is empty: it gives no token"))
+        rejects.sort(key=lambda reject: reject.line)
+        lengths = np.array([len(row.input_ids) for row in rows], dtype=np.int64)
+        return _batch(
+            np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths)]),
+            np.concatenate([row.input_ids for row in rows]) if rows else np.zeros(0, np.int32),
+            np.concatenate([row.loss_mask for row in rows]) if rows else np.zeros(0, np.int8),
+            np.array([row.line for row in rows], dtype=np.int64),
+            rejects,
+            num_with_special,
+        )
+
+    def _mask(self, texts: list[Text], ids: Ids) -> NDArray[np.int8]:
+        """int8[t] for all texts, without what is put around them."""
+        count = len(ids.input_ids)
+        if all(item.spans is None for item in texts):
+            return np.ones(count, dtype=np.int8)
+        from packer_cli.tokens.masks import byte_spans, mark_spans, mask_by_offsets
+
+        loss_mask = np.zeros(count, dtype=np.int8)
+        exact = np.zeros(len(texts), dtype=np.bool_)
+        table = self._lengths.table
+        if table is not None:
+            spans, counts, sizes, keeps_bytes = [], [], [], []
+            for item in texts:
+                text = item.text
+                keeps_bytes.append(not item.spans or self._lengths.is_exact_for(text))
+                inner = item.spans if item.spans and keeps_bytes[-1] else []
+                inner = byte_spans(text, inner, whole_last_char=not item.is_chat)
+                spans += inner
+                counts.append(len(inner))
+                sizes.append(len(text) if text.isascii() else len(text.encode()))
+            mark_spans(
+                ids.input_ids,
+                ids.offsets,
+                table,
+                np.array(sizes, dtype=np.int64),
+                np.concatenate([np.zeros(1, np.int64), np.cumsum(counts, dtype=np.int64)]),
+                np.array(spans, dtype=np.int64).reshape(-1, 2),
+                loss_mask,
+                exact,
+            )
+            exact &= np.array(keeps_bytes, dtype=np.bool_)
+        for number, item in compress(enumerate(texts), ~exact):
+            if not item.spans:
+                continue
+            at = slice(ids.offsets[number], ids.offsets[number + 1])
+            row, starts, ends = self._reference.encode_with_offsets(item.text)
+            self._same(item, ids.input_ids[at], row)
+            loss_mask[at] = mask_by_offsets(starts, ends, item.spans, whole_last_char=not item.is_chat)
+        for number, item in enumerate(texts):
+            if item.spans is None:
+                loss_mask[ids.offsets[number] : ids.offsets[number + 1]] = 1
+        return loss_mask
+
+    def _check_ids(self, texts: list[Text], ids: Ids) -> None:
+        """Compare sampled texts with the reference."""
+        if self._backend is self._reference:
+            return
+        samples: list[tuple[Text, Any]] = []
+        for number, item in enumerate(texts):
+            size = min(len(item.text), _CHECKED_CHARS)
+            if self._texts_checked < self._check_samples:
+                self._texts_checked += 1
+            elif (item.line * 2654435761 >> 8) % _SPREAD_EVERY == 0 and self._spread_checked + size <= _SPREAD_CHARS:
+                self._spread_checked += size
+            else:
+                continue
+            whole = size == len(item.text)
+            samples.append((item, ids.input_ids[ids.offsets[number] : ids.offsets[number + 1]] if whole else None))
+        if not samples:
+            return
+        cut = [item.text[:_CHECKED_CHARS] for item, _ in samples]
+        expected = self._reference.encode(cut)
+        again = self._backend.encode([text for text, (_, row) in zip(cut, samples, strict=True) if row is None])
+        redone = iter(again.input_ids[a:b] for a, b in zip(again.offsets[:-1], again.offsets[1:], strict=True))
+        for number, (item, row) in enumerate(samples):
+            got = next(redone) if row is None else row
+            self._same(item, got, expected.input_ids[expected.offsets[number] : expected.offsets[number + 1]])
+
+    def _same(self, item: Text, got: NDArray[np.int32], expected: NDArray[np.int32]) -> None:
+        if not np.array_equal(got, expected):
+            raise BackendMismatch(
+                f"line {item.line}: {self.backend_used} and tokenizers give different ids; "
+                "this part is encoded by tokenizers",
+                line=item.line,
+            )
+
+
+def _batch(
+    offsets: NDArray[np.int64],
+    input_ids: NDArray[np.int32],
+    loss_mask: NDArray[np.int8],
+    lines: NDArray[np.int64],
+    rejects: list[Reject],
+    num_with_special: int,
+) -> EncodedBatch:
+    return EncodedBatch(
+        offsets=offsets,
+        input_ids=input_ids,
+        loss_mask=loss_mask,
+        lines=lines,
+        rejects=rejects,
+        num_with_special=num_with_special,
+    )

@@ -1,0 +1,196 @@
+"""One document -> a text with the ranges to train on, or a sample that is ready."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from packer_cli.errors import TokenizerError
+from packer_cli.tokens.backends import BackendMismatch
+from packer_cli.tokens.encoder_rows import Frame, Row, Text
+from packer_cli.tokens.encoder_specials import END, START, PlainContentEncoder, TokenFinder, control_tokens, mark
+from packer_cli.tokens.templates import ChatRenderer
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from packer_cli.corpus.types import Document
+    from packer_cli.tokens.backends import ReferenceBackend
+    from packer_cli.tokens.tokenizer import LoadedTokenizer
+
+
+class Preparer:
+    """Turns documents into `Text` or `Row`.
+
+    Args:
+        fast_templates: False renders as transformers does, and finds the assistant's text without marks.
+        check_chats: how many conversations of each part are compared with slower ways.
+        warnings: grows.
+    """
+
+    def __init__(
+        self,
+        tokenizer: LoadedTokenizer,
+        reference: ReferenceBackend,
+        frame: Frame,
+        *,
+        all_tokens: bool,
+        plain_content: bool,
+        fast_templates: bool,
+        check_chats: int,
+        warnings: list[str],
+    ):
+        self._tokenizer = tokenizer
+        self._frame = frame
+        self._all_tokens = all_tokens
+        self._fast_templates = fast_templates
+        self._check_chats = check_chats
+        self._warnings = warnings
+        self._finder = TokenFinder(tokenizer.special_tokens)
+        self._renderers: dict[str, ChatRenderer] = {}
+        self._controls: dict[str, TokenFinder] = {}
+        self._plain = PlainContentEncoder(tokenizer, reference) if plain_content else None
+        self._chats_checked = 0
+
+    def start_part(self) -> None:
+        """The first conversations will be compared again."""
+        self._chats_checked = 0
+
+    def prepare(self, document: Document) -> tuple[Text | Row, bool]:
+        """The document in its next form, and whether its own text holds a special token's.
+
+        Raises: ValueError with a reason for people, UnicodeEncodeError (a kind of ValueError),
+            TokenizerError, BackendMismatch.
+        """
+        kind = document.kind
+        if kind == "messages":
+            return self._prepare_chat(document)
+        if kind == "tokens":
+            return self._given_ids(document), False
+        if kind == "text":
+            text, spans = document.text, None
+        else:
+            text = document.prompt + document.completion
+            spans = None if self._all_tokens else [(len(document.prompt), len(text))]
+        _check_utf8(text)
+        special = self._finder.finds(text)
+        if self._plain is not None and (special or START in text or END in text):
+            return self._plain_text(document.line, text, spans), special
+        return Text(document.line, text, spans, False), special
+
+    def _prepare_chat(self, document: Document) -> tuple[Text | Row, bool]:
+        messages, tools = document.messages, document.tools
+        renderer = self._renderer(with_tools=tools is not None)
+        special = self._finder.finds_in_messages(messages) or (tools is not None and self._finder.finds_in(tools))
+        if self._plain is not None:
+            controls = self._control_finder(renderer.chat_template)
+            if controls.finds_in_messages(messages) or (tools is not None and controls.finds_in(tools)):
+                return self._plain_chat(document, renderer, controls), special
+        rendered = renderer.render(messages, tools)
+        _check_utf8(rendered.text)
+        if self._chats_checked < self._check_chats and self._fast_templates:
+            self._chats_checked += 1
+            wrong = renderer.disproof(messages, tools)
+            if wrong is not None:
+                raise BackendMismatch(
+                    f"line {document.line}: {wrong}; this part is rendered in the slow way",
+                    line=document.line,
+                    what="template",
+                )
+        spans = None if self._all_tokens else rendered.spans
+        return Text(document.line, rendered.text, spans, True), special
+
+    def _renderer(self, *, with_tools: bool) -> ChatRenderer:
+        tokenizer = self._tokenizer
+        template = (tokenizer.tool_template if with_tools else None) or tokenizer.chat_template
+        if template is None:
+            raise TokenizerError(
+                "the data holds conversations, and the tokenizer has no chat template; "
+                "give one with --chat-template FILE"
+            )
+        renderer = self._renderers.get(template)
+        if renderer is None:
+            renderer = ChatRenderer(
+                template,
+                variables=tokenizer.special_tokens_map,
+                special_tokens=tokenizer.special_tokens,
+                want_spans=not self._all_tokens,
+                fast=self._fast_templates,
+            )
+            self._renderers[template] = renderer
+            if renderer.depends_on_date:
+                self._warnings.append(
+                    "the chat template writes today's date (strftime_now), so another day gives other tokens; "
+                    "put a fixed date into a copy of the template, and give it with --chat-template FILE"
+                )
+        return renderer
+
+    def _control_finder(self, template: str) -> TokenFinder:
+        finder = self._controls.get(template)
+        if finder is None:
+            finder = TokenFinder((*control_tokens(self._tokenizer, template), START, END))
+            self._controls[template] = finder
+        return finder
+
+    def _plain_chat(self, document: Document, renderer: ChatRenderer, controls: TokenFinder) -> Row:
+        assert self._plain is not None
+        tokens = TokenFinder(control_tokens(self._tokenizer, renderer.chat_template)).pattern
+        rendered = renderer.render(mark(document.messages, tokens), mark(document.tools, tokens))
+        _check_utf8(rendered.text)
+        ids, loss_mask = self._plain.encode(rendered.text, rendered.spans, whole_last_char=False)
+        if self._all_tokens:
+            loss_mask[:] = 1
+        return self._frame.close(Row(document.line, ids, loss_mask))
+
+    def _plain_text(self, line: int, text: str, spans: list[tuple[int, int]] | None) -> Row:
+        assert self._plain is not None
+        cut = spans[0][0] if spans else 0
+        before, after = (part.replace(START, "").replace(END, "") for part in (text[:cut], text[cut:]))
+        bare, cut = before + after, len(before)
+        start = cut
+        for found in self._finder.pattern.finditer(bare):
+            if found.end() <= cut:
+                start += 2
+            elif found.start() < cut:
+                start += 1
+        marked = mark(bare, self._finder.pattern)
+        ids, loss_mask = self._plain.encode(marked, [(start, len(marked))], whole_last_char=True)
+        return self._frame.close(self._frame.around(Row(line, ids, loss_mask), trained=spans is None))
+
+    def _given_ids(self, document: Document) -> Row:
+        ids = _integers(document.input_ids, "input_ids")
+        size = self._tokenizer.vocab_size
+        if len(ids) and (ids.min() < 0 or ids.max() >= size):
+            bad = int(ids[(ids < 0) | (ids >= size)][0])
+            raise ValueError(f"input_ids holds {bad}; the tokenizer's ids are 0 to {size - 1}")
+        if document.loss_mask is None:
+            loss_mask = np.ones(len(ids), dtype=np.int8)
+        else:
+            given = _integers(document.loss_mask, "loss_mask")
+            if len(given) != len(ids):
+                raise ValueError(f"loss_mask has {len(given)} entries and input_ids {len(ids)}; they must match")
+            if len(given) and (given.min() < 0 or given.max() > 1):
+                raise ValueError("loss_mask may hold only 0 and 1")
+            loss_mask = given.astype(np.int8)
+        return self._frame.close(Row(document.line, ids.astype(np.int32), loss_mask))
+
+
+def _check_utf8(text: str) -> None:
+    """Raises: UnicodeEncodeError."""
+    if not text.isascii():
+        text.encode()
+
+
+def _integers(values: Any, name: str) -> NDArray[np.int64]:
+    try:
+        array = np.asarray(values)
+    except (ValueError, TypeError, OverflowError):
+        array = np.zeros((0, 0))
+    if array.ndim == 1 and len(array) == 0:
+        return np.zeros(0, dtype=np.int64)
+    if array.ndim != 1 or array.dtype.kind not in "iub":
+        raise ValueError(f"{name} is not a list of integers")
+    if array.dtype == np.uint64 and len(array) and array.max() > np.iinfo(np.int64).max:
+        raise ValueError(f"{name} is not a list of integers of 64 bits")
+    return array.astype(np.int64)

@@ -1,0 +1,78 @@
+"""What the fast ways rest on: the Unicode table and the byte lengths of ids."""
+
+import sys
+import unicodedata
+
+import numpy as np
+import pytest
+
+from packer_cli.corpus.types import Document, DocumentBatch
+from packer_cli.tokens.backends import ByteLengths, GigatokenBackend, ReferenceBackend
+from packer_cli.tokens.backends_unicode import _unassigned, is_settled
+from packer_cli.tokens.encoder import Encoder
+
+
+@pytest.mark.parametrize(
+    ("text", "settled"),
+    [
+        ("plain ASCII \x00\x7f", True),
+        ("naïve 你好 🙂 \u08c7 \U0001fbf9", True),  # the last two came with 13.0
+        ("\ue000\U000f0000\U0010fffd", True),  # private use
+        ("x \u0870", False),  # 14.0
+        ("\U0001fae8", False),  # 15.0
+        ("\u088f<I", False),
+        ("\U00032f2f", False),
+    ],
+)
+def test_what_unicode_13_assigned(text, settled):
+    assert is_settled(text) is settled
+
+
+def test_the_table_knows_all_that_this_python_knows_to_be_unassigned():
+    table = _unassigned()
+    assert len(table) == 0x110000
+    for code in range(0x110000):
+        if unicodedata.category(chr(code)) == "Cn" and code & 0xFFFE != 0xFFFE and not 0xFDD0 <= code <= 0xFDEF:
+            assert table[code], hex(code)
+    if sys.version_info[:2] == (3, 11):  # Unicode 14.0 added 838 characters
+        assigned = sum(unicodedata.category(chr(code)) not in ("Cn", "Cs") for code in np.flatnonzero(table).tolist())
+        assert assigned == 838
+
+
+@pytest.mark.parametrize("kind", ["bytes", "nfc", "bos"])
+def test_byte_lengths_add_up(load, kind):
+    loaded = load(kind)
+    lengths, reference = ByteLengths(loaded), ReferenceBackend(loaded)
+    for text in ("Hello <|im_end|>", "naïve 你好 🙂\n\n  ", "", "\x00\x01é"):
+        ids = reference.encode([text]).input_ids
+        assert lengths.table[ids].sum() == len(text.encode())
+        assert lengths.is_exact_for(text)
+    assert lengths.is_exact_for("e\u0301") is (kind != "nfc")
+
+
+def test_other_kinds_have_no_byte_lengths(load):
+    assert ByteLengths(load("metaspace")).table is None
+
+
+def test_ordinary_conversations_need_no_offsets(load, monkeypatch):
+    encoder = Encoder(load("nfc", "chatml"))
+    monkeypatch.setattr(encoder._reference, "encode_with_offsets", lambda text: pytest.fail("offsets were asked for"))
+    messages = [{"role": "user", "content": "é"}, {"role": "assistant", "content": " naïve 你好"}]
+    batch = encoder.encode(DocumentBatch(documents=[Document("messages", 1, messages=messages)]))
+    assert batch.loss_mask.sum() > 0
+
+
+def test_unsettled_texts_go_to_the_reference_in_their_place(load, monkeypatch):
+    loaded = load("bytes")
+    reference = ReferenceBackend(loaded)
+    backend = GigatokenBackend(loaded, reference)
+    texts = ["plain", "\u088f<I", "", "é", "\U0001fae8 x", "end"]
+    expected = reference.encode(texts)
+    seen = []
+    honest = reference.encode
+    monkeypatch.setattr(reference, "encode", lambda some: seen.extend(some) or honest(some))
+    ids = backend.encode(texts)
+    assert seen == [texts[1], texts[4]]
+    assert ids.offsets.tolist() == expected.offsets.tolist()
+    assert ids.input_ids.tolist() == expected.input_ids.tolist()
+    assert backend.encode([]).offsets.tolist() == [0]
