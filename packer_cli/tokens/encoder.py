@@ -40,9 +40,11 @@ if TYPE_CHECKING:
     from packer_cli.corpus.types import DocumentBatch
     from packer_cli.tokens.tokenizer import LoadedTokenizer
 
-_CHECKED_CHARS = 8192
-"""A sampled text is compared up to here."""
-_SPREAD_CHARS = 1 << 17
+_CHECKED_CHARS = 2048
+"""A sampled text is compared up to here: the reference is many times slower, and part by part that adds up."""
+_FIRST_CHARS = 1 << 15
+"""About how many chars of a part's first texts are compared."""
+_SPREAD_CHARS = 1 << 15
 """About how many chars of a part are compared besides its first texts."""
 _SPREAD_EVERY = 128
 
@@ -117,7 +119,7 @@ class Encoder:
 
     def start_part(self) -> None:
         """A new part begins: its first texts will be compared with the reference again."""
-        self._texts_checked = self._spread_checked = 0
+        self._texts_checked = self._first_checked = self._spread_checked = 0
         self._preparer.start_part()
 
     def fallback(self, mismatch: BackendMismatch) -> Encoder:
@@ -236,8 +238,9 @@ class Encoder:
         samples: list[tuple[Text, Any]] = []
         for number, item in enumerate(texts):
             size = min(len(item.text), _CHECKED_CHARS)
-            if self._texts_checked < self._check_samples:
+            if self._texts_checked < self._check_samples and self._first_checked < _FIRST_CHARS:
                 self._texts_checked += 1
+                self._first_checked += size
             elif (item.line * 2654435761 >> 8) % _SPREAD_EVERY == 0 and self._spread_checked + size <= _SPREAD_CHARS:
                 self._spread_checked += size
             else:

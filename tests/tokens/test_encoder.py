@@ -381,7 +381,7 @@ def test_later_texts_are_sampled_too_and_long_ones_cut(load, monkeypatch):
     for at in range(0, len(documents), 300):
         encode(encoder, documents[at : at + 300])
     assert 4 <= len(compared) <= 16
-    assert max(map(len, compared)) == 8192
+    assert max(map(len, compared)) == 2048
 
 
 def test_a_mark_that_lies_sends_the_part_the_slow_way(load):
