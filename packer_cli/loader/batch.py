@@ -123,12 +123,11 @@ class BatchBuilder:
         )
 
     def filler(self, row: Row, epoch: int) -> MicroBatch:
-        """The micro-batch of an iteration in which the rank has no pack: a few padding tokens without loss.
+        """The micro-batch of an iteration in which the rank has no pack: padding tokens without loss.
 
-        It stays small with every `pad_to`, since its only use is to take part in collectives.
+        A few of them, or as many as `pad_to` asks for: who needs fixed shapes needs them here too.
         """
-        multiple = math.lcm(self.pad_to_multiple_of, row.sp_size)
-        length = round_up(row.sp_size * FILLER_TOKENS, multiple)
+        length = self.padded_length(row.sp_size * FILLER_TOKENS, row)
         start, stop = self._part(length, row)
         return MicroBatch(
             input_ids=np.full(stop - start, self.pad_token_id, dtype=np.int64),

@@ -164,7 +164,7 @@ def test_padding(packed: Any, pad_to: str, multiple: int) -> None:
         longest = max([p.num_tokens for p, _, _ in slots if p is not None], default=0)
         for row, (pack, group, sp) in zip(whole_rows(list(batches)), slots, strict=True):
             least = {"multiple": 0, "row": longest, "capacity": packed.groups[group][0]}[pad_to]
-            least = 8 * sp if pack is None else max(least, pack.num_tokens)
+            least = max(least, 8 * sp if pack is None else pack.num_tokens)
             unit = np.lcm(multiple, sp)
             length = -(-least // unit) * unit
             assert row["input_ids"].shape == (1, length)
