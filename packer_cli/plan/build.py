@@ -44,7 +44,7 @@ class _GroupPacks:
     offsets: Int64Array
     pieces: Int64Array
     num_balanced: int
-    """Packs before this one are in the order of their iterations; those from here on fill one last iteration."""
+    """Packs before this one are whole iterations of the algorithm's packs; those from here on are the rest."""
     is_spread: bool
 
 
@@ -115,25 +115,44 @@ def _balance(lengths: np.ndarray, offsets: Int64Array, pieces: Int64Array, g: in
     _, work = pack_tokens_and_work(offsets, pieces, lengths)
     state = rng_state(rules.seed, _STREAM_BALANCE, g)
     order = sort_by_work(work if rules.balance else np.zeros_like(work), state)
-    num_left = num_packs % num_ranks
-    num_full = num_packs - num_left
-    if not num_left:
-        offsets, pieces = _select(offsets, pieces, order)
-        return _GroupPacks(offsets=offsets, pieces=pieces, num_balanced=num_packs, is_spread=False)
-    full_offsets, full = _select(offsets, pieces, order[:num_full])
-    left_offsets, left = _select(offsets, pieces, order[num_full:])
-    num_rows = min(num_ranks, len(left))
-    by_length = argsort_descending(lengths[left], group.capacity)
-    row_of, fits = spread(lengths[left], by_length, group.capacity, num_rows)
-    if fits:
-        left_offsets, members = group_by_pack(row_of, by_length, num_rows)
-        left = left[members]
+    num_left = _num_to_spread(num_packs, num_ranks)
+    full_offsets, full = _select(offsets, pieces, order[: num_packs - num_left])
+    left_offsets, left = _select(offsets, pieces, order[num_packs - num_left :])
+    spread_out = _spread(lengths, left, group.capacity, -(-num_left // num_ranks) * num_ranks)
+    if spread_out:
+        left_offsets, left = spread_out
     return _GroupPacks(
         offsets=np.concatenate([full_offsets, left_offsets[1:] + full_offsets[-1]]),
         pieces=np.concatenate([full, left]),
-        num_balanced=num_full,
-        is_spread=bool(fits),
+        num_balanced=num_packs - num_left,
+        is_spread=spread_out is not None,
     )
+
+
+def _num_to_spread(num_packs: int, num_ranks: int) -> int:
+    """How many of the lightest packs are dealt out anew, so that no rank idles in the last iteration.
+
+    A few packs over many ranks would be a handful of samples a rank, too few to be even: then the packs of the
+    iteration before join them, and two iterations of rows over half full come out.
+    """
+    num_left = num_packs % num_ranks
+    if 0 < num_left < num_ranks / 2 and num_packs > num_left:
+        num_left += num_ranks
+    return num_left
+
+
+def _spread(
+    lengths: np.ndarray, pieces: Int64Array, capacity: int, num_rows: int
+) -> tuple[Int64Array, Int64Array] | None:
+    """The pieces over rows of even attention work, the heaviest row first; None where they do not fit."""
+    num_rows = min(num_rows, len(pieces))
+    by_length = argsort_descending(lengths[pieces], capacity)
+    row_of, fits = spread(lengths[pieces], by_length, capacity, num_rows)
+    if not fits:
+        return None
+    offsets, members = group_by_pack(row_of, by_length, num_rows)
+    _, work = pack_tokens_and_work(offsets, pieces[members], lengths)
+    return _select(offsets, pieces[members], np.argsort(-work, kind="stable"))
 
 
 def _select(offsets: Int64Array, pieces: Int64Array, packs: Int64Array) -> tuple[Int64Array, Int64Array]:
@@ -159,9 +178,10 @@ def _iterations(by_group: Sequence[_GroupPacks], rules: PlanRules) -> list[Group
     first = 0
     for part, group in zip(by_group, rules.groups, strict=True):
         num_packs = len(part.offsets) - 1
-        slots = deal(first + np.arange(num_packs), group.num_dp_ranks(rules.num_gpus))
-        has_rest = num_packs > part.num_balanced
-        iterations.append(GroupIterations(slots=slots, num_spread=int(has_rest and part.is_spread)))
+        num_ranks = group.num_dp_ranks(rules.num_gpus)
+        slots = deal(first + np.arange(num_packs), num_ranks)
+        num_rest = -(-(num_packs - part.num_balanced) // num_ranks)
+        iterations.append(GroupIterations(slots=slots, num_spread=num_rest if part.is_spread else 0))
         first += num_packs
     return iterations
 

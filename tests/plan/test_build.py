@@ -90,15 +90,29 @@ def test_packs_are_numbered_in_order_of_use(plan):
         assert (np.diff(slots) >= 0).all()
 
 
-def test_leftover_packs_are_spread_over_all_ranks():
-    # Nine full packs on four ranks: the ninth is dealt out rather than run alone.
-    plan = build_plan(whole([10] * 90), rules([Group(capacity=100)], 4))
+@pytest.mark.parametrize(
+    ("num_samples", "sizes"),
+    [
+        # Eleven full packs on four ranks: the last three are dealt to all four ranks.
+        (110, [7, 7, 8, 8, *[10] * 8]),
+        # Nine: one pack over four ranks would be too few samples to be even, so four more join it.
+        (90, [*[6] * 6, 7, 7, *[10] * 4]),
+    ],
+)
+def test_leftover_packs_are_spread_over_all_ranks(num_samples, sizes):
+    plan = build_plan(whole([10] * num_samples), rules([Group(capacity=100)], 4))
     check_plan(plan)
     schedule = plan.epochs[0]
     assert schedule.num_iterations == 3
     assert FILLER not in schedule.slot_pack
-    sizes = np.diff(plan.packs.offsets)
-    assert sorted(sizes.tolist()) == [2, 2, 3, 3, *[10] * 8]
+    assert sorted(np.diff(plan.packs.offsets).tolist()) == sizes
+    assert sorted(schedule.iteration_row_length.tolist()) == [100, 100, 100]
+
+
+def test_rows_of_a_spread_iteration_are_short():
+    """Padding to the row length then wastes little."""
+    plan = build_plan(whole([128] * 50), rules([Group(capacity=1280)], 4))
+    assert sorted(plan.epochs[0].iteration_row_length.tolist()) == [896, 896]
 
 
 def test_fillers_stand_in_only_where_samples_are_too_few():
