@@ -75,7 +75,7 @@ class Encoder:
         loss_on: Literal["completion", "all"] = "completion",
         append_eos: bool = False,
         plain_content: bool = False,
-        check_samples: int = 32,
+        check_samples: int = 16,
         _slow_templates: bool = False,
     ):
         if append_eos and tokenizer.eos_token_id is None:

@@ -37,27 +37,58 @@ def _fast_sandbox() -> type:
     from jinja2.compiler import CodeGenerator
     from jinja2.runtime import LoopContext
     from jinja2.sandbox import ImmutableSandboxedEnvironment
+    from jinja2.utils import missing
 
     slow_getattr = ImmutableSandboxedEnvironment.getattr
     slow_call = ImmutableSandboxedEnvironment.call
 
     class FastCode(CodeGenerator):
-        """Looks keys of a plain dict up in the template's code itself."""
+        """Writes look-ups in plain dicts, loop counters and safe calls on strings into the code itself."""
 
         def visit_Getattr(self, node: Any, frame: Any) -> None:  # noqa: N802 - jinja's name
             # Only for names: anything else would be computed three times.
             if not isinstance(node.node, nodes.Name) or node.attr in _DICT_ATTRIBUTES:
                 super().visit_Getattr(node, frame)
                 return
-            self.write("(")
-            self.visit(node.node, frame)
-            self.write(f"[{node.attr!r}] if type(")
-            self.visit(node.node, frame)
-            self.write(f") is dict and {node.attr!r} in ")
-            self.visit(node.node, frame)
-            self.write(" else ")
+            if node.node.name == "loop" and node.attr in _LOOP_ATTRIBUTES:
+                self._choose(f"{{}}.{node.attr}", "type({}) is LoopContext", node.node, frame)
+                super().visit_Getattr(node, frame)
+                self.write(")")
+                return
+            self._choose(f"{{}}[{node.attr!r}]", f"type({{}}) is dict and {node.attr!r} in {{}}", node.node, frame)
             super().visit_Getattr(node, frame)
             self.write(")")
+
+        def visit_Call(self, node: Any, frame: Any, forward_caller: bool = False) -> None:  # noqa: N802
+            called = node.node
+            is_method = isinstance(called, nodes.Getattr) and called.attr in _SAFE_STR_METHODS
+            plain = not (forward_caller or node.kwargs or node.dyn_args or node.dyn_kwargs)
+            if not (is_method and plain and isinstance(called.node, nodes.Name)):
+                super().visit_Call(node, frame, forward_caller=forward_caller)
+                return
+            self._choose(f"{{}}.{called.attr}(", None, called.node, frame)
+            for argument in node.args:
+                self.visit(argument, frame)
+                self.write(", ")
+            self._choose(")", "type({}) is str", called.node, frame, opens=False)
+            super().visit_Call(node, frame, forward_caller=forward_caller)
+            self.write(")")
+
+        def _choose(self, value: str, condition: str | None, name: Any, frame: Any, *, opens: bool = True) -> None:
+            """Write `(value if condition else `, with `{}` in both standing for the code of a name."""
+            self.write("(" * opens)
+            self._fill(value, name, frame)
+            if condition is not None:
+                self.write(" if ")
+                self._fill(condition, name, frame)
+                self.write(" else ")
+
+        def _fill(self, code: str, name: Any, frame: Any) -> None:
+            first, *rest = code.split("{}")
+            self.write(first)
+            for part in rest:
+                self.visit(name, frame)
+                self.write(part)
 
     class FastSandbox(ImmutableSandboxedEnvironment):
         """`ImmutableSandboxedEnvironment` with the shortcuts that the module's docstring lists."""
@@ -68,10 +99,9 @@ def _fast_sandbox() -> type:
             kind = type(obj)
             if kind is dict:
                 if attribute not in _DICT_ATTRIBUTES:
-                    try:
-                        return obj[attribute]
-                    except KeyError:
-                        return self.undefined(obj=obj, name=attribute)
+                    # Most often it is missing: the template's own code has looked.
+                    value = obj.get(attribute, missing)
+                    return self.undefined(obj=obj, name=attribute) if value is missing else value
             elif kind is str:
                 if attribute in _SAFE_STR_METHODS:
                     return getattr(obj, attribute)
