@@ -5,6 +5,8 @@ The JSON Schema in `schemas/config.schema.json` is generated from `PackConfig`.
 
 from __future__ import annotations
 
+import math
+import re
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -25,8 +27,8 @@ _read_bytes = BeforeValidator(
     lambda value: parse_bytes(value) if isinstance(value, str) else value, json_schema_input_type=int | str
 )
 PackTokens = Annotated[int, Field(ge=1, lt=2**31), _read_tokens]
-StepTokens = Annotated[int, Field(ge=1), _read_tokens]
-Bytes = Annotated[int, Field(ge=2**16), _read_bytes]
+StepTokens = Annotated[int, Field(ge=1, le=2**62), _read_tokens]
+Bytes = Annotated[int, Field(ge=2**16, le=2**62), _read_bytes]
 
 
 class _Model(BaseModel):
@@ -54,20 +56,21 @@ def parse_group(text: str) -> GroupConfig:
     >>> parse_group("128k:8")
     GroupConfig(capacity=131072, sp_size=8, checkpoint_layers=0)
     """
+    names = ("capacity", "sp_size", "checkpoint_layers")
     parts = text.strip().split(":")
     try:
-        if len(parts) > 3:
+        if len(parts) > len(names):
             raise ValueError("too many parts")
-        numbers = [int(part) for part in parts[1:]]
-        return GroupConfig(
-            capacity=parse_tokens(parts[0]),
-            sp_size=numbers[0] if numbers else 1,
-            checkpoint_layers=numbers[1] if len(numbers) > 1 else 0,
-        )
+        numbers = [parse_tokens(parts[0]), *(int(part) for part in parts[1:])]
     except ValueError:
         raise ValueError(
-            f"group {text!r} is not CAPACITY[:SP_DEGREE[:CHECKPOINT_LAYERS]] with positive numbers, such as 16k:1"
+            f"group {text!r} is not CAPACITY[:SP_DEGREE[:CHECKPOINT_LAYERS]], such as 16k:1 or 128k:8"
         ) from None
+    try:
+        return GroupConfig(**dict(zip(names, numbers, strict=False)))
+    except ValidationError as error:
+        first = error.errors()[0]
+        raise ValueError(f"group {text!r}: {first['loc'][0]} {_rule(first)}") from None
 
 
 class TokenizeConfig(_Model):
@@ -75,7 +78,7 @@ class TokenizeConfig(_Model):
 
     inputs: tuple[str, ...] = Field(min_length=1)
     """Files, directories, globs or data set names, each with an optional weight: PATH@2.0."""
-    tokenizer: str
+    tokenizer: str = Field(min_length=1)
     """Folder, tokenizer.json, SentencePiece .model, vocab.json beside merges.txt, or a hub name."""
     tokenizer_backend: Literal["auto", "gigatoken", "tokenizers"] = "auto"
     """What encodes; `auto` is gigatoken where it can load the tokenizer, checked against tokenizers."""
@@ -98,17 +101,22 @@ class PlanConfig(_Model):
 
     groups: tuple[GroupConfig, ...] = Field(min_length=1)
     """By rising capacity: CAPACITY[:SP_DEGREE[:CHECKPOINT_LAYERS]], such as 16k:1,128k:8."""
-    gpus: int = Field(ge=1)
+    gpus: int = Field(ge=1, le=2**20)
     """GPUs that train."""
     packing: str = "isf"
     """Packing algorithm with its options, such as isf:rounds=50."""
+    fill: Literal["balanced", "greedy"] = "balanced"
+    """Which short samples fill long packs: those that even out attention work, or the longest that fit (HBP)."""
+    balance: str = "refine"
+    """Which packs share an iteration: `sort` by attention work (HBP), `window:K` sorts inside windows of K
+    iterations, `none` is random; `+refine` exchanges samples within iterations; `refine` is `sort+refine`."""
     overflow: Literal["split", "truncate", "drop", "error"] = "split"
     """What becomes of a sample longer than the largest group."""
     global_tokens: StepTokens | None = None
     """Tokens of an optimizer step; by default each iteration is one step."""
-    curriculum_steps: int = Field(default=0, ge=0)
+    curriculum_steps: int = Field(default=0, ge=0, lt=2**31)
     """Steps at the start that take only the groups below the longest."""
-    epochs: int = Field(default=1, ge=1)
+    epochs: int = Field(default=1, ge=1, le=1000)
     """Epochs to write rank manifests for; a loader can go on beyond them."""
     seed: int = Field(default=0, ge=0)
     """Seed of everything random."""
@@ -118,8 +126,10 @@ class PlanConfig(_Model):
     def _read_groups(cls, value: Any) -> Any:
         if isinstance(value, str):
             value = value.split(",")
+        if isinstance(value, (int, dict)):
+            value = [value]
         if isinstance(value, (list, tuple)):
-            return tuple(parse_group(item) if isinstance(item, str) else item for item in value)
+            return tuple(parse_group(str(item)) if isinstance(item, (int, str)) else item for item in value)
         return value
 
     @model_validator(mode="after")
@@ -156,37 +166,90 @@ class PackConfig(WriteConfig, PlanConfig, TokenizeConfig):
 
 
 def validate(model: type[_Model], values: dict[str, Any]) -> Any:
-    """Build a model; a wrong value becomes a ConfigError of one line."""
+    """Build a model; a wrong value becomes a ConfigError of one line. None stands for an option that was not given."""
     try:
-        return model(**values)
+        return model(**{name: value for name, value in values.items() if value is not None})
     except ValidationError as error:
-        first = error.errors()[0]
-        place = ".".join(str(part) for part in first["loc"])
-        message = first["msg"].removeprefix("Value error, ")
-        if first["type"] == "value_error":
-            raise ConfigError(f"{_option(place)}: {message}" if place else message) from None
-        if first["type"] == "missing":
-            raise ConfigError(f"{_option(place)} is required") from None
-        if first["type"] == "extra_forbidden":
-            raise ConfigError(f"unknown option {place!r} in the config file") from None
-        raise ConfigError(f"{_option(place)}: {message}, got {first['input']!r}") from None
+        raise ConfigError(_say(error)) from None
+
+
+def _say(error: ValidationError) -> str:
+    """The first thing that is wrong, in words: the option, the rule, the value."""
+    first = error.errors()[0]
+    place, kind, value = first["loc"], first["type"], first["input"]
+    option = _option(str(place[0])) if place else ""
+    inner = " ".join(part for part in place[1:] if isinstance(part, str))
+    name = f"{option}: {inner}" if inner else option
+    if kind == "value_error":
+        return ": ".join(filter(None, (option, first["msg"].removeprefix("Value error, "))))
+    if kind in ("missing", "too_short", "string_too_short"):
+        return f"{name} is required"
+    if kind == "extra_forbidden":
+        return f"{option}: unknown key {inner!r}"
+    return f"{name} {_rule(first)}, got {_plain(value)}"
+
+
+def _rule(error: Any) -> str:
+    limits = error.get("ctx", {})
+    for name, words in _LIMITS.items():
+        if name in limits:
+            return f"must be {words} {limits[name]}"
+    kind = error["type"].split("_")[0]
+    return f"must be {_TYPES[kind]}" if kind in _TYPES else f"is wrong ({error['msg']})"
+
+
+_LIMITS = {"ge": "at least", "gt": "above", "le": "at most", "lt": "below", "expected": "one of"}
+_TYPES = {"int": "a whole number", "string": "text", "bool": "true or false", "tuple": "a list", "model": "a mapping"}
+
+
+def _plain(value: Any) -> str:
+    return value if isinstance(value, str) and value.lstrip("-").isdecimal() else repr(value)
 
 
 def load_config_file(path: str) -> dict[str, Any]:
-    """Read a YAML file of options; keys are option names with `-` or `_`."""
+    """Read a YAML file of options; keys are option names with `-` or `_`.
+
+    Numbers are written in decimal: YAML 1.1 would read the group 16384:1 as a time of day, and 010 as eight.
+    """
     import yaml
 
     try:
-        data = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
+        data = yaml.load(Path(path).read_text(encoding="utf-8"), Loader=_loader(path))
     except OSError as error:
         raise ConfigError(f"config file {path!r} cannot be read: {error.strerror}") from None
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
+    except (yaml.YAMLError, UnicodeDecodeError, ValueError, RecursionError) as error:
         raise ConfigError(f"config file {path!r} is not YAML: {' '.join(str(error).split())}") from None
     if data is None:
         return {}
     if not isinstance(data, dict) or not all(isinstance(key, str) for key in data):
         raise ConfigError(f"config file {path!r} must hold a mapping from option names to values")
-    return {key.replace("-", "_"): value for key, value in data.items()}
+    options: dict[str, Any] = {}
+    for key, value in data.items():
+        name = key.replace("-", "_")
+        if name in options:
+            raise ConfigError(f"config file {path!r} gives {key!r} twice; keep one of them")
+        options[name] = value
+    return options
+
+
+def _loader(path: str) -> Any:
+    """PyYAML's safe loader with the integers of YAML 1.2, and without keys that are given twice."""
+    import yaml
+
+    class Loader(yaml.SafeLoader):
+        def construct_mapping(self, node: Any, deep: bool = False) -> Any:
+            keys = [self.construct_object(key, deep=True) for key, _ in node.value]
+            twice = next((key for i, key in enumerate(keys) if key in keys[:i]), None)
+            if twice is not None:
+                raise ConfigError(f"config file {path!r} gives {twice!r} twice; keep one of them")
+            return super().construct_mapping(node, deep)
+
+    Loader.yaml_implicit_resolvers = {
+        first: [(tag, pattern) for tag, pattern in resolvers if tag != "tag:yaml.org,2002:int"]
+        for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
+    }
+    Loader.add_implicit_resolver("tag:yaml.org,2002:int", re.compile(r"[-+]?(0|[1-9][0-9]*)$"), list("-+0123456789"))
+    return Loader
 
 
 def _option(name: str) -> str:
@@ -195,4 +258,6 @@ def _option(name: str) -> str:
 
 
 def _divisors(number: int) -> list[int]:
-    return [d for d in range(1, number + 1) if number % d == 0]
+    """In rising order."""
+    small = [d for d in range(1, math.isqrt(number) + 1) if number % d == 0]
+    return sorted({*small, *(number // d for d in small)})

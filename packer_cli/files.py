@@ -56,31 +56,43 @@ class HashingFile:
 
 
 @contextmanager
-def atomic_file(path: Path) -> Iterator[HashingFile]:
-    """Write to a temporary name beside `path`; sync and rename when the block ends well, remove it when not."""
+def atomic_file(path: Path, *, sync: bool = True) -> Iterator[HashingFile]:
+    """Write to a temporary name beside `path`; sync and rename when the block ends well, remove it when not.
+
+    Without `sync` a loss of power may leave the file empty: for what can be told to be damaged and made again.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{os.getpid()}{_TEMPORARY}")
     try:
         with temporary.open("wb") as file:
             yield HashingFile(file)
             file.flush()
-            os.fsync(file.fileno())
+            if sync:
+                os.fsync(file.fileno())
         os.replace(temporary, path)
-        _sync_folder(path.parent)
-    except BaseException:
+        if sync:
+            _sync_folder(path.parent)
+    except BaseException as error:
         temporary.unlink(missing_ok=True)
+        if isinstance(error, OSError) and error.filename is None:
+            error.filename = str(path)  # What a failed write does not say.
         raise
 
 
-def write_text(path: Path, text: str) -> None:
+def write_text(path: Path, text: str, *, sync: bool = True) -> None:
     """Write a text file atomically."""
-    with atomic_file(path) as file:
+    with atomic_file(path, sync=sync) as file:
         file.write(text.encode())
 
 
-def write_json(path: Path, value: Any) -> None:
+def write_json(path: Path, value: Any, *, sync: bool = True) -> None:
     """Write indented JSON atomically."""
-    write_text(path, json.dumps(value, indent=2, ensure_ascii=False) + "\n")
+    write_text(path, json.dumps(value, indent=2, ensure_ascii=False) + "\n", sync=sync)
+
+
+def is_temporary(name: str) -> bool:
+    """Whether a file of this name is what a killed run may leave."""
+    return name.startswith(".") and name.endswith(_TEMPORARY)
 
 
 def remove_temporaries(folder: Path) -> None:

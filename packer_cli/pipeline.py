@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -10,22 +11,25 @@ from typing import TYPE_CHECKING, Any
 from packer_cli.config import PackConfig, PlanConfig, TokenizeConfig, WriteConfig
 from packer_cli.engine.local import LocalEngine
 from packer_cli.errors import FormatError, HbpackError, InputError, OutputError, UsageError
-from packer_cli.files import atomic_file
+from packer_cli.files import atomic_file, is_temporary
 from packer_cli.report.console import Stopwatch, progress_bar, say, warn
 from packer_cli.shards.manifest import MANIFEST_NAME, Manifest, read_manifest
-from packer_cli.shards.plan_file import PLAN_NAME, read_plan_header
+from packer_cli.shards.plan_file import PLAN_NAME, read_plan, read_plan_header
+from packer_cli.shards.schema import rank_path
 
 if TYPE_CHECKING:
     from packer_cli.tokens.store import StoreIndex
 
 TOKENS = "tokens"
 REJECTED_NAME = "rejected.jsonl"
-_OWN = (MANIFEST_NAME, PLAN_NAME, TOKENS)
 
 
 def run_pack(config: PackConfig, folder: Path, workers: int, *, dry_run: bool = False) -> dict[str, Any]:
     """Corpus to shards. Gives the plan's header (configuration, counts, metrics)."""
+    from packer_cli.planning import plan_rules
+
     check_output(folder)
+    plan_rules(config.part(PlanConfig))  # What is wrong with them is said before the long work.
     run_tokenize(config.part(TokenizeConfig), folder, workers)
     header = run_plan(config.part(PlanConfig), folder, folder)
     if not dry_run:
@@ -38,13 +42,13 @@ def run_tokenize(config: TokenizeConfig, folder: Path, workers: int) -> StoreInd
     from packer_cli.tokens.stage import PRELOAD, tokenize
 
     check_output(folder)
-    was_there = folder.exists()
+    before = {path for path in [folder, *folder.rglob("*")] if path.exists()}
     watch = Stopwatch()
     try:
         with LocalEngine(workers, PRELOAD) as engine, progress_bar("Tokenizing") as progress:
             index = tokenize(config, folder / TOKENS, engine, progress)
     except UsageError:
-        _remove_empty(folder, itself=not was_there)
+        _remove_new(folder, before)
         raise
     num_samples = sum(part.num_samples for part in index.parts)
     num_tokens = sum(part.num_tokens for part in index.parts)
@@ -64,7 +68,7 @@ def run_tokenize(config: TokenizeConfig, folder: Path, workers: int) -> StoreInd
 
 def run_plan(config: PlanConfig, source: Path, folder: Path) -> dict[str, Any]:
     """Token store in `source/tokens` to `folder/plan.arrow`, and `folder/rejected.jsonl`."""
-    from packer_cli.planning import plan_fingerprint, plan_rules, plan_store
+    from packer_cli.planning import NothingToPlanError, plan_fingerprint, plan_rules, plan_store
     from packer_cli.shards.plan_file import write_plan
     from packer_cli.tokens.store import TokenStore, read_index
 
@@ -75,13 +79,23 @@ def run_plan(config: PlanConfig, source: Path, folder: Path) -> dict[str, Any]:
     weights = [item.weight for item in index.sources]
     wanted = plan_fingerprint(config, index.fingerprint, weights)
     header = _current_plan(folder)
-    if header and header["fingerprint"] == wanted and (folder / REJECTED_NAME).exists():
+    if (
+        header
+        and header["fingerprint"] == wanted
+        and _store_of(folder, header).resolve() == (source / TOKENS).resolve()
+        and (folder / REJECTED_NAME).exists()
+    ):
         say("the plan is up to date")
         return header
-    result = plan_store(config, TokenStore(source / TOKENS, index), folder)
-    (folder / MANIFEST_NAME).unlink(missing_ok=True)
-    _write_rejected(folder / REJECTED_NAME, index, source / TOKENS, result.overflow)
+    try:
+        result = plan_store(config, TokenStore(source / TOKENS, index), folder)
+    except NothingToPlanError as error:
+        _forget_plan(folder)
+        _write_rejected(folder / REJECTED_NAME, index, source / TOKENS, error.overflow)
+        raise
+    _forget_plan(folder)
     write_plan(folder / PLAN_NAME, result.plan, result.piece_loss_tokens, result.header)
+    _write_rejected(folder / REJECTED_NAME, index, source / TOKENS, result.overflow)
     overall = result.header["metrics"]["overall"]
     say(
         f"planned {overall['num_packs']:,} packs, {overall['num_iterations']:,} iterations, "
@@ -96,7 +110,7 @@ def run_write(config: WriteConfig, folder: Path, workers: int) -> Manifest:
 
     watch = Stopwatch()
     header = read_plan_header(folder / PLAN_NAME)
-    store = folder / header["store"]
+    store = _store_of(folder, header)
     manifest = _current_manifest(folder)
     wanted = set_fingerprint(header["fingerprint"], config.shard_size)
     if manifest and manifest.fingerprint == wanted and _is_whole(folder, manifest):
@@ -117,26 +131,53 @@ def run_write(config: WriteConfig, folder: Path, workers: int) -> Manifest:
 
 
 def check_output(folder: Path) -> None:
-    """Refuse a folder that holds what hbpack did not write.
+    """Refuse a folder that cannot be written, or that holds what hbpack did not write.
 
     Raises:
         OutputError
     """
-    if not folder.exists():
+    there = next(path for path in (folder, *folder.absolute().parents) if os.path.lexists(path))
+    if not there.is_dir():
+        raise OutputError(f"output folder {str(folder)!r}: {str(there)!r} is a file; name another")
+    if not os.access(there, os.W_OK | os.X_OK):
+        raise OutputError(f"output folder {str(folder)!r}: {str(there)!r} cannot be written to; name another")
+    if there != folder:
         return
-    if not folder.is_dir():
-        raise OutputError(f"output {str(folder)!r} is a file; name a folder")
     entries = sorted(entry.name for entry in folder.iterdir())
-    if entries and not any(name in entries for name in _OWN):
+    if entries and not _is_own(folder, entries):
         raise OutputError(
             f"output folder {str(folder)!r} holds something else ({', '.join(entries[:3])}); "
             "name an empty or a new folder"
         )
 
 
+def _is_own(folder: Path, entries: list[str]) -> bool:
+    """Whether hbpack wrote in this folder, to an end or not."""
+    from packer_cli.tokens.part import MARKERS
+    from packer_cli.tokens.store import INDEX_NAME
+
+    tokens = folder / TOKENS
+    signs = (folder / MANIFEST_NAME, folder / PLAN_NAME, tokens / INDEX_NAME, tokens / MARKERS)
+    if any(path.exists() for path in signs):
+        return True
+    begun = entries == [TOKENS] and tokens.is_dir() and not any(tokens.iterdir())
+    return begun or all(is_temporary(name) for name in entries)
+
+
+def _store_of(folder: Path, header: dict[str, Any]) -> Path:
+    """The token store of the plan in a folder."""
+    return Path(os.path.normpath(folder / header["store"]))
+
+
+def _forget_plan(folder: Path) -> None:
+    """Before another plan is written; `rejected.jsonl` comes last and vouches for it."""
+    for name in (MANIFEST_NAME, REJECTED_NAME, PLAN_NAME):
+        (folder / name).unlink(missing_ok=True)
+
+
 def _current_plan(folder: Path) -> dict[str, Any] | None:
     try:
-        return read_plan_header(folder / PLAN_NAME)
+        return read_plan(folder / PLAN_NAME, check=True)[2]
     except HbpackError:
         return None
 
@@ -149,15 +190,17 @@ def _current_manifest(folder: Path) -> Manifest | None:
 
 
 def _is_whole(folder: Path, manifest: Manifest) -> bool:
-    """Whether every file of the set is there, by its size."""
+    """Whether every file of the set is there: shards by their sizes, rank manifests by their rows."""
+    from packer_cli.shards.ranks import is_rank_file
+
     for group in manifest.groups:
         for shard in group.shards:
             path = folder / shard.path
             if not path.exists() or path.stat().st_size != shard.num_bytes:
                 return False
     return all(
-        (folder / epoch.path / f"rank-{rank:05d}.arrow").exists()
-        for epoch in manifest.epochs
+        is_rank_file(folder / rank_path(number, rank), epoch.num_iterations)
+        for number, epoch in enumerate(manifest.epochs)
         for rank in range(manifest.num_gpus)
     )
 
@@ -193,11 +236,10 @@ def _drop_tokens(config: WriteConfig, folder: Path, store: Path) -> None:
         shutil.rmtree(store, ignore_errors=True)
 
 
-def _remove_empty(folder: Path, *, itself: bool) -> None:
-    """After a usage error nothing may have been written: remove folders that were made on the way."""
-    if not folder.is_dir():
-        return
-    inner = sorted((path for path in folder.rglob("*") if path.is_dir()), reverse=True)
-    for path in [*inner, *([folder] if itself else [])]:
-        if not any(path.iterdir()):
+def _remove_new(folder: Path, before: set[Path]) -> None:
+    """After a usage error nothing may have been written: remove what was not there before."""
+    for path in sorted({folder, *folder.rglob("*")} - before, reverse=True):
+        if path.is_dir():
             path.rmdir()
+        else:
+            path.unlink(missing_ok=True)

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from packer_cli.config import GroupConfig, PlanConfig
 from packer_cli.errors import ConfigError, RunError
 from packer_cli.files import fingerprint
+from packer_cli.plan.balance import parse_balance
 from packer_cli.plan.build import PlanRules, build_plan
 from packer_cli.plan.check import check_pieces, check_plan
 from packer_cli.plan.packing import REGISTRY, parse_packing
@@ -36,6 +37,15 @@ class PlanResult:
     """Entries of `rejected.jsonl` for samples that were dropped or truncated."""
 
 
+class NothingToPlanError(RunError):
+    """No piece is left."""
+
+    def __init__(self, message: str, overflow: list[dict[str, Any]]) -> None:
+        super().__init__(message)
+        self.overflow = overflow
+        """As in `PlanResult`."""
+
+
 def to_group(config: GroupConfig) -> Group:
     """The plan's form of a group."""
     return Group(capacity=config.capacity, sp_size=config.sp_size, checkpoint_layers=config.checkpoint_layers)
@@ -51,6 +61,10 @@ def plan_rules(config: PlanConfig) -> PlanRules:
         algorithm, options = parse_packing(config.packing, REGISTRY)
     except ValueError as error:
         raise ConfigError(f"--packing: {error}") from None
+    try:
+        balance = parse_balance(config.balance)
+    except ValueError as error:
+        raise ConfigError(f"--balance: {error}") from None
     return PlanRules(
         groups=tuple(to_group(group) for group in config.groups),
         num_gpus=config.gpus,
@@ -59,6 +73,8 @@ def plan_rules(config: PlanConfig) -> PlanRules:
         steps=StepRules(global_tokens=config.global_tokens, curriculum_steps=config.curriculum_steps),
         epochs=config.epochs,
         seed=config.seed,
+        balance=balance,
+        fill=config.fill,
     )
 
 
@@ -83,8 +99,8 @@ def plan_store(config: PlanConfig, store: TokenStore, folder: Path) -> PlanResul
     _refuse_overflow(config, store, lengths, samples, capacity)
     pieces = make_pieces(lengths, samples, capacity, config.overflow)
     if not len(pieces):
-        raise RunError(
-            "there is nothing to plan: every record was rejected or dropped; see the reasons in rejected.jsonl"
+        raise NothingToPlanError(
+            _why_nothing(store, samples), _overflow_entries(config, store, lengths, np.unique(samples), capacity)
         )
     plan = build_plan(pieces, rules)
     kept = samples if config.overflow != "drop" else samples[lengths[samples] <= capacity]
@@ -106,6 +122,15 @@ def plan_store(config: PlanConfig, store: TokenStore, folder: Path) -> PlanResul
         header=header,
         overflow=_overflow_entries(config, store, lengths, long, capacity),
     )
+
+
+def _why_nothing(store: TokenStore, samples: Int64Array) -> str:
+    num_rejected = sum(part.num_rejected for part in store.index.parts)
+    if not len(store) and not num_rejected:
+        return "there is nothing to plan: the inputs hold no records"
+    if len(store) and not len(samples):
+        return "there is nothing to plan: the weights leave out every sample; raise them"
+    return "there is nothing to plan: every record was rejected or dropped; see the reasons in rejected.jsonl"
 
 
 def _refuse_overflow(

@@ -113,6 +113,46 @@ def greedy_fill(room: Sequence[int], lengths: Sequence[int]) -> list[list[int]]:
     return added
 
 
+def balanced_fill(
+    room: Sequence[int],
+    work: Sequence[int],
+    order: Sequence[int],
+    num_ranks: int,
+    lengths: Sequence[int],
+    typical: int,
+) -> list[tuple[int, int]]:
+    """(pack, sample) in the order of choice."""
+    remaining = sorted(range(len(lengths)), key=lambda i: (lengths[i], i))
+    chosen = []
+    for first in range(0, len(order), num_ranks):
+        packs = order[first : first + num_ranks]
+        target = max(float(work[k]) + float(room[k]) * typical for k in packs)
+        for k in packs:
+            free, done = room[k], float(work[k])
+            while free > 0 and remaining:
+                wanted = filler_length(free, target - done)
+                fitting = [i for i in remaining if lengths[i] <= wanted]
+                longest = max((lengths[i] for i in fitting), default=lengths[remaining[0]])
+                if longest > free:
+                    break
+                sample = next(i for i in remaining if lengths[i] == longest)
+                remaining.remove(sample)
+                chosen.append((k, sample))
+                free -= longest
+                done += float(longest) * longest
+    return chosen
+
+
+def filler_length(free: int, lack: float) -> int:
+    square = float(free) * free
+    if lack >= square:
+        return free
+    if lack <= free:
+        return 1
+    k = np.ceil(square / lack)
+    return max(1, int((free + np.sqrt((k - 1) * max(0.0, k * lack - square))) / k))
+
+
 def spread(lengths: Sequence[int], order: Iterable[int], capacity: int, num_rows: int) -> list[int] | None:
     tokens, work, row_of = [0] * num_rows, [0] * num_rows, [-1] * len(lengths)
     for i in order:

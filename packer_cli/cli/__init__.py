@@ -5,6 +5,7 @@ A command's module is imported only when the command runs, so that `hbpack --hel
 
 from __future__ import annotations
 
+import errno
 import importlib
 import sys
 
@@ -12,6 +13,7 @@ import click
 
 import packer_cli
 from packer_cli.errors import HbpackError
+from packer_cli.report.console import say_colored
 
 COMMANDS = {
     "pack": "Corpus to packed, balanced, scheduled shards: tokenize, plan and write.",
@@ -55,19 +57,36 @@ def cli() -> None:
 def main() -> None:
     """Entry point: errors become one line; 2 for usage, 1 for failure, 130 for Ctrl-C."""
     try:
-        cli.main(standalone_mode=False)
+        cli.main(prog_name="hbpack", standalone_mode=False)
     except HbpackError as error:
         _fail(str(error), error.exit_code)
     except click.Abort:
         _fail("interrupted; run the same command again to go on", 130)
-    except click.ClickException as error:
+    except click.exceptions.NoArgsIsHelpError as error:
         error.show()
         sys.exit(error.exit_code)
+    except click.ClickException as error:
+        context = getattr(error, "ctx", None)
+        _fail(f"{_one_line(error)}; see {context.command_path if context else 'hbpack'} --help", error.exit_code)
     except OSError as error:
         place = f" ({error.filename})" if error.filename else ""
-        _fail(f"{error.strerror or error}{place}", 1)
+        _fail(f"{error.strerror or error}{place}{_REMEDIES.get(error.errno or 0, '')}", 1)
+    except MemoryError:
+        _fail("out of memory; close other programs, or give fewer --workers, and run the same command again", 1)
+
+
+_REMEDIES = {
+    errno.ENOSPC: "; make room and run the same command again to go on",
+    errno.EDQUOT: "; make room and run the same command again to go on",
+}
+
+
+def _one_line(error: click.ClickException) -> str:
+    """Click's message as ours are: it begins small and has no full stop."""
+    text = " ".join(error.format_message().split()).rstrip(".")
+    return text[:1].lower() + text[1:]
 
 
 def _fail(message: str, code: int) -> None:
-    click.echo(click.style("error: ", fg="red", bold=True) + message, err=True)
+    say_colored("error: ", "red", message)
     sys.exit(code)

@@ -20,10 +20,20 @@ _METAVARS = {
     "tokenizer": "PATH",
     "groups": "GROUPS",
     "packing": "NAME[:OPTION=VALUE,...]",
+    "balance": "RULE",
     "chat_template": "FILE",
     "global_tokens": "TOKENS",
     "shard_size": "BYTES",
 }
+
+
+class _Value(click.ParamType):
+    """Text, or what a config file holds; the model validates it."""
+
+    name = "text"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        return value
 
 
 def model_options(model: type[BaseModel]) -> Decorator:
@@ -74,7 +84,7 @@ def _option(name: str, field: FieldInfo) -> Decorator:
         declaration = f"{flag}/--no-{flag[2:]}"
         return click.option(declaration, name, default=default, show_default=True, help=text)
     choices = _choices(field.annotation)
-    kind: click.ParamType = click.Choice(choices) if choices else click.STRING
+    kind: click.ParamType = click.Choice(choices) if choices else _Value()
     shown: bool | str = default is not None
     if name == "shard_size":
         default, shown = "256MiB", True
@@ -96,16 +106,41 @@ def _choices(annotation: Any) -> list[str]:
 def _load_config(ctx: click.Context, param: click.Parameter, value: str | None) -> None:
     if value is None:
         return
-    known = {parameter.name: parameter for parameter in ctx.command.params}
+    known = {name: parameter for parameter in ctx.command.params for name in _config_names(parameter)}
     defaults: dict[str, Any] = {}
     for key, item in load_config_file(value).items():
-        name = {short: long for long, short in _NAMES.items()}.get(key, key)
-        if name not in known or name in ("config", "help"):
-            options = ", ".join(sorted(parameter.opts[-1] for parameter in ctx.command.params if parameter.opts))
+        parameter = known.get(key)
+        if parameter is None:
+            options = ", ".join(sorted({_config_names(each)[0].replace("_", "-") for each in known.values()}))
             raise ConfigError(f"config file {value!r}: {ctx.info_name} has no option {key!r}; it has {options}")
-        if name != "inputs" and isinstance(item, list):
-            item = ",".join(str(part) for part in item)
-        if name == "inputs" and isinstance(item, str):
-            item = [item]
-        defaults[name] = item
+        assert parameter.name
+        if item is not None:
+            defaults[parameter.name] = _from_yaml(parameter, item, f"config file {value!r}: {key.replace('_', '-')}")
     ctx.default_map = defaults
+
+
+def _config_names(parameter: click.Parameter) -> list[str]:
+    """The names of an option in a config file, the usual one first; none for what cannot stand there."""
+    if parameter.name in ("config", "help"):
+        return []
+    if isinstance(parameter, click.Argument):
+        return [str(parameter.name)]
+    return [option[2:].replace("-", "_") for option in parameter.opts if option.startswith("--")]
+
+
+def _from_yaml(parameter: click.Parameter, item: Any, where: str) -> Any:
+    """A value of a config file in the form that click takes; the model validates the rest."""
+    if parameter.name == "inputs":
+        items = item if isinstance(item, list) else [item]
+        if not all(isinstance(each, str) for each in items):
+            raise ConfigError(f"{where} must be a path or a list of paths, got {item!r}")
+        return items
+    is_flag = isinstance(parameter, click.Option) and parameter.is_flag
+    if is_flag != isinstance(item, bool):
+        rule = "must be true or false" if is_flag else "takes a value, not true or false"
+        raise ConfigError(f"{where} {rule}, got {str(item).lower() if isinstance(item, bool) else repr(item)}")
+    if is_flag or isinstance(parameter.type, _Value):
+        return item
+    if isinstance(item, (list, dict)):
+        raise ConfigError(f"{where} must be a single value, got {item!r}")
+    return str(item)

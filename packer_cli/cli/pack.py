@@ -36,5 +36,5 @@ def command(output: str, workers: int | None, dry_run: bool, **values: Any) -> N
     header = run_pack(config, Path(output), workers or default_workers(), dry_run=dry_run)
     print_counts(header["counts"])
     print_stats(header["metrics"])
-    if header["counts"]["rejected"] or header["counts"]["dropped"]:
+    if any(header["counts"][name] for name in ("rejected", "dropped", "truncated")):
         click.echo(f"  records left out, with reasons: {Path(output) / 'rejected.jsonl'}")

@@ -30,6 +30,8 @@ COMPRESSIONS: dict[str, Literal["gzip", "zstd"]] = {".gz": "gzip", ".zst": "zstd
 COMPRESSIBLE: tuple[FileFormat, ...] = ("jsonl", "json", "text")
 ABOUT_THE_DATA = ("readme", "license", "licence", "copying", "notice", "changelog")
 """Text files of these names in a folder are not data; named on their own they are read."""
+PACKED = ("hbpack.json", "tokens/tokens.json", "tokens/.parts")
+"""A folder that holds one of these is what hbpack wrote, to an end or not, and no data."""
 
 
 def parse_input(text: str) -> tuple[str, float]:
@@ -54,8 +56,10 @@ def parse_input(text: str) -> tuple[str, float]:
     return name, weight
 
 
-def discover(inputs: Sequence[str]) -> tuple[list[Source], list[CorpusFile]]:
+def discover(inputs: Sequence[str], *, output: str | None = None) -> tuple[list[Source], list[CorpusFile]]:
     """Find the files of every input, in the order given; folders and globs sorted by path.
+
+    What stands in the folder `output` is never an input, and folders and globs pass over packed data sets.
 
     An input is a file, a folder, a glob, a `save_to_disk` folder or the name of a Hugging Face data set,
     each with an optional @WEIGHT. In folders and globs a file counts once, and hidden files, empty files,
@@ -70,7 +74,10 @@ def discover(inputs: Sequence[str]) -> tuple[list[Source], list[CorpusFile]]:
     for source_id, text in enumerate(inputs):
         name, weight = parse_input(text)
         sources.append(Source(source_id=source_id, name=name, weight=weight))
-        files.extend(_find(name, source_id))
+        files.extend(_find(name, source_id, None if output is None else os.path.realpath(output)))
+    for file in files:
+        if not _is_utf8(file.path):
+            raise InputError(f"{file.path!a}: the name is not UTF-8; rename it")
     return sources, files
 
 
@@ -97,11 +104,16 @@ def slice_corpus(
     return slices
 
 
-def _find(name: str, source_id: int) -> list[CorpusFile]:
+def _find(name: str, source_id: int, output: str | None) -> list[CorpusFile]:
+    own = set() if output is None else {output}
+    if output is not None and os.path.exists(name) and _is_within(name, output):
+        raise InputError(f"{name}: lies in the output folder; name another output")
+    if _is_packed(name):
+        raise InputError(f"{name}: is what hbpack wrote; name the data that it was made from")
     if hf.saved_path(name) is not None:
         return [hf.find(name, source_id)]
     if os.path.isdir(name):
-        found = list(_in_folder(name, source_id, set()))
+        found = list(_in_folder(name, source_id, set(own)))
     elif os.path.exists(name):
         return [_named_file(name, source_id)]
     elif "://" in name:
@@ -109,9 +121,11 @@ def _find(name: str, source_id: int) -> list[CorpusFile]:
     elif glob.has_magic(name) and not (":" in name and hf.NAME.fullmatch(name)):  # name:train[:10%]
         found = []
         for path in sorted(glob.glob(name, recursive=True)):
+            if _is_within(path, output) or any(map(_is_packed, _folders_of(path))):
+                continue
             if os.path.isdir(path):
                 if "**" not in name:  # ** lists what is inside by itself
-                    found.extend(_in_folder(path, source_id, set()))
+                    found.extend(_in_folder(path, source_id, set(own)))
             else:
                 found.extend(_listed_file(path, source_id))
         if not found:
@@ -124,6 +138,32 @@ def _find(name: str, source_id: int) -> list[CorpusFile]:
     if not found:
         raise InputError(f"{name}: no data files in this folder; {_known()}")
     return _once(found)
+
+
+def _is_utf8(name: str) -> bool:
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def _is_packed(folder: str) -> bool:
+    return any(os.path.exists(os.path.join(folder, name)) for name in PACKED)
+
+
+def _is_within(path: str, folder: str | None) -> bool:
+    real = os.path.realpath(path)
+    return folder is not None and (real == folder or real.startswith(os.path.join(folder, "")))
+
+
+def _folders_of(path: str) -> Iterator[str]:
+    """The folders on the way to a file, as far as its path names them."""
+    while folder := os.path.dirname(path):
+        if folder == path:
+            return
+        yield folder
+        path = folder
 
 
 def _once(files: list[CorpusFile]) -> list[CorpusFile]:
@@ -148,7 +188,7 @@ def _looks_like_path(name: str) -> bool:
 
 def _in_folder(folder: str, source_id: int, seen: set[str]) -> Iterator[CorpusFile]:
     real = os.path.realpath(folder)
-    if real in seen:  # a link back to a folder above
+    if real in seen or _is_packed(folder):  # a link back to a folder above, or not data
         return
     seen.add(real)
     if hf.is_saved(folder):

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import signal
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
 from typing import Any, TypeVar
 
 from packer_cli.errors import RunError
@@ -42,8 +45,9 @@ class LocalEngine:
                 context.set_forkserver_preload(self._preload)
                 from multiprocessing import forkserver
 
-                forkserver.ensure_running()
-            self._pool = ProcessPoolExecutor(self.workers, mp_context=context)
+                with _starting_workers(), _interrupts_later(signal.SIG_IGN):
+                    forkserver.ensure_running()
+            self._pool = ProcessPoolExecutor(self.workers, mp_context=context, initializer=_start_worker)
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: Any) -> None:
@@ -58,13 +62,14 @@ class LocalEngine:
         """Yield (index of the task, result) as tasks end. The first error ends the run.
 
         Raises:
-            RunError: a worker was killed, most often for want of memory.
+            RunError: workers cannot be started, or one was killed, most often for want of memory.
         """
         if self._pool is None:
             for number, task in enumerate(tasks):
                 yield number, function(task)
             return
-        futures = {self._pool.submit(function, task): number for number, task in enumerate(tasks)}
+        with _starting_workers(), _interrupts_later():  # A worker that is half started cannot be ended.
+            futures = {self._pool.submit(function, task): number for number, task in enumerate(tasks)}
         try:
             for future in as_completed(futures):
                 yield futures.pop(future), future.result()
@@ -73,3 +78,45 @@ class LocalEngine:
                 "a worker process was killed, perhaps for want of memory; run the same command again to go on, "
                 "with fewer --workers"
             ) from None
+
+
+@contextmanager
+def _starting_workers() -> Iterator[None]:
+    try:
+        yield
+    except (OSError, EOFError) as error:  # Among them the broken pipe of a server that ended.
+        raise RunError(
+            f"worker processes cannot be started ({str(error) or type(error).__name__}); try --workers 1"
+        ) from None
+
+
+@contextmanager
+def _interrupts_later(handler: signal.Handlers | None = None) -> Iterator[None]:
+    """Hold Ctrl-C back until the block ends; with SIG_IGN it is lost, and processes started inside ignore it, too.
+
+    Ctrl-C reaches all processes of a terminal. Workers leave it to this process, which then ends them.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    seen: list[int] = []
+    before = signal.signal(signal.SIGINT, handler or (lambda number, frame: seen.append(number)))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+    if seen:
+        raise KeyboardInterrupt
+
+
+def _start_worker() -> None:
+    """In a worker: ignore Ctrl-C, and end when the process that started it is gone, however it ended."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
+
+
+def _end_with(parent: Any) -> None:
+    parent.join()
+    os._exit(1)

@@ -65,7 +65,8 @@ class PackedDataset(Dataset):
     **Padding** is one more segment at the tail, with positions from 0 and labels -100; it counts in `cu_seq_lens_*`
     and `max_length_*`, never in `num_samples`. A *filler* (the rank has no pack in this iteration) is `8 * sp_size`
     padding tokens without loss, or a whole padded row where `pad_to` asks for one; run it like any batch, so that
-    collectives do not hang. Sum its loss, as everywhere, and divide by `global_num_loss_tokens`: a mean over no loss tokens is NaN.
+    collectives do not hang. Sum its loss, as everywhere, and divide by `global_num_loss_tokens`: a mean over no loss
+    tokens is NaN.
 
     **Resuming.** Four ways; each continues with exactly the iterations that were not yet handed out.
 

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 
+from packer_cli.arrays import to_numpy
 from packer_cli.errors import FormatError
 
 ROW_COLUMNS = (
@@ -83,7 +84,8 @@ def read_rank_rows(path: Path, manifest: dict[str, Any], rank: int, epoch: int) 
             table = pa.ipc.open_file(source).read_all().select(ROW_COLUMNS)
             # Copied, so that no map outlives this call.
             columns = {
-                name: np.array(column.to_numpy()) for name, column in zip(ROW_COLUMNS, table.columns, strict=True)
+                name: np.array(to_numpy(column.combine_chunks()))
+                for name, column in zip(ROW_COLUMNS, table.columns, strict=True)
             }
             del table
     except (OSError, KeyError, pa.ArrowInvalid) as error:

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 
+from packer_cli.arrays import to_numpy
 from packer_cli.errors import FormatError
 
 PACKS_PER_BATCH = 16
@@ -105,10 +106,10 @@ class ShardReader:
         batch = reader.get_batch(number)
         lists = [batch.column(name) for name in LIST_COLUMNS]
         return _RecordBatch(
-            values=tuple(column.values.to_numpy() for column in lists),
+            values=tuple(to_numpy(column.values) for column in lists),
             # As Python ints: slicing with numpy scalars is several times slower.
-            offsets=tuple(column.offsets.to_numpy().tolist() for column in lists),
-            numbers=tuple(batch.column(name).to_numpy() for name in NUMBER_COLUMNS),
+            offsets=tuple(to_numpy(column.offsets).tolist() for column in lists),
+            numbers=tuple(to_numpy(batch.column(name)) for name in NUMBER_COLUMNS),
         )
 
     def _open(self, group: int, shard: int) -> Any:

@@ -1,10 +1,13 @@
 """Balance batching: iterations of packs with nearly equal attention work (HBP, algorithm 7).
 
 The packs of a group are sorted by attention work, and consecutive packs form an iteration. Price: O(p log p). A
-global sort puts alike packs together; the order of the iterations is shuffled afterwards.
+global sort puts alike packs together, and costs randomness; sorting inside random windows of a few iterations keeps
+more of it. The order of the iterations is shuffled afterwards.
 """
 
 from __future__ import annotations
+
+from dataclasses import dataclass
 
 import numpy as np
 from numba import njit
@@ -14,11 +17,52 @@ from packer_cli.plan.random import shuffle
 from packer_cli.plan.types import Int64Array
 
 
-def sort_by_work(work: Int64Array, state: NDArray[np.uint64]) -> Int64Array:
-    """Packs (int64[p]) by falling attention work; equal ones in seeded order."""
+@dataclass(frozen=True, kw_only=True)
+class BalanceRule:
+    """How packs come together in iterations."""
+
+    window: int | None = 0
+    """Iterations over which packs are sorted: 0 for all of them (HBP), None for no sorting at all."""
+    refine: bool = False
+    """Exchange samples between the packs of an iteration afterwards, see `plan.refine`."""
+
+
+def parse_balance(text: str) -> BalanceRule:
+    """Read `none`, `sort` or `window:K`, each with `+refine` or without; `refine` is `sort+refine`.
+
+    >>> parse_balance("window:8+refine")
+    BalanceRule(window=8, refine=True)
+
+    Raises:
+        ValueError: anything else; the message lists what is known.
+    """
+    order, plus, extra = text.partition("+")
+    if order == "refine" and not plus:
+        order, plus, extra = "sort", "+", "refine"
+    kind, _, number = order.partition(":")
+    known = {"none": None, "sort": 0}
+    if (plus and extra != "refine") or (order not in known and kind != "window"):
+        raise ValueError(f"unknown balance {text!r}; known: none, sort, window:K, each with +refine or without")
+    if order in known:
+        return BalanceRule(window=known[order], refine=bool(plus))
+    if not number.isdecimal() or int(number) < 1:
+        raise ValueError(f"balance {text!r} needs a number of iterations, such as window:8")
+    return BalanceRule(window=int(number), refine=bool(plus))
+
+
+def order_packs(work: Int64Array, num_ranks: int, rule: BalanceRule, state: NDArray[np.uint64]) -> Int64Array:
+    """Packs (int64[p]) in the order in which they form iterations of `num_ranks`; equal ones in seeded order.
+
+    Inside each window the heaviest come first; windows are cut from a seeded order.
+    """
     order = np.arange(len(work), dtype=np.int64)
     shuffle(order, state)
-    return order[np.argsort(-work[order], kind="stable")]
+    if rule.window is None:
+        return order
+    if rule.window == 0:
+        return order[np.argsort(-work[order], kind="stable")]
+    number = np.arange(len(work)) // (rule.window * num_ranks)
+    return order[np.lexsort((-work[order], number))]
 
 
 @njit(cache=True)

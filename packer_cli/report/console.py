@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -18,7 +19,13 @@ def say(text: str) -> None:
 
 def warn(text: str) -> None:
     """A warning, on stderr."""
-    click.echo(click.style("warning: ", fg="yellow", bold=True) + text, err=True)
+    say_colored("warning: ", "yellow", text)
+
+
+def say_colored(word: str, color: str, text: str) -> None:
+    """A line on stderr that begins with a colored word, where there is a terminal and no NO_COLOR."""
+    plain = False if os.environ.get("NO_COLOR") else None
+    click.echo(click.style(word, fg=color, bold=True) + text, err=True, color=plain)
 
 
 @contextmanager
@@ -30,11 +37,11 @@ def progress_bar(label: str, *, unit: str = "bytes") -> Iterator[Callable[[int, 
     from rich.console import Console
     from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
 
-    amount = DownloadColumn() if unit == "bytes" else TextColumn("{task.completed:,.0f}/{task.total:,.0f} " + unit)
+    amount = DownloadColumn() if unit == "bytes" else TextColumn("{task.fields[amount]}")
     columns = [TextColumn("{task.description}"), BarColumn(), amount, TimeRemainingColumn()]
     with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task(label, total=None)
-        yield lambda done, total: bar.update(task, completed=done, total=total)
+        task = bar.add_task(label, total=None, amount="")
+        yield lambda done, total: bar.update(task, completed=done, total=total, amount=f"{done:,}/{total:,} {unit}")
 
 
 class Stopwatch:

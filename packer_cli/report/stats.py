@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from packer_cli.metrics import Metrics, measure, measure_randomness
+from packer_cli.plan.balance import BalanceRule
 from packer_cli.plan.build import PlanRules, build_plan
 from packer_cli.plan.packing import REGISTRY
 from packer_cli.plan.types import Group, Pieces, Plan
@@ -52,7 +53,7 @@ def baseline_plan(pieces: Pieces, longest: Group, num_gpus: int, seed: int) -> P
         algorithm=algorithm,
         packing_options=algorithm.options(),
         seed=seed,
-        balance=False,
+        balance=BalanceRule(window=None),
     )
     return build_plan(pieces, rules)
 

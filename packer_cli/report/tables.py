@@ -38,11 +38,28 @@ def print_lengths(stats: dict[str, Any]) -> None:
 
 def print_counts(counts: dict[str, int]) -> None:
     """What became of every record."""
-    rows = [[name.replace("_", " "), f"{value:,}"] for name, value in counts.items() if value or name in _ALWAYS]
+    rows = [
+        [name.replace("_", " "), f"{counts[name]:,}"]
+        for name, is_always in _COUNTS.items()
+        if counts.get(name) or (is_always and name in counts)
+    ]
     print_table("Records", ["", "count"], rows)
 
 
-_ALWAYS = ("records", "rejected", "samples", "pieces", "tokens")
+_COUNTS = {
+    "records": True,
+    "rejected": True,
+    "samples": True,
+    "left_out_by_weight": False,
+    "repeated_by_weight": False,
+    "split": False,
+    "truncated": False,
+    "dropped": False,
+    "pieces": True,
+    "tokens": True,
+    "records_with_special_tokens": False,
+}
+"""In the order of a record's way; False: shown only if there are any."""
 
 
 def _row(name: str, figures: dict[str, Any]) -> list[str]:

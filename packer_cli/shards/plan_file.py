@@ -10,7 +10,8 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from packer_cli.errors import FormatError, InputError
+from packer_cli.arrays import to_arrow, to_numpy
+from packer_cli.errors import FormatError, InputError, PlanError
 from packer_cli.files import atomic_file
 from packer_cli.plan.types import Group, Packs, Pieces, Plan, Schedule
 
@@ -41,9 +42,9 @@ def write_plan(path: Path, plan: Plan, piece_loss_tokens: NDArray[np.int32], hea
     arrays["epoch_iterations"] = _ends([schedule.num_iterations for schedule in plan.epochs])
     columns, fields = [], []
     for name, array in arrays.items():
-        values = pa.array(np.ascontiguousarray(array))
+        values = to_arrow(array)
         kind = pa.large_list(pa.field("item", values.type, nullable=False))
-        columns.append(pa.LargeListArray.from_arrays(pa.array([0, len(array)], pa.int64()), values, type=kind))
+        columns.append(pa.LargeListArray.from_arrays(to_arrow(np.array([0, len(array)])), values, type=kind))
         fields.append(pa.field(name, kind, nullable=False))
     metadata = {
         "plan_version": PLAN_VERSION,
@@ -56,8 +57,11 @@ def write_plan(path: Path, plan: Plan, piece_loss_tokens: NDArray[np.int32], hea
         writer.write_batch(pa.record_batch(columns, schema=schema))
 
 
-def read_plan(path: Path) -> tuple[Plan, NDArray[np.int32], dict[str, Any]]:
+def read_plan(path: Path, *, check: bool = False) -> tuple[Plan, NDArray[np.int32], dict[str, Any]]:
     """Read what `write_plan` wrote, memory-mapped: (plan, loss tokens of pieces, header).
+
+    Args:
+        check: prove the plan as the planner did, O(pieces + slots).
 
     Raises:
         InputError: there is no plan.
@@ -67,7 +71,7 @@ def read_plan(path: Path) -> tuple[Plan, NDArray[np.int32], dict[str, Any]]:
     try:
         reader = pa.ipc.open_file(pa.memory_map(str(path)))
         batch = reader.get_batch(0)
-        arrays = {name: batch.column(name).values.to_numpy() for name in batch.schema.names}
+        arrays = {name: to_numpy(batch.column(name).values) for name in batch.schema.names}
         slots, iterations = arrays.pop("epoch_slots"), arrays.pop("epoch_iterations")
         epochs = []
         for e in range(len(slots) - 1):
@@ -81,8 +85,12 @@ def read_plan(path: Path) -> tuple[Plan, NDArray[np.int32], dict[str, Any]]:
             packs=Packs(offsets=arrays["pack_offsets"], pieces=arrays["pack_pieces"], group=arrays["pack_group"]),
             epochs=tuple(epochs),
         )
+        if check:
+            from packer_cli.plan.check import check_plan
+
+            check_plan(plan)
         return plan, arrays["piece_loss_tokens"], header
-    except (KeyError, TypeError, pa.ArrowInvalid, OSError) as error:
+    except (KeyError, TypeError, ValueError, IndexError, PlanError, pa.ArrowException, OSError) as error:
         raise FormatError(f"{str(path)!r} is damaged ({error}); run hbpack plan again") from None
 
 
@@ -93,7 +101,7 @@ def read_plan_header(path: Path) -> dict[str, Any]:
         header: dict[str, Any] = json.loads(schema.metadata[_KEY])
     except FileNotFoundError:
         raise InputError(f"{str(path.parent)!r} holds no plan (no {path.name}); run hbpack plan") from None
-    except (OSError, pa.ArrowInvalid, KeyError, TypeError, ValueError) as error:
+    except (OSError, pa.ArrowException, KeyError, TypeError, ValueError) as error:
         raise FormatError(f"{str(path)!r} is damaged ({error}); run hbpack plan again") from None
     if header.get("plan_version") != PLAN_VERSION:
         raise FormatError(

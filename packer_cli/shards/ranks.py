@@ -9,6 +9,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from packer_cli.arrays import to_arrow
 from packer_cli.files import atomic_file
 from packer_cli.plan.cost import segment_sums
 from packer_cli.plan.types import FILLER, Int64Array, Plan, Schedule
@@ -54,10 +55,20 @@ def write_ranks(
             "checkpoint_layers": checkpoint[group],
             **{name: values[schedule.iteration_step] for name, values in totals.items()},
         }
-        arrays = [pa.array(columns[field.name].astype(field.type.to_pandas_dtype())) for field in RANK_SCHEMA]
+        arrays = [to_arrow(columns[field.name].astype(str(field.type))) for field in RANK_SCHEMA]
         path = folder / rank_path(epoch, rank)
         with atomic_file(path) as file, pa.ipc.new_file(pa.PythonFile(file, mode="w"), RANK_SCHEMA) as writer:
             writer.write_batch(pa.record_batch(arrays, schema=RANK_SCHEMA))
+
+
+def is_rank_file(path: Path, num_iterations: int) -> bool:
+    """Whether a rank's manifest is there, can be read, and has a row for each iteration."""
+    try:
+        reader = pa.ipc.open_file(pa.memory_map(str(path)))
+        num_rows = sum(reader.get_batch(i).num_rows for i in range(reader.num_record_batches))
+    except (OSError, pa.ArrowException):
+        return False
+    return num_rows == num_iterations and reader.schema.equals(RANK_SCHEMA)
 
 
 def _iteration_groups(plan: Plan, schedule: Schedule) -> NDArray[np.int16]:

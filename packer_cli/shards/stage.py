@@ -41,7 +41,7 @@ def write_set(
 
     The manifest goes first and comes last: a folder without it is unfinished.
     """
-    plan, piece_loss_tokens, header = read_plan(folder / PLAN_NAME)
+    plan, piece_loss_tokens, header = read_plan(folder / PLAN_NAME, check=True)
     index = read_index(store)
     own_fingerprint = set_fingerprint(header["fingerprint"], config.shard_size)
     (folder / MANIFEST_NAME).unlink(missing_ok=True)

@@ -12,6 +12,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from packer_cli.arrays import to_arrow, to_lists
 from packer_cli.files import atomic_file, write_json
 from packer_cli.plan.cost import pack_tokens_and_work, segment_sums
 from packer_cli.plan.types import Plan
@@ -61,6 +62,7 @@ def write_shard(task: ShardTask) -> ShardResult:
     write_json(
         shard_marker(task.folder, shard.path),
         {"fingerprint": task.fingerprint, "shard": vars(shard), "result": vars(result)},
+        sync=False,
     )
     return result
 
@@ -73,12 +75,13 @@ def shard_marker(folder: Path, path: str) -> Path:
 def finished_shard(task: ShardTask) -> ShardResult | None:
     """The result of an earlier run of the same task, if its file is still whole."""
     marker, path = shard_marker(task.folder, task.shard.path), task.folder / task.shard.path
-    if not marker.exists() or not path.exists():
+    try:
+        data = json.loads(marker.read_bytes())
+        result = ShardResult(**data["result"])
+        same = data["fingerprint"] == task.fingerprint and data["shard"] == vars(task.shard)
+        return result if same and path.stat().st_size == result.num_bytes else None
+    except (OSError, ValueError, KeyError, TypeError):
         return None
-    data = json.loads(marker.read_text())
-    result = ShardResult(**data["result"])
-    same = data["fingerprint"] == task.fingerprint and data["shard"] == vars(task.shard)
-    return result if same and path.stat().st_size == result.num_bytes else None
 
 
 @lru_cache(maxsize=1)
@@ -117,21 +120,21 @@ def _pack_rows(plan: Plan, store: TokenStore, first: int, stop: int) -> pa.Recor
     numbers = np.arange(first, stop, dtype=np.int64)
     group = plan.packs.group[first:stop]
     columns = [
-        pa.array(numbers),
-        _lists(token_offsets, input_ids),
-        _lists(token_offsets, loss_mask),
+        to_arrow(numbers),
+        to_lists(token_offsets, input_ids),
+        to_lists(token_offsets, loss_mask),
         _cu_seqlens(offsets, length),
-        _lists(offsets, sample),
-        _lists(offsets, start.astype(np.int32)),
-        _lists(offsets, store.sources_of(sample)),
-        pa.array(group),
-        pa.array(np.array([g.sp_size for g in plan.groups], dtype=np.int16)[group]),
-        pa.array(np.array([g.checkpoint_layers for g in plan.groups], dtype=np.int16)[group]),
-        pa.array(tokens.astype(np.int32)),
-        pa.array(mask_sums.astype(np.int32)),
-        pa.array(work),
-        pa.array(work.astype(np.float64)),
-        pa.array(np.zeros(len(numbers), dtype=np.int8)),
+        to_lists(offsets, sample),
+        to_lists(offsets, start.astype(np.int32)),
+        to_lists(offsets, store.sources_of(sample)),
+        to_arrow(group),
+        to_arrow(np.array([g.sp_size for g in plan.groups], dtype=np.int16)[group]),
+        to_arrow(np.array([g.checkpoint_layers for g in plan.groups], dtype=np.int16)[group]),
+        to_arrow(tokens.astype(np.int32)),
+        to_arrow(mask_sums.astype(np.int32)),
+        to_arrow(work),
+        to_arrow(work.astype(np.float64)),
+        to_arrow(np.zeros(len(numbers), dtype=np.int8)),
     ]
     return pa.record_batch(columns, schema=SHARD_SCHEMA)
 
@@ -144,10 +147,4 @@ def _cu_seqlens(offsets: NDArray[np.int64], length: NDArray[np.int32]) -> pa.Lis
     values = np.zeros(len(length) + num_packs, dtype=np.int32)
     place = np.arange(len(length)) + np.repeat(np.arange(num_packs), np.diff(offsets)) + 1
     values[place] = ends - np.repeat(before, np.diff(offsets))
-    return _lists(offsets + np.arange(num_packs + 1), values)
-
-
-def _lists(offsets: NDArray[np.int64], values: NDArray[Any]) -> pa.ListArray:
-    item = pa.array(np.ascontiguousarray(values))
-    kind = pa.list_(pa.field("item", item.type, nullable=False))
-    return pa.ListArray.from_arrays(pa.array(offsets.astype(np.int32)), item, type=kind)
+    return to_lists(offsets + np.arange(num_packs + 1), values)

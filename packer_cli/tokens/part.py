@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from packer_cli.corpus.types import CorpusSlice, RecordSchema, Reject
 from packer_cli.files import atomic_file, write_json, write_text
-from packer_cli.tokens.store import PartInfo, PartWriter
+from packer_cli.tokens.store import INDEX_NAME, PartInfo, PartWriter
 
 if TYPE_CHECKING:
     from packer_cli.tokens.encoder import Encoder
@@ -28,6 +28,8 @@ class PartTask:
     fingerprint: str
     folder: Path
     tokenizer: str
+    tokenizer_fingerprint: str
+    """Of the tokenizer's files and the chat template: a process keeps what it has loaded by it."""
     chat_template: str | None
     record_schema: RecordSchema | Literal["auto"]
     encoder_options: tuple[tuple[str, Any], ...]
@@ -47,7 +49,7 @@ class PartResult:
     tokenizer: dict[str, Any]
 
 
-_tokenizers: dict[tuple[str, str | None], LoadedTokenizer] = {}
+_tokenizers: dict[tuple[str, str], LoadedTokenizer] = {}
 _encoders: dict[tuple[Any, ...], Encoder] = {}
 
 
@@ -66,9 +68,8 @@ def tokenize_part(task: PartTask) -> PartResult:
     except BackendMismatch as mismatch:
         info = _write_part(task, encoder.fallback(mismatch))
     result = PartResult(info=info, tokenizer=tokenizer.describe())
-    write_json(
-        marker_path(task.folder, task.name), {"part": info.model_dump(mode="json"), "tokenizer": result.tokenizer}
-    )
+    marker = {"part": info.model_dump(mode="json"), "tokenizer": result.tokenizer}
+    write_json(marker_path(task.folder, task.name), marker, sync=False)
     return result
 
 
@@ -84,14 +85,14 @@ def rejects_path(folder: Path, name: str) -> Path:
 
 def read_rejects(path: Path) -> list[Reject]:
     """Rejected records of a part."""
-    lines = path.read_text(encoding="utf-8").splitlines()
-    return [Reject(**json.loads(line)) for line in lines]
+    with path.open(encoding="utf-8", newline="\n") as lines:
+        return [Reject(**json.loads(line)) for line in lines]
 
 
 def _tokenizer(task: PartTask) -> LoadedTokenizer:
     from packer_cli.tokens.tokenizer import load_tokenizer
 
-    key = (task.tokenizer, task.chat_template)
+    key = (task.tokenizer, task.tokenizer_fingerprint)
     if key not in _tokenizers:
         _tokenizers[key] = load_tokenizer(task.tokenizer, chat_template=task.chat_template)
     return _tokenizers[key]
@@ -100,7 +101,7 @@ def _tokenizer(task: PartTask) -> LoadedTokenizer:
 def _encoder(task: PartTask, tokenizer: LoadedTokenizer, options: dict[str, Any]) -> Encoder:
     from packer_cli.tokens.encoder import Encoder
 
-    key = (task.tokenizer, task.chat_template, tuple(sorted(options.items())))
+    key = (task.tokenizer, task.tokenizer_fingerprint, tuple(sorted(options.items())))
     if key not in _encoders:
         _encoders[key] = Encoder(tokenizer, **options)
     return _encoders[key]
@@ -122,6 +123,7 @@ def _write_part(task: PartTask, encoder: Encoder) -> PartInfo:
             if len(encoded.lines):
                 writer.write(encoded)
         writer.close()
+        _forget(task)
     _write_rejects(rejects_path(task.folder, task.name), rejects)
     return PartInfo(
         path=task.name,
@@ -138,6 +140,12 @@ def _write_part(task: PartTask, encoder: Encoder) -> PartInfo:
         backend=encoder.backend_used,
         warnings=tuple(dict.fromkeys(encoder.warnings)),
     )
+
+
+def _forget(task: PartTask) -> None:
+    """What vouches for the part that is about to be replaced goes first."""
+    (task.folder / INDEX_NAME).unlink(missing_ok=True)
+    marker_path(task.folder, task.name).unlink(missing_ok=True)
 
 
 def _write_rejects(path: Path, rejects: list[Reject]) -> None:

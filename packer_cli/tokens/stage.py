@@ -18,8 +18,24 @@ from packer_cli.corpus.types import CorpusSlice, Source
 from packer_cli.engine.local import LocalEngine
 from packer_cli.errors import HbpackError, InputError, TooManyRejectedError
 from packer_cli.files import fingerprint, remove_temporaries, write_json
-from packer_cli.tokens.part import MARKERS, PartResult, PartTask, marker_path, rejects_path, tokenize_part
-from packer_cli.tokens.store import INDEX_NAME, STORE_VERSION, PartInfo, SourceInfo, StoreIndex, read_index
+from packer_cli.tokens.part import (
+    MARKERS,
+    PartResult,
+    PartTask,
+    marker_path,
+    read_rejects,
+    rejects_path,
+    tokenize_part,
+)
+from packer_cli.tokens.store import (
+    INDEX_NAME,
+    STORE_VERSION,
+    PartInfo,
+    SourceInfo,
+    StoreIndex,
+    open_part,
+    read_index,
+)
 
 PRELOAD = ("packer_cli.tokens.preload",)
 """What the worker server imports once, for all workers."""
@@ -47,22 +63,22 @@ def tokenize(
 ) -> StoreIndex:
     """Tokenize the inputs into the store in `folder`; parts that are there and still valid are kept.
 
+    Nothing in the folder that holds the store is read as input. The index goes with the first part that is replaced.
+
     Raises:
-        UsageError: an input or the tokenizer cannot be used; nothing has been written.
+        UsageError: an input or the tokenizer cannot be used; the caller removes what is new in the folder.
         TooManyRejectedError: see `--max-rejected`; finished parts stay for the next run.
     """
-    sources, files = discover(config.inputs)
+    sources, files = discover(config.inputs, output=str(folder.parent))
     pieces = slice_corpus(files)
     if not pieces:
         raise InputError("the inputs hold no data: " + ", ".join(source.name for source in sources))
     tasks = _tasks(config, pieces, folder)
     finished = _finished(folder, tasks)
     todo = [task for task in tasks if task.number not in finished]
-    index_path = folder / INDEX_NAME
-    if not todo and index_path.exists() and len(read_index(folder).parts) == len(tasks):
-        return _write_index(config, sources, tasks, finished, folder)
-    _keep_markers(folder, finished, tasks)
-    index_path.unlink(missing_ok=True)
+    if todo:
+        (folder / MARKERS).mkdir(parents=True, exist_ok=True)  # From now on the folder is known as ours.
+        _keep_markers(folder, finished, tasks)
     sizes = _slice_bytes(tasks)
     done = sum(sizes[number] for number in finished)
     total = sum(sizes)
@@ -83,7 +99,8 @@ def tokenize(
 
 def _tasks(config: TokenizeConfig, pieces: Sequence[CorpusSlice], folder: Path) -> list[PartTask]:
     options = _sample_options(config)
-    shared = fingerprint(options, _tokenizer_fingerprint(config.tokenizer), library_versions(), STORE_VERSION)
+    tokenizer_fingerprint = _tokenizer_fingerprint(config.tokenizer)
+    shared = fingerprint(options, tokenizer_fingerprint, library_versions(), STORE_VERSION)
     return [
         PartTask(
             number=number,
@@ -91,6 +108,7 @@ def _tasks(config: TokenizeConfig, pieces: Sequence[CorpusSlice], folder: Path) 
             fingerprint=fingerprint(shared, piece.file.fingerprint, piece.file.format, piece.start, piece.stop),
             folder=folder,
             tokenizer=config.tokenizer,
+            tokenizer_fingerprint=fingerprint(tokenizer_fingerprint, options["chat_template"]),
             chat_template=config.chat_template,
             record_schema=config.record_schema,
             encoder_options=(
@@ -140,27 +158,17 @@ def library_versions() -> dict[str, str]:
 def _finished(folder: Path, tasks: Sequence[PartTask]) -> dict[int, PartResult]:
     """Parts that are there, whole, and made from the same input in the same way."""
     known: dict[str, PartResult] = {}
-    try:
-        index = read_index(folder)
+    index = _current_index(folder)
+    if index:
         known = {info.path: PartResult(info=info, tokenizer=index.tokenizer) for info in index.parts}
-    except HbpackError:
-        pass
     for task in tasks:
-        marker = marker_path(folder, task.name)
-        if marker.exists():
-            data = json.loads(marker.read_text())
-            known[task.name] = PartResult(info=PartInfo(**data["part"]), tokenizer=data["tokenizer"])
+        marked = _read_marker(marker_path(folder, task.name))
+        if marked:
+            known[task.name] = marked
     finished = {}
     for task in tasks:
         result = known.get(task.name)
-        path = folder / task.name
-        if (
-            result
-            and result.info.fingerprint == task.fingerprint
-            and path.exists()
-            and path.stat().st_size == result.info.num_bytes
-            and (not result.info.num_rejected or rejects_path(folder, task.name).exists())
-        ):
+        if result and result.info.fingerprint == task.fingerprint and _is_whole(folder, result.info):
             renamed = result.info.model_copy(
                 update={"file": task.piece.file.path, "source": task.piece.file.source_id}
             )
@@ -168,12 +176,31 @@ def _finished(folder: Path, tasks: Sequence[PartTask]) -> dict[int, PartResult]:
     return finished
 
 
+def _read_marker(path: Path) -> PartResult | None:
+    try:
+        data = json.loads(path.read_bytes())
+        return PartResult(info=PartInfo(**data["part"]), tokenizer=data["tokenizer"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+def _is_whole(folder: Path, info: PartInfo) -> bool:
+    """Whether the files of a part are there and can be read; what the part holds is not hashed again."""
+    try:
+        open_part(folder, info)
+        rejects = read_rejects(rejects_path(folder, info.path)) if info.num_rejected else []
+    except (HbpackError, OSError, ValueError, TypeError):
+        return False
+    return len(rejects) == info.num_rejected
+
+
 def _keep_markers(folder: Path, finished: dict[int, PartResult], tasks: Sequence[PartTask]) -> None:
     """Before the index goes, note what it vouches for."""
     for number, result in finished.items():
         marker = marker_path(folder, tasks[number].name)
         if not marker.exists():
-            write_json(marker, {"part": result.info.model_dump(mode="json"), "tokenizer": result.tokenizer})
+            data = {"part": result.info.model_dump(mode="json"), "tokenizer": result.tokenizer}
+            write_json(marker, data, sync=False)
 
 
 def _write_index(
@@ -192,11 +219,18 @@ def _write_index(
         sources=tuple(SourceInfo(name=source.name, weight=source.weight) for source in sources),
         parts=tuple(parts),
     )
-    _remove_stale(folder, {task.name for task in tasks})
-    if not (folder / INDEX_NAME).exists() or read_index(folder) != index:
+    if _current_index(folder) != index:
         write_json(folder / INDEX_NAME, index.model_dump(mode="json"))
+    _remove_stale(folder, {task.name for task in tasks})
     shutil.rmtree(folder / MARKERS, ignore_errors=True)
     return index
+
+
+def _current_index(folder: Path) -> StoreIndex | None:
+    try:
+        return read_index(folder)
+    except HbpackError:
+        return None
 
 
 def _remove_stale(folder: Path, names: set[str]) -> None:

@@ -16,6 +16,7 @@ from numba import njit
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, ValidationError
 
+from packer_cli.arrays import to_arrow, to_lists, to_numpy
 from packer_cli.errors import FormatError, InputError
 from packer_cli.files import HashingFile
 
@@ -116,12 +117,11 @@ class PartWriter:
         self._waiting, self._num_waiting = [], 0
         ends = np.concatenate([[0], np.cumsum(lengths)])
         num_loss_tokens = count_loss_tokens(loss_mask, ends)
-        offsets = pa.array(ends.astype(np.int32))
         columns = [
-            pa.ListArray.from_arrays(offsets, pa.array(input_ids), type=PART_SCHEMA.field(0).type),
-            pa.ListArray.from_arrays(offsets, pa.array(loss_mask), type=PART_SCHEMA.field(1).type),
-            pa.array(num_loss_tokens),
-            pa.array(lines),
+            to_lists(ends, input_ids),
+            to_lists(ends, loss_mask),
+            to_arrow(num_loss_tokens),
+            to_arrow(lines),
         ]
         self._writer.write_batch(pa.record_batch(columns, schema=PART_SCHEMA))
         self.num_samples += len(lines)
@@ -142,7 +142,7 @@ class TokenStore:
         self.index = index
         self._batches: list[_Batch] = []
         for part in index.parts:
-            self._open(part)
+            self._batches += [_Batch(batch, part) for batch in open_part(folder, part)]
         counts = [len(batch.offsets) - 1 for batch in self._batches]
         self._first_sample = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
 
@@ -155,17 +155,6 @@ class TokenStore:
             FormatError: it is damaged, or of another version.
         """
         return cls(folder, read_index(folder))
-
-    def _open(self, part: PartInfo) -> None:
-        path = self.folder / part.path
-        try:
-            reader = pa.ipc.open_file(pa.memory_map(str(path)))
-            batches = [reader.get_batch(i) for i in range(reader.num_record_batches)]
-        except (OSError, pa.ArrowInvalid) as error:
-            raise FormatError(f"token store part {str(path)!r} is damaged ({error}); tokenize again") from None
-        if sum(len(batch) for batch in batches) != part.num_samples:
-            raise FormatError(f"token store part {str(path)!r} lacks some of its samples; tokenize again")
-        self._batches += [_Batch(batch, part) for batch in batches]
 
     def __len__(self) -> int:
         return int(self._first_sample[-1])
@@ -233,17 +222,45 @@ class TokenStore:
                 yield batch, members, sample[members] - self._first_sample[number]
 
 
+def open_part(folder: Path, part: PartInfo) -> list[pa.RecordBatch]:
+    """The record batches of a part, memory-mapped; reads and checks lengths, not tokens.
+
+    Raises:
+        FormatError: it is missing or damaged.
+    """
+    path = folder / part.path
+    try:
+        if path.stat().st_size != part.num_bytes:
+            raise pa.ArrowInvalid(f"it has {path.stat().st_size} bytes instead of {part.num_bytes}")
+        reader = pa.ipc.open_file(pa.memory_map(str(path)))
+        if reader.schema != PART_SCHEMA:
+            raise pa.ArrowInvalid("it has other columns")
+        batches = [reader.get_batch(i) for i in range(reader.num_record_batches)]
+        for batch in batches:
+            batch.validate(full=True)
+            if not batch.column("input_ids").offsets.equals(batch.column("loss_mask").offsets):
+                raise pa.ArrowInvalid("ids and masks have different lengths")
+        if sum(len(batch) for batch in batches) != part.num_samples:
+            raise pa.ArrowInvalid(f"it does not hold its {part.num_samples} samples")
+    except (OSError, pa.ArrowException) as error:
+        reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+        raise FormatError(
+            f"token store part {str(path)!r} is damaged ({' '.join(reason.split())}); tokenize again"
+        ) from None
+    return batches
+
+
 class _Batch:
     """Numpy views of one record batch."""
 
     def __init__(self, batch: pa.RecordBatch, part: PartInfo) -> None:
         self.part = part
         ids, mask = batch.column("input_ids"), batch.column("loss_mask")
-        self.offsets: NDArray[np.int32] = ids.offsets.to_numpy()
-        self.input_ids: NDArray[np.int32] = ids.values.to_numpy()
-        self.loss_mask: NDArray[np.int8] = mask.values.to_numpy()
-        self.num_loss_tokens: NDArray[np.int32] = batch.column("num_loss_tokens").to_numpy()
-        self.lines: NDArray[np.int64] = batch.column("line").to_numpy()
+        self.offsets: NDArray[np.int32] = to_numpy(ids.offsets)
+        self.input_ids: NDArray[np.int32] = to_numpy(ids.values)
+        self.loss_mask: NDArray[np.int8] = to_numpy(mask.values)
+        self.num_loss_tokens: NDArray[np.int32] = to_numpy(batch.column("num_loss_tokens"))
+        self.lines: NDArray[np.int64] = to_numpy(batch.column("line"))
 
 
 def read_index(folder: Path) -> StoreIndex:

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from packer_cli.errors import PlanError
+from packer_cli.plan.balance import parse_balance
 from packer_cli.plan.build import PlanRules, build_plan
 from packer_cli.plan.check import check_pieces, check_plan
 from packer_cli.plan.packing import REGISTRY, parse_packing
@@ -46,7 +47,8 @@ def settings_of_plans(draw):
         ),
         epochs=draw(st.integers(1, 3)),
         seed=draw(st.integers(0, 2**40)),
-        balance=draw(st.booleans()),
+        balance=parse_balance(draw(st.sampled_from(["none", "sort", "window:2", "refine", "window:1+refine"]))),
+        fill=draw(st.sampled_from(["greedy", "balanced"])),
     )
 
 

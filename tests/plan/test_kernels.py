@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from packer_cli.plan.balance import sort_by_work, spread
+from packer_cli.plan.balance import BalanceRule, order_packs, spread
 from packer_cli.plan.bounds import packs_lower_bound
 from packer_cli.plan.cost import pack_tokens_and_work, segment_sums
-from packer_cli.plan.fill import greedy_fill
+from packer_cli.plan.fill import balanced_fill, greedy_fill
 from packer_cli.plan.length_index import index_add, index_ceiling, index_floor, index_remove, make_index
 from packer_cli.plan.random import next_below, next_uint64, rng_state, shuffle
-from packer_cli.plan.schedule import _steps
+from packer_cli.plan.refine import refine_packs
+from packer_cli.plan.schedule import _steps, deal
 from packer_cli.plan.sorting import argsort_descending
 from tests import naive
 
@@ -72,6 +74,78 @@ def test_greedy_fill_equals_algorithm_6(room, lengths):
 
 
 @given(
+    packs=st.lists(st.tuples(st.integers(0, 300), st.integers(0, 90_000)), max_size=12),
+    lengths=st.lists(st.integers(1, 100), min_size=1, max_size=60),
+    num_ranks=st.integers(1, 5),
+    typical=st.integers(1, 60),
+)
+def test_balanced_fill_equals_its_twin(packs, lengths, num_ranks, typical):
+    room, work = [pack[0] for pack in packs], [pack[1] for pack in packs]
+    order = sorted(range(len(packs)), key=lambda k: -work[k])
+    arrays = [np.array(values, dtype=np.int64) for values in (room, work, order)]
+    pack_of, chosen = balanced_fill(*arrays, num_ranks, np.array(lengths, dtype=np.int32), 100, typical)
+    expected = naive.balanced_fill(room, work, order, num_ranks, lengths, typical)
+    assert list(zip(pack_of.tolist(), chosen.tolist(), strict=True)) == expected
+
+
+def test_balanced_fill_evens_out_what_greedy_fill_does_not():
+    rng = np.random.default_rng(0)
+    own = rng.integers(4000, 9000, 40)
+    short = rng.integers(20, 2000, 4000).astype(np.int32)
+    room, work = 10_000 - own, own.astype(np.int64) ** 2
+    order = np.argsort(-work)
+
+    def unevenness(pack_of, chosen):
+        done = work + np.bincount(pack_of, weights=short[chosen].astype(float) ** 2, minlength=40).astype(np.int64)
+        assert (np.bincount(pack_of, weights=short[chosen], minlength=40) <= room).all()
+        rows = done[order].reshape(10, 4)
+        return (1 - rows.mean(axis=1) / rows.max(axis=1)).mean()
+
+    pack_of, chosen = balanced_fill(room, work, order, 4, short, 2000, 500)
+    offsets, greedy = greedy_fill(room, short, 2000)
+    assert unevenness(pack_of, chosen) < 0.3 * unevenness(np.repeat(np.arange(40), np.diff(offsets)), greedy)
+
+
+@given(
+    packs=st.lists(st.lists(st.integers(1, 90), min_size=1, max_size=9), min_size=1, max_size=10),
+    num_ranks=st.integers(1, 4),
+    extra=st.integers(0, 60),
+)
+def test_refine_keeps_what_it_promises(packs, num_ranks, extra):
+    lengths = np.array([length for pack in packs for length in pack], dtype=np.int32)
+    offsets = np.concatenate([[0], np.cumsum([len(pack) for pack in packs])]).astype(np.int64)
+    capacity = max(sum(pack) for pack in packs) + extra
+    slots = deal(np.arange(len(packs)), num_ranks)
+    new_offsets, pieces = refine_packs(offsets, np.arange(len(lengths)), lengths, slots, capacity)
+    assert sorted(pieces.tolist()) == list(range(len(lengths)))
+    assert (np.diff(new_offsets) > 0).all()
+    before = pack_tokens_and_work(offsets, np.arange(len(lengths)), lengths)
+    after = pack_tokens_and_work(new_offsets, pieces, lengths)
+    assert after[0].max() <= capacity
+    for row in slots:
+        row = row[row >= 0]
+        assert after[1][row].sum() == before[1][row].sum()
+        assert after[1][row].max() <= before[1][row].max()
+
+
+@pytest.mark.parametrize(
+    ("packs", "capacity", "greatest"),
+    [
+        ([[60, 4], [32, 32]], 64, 3616),  # nothing to exchange: the long sample bounds the work
+        ([[50, 10], [20, 20, 20]], 60, 2600),
+        ([[30, 30, 30], [10] * 9], 90, 2100),  # one for three
+        ([[40, 20], [30, 30]], 60, 2000),
+        ([[40, 40, 20, 20], [30] * 4], 120, 3800),  # two for two
+    ],
+)
+def test_refine_finds_the_exchange(packs, capacity, greatest):
+    lengths = np.array([length for pack in packs for length in pack], dtype=np.int32)
+    offsets = np.concatenate([[0], np.cumsum([len(pack) for pack in packs])]).astype(np.int64)
+    new_offsets, pieces = refine_packs(offsets, np.arange(len(lengths)), lengths, np.array([[0, 1]]), capacity)
+    assert pack_tokens_and_work(new_offsets, pieces, lengths)[1].max() == greatest
+
+
+@given(
     lengths=st.lists(st.integers(1, 60), min_size=1, max_size=40),
     capacity=st.integers(60, 300),
     num_rows=st.integers(1, 9),
@@ -110,14 +184,15 @@ def test_work_is_the_sum_of_squares(packs):
 @given(work=st.lists(st.integers(0, 5), max_size=30), seed=st.integers(0, 100))
 def test_balance_sorts_by_falling_work(work, seed):
     values = np.array(work, dtype=np.int64)
-    order = sort_by_work(values, rng_state(seed))
+    order = order_packs(values, 4, BalanceRule(), rng_state(seed))
     assert sorted(order.tolist()) == list(range(len(work)))
     assert values[order].tolist() == sorted(work, reverse=True)
 
 
 def test_equal_packs_are_in_seeded_order():
     work = np.zeros(50, dtype=np.int64)
-    assert sort_by_work(work, rng_state(0)).tolist() != sort_by_work(work, rng_state(1)).tolist()
+    orders = [order_packs(work, 4, BalanceRule(), rng_state(seed)).tolist() for seed in range(2)]
+    assert orders[0] != orders[1]
 
 
 @given(tokens=st.lists(st.integers(1, 100), max_size=40), target=st.integers(0, 400))

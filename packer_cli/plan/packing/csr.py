@@ -1,4 +1,4 @@
-"""From a pack number for every sample to compressed arrays."""
+"""Packs as compressed arrays: offsets int64[p+1] into members int64[m]."""
 
 from __future__ import annotations
 
@@ -30,3 +30,28 @@ def group_by_pack(
         members[place[pack]] = sample
         place[pack] += 1
     return offsets, members
+
+
+def merge_packs(
+    offsets: NDArray[np.int64], pieces: NDArray[np.int64], added_offsets: NDArray[np.int64], added: NDArray[np.int64]
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Append to each pack what is added to it. O(m)."""
+    merged_offsets = offsets + added_offsets
+    merged = np.empty(merged_offsets[-1], dtype=np.int64)
+    for part_offsets, part, before in (
+        (offsets, pieces, added_offsets[:-1]),
+        (added_offsets, added, offsets[1:]),
+    ):
+        shift = np.repeat(before, np.diff(part_offsets))
+        merged[np.arange(len(part)) + shift] = part
+    return merged_offsets, merged
+
+
+def select_packs(
+    offsets: NDArray[np.int64], pieces: NDArray[np.int64], packs: NDArray[np.int64]
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """The given packs, in the given order. O(m)."""
+    sizes = np.diff(offsets)[packs]
+    new_offsets = np.concatenate([[0], np.cumsum(sizes)])
+    shift = np.repeat(offsets[:-1][packs] - new_offsets[:-1], sizes)
+    return new_offsets, pieces[np.arange(new_offsets[-1]) + shift]

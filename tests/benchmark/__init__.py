@@ -1,0 +1,13 @@
+"""Benchmarks: hbpack beside a peer or a physical floor, in one run, as ratios of medians.
+
+`python -m tests.benchmark [names...]` (or `make bench`) runs them and writes their tables into docs/benchmarks.md;
+pytest never collects them::
+
+    __main__.py    the registry and the command line
+    pack.py        `hbpack pack` from a cold start, beside the usual way
+    usual_way.py   the usual way: datasets.map with the chat template, trl.pack_dataset, save_to_disk
+    loader.py      PackedDataset, beside a plain copy of the tensors it returns
+    plan.py        packing algorithms and build_plan, beside np.sort of the lengths
+    measure.py     wall time, CPU time and memory of a tree of processes; medians
+    report.py      tables, and the marked parts of docs/benchmarks.md
+"""

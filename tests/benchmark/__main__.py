@@ -1,0 +1,53 @@
+"""`python -m tests.benchmark [names...]`: run benchmarks, print them, and write them into docs/benchmarks.md."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
+from tests.benchmark import loader, pack, plan
+from tests.benchmark.measure import BenchmarkError
+from tests.benchmark.report import machine, write_section
+
+BENCHMARKS: dict[str, Callable[[Path, int], str]] = {"pack": pack.run, "loader": loader.run, "plan": plan.run}
+"""Name -> (folder to work in, number of runs) -> text. In this order: `loader` reads what `pack` packed."""
+
+
+def main() -> int:
+    """The command line."""
+    parser = argparse.ArgumentParser(prog="python -m tests.benchmark", description=__doc__)
+    parser.add_argument("names", nargs="*", help=f"which to run: {', '.join(BENCHMARKS)}; default: all")
+    parser.add_argument("--runs", type=int, default=3, help="runs of each contender (default: 3)")
+    parser.add_argument("--print-only", action="store_true", help="leave docs/benchmarks.md as it is")
+    arguments = parser.parse_args()
+    unknown = [name for name in arguments.names if name not in BENCHMARKS]
+    if unknown:
+        parser.error(f"unknown benchmark {unknown[0]!r}; known: {', '.join(BENCHMARKS)}")
+    if arguments.runs < 1:
+        parser.error(f"--runs must be at least 1, got {arguments.runs}")
+    failed = False
+    with tempfile.TemporaryDirectory(prefix="hbpack-bench-") as work:
+        for name, run in BENCHMARKS.items():
+            if arguments.names and name not in arguments.names:
+                continue
+            try:
+                text = run(Path(work), arguments.runs)
+            except BenchmarkError as error:
+                print(f"{name}: {error}", file=sys.stderr)
+                failed = True
+                continue
+            command = f"python -m tests.benchmark {name}" + (
+                f" --runs {arguments.runs}" if arguments.runs != 3 else ""
+            )
+            body = f"Made by `{command}` on {machine()}.\n\n{text}"
+            print(f"\n## {name}\n\n{body}")
+            if not arguments.print_only:
+                write_section(name, body)
+    return int(failed)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

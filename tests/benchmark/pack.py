@@ -1,0 +1,281 @@
+"""`hbpack pack` from a cold start, beside the usual way, on the shared corpora."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import statistics
+import subprocess
+import sys
+import time
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from tests.benchmark.measure import HOW, ROOT, BenchmarkError, Run, folder_bytes, num_cores, run_measured
+from tests.benchmark.report import mebibytes, seconds, spread, table, times, versions
+
+OPTIONS = ["--groups", "16k:1,128k:8", "--gpus", "32", "--packing", "isf", "--overflow", "split", "--seed", "0"]
+NUM_GPUS = 32
+SEQ_LENGTH = 131_072
+STRATEGY = "bfd"
+PEER = ("datasets", "transformers", "tokenizers", "trl", "torch")
+PYTHON_VARIABLE = "HBPACK_BENCH_PYTHON"
+
+WARM, COLD, USUAL = "hbpack pack", "hbpack pack, first run ever", "the usual way"
+PHASES = ("start", "read", "tokenize chats", "tokenize documents", "pack", "write", "end")
+_TOP_IMPORTS = 10
+
+
+@dataclass(kw_only=True)
+class _Result:
+    """The runs of one contender."""
+
+    runs: list[Run] = field(default_factory=list)
+    phases: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
+    output_bytes: int = 0
+    written_bytes: int = 0
+    samples: int = 0
+    tokens: int = 0
+    packs: int = 0
+    packed_tokens: int = 0
+
+    def median(self, name: str) -> float:
+        return statistics.median(getattr(run, name) for run in self.runs)
+
+
+def corpora() -> Path:
+    """The folder of the shared corpora. Raises BenchmarkError where there is none."""
+    folder = Path(os.environ.get("HBPACK_SHARED", ROOT.parent / "shared")) / "data"
+    if not folder.is_dir():
+        raise BenchmarkError("no shared data: set HBPACK_SHARED to the folder that holds data/")
+    return folder
+
+
+def pack_command(output: Path) -> list[str]:
+    """The command of hbpack that is measured."""
+    data = corpora()
+    inputs = [data / "sft_messages.jsonl", data / "long_docs.parquet"]
+    tokenizer = ["--tokenizer", str(data / "tokenizers" / "minimind-chatml")]
+    return [
+        sys.executable, "-m", "packer_cli", "pack", *map(str, inputs), *tokenizer, *OPTIONS, "--output", str(output),
+    ]  # fmt: skip
+
+
+def run(work: Path, runs: int) -> str:
+    """Measure, and give the text of the section. Leaves a packed set in `work/packed`."""
+    peer = _peer()
+    results = {WARM: _Result(), COLD: _Result()} | ({USUAL: _Result()} if peer else {})
+    numba_cache = work / "numba"
+    _hbpack(work, numba_cache, _Result())  # fills the page cache and numba's
+    if peer:
+        _peer_warm_up(peer[0])
+    for number in range(runs):
+        print(f"pack: round {number + 1} of {runs}", file=sys.stderr)
+        _hbpack(work, numba_cache, results[WARM])
+        _hbpack(work, work / f"numba-{number}", results[COLD])
+        if peer:
+            _usual_way(work, peer[0], results[USUAL])
+    tokens = {result.tokens for result in results.values()}
+    if len(tokens) != 1:
+        raise BenchmarkError(f"the contenders did not tokenize alike: {tokens}")
+    return "\n\n".join(
+        [
+            _setting(results, runs, peer[1] if peer else None),
+            _main_table(results),
+            _phase_table(results),
+            _import_table(work, numba_cache, runs),
+        ]
+    )
+
+
+def _hbpack(work: Path, numba_cache: Path, result: _Result) -> None:
+    output = work / "packed"
+    shutil.rmtree(output, ignore_errors=True)
+    numba_cache.mkdir(exist_ok=True)
+    done = run_measured(pack_command(output), {"NUMBA_CACHE_DIR": str(numba_cache)})
+    result.runs.append(done)
+    result.output_bytes = result.written_bytes = folder_bytes(output)
+    manifest = json.loads((output / "hbpack.json").read_text())
+    index = json.loads((output / "tokens" / "tokens.json").read_text())
+    result.samples = sum(part["num_samples"] for part in index["parts"])
+    result.tokens = sum(part["num_tokens"] for part in index["parts"])
+    result.packs = sum(group["num_packs"] for group in manifest["groups"])
+    result.packed_tokens = sum(group["num_tokens"] for group in manifest["groups"])
+    for phase, value in _hbpack_phases(done, output, index["parts"]).items():
+        result.phases[phase].append(value)
+
+
+def _hbpack_phases(done: Run, output: Path, parts: Sequence[dict]) -> dict[str, float]:
+    """From the stage lines, when they came, and from the times of the parts' files (chats come first)."""
+    ends = {}
+    for stage, word in (("tokenize", "tokenized"), ("plan", "planned"), ("write", "wrote")):
+        at, text = next((at, text) for at, text in done.lines if text.startswith(f"{word} "))
+        found = re.search(r"\(([\d.]+) s\)$", text)
+        assert found, text
+        ends[stage] = (at, float(found[1]))
+    tokenized, own = ends["tokenize"]
+    chats = max(
+        (output / "tokens" / part["path"]).stat().st_mtime - done.began for part in parts if part["source"] == 0
+    )
+    return {
+        "start": tokenized - own,
+        "tokenize chats": chats - (tokenized - own),
+        "tokenize documents": tokenized - chats,
+        "pack": ends["plan"][0] - tokenized,
+        "write": ends["write"][0] - ends["plan"][0],
+        "end": done.wall - ends["write"][0],
+    }
+
+
+def _peer() -> tuple[str, str] | None:
+    """The Python that has trl, and the peer's versions; None, and a line that says so, where there is none."""
+    python = os.environ.get(PYTHON_VARIABLE, sys.executable)
+    show = "print(', '.join(f'{name} {version(name)}' for name in sys.argv[1:]))"
+    code = f"import sys; from importlib.metadata import version; {show}"
+    try:
+        done = subprocess.run([python, "-c", code, *PEER], capture_output=True, text=True)
+    except OSError as error:
+        raise BenchmarkError(f"{PYTHON_VARIABLE}: {error}") from None
+    if done.returncode:
+        reason = done.stderr.strip().splitlines()[-1]
+        print(
+            f"pack: the usual way is left out, {reason}; name a Python that has trl in {PYTHON_VARIABLE}",
+            file=sys.stderr,
+        )
+        return None
+    return python, done.stdout.strip()
+
+
+def _peer_warm_up(python: str) -> None:
+    """Its modules into the page cache."""
+    code = "from transformers import AutoTokenizer; from datasets import load_dataset; from trl import pack_dataset"
+    subprocess.run([python, "-c", code], check=True, capture_output=True)
+
+
+def _usual_way(work: Path, python: str, result: _Result) -> None:
+    folder = work / "usual"
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir()
+    data = corpora()
+    command = [
+        python, "-m", "tests.benchmark.usual_way", "--began", repr(time.time()),
+        "--chats", str(data / "sft_messages.jsonl"), "--documents", str(data / "long_docs.parquet"),
+        "--tokenizer", str(data / "tokenizers" / "minimind-chatml"),
+        "--seq-length", str(SEQ_LENGTH), "--strategy", STRATEGY,
+        "--processes", str(num_cores()), "--output", str(folder / "packed"),
+    ]  # fmt: skip
+    caches = {name: str(folder / "cache") for name in ("HF_HOME", "HF_DATASETS_CACHE", "TMPDIR")}
+    (folder / "cache").mkdir()
+    quiet = {"HF_HUB_OFFLINE": "1", "HF_DATASETS_DISABLE_PROGRESS_BARS": "1"}
+    done = run_measured(command, caches | quiet)
+    result.runs.append(done)
+    result.output_bytes = folder_bytes(folder / "packed")
+    result.written_bytes = folder_bytes(folder)
+    entries = [json.loads(text) for _, text in done.lines if text.startswith("{")]
+    for entry in entries[:-1]:
+        result.phases[entry["phase"]].append(entry["seconds"])
+    result.phases["end"].append(done.wall - sum(entry["seconds"] for entry in entries[:-1]))
+    for name, value in entries[-1].items():
+        setattr(result, name, value)
+    shutil.rmtree(folder)
+
+
+def _setting(results: dict[str, _Result], runs: int, peer: str | None) -> str:
+    warm = results[WARM]
+    elsewhere = statistics.median(run.busy_elsewhere for result in results.values() for run in result.runs)
+    text = (
+        f"`hbpack pack sft_messages.jsonl long_docs.parquet --tokenizer minimind-chatml {' '.join(OPTIONS)}`: "
+        f"{warm.samples:,} samples, {warm.tokens:,} tokens, a new output folder and new processes each time, "
+        "inputs, programs, byte code and numba's cache there, in the page cache. *First run ever*: with an empty "
+        "numba cache.\n\n"
+    )
+    if peer:
+        text += (
+            f"*The usual way* (`tests/benchmark/usual_way.py`; {peer}): `load_dataset`, `map` in batches over "
+            f"{num_cores()} processes with `apply_chat_template` or the tokenizer, "
+            f"`pack_dataset(strategy='{STRATEGY}', seq_length={SEQ_LENGTH})` as shipped, `save_to_disk`; all caches "
+            f"empty. It makes the same {results[USUAL].tokens:,} tokens, but no loss masks, no schedule and no "
+            "checksums, and cuts off what is longer than a pack, where hbpack splits.\n\n"
+        )
+    else:
+        text += f"*The usual way* was left out: {PYTHON_VARIABLE} names no Python with trl.\n\n"
+    return text + (
+        f"{runs} runs each, in turn; median (least-greatest). {HOW} Other programs used {elsewhere:.0%} of the cores "
+        f"meanwhile (median). hbpack ran with {versions(('gigatoken', 'tokenizers', 'numba', 'numpy', 'pyarrow'))}."
+    )
+
+
+def _main_table(results: dict[str, _Result]) -> str:
+    base = results[WARM]
+    rows = []
+    for name, result in results.items():
+        rows.append(
+            [
+                name,
+                spread([run.wall for run in result.runs]),
+                times(result.median("wall"), base.median("wall")),
+                spread([run.cpu for run in result.runs]),
+                times(result.median("cpu"), base.median("cpu")),
+                spread([run.peak_bytes / 2**20 for run in result.runs], 0),
+                times(result.median("peak_bytes"), base.median("peak_bytes")),
+                mebibytes(result.output_bytes),
+                mebibytes(result.written_bytes),
+                f"{statistics.median(run.peak_at for run in result.runs):.1f}",
+                f"{result.packed_tokens:,}",
+            ]
+        )
+    header = [
+        "", "wall, s", "to hbpack", "CPU, s", "to hbpack", "peak memory, MiB", "to hbpack",
+        "output, MiB", "written, MiB", "peak at, s", "tokens packed",
+    ]  # fmt: skip
+    return table(header, rows)
+
+
+def _phase_table(results: dict[str, _Result]) -> str:
+    header = ["seconds (median)", *results]
+    rows = []
+    for phase in PHASES:
+        cells = [
+            f"{statistics.median(result.phases[phase]):.2f}" if result.phases[phase] else "in tokenize"
+            for result in results.values()
+        ]
+        rows.append([phase, *cells])
+    text = (
+        "By phase. `start` is interpreter, imports and options; hbpack reads while it tokenizes, and its workers load "
+        "the tokenizer there; `tokenize chats` ends with the last part made of chats, as the parts' file times say."
+    )
+    return f"{text}\n\n{table(header, rows)}"
+
+
+def _import_table(work: Path, numba_cache: Path, runs: int) -> str:
+    """What hbpack imports, by package: one process, one small file."""
+    sample = ROOT / "examples" / "sample"
+    output = work / "imports"
+    command = [
+        sys.executable, "-X", "importtime", "-m", "packer_cli", "pack", str(sample / "chats.jsonl"),
+        "--tokenizer", str(sample / "tokenizer"), "--groups", "1k:1", "--gpus", "1", "--overflow", "split",
+        "--workers", "1", "--output", str(output),
+    ]  # fmt: skip
+    by_run: list[dict[str, float]] = []
+    for _ in range(runs):
+        shutil.rmtree(output, ignore_errors=True)
+        own: dict[str, float] = defaultdict(float)
+        for _, text in run_measured(command, {"NUMBA_CACHE_DIR": str(numba_cache)}).lines:
+            found = re.match(r"import time:\s+(\d+) \|\s+\d+ \|\s+(\S+)", text)
+            if found:
+                own[found[2].split(".")[0]] += int(found[1]) / 1e6
+        by_run.append(own)
+    medians = {name: statistics.median(own[name] for own in by_run) for name in by_run[0]}
+    largest = sorted(medians.items(), key=lambda item: -item[1])
+    rows = [[name, seconds(value)] for name, value in largest[:_TOP_IMPORTS]]
+    rows.append(["all others", seconds(sum(value for _, value in largest[_TOP_IMPORTS:]))])
+    rows.append(["all", seconds(sum(medians.values()))])
+    text = (
+        "Imports of `hbpack pack` with one worker, by package, from `python -X importtime` (which itself slows them "
+        "down); with more workers the tokenizing part of them is imported once, in the workers' server."
+    )
+    return f"{text}\n\n{table(['package', 'own time (median)'], rows)}"

@@ -1,0 +1,63 @@
+"""Help: complete, true, and at once."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+
+import click
+import pytest
+
+import packer_cli
+from packer_cli.cli import COMMANDS, cli
+
+HEAVY = ("numba", "numpy", "pyarrow", "pydantic", "rich", "tokenizers", "torch", "transformers", "yaml")
+
+
+@pytest.mark.parametrize("name", list(COMMANDS))
+def test_the_list_of_commands_says_what_their_help_says(name):
+    command = cli.get_command(None, name)
+    assert command.name == name
+    assert command.help.split("\n\n")[0].replace("\n", " ") == COMMANDS[name]
+
+
+@pytest.mark.parametrize("name", list(COMMANDS))
+def test_each_command_explains_itself(hbpack, name):
+    done = hbpack(name, "--help")
+    assert (done.code, done.stderr) == (0, "")
+    assert done.stdout.startswith(f"Usage: hbpack {name} ")
+    for parameter in cli.get_command(None, name).params:
+        if isinstance(parameter, click.Option):
+            assert parameter.help, parameter.name
+            assert parameter.opts[0] in done.stdout
+    assert hbpack(name, "-h").stdout == done.stdout
+
+
+def test_the_version(hbpack):
+    assert hbpack("--version") == (0, f"hbpack, version {packer_cli.__version__}\n", "")
+    done = subprocess.run([sys.executable, "-m", "packer_cli", "--version"], capture_output=True, text=True)
+    assert done.stdout == f"hbpack, version {packer_cli.__version__}\n"
+
+
+def test_help_is_at_once():
+    command = [sys.executable, "-m", "packer_cli", "--help"]
+    seconds = []
+    for _ in range(5):
+        begin = time.perf_counter()
+        subprocess.run(command, check=True, capture_output=True)
+        seconds.append(time.perf_counter() - begin)
+    assert min(seconds) < 0.25
+
+
+def test_help_loads_nothing_heavy():
+    code = (
+        "import sys\n"
+        "from packer_cli.cli import main\n"
+        "sys.argv = ['hbpack', '--help']\n"
+        "try:\n    main()\nexcept SystemExit:\n    pass\n"
+        f"print(sorted(set({HEAVY!r}) & set(sys.modules)))\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.startswith("Usage: hbpack ")
+    assert done.stdout.splitlines()[-1] == "[]"

@@ -1,0 +1,165 @@
+"""Nothing is lost in silence: every record is in a shard or in rejected.jsonl, and the counts say so."""
+
+from __future__ import annotations
+
+import json
+import shutil
+
+import pytest
+
+from tests.cli.conftest import rejected
+from tests.reference import read_packs
+
+SHAPES = (
+    'expected one of "input_ids", "messages" or "conversations", "instruction" and "output", '
+    '"prompt" and "completion" or "prompt" and "response", "text" or "content"'
+)
+
+LINES = [
+    ({"text": "A first text."}, None),
+    (b'{"text": ', "broken JSON: unexpected end of data at column 10"),
+    (b"[1, 2]", "a record must be a JSON object, this is an array"),
+    (b"null", "a record must be a JSON object, this is null"),
+    (b"", None),  # A blank line is no record.
+    ({"text": 5}, '"text" must be a string, this is a number'),
+    ({"text": "  "}, "empty text"),
+    ({}, f"no known record shape: has keys none; {SHAPES}"),
+    ({"k\u2028e\x85y": 1}, f'no known record shape: has keys "k\u2028e\x85y"; {SHAPES}'),
+    (b'{"text": "\xff"}', "invalid UTF-8: byte 0xff at offset 10 of the line"),
+    (b'{"text": "\\ud800"}', "broken JSON: half of a surrogate pair at column 11"),
+    (b'{"text": NaN}', "broken JSON: NaN at column 10 is not a JSON value"),
+    ({"messages": []}, '"messages" is empty: a conversation needs at least one message'),
+    ({"messages": [{"role": "user"}]}, 'messages[0] has no "content" (it may only be missing beside "tool_calls")'),
+    ({"messages": [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Hello."}]}, None),
+    ({"conversations": [{"from": "human", "value": "Hi"}, {"from": "gpt", "value": "Hello."}]}, None),
+    ({"prompt": "1 + 1 =", "completion": " 2"}, None),
+    ({"prompt": "a", "completion": ""}, '"completion" is empty: there is nothing to train on'),
+    ({"instruction": "Add.", "output": "2"}, None),
+    ({"instruction": "Add.", "output": 2}, '"output" must be a string, this is a number'),
+    ({"input_ids": [1, 2, 3]}, None),
+    ({"input_ids": [7]}, None),
+    ({"input_ids": []}, '"input_ids" is empty'),
+    ({"input_ids": [1, -2]}, "input_ids[1] is -2; an id lies in 0..2147483647"),
+    ({"input_ids": [1024]}, "input_ids holds 1024; the tokenizer's ids are 0 to 1023"),
+    ({"input_ids": [1, 2], "loss_mask": [1]}, '"loss_mask" has 1 entries but "input_ids" has 2; they must be equal'),
+    ({"text": "A last text."}, None),
+]
+
+
+@pytest.fixture
+def mixture(lines_of):
+    return lines_of(*(line for line, _ in LINES), name="mixture.jsonl")
+
+
+def test_every_record_is_packed_or_rejected_with_its_line(pack, mixture, tmp_path):
+    done = pack(mixture)
+    assert done.code == 0
+    expected = [("mixture.jsonl", i, reason) for i, (_, reason) in enumerate(LINES, 1) if reason]
+    assert rejected(tmp_path / "out") == expected
+    num_good = len(LINES) - len(expected) - 1
+    assert sum(len(pack["sample_ids"]) for pack in read_packs(tmp_path / "out")) == num_good
+    counts = json.loads((tmp_path / "out" / "hbpack.json").read_text())["counts"]
+    assert (counts["records"], counts["rejected"], counts["samples"]) == (len(LINES) - 1, len(expected), num_good)
+    assert f"tokenized {len(LINES) - 1} records: {num_good} samples, " in done.stderr
+    assert f"records left out, with reasons: {tmp_path}/out/rejected.jsonl" in done.stdout
+    again = pack(mixture)
+    assert again.stderr.splitlines()[1:] == ["the plan is up to date", "the shards are up to date"]
+    assert again.stdout == done.stdout
+
+
+def test_a_schema_rejects_the_other_shapes(pack, mixture, tmp_path):
+    assert pack(mixture, "--schema", "alpaca").code == 0
+    reasons = {line: reason for _, line, reason in rejected(tmp_path / "out")}
+    assert reasons[1] == 'not a alpaca record: has keys "text"; needs "instruction" and "output"'
+    assert 19 not in reasons
+
+
+def test_max_rejected(pack, lines_of, tmp_path):
+    path = lines_of({"text": "good"}, "bad", "worse")
+    message = (
+        f"error: 2 records were rejected, over --max-rejected 1; see {tmp_path}/out/tokens/rejected-*.jsonl, "
+        "or raise the limit\n"
+    )
+    assert pack(path, "--max-rejected", 1) == (1, "", message)
+    reasons = (tmp_path / "out" / "tokens" / "rejected-00000.jsonl").read_text().splitlines()
+    assert [json.loads(line)["line"] for line in reasons] == [2, 3]
+    assert not (tmp_path / "out" / "hbpack.json").exists()
+    assert pack(path, "--max-rejected", 2).code == 0
+    # The limit holds for records that an earlier run rejected, too.
+    assert pack(path, "--max-rejected", 1) == (1, "", message)
+
+
+def test_a_template_that_raises_rejects_its_conversation(pack, lines_of, tmp_path):
+    path = lines_of(
+        {"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]},
+        {"messages": [{"role": "assistant", "content": "b"}]},
+        {"text": "t"},
+    )
+    template = (
+        "{% if messages[0].role == 'user' %}{{ raise_exception('no user first') }}{% endif %}"
+        "{% for message in messages %}{{ message.content }}{% endfor %}"
+    )
+    assert pack(path, "--chat-template", template).code == 0
+    assert rejected(tmp_path / "out") == [("lines.jsonl", 1, "the chat template cannot render it: no user first")]
+
+
+def test_what_overflow_leaves_out_is_listed(pack, sample, tmp_path):
+    journals = sample / "journals.jsonl"
+    assert pack(journals, "--groups", "1k", "--overflow", "drop").code == 0
+    dropped = rejected(tmp_path / "out")
+    assert dropped[0] == ("journals.jsonl", 2, "has 9199 tokens, over the largest group's 1024; dropped")
+    done = pack(journals, "--groups", "1k", "--overflow", "truncate")
+    cut = rejected(tmp_path / "out")
+    assert cut[0] == ("journals.jsonl", 2, "has 9199 tokens, over the largest group's 1024; the rest was cut off")
+    assert [entry[:2] for entry in cut] == [entry[:2] for entry in dropped]
+    assert "records left out, with reasons" in done.stdout
+    done = pack(journals, "--groups", "1k", "--overflow", "split")
+    assert rejected(tmp_path / "out") == []
+    assert "records left out" not in done.stdout
+
+
+def test_rejects_of_several_files(pack, lines_of, tmp_path):
+    first = lines_of("x", {"text": "1"}, name="a file ü.jsonl")
+    second = lines_of({"text": "2"}, "y", name="new\nline.jsonl")
+    assert pack(first, second, f"{first}@0.5").code == 0
+    assert [entry[:2] for entry in rejected(tmp_path / "out")] == [
+        ("a file ü.jsonl", 1), ("new\nline.jsonl", 2), ("a file ü.jsonl", 1)
+    ]  # fmt: skip
+
+
+def test_weights_are_counted(pack, chats, tmp_path):
+    def counts(*arguments):
+        shutil.rmtree(tmp_path / "out", ignore_errors=True)
+        assert pack(*arguments).code == 0
+        return json.loads((tmp_path / "out" / "hbpack.json").read_text())["counts"]
+
+    twice = counts(f"{chats}@2.0")
+    assert (twice["samples"], twice["repeated_by_weight"], twice["pieces"]) == (40, 40, 80)
+    half = counts(f"{chats}@0.5")
+    assert (half["samples"], half["left_out_by_weight"], half["pieces"]) == (40, 20, 20)
+    both = counts(chats, chats)
+    assert (both["records"], both["samples"], both["pieces"]) == (80, 80, 80)
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_a_handful_of_samples(pack, lines_of, tmp_path, count):
+    """Fewer samples than GPUs: fillers keep the others busy."""
+    assert pack(lines_of(*[{"text": "word"}] * count), "--gpus", 64).code == 0
+    assert len(list((tmp_path / "out" / "ranks" / "epoch-000").iterdir())) == 64
+    assert sum(len(pack["sample_ids"]) for pack in read_packs(tmp_path / "out")) == count
+
+
+def test_one_token(pack, lines_of, tmp_path):
+    assert pack(lines_of({"input_ids": [7]}), "--gpus", 8).code == 0
+    (only,) = read_packs(tmp_path / "out")
+    assert only["input_ids"].tolist() == [7]
+    assert only["num_loss_tokens"] == 0
+
+
+def test_one_long_line(pack, lines_of, tmp_path):
+    text = "word and more " * 200_000
+    assert pack(lines_of({"text": text}, {"text": "short"})).code == 0
+    packs = read_packs(tmp_path / "out")
+    counts = json.loads((tmp_path / "out" / "hbpack.json").read_text())["counts"]
+    assert (counts["split"], counts["samples"]) == (1, 2)
+    assert sum(pack["num_tokens"] for pack in packs) == counts["tokens"]
