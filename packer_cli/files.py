@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
@@ -61,22 +62,65 @@ def atomic_file(path: Path, *, sync: bool = True) -> Iterator[HashingFile]:
 
     Without `sync` a loss of power may leave the file empty: for what can be told to be damaged and made again.
     """
+    with temporary_file(path) as (temporary, file):
+        yield file
+    commit_file(temporary, path, sync=sync)
+
+
+@contextmanager
+def temporary_file(path: Path) -> Iterator[tuple[Path, HashingFile]]:
+    """Write to a temporary name beside `path`, for `commit_file` later; removed where the block does not end well."""
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{os.getpid()}{_TEMPORARY}")
     try:
         with temporary.open("wb") as file:
-            yield HashingFile(file)
-            file.flush()
-            if sync:
-                os.fsync(file.fileno())
-        os.replace(temporary, path)
-        if sync:
-            _sync_folder(path.parent)
+            yield temporary, HashingFile(file)
     except BaseException as error:
         temporary.unlink(missing_ok=True)
         if isinstance(error, OSError) and error.filename is None:
             error.filename = str(path)  # What a failed write does not say.
         raise
+
+
+def commit_file(temporary: Path, path: Path, *, sync: bool = True) -> None:
+    """Sync a temporary file and give it its final name."""
+    try:
+        if sync:
+            _sync(temporary, os.O_RDWR)
+        os.replace(temporary, path)
+        if sync:
+            _sync(path.parent, os.O_RDONLY)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+
+
+class Committer:
+    """Commits files on a thread of its own, and then writes what vouches for each: waiting for a disk costs no work.
+
+    Use it as a context manager; its end waits for all of them, and raises the first error.
+    """
+
+    def __init__(self) -> None:
+        self._pool = ThreadPoolExecutor(1)
+        self._waiting: list[Future[None]] = []
+
+    def __enter__(self) -> Committer:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: Any) -> None:
+        self._pool.shutdown(wait=True, cancel_futures=kind is not None)
+        if kind is None:
+            for future in self._waiting:
+                future.result()
+
+    def add(self, temporary: Path, path: Path, marker: Path, value: Any) -> None:
+        """Commit a file, then write its marker; a marker that is lost only means that the file is made again."""
+        self._waiting.append(self._pool.submit(self._commit, temporary, path, marker, value))
+
+    def _commit(self, temporary: Path, path: Path, marker: Path, value: Any) -> None:
+        commit_file(temporary, path)
+        write_json(marker, value, sync=False)
 
 
 def write_text(path: Path, text: str, *, sync: bool = True) -> None:
@@ -116,8 +160,8 @@ def file_checksum(path: Path) -> str:
     return digest.hexdigest()
 
 
-def _sync_folder(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY)
+def _sync(path: Path, flags: int) -> None:
+    descriptor = os.open(path, flags)
     try:
         os.fsync(descriptor)
     finally:

@@ -24,28 +24,35 @@ TOKENS = "tokens"
 REJECTED_NAME = "rejected.jsonl"
 
 
-def run_pack(config: PackConfig, folder: Path, workers: int, *, dry_run: bool = False) -> dict[str, Any]:
+def make_engine(workers: int) -> LocalEngine:
+    """An engine for all stages; its workers load while this process reads its inputs."""
+    return LocalEngine(workers, ["packer_cli.preload"])
+
+
+def run_pack(config: PackConfig, folder: Path, engine: LocalEngine, *, dry_run: bool = False) -> dict[str, Any]:
     """Corpus to shards. Gives the plan's header (configuration, counts, metrics)."""
-    from packer_cli.planning import plan_rules
+    from packer_cli.planning import plan_rules, warm_up
 
     check_output(folder)
     plan_rules(config.part(PlanConfig))  # What is wrong with them is said before the long work.
-    run_tokenize(config.part(TokenizeConfig), folder, workers)
+    if engine.workers > 1 and not (folder / PLAN_NAME).exists():
+        warm_up(config.part(PlanConfig))  # The workers' server is loading, and a core is free.
+    run_tokenize(config.part(TokenizeConfig), folder, engine)
     header = run_plan(config.part(PlanConfig), folder, folder)
     if not dry_run:
-        run_write(config.part(WriteConfig), folder, workers)
+        run_write(config.part(WriteConfig), folder, engine)
     return header
 
 
-def run_tokenize(config: TokenizeConfig, folder: Path, workers: int) -> StoreIndex:
+def run_tokenize(config: TokenizeConfig, folder: Path, engine: LocalEngine) -> StoreIndex:
     """Corpus to `folder/tokens`."""
-    from packer_cli.tokens.stage import PRELOAD, tokenize
+    from packer_cli.tokens.stage import tokenize
 
     check_output(folder)
     before = {path for path in [folder, *folder.rglob("*")] if path.exists()}
     watch = Stopwatch()
     try:
-        with LocalEngine(workers, PRELOAD) as engine, progress_bar("Tokenizing") as progress:
+        with progress_bar("Tokenizing") as progress:
             index = tokenize(config, folder / TOKENS, engine, progress)
     except UsageError:
         _remove_new(folder, before)
@@ -104,9 +111,9 @@ def run_plan(config: PlanConfig, source: Path, folder: Path) -> dict[str, Any]:
     return result.header
 
 
-def run_write(config: WriteConfig, folder: Path, workers: int) -> Manifest:
+def run_write(config: WriteConfig, folder: Path, engine: LocalEngine) -> Manifest:
     """The plan in `folder` to shards, rank manifests and `hbpack.json`."""
-    from packer_cli.shards.stage import PRELOAD, set_fingerprint, write_set
+    from packer_cli.shards.stage import set_fingerprint, write_set
 
     watch = Stopwatch()
     header = read_plan_header(folder / PLAN_NAME)
@@ -117,8 +124,8 @@ def run_write(config: WriteConfig, folder: Path, workers: int) -> Manifest:
         say("the shards are up to date")
         _drop_tokens(config, folder, store)
         return manifest
-    with LocalEngine(workers, PRELOAD) as engine, progress_bar("Writing", unit="tokens") as progress:
-        _check_store(store, header)
+    _check_store(store, header)
+    with progress_bar("Writing", unit="tokens") as progress:
         manifest = write_set(config, folder, store, engine, progress)
     shards = [shard for group in manifest.groups for shard in group.shards]
     num_bytes = sum(shard.num_bytes for shard in shards)

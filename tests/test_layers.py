@@ -36,6 +36,7 @@ ALLOWED: dict[str, set[str]] = {
     "report": {"config", "errors", "metrics", "plan", "planning", "shards", "tokens"},
     "planning": {"config", "errors", "files", "plan", "report", "shards", "tokens"},
     "pipeline": {"config", "engine", "errors", "files", "planning", "report", "shards", "tokens"},
+    "preload": {"corpus", "plan", "shards", "tokens"},
     "cli": {"config", "engine", "errors", "pipeline", "report", "__init__"},
     "__main__": {"cli"},
 }

@@ -29,11 +29,12 @@ def command(output: str, workers: int | None, dry_run: bool, **values: Any) -> N
     Run it again after a crash, or with other groups: what is there and still valid is reused.
     """
     from packer_cli.engine.local import default_workers
-    from packer_cli.pipeline import run_pack
+    from packer_cli.pipeline import make_engine, run_pack
     from packer_cli.report.tables import print_counts, print_stats
 
     config = validate(PackConfig, values)
-    header = run_pack(config, Path(output), workers or default_workers(), dry_run=dry_run)
+    with make_engine(workers or default_workers()) as engine:
+        header = run_pack(config, Path(output), engine, dry_run=dry_run)
     print_counts(header["counts"])
     print_stats(header["metrics"])
     if any(header["counts"][name] for name in ("rejected", "dropped", "truncated")):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,8 @@ from packer_cli.files import atomic_file
 from packer_cli.plan.cost import segment_sums
 from packer_cli.plan.types import FILLER, Int64Array, Plan, Schedule
 from packer_cli.shards.schema import RANK_SCHEMA, rank_path
+
+_WRITERS = 8
 
 
 def write_ranks(
@@ -38,7 +41,8 @@ def write_ranks(
     group = _iteration_groups(plan, schedule)
     checkpoint = np.array([g.checkpoint_layers for g in plan.groups], dtype=np.int16)
     shard, row = places
-    for rank in range(plan.num_gpus):
+
+    def write(rank: int) -> None:
         slot = slot_of_gpu[:, rank]
         pack = schedule.slot_pack[slot]
         columns: dict[str, NDArray[Any]] = {
@@ -59,6 +63,10 @@ def write_ranks(
         path = folder / rank_path(epoch, rank)
         with atomic_file(path) as file, pa.ipc.new_file(pa.PythonFile(file, mode="w"), RANK_SCHEMA) as writer:
             writer.write_batch(pa.record_batch(arrays, schema=RANK_SCHEMA))
+
+    # Most of the time goes into waiting for the disk.
+    with ThreadPoolExecutor(_WRITERS) as pool:
+        list(pool.map(write, range(plan.num_gpus)))
 
 
 def is_rank_file(path: Path, num_iterations: int) -> bool:

@@ -12,7 +12,7 @@ import numpy as np
 import packer_cli
 from packer_cli.config import WriteConfig
 from packer_cli.engine.local import LocalEngine
-from packer_cli.files import fingerprint, remove_temporaries, write_json
+from packer_cli.files import Committer, fingerprint, remove_temporaries, write_json
 from packer_cli.plan.cost import pack_tokens_and_work
 from packer_cli.plan.types import Plan
 from packer_cli.shards.layout import ShardRange, lay_out, pack_places
@@ -20,10 +20,16 @@ from packer_cli.shards.manifest import FORMAT_VERSION, MANIFEST_NAME, EpochInfo,
 from packer_cli.shards.plan_file import PLAN_NAME, read_plan
 from packer_cli.shards.ranks import write_ranks
 from packer_cli.shards.schema import group_name
-from packer_cli.shards.write import MARKERS, ShardResult, ShardTask, finished_shard, write_shard
+from packer_cli.shards.write import (
+    MARKERS,
+    ShardResult,
+    ShardTask,
+    finished_shard,
+    marker_of,
+    shard_marker,
+    write_shard,
+)
 from packer_cli.tokens.store import StoreIndex, read_index
-
-PRELOAD = ("packer_cli.shards.write",)
 
 Progress = Callable[[int, int], None]
 """(tokens done, tokens in all)"""
@@ -54,14 +60,18 @@ def write_set(
     done = sum(sizes[number] for number in results)
     if progress:
         progress(done, sum(sizes))
-    for i, result in engine.run(write_shard, [tasks[number] for number in todo]):
-        results[todo[i]] = result
-        done += sizes[todo[i]]
-        if progress:
-            progress(done, sum(sizes))
-    places = pack_places(shards, len(plan.packs))
-    for epoch in range(len(plan.epochs)):
-        write_ranks(folder, plan, epoch, piece_loss_tokens, places)
+    with Committer() as committer:
+        for i, (result, temporary) in engine.run(write_shard, [tasks[number] for number in todo]):
+            task = tasks[todo[i]]
+            marker = shard_marker(folder, task.shard.path)
+            committer.add(temporary, folder / task.shard.path, marker, marker_of(task, result))
+            results[todo[i]] = result
+            done += sizes[todo[i]]
+            if progress:
+                progress(done, sum(sizes))
+        places = pack_places(shards, len(plan.packs))
+        for epoch in range(len(plan.epochs)):
+            write_ranks(folder, plan, epoch, piece_loss_tokens, places)
     manifest = _manifest(plan, piece_loss_tokens, header, index, config, shards, results, own_fingerprint)
     _remove_stale(folder, plan, shards)
     write_json(folder / MANIFEST_NAME, manifest.model_dump(mode="json"))

@@ -13,7 +13,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from packer_cli.arrays import to_arrow, to_lists
-from packer_cli.files import atomic_file, write_json
+from packer_cli.files import temporary_file
 from packer_cli.plan.cost import pack_tokens_and_work, segment_sums
 from packer_cli.plan.types import Plan
 from packer_cli.shards.layout import ShardRange
@@ -46,25 +46,25 @@ class ShardResult:
     xxh3: str
 
 
-def write_shard(task: ShardTask) -> ShardResult:
-    """Write a shard and then its marker. Memory: a few record batches."""
+def write_shard(task: ShardTask) -> tuple[ShardResult, Path]:
+    """Write a shard under a temporary name; the caller commits it and writes its marker. Memory: a few batches."""
     plan, _, _ = _plan(task.folder, task.fingerprint)
     store = _store(task.store, task.fingerprint)
     shard = task.shard
-    with atomic_file(task.folder / shard.path) as file:
-        with pa.ipc.new_file(pa.PythonFile(file, mode="w"), SHARD_SCHEMA) as writer:
-            stop = shard.first_pack + shard.num_packs
-            for first, last in _gathers(plan, shard.first_pack, stop):
-                batch = _pack_rows(plan, store, first, last)
-                for row in range(0, last - first, PACKS_PER_BATCH):
-                    writer.write_batch(batch.slice(row, PACKS_PER_BATCH))
-        result = ShardResult(num_bytes=file.num_bytes, xxh3=file.hexdigest())
-    write_json(
-        shard_marker(task.folder, shard.path),
-        {"fingerprint": task.fingerprint, "shard": vars(shard), "result": vars(result)},
-        sync=False,
-    )
-    return result
+    with (
+        temporary_file(task.folder / shard.path) as (temporary, file),
+        pa.ipc.new_file(pa.PythonFile(file, mode="w"), SHARD_SCHEMA) as writer,
+    ):
+        for first, last in _gathers(plan, shard.first_pack, shard.first_pack + shard.num_packs):
+            batch = _pack_rows(plan, store, first, last)
+            for row in range(0, last - first, PACKS_PER_BATCH):
+                writer.write_batch(batch.slice(row, PACKS_PER_BATCH))
+    return ShardResult(num_bytes=file.num_bytes, xxh3=file.hexdigest()), temporary
+
+
+def marker_of(task: ShardTask, result: ShardResult) -> dict[str, Any]:
+    """What the marker of a shard holds: JSON values."""
+    return {"fingerprint": task.fingerprint, "shard": vars(task.shard), "result": vars(result)}
 
 
 def shard_marker(folder: Path, path: str) -> Path:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from packer_cli.corpus.types import CorpusSlice, RecordSchema, Reject
-from packer_cli.files import atomic_file, write_json, write_text
+from packer_cli.files import temporary_file, write_text
 from packer_cli.tokens.store import INDEX_NAME, PartInfo, PartWriter
 
 if TYPE_CHECKING:
@@ -47,6 +47,8 @@ class PartResult:
 
     info: PartInfo
     tokenizer: dict[str, Any]
+    temporary: Path | None = None
+    """The part under its temporary name, yet to be committed."""
 
 
 _tokenizers: dict[tuple[str, str], LoadedTokenizer] = {}
@@ -54,7 +56,7 @@ _encoders: dict[tuple[Any, ...], Encoder] = {}
 
 
 def tokenize_part(task: PartTask) -> PartResult:
-    """Read, render, encode and write one part; its marker is written last.
+    """Read, render, encode and write one part under a temporary name; the caller commits it and writes its marker.
 
     A part in which the fast backend and the reference disagree is encoded again as a whole by the reference.
     """
@@ -64,13 +66,15 @@ def tokenize_part(task: PartTask) -> PartResult:
     options = dict(task.encoder_options)
     encoder = _encoder(task, tokenizer, options)
     try:
-        info = _write_part(task, encoder)
+        info, temporary = _write_part(task, encoder)
     except BackendMismatch as mismatch:
-        info = _write_part(task, encoder.fallback(mismatch))
-    result = PartResult(info=info, tokenizer=tokenizer.describe())
-    marker = {"part": info.model_dump(mode="json"), "tokenizer": result.tokenizer}
-    write_json(marker_path(task.folder, task.name), marker, sync=False)
-    return result
+        info, temporary = _write_part(task, encoder.fallback(mismatch))
+    return PartResult(info=info, tokenizer=tokenizer.describe(), temporary=temporary)
+
+
+def marker_of(result: PartResult) -> dict[str, Any]:
+    """What the marker of a part holds: JSON values."""
+    return {"part": result.info.model_dump(mode="json"), "tokenizer": result.tokenizer}
 
 
 def marker_path(folder: Path, name: str) -> Path:
@@ -107,13 +111,13 @@ def _encoder(task: PartTask, tokenizer: LoadedTokenizer, options: dict[str, Any]
     return _encoders[key]
 
 
-def _write_part(task: PartTask, encoder: Encoder) -> PartInfo:
+def _write_part(task: PartTask, encoder: Encoder) -> tuple[PartInfo, Path]:
     from packer_cli.corpus.read import read_slice
 
     encoder.start_part()
     rejects: list[Reject] = []
     num_with_special = 0
-    with atomic_file(task.folder / task.name) as file:
+    with temporary_file(task.folder / task.name) as (temporary, file):
         writer = PartWriter(file)
         for documents in read_slice(task.piece, schema=task.record_schema):
             encoded = encoder.encode(documents)
@@ -125,7 +129,7 @@ def _write_part(task: PartTask, encoder: Encoder) -> PartInfo:
         writer.close()
         _forget(task)
     _write_rejects(rejects_path(task.folder, task.name), rejects)
-    return PartInfo(
+    info = PartInfo(
         path=task.name,
         fingerprint=task.fingerprint,
         source=task.piece.file.source_id,
@@ -140,6 +144,7 @@ def _write_part(task: PartTask, encoder: Encoder) -> PartInfo:
         backend=encoder.backend_used,
         warnings=tuple(dict.fromkeys(encoder.warnings)),
     )
+    return info, temporary
 
 
 def _forget(task: PartTask) -> None:

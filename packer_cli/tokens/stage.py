@@ -17,11 +17,12 @@ from packer_cli.corpus.discover import discover, slice_corpus
 from packer_cli.corpus.types import CorpusSlice, Source
 from packer_cli.engine.local import LocalEngine
 from packer_cli.errors import HbpackError, InputError, TooManyRejectedError
-from packer_cli.files import fingerprint, remove_temporaries, write_json
+from packer_cli.files import Committer, fingerprint, remove_temporaries, write_json
 from packer_cli.tokens.part import (
     MARKERS,
     PartResult,
     PartTask,
+    marker_of,
     marker_path,
     read_rejects,
     rejects_path,
@@ -36,9 +37,6 @@ from packer_cli.tokens.store import (
     open_part,
     read_index,
 )
-
-PRELOAD = ("packer_cli.tokens.preload",)
-"""What the worker server imports once, for all workers."""
 
 _LIBRARIES = ("gigatoken", "tokenizers", "transformers", "jinja2", "sentencepiece")
 _TOKENIZER_FILES = (
@@ -85,14 +83,17 @@ def tokenize(
     num_rejected = sum(result.info.num_rejected for result in finished.values())
     if progress:
         progress(done, total)
-    for i, result in engine.run(tokenize_part, todo):
-        number = todo[i].number
-        finished[number] = result
-        done += sizes[number]
-        num_rejected += result.info.num_rejected
-        if progress:
-            progress(done, total)
-        _check_rejected(num_rejected, config.max_rejected, folder)
+    with Committer() as committer:
+        for i, result in engine.run(tokenize_part, todo):
+            assert result.temporary
+            name, number = todo[i].name, todo[i].number
+            committer.add(result.temporary, folder / name, marker_path(folder, name), marker_of(result))
+            finished[number] = result
+            done += sizes[number]
+            num_rejected += result.info.num_rejected
+            if progress:
+                progress(done, total)
+            _check_rejected(num_rejected, config.max_rejected, folder)
     _check_rejected(num_rejected, config.max_rejected, folder)
     return _write_index(config, sources, tasks, finished, folder)
 
@@ -199,8 +200,7 @@ def _keep_markers(folder: Path, finished: dict[int, PartResult], tasks: Sequence
     for number, result in finished.items():
         marker = marker_path(folder, tasks[number].name)
         if not marker.exists():
-            data = {"part": result.info.model_dump(mode="json"), "tokenizer": result.tokenizer}
-            write_json(marker, data, sync=False)
+            write_json(marker, marker_of(result), sync=False)
 
 
 def _write_index(

@@ -208,9 +208,7 @@ class TokenStore:
         target = np.cumsum(length, dtype=np.int64) - length
         for batch, members, local in self._by_batch(sample):
             begin = batch.offsets[local].astype(np.int64) + start[members]
-            _copy_spans(
-                batch.input_ids, batch.loss_mask, begin, length[members], target[members], input_ids, loss_mask
-            )
+            copy_spans(batch.input_ids, batch.loss_mask, begin, length[members], target[members], input_ids, loss_mask)
 
     def _by_batch(self, sample: NDArray[np.int64]) -> Iterable[tuple[_Batch, NDArray[np.int64], NDArray[np.int64]]]:
         """For each record batch that holds any: (batch, indices into `sample`, rows in the batch), rows rising."""
@@ -306,7 +304,7 @@ def _count_spans(
 
 
 @njit(cache=True, nogil=True)
-def _copy_spans(
+def copy_spans(
     from_ids: NDArray[np.int32],
     from_mask: NDArray[np.int8],
     begin: NDArray[np.int64],
@@ -315,6 +313,7 @@ def _copy_spans(
     input_ids: NDArray[np.int32],
     loss_mask: NDArray[np.int8],
 ) -> None:
+    """Copy m spans of one record batch to their targets; the mask is cleared at each first token. O(tokens)."""
     for i in range(len(begin)):
         for j in range(length[i]):
             input_ids[target[i] + j] = from_ids[begin[i] + j]

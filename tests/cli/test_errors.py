@@ -341,3 +341,21 @@ def test_running_out_of_memory_is_one_line(pack, chats, monkeypatch):
     assert done.stderr.splitlines()[-1] == (
         "error: out of memory; close other programs, or give fewer --workers, and run the same command again"
     )
+
+
+@pytest.mark.parametrize(
+    ("balance", "message"),
+    [
+        ("best", "--balance: unknown balance 'best'; known: none, sort, window:K, each with +refine or without"),
+        (
+            "sort+more",
+            "--balance: unknown balance 'sort+more'; known: none, sort, window:K, each with +refine or without",
+        ),
+        ("window:0", "--balance: balance 'window:0' needs a number of iterations, such as window:8"),
+    ],
+)
+def test_an_unknown_balance(hbpack, tmp_path, balance, message):
+    lengths = tmp_path / "lengths.txt"
+    lengths.write_text("5\n7\n")
+    done = hbpack("stats", lengths, "--groups", "1k", "--gpus", "1", "--balance", balance)
+    assert done == (2, "", f"error: {message}\n")
