@@ -24,6 +24,10 @@ $(VENV)/.dev: $(VENV)/.made pyproject.toml constraints.txt
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[torch,dev]'
 	touch $@ $(VENV)/.demo
 
+$(VENV)/.bench: $(VENV)/.dev
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[torch,dev,bench]'
+	touch $@
+
 demo: $(VENV)/.demo  ## Pack the bundled sample corpus and show what came out
 	$(BIN)/hbpack pack $(SAMPLE)/chats.jsonl $(SAMPLE)/journals.jsonl --tokenizer $(SAMPLE)/tokenizer \
 	    --groups 1k:1,8k:4 --gpus 8 --output demo-out
@@ -50,7 +54,7 @@ format: $(VENV)/.dev  ## Format the code
 docs: $(VENV)/.dev  ## Make the generated docs and schemas
 	$(BIN)/python scripts/generate.py
 
-bench: $(VENV)/.dev  ## Measure beside peers; writes docs/benchmarks.md
+bench: $(VENV)/.bench  ## Measure beside peers; writes docs/benchmarks.md
 	$(BIN)/python -m tests.benchmark
 
 sample: $(VENV)/.dev  ## Make the bundled sample corpus and tokenizer anew

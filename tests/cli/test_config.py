@@ -11,8 +11,8 @@ from packer_cli.config import load_config_file
 from tests.cli.conftest import GROUPS
 
 OPTIONS = (
-    "append-eos, balance, chat-template, curriculum-steps, dry-run, epochs, fill, global-tokens, gpus, groups, inputs, "
-    "keep-tokens, loss-on, max-rejected, output, overflow, packing, plain-content, schema, seed, shard-size, "
+    "append-eos, balance, chat-template, curriculum-steps, dry-run, epochs, fill, global-tokens, gpus, groups, "
+    "inputs, keep-tokens, loss-on, max-rejected, output, overflow, packing, plain-content, schema, seed, shard-size, "
     "tokenizer, tokenizer-backend, workers"
 )
 
