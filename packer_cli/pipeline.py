@@ -18,7 +18,7 @@ from packer_cli.shards.plan_file import PLAN_NAME, read_plan, read_plan_header
 from packer_cli.shards.schema import rank_path
 
 if TYPE_CHECKING:
-    from packer_cli.tokens.store import StoreIndex
+    from packer_cli.tokens.index import StoreIndex
 
 TOKENS = "tokens"
 REJECTED_NAME = "rejected.jsonl"
@@ -77,7 +77,8 @@ def run_plan(config: PlanConfig, source: Path, folder: Path) -> dict[str, Any]:
     """Token store in `source/tokens` to `folder/plan.arrow`, and `folder/rejected.jsonl`."""
     from packer_cli.planning import NothingToPlanError, plan_fingerprint, plan_rules, plan_store
     from packer_cli.shards.plan_file import write_plan
-    from packer_cli.tokens.store import TokenStore, read_index
+    from packer_cli.tokens.index import read_index
+    from packer_cli.tokens.store import TokenStore
 
     check_output(folder)
     watch = Stopwatch()
@@ -160,8 +161,8 @@ def check_output(folder: Path) -> None:
 
 def _is_own(folder: Path, entries: list[str]) -> bool:
     """Whether hbpack wrote in this folder, to an end or not."""
+    from packer_cli.tokens.index import INDEX_NAME
     from packer_cli.tokens.part import MARKERS
-    from packer_cli.tokens.store import INDEX_NAME
 
     tokens = folder / TOKENS
     signs = (folder / MANIFEST_NAME, folder / PLAN_NAME, tokens / INDEX_NAME, tokens / MARKERS)
@@ -213,7 +214,7 @@ def _is_whole(folder: Path, manifest: Manifest) -> bool:
 
 
 def _check_store(store: Path, header: dict[str, Any]) -> None:
-    from packer_cli.tokens.store import read_index
+    from packer_cli.tokens.index import read_index
 
     if not store.is_dir():
         raise InputError(f"the plan's token store {str(store)!r} is gone; run hbpack tokenize and hbpack plan again")

@@ -19,7 +19,7 @@ from packer_cli.config import PackConfig
 from packer_cli.plan.packing import REGISTRY
 from packer_cli.shards.manifest import Manifest
 from packer_cli.shards.schema import SCHEMAS
-from packer_cli.tokens.store import PART_SCHEMA, StoreIndex
+from packer_cli.tokens.index import PART_SCHEMA, StoreIndex
 
 ROOT = Path(__file__).parent.parent
 DIALECT = "https://json-schema.org/draft/2020-12/schema"

@@ -16,7 +16,8 @@ from packer_cli.plan.types import Int32Array
 from packer_cli.report.lengths import read_lengths_file
 from packer_cli.report.stats import length_stats, plan_stats
 from packer_cli.shards.plan_file import PLAN_NAME, read_plan_header
-from packer_cli.tokens.store import INDEX_NAME, TokenStore
+from packer_cli.tokens.index import INDEX_NAME
+from packer_cli.tokens.store import TokenStore
 
 
 def stats_of(path: Path, config: PlanConfig | None) -> dict[str, Any]:

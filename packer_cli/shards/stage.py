@@ -29,7 +29,7 @@ from packer_cli.shards.write import (
     shard_marker,
     write_shard,
 )
-from packer_cli.tokens.store import StoreIndex, read_index
+from packer_cli.tokens.index import StoreIndex, read_index
 
 Progress = Callable[[int, int], None]
 """(tokens done, tokens in all)"""
@@ -61,7 +61,7 @@ def write_set(
     if progress:
         progress(done, sum(sizes))
     with Committer() as committer:
-        for i, (result, temporary) in engine.run(write_shard, [tasks[number] for number in todo]):
+        for i, (result, temporary) in engine.run_threads(write_shard, [tasks[number] for number in todo]):
             task = tasks[todo[i]]
             marker = shard_marker(folder, task.shard.path)
             committer.add(temporary, folder / task.shard.path, marker, marker_of(task, result))

@@ -1,4 +1,4 @@
-"""One task of the write stage: gather the packs of one shard from the token store. Runs in a worker process."""
+"""One task of the write stage: gather the packs of one shard from the token store. Runs on a thread."""
 
 from __future__ import annotations
 

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from packer_cli.corpus.types import CorpusSlice, RecordSchema, Reject
 from packer_cli.files import temporary_file, write_text
-from packer_cli.tokens.store import INDEX_NAME, PartInfo, PartWriter
+from packer_cli.tokens.index import INDEX_NAME, PartInfo
+from packer_cli.tokens.writer import PartWriter
 
 if TYPE_CHECKING:
     from packer_cli.tokens.encoder import Encoder

@@ -18,6 +18,15 @@ from packer_cli.corpus.types import CorpusSlice, Source
 from packer_cli.engine.local import LocalEngine
 from packer_cli.errors import HbpackError, InputError, TooManyRejectedError
 from packer_cli.files import Committer, fingerprint, remove_temporaries, write_json
+from packer_cli.tokens.index import (
+    INDEX_NAME,
+    STORE_VERSION,
+    PartInfo,
+    SourceInfo,
+    StoreIndex,
+    open_part,
+    read_index,
+)
 from packer_cli.tokens.part import (
     MARKERS,
     PartResult,
@@ -27,15 +36,6 @@ from packer_cli.tokens.part import (
     read_rejects,
     rejects_path,
     tokenize_part,
-)
-from packer_cli.tokens.store import (
-    INDEX_NAME,
-    STORE_VERSION,
-    PartInfo,
-    SourceInfo,
-    StoreIndex,
-    open_part,
-    read_index,
 )
 
 _LIBRARIES = ("gigatoken", "tokenizers", "transformers", "jinja2", "sentencepiece")

@@ -1,4 +1,4 @@
-"""The token store: Arrow parts, one row a sample, and `tokens.json`, their index.
+"""The token store, opened for planning and gathering.
 
 A sample's id is its row number over all parts in order. Reading is memory-mapped: opening touches only lengths, and
 gathering a pack copies just its tokens.
@@ -8,130 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 from numba import njit
 from numpy.typing import NDArray
-from pydantic import BaseModel, ConfigDict, ValidationError
 
-from packer_cli.arrays import to_arrow, to_lists, to_numpy
-from packer_cli.errors import FormatError, InputError
-from packer_cli.files import HashingFile
-
-if TYPE_CHECKING:
-    from packer_cli.tokens.types import EncodedBatch
-
-INDEX_NAME = "tokens.json"
-STORE_FORMAT = "hbpack-tokens"
-STORE_VERSION = 1
-_TOKENS_PER_BATCH = 2**22
-
-PART_SCHEMA = pa.schema(
-    [
-        pa.field("input_ids", pa.list_(pa.field("item", pa.int32(), nullable=False)), nullable=False),
-        pa.field("loss_mask", pa.list_(pa.field("item", pa.int8(), nullable=False)), nullable=False),
-        pa.field("num_loss_tokens", pa.int32(), nullable=False),
-        pa.field("line", pa.int64(), nullable=False),
-    ]
-)
-
-
-class _Model(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
-
-
-class PartInfo(_Model):
-    """One part of the store."""
-
-    path: str
-    """File name in the store's folder."""
-    fingerprint: str
-    """Of the slice of input, the tokenizer and the options that made it."""
-    source: int
-    file: str
-    """The input file, as the user named it."""
-    num_samples: int
-    num_tokens: int
-    num_loss_tokens: int
-    num_rejected: int
-    num_with_special: int
-    """Records whose own contents hold the text of a special token."""
-    num_bytes: int
-    xxh3: str
-    """xxh3-128 of the part's file."""
-    backend: str
-    """What encoded it."""
-    warnings: tuple[str, ...] = ()
-
-
-class SourceInfo(_Model):
-    """One input."""
-
-    name: str
-    weight: float
-
-
-class StoreIndex(_Model):
-    """`tokens.json`."""
-
-    format: str = STORE_FORMAT
-    format_version: int = STORE_VERSION
-    fingerprint: str
-    """Of all parts."""
-    tokenizer: dict[str, Any]
-    """Fingerprints, vocabulary size and special ids."""
-    options: dict[str, Any]
-    """What shaped the samples."""
-    library_versions: dict[str, str]
-    sources: tuple[SourceInfo, ...]
-    parts: tuple[PartInfo, ...]
-
-
-class PartWriter:
-    """Writes the batches of one part to an open file."""
-
-    def __init__(self, file: HashingFile) -> None:
-        self._writer = pa.ipc.new_file(pa.PythonFile(file, mode="w"), PART_SCHEMA)
-        self._waiting: list[EncodedBatch] = []
-        self._num_waiting = 0
-        self.num_samples = 0
-        self.num_tokens = 0
-        self.num_loss_tokens = 0
-
-    def write(self, batch: EncodedBatch) -> None:
-        """Append the samples of a batch. Small batches are gathered into record batches of a few million tokens."""
-        self._waiting.append(batch)
-        self._num_waiting += len(batch.input_ids)
-        if self._num_waiting >= _TOKENS_PER_BATCH:
-            self._flush()
-
-    def _flush(self) -> None:
-        if not self._waiting:
-            return
-        input_ids = np.concatenate([batch.input_ids for batch in self._waiting])
-        loss_mask = np.concatenate([batch.loss_mask for batch in self._waiting])
-        lines = np.concatenate([batch.lines for batch in self._waiting])
-        lengths = np.concatenate([np.diff(batch.offsets) for batch in self._waiting])
-        self._waiting, self._num_waiting = [], 0
-        ends = np.concatenate([[0], np.cumsum(lengths)])
-        num_loss_tokens = count_loss_tokens(loss_mask, ends)
-        columns = [
-            to_lists(ends, input_ids),
-            to_lists(ends, loss_mask),
-            to_arrow(num_loss_tokens),
-            to_arrow(lines),
-        ]
-        self._writer.write_batch(pa.record_batch(columns, schema=PART_SCHEMA))
-        self.num_samples += len(lines)
-        self.num_tokens += len(input_ids)
-        self.num_loss_tokens += int(num_loss_tokens.sum())
-
-    def close(self) -> None:
-        """Write what waits, and the footer."""
-        self._flush()
-        self._writer.close()
+from packer_cli.arrays import to_numpy
+from packer_cli.tokens.index import PartInfo, StoreIndex, open_part, read_index
 
 
 class TokenStore:
@@ -220,34 +105,6 @@ class TokenStore:
                 yield batch, members, sample[members] - self._first_sample[number]
 
 
-def open_part(folder: Path, part: PartInfo) -> list[pa.RecordBatch]:
-    """The record batches of a part, memory-mapped; reads and checks lengths, not tokens.
-
-    Raises:
-        FormatError: it is missing or damaged.
-    """
-    path = folder / part.path
-    try:
-        if path.stat().st_size != part.num_bytes:
-            raise pa.ArrowInvalid(f"it has {path.stat().st_size} bytes instead of {part.num_bytes}")
-        reader = pa.ipc.open_file(pa.memory_map(str(path)))
-        if reader.schema != PART_SCHEMA:
-            raise pa.ArrowInvalid("it has other columns")
-        batches = [reader.get_batch(i) for i in range(reader.num_record_batches)]
-        for batch in batches:
-            batch.validate(full=True)
-            if not batch.column("input_ids").offsets.equals(batch.column("loss_mask").offsets):
-                raise pa.ArrowInvalid("ids and masks have different lengths")
-        if sum(len(batch) for batch in batches) != part.num_samples:
-            raise pa.ArrowInvalid(f"it does not hold its {part.num_samples} samples")
-    except (OSError, pa.ArrowException) as error:
-        reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-        raise FormatError(
-            f"token store part {str(path)!r} is damaged ({' '.join(reason.split())}); tokenize again"
-        ) from None
-    return batches
-
-
 class _Batch:
     """Numpy views of one record batch."""
 
@@ -261,35 +118,8 @@ class _Batch:
         self.lines: NDArray[np.int64] = to_numpy(batch.column("line"))
 
 
-def read_index(folder: Path) -> StoreIndex:
-    """Read `tokens.json`; the errors are those of `TokenStore.open`."""
-    path = folder / INDEX_NAME
-    try:
-        index = StoreIndex.model_validate_json(path.read_bytes())
-    except FileNotFoundError:
-        raise InputError(f"{str(folder)!r} holds no token store (no {INDEX_NAME}); run hbpack tokenize") from None
-    except (OSError, ValidationError) as error:
-        raise FormatError(f"{str(path)!r} is damaged ({str(error).splitlines()[0]}); tokenize again") from None
-    if index.format != STORE_FORMAT or index.format_version != STORE_VERSION:
-        raise FormatError(
-            f"{str(path)!r} has format {index.format} {index.format_version}; this release reads "
-            f"{STORE_FORMAT} {STORE_VERSION}; tokenize again"
-        )
-    return index
-
-
 def _join(arrays: list[NDArray[Any]], dtype: type) -> NDArray[Any]:
     return np.concatenate(arrays).astype(dtype, copy=False) if arrays else np.zeros(0, dtype=dtype)
-
-
-@njit(cache=True, nogil=True)
-def count_loss_tokens(loss_mask: NDArray[np.int8], offsets: NDArray[np.int64]) -> NDArray[np.int32]:
-    """Loss tokens (int32[n]) of each sample; nothing predicts a first token, so it is not counted. O(t)."""
-    counts = np.zeros(len(offsets) - 1, dtype=np.int32)
-    for i in range(len(counts)):
-        for j in range(offsets[i] + 1, offsets[i + 1]):
-            counts[i] += loss_mask[j] != 0
-    return counts
 
 
 @njit(cache=True, nogil=True)

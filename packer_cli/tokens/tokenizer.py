@@ -89,7 +89,7 @@ def load_tokenizer(path: str, *, chat_template: str | None = None) -> LoadedToke
 
     Raises: TokenizerError, in one line.
     """
-    from packer_cli.tokens.tokenizer_files import load_hf
+    from packer_cli.tokens.tokenizer_files import check_template, load_hf
 
     hf = load_hf(path)
     backend = getattr(hf, "backend_tokenizer", None)
@@ -100,6 +100,8 @@ def load_tokenizer(path: str, *, chat_template: str | None = None) -> LoadedToke
         )
     templates = hf.chat_template
     tool_template = None
+    if chat_template is None:
+        check_template(templates, path)
     if isinstance(templates, dict):
         tool_template = templates.get("tool_use")
         templates = templates.get("default")
@@ -168,6 +170,10 @@ _JINJA = re.compile(r"\{[{%#]")
 
 def _read_template(given: str) -> str:
     """The template's text, from a file or as it is."""
+    if not given.strip():
+        raise TokenizerError(
+            f"chat template {given!r}: is empty; give the path of a Jinja file, or Jinja text with {{% or {{{{ in it"
+        )
     if not _JINJA.search(given) or ("\n" not in given and len(given) < 4096 and os.path.isfile(given)):
         try:
             return Path(given).read_text(encoding="utf-8")

@@ -40,7 +40,7 @@ def load_hf(path: str) -> Any:
     except TokenizerError:
         raise
     except Exception as error:
-        raise _broken(path, error) from None
+        raise _broken(Path(where), path, error) from None
     if _looks_like_path(path):
         raise TokenizerError(f"{path}: no such file or folder; {_FORMS}")
     from packer_cli.tokens.tokenizer_hub import load_from_hub
@@ -48,9 +48,42 @@ def load_hf(path: str) -> Any:
     return load_from_hub(path)
 
 
-def _broken(path: str, error: Exception) -> TokenizerError:
+def check_template(template: Any, shown: str) -> None:
+    """Raise TokenizerError for a tokenizer's `chat_template` that is of none of the forms that transformers knows."""
+    named = template
+    if isinstance(template, (list, tuple)) and all(isinstance(item, dict) for item in template):
+        named = {item.get("name"): item.get("template") for item in template}
+    texts = [*named, *named.values()] if isinstance(named, dict) else [named]
+    if template is not None and not all(isinstance(text, str) for text in texts):
+        raise TokenizerError(
+            f"{shown}: its chat_template is {json.dumps(template, default=str)[:100]}; it must be Jinja text, or a "
+            'list of {"name": TEXT, "template": TEXT}; correct it in tokenizer_config.json'
+        )
+
+
+def _broken(where: Path, shown: str, error: Exception) -> TokenizerError:
+    """What is plainly wrong with the files, else what the library says."""
+    try:
+        _check_files(where, shown)
+    except TokenizerError as found:
+        return found
     text = re.sub(r"\s+", " ", str(error)).strip() or type(error).__name__
-    return TokenizerError(f"{path}: cannot be loaded as a tokenizer ({text[:300]}); {_FORMS}")
+    return TokenizerError(f"{shown}: cannot be loaded as a tokenizer ({text[:300]}); {_FORMS}")
+
+
+def _check_files(where: Path, shown: str) -> None:
+    folder, file = (where, where / "tokenizer.json") if where.is_dir() else (where.parent, where)
+    if file.suffix == ".json" and file.name != "vocab.json" and file.is_file():
+        _check_backend(file, shown, {"model": dict, "added_tokens": list})
+    if (folder / "tokenizer_config.json").is_file():
+        check_template(_read_json(folder / "tokenizer_config.json", shown).get("chat_template"), shown)
+
+
+def _check_backend(file: Path, shown: str, parts: dict[str, type]) -> None:
+    content = _read_json(file, shown)
+    missing = [name for name, kind in parts.items() if not isinstance(content.get(name), kind)]
+    if missing:
+        raise TokenizerError(f"{shown}: not a tokenizer.json (it has no {' and no '.join(missing)}); {_FORMS}")
 
 
 def _looks_like_path(path: str) -> bool:
@@ -88,8 +121,7 @@ def _load_file(file: Path, shown: str) -> Any:
         return _load_gpt2(file.parent, shown)
     if file.suffix != ".json":
         raise TokenizerError(f"{shown}: of no known kind; {_FORMS}")
-    if not isinstance(_read_json(file, shown).get("model"), dict):
-        raise TokenizerError(f"{shown}: not a tokenizer.json (it has no model); {_FORMS}")
+    _check_backend(file, shown, {"model": dict})
     if file.name == "tokenizer.json":
         return _load_folder(file.parent, shown)
     # transformers goes by file names, so show it the file under the usual one.

@@ -5,6 +5,7 @@ import pickle
 import shutil
 import subprocess
 import sys
+import threading
 import time
 
 import numpy as np
@@ -187,6 +188,35 @@ def test_chat_template_is_text_or_a_file(make_tokenizer_folder, tmp_path):
         load_tokenizer(folder, chat_template="nothing.jinja")
 
 
+@pytest.mark.parametrize("given", ["", " \n"])
+def test_an_empty_chat_template_is_none(make_tokenizer_folder, given):
+    with pytest.raises(TokenizerError) as caught:
+        load_tokenizer(str(make_tokenizer_folder("bytes")), chat_template=given)
+    assert str(caught.value) == (
+        f"chat template {given!r}: is empty; give the path of a Jinja file, or Jinja text with {{% or {{{{ in it"
+    )
+
+
+@pytest.mark.parametrize(
+    "template",
+    [5, 0, True, [1], ["{{ 1 }}"], [{"name": "default"}], [{"name": "default", "template": 7}], {"default": 5}],
+)
+def test_a_template_that_is_no_text_is_refused(make_tokenizer_folder, template):
+    folder = make_tokenizer_folder("bytes", chat_template=template)
+    shown = {"default": 7} if template == [{"name": "default", "template": 7}] else template  # as transformers has it
+    with pytest.raises(TokenizerError) as caught:
+        load_tokenizer(str(folder))
+    assert str(caught.value) == (
+        f"{folder}: its chat_template is {json.dumps(shown)}; it must be Jinja text, or a list of "
+        '{"name": TEXT, "template": TEXT}; correct it in tokenizer_config.json'
+    )
+
+
+def test_a_given_template_stands_in_for_a_wrong_one(make_tokenizer_folder):
+    folder = make_tokenizer_folder("bytes", chat_template=5)
+    assert load_tokenizer(str(folder), chat_template="{{ 1 }}").chat_template == "{{ 1 }}"
+
+
 def test_several_templates(make_tokenizer_folder):
     templates = [{"name": "default", "template": "{{ 1 }}"}, {"name": "tool_use", "template": "{{ 2 }}"}]
     loaded = load_tokenizer(str(make_tokenizer_folder("bytes", chat_template=templates)))
@@ -198,6 +228,10 @@ def make_broken(tmp_path):
     (tmp_path / "bad.json").write_text("{")
     (tmp_path / "other.json").write_text('{"a": 1}')
     (tmp_path / "half.json").write_text('{"version": "1.0", "model": {"type": "BPE"}}')
+    (tmp_path / "wrong.json").write_text('{"added_tokens": [], "model": {"type": "BPE"}}')
+    for name, text in (("none", "{}"), ("list", "[]")):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "tokenizer.json").write_text(text)
     (tmp_path / "x.tiktoken").write_text("")
     (tmp_path / "x.model").write_text("not a model")
     (tmp_path / "x.bin").write_text("")
@@ -209,7 +243,11 @@ def make_broken(tmp_path):
         ("empty", "holds no tokenizer.json"),
         ("bad.json", "not readable JSON"),
         ("other.json", "not a tokenizer.json"),
-        ("half.json", "cannot be loaded as a tokenizer"),
+        ("half.json", r"not a tokenizer.json \(it has no added_tokens\)"),
+        ("wrong.json", "cannot be loaded as a tokenizer"),
+        ("none", r"not a tokenizer.json \(it has no model and no added_tokens\)"),
+        ("none/tokenizer.json", r"not a tokenizer.json \(it has no model\)"),
+        ("list", "tokenizer.json holds no JSON object"),
         ("x.tiktoken", "does not say how text is split"),
         ("x.model", "cannot be loaded as a tokenizer"),
         ("x.bin", "of no known kind"),
@@ -239,10 +277,17 @@ def test_a_hub_name_without_network_fails_soon(monkeypatch):
 
 
 def test_a_silent_name_server_is_not_waited_for(monkeypatch):
-    monkeypatch.setattr(tokenizer_hub.socket, "create_connection", lambda *a, **k: time.sleep(5))
+    silent = threading.Event()
+
+    def connect(*_, **__):
+        silent.wait(5)
+        raise TimeoutError
+
+    monkeypatch.setattr(tokenizer_hub.socket, "create_connection", connect)
     began = time.monotonic()
     assert not tokenizer_hub.can_connect("https://example.invalid", timeout=0.1)
     assert time.monotonic() - began < 2
+    silent.set()
 
 
 def test_importing_the_room_is_cheap():

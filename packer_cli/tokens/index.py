@@ -1,0 +1,120 @@
+"""What the token store is on disk: `tokens.json`, and the Arrow parts that it lists."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from packer_cli.errors import FormatError, InputError
+
+INDEX_NAME = "tokens.json"
+STORE_FORMAT = "hbpack-tokens"
+STORE_VERSION = 1
+
+PART_SCHEMA = pa.schema(
+    [
+        pa.field("input_ids", pa.list_(pa.field("item", pa.int32(), nullable=False)), nullable=False),
+        pa.field("loss_mask", pa.list_(pa.field("item", pa.int8(), nullable=False)), nullable=False),
+        pa.field("num_loss_tokens", pa.int32(), nullable=False),
+        pa.field("line", pa.int64(), nullable=False),
+    ]
+)
+
+
+class _Model(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+
+
+class PartInfo(_Model):
+    """One part of the store."""
+
+    path: str
+    """File name in the store's folder."""
+    fingerprint: str
+    """Of the slice of input, the tokenizer and the options that made it."""
+    source: int
+    file: str
+    """The input file, as the user named it."""
+    num_samples: int
+    num_tokens: int
+    num_loss_tokens: int
+    num_rejected: int
+    num_with_special: int
+    """Records whose own contents hold the text of a special token."""
+    num_bytes: int
+    xxh3: str
+    """xxh3-128 of the part's file."""
+    backend: str
+    """What encoded it."""
+    warnings: tuple[str, ...] = ()
+
+
+class SourceInfo(_Model):
+    """One input."""
+
+    name: str
+    weight: float
+
+
+class StoreIndex(_Model):
+    """`tokens.json`."""
+
+    format: str = STORE_FORMAT
+    format_version: int = STORE_VERSION
+    fingerprint: str
+    """Of all parts."""
+    tokenizer: dict[str, Any]
+    """Fingerprints, vocabulary size and special ids."""
+    options: dict[str, Any]
+    """What shaped the samples."""
+    library_versions: dict[str, str]
+    sources: tuple[SourceInfo, ...]
+    parts: tuple[PartInfo, ...]
+
+
+def read_index(folder: Path) -> StoreIndex:
+    """Read `tokens.json`; the errors are those of `TokenStore.open`."""
+    path = folder / INDEX_NAME
+    try:
+        index = StoreIndex.model_validate_json(path.read_bytes())
+    except FileNotFoundError:
+        raise InputError(f"{str(folder)!r} holds no token store (no {INDEX_NAME}); run hbpack tokenize") from None
+    except (OSError, ValidationError) as error:
+        raise FormatError(f"{str(path)!r} is damaged ({str(error).splitlines()[0]}); tokenize again") from None
+    if index.format != STORE_FORMAT or index.format_version != STORE_VERSION:
+        raise FormatError(
+            f"{str(path)!r} has format {index.format} {index.format_version}; this release reads "
+            f"{STORE_FORMAT} {STORE_VERSION}; tokenize again"
+        )
+    return index
+
+
+def open_part(folder: Path, part: PartInfo) -> list[pa.RecordBatch]:
+    """The record batches of a part, memory-mapped; reads and checks lengths, not tokens.
+
+    Raises:
+        FormatError: it is missing or damaged.
+    """
+    path = folder / part.path
+    try:
+        if path.stat().st_size != part.num_bytes:
+            raise pa.ArrowInvalid(f"it has {path.stat().st_size} bytes instead of {part.num_bytes}")
+        reader = pa.ipc.open_file(pa.memory_map(str(path)))
+        if reader.schema != PART_SCHEMA:
+            raise pa.ArrowInvalid("it has other columns")
+        batches = [reader.get_batch(i) for i in range(reader.num_record_batches)]
+        for batch in batches:
+            batch.validate(full=True)
+            if not batch.column("input_ids").offsets.equals(batch.column("loss_mask").offsets):
+                raise pa.ArrowInvalid("ids and masks have different lengths")
+        if sum(len(batch) for batch in batches) != part.num_samples:
+            raise pa.ArrowInvalid(f"it does not hold its {part.num_samples} samples")
+    except (OSError, pa.ArrowException) as error:
+        reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+        raise FormatError(
+            f"token store part {str(path)!r} is damaged ({' '.join(reason.split())}); tokenize again"
+        ) from None
+    return batches

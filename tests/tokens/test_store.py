@@ -1,0 +1,107 @@
+"""The token store against plain slicing."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from packer_cli.errors import FormatError, InputError
+from packer_cli.files import atomic_file
+from packer_cli.tokens.index import INDEX_NAME, PartInfo, SourceInfo, StoreIndex
+from packer_cli.tokens.store import TokenStore
+from packer_cli.tokens.types import EncodedBatch
+from packer_cli.tokens.writer import PartWriter, count_loss_tokens
+
+
+def encoded(samples, first_line=1):
+    lengths = [len(ids) for ids, _ in samples]
+    return EncodedBatch(
+        offsets=np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64),
+        input_ids=np.array([token for ids, _ in samples for token in ids], dtype=np.int32),
+        loss_mask=np.array([bit for _, mask in samples for bit in mask], dtype=np.int8),
+        lines=np.arange(first_line, first_line + len(samples)),
+        rejects=[],
+        num_with_special=0,
+    )
+
+
+def make_store(folder, parts):
+    """Parts of batches of samples."""
+    infos = []
+    for number, batches in enumerate(parts):
+        name = f"part-{number:05d}.arrow"
+        with atomic_file(folder / name) as file:
+            writer = PartWriter(file)
+            for batch in batches:
+                if batch:
+                    writer.write(encoded(batch))
+            writer.close()
+        infos.append(
+            PartInfo(
+                path=name, fingerprint=str(number), source=number % 2, file=f"file-{number}",
+                num_samples=writer.num_samples, num_tokens=writer.num_tokens,
+                num_loss_tokens=writer.num_loss_tokens, num_rejected=0, num_with_special=0,
+                num_bytes=file.num_bytes, xxh3=file.hexdigest(), backend="tokenizers",
+            )
+        )  # fmt: skip
+    index = StoreIndex(
+        fingerprint="x", tokenizer={}, options={}, library_versions={},
+        sources=(SourceInfo(name="a", weight=1), SourceInfo(name="b", weight=1)), parts=tuple(infos),
+    )  # fmt: skip
+    (folder / INDEX_NAME).write_text(index.model_dump_json())
+    return TokenStore.open(folder)
+
+
+@st.composite
+def stores(draw):
+    sample = st.lists(st.tuples(st.integers(0, 99), st.integers(0, 1)), min_size=1, max_size=9)
+    as_sample = sample.map(lambda pairs: ([p[0] for p in pairs], [p[1] for p in pairs]))
+    return draw(st.lists(st.lists(st.lists(as_sample, max_size=4), max_size=3), min_size=1, max_size=3))
+
+
+@given(parts=stores(), data=st.data())
+@settings(max_examples=40)
+def test_a_store_gives_back_what_was_written(tmp_path_factory, parts, data):
+    store = make_store(tmp_path_factory.mktemp("store"), parts)
+    samples = [sample for part in parts for batch in part for sample in batch]
+    of_part = [number for number, part in enumerate(parts) for batch in part for _ in batch]
+    assert len(store) == len(samples)
+    assert store.lengths().tolist() == [len(ids) for ids, _ in samples]
+    assert store.num_loss_tokens().tolist() == [sum(mask[1:]) for _, mask in samples]
+    assert store.sources().tolist() == [number % 2 for number in of_part]
+    if not samples:
+        return
+    pieces = []
+    for sample in data.draw(st.lists(st.integers(0, len(samples) - 1), max_size=8)):
+        start = data.draw(st.integers(0, len(samples[sample][0]) - 1))
+        pieces.append((sample, start, data.draw(st.integers(1, len(samples[sample][0]) - start))))
+    sample, start, length = (np.array([p[i] for p in pieces], dtype=np.int64) for i in range(3))
+    length = length.astype(np.int32)
+    ids, mask = np.full(length.sum(), -1, np.int32), np.full(length.sum(), -1, np.int8)
+    store.gather(sample, start, length, ids, mask)
+    cut = [(samples[s][0][b : b + n], [0, *samples[s][1][b + 1 : b + n]]) for s, b, n in pieces]
+    assert ids.tolist() == [token for part, _ in cut for token in part]
+    assert mask.tolist() == [bit for _, part in cut for bit in part]
+    assert store.loss_tokens_of(sample, start, length).tolist() == [sum(part) for _, part in cut]
+    assert store.sources_of(sample).tolist() == [of_part[s] % 2 for s in sample]
+    for s in sample:
+        assert store.locate(int(s))[0] == f"file-{of_part[s]}"
+
+
+@given(masks=st.lists(st.lists(st.integers(0, 1), min_size=1, max_size=9), min_size=1, max_size=9))
+def test_the_first_token_carries_no_loss(masks):
+    offsets = np.concatenate([[0], np.cumsum([len(mask) for mask in masks])])
+    flat = np.array([bit for mask in masks for bit in mask], dtype=np.int8)
+    assert count_loss_tokens(flat, offsets).tolist() == [sum(mask[1:]) for mask in masks]
+
+
+def test_damage_is_named(tmp_path):
+    with pytest.raises(InputError, match=r"holds no token store \(no tokens.json\); run hbpack tokenize"):
+        TokenStore.open(tmp_path)
+    make_store(tmp_path, [[[([1, 2], [0, 1])]]])
+    part = tmp_path / "part-00000.arrow"
+    part.write_bytes(part.read_bytes()[:-9])
+    with pytest.raises(FormatError, match=r"part-00000.arrow' is damaged .*; tokenize again"):
+        TokenStore.open(tmp_path)
