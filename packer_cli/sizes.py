@@ -49,7 +49,7 @@ def format_bytes(num_bytes: float) -> str:
 
 
 def _parse(text: str, units: dict[str, int], what: str, examples: str) -> int:
-    match = re.fullmatch(r"\s*(\d+)\s*([a-zA-Z]*)\s*", text)
+    match = re.fullmatch(r"\s*([0-9]+)\s*([a-zA-Z]*)\s*", text)
     if not match or match[2].lower() not in units:
         raise ValueError(f"{text!r} is no number of {what}; write for example {examples}")
     return int(match[1]) * units[match[2].lower()]

@@ -30,6 +30,13 @@ COMPRESSIONS: dict[str, Literal["gzip", "zstd"]] = {".gz": "gzip", ".zst": "zstd
 COMPRESSIBLE: tuple[FileFormat, ...] = ("jsonl", "json", "text")
 ABOUT_THE_DATA = ("readme", "license", "licence", "copying", "notice", "changelog")
 """Text files of these names in a folder are not data; named on their own they are read."""
+BESIDE_THE_DATA = (
+    *("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "chat_template.json"),
+    *("vocab.json", "vocab.txt", "merges.txt"),
+    *("config.json", "generation_config.json", "preprocessor_config.json", "processor_config.json"),
+    *("dataset_info.json", "dataset_infos.json", "package.json", "package-lock.json"),
+)
+"""Files of tokenizers, models and packages in a folder are not data either; named on their own they are read."""
 PACKED = ("hbpack.json", "tokens/tokens.json", "tokens/.parts")
 """A folder that holds one of these is what hbpack wrote, to an end or not, and no data."""
 
@@ -63,7 +70,8 @@ def discover(inputs: Sequence[str], *, output: str | None = None) -> tuple[list[
 
     An input is a file, a folder, a glob, a `save_to_disk` folder or the name of a Hugging Face data set,
     each with an optional @WEIGHT. In folders and globs a file counts once, and hidden files, empty files,
-    unknown suffixes and text files like README.md are passed over. A file that is named is always read.
+    unknown suffixes, text files like README.md and files of tokenizers are passed over. A file that is named is
+    always read.
     Price: a stat a file and a few bytes of each `.json`; naming a data set loads it.
     Raises InputError when an input does not exist, is of no known format or holds no data.
     """
@@ -214,7 +222,7 @@ def _listed_file(path: str, source_id: int) -> Iterator[CorpusFile]:
     kind = _format(path)
     if name.startswith(".") or kind is None or not os.path.isfile(path):
         return
-    if kind[0] == "text" and name.split(".")[0].lower() in ABOUT_THE_DATA:
+    if name.lower() in BESIDE_THE_DATA or (kind[0] == "text" and name.split(".")[0].lower() in ABOUT_THE_DATA):
         return
     file = _named_file(path, source_id)
     if file.num_bytes:
@@ -261,7 +269,7 @@ def _array_or_lines(file: CorpusFile) -> CorpusFile:
     if head.startswith(b"{") and not head[1:].split(b"\n")[0].strip() and b"\n" in head:
         raise InputError(
             f"{file.path}: holds one JSON object over several lines; "
-            "hbpack reads an array of records, or one record a line"
+            "hbpack reads an array of records, or one record a line; write it so, or leave the file out"
         )
     return CorpusFile(
         source_id=file.source_id,

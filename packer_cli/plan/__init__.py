@@ -7,3 +7,7 @@ PURE: arrays in, arrays out. Nothing here reads a file, looks at a clock, or imp
 
 Papers: HBP is arXiv 2503.07680, "Hierarchical Balance Packing".
 """
+
+from packer_cli.kernels import choose_cache
+
+choose_cache()

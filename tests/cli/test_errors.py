@@ -189,7 +189,7 @@ def test_tokenizers_that_cannot_be_used(pack, chats, tokenizer, tmp_path):
     (folder / "tokenizer.json").write_text('{"model": ')
     done = pack(chats, "--tokenizer", folder)
     assert done.code == 2
-    assert done.stderr.startswith(f"error: {folder}: cannot be loaded as a tokenizer (")
+    assert done.stderr.startswith(f"error: {folder}: tokenizer.json is not readable JSON (")
     assert done.stderr.count("\n") == 1
     assert not (tmp_path / "out").exists()
 

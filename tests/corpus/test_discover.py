@@ -92,6 +92,16 @@ def test_folders_are_walked_in_order(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert paths("data/README.md", "data/empty.jsonl") == ["data/README.md", "data/empty.jsonl"]
 
 
+def test_a_tokenizer_among_the_data_is_passed_over(repo: Path, tmp_path: Path) -> None:
+    sample = repo / "examples/sample"
+    assert paths(sample) == [str(sample / "chats.jsonl"), str(sample / "journals.jsonl")]
+    for name in ("config.json", "generation_config.json", "vocab.json", "merges.txt", "package.json"):
+        (tmp_path / name).write_text('{\n  "a": 1\n}')
+    lines = write_jsonl(tmp_path / "lines.json", [TEXT])
+    assert paths(tmp_path) == paths(tmp_path / "*") == [str(lines)]
+    assert error(tmp_path / "config.json").startswith(f"{tmp_path / 'config.json'}: holds one JSON object")
+
+
 def test_formats_by_suffix(tmp_path: Path) -> None:
     write_jsonl(tmp_path / "lines.json", [TEXT])
     (tmp_path / "array.json").write_text("\n [{}]")
@@ -146,7 +156,8 @@ def test_one_object_over_many_lines(tmp_path: Path) -> None:
     path = tmp_path / "a.json"
     path.write_text('{\n  "data": []\n}')
     assert error(path) == (
-        f"{path}: holds one JSON object over several lines; hbpack reads an array of records, or one record a line"
+        f"{path}: holds one JSON object over several lines; hbpack reads an array of records, or one record a line; "
+        "write it so, or leave the file out"
     )
 
 
