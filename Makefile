@@ -35,7 +35,7 @@ demo: $(VENV)/.demo  ## Pack the bundled sample corpus and show what came out
 	@echo "The packed data set is in demo-out; look at demo-out/hbpack.json, or run: $(BIN)/hbpack stats demo-out"
 
 test: $(VENV)/.dev  ## Run the tests
-	$(BIN)/python -m pytest -m "not slow"
+	$(BIN)/python -m pytest -m "not slow" -n auto
 
 test-slow: $(VENV)/.dev  ## Run the tests that take long or need much memory
 	$(BIN)/python -m pytest -m slow
