@@ -1,6 +1,9 @@
 """What every worker needs, imported once by the server that workers are forked from."""
 
 import gc
+import os
+
+os.environ.setdefault("USE_TORCH", "0")  # Some tokenizers would have transformers import it.
 
 import gigatoken  # noqa: F401
 import jinja2  # noqa: F401

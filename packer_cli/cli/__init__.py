@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import errno
 import importlib
+import os
 import sys
 
 import click
@@ -56,6 +57,8 @@ def cli() -> None:
 
 def main() -> None:
     """Entry point: errors become one line; 2 for usage, 1 for failure, 130 for Ctrl-C."""
+    # No torch is needed here, and transformers need not say that it misses it.
+    os.environ.setdefault("TRANSFORMERS_NO_ADVISORY_WARNINGS", "1")
     try:
         cli.main(prog_name="hbpack", standalone_mode=False)
     except HbpackError as error:

@@ -65,8 +65,10 @@ def print_table(title: str, header: list[str], rows: list[list[str]], note: str 
         table.add_column(name, justify="right" if i else "left", no_wrap=True)
     for row in rows:
         table.add_row(*row)
-    width = None if sys.stdout.isatty() else 160
-    Console(width=width, highlight=False).print(table)
+    console = Console(width=None if sys.stdout.isatty() else 160, highlight=False)
+    with console.capture() as capture:
+        console.print(table)
+    click.echo("\n".join(line.rstrip() for line in capture.get().rstrip().splitlines()) + "\n")
 
 
 def ratio(value: Any) -> str:
