@@ -59,6 +59,9 @@ class Randomness:
     max_displacement: int
     length_step_correlation: float
     """Pearson correlation of a sample's length with its step, over the group where it is greatest; 0 is random."""
+    length_mix_spread: float
+    """Mean over steps of the distance (half the L1 norm, in tokens) of the step's mix of lengths, in powers of two,
+    from the whole's: what sorting costs."""
     source_mix_spread: float
     """Mean over steps of the distance (half the L1 norm, in tokens) of the step's mix of sources from the whole's."""
 
@@ -135,13 +138,15 @@ def measure_randomness(plan: Plan, source_of_sample: Int64Array | None = None, s
     correlations = [
         abs(_correlation(plan.pieces.length[members], step_of_piece[members])) for members in _pieces_by_group(plan)
     ]
+    size = np.floor(np.log2(plan.pieces.length)).astype(np.int64)
     spread = 0.0
     if source_of_sample is not None:
-        spread = _source_spread(plan.pieces, source_of_sample[plan.pieces.sample], step_of_piece, num_steps)
+        spread = _mix_spread(plan.pieces, source_of_sample[plan.pieces.sample], step_of_piece, num_steps)
     return Randomness(
         mean_displacement=_mean(displacement),
         max_displacement=int(displacement.max(initial=0)),
         length_step_correlation=max(correlations, default=0.0),
+        length_mix_spread=_mix_spread(plan.pieces, size, step_of_piece, num_steps),
         source_mix_spread=spread,
     )
 
@@ -184,10 +189,11 @@ def _correlation(x: NDArray[Any], y: NDArray[Any]) -> float:
     return float(np.corrcoef(x, y)[0, 1])
 
 
-def _source_spread(pieces: Pieces, source: Int64Array, step: Int64Array, num_steps: int) -> float:
-    num_sources = int(source.max(initial=0)) + 1
-    tokens = np.bincount(step * num_sources + source, weights=pieces.length, minlength=num_steps * num_sources)
-    mix = tokens.reshape(num_steps, num_sources)
+def _mix_spread(pieces: Pieces, kind: Int64Array, step: Int64Array, num_steps: int) -> float:
+    """Mean distance of a step's mix of kinds from the whole's; pieces count by their tokens."""
+    num_kinds = int(kind.max(initial=0)) + 1
+    tokens = np.bincount(step * num_kinds + kind, weights=pieces.length, minlength=num_steps * num_kinds)
+    mix = tokens.reshape(num_steps, num_kinds)
     of_step = mix / np.maximum(mix.sum(axis=1, keepdims=True), 1)
     whole = mix.sum(axis=0) / max(1.0, mix.sum())
     return float(np.abs(of_step - whole).sum(axis=1).mean() / 2)

@@ -138,6 +138,7 @@ def test_randomness_sees_a_sorted_order():
     sources = np.array([0] * (num // 2) + [1] * (num // 2))
     figures = measure_randomness(plan, sources)
     assert figures.length_step_correlation == pytest.approx(1)
+    assert figures.length_mix_spread > 0.5
     # Every step holds one source only; the mix of the whole is 1/4 and 3/4 in tokens.
     assert figures.source_mix_spread == pytest.approx((0.75 + 0.25) / 2, abs=0.01)
     assert figures.mean_displacement == pytest.approx(num / 3, rel=0.15)

@@ -21,7 +21,7 @@ def print_stats(stats: dict[str, Any]) -> None:
         f"  {overall['num_steps']:,} steps; displacement from a uniform order {overall['mean_displacement']:,.1f} "
         f"steps on average (uniform: {overall['num_steps'] / 3:,.1f}), {overall['max_displacement']:,} at most; "
         f"length-step correlation {overall['length_step_correlation']:.3f}; "
-        f"source mix spread {overall['source_mix_spread']:.3f}"
+        f"length mix spread {overall['length_mix_spread']:.3f}, source mix spread {overall['source_mix_spread']:.3f}"
     )
     if overall["num_fillers"]:
         print(f"  {overall['num_fillers']} filler micro-batches without loss keep every rank busy")

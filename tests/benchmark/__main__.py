@@ -8,11 +8,16 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
-from tests.benchmark import loader, pack, plan
+from tests.benchmark import frontier, loader, pack, plan
 from tests.benchmark.measure import BenchmarkError
 from tests.benchmark.report import machine, write_section
 
-BENCHMARKS: dict[str, Callable[[Path, int], str]] = {"pack": pack.run, "loader": loader.run, "plan": plan.run}
+BENCHMARKS: dict[str, Callable[[Path, int], str]] = {
+    "pack": pack.run,
+    "loader": loader.run,
+    "plan": plan.run,
+    "frontier": frontier.run,
+}
 """Name -> (folder to work in, number of runs) -> text. In this order: `loader` reads what `pack` packed."""
 
 

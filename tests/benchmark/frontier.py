@@ -1,0 +1,109 @@
+"""ABR against randomness: every way to form iterations, with and without `refine`."""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+from pathlib import Path
+
+import numpy as np
+
+from packer_cli.config import TokenizeConfig
+from packer_cli.metrics import measure, measure_randomness
+from packer_cli.pipeline import make_engine, run_tokenize
+from packer_cli.plan.balance import parse_balance
+from packer_cli.plan.build import PlanRules, build_plan
+from packer_cli.plan.check import check_plan
+from packer_cli.plan.packing import REGISTRY
+from packer_cli.plan.pieces import make_pieces
+from packer_cli.plan.types import Group
+from packer_cli.tokens.store import TokenStore
+from tests.benchmark.measure import repeat
+from tests.benchmark.pack import corpora
+from tests.benchmark.plan import mix128k
+from tests.benchmark.report import seconds, table
+
+_BALANCES = [
+    order + refine for order in ("none", "window:4", "window:16", "window:64", "sort") for refine in ("", "+refine")
+]
+_NUM_SAMPLES = 200_000
+_LONG = 131_072
+
+
+def run(work: Path, runs: int) -> str:
+    """Measure, and give the text of the section."""
+    text = (
+        "Packing isf, fill balanced, every way to form iterations (`--balance`). ABR is the time lost to waiting; "
+        "*length mix* and *source mix* say how far a step's mix of sample lengths, and of inputs, is from the "
+        "whole's (0 is alike): what sorting costs in randomness. Every plan passed the checker. `plan` is the time "
+        "of `build_plan`."
+    )
+    parts = [text]
+    for title, lengths, sources, groups, num_gpus in _cases(work):
+        print(f"frontier: {title}", file=sys.stderr)
+        rows = [_row(balance, lengths, sources, groups, num_gpus, runs) for balance in _BALANCES]
+        header = ["balance", "ABR", "ABR by group", "PR", "length mix", "source mix", "plan"]
+        parts.append(f"**{title}**\n\n{table(header, rows)}")
+    return "\n\n".join(parts)
+
+
+def _cases(work: Path) -> list[tuple[str, np.ndarray, np.ndarray | None, tuple[Group, ...], int]]:
+    two = (Group(capacity=16_384), Group(capacity=_LONG, sp_size=8))
+    one = (Group(capacity=_LONG),)
+    mix = mix128k(_NUM_SAMPLES)
+    short = np.minimum(mix128k(_NUM_SAMPLES), 4096).astype(np.int32)
+    lengths, sources = _shared_lengths()
+    return [
+        ("the shared corpora, 16k:1,128k:8 on 32 GPUs", lengths, sources, two, 32),
+        (f"mix128k, {_NUM_SAMPLES:,} samples, 16k:1,128k:8 on 32 GPUs", mix, None, two, 32),
+        (f"mix128k, {_NUM_SAMPLES:,} samples, one group of 128K on 4 ranks", mix, None, one, 4),
+        (f"mix128k, {_NUM_SAMPLES:,} samples, one group of 128K on 32 ranks", mix, None, one, 32),
+        (f"short4k, {_NUM_SAMPLES:,} samples, one group of 4K on 4 ranks", short, None, (Group(capacity=4096),), 4),
+        (f"short4k, {_NUM_SAMPLES:,} samples, one group of 4K on 32 ranks", short, None, (Group(capacity=4096),), 32),
+    ]
+
+
+def _shared_lengths() -> tuple[np.ndarray, np.ndarray]:
+    data = corpora()
+    config = TokenizeConfig(
+        inputs=(str(data / "sft_messages.jsonl"), str(data / "long_docs.parquet")),
+        tokenizer=str(data / "tokenizers" / "minimind-chatml"),
+    )
+    with tempfile.TemporaryDirectory() as folder, make_engine(2) as engine:
+        run_tokenize(config, Path(folder) / "out", engine)
+        store = TokenStore.open(Path(folder) / "out" / "tokens")
+        return store.lengths().copy(), store.sources()
+
+
+def _row(
+    balance: str,
+    lengths: np.ndarray,
+    sources: np.ndarray | None,
+    groups: tuple[Group, ...],
+    num_gpus: int,
+    runs: int,
+) -> list[str]:
+    algorithm = REGISTRY["isf"]
+    rules = PlanRules(
+        groups=groups,
+        num_gpus=num_gpus,
+        algorithm=algorithm,
+        packing_options=algorithm.options(),
+        balance=parse_balance(balance),
+        fill="balanced",
+    )
+    pieces = make_pieces(lengths, np.arange(len(lengths), dtype=np.int64), groups[-1].capacity, "split")
+    plan = build_plan(pieces, rules)
+    check_plan(plan)
+    by_group = [measure(plan, g).abr for g in range(len(groups))]
+    overall, randomness = measure(plan), measure_randomness(plan, sources)
+    took = repeat({"plan": lambda: build_plan(pieces, rules)}, runs)["plan"]
+    return [
+        balance,
+        f"{overall.abr:.5f}",
+        " / ".join(f"{abr:.5f}" for abr in by_group),
+        f"{overall.pr:.5f}",
+        f"{randomness.length_mix_spread:.3f}",
+        f"{randomness.source_mix_spread:.3f}" if sources is not None else "-",
+        seconds(took),
+    ]
