@@ -56,27 +56,35 @@ def plan_rules(config: PlanConfig) -> PlanRules:
     """The plan's form of the options.
 
     Raises:
-        ConfigError: an unknown packing algorithm or option of it.
+        ConfigError: an unknown packing algorithm or option of it, or one that the groups or `--overflow` rule out.
     """
     try:
         algorithm, options = parse_packing(config.packing, REGISTRY)
     except ValueError as error:
         raise ConfigError(f"--packing: {error}") from None
+    if algorithm.needs_split and config.overflow != "split":
+        raise ConfigError(
+            f"--packing: packing {algorithm.name!r} cuts what is longer than the greatest capacity, so it needs "
+            f"--overflow split, not {config.overflow}; give that, or packing bfd"
+        )
     try:
         balance = parse_balance(config.balance)
     except ValueError as error:
         raise ConfigError(f"--balance: {error}") from None
-    return PlanRules(
-        groups=tuple(to_group(group) for group in config.groups),
-        num_gpus=config.gpus,
-        algorithm=algorithm,
-        packing_options=options,
-        steps=StepRules(global_tokens=config.global_tokens, curriculum_steps=config.curriculum_steps),
-        epochs=config.epochs,
-        seed=config.seed,
-        balance=balance,
-        fill=config.fill,
-    )
+    try:
+        return PlanRules(
+            groups=tuple(to_group(group) for group in config.groups),
+            num_gpus=config.gpus,
+            algorithm=algorithm,
+            packing_options=options,
+            steps=StepRules(global_tokens=config.global_tokens, curriculum_steps=config.curriculum_steps),
+            epochs=config.epochs,
+            seed=config.seed,
+            balance=balance,
+            fill=config.fill,
+        )
+    except ValueError as error:
+        raise ConfigError(f"--packing: {error}") from None
 
 
 def warm_up(config: PlanConfig) -> None:
@@ -115,6 +123,7 @@ def plan_store(config: PlanConfig, store: TokenStore, folder: Path) -> PlanResul
             _why_nothing(store, samples), _overflow_entries(config, store, lengths, np.unique(samples), capacity)
         )
     plan = build_plan(pieces, rules)
+    pieces = plan.pieces  # the packing may have cut them
     kept = samples if config.overflow != "drop" else samples[lengths[samples] <= capacity]
     check_pieces(pieces, lengths, kept, is_whole=config.overflow != "truncate")
     check_plan(plan)
@@ -179,7 +188,7 @@ def _counts(
         "samples": len(store),
         "left_out_by_weight": len(store) - len(np.unique(samples)),
         "repeated_by_weight": len(samples) - len(np.unique(samples)),
-        "split": num_long if config.overflow == "split" else 0,
+        "split": len(np.unique(pieces.sample[pieces.start > 0])),
         "truncated": num_long if config.overflow == "truncate" else 0,
         "dropped": num_long if config.overflow == "drop" else 0,
         "pieces": len(pieces),

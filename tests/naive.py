@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
 
@@ -48,9 +48,20 @@ def descending(lengths: Sequence[int]) -> list[int]:
     return sorted(range(len(lengths)), key=lambda i: (-lengths[i], i))
 
 
-def first_fit_decreasing(lengths: Sequence[int], capacity: int) -> list[list[int]]:
+def shuffled(num: int, state: int) -> list[int]:
+    values = list(range(num))
+    SplitMix64(state).shuffle(values)
+    return values
+
+
+def in_order(lengths: Sequence[int], order: Sequence[int], capacity: int) -> list[list[int]]:
+    """Next-fit of the samples in an order."""
+    return [[order[k] for k in pack] for pack in next_fit([lengths[i] for i in order], capacity)]
+
+
+def first_fit(lengths: Sequence[int], order: Sequence[int], capacity: int) -> list[list[int]]:
     packs: list[list[int]] = []
-    for i in descending(lengths):
+    for i in order:
         for pack in packs:
             if sum(lengths[j] for j in pack) + lengths[i] <= capacity:
                 pack.append(i)
@@ -60,15 +71,35 @@ def first_fit_decreasing(lengths: Sequence[int], capacity: int) -> list[list[int
     return packs
 
 
-def best_fit_decreasing(lengths: Sequence[int], capacity: int) -> list[list[int]]:
+def best_fit(lengths: Sequence[int], order: Sequence[int], capacity: int) -> list[list[int]]:
     """Among equally full packs, the one that was touched last."""
+    return fit_by_room(lengths, order, capacity, lambda room, touched: (room, -touched))
+
+
+def worst_fit_decreasing(lengths: Sequence[int], capacity: int, max_samples: int) -> list[list[int]]:
+    """Among packs of equal room, the one that was touched last."""
+    order = descending(lengths)
+    return fit_by_room(lengths, order, capacity, lambda room, touched: (-room, -touched), max_samples)
+
+
+def fit_by_room(
+    lengths: Sequence[int],
+    order: Sequence[int],
+    capacity: int,
+    key: Callable[[int, int], tuple[int, int]],
+    max_samples: int = 0,
+) -> list[list[int]]:
     packs: list[list[int]] = []
     touched: list[int] = []
-    for clock, i in enumerate(descending(lengths)):
+    for clock, i in enumerate(order):
         rooms = [capacity - sum(lengths[j] for j in pack) for pack in packs]
-        fitting = [k for k, room in enumerate(rooms) if room >= lengths[i]]
+        fitting = [
+            k
+            for k, room in enumerate(rooms)
+            if room >= lengths[i] and (max_samples == 0 or len(packs[k]) < max_samples)
+        ]
         if fitting:
-            k = min(fitting, key=lambda k: (rooms[k], -touched[k]))
+            k = min(fitting, key=lambda k: key(rooms[k], touched[k]))
         else:
             k = len(packs)
             packs.append([])
@@ -76,6 +107,92 @@ def best_fit_decreasing(lengths: Sequence[int], capacity: int) -> list[list[int]
         packs[k].append(i)
         touched[k] = clock
     return packs
+
+
+def longest_processing_time(lengths: Sequence[int], capacity: int, cost: Callable[[int], int]) -> list[list[int]]:
+    num_packs = l2_bound(lengths, capacity)
+    while True:
+        packs: list[list[int]] = [[] for _ in range(num_packs)]
+        for i in descending(lengths):
+            fitting = [k for k, pack in enumerate(packs) if sum(lengths[j] for j in pack) + lengths[i] <= capacity]
+            if fitting:
+                k = min(fitting, key=lambda k: (sum(cost(lengths[j]) for j in packs[k]), k))
+                packs[k].append(i)
+            else:
+                packs.append([i])
+        if len(packs) == num_packs:
+            return packs
+        num_packs = len(packs)
+
+
+def largest_differencing(values: Sequence[int], num_parts: int) -> list[list[int]]:
+    """Karmarkar-Karp with every partition written out, empty parts and all."""
+
+    def total(part: Sequence[int]) -> int:
+        return sum(values[i] for i in part)
+
+    def spread(parts: Sequence[Sequence[int]]) -> int:
+        return total(parts[0]) - total(parts[-1])
+
+    partitions: dict[int, list[list[int]]] = {
+        i: [[i], *([] for _ in range(num_parts - 1))] for i in range(len(values))
+    }
+    while len(partitions) > 1:
+        a, b = sorted(partitions, key=lambda i: (-spread(partitions[i]), i))[:2]
+        merged = [x + y for x, y in zip(partitions[a], reversed(partitions.pop(b)), strict=True)]
+        partitions[a] = sorted(merged, key=total, reverse=True)
+    return next(iter(partitions.values()))
+
+
+def karmarkar_karp(
+    lengths: Sequence[int], capacity: int, window: int, cost: Callable[[int], int], state: int
+) -> list[list[int]]:
+    coming = shuffled(len(lengths), state)
+    left: list[int] = []
+    packs: list[list[int]] = []
+    while coming or left:
+        here = left
+        while coming and sum(lengths[i] for i in here) + lengths[coming[0]] <= window * capacity:
+            here = [*here, coming.pop(0)]
+        sizes = [lengths[i] for i in here]
+        parts = largest_differencing([cost(size) for size in sizes], l2_bound(sizes, capacity))
+        part_of = {k: number for number, part in enumerate(parts) for k in part}
+        filled: list[list[int]] = [[] for _ in parts]
+        moved = []
+        for k in descending(sizes):
+            part = filled[part_of[k]]
+            if sum(sizes[j] for j in part) + sizes[k] <= capacity:
+                part.append(k)
+            else:
+                moved.append(k)
+        left_over = []
+        for k in moved:
+            fitting = [part for part in filled if sum(sizes[j] for j in part) + sizes[k] <= capacity]
+            if fitting:
+                min(fitting, key=lambda part: sum(cost(sizes[j]) for j in part)).append(k)
+            elif coming:
+                left_over.append(k)
+            else:
+                filled.append([k])
+        left = [here[k] for k in sorted(left_over)]
+        packs += [[here[k] for k in part] for part in filled]
+    return packs
+
+
+def wrap(pieces: Sequence[tuple[int, int, int]], capacity: int, state: int) -> list[list[tuple[int, int, int]]]:
+    """Rows of (sample, start, length), token by token."""
+    stretches: list[list[tuple[int, int]]] = []
+    for sample, start, length in pieces:
+        if not stretches or stretches[-1][-1] != (sample, start - 1):
+            stretches.append([])
+        stretches[-1] += [(sample, start + k) for k in range(length)]
+    tokens = [(number, *token) for number in shuffled(len(stretches), state) for token in stretches[number]]
+    rows = []
+    for first in range(0, len(tokens), capacity):
+        row = itertools.groupby(tokens[first : first + capacity], key=lambda token: token[:2])
+        parts = [(sample, [token[2] for token in part]) for (_, sample), part in row]
+        rows.append([(sample, part[0], len(part)) for sample, part in parts])
+    return rows
 
 
 def iterative_sampling_filling(

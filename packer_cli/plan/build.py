@@ -14,8 +14,11 @@ from packer_cli.plan.cost import pack_tokens_and_work
 from packer_cli.plan.groups import group_of
 from packer_cli.plan.packing import PackingAlgorithm, PackingOptions
 from packer_cli.plan.packing.csr import select_packs
+from packer_cli.plan.random import rng_state
 from packer_cli.plan.schedule import GroupIterations, StepRules, deal, schedule_epoch
 from packer_cli.plan.types import FILLER, Group, Int64Array, Packs, Pieces, Plan, Schedule
+
+_STREAM_CUT = 7
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,13 +39,24 @@ class PlanRules:
     fill: Literal["greedy", "balanced"] = "greedy"
     """With what the free space of long packs is filled: the longest that fits, or what evens attention work out."""
 
+    def __post_init__(self) -> None:
+        if self.algorithm.cut and len(self.groups) != 1:
+            raise ValueError(
+                f"packing {self.algorithm.name!r} cuts samples anywhere, so it needs exactly one group; "
+                "give one, or another packing"
+            )
+
 
 def build_plan(pieces: Pieces, rules: PlanRules) -> Plan:
     """Plan the pieces; every one ends in exactly one pack.
 
-    From the longest group down: pack the group's own pieces, fill with shorter ones, balance. Price: that of the
-    packing algorithm, plus O(m) for the rest. `check_plan` proves the result.
+    From the longest group down: pack the group's own pieces, fill with shorter ones, balance. The plan's pieces are
+    those given, or what a packing that cuts samples made of them. Price: that of the packing algorithm, plus O(m) for
+    the rest. `check_plan` proves the result.
     """
+    if rules.algorithm.cut:
+        seed = int(rng_state(rules.seed, _STREAM_CUT)[0])
+        pieces = rules.algorithm.cut(pieces, rules.groups[0].capacity, seed)
     lengths = pieces.length
     home = group_of(lengths, rules.groups)
     is_left = np.ones(len(pieces), dtype=np.bool_)

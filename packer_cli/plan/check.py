@@ -43,12 +43,15 @@ def check_pieces(pieces: Pieces, lengths: Int32Array, samples: Int64Array, *, is
         wrong = np.flatnonzero(covered != times * lengths.astype(np.float64))
         if len(wrong):
             raise PlanError(f"sample {wrong[0]} is not covered by its pieces: plan is broken")
-        # The n-th copies of the parts of a sample are alike, so distinct starts must follow one another.
-        first_copy = np.ones(len(sample), dtype=np.bool_)
-        first_copy[1:] = (sample[1:] != sample[:-1]) | (start[1:] != start[:-1])
-        s, b, n = sample[first_copy], start[first_copy], length[first_copy]
-        follows = (s[1:] != s[:-1]) | (b[1:] == b[:-1] + n[:-1])
-        _require(bool(follows.all()), "the pieces of a sample leave a gap or overlap")
+        # Where pieces end inside a sample, as many must begin: then they form chains from its begin to its end,
+        # and the copies of a sample may be cut at different places.
+        end = start + length
+        inside = end < lengths[sample]
+        by_end = np.lexsort((end[inside], sample[inside]))
+        follows = np.array_equal(sample[inside][by_end], sample[~begins]) and np.array_equal(
+            end[inside][by_end], start[~begins]
+        )
+        _require(follows, "the pieces of a sample leave a gap or overlap")
 
 
 def _check_packs(packs: Packs, plan: Plan) -> Int64Array:

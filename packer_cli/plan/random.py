@@ -46,3 +46,11 @@ def shuffle(values: NDArray[np.int64], state: NDArray[np.uint64]) -> None:
     for i in range(len(values) - 1, 0, -1):
         j = next_below(state, i + 1)
         values[i], values[j] = values[j], values[i]
+
+
+@njit(cache=True)
+def shuffled(num: int, state: NDArray[np.uint64]) -> NDArray[np.int64]:
+    """0 .. num-1 (int64[num]) in a random order. O(num)."""
+    values = np.arange(num)
+    shuffle(values, state)
+    return values

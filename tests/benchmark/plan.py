@@ -63,7 +63,8 @@ def _measure(num_samples: int, rounds: int) -> list[list[str]]:
     counts = {}
     for name, algorithm in REGISTRY.items():
         options = algorithm.options()
-        rules = PlanRules(groups=GROUPS, num_gpus=NUM_GPUS, algorithm=algorithm, packing_options=options)
+        groups = GROUPS[-1:] if algorithm.cut else GROUPS
+        rules = PlanRules(groups=groups, num_gpus=NUM_GPUS, algorithm=algorithm, packing_options=options)
         counts[name] = len(algorithm.pack(lengths, CAPACITY, 0, options)[0]) - 1
         plan = build_plan(pieces, rules)
         check_plan(plan)

@@ -8,6 +8,7 @@ import shutil
 
 import pytest
 
+from packer_cli.plan.packing import REGISTRY
 from tests.reference import tree
 
 FORMS = (
@@ -56,7 +57,7 @@ GROUP_FORM = "is not CAPACITY[:SP_DEGREE[:CHECKPOINT_LAYERS]], such as 16k:1 or 
         (["--gpus", "-1"], "--gpus must be at least 1, got -1"),
         (["--gpus", "many"], "--gpus must be a whole number, got 'many'"),
         (["--gpus", "99999999999"], "--gpus must be at most 1048576, got 99999999999"),
-        (["--packing", "magic"], "--packing: unknown packing algorithm 'magic'; known: isf, next-fit, ffd, bfd"),
+        (["--packing", "magic"], f"--packing: unknown packing algorithm 'magic'; known: {', '.join(REGISTRY)}"),
         (
             ["--packing", "isf:foo=1"],
             "--packing: packing 'isf' has no option 'foo=1'; known, with defaults: rounds=50, threshold=0.997",

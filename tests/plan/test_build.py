@@ -41,7 +41,7 @@ def settings_of_plans(draw):
     return lengths, rules(
         groups,
         num_gpus,
-        draw(st.sampled_from(list(REGISTRY))),
+        draw(st.sampled_from([name for name, algorithm in REGISTRY.items() if not algorithm.cut])),
         steps=StepRules(
             global_tokens=draw(st.sampled_from([None, 1, 5000])), curriculum_steps=draw(st.sampled_from([0, 1, 3]))
         ),
@@ -226,3 +226,17 @@ def test_a_gap_between_pieces_is_seen():
     pieces = Pieces(sample=np.array([0, 0]), start=np.array([0, 12]), length=np.array([10, 8], dtype=np.int32))
     with pytest.raises(PlanError, match="sample 0 is not covered"):
         check_pieces(pieces, lengths, np.array([0]), is_whole=True)
+
+
+def test_copies_of_a_sample_may_be_cut_at_different_places():
+    lengths = np.array([20], dtype=np.int32)
+
+    def pieces(*parts):
+        start, length = zip(*parts, strict=True)
+        return Pieces(
+            sample=np.zeros(len(parts), dtype=np.int64), start=np.array(start), length=np.array(length, dtype=np.int32)
+        )
+
+    check_pieces(pieces((0, 12), (12, 8), (0, 7), (7, 13)), lengths, np.array([0, 0]), is_whole=True)
+    with pytest.raises(PlanError, match="leave a gap or overlap"):
+        check_pieces(pieces((0, 12), (10, 10), (0, 8), (10, 10)), lengths, np.array([0, 0]), is_whole=True)

@@ -7,7 +7,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from packer_cli.plan.types import Int32Array, Int64Array
+from packer_cli.plan.types import Int32Array, Int64Array, Pieces
+
+OBJECTIVES = ("work", "tokens")
+"""What algorithms that even packs out may make even: attention work (the sum of squared lengths), or tokens."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -17,6 +20,9 @@ class PackingOptions:
 
 PackFunction = Callable[[Int32Array, int, int, Any], tuple[Int64Array, Int64Array]]
 """(lengths, capacity, seed, options) -> (offsets, order)"""
+
+CutFunction = Callable[[Pieces, int, int], Pieces]
+"""(pieces, capacity, seed) -> the same tokens in other pieces"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,13 +35,26 @@ class PackingAlgorithm:
     pack: PackFunction
     options: type[PackingOptions] = PackingOptions
     uses_seed: bool = False
+    cut: CutFunction | None = None
+    """What cuts samples anywhere before `pack`; a plan with it has exactly one group."""
+    needs_split: bool = False
+    """Whether samples over the greatest capacity must be split, not truncated or left out."""
+
+
+def require_objective(name: str, objective: str) -> None:
+    """Refuse what is not an objective; ValueError."""
+    if objective not in OBJECTIVES:
+        raise ValueError(
+            f"option 'objective' of packing {name!r} must be {' or '.join(OBJECTIVES)}, got {objective!r}"
+        )
 
 
 def parse_packing(text: str, registry: Mapping[str, PackingAlgorithm]) -> tuple[PackingAlgorithm, PackingOptions]:
     """Read `name` or `name:option=value,...`.
 
     Raises:
-        ValueError: an unknown name or option, or a value of the wrong type or range; the message lists what is known.
+        ValueError: an unknown name or option, an option given twice, or a value of the wrong type or range; the
+            message lists what is known.
     """
     name, _, rest = text.partition(":")
     if name not in registry:
@@ -48,6 +67,8 @@ def parse_packing(text: str, registry: Mapping[str, PackingAlgorithm]) -> tuple[
         if key not in fields or not equals:
             known = ", ".join(f"{field.name}={field.default}" for field in fields.values()) or "none"
             raise ValueError(f"packing {name!r} has no option {item!r}; known, with defaults: {known}")
+        if key in values:
+            raise ValueError(f"option {key!r} of packing {name!r} is given twice; keep one of them")
         kind: Callable[[str], Any] = type(fields[key].default)
         try:
             values[key] = kind(value)

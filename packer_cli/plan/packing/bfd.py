@@ -21,12 +21,13 @@ from packer_cli.plan.types import Int32Array, Int64Array
 def pack(lengths: Int32Array, capacity: int, seed: int, options: PackingOptions) -> tuple[Int64Array, Int64Array]:
     """See the package for shapes."""
     order = argsort_descending(lengths, capacity)
-    pack_of, num_packs = _best_fit(lengths, order, capacity)
+    pack_of, num_packs = best_fit(lengths, order, capacity)
     return group_by_pack(pack_of, order, num_packs)
 
 
 @njit(cache=True)
-def _best_fit(lengths: NDArray[np.int32], order: NDArray[np.int64], capacity: int) -> tuple[NDArray[np.int64], int]:
+def best_fit(lengths: NDArray[np.int32], order: NDArray[np.int64], capacity: int) -> tuple[NDArray[np.int64], int]:
+    """`(pack int64[n], packs)`: each sample in the order given, into the fullest pack that has room."""
     words, starts = make_index(capacity + 1)
     # Packs with the same room form a stack: the last one touched is taken first.
     top = np.full(capacity + 1, -1, dtype=np.int64)

@@ -19,12 +19,13 @@ from packer_cli.plan.types import Int32Array, Int64Array
 def pack(lengths: Int32Array, capacity: int, seed: int, options: PackingOptions) -> tuple[Int64Array, Int64Array]:
     """See the package for shapes."""
     order = argsort_descending(lengths, capacity)
-    pack_of, num_packs = _first_fit(lengths, order, capacity)
+    pack_of, num_packs = first_fit(lengths, order, capacity)
     return group_by_pack(pack_of, order, num_packs)
 
 
 @njit(cache=True)
-def _first_fit(lengths: NDArray[np.int32], order: NDArray[np.int64], capacity: int) -> tuple[NDArray[np.int64], int]:
+def first_fit(lengths: NDArray[np.int32], order: NDArray[np.int64], capacity: int) -> tuple[NDArray[np.int64], int]:
+    """`(pack int64[n], packs)`: each sample in the order given, into the first pack that has room."""
     total = 0
     for length in lengths:
         total += length

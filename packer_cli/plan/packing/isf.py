@@ -30,7 +30,9 @@ class IsfOptions(PackingOptions):
     def __post_init__(self) -> None:
         if self.rounds < 1:
             raise ValueError(f"option 'rounds' of packing 'isf' must be at least 1, got {self.rounds}")
-        if not 0 <= self.threshold <= 1:
+        if self.rounds >= 2**31:
+            raise ValueError(f"option 'rounds' of packing 'isf' must be at most {2**31 - 1}, got {self.rounds}")
+        if not 0 <= self.threshold <= 1:  # nor NaN
             raise ValueError(f"option 'threshold' of packing 'isf' must be in 0..1, got {self.threshold}")
 
 

@@ -16,11 +16,12 @@ from packer_cli.plan.types import Int32Array, Int64Array
 
 def pack(lengths: Int32Array, capacity: int, seed: int, options: PackingOptions) -> tuple[Int64Array, Int64Array]:
     """See the package for shapes."""
-    return _next_fit(lengths, capacity), np.arange(len(lengths), dtype=np.int64)
+    return next_fit(lengths, capacity), np.arange(len(lengths), dtype=np.int64)
 
 
 @njit(cache=True)
-def _next_fit(lengths: NDArray[np.int32], capacity: int) -> NDArray[np.int64]:
+def next_fit(lengths: NDArray[np.int32], capacity: int) -> NDArray[np.int64]:
+    """Offsets (int64[p+1]) of the packs of samples in this order."""
     offsets = np.empty(len(lengths) + 1, dtype=np.int64)
     offsets[0] = 0
     num_packs = 0

@@ -2,9 +2,42 @@
 
 from __future__ import annotations
 
-from packer_cli.plan.packing import bfd, ffd, isf, next_fit
+from packer_cli.plan.packing import (
+    bfd,
+    bfd_split,
+    bfs,
+    ffd,
+    ffs,
+    ilp,
+    isf,
+    kk,
+    lpt,
+    next_fit,
+    no_packing,
+    random_fit,
+    sorted_fit,
+    spfhp,
+    wrap,
+)
 from packer_cli.plan.packing.base import PackingAlgorithm
 
 REGISTRY: dict[str, PackingAlgorithm] = {
-    algorithm.name: algorithm for algorithm in (isf.ALGORITHM, next_fit.ALGORITHM, ffd.ALGORITHM, bfd.ALGORITHM)
+    module.ALGORITHM.name: module.ALGORITHM
+    for module in (
+        isf,
+        next_fit,
+        ffd,
+        bfd,
+        ffs,
+        bfs,
+        spfhp,
+        lpt,
+        kk,
+        ilp,
+        wrap,
+        bfd_split,
+        random_fit,
+        sorted_fit,
+        no_packing,
+    )
 }

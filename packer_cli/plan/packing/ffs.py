@@ -1,0 +1,23 @@
+"""First-fit on a shuffled order: each sample into the first pack that has room.
+
+Source: Ullman 1971; at most 1.7 times the optimum (Dosa and Sgall 2013). Price: O(n log p), the tree of `ffd`. Use it
+to see what `ffd` gains by sorting. Do not use it to plan: `bfs` is as random, pads a little less and is faster.
+"""
+
+from __future__ import annotations
+
+from packer_cli.plan.packing.base import PackingAlgorithm, PackingOptions
+from packer_cli.plan.packing.csr import group_by_pack
+from packer_cli.plan.packing.ffd import first_fit
+from packer_cli.plan.random import rng_state, shuffled
+from packer_cli.plan.types import Int32Array, Int64Array
+
+
+def pack(lengths: Int32Array, capacity: int, seed: int, options: PackingOptions) -> tuple[Int64Array, Int64Array]:
+    """See the package for shapes."""
+    order = shuffled(len(lengths), rng_state(seed))
+    pack_of, num_packs = first_fit(lengths, order, capacity)
+    return group_by_pack(pack_of, order, num_packs)
+
+
+ALGORITHM = PackingAlgorithm(name="ffs", summary="first-fit on a shuffled order", pack=pack, uses_seed=True)

@@ -1,0 +1,154 @@
+"""Samples to a fixed number of packs so that the greatest attention work is least: the exact integer program.
+
+Source: WLB-LLM, arXiv 2503.17924, eq. 1: minimise the greatest sum of s^2 of a pack, each sample in one pack, each
+pack within its capacity. Price: exponential; samples * packs binary variables. Use it on windows of about 100 samples
+and a handful of packs, to see how far a heuristic is from the best; longest-first dealing is usually within a few
+thousandths at once, and what the program gains over it rarely pays for its time in production.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import NamedTuple
+
+import numpy as np
+
+from packer_cli.plan.balance import spread
+from packer_cli.plan.packing.ilp.cutting_stock import solve_cutting_stock
+from packer_cli.plan.packing.ilp.solver import add_variable, dual_bound, make_solver
+from packer_cli.plan.sorting import argsort_descending
+from packer_cli.plan.types import Int32Array, Int64Array
+
+_TOLERANCE = 1e-6
+"""Solvers accept rows that are broken by this much; a bound is lowered by it before it is believed."""
+
+
+class MinMaxResult(NamedTuple):
+    """The best answer, and what is proved of it."""
+
+    pack_of: Int64Array
+    """int64[n]: pack of each sample; packs may be empty where samples are fewer."""
+    best: int
+    """Greatest sum of s^2 of a pack."""
+    bound: int
+    """No assignment has a smaller one."""
+    is_optimal: bool
+    """`best` is least; of the solver's own proofs, to a millionth of the longest sample's square."""
+
+
+def min_max_work(lengths: Int32Array, num_packs: int, capacity: int, time_limit: float = 60.0) -> MinMaxResult:
+    """Deal samples over packs; the best answer so far where the time limit comes first.
+
+    Args:
+        lengths: int32[n], each 1 .. capacity; about 100.
+        num_packs: packs to fill, at least 1.
+        capacity: most tokens of a pack.
+        time_limit: seconds. A run that ends before gives the same answer everywhere; one that is cut off depends on
+            the machine.
+
+    Raises:
+        ValueError: the samples do not fit that many packs, or no way was found within the limit.
+    """
+    import pulp
+
+    if num_packs < 1:
+        raise ValueError(f"min_max_work needs at least 1 pack, got {num_packs}")
+    deadline = time.monotonic() + time_limit
+    # By falling length from here on.
+    order = argsort_descending(lengths, capacity)
+    sizes = lengths[order].astype(np.int64)
+    work = sizes * sizes
+    bound = _simple_bound(work, num_packs)
+    start = _first_answer(sizes, num_packs, capacity, deadline)
+    best = int(np.bincount(start, weights=work.astype(np.float64), minlength=1).max()) if len(work) else 0
+    answer = _ordered(start, num_packs)
+    if best > bound and time.monotonic() < deadline:
+        # Squares go up to 1.7e10 at 128K tokens, far beyond a solver's tolerances; scaled, they are at most 1.
+        scale = int(work[0])
+        problem = pulp.LpProblem("work", pulp.LpMinimize)
+        greatest = add_variable(problem, "greatest", lowBound=bound / scale * (1 - _TOLERANCE), upBound=best / scale)
+        # Packs are alike: the longest sample is in pack 0, the next in pack 0 or 1, and so on.
+        held = {
+            (i, j): add_variable(problem, f"x{i:05d}_{j:05d}", cat=pulp.LpBinary)
+            for i in range(len(sizes))
+            for j in range(min(i + 1, num_packs))
+        }
+        problem += greatest
+        for i in range(len(sizes)):
+            problem += pulp.lpSum(held[i, j] for j in range(min(i + 1, num_packs))) == 1
+        for j in range(num_packs):
+            column = range(j, len(sizes))
+            problem += pulp.LpAffineExpression({held[i, j]: int(sizes[i]) / capacity for i in column}) <= 1
+            load = {held[i, j]: int(work[i]) / scale for i in column}
+            problem += pulp.LpAffineExpression({**load, greatest: -1}) <= 0
+        greatest.setInitialValue(best / scale)
+        for (i, j), variable in held.items():
+            variable.setInitialValue(int(answer[i] == j))
+        problem.solve(make_solver(deadline - time.monotonic(), uses_start=True))
+        if problem.sol_status in (pulp.LpSolutionOptimal, pulp.LpSolutionIntegerFeasible):
+            found = np.array(
+                [max(range(min(i + 1, num_packs)), key=lambda j: held[i, j].varValue or 0) for i in range(len(sizes))],
+                dtype=np.int64,
+            )
+            value = _work_if_valid(found, sizes, num_packs, capacity)
+            if value is not None and value < best:
+                best, answer = value, found
+        is_solved = problem.sol_status == pulp.LpSolutionOptimal
+        proved = dual_bound(problem)
+        if proved == float("-inf") and is_solved:
+            proved = best / scale
+        if proved > float("-inf"):
+            bound = min(best, max(bound, int(np.ceil((proved - 2 * _TOLERANCE) * scale))))
+        is_optimal = best <= bound or (is_solved and best - bound <= 4 * _TOLERANCE * scale)
+    else:
+        is_optimal = best <= bound
+    pack_of = np.empty(len(order), dtype=np.int64)
+    pack_of[order] = answer
+    return MinMaxResult(pack_of, best, bound, is_optimal)
+
+
+def _simple_bound(work: Int64Array, num_packs: int) -> int:
+    """The mean; the longest sample; and pairs: of num_packs + 1 samples, two meet."""
+    if len(work) == 0:
+        return 0
+    bound = max(-(-int(work.sum()) // num_packs), int(work[0]))
+    if len(work) > num_packs:
+        bound = max(bound, int(work[num_packs - 1] + work[num_packs]))
+    return bound
+
+
+def _first_answer(sizes: Int64Array, num_packs: int, capacity: int, deadline: float) -> Int64Array:
+    """Longest first, to the pack of least work (Graham's LPT); where that gets stuck, the packing of fewest packs."""
+    pack_of, fits = spread(sizes.astype(np.int32), np.arange(len(sizes)), capacity, num_packs)
+    if fits:
+        return pack_of
+    limit = max(0.1, (deadline - time.monotonic()) / 2)
+    packed = solve_cutting_stock(sizes.astype(np.int32), capacity, limit, max(1, len(sizes)))
+    if packed.num_packs > num_packs:
+        if packed.bound > num_packs:
+            raise ValueError(
+                f"{len(sizes)} samples need at least {packed.bound} packs of {capacity} tokens, got {num_packs}; "
+                "give more packs or a greater capacity"
+            )
+        raise ValueError(
+            f"found no way to put {len(sizes)} samples into {num_packs} packs of {capacity} tokens, only into "
+            f"{packed.num_packs}; give more packs, a greater capacity or more time"
+        )
+    pack_of = np.empty(len(sizes), dtype=np.int64)
+    pack_of[packed.order] = np.repeat(np.arange(packed.num_packs), np.diff(packed.offsets))
+    return pack_of
+
+
+def _ordered(pack_of: Int64Array, num_packs: int) -> Int64Array:
+    """The same packs, numbered by their longest sample, as the program wants them."""
+    _, first, number = np.unique(pack_of, return_index=True, return_inverse=True)
+    return np.argsort(np.argsort(first))[number]
+
+
+def _work_if_valid(pack_of: Int64Array, sizes: Int64Array, num_packs: int, capacity: int) -> int | None:
+    """Greatest work in exact integers; None where a pack is over its capacity."""
+    tokens = np.zeros(num_packs, dtype=np.int64)
+    work = np.zeros(num_packs, dtype=np.int64)
+    np.add.at(tokens, pack_of, sizes)
+    np.add.at(work, pack_of, sizes * sizes)
+    return int(work.max()) if tokens.max() <= capacity else None

@@ -1,0 +1,72 @@
+"""Which solver PuLP calls: HiGHS inside this process, else CBC. Always on one thread, so that answers repeat."""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+def make_solver(time_limit: float, *, uses_start: bool = False) -> Any:
+    """A PuLP solver that stops after `time_limit` seconds with the best answer so far.
+
+    Args:
+        time_limit: seconds.
+        uses_start: the variables' values are a first solution of the integer program.
+
+    Raises:
+        ValueError: neither HiGHS nor CBC is installed.
+    """
+    import pulp
+
+    # A limit of 0 or less may be read as none at all.
+    limit = max(0.01, time_limit)
+    highs = pulp.HiGHS(msg=False, threads=1, timeLimit=limit, gapRel=0.0) if _has_highs() else None
+    if highs is not None:
+        return _with_start(highs) if uses_start else highs
+    for name in ("PULP_CBC_CMD", "COIN_CMD"):
+        make = getattr(pulp, name, None)
+        if make is None:
+            continue
+        cbc = make(msg=False, threads=1, timeLimit=max(1.0, limit), gapRel=0.0, warmStart=uses_start)
+        if cbc.available():
+            return cbc
+    raise ValueError(
+        "packing 'ilp' found no solver: neither HiGHS nor CBC is installed; install HiGHS with 'pip install highspy', "
+        "or choose packing 'bfd', which needs none"
+    )
+
+
+def add_variable(problem: Any, name: str, **rules: Any) -> Any:
+    """A variable of a PuLP program; PuLP 4 makes it by the program, before 3.3 that did not exist."""
+    import pulp
+
+    if hasattr(problem, "add_variable"):
+        return problem.add_variable(name, **rules)
+    return pulp.LpVariable(name, **rules)
+
+
+def _has_highs() -> bool:
+    import pulp
+
+    return bool(pulp.HiGHS(msg=False).available())
+
+
+def _with_start(highs: Any) -> Any:
+    """PuLP's in-process HiGHS has no warm start of its own: hand it the variables' values before it runs."""
+    run = highs.callSolver
+
+    def call(problem: Any) -> None:
+        import highspy
+
+        solution = highspy.HighsSolution()
+        solution.col_value = [float(variable.varValue or 0.0) for variable in problem.variables()]
+        problem.solverModel.setSolution(solution)
+        run(problem)
+
+    highs.callSolver = call
+    return highs
+
+
+def dual_bound(problem: Any) -> float:
+    """What a minimising integer program's answer cannot be below, as far as the solver proved; CBC tells none."""
+    model: Any = getattr(problem, "solverModel", None)
+    return float(model.getInfo().mip_dual_bound) if hasattr(model, "getInfo") else float("-inf")

@@ -1,0 +1,217 @@
+"""Karmarkar-Karp: largest differencing into a fixed number of packs, window by window.
+
+Source: Karmarkar and Karp 1982, for many parts as in Michiels, Korst and Aarts 2003, section 3. Price: O(n * window),
+mostly; O(n) memory. Use it on small sets, or for packs of a window that are nearly equal. Do not use it for least
+padding: parts that are all nearly full leave each a gap, and `bfd` is faster and needs fewer packs; nor with a window
+of thousands of packs.
+
+A window is as many samples, in a shuffled order, as `window` packs can hold. They are differenced into as many parts
+as the lower bound gives. A part over the capacity keeps its longest samples that fit; the others go, longest first,
+to the lightest pack with room. What finds none goes to the next window, and opens packs in the last.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+from packer_cli.plan.bounds import packs_lower_bound
+from packer_cli.plan.packing.base import PackingAlgorithm, PackingOptions, require_objective
+from packer_cli.plan.packing.csr import group_by_pack
+from packer_cli.plan.packing.heap import heap_pop, heap_push, heap_replace
+from packer_cli.plan.random import rng_state, shuffled
+from packer_cli.plan.sorting import argsort_descending
+from packer_cli.plan.types import Int32Array, Int64Array
+
+
+@dataclass(frozen=True, kw_only=True)
+class KkOptions(PackingOptions):
+    """A greater window makes more packs even with each other, and takes longer."""
+
+    objective: str = "tokens"
+    """What is made even: `tokens`, or `work`, the sum of squared lengths."""
+    window: int = 64
+    """Packs that are made at a time."""
+
+    def __post_init__(self) -> None:
+        require_objective("kk", self.objective)
+        if self.window < 1:
+            raise ValueError(f"option 'window' of packing 'kk' must be at least 1, got {self.window}")
+        if self.window >= 2**31:
+            raise ValueError(f"option 'window' of packing 'kk' must be at most {2**31 - 1}, got {self.window}")
+
+
+def pack(lengths: Int32Array, capacity: int, seed: int, options: KkOptions) -> tuple[Int64Array, Int64Array]:
+    """See the package for shapes."""
+    order = shuffled(len(lengths), rng_state(seed))
+    by_place, num_packs = _windows(lengths[order], capacity, options.window, options.objective == "work")
+    pack_of = np.empty(len(lengths), dtype=np.int64)
+    pack_of[order] = by_place
+    return group_by_pack(pack_of, order, num_packs)
+
+
+@njit(cache=True)
+def _windows(lengths: NDArray[np.int32], capacity: int, window: int, by_work: bool) -> tuple[NDArray[np.int64], int]:
+    num = len(lengths)
+    pack_of = np.empty(num, dtype=np.int64)
+    num_packs = 0
+    here = np.empty(num, dtype=np.int64)  # the samples of the window: those left over, then new ones
+    num_here = 0
+    total = 0
+    stop = 0
+    while stop < num or num_here:
+        while stop < num and total + lengths[stop] <= window * capacity:
+            total += lengths[stop]
+            here[num_here] = stop
+            num_here += 1
+            stop += 1
+        part = lengths[here[:num_here]]
+        least = packs_lower_bound(part, capacity)
+        part_of = _difference(part, least, by_work)
+        used = _repair(part, part_of, least, capacity, by_work, stop == num)
+        num_left = 0
+        total = 0
+        for i in range(num_here):
+            if part_of[i] >= 0:
+                pack_of[here[i]] = num_packs + part_of[i]
+            else:
+                here[num_left] = here[i]
+                num_left += 1
+                total += part[i]
+        num_here = num_left
+        num_packs += used
+    return pack_of, num_packs
+
+
+@njit(cache=True)
+def _difference(lengths: NDArray[np.int32], num_parts: int, by_work: bool) -> NDArray[np.int64]:
+    """Part (int64[n]) of each sample; the parts are about equal in their sums of the objective.
+
+    A partition of some samples is a list of parts by falling sum; those not listed are empty. The two partitions
+    whose sums differ most are merged, the greatest part of one with the least of the other, until one is left.
+    """
+    num = len(lengths)
+    # A partition is known by one of its samples, and so is a part; n samples are never in more than n parts.
+    part_sum = np.empty(num, dtype=np.int64)
+    next_sample = np.full(num, -1, dtype=np.int64)
+    last_sample = np.arange(num)
+    next_part = np.full(num, -1, dtype=np.int64)
+    first_part = np.arange(num)
+    keys = np.empty(num, dtype=np.int64)
+    ids = np.empty(num, dtype=np.int64)
+    for i in range(num):
+        length = np.int64(lengths[i])
+        part_sum[i] = length * length if by_work else length
+        heap_push(keys, ids, i, -part_sum[i] if num_parts > 1 else 0, i)
+    one = np.empty(num_parts, dtype=np.int64)
+    other = np.empty(num_parts, dtype=np.int64)
+    merged = np.empty(num_parts, dtype=np.int64)
+    for size in range(num, 1, -1):
+        a = ids[0]
+        heap_pop(keys, ids, size)
+        b = ids[0]
+        len_a = _listed(first_part[a], next_part, one)
+        len_b = _listed(first_part[b], next_part, other)
+        num_merged = min(num_parts, len_a + len_b)
+        # The empty parts of both cancel out where there are enough of them.
+        lead = num_merged - len_b
+        for i in range(num_merged):
+            if i >= len_a:
+                part = other[num_merged - 1 - i]
+            else:
+                part = one[i]
+                if i >= lead:
+                    joined = other[num_merged - 1 - i]
+                    part_sum[part] += part_sum[joined]
+                    next_sample[last_sample[part]] = joined
+                    last_sample[part] = last_sample[joined]
+            # Insertion sort: mostly one list is in order already, and the other is short.
+            at = i
+            while at > 0 and part_sum[merged[at - 1]] < part_sum[part]:
+                merged[at] = merged[at - 1]
+                at -= 1
+            merged[at] = part
+        first_part[a] = merged[0]
+        for i in range(num_merged - 1):
+            next_part[merged[i]] = merged[i + 1]
+        next_part[merged[num_merged - 1]] = -1
+        spread = part_sum[merged[0]]
+        if num_merged == num_parts:
+            spread -= part_sum[merged[num_merged - 1]]
+        heap_replace(keys, ids, size - 1, -spread, a)
+    part_of = np.empty(num, dtype=np.int64)
+    part = first_part[ids[0]]
+    number = 0
+    while part >= 0:
+        sample = part
+        while sample >= 0:
+            part_of[sample] = number
+            sample = next_sample[sample]
+        number += 1
+        part = next_part[part]
+    return part_of
+
+
+@njit(cache=True)
+def _listed(part: int, next_part: NDArray[np.int64], into: NDArray[np.int64]) -> int:
+    num = 0
+    while part >= 0:
+        into[num] = part
+        num += 1
+        part = next_part[part]
+    return num
+
+
+@njit(cache=True)
+def _repair(
+    lengths: NDArray[np.int32], part_of: NDArray[np.int64], num_parts: int, capacity: int, by_work: bool, is_last: bool
+) -> int:
+    """Move, in `part_of`, what exceeds the capacity; returns the number of packs. O(moved * packs).
+
+    What finds no room gets -1, and in the last window a pack.
+    """
+    total = np.zeros(num_parts, dtype=np.int64)
+    for i in range(len(lengths)):
+        total[part_of[i]] += lengths[i]
+    if total.max() <= capacity:
+        return num_parts
+    tokens = np.zeros(len(lengths), dtype=np.int64)
+    cost = np.zeros(len(lengths), dtype=np.int64)
+    moved = np.empty(len(lengths), dtype=np.int64)
+    num_moved = 0
+    for sample in argsort_descending(lengths, capacity):
+        length = np.int64(lengths[sample])
+        part = part_of[sample]
+        if tokens[part] + length <= capacity:
+            tokens[part] += length
+            cost[part] += length * length if by_work else length
+        else:
+            moved[num_moved] = sample
+            num_moved += 1
+    for sample in moved[:num_moved]:
+        length = np.int64(lengths[sample])
+        best = num_parts
+        for part in range(num_parts):
+            if tokens[part] + length <= capacity and (best == num_parts or cost[part] < cost[best]):
+                best = part
+        if best == num_parts:
+            if not is_last:
+                part_of[sample] = -1
+                continue
+            num_parts += 1
+        part_of[sample] = best
+        tokens[best] += length
+        cost[best] += length * length if by_work else length
+    return num_parts
+
+
+ALGORITHM = PackingAlgorithm(
+    name="kk",
+    summary="Karmarkar-Karp: packs of even tokens, for small sets",
+    pack=pack,
+    options=KkOptions,
+    uses_seed=True,
+)

@@ -1,0 +1,20 @@
+"""No packing, a baseline: one sample a pack.
+
+Source: padded batches, as of a trainer that does not pack. Price: O(n), two ranges. Use it to see what packing gains,
+or where a trainer cannot separate the samples of a row. Do not use it otherwise: all room beside a sample is padding.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from packer_cli.plan.packing.base import PackingAlgorithm, PackingOptions
+from packer_cli.plan.types import Int32Array, Int64Array
+
+
+def pack(lengths: Int32Array, capacity: int, seed: int, options: PackingOptions) -> tuple[Int64Array, Int64Array]:
+    """See the package for shapes."""
+    return np.arange(len(lengths) + 1, dtype=np.int64), np.arange(len(lengths), dtype=np.int64)
+
+
+ALGORITHM = PackingAlgorithm(name="none", summary="baseline: one sample a pack", pack=pack)

@@ -1,0 +1,23 @@
+"""Random batches, a baseline: next-fit on a shuffled order, without a second try.
+
+Source: HBP's "random" batching. Price: O(n), a shuffle and one pass. Use it to see what packing gains. Do not use it
+to plan: `isf` is as random, and keeps only the full packs of each try.
+"""
+
+from __future__ import annotations
+
+from packer_cli.plan.packing.base import PackingAlgorithm, PackingOptions
+from packer_cli.plan.packing.next_fit import next_fit
+from packer_cli.plan.random import rng_state, shuffled
+from packer_cli.plan.types import Int32Array, Int64Array
+
+
+def pack(lengths: Int32Array, capacity: int, seed: int, options: PackingOptions) -> tuple[Int64Array, Int64Array]:
+    """See the package for shapes."""
+    order = shuffled(len(lengths), rng_state(seed))
+    return next_fit(lengths[order], capacity), order
+
+
+ALGORITHM = PackingAlgorithm(
+    name="random", summary="baseline: next-fit on a shuffled order", pack=pack, uses_seed=True
+)

@@ -1,0 +1,22 @@
+"""Sorted batches, a baseline: samples by falling length, consecutive ones fill a pack.
+
+Source: LongAlign, arXiv 2401.18058, sorted batching; next-fit decreasing needs at most 1.7 times the optimum (Baker
+and Coffman 1981). Price: O(n), a counting sort and one pass. Use it where the samples of a pack should be alike. Do
+not use it where training needs randomness: a pack holds one length only, and lengths over half a capacity stand alone.
+"""
+
+from __future__ import annotations
+
+from packer_cli.plan.packing.base import PackingAlgorithm, PackingOptions
+from packer_cli.plan.packing.next_fit import next_fit
+from packer_cli.plan.sorting import argsort_descending
+from packer_cli.plan.types import Int32Array, Int64Array
+
+
+def pack(lengths: Int32Array, capacity: int, seed: int, options: PackingOptions) -> tuple[Int64Array, Int64Array]:
+    """See the package for shapes."""
+    order = argsort_descending(lengths, capacity)
+    return next_fit(lengths[order], capacity), order
+
+
+ALGORITHM = PackingAlgorithm(name="sorted", summary="baseline: next-fit by falling length (LongAlign)", pack=pack)

@@ -1,0 +1,55 @@
+"""Concatenate the samples in a shuffled order and cut at the capacity, as for pre-training.
+
+Source: Brown et al., arXiv 2005.14165 (GPT-3), and every pre-training pipeline since. Price: O(n), vectorised. Use it
+for pre-training: nothing is padded but the last pack. Do not use it for fine-tuning: about one sample a pack is cut,
+and its later part lacks its beginning; `bfd-split` cuts only what is longer than the capacity.
+
+Samples are cut anywhere, so there is exactly one capacity: no group is longer than another one's samples. What an
+earlier step cut, as `--overflow split` does, is joined again first.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from packer_cli.plan.packing import next_fit
+from packer_cli.plan.packing.base import PackingAlgorithm
+from packer_cli.plan.random import rng_state, shuffled
+from packer_cli.plan.types import Pieces
+
+
+def cut(pieces: Pieces, capacity: int, seed: int) -> Pieces:
+    """The pieces in a shuffled order, cut so that next-fit fills every pack but the last."""
+    length = pieces.length.astype(np.int64)
+    end = pieces.start + length
+    is_first = np.ones(len(pieces), dtype=np.bool_)
+    is_first[1:] = (pieces.sample[1:] != pieces.sample[:-1]) | (pieces.start[1:] != end[:-1])
+    first = np.flatnonzero(is_first)
+    # A joined stretch ends where the last piece before the next one does.
+    total = end[np.append(first[1:], len(pieces)) - 1] - pieces.start[first] if len(first) else length
+
+    order = shuffled(len(first), rng_state(seed))
+    first, total = first[order], total[order]
+    stop = np.cumsum(total)
+    begin = stop - total
+    # Rows of `capacity` tokens that each stretch touches; each touch is a piece.
+    num_parts = (stop - 1) // capacity - begin // capacity + 1
+    of = np.repeat(np.arange(len(first), dtype=np.int64), num_parts)
+    number = np.arange(len(of), dtype=np.int64) - np.repeat(np.cumsum(num_parts) - num_parts, num_parts)
+    row = (begin // capacity)[of] + number
+    part_begin = np.maximum(begin[of], row * capacity)
+    part_stop = np.minimum(stop[of], (row + 1) * capacity)
+    return Pieces(
+        sample=pieces.sample[first][of],
+        start=pieces.start[first][of] + part_begin - begin[of],
+        length=(part_stop - part_begin).astype(np.int32),
+    )
+
+
+ALGORITHM = PackingAlgorithm(
+    name="wrap",
+    summary="pre-training: concatenate and cut at the capacity; pads nothing, cuts samples; one group only",
+    pack=next_fit.pack,
+    cut=cut,
+    uses_seed=True,
+)
