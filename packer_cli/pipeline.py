@@ -24,11 +24,6 @@ TOKENS = "tokens"
 REJECTED_NAME = "rejected.jsonl"
 
 
-def make_engine(workers: int) -> LocalEngine:
-    """An engine for all stages; its workers load while this process reads its inputs."""
-    return LocalEngine(workers, ["packer_cli.preload"])
-
-
 def run_pack(config: PackConfig, folder: Path, engine: LocalEngine, *, dry_run: bool = False) -> dict[str, Any]:
     """Corpus to shards. Gives the plan's header (configuration, counts, metrics)."""
     from packer_cli.planning import plan_rules, warm_up

@@ -22,8 +22,9 @@ def command(output: str, workers: int | None, **values: Any) -> None:
 
     The first stage of `hbpack pack`. Plan the store as often as you like with `hbpack plan`.
     """
-    from packer_cli.engine.local import default_workers
-    from packer_cli.pipeline import make_engine, run_tokenize
+    from packer_cli.engine.local import make_engine
 
-    with make_engine(workers or default_workers()) as engine:
+    with make_engine(workers) as engine:
+        from packer_cli.pipeline import run_tokenize
+
         run_tokenize(validate(TokenizeConfig, values), Path(output), engine)

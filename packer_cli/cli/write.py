@@ -21,8 +21,9 @@ def command(folder: str, workers: int | None, **values: Any) -> None:
 
     FOLDER is the output of `hbpack plan`.
     """
-    from packer_cli.engine.local import default_workers
-    from packer_cli.pipeline import make_engine, run_write
+    from packer_cli.engine.local import make_engine
 
-    with make_engine(workers or default_workers()) as engine:
+    with make_engine(workers) as engine:
+        from packer_cli.pipeline import run_write
+
         run_write(validate(WriteConfig, values), Path(folder), engine)

@@ -25,6 +25,11 @@ def default_workers() -> int:
     return os.cpu_count() or 1
 
 
+def make_engine(workers: int | None = None) -> LocalEngine:
+    """An engine for all stages. Enter it before the imports of the stages: its workers load at the same time."""
+    return LocalEngine(workers or default_workers(), ["packer_cli.preload"])
+
+
 class LocalEngine:
     """Runs tasks on worker processes; with one worker, in this process.
 

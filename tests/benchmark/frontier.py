@@ -9,8 +9,9 @@ from pathlib import Path
 import numpy as np
 
 from packer_cli.config import TokenizeConfig
+from packer_cli.engine.local import make_engine
 from packer_cli.metrics import measure, measure_randomness
-from packer_cli.pipeline import make_engine, run_tokenize
+from packer_cli.pipeline import run_tokenize
 from packer_cli.plan.balance import parse_balance
 from packer_cli.plan.build import PlanRules, build_plan
 from packer_cli.plan.check import check_plan
