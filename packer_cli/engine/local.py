@@ -50,7 +50,7 @@ class LocalEngine:
                 context.set_forkserver_preload(self._preload)
                 from multiprocessing import forkserver
 
-                with _starting_workers(), _interrupts_later(signal.SIG_IGN):
+                with _starting_workers(), _interrupts_blocked():
                     forkserver.ensure_running()
             self._pool = ProcessPoolExecutor(self.workers, mp_context=context, initializer=_start_worker)
         return self
@@ -111,22 +111,35 @@ def _starting_workers() -> Iterator[None]:
 
 
 @contextmanager
-def _interrupts_later(handler: signal.Handlers | None = None) -> Iterator[None]:
-    """Hold Ctrl-C back until the block ends; with SIG_IGN it is lost, and processes started inside ignore it, too.
-
-    Ctrl-C reaches all processes of a terminal. Workers leave it to this process, which then ends them.
-    """
+def _interrupts_later() -> Iterator[None]:
+    """Hold Ctrl-C back until the block ends."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
     seen: list[int] = []
-    before = signal.signal(signal.SIGINT, handler or (lambda number, frame: seen.append(number)))
+    before = signal.signal(signal.SIGINT, lambda number, frame: seen.append(number))
     try:
         yield
     finally:
         signal.signal(signal.SIGINT, before)
     if seen:
         raise KeyboardInterrupt
+
+
+@contextmanager
+def _interrupts_blocked() -> Iterator[None]:
+    """Hold Ctrl-C back until the block ends, and for good in processes that are started inside.
+
+    Ctrl-C reaches all processes of a terminal. Workers leave it to this process, which then ends them.
+    """
+    from multiprocessing import resource_tracker
+
+    resource_tracker.ensure_running()  # It is started beside the server otherwise, and unblocks the signal.
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _start_worker() -> None:
