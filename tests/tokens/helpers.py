@@ -1,0 +1,42 @@
+"""Documents to encode, and encoded batches taken apart."""
+
+import numpy as np
+
+from packer_cli.corpus.types import Document, DocumentBatch
+
+
+def chats(*conversations):
+    return [Document("messages", line, messages=messages) for line, messages in enumerate(conversations, 1)]
+
+
+def turns(*contents):
+    return [{"role": ("user", "assistant")[number % 2], "content": content} for number, content in enumerate(contents)]
+
+
+def encode(encoder, documents):
+    return encoder.encode(DocumentBatch(documents=list(documents)))
+
+
+def rows(batch):
+    pairs = zip(batch.offsets[:-1], batch.offsets[1:], strict=True)
+    return [(batch.input_ids[a:b].tolist(), batch.loss_mask[a:b].tolist()) for a, b in pairs]
+
+
+def assert_well_formed(batch):
+    assert batch.offsets.dtype == np.int64
+    assert (batch.input_ids.dtype, batch.loss_mask.dtype) == (np.int32, np.int8)
+    assert batch.lines.dtype == np.int64
+    assert batch.offsets[0] == 0
+    assert batch.offsets[-1] == len(batch.input_ids) == len(batch.loss_mask)
+    assert len(batch.offsets) == len(batch.lines) + 1
+    assert (np.diff(batch.offsets) > 0).all()
+
+
+CHATS = [
+    turns("Hello", "Hi there!", "How are you?", " fine \n"),
+    turns("naïve café", "straße 你好 🙂", "12", "é"),
+    turns("<|im_end|> in content", "and <|im_start|>here"),
+    turns("a", ""),
+    [{"role": "system", "content": "Be brief."}, *turns("x", "y")],
+    turns("only a question"),
+]

@@ -1,0 +1,129 @@
+"""Which backend encodes, how it is compared with the reference, and what follows where they differ."""
+
+import pytest
+
+from packer_cli.corpus.types import Document
+from packer_cli.errors import TokenizerError
+from packer_cli.tokens.backends import BackendMismatch
+from packer_cli.tokens.encoder import Encoder
+from tests.tokens.helpers import CHATS, chats, encode, rows, turns
+
+
+def mixed_documents():
+    documents = []
+    for line in range(1, 60):
+        kind = line % 4
+        if kind == 0:
+            documents.append(Document("text", line, text=f"text {line} é\u2df3\u0899 <|im_end|>"))
+        elif kind == 1:
+            documents.append(
+                Document("messages", line, messages=turns(f"q{line}", f" a {line} 🙂", "x", "\U0001fae8"))
+            )
+        elif kind == 2:
+            documents.append(Document("prompt-completion", line, prompt="p " * line, completion=f"c{line}"))
+        else:
+            documents.append(Document("tokens", line, input_ids=[line, 1]))
+    return documents
+
+
+@pytest.mark.parametrize("kind", ["bytes", "nfc", "metaspace"])
+def test_batches_and_backends_do_not_matter(load, kind):
+    documents = mixed_documents()
+    loaded = load(kind, "chatml")
+    results = []
+    for backend, size in (("auto", 60), ("auto", 1), ("auto", 7), ("tokenizers", 13)):
+        encoder = Encoder(loaded, backend=backend, check_samples=4)
+        pieces = [encode(encoder, documents[at : at + size]) for at in range(0, len(documents), size)]
+        results.append([row for piece in pieces for row in rows(piece)])
+    assert results[0] == results[1] == results[2] == results[3]
+
+
+def test_gigatoken_is_used_where_it_can(load):
+    assert Encoder(load("bytes")).backend_used == "gigatoken"
+    assert Encoder(load("bytes"), backend="tokenizers").backend_used == "tokenizers"
+
+
+def test_what_gigatoken_cannot_load_goes_to_tokenizers(tmp_path):
+    from tokenizers import Tokenizer, models, pre_tokenizers
+
+    from packer_cli.tokens.tokenizer import load_tokenizer
+
+    words = Tokenizer(models.WordLevel({"<unk>": 0, "a": 1, "b": 2}, unk_token="<unk>"))
+    words.pre_tokenizer = pre_tokenizers.Whitespace()
+    words.save(str(tmp_path / "tokenizer.json"))
+    loaded = load_tokenizer(str(tmp_path))
+    encoder = Encoder(loaded)
+    assert encoder.backend_used == "tokenizers"
+    document = Document("prompt-completion", 1, prompt="a b ", completion="b a")
+    assert rows(encode(encoder, [document])) == [([1, 2, 2, 1], [0, 0, 1, 1])]
+    with pytest.raises(TokenizerError, match="gigatoken cannot load this tokenizer"):
+        Encoder(loaded, backend="gigatoken")
+
+
+def spoil(encoder, monkeypatch, line_text):
+    """Make gigatoken give another id for texts that hold this."""
+    honest = encoder._backend._encode
+
+    def encode_wrongly(texts):
+        ids = honest(texts)
+        for number, text in enumerate(texts):
+            if line_text in text:
+                changed = ids.input_ids.copy()
+                changed[ids.offsets[number]] += 1
+                ids = ids._replace(input_ids=changed)
+        return ids
+
+    monkeypatch.setattr(encoder._backend, "_encode", encode_wrongly)
+
+
+def test_a_wrong_id_among_the_first_texts_sends_the_part_to_tokenizers(load, monkeypatch):
+    documents = [Document("text", line, text=f"hello {line}") for line in range(1, 41)]
+    encoder = Encoder(load("bytes"), check_samples=8)
+    spoil(encoder, monkeypatch, "hello 7")
+    with pytest.raises(BackendMismatch, match=r"^line 7: gigatoken and tokenizers give different ids") as caught:
+        encode(encoder, documents)
+    again = encoder.fallback(caught.value)
+    assert again.backend_used == "tokenizers"
+    assert again.warnings == [str(caught.value)]
+    assert caught.value.what == "ids"
+    assert rows(encode(again, documents)) == rows(encode(Encoder(load("bytes"), backend="tokenizers"), documents))
+    encoder.start_part()
+    spared = [document for document in documents if document.line > 7]
+    assert len(encode(encoder, spared).lines) == 33
+
+
+def test_the_check_begins_anew_with_each_part_and_ignores_batches(load, monkeypatch):
+    documents = [Document("text", line, text=f"hello {line}") for line in range(1, 13)]
+    encoder = Encoder(load("bytes"), check_samples=2)
+    spoil(encoder, monkeypatch, "hello 12")
+    for document in documents:
+        encode(encoder, [document])
+    encoder.start_part()
+    with pytest.raises(BackendMismatch):
+        encode(encoder, documents[-1:])
+
+
+def test_later_texts_are_sampled_too_and_long_ones_cut(load, monkeypatch):
+    documents = [Document("text", line, text="word " * 4000) for line in range(1, 1500)]
+    encoder = Encoder(load("bytes"), check_samples=0)
+    compared = []
+    honest = encoder._reference.encode
+    monkeypatch.setattr(encoder._reference, "encode", lambda texts: compared.extend(texts) or honest(texts))
+    for at in range(0, len(documents), 300):
+        encode(encoder, documents[at : at + 300])
+    assert 4 <= len(compared) <= 16
+    assert max(map(len, compared)) == 2048
+
+
+def test_a_mark_that_lies_sends_the_part_the_slow_way(load):
+    loaded = load("bytes", "chatml")
+    encoder = Encoder(loaded)
+    expected = rows(encode(encoder, chats(*CHATS)))
+    encoder.start_part()
+    next(iter(encoder._preparer._renderers.values()))._prompt = ""
+    with pytest.raises(BackendMismatch, match="should begin at char") as caught:
+        encode(encoder, chats(*CHATS))
+    again = encoder.fallback(caught.value)
+    assert caught.value.what == "template"
+    assert rows(encode(again, chats(*CHATS))) == expected
+    assert [renderer.way for renderer in again._preparer._renderers.values()] == ["prefixes"]
