@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import json
 import os
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any
 
 import xxhash
 
+LOCK_NAME = ".hbpack.lock"
+"""File in an output folder while a run writes there. A killed run leaves it, unlocked, and it hinders nobody."""
+
 _TEMPORARY = ".tmp"
+_NO_LOCKS = (errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP)
 
 
 class HashingFile:
@@ -145,6 +151,48 @@ def remove_temporaries(folder: Path) -> None:
         path.unlink(missing_ok=True)
 
 
+@contextmanager
+def lock_folder(folder: Path) -> Iterator[None]:
+    """Keep a folder for this process while the block runs; make it, and remove it again where it stays empty.
+
+    The lock is `flock` on a file in the folder: it ends with the process that holds it, however that ends. A file
+    system that knows no locks goes without.
+
+    Raises:
+        BlockingIOError: another process holds it; its `filename` is the folder.
+    """
+    made = [path for path in (folder, *folder.parents) if not path.exists()]
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / LOCK_NAME
+    descriptor = _lock(path)
+    try:
+        yield
+    finally:
+        with suppress(OSError):
+            path.unlink(missing_ok=True)  # While it is still held: nobody else can hold this file.
+        os.close(descriptor)
+        with suppress(OSError):
+            for new in made:
+                new.rmdir()
+
+
+def _lock(path: Path) -> int:
+    while True:
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            if error.errno in _NO_LOCKS:
+                return descriptor
+            os.close(descriptor)
+            error.filename = str(path.parent)
+            raise
+        with suppress(FileNotFoundError):
+            if os.path.samestat(os.fstat(descriptor), path.stat()):
+                return descriptor
+        os.close(descriptor)  # Its holder removed it after it was opened here.
+
+
 def fingerprint(*values: Any) -> str:
     """xxh3-128 (hex) of JSON values; the same for the same values, on any machine."""
     text = json.dumps(values, sort_keys=True, separators=(",", ":"), ensure_ascii=True, default=str)
@@ -152,12 +200,21 @@ def fingerprint(*values: Any) -> str:
 
 
 def file_checksum(path: Path) -> str:
-    """xxh3-128 (hex) of a file's content; reads it once."""
+    """xxh3-128 (hex) of a file's content; reads it once, at 2 to 3 GB/s."""
     digest = xxhash.xxh3_128()
-    with path.open("rb") as file:
-        while chunk := file.read(16 * 2**20):
-            digest.update(chunk)
+    buffer = memoryview(bytearray(2**20))
+    with path.open("rb", buffering=0) as file:
+        while size := file.readinto(buffer):
+            digest.update(buffer[:size])
     return digest.hexdigest()
+
+
+def is_intact(path: Path, num_bytes: int, xxh3: str) -> bool:
+    """Whether a file is there with this size and xxh3-128. Price: reading it once, unless the size is wrong."""
+    try:
+        return path.stat().st_size == num_bytes and file_checksum(path) == xxh3
+    except OSError:
+        return False
 
 
 def _sync(path: Path, flags: int) -> None:

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import re
 
+_DIGITS = "[0-9]{1,100}"
+"""ASCII only, and no more than `int` reads."""
+
 _TOKENS = {"": 1, "k": 1024, "m": 1024**2}
 _BYTES = {"": 1, "b": 1, "kib": 2**10, "mib": 2**20, "gib": 2**30, "kb": 10**3, "mb": 10**6, "gb": 10**9}
 
@@ -24,6 +27,17 @@ def parse_bytes(text: str) -> int:
     268435456
     """
     return _parse(text, _BYTES, "bytes", "1048576, 256MiB or 1GB")
+
+
+def parse_integer(text: str) -> int:
+    """Read a whole number in ASCII digits; `int` takes those of every script, and underscores.
+
+    >>> parse_integer("-12")
+    -12
+    """
+    if not re.fullmatch(f"-?{_DIGITS}", text):
+        raise ValueError(f"{text!r} is no whole number; write it in digits, for example 8")
+    return int(text)
 
 
 def format_tokens(tokens: int) -> str:
@@ -49,7 +63,7 @@ def format_bytes(num_bytes: float) -> str:
 
 
 def _parse(text: str, units: dict[str, int], what: str, examples: str) -> int:
-    match = re.fullmatch(r"\s*([0-9]+)\s*([a-zA-Z]*)\s*", text)
+    match = re.fullmatch(rf"\s*({_DIGITS})\s*([a-zA-Z]*)\s*", text)
     if not match or match[2].lower() not in units:
         raise ValueError(f"{text!r} is no number of {what}; write for example {examples}")
     return int(match[1]) * units[match[2].lower()]

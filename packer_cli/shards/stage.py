@@ -12,11 +12,20 @@ import numpy as np
 import packer_cli
 from packer_cli.config import WriteConfig
 from packer_cli.engine.local import LocalEngine
-from packer_cli.files import Committer, fingerprint, remove_temporaries, write_json
+from packer_cli.errors import HbpackError
+from packer_cli.files import Committer, fingerprint, is_intact, remove_temporaries, write_json
 from packer_cli.plan.cost import pack_tokens_and_work
 from packer_cli.plan.types import Plan
 from packer_cli.shards.layout import ShardRange, lay_out, pack_places
-from packer_cli.shards.manifest import FORMAT_VERSION, MANIFEST_NAME, EpochInfo, GroupInfo, Manifest, ShardInfo
+from packer_cli.shards.manifest import (
+    FORMAT_VERSION,
+    MANIFEST_NAME,
+    EpochInfo,
+    GroupInfo,
+    Manifest,
+    ShardInfo,
+    read_manifest,
+)
 from packer_cli.shards.plan_file import PLAN_NAME, read_plan
 from packer_cli.shards.ranks import write_ranks
 from packer_cli.shards.schema import group_name
@@ -43,18 +52,19 @@ def set_fingerprint(plan_fingerprint: str, shard_size: int) -> str:
 def write_set(
     config: WriteConfig, folder: Path, store: Path, engine: LocalEngine, progress: Progress | None = None
 ) -> Manifest:
-    """Write the plan in `folder` out; shards of an earlier run of the same plan are kept.
+    """Write the plan in `folder` out; shards of an earlier run of the same plan are kept, if their checksums hold.
 
     The manifest goes first and comes last: a folder without it is unfinished.
     """
     plan, piece_loss_tokens, header = read_plan(folder / PLAN_NAME, check=True)
     index = read_index(store)
     own_fingerprint = set_fingerprint(header["fingerprint"], config.shard_size)
-    (folder / MANIFEST_NAME).unlink(missing_ok=True)
     pack_tokens, _ = pack_tokens_and_work(plan.packs.offsets, plan.packs.pieces, plan.pieces.length)
     shards = lay_out(plan, pack_tokens, config.shard_size)
     tasks = [ShardTask(shard=shard, folder=folder, store=store, fingerprint=own_fingerprint) for shard in shards]
-    results = {number: result for number, task in enumerate(tasks) if (result := finished_shard(task))}
+    _keep_markers(folder, tasks, own_fingerprint)
+    (folder / MANIFEST_NAME).unlink(missing_ok=True)
+    results = _finished(tasks, engine)
     todo = [number for number in range(len(tasks)) if number not in results]
     sizes = [int(pack_tokens[s.first_pack : s.first_pack + s.num_packs].sum()) for s in shards]
     done = sum(sizes[number] for number in results)
@@ -77,6 +87,50 @@ def write_set(
     write_json(folder / MANIFEST_NAME, manifest.model_dump(mode="json"))
     shutil.rmtree(folder / MARKERS, ignore_errors=True)
     return manifest
+
+
+def intact_shards(folder: Path, shards: Sequence[ShardInfo], engine: LocalEngine, progress: Progress) -> int:
+    """How many shards are there with the bytes that the manifest tells. Price: reading all of them once."""
+    num_intact, done, total = 0, 0, sum(shard.num_bytes for shard in shards)
+
+    def check(shard: ShardInfo) -> bool:
+        return is_intact(folder / shard.path, shard.num_bytes, shard.xxh3)
+
+    for i, intact in engine.run_threads(check, shards):
+        num_intact += intact
+        done += shards[i].num_bytes
+        progress(done, total)
+    return num_intact
+
+
+def _finished(tasks: Sequence[ShardTask], engine: LocalEngine) -> dict[int, ShardResult]:
+    """Results of an earlier run, by task, where the shard still has its bytes."""
+    found = {number: result for number, task in enumerate(tasks) if (result := finished_shard(task))}
+    numbers = list(found)
+
+    def check(number: int) -> bool:
+        task, result = tasks[number], found[number]
+        return is_intact(task.folder / task.shard.path, result.num_bytes, result.xxh3)
+
+    return {numbers[i]: found[numbers[i]] for i, intact in engine.run_threads(check, numbers) if intact}
+
+
+def _keep_markers(folder: Path, tasks: Sequence[ShardTask], own_fingerprint: str) -> None:
+    """Before the manifest goes, note what it vouches for."""
+    try:
+        manifest = read_manifest(folder)
+    except HbpackError:
+        return
+    if manifest.fingerprint != own_fingerprint:
+        return
+    results = {
+        shard.path: ShardResult(num_bytes=shard.num_bytes, xxh3=shard.xxh3)
+        for group in manifest.groups
+        for shard in group.shards
+    }
+    for task in tasks:
+        if task.shard.path in results:
+            write_json(shard_marker(folder, task.shard.path), marker_of(task, results[task.shard.path]), sync=False)
 
 
 def _manifest(

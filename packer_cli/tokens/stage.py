@@ -17,7 +17,7 @@ from packer_cli.corpus.discover import discover, slice_corpus
 from packer_cli.corpus.types import CorpusSlice, Source
 from packer_cli.engine.local import LocalEngine
 from packer_cli.errors import HbpackError, InputError, TooManyRejectedError
-from packer_cli.files import Committer, fingerprint, remove_temporaries, write_json
+from packer_cli.files import Committer, fingerprint, is_intact, remove_temporaries, write_json
 from packer_cli.tokens.index import (
     INDEX_NAME,
     STORE_VERSION,
@@ -72,7 +72,7 @@ def tokenize(
     if not pieces:
         raise InputError("the inputs hold no data: " + ", ".join(source.name for source in sources))
     tasks = _tasks(config, pieces, folder)
-    finished = _finished(folder, tasks)
+    finished = _finished(folder, tasks, engine)
     todo = [task for task in tasks if task.number not in finished]
     if todo:
         (folder / MARKERS).mkdir(parents=True, exist_ok=True)  # From now on the folder is known as ours.
@@ -156,8 +156,8 @@ def library_versions() -> dict[str, str]:
     return {name: importlib.metadata.version(name) for name in _LIBRARIES}
 
 
-def _finished(folder: Path, tasks: Sequence[PartTask]) -> dict[int, PartResult]:
-    """Parts that are there, whole, and made from the same input in the same way."""
+def _finished(folder: Path, tasks: Sequence[PartTask], engine: LocalEngine) -> dict[int, PartResult]:
+    """Parts that are there, with the bytes they were written with, and made from the same input in the same way."""
     known: dict[str, PartResult] = {}
     index = _current_index(folder)
     if index:
@@ -166,10 +166,12 @@ def _finished(folder: Path, tasks: Sequence[PartTask]) -> dict[int, PartResult]:
         marked = _read_marker(marker_path(folder, task.name))
         if marked:
             known[task.name] = marked
+    same = [task for task in tasks if task.name in known and known[task.name].info.fingerprint == task.fingerprint]
     finished = {}
-    for task in tasks:
-        result = known.get(task.name)
-        if result and result.info.fingerprint == task.fingerprint and _is_whole(folder, result.info):
+    for i, whole in engine.run_threads(lambda task: _is_whole(folder, known[task.name].info), same):
+        if whole:
+            task = same[i]
+            result = known[task.name]
             renamed = result.info.model_copy(
                 update={"file": task.piece.file.path, "source": task.piece.file.source_id}
             )
@@ -186,13 +188,13 @@ def _read_marker(path: Path) -> PartResult | None:
 
 
 def _is_whole(folder: Path, info: PartInfo) -> bool:
-    """Whether the files of a part are there and can be read; what the part holds is not hashed again."""
+    """Whether the files of a part are there and can be read, and the part has its checksum. Price: reading it once."""
     try:
         open_part(folder, info)
         rejects = read_rejects(rejects_path(folder, info.path)) if info.num_rejected else []
     except (HbpackError, OSError, ValueError, TypeError):
         return False
-    return len(rejects) == info.num_rejected
+    return len(rejects) == info.num_rejected and is_intact(folder / info.path, info.num_bytes, info.xxh3)
 
 
 def _keep_markers(folder: Path, finished: dict[int, PartResult], tasks: Sequence[PartTask]) -> None:

@@ -1,0 +1,101 @@
+"""The output folder: that it is ours to write to, and that one run at a time does."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from functools import wraps
+from inspect import signature
+from pathlib import Path
+from typing import ParamSpec, TypeVar
+
+from packer_cli.errors import OutputError, RunError
+from packer_cli.files import LOCK_NAME, is_temporary, lock_folder
+from packer_cli.shards.manifest import MANIFEST_NAME
+from packer_cli.shards.plan_file import PLAN_NAME
+
+TOKENS = "tokens"
+"""The token store's folder in an output folder."""
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+_held: set[Path] = set()
+"""Folders that this process has to itself."""
+
+
+def alone(*, has_plan: bool = False) -> Callable[[Callable[P, T]], Callable[P, T]]:
+    """Decorate a stage: check its argument `folder`, and keep other runs out of it. A stage inside another has it.
+
+    Args:
+        has_plan: the folder must hold a plan, instead of being new or of an earlier run; the stage says where it does
+            not, and what cannot be written.
+
+    Raises:
+        OutputError
+        RunError: another run is writing there.
+    """
+
+    def decorate(stage: Callable[P, T]) -> Callable[P, T]:
+        @wraps(stage)
+        def run(*args: P.args, **kwargs: P.kwargs) -> T:
+            folder: Path = signature(stage).bind(*args, **kwargs).arguments["folder"]
+            if not has_plan:
+                check_output(folder)
+            elif not (folder / PLAN_NAME).exists() or not os.access(folder, os.W_OK):
+                return stage(*args, **kwargs)
+            key = folder.resolve()
+            if key in _held:
+                return stage(*args, **kwargs)
+            try:
+                with lock_folder(folder):
+                    _held.add(key)
+                    try:
+                        return stage(*args, **kwargs)
+                    finally:
+                        _held.remove(key)
+            except BlockingIOError as error:
+                if error.filename != str(folder):
+                    raise
+                raise RunError(
+                    f"output folder {str(folder)!r}: another hbpack run writes to it; wait until that has ended, "
+                    "or name another folder"
+                ) from None
+
+        return run
+
+    return decorate
+
+
+def check_output(folder: Path) -> None:
+    """Refuse a folder that cannot be written, or that holds what hbpack did not write.
+
+    Raises:
+        OutputError
+    """
+    there = next(path for path in (folder, *folder.absolute().parents) if os.path.lexists(path))
+    if not there.is_dir():
+        raise OutputError(f"output folder {str(folder)!r}: {str(there)!r} is a file; name another")
+    if not os.access(there, os.W_OK | os.X_OK):
+        raise OutputError(f"output folder {str(folder)!r}: {str(there)!r} cannot be written to; name another")
+    if there != folder:
+        return
+    entries = sorted(entry.name for entry in folder.iterdir() if entry.name != LOCK_NAME)
+    if entries and not _is_own(folder, entries):
+        raise OutputError(
+            f"output folder {str(folder)!r} holds something else ({', '.join(entries[:3])}); "
+            "name an empty or a new folder"
+        )
+
+
+def _is_own(folder: Path, entries: list[str]) -> bool:
+    """Whether hbpack wrote in this folder, to an end or not."""
+    from packer_cli.tokens.index import INDEX_NAME
+    from packer_cli.tokens.part import MARKERS
+
+    tokens = folder / TOKENS
+    signs = (folder / MANIFEST_NAME, folder / PLAN_NAME, tokens / INDEX_NAME, tokens / MARKERS)
+    if any(path.exists() for path in signs):
+        return True
+    begun = entries == [TOKENS] and tokens.is_dir() and not any(tokens.iterdir())
+    return begun or all(is_temporary(name) for name in entries)

@@ -1,0 +1,92 @@
+"""What a run finds from an earlier one is reused only with the bytes that it was written with."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+
+import pytest
+import xxhash
+
+from packer_cli.files import file_checksum, is_intact
+from tests.reference import tree
+
+HBPACK = [sys.executable, "-m", "packer_cli"]
+
+
+@pytest.fixture(scope="module")
+def arguments(repo):
+    sample = repo / "examples" / "sample"
+    return [
+        *map(str, ["pack", sample / "chats.jsonl", sample / "journals.jsonl", "--tokenizer", sample / "tokenizer"]),
+        "--groups", "1k,8k:4", "--gpus", "8", "--shard-size", "128KiB", "--output",
+    ]  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def packed(arguments, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("packed") / "out"
+    subprocess.run([*HBPACK, *arguments, folder], check=True, capture_output=True)
+    return folder
+
+
+def flip(path, at):
+    data = bytearray(path.read_bytes())
+    data[at] ^= 1
+    path.write_bytes(data)
+
+
+def times(folder, pattern):
+    return {path: path.stat().st_mtime_ns for path in folder.glob(pattern)}
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize("command", ["pack", "write"])
+def test_a_changed_shard_is_written_again_and_no_other(arguments, packed, tmp_path, command, workers):
+    out = shutil.copytree(packed, tmp_path / "out")
+    shard = sorted(out.glob("shards/*/*.arrow"))[1]
+    flip(shard, shard.stat().st_size // 2)
+    before = times(out, "shards/*/*.arrow")
+    assert len(before) > 3
+    words = [*arguments, out] if command == "pack" else ["write", out, "--shard-size", "128KiB"]
+    done = subprocess.run([*HBPACK, *words, "--workers", str(workers)], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert "up to date" not in done.stderr.replace("the plan is up to date", "")
+    assert tree(out) == tree(packed)
+    after = times(out, "shards/*/*.arrow")
+    assert [path for path in before if after[path] != before[path]] == [shard]
+
+
+def test_a_changed_token_part_is_tokenized_again(arguments, packed, tmp_path):
+    out = shutil.copytree(packed, tmp_path / "out")
+    parts = sorted(out.glob("tokens/part-*.arrow"))
+    flip(parts[0], parts[0].stat().st_size // 2)
+    before = times(out, "**/*.arrow")
+    done = subprocess.run([*HBPACK, *arguments, out], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert tree(out) == tree(packed)
+    after = times(out, "**/*.arrow")
+    assert [path for path in before if after[path] != before[path]] == [parts[0]]
+
+
+def test_a_rank_manifest_that_is_gone_is_written_again_and_no_shard(arguments, packed, tmp_path):
+    out = shutil.copytree(packed, tmp_path / "out")
+    (out / "ranks" / "epoch-000" / "rank-00003.arrow").unlink()
+    before = times(out, "shards/*/*.arrow")
+    assert subprocess.run([*HBPACK, *arguments, out], capture_output=True).returncode == 0
+    assert tree(out) == tree(packed)
+    assert times(out, "shards/*/*.arrow") == before
+
+
+def test_checksums(tmp_path):
+    path = tmp_path / "file"
+    for size in (0, 1, 2**20, 2**20 + 1, 3 * 2**20):
+        data = bytes(number % 251 for number in range(size))
+        path.write_bytes(data)
+        xxh3 = xxhash.xxh3_128_hexdigest(data)
+        assert file_checksum(path) == xxh3
+        assert is_intact(path, size, xxh3)
+        assert not is_intact(path, size + 1, xxh3)
+        assert not is_intact(path, size, xxhash.xxh3_128_hexdigest(data + b"x"))
+    assert not is_intact(tmp_path / "absent", 0, "")

@@ -1,0 +1,128 @@
+"""One run at a time writes to an output folder, and a killed one hinders nobody."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from packer_cli.files import LOCK_NAME, lock_folder
+from tests.reference import tree
+
+HBPACK = [sys.executable, "-m", "packer_cli"]
+
+
+@pytest.fixture(scope="module")
+def arguments(repo):
+    sample = repo / "examples" / "sample"
+    return [
+        *map(str, ["pack", sample / "chats.jsonl", "--tokenizer", sample / "tokenizer"]),
+        "--groups", "1k,8k:4", "--gpus", "8", "--workers", "1", "--output",
+    ]  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def packed(arguments, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("packed") / "out"
+    subprocess.run([*HBPACK, *arguments, folder], check=True, capture_output=True)
+    return folder
+
+
+def holder(folder):
+    """A process that has the folder to itself until its input ends."""
+    code = (
+        "import pathlib, sys; from packer_cli.files import lock_folder\n"
+        "with lock_folder(pathlib.Path(sys.argv[1])):\n    print('held', flush=True); sys.stdin.read()"
+    )
+    process = subprocess.Popen(
+        [sys.executable, "-c", code, str(folder)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    assert process.stdout.readline() == "held\n"
+    return process
+
+
+@pytest.mark.parametrize("command", ["pack", "plan", "write"])
+def test_a_second_run_is_refused(arguments, packed, command):
+    before = tree(packed)
+    words = {
+        "pack": [*arguments, str(packed)],
+        "plan": ["plan", str(packed), "--groups", "8k", "--gpus", "8"],
+        "write": ["write", str(packed), "--workers", "1"],
+    }[command]
+    with holder(packed) as process:
+        done = subprocess.run([*HBPACK, *words], capture_output=True, text=True)
+        process.stdin.close()
+    assert done.returncode == 1
+    assert done.stderr == (
+        f"error: output folder {str(packed)!r}: another hbpack run writes to it; wait until that has ended, "
+        "or name another folder\n"
+    )
+    assert tree(packed) == before  # Its holder took the lock's file along.
+
+
+def test_runs_at_once_end_in_one_whole_set(arguments, packed, tmp_path):
+    command = [*HBPACK, *arguments, str(tmp_path / "out")]
+    runs = [subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) for _ in range(3)]
+    results = [(process.communicate()[1], process.returncode) for process in runs]
+    codes = sorted(code for _, code in results)
+    assert codes[0] == 0
+    assert set(codes) <= {0, 1}
+    assert all("another hbpack run writes to it" in text for text, code in results if code)
+    assert tree(tmp_path / "out") == tree(packed)
+
+
+def test_a_killed_run_does_not_block_the_next(arguments, packed, tmp_path):
+    out = tmp_path / "out"
+    process = holder(out)
+    os.kill(process.pid, signal.SIGKILL)
+    process.communicate()
+    assert [path.name for path in out.iterdir()] == [LOCK_NAME]
+    subprocess.run([*HBPACK, *arguments, out], check=True, capture_output=True)
+    assert tree(out) == tree(packed)
+
+
+def test_what_is_wrong_with_the_call_leaves_no_folder(arguments, tmp_path):
+    done = subprocess.run([*HBPACK, *arguments, tmp_path / "a" / "b", "--packing", "x"], capture_output=True)
+    assert done.returncode == 2
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_plan_elsewhere_may_be_read_while_its_store_is_written(packed, tmp_path):
+    """The lock is of the folder that is written, not of the store that is read."""
+    with lock_folder(packed):
+        words = ["plan", str(packed), "--groups", "8k", "--gpus", "8", "--output", str(tmp_path / "other")]
+        assert subprocess.run([*HBPACK, *words], capture_output=True).returncode == 0
+
+
+def test_a_lock_whose_file_is_gone_is_not_taken(tmp_path, monkeypatch):
+    """Between opening the file and locking it, its holder may have removed it."""
+    honest = fcntl.flock
+    calls = []
+
+    def flock(descriptor, operation):
+        calls.append(descriptor)
+        if len(calls) == 1:
+            (tmp_path / LOCK_NAME).unlink()
+        honest(descriptor, operation)
+
+    monkeypatch.setattr(fcntl, "flock", flock)
+    with lock_folder(tmp_path):
+        assert len(calls) == 2
+        with pytest.raises(BlockingIOError), lock_folder(tmp_path):
+            pass
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_file_system_without_locks_goes_without(tmp_path, monkeypatch):
+    def flock(descriptor, operation):
+        raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
+
+    monkeypatch.setattr(fcntl, "flock", flock)
+    with lock_folder(tmp_path / "new"), lock_folder(tmp_path / "new"):
+        assert (tmp_path / "new" / LOCK_NAME).exists()
+    assert not list(tmp_path.iterdir())
