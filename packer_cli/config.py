@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from packer_cli.errors import ConfigError
-from packer_cli.sizes import format_tokens, parse_bytes, parse_tokens
+from packer_cli.sizes import format_tokens, parse_bytes, parse_integer, parse_tokens
 
 SCHEMA_CHOICES = ("auto", "messages", "alpaca", "prompt-completion", "text", "tokens")
 BACKEND_CHOICES = ("auto", "gigatoken", "tokenizers")
@@ -61,7 +61,7 @@ def parse_group(text: str) -> GroupConfig:
     try:
         if len(parts) > len(names):
             raise ValueError("too many parts")
-        numbers = [parse_tokens(parts[0]), *(int(part) for part in parts[1:])]
+        numbers = [parse_tokens(parts[0]), *(parse_integer(part) for part in parts[1:])]
     except ValueError:
         raise ValueError(
             f"group {text!r} is not CAPACITY[:SP_DEGREE[:CHECKPOINT_LAYERS]], such as 16k:1 or 128k:8"
@@ -114,6 +114,9 @@ class PlanConfig(_Model):
     """What becomes of a sample longer than the largest group."""
     global_tokens: StepTokens | None = None
     """Tokens of an optimizer step; by default each iteration is one step."""
+    step_mix: Literal["alternate", "stratified"] = "alternate"
+    """Which iterations come together in a step of several: any of them, shuffled, or groups and lengths in the same
+    proportions in every step."""
     curriculum_steps: int = Field(default=0, ge=0, lt=2**31)
     """Steps at the start that take only the groups below the longest."""
     epochs: int = Field(default=1, ge=1, le=1000)
@@ -203,7 +206,7 @@ _TYPES = {"int": "a whole number", "string": "text", "bool": "true or false", "t
 
 
 def _plain(value: Any) -> str:
-    return value if isinstance(value, str) and value.lstrip("-").isdecimal() else repr(value)
+    return value if isinstance(value, str) and re.fullmatch("-?[0-9]+", value) else repr(value)
 
 
 def load_config_file(path: str) -> dict[str, Any]:

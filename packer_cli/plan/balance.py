@@ -45,7 +45,8 @@ def parse_balance(text: str) -> BalanceRule:
         raise ValueError(f"unknown balance {text!r}; known: none, sort, window:K, each with +refine or without")
     if order in known:
         return BalanceRule(window=known[order], refine=bool(plus))
-    if not number.isdecimal() or int(number) < 1:
+    is_number = number.isascii() and number.isdecimal() and len(number) <= 10
+    if not is_number or not 1 <= int(number) < 2**31:
         raise ValueError(f"balance {text!r} needs a number of iterations, such as window:8")
     return BalanceRule(window=int(number), refine=bool(plus))
 

@@ -1,7 +1,7 @@
 """Slots, steps and their order: when and on which GPUs each pack runs.
 
 All micro-batches of an iteration come from one group. The first `curriculum_steps` steps take only the groups below
-the longest (HBP section 4.3: 500 steps; 100 already help); then all groups alternate in a seeded shuffle.
+the longest (HBP section 4.3: 500 steps; 100 already help); then all groups alternate, see `plan.interleave`.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
+from packer_cli.plan.interleave import StepMix, interleave
 from packer_cli.plan.random import rng_state, shuffle
 from packer_cli.plan.types import FILLER, Group, Int64Array, Schedule
 
@@ -39,12 +40,15 @@ class StepRules:
     """Tokens of a step over all ranks: iterations are added until it is reached; None: one iteration a step."""
     curriculum_steps: int = 0
     """Steps at the start of the first epoch that take only the groups below the longest."""
+    mix: StepMix = "alternate"
+    """Which iterations come together in a step."""
 
 
 def schedule_epoch(
     groups: Sequence[Group],
     iterations: Sequence[GroupIterations],
     pack_tokens: Int64Array,
+    pack_work: Int64Array,
     num_gpus: int,
     rules: StepRules,
     seed: int,
@@ -52,20 +56,22 @@ def schedule_epoch(
 ) -> Schedule:
     """Order the iterations of all groups, and deal each one's packs to the ranks.
 
-    Price: O(slots). Ranks are drawn with the seed in each iteration, so that no rank always has the heaviest pack.
+    Price: O(slots + i log i) for i iterations. Ranks are drawn with the seed in each iteration, so that no rank always
+    has the heaviest pack.
 
     Args:
         pack_tokens: int64[p], tokens of each pack.
+        pack_work: int64[p], attention work of each pack.
         epoch: another epoch has another order, and no curriculum.
     """
     group_of = np.concatenate([np.full(len(it.slots), g) for g, it in enumerate(iterations)]).astype(np.int64)
     number = np.concatenate([np.arange(len(it.slots)) for it in iterations]).astype(np.int64)
-    tokens = np.concatenate([_iteration_tokens(it.slots, pack_tokens) for it in iterations])
+    tokens = np.concatenate([_iteration_sums(it.slots, pack_tokens) for it in iterations])
+    work = np.concatenate([_iteration_sums(it.slots, pack_work) for it in iterations])
     row_length = np.concatenate([_row_lengths(g, it, pack_tokens) for g, it in zip(groups, iterations, strict=True)])
-    order = np.arange(len(group_of), dtype=np.int64)
-    shuffle(order, rng_state(seed, _STREAM_ORDER, epoch))
     curriculum = rules.curriculum_steps if epoch == 0 else 0
-    order, steps = _order_and_steps(order, group_of, tokens, len(groups) - 1, rules.global_tokens, curriculum)
+    state = rng_state(seed, _STREAM_ORDER, epoch)
+    order, steps = _order_and_steps(group_of, tokens, work, len(groups) - 1, rules, curriculum, state)
 
     num_ranks = np.array([group.num_dp_ranks(num_gpus) for group in groups], dtype=np.int64)
     first_slot = np.concatenate([[0], np.cumsum(num_ranks[group_of[order]])])
@@ -90,8 +96,8 @@ def schedule_epoch(
     )
 
 
-def _iteration_tokens(slots: Int64Array, pack_tokens: Int64Array) -> Int64Array:
-    padded = np.append(pack_tokens, 0)  # FILLER is -1, the appended zero
+def _iteration_sums(slots: Int64Array, of_pack: Int64Array) -> Int64Array:
+    padded = np.append(of_pack, 0)  # FILLER is -1, the appended zero
     return padded[slots].sum(axis=1)
 
 
@@ -105,24 +111,27 @@ def _row_lengths(group: Group, iterations: GroupIterations, pack_tokens: Int64Ar
 
 
 def _order_and_steps(
-    order: Int64Array,
     group_of: Int64Array,
     tokens: Int64Array,
+    work: Int64Array,
     longest_group: int,
-    global_tokens: int | None,
+    rules: StepRules,
     curriculum_steps: int,
+    state: NDArray[np.uint64],
 ) -> tuple[Int64Array, Int64Array]:
     """Final order of the iterations and the step of each."""
-    target = 0 if global_tokens is None else global_tokens
+    target = 0 if rules.global_tokens is None else rules.global_tokens
+    order = interleave(rules.mix, group_of, work, state)
     short = order[group_of[order] != longest_group]
-    if curriculum_steps and len(short):
-        short_steps = _steps(tokens[short], target)
-        first = short[short_steps < curriculum_steps]
-        later = order[~np.isin(order, first)]
-        steps = short_steps[: len(first)]
-        rest = _steps(tokens[later], target) + (steps[-1] + 1)
-        return np.concatenate([first, later]), np.concatenate([steps, rest])
-    return order, _steps(tokens[order], target)
+    if not curriculum_steps or not len(short):
+        return order, _steps(tokens[order], target)
+    steps = _steps(tokens[short], target)
+    steps = steps[steps < curriculum_steps]
+    first = short[: len(steps)]
+    # Mixed anew: the longest group's that stood among the first would follow them in one block.
+    later = np.flatnonzero(~np.isin(np.arange(len(order)), first))
+    later = later[interleave(rules.mix, group_of[later], work[later], state)]
+    return np.concatenate([first, later]), np.concatenate([steps, _steps(tokens[later], target) + (steps[-1] + 1)])
 
 
 @njit(cache=True)

@@ -13,7 +13,7 @@ from tests.cli.conftest import GROUPS
 OPTIONS = (
     "append-eos, balance, chat-template, curriculum-steps, dry-run, epochs, fill, global-tokens, gpus, groups, "
     "inputs, keep-tokens, loss-on, max-rejected, output, overflow, packing, plain-content, schema, seed, shard-size, "
-    "tokenizer, tokenizer-backend, workers"
+    "step-mix, tokenizer, tokenizer-backend, workers"
 )
 
 BAD_OVERFLOW = (

@@ -1,0 +1,75 @@
+"""Orders of an epoch's iterations: which of them come together in an optimizer step.
+
+A step takes consecutive iterations. `alternate` shuffles all of them: steps then hold more or less of a group, and of
+long samples, by chance. `stratify` is proportionate stratified sampling: every stretch of the order holds groups, and
+inside a group light and heavy iterations, as the whole epoch does. Price of both: O(i log i) for i iterations.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from packer_cli.plan.random import next_uint64, shuffle, shuffled
+from packer_cli.plan.types import Int64Array
+
+StepMix = Literal["alternate", "stratified"]
+
+NUM_STRATA = 10
+"""Classes of attention work in a group; inside one the order is random. More of them gain no more, and leave fewer
+iterations to draw from, so that the same ones would be neighbours in every epoch."""
+
+_GOLDEN = np.uint64(0x9E3779B97F4A7C15)
+"""2^64 over the golden ratio: among the multiples of all irrationals, those of this one are spread most evenly."""
+
+
+def interleave(mix: StepMix, group: Int64Array, work: Int64Array, state: NDArray[np.uint64]) -> Int64Array:
+    """An order (int64[i]) of iterations.
+
+    Args:
+        group: int64[i], group of each.
+        work: int64[i], attention work of each.
+        state: uint64[1], moved on.
+    """
+    return stratify(group, work, state) if mix == "stratified" else alternate(len(group), state)
+
+
+def alternate(num: int, state: NDArray[np.uint64]) -> Int64Array:
+    """All in one seeded shuffle."""
+    order = np.arange(num, dtype=np.int64)
+    shuffle(order, state)
+    return order
+
+
+def stratify(group: Int64Array, work: Int64Array, state: NDArray[np.uint64]) -> Int64Array:
+    """Each group's iterations at even distances over the epoch, from a random start; light and heavy ones mixed.
+
+    Any stretch that is a share x of the epoch holds x of each group's iterations, less or more than one.
+    """
+    place = np.empty(len(group), dtype=np.float64)
+    for g in range(int(group.max(initial=-1)) + 1):
+        members = np.flatnonzero(group == g)
+        order = members[spread_by_rank(work[members], state)]
+        start = (int(next_uint64(state)) >> 11) * 2.0**-53
+        place[order] = (np.arange(len(members)) + start) / max(1, len(members))
+    return np.argsort(place, kind="stable")
+
+
+def spread_by_rank(values: Int64Array, state: NDArray[np.uint64]) -> Int64Array:
+    """An order (int64[n]) in which the ranks of neighbours are far apart: every stretch holds all sizes of values.
+
+    The k-th is taken near the quantile `frac(k * golden ratio + start)` (a Kronecker sequence, whose stretches are all
+    of low discrepancy; Niederreiter, "Random Number Generation and Quasi-Monte Carlo Methods", 1992, section 3.1), at
+    random among those of one of `NUM_STRATA` classes of equal size.
+    """
+    n = len(values)
+    by_rank = shuffled(n, state)  # equal values in random order
+    by_rank = by_rank[np.argsort(values[by_rank], kind="stable")]
+    stratum = np.arange(n) * NUM_STRATA // max(1, n)
+    by_rank = by_rank[np.lexsort((shuffled(n, state), stratum))]
+    quantile = np.arange(n, dtype=np.uint64) * _GOLDEN + np.uint64(next_uint64(state))
+    order = np.empty(n, dtype=np.int64)
+    order[np.argsort(quantile, kind="stable")] = by_rank
+    return order
