@@ -67,6 +67,7 @@ def test_the_papers_example_is_a_quarter():
     )
     metrics = measure(plan)
     assert metrics.abr == 0.25
+    assert metrics.abr_bound == 0  # {1K, 1K, 2K} twice would be even
     assert (metrics.dbr, metrics.pr, metrics.cr) == (0, 0, 0)
     assert metrics.imbalance == pytest.approx(1 / 0.75)
 
@@ -80,6 +81,8 @@ def test_metrics_by_hand(plan):
         (8 * 3) / (8 * 4),
     ]
     assert metrics.abr == pytest.approx(np.mean(abr))
+    # The longest samples cannot be parted; only the two of iteration 2 could go to two ranks.
+    assert metrics.abr_bound == pytest.approx(np.mean([abr[0], abr[1], (4 * 4 - 8) / (4 * 4)]))
     assert metrics.dbr == pytest.approx(np.mean([0, 4 / 16, 3 / 4]))
     assert metrics.num_tokens == 32 * K
     assert metrics.pr == pytest.approx(1 - 32 / (16 + 16 + 16))
@@ -98,6 +101,7 @@ def test_metrics_of_one_group(plan):
     short, long = measure(plan, 0), measure(plan, 1)
     assert (short.cr, long.cr) == (0, 1)
     assert long.abr == pytest.approx(60 / 128)
+    assert long.abr_bound == pytest.approx(60 / 128)
     assert long.pr == pytest.approx(0.25)
     assert short.num_tokens + long.num_tokens == 32 * K
     assert short.num_samples + long.num_samples == len(plan.pieces)

@@ -41,12 +41,82 @@ def packs_lower_bound(lengths: NDArray[np.int32], capacity: int) -> int:
     return best
 
 
+def least_max_work(falling: NDArray[np.int64], num_ranks: int, capacity: int) -> int:
+    """However these samples are dealt to the ranks of an iteration, some rank has at least this attention work.
+
+    Ours; the greatest of three bounds, O(n + ranks log n), 0 without samples:
+
+    1. The mean over the ranks, rounded up, and the square of the longest sample.
+    2. While M < a^2 + b^2 for two samples, no rank of at most M work holds both. So with M below that sum for the
+       last two of the k longest, these are on k ranks. The others hold at most (ranks - k) capacities, so those k
+       hold all other tokens besides. These do least work if they are the shortest: M k is at least the squares of
+       the k, and of the shortest samples of so many tokens, the last of them in part.
+    3. Samples over half a capacity are on ranks of their own, which are filled up at best with the longest that fit.
+       So no rank does more than that work, nor more than M, and all of them together do all of it.
+
+    Args:
+        falling: int64[n], lengths by falling size, each at most the capacity; the sum of squares is below 2^63.
+        num_ranks: data-parallel ranks.
+        capacity: most tokens of a rank.
+    """
+    if not len(falling):
+        return 0
+    # Tokens and work of the samples before each place.
+    tokens = np.concatenate([[0], np.cumsum(falling)])
+    work = np.concatenate([[0], np.cumsum(falling * falling)])
+    mean = -(-int(work[-1]) // num_ranks)
+    return max(
+        mean,
+        int(falling[0]) ** 2,
+        _bound_by_longest(falling, tokens, work, num_ranks, capacity),
+        _bound_by_room(falling, tokens, work, num_ranks, capacity),
+    )
+
+
+def _bound_by_longest(
+    falling: NDArray[np.int64], tokens: NDArray[np.int64], work: NDArray[np.int64], num_ranks: int, capacity: int
+) -> int:
+    """The second bound of `least_max_work`."""
+    k = np.arange(1, min(num_ranks, len(falling)) + 1)
+    besides = np.maximum(tokens[-1] - tokens[k] - (num_ranks - k) * capacity, 0)
+    # The shortest samples of `besides` tokens: those from a place on, and a part of the one before.
+    place = np.searchsorted(tokens, tokens[-1] - besides)
+    part = besides - (tokens[-1] - tokens[place])
+    least = work[k] + work[-1] - work[place] + part * falling[np.maximum(place, 1) - 1]
+    bound = -(-least // k)
+    bound[1:] = np.minimum(bound[1:], falling[1 : len(k)] ** 2 + falling[: len(k) - 1] ** 2)
+    return int(bound.max())
+
+
+def _bound_by_room(
+    falling: NDArray[np.int64], tokens: NDArray[np.int64], work: NDArray[np.int64], num_ranks: int, capacity: int
+) -> int:
+    """The third bound of `least_max_work`; 0 where the samples do not fit."""
+    num_big = int(np.searchsorted(-falling, -(capacity // 2)))
+    if num_big > num_ranks:
+        return 0
+    free = np.full(num_ranks, capacity)
+    free[:num_big] -= falling[:num_big]
+    # The longest samples in the free tokens: from one that fits alone up to a place, and a part of the next.
+    first = np.maximum(num_big, np.searchsorted(-falling, -free))
+    last = np.searchsorted(tokens, tokens[first] + free, side="right") - 1
+    part = free - (tokens[last] - tokens[first])
+    most = work[last] - work[first] + part * np.append(falling, 0)[last]
+    most[:num_big] += falling[:num_big] ** 2
+    # The ranks that can do least reach their most; the others share what is left.
+    most.sort()
+    left = work[-1] - np.concatenate([[0], np.cumsum(most)[:-1]])
+    share = -(-left // np.arange(num_ranks, 0, -1))
+    is_enough = share <= most
+    return int(share[np.argmax(is_enough)]) if is_enough.any() else 0
+
+
 def lp_lower_bound(lengths: NDArray[np.int32], capacity: int, time_limit: float = 60.0, max_lengths: int = 300) -> int:
     """The rounded-up linear program of cutting stock: no packing needs fewer packs; at least `packs_lower_bound`.
 
     Source: Gilmore and Gomory 1961; Farley 1990, whose bound holds where column generation is stopped early. The
     optimum is hardly ever more than one pack above the full program's value, so it tells a good packing from a merely
-    plausible one; with more than `max_lengths` distinct lengths it is that of rounded-down lengths, and weaker.
+    plausible one; with more than `max_lengths` distinct lengths it is hardly weaker (see `packing.ilp.knots`).
     Price: seconds, O(distinct lengths * capacity) a round; `packs_lower_bound` is as good where samples are short
     against the capacity, and free.
 

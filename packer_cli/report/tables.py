@@ -6,7 +6,21 @@ from typing import Any
 
 from packer_cli.report.console import print_table, ratio
 
-_HEADER = ["", "ABR", "DBR", "PR", "CR", "Ave-T", "imbalance", "packs", "bound", "iterations", "samples", "tokens"]
+_HEADER = [
+    "",
+    "ABR",
+    "ABR bound",
+    "DBR",
+    "PR",
+    "CR",
+    "Ave-T",
+    "imbalance",
+    "packs",
+    "bound",
+    "iterations",
+    "samples",
+    "tokens",
+]
 
 
 def print_stats(stats: dict[str, Any]) -> None:
@@ -66,6 +80,7 @@ def _row(name: str, figures: dict[str, Any]) -> list[str]:
     return [
         name,
         ratio(figures["abr"]),
+        ratio(figures["abr_bound"]),
         ratio(figures["dbr"]),
         ratio(figures["pr"]),
         ratio(figures["cr"]),

@@ -16,7 +16,7 @@ from packer_cli.files import atomic_file
 from packer_cli.plan.types import Group, Packs, Pieces, Plan, Schedule
 
 PLAN_NAME = "plan.arrow"
-PLAN_VERSION = 1
+PLAN_VERSION = 2
 _KEY = b"hbpack"
 
 

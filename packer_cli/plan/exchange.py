@@ -1,0 +1,147 @@
+"""Exchanges of samples between the packs of one iteration, the heaviest and a lighter one at a time."""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+from packer_cli.plan.moves import (
+    HEAVY_COUNT,
+    HEAVY_FIRST,
+    HEAVY_OTHER,
+    LIGHT_BUT,
+    LIGHT_COUNT,
+    LIGHT_FIRST,
+    LIGHT_OTHER_1,
+    LIGHT_OTHER_2,
+    NONE,
+    NUM_FIELDS,
+    ZERO,
+    find_move,
+)
+
+
+@njit(cache=True)
+def exchange_until(
+    rows: NDArray[np.int64],
+    count: NDArray[np.int64],
+    tokens: NDArray[np.int64],
+    work: NDArray[np.int64],
+    capacity: int,
+    limit: float,
+    most_moves: int,
+    most_partners: int,
+    scratch: NDArray[np.int64],
+) -> None:
+    """Lower the greatest work of some packs by exchanges, until it is within the limit or none helps.
+
+    Args:
+        rows: int64[2, packs, width], lengths (falling) and piece numbers of each pack; rewritten.
+        count: int64[packs], samples of each; more than `width` are never put into one.
+        tokens, work: int64[packs], of each.
+        capacity: most tokens of a pack.
+        limit: work that need not be lowered.
+        most_moves: exchanges, at most.
+        most_partners: lighter packs that are tried before the heaviest one is given up.
+        scratch: int64[6, width + 1], of any content.
+    """
+    move = np.zeros(NUM_FIELDS, dtype=np.int64)
+    was_tried = np.zeros(len(count), dtype=np.bool_)
+    for _ in range(most_moves):
+        heavy = int(np.argmax(work))
+        if work[heavy] <= limit:
+            return
+        was_tried[:] = False
+        was_tried[heavy] = True
+        left, gap = ZERO, ZERO
+        for _ in range(min(most_partners, len(count) - 1)):
+            light = NONE
+            for p in range(len(count)):
+                if not was_tried[p] and (light < 0 or work[p] < work[light]):
+                    light = p
+            was_tried[light] = True
+            gap = work[heavy] - work[light]
+            a, b = rows[0, heavy, : count[heavy]], rows[0, light, : count[light]]
+            left = find_move(a, b, gap, capacity - tokens[heavy], capacity - tokens[light], move, scratch)
+            grown = max(count[heavy] + move[LIGHT_COUNT], count[light] + move[HEAVY_COUNT]) + 2
+            if left < gap and grown <= rows.shape[2]:
+                _apply(rows, count, heavy, light, move, scratch)
+                for p in (heavy, light):
+                    tokens[p], work[p] = 0, 0
+                    for q in range(count[p]):
+                        tokens[p] += rows[0, p, q]
+                        work[p] += rows[0, p, q] * rows[0, p, q]
+                break
+            left = gap
+        if left == gap:
+            return
+
+
+@njit(cache=True)
+def _apply(
+    rows: NDArray[np.int64],
+    count: NDArray[np.int64],
+    heavy: int,
+    light: int,
+    move: NDArray[np.int64],
+    scratch: NDArray[np.int64],
+) -> None:
+    """Make the exchange: take the samples of both packs out, then merge them into the other's row."""
+    first, stop = move[HEAVY_FIRST], move[HEAVY_FIRST] + move[HEAVY_COUNT]
+    given = _take(rows, count, heavy, first, stop, NONE, move[HEAVY_OTHER], NONE, scratch[:2])
+    first, stop, but = move[LIGHT_FIRST], move[LIGHT_FIRST] + move[LIGHT_COUNT], move[LIGHT_BUT]
+    others = move[LIGHT_OTHER_1], move[LIGHT_OTHER_2]
+    received = _take(rows, count, light, first, stop, but, others[0], others[1], scratch[2:4])
+    _put(rows, count, light, scratch[:2], given, scratch[4:])
+    _put(rows, count, heavy, scratch[2:4], received, scratch[4:])
+
+
+@njit(cache=True)
+def _take(
+    rows: NDArray[np.int64],
+    count: NDArray[np.int64],
+    p: int,
+    first: int,
+    stop: int,
+    but: int,
+    other_1: int,
+    other_2: int,
+    taken: NDArray[np.int64],
+) -> int:
+    """Move these samples from row p to `taken`, in the row's order; gives their number."""
+    kept, num_taken = 0, 0
+    for q in range(count[p]):
+        length, piece = rows[0, p, q], rows[1, p, q]
+        if (first <= q < stop and q != but) or q in (other_1, other_2):
+            taken[0, num_taken], taken[1, num_taken] = length, piece
+            num_taken += 1
+        else:
+            rows[0, p, kept], rows[1, p, kept] = length, piece
+            kept += 1
+    count[p] = kept
+    return num_taken
+
+
+@njit(cache=True)
+def _put(
+    rows: NDArray[np.int64],
+    count: NDArray[np.int64],
+    p: int,
+    taken: NDArray[np.int64],
+    num_taken: int,
+    scratch: NDArray[np.int64],
+) -> None:
+    """Merge samples into row p; of equal ones, those of the row come first."""
+    size = count[p]
+    for q in range(size):
+        scratch[0, q], scratch[1, q] = rows[0, p, q], rows[1, p, q]
+    a, b = 0, 0
+    for q in range(size + num_taken):
+        if b == num_taken or (a < size and scratch[0, a] >= taken[0, b]):
+            rows[0, p, q], rows[1, p, q] = scratch[0, a], scratch[1, a]
+            a += 1
+        else:
+            rows[0, p, q], rows[1, p, q] = taken[0, b], taken[1, b]
+            b += 1
+    count[p] = size + num_taken

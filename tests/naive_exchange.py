@@ -1,0 +1,233 @@
+"""Plain-Python twins of `plan.moves`, `plan.exchange` and `plan.refine`: moves as sets of places, all scored alike."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from fractions import Fraction
+
+Move = tuple[frozenset[int], frozenset[int]]
+"""Places in the heavy row and in the light row that change sides."""
+
+
+def at_least(row: Sequence[int], least: int) -> int:
+    """Samples of at least this length."""
+    return sum(length >= least for length in row)
+
+
+def best_move(heavy: list[int], light: list[int], room_heavy: int, room_light: int) -> tuple[int, Move | None]:
+    """(gap that is left, move) of the first of the moves tried that leaves least; the gap itself and None."""
+    gap = work_of(heavy) - work_of(light)
+    left, best = gap, None
+    stride = max(1, len(light) // 8)
+    room = (room_heavy, room_light)
+
+    def choose(moves: Iterator[Move]) -> None:
+        nonlocal left, best
+        for given, received in moves:
+            tokens = sum(light[q] for q in received) - sum(heavy[q] for q in given)
+            moved = sum(heavy[q] ** 2 for q in given) - sum(light[q] ** 2 for q in received)
+            if -room_light <= tokens <= room_heavy and abs(gap - 2 * moved) < left:
+                left, best = abs(gap - 2 * moved), (given, received)
+
+    choose(single_moves(heavy, light, gap, room_light))
+    choose(one_for_many(heavy, light, gap, room, stride))
+    if 2 * left > gap:
+        choose(blocks(heavy, light, gap, room))
+    if 2 * left > gap:
+        choose(pairs(heavy, light, gap, room))
+    if 2 * left > gap and 1 < stride <= 6:
+        choose(one_for_many(heavy, light, gap, room, 1))
+    return left, best
+
+
+def work_of(row: Sequence[int]) -> int:
+    return sum(length * length for length in row)
+
+
+def single_moves(heavy: list[int], light: list[int], gap: int, room_light: int) -> Iterator[Move]:
+    for i, x in enumerate(heavy):
+        if i and x == heavy[i - 1]:
+            continue
+        if len(heavy) > 1:
+            yield frozenset({i}), frozenset()
+        ideal = math.ceil(math.sqrt(max(0.0, x * x - gap / 2)))
+        near = at_least(light, max(ideal, x - room_light)) - 1
+        for j in range(max(near, 0), min(near + 2, len(light))):
+            if light[j] < x:
+                yield frozenset({i}), frozenset({j})
+
+
+def one_for_many(heavy: list[int], light: list[int], gap: int, room: tuple[int, int], stride: int) -> Iterator[Move]:
+    for j in range(0, len(light), stride):
+        y = light[j]
+        near = at_least(heavy, math.ceil((y + math.sqrt(y * y + 2.0 * gap)) / 2)) - 1
+        for i in range(max(near - 1, 0), min(near + 3, len(heavy))):
+            if heavy[i] <= y:
+                continue
+            yield from fill_place(heavy, light, frozenset({i}), j, room)
+            free = heavy[i] + room[0]
+            last = prefix(light, j, free)
+            over = sum(light[j : last + 1]) - free  # what the next one lacks
+            if last == len(light) or free - sum(light[j:last]) <= sum(room):
+                continue
+            tail = len(heavy)
+            while over > 0 and tail > i + 1:
+                tail -= 1
+                over -= heavy[tail]
+            yield from fill_place(heavy, light, frozenset({i, *range(tail, len(heavy))}), j, room)
+
+
+def prefix(light: list[int], start: int, tokens: int) -> int:
+    """The greatest place up to which the samples from `start` on have at most so many tokens."""
+    last = start
+    while last < len(light) and sum(light[start : last + 1]) <= tokens:
+        last += 1
+    return last
+
+
+def blocks(heavy: list[int], light: list[int], gap: int, room: tuple[int, int]) -> Iterator[Move]:
+    def is_enough(i: int, end: int, j: int) -> bool:
+        free = sum(heavy[i:end]) + room[0]
+        last = prefix(light, j, free)
+        moved = work_of(heavy[i:end]) - work_of(light[j:last])
+        return 2 * moved >= gap or free - sum(light[j:last]) > sum(room)
+
+    starts = [0] + [2**k for k in range(len(heavy).bit_length()) if 2**k < len(heavy)]
+    for i in starts:
+        for k in range(len(light).bit_length()):
+            j = len(light) - 2**k
+            if j < 0 or light[j] >= heavy[i]:
+                break
+            low, high = i + 1, len(heavy)
+            while low < high:
+                middle = (low + high) // 2
+                low, high = (low, middle) if is_enough(i, middle, j) else (middle + 1, high)
+            for end in range(max(i + 1, low - 1), low + 1):
+                yield from fill_place(heavy, light, frozenset(range(i, end)), j, room)
+
+
+def fill_place(
+    heavy: list[int], light: list[int], given: frozenset[int], start: int, room: tuple[int, int]
+) -> Iterator[Move]:
+    place = sum(heavy[q] for q in given) + room[0]
+    last = prefix(light, start, place)
+    for stop in range(last, max(start, last - 3), -1):
+        row = set(range(start, stop))
+        free = place - sum(light[start:stop])
+        yield given, frozenset(row)
+        if free > sum(room):
+            for but in range(start, stop, max(1, len(row) // 16)):
+                other = at_least(light, light[but] + free + 1)
+                if other not in row:
+                    yield given, frozenset(row - {but} | {other})
+        first = max(stop, at_least(light, free + 1))
+        for j in range(first, min(first + 8, len(light))):
+            yield given, frozenset(row | {j})
+            other = max(j + 1, at_least(light, free - light[j] + 1))
+            if other < len(light):
+                yield given, frozenset(row | {j, other})
+
+
+def pairs(heavy: list[int], light: list[int], gap: int, room: tuple[int, int]) -> Iterator[Move]:
+    stride = max(1, len(heavy) // 12)
+    for i1 in range(0, len(heavy), stride):
+        for i2 in range(len(heavy) - 1, i1, -stride):
+            total, apart = heavy[i1] + heavy[i2], heavy[i1] - heavy[i2]
+            near = at_least(light, math.ceil((total + math.sqrt(max(0.0, float(apart) * apart - gap))) / 2)) - 1
+            for j1 in range(max(near - 2, 0), min(near + 4, len(light))):
+                j2 = max(j1 + 1, at_least(light, total + room[0] - light[j1] + 1))
+                if j2 < len(light):
+                    yield frozenset({i1, i2}), frozenset({j1, j2})
+
+
+def refine(packs: list[list[int]], lengths: Sequence[int], capacity: int, limit: float, most_moves: int) -> None:
+    """Twin of `exchange_until` for the packs of one iteration, lists of samples by falling length."""
+    width = min(sum(map(len, packs)), 8 * max(map(len, packs)))
+    for _ in range(most_moves):
+        rows = [[lengths[sample] for sample in pack] for pack in packs]
+        heavy = max(range(len(packs)), key=lambda p: work_of(rows[p]))
+        if work_of(rows[heavy]) <= limit:
+            return
+        by_work = sorted((p for p in range(len(packs)) if p != heavy), key=lambda p: work_of(rows[p]))
+        for light in by_work[:31]:
+            room = capacity - sum(rows[heavy]), capacity - sum(rows[light])
+            gap = work_of(rows[heavy]) - work_of(rows[light])
+            left, move = best_move(rows[heavy], rows[light], *room)
+            if move is None or left >= gap or grown(rows[heavy], rows[light], move) > width:
+                continue
+            given, received = (
+                [pack[q] for q in sorted(places)]
+                for pack, places in zip((packs[heavy], packs[light]), move, strict=True)
+            )
+            for pack, lost, won in ((heavy, given, received), (light, received, given)):
+                kept = [sample for sample in packs[pack] if sample not in lost]
+                packs[pack] = sorted(kept + won, key=lambda sample: -lengths[sample])
+            break
+        else:
+            return
+
+
+def grown(heavy: list[int], light: list[int], move: Move) -> int:
+    """Samples that the rows must have room for, at most."""
+    given, received = move
+    return max(len(heavy) + len(received), len(light) + len(given)) + 2
+
+
+def least_max_work(lengths: Sequence[int], num_ranks: int, capacity: int) -> int:
+    """The least greatest work by trying every deal; 0 where none fits."""
+    best: list[int] = []
+
+    def deal(rest: list[int], ranks: list[list[int]]) -> None:
+        if best and max(map(work_of, ranks)) >= best[0]:
+            return
+        if not rest:
+            best[:] = [max(map(work_of, ranks))]
+            return
+        for rank in range(num_ranks):
+            if sum(ranks[rank]) + rest[0] <= capacity:
+                ranks[rank].append(rest[0])
+                deal(rest[1:], ranks)
+                ranks[rank].pop()
+            if not ranks[rank]:
+                break  # empty ranks are alike
+
+    deal(sorted(lengths, reverse=True), [[] for _ in range(num_ranks)])
+    return best[0] if best else 0
+
+
+def work_bound(lengths: Sequence[int], num_ranks: int, capacity: int) -> int:
+    """Twin of `bounds.least_max_work`: its three bounds, sample by sample and in fractions."""
+    falling = sorted(lengths, reverse=True)
+    if not falling:
+        return 0
+    tokens = sum(falling)
+    bounds = [Fraction(work_of(falling), num_ranks), Fraction(falling[0] ** 2)]
+    for k in range(1, min(num_ranks, len(falling)) + 1):
+        besides = tokens - sum(falling[:k]) - (num_ranks - k) * capacity
+        bound = Fraction(math.ceil(Fraction(work_of(falling[:k]) + partly(falling[::-1], besides), k)))
+        bounds.append(min(bound, falling[k - 1] ** 2 + falling[k - 2] ** 2) if k > 1 else bound)
+    big = [length for length in falling if 2 * length > capacity]
+    small = falling[len(big) :]
+    if len(big) <= num_ranks:
+        frees = [capacity - length for length in big] + [capacity] * (num_ranks - len(big))
+        most = [partly([length for length in small if length <= free], free) for free in frees]
+        most = sorted(work + length**2 for work, length in zip(most, big + [0] * num_ranks, strict=False))
+        left = work_of(falling)
+        for k, work in enumerate(most):
+            share = math.ceil(Fraction(left, num_ranks - k))
+            if share <= work:
+                bounds.append(Fraction(share))
+                break
+            left -= work
+    return math.ceil(max(bounds))
+
+
+def partly(lengths: Sequence[int], tokens: int) -> int:
+    """Work of the first samples of so many tokens, the last of them in part."""
+    work = 0
+    for length in lengths:
+        part = min(length, max(tokens, 0))
+        work += part * length
+        tokens -= part
+    return work

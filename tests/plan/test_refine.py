@@ -1,0 +1,154 @@
+"""Refining an iteration: its moves and exchanges against their twins, and what it promises."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from packer_cli.plan.bounds import least_max_work
+from packer_cli.plan.cost import pack_tokens_and_work
+from packer_cli.plan.moves import (
+    HEAVY_COUNT,
+    HEAVY_FIRST,
+    HEAVY_OTHER,
+    LIGHT_BUT,
+    LIGHT_COUNT,
+    LIGHT_FIRST,
+    LIGHT_OTHER_1,
+    LIGHT_OTHER_2,
+    NUM_FIELDS,
+    find_move,
+)
+from packer_cli.plan.refine import refine_packs
+from tests import naive_exchange as naive
+
+rows = st.one_of(
+    st.lists(st.integers(1, 300), min_size=1, max_size=12),
+    st.lists(st.integers(1, 40), min_size=1, max_size=70),
+    st.lists(st.sampled_from([7, 8, 20, 21, 60, 61, 150]), min_size=1, max_size=40),
+)
+
+
+@settings(max_examples=300)
+@given(one=rows, other=rows, extra=st.one_of(st.integers(0, 2), st.integers(0, 60)))
+def test_find_move_equals_its_twin(one, other, extra):
+    heavy, light = sorted((sorted(one, reverse=True), sorted(other, reverse=True)), key=naive.work_of, reverse=True)
+    gap = naive.work_of(heavy) - naive.work_of(light)
+    capacity = max(sum(heavy), sum(light)) + extra
+    room = capacity - sum(heavy), capacity - sum(light)
+    move = np.empty(NUM_FIELDS, dtype=np.int64)
+    scratch = np.empty((4, len(heavy) + len(light) + 1), dtype=np.int64)
+    left = find_move(np.array(heavy), np.array(light), gap, *room, move, scratch)
+    expected_left, expected = naive.best_move(heavy, light, *room)
+    assert left == expected_left
+    if expected is not None:
+        assert _places(move) == expected
+
+
+def _places(move: np.ndarray) -> naive.Move:
+    heavy = {*range(move[HEAVY_FIRST], move[HEAVY_FIRST] + move[HEAVY_COUNT]), move[HEAVY_OTHER]}
+    light = {*range(move[LIGHT_FIRST], move[LIGHT_FIRST] + move[LIGHT_COUNT])} - {move[LIGHT_BUT]}
+    light |= {move[LIGHT_OTHER_1], move[LIGHT_OTHER_2]}
+    return frozenset(heavy - {-1}), frozenset(light - {-1})
+
+
+packings = st.lists(rows, min_size=1, max_size=10)
+
+
+@settings(max_examples=150)
+@given(packs=packings, num_ranks=st.integers(1, 5), extra=st.integers(0, 60), seed=st.integers(0, 9))
+def test_refine_equals_its_twin(packs, num_ranks, extra, seed):
+    lengths = np.array([length for pack in packs for length in pack], dtype=np.int32)
+    offsets = np.concatenate([[0], np.cumsum([len(pack) for pack in packs])]).astype(np.int64)
+    pieces = np.random.default_rng(seed).permutation(len(lengths))
+    lengths[pieces] = lengths.copy()
+    capacity = max(map(sum, packs)) + extra
+    before = [pieces[a:b].tolist() for a, b in itertools.pairwise(offsets)]
+    refine_packs(offsets, pieces, lengths, 0, len(packs), num_ranks, capacity)
+    after = [pieces[a:b].tolist() for a, b in itertools.pairwise(offsets)]
+    for first in range(0, len(packs), num_ranks):
+        own = before[first : first + num_ranks]
+        work = [naive.work_of([lengths[i] for i in pack]) for pack in own]
+        least = naive.work_bound([int(lengths[i]) for pack in own for i in pack], len(own), capacity)
+        if len(own) > 1 and max(work) > least * 1.0001:
+            own = [sorted(pack, key=lambda i: -lengths[i]) for pack in own]
+            naive.refine(own, lengths.tolist(), capacity, least * 1.0001, 16 * len(own))
+        assert after[first : first + num_ranks] == own
+
+
+@given(packs=packings, num_ranks=st.integers(1, 5), extra=st.integers(0, 60))
+def test_refine_keeps_what_it_promises(packs, num_ranks, extra):
+    lengths = np.array([length for pack in packs for length in pack], dtype=np.int32)
+    offsets = np.concatenate([[0], np.cumsum([len(pack) for pack in packs])]).astype(np.int64)
+    pieces = np.arange(len(lengths))
+    capacity = max(map(sum, packs)) + extra
+    _, work = pack_tokens_and_work(offsets, pieces, lengths)
+    refine_packs(offsets, pieces, lengths, 0, len(packs), num_ranks, capacity)
+    assert sorted(pieces.tolist()) == list(range(len(lengths)))
+    assert (np.diff(offsets) > 0).all()
+    tokens, new_work = pack_tokens_and_work(offsets, pieces, lengths)
+    assert tokens.max() <= capacity
+    for first in range(0, len(packs), num_ranks):
+        own = slice(first, first + num_ranks)
+        assert new_work[own].sum() == work[own].sum()
+        assert new_work[own].max() <= work[own].max()
+
+
+@pytest.mark.parametrize(
+    ("packs", "capacity", "greatest"),
+    [
+        ([[60, 4], [32, 32]], 64, 3616),  # nothing to exchange: the long sample bounds the work
+        ([[50, 10], [20, 20, 20]], 60, 2600),
+        ([[30, 30, 30], [10] * 9], 90, 2100),  # one for three
+        ([[40, 20], [30, 30]], 60, 2000),
+        ([[40, 40, 20, 20], [30] * 4], 120, 3800),  # two for two
+        ([[50, 40, 1, 1], [14] * 6 + [8]], 92, 3088),  # 40 and both short ones, for three
+        ([[10] * 20, [2] * 100], 200, 1200),  # half of them, for fifty
+    ],
+)
+def test_refine_finds_the_exchange(packs, capacity, greatest):
+    lengths = np.array([length for pack in packs for length in pack], dtype=np.int32)
+    offsets = np.concatenate([[0], np.cumsum([len(pack) for pack in packs])]).astype(np.int64)
+    pieces = np.arange(len(lengths))
+    refine_packs(offsets, pieces, lengths, 0, 2, 2, capacity)
+    assert pack_tokens_and_work(offsets, pieces, lengths)[1].max() == greatest
+
+
+@settings(max_examples=300)
+@given(lengths=st.lists(st.integers(1, 100), max_size=40), num_ranks=st.integers(1, 9), extra=st.integers(0, 300))
+def test_the_bound_equals_its_twin(lengths, num_ranks, extra):
+    capacity = max(lengths, default=1) + extra
+    falling = np.array(sorted(lengths, reverse=True), dtype=np.int64)
+    assert least_max_work(falling, num_ranks, capacity) == naive.work_bound(lengths, num_ranks, capacity)
+
+
+@settings(max_examples=300)
+@given(
+    lengths=st.lists(st.one_of(st.integers(1, 100), st.integers(40, 60)), min_size=1, max_size=8),
+    num_ranks=st.integers(1, 4),
+    extra=st.integers(0, 60),
+)
+def test_no_deal_is_under_the_bound(lengths, num_ranks, extra):
+    capacity = max(lengths) + extra
+    least = naive.least_max_work(lengths, num_ranks, capacity)
+    falling = np.array(sorted(lengths, reverse=True), dtype=np.int64)
+    if least:
+        assert least_max_work(falling, num_ranks, capacity) <= least
+
+
+@pytest.mark.parametrize(
+    ("lengths", "num_ranks", "capacity", "bound"),
+    [
+        ([60, 20, 20], 2, 100, 3600),  # the longest
+        ([30] * 8, 2, 120, 3600),  # the mean
+        ([70, 70, 20, 20, 20, 20], 2, 110, 5700),  # full ranks: 70 stands with 40 tokens
+        ([60, 45, 30, 15], 2, 80, 3750),  # the other rank takes 80 of 150 tokens, so 10 of 15 stand beside 60
+        ([51, 50, 50, 30, 10, 9], 2, 100, 5000),  # beside 51 no more than 49 tokens: the other rank does the rest
+    ],
+)
+def test_the_bound_by_hand(lengths, num_ranks, capacity, bound):
+    assert least_max_work(np.array(sorted(lengths, reverse=True)), num_ranks, capacity) == bound
