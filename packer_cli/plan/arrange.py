@@ -6,14 +6,15 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import NDArray
 
 from packer_cli.plan.balance import order_packs, spread
 from packer_cli.plan.cost import pack_tokens_and_work
-from packer_cli.plan.fill import balanced_fill, greedy_fill
-from packer_cli.plan.packing.csr import group_by_pack, merge_packs, select_packs
+from packer_cli.plan.fill import balanced_fill, count_lengths, greedy_fill, median_length, pick_samples
+from packer_cli.plan.groups import is_in_group
+from packer_cli.plan.packing.csr import copy_packs, group_by_pack, merge_packs, rename_members, select_packs
 from packer_cli.plan.random import rng_state
 from packer_cli.plan.refine import refine_packs
-from packer_cli.plan.schedule import deal
 from packer_cli.plan.sorting import argsort_descending
 from packer_cli.plan.types import Int32Array, Int64Array
 
@@ -38,59 +39,70 @@ class GroupPacks:
     """Whether the rest was dealt over all ranks, in rows shorter than the capacity."""
 
 
-def arrange_group(lengths: Int32Array, own: Int64Array, shorter: Int64Array, g: int, rules: PlanRules) -> GroupPacks:
+def arrange_group(lengths: Int32Array, is_left: NDArray[np.bool_], g: int, rules: PlanRules) -> GroupPacks:
     """Pack the group's own pieces, fill with shorter ones, form iterations, even them out.
 
     Args:
         lengths: int32[m], length of every piece.
-        own: int64[k], the pieces of this group.
-        shorter: int64[c], pieces of shorter groups that may be moved here.
+        is_left: bool[m], pieces that no longer group has taken; what is packed here is struck out.
         g: index of the group.
     """
     capacity, num_ranks = rules.groups[g].capacity, rules.groups[g].num_dp_ranks(rules.num_gpus)
-    seed = int(rng_state(rules.seed, _STREAM_PACKING, g)[0])
-    offsets, members = rules.algorithm.pack(lengths[own], capacity, seed, rules.packing_options)
-    pieces = own[members]
+    offsets, pieces = _pack_own(lengths, is_left, g, rules)
     state = rng_state(rules.seed, _STREAM_BALANCE, g)
     tokens, work = pack_tokens_and_work(offsets, pieces, lengths)
     order = None
-    if len(shorter) and len(tokens):
-        room = capacity - tokens
-        longest = rules.groups[g - 1].capacity
+    count = count_lengths(lengths, is_left, rules.groups[g - 1].capacity) if g and len(tokens) else None
+    if count is not None and count.any():
         if rules.fill == "balanced":
             order = order_packs(work, num_ranks, rules.balance, state)
-            typical = int(np.median(lengths[shorter]))
-            pack_of, chosen = balanced_fill(room, work, order, num_ranks, lengths[shorter], longest, typical)
-            by_pack = np.argsort(pack_of, kind="stable")
-            counts = np.bincount(pack_of, minlength=len(tokens))
-            added_offsets, chosen = np.concatenate([[0], np.cumsum(counts)]), chosen[by_pack]
+            pack_of, chosen = balanced_fill(capacity - tokens, work, order, num_ranks, count, median_length(count))
+            added = pick_samples(chosen, lengths, is_left, len(count) - 1)
+            added_offsets, by_pack = group_by_pack(pack_of, np.arange(len(added)), len(tokens))
+            added = added[by_pack]
         else:
-            added_offsets, chosen = greedy_fill(room, lengths[shorter], longest)
-        offsets, pieces = merge_packs(offsets, pieces, added_offsets, shorter[chosen])
+            added_offsets, chosen = greedy_fill(capacity - tokens, count)
+            added = pick_samples(chosen, lengths, is_left, len(count) - 1)
+        is_left[added] = False
+        offsets, pieces = merge_packs(offsets, pieces, added_offsets, added)
         _, work = pack_tokens_and_work(offsets, pieces, lengths)
     if order is None:
         order = order_packs(work, num_ranks, rules.balance, state)
     packs = _complete(lengths, offsets, pieces, order, capacity, num_ranks)
-    return _refine(lengths, packs, capacity, num_ranks) if rules.balance.refine else packs
+    if rules.balance.refine:
+        _refine(lengths, packs, capacity, num_ranks)
+    return packs
+
+
+def _pack_own(
+    lengths: Int32Array, is_left: NDArray[np.bool_], g: int, rules: PlanRules
+) -> tuple[Int64Array, Int64Array]:
+    """Packs of the group's own pieces, which are struck out. Their numbers are made only after the packing."""
+    own = is_in_group(lengths, rules.groups, g)
+    own &= is_left
+    is_left[own] = False
+    seed = int(rng_state(rules.seed, _STREAM_PACKING, g)[0])
+    offsets, pieces = rules.algorithm.pack(lengths[own], rules.groups[g].capacity, seed, rules.packing_options)
+    rename_members(pieces, np.flatnonzero(own))
+    return offsets, pieces
 
 
 def _complete(
     lengths: Int32Array, offsets: Int64Array, pieces: Int64Array, order: Int64Array, capacity: int, num_ranks: int
 ) -> GroupPacks:
     """The packs in order, those that do not fill an iteration spread over all ranks."""
-    num_packs = len(order)
-    num_left = _num_to_spread(num_packs, num_ranks)
-    whole_offsets, whole = select_packs(offsets, pieces, order[: num_packs - num_left])
-    left_offsets, left = select_packs(offsets, pieces, order[num_packs - num_left :])
+    num_left = _num_to_spread(len(order), num_ranks)
+    num_whole = len(order) - num_left
+    left_offsets, left = select_packs(offsets, pieces, order[num_whole:])
     spread_out = _spread(lengths, left, capacity, -(-num_left // num_ranks) * num_ranks)
     if spread_out:
         left_offsets, left = spread_out
-    return GroupPacks(
-        offsets=np.concatenate([whole_offsets, left_offsets[1:] + whole_offsets[-1]]),
-        pieces=np.concatenate([whole, left]),
-        num_whole=num_packs - num_left,
-        is_spread=spread_out is not None,
-    )
+    new_offsets = np.zeros(num_whole + len(left_offsets), dtype=np.int64)
+    new_pieces = np.empty(len(pieces), dtype=np.int64)
+    copy_packs(offsets, pieces, order[:num_whole], new_offsets, new_pieces, 0)
+    new_pieces[new_offsets[num_whole] :] = left
+    new_offsets[num_whole:] = left_offsets + new_offsets[num_whole]
+    return GroupPacks(offsets=new_offsets, pieces=new_pieces, num_whole=num_whole, is_spread=spread_out is not None)
 
 
 def _num_to_spread(num_packs: int, num_ranks: int) -> int:
@@ -119,13 +131,10 @@ def _spread(
     return select_packs(offsets, pieces[members], np.argsort(-work, kind="stable"))
 
 
-def _refine(lengths: Int32Array, packs: GroupPacks, capacity: int, num_ranks: int) -> GroupPacks:
-    """Even out the iterations; spread rows stay as short as they are."""
-    offsets, pieces = packs.offsets, packs.pieces
-    num_packs = len(offsets) - 1
-    tokens, _ = pack_tokens_and_work(offsets, pieces, lengths)
-    longest_rest = int(tokens[packs.num_whole :].max(initial=0))
-    for first, stop, most in ((0, packs.num_whole, capacity), (packs.num_whole, num_packs, longest_rest)):
-        slots = deal(np.arange(first, stop), num_ranks)
-        offsets, pieces = refine_packs(offsets, pieces, lengths, slots, most)
-    return GroupPacks(offsets=offsets, pieces=pieces, num_whole=packs.num_whole, is_spread=packs.is_spread)
+def _refine(lengths: Int32Array, packs: GroupPacks, capacity: int, num_ranks: int) -> None:
+    """Even out the iterations in place; spread rows stay as short as they are."""
+    rest_tokens, _ = pack_tokens_and_work(packs.offsets[packs.num_whole :], packs.pieces, lengths)
+    longest_rest = int(rest_tokens.max(initial=0))
+    num_packs = len(packs.offsets) - 1
+    refine_packs(packs.offsets, packs.pieces, lengths, 0, packs.num_whole, num_ranks, capacity)
+    refine_packs(packs.offsets, packs.pieces, lengths, packs.num_whole, num_packs, num_ranks, longest_rest)

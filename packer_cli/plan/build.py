@@ -11,9 +11,8 @@ import numpy as np
 from packer_cli.plan.arrange import GroupPacks, arrange_group
 from packer_cli.plan.balance import BalanceRule
 from packer_cli.plan.cost import pack_tokens_and_work
-from packer_cli.plan.groups import group_of
 from packer_cli.plan.packing import PackingAlgorithm, PackingOptions
-from packer_cli.plan.packing.csr import select_packs
+from packer_cli.plan.packing.csr import copy_packs
 from packer_cli.plan.random import rng_state
 from packer_cli.plan.schedule import GroupIterations, StepRules, deal, schedule_epoch
 from packer_cli.plan.types import FILLER, Group, Int64Array, Packs, Pieces, Plan, Schedule
@@ -58,35 +57,23 @@ def build_plan(pieces: Pieces, rules: PlanRules) -> Plan:
         seed = int(rng_state(rules.seed, _STREAM_CUT)[0])
         pieces = rules.algorithm.cut(pieces, rules.groups[0].capacity, seed)
     lengths = pieces.length
-    home = group_of(lengths, rules.groups)
     is_left = np.ones(len(pieces), dtype=np.bool_)
-    by_group: list[GroupPacks] = []
-    for g in range(len(rules.groups) - 1, -1, -1):
-        own = np.flatnonzero(is_left & (home == g))
-        is_left[own] = False
-        by_group.append(arrange_group(lengths, own, np.flatnonzero(is_left), g, rules))
-        is_left[by_group[-1].pieces] = False
+    by_group = [arrange_group(lengths, is_left, g, rules) for g in reversed(range(len(rules.groups)))]
     by_group.reverse()
-    packs = _concatenate(by_group)
-    pack_tokens, _ = pack_tokens_and_work(packs.offsets, packs.pieces, lengths)
+    pack_tokens, pack_work = (
+        np.concatenate(parts)
+        for parts in zip(*(pack_tokens_and_work(part.offsets, part.pieces, lengths) for part in by_group), strict=True)
+    )
     iterations = _iterations(by_group, rules)
     schedules = [
-        schedule_epoch(rules.groups, iterations, pack_tokens, rules.num_gpus, rules.steps, rules.seed, epoch)
+        schedule_epoch(
+            rules.groups, iterations, pack_tokens, pack_work, rules.num_gpus, rules.steps, rules.seed, epoch
+        )
         for epoch in range(rules.epochs)
     ]
-    packs, renumber = _in_order_of_use(packs, schedules[0].slot_pack)
+    packs, renumber = _in_order_of_use(by_group, schedules[0].slot_pack)
     schedules = [_renumbered(schedule, renumber) for schedule in schedules]
     return Plan(groups=rules.groups, num_gpus=rules.num_gpus, pieces=pieces, packs=packs, epochs=tuple(schedules))
-
-
-def _concatenate(by_group: Sequence[GroupPacks]) -> Packs:
-    sizes = [len(part.offsets) - 1 for part in by_group]
-    num_pieces = np.concatenate([np.diff(part.offsets) for part in by_group])
-    return Packs(
-        offsets=np.concatenate([[0], np.cumsum(num_pieces)]),
-        pieces=np.concatenate([part.pieces for part in by_group]),
-        group=np.repeat(np.arange(len(by_group)), sizes).astype(np.int16),
-    )
 
 
 def _iterations(by_group: Sequence[GroupPacks], rules: PlanRules) -> list[GroupIterations]:
@@ -102,15 +89,26 @@ def _iterations(by_group: Sequence[GroupPacks], rules: PlanRules) -> list[GroupI
     return iterations
 
 
-def _in_order_of_use(packs: Packs, slot_pack: Int64Array) -> tuple[Packs, Int64Array]:
-    """Number the packs of each group as the first epoch reads them, so that reading a shard is sequential."""
+def _in_order_of_use(by_group: list[GroupPacks], slot_pack: Int64Array) -> tuple[Packs, Int64Array]:
+    """Number the packs of each group as the first epoch reads them, so that reading a shard is sequential.
+
+    Empties the list, so that no group's packs are held longer than needed.
+    """
+    sizes = [len(part.offsets) - 1 for part in by_group]
+    group = np.repeat(np.arange(len(by_group), dtype=np.int16), sizes)
     used = slot_pack[slot_pack != FILLER]
-    order = used[np.argsort(packs.group[used], kind="stable")]
-    offsets, pieces = select_packs(packs.offsets, packs.pieces, order)
-    renumber = np.empty(len(packs) + 1, dtype=np.int64)
-    renumber[order] = np.arange(len(packs))
+    order = used[np.argsort(group[used], kind="stable")]
+    offsets = np.zeros(len(group) + 1, dtype=np.int64)
+    pieces = np.empty(sum(len(part.pieces) for part in by_group), dtype=np.int64)
+    first = 0
+    for size in sizes:
+        part = by_group.pop(0)
+        copy_packs(part.offsets, part.pieces, order[first : first + size] - first, offsets, pieces, first)
+        first += size
+    renumber = np.empty(len(group) + 1, dtype=np.int64)
+    renumber[order] = np.arange(len(group))
     renumber[-1] = FILLER
-    return Packs(offsets=offsets, pieces=pieces, group=packs.group[order]), renumber
+    return Packs(offsets=offsets, pieces=pieces, group=group), renumber
 
 
 def _renumbered(schedule: Schedule, renumber: Int64Array) -> Schedule:

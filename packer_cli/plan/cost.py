@@ -22,13 +22,16 @@ def pack_tokens_and_work(
         lengths: int32, length of each piece.
     """
     num_packs = len(offsets) - 1
-    tokens = np.zeros(num_packs, dtype=np.int64)
-    work = np.zeros(num_packs, dtype=np.int64)
+    tokens = np.empty(num_packs, dtype=np.int64)
+    work = np.empty(num_packs, dtype=np.int64)
     for k in range(num_packs):
+        pack_tokens = pack_work = np.int64(0)
         for j in range(offsets[k], offsets[k + 1]):
             length = np.int64(lengths[pieces[j]])
-            tokens[k] += length
-            work[k] += length * length
+            pack_tokens += length
+            pack_work += length * length
+        tokens[k] = pack_tokens
+        work[k] = pack_work
     return tokens, work
 
 

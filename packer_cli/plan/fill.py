@@ -1,7 +1,9 @@
 """Fill the free space of long packs with shorter samples (HBP, algorithm 6).
 
-`greedy_fill` is the paper's: longest first. Written literally it is quadratic; here the remaining samples are indexed
-by length, so each placed sample costs one look-up: O(candidates + placed + capacity).
+`greedy_fill` is the paper's: longest first. Written literally it is quadratic; here the lengths of the remaining
+samples are counted and indexed, so each placed sample costs one look-up: O(candidates + placed + capacity). Both rules
+choose lengths, and `pick_samples` then finds samples of these lengths, in order: nothing is sorted, nor held for those
+that stay.
 
 `balanced_fill` is ours: the packs of an iteration receive fillers of such lengths that their attention work meets. A
 pack of free space r that lacks work w takes fillers of about w / r tokens, since a filler of s tokens does s work a
@@ -15,45 +17,89 @@ from numba import njit
 from numpy.typing import NDArray
 
 from packer_cli.plan.length_index import index_add, index_ceiling, index_floor, index_remove, make_index
+from packer_cli.plan.types import Int64Array
 
 
 @njit(cache=True)
-def _by_length(
-    lengths: NDArray[np.int32], longest: int
-) -> tuple[NDArray[np.uint64], NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
-    """Index of the lengths, and the samples of each: `samples[begin[x]:begin[x+1]]` have length x."""
-    words, starts = make_index(longest + 1)
-    begin = np.zeros(longest + 2, dtype=np.int64)
-    for length in lengths:
-        begin[length + 1] += 1
-        index_add(words, starts, length)
-    for length in range(1, longest + 2):
-        begin[length] += begin[length - 1]
-    place = begin[:-1].copy()
-    samples = np.empty(len(lengths), dtype=np.int64)
+def count_lengths(lengths: NDArray[np.int32], is_left: NDArray[np.bool_], longest: int) -> NDArray[np.int64]:
+    """Number of candidates of each length: int64[longest + 1]. O(n + longest).
+
+    Args:
+        lengths: int32[n]
+        is_left: bool[n], the candidates, all of at most `longest` tokens.
+    """
+    count = np.zeros(longest + 1, dtype=np.int64)
     for i in range(len(lengths)):
-        samples[place[lengths[i]]] = i
-        place[lengths[i]] += 1
-    return words, starts, begin, samples
+        if is_left[i]:
+            count[lengths[i]] += 1
+    return count
+
+
+def median_length(count: Int64Array) -> int:
+    """The median of what `count_lengths` counted, rounded down."""
+    up_to = np.cumsum(count)
+    lower, upper = np.searchsorted(up_to, [(up_to[-1] - 1) // 2, up_to[-1] // 2], side="right")
+    return int(lower + upper) // 2
 
 
 @njit(cache=True)
-def greedy_fill(
-    room: NDArray[np.int64], lengths: NDArray[np.int32], longest: int
-) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Choose samples for each pack in turn: always the longest that still fits.
+def pick_samples(
+    chosen: NDArray[np.int32], lengths: NDArray[np.int32], is_left: NDArray[np.bool_], longest: int
+) -> NDArray[np.int64]:
+    """The candidate (int64[a]) for each chosen length: the k-th of a length gets the k-th candidate of that length.
+
+    O(n + a + longest); it stops where all are found.
+    """
+    begin = np.zeros(longest + 2, dtype=np.int64)
+    for length in chosen:
+        begin[length + 1] += 1
+    for length in range(longest + 1):
+        begin[length + 1] += begin[length]
+    place = begin[:-1].copy()
+    found = np.empty(len(chosen), dtype=np.int64)
+    num_found = 0
+    for i in range(len(lengths)):
+        if num_found == len(chosen):
+            break
+        length = lengths[i]
+        if is_left[i] and place[length] < begin[length + 1]:
+            found[place[length]] = i
+            place[length] += 1
+            num_found += 1
+    samples = np.empty(len(chosen), dtype=np.int64)
+    place = begin[:-1].copy()
+    for j in range(len(chosen)):
+        samples[j] = found[place[chosen[j]]]
+        place[chosen[j]] += 1
+    return samples
+
+
+@njit(cache=True)
+def _index_of(count: NDArray[np.int64]) -> tuple[NDArray[np.uint64], NDArray[np.int64]]:
+    """Index of the lengths of which there are any."""
+    words, starts = make_index(len(count))
+    for length in range(len(count)):
+        if count[length] > 0:
+            index_add(words, starts, length)
+    return words, starts
+
+
+@njit(cache=True)
+def greedy_fill(room: NDArray[np.int64], count: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
+    """Choose lengths for each pack in turn: always the longest that still fits.
 
     Args:
         room: int64[p], free tokens of each pack.
-        lengths: int32[c], lengths of the samples that may be moved, all <= longest.
+        count: int64[longest + 1], candidates of each length.
 
     Returns:
-        `(offsets int64[p+1], chosen int64[a])`: pack k receives the candidates `chosen[offsets[k]:offsets[k+1]]`.
+        `(offsets int64[p+1], chosen int32[a])`: pack k receives samples of the lengths
+        `chosen[offsets[k]:offsets[k+1]]`, see `pick_samples`.
     """
-    words, starts, begin, samples = _by_length(lengths, longest)
-    taken_from = begin[:-1].copy()
+    words, starts = _index_of(count)
+    left = count.copy()
     offsets = np.zeros(len(room) + 1, dtype=np.int64)
-    chosen = np.empty(len(lengths), dtype=np.int64)
+    chosen = np.empty(count.sum(), dtype=np.int32)  # untouched memory costs nothing
     num_chosen = 0
     for k in range(len(room)):
         free = room[k]
@@ -61,10 +107,10 @@ def greedy_fill(
             length = index_floor(words, starts, free)
             if length < 0:
                 break
-            chosen[num_chosen] = samples[taken_from[length]]
+            chosen[num_chosen] = length
             num_chosen += 1
-            taken_from[length] += 1
-            if taken_from[length] == begin[length + 1]:
+            left[length] -= 1
+            if left[length] == 0:
                 index_remove(words, starts, length)
             free -= length
         offsets[k + 1] = num_chosen
@@ -93,26 +139,25 @@ def balanced_fill(
     work: NDArray[np.int64],
     order: NDArray[np.int64],
     num_ranks: int,
-    lengths: NDArray[np.int32],
-    longest: int,
+    count: NDArray[np.int64],
     typical: int,
-) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Choose samples for each pack so that the packs of an iteration do equal work.
+) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
+    """Choose lengths for each pack so that the packs of an iteration do equal work.
 
     Args:
         room: int64[p], free tokens of each pack.
         work: int64[p], attention work of each pack before it is filled.
         order: int64[p], the packs by falling work; `num_ranks` in a row form an iteration.
-        lengths: int32[c], lengths of the samples that may be moved, all <= longest.
+        count: int64[longest + 1], candidates of each length.
         typical: a length that is plentiful; the heaviest packs are filled with about this.
 
     Returns:
-        `(pack int64[a], chosen int64[a])`: candidate `chosen[j]` goes to pack `pack[j]`.
+        `(pack int64[a], chosen int32[a])`: a sample of length `chosen[j]` goes to pack `pack[j]`, see `pick_samples`.
     """
-    words, starts, begin, samples = _by_length(lengths, longest)
-    taken_from = begin[:-1].copy()
-    chosen = np.empty(len(lengths), dtype=np.int64)
-    pack_of = np.empty(len(lengths), dtype=np.int64)
+    words, starts = _index_of(count)
+    left = count.copy()
+    chosen = np.empty(count.sum(), dtype=np.int32)  # untouched memory costs nothing
+    pack_of = np.empty(len(chosen), dtype=np.int64)
     num_chosen = 0
     for first in range(0, len(order), num_ranks):
         packs = order[first : first + num_ranks]
@@ -128,11 +173,11 @@ def balanced_fill(
                     length = index_ceiling(words, starts, 1)
                     if length < 0 or length > free:
                         break
-                chosen[num_chosen] = samples[taken_from[length]]
+                chosen[num_chosen] = length
                 pack_of[num_chosen] = k
                 num_chosen += 1
-                taken_from[length] += 1
-                if taken_from[length] == begin[length + 1]:
+                left[length] -= 1
+                if left[length] == 0:
                     index_remove(words, starts, length)
                 free -= length
                 done += float(length) * length

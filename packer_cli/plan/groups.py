@@ -5,18 +5,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
+from numpy.typing import NDArray
 
-from packer_cli.plan.types import Group, Int16Array, Int32Array
+from packer_cli.plan.types import Group, Int32Array
 
 
-def group_of(lengths: Int32Array, groups: Sequence[Group]) -> Int16Array:
-    """Index of the group (int16[n]) with `previous capacity < length <= capacity`.
-
-    Every length must be at most the last capacity. O(n log groups).
+def is_in_group(lengths: Int32Array, groups: Sequence[Group], g: int) -> NDArray[np.bool_]:
+    """Whether each piece (bool[n]) is of group g: `previous capacity < length <= capacity`. O(n).
 
     >>> groups = (Group(capacity=4), Group(capacity=16, sp_size=2))
-    >>> group_of(np.array([1, 4, 5, 16], dtype=np.int32), groups).tolist()
-    [0, 0, 1, 1]
+    >>> is_in_group(np.array([1, 4, 5, 16], dtype=np.int32), groups, 1).tolist()
+    [False, False, True, True]
     """
-    capacities = np.array([group.capacity for group in groups], dtype=np.int32)
-    return np.searchsorted(capacities, lengths, side="left").astype(np.int16)
+    inside = lengths <= groups[g].capacity
+    if g > 0:
+        inside &= lengths > groups[g - 1].capacity
+    return inside

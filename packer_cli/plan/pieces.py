@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from typing import Literal
 
 import numpy as np
+from numba import njit
+from numpy.typing import NDArray
 
 from packer_cli.plan.random import rng_state
 from packer_cli.plan.types import Int32Array, Int64Array, Pieces
@@ -42,7 +44,7 @@ def make_pieces(lengths: Int32Array, samples: Int64Array, capacity: int, overflo
     """Whole samples, and what `overflow` makes of those longer than `capacity`.
 
     `split` cuts after every `capacity` tokens; `truncate` keeps the first `capacity`; `drop` leaves the sample out.
-    `error` must have been refused before. O(n), vectorised.
+    `error` must have been refused before. O(n).
 
     Args:
         lengths: int32[n], length of every sample, each at least 1.
@@ -53,12 +55,29 @@ def make_pieces(lengths: Int32Array, samples: Int64Array, capacity: int, overflo
         keep = length <= capacity
         samples, length = samples[keep], length[keep]
     if overflow != "split" or not len(length) or int(length.max()) <= capacity:
-        start = np.zeros(len(samples), dtype=np.int64)
-        return Pieces(sample=samples, start=start, length=np.minimum(length, capacity).astype(np.int32))
-    num_cuts = (length.astype(np.int64) + capacity - 1) // capacity
-    sample = np.repeat(samples, num_cuts)
-    first = np.cumsum(num_cuts) - num_cuts
-    number = np.arange(len(sample), dtype=np.int64) - np.repeat(first, num_cuts)
-    start = number * capacity
-    rest = np.repeat(length.astype(np.int64), num_cuts) - start
-    return Pieces(sample=sample, start=start, length=np.minimum(rest, capacity).astype(np.int32))
+        # `length` is a copy already. Zeros take no memory before they are written to.
+        np.minimum(length, capacity, out=length)
+        return Pieces(sample=samples, start=np.zeros(len(samples), dtype=np.int64), length=length)
+    sample, start, length = _split(samples, length, capacity)
+    return Pieces(sample=sample, start=start, length=length)
+
+
+@njit(cache=True)
+def _split(
+    samples: NDArray[np.int64], lengths: NDArray[np.int32], capacity: int
+) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int32]]:
+    """Sample, start and length of each piece, in the order of the samples."""
+    num_pieces = 0
+    for length in lengths:
+        num_pieces += (length + capacity - 1) // capacity
+    sample = np.empty(num_pieces, dtype=np.int64)
+    start = np.empty(num_pieces, dtype=np.int64)
+    piece_length = np.empty(num_pieces, dtype=np.int32)
+    j = 0
+    for i in range(len(samples)):
+        for first in range(0, lengths[i], capacity):
+            sample[j] = samples[i]
+            start[j] = first
+            piece_length[j] = min(lengths[i] - first, capacity)
+            j += 1
+    return sample, start, piece_length

@@ -43,7 +43,9 @@ def settings_of_plans(draw):
         num_gpus,
         draw(st.sampled_from([name for name, algorithm in REGISTRY.items() if not algorithm.cut])),
         steps=StepRules(
-            global_tokens=draw(st.sampled_from([None, 1, 5000])), curriculum_steps=draw(st.sampled_from([0, 1, 3]))
+            global_tokens=draw(st.sampled_from([None, 1, 5000])),
+            curriculum_steps=draw(st.sampled_from([0, 1, 3])),
+            mix=draw(st.sampled_from(["alternate", "stratified"])),
         ),
         epochs=draw(st.integers(1, 3)),
         seed=draw(st.integers(0, 2**40)),

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import numpy as np
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from packer_cli.plan.balance import BalanceRule, order_packs, spread
 from packer_cli.plan.bounds import packs_lower_bound
 from packer_cli.plan.cost import pack_tokens_and_work, segment_sums
-from packer_cli.plan.fill import balanced_fill, greedy_fill
+from packer_cli.plan.fill import balanced_fill, count_lengths, greedy_fill, median_length, pick_samples
 from packer_cli.plan.length_index import index_add, index_ceiling, index_floor, index_remove, make_index
 from packer_cli.plan.random import next_below, next_uint64, rng_state, shuffle
-from packer_cli.plan.refine import refine_packs
-from packer_cli.plan.schedule import _steps, deal
+from packer_cli.plan.schedule import _steps
 from packer_cli.plan.sorting import argsort_descending
 from tests import naive
 
@@ -64,12 +62,25 @@ def test_sorting_is_stable_and_descending(lengths):
     assert order.tolist() == naive.descending(lengths)
 
 
+def candidates_among(lengths, others=(7, 100)):
+    """The lengths as candidates between two that are none."""
+    is_left = np.array([False, *[True] * len(lengths), False])
+    return np.array([others[0], *lengths, others[1]], dtype=np.int32), is_left, int(max([100, *lengths]))
+
+
+def left_of(candidates):
+    """The place among the candidates of each piece."""
+    return np.cumsum(candidates[1]) - 1
+
+
 @given(
     room=st.lists(st.integers(0, 300), max_size=12),
     lengths=st.lists(st.integers(1, 100), max_size=40),
 )
 def test_greedy_fill_equals_algorithm_6(room, lengths):
-    offsets, chosen = greedy_fill(np.array(room, dtype=np.int64), np.array(lengths, dtype=np.int32), 100)
+    candidates = candidates_among(lengths)
+    offsets, chosen = greedy_fill(np.array(room, dtype=np.int64), count_lengths(*candidates))
+    chosen = left_of(candidates)[pick_samples(chosen, *candidates)]
     assert naive.packs_of(offsets, chosen) == naive.greedy_fill(room, lengths)
 
 
@@ -83,9 +94,16 @@ def test_balanced_fill_equals_its_twin(packs, lengths, num_ranks, typical):
     room, work = [pack[0] for pack in packs], [pack[1] for pack in packs]
     order = sorted(range(len(packs)), key=lambda k: -work[k])
     arrays = [np.array(values, dtype=np.int64) for values in (room, work, order)]
-    pack_of, chosen = balanced_fill(*arrays, num_ranks, np.array(lengths, dtype=np.int32), 100, typical)
+    candidates = candidates_among(lengths)
+    pack_of, chosen = balanced_fill(*arrays, num_ranks, count_lengths(*candidates), typical)
+    chosen = left_of(candidates)[pick_samples(chosen, *candidates)]
     expected = naive.balanced_fill(room, work, order, num_ranks, lengths, typical)
     assert list(zip(pack_of.tolist(), chosen.tolist(), strict=True)) == expected
+
+
+@given(lengths=st.lists(st.integers(1, 100), min_size=1, max_size=60))
+def test_the_median_of_counts_is_the_median(lengths):
+    assert median_length(count_lengths(*candidates_among(lengths))) == int(np.median(lengths))
 
 
 def test_balanced_fill_evens_out_what_greedy_fill_does_not():
@@ -95,54 +113,18 @@ def test_balanced_fill_evens_out_what_greedy_fill_does_not():
     room, work = 10_000 - own, own.astype(np.int64) ** 2
     order = np.argsort(-work)
 
+    count = count_lengths(short, np.ones(len(short), dtype=np.bool_), 2000)
+
     def unevenness(pack_of, chosen):
-        done = work + np.bincount(pack_of, weights=short[chosen].astype(float) ** 2, minlength=40).astype(np.int64)
-        assert (np.bincount(pack_of, weights=short[chosen], minlength=40) <= room).all()
+        assert (np.bincount(chosen, minlength=2001) <= count).all()
+        done = work + np.bincount(pack_of, weights=chosen.astype(float) ** 2, minlength=40).astype(np.int64)
+        assert (np.bincount(pack_of, weights=chosen, minlength=40) <= room).all()
         rows = done[order].reshape(10, 4)
         return (1 - rows.mean(axis=1) / rows.max(axis=1)).mean()
 
-    pack_of, chosen = balanced_fill(room, work, order, 4, short, 2000, 500)
-    offsets, greedy = greedy_fill(room, short, 2000)
+    pack_of, chosen = balanced_fill(room, work, order, 4, count, 500)
+    offsets, greedy = greedy_fill(room, count)
     assert unevenness(pack_of, chosen) < 0.3 * unevenness(np.repeat(np.arange(40), np.diff(offsets)), greedy)
-
-
-@given(
-    packs=st.lists(st.lists(st.integers(1, 90), min_size=1, max_size=9), min_size=1, max_size=10),
-    num_ranks=st.integers(1, 4),
-    extra=st.integers(0, 60),
-)
-def test_refine_keeps_what_it_promises(packs, num_ranks, extra):
-    lengths = np.array([length for pack in packs for length in pack], dtype=np.int32)
-    offsets = np.concatenate([[0], np.cumsum([len(pack) for pack in packs])]).astype(np.int64)
-    capacity = max(sum(pack) for pack in packs) + extra
-    slots = deal(np.arange(len(packs)), num_ranks)
-    new_offsets, pieces = refine_packs(offsets, np.arange(len(lengths)), lengths, slots, capacity)
-    assert sorted(pieces.tolist()) == list(range(len(lengths)))
-    assert (np.diff(new_offsets) > 0).all()
-    before = pack_tokens_and_work(offsets, np.arange(len(lengths)), lengths)
-    after = pack_tokens_and_work(new_offsets, pieces, lengths)
-    assert after[0].max() <= capacity
-    for row in slots:
-        row = row[row >= 0]
-        assert after[1][row].sum() == before[1][row].sum()
-        assert after[1][row].max() <= before[1][row].max()
-
-
-@pytest.mark.parametrize(
-    ("packs", "capacity", "greatest"),
-    [
-        ([[60, 4], [32, 32]], 64, 3616),  # nothing to exchange: the long sample bounds the work
-        ([[50, 10], [20, 20, 20]], 60, 2600),
-        ([[30, 30, 30], [10] * 9], 90, 2100),  # one for three
-        ([[40, 20], [30, 30]], 60, 2000),
-        ([[40, 40, 20, 20], [30] * 4], 120, 3800),  # two for two
-    ],
-)
-def test_refine_finds_the_exchange(packs, capacity, greatest):
-    lengths = np.array([length for pack in packs for length in pack], dtype=np.int32)
-    offsets = np.concatenate([[0], np.cumsum([len(pack) for pack in packs])]).astype(np.int64)
-    new_offsets, pieces = refine_packs(offsets, np.arange(len(lengths)), lengths, np.array([[0, 1]]), capacity)
-    assert pack_tokens_and_work(new_offsets, pieces, lengths)[1].max() == greatest
 
 
 @given(

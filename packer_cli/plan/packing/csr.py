@@ -6,6 +6,8 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
+_BLOCK = 1 << 20
+
 
 @njit(cache=True)
 def group_by_pack(
@@ -32,26 +34,57 @@ def group_by_pack(
     return offsets, members
 
 
+def rename_members(members: NDArray[np.int64], names: NDArray[np.int64]) -> None:
+    """Write `names[i]` for each member i, in place: block by block, so that no second array is needed. O(m)."""
+    for first in range(0, len(members), _BLOCK):
+        block = members[first : first + _BLOCK]
+        block[:] = names[block]
+
+
+@njit(cache=True)
 def merge_packs(
     offsets: NDArray[np.int64], pieces: NDArray[np.int64], added_offsets: NDArray[np.int64], added: NDArray[np.int64]
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Append to each pack what is added to it. O(m)."""
     merged_offsets = offsets + added_offsets
-    merged = np.empty(merged_offsets[-1], dtype=np.int64)
-    for part_offsets, part, before in (
-        (offsets, pieces, added_offsets[:-1]),
-        (added_offsets, added, offsets[1:]),
-    ):
-        shift = np.repeat(before, np.diff(part_offsets))
-        merged[np.arange(len(part)) + shift] = part
+    merged = np.empty(len(pieces) + len(added), dtype=np.int64)
+    place = 0
+    for k in range(len(offsets) - 1):
+        for j in range(offsets[k], offsets[k + 1]):
+            merged[place] = pieces[j]
+            place += 1
+        for j in range(added_offsets[k], added_offsets[k + 1]):
+            merged[place] = added[j]
+            place += 1
     return merged_offsets, merged
+
+
+@njit(cache=True)
+def copy_packs(
+    offsets: NDArray[np.int64],
+    pieces: NDArray[np.int64],
+    packs: NDArray[np.int64],
+    to_offsets: NDArray[np.int64],
+    to_pieces: NDArray[np.int64],
+    first: int,
+) -> None:
+    """Write the given packs, in the given order, as packs `first`, `first + 1`, ... of other arrays. O(m).
+
+    `to_offsets[first]` says where the first of them begins.
+    """
+    place = to_offsets[first]
+    for i in range(len(packs)):
+        for j in range(offsets[packs[i]], offsets[packs[i] + 1]):
+            to_pieces[place] = pieces[j]
+            place += 1
+        to_offsets[first + i + 1] = place
 
 
 def select_packs(
     offsets: NDArray[np.int64], pieces: NDArray[np.int64], packs: NDArray[np.int64]
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """The given packs, in the given order. O(m)."""
-    sizes = np.diff(offsets)[packs]
-    new_offsets = np.concatenate([[0], np.cumsum(sizes)])
-    shift = np.repeat(offsets[:-1][packs] - new_offsets[:-1], sizes)
-    return new_offsets, pieces[np.arange(new_offsets[-1]) + shift]
+    new_offsets = np.zeros(len(packs) + 1, dtype=np.int64)
+    new_pieces = np.empty((offsets[packs + 1] - offsets[packs]).sum(), dtype=np.int64)
+    copy_packs(offsets, pieces, packs, new_offsets, new_pieces, 0)
+    return new_offsets, new_pieces
