@@ -5,30 +5,33 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from packer_cli.config import PackConfig, PlanConfig, TokenizeConfig, WriteConfig
-from packer_cli.engine.local import LocalEngine
-from packer_cli.errors import FormatError, HbpackError, InputError, OutputError, UsageError
-from packer_cli.files import atomic_file, is_temporary
+from packer_cli.engine.local import LocalEngine, default_workers, make_engine
+from packer_cli.errors import FormatError, HbpackError, InputError, TooManyRejectedError, UsageError
+from packer_cli.files import atomic_file
+from packer_cli.output import TOKENS, alone
 from packer_cli.report.console import Stopwatch, progress_bar, say, warn
 from packer_cli.shards.manifest import MANIFEST_NAME, Manifest, read_manifest
 from packer_cli.shards.plan_file import PLAN_NAME, read_plan, read_plan_header
 from packer_cli.shards.schema import rank_path
 
 if TYPE_CHECKING:
+    from packer_cli.report.sources import Samples
     from packer_cli.tokens.index import StoreIndex
 
-TOKENS = "tokens"
 REJECTED_NAME = "rejected.jsonl"
 
 
+@alone()
 def run_pack(config: PackConfig, folder: Path, engine: LocalEngine, *, dry_run: bool = False) -> dict[str, Any]:
     """Corpus to shards. Gives the plan's header (configuration, counts, metrics)."""
     from packer_cli.planning import plan_rules, warm_up
 
-    check_output(folder)
     plan_rules(config.part(PlanConfig))  # What is wrong with them is said before the long work.
     if engine.workers > 1 and not (folder / PLAN_NAME).exists():
         warm_up(config.part(PlanConfig))  # The workers' server is loading, and a core is free.
@@ -39,11 +42,11 @@ def run_pack(config: PackConfig, folder: Path, engine: LocalEngine, *, dry_run: 
     return header
 
 
+@alone()
 def run_tokenize(config: TokenizeConfig, folder: Path, engine: LocalEngine) -> StoreIndex:
     """Corpus to `folder/tokens`."""
     from packer_cli.tokens.stage import tokenize
 
-    check_output(folder)
     before = {path for path in [folder, *folder.rglob("*")] if path.exists()}
     watch = Stopwatch()
     try:
@@ -68,6 +71,7 @@ def run_tokenize(config: TokenizeConfig, folder: Path, engine: LocalEngine) -> S
     return index
 
 
+@alone()
 def run_plan(config: PlanConfig, source: Path, folder: Path) -> dict[str, Any]:
     """Token store in `source/tokens` to `folder/plan.arrow`, and `folder/rejected.jsonl`."""
     from packer_cli.planning import NothingToPlanError, plan_fingerprint, plan_rules, plan_store
@@ -75,7 +79,6 @@ def run_plan(config: PlanConfig, source: Path, folder: Path) -> dict[str, Any]:
     from packer_cli.tokens.index import read_index
     from packer_cli.tokens.store import TokenStore
 
-    check_output(folder)
     watch = Stopwatch()
     plan_rules(config)
     index = read_index(source / TOKENS)
@@ -107,6 +110,7 @@ def run_plan(config: PlanConfig, source: Path, folder: Path) -> dict[str, Any]:
     return result.header
 
 
+@alone(has_plan=True)
 def run_write(config: WriteConfig, folder: Path, engine: LocalEngine) -> Manifest:
     """The plan in `folder` to shards, rank manifests and `hbpack.json`."""
     from packer_cli.shards.stage import set_fingerprint, write_set
@@ -116,7 +120,7 @@ def run_write(config: WriteConfig, folder: Path, engine: LocalEngine) -> Manifes
     store = _store_of(folder, header)
     manifest = _current_manifest(folder)
     wanted = set_fingerprint(header["fingerprint"], config.shard_size)
-    if manifest and manifest.fingerprint == wanted and _is_whole(folder, manifest):
+    if manifest and manifest.fingerprint == wanted and _is_whole(folder, manifest, engine):
         say("the shards are up to date")
         _drop_tokens(config, folder, store)
         return manifest
@@ -133,38 +137,47 @@ def run_write(config: WriteConfig, folder: Path, engine: LocalEngine) -> Manifes
     return manifest
 
 
-def check_output(folder: Path) -> None:
-    """Refuse a folder that cannot be written, or that holds what hbpack did not write.
+def run_compare(
+    inputs: Sequence[str],
+    corpus: TokenizeConfig | None,
+    config: PlanConfig,
+    algorithms: str | None,
+    workers: int | None,
+) -> dict[str, Any]:
+    """Plan the same samples once for each row. A corpus is tokenized into a folder that goes again."""
+    from packer_cli.planning import plan_rules
+    from packer_cli.report.compare import compare
+    from packer_cli.report.compare.rows import default_rows, parse_rows
+    from packer_cli.report.sources import compared_samples, refuse_known_lengths
 
-    Raises:
-        OutputError
-    """
-    there = next(path for path in (folder, *folder.absolute().parents) if os.path.lexists(path))
-    if not there.is_dir():
-        raise OutputError(f"output folder {str(folder)!r}: {str(there)!r} is a file; name another")
-    if not os.access(there, os.W_OK | os.X_OK):
-        raise OutputError(f"output folder {str(folder)!r}: {str(there)!r} cannot be written to; name another")
-    if there != folder:
-        return
-    entries = sorted(entry.name for entry in folder.iterdir())
-    if entries and not _is_own(folder, entries):
-        raise OutputError(
-            f"output folder {str(folder)!r} holds something else ({', '.join(entries[:3])}); "
-            "name an empty or a new folder"
-        )
+    plan_rules(config)  # What is wrong with the options is said before the long work.
+    rows = default_rows(config) if algorithms is None else parse_rows(algorithms, config)
+    workers = workers or default_workers()
+    if corpus is None:
+        samples = compared_samples(inputs)
+    else:
+        refuse_known_lengths(inputs)
+        with make_engine(workers) as engine:
+            samples = _tokenized_samples(corpus, engine)
+    watch = Stopwatch()
+    comparison = compare(samples, config, rows, workers)
+    say(f"compared {len(rows)} plans of {len(samples.lengths):,} samples, {workers} at a time ({watch})")
+    return comparison
 
 
-def _is_own(folder: Path, entries: list[str]) -> bool:
-    """Whether hbpack wrote in this folder, to an end or not."""
-    from packer_cli.tokens.index import INDEX_NAME
-    from packer_cli.tokens.part import MARKERS
+def _tokenized_samples(config: TokenizeConfig, engine: LocalEngine) -> Samples:
+    from packer_cli.report.sources import samples_of_store
+    from packer_cli.tokens.store import TokenStore
 
-    tokens = folder / TOKENS
-    signs = (folder / MANIFEST_NAME, folder / PLAN_NAME, tokens / INDEX_NAME, tokens / MARKERS)
-    if any(path.exists() for path in signs):
-        return True
-    begun = entries == [TOKENS] and tokens.is_dir() and not any(tokens.iterdir())
-    return begun or all(is_temporary(name) for name in entries)
+    with tempfile.TemporaryDirectory(prefix="hbpack-tokens-") as name:
+        try:
+            run_tokenize(config, Path(name) / "out", engine)
+        except TooManyRejectedError:
+            raise TooManyRejectedError(
+                f"more records were rejected than --max-rejected {config.max_rejected}; hbpack tokenize keeps the "
+                "reasons, or raise the limit"
+            ) from None
+        return samples_of_store(TokenStore.open(Path(name) / "out" / TOKENS))
 
 
 def _store_of(folder: Path, header: dict[str, Any]) -> Path:
@@ -192,15 +205,15 @@ def _current_manifest(folder: Path) -> Manifest | None:
         return None
 
 
-def _is_whole(folder: Path, manifest: Manifest) -> bool:
-    """Whether every file of the set is there: shards by their sizes, rank manifests by their rows."""
+def _is_whole(folder: Path, manifest: Manifest, engine: LocalEngine) -> bool:
+    """Whether every file of the set is there: shards by their checksums, rank manifests by their rows."""
     from packer_cli.shards.ranks import is_rank_file
+    from packer_cli.shards.stage import intact_shards
 
-    for group in manifest.groups:
-        for shard in group.shards:
-            path = folder / shard.path
-            if not path.exists() or path.stat().st_size != shard.num_bytes:
-                return False
+    shards = [shard for group in manifest.groups for shard in group.shards]
+    with progress_bar("Checking") as progress:
+        if intact_shards(folder, shards, engine, progress) < len(shards):
+            return False
     return all(
         is_rank_file(folder / rank_path(number, rank), epoch.num_iterations)
         for number, epoch in enumerate(manifest.epochs)

@@ -77,7 +77,9 @@ def plan_rules(config: PlanConfig) -> PlanRules:
             num_gpus=config.gpus,
             algorithm=algorithm,
             packing_options=options,
-            steps=StepRules(global_tokens=config.global_tokens, curriculum_steps=config.curriculum_steps),
+            steps=StepRules(
+                global_tokens=config.global_tokens, curriculum_steps=config.curriculum_steps, mix=config.step_mix
+            ),
             epochs=config.epochs,
             seed=config.seed,
             balance=balance,
@@ -93,6 +95,8 @@ def warm_up(config: PlanConfig) -> None:
     rules = replace(rules, num_gpus=math.lcm(*(group.sp_size for group in rules.groups)))
     # In every group a few packs that are nearly full, and short samples to fill them.
     lengths = [max(1, group.capacity - 1 - i) for group in rules.groups for i in range(5)] + [1] * 8
+    # What best-fit packs badly, so that `ilp` loads its solver: 4 4 3 3 3 3 are two packs of 10.
+    lengths += [max(1, rules.groups[0].capacity * tenths // 10) for tenths in (4, 4, 3, 3, 3, 3)]
     samples = np.arange(len(lengths), dtype=np.int64)
     pieces = make_pieces(np.array(lengths, dtype=np.int32), samples, rules.groups[-1].capacity, "split")
     plan_stats(build_plan(pieces, rules), config.seed)

@@ -34,9 +34,10 @@ ALLOWED: dict[str, set[str]] = {
     },  # Trains without the preparation side; the formats on disk are the contract.
     # What stands above the rooms.
     "metrics": {"plan"},
-    "report": {"config", "errors", "metrics", "plan", "planning", "shards", "tokens"},
+    "report": {"config", "corpus", "engine", "errors", "metrics", "plan", "planning", "shards", "tokens"},
     "planning": {"config", "errors", "files", "plan", "report", "shards", "tokens"},
-    "pipeline": {"config", "engine", "errors", "files", "planning", "report", "shards", "tokens"},
+    "output": {"errors", "files", "shards", "tokens"},
+    "pipeline": {"config", "engine", "errors", "files", "output", "planning", "report", "shards", "tokens"},
     "preload": {"corpus", "tokens"},
     "cli": {"config", "engine", "errors", "pipeline", "report", "__init__"},
     "__main__": {"cli"},

@@ -22,6 +22,7 @@ COMMANDS = {
     "plan": "Token store to a plan: groups, packs, iterations and steps.",
     "write": "Plan to shards and rank manifests.",
     "stats": "Balance, padding and communication of a packed set, a token store or lengths.",
+    "compare": "Packing algorithms and ways to balance side by side, on your own lengths.",
 }
 
 

@@ -9,7 +9,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any, TypeVar
 
 from packer_cli.errors import RunError
@@ -44,15 +44,8 @@ class LocalEngine:
 
     def __enter__(self) -> LocalEngine:
         if self.workers > 1:
-            methods = multiprocessing.get_all_start_methods()
-            context = multiprocessing.get_context("forkserver" if "forkserver" in methods else "spawn")
-            if context.get_start_method() == "forkserver":
-                context.set_forkserver_preload(self._preload)
-                from multiprocessing import forkserver
-
-                with _starting_workers(), _interrupts_blocked():
-                    forkserver.ensure_running()
-            self._pool = ProcessPoolExecutor(self.workers, mp_context=context, initializer=_start_worker)
+            context = process_context(self._preload)
+            self._pool = ProcessPoolExecutor(self.workers, mp_context=context, initializer=start_worker)
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: Any) -> None:
@@ -73,7 +66,7 @@ class LocalEngine:
             for number, task in enumerate(tasks):
                 yield number, function(task)
             return
-        with _starting_workers(), _interrupts_later():  # A worker that is half started cannot be ended.
+        with starting_workers(), _interrupts_later():  # A worker that is half started cannot be ended.
             futures = {self._pool.submit(function, task): number for number, task in enumerate(tasks)}
         try:
             for future in as_completed(futures):
@@ -100,8 +93,48 @@ class LocalEngine:
                 raise
 
 
+_preloaded: list[str] = []
+"""What the server that runs was told to import."""
+
+
+def process_context(preload: Sequence[str] = ()) -> Any:
+    """Where processes come from: a server that imports `preload` once and is forked. It is started if none runs.
+
+    One that imported something else is replaced; the processes that it started must have ended.
+
+    Raises:
+        RunError: the server cannot be started.
+    """
+    global _preloaded
+    methods = multiprocessing.get_all_start_methods()
+    context = multiprocessing.get_context("forkserver" if "forkserver" in methods else "spawn")
+    if context.get_start_method() == "forkserver":
+        if _preloaded != list(preload):
+            end_server()
+        _preloaded = list(preload)
+        context.set_forkserver_preload(_preloaded)
+        from multiprocessing import forkserver
+
+        with starting_workers(), _interrupts_blocked():
+            forkserver.ensure_running()
+    return context
+
+
+def end_server() -> None:
+    """Kill the server, whatever it is importing or compiling; the next process that is started brings another."""
+    from multiprocessing import forkserver
+
+    server: Any = forkserver._forkserver
+    pid = getattr(server, "_forkserver_pid", None)
+    if pid is not None:
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+        server._stop()  # It waits, and forgets the server.
+
+
 @contextmanager
-def _starting_workers() -> Iterator[None]:
+def starting_workers() -> Iterator[None]:
+    """Failing to start a process becomes a RunError."""
     try:
         yield
     except (OSError, EOFError) as error:  # Among them the broken pipe of a server that ended.
@@ -142,7 +175,7 @@ def _interrupts_blocked() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def _start_worker() -> None:
+def start_worker() -> None:
     """In a worker: ignore Ctrl-C, and end when the process that started it is gone, however it ended."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     parent = multiprocessing.parent_process()

@@ -54,18 +54,52 @@ class Stopwatch:
         return f"{time.perf_counter() - self._start:.1f} s"
 
 
-def print_table(title: str, header: list[str], rows: list[list[str]], note: str = "") -> None:
-    """A table on stdout: the first column to the left, the others to the right."""
-    from rich.box import SIMPLE_HEAD
+def print_table(
+    title: str, header: list[str], rows: list[list[str]], note: str = "", *, is_dense: bool = False
+) -> None:
+    """A table on stdout: the first column to the left, the others to the right.
+
+    No column is cut: those for which a terminal is too narrow follow below, beside the first column again.
+    """
     from rich.console import Console
+
+    padding = (0, 1, 0, 0) if is_dense else (0, 1, 0, 1)  # top, right, bottom, left
+    between = padding[1] + padding[3] + 1
+    widths = [max(map(len, column)) + between for column in zip(header, *rows, strict=True)]
+    console = Console(width=None if sys.stdout.isatty() else max(160, sum(widths) + 2), highlight=False)
+    blocks = _blocks(widths, console.width - 2)
+    for number, block in enumerate(blocks):
+        cells = [[row[i] for i in block] for row in [header, *rows]]
+        is_last = number + 1 == len(blocks)
+        _print_block(console, title if number == 0 else "", cells, note if is_last else "", padding)
+
+
+def _blocks(widths: list[int], room: int) -> list[list[int]]:
+    """The columns of each table, all of which begin with the first one."""
+    blocks = [[0]]
+    left = room - widths[0]
+    for i in range(1, len(widths)):
+        if widths[i] > left and len(blocks[-1]) > 1:
+            blocks.append([0])
+            left = room - widths[0]
+        blocks[-1].append(i)
+        left -= widths[i]
+    return blocks
+
+
+def _print_block(
+    console: Any, title: str, cells: list[list[str]], note: str, padding: tuple[int, int, int, int]
+) -> None:
+    from rich.box import SIMPLE_HEAD
     from rich.table import Table
 
-    table = Table(title=title, box=SIMPLE_HEAD, title_justify="left", caption=note or None, caption_justify="left")
-    for i, name in enumerate(header):
+    table = Table(box=SIMPLE_HEAD, title_justify="left", caption_justify="left", padding=padding)
+    table.title = title or None
+    table.caption = note or None
+    for i, name in enumerate(cells[0]):
         table.add_column(name, justify="right" if i else "left", no_wrap=True)
-    for row in rows:
+    for row in cells[1:]:
         table.add_row(*row)
-    console = Console(width=None if sys.stdout.isatty() else 160, highlight=False)
     with console.capture() as capture:
         console.print(table)
     click.echo("\n".join(line.rstrip() for line in capture.get().rstrip().splitlines()) + "\n")

@@ -1,23 +1,134 @@
-"""`hbpack stats PATH`: find out what the path is, and report it."""
+"""Samples from wherever a user has them, and the plan options tried on them: `hbpack stats`, `hbpack compare`."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from packer_cli.config import PlanConfig
+from packer_cli.corpus.discover import COMPRESSIONS, FORMATS
 from packer_cli.errors import ConfigError, InputError, RunError
 from packer_cli.plan.build import build_plan
 from packer_cli.plan.check import check_plan
-from packer_cli.plan.pieces import make_pieces
-from packer_cli.plan.types import Int32Array
+from packer_cli.plan.pieces import make_pieces, weighted_samples
+from packer_cli.plan.types import Int32Array, Int64Array, Pieces
 from packer_cli.report.lengths import read_lengths_file
 from packer_cli.report.stats import length_stats, plan_stats
 from packer_cli.shards.plan_file import PLAN_NAME, read_plan_header
 from packer_cli.tokens.index import INDEX_NAME
 from packer_cli.tokens.store import TokenStore
+
+NAMED = "name a packed data set, a token store or a file of lengths"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Samples:
+    """What a plan needs to know of the samples."""
+
+    lengths: Int32Array
+    """int32[n]"""
+    sources: Int32Array | None = None
+    """int32[n], the source of each; None where that is not known."""
+    weights: tuple[float, ...] = ()
+    """One a source: how often an epoch sees its samples."""
+
+    def chosen(self, seed: int) -> Int64Array:
+        """Sample ids (int64[m], rising) as often as an epoch sees them."""
+        if self.sources is None:
+            return np.arange(len(self.lengths), dtype=np.int64)
+        return weighted_samples(self.sources, self.weights, seed)
+
+
+def samples_of_store(store: TokenStore) -> Samples:
+    """Everything in a token store."""
+    weights = tuple(source.weight for source in store.index.sources)
+    return Samples(lengths=store.lengths(), sources=store.sources(), weights=weights)
+
+
+def find_samples(path: Path) -> Samples | None:
+    """Samples of a file of lengths, of a token store, or of a packed set that keeps its tokens; else None.
+
+    Raises:
+        InputError: the path does not exist, or is a file and holds no lengths.
+    """
+    if not path.exists():
+        raise InputError(f"{str(path)!r} does not exist; {NAMED}")
+    if path.is_file():
+        return Samples(lengths=read_lengths_file(path))
+    for folder in (path, path / "tokens"):
+        if (folder / INDEX_NAME).exists():
+            return samples_of_store(TokenStore.open(folder))
+    return None
+
+
+def require_samples(path: Path) -> Samples:
+    """As `find_samples`; what has none is an error.
+
+    Raises:
+        ConfigError: a packed set has its plan already, and nothing to make another from.
+        InputError: the path is nothing that has lengths.
+    """
+    samples = find_samples(path)
+    if samples is not None:
+        return samples
+    if (path / PLAN_NAME).exists():
+        raise ConfigError(f"{str(path)!r} is planned and keeps no tokens; leave out --groups and --gpus")
+    raise InputError(f"{str(path)!r} is no packed data set (hbpack.json), plan, token store, or file of lengths")
+
+
+def compared_samples(inputs: Sequence[str]) -> Samples:
+    """Samples of the one thing that `hbpack compare` is given without a tokenizer.
+
+    Raises:
+        ConfigError: several inputs, or a corpus.
+        InputError: nothing that has lengths.
+    """
+    if len(inputs) != 1:
+        raise ConfigError("several inputs are a corpus, which needs --tokenizer" if inputs else "INPUT is required")
+    path = Path(inputs[0])
+    if not path.exists():
+        raise InputError(f"{inputs[0]!r} does not exist; {NAMED}, or a corpus and its --tokenizer")
+    if path.is_file() and (FORMATS.get(path.suffix, "text") != "text" or path.suffix in COMPRESSIONS):
+        raise ConfigError(f"{inputs[0]!r} is a corpus, which needs --tokenizer")
+    samples = find_samples(path)
+    if samples is None and (path / PLAN_NAME).exists():
+        raise InputError(f"{inputs[0]!r} is planned and keeps no tokens, so there is nothing to plan; {NAMED}")
+    if samples is None:
+        raise InputError(f"{inputs[0]!r} is no token store; {NAMED}, or give --tokenizer if it is a corpus")
+    return samples
+
+
+def refuse_known_lengths(inputs: Sequence[str]) -> None:
+    """What has lengths already is no corpus; ConfigError."""
+    for name in inputs:
+        path = Path(name)
+        if path.suffix == ".npy" or any((path / folder / INDEX_NAME).exists() for folder in (".", "tokens")):
+            raise ConfigError(f"{name!r} has its lengths already and is no corpus; leave out --tokenizer")
+
+
+def pieces_to_plan(samples: Samples, config: PlanConfig) -> Pieces:
+    """What is packed: the samples as often as their weights say, with `--overflow` applied.
+
+    Raises:
+        RunError: there is nothing to plan, or a sample is too long under `--overflow error`.
+    """
+    capacity = config.groups[-1].capacity
+    chosen = samples.chosen(config.seed)
+    if config.overflow == "error":
+        longest = int(samples.lengths[chosen].max(initial=0))
+        if longest > capacity:
+            raise RunError(
+                f"the longest sample has {longest} tokens, over the largest group's {capacity}; "
+                "choose --overflow split, truncate or drop"
+            )
+    pieces = make_pieces(samples.lengths, chosen, capacity, config.overflow)
+    if not len(pieces):
+        raise RunError("there is nothing to plan: no length is left")
+    return pieces
 
 
 def stats_of(path: Path, config: PlanConfig | None) -> dict[str, Any]:
@@ -27,38 +138,16 @@ def stats_of(path: Path, config: PlanConfig | None) -> dict[str, Any]:
         InputError: the path is nothing that has lengths.
         ConfigError: a packed set has its plan already, so it takes no plan options.
     """
-    if not path.exists():
-        raise InputError(f"{str(path)!r} does not exist; name a packed data set, a token store or a file of lengths")
-    if path.is_file():
-        return _of_lengths(read_lengths_file(path), None, config)
-    if (path / PLAN_NAME).exists() and config is None:
+    if config is None and (path / PLAN_NAME).exists():
         header = read_plan_header(path / PLAN_NAME)
         return {"counts": header["counts"], **header["metrics"]}
-    for folder in (path, path / "tokens"):
-        if (folder / INDEX_NAME).exists():
-            store = TokenStore.open(folder)
-            return _of_lengths(store.lengths(), store.sources(), config)
-    if (path / PLAN_NAME).exists():
-        raise ConfigError(f"{str(path)!r} is planned and keeps no tokens; leave out --groups and --gpus")
-    raise InputError(f"{str(path)!r} is no packed data set (hbpack.json), plan, token store, or file of lengths")
-
-
-def _of_lengths(lengths: Int32Array, sources: Int32Array | None, config: PlanConfig | None) -> dict[str, Any]:
-    stats: dict[str, Any] = {"lengths": length_stats(lengths)}
+    samples = require_samples(path)
+    stats: dict[str, Any] = {"lengths": length_stats(samples.lengths)}
     if config is None:
         return stats
     from packer_cli.planning import plan_rules
 
     rules = plan_rules(config)
-    capacity = rules.groups[-1].capacity
-    if config.overflow == "error" and int(lengths.max(initial=0)) > capacity:
-        raise RunError(
-            f"the longest sample has {lengths.max()} tokens, over the largest group's {capacity}; "
-            "choose --overflow split, truncate or drop"
-        )
-    pieces = make_pieces(lengths, np.arange(len(lengths), dtype=np.int64), capacity, config.overflow)
-    if not len(pieces):
-        raise RunError("there is nothing to plan: no length is left")
-    plan = build_plan(pieces, rules)
+    plan = build_plan(pieces_to_plan(samples, config), rules)
     check_plan(plan)
-    return {**stats, **plan_stats(plan, config.seed, sources)}
+    return {**stats, **plan_stats(plan, config.seed, samples.sources)}

@@ -1,0 +1,140 @@
+"""The rows of a comparison, their order, and the table that holds them."""
+
+from __future__ import annotations
+
+import re
+import sys
+
+import pytest
+
+from packer_cli.config import PlanConfig
+from packer_cli.errors import ConfigError
+from packer_cli.plan.balance import parse_balance
+from packer_cli.plan.packing import REGISTRY
+from packer_cli.report.compare.rows import BALANCES, FORM, TIME_LIMIT, default_rows, parse_rows
+from packer_cli.report.compare.table import COLUMNS, parse_sort, sort_rows
+from packer_cli.report.console import print_table
+
+
+def config(**options):
+    return PlanConfig(**{"groups": "1k:1,8k:4", "gpus": 8, **options})
+
+
+def names(rows):
+    return [row.name for row in rows]
+
+
+def test_the_default_rows_hold_every_packing_and_every_balance():
+    rows = default_rows(config())
+    packings = [row.config.packing.partition(":")[0] for row in rows if row.kind == "packing"]
+    assert packings == list(REGISTRY)
+    of_isf = [
+        parse_balance(row.config.balance) for row in rows if row.config.packing == "isf" and row.config.groups[1:]
+    ]
+    assert sorted(map(repr, of_isf)) == sorted({repr(parse_balance(balance)) for balance in BALANCES})
+    assert names(rows)[-3:] == ["isf/none@longest", "sorted/sort@longest", "none/none@longest"]
+    assert len(set(names(rows))) == len(rows)
+
+
+def test_the_names_of_the_default_rows_make_them_again():
+    for base in (config(), config(packing="kk:window=8,objective=work", balance="window:3"), config(groups="4k:2")):
+        rows = default_rows(base)
+        again = parse_rows(",".join(names(rows)), base)
+        assert [(row.name, row.config) for row in again] == [(row.name, row.config) for row in rows]
+
+
+def test_what_a_packing_needs_is_given_and_noted():
+    rows = {row.config.packing: row for row in default_rows(config(overflow="drop")) if row.kind == "packing"}
+    assert rows["wrap"].name == "wrap@longest"
+    assert rows["wrap"].note == "wrap needs exactly one group"
+    assert [str(group) for group in rows["wrap"].config.groups] == ["8k:4"]
+    assert rows["bfd-split"].config.overflow == "split"
+    assert rows["bfd-split"].note == "bfd-split needs --overflow split"
+    assert {row.config.overflow for name, row in rows.items() if name != "bfd-split"} == {"drop"}
+    assert names(parse_rows("wrap", config(groups="8k:4"))) == ["wrap"]
+
+
+def test_only_a_packing_that_the_user_did_not_name_gets_a_time_limit():
+    limited = [row.name for row in default_rows(config()) if row.has_time_limit]
+    assert limited == [f"ilp:time_limit={TIME_LIMIT / 2:g}"]
+    assert {row.config.packing for row in default_rows(config(packing="ilp")) if row.has_time_limit} == {"ilp"}
+    assert names(parse_rows("ilp", config())) == ["ilp"]
+
+
+def test_rows_are_read_with_what_they_leave_out():
+    rows = parse_rows("isf:rounds=10,threshold=0.9/none, bfd ,/window:8+refine,none@longest,/sort+refine", config())
+    assert [(row.config.packing, row.config.balance, len(row.config.groups)) for row in rows] == [
+        ("isf:rounds=10,threshold=0.9", "none", 2),
+        ("bfd", "refine", 2),
+        ("isf", "window:8+refine", 2),
+        ("none", "refine", 1),
+        ("isf", "sort+refine", 2),
+    ]
+    assert names(rows) == ["isf:rounds=10,threshold=0.9/none", "bfd", "isf/window:8+refine", "none@longest", "isf"]
+    assert names(parse_rows("bfd,isf,bfd/refine,isf:rounds=50", config())) == ["bfd", "isf"]
+
+
+KNOWN = ", ".join(REGISTRY)
+HINT = "a balance stands after a slash: /window:8"
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", f"row '' is not {FORM}"),
+        ("isf,,bfd", f"row '' is not {FORM}"),
+        ("isf/", f"row 'isf/' is not {FORM}"),
+        ("isf@short", f"row 'isf@short' is not {FORM}"),
+        ("isf@", f"row 'isf@' is not {FORM}"),
+        ("isf,magic", f"row 'magic': unknown packing algorithm 'magic'; known: {', '.join(REGISTRY)}"),
+        (
+            "window:8",
+            f"row 'window:8': unknown packing algorithm 'window'; known: {KNOWN}; {HINT}",
+        ),
+        (
+            "isf/best",
+            "row 'isf/best': unknown balance 'best'; known: none, sort, window:K, each with +refine or without",
+        ),
+        (
+            "isf:foo=1,bfd",
+            "row 'isf:foo=1': packing 'isf' has no option 'foo=1'; known, with defaults: rounds=50, threshold=0.997",
+        ),
+        ("isf:rounds=0", "row 'isf:rounds=0': option 'rounds' of packing 'isf' must be at least 1, got 0"),
+    ],
+)
+def test_a_wrong_row(text, message):
+    with pytest.raises(ConfigError, match=f"^{re.escape(f'--algorithms: {message}')}$"):
+        parse_rows(text, config())
+
+
+def test_rows_are_sorted_by_a_column_and_failed_ones_come_last():
+    rows = [
+        {"name": "a", "error": None, "overall": {"abr": 0.2}},
+        {"name": "b", "error": "no solver"},
+        {"name": "c", "error": None, "overall": {"abr": 0.1}},
+        {"name": "d", "error": None, "overall": {"abr": 0.2}},
+    ]
+    assert [row["name"] for row in sort_rows(rows, parse_sort("abr"))] == ["c", "a", "d", "b"]
+    assert [row["name"] for row in sort_rows(rows, parse_sort("-ABR"))] == ["a", "d", "c", "b"]
+    assert sort_rows(rows, None) == rows
+    # A figure that no row has sorts nothing.
+    assert [row["name"] for row in sort_rows(rows, parse_sort("abr_bound"))] == ["a", "b", "c", "d"]
+
+
+def test_a_narrow_terminal_gets_all_columns(monkeypatch, capsys):
+    monkeypatch.setenv("COLUMNS", "40")
+    header = ["", *(column.header for column in COLUMNS)]
+    rows = [[f"row {i}", *(f"{i}.{k}" for k in range(len(COLUMNS)))] for i in range(3)]
+    print_table("A title", header, rows, "the note", is_dense=True)
+    piped = capsys.readouterr().out
+    assert "…" not in piped
+    assert len([line for line in piped.splitlines() if line.startswith(" row 1 ")]) == 1
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    print_table("A title", header, rows, "the note", is_dense=True)
+    lines = re.sub(r"\x1b\[[0-9;]*m", "", capsys.readouterr().out).splitlines()
+    assert max(map(len, lines)) <= 40
+    assert "…" not in "".join(lines)
+    of_row = [line.split()[2:] for line in lines if line.startswith(" row 1")]
+    assert len(of_row) > 2
+    assert [cell for cells in of_row for cell in cells] == rows[1][1:]
+    assert sum("A title" in line for line in lines) == sum("the note" in line for line in lines) == 1
