@@ -8,6 +8,8 @@ pytest never collects them::
     usual_way.py   the usual way: datasets.map with the chat template, trl.pack_dataset, save_to_disk
     loader.py      PackedDataset, beside a plain copy of the tensors it returns
     plan.py        packing algorithms and build_plan, beside np.sort of the lengths
+    peers/         packing algorithms, beside those that other trainers ship
+    scale.py       the whole plan of 1 to 100 million samples: time and peak memory
     measure.py     wall time, CPU time and memory of a tree of processes; medians
     report.py      tables, and the marked parts of docs/benchmarks.md
 """

@@ -8,15 +8,19 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
-from tests.benchmark import frontier, loader, pack, plan
+from tests.benchmark import frontier, loader, pack, paper, plan, scale
 from tests.benchmark.measure import BenchmarkError
+from tests.benchmark.peers import compare
 from tests.benchmark.report import machine, write_section
 
 BENCHMARKS: dict[str, Callable[[Path, int], str]] = {
     "pack": pack.run,
     "loader": loader.run,
     "plan": plan.run,
+    "peers": compare.run,
+    "scale": scale.run,
     "frontier": frontier.run,
+    "paper": paper.run,
 }
 """Name -> (folder to work in, number of runs) -> text. In this order: `loader` reads what `pack` packed."""
 
