@@ -31,6 +31,14 @@ class SplitMix64:
             j = self.below(i + 1)
             values[i], values[j] = values[j], values[i]
 
+    def shuffle_buckets(self, values: list[int], bits: int) -> None:
+        buckets: list[list[int]] = [[] for _ in range(2**bits)]
+        for value in values:
+            buckets[self.next() >> (64 - bits)].append(value)
+        for bucket in buckets:
+            self.shuffle(bucket)
+        values[:] = [value for bucket in buckets for value in bucket]
+
 
 def next_fit(lengths: Sequence[int], capacity: int) -> list[list[int]]:
     packs: list[list[int]] = []
@@ -196,13 +204,16 @@ def wrap(pieces: Sequence[tuple[int, int, int]], capacity: int, state: int) -> l
 
 
 def iterative_sampling_filling(
-    lengths: Sequence[int], capacity: int, least: int, rounds: int, state: int
+    lengths: Sequence[int], capacity: int, least: int, rounds: int, state: int, bits: int = 0
 ) -> list[list[int]]:
     rng = SplitMix64(state)
     left = list(range(len(lengths)))
     packs: list[list[int]] = []
     for round_number in range(rounds):
-        rng.shuffle(left)
+        if bits:
+            rng.shuffle_buckets(left, bits)
+        else:
+            rng.shuffle(left)
         drawn = [[left[k] for k in pack] for pack in next_fit([lengths[i] for i in left], capacity)]
         left = []
         for pack in drawn:
@@ -295,6 +306,31 @@ def l2_bound(lengths: Sequence[int], capacity: int) -> int:
     return best
 
 
+def strategies(sizes: Sequence[int], room: int, free: int, depth: int) -> set[tuple[int, ...]]:
+    """Sets of sizes, falling, that fill a pack; the least is the greatest that fitted when it was taken."""
+    found = set()
+    for number in range(1, depth + 1):
+        for chosen in itertools.combinations_with_replacement(sorted(sizes, reverse=True), number):
+            before = room - sum(chosen[:-1])
+            limit = min([before, *chosen[-2:-1]])
+            if 0 <= before - chosen[-1] <= free and chosen[-1] == max(size for size in sizes if size <= limit):
+                found.add(chosen)
+    return found
+
+
+def least_squares(matrix: np.ndarray, target: np.ndarray) -> float:
+    """Least sum of squares for factors that are not negative, by trying every set of columns."""
+    best = float(target @ target)
+    for number in range(1, matrix.shape[1] + 1):
+        for columns in itertools.combinations(range(matrix.shape[1]), number):
+            part = matrix[:, columns]
+            factors = np.linalg.lstsq(part, target, rcond=None)[0]
+            if (factors >= -1e-12).all():
+                rest = target - part @ factors
+                best = min(best, float(rest @ rest))
+    return best
+
+
 def fewest_packs(lengths: Sequence[int], capacity: int) -> int:
     """Exact, by trying everything; for a handful of samples."""
     best = len(lengths)
@@ -331,3 +367,38 @@ def steps_of(tokens: Sequence[int], target: int) -> list[int]:
 def packs_of(offsets: np.ndarray, members: np.ndarray) -> list[list[int]]:
     """Compressed arrays as lists."""
     return [members[a:b].tolist() for a, b in itertools.pairwise(offsets)]
+
+
+def spread_by_rank(values: Sequence[int], rng: SplitMix64) -> list[int]:
+    num = len(values)
+    first, second = list(range(num)), list(range(num))
+    rng.shuffle(first)
+    rng.shuffle(second)
+    by_rank = sorted(first, key=lambda i: values[i])  # stable: equal ones stay shuffled
+    by_class = [[by_rank[rank] for rank in range(num) if rank * 10 // num == c] for c in range(10)]
+    drawn: list[int] = []
+    for members in by_class:
+        start = len(drawn)
+        drawn += [by_rank[rank] for rank in sorted(range(start, start + len(members)), key=lambda rank: second[rank])]
+    phase = rng.next()
+    quantiles = [(k * 0x9E3779B97F4A7C15 + phase) & MASK for k in range(num)]
+    return [drawn[sorted(quantiles).index(quantile)] for quantile in quantiles]
+
+
+def stratify(group: Sequence[int], work: Sequence[int], state: int) -> list[int]:
+    rng = SplitMix64(state)
+    places: dict[int, float] = {}
+    for g in range(max(group, default=-1) + 1):
+        members = [i for i in range(len(group)) if group[i] == g]
+        order = spread_by_rank([work[i] for i in members], rng)
+        start = (rng.next() >> 11) / 2**53
+        places |= {members[k]: (number + start) / len(members) for number, k in enumerate(order)}
+    return sorted(range(len(group)), key=lambda i: (places[i], i))
+
+
+def copy_bytes(
+    source: bytes, begin: Sequence[int], size: Sequence[int], target: Sequence[int], out: bytearray
+) -> None:
+    """Twin of `export.copy.copy_bytes`."""
+    for first, length, place in zip(begin, size, target, strict=True):
+        out[place : place + length] = source[first : first + length]

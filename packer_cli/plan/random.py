@@ -49,8 +49,46 @@ def shuffle(values: NDArray[np.int64], state: NDArray[np.uint64]) -> None:
 
 
 @njit(cache=True)
+def shuffle_buckets(values: NDArray[np.int64], state: NDArray[np.uint64], spare: NDArray[np.int64], bits: int) -> None:
+    """A uniform shuffle, in place, for arrays that are larger than the processor's caches. O(n), sequential.
+
+    Every value draws one of 2^bits buckets, and the buckets are shuffled one by one, so that memory is read and
+    written in order. Source: Rao 1961; Sandelius 1962.
+
+    Args:
+        spare: int64[n], overwritten.
+        bits: with buckets of a few hundred KiB both passes stay in the caches.
+    """
+    shift = np.uint64(64 - bits)
+    begin = np.zeros((1 << bits) + 1, dtype=np.int64)
+    start = state[0]
+    for _ in range(len(values)):
+        begin[np.int64(next_uint64(state) >> shift) + 1] += 1
+    for b in range(1 << bits):
+        begin[b + 1] += begin[b]
+    place = begin[:-1].copy()
+    state[0] = start
+    for i in range(len(values)):
+        b = np.int64(next_uint64(state) >> shift)
+        spare[place[b]] = values[i]
+        place[b] += 1
+    for b in range(1 << bits):
+        shuffle(spare[begin[b] : begin[b + 1]], state)
+    for i in range(len(values)):
+        values[i] = spare[i]
+
+
+def bucket_bits(num: int) -> int:
+    """For `shuffle_buckets`: buckets of at most 2^17 values, 1 MiB; 0 where one is enough."""
+    return max(0, num.bit_length() - 17)
+
+
 def shuffled(num: int, state: NDArray[np.uint64]) -> NDArray[np.int64]:
     """0 .. num-1 (int64[num]) in a random order. O(num)."""
     values = np.arange(num)
-    shuffle(values, state)
+    bits = bucket_bits(num)
+    if bits:
+        shuffle_buckets(values, state, np.empty(num, dtype=np.int64), bits)
+    else:
+        shuffle(values, state)
     return values

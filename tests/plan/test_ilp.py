@@ -11,12 +11,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from packer_cli.plan.bounds import lp_lower_bound, packs_lower_bound
+from packer_cli.plan.length_index import index_add, index_ceiling, index_floor, make_index
 from packer_cli.plan.packing import bfd
 from packer_cli.plan.packing.base import PackingOptions
 from packer_cli.plan.packing.ilp import ALGORITHM, IlpOptions, min_max_work, solve_cutting_stock, solver
 from packer_cli.plan.packing.ilp.classes import make_classes
 from packer_cli.plan.packing.ilp.columns import generate, start_patterns
 from packer_cli.plan.packing.ilp.knapsack import best_patterns, patterns_from
+from packer_cli.plan.packing.ilp.knots import most_worth, packs_with
+from packer_cli.plan.packing.ilp.slack import min_bin_slack
+from packer_cli.plan.packing.ilp.stages import pack_near
+from packer_cli.plan.random import rng_state
 from tests import naive
 
 
@@ -64,7 +69,7 @@ OPTIMA = {
     "triplets 60, where dives fail": (triples(20, 1000, 2), 1000, 20),
     "triplets 120": (triples(40, 1000, 5), 1000, 40),
     "triplets of 128K": (triples(20, 131_072, 1), 131_072, 20),
-    "cut in four": (cut_packs(20, 1000, 4, 0), 1000, 20),
+    "cut in four": (cut_packs(20, 1000, 4, 2), 1000, 20),
     "cut in five": (cut_packs(12, 150, 5, 2), 150, 12),
     # 30 * (60+20+20, 50+30+20, 45+55) and 20 * (40+35+25): many packs of few lengths, the program's whole part.
     "many of few": (array([60, 20, 20, 50, 30, 20, 45, 55] * 30 + [40, 35, 25] * 20), 100, 110),
@@ -73,7 +78,7 @@ OPTIMA = {
 
 @pytest.mark.parametrize(("lengths", "capacity", "optimum"), OPTIMA.values(), ids=OPTIMA)
 def test_known_optima_are_found_and_proved(lengths, capacity, optimum):
-    result = solve(lengths, capacity)
+    result = solve(lengths, capacity, 120)
     assert result.num_packs == optimum
     assert result.is_optimal
 
@@ -83,6 +88,13 @@ def test_best_fit_does_not_find_these(name):
     """Against the assertions above passing vacuously."""
     lengths, capacity, optimum = OPTIMA[name]
     assert num_bfd(lengths, capacity) > optimum
+
+
+@pytest.mark.parametrize("name", ["triplets 60", "triplets 60, where dives fail", "triplets 120", "cut in four"])
+def test_minimum_slack_does_not_find_these(name):
+    lengths, capacity, optimum = OPTIMA[name]
+    counts = np.bincount(lengths, minlength=capacity + 1)
+    assert len(min_bin_slack(counts, capacity, 10_000)[1]) - 1 > optimum
 
 
 def test_a_gap_of_best_fit_is_closed():
@@ -122,18 +134,125 @@ def test_rounded_lengths_give_valid_bounds_and_packs(capacity, data, max_lengths
     assert lp_lower_bound(lengths, capacity, 10, max_lengths) <= optimum
 
 
-def test_rounding_to_grains_keeps_lengths_inside_their_classes():
+def test_stones_are_told_from_sand_and_counted_in_grains():
     lengths = np.random.default_rng(0).integers(1, 131_073, 5000).astype(np.int32)
-    classes = make_classes(lengths, 131_072, 100)
+    assert make_classes(lengths, 131_072, 300) is None
+    classes = make_classes(lengths, 131_072, 5000)
+    assert classes.counts.sum() == 5000
     assert not classes.is_exact
-    assert len(classes.counts) <= 100
-    assert classes.counts.sum() == (lengths > 131_072 // 16).sum()
-    starts = np.concatenate([[0], np.cumsum(classes.counts)])
-    falling = np.sort(lengths)[::-1]
     grain = 131_072 // classes.capacity
-    for i, (a, b) in enumerate(itertools.pairwise(starts)):
-        assert (falling[a:b] >= classes.down[i] * grain).all()
-        assert (falling[a:b] <= classes.up[i] * grain).all()
+    assert (classes.values >= classes.down * grain).all()
+    assert (classes.values <= classes.up * grain).all()
+    few = np.append(np.arange(1, 8193), [50_000, 60_000]).astype(np.int32)
+    assert make_classes(few, 131_072, 300).values.tolist() == [60_000, 50_000]
+
+
+MANY = {
+    # Name: lengths from, to (of 131,072), packs above the bound, best-fit's at least.
+    "two to a pack": (20_000, 100_000, 5, 8),
+    "three to a pack": (30_000, 60_000, 3, 60),
+    "four to a pack": (20_000, 50_000, 3, 20),
+}
+
+
+@pytest.mark.parametrize(("least", "most", "above", "best_fit_above"), MANY.values(), ids=MANY)
+def test_thousands_of_lengths_come_near_a_bound_that_best_fit_is_far_from(least, most, above, best_fit_above):
+    lengths = np.random.default_rng(1).integers(least, most, 3000).astype(np.int32)
+    result = solve(lengths, 131_072, 120, max_lengths=60)
+    assert result.num_packs <= result.bound + above
+    assert num_bfd(lengths, 131_072) >= result.bound + best_fit_above
+    assert result.bound >= lp_lower_bound(lengths, 131_072, 60, 60) - 1
+
+
+@given(capacity=st.integers(5, 60), data=st.data())
+def test_each_pack_is_filled_as_well_as_it_can_be(capacity, data):
+    lengths = data.draw(st.lists(st.integers(1, capacity), max_size=12))
+    taken, offsets = min_bin_slack(np.bincount(np.array(lengths, dtype=int), minlength=capacity + 1), capacity, 10**6)
+    left = sorted(lengths)
+    for a, b in itertools.pairwise(offsets):
+        pack = taken[a:b].tolist()
+        longest, others = left[-1], left[:-1]
+        fullest = max(
+            sum(beside)
+            for number in range(len(others) + 1)
+            for beside in itertools.combinations(others, number)
+            if sum(beside) <= capacity - longest
+        )
+        assert longest in pack
+        assert sum(pack) == longest + fullest
+        for length in pack:
+            left.remove(length)
+    assert left == []
+
+
+def test_minimum_slack_closes_the_last_packs():
+    """Short samples on a power of two: best-fit ends a little above the bound."""
+    lengths = np.clip(np.random.default_rng(0).lognormal(np.log(300), 1, 10**6), 1, 4096).astype(np.int32)
+    began = time.monotonic()
+    result = solve(lengths, 4096, 60)
+    assert time.monotonic() - began < 20
+    assert result.is_optimal
+    assert num_bfd(lengths, 4096) > result.bound
+
+
+values = st.lists(st.integers(1, 30), min_size=1, max_size=6, unique=True)
+
+
+@given(values=values, room=st.integers(30, 60), data=st.data())
+def test_the_unbounded_knapsack_equals_brute_force(values, room, data):
+    sizes = np.sort(np.array(values, dtype=np.int64))
+    worth = np.array(data.draw(st.lists(st.integers(0, 20), min_size=len(sizes), max_size=len(sizes))), dtype=np.int64)
+    best = [0] * (room + 1)
+    for left in range(room + 1):
+        best[left] = max([0, *(best[left - s] + w for s, w in zip(sizes, worth, strict=True) if s <= left)])
+    most = most_worth(sizes, worth, room)
+    assert most.tolist() == best
+    firsts = np.flatnonzero(worth)
+    packs = packs_with(sizes, worth, most, room, firsts, room // int(sizes[0]))
+    for first, pack in zip(firsts, packs, strict=True):
+        pack = pack[pack >= 0]
+        assert first in pack
+        assert sizes[pack].sum() <= room
+        assert worth[pack].sum() == best[room - sizes[first]] + worth[first]
+
+
+@given(
+    lengths=st.lists(st.integers(5, 40), min_size=3, max_size=60),
+    patterns=st.lists(st.lists(st.integers(5, 20), min_size=1, max_size=4), min_size=1, max_size=4),
+    reach=st.integers(0, 6),
+    tolerance=st.integers(0, 5),
+)
+def test_packs_near_a_pattern_are_near_it(lengths, patterns, reach, tolerance):
+    capacity = 50
+    patterns = [sorted(pattern, reverse=True) for pattern in patterns if sum(pattern) <= capacity]
+    if not patterns:
+        return
+    counts = np.bincount(lengths, minlength=capacity + 1)
+    left = counts.copy()
+    words, starts = make_index(capacity + 1)
+    for length in np.flatnonzero(counts):
+        index_add(words, starts, length)
+    flat = np.concatenate(patterns).astype(np.int64)
+    reaches = np.minimum(reach, flat - 1)
+    ends = np.cumsum([0] + [len(pattern) for pattern in patterns])
+    use = np.full(len(patterns), 2, dtype=np.int64)
+    taken, offsets = np.empty(len(lengths), dtype=np.int32), np.zeros(len(lengths) + 1, dtype=np.int64)
+    num_packs = pack_near(
+        capacity, ends, flat, reaches, use, 1, tolerance, left, words, starts, taken, offsets, 0, rng_state(0)
+    )
+    packs = [taken[a:b] for a, b in itertools.pairwise(offsets[: num_packs + 1])]
+    assert num_packs == (2 - use).sum()
+    assert (np.bincount(taken[: offsets[num_packs]], minlength=capacity + 1) + left == counts).all()
+    assert all(index_ceiling(words, starts, x) == x for x in np.flatnonzero(left))
+    assert all(index_floor(words, starts, x) < x for x in np.flatnonzero(left[1:] == 0) + 1)
+    made = [pattern for pattern, times in zip(patterns, 2 - use, strict=True) for _ in range(times)]
+    for pack, pattern in zip(packs, made, strict=True):
+        assert len(pack) == len(pattern)
+        assert pack.sum() <= capacity
+        # A single sample leaves what it leaves.
+        if len(pattern) > 1:
+            assert pack.sum() >= sum(pattern) - tolerance
+        assert (np.abs(pack - pattern) <= reach).all()
 
 
 @pytest.mark.parametrize("capacity", [131_072, 2**18])
@@ -267,7 +386,7 @@ def test_a_missing_solver_names_the_remedy(no_highs, monkeypatch):
     for name in ("PULP_CBC_CMD", "COIN_CMD"):
         monkeypatch.setattr(getattr(pulp, name), "available", lambda self: False)
     with pytest.raises(ValueError) as error:
-        solve(triples(5, 100, 9), 100)
+        solve(triples(5, 100, 7), 100)
     assert str(error.value) == (
         "packing 'ilp' found no solver: neither HiGHS nor CBC is installed; install HiGHS with 'pip install highspy', "
         "or choose packing 'bfd', which needs none"
@@ -279,7 +398,7 @@ def test_cbc_stands_in_for_highs(no_highs):
         solver.make_solver(1)
     except ValueError:
         pytest.skip("no CBC here")
-    assert solve(triples(5, 100, 9), 100).is_optimal
+    assert solve(triples(5, 100, 7), 100).is_optimal
     assert min_max_work(array([30, 30, 20, 20, 20]), 2, 100).best == 1700
 
 

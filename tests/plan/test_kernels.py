@@ -11,7 +11,7 @@ from packer_cli.plan.bounds import packs_lower_bound
 from packer_cli.plan.cost import pack_tokens_and_work, segment_sums
 from packer_cli.plan.fill import balanced_fill, count_lengths, greedy_fill, median_length, pick_samples
 from packer_cli.plan.length_index import index_add, index_ceiling, index_floor, index_remove, make_index
-from packer_cli.plan.random import next_below, next_uint64, rng_state, shuffle
+from packer_cli.plan.random import next_below, next_uint64, rng_state, shuffle, shuffle_buckets
 from packer_cli.plan.schedule import _steps
 from packer_cli.plan.sorting import argsort_descending
 from tests import naive
@@ -28,6 +28,28 @@ def test_random_numbers_equal_the_twin(state, bound):
     expected = list(range(20))
     twin.shuffle(expected)
     assert values.tolist() == expected
+
+
+@given(seed=st.integers(0, 2**32), num=st.integers(0, 300), bits=st.integers(1, 5))
+def test_shuffle_in_buckets_equals_its_twin(seed, num, bits):
+    state = rng_state(seed)
+    expected, twin = list(range(num)), naive.SplitMix64(int(state[0]))
+    values = np.arange(num)
+    shuffle_buckets(values, state, np.empty(num, dtype=np.int64), bits)
+    twin.shuffle_buckets(expected, bits)
+    assert values.tolist() == expected
+    assert int(state[0]) == twin.state
+
+
+def test_shuffle_in_buckets_is_uniform():
+    """Every value comes to every place about as often."""
+    state, num, rounds = rng_state(0), 8, 8000
+    counts = np.zeros((num, num))
+    for _ in range(rounds):
+        values = np.arange(num)
+        shuffle_buckets(values, state, np.empty(num, dtype=np.int64), 2)
+        counts[values, np.arange(num)] += 1
+    assert abs(counts / rounds - 1 / num).max() < 5 * np.sqrt(1 / num / rounds)
 
 
 def test_streams_of_a_seed_differ():

@@ -13,7 +13,9 @@ from packer_cli.plan.bounds import packs_lower_bound
 from packer_cli.plan.build import PlanRules, build_plan
 from packer_cli.plan.check import check_pieces, check_plan
 from packer_cli.plan.packing import REGISTRY, parse_packing
-from packer_cli.plan.packing.isf import IsfOptions
+from packer_cli.plan.packing.isf import IsfOptions, iterative_sampling_filling
+from packer_cli.plan.packing.nnls import nnls
+from packer_cli.plan.packing.nnlshp import _strategies
 from packer_cli.plan.pieces import make_pieces, weighted_samples
 from packer_cli.plan.random import rng_state
 from packer_cli.plan.types import Group, Pieces
@@ -130,6 +132,61 @@ def test_spfhp_equals_its_twin_where_many_samples_are_alike(capacity, data, max_
 def test_spfhp_bounds_the_samples_of_a_pack():
     lengths = np.ones(100, dtype=np.int32)
     assert {len(pack) for pack in run("spfhp:max_samples=7", lengths, 50)} == {7, 2}
+
+
+@given(
+    sizes=st.lists(st.integers(1, 40), min_size=1, max_size=8, unique=True),
+    room=st.integers(40, 60),
+    free=st.integers(0, 3),
+    depth=st.integers(1, 4),
+)
+def test_strategies_equal_their_twin(sizes, room, free, depth):
+    sizes = sorted(sizes)
+    found = _strategies(np.array(sizes, dtype=np.int64), room, free, depth)
+    sets = [tuple(sizes[i] for i in row if i >= 0) for row in found]
+    assert len(set(sets)) == len(sets)
+    assert set(sets) == naive.strategies(sizes, room, free, depth)
+
+
+@given(data=st.data(), num_rows=st.integers(1, 5), num_columns=st.integers(1, 6))
+def test_least_squares_equal_every_set_of_columns(data, num_rows, num_columns):
+    entry = st.integers(-1, num_rows - 1)
+    rows = data.draw(st.lists(st.lists(entry, min_size=3, max_size=3), min_size=num_columns, max_size=num_columns))
+    columns = np.array(rows, dtype=np.int32)
+    target = np.array(data.draw(st.lists(st.integers(0, 50), min_size=num_rows, max_size=num_rows)), dtype=np.float64)
+    weights = np.array(data.draw(st.lists(st.sampled_from([1.0, 0.0081]), min_size=num_rows, max_size=num_rows)))
+    matrix = np.array([[np.count_nonzero(column == row) for column in columns] for row in range(num_rows)], float)
+    found = nnls(columns, weights, target, 200)
+    assert (found >= 0).all()
+    rest = np.sqrt(weights) * (target - matrix @ found)
+    least = naive.least_squares(np.sqrt(weights)[:, None] * matrix, np.sqrt(weights) * target)
+    assert rest @ rest == pytest.approx(least, abs=1e-6)
+
+
+def like_wikipedia(num_samples):
+    """As BERT's sequences of at most 512 tokens: near a quarter are full, the others spread over all lengths."""
+    rng = np.random.default_rng(0)
+    lengths = np.clip(rng.lognormal(np.log(140), 0.9, num_samples), 5, 512).astype(np.int32)
+    lengths[rng.random(num_samples) < 0.23] = 512
+    return lengths
+
+
+def test_nnlshp_fills_packs_of_three_as_the_paper_says():
+    """Krell et al. report 99.7 % with at most three samples a pack."""
+    lengths = like_wikipedia(200_000)
+    packs = run("nnlshp", lengths, 512)
+    assert_valid(packs, lengths, 512)
+    assert lengths.sum() / (512 * len(packs)) > 0.996
+    assert np.mean([len(pack) <= 3 for pack in packs]) > 0.97
+    # Best-fit fills them with many more.
+    assert np.mean([len(pack) <= 3 for pack in run("bfd", lengths, 512)]) < 0.9
+
+
+@given(instance=instances(), depth=st.integers(1, 4), buckets=st.integers(1, 256), iterations=st.integers(1, 9))
+def test_nnlshp_packs_with_any_options(instance, depth, buckets, iterations):
+    lengths, capacity = instance
+    packs = run(f"nnlshp:depth={depth},buckets={buckets},iterations={iterations}", lengths, capacity)
+    assert_valid(packs, lengths, capacity)
 
 
 @pytest.mark.parametrize("objective", list(COSTS))
@@ -252,13 +309,14 @@ def test_packings_that_the_options_rule_out_are_refused():
     seed=st.integers(0, 2**32),
     rounds=st.integers(1, 6),
     threshold=st.sampled_from([0.0, 0.5, 0.9, 1.0]),
+    bits=st.integers(0, 3),
 )
-def test_isf_equals_its_twin(instance, seed, rounds, threshold):
+def test_isf_equals_its_twin(instance, seed, rounds, threshold, bits):
     lengths, capacity = instance
-    options = IsfOptions(rounds=rounds, threshold=threshold)
-    offsets, order = REGISTRY["isf"].pack(lengths, capacity, seed, options)
+    least = int(np.ceil(threshold * capacity))
+    offsets, order = iterative_sampling_filling(lengths, capacity, least, rounds, bits, rng_state(seed))
     expected = naive.iterative_sampling_filling(
-        lengths.tolist(), capacity, int(np.ceil(threshold * capacity)), rounds, int(rng_state(seed)[0])
+        lengths.tolist(), capacity, least, rounds, int(rng_state(seed)[0]), bits
     )
     assert naive.packs_of(offsets, order) == expected
 
@@ -284,6 +342,7 @@ LIMITS = {
     "lpt": 1.001,
     "kk": 1.01,
     "ilp": 1.001,
+    "nnlshp": 1.001,
     "wrap": 1.2,  # of whole samples, as next-fit; it is full where it may cut
     "bfd-split": 1.001,
     "random": 1.2,
@@ -330,6 +389,10 @@ def whole(lengths):
             "spfhp:max_samples=2147483648",
             "option 'max_samples' of packing 'spfhp' must be at most 2147483647, got 2147483648",
         ),
+        ("nnlshp:depth=5", "option 'depth' of packing 'nnlshp' must be in 1..4, got 5"),
+        ("nnlshp:buckets=1025", "option 'buckets' of packing 'nnlshp' must be in 1..1024 with depth=3, got 1025"),
+        ("nnlshp:buckets=513,depth=4", "option 'buckets' of packing 'nnlshp' must be in 1..512 with depth=4, got 513"),
+        ("nnlshp:iterations=0", "option 'iterations' of packing 'nnlshp' must be in 1..2147483647, got 0"),
         ("lpt:objective=time", "option 'objective' of packing 'lpt' must be work or tokens, got 'time'"),
         ("kk:objective=", "option 'objective' of packing 'kk' must be work or tokens, got ''"),
         ("kk:window=0", "option 'window' of packing 'kk' must be at least 1, got 0"),

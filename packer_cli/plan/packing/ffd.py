@@ -1,7 +1,8 @@
 """First-fit decreasing: the longest sample first, into the first pack that has room.
 
-Source: Johnson 1973; at most 11/9 of the optimum + 6/9 (Dosa 2007). Price: O(n log p), a tree of the greatest room.
-Use it as the textbook reference; `bfd` pads as little and is faster.
+Source: Johnson 1973; at most 11/9 of the optimum + 6/9 (Dosa 2007). Price: O(n) to sort and to write the packs out,
+and O(log p) for each pack that the samples of one length touch, a tree of the greatest room. Use it as the textbook
+reference; `bfd` pads as little and is faster where packs are many.
 """
 
 from __future__ import annotations
@@ -11,45 +12,70 @@ from numba import njit
 from numpy.typing import NDArray
 
 from packer_cli.plan.packing.base import PackingAlgorithm, PackingOptions
-from packer_cli.plan.packing.csr import group_by_pack
+from packer_cli.plan.packing.best_fit import group_moves, runs_by_falling_length
 from packer_cli.plan.sorting import argsort_descending
 from packer_cli.plan.types import Int32Array, Int64Array
 
 
 def pack(lengths: Int32Array, capacity: int, seed: int, options: PackingOptions) -> tuple[Int64Array, Int64Array]:
     """See the package for shapes."""
-    order = argsort_descending(lengths, capacity)
-    pack_of, num_packs = first_fit(lengths, order, capacity)
-    return group_by_pack(pack_of, order, num_packs)
+    run_lengths, run_counts = runs_by_falling_length(lengths, capacity)
+    to_pack, to_number, num_packs = first_fit(run_lengths, run_counts, capacity)
+    return group_moves(to_pack, to_number, argsort_descending(lengths, capacity), num_packs)
 
 
 @njit(cache=True)
-def first_fit(lengths: NDArray[np.int32], order: NDArray[np.int64], capacity: int) -> tuple[NDArray[np.int64], int]:
-    """`(pack int64[n], packs)`: each sample in the order given, into the first pack that has room."""
+def first_fit(
+    run_lengths: NDArray[np.int32], run_counts: NDArray[np.int64], capacity: int
+) -> tuple[NDArray[np.int64], NDArray[np.int32], int]:
+    """Each sample in turn into the first pack that has room, which takes as many of a run as fit.
+
+    Args:
+        run_lengths: int32[r], lengths in the order of placing, each 1 .. capacity.
+        run_counts: int64[r], how many samples of each follow each other.
+        capacity: most tokens of a pack.
+
+    Returns:
+        `(pack int64[t], number int32[t], packs)`, as of `best_fit`.
+    """
     total = 0
-    for length in lengths:
-        total += length
+    num_samples = 0
+    for run in range(len(run_lengths)):
+        total += run_lengths[run] * run_counts[run]
+        num_samples += run_counts[run]
     # Two neighbouring packs hold more than one capacity, or the second would not have been opened.
-    most_packs = min(2 * (total // capacity) + 2, max(1, len(lengths)))
+    most_packs = min(2 * (total // capacity) + 2, max(1, num_samples))
     leaves = 1
     while leaves < most_packs:
         leaves *= 2
     room = np.full(2 * leaves, capacity, dtype=np.int64)
-    pack_of = np.empty(len(lengths), dtype=np.int64)
+    to_pack = np.empty(num_samples, dtype=np.int64)
+    to_number = np.empty(num_samples, dtype=np.int32)
+    num_moves = 0
     num_packs = 0
-    for sample in order:
-        length = lengths[sample]
-        node = 1
-        while node < leaves:
-            node = 2 * node if room[2 * node] >= length else 2 * node + 1
-        pack_of[sample] = node - leaves
-        num_packs = max(num_packs, node - leaves + 1)
-        room[node] -= length
-        node //= 2
-        while node:
-            room[node] = max(room[2 * node], room[2 * node + 1])
+    for run in range(len(run_lengths)):
+        length = np.int64(run_lengths[run])
+        left = run_counts[run]
+        while left > 0:
+            node = 1
+            while node < leaves:
+                node = 2 * node if room[2 * node] >= length else 2 * node + 1
+            number = min(left, room[node] // length)
+            left -= number
+            to_pack[num_moves] = node - leaves
+            to_number[num_moves] = number
+            num_moves += 1
+            num_packs = max(num_packs, node - leaves + 1)
+            room[node] -= number * length
+            # Up to the first node whose greatest room is another pack's.
             node //= 2
-    return pack_of, num_packs
+            while node:
+                most = max(room[2 * node], room[2 * node + 1])
+                if room[node] == most:
+                    break
+                room[node] = most
+                node //= 2
+    return to_pack[:num_moves], to_number[:num_moves], num_packs
 
 
 ALGORITHM = PackingAlgorithm(name="ffd", summary="first-fit decreasing", pack=pack)

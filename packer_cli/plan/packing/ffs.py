@@ -6,8 +6,10 @@ to see what `ffd` gains by sorting. Do not use it to plan: `bfs` is as random, p
 
 from __future__ import annotations
 
+import numpy as np
+
 from packer_cli.plan.packing.base import PackingAlgorithm, PackingOptions
-from packer_cli.plan.packing.csr import group_by_pack
+from packer_cli.plan.packing.best_fit import group_moves
 from packer_cli.plan.packing.ffd import first_fit
 from packer_cli.plan.random import rng_state, shuffled
 from packer_cli.plan.types import Int32Array, Int64Array
@@ -16,8 +18,8 @@ from packer_cli.plan.types import Int32Array, Int64Array
 def pack(lengths: Int32Array, capacity: int, seed: int, options: PackingOptions) -> tuple[Int64Array, Int64Array]:
     """See the package for shapes."""
     order = shuffled(len(lengths), rng_state(seed))
-    pack_of, num_packs = first_fit(lengths, order, capacity)
-    return group_by_pack(pack_of, order, num_packs)
+    to_pack, to_number, num_packs = first_fit(lengths[order], np.ones(len(lengths), dtype=np.int64), capacity)
+    return group_moves(to_pack, to_number, order, num_packs)
 
 
 ALGORITHM = PackingAlgorithm(name="ffs", summary="first-fit on a shuffled order", pack=pack, uses_seed=True)

@@ -15,7 +15,7 @@ from numba import njit
 from numpy.typing import NDArray
 
 from packer_cli.plan.packing.base import PackingAlgorithm, PackingOptions
-from packer_cli.plan.random import rng_state, shuffle
+from packer_cli.plan.random import bucket_bits, rng_state, shuffle, shuffle_buckets
 from packer_cli.plan.types import Int32Array, Int64Array
 
 
@@ -37,18 +37,23 @@ class IsfOptions(PackingOptions):
 
 
 def pack(lengths: Int32Array, capacity: int, seed: int, options: IsfOptions) -> tuple[Int64Array, Int64Array]:
-    """See the package for shapes."""
+    """See the package for shapes; at most 2^31 - 1 samples."""
     least = int(np.ceil(options.threshold * capacity))
-    return _isf(lengths, capacity, least, options.rounds, rng_state(seed))
+    bits = bucket_bits(len(lengths))
+    return iterative_sampling_filling(lengths, capacity, least, options.rounds, bits, rng_state(seed))
 
 
 @njit(cache=True)
-def _isf(
-    lengths: NDArray[np.int32], capacity: int, least: int, rounds: int, state: NDArray[np.uint64]
+def iterative_sampling_filling(
+    lengths: NDArray[np.int32], capacity: int, least: int, rounds: int, bits: int, state: NDArray[np.uint64]
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """`(offsets int64[p+1], order int64[n])`; packs of `least` tokens are kept. The shuffles use 2^bits buckets."""
+    # A sample's length and its number in one word: what is shuffled is all that packing looks at.
     num_left = len(lengths)
-    left = np.arange(num_left)
-    order = np.empty(num_left, dtype=np.int64)
+    left = np.empty(num_left, dtype=np.int64)
+    for i in range(num_left):
+        left[i] = (np.int64(lengths[i]) << 32) | i
+    order = np.empty(num_left, dtype=np.int64)  # from the front what is placed; what is behind is free
     offsets = np.empty(num_left + 1, dtype=np.int64)
     offsets[0] = 0
     num_packs = 0
@@ -56,18 +61,22 @@ def _isf(
     for round_number in range(rounds):
         if num_left == 0:
             break
-        shuffle(left[:num_left], state)
+        if bits > 0:
+            shuffle_buckets(left[:num_left], state, order[num_placed:], bits)
+        else:
+            shuffle(left[:num_left], state)
         is_last = round_number == rounds - 1
         kept = 0
         first = 0
         total = 0
         for i in range(num_left + 1):
-            if i < num_left and total + lengths[left[i]] <= capacity:
-                total += lengths[left[i]]
+            length = left[i] >> 32 if i < num_left else capacity + 1
+            if total + length <= capacity:
+                total += length
                 continue
             if is_last or total >= least:
                 for j in range(first, i):
-                    order[num_placed] = left[j]
+                    order[num_placed] = left[j] & 0xFFFFFFFF
                     num_placed += 1
                 num_packs += 1
                 offsets[num_packs] = num_placed
@@ -76,8 +85,7 @@ def _isf(
                     left[kept] = left[j]
                     kept += 1
             first = i
-            if i < num_left:
-                total = lengths[left[i]]
+            total = length
         num_left = kept
     return offsets[: num_packs + 1].copy(), order
 

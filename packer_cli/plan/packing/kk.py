@@ -1,9 +1,9 @@
 """Karmarkar-Karp: largest differencing into a fixed number of packs, window by window.
 
-Source: Karmarkar and Karp 1982, for many parts as in Michiels, Korst and Aarts 2003, section 3. Price: O(n * window),
-mostly; O(n) memory. Use it on small sets, or for packs of a window that are nearly equal. Do not use it for least
-padding: parts that are all nearly full leave each a gap, and `bfd` is faster and needs fewer packs; nor with a window
-of thousands of packs.
+Source: Karmarkar and Karp 1982, for many parts as in Michiels, Korst, Aarts and van Leeuwen 2003. Price: O(n *
+window), mostly; O(n) memory. Use it on small sets, or for packs of a window that are nearly equal. Do not use it for
+least padding: parts that are all nearly full leave each a gap, and `bfd` is faster and needs fewer packs; nor with a
+window of thousands of packs.
 
 A window is as many samples, in a shuffled order, as `window` packs can hold. They are differenced into as many parts
 as the lower bound gives. A part over the capacity keeps its longest samples that fit; the others go, longest first,

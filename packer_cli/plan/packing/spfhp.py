@@ -1,6 +1,6 @@
 """Shortest-pack-first histogram packing: by falling length, into the packs with the most room, many at a time.
 
-Source: Krell et al., arXiv 2107.02027, algorithm 1; worst-fit decreasing needs at most 5/4 of the optimum, about
+Source: Krell et al., arXiv 2107.02027, algorithm 1; worst-fit decreasing needs at most 5/4 of a large optimum
 (Johnson 1974). Price: O(n) to sort and to write the packs out; the packing itself is O(lengths * samples of a pack)
 where many packs are alike, so it is the fastest of those that pad little. Use it for very many samples of few
 lengths, or where a pack may hold only so many samples (`max_samples`). Do not use it where most samples are a large

@@ -22,7 +22,7 @@ from packer_cli.plan.types import Int32Array, Int64Array
 Patterns = Int32Array
 """int32[k, m]: k patterns over m classes."""
 
-_UNIT = 1 << 36
+UNIT = 1 << 36
 """Dual values as integers: the bound is then a quotient of integers, and no rounding error can lift it. A pack of
 2^20 samples of value 1 still fits 63 bits."""
 _NEW_AT_ONCE = 60
@@ -70,11 +70,11 @@ def generate(
     bound, proof, most_worth = 0.0, np.zeros(len(demands), dtype=np.int64), 1
     found: Relaxation | None = None
     while True:
-        solved = _solve_master(patterns, demands, deadline)
+        solved = solve_master(patterns, demands, deadline)
         if solved is None:
             return found
         use, duals = solved
-        values = np.floor(np.clip(duals, 0, 1) * _UNIT).astype(np.int64)
+        values = np.floor(np.clip(duals, 0, 1) * UNIT).astype(np.int64)
         values[sizes == 0] = 0
         worth, candidates = best_patterns(np.maximum(1, sizes), values, priced, capacity)
         if worth[0] > 0:
@@ -84,7 +84,7 @@ def generate(
         value = float(use.sum())
         rounded = -(-total_worth(demands, proof) // most_worth)
         found = Relaxation(patterns=patterns, use=use, value=value, bound=rounded, worth=proof, most_worth=most_worth)
-        is_better = worth > _UNIT * (1 + 1e-7)
+        is_better = worth > UNIT * (1 + 1e-7)
         if not is_better.any() or value <= rounded + 1e-6 or time.monotonic() >= deadline:
             return found
         ranked = np.argsort(-worth, kind="stable")[: int(is_better.sum())]
@@ -103,12 +103,12 @@ def _useful(patterns: Patterns, use: NDArray[np.float64], values: Int64Array) ->
     most = 6 * patterns.shape[1] + 500
     if len(patterns) <= most:
         return patterns
-    cost = _UNIT - patterns @ values
-    cost[use > 0] = -_UNIT
+    cost = UNIT - patterns @ values
+    cost[use > 0] = -UNIT
     return patterns[np.sort(np.argsort(cost, kind="stable")[: most // 2])]
 
 
-def _program(patterns: Patterns, demands: Int64Array, category: str) -> tuple[Any, list[Any], list[Any]]:
+def _program(patterns: NDArray[Any], demands: NDArray[Any], category: str) -> tuple[Any, list[Any], list[Any]]:
     """The master as a PuLP program: `(problem, a variable for each pattern, a row for each class)`."""
     import pulp
 
@@ -119,16 +119,16 @@ def _program(patterns: Patterns, demands: Int64Array, category: str) -> tuple[An
     problem += pulp.LpAffineExpression(dict.fromkeys(variables, 1))
     rows = []
     for i, demand in enumerate(demands):
-        row = {variables[k]: int(patterns[k, i]) for k in np.flatnonzero(patterns[:, i])}
-        rows.append(pulp.LpConstraint(pulp.LpAffineExpression(row), pulp.LpConstraintGE, f"row{i}", int(demand)))
+        row = {variables[k]: patterns[k, i].item() for k in np.flatnonzero(patterns[:, i])}
+        rows.append(pulp.LpConstraint(pulp.LpAffineExpression(row), pulp.LpConstraintGE, f"row{i}", demand.item()))
         problem += rows[-1]
     return problem, variables, rows
 
 
-def _solve_master(
-    patterns: Patterns, demands: Int64Array, deadline: float
+def solve_master(
+    patterns: NDArray[Any], demands: NDArray[Any], deadline: float
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]] | None:
-    """Use of each pattern and dual value of each class; None where time ran out."""
+    """Use of each pattern and dual value of each row; None where time ran out. Numbers may be whole or not."""
     import pulp
 
     problem, variables, rows = _program(patterns, demands, pulp.LpContinuous)

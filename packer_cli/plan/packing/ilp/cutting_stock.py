@@ -1,60 +1,29 @@
-"""From the linear program to packs: round down, dive, and let best-fit place what is left."""
+"""The fewest packs: best-fit where it meets the bound, else an exact search, or stages where lengths are too many."""
 
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
 from packer_cli.plan.bounds import packs_lower_bound
-from packer_cli.plan.length_index import index_add, index_ceiling, index_remove, make_index
 from packer_cli.plan.packing import bfd
 from packer_cli.plan.packing.base import PackingOptions
-from packer_cli.plan.packing.csr import group_by_pack
-from packer_cli.plan.packing.ilp.classes import Classes, make_classes
-from packer_cli.plan.packing.ilp.columns import (
-    Patterns,
-    Relaxation,
-    generate,
-    solve_integer,
-    start_patterns,
-    total_worth,
-)
-from packer_cli.plan.packing.ilp.knapsack import patterns_from
-from packer_cli.plan.random import next_below, rng_state
+from packer_cli.plan.packing.ilp.classes import SAND, make_classes
+from packer_cli.plan.packing.ilp.columns import generate, start_patterns
+from packer_cli.plan.packing.ilp.knots import solve_many
+from packer_cli.plan.packing.ilp.search import CuttingStock, Search
+from packer_cli.plan.packing.ilp.slack import min_bin_slack
+from packer_cli.plan.packing.ilp.stages import NUM_KNOTS, pack_in_stages
+from packer_cli.plan.packing.patterns import add_best_fit
 from packer_cli.plan.sorting import argsort_descending
 from packer_cli.plan.types import Int32Array, Int64Array
 
-_DIVES = 12
-"""Dives at most; what so many did not find, more hardly do."""
-_DIVES_BEFORE_PROOF = 2
-"""Dives before all patterns are listed, which ends small searches for good, and costs more."""
-_MOST_PATTERNS = 20_000
-_MOST_NODES = 50_000_000
-"""Limits of that list: an integer program that can be solved, and half a second."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class CuttingStock:
-    """A packing, and what is proved of it."""
-
-    offsets: Int64Array
-    order: Int64Array
-    bound: int
-    """No packing needs fewer packs."""
-
-    @property
-    def num_packs(self) -> int:
-        """Packs used."""
-        return len(self.offsets) - 1
-
-    @property
-    def is_optimal(self) -> bool:
-        """No packing has fewer packs, and that is proved."""
-        return self.num_packs == self.bound
+_MOST_NODES = 5_000
+"""Of the search for the samples of one pack: a tenth of a millisecond, mostly."""
 
 
 def solve_cutting_stock(lengths: Int32Array, capacity: int, time_limit: float, max_lengths: int) -> CuttingStock:
@@ -74,7 +43,44 @@ def solve_cutting_stock(lengths: Int32Array, capacity: int, time_limit: float, m
     best = CuttingStock(offsets=offsets, order=order, bound=packs_lower_bound(lengths, capacity))
     if best.is_optimal:
         return best
-    return _Search(lengths, capacity, make_classes(lengths, capacity, max_lengths), best, deadline).run()
+    counts = np.bincount(lengths, minlength=capacity + 1)
+    best = _better(best, lengths, capacity, *min_bin_slack(counts, capacity, _MOST_NODES))
+    if best.is_optimal:
+        return best
+    classes = make_classes(lengths, capacity, max_lengths)
+    if classes is None:
+        return _solve_in_stages(lengths, capacity, max_lengths, best, deadline)
+    return Search(lengths, capacity, classes, best, deadline).run()
+
+
+def _solve_in_stages(
+    lengths: Int32Array, capacity: int, max_lengths: int, best: CuttingStock, deadline: float
+) -> CuttingStock:
+    """Stages for the stones, the last of them exactly, best-fit for the sand; the better of that and `best`."""
+    counts = np.bincount(lengths, minlength=capacity + 1)
+    counts[: capacity // SAND + 1] = 0
+    taken, offsets, bound = pack_in_stages(counts, capacity, max_lengths, deadline)
+    best = replace(best, bound=max(best.bound, bound))
+    rest = np.repeat(np.arange(capacity + 1), counts).astype(np.int32)
+    if 0 < np.count_nonzero(counts) <= max_lengths and not best.is_optimal:
+        left = max(1e-3, deadline - time.monotonic())
+        solved = solve_cutting_stock(rest, capacity, left, max_lengths)
+        taken = np.concatenate([taken, rest[solved.order]])
+        offsets = np.concatenate([offsets, offsets[-1] + solved.offsets[1:]])
+    return _better(best, lengths, capacity, taken, offsets)
+
+
+def _better(
+    best: CuttingStock, lengths: Int32Array, capacity: int, taken: Int32Array, offsets: Int64Array
+) -> CuttingStock:
+    """Packs of lengths taken, best-fit for the samples left; or `best`, where that has not more packs."""
+    order = argsort_descending(lengths, capacity)
+    placed, left_over = _samples_of(taken, lengths, order, capacity)
+    totals = np.concatenate([[0], np.cumsum(taken, dtype=np.int64)])
+    sizes = np.diff(offsets).astype(np.int32)
+    rooms = capacity - np.diff(totals[offsets])
+    found, members = add_best_fit(lengths, capacity, placed, sizes, rooms, left_over)
+    return replace(best, offsets=found, order=members) if len(found) - 1 < best.num_packs else best
 
 
 def lp_bound(lengths: Int32Array, capacity: int, time_limit: float, max_lengths: int) -> int:
@@ -82,284 +88,38 @@ def lp_bound(lengths: Int32Array, capacity: int, time_limit: float, max_lengths:
     deadline = time.monotonic() + time_limit
     bound = packs_lower_bound(lengths, capacity)
     classes = make_classes(lengths, capacity, max_lengths)
-    if len(classes.counts) == 0 or not classes.counts.sum():
+    if classes is None:
+        counts = np.bincount(lengths)
+        stones = np.flatnonzero(counts)
+        stones = stones[stones > capacity // SAND]
+        return max(bound, solve_many(stones, counts[stones], capacity, 2 * NUM_KNOTS, deadline).bound)
+    if len(classes.counts) == 0:
         return bound
     start = start_patterns(classes.down, classes.counts, classes.capacity)
     relaxed = generate(classes.down, classes.counts, classes.capacity, start, deadline)
     return bound if relaxed is None else max(bound, relaxed.bound)
 
 
-class _Search:
-    """One run; `best` is the packing to beat."""
-
-    def __init__(
-        self,
-        lengths: Int32Array,
-        capacity: int,
-        classes: Classes,
-        best: CuttingStock,
-        deadline: float,
-    ) -> None:
-        self.lengths = lengths
-        self.capacity = capacity
-        self.classes = classes
-        self.best = best
-        self.deadline = deadline
-        # Always the same: dives must differ from each other, not from run to run.
-        self.rng = rng_state(0)
-        self.order = argsort_descending(lengths, capacity)
-        # The stones stand first in `order`, class by class.
-        self.class_starts = np.concatenate([[0], np.cumsum(classes.counts)]).astype(np.int64)
-
-    def run(self) -> CuttingStock:
-        classes = self.classes
-        if len(classes.counts) == 0:
-            return self.best
-        root = generate(classes.up, classes.counts, classes.capacity, self.first_patterns(), self.deadline)
-        if root is None:
-            return self.best
-        self.raise_bound(root)
-        # The whole part of the program is kept; what is searched is the rest, at most m packs.
-        whole = np.floor(root.use + 1e-6).astype(np.int64)
-        fixed, fixed_use, rest = _apply(root.patterns, whole, classes.counts)
-        pool = root.patterns
-        for dive in range(_DIVES):
-            if self.is_done():
-                break
-            path, path_use, seen = self.dive(root, fixed, fixed_use, rest, dive)
-            self.offer(np.concatenate([fixed, path]), np.concatenate([fixed_use, path_use]))
-            pool = np.unique(np.concatenate([pool, seen]), axis=0)
-            if self.is_done():
-                break
-            self.finish(pool, fixed, fixed_use, rest)
-            if dive + 1 == _DIVES_BEFORE_PROOF:
-                while not self.is_done() and self.prove(root):
-                    pass
-        return self.best
-
-    def first_patterns(self) -> Patterns:
-        """The packs of best-fit over the classes, which are near the best, and one for each class."""
-        classes = self.classes
-        start = start_patterns(classes.up, classes.counts, classes.capacity)
-        sizes = np.repeat(classes.up, classes.counts).astype(np.int32)
-        offsets, members = bfd.pack(sizes, classes.capacity, 0, PackingOptions())
-        class_of = np.repeat(np.arange(len(classes.counts)), classes.counts)[members]
-        packed, counts = _distinct_packs(offsets, class_of, len(classes.counts), 4 * len(start))
-        most_used = np.argsort(-counts, kind="stable")[: 2 * len(start)]
-        return np.concatenate([start, packed[most_used]])
-
-    def is_done(self) -> bool:
-        return self.best.is_optimal or time.monotonic() >= self.deadline
-
-    def raise_bound(self, relaxed: Relaxation) -> None:
-        if self.classes.is_exact and relaxed.bound > self.best.bound:
-            self.best = replace(self.best, bound=relaxed.bound)
-
-    def dive(
-        self, root: Relaxation, fixed: Patterns, fixed_use: Int64Array, rest: Int64Array, number: int
-    ) -> tuple[Patterns, Int64Array, Patterns]:
-        """Fix patterns one after the other and price anew for what is left.
-
-        The first dive takes the pattern of greatest use; dive k draws among the k + 1 greatest.
-
-        Returns:
-            `(patterns, how often each is used, every pattern seen)`
-        """
-        classes = self.classes
-        path: list[Patterns] = [fixed[:0]]
-        path_use: list[Int64Array] = [fixed_use[:0]]
-        seen = [fixed[:0]]
-        left = rest.copy()
-        patterns = root.patterns
-        while left.any() and time.monotonic() < self.deadline:
-            kept = np.flatnonzero(left)
-            # Cut to what is left, patterns promise no more than they can give.
-            cut = np.minimum(patterns, left.astype(np.int32))[:, kept]
-            cut = np.unique(cut[cut.any(axis=1)], axis=0)
-            start = start_patterns(classes.up[kept], left[kept], classes.capacity)
-            relaxed = generate(
-                classes.up[kept], left[kept], classes.capacity, np.concatenate([start, cut]), self.deadline
-            )
-            if relaxed is None:
-                break
-            patterns = np.zeros((len(relaxed.patterns), len(left)), dtype=np.int32)
-            patterns[:, kept] = relaxed.patterns
-            seen.append(patterns)
-            placed, times, left = _apply(patterns, self.choose(relaxed, number), left)
-            path.append(placed)
-            path_use.append(times)
-        return np.concatenate(path), np.concatenate(path_use), np.concatenate(seen)
-
-    def choose(self, relaxed: Relaxation, number: int) -> Int64Array:
-        """What to fix next: whole parts, and else the pattern used most, or with luck the next."""
-        times = np.floor(relaxed.use + 1e-6).astype(np.int64)
-        if times.any():
-            return times
-        ranked = np.argsort(-relaxed.use, kind="stable")
-        choices = min(number + 1, int((relaxed.use > 1e-6).sum()), len(ranked))
-        times[ranked[next_below(self.rng, choices) if choices > 1 else 0]] = 1
-        # A long dive fixes several at once, those that are nearly whole.
-        times[relaxed.use > 0.9] = 1
-        return times
-
-    def finish(self, pool: Patterns, fixed: Patterns, fixed_use: Int64Array, rest: Int64Array) -> None:
-        """An integer program over every pattern seen so far, for one pack less; a tenth of the time left at most."""
-        now = time.monotonic()
-        kept = np.flatnonzero(rest)
-        cut = np.minimum(pool, rest.astype(np.int32))
-        cut = np.unique(cut[cut.any(axis=1)], axis=0)
-        most = self.best.num_packs - 1 - int(fixed_use.sum())
-        use, _ = solve_integer(cut[:, kept], rest[kept], most, now + 0.1 * (self.deadline - now))
-        if use is not None:
-            self.offer(np.concatenate([fixed, cut]), np.concatenate([fixed_use, use]))
-
-    def prove(self, root: Relaxation) -> bool:
-        """Find one pack less, or prove that there is none, over all the patterns that could be in such a packing.
-
-        With K packs worth Z at most, worth D in all, each is worth D - (K - 1) Z at least. These are few where the
-        bound is near.
-
-        Returns:
-            False where neither came about.
-        """
-        classes = self.classes
-        most = self.best.num_packs - 1
-        least = total_worth(classes.counts, root.worth) - (most - 1) * root.most_worth
-        if least < 1:
-            return False
-        patterns, is_complete = patterns_from(
-            classes.up, root.worth, classes.counts, classes.capacity, least, _MOST_PATTERNS, _MOST_NODES
-        )
-        if not is_complete or time.monotonic() >= self.deadline:
-            return False
-        before = self.best.num_packs
-        is_impossible = len(patterns) == 0
-        if not is_impossible:
-            use, is_impossible = solve_integer(patterns, classes.counts, most, self.deadline)
-            if use is not None:
-                self.offer(patterns, use)
-        if is_impossible and classes.is_exact:
-            self.best = replace(self.best, bound=most + 1)
-        return self.best.num_packs < before
-
-    def offer(self, patterns: Patterns, use: Int64Array) -> None:
-        """Make packs of patterns, place by best-fit what they leave, and keep the result if it is better."""
-        used = use > 0
-        pack_of, num_packs = _fill_patterns(
-            self.lengths, self.order, self.capacity, self.class_starts, patterns[used], use[used]
-        )
-        if num_packs < self.best.num_packs:
-            offsets, order = group_by_pack(pack_of, self.order, num_packs)
-            self.best = CuttingStock(offsets=offsets, order=order, bound=self.best.bound)
-
-
 @njit(cache=True)
-def _distinct_packs(
-    offsets: NDArray[np.int64], class_of: NDArray[np.int64], num_classes: int, most: int
-) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
-    """Patterns of neighbouring alike packs, and how many packs each stands for; the first `most`."""
-    patterns = np.zeros((most, num_classes), dtype=np.int32)
-    counts = np.zeros(most, dtype=np.int64)
-    pattern = np.zeros(num_classes, dtype=np.int32)
-    num = 0
-    for k in range(len(offsets) - 1):
-        pattern[:] = 0
-        for j in range(offsets[k], offsets[k + 1]):
-            pattern[class_of[j]] += 1
-        if num and (patterns[num - 1] == pattern).all():
-            counts[num - 1] += 1
-        elif num < most:
-            patterns[num] = pattern
-            counts[num] = 1
-            num += 1
-    return patterns[:num], counts[:num]
-
-
-def _apply(patterns: Patterns, use: Int64Array, left: Int64Array) -> tuple[Patterns, Int64Array, Int64Array]:
-    """Use patterns as long as there is something for them: `(patterns, times, what is left)`.
-
-    Rows are coverings, so patterns may hold more than there is: the last time, a pattern is cut to what is left.
-    """
-    left = left.copy()
-    chosen: list[NDArray[np.int32]] = []
-    times: list[int] = []
-    for k in np.flatnonzero(use):
-        pattern = patterns[k].astype(np.int64)
-        held = pattern > 0
-        count = int(min(use[k], (left[held] // pattern[held]).min()))
-        if count:
-            chosen.append(patterns[k])
-            times.append(count)
-            left -= count * pattern
-        if count < use[k] and (part := np.minimum(pattern, left)).any():
-            chosen.append(part.astype(np.int32))
-            times.append(1)
-            left -= part
-    rows = np.array(chosen, dtype=np.int32).reshape(len(chosen), patterns.shape[1])
-    return rows, np.array(times, dtype=np.int64), left
-
-
-@njit(cache=True)
-def _fill_patterns(
-    lengths: NDArray[np.int32],
-    order: NDArray[np.int64],
-    capacity: int,
-    class_starts: NDArray[np.int64],
-    patterns: NDArray[np.int32],
-    use: NDArray[np.int64],
-) -> tuple[NDArray[np.int64], int]:
-    """Samples for the patterns, then best-fit decreasing for the others: `(pack_of int64[n], packs)`.
-
-    Args:
-        order: int64[n], samples by falling length.
-        class_starts: int64[m + 1]: class i is `order[class_starts[i]:class_starts[i + 1]]`.
-    """
-    pack_of = np.full(len(lengths), -1, dtype=np.int64)
-    rooms = np.empty(len(lengths) + 1, dtype=np.int64)
-    next_of = class_starts[:-1].copy()
-    num_packs = 0
-    for k in range(len(use)):
-        for _ in range(use[k]):
-            room = capacity
-            for i in range(patterns.shape[1]):
-                last = min(next_of[i] + patterns[k, i], class_starts[i + 1])
-                for j in range(next_of[i], last):
-                    pack_of[order[j]] = num_packs
-                    room -= lengths[order[j]]
-                next_of[i] = max(next_of[i], last)
-            if room < capacity:
-                rooms[num_packs] = room
-                num_packs += 1
-
-    words, starts = make_index(capacity + 1)
-    top = np.full(capacity + 1, -1, dtype=np.int64)
-    below = np.empty(len(lengths) + 1, dtype=np.int64)
-    for pack in range(num_packs):
-        room = rooms[pack]
-        if room > 0:
-            if top[room] < 0:
-                index_add(words, starts, room)
-            below[pack] = top[room]
-            top[room] = pack
-    for sample in order:
-        if pack_of[sample] >= 0:
-            continue
-        length = lengths[sample]
-        room = index_ceiling(words, starts, length)
-        if room < 0:
-            pack = num_packs
-            num_packs += 1
-            room = capacity
-        else:
-            pack = top[room]
-            top[room] = below[pack]
-            if top[room] < 0:
-                index_remove(words, starts, room)
-        pack_of[sample] = pack
-        room -= length
-        if room > 0:
-            if top[room] < 0:
-                index_add(words, starts, room)
-            below[pack] = top[room]
-            top[room] = pack
-    return pack_of, num_packs
+def _samples_of(
+    taken: NDArray[np.int32], lengths: NDArray[np.int32], order: NDArray[np.int64], capacity: int
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Samples of the lengths taken, one each, and the others by falling length."""
+    begin = np.zeros(capacity + 2, dtype=np.int64)
+    for length in lengths:
+        begin[length] += 1
+    for length in range(capacity, -1, -1):
+        begin[length] += begin[length + 1]
+    # order[begin[x + 1]:begin[x]] have length x.
+    next_of = begin[1:].copy()
+    placed = np.empty(len(taken), dtype=np.int64)
+    for k in range(len(taken)):
+        placed[k] = order[next_of[taken[k]]]
+        next_of[taken[k]] += 1
+    left = np.empty(len(order) - len(taken), dtype=np.int64)
+    num_left = 0
+    for length in range(capacity, -1, -1):
+        for place in range(next_of[length], begin[length]):
+            left[num_left] = order[place]
+            num_left += 1
+    return placed, left

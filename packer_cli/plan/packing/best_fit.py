@@ -1,0 +1,124 @@
+"""Best-fit, the kernel behind `bfd`, `bfs` and what `ilp` leaves over: runs of equal lengths, not samples, are placed.
+
+The fullest pack that has room for a sample is, after it took one, still the fullest that has room for another of the
+same length; so a pack takes as many of a run as fit, at once. Price: O(1) for each pack that a run touches, which are
+far fewer than samples where these are short against the capacity, and a look-up in a bitmap of remaining capacities
+for each (run, room) that meet.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+from packer_cli.plan.length_index import index_add, index_ceiling, index_remove, make_index
+
+
+@njit(cache=True)
+def runs_by_falling_length(lengths: NDArray[np.int32], longest: int) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
+    """The histogram: distinct lengths int32[r], falling, and the samples of each, int64[r]. O(n + longest)."""
+    count = np.zeros(longest + 1, dtype=np.int64)
+    for length in lengths:
+        count[length] += 1
+    num_runs = np.count_nonzero(count)
+    run_lengths = np.empty(num_runs, dtype=np.int32)
+    run_counts = np.empty(num_runs, dtype=np.int64)
+    run = 0
+    for length in range(longest, -1, -1):
+        if count[length] > 0:
+            run_lengths[run] = length
+            run_counts[run] = count[length]
+            run += 1
+    return run_lengths, run_counts
+
+
+@njit(cache=True)
+def best_fit(
+    run_lengths: NDArray[np.int32], run_counts: NDArray[np.int64], capacity: int, rooms: NDArray[np.int64]
+) -> tuple[NDArray[np.int64], NDArray[np.int32], int]:
+    """Each sample in turn into the fullest pack that has room; among equally full ones, into that touched last.
+
+    Args:
+        run_lengths: int32[r], lengths in the order of placing, each 1 .. capacity.
+        run_counts: int64[r], how many samples of each follow each other.
+        capacity: most tokens of a pack.
+        rooms: int64[k], what packs 0 .. k-1 have left at the start; new ones are numbered from k.
+
+    Returns:
+        `(pack int64[t], number int32[t], packs)`: the samples, in the order of placing, go to `pack[0]` for the first
+        `number[0]` of them, and so on.
+    """
+    words, starts = make_index(capacity + 1)
+    # Packs with the same room form a stack.
+    top = np.full(capacity + 1, -1, dtype=np.int64)
+    most = len(rooms)
+    for number in run_counts:
+        most += number
+    # Untouched memory costs nothing.
+    below = np.empty(most, dtype=np.int64)
+    to_pack = np.empty(most, dtype=np.int64)
+    to_number = np.empty(most, dtype=np.int32)
+    num_moves = 0
+    num_packs = len(rooms)
+    for pack in range(num_packs):
+        room = rooms[pack]
+        if room > 0:
+            if top[room] < 0:
+                index_add(words, starts, room)
+            below[pack] = top[room]
+            top[room] = pack
+    for run in range(len(run_lengths)):
+        length = np.int64(run_lengths[run])
+        left = run_counts[run]
+        while left > 0:
+            room = index_ceiling(words, starts, length)
+            is_new = room < 0
+            if is_new:
+                room = capacity
+            fits = room // length
+            pack = num_packs if is_new else top[room]
+            # All packs of this room in turn: what they have left after is too short for the run, or ends it.
+            while left > 0 and pack >= 0:
+                following = pack + 1 if is_new else below[pack]
+                number = min(left, fits)
+                left -= number
+                to_pack[num_moves] = pack
+                to_number[num_moves] = number
+                num_moves += 1
+                after = room - number * length
+                if after > 0:
+                    if top[after] < 0:
+                        index_add(words, starts, after)
+                    below[pack] = top[after]
+                    top[after] = pack
+                pack = following
+            if is_new:
+                num_packs = pack
+            else:
+                top[room] = pack
+                if pack < 0:
+                    index_remove(words, starts, room)
+    return to_pack[:num_moves], to_number[:num_moves], num_packs
+
+
+@njit(cache=True)
+def group_moves(
+    to_pack: NDArray[np.int64], to_number: NDArray[np.int32], order: NDArray[np.int64], num_packs: int
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """`(offsets int64[p+1], members int64[n])` from what `best_fit` gives; `order` (int64[n]) is that of placing."""
+    offsets = np.zeros(num_packs + 1, dtype=np.int64)
+    for move in range(len(to_pack)):
+        offsets[to_pack[move] + 1] += to_number[move]
+    for k in range(num_packs):
+        offsets[k + 1] += offsets[k]
+    place = offsets[:-1].copy()
+    members = np.empty(len(order), dtype=np.int64)
+    first = 0
+    for move in range(len(to_pack)):
+        at = place[to_pack[move]]
+        for j in range(to_number[move]):
+            members[at + j] = order[first + j]
+        first += to_number[move]
+        place[to_pack[move]] = at + to_number[move]
+    return offsets, members

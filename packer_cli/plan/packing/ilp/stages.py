@@ -1,0 +1,216 @@
+"""Thousands of lengths: the linear program tells the proportions, true lengths fill the packs, again and again.
+
+A stage solves the program of `knots` for the samples left and packs half of what it plans: the samples of a pattern
+are taken from near its lengths, the last two such that they leave the least room. The next stage corrects what that
+has shifted, with knots closer to the lengths that are left; the last few hundred samples are solved exactly.
+"""
+
+from __future__ import annotations
+
+import time
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+from packer_cli.plan.length_index import index_add, index_ceiling, index_floor, index_remove, make_index
+from packer_cli.plan.packing.ilp.knots import ManyLengths, solve_many
+from packer_cli.plan.random import next_below, rng_state
+from packer_cli.plan.types import Int32Array, Int64Array
+
+NUM_KNOTS = 100
+"""More are slower and no better; the next stage has as many for half the samples."""
+_SHARE = 0.5
+"""Of a plan, what a stage packs; more is faster and ends a little higher."""
+_ENOUGH = 0.9
+"""Of that share; the rest may be hard to find, and waits for the next stage."""
+_TRIES = 4
+
+
+def pack_in_stages(
+    counts: Int64Array, capacity: int, max_lengths: int, deadline: float
+) -> tuple[Int32Array, Int64Array, int]:
+    """Packs of lengths, until at most `max_lengths` are left, nothing more comes about, or the deadline is near.
+
+    Args:
+        counts: int64[capacity + 1], samples of each length; what is left remains in it.
+        capacity: most tokens of a pack.
+        max_lengths: distinct lengths that can be solved exactly.
+        deadline: in `time.monotonic()` seconds; half of the time is kept for what is left.
+
+    Returns:
+        `(taken int32[a], offsets int64[k+1], bound)`: pack j holds samples of the lengths
+        `taken[offsets[j]:offsets[j+1]]`; no packing of all samples needs fewer than `bound` packs.
+    """
+    now = time.monotonic()
+    until = now + 0.5 * (deadline - now)
+    words, starts = make_index(capacity + 1)
+    for length in np.flatnonzero(counts):
+        index_add(words, starts, length)
+    taken = np.empty(counts.sum(), dtype=np.int32)
+    offsets = np.zeros(len(taken) + 1, dtype=np.int64)
+    state = rng_state(0)
+    num_packs = 0
+    bound = 0
+    while np.count_nonzero(counts) > max_lengths and time.monotonic() < until:
+        values = np.flatnonzero(counts)
+        solved = solve_many(values, counts[values], capacity, NUM_KNOTS, until)
+        # Of the samples left, the first stage has all.
+        bound = bound or solved.bound
+        before = num_packs
+        num_packs = _stage(solved, capacity, counts, words, starts, taken, offsets, num_packs, state)
+        if num_packs == before:
+            break
+    return taken[: offsets[num_packs]], offsets[: num_packs + 1], bound
+
+
+def _stage(
+    solved: ManyLengths,
+    capacity: int,
+    counts: Int64Array,
+    words: NDArray[np.uint64],
+    starts: Int64Array,
+    taken: Int32Array,
+    offsets: Int64Array,
+    num_packs: int,
+    state: NDArray[np.uint64],
+) -> int:
+    """Pack a share of the plan; the packs after it."""
+    # Every pattern gives its share: those that are easily met would leave the others without their short samples.
+    share = np.where(_SHARE * solved.use >= 1, np.rint(_SHARE * solved.use), np.floor(solved.use + 1e-6))
+    use = share.astype(np.int64)
+    chosen = np.flatnonzero(use)
+    if len(chosen) == 0:
+        return num_packs
+    use = use[chosen]
+    patterns = [solved.patterns[k] for k in chosen]
+    ends = np.cumsum([0] + [len(pattern) for pattern in patterns])
+    lengths = np.concatenate(patterns)
+    knots = solved.knots.astype(np.float64)
+    gap = np.interp(lengths, knots, np.gradient(knots)) if len(knots) > 1 else np.ones(len(lengths))
+    reach = np.minimum(np.maximum(solved.grain, gap).astype(np.int64), lengths - 1)
+    enough = num_packs + _ENOUGH * int(use.sum())
+    tolerance = 0
+    while num_packs < enough and tolerance <= reach.max():
+        num_packs = pack_near(
+            capacity, ends, lengths, reach, use, solved.grain, tolerance,
+            counts, words, starts, taken, offsets, num_packs, state,
+        )  # fmt: skip
+        tolerance = 2 * tolerance + 1
+    return num_packs
+
+
+@njit(cache=True)
+def _take(counts: NDArray[np.int64], words: NDArray[np.uint64], starts: NDArray[np.int64], length: int) -> None:
+    counts[length] -= 1
+    if counts[length] == 0:
+        index_remove(words, starts, length)
+
+
+@njit(cache=True)
+def pack_near(
+    capacity: int,
+    ends: NDArray[np.int64],
+    lengths: NDArray[np.int64],
+    reach: NDArray[np.int64],
+    use: NDArray[np.int64],
+    grain: int,
+    tolerance: int,
+    counts: NDArray[np.int64],
+    words: NDArray[np.uint64],
+    starts: NDArray[np.int64],
+    taken: NDArray[np.int32],
+    offsets: NDArray[np.int64],
+    num_packs: int,
+    state: NDArray[np.uint64],
+) -> int:
+    """Packs of samples near each pattern's lengths, as often as `use` says and they leave little more room.
+
+    Args:
+        ends: int64[k+1]: pattern j is `lengths[ends[j]:ends[j+1]]`.
+        lengths, reach: int64[a]: a sample may be so much longer or shorter.
+        use: int64[k]; what was packed is subtracted.
+        grain: the patterns' lengths may be less than this below true ones.
+        tolerance: tokens that a pack may leave beyond what its pattern does.
+        counts, words, starts: the samples left, by length, and an index of the lengths; those packed are taken out.
+        taken, offsets, num_packs: packs so far; new ones are appended.
+        state: of the random numbers.
+
+    Returns:
+        The number of packs.
+    """
+    for k in range(len(use)):
+        begin = ends[k]
+        last = ends[k + 1] - 1
+        plan = capacity
+        for i in range(begin, last + 1):
+            plan -= lengths[i] + grain - 1
+        plan = max(0, plan)
+        tries = 0
+        while use[k] > 0 and tries < _TRIES:
+            at = offsets[num_packs]
+            room = capacity
+            # All but the last two: anywhere near.
+            i = begin
+            while i < last - 1:
+                low = lengths[i] - reach[i]
+                high = min(lengths[i] + reach[i], room)
+                if high < low:
+                    break
+                length = index_floor(words, starts, low + next_below(state, high - low + 1))
+                if length < low:
+                    length = index_ceiling(words, starts, low)
+                    if length < 0 or length > high:
+                        break
+                _take(counts, words, starts, length)
+                taken[at] = length
+                at += 1
+                room -= length
+                i += 1
+            least = capacity + 1
+            one = 0
+            other = 0
+            if i >= last - 1:
+                low = lengths[last] - reach[last]
+                high = lengths[last] + reach[last]
+                if begin == last:
+                    other = index_floor(words, starts, min(high, room))
+                    if other >= low:
+                        least = 0
+                else:
+                    # The last but one, from a random place down and around, until the last one closes the gap.
+                    from_low = lengths[last - 1] - reach[last - 1]
+                    from_high = min(lengths[last - 1] + reach[last - 1], room)
+                    middle = from_low + next_below(state, from_high - from_low + 1) if from_high >= from_low else -1
+                    for part in range(2 if middle >= 0 else 0):
+                        stop = from_low if part == 0 else middle + 1
+                        length = index_floor(words, starts, middle if part == 0 else from_high)
+                        while length >= stop and least > plan:
+                            limit = min(room - length, high)
+                            closing = index_floor(words, starts, limit) if limit > 0 else -1
+                            if closing == length and counts[length] < 2:
+                                closing = index_floor(words, starts, length - 1)
+                            if closing >= low and room - length - closing < least:
+                                least = room - length - closing
+                                one = length
+                                other = closing
+                            length = index_floor(words, starts, length - 1)
+            if least <= plan + tolerance:
+                if one > 0:
+                    _take(counts, words, starts, one)
+                    taken[at] = one
+                    at += 1
+                _take(counts, words, starts, other)
+                taken[at] = other
+                num_packs += 1
+                offsets[num_packs] = at + 1
+                use[k] -= 1
+                tries = 0
+                continue
+            for j in range(offsets[num_packs], at):
+                if counts[taken[j]] == 0:
+                    index_add(words, starts, taken[j])
+                counts[taken[j]] += 1
+            # With two samples or one, all ways were tried.
+            tries = tries + 1 if last - begin > 1 else _TRIES
+    return num_packs

@@ -1,0 +1,104 @@
+"""From patterns over classes of lengths to packs: the patterns take their samples, best-fit places the others."""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+from packer_cli.plan.packing.best_fit import best_fit, group_moves
+from packer_cli.plan.types import Int32Array, Int64Array
+
+
+def pack_patterns(
+    lengths: Int32Array,
+    order: Int64Array,
+    capacity: int,
+    class_starts: Int64Array,
+    patterns: Int32Array,
+    use: Int64Array,
+) -> tuple[Int64Array, Int64Array]:
+    """Packs `(offsets int64[p+1], members int64[n])`: those of the patterns first; the rest fills them, and new ones.
+
+    Args:
+        lengths: int32[n], each 1 .. capacity.
+        order: int64[n], samples by falling length.
+        capacity: most tokens of a pack.
+        class_starts: int64[m + 1]: class i is `order[class_starts[i]:class_starts[i + 1]]`.
+        patterns: int32[k, m], samples of each class; any of a class fit together.
+        use: int64[k], how often each is packed; one that finds fewer samples takes what there is.
+    """
+    return add_best_fit(lengths, capacity, *_take(lengths, order, capacity, class_starts, patterns, use))
+
+
+def add_best_fit(
+    lengths: Int32Array, capacity: int, placed: Int64Array, sizes: Int32Array, rooms: Int64Array, left: Int64Array
+) -> tuple[Int64Array, Int64Array]:
+    """Packs `(offsets int64[p+1], members int64[n])`: those begun, and the samples left by best-fit.
+
+    Args:
+        lengths: int32[n], each 1 .. capacity.
+        capacity: most tokens of a pack.
+        placed: int64[a], samples of the packs begun, pack by pack.
+        sizes: int32[k], samples of each of them.
+        rooms: int64[k], tokens that each has left.
+        left: int64[n - a], the other samples in the order of placing.
+    """
+    one_each = np.ones(len(left), dtype=np.int64)
+    to_pack, to_number, num_packs = best_fit(lengths[left], one_each, capacity, rooms)
+    moves = np.concatenate([np.arange(len(sizes)), to_pack]), np.concatenate([sizes, to_number])
+    return group_moves(*moves, np.concatenate([placed, left]), num_packs)
+
+
+@njit(cache=True)
+def _take(
+    lengths: NDArray[np.int32],
+    order: NDArray[np.int64],
+    capacity: int,
+    class_starts: NDArray[np.int64],
+    patterns: NDArray[np.int32],
+    use: NDArray[np.int64],
+) -> tuple[NDArray[np.int64], NDArray[np.int32], NDArray[np.int64], NDArray[np.int64]]:
+    """Samples of the patterns, pack by pack; the size and the room of each pack; the samples left, in order."""
+    num_classes = patterns.shape[1]
+    most = 0
+    for number in use:
+        most += number
+    placed = np.empty(len(order), dtype=np.int64)
+    sizes = np.empty(most, dtype=np.int32)
+    rooms = np.empty(most, dtype=np.int64)
+    next_of = class_starts[:-1].copy()
+    held = np.empty(num_classes, dtype=np.int64)
+    num_placed = 0
+    num_packs = 0
+    for k in range(len(use)):
+        num_held = 0
+        for i in range(num_classes):
+            if patterns[k, i] > 0:
+                held[num_held] = i
+                num_held += 1
+        for _ in range(use[k]):
+            room = capacity
+            before = num_placed
+            for i in held[:num_held]:
+                stop = min(next_of[i] + patterns[k, i], class_starts[i + 1])
+                for j in range(next_of[i], stop):
+                    placed[num_placed] = order[j]
+                    num_placed += 1
+                    room -= lengths[order[j]]
+                next_of[i] = stop
+            if num_placed == before:  # nor will there be anything for the next one
+                break
+            sizes[num_packs] = num_placed - before
+            rooms[num_packs] = room
+            num_packs += 1
+    left = np.empty(len(order) - num_placed, dtype=np.int64)
+    num_left = 0
+    for i in range(num_classes):
+        for j in range(next_of[i], class_starts[i + 1]):
+            left[num_left] = order[j]
+            num_left += 1
+    for j in range(class_starts[num_classes], len(order)):
+        left[num_left] = order[j]
+        num_left += 1
+    return placed[:num_placed], sizes[:num_packs], rooms[:num_packs], left
