@@ -141,16 +141,18 @@ def pairs(heavy: list[int], light: list[int], gap: int, room: tuple[int, int]) -
                     yield frozenset({i1, i2}), frozenset({j1, j2})
 
 
-def refine(packs: list[list[int]], lengths: Sequence[int], capacity: int, limit: float, most_moves: int) -> None:
+def refine(packs: list[list[int]], lengths: Sequence[int], capacity: int, limit: float, most_tries: int) -> None:
     """Twin of `exchange_until` for the packs of one iteration, lists of samples by falling length."""
     width = min(sum(map(len, packs)), 8 * max(map(len, packs)))
-    for _ in range(most_moves):
+    tries = 0
+    while tries < most_tries:
         rows = [[lengths[sample] for sample in pack] for pack in packs]
         heavy = max(range(len(packs)), key=lambda p: work_of(rows[p]))
         if work_of(rows[heavy]) <= limit:
             return
         by_work = sorted((p for p in range(len(packs)) if p != heavy), key=lambda p: work_of(rows[p]))
         for light in by_work[:31]:
+            tries += 1
             room = capacity - sum(rows[heavy]), capacity - sum(rows[light])
             gap = work_of(rows[heavy]) - work_of(rows[light])
             left, move = best_move(rows[heavy], rows[light], *room)

@@ -30,7 +30,7 @@ def exchange_until(
     work: NDArray[np.int64],
     capacity: int,
     limit: float,
-    most_moves: int,
+    most_tries: int,
     most_partners: int,
     scratch: NDArray[np.int64],
 ) -> None:
@@ -42,13 +42,14 @@ def exchange_until(
         tokens, work: int64[packs], of each.
         capacity: most tokens of a pack.
         limit: work that need not be lowered.
-        most_moves: exchanges, at most.
+        most_tries: pairs of packs that an exchange is looked for in; the last round may exceed it.
         most_partners: lighter packs that are tried before the heaviest one is given up.
         scratch: int64[6, width + 1], of any content.
     """
     move = np.zeros(NUM_FIELDS, dtype=np.int64)
     was_tried = np.zeros(len(count), dtype=np.bool_)
-    for _ in range(most_moves):
+    tries = ZERO
+    while tries < most_tries:
         heavy = int(np.argmax(work))
         if work[heavy] <= limit:
             return
@@ -61,6 +62,7 @@ def exchange_until(
                 if not was_tried[p] and (light < 0 or work[p] < work[light]):
                     light = p
             was_tried[light] = True
+            tries += 1
             gap = work[heavy] - work[light]
             a, b = rows[0, heavy, : count[heavy]], rows[0, light, : count[light]]
             left = find_move(a, b, gap, capacity - tokens[heavy], capacity - tokens[light], move, scratch)

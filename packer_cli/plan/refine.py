@@ -31,8 +31,8 @@ def refine_packs(
     stop: int,
     num_ranks: int,
     capacity: int,
-    tolerance: float = 0.0001,
-    most_moves: int = 16,
+    tolerance: float = 0.0002,
+    most_tries: int = 32,
 ) -> None:
     """Even out the iterations that packs `first .. stop - 1` form, `num_ranks` consecutive ones each, in place.
 
@@ -45,7 +45,7 @@ def refine_packs(
         first, stop: packs that are looked at; the last iteration may have fewer than `num_ranks`.
         capacity: most tokens of a pack.
         tolerance: stop where the heaviest pack is within this share of the least possible.
-        most_moves: exchanges for each pack of an iteration, at most.
+        most_tries: pairs of packs that an exchange is looked for in, for each pack of an iteration.
     """
     for begin in range(first, stop, num_ranks):
         end = min(begin + num_ranks, stop)
@@ -66,7 +66,7 @@ def refine_packs(
         rows = _to_rows(length, members, count, order)
         scratch = np.empty((6, rows.shape[2] + 1), dtype=np.int64)
         limit = least * (1 + tolerance)
-        exchange_until(rows, count, tokens, work, capacity, limit, most_moves * len(count), _MOST_PARTNERS, scratch)
+        exchange_until(rows, count, tokens, work, capacity, limit, most_tries * len(count), _MOST_PARTNERS, scratch)
         pieces[own] = rows[1][np.arange(rows.shape[2]) < count[:, None]]
         offsets[begin + 1 : end] = own.start + np.cumsum(count)[:-1]
 
