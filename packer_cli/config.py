@@ -103,7 +103,7 @@ class PlanConfig(_Model):
     """By rising capacity: CAPACITY[:SP_DEGREE[:CHECKPOINT_LAYERS]], such as 16k:1,128k:8."""
     gpus: int = Field(ge=1, le=2**20)
     """GPUs that train."""
-    packing: str = "isf"
+    packing: str = "bfs"
     """Packing algorithm with its options, such as isf:rounds=50."""
     fill: Literal["balanced", "greedy"] = "balanced"
     """Which short samples fill long packs: those that even out attention work, or the longest that fit (HBP)."""

@@ -171,9 +171,9 @@ def refine(packs: list[list[int]], lengths: Sequence[int], capacity: int, limit:
 
 
 def grown(heavy: list[int], light: list[int], move: Move) -> int:
-    """Samples that the rows must have room for, at most."""
-    given, received = move
-    return max(len(heavy) + len(received), len(light) + len(given)) + 2
+    """Samples of the larger pack after the move."""
+    more = len(move[1]) - len(move[0])
+    return max(len(heavy) + more, len(light) - more)
 
 
 def least_max_work(lengths: Sequence[int], num_ranks: int, capacity: int) -> int:

@@ -66,7 +66,6 @@ def order_packs(work: Int64Array, num_ranks: int, rule: BalanceRule, state: NDAr
     return order[np.lexsort((-work[order], number))]
 
 
-@njit(cache=True)
 def spread(
     lengths: NDArray[np.int32], order: NDArray[np.int64], capacity: int, num_rows: int
 ) -> tuple[NDArray[np.int64], bool]:
@@ -84,20 +83,33 @@ def spread(
     Returns:
         `(row int64[n], fits)`; `fits` is False where some sample found no row, and `row` is then of no use.
     """
-    tokens = np.zeros(num_rows, dtype=np.int64)
-    work = np.zeros(num_rows, dtype=np.int64)
     row_of = np.full(len(lengths), -1, dtype=np.int64)
-    for sample in order:
+    tokens, work = np.zeros((2, num_rows), dtype=np.int64)
+    return row_of, bool(_spread(lengths, order, capacity, row_of, tokens, work))
+
+
+@njit(cache=True)
+def _spread(
+    lengths: NDArray[np.int32],
+    order: NDArray[np.int64],
+    capacity: int,
+    row_of: NDArray[np.int64],
+    tokens: NDArray[np.int64],
+    work: NDArray[np.int64],
+) -> bool:
+    """Writes to `row_of`, and to `tokens` and `work` of each row, which are zeros."""
+    for i in range(len(order)):
+        sample = order[i]
         length = np.int64(lengths[sample])
         best = -1
-        for row in range(num_rows):
+        for row in range(len(work)):
             if tokens[row] + length <= capacity and (
                 best < 0 or work[row] < work[best] or (work[row] == work[best] and tokens[row] < tokens[best])
             ):
                 best = row
         if best < 0:
-            return row_of, False
+            return False
         row_of[sample] = best
         tokens[best] += length
         work[best] += length * length
-    return row_of, True
+    return True

@@ -7,7 +7,6 @@ from numba import njit
 from numpy.typing import NDArray
 
 
-@njit(cache=True)
 def packs_lower_bound(lengths: NDArray[np.int32], capacity: int) -> int:
     """The L2 bound of Martello and Toth (1990): no packing of these lengths needs fewer packs.
 
@@ -18,13 +17,20 @@ def packs_lower_bound(lengths: NDArray[np.int32], capacity: int) -> int:
     Args:
         lengths: int32[n], each 1 .. capacity.
     """
+    count_to, sum_to = np.zeros((2, capacity + 1), dtype=np.int64)
+    return int(lower_bound_of_packs(lengths, capacity, count_to, sum_to))
+
+
+@njit(cache=True)
+def lower_bound_of_packs(
+    lengths: NDArray[np.int32], capacity: int, count_to: NDArray[np.int64], sum_to: NDArray[np.int64]
+) -> int:
+    """The kernel of `packs_lower_bound`; `count_to` and `sum_to` are int64[capacity + 1], zeros at first."""
     if len(lengths) == 0:
         return 0
     # count_to[x], sum_to[x]: number and sum of the lengths <= x.
-    count_to = np.zeros(capacity + 1, dtype=np.int64)
-    for length in lengths:
-        count_to[length] += 1
-    sum_to = np.zeros(capacity + 1, dtype=np.int64)
+    for i in range(len(lengths)):
+        count_to[lengths[i]] += 1
     for x in range(1, capacity + 1):
         sum_to[x] = sum_to[x - 1] + x * count_to[x]
         count_to[x] += count_to[x - 1]
@@ -37,7 +43,8 @@ def packs_lower_bound(lengths: NDArray[np.int32], capacity: int) -> int:
         small_sum = sum_to[half] - (sum_to[a - 1] if a > 0 else 0)
         over = small_sum - (big * capacity - big_sum)
         extra = (over + capacity - 1) // capacity if over > 0 else 0
-        best = max(best, alone + big + extra)
+        if alone + big + extra > best:
+            best = alone + big + extra
     return best
 
 

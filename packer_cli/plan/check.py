@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from packer_cli.errors import PlanError
 from packer_cli.plan.cost import pack_tokens_and_work
-from packer_cli.plan.types import FILLER, Int32Array, Int64Array, Packs, Pieces, Plan, Schedule
+from packer_cli.plan.types import FILLER, Int32Array, Int64Array, Packs, Pieces, Plan, Schedule, read_only
 
 
 def check_plan(plan: Plan) -> None:
@@ -80,10 +80,13 @@ def _are_chains(
     return j == len(sample)
 
 
-@njit(cache=True)
 def _is_permutation(values: NDArray[np.int64]) -> bool:
     """Whether each of 0 .. n-1 is there once. The values must lie there. n/8 bytes, which caches hold."""
-    seen = np.zeros((len(values) >> 3) + 1, dtype=np.uint8)
+    return bool(_mark_each_once(read_only(values), np.zeros((len(values) >> 3) + 1, dtype=np.uint8)))
+
+
+@njit(cache=True)
+def _mark_each_once(values: NDArray[np.int64], seen: NDArray[np.uint8]) -> bool:
     for value in values:
         bit = np.uint8(1 << (value & 7))
         if seen[value >> 3] & bit:

@@ -8,10 +8,9 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from packer_cli.plan.types import Int64Array
+from packer_cli.plan.types import Int64Array, read_only
 
 
-@njit(cache=True)
 def pack_tokens_and_work(
     offsets: NDArray[np.int64], pieces: NDArray[np.int64], lengths: NDArray[np.int32]
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
@@ -21,10 +20,21 @@ def pack_tokens_and_work(
         offsets, pieces: packs as compressed arrays, int64[p+1] and int64[m].
         lengths: int32, length of each piece.
     """
-    num_packs = len(offsets) - 1
-    tokens = np.empty(num_packs, dtype=np.int64)
-    work = np.empty(num_packs, dtype=np.int64)
-    for k in range(num_packs):
+    tokens = np.empty(len(offsets) - 1, dtype=np.int64)
+    work = np.empty(len(offsets) - 1, dtype=np.int64)
+    _add_up(read_only(offsets), read_only(pieces), read_only(lengths), tokens, work)
+    return tokens, work
+
+
+@njit(cache=True)
+def _add_up(
+    offsets: NDArray[np.int64],
+    pieces: NDArray[np.int64],
+    lengths: NDArray[np.int32],
+    tokens: NDArray[np.int64],
+    work: NDArray[np.int64],
+) -> None:
+    for k in range(len(tokens)):
         pack_tokens = pack_work = np.int64(0)
         for j in range(offsets[k], offsets[k + 1]):
             length = np.int64(lengths[pieces[j]])
@@ -32,7 +42,6 @@ def pack_tokens_and_work(
             pack_work += length * length
         tokens[k] = pack_tokens
         work[k] = pack_work
-    return tokens, work
 
 
 def segment_sums(values: NDArray[Any], offsets: Int64Array) -> Int64Array:

@@ -66,8 +66,12 @@ def exchange_until(
             gap = work[heavy] - work[light]
             a, b = rows[0, heavy, : count[heavy]], rows[0, light, : count[light]]
             left = find_move(a, b, gap, capacity - tokens[heavy], capacity - tokens[light], move, scratch)
-            grown = max(count[heavy] + move[LIGHT_COUNT], count[light] + move[HEAVY_COUNT]) + 2
-            if left < gap and grown <= rows.shape[2]:
+            grown = move[LIGHT_COUNT] - move[HEAVY_COUNT]
+            for field in (LIGHT_OTHER_1, LIGHT_OTHER_2):
+                grown += move[field] >= 0
+            for field in (LIGHT_BUT, HEAVY_OTHER):
+                grown -= move[field] >= 0
+            if left < gap and max(count[heavy] + grown, count[light] - grown) <= rows.shape[2]:
                 _apply(rows, count, heavy, light, move, scratch)
                 for p in (heavy, light):
                     tokens[p], work[p] = 0, 0

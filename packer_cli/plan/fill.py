@@ -16,11 +16,13 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from packer_cli.plan.length_index import index_add, index_ceiling, index_floor, index_remove, make_index
+from packer_cli.plan.length_index import empty_index, index_add, index_ceiling, index_floor, index_remove
 from packer_cli.plan.types import Int64Array
 
+_ONE = np.int64(1)
+"""Not Python's own number: numba would compile a function anew for each of those that it is called with."""
 
-@njit(cache=True)
+
 def count_lengths(lengths: NDArray[np.int32], is_left: NDArray[np.bool_], longest: int) -> NDArray[np.int64]:
     """Number of candidates of each length: int64[longest + 1]. O(n + longest).
 
@@ -29,10 +31,15 @@ def count_lengths(lengths: NDArray[np.int32], is_left: NDArray[np.bool_], longes
         is_left: bool[n], the candidates, all of at most `longest` tokens.
     """
     count = np.zeros(longest + 1, dtype=np.int64)
+    _count(lengths, is_left, count)
+    return count
+
+
+@njit(cache=True)
+def _count(lengths: NDArray[np.int32], is_left: NDArray[np.bool_], count: NDArray[np.int64]) -> None:
     for i in range(len(lengths)):
         if is_left[i]:
             count[lengths[i]] += 1
-    return count
 
 
 def median_length(count: Int64Array) -> int:
@@ -42,7 +49,6 @@ def median_length(count: Int64Array) -> int:
     return int(lower + upper) // 2
 
 
-@njit(cache=True)
 def pick_samples(
     chosen: NDArray[np.int32], lengths: NDArray[np.int32], is_left: NDArray[np.bool_], longest: int
 ) -> NDArray[np.int64]:
@@ -50,41 +56,51 @@ def pick_samples(
 
     O(n + a + longest); it stops where all are found.
     """
-    begin = np.zeros(longest + 2, dtype=np.int64)
-    for length in chosen:
-        begin[length + 1] += 1
-    for length in range(longest + 1):
-        begin[length + 1] += begin[length]
-    place = begin[:-1].copy()
-    found = np.empty(len(chosen), dtype=np.int64)
+    begin = np.concatenate([[0], np.cumsum(np.bincount(chosen, minlength=longest + 1))])
+    found, samples = np.empty((2, len(chosen)), dtype=np.int64)
+    _find(lengths, is_left, begin, begin[:-1].copy(), found)
+    _in_order(chosen, begin[:-1].copy(), found, samples)
+    return samples
+
+
+@njit(cache=True)
+def _find(
+    lengths: NDArray[np.int32],
+    is_left: NDArray[np.bool_],
+    begin: NDArray[np.int64],
+    place: NDArray[np.int64],
+    found: NDArray[np.int64],
+) -> None:
+    """The first candidates of each length, by length; `place` is where the next one of each goes."""
     num_found = 0
     for i in range(len(lengths)):
-        if num_found == len(chosen):
+        if num_found == len(found):
             break
         length = lengths[i]
         if is_left[i] and place[length] < begin[length + 1]:
             found[place[length]] = i
             place[length] += 1
             num_found += 1
-    samples = np.empty(len(chosen), dtype=np.int64)
-    place = begin[:-1].copy()
+
+
+@njit(cache=True)
+def _in_order(
+    chosen: NDArray[np.int32], place: NDArray[np.int64], found: NDArray[np.int64], samples: NDArray[np.int64]
+) -> None:
+    """For each chosen length, in turn, the next one that was found."""
     for j in range(len(chosen)):
         samples[j] = found[place[chosen[j]]]
         place[chosen[j]] += 1
-    return samples
 
 
 @njit(cache=True)
-def _index_of(count: NDArray[np.int64]) -> tuple[NDArray[np.uint64], NDArray[np.int64]]:
-    """Index of the lengths of which there are any."""
-    words, starts = make_index(len(count))
+def _index_all(count: NDArray[np.int64], words: NDArray[np.uint64], starts: NDArray[np.int64]) -> None:
+    """Put in the lengths of which there are any."""
     for length in range(len(count)):
         if count[length] > 0:
             index_add(words, starts, length)
-    return words, starts
 
 
-@njit(cache=True)
 def greedy_fill(room: NDArray[np.int64], count: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
     """Choose lengths for each pack in turn: always the longest that still fits.
 
@@ -96,10 +112,23 @@ def greedy_fill(room: NDArray[np.int64], count: NDArray[np.int64]) -> tuple[NDAr
         `(offsets int64[p+1], chosen int32[a])`: pack k receives samples of the lengths
         `chosen[offsets[k]:offsets[k+1]]`, see `pick_samples`.
     """
-    words, starts = _index_of(count)
-    left = count.copy()
+    words, starts = empty_index(len(count))
+    _index_all(count, words, starts)
     offsets = np.zeros(len(room) + 1, dtype=np.int64)
     chosen = np.empty(count.sum(), dtype=np.int32)  # untouched memory costs nothing
+    _fill_greedily(room, count.copy(), words, starts, offsets, chosen)
+    return offsets, chosen[: offsets[-1]].copy()
+
+
+@njit(cache=True)
+def _fill_greedily(
+    room: NDArray[np.int64],
+    left: NDArray[np.int64],
+    words: NDArray[np.uint64],
+    starts: NDArray[np.int64],
+    offsets: NDArray[np.int64],
+    chosen: NDArray[np.int32],
+) -> None:
     num_chosen = 0
     for k in range(len(room)):
         free = room[k]
@@ -114,7 +143,6 @@ def greedy_fill(room: NDArray[np.int64], count: NDArray[np.int64]) -> tuple[NDAr
                 index_remove(words, starts, length)
             free -= length
         offsets[k + 1] = num_chosen
-    return offsets, chosen[:num_chosen].copy()
 
 
 @njit(cache=True)
@@ -133,7 +161,6 @@ def _next_length(free: int, lack: float) -> int:
     return max(1, int((free + np.sqrt((k - 1) * max(0.0, k * lack - square))) / k))
 
 
-@njit(cache=True)
 def balanced_fill(
     room: NDArray[np.int64],
     work: NDArray[np.int64],
@@ -154,31 +181,47 @@ def balanced_fill(
     Returns:
         `(pack int64[a], chosen int32[a])`: a sample of length `chosen[j]` goes to pack `pack[j]`, see `pick_samples`.
     """
-    words, starts = _index_of(count)
-    left = count.copy()
+    words, starts = empty_index(len(count))
+    _index_all(count, words, starts)
     chosen = np.empty(count.sum(), dtype=np.int32)  # untouched memory costs nothing
     pack_of = np.empty(len(chosen), dtype=np.int64)
-    num_chosen = 0
-    for first in range(0, len(order), num_ranks):
-        packs = order[first : first + num_ranks]
-        target = 0.0
-        for k in packs:
-            target = max(target, work[k] + float(room[k]) * typical)
-        for k in packs:
-            free = room[k]
-            done = float(work[k])
-            while free > 0:
-                length = index_floor(words, starts, _next_length(free, target - done))
-                if length < 0:
-                    length = index_ceiling(words, starts, 1)
-                    if length < 0 or length > free:
-                        break
-                chosen[num_chosen] = length
-                pack_of[num_chosen] = k
-                num_chosen += 1
-                left[length] -= 1
-                if left[length] == 0:
-                    index_remove(words, starts, length)
-                free -= length
-                done += float(length) * length
+    # What the packs of an iteration should meet at: most of what any of them does with fillers of typical length.
+    goal = (work + room.astype(np.float64) * typical)[order]
+    target = np.maximum.reduceat(goal, np.arange(0, len(order), num_ranks)) if len(order) else goal
+    num_chosen = _fill_evenly(room, work, order, num_ranks, target, count.copy(), words, starts, pack_of, chosen)
     return pack_of[:num_chosen].copy(), chosen[:num_chosen].copy()
+
+
+@njit(cache=True)
+def _fill_evenly(
+    room: NDArray[np.int64],
+    work: NDArray[np.int64],
+    order: NDArray[np.int64],
+    num_ranks: int,
+    target: NDArray[np.float64],
+    left: NDArray[np.int64],
+    words: NDArray[np.uint64],
+    starts: NDArray[np.int64],
+    pack_of: NDArray[np.int64],
+    chosen: NDArray[np.int32],
+) -> int:
+    num_chosen = 0
+    for i in range(len(order)):
+        k = order[i]
+        free = room[k]
+        done = float(work[k])
+        while free > 0:
+            length = index_floor(words, starts, _next_length(free, target[i // num_ranks] - done))
+            if length < 0:
+                length = index_ceiling(words, starts, _ONE)
+                if length < 0 or length > free:
+                    break
+            chosen[num_chosen] = length
+            pack_of[num_chosen] = k
+            num_chosen += 1
+            left[length] -= 1
+            if left[length] == 0:
+                index_remove(words, starts, length)
+            free -= length
+            done += float(length) * length
+    return num_chosen

@@ -26,16 +26,17 @@ def _lowest_bit(word: np.uint64) -> int:
 
 @njit(cache=True)
 def _highest_bit(word: np.uint64) -> int:
-    bit = 0
-    for shift in (32, 16, 8, 4, 2, 1):
-        if word >> np.uint64(shift):
-            word >>= np.uint64(shift)
-            bit += shift
-    return bit
+    # All bits below the highest one are set, then all but that are cleared.
+    word |= word >> np.uint64(1)
+    word |= word >> np.uint64(2)
+    word |= word >> np.uint64(4)
+    word |= word >> np.uint64(8)
+    word |= word >> np.uint64(16)
+    word |= word >> np.uint64(32)
+    return _lowest_bit(word ^ (word >> _ONE))
 
 
-@njit(cache=True)
-def make_index(size: int) -> tuple[NDArray[np.uint64], NDArray[np.int64]]:
+def empty_index(size: int) -> tuple[NDArray[np.uint64], NDArray[np.int64]]:
     """An empty set over 0 .. size-1: (words uint64[w], level_starts int64[levels + 1]), leaves first."""
     starts = np.zeros(8, dtype=np.int64)
     levels = 0
@@ -47,6 +48,10 @@ def make_index(size: int) -> tuple[NDArray[np.uint64], NDArray[np.int64]]:
         if width <= 1:
             break
     return np.zeros(starts[levels], dtype=np.uint64), starts[: levels + 1].copy()
+
+
+make_index = njit(cache=True)(empty_index)
+"""The same for kernels: they should be given an index, for what allocates memory takes long to compile."""
 
 
 @njit(cache=True)

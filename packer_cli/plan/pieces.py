@@ -62,22 +62,36 @@ def make_pieces(lengths: Int32Array, samples: Int64Array, capacity: int, overflo
     return Pieces(sample=sample, start=start, length=length)
 
 
-@njit(cache=True)
 def _split(
     samples: NDArray[np.int64], lengths: NDArray[np.int32], capacity: int
 ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int32]]:
     """Sample, start and length of each piece, in the order of the samples."""
-    num_pieces = 0
-    for length in lengths:
-        num_pieces += (length + capacity - 1) // capacity
+    long = lengths[lengths > capacity].astype(np.int64)
+    num_pieces = len(lengths) + int(((long - 1) // capacity).sum())
     sample = np.empty(num_pieces, dtype=np.int64)
     start = np.empty(num_pieces, dtype=np.int64)
-    piece_length = np.empty(num_pieces, dtype=np.int32)
+    length = np.empty(num_pieces, dtype=np.int32)
+    _cut(samples, lengths, capacity, sample, start, length)
+    return sample, start, length
+
+
+@njit(cache=True)
+def _cut(
+    samples: NDArray[np.int64],
+    lengths: NDArray[np.int32],
+    capacity: int,
+    sample: NDArray[np.int64],
+    start: NDArray[np.int64],
+    length: NDArray[np.int32],
+) -> None:
     j = 0
     for i in range(len(samples)):
-        for first in range(0, lengths[i], capacity):
+        first = np.int64(0)
+        left = np.int64(lengths[i])
+        while left > 0:
             sample[j] = samples[i]
             start[j] = first
-            piece_length[j] = min(lengths[i] - first, capacity)
+            length[j] = left if left < capacity else capacity
+            first += capacity
+            left -= capacity
             j += 1
-    return sample, start, piece_length

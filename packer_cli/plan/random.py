@@ -69,9 +69,9 @@ def shuffle_buckets(values: NDArray[np.int64], state: NDArray[np.uint64], spare:
     place = begin[:-1].copy()
     state[0] = start
     for i in range(len(values)):
-        b = np.int64(next_uint64(state) >> shift)
-        spare[place[b]] = values[i]
-        place[b] += 1
+        bucket = np.int64(next_uint64(state) >> shift)
+        spare[place[bucket]] = values[i]
+        place[bucket] += 1
     for b in range(1 << bits):
         shuffle(spare[begin[b] : begin[b + 1]], state)
     for i in range(len(values)):

@@ -134,10 +134,15 @@ def _order_and_steps(
     return np.concatenate([first, later]), np.concatenate([steps, _steps(tokens[later], target) + (steps[-1] + 1)])
 
 
-@njit(cache=True)
 def _steps(tokens: NDArray[np.int64], target: int) -> NDArray[np.int64]:
     """Step of each iteration: a step ends where another iteration would take it further from the target."""
     steps = np.empty(len(tokens), dtype=np.int64)
+    _count_steps(tokens, target, steps)
+    return steps
+
+
+@njit(cache=True)
+def _count_steps(tokens: NDArray[np.int64], target: int, steps: NDArray[np.int64]) -> None:
     step = 0
     total = 0
     for i in range(len(tokens)):
@@ -146,7 +151,6 @@ def _steps(tokens: NDArray[np.int64], target: int) -> NDArray[np.int64]:
             total = 0
         steps[i] = step
         total += tokens[i]
-    return steps
 
 
 @njit(cache=True)

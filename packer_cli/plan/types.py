@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,6 +11,14 @@ from numpy.typing import NDArray
 Int16Array = NDArray[np.int16]
 Int32Array = NDArray[np.int32]
 Int64Array = NDArray[np.int64]
+
+
+def read_only(values: NDArray[Any]) -> NDArray[Any]:
+    """A view that cannot be written to: numba compiles a kernel anew for these, so all calls should pass the same."""
+    view = values.view()
+    view.flags.writeable = False
+    return view
+
 
 FILLER = -1
 """`slot_pack` of a slot without a pack: the rank runs a micro-batch without loss."""

@@ -18,6 +18,7 @@ from packer_cli.plan.pieces import make_pieces, weighted_samples
 from packer_cli.plan.types import Int32Array, Int64Array, Pieces
 from packer_cli.report.lengths import read_lengths_file
 from packer_cli.report.stats import length_stats, plan_stats
+from packer_cli.shards.manifest import MANIFEST_NAME, read_manifest
 from packer_cli.shards.plan_file import PLAN_NAME, read_plan_header
 from packer_cli.tokens.index import INDEX_NAME
 from packer_cli.tokens.store import TokenStore
@@ -140,7 +141,9 @@ def stats_of(path: Path, config: PlanConfig | None) -> dict[str, Any]:
     """
     if config is None and (path / PLAN_NAME).exists():
         header = read_plan_header(path / PLAN_NAME)
-        return {"counts": header["counts"], **header["metrics"]}
+        manifest = read_manifest(path) if (path / MANIFEST_NAME).exists() else None
+        metrics = manifest.metrics if manifest and manifest.history else header["metrics"]
+        return {"counts": header["counts"], **metrics}
     samples = require_samples(path)
     stats: dict[str, Any] = {"lengths": length_stats(samples.lengths)}
     if config is None:

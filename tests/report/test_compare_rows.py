@@ -28,10 +28,10 @@ def test_the_default_rows_hold_every_packing_and_every_balance():
     rows = default_rows(config())
     packings = [row.config.packing.partition(":")[0] for row in rows if row.kind == "packing"]
     assert packings == list(REGISTRY)
-    of_isf = [
-        parse_balance(row.config.balance) for row in rows if row.config.packing == "isf" and row.config.groups[1:]
+    of_bfs = [
+        parse_balance(row.config.balance) for row in rows if row.config.packing == "bfs" and row.config.groups[1:]
     ]
-    assert sorted(map(repr, of_isf)) == sorted({repr(parse_balance(balance)) for balance in BALANCES})
+    assert sorted(map(repr, of_bfs)) == sorted({repr(parse_balance(balance)) for balance in BALANCES})
     assert names(rows)[-3:] == ["isf/none@longest", "sorted/sort@longest", "none/none@longest"]
     assert len(set(names(rows))) == len(rows)
 
@@ -66,11 +66,11 @@ def test_rows_are_read_with_what_they_leave_out():
     assert [(row.config.packing, row.config.balance, len(row.config.groups)) for row in rows] == [
         ("isf:rounds=10,threshold=0.9", "none", 2),
         ("bfd", "refine", 2),
-        ("isf", "window:8+refine", 2),
+        ("bfs", "window:8+refine", 2),
         ("none", "refine", 1),
-        ("isf", "sort+refine", 2),
+        ("bfs", "sort+refine", 2),
     ]
-    assert names(rows) == ["isf:rounds=10,threshold=0.9/none", "bfd", "isf/window:8+refine", "none@longest", "isf"]
+    assert names(rows) == ["isf:rounds=10,threshold=0.9/none", "bfd", "bfs/window:8+refine", "none@longest", "bfs"]
     assert names(parse_rows("bfd,isf,bfd/refine,isf:rounds=50", config())) == ["bfd", "isf"]
 
 

@@ -12,28 +12,23 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from packer_cli.plan.length_index import index_add, index_ceiling, index_remove, make_index
+from packer_cli.plan.length_index import empty_index, index_add, index_ceiling, index_remove
 
 
-@njit(cache=True)
 def runs_by_falling_length(lengths: NDArray[np.int32], longest: int) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
     """The histogram: distinct lengths int32[r], falling, and the samples of each, int64[r]. O(n + longest)."""
     count = np.zeros(longest + 1, dtype=np.int64)
-    for length in lengths:
-        count[length] += 1
-    num_runs = np.count_nonzero(count)
-    run_lengths = np.empty(num_runs, dtype=np.int32)
-    run_counts = np.empty(num_runs, dtype=np.int64)
-    run = 0
-    for length in range(longest, -1, -1):
-        if count[length] > 0:
-            run_lengths[run] = length
-            run_counts[run] = count[length]
-            run += 1
-    return run_lengths, run_counts
+    _count(lengths, count)
+    found = np.flatnonzero(count)[::-1]
+    return found.astype(np.int32), count[found]
 
 
 @njit(cache=True)
+def _count(lengths: NDArray[np.int32], count: NDArray[np.int64]) -> None:
+    for i in range(len(lengths)):
+        count[lengths[i]] += 1
+
+
 def best_fit(
     run_lengths: NDArray[np.int32], run_counts: NDArray[np.int64], capacity: int, rooms: NDArray[np.int64]
 ) -> tuple[NDArray[np.int64], NDArray[np.int32], int]:
@@ -49,16 +44,34 @@ def best_fit(
         `(pack int64[t], number int32[t], packs)`: the samples, in the order of placing, go to `pack[0]` for the first
         `number[0]` of them, and so on.
     """
-    words, starts = make_index(capacity + 1)
-    # Packs with the same room form a stack.
+    index = empty_index(capacity + 1)
     top = np.full(capacity + 1, -1, dtype=np.int64)
-    most = len(rooms)
-    for number in run_counts:
-        most += number
+    most = len(rooms) + int(run_counts.sum())
     # Untouched memory costs nothing.
     below = np.empty(most, dtype=np.int64)
     to_pack = np.empty(most, dtype=np.int64)
     to_number = np.empty(most, dtype=np.int32)
+    num_moves, num_packs = _best_fit(run_lengths, run_counts, capacity, rooms, *index, top, below, to_pack, to_number)
+    return to_pack[:num_moves], to_number[:num_moves], num_packs
+
+
+@njit(cache=True)
+def _best_fit(
+    run_lengths: NDArray[np.int32],
+    run_counts: NDArray[np.int64],
+    capacity: int,
+    rooms: NDArray[np.int64],
+    words: NDArray[np.uint64],
+    starts: NDArray[np.int64],
+    top: NDArray[np.int64],
+    below: NDArray[np.int64],
+    to_pack: NDArray[np.int64],
+    to_number: NDArray[np.int32],
+) -> tuple[int, int]:
+    """Writes to `to_pack` and `to_number`, and gives the lengths of both, and the packs.
+
+    Packs with the same room form a stack: `top` (int64[capacity + 1], -1 at first) and what is `below` each.
+    """
     num_moves = 0
     num_packs = len(rooms)
     for pack in range(num_packs):
@@ -99,26 +112,37 @@ def best_fit(
                 top[room] = pack
                 if pack < 0:
                     index_remove(words, starts, room)
-    return to_pack[:num_moves], to_number[:num_moves], num_packs
+    return num_moves, num_packs
 
 
-@njit(cache=True)
 def group_moves(
     to_pack: NDArray[np.int64], to_number: NDArray[np.int32], order: NDArray[np.int64], num_packs: int
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """`(offsets int64[p+1], members int64[n])` from what `best_fit` gives; `order` (int64[n]) is that of placing."""
-    offsets = np.zeros(num_packs + 1, dtype=np.int64)
-    for move in range(len(to_pack)):
-        offsets[to_pack[move] + 1] += to_number[move]
-    for k in range(num_packs):
-        offsets[k + 1] += offsets[k]
-    place = offsets[:-1].copy()
+    offsets = np.zeros(num_packs + 2, dtype=np.int64)
     members = np.empty(len(order), dtype=np.int64)
+    _group_moves(to_pack, to_number, order, offsets, members)
+    return offsets[:-1], members
+
+
+@njit(cache=True)
+def _group_moves(
+    to_pack: NDArray[np.int64],
+    to_number: NDArray[np.int32],
+    order: NDArray[np.int64],
+    offsets: NDArray[np.int64],
+    members: NDArray[np.int64],
+) -> None:
+    """`offsets` (int64[p+2], zeros) has one more place, so that each pack's begin can move on to its end."""
+    for move in range(len(to_pack)):
+        offsets[to_pack[move] + 2] += to_number[move]
+    for k in range(2, len(offsets)):
+        offsets[k] += offsets[k - 1]
     first = 0
     for move in range(len(to_pack)):
-        at = place[to_pack[move]]
+        pack = to_pack[move] + 1
+        at = offsets[pack]
         for j in range(to_number[move]):
             members[at + j] = order[first + j]
         first += to_number[move]
-        place[to_pack[move]] = at + to_number[move]
-    return offsets, members
+        offsets[pack] = at + to_number[move]

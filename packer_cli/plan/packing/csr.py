@@ -9,7 +9,6 @@ from numpy.typing import NDArray
 _BLOCK = 1 << 20
 
 
-@njit(cache=True)
 def group_by_pack(
     pack_of: NDArray[np.int64], order: NDArray[np.int64], num_packs: int
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
@@ -20,18 +19,25 @@ def group_by_pack(
         order: int64[n], the samples in the order in which they were placed.
         num_packs: p.
     """
-    offsets = np.zeros(num_packs + 1, dtype=np.int64)
-    for pack in pack_of:
-        offsets[pack + 1] += 1
-    for k in range(num_packs):
-        offsets[k + 1] += offsets[k]
-    place = offsets[:-1].copy()
+    offsets = np.zeros(num_packs + 2, dtype=np.int64)
     members = np.empty(len(order), dtype=np.int64)
-    for sample in order:
-        pack = pack_of[sample]
-        members[place[pack]] = sample
-        place[pack] += 1
-    return offsets, members
+    _group(pack_of, order, offsets, members)
+    return offsets[:-1], members
+
+
+@njit(cache=True)
+def _group(
+    pack_of: NDArray[np.int64], order: NDArray[np.int64], offsets: NDArray[np.int64], members: NDArray[np.int64]
+) -> None:
+    """`offsets` (int64[p+2], zeros) has one more place, so that each pack's begin can move on to its end."""
+    for i in range(len(pack_of)):
+        offsets[pack_of[i] + 2] += 1
+    for k in range(2, len(offsets)):
+        offsets[k] += offsets[k - 1]
+    for i in range(len(order)):
+        pack = pack_of[order[i]] + 1
+        members[offsets[pack]] = order[i]
+        offsets[pack] += 1
 
 
 def rename_members(members: NDArray[np.int64], names: NDArray[np.int64]) -> None:
@@ -41,13 +47,23 @@ def rename_members(members: NDArray[np.int64], names: NDArray[np.int64]) -> None
         block[:] = names[block]
 
 
-@njit(cache=True)
 def merge_packs(
     offsets: NDArray[np.int64], pieces: NDArray[np.int64], added_offsets: NDArray[np.int64], added: NDArray[np.int64]
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Append to each pack what is added to it. O(m)."""
-    merged_offsets = offsets + added_offsets
     merged = np.empty(len(pieces) + len(added), dtype=np.int64)
+    _merge(offsets, pieces, added_offsets, added, merged)
+    return offsets + added_offsets, merged
+
+
+@njit(cache=True)
+def _merge(
+    offsets: NDArray[np.int64],
+    pieces: NDArray[np.int64],
+    added_offsets: NDArray[np.int64],
+    added: NDArray[np.int64],
+    merged: NDArray[np.int64],
+) -> None:
     place = 0
     for k in range(len(offsets) - 1):
         for j in range(offsets[k], offsets[k + 1]):
@@ -56,7 +72,6 @@ def merge_packs(
         for j in range(added_offsets[k], added_offsets[k + 1]):
             merged[place] = added[j]
             place += 1
-    return merged_offsets, merged
 
 
 @njit(cache=True)

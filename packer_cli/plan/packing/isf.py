@@ -43,51 +43,66 @@ def pack(lengths: Int32Array, capacity: int, seed: int, options: IsfOptions) -> 
     return iterative_sampling_filling(lengths, capacity, least, options.rounds, bits, rng_state(seed))
 
 
-@njit(cache=True)
 def iterative_sampling_filling(
-    lengths: NDArray[np.int32], capacity: int, least: int, rounds: int, bits: int, state: NDArray[np.uint64]
-) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    lengths: Int32Array, capacity: int, least: int, rounds: int, bits: int, state: NDArray[np.uint64]
+) -> tuple[Int64Array, Int64Array]:
     """`(offsets int64[p+1], order int64[n])`; packs of `least` tokens are kept. The shuffles use 2^bits buckets."""
-    # A sample's length and its number in one word: what is shuffled is all that packing looks at.
     num_left = len(lengths)
-    left = np.empty(num_left, dtype=np.int64)
-    for i in range(num_left):
-        left[i] = (np.int64(lengths[i]) << 32) | i
+    # A sample's length and its number in one word: what is shuffled is all that packing looks at.
+    left = lengths.astype(np.int64)
+    left <<= 32
+    left |= np.arange(num_left)
     order = np.empty(num_left, dtype=np.int64)  # from the front what is placed; what is behind is free
     offsets = np.empty(num_left + 1, dtype=np.int64)
     offsets[0] = 0
     num_packs = 0
-    num_placed = 0
     for round_number in range(rounds):
         if num_left == 0:
             break
+        num_placed = len(lengths) - num_left
         if bits > 0:
             shuffle_buckets(left[:num_left], state, order[num_placed:], bits)
         else:
             shuffle(left[:num_left], state)
         is_last = round_number == rounds - 1
-        kept = 0
-        first = 0
-        total = 0
-        for i in range(num_left + 1):
-            length = left[i] >> 32 if i < num_left else capacity + 1
-            if total + length <= capacity:
-                total += length
-                continue
-            if is_last or total >= least:
-                for j in range(first, i):
-                    order[num_placed] = left[j] & 0xFFFFFFFF
-                    num_placed += 1
-                num_packs += 1
-                offsets[num_packs] = num_placed
-            else:
-                for j in range(first, i):
-                    left[kept] = left[j]
-                    kept += 1
-            first = i
-            total = length
-        num_left = kept
+        kept = 0 if is_last else least
+        num_packs = _fill(left[:num_left], capacity, kept, order, num_placed, offsets, num_packs)
+        num_left = len(lengths) - int(offsets[num_packs])
     return offsets[: num_packs + 1].copy(), order
+
+
+@njit(cache=True)
+def _fill(
+    left: NDArray[np.int64],
+    capacity: int,
+    least: int,
+    order: NDArray[np.int64],
+    num_placed: int,
+    offsets: NDArray[np.int64],
+    num_packs: int,
+) -> int:
+    """One round: keep the packs of `least` tokens, move the samples of the others to the front; gives all packs."""
+    kept = 0
+    first = 0
+    total = 0
+    for i in range(len(left) + 1):
+        length = left[i] >> 32 if i < len(left) else capacity + 1
+        if total + length <= capacity:
+            total += length
+            continue
+        if total >= least:
+            for j in range(first, i):
+                order[num_placed] = left[j] & 0xFFFFFFFF
+                num_placed += 1
+            num_packs += 1
+            offsets[num_packs] = num_placed
+        else:
+            for j in range(first, i):
+                left[kept] = left[j]
+                kept += 1
+        first = i
+        total = length
+    return num_packs
 
 
 ALGORITHM = PackingAlgorithm(

@@ -18,12 +18,12 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from packer_cli.plan.bounds import packs_lower_bound
+from packer_cli.plan.bounds import lower_bound_of_packs
 from packer_cli.plan.packing.base import PackingAlgorithm, PackingOptions, require_objective
 from packer_cli.plan.packing.csr import group_by_pack
 from packer_cli.plan.packing.heap import heap_pop, heap_push, heap_replace
 from packer_cli.plan.random import rng_state, shuffled
-from packer_cli.plan.sorting import argsort_descending
+from packer_cli.plan.sorting import argsort_into
 from packer_cli.plan.types import Int32Array, Int64Array
 
 
@@ -69,7 +69,8 @@ def _windows(lengths: NDArray[np.int32], capacity: int, window: int, by_work: bo
             num_here += 1
             stop += 1
         part = lengths[here[:num_here]]
-        least = packs_lower_bound(part, capacity)
+        count_to, sum_to = np.zeros(capacity + 1, dtype=np.int64), np.zeros(capacity + 1, dtype=np.int64)
+        least = lower_bound_of_packs(part, capacity, count_to, sum_to)
         part_of = _difference(part, least, by_work)
         used = _repair(part, part_of, least, capacity, by_work, stop == num)
         num_left = 0
@@ -182,7 +183,9 @@ def _repair(
     cost = np.zeros(len(lengths), dtype=np.int64)
     moved = np.empty(len(lengths), dtype=np.int64)
     num_moved = 0
-    for sample in argsort_descending(lengths, capacity):
+    by_length = np.empty(len(lengths), dtype=np.int64)
+    argsort_into(lengths, np.zeros(capacity + 2, dtype=np.int64), by_length)
+    for sample in by_length:
         length = np.int64(lengths[sample])
         part = part_of[sample]
         if tokens[part] + length <= capacity:

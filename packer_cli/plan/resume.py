@@ -1,0 +1,115 @@
+"""Packs that are written already, dealt anew to another number of GPUs, in the middle of an epoch or for whole ones.
+
+The samples of a pack stay together, since the shards stay; what changes is which packs share an iteration, and how
+many there are. So balance batching (sort by attention work, `plan.balance`) applies as it did, and the exchange of
+samples (`plan.refine`) and the spreading of a group's last packs do not. Price: O(p log p) for p packs.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from packer_cli.errors import PlanError
+from packer_cli.plan.balance import BalanceRule, order_packs
+from packer_cli.plan.check import check_plan
+from packer_cli.plan.cost import pack_tokens_and_work
+from packer_cli.plan.packing.csr import select_packs
+from packer_cli.plan.random import rng_state
+from packer_cli.plan.schedule import GroupIterations, StepRules, deal, schedule_epoch
+from packer_cli.plan.types import FILLER, Group, Int64Array, Packs, Pieces, Plan, Schedule
+
+_STREAM_DEAL = 8
+
+
+@dataclass(frozen=True, kw_only=True)
+class DealRules:
+    """How packs become iterations and steps again."""
+
+    num_gpus: int
+    """Each group's degree divides it."""
+    balance: BalanceRule
+    """`refine` is of no effect."""
+    steps: StepRules
+    seed: int
+
+
+def rest_of_epoch(schedule: Schedule, step: int, order: Int64Array | None = None) -> tuple[Int64Array, int]:
+    """Packs that are left where `step` begins, and the iteration with which it begins. O(slots).
+
+    Args:
+        step: 0 to `schedule.num_steps`.
+        order: int64[s], the steps of `schedule` in the order in which the epoch runs them; None: as they are.
+
+    Returns:
+        `(packs int64[r] in rising order, iteration)`.
+    """
+    place = np.arange(schedule.num_steps)
+    if order is not None:
+        place[order] = np.arange(schedule.num_steps)
+    is_left = place[schedule.iteration_step] >= step
+    packs = schedule.slot_pack[is_left[schedule.slot_iteration]]
+    return np.sort(packs[packs != FILLER]), int((~is_left).sum())
+
+
+def short_packs(schedule: Schedule, packs: Packs, groups: tuple[Group, ...]) -> NDArray[np.bool_]:
+    """bool[p]: packs whose iterations had rows below the capacity, since a group's last packs were spread over them.
+
+    Args:
+        schedule: one that holds every pack.
+    """
+    is_pack = schedule.slot_pack != FILLER
+    pack = schedule.slot_pack[is_pack]
+    capacity = np.array([group.capacity for group in groups], dtype=np.int64)
+    is_short = np.zeros(len(packs), dtype=np.bool_)
+    row_length = schedule.iteration_row_length[schedule.slot_iteration[is_pack]]
+    is_short[pack] = row_length < capacity[packs.group[pack]]
+    return is_short
+
+
+def deal_epoch(plan: Plan, chosen: Int64Array, is_short: NDArray[np.bool_], rules: DealRules, epoch: int) -> Schedule:
+    """A schedule of the chosen packs on `rules.num_gpus`: the fewest iterations that hold them, each of one group.
+
+    Only the last iteration of a group, that of its lightest packs, has fillers, and only where the packs do not
+    fill it.
+
+    Args:
+        chosen: int64[r], pack numbers, each once.
+        is_short: bool[p], see `short_packs`; iterations of nothing else keep short rows.
+        epoch: number of the epoch, which decides the order.
+    """
+    tokens, work = pack_tokens_and_work(plan.packs.offsets, plan.packs.pieces, plan.pieces.length)
+    iterations = []
+    for g, group in enumerate(plan.groups):
+        members = chosen[plan.packs.group[chosen] == g]
+        num_ranks = group.num_dp_ranks(rules.num_gpus)
+        order = order_packs(work[members], num_ranks, rules.balance, rng_state(rules.seed, _STREAM_DEAL, g, epoch))
+        slots = deal(members[order], num_ranks)
+        is_long = (~np.append(is_short, True)[slots]).any(axis=1)  # FILLER is -1, the appended one
+        num_short = len(slots) - 1 - int(np.flatnonzero(is_long)[-1]) if is_long.any() else len(slots)
+        iterations.append(GroupIterations(slots=slots, num_spread=num_short))
+    return schedule_epoch(plan.groups, iterations, tokens, work, rules.num_gpus, rules.steps, rules.seed, epoch)
+
+
+def check_rest(plan: Plan, schedule: Schedule, chosen: Int64Array, num_gpus: int) -> None:
+    """Prove that a schedule runs every sample of the chosen packs exactly once, and nothing else. O(pieces + slots).
+
+    Raises:
+        PlanError: as `check_plan`, of which it is the plan of these packs alone; its packs are numbered as `chosen`.
+    """
+    number = np.full(len(plan.packs) + 1, -2, dtype=np.int64)
+    number[chosen] = np.arange(len(chosen))
+    number[FILLER] = FILLER
+    slot_pack = number[schedule.slot_pack]
+    if (slot_pack == -2).any():
+        pack = schedule.slot_pack[np.flatnonzero(slot_pack == -2)[0]]
+        raise PlanError(f"pack {pack} is scheduled and was run before; the plan is broken")
+    offsets, members = select_packs(plan.packs.offsets, plan.packs.pieces, chosen)
+    pieces = Pieces(
+        sample=plan.pieces.sample[members], start=plan.pieces.start[members], length=plan.pieces.length[members]
+    )
+    packs = Packs(offsets=offsets, pieces=np.arange(len(members)), group=plan.packs.group[chosen])
+    rest = replace(schedule, slot_pack=slot_pack)
+    check_plan(Plan(groups=plan.groups, num_gpus=num_gpus, pieces=pieces, packs=packs, epochs=(rest,)))
