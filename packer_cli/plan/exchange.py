@@ -17,12 +17,12 @@ from packer_cli.plan.moves import (
     LIGHT_OTHER_2,
     NONE,
     NUM_FIELDS,
+    ONE,
     ZERO,
     find_move,
 )
 
 
-@njit(cache=True)
 def exchange_until(
     rows: NDArray[np.int64],
     count: NDArray[np.int64],
@@ -47,21 +47,42 @@ def exchange_until(
         scratch: int64[6, width + 1], of any content.
     """
     move = np.zeros(NUM_FIELDS, dtype=np.int64)
-    was_tried = np.zeros(len(count), dtype=np.bool_)
-    tries = ZERO
+    tried_in = np.full(len(count), -1, dtype=np.int64)
+    partners = min(most_partners, len(count) - 1)
+    _exchange(rows, count, tokens, work, capacity, limit, most_tries, partners, scratch, move, tried_in)
+
+
+@njit(cache=True)
+def _exchange(
+    rows: NDArray[np.int64],
+    count: NDArray[np.int64],
+    tokens: NDArray[np.int64],
+    work: NDArray[np.int64],
+    capacity: int,
+    limit: float,
+    most_tries: int,
+    partners: int,
+    scratch: NDArray[np.int64],
+    move: NDArray[np.int64],
+    tried_in: NDArray[np.int64],
+) -> None:
+    """`tried_in` (int64[packs], -1 at first): the round in which a pack was looked at last."""
+    number, tries = ZERO, ZERO
     while tries < most_tries:
-        heavy = int(np.argmax(work))
+        heavy = ZERO
+        for p in range(1, len(work)):
+            if work[p] > work[heavy]:
+                heavy = p
         if work[heavy] <= limit:
             return
-        was_tried[:] = False
-        was_tried[heavy] = True
+        tried_in[heavy] = number
         left, gap = ZERO, ZERO
-        for _ in range(min(most_partners, len(count) - 1)):
+        for _ in range(partners):
             light = NONE
             for p in range(len(count)):
-                if not was_tried[p] and (light < 0 or work[p] < work[light]):
+                if tried_in[p] < number and (light < 0 or work[p] < work[light]):
                     light = p
-            was_tried[light] = True
+            tried_in[light] = number
             tries += 1
             gap = work[heavy] - work[light]
             a, b = rows[0, heavy, : count[heavy]], rows[0, light, : count[light]]
@@ -82,6 +103,7 @@ def exchange_until(
             left = gap
         if left == gap:
             return
+        number += ONE
 
 
 @njit(cache=True)

@@ -2,7 +2,8 @@
 
 Source: OmniBal, arXiv 2407.20761; HBP's packing baseline (arXiv 2503.07680, appendix A). Price: O(n) a round over
 what is left; most samples leave in the first rounds. Use it to keep packs random: which samples meet depends on the
-shuffle, not on their lengths. Do not use it where samples are a large part of the capacity: `bfd` pads less.
+shuffle, not on their lengths. Do not use it where samples are a large part of the capacity, or where the threshold
+leaves out but a few tokens, as at 4K: most packs fall short of it. `bfs` is as random, pads less and is faster.
 Unlike published code, it loses no open pack, and the last round emits what is left.
 """
 

@@ -22,11 +22,10 @@ def make_solver(time_limit: float, *, uses_start: bool = False) -> Any:
     highs = pulp.HiGHS(msg=False, threads=1, timeLimit=limit, gapRel=0.0) if _has_highs() else None
     if highs is not None:
         return _with_start(highs) if uses_start else highs
-    for name in ("PULP_CBC_CMD", "COIN_CMD"):
-        make = getattr(pulp, name, None)
-        if make is None:
-            continue
-        cbc = make(msg=False, threads=1, timeLimit=max(1.0, limit), gapRel=0.0, warmStart=uses_start)
+    for place in _cbc_places():
+        cbc = pulp.COIN_CMD(
+            msg=False, threads=1, timeLimit=max(1.0, limit), gapRel=0.0, warmStart=uses_start, path=place
+        )
         if cbc.available():
             return cbc
     raise ValueError(
@@ -42,6 +41,14 @@ def add_variable(problem: Any, name: str, **rules: Any) -> Any:
     if hasattr(problem, "add_variable"):
         return problem.add_variable(name, **rules)
     return pulp.LpVariable(name, **rules)
+
+
+def _cbc_places() -> list[str | None]:
+    """Where CBC may be: on the path, or beside PuLP, which brought it up to release 3."""
+    import pulp
+
+    bundled = getattr(getattr(pulp.apis, "coin_api", None), "pulp_cbc_path", None)
+    return [None, bundled] if bundled else [None]
 
 
 def _has_highs() -> bool:
