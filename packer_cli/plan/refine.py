@@ -32,7 +32,7 @@ def refine_packs(
     num_ranks: int,
     capacity: int,
     tolerance: float = 0.0002,
-    most_tries: int = 32,
+    most_tries: int = 64,
 ) -> None:
     """Even out the iterations that packs `first .. stop - 1` form, `num_ranks` consecutive ones each, in place.
 
@@ -44,7 +44,8 @@ def refine_packs(
         lengths: int32, length of each piece.
         first, stop: packs that are looked at; the last iteration may have fewer than `num_ranks`.
         capacity: most tokens of a pack.
-        tolerance: stop where the heaviest pack is within this share of the least possible.
+        tolerance: stop where the heaviest pack is within this share of the least possible, half of it where that
+            is more than the mean.
         most_tries: pairs of packs that an exchange is looked for in, for each pack of an iteration.
     """
     for begin in range(first, stop, num_ranks):
@@ -59,13 +60,14 @@ def refine_packs(
             continue
         order = np.argsort(-length, kind="stable")
         least = least_max_work(length[order], end - begin, capacity)
-        if work.max() <= least * (1 + tolerance):
+        # Where ranks must wait anyway, half of it: what is left is small beside the bound.
+        limit = least * (1 + (tolerance if least * len(work) <= work.sum() * (1 + tolerance) else tolerance / 2))
+        if work.max() <= limit:
             continue
         tokens = np.add.reduceat(length, starts)
         count = np.diff(offsets[begin : end + 1])
         rows = _to_rows(length, members, count, order)
         scratch = np.empty((6, rows.shape[2] + 1), dtype=np.int64)
-        limit = least * (1 + tolerance)
         exchange_until(rows, count, tokens, work, capacity, limit, most_tries * len(count), _MOST_PARTNERS, scratch)
         pieces[own] = rows[1][np.arange(rows.shape[2]) < count[:, None]]
         offsets[begin + 1 : end] = own.start + np.cumsum(count)[:-1]

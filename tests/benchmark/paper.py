@@ -88,7 +88,7 @@ class Scheme:
 NAIVE = Scheme()
 HIERARCHICAL = Scheme(groups=TWO)
 HBP = Scheme(groups=TWO, balance="sort")
-OURS = Scheme(groups=TWO, balance="refine", fill="balanced")
+OURS = Scheme(groups=TWO, packing="bfs", balance="refine", fill="balanced")
 OURS_BFD = replace(OURS, packing="bfd")
 _MORE_ROUNDS = IsfOptions(rounds=500)
 """HBP does not print its C, the number of rounds."""

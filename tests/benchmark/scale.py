@@ -25,7 +25,7 @@ from tests.benchmark.plan import CAPACITY, MIX128K, mix128k, production_rules
 from tests.benchmark.report import table
 
 SIZES = (1_000_000, 10_000_000, 100_000_000)
-PACKINGS = ("isf", "bfd")
+PACKINGS = ("bfs", "isf", "bfd")
 """The default, and the one that pads least."""
 
 _STAGES = ("make_pieces", "build_plan", "check_pieces", "check_plan")
