@@ -48,7 +48,6 @@ def shuffle(values: NDArray[np.int64], state: NDArray[np.uint64]) -> None:
         values[i], values[j] = values[j], values[i]
 
 
-@njit(cache=True)
 def shuffle_buckets(values: NDArray[np.int64], state: NDArray[np.uint64], spare: NDArray[np.int64], bits: int) -> None:
     """A uniform shuffle, in place, for arrays that are larger than the processor's caches. O(n), sequential.
 
@@ -59,21 +58,27 @@ def shuffle_buckets(values: NDArray[np.int64], state: NDArray[np.uint64], spare:
         spare: int64[n], overwritten.
         bits: with buckets of a few hundred KiB both passes stay in the caches.
     """
+    _shuffle_buckets(values, state, spare, bits, np.zeros((1 << bits) + 2, dtype=np.int64))
+
+
+@njit(cache=True)
+def _shuffle_buckets(
+    values: NDArray[np.int64], state: NDArray[np.uint64], spare: NDArray[np.int64], bits: int, end: NDArray[np.int64]
+) -> None:
+    """`end` (int64[2^bits + 2], zeros) comes to hold where each bucket ends, one place on."""
     shift = np.uint64(64 - bits)
-    begin = np.zeros((1 << bits) + 1, dtype=np.int64)
     start = state[0]
     for _ in range(len(values)):
-        begin[np.int64(next_uint64(state) >> shift) + 1] += 1
-    for b in range(1 << bits):
-        begin[b + 1] += begin[b]
-    place = begin[:-1].copy()
+        end[np.int64(next_uint64(state) >> shift) + 2] += 1
+    for b in range(2, len(end)):
+        end[b] += end[b - 1]
     state[0] = start
     for i in range(len(values)):
-        bucket = np.int64(next_uint64(state) >> shift)
-        spare[place[bucket]] = values[i]
-        place[bucket] += 1
-    for b in range(1 << bits):
-        shuffle(spare[begin[b] : begin[b + 1]], state)
+        bucket = np.int64(next_uint64(state) >> shift) + 1
+        spare[end[bucket]] = values[i]
+        end[bucket] += 1
+    for b in range(len(end) - 2):
+        shuffle(spare[end[b] : end[b + 1]], state)
     for i in range(len(values)):
         values[i] = spare[i]
 

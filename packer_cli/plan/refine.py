@@ -19,6 +19,8 @@ from packer_cli.plan.types import Int32Array, Int64Array
 
 _MOST_PARTNERS = 31
 """Lighter packs that are tried before the heaviest one is given up."""
+_HOPELESS = 0.1
+"""Where the least possible work is so much over the mean, an eighth of the tries has to do."""
 _GROWTH = 8
 """A pack may come to hold so many times the samples of the iteration's largest."""
 
@@ -60,15 +62,17 @@ def refine_packs(
             continue
         order = np.argsort(-length, kind="stable")
         least = least_max_work(length[order], end - begin, capacity)
-        # Where ranks must wait anyway, half of it: what is left is small beside the bound.
-        limit = least * (1 + (tolerance if least * len(work) <= work.sum() * (1 + tolerance) else tolerance / 2))
+        count = np.diff(offsets[begin : end + 1])
+        must_wait = least * len(work) / work.sum() - 1
+        # Half of it where ranks must wait: what is left should be small beside the bound.
+        limit = least * (1 + (tolerance if must_wait <= tolerance else tolerance / 2))
         if work.max() <= limit:
             continue
+        tries = len(count) * (most_tries if must_wait < _HOPELESS else most_tries // 8)
         tokens = np.add.reduceat(length, starts)
-        count = np.diff(offsets[begin : end + 1])
         rows = _to_rows(length, members, count, order)
         scratch = np.empty((6, rows.shape[2] + 1), dtype=np.int64)
-        exchange_until(rows, count, tokens, work, capacity, limit, most_tries * len(count), _MOST_PARTNERS, scratch)
+        exchange_until(rows, count, tokens, work, capacity, limit, tries, _MOST_PARTNERS, scratch)
         pieces[own] = rows[1][np.arange(rows.shape[2]) < count[:, None]]
         offsets[begin + 1 : end] = own.start + np.cumsum(count)[:-1]
 
