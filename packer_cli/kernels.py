@@ -1,33 +1,101 @@
 """Where numba keeps compiled kernels, decided before the first one is defined.
 
-numba takes NUMBA_CACHE_DIR, else `__pycache__` beside the source, else the user's cache folder; where it can write
-to none of them, as in a container that runs an installed package as a user without a home, it refuses to define a
-kernel. There a folder that is removed at exit takes their place: kernels are then compiled anew in each run.
-Workers inherit it by the environment.
+numba takes NUMBA_CACHE_DIR, else `__pycache__` beside the source, else the user's cache folder. It tells that a kernel
+is outdated by the kernel's own file; but compiled code holds that of the kernels it calls too, from whatever file. So
+kernels lie one folder deeper, named by a stamp of all files that may hold any: where one of them changes, all are
+compiled anew. The folders used last are kept, for those who go back and forth between versions.
 
-Without numba, whose import is slow, the choice is followed by looking at permissions. Price: 0.2 ms.
+Where none of the places can be written to, as in a container that runs an installed package as a user without a home,
+numba refuses to define a kernel. There a folder that is removed at exit takes their place: kernels are then compiled
+anew in each run. Workers inherit the choice by the environment. Price: 0.6 ms, without numba, whose import is slow.
 """
 
 from __future__ import annotations
 
+import contextlib
+import hashlib
 import os
+import re
 import sys
 from collections.abc import Iterator
 
-ROOMS = ("plan", "tokens")
-"""Where kernels are, or in folders below."""
+PLACES = ("plan", "tokens/store.py", "export/copy.py")
+"""Files with kernels, and folders that hold such, at any depth."""
+
+_PREFIX = "hbpack-kernels-"
+KEPT = 4
+"""Folders that stay, the newest by use."""
 
 
 def choose_cache() -> None:
-    """Set NUMBA_CACHE_DIR to a new folder for this run, if numba would find none."""
-    if os.environ.get("NUMBA_CACHE_DIR") or all(any(map(_is_writable, _caches(folder))) for folder in _folders()):
+    """Set NUMBA_CACHE_DIR to a folder for the kernels as they are now."""
+    name = _PREFIX + _stamp()
+    given = os.environ.get("NUMBA_CACHE_DIR")
+    if given and os.path.basename(given) == name:
+        with contextlib.suppress(OSError):
+            os.utime(given)  # It is in use.
         return
+    if given and re.fullmatch(_PREFIX + "[0-9a-f]{16}", os.path.basename(given)):
+        given = os.path.dirname(given)  # Chosen for other kernels, by a process that started this one.
+    for place in [given] if given else _places():
+        folder = os.path.join(place, name)
+        if _is_writable(folder):
+            with contextlib.suppress(OSError):
+                if not os.path.isdir(folder):
+                    os.makedirs(folder, exist_ok=True)
+                    _remove_old(place)
+                os.utime(folder)
+                _set(folder)
+                return
+    if not given:
+        _use_scratch(name)
+
+
+def known_as_compiled(kernels: str) -> bool:
+    """Whether `note_compiled` was called for these kernels (a name for a file) in the folder in use, now or before."""
+    folder = os.environ.get("NUMBA_CACHE_DIR")
+    return folder is not None and os.path.exists(os.path.join(folder, kernels))
+
+
+def note_compiled(kernels: str) -> None:
+    """Remember that these kernels need not be compiled again."""
+    folder = os.environ.get("NUMBA_CACHE_DIR")
+    if folder is not None:
+        with contextlib.suppress(OSError), open(os.path.join(folder, kernels), "wb"):
+            pass
+
+
+def _stamp() -> str:
+    """Of the names, times and sizes of all files that may hold kernels."""
+    package = os.path.dirname(os.path.abspath(__file__))
+    paths = [os.path.join(package, place) for place in PLACES]
+    found = []
+    while paths:
+        path = paths.pop()
+        if path.endswith(".py"):
+            about = os.stat(path)
+            found.append((path[len(package) :], about.st_mtime_ns, about.st_size))
+        elif os.path.isdir(path):
+            paths += [os.path.join(path, name) for name in os.listdir(path) if name != "__pycache__"]
+    return hashlib.sha1(repr(sorted(found)).encode()).hexdigest()[:16]
+
+
+def _places() -> Iterator[str]:
+    """As numba has them, in its order."""
+    yield os.path.join(os.path.dirname(os.path.abspath(__file__)), "__pycache__")
+    home = os.path.expanduser("~/Library/Caches" if sys.platform == "darwin" else "~/.cache")
+    user = home if sys.platform == "darwin" else os.environ.get("XDG_CACHE_HOME", home)
+    if not user.startswith("~"):  # a user of no known home; numba would make a folder of that name
+        yield os.path.join(user, "numba")
+
+
+def _use_scratch(name: str) -> None:
     import atexit
     import shutil
     import tempfile
 
     try:
-        scratch = tempfile.mkdtemp(prefix="hbpack-kernels-")
+        scratch = tempfile.mkdtemp(prefix=_PREFIX)
     except OSError:
         return  # no place at all: numba says so
     maker = os.getpid()
@@ -37,29 +105,26 @@ def choose_cache() -> None:
             shutil.rmtree(scratch, ignore_errors=True)
 
     atexit.register(remove)
-    os.environ["NUMBA_CACHE_DIR"] = scratch
+    folder = os.path.join(scratch, name)
+    os.makedirs(folder)
+    _set(folder)
+
+
+def _set(folder: str) -> None:
+    os.environ["NUMBA_CACHE_DIR"] = folder
     if "numba" in sys.modules:
         sys.modules["numba"].config.reload_config()
 
 
-def _folders() -> Iterator[str]:
-    package = os.path.dirname(os.path.abspath(__file__))
-    for room in ROOMS:
-        for folder, inner, _ in os.walk(os.path.join(package, room)):
-            inner[:] = [name for name in inner if name != "__pycache__"]
-            yield folder
+def _remove_old(place: str) -> None:
+    """Leave `KEPT` folders of kernels in a place."""
+    import shutil
 
-
-def _caches(folder: str) -> Iterator[str]:
-    """The folders that numba tries for the modules of a folder, in its order."""
-    yield os.path.join(folder, "__pycache__")
-    import hashlib
-
-    home = os.path.expanduser("~/Library/Caches" if sys.platform == "darwin" else "~/.cache")
-    user = home if sys.platform == "darwin" else os.environ.get("XDG_CACHE_HOME", home)
-    if not user.startswith("~"):  # a user of no known home; numba would make a folder of that name
-        name = f"{os.path.basename(folder)}_{hashlib.sha1(folder.encode()).hexdigest()}"
-        yield os.path.join(user, "numba", name)
+    with os.scandir(place) as entries:
+        folders = [entry for entry in entries if re.fullmatch(_PREFIX + "[0-9a-f]{16}", entry.name)]
+        by_use = sorted(folders, key=lambda entry: entry.stat().st_mtime_ns, reverse=True)
+    for entry in by_use[KEPT:]:
+        shutil.rmtree(entry.path, ignore_errors=True)
 
 
 def _is_writable(folder: str) -> bool:

@@ -6,7 +6,8 @@ import json
 import os
 import shutil
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +19,7 @@ from packer_cli.output import TOKENS, alone
 from packer_cli.report.console import Stopwatch, progress_bar, say, warn
 from packer_cli.shards.manifest import MANIFEST_NAME, Manifest, read_manifest
 from packer_cli.shards.plan_file import PLAN_NAME, read_plan, read_plan_header
-from packer_cli.shards.schema import rank_path
+from packer_cli.shards.schema import rank_name
 
 if TYPE_CHECKING:
     from packer_cli.report.sources import Samples
@@ -30,16 +31,33 @@ REJECTED_NAME = "rejected.jsonl"
 @alone()
 def run_pack(config: PackConfig, folder: Path, engine: LocalEngine, *, dry_run: bool = False) -> dict[str, Any]:
     """Corpus to shards. Gives the plan's header (configuration, counts, metrics)."""
-    from packer_cli.planning import plan_rules, warm_up
+    from packer_cli.planning import plan_rules
 
     plan_rules(config.part(PlanConfig))  # What is wrong with them is said before the long work.
-    if engine.workers > 1 and not (folder / PLAN_NAME).exists():
-        warm_up(config.part(PlanConfig))  # The workers' server is loading, and a core is free.
-    run_tokenize(config.part(TokenizeConfig), folder, engine)
+    is_parallel = engine.workers > 1 and not (folder / PLAN_NAME).exists()
+    with _kernels(config.part(PlanConfig)) if is_parallel else nullcontext():
+        run_tokenize(config.part(TokenizeConfig), folder, engine)
     header = run_plan(config.part(PlanConfig), folder, folder)
     if not dry_run:
         run_write(config.part(WriteConfig), folder, engine)
     return header
+
+
+@contextmanager
+def _kernels(config: PlanConfig) -> Iterator[None]:
+    """Load the plan's kernels while the workers' server is loading; on a first run, compile them beside the block."""
+    from packer_cli.engine.aside import aside
+    from packer_cli.kernels import known_as_compiled, note_compiled
+    from packer_cli.planning import kernel_shares, kernels_name, warm_up
+
+    name = kernels_name(config)
+    if known_as_compiled(name):
+        warm_up(config)
+        yield
+        return
+    with aside(kernel_shares(config)):
+        yield
+    note_compiled(name)
 
 
 @alone()
@@ -120,11 +138,17 @@ def run_write(config: WriteConfig, folder: Path, engine: LocalEngine) -> Manifes
     store = _store_of(folder, header)
     manifest = _current_manifest(folder)
     wanted = set_fingerprint(header["fingerprint"], config.shard_size)
-    if manifest and manifest.fingerprint == wanted and _is_whole(folder, manifest, engine):
-        say("the shards are up to date")
+    if manifest and manifest.planned_fingerprint == wanted and _is_whole(folder, manifest, engine):
+        rebalanced = f", rebalanced to {manifest.num_gpus} GPUs" if manifest.history else ""
+        say(f"the shards are up to date{rebalanced}")
         _drop_tokens(config, folder, store)
         return manifest
     _check_store(store, header)
+    if manifest and manifest.history and manifest.planned_fingerprint == wanted:
+        warn(
+            f"files are missing or damaged: the set becomes as it was planned, for {header['num_gpus']} GPUs; "
+            "run hbpack rebalance again"
+        )
     with progress_bar("Writing", unit="tokens") as progress:
         manifest = write_set(config, folder, store, engine, progress)
     shards = [shard for group in manifest.groups for shard in group.shards]
@@ -134,6 +158,45 @@ def run_write(config: WriteConfig, folder: Path, engine: LocalEngine) -> Manifes
         f"({watch})"
     )
     _drop_tokens(config, folder, store)
+    return manifest
+
+
+@alone(has_plan=True)
+def run_rebalance(
+    folder: Path, num_gpus: int, state: str | None, epoch: int | None, step: int | None, global_tokens: int | None
+) -> Manifest:
+    """The set in `folder` for another number of GPUs, from where a run stopped."""
+    from packer_cli.rebalance import Stop, read_state, rebalance
+
+    watch = Stopwatch()
+    if state is not None:
+        stop = read_state(Path(state))
+    else:
+        name = (
+            "the start"
+            if step is None and epoch is None
+            else f"--epoch {epoch}"
+            if step is None
+            else f"--from-step {step}"
+        )
+        stop = Stop(name=name, epoch=epoch, step=step)
+    before = read_manifest(folder)
+    manifest, is_new = rebalance(folder, num_gpus, stop, global_tokens)
+    first = manifest.epochs[0]
+    where = f"epoch {manifest.first_epoch} from step {first.first_step} on"
+    if not is_new:
+        say(f"the set is for {num_gpus} GPUs already, {where}")
+        return manifest
+    say(
+        f"dealt {where} to {num_gpus} GPUs: {first.num_iterations:,} iterations, {first.num_steps:,} steps; whole "
+        f"epochs have {manifest.metrics['overall']['num_iterations']:,} iterations, "
+        f"{manifest.metrics['overall']['num_steps']:,} steps ({watch})"
+    )
+    if manifest.config["plan"]["global_tokens"] is None and num_gpus != before.num_gpus:
+        say(
+            f"each iteration is one step, so a step holds {num_gpus / before.num_gpus:.3g} times the packs that it "
+            "held; --global-tokens keeps its tokens"
+        )
     return manifest
 
 
@@ -215,8 +278,8 @@ def _is_whole(folder: Path, manifest: Manifest, engine: LocalEngine) -> bool:
         if intact_shards(folder, shards, engine, progress) < len(shards):
             return False
     return all(
-        is_rank_file(folder / rank_path(number, rank), epoch.num_iterations)
-        for number, epoch in enumerate(manifest.epochs)
+        is_rank_file(folder / epoch.path / rank_name(rank), epoch.num_iterations)
+        for epoch in manifest.epochs
         for rank in range(manifest.num_gpus)
     )
 

@@ -53,7 +53,7 @@ def run(code: str, env: dict[str, str], cwd: Path) -> list[str]:
 def test_without_a_place_kernels_are_kept_for_the_run(home: dict[str, str], tmp_path: Path) -> None:
     own, workers = run(PACK, home, tmp_path)
     assert own == workers
-    assert Path(own).parent == tmp_path / "tmp"
+    assert Path(own).parent.parent == tmp_path / "tmp"
     assert list((tmp_path / "tmp").iterdir()) == []
 
 
@@ -63,19 +63,76 @@ def test_numba_may_have_been_imported_before(home: dict[str, str], tmp_path: Pat
 
 def test_a_place_of_the_user_is_taken(home: dict[str, str], tmp_path: Path) -> None:
     (tmp_path / "mine").mkdir()
-    assert run(PACK, home | {"NUMBA_CACHE_DIR": str(tmp_path / "mine")}, tmp_path) == [str(tmp_path / "mine")] * 2
-    assert list((tmp_path / "mine").iterdir())
-    assert run(PACK, home | {"XDG_CACHE_HOME": str(tmp_path / "cache")}, tmp_path) == ["None", "None"]
-    assert (tmp_path / "cache/numba").is_dir()
+    own, workers = run(PACK, home | {"NUMBA_CACHE_DIR": str(tmp_path / "mine")}, tmp_path)
+    assert own == workers
+    assert Path(own).parent == tmp_path / "mine"
+    assert list(Path(own).rglob("*.nbc"))
+    own, workers = run(PACK, home | {"XDG_CACHE_HOME": str(tmp_path / "cache")}, tmp_path)
+    assert own == workers
+    assert Path(own).parent == tmp_path / "cache/numba"
     assert list((tmp_path / "tmp").iterdir()) == []
 
 
-def test_the_rooms_are_those_that_hold_kernels(repo: Path) -> None:
+def test_a_kernel_is_not_kept_longer_than_those_it_calls(home: dict[str, str], tmp_path: Path) -> None:
+    caller = tmp_path / "code/packer_cli/plan/caller.py"
+    caller.write_text(
+        "from numba import njit\nfrom packer_cli.plan.random import next_below\n"
+        "@njit(cache=True)\ndef call(state):\n    return next_below(state, 1 << 20)\n"
+    )
+    env = home | {"NUMBA_CACHE_DIR": str(tmp_path / "mine")}
+    code = "import numpy as np\nfrom packer_cli.plan.caller import call\nprint(call(np.zeros(1, np.uint64)))"
+    (first,) = run(code, env, tmp_path)
+    assert run(code, env, tmp_path) == [first]
+    inner = tmp_path / "code/packer_cli/plan/random.py"
+    text = inner.read_text(encoding="utf-8")
+    changed = text.replace("return int(((next_uint64(state) >>", "return 1 + int(((next_uint64(state) >>")
+    assert changed != text
+    inner.write_text(changed, encoding="utf-8")
+    assert run(code, env, tmp_path) == [str(int(first) + 1)]
+    for number in range(8):
+        os.utime(inner, (number, number))
+        run("import packer_cli.plan", env, tmp_path)
+    assert 1 < len(list((tmp_path / "mine").iterdir())) <= kernels.KEPT + 1
+
+
+WARMED = """
+import numpy as np
+from numba.core import event
+from packer_cli.config import PlanConfig, validate
+from packer_cli.plan.build import build_plan
+from packer_cli.plan.check import check_pieces, check_plan
+from packer_cli.plan.pieces import make_pieces
+from packer_cli.planning import kernel_shares, plan_rules
+from packer_cli.report.stats import plan_stats
+config = validate(PlanConfig, {"groups": "1k:1,8k:4", "gpus": 8})
+compiled = []
+for share in kernel_shares(config):
+    with event.install_recorder("numba:compile") as recorder:
+        share()
+    names = [e.data["dispatcher"].py_func for _, e in recorder.buffer if e.is_start]
+    compiled.append({f.__qualname__ for f in names if f.__module__.startswith("packer_cli")})
+print(all(compiled))
+lengths = np.minimum(9000, np.random.default_rng(0).lognormal(5.5, 1.3, 4000) + 1).astype(np.int32)
+with event.install_recorder("numba:compile") as recorder:
+    pieces = make_pieces(lengths, np.arange(4000), 8192, "split")
+    plan = build_plan(pieces, plan_rules(config))
+    check_pieces(pieces, lengths, np.arange(4000), is_whole=True)
+    check_plan(plan)
+    plan_stats(plan, 0)
+print([e.data["dispatcher"].py_func.__qualname__ for _, e in recorder.buffer if e.is_start])
+"""
+
+
+def test_shares_hold_all_kernels_of_a_plan(tmp_path: Path) -> None:
+    env = dict(os.environ) | {"NUMBA_CACHE_DIR": str(tmp_path)}
+    assert run(WARMED, env, tmp_path) == ["True", "[]"]
+
+
+def test_the_places_are_those_that_hold_kernels(repo: Path) -> None:
     found = set()
     for path in (repo / "packer_cli").rglob("*.py"):
         tree = ast.parse(path.read_text(encoding="utf-8"))
-        imported = {alias.name for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names}
-        imported |= {node.module for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
-        if "numba" in imported:
-            found.add(path.relative_to(repo / "packer_cli").parts[0])
-    assert found == set(kernels.ROOMS)
+        if "numba" in {node.module for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}:
+            inside = path.relative_to(repo / "packer_cli")
+            found |= {place for place in kernels.PLACES if inside.is_relative_to(place)} or {inside.as_posix()}
+    assert found == set(kernels.PLACES)

@@ -75,7 +75,9 @@ class TokenStore:
         counts = np.zeros(len(sample), dtype=np.int32)
         for batch, members, local in self._by_batch(sample):
             begin = batch.offsets[local].astype(np.int64) + start[members]
-            counts[members] = _count_spans(batch.loss_mask, begin, length[members])
+            found = np.zeros(len(members), dtype=np.int32)
+            _count_spans(batch.loss_mask, begin, length[members], found)
+            counts[members] = found
         return counts
 
     def gather(
@@ -124,13 +126,11 @@ def _join(arrays: list[NDArray[Any]], dtype: type) -> NDArray[Any]:
 
 @njit(cache=True, nogil=True)
 def _count_spans(
-    loss_mask: NDArray[np.int8], begin: NDArray[np.int64], length: NDArray[np.int32]
-) -> NDArray[np.int32]:
-    counts = np.zeros(len(begin), dtype=np.int32)
+    loss_mask: NDArray[np.int8], begin: NDArray[np.int64], length: NDArray[np.int32], counts: NDArray[np.int32]
+) -> None:
     for i in range(len(begin)):
         for j in range(begin[i] + 1, begin[i] + length[i]):
             counts[i] += loss_mask[j] != 0
-    return counts
 
 
 @njit(cache=True, nogil=True)
@@ -149,3 +149,11 @@ def copy_spans(
             input_ids[target[i] + j] = from_ids[begin[i] + j]
             loss_mask[target[i] + j] = from_mask[begin[i] + j]
         loss_mask[target[i]] = 0
+
+
+def warm_up_store() -> None:
+    """Load or compile the kernels, as they are called with what is mapped from a store."""
+    ids, mask = np.frombuffer(bytes(8), dtype=np.int32), np.frombuffer(bytes(2), dtype=np.int8)
+    begin, length = np.zeros(1, dtype=np.int64), np.full(1, 2, dtype=np.int32)
+    _count_spans(mask, begin, length, np.zeros(1, dtype=np.int32))
+    copy_spans(ids, mask, begin, length, np.zeros(1, dtype=np.int64), ids.copy(), mask.copy())

@@ -248,7 +248,7 @@ def test_ctrl_c_ends_all_at_once(tmp_path, moment):
     parent = psutil.Process(process.pid)
     end = time.monotonic() + 60
     while len(parent.children(recursive=True)) < num_children or (
-        num_children == 2 and not list(tmp_path.glob("kernels/*/*.nbc"))
+        num_children == 2 and not list(tmp_path.glob("kernels/**/*.nbc"))
     ):
         assert time.monotonic() < end
         assert process.poll() is None
