@@ -1,0 +1,77 @@
+"""`hbpack export`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from packer_cli.cli.options import config_option, workers_option
+from packer_cli.export.formats import FORMATS, ORDERS
+
+
+@click.command("export")
+@click.argument("folder", metavar="OUT")
+@click.option("--to", "format_name", required=True, metavar="FORMAT", help=f"Format to write: {', '.join(FORMATS)}.")
+@click.option(
+    "--output", "-o", required=True, metavar="DIR", help="Folder to write: new, empty, or the same export's, killed."
+)
+@click.option(
+    "--groups", metavar="GROUPS", help="Groups to export, such as 16k or 16k:1,128k:8, or names of their folders; all."
+)
+@click.option(
+    "--order",
+    type=click.Choice(list(ORDERS)),
+    default="use",
+    show_default=True,
+    help="Rows in the order of use: iteration by iteration, in each by DP rank; or as packs stand in the shards.",
+)
+@click.option(
+    "--epoch",
+    type=click.IntRange(min=0),
+    default=0,
+    show_default=True,
+    metavar="N",
+    help="Epoch whose order of use is taken.",
+)
+@click.option(
+    "--shard-size", metavar="BYTES", help="Bytes of a file, about: 256MiB; 64MiB for mds. megatron has one file."
+)
+@workers_option
+@config_option
+def command(
+    folder: str,
+    format_name: str,
+    output: str,
+    groups: str | None,
+    order: str,
+    epoch: int,
+    shard_size: str | None,
+    workers: int | None,
+) -> None:
+    """Packed data set to another trainer's format: megatron, nemo, trl, xtuner, parquet, mds.
+
+    OUT is the output of `hbpack pack` or `hbpack write`. One row, or document, is one pack; token ids, loss masks and
+    the borders of samples are kept. docs/export.md says what each format holds, and what it has no place for.
+
+    A run that was killed goes on where it stopped.
+    """
+    from packer_cli.engine.local import LocalEngine, default_workers
+    from packer_cli.export.stage import ExportOptions, export_set, parse_shard_size
+    from packer_cli.report.console import Stopwatch, progress_bar, say
+    from packer_cli.sizes import format_bytes
+
+    watch = Stopwatch()
+    options = ExportOptions(
+        format=format_name, groups=groups, epoch=epoch, order=order, shard_size=parse_shard_size(shard_size)
+    )
+    engine = LocalEngine(workers or default_workers())  # Threads are all that it is asked for.
+    with progress_bar("Exporting", unit="tokens") as progress:
+        done = export_set(options, Path(folder), Path(output), engine, progress)
+    if not done.is_new:
+        say("the export is up to date")
+        return
+    say(
+        f"exported {done.num_rows:,} packs, {done.num_samples:,} samples, {done.num_tokens:,} tokens to "
+        f"{format_name}: {done.num_files:,} files, {format_bytes(done.num_bytes)} ({watch})"
+    )

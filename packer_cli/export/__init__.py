@@ -1,0 +1,17 @@
+"""A packed data set in the formats that other trainers read.
+
+::
+
+    hbpack.json --> packed.py    the packs of a set: their sizes, and gathering any of them in any order
+    ranks/...   --> order.py     in which order the packs are used
+                        |
+                    job.py       what a format is told: rows, their order, their cuts into parts
+                        |
+                    stage.py     parts on threads, kept if whole when a killed run goes on; folder.py
+                        |
+                    formats.py   the registry; one format a file: megatron, nemo, trl, xtuner, parquet, mds
+"""
+
+from packer_cli.kernels import choose_cache
+
+choose_cache()

@@ -1,0 +1,39 @@
+"""The registry of export formats. A format's module is imported when it is asked for."""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING
+
+from packer_cli.errors import ConfigError
+
+if TYPE_CHECKING:
+    from packer_cli.export.job import Format
+
+FORMATS = {
+    "megatron": "Megatron-Core's IndexedDataset: tokens.bin/.idx, and loss_mask.bin/.idx of the same shape.",
+    "nemo": "Packed Parquet of NeMo and Megatron-Bridge: input_ids, loss_mask, seq_start_id.",
+    "trl": "A Hugging Face data set as TRL packs it: input_ids, labels, seq_lengths.",
+    "xtuner": "XTuner's preset packs and sampler order, with the samples as JSON lines.",
+    "parquet": "Plain Parquet with all columns of the shards.",
+    "mds": "MosaicML Streaming's MDS shards.",
+}
+"""Name -> summary; `packer_cli.export.<name>` holds the class `Exporter`."""
+
+ORDERS = {
+    "use": "as training uses them: iteration by iteration, and in each the DP ranks from 0 on",
+    "packs": "as they stand in the shards, by pack id",
+}
+"""How rows are ordered."""
+
+
+def load_format(name: str) -> Format:
+    """The format of that name.
+
+    Raises:
+        ConfigError: there is none.
+    """
+    if name not in FORMATS:
+        raise ConfigError(f"--to: unknown format {name!r}; known: {', '.join(FORMATS)}")
+    format: Format = importlib.import_module(f"packer_cli.export.{name}").Exporter()
+    return format

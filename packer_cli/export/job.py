@@ -1,0 +1,203 @@
+"""What a format is told, and where it writes: rows in their order, cut into parts, and files with their checksums."""
+
+from __future__ import annotations
+
+import os
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import xxhash
+from numpy.typing import NDArray
+
+from packer_cli.export.packed import PackedSet
+from packer_cli.files import HashingFile, atomic_file, temporary_file
+from packer_cli.shards.manifest import Manifest
+
+Int64Array = NDArray[np.int64]
+
+WORK = ".export"
+"""Folder, in the output, of what an unfinished export keeps."""
+
+TOKENS_PER_BATCH = 4 * 2**20
+"""Most tokens that a thread holds at a time, unless one pack has more."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Part:
+    """Rows that one task writes."""
+
+    number: int
+    first: int
+    stop: int
+    """Rows `first .. stop - 1` of the export."""
+    first_token: int
+    """Tokens of all rows before."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Job:
+    """One export."""
+
+    folder: Path
+    """The output."""
+    packed: PackedSet
+    manifest: Manifest
+    groups: tuple[int, ...]
+    packs: Int64Array
+    """int64[r]: the pack of each row."""
+    shard_size: int
+    """Bytes of a part, about."""
+    parts: tuple[Part, ...]
+
+    def row_tokens(self) -> NDArray[np.int32]:
+        """int32[r]: tokens of each row."""
+        return self.packed.num_tokens[self.packs]
+
+    def row_samples(self) -> NDArray[np.int32]:
+        """int32[r]: samples of each row."""
+        return self.packed.num_samples[self.packs]
+
+    @property
+    def capacity(self) -> int:
+        """Most tokens that a row may hold."""
+        return max(self.manifest.groups[group].capacity for group in self.groups)
+
+    def batches(self, first: int, stop: int, max_rows: int) -> Iterator[Int64Array]:
+        """The packs of rows `first .. stop - 1`, at most `max_rows` and about TOKENS_PER_BATCH tokens at a time."""
+        ends = np.cumsum(self.packed.num_tokens[self.packs[first:stop]], dtype=np.int64)
+        begin = 0
+        while begin < stop - first:
+            before = int(ends[begin - 1]) if begin else 0
+            fitting = int(np.searchsorted(ends, before + TOKENS_PER_BATCH, side="right"))
+            end = min(max(fitting, begin + 1), begin + max_rows)
+            yield self.packs[first + begin : first + end]
+            begin = end
+
+
+def cut_parts(row_bytes: Int64Array, num_tokens: Int64Array, shard_size: int) -> tuple[Part, ...]:
+    """Cut rows into even parts of about `shard_size` bytes, so that none is a small remainder.
+
+    >>> [(part.first, part.stop, part.first_token) for part in cut_parts(np.full(10, 100), np.full(10, 20), 300)]
+    [(0, 4, 0), (4, 7, 80), (7, 10, 140)]
+    """
+    if not len(row_bytes):
+        return ()
+    ends = np.cumsum(row_bytes, dtype=np.int64)
+    num_parts = max(1, round(int(ends[-1]) / shard_size))
+    targets = int(ends[-1]) * np.arange(1, num_parts) // num_parts
+    places = np.unique(np.concatenate([[0], np.searchsorted(ends, targets) + 1, [len(ends)]]))
+    tokens = np.concatenate([[0], np.cumsum(num_tokens)])[places]
+    cuts = zip(places[:-1].tolist(), places[1:].tolist(), tokens[:-1].tolist(), strict=True)
+    return tuple(
+        Part(number=number, first=first, stop=stop, first_token=first_token)
+        for number, (first, stop, first_token) in enumerate(cuts)
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Piece:
+    """Bytes that were written: a file, or a stretch of one that several parts share."""
+
+    path: str
+    offset: int
+    num_bytes: int
+    xxh3: str
+    """xxh3-128."""
+    is_shared: bool = False
+
+    def is_intact(self, path: Path) -> bool:
+        """Whether these bytes stand in the file at `path`. Price: reading them once."""
+        try:
+            size = path.stat().st_size
+            if size != self.num_bytes if not self.is_shared else size < self.offset + self.num_bytes:
+                return False
+            digest, left = xxhash.xxh3_128(), self.num_bytes
+            with path.open("rb") as file:
+                file.seek(self.offset)
+                while left and (data := file.read(min(left, 2**20))):
+                    digest.update(data)
+                    left -= len(data)
+            return not left and digest.hexdigest() == self.xxh3
+        except OSError:
+            return False
+
+
+class Sink:
+    """Where one task writes; it keeps the checksums of what was written."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.pieces: list[Piece] = []
+        self.temporary: Path | None = None
+        """The file of `part`, not yet under its name."""
+
+    @contextmanager
+    def part(self, path: str) -> Iterator[HashingFile]:
+        """A file of this part alone; it gets its name later."""
+        with temporary_file(self.folder / path) as (temporary, file):
+            yield file
+        self._keep(path, 0, file)
+        self.temporary = temporary
+
+    @contextmanager
+    def stretch(self, path: str, offset: int) -> Iterator[HashingFile]:
+        """A stretch, from `offset` on, of a file that all parts share; no other part may write there."""
+        place = self.folder / WORK / path
+        try:
+            with place.open("r+b") as file:
+                file.seek(offset)
+                hashing = HashingFile(file)
+                yield hashing
+                file.flush()
+                os.fsync(file.fileno())
+        except OSError as error:
+            error.filename = error.filename or str(place)  # What a failed write does not say.
+            raise
+        self._keep(path, offset, hashing, is_shared=True)
+
+    @contextmanager
+    def file(self, path: str) -> Iterator[HashingFile]:
+        """A file that is made once all parts are; it gets its name at once."""
+        with atomic_file(self.folder / path) as file:
+            yield file
+        self._keep(path, 0, file)
+
+    def _keep(self, path: str, offset: int, file: HashingFile, *, is_shared: bool = False) -> None:
+        piece = Piece(path=path, offset=offset, num_bytes=file.num_bytes, xxh3=file.hexdigest(), is_shared=is_shared)
+        self.pieces.append(piece)
+
+
+class Format(ABC):
+    """One target format. Its instances hold nothing: a job tells everything."""
+
+    shard_size = 256 * 2**20
+    """Default bytes of a part."""
+
+    most_shard_size: int | None = None
+    """Most bytes that a part may be asked to have."""
+
+    def row_bytes(self, num_tokens: Int64Array, num_samples: Int64Array) -> Int64Array:
+        """int64[r]: bytes of each row, about: where the parts are cut."""
+        return 5 * num_tokens + 4 * num_samples + 16
+
+    def shared_files(self, job: Job) -> dict[str, int]:
+        """Files that all parts write to, and their bytes."""
+        return {}
+
+    @abstractmethod
+    def write_part(self, job: Job, part: Part, sink: Sink) -> dict[str, Any]:
+        """Write the rows of a part; runs on a thread. What it gives (JSON values) goes to `finish`."""
+
+    @abstractmethod
+    def finish(self, job: Job, parts: list[dict[str, Any]], pieces: list[Piece], sink: Sink) -> None:
+        """Write what describes the whole, once all parts are there.
+
+        Args:
+            parts: what `write_part` gave, in order.
+            pieces: what the parts wrote, in order.
+        """

@@ -1,0 +1,156 @@
+"""MosaicML Streaming's MDS shards: `shard.00000.mds ...` and `index.json`, one sample of the format a pack.
+
+Columns: `input_ids` ndarray:int32, `loss_mask` ndarray:int8, `cu_seqlens` ndarray:int32, `sample_ids` ndarray:int64,
+`pack_id` and `group` int. The file is written here and not by the library: its releases ask for transformers below 5
+and xxhash below 4, so that it cannot be installed beside hbpack; it encodes sample by sample in Python, and keeps no
+part of a run that was killed.
+
+A shard: uint32 samples n; uint32[n+1] where in the file each begins and the last ends; the columns as JSON; then, for
+each sample, uint32 sizes of those of its values whose size varies, and the values, columns in order of their names.
+A one-dimensional ndarray is a byte (1 << 2 | k), its length as an unsigned integer of 2^k bytes, and its items.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from packer_cli.export.copy import as_source, copy_bytes
+from packer_cli.export.job import Format, Int64Array, Job, Part, Piece, Sink
+from packer_cli.export.packed import LISTS, Lists
+
+_COLUMNS = {
+    "cu_seqlens": "ndarray:int32",
+    "group": "int",
+    "input_ids": "ndarray:int32",
+    "loss_mask": "ndarray:int8",
+    "pack_id": "int",
+    "sample_ids": "ndarray:int64",
+}
+"""By name, as the format wants them. The last must be an ndarray of 4 bytes or more, see `_put_array`."""
+
+_ARRAYS = [name for name, encoding in _COLUMNS.items() if encoding != "int"]
+_ROWS_PER_BATCH = 65_536
+
+
+class Exporter(Format):
+    """See the module."""
+
+    shard_size = 64 * 2**20
+    """The library's own default: a shard is what a node downloads at a time."""
+
+    most_shard_size = 2**31
+    """The format counts in uint32, and a shard may be larger than asked for by one pack."""
+
+    def row_bytes(self, num_tokens: Int64Array, num_samples: Int64Array) -> Int64Array:
+        """Exactly, and the row's place in the shard's head."""
+        return _row_sizes(num_tokens, num_samples) + 4
+
+    def write_part(self, job: Job, part: Part, sink: Sink) -> dict[str, Any]:
+        """One shard."""
+        rows = job.packs[part.first : part.stop]
+        sizes = _row_sizes(job.packed.num_tokens[rows].astype(np.int64), job.packed.num_samples[rows].astype(np.int64))
+        config = json.dumps(_config(job.shard_size), sort_keys=True).encode()
+        first = 4 + 4 * (len(rows) + 1) + len(config)
+        offsets = first + np.concatenate([[0], np.cumsum(sizes)])
+        with sink.part(_name(part.number)) as file:
+            file.write(np.array([len(rows)], dtype="<u4"))
+            file.write(offsets.astype("<u4"))
+            file.write(config)
+            for packs in job.batches(part.first, part.stop, _ROWS_PER_BATCH):
+                file.write(_encode(job, packs))
+        return {"samples": len(rows)}
+
+    def finish(self, job: Job, parts: list[dict[str, Any]], pieces: list[Piece], sink: Sink) -> None:
+        """`index.json`, with the checksums (the format's `xxh128` is xxh3-128)."""
+        shards = [
+            {
+                **_config(job.shard_size),
+                "samples": part["samples"],
+                "raw_data": {"basename": piece.path, "bytes": piece.num_bytes, "hashes": {"xxh128": piece.xxh3}},
+                "zip_data": None,
+            }
+            for part, piece in zip(parts, pieces, strict=True)
+        ]
+        with sink.file("index.json") as file:
+            file.write(json.dumps({"version": 2, "shards": shards}, sort_keys=True).encode())
+
+
+def _name(number: int) -> str:
+    return f"shard.{number:05d}.mds"
+
+
+def _config(shard_size: int) -> dict[str, Any]:
+    return {
+        "version": 2,
+        "format": "mds",
+        "compression": None,
+        "hashes": ["xxh128"],
+        "size_limit": shard_size,
+        "column_names": list(_COLUMNS),
+        "column_encodings": list(_COLUMNS.values()),
+        "column_sizes": [8 if encoding == "int" else None for encoding in _COLUMNS.values()],
+    }
+
+
+def _length_of(name: str, num_tokens: Int64Array, num_samples: Int64Array) -> Int64Array:
+    if name in ("input_ids", "loss_mask"):
+        return num_tokens
+    return num_samples + (name == "cu_seqlens")
+
+
+def _code(length: Int64Array) -> Int64Array:
+    """k: the length is written in 2^k bytes."""
+    return (length >= 1 << 8).astype(np.int64) + (length >= 1 << 16)
+
+
+def _array_sizes(name: str, length: Int64Array) -> Int64Array:
+    return 1 + (1 << _code(length)) + length * LISTS[name].itemsize
+
+
+def _row_sizes(num_tokens: Int64Array, num_samples: Int64Array) -> Int64Array:
+    """int64[r]: encoded bytes of each row."""
+    sizes = np.full(len(num_tokens), 4 * len(_ARRAYS) + 8 * (len(_COLUMNS) - len(_ARRAYS)), dtype=np.int64)
+    for name in _ARRAYS:
+        sizes += _array_sizes(name, _length_of(name, num_tokens, num_samples))
+    return sizes
+
+
+def _encode(job: Job, packs: Int64Array) -> NDArray[np.uint8]:
+    """uint8[b]: the rows, one after another."""
+    lists = {name: job.packed.lists(name, packs) for name in _ARRAYS}
+    sizes = np.stack([_array_sizes(name, np.diff(lists[name].offsets)) for name in _ARRAYS])
+    rows = 4 * len(_ARRAYS) + 8 * (len(_COLUMNS) - len(_ARRAYS)) + sizes.sum(axis=0)
+    ends = np.cumsum(rows)
+    out = np.zeros(int(ends[-1]), dtype=np.uint8)
+    place = ends - rows
+    _put(out, place, np.ascontiguousarray(sizes.T).astype("<u4"))
+    place = place + 4 * len(_ARRAYS)
+    for name in _COLUMNS:
+        if name in lists:
+            _put_array(out, place, lists[name])
+            place = place + sizes[_ARRAYS.index(name)]
+        else:
+            _put(out, place, job.packed.numbers(name, packs).astype("<i8"))
+            place = place + 8
+    return out
+
+
+def _put_array(out: NDArray[np.uint8], place: Int64Array, lists: Lists) -> None:
+    """Four bytes of length are written whatever its size; the items, or the next columns, cover what is too much."""
+    length = np.diff(lists.offsets)
+    code = _code(length)
+    _put(out, place, (1 << 2 | code).astype(np.uint8))
+    _put(out, place + 1, length.astype("<u4"))
+    width = lists.values.itemsize
+    copy_bytes(as_source(lists.values), lists.offsets[:-1] * width, length * width, place + 1 + (1 << code), out)
+
+
+def _put(out: NDArray[np.uint8], place: Int64Array, values: NDArray[Any]) -> None:
+    """Write row i of `values` at `place[i]`."""
+    width = values.nbytes // len(place)
+    begin = np.arange(len(place), dtype=np.int64) * width
+    copy_bytes(as_source(values), begin, np.full(len(place), width, dtype=np.int64), place, out)

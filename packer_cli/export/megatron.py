@@ -1,0 +1,91 @@
+"""Megatron-Core's IndexedDataset: `tokens.bin` and `.idx`, and `loss_mask.bin` and `.idx` of the same shape.
+
+A *sequence* of the index is a sample and a *document* is a pack, so both kinds of borders are kept:
+`dataset[d[k]:d[k + 1]]`, d its `document_indices`, is pack k as a list of samples. The format has no place for a loss
+mask: a second data set (uint8) has 1 where a token carries a loss, at the same indices.
+
+Token ids are uint16 where the vocabulary has fewer than 65,500 entries, as Megatron chooses them, else int32.
+
+The index (little-endian): "MMIDIDX" and two zero bytes, uint64 version 1, uint8 code of the dtype, uint64 sequences,
+uint64 documents + 1; then int32 lengths and int64 byte offsets of the sequences, and int64 first sequences of the
+documents, with the end.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import Any
+
+import numpy as np
+
+from packer_cli.errors import FormatError
+from packer_cli.export.job import Format, Int64Array, Job, Part, Piece, Sink
+from packer_cli.files import HashingFile
+from packer_cli.shards.manifest import Manifest
+
+_MAGIC = b"MMIDIDX\x00\x00"
+_CODES = {"uint8": 1, "int32": 4, "uint16": 8}
+_FEW_IDS = 65_500
+_ROWS_PER_BATCH = 65_536
+
+
+def token_dtype(manifest: Manifest) -> np.dtype[Any]:
+    """The dtype that Megatron itself would choose."""
+    vocab_size = manifest.tokenizer.get("vocab_size")
+    return np.dtype("<u2" if vocab_size is not None and vocab_size < _FEW_IDS else "<i4")
+
+
+class Exporter(Format):
+    """See the module."""
+
+    def row_bytes(self, num_tokens: Int64Array, num_samples: Int64Array) -> Int64Array:
+        """Of the two `.bin` files; the parts are stretches of them."""
+        return 3 * num_tokens
+
+    def shared_files(self, job: Job) -> dict[str, int]:
+        """Both `.bin` files."""
+        num_tokens = int(job.row_tokens().sum(dtype=np.int64))
+        return {"tokens.bin": num_tokens * token_dtype(job.manifest).itemsize, "loss_mask.bin": num_tokens}
+
+    def write_part(self, job: Job, part: Part, sink: Sink) -> dict[str, Any]:
+        """A stretch of each `.bin` file."""
+        dtype = token_dtype(job.manifest)
+        with sink.stretch("tokens.bin", part.first_token * dtype.itemsize) as file:
+            for packs in job.batches(part.first, part.stop, _ROWS_PER_BATCH):
+                ids = job.packed.lists("input_ids", packs).values
+                _check_ids(ids, dtype)
+                file.write(ids.astype(dtype))
+        with sink.stretch("loss_mask.bin", part.first_token) as file:
+            for packs in job.batches(part.first, part.stop, _ROWS_PER_BATCH):
+                file.write(job.packed.lists("loss_mask", packs).values.astype(np.uint8))
+        return {}
+
+    def finish(self, job: Job, parts: list[dict[str, Any]], pieces: list[Piece], sink: Sink) -> None:
+        """Both `.idx` files."""
+        for name, dtype in (("tokens", token_dtype(job.manifest)), ("loss_mask", np.dtype("u1"))):
+            with sink.file(f"{name}.idx") as file:
+                _write_index(job, dtype, file)
+
+
+def _write_index(job: Job, dtype: np.dtype[Any], file: HashingFile) -> None:
+    """Memory: a batch of lengths at a time, and 8 bytes a row."""
+    documents = np.concatenate([[0], np.cumsum(job.row_samples(), dtype=np.int64)])
+    num_sequences = int(documents[-1])
+    file.write(_MAGIC + struct.pack("<QBQQ", 1, _CODES[dtype.name], num_sequences, len(documents)))
+    for packs in job.batches(0, len(job.packs), _ROWS_PER_BATCH):
+        file.write(job.packed.sample_lengths(packs).values.astype("<i4"))
+    offset = 0
+    for packs in job.batches(0, len(job.packs), _ROWS_PER_BATCH):
+        ends = np.cumsum(job.packed.sample_lengths(packs).values, dtype=np.int64) * dtype.itemsize
+        file.write(np.concatenate([[0], ends[:-1]]).astype("<i8") + offset)
+        offset += int(ends[-1])
+    file.write(documents.astype("<i8"))
+
+
+def _check_ids(ids: np.ndarray, dtype: np.dtype[Any]) -> None:
+    least, most = int(ids.min()), int(ids.max())
+    if least < 0 or most > np.iinfo(dtype).max:
+        raise FormatError(
+            f"token id {least if least < 0 else most} does not fit {dtype.name}, which suits the vocabulary of the "
+            "tokenizer that hbpack.json names; the shards are not of that tokenizer, run hbpack pack again"
+        )

@@ -1,0 +1,95 @@
+"""NeMo's packed sequences as Parquet, which Megatron-Bridge reads: `training-00000.idx.parquet ...`, `_metadata.json`.
+
+One row a pack: `input_ids` list<int32>; `loss_mask` list<int8>, which stands one token earlier than in the shards,
+since NeMo aligns it with the labels (1 where the *next* token is trained on); `seq_start_id` list<int32>, the first
+token of each sample. NeMo gives the model all tokens of a sample but the last, and as labels all but the first.
+
+Row groups are small, because a reader decodes a whole one for each row that it is asked for.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from packer_cli.arrays import to_lists
+from packer_cli.export.job import Format, Int64Array, Job, Part, Piece, Sink
+from packer_cli.export.packed import PackedSet
+
+_ROWS_PER_GROUP = 16
+
+
+def _list(item: pa.DataType) -> pa.DataType:
+    return pa.list_(pa.field("item", item, nullable=False))
+
+
+SCHEMA = pa.schema(
+    [
+        pa.field("input_ids", _list(pa.int32()), nullable=False),
+        pa.field("loss_mask", _list(pa.int8()), nullable=False),
+        pa.field("seq_start_id", _list(pa.int32()), nullable=False),
+    ]
+)
+
+
+class Exporter(Format):
+    """See the module."""
+
+    def write_part(self, job: Job, part: Part, sink: Sink) -> dict[str, Any]:
+        """One file; gives what `_metadata.json` needs, in tokens that the model is given (a sample's last is not)."""
+        longest = 0
+        with (
+            sink.part(f"training-{part.number:05d}.idx.parquet") as file,
+            pq.ParquetWriter(pa.PythonFile(file, mode="w"), SCHEMA, compression="zstd") as writer,
+        ):
+            for packs in job.batches(part.first, part.stop, 64 * _ROWS_PER_GROUP):
+                batch, most = _batch(job.packed, packs)
+                longest = max(longest, most)
+                writer.write_table(pa.Table.from_batches([batch]), row_group_size=_ROWS_PER_GROUP)
+        rows = job.packs[part.first : part.stop]
+        samples = job.packed.num_samples[rows]
+        given = job.packed.num_tokens[rows] - samples
+        return {
+            "dataset_max_seqlen": longest - 1,
+            "max_samples_per_bin": int(samples.max()),
+            "min_packed_seqlen": int(given.min()),
+            "num_given": int(given.sum(dtype=np.int64)),
+        }
+
+    def finish(self, job: Job, parts: list[dict[str, Any]], pieces: list[Piece], sink: Sink) -> None:
+        """`_metadata.json`, for `pad_cu_seqlens`; readers of Parquet folders skip names that begin so."""
+        num_rows = max(len(job.packs), 1)
+        given = sum(part["num_given"] for part in parts)
+        described = {
+            "dataset_max_seqlen": max((part["dataset_max_seqlen"] for part in parts), default=0),
+            "max_samples_per_bin": max((part["max_samples_per_bin"] for part in parts), default=0),
+            "packing_factor": round(int(job.row_samples().sum(dtype=np.int64)) / num_rows, 2),
+            "packing_efficiency": round(given / num_rows / job.capacity * 100, 2),
+            "pack_size": job.capacity,
+            "min_packed_seqlen": min((part["min_packed_seqlen"] for part in parts), default=0),
+        }
+        with sink.file("_metadata.json") as file:
+            file.write((json.dumps([described], indent=2) + "\n").encode())
+
+
+def _batch(packed: PackedSet, packs: Int64Array) -> tuple[pa.RecordBatch, int]:
+    """Rows, and the longest sample."""
+    ids, mask = packed.lists("input_ids", packs), packed.lists("loss_mask", packs)
+    # The first token of a sample carries no loss, so nothing crosses a border.
+    ahead = np.zeros_like(mask.values)
+    ahead[:-1] = mask.values[1:]
+    ahead[mask.offsets[1:] - 1] = 0
+    borders = packed.lists("cu_seqlens", packs)
+    is_start = np.ones(len(borders.values), dtype=bool)
+    is_start[borders.offsets[1:] - 1] = False
+    columns = [
+        to_lists(ids.offsets, ids.values),
+        to_lists(mask.offsets, ahead),
+        to_lists(borders.offsets - np.arange(len(packs) + 1), borders.values[is_start]),
+    ]
+    longest = int(packed.sample_lengths(packs).values.max())
+    return pa.record_batch(columns, schema=SCHEMA), longest

@@ -1,0 +1,130 @@
+"""Which packs an export holds, and in which order."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from packer_cli.arrays import to_numpy
+from packer_cli.epochs import repeat_order
+from packer_cli.errors import ConfigError, FormatError
+from packer_cli.plan.types import FILLER
+from packer_cli.shards.manifest import EpochInfo, GroupInfo, Manifest
+from packer_cli.shards.schema import rank_name
+from packer_cli.sizes import format_tokens, parse_tokens
+
+
+def choose_groups(manifest: Manifest, text: str | None) -> list[int]:
+    """Indices of the groups that `--groups` names: CAPACITY[:SP_DEGREE], or the name of a folder; None is all.
+
+    Raises:
+        ConfigError: no group is so named, or several are.
+    """
+    if text is None:
+        return list(range(len(manifest.groups)))
+    chosen = set()
+    for word in (word.strip() for word in text.split(",")):
+        found = [number for number, group in enumerate(manifest.groups) if _is_named(group, word)]
+        if len(found) != 1:
+            known = ", ".join(f"{_spelled(group)} ({group.name})" for group in manifest.groups)
+            rule = "is several groups" if found else "is no group of this set"
+            raise ConfigError(f"--groups: {word!r} {rule}; it has {known}")
+        chosen.add(found[0])
+    return sorted(chosen)
+
+
+def _spelled(group: GroupInfo) -> str:
+    return f"{format_tokens(group.capacity)}:{group.sp_size}"
+
+
+def _is_named(group: GroupInfo, word: str) -> bool:
+    if word == group.name:
+        return True
+    capacity, _, degree = word.partition(":")
+    try:
+        return parse_tokens(capacity) == group.capacity and degree in ("", str(group.sp_size))
+    except ValueError:
+        return False
+
+
+def packs_by_id(manifest: Manifest, groups: list[int]) -> NDArray[np.int64]:
+    """int64[r]: the packs of the groups, rising."""
+    shards = [shard for group in groups for shard in manifest.groups[group].shards]
+    ranges = [np.arange(shard.first_pack, shard.first_pack + shard.num_packs) for shard in shards]
+    return np.sort(np.concatenate([np.zeros(0, dtype=np.int64), *ranges]))
+
+
+def packs_by_use(folder: Path, manifest: Manifest, groups: list[int], epoch: int) -> NDArray[np.int64]:
+    """int64[r]: the packs of the groups as the ranks use them in an epoch; fillers hold nothing and are left out.
+
+    The packs of an iteration stand by DP rank, so that in a group without fillers DP rank d of N finds its packs at d,
+    d + N, d + 2 N, ... An epoch that was not written repeats one that was, as for the loader. Price: each rank's
+    manifest is read once; 8 bytes a slot.
+
+    Raises:
+        ConfigError: the epoch was over when the set was dealt to other GPUs.
+        FormatError: a rank's manifest is missing or damaged.
+    """
+    entry, is_written = _find_epoch(manifest, epoch)
+    counts = [len(group.shards) for group in manifest.groups]
+    first_shard = np.cumsum(counts) - counts
+    first_pack = np.array([shard.first_pack for group in manifest.groups for shard in group.shards], dtype=np.int64)
+    wanted = np.isin(np.arange(len(manifest.groups)), groups)
+    columns = _read(folder / entry.path / rank_name(0), entry.num_iterations)
+    step, dp_size = columns["step"], columns["dp_size"].astype(np.int64)
+    first_slot = np.cumsum(dp_size) - dp_size
+    slots = np.full(int(dp_size.sum()), FILLER, dtype=np.int64)
+    for rank in range(manifest.num_gpus):
+        if rank:
+            columns = _read(folder / entry.path / rank_name(rank), entry.num_iterations)
+        is_own = (columns["sp_rank"] == 0) & (columns["shard"] >= 0) & wanted[columns["group"]]
+        own = {name: values[is_own] for name, values in columns.items()}
+        place = first_slot[own["iteration"]] + own["dp_rank"]
+        slots[place] = first_pack[first_shard[own["group"]] + own["shard"]] + own["row"]
+    if not is_written:
+        order = repeat_order(manifest.seed, epoch, entry.num_steps)
+        first_iteration = np.searchsorted(step, np.arange(entry.num_steps + 1))
+        iterations = _ranges(first_iteration[order], np.diff(first_iteration)[order])
+        slots = slots[_ranges(first_slot[iterations], dp_size[iterations])]
+    return slots[slots != FILLER]
+
+
+def _find_epoch(manifest: Manifest, epoch: int) -> tuple[EpochInfo, bool]:
+    """The written epoch that an epoch is or repeats, and whether it is that."""
+    if epoch < manifest.first_epoch:
+        raise ConfigError(
+            f"--epoch must be at least {manifest.first_epoch}, got {epoch}: it was over when the set was dealt to "
+            f"{manifest.num_gpus} GPUs"
+        )
+    if epoch - manifest.first_epoch < len(manifest.epochs):
+        return manifest.epochs[epoch - manifest.first_epoch], True
+    for entry in manifest.epochs:
+        if not entry.first_step:
+            return entry, False
+    raise ConfigError(f"--epoch {epoch} would repeat a whole epoch, and this set holds none; choose one that it holds")
+
+
+def _ranges(first: NDArray[np.int64], size: NDArray[np.int64]) -> NDArray[np.int64]:
+    """The numbers `first .. first + size - 1` of each, one after another."""
+    return np.repeat(first - (np.cumsum(size) - size), size) + np.arange(int(size.sum()))
+
+
+def _read(path: Path, num_iterations: int) -> dict[str, NDArray[Any]]:
+    names = ("step", "iteration", "group", "shard", "row", "sp_rank", "dp_rank", "dp_size")
+    try:
+        with pa.memory_map(str(path)) as source:
+            table = pa.ipc.open_file(source).read_all().select(names)
+            columns = {name: np.array(to_numpy(table.column(name).combine_chunks())) for name in names}
+            del table
+    except (OSError, KeyError, pa.ArrowException) as error:
+        raise FormatError(f"{str(path)!r} is damaged or missing ({error}); run hbpack write again") from None
+    if len(columns["iteration"]) != num_iterations:
+        raise FormatError(
+            f"{str(path)!r} is damaged ({len(columns['iteration'])} iterations, hbpack.json says {num_iterations}); "
+            "run hbpack write again"
+        )
+    return columns

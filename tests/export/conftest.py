@@ -1,0 +1,87 @@
+"""What the tests of exports share: the packed sample, its packs as pyarrow reads them, and exports made once."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from packer_cli.cli import main
+from tests.cli_runner import Done, run
+from tests.reference import read_packs, read_rows
+
+Pack = dict[str, Any]
+
+
+@pytest.fixture(scope="session")
+def packed(repo, tmp_path_factory) -> Path:
+    """The sample corpus: two groups, several shards each, two epochs, long documents cut."""
+    sample = repo / "examples" / "sample"
+    output = tmp_path_factory.mktemp("export") / "out"
+    done = run(
+        main, "pack", sample / "chats.jsonl", sample / "journals.jsonl", "--tokenizer", sample / "tokenizer",
+        "--groups", "1k:1,8k:4", "--gpus", 8, "--overflow", "split", "--epochs", 2, "--shard-size", "128KiB",
+        "--workers", 1, "--output", output,
+    )  # fmt: skip
+    assert done.code == 0, done.stderr
+    return output
+
+
+@pytest.fixture(scope="session")
+def packs(packed) -> list[Pack]:
+    """All packs by id."""
+    return read_packs(packed)
+
+
+def used(packed: Path, epoch: int) -> list[int]:
+    """Pack ids as the rank manifests use them: by iteration, then DP rank."""
+    manifest = json.loads((packed / "hbpack.json").read_text())
+    found = []
+    for rank in range(manifest["num_gpus"]):
+        for row in read_rows(packed / f"ranks/epoch-{epoch:03d}/rank-{rank:05d}.arrow"):
+            if row["sp_rank"] == 0 and row["shard"] >= 0:
+                shard = manifest["groups"][row["group"]]["shards"][row["shard"]]
+                found.append((row["iteration"], row["dp_rank"], shard["first_pack"] + row["row"]))
+    return [pack for _, _, pack in sorted(found)]
+
+
+@pytest.fixture(scope="session")
+def in_use(packed, packs) -> list[Pack]:
+    """The packs in the order of use of epoch 0: what an export holds, row by row."""
+    order = used(packed, 0)
+    assert sorted(order) == list(range(len(packs)))
+    assert order != sorted(order)
+    return [packs[pack] for pack in order]
+
+
+def samples_of(pack: Pack) -> list[tuple[list[int], list[int]]]:
+    """(ids, loss mask) of each sample of a pack."""
+    borders = pack["cu_seqlens"].tolist()
+    return [
+        (pack["input_ids"][begin:end].tolist(), pack["loss_mask"][begin:end].tolist())
+        for begin, end in itertools.pairwise(borders)
+    ]
+
+
+def export(packed: Path, name: str, output: Path, *options: object, workers: int = 2) -> Done:
+    return run(main, "export", packed, "--to", name, "--output", output, "--workers", workers, *options)
+
+
+@pytest.fixture(scope="session")
+def exported(packed, tmp_path_factory) -> Callable[[str], Path]:
+    """The export to a format, made once: several parts, on two threads."""
+    made: dict[str, Path] = {}
+
+    def make(name: str) -> Path:
+        if name not in made:
+            output = tmp_path_factory.mktemp(name) / "dir"
+            done = export(packed, name, output, "--shard-size", "300kB")
+            assert done.code == 0, done.stderr
+            made[name] = output
+        return made[name]
+
+    return make

@@ -1,0 +1,316 @@
+"""Each format is read back, by the real library where one can be installed, and compared with the shards."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import struct
+import warnings
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import xxhash
+
+from tests.export.conftest import samples_of
+
+
+def assert_rows(rows: list[list[tuple[list[int], list[int]]]], in_use: list[dict[str, Any]]) -> None:
+    """Every row is its pack: the same samples, ids and masks."""
+    assert len(rows) == len(in_use)
+    for row, pack in zip(rows, in_use, strict=True):
+        assert row == samples_of(pack), pack["pack_id"]
+
+
+# Megatron
+
+
+def read_indexed(prefix: Path) -> tuple[np.dtype, list[np.ndarray], np.ndarray]:
+    """A reader of `.bin/.idx` from the description of the format: dtype, sequences, documents."""
+    data = prefix.with_suffix(".idx").read_bytes()
+    assert data[:9] == b"MMIDIDX\0\0"
+    version, code, num_sequences, num_documents = struct.unpack_from("<QBQQ", data, 9)
+    assert version == 1
+    dtype = {1: np.dtype("u1"), 4: np.dtype("<i4"), 8: np.dtype("<u2")}[code]
+    lengths = np.frombuffer(data, "<i4", num_sequences, 34)
+    pointers = np.frombuffer(data, "<i8", num_sequences, 34 + 4 * num_sequences)
+    documents = np.frombuffer(data, "<i8", num_documents, 34 + 12 * num_sequences)
+    assert len(data) == 34 + 12 * num_sequences + 8 * num_documents
+    values = prefix.with_suffix(".bin").read_bytes()
+    assert len(values) == int(lengths.sum()) * dtype.itemsize
+    sequences = [np.frombuffer(values, dtype, n, at) for n, at in zip(lengths, pointers, strict=True)]
+    return dtype, sequences, documents
+
+
+def test_megatron(exported, in_use):
+    folder = exported("megatron")
+    dtype, tokens, documents = read_indexed(folder / "tokens")
+    mask_dtype, masks, mask_documents = read_indexed(folder / "loss_mask")
+    assert (dtype, mask_dtype) == (np.dtype("<u2"), np.dtype("u1"))  # The vocabulary has 1,024 entries.
+    assert np.array_equal(documents, mask_documents)
+    rows = [
+        [(tokens[i].tolist(), masks[i].tolist()) for i in range(begin, end)]
+        for begin, end in itertools.pairwise(documents)
+    ]
+    assert_rows(rows, in_use)
+
+
+def test_megatron_is_read_by_its_library(exported, in_use):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # Of what it misses on a machine without a GPU.
+        indexed = pytest.importorskip("megatron.core.datasets.indexed_dataset", exc_type=ImportError)
+    folder = exported("megatron")
+    tokens = indexed.IndexedDataset(str(folder / "tokens"))
+    masks = indexed.IndexedDataset(str(folder / "loss_mask"))
+    assert tokens.index.dtype is indexed.DType.optimal_dtype(1024)
+    borders = tokens.document_indices.tolist()
+    assert len(tokens) == len(masks) == borders[-1]
+    rows = []
+    for begin, end in itertools.pairwise(borders):
+        pairs = zip(tokens[begin:end], masks[begin:end], strict=True)
+        rows.append([(ids.tolist(), mask.tolist()) for ids, mask in pairs])
+    assert_rows(rows, in_use)
+
+
+@pytest.mark.parametrize(("vocab_size", "name"), [(65_499, "uint16"), (65_500, "int32"), (None, "int32")])
+def test_the_dtype_is_that_of_megatron(vocab_size, name):
+    from packer_cli.export.megatron import token_dtype
+
+    class Manifest:
+        tokenizer = {"vocab_size": vocab_size}
+
+    assert token_dtype(Manifest()) == np.dtype(name)
+
+
+# NeMo
+
+
+def test_nemo(exported, in_use, packed):
+    """As NeMo reads it: of each sample all tokens but the last, as labels all but the first, the mask beside both."""
+    folder = exported("nemo")
+    files = sorted(folder.glob("*.parquet"))
+    assert len(files) > 1
+    assert all(file.name.endswith(".idx.parquet") for file in files)
+    table = pa.concat_tables([pq.read_table(file) for file in files])
+    assert table.schema.names == ["input_ids", "loss_mask", "seq_start_id"]
+    assert [str(field.type.value_type) for field in table.schema] == ["int32", "int8", "int32"]
+    assert pq.read_table(folder).equals(table)
+    rows = table.to_pylist()
+    assert len(rows) == len(in_use)
+    for row, pack in zip(rows, in_use, strict=True):
+        assert row["input_ids"] == pack["input_ids"].tolist()
+        assert len(row["loss_mask"]) == len(row["input_ids"])
+        borders = [*row["seq_start_id"], len(row["input_ids"])]
+        assert borders == pack["cu_seqlens"].tolist()
+        for (ids, mask), begin, end in zip(samples_of(pack), borders[:-1], borders[1:], strict=True):
+            tokens, labels = row["input_ids"][begin : end - 1], row["input_ids"][begin + 1 : end]
+            assert (tokens, labels) == (ids[:-1], ids[1:])
+            assert row["loss_mask"][begin : end - 1] == mask[1:]
+            assert row["loss_mask"][end - 1] == 0
+
+
+def test_nemo_metadata(exported, in_use):
+    lengths = [np.diff(pack["cu_seqlens"]) - 1 for pack in in_use]  # Tokens that the model is given.
+    (described,) = json.loads((exported("nemo") / "_metadata.json").read_text())
+    sums = np.array([row.sum() for row in lengths])
+    assert described == {
+        "dataset_max_seqlen": max(int(row.max()) for row in lengths),
+        "max_samples_per_bin": max(len(row) for row in lengths),
+        "packing_factor": round(sum(len(row) for row in lengths) / len(lengths), 2),
+        "packing_efficiency": round(float(sums.mean()) / 8192 * 100, 2),
+        "pack_size": 8192,
+        "min_packed_seqlen": int(sums.min()),
+    }
+
+
+# TRL
+
+
+def trl_row(row: dict[str, list[int]]) -> list[tuple[list[int], list[int]]]:
+    borders = np.concatenate([[0], np.cumsum(row["seq_lengths"])]).tolist()
+    assert borders[-1] == len(row["input_ids"]) == len(row["labels"])
+    assert all(label in (-100, token) for label, token in zip(row["labels"], row["input_ids"], strict=True))
+    mask = [int(label != -100) for label in row["labels"]]
+    return [(row["input_ids"][a:b], mask[a:b]) for a, b in itertools.pairwise(borders)]
+
+
+def test_trl(exported, in_use, tmp_path):
+    import datasets
+
+    folder = exported("trl")
+    loaded = datasets.load_from_disk(str(folder))
+    assert loaded.column_names == ["input_ids", "labels", "seq_lengths"]
+    assert loaded.split == "train"
+    assert_rows([trl_row(row) for row in loaded], in_use)
+    files = sorted(map(str, folder.glob("*.arrow")))
+    assert len(files) > 1
+    again = datasets.load_dataset("arrow", data_files=files, split="train", cache_dir=str(tmp_path))
+    assert again[7] == loaded[7]
+
+
+def test_trl_collates_it(exported, in_use):
+    trl = pytest.importorskip("trl.trainer.sft_trainer", exc_type=ImportError)
+    import datasets
+
+    loaded = datasets.load_from_disk(str(exported("trl")))
+    collator = trl.DataCollatorForLanguageModeling(pad_token_id=0, padding_free=True)
+    for i in (0, 1, len(in_use) - 1):
+        batch = collator([loaded[i]])
+        borders = in_use[i]["cu_seqlens"]
+        position_ids = batch["position_ids"][0].numpy()
+        assert np.array_equal(np.flatnonzero(position_ids == 0), borders[:-1])
+        assert np.array_equal(batch["input_ids"][0], in_use[i]["input_ids"])
+        assert np.array_equal(batch["labels"][0] != -100, in_use[i]["loss_mask"] == 1)
+
+
+# XTuner
+
+
+def test_xtuner(exported, in_use):
+    """As PresetPackDataset reads it: slices of lines of JSONL files, and as PresetSampler, an order."""
+    folder = exported("xtuner")
+    boundaries = np.load(folder / "packs" / "boundaries.npy", mmap_mode="r")
+    samples = np.load(folder / "packs" / "samples.npy", mmap_mode="r")
+    order = np.load(folder / "order.npy", mmap_mode="r")
+    assert {array.dtype for array in (boundaries, samples, order)} == {np.dtype(np.int64)}
+    assert samples.shape == (boundaries[-1], 6)
+    paths = json.loads((folder / "packs" / "paths.json").read_text())
+    assert [Path(path) for path in paths] == sorted(folder.glob("samples-*.jsonl"))
+    assert len(paths) > 1
+    lines = [[json.loads(line) for line in Path(path).read_text().splitlines()] for path in paths]
+    assert sum(map(len, lines)) == len(samples)
+    rows = []
+    for pack in order:
+        row = []
+        for path, line, char_start, char_end, begin, end in samples[boundaries[pack] : boundaries[pack + 1]].tolist():
+            assert (char_start, char_end) == (-1, -1)
+            item = lines[path][line]
+            assert sorted(item) == ["input_ids", "labels", "num_tokens"]
+            assert item["num_tokens"] == len(item["input_ids"]) == len(item["labels"]) == end
+            assert all(x in (-100, y) for x, y in zip(item["labels"], item["input_ids"], strict=True))
+            row.append((item["input_ids"][begin:end], [int(label != -100) for label in item["labels"][begin:end]]))
+        rows.append(row)
+    assert_rows(rows, in_use)
+
+
+# Parquet
+
+
+def test_parquet(exported, in_use, packed):
+    files = sorted(exported("parquet").glob("part-*.parquet"))
+    assert len(files) > 1
+    table = pa.concat_tables([pq.read_table(file) for file in files])
+    shard = next(packed.glob("shards/*/*.arrow"))
+    schema = pa.ipc.open_file(pa.memory_map(str(shard))).schema
+    assert table.schema.equals(schema)
+    rows = table.to_pylist()
+    assert len(rows) == len(in_use)
+    for row, pack in zip(rows, in_use, strict=True):
+        assert row == {name: x.tolist() if isinstance(x, np.ndarray) else x for name, x in pack.items()}
+
+
+def test_parquet_is_read_by_datasets(exported, in_use, tmp_path):
+    """A folder of it is a data set: nothing else in it is taken for data."""
+    import datasets
+
+    loaded = datasets.load_dataset(str(exported("parquet")), split="train", cache_dir=str(tmp_path))
+    assert loaded["pack_id"] == [pack["pack_id"] for pack in in_use]
+
+
+# MDS
+
+
+def read_mds(path: Path, described: dict[str, Any]) -> list[dict[str, Any]]:
+    """A reader of a shard from the description of the format."""
+    data = path.read_bytes()
+    (num_samples,) = struct.unpack_from("<I", data)
+    offsets = struct.unpack_from(f"<{num_samples + 1}I", data, 4)
+    config = json.loads(data[4 + 4 * (num_samples + 1) : offsets[0]])
+    assert config == {key: described[key] for key in config}
+    assert offsets[-1] == len(data)
+    rows = []
+    for begin, end in itertools.pairwise(offsets):
+        at, sizes = begin, []
+        for size in config["column_sizes"]:
+            if size is None:
+                (size,) = struct.unpack_from("<I", data, at)
+                at += 4
+            sizes.append(size)
+        row = {}
+        names = zip(config["column_names"], config["column_encodings"], sizes, strict=True)
+        for name, encoding, size in names:
+            row[name] = decode_mds(encoding, data[at : at + size])
+            at += size
+        assert at == end
+        rows.append(row)
+    return rows
+
+
+def decode_mds(encoding: str, data: bytes) -> Any:
+    if encoding == "int":
+        return struct.unpack("<q", data)[0]
+    num_axes, width = data[0] >> 2, 1 << (data[0] & 3)
+    assert num_axes == 1
+    values = np.frombuffer(data, encoding.removeprefix("ndarray:"), offset=1 + width)
+    assert len(values) == int.from_bytes(data[1 : 1 + width], "little")
+    return values
+
+
+def assert_mds(rows: list[dict[str, Any]], in_use: list[dict[str, Any]]) -> None:
+    assert len(rows) == len(in_use)
+    for row, pack in zip(rows, in_use, strict=True):
+        assert list(row) == ["cu_seqlens", "group", "input_ids", "loss_mask", "pack_id", "sample_ids"]
+        for name, value in row.items():
+            assert np.array_equal(value, pack[name]), (pack["pack_id"], name)
+            assert not isinstance(value, np.ndarray) or value.dtype == pack[name].dtype
+
+
+def test_mds(exported, in_use):
+    folder = exported("mds")
+    index = json.loads((folder / "index.json").read_text())
+    assert index["version"] == 2
+    names = [shard["raw_data"]["basename"] for shard in index["shards"]]
+    assert names == sorted(path.name for path in folder.glob("*.mds"))
+    assert len(names) > 1
+    rows = []
+    for shard in index["shards"]:
+        path = folder / shard["raw_data"]["basename"]
+        assert shard["raw_data"]["bytes"] == path.stat().st_size
+        assert shard["raw_data"]["hashes"] == {"xxh128": xxhash.xxh128_hexdigest(path.read_bytes())}
+        assert shard["zip_data"] is None
+        found = read_mds(path, shard)
+        assert len(found) == shard["samples"]
+        rows += found
+    assert_mds(rows, in_use)
+
+
+def test_mds_lengths_of_one_two_and_four_bytes():
+    """Excess bytes of a short length are covered by what comes after it."""
+    from packer_cli.export import mds
+    from packer_cli.export.packed import Lists
+
+    lengths = np.array([1, 255, 256, 3, 65_535, 65_536, 2])
+    offsets = np.concatenate([[0], np.cumsum(lengths)])
+    lists = Lists(offsets=offsets, values=np.arange(offsets[-1], dtype=np.int64))
+    sizes = mds._array_sizes("sample_ids", lengths)
+    assert sizes.tolist() == [1 + width + 8 * n for n, width in zip(lengths, [1, 1, 2, 1, 2, 4, 1], strict=True)]
+    ends = np.cumsum(sizes)
+    out = np.zeros(int(ends[-1]), dtype=np.uint8)
+    mds._put_array(out, ends - sizes, lists)
+    for i, (end, size) in enumerate(zip(ends, sizes, strict=True)):
+        found = decode_mds("ndarray:int64", out[end - size : end].tobytes())
+        assert np.array_equal(found, np.arange(offsets[i], offsets[i + 1]))
+
+
+def test_mds_is_read_by_its_library(exported, in_use):
+    reader = pytest.importorskip("streaming.base.format.mds.reader", exc_type=ImportError)
+    folder = exported("mds")
+    index = json.loads((folder / "index.json").read_text())
+    rows = []
+    for shard in index["shards"]:
+        opened = reader.MDSReader.from_json(str(folder), "", shard)
+        rows += [opened[i] for i in range(opened.samples)]
+    assert_mds(rows, in_use)

@@ -1,0 +1,89 @@
+"""Copying, gathering and cutting, against plain Python."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from packer_cli.engine.local import LocalEngine
+from packer_cli.export import job
+from packer_cli.export.copy import as_source, copy_bytes
+from packer_cli.export.job import cut_parts
+from packer_cli.export.packed import LISTS, NUMBERS, PackedSet
+from packer_cli.shards.manifest import read_manifest
+from tests import naive
+from tests.export.conftest import export
+from tests.reference import tree
+
+
+@st.composite
+def copies(draw):
+    source = draw(st.binary(min_size=1, max_size=60))
+    sizes = draw(st.lists(st.integers(0, len(source)), max_size=8))
+    begins = [draw(st.integers(0, len(source) - size)) for size in sizes]
+    gaps = [draw(st.integers(0, 3)) for _ in sizes]
+    targets = np.cumsum([0, *(a + b for a, b in zip(sizes, gaps, strict=True))]).tolist()
+    return source, begins, sizes, targets[:-1], targets[-1]
+
+
+@given(copies())
+def test_copying(case):
+    source, begins, sizes, targets, num_bytes = case
+    expected = bytearray(b"\xaa" * num_bytes)
+    naive.copy_bytes(source, begins, sizes, targets, expected)
+    out = np.full(num_bytes, 0xAA, dtype=np.uint8)
+    arrays = (np.array(values, dtype=np.int64) for values in (begins, sizes, targets))
+    copy_bytes(as_source(np.frombuffer(source, dtype=np.uint8)), *arrays, out)
+    assert out.tobytes() == bytes(expected)
+
+
+def test_any_packs_in_any_order(packed, packs):
+    manifest = read_manifest(packed)
+    opened = PackedSet(packed, manifest, [0, 1], LocalEngine(2))
+    rng = np.random.default_rng(5)
+    for wanted in (
+        np.arange(len(packs)),
+        rng.permutation(len(packs)),
+        rng.integers(0, len(packs), 500),
+        np.array([3]),
+    ):
+        rows = [packs[pack] for pack in wanted]
+        for name, dtype in LISTS.items():
+            found = opened.lists(name, wanted)
+            assert found.values.dtype == dtype
+            assert np.array_equal(found.values, np.concatenate([row[name] for row in rows]))
+            assert np.array_equal(np.diff(found.offsets), [len(row[name]) for row in rows])
+        for name in NUMBERS:
+            assert opened.numbers(name, wanted).tolist() == [row[name] for row in rows]
+        lengths = opened.sample_lengths(wanted)
+        assert np.array_equal(lengths.values, np.concatenate([np.diff(row["cu_seqlens"]) for row in rows]))
+        assert np.array_equal(np.diff(lengths.offsets), [len(row["sample_ids"]) for row in rows])
+
+
+@given(st.lists(st.integers(1, 50), max_size=40), st.integers(1, 200))
+def test_parts_are_even_and_hold_every_row(sizes, shard_size):
+    row_bytes = np.array(sizes, dtype=np.int64)
+    parts = cut_parts(row_bytes, 2 * row_bytes, shard_size)
+    assert [row for part in parts for row in range(part.first, part.stop)] == list(range(len(sizes)))
+    for number, part in enumerate(parts):
+        assert part.number == number
+        assert part.first < part.stop
+        assert part.first_token == 2 * sum(sizes[: part.first])
+    if len(parts) > 1:
+        average = sum(sizes) / max(1, round(sum(sizes) / shard_size))
+        assert max(sum(sizes[part.first : part.stop]) for part in parts) < average + 2 * max(sizes)
+
+
+@pytest.mark.parametrize("name", ["megatron", "mds", "xtuner"])
+def test_the_size_of_batches_changes_no_byte(packed, exported, tmp_path, monkeypatch, name):
+    """Formats without record batches of their own: what is held in memory at a time cannot be seen."""
+    monkeypatch.setattr(job, "TOKENS_PER_BATCH", 3000)
+    output = tmp_path / "dir"
+    assert export(packed, name, output, "--shard-size", "300kB").code == 0
+    found, expected = tree(output), tree(exported(name))
+    for files in (found, expected):  # These name the folder.
+        files.pop("packs/paths.json", None)
+        files.pop(".hbpack-export.json")
+    assert found == expected

@@ -1,0 +1,352 @@
+"""What holds for every format: bytes, going on after a kill, damage, options and errors."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+
+from packer_cli.cli import main
+from packer_cli.export.formats import FORMATS, load_format
+from packer_cli.files import lock_folder
+from tests.cli_runner import run
+from tests.export.conftest import export, used
+from tests.reference import tree
+
+NAME = ".hbpack-export.json"
+SIZE = ("--shard-size", "300kB")
+
+KILLED = """
+import importlib, os, signal, sys, time
+name, last, *arguments = sys.argv[1:]
+format = importlib.import_module("packer_cli.export." + name).Exporter
+write = format.write_part
+def killing(self, job, part, sink):
+    done = write(self, job, part, sink)
+    if part.number == int(last):  # Written, and not yet under its name.
+        while not (job.folder / ".export" / f"part-{part.number - 1:05d}.json").exists():
+            time.sleep(0.01)
+        os.kill(os.getpid(), signal.SIGKILL)
+    return done
+format.write_part = killing
+from packer_cli.cli import main
+sys.argv = ["hbpack", *arguments]
+main()
+"""
+
+
+def files(folder):
+    """All files; XTuner's paths name the folder itself."""
+    found = tree(folder)
+    if "packs/paths.json" in found:
+        found["packs/paths.json"] = found["packs/paths.json"].replace(str(folder).encode(), b"DIR")
+        text = json.loads(found.pop(NAME))
+        found[NAME] = {**text, "files": [file for file in text["files"] if file["path"] != "packs/paths.json"]}
+    return found
+
+
+def parts_of(folder):
+    described = json.loads((folder / NAME).read_text())
+    return [file for file in described["files"] if file["path"] not in ("index.json", "_metadata.json")]
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_the_bytes_do_not_depend_on_workers(packed, exported, tmp_path, name):
+    for workers in (1, 3):
+        output = tmp_path / str(workers)
+        assert export(packed, name, output, *SIZE, workers=workers).code == 0
+        assert files(output) == files(exported(name))
+
+
+@pytest.mark.parametrize("name", ["megatron", "trl", "mds"])
+def test_a_killed_run_goes_on_and_ends_in_the_same_bytes(packed, exported, tmp_path, monkeypatch, name):
+    output = tmp_path / "dir"
+    command = ["export", packed, "--to", name, "--output", output, *SIZE, "--workers", 1]
+    killed = subprocess.run([sys.executable, "-c", KILLED, name, "2", *map(str, command)], capture_output=True)
+    assert killed.returncode == -signal.SIGKILL, killed.stderr
+    markers = sorted(path.name for path in (output / ".export").glob("part-*"))
+    assert markers == ["part-00000.json", "part-00001.json"]
+    # Two files of parts, or none of those that all parts share; nothing that vouches for the whole.
+    assert len(list(output.glob("[!.]*"))) == (0 if name == "megatron" else 2)
+    assert not (output / NAME).exists()
+    exporter = type(load_format(name))
+    write, written = exporter.write_part, []
+
+    def noting(self, job, part, sink):
+        written.append(part.number)
+        return write(self, job, part, sink)
+
+    monkeypatch.setattr(exporter, "write_part", noting)
+    assert export(packed, name, output, *SIZE, workers=1).code == 0
+    assert written == list(range(2, 1 + max(written)))
+    assert len(written) > 1
+    assert files(output) == files(exported(name))
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_running_again_does_nothing(packed, exported, name):
+    folder = exported(name)
+    before = {path: path.stat().st_mtime_ns for path in folder.rglob("*")}
+    done = export(packed, name, folder, *SIZE)
+    assert (done.code, done.stderr) == (0, "the export is up to date\n")
+    assert {path: path.stat().st_mtime_ns for path in folder.rglob("*")} == before
+
+
+@pytest.mark.parametrize("name", FORMATS)
+@pytest.mark.parametrize("damage", ["flip", "remove"])
+def test_a_damaged_file_is_written_again(packed, exported, tmp_path, name, damage):
+    output = shutil.copytree(exported(name), tmp_path / "dir")
+    piece = parts_of(output)[1]
+    path = output / piece["path"]
+    if damage == "flip":
+        data = bytearray(path.read_bytes())
+        data[piece["offset"] + piece["num_bytes"] // 2] ^= 1
+        path.write_bytes(data)
+    else:
+        path.unlink()
+    others = [
+        p for p in output.glob("[!.]*") if p.is_file() and p != path and p.suffix not in (".idx", ".json", ".npy")
+    ]
+    before = {p: p.stat().st_mtime_ns for p in others}
+    done = export(packed, name, output, *SIZE)
+    assert "exported" in done.stderr
+    assert files(output) == files(exported(name))
+    if name != "megatron":
+        assert {p: p.stat().st_mtime_ns for p in others} == before
+
+
+def test_a_lost_index_is_written_again(packed, exported, tmp_path):
+    output = shutil.copytree(exported("megatron"), tmp_path / "dir")
+    (output / "tokens.idx").unlink()
+    assert export(packed, "megatron", output, *SIZE).code == 0
+    assert files(output) == files(exported("megatron"))
+
+
+# Which rows
+
+
+def pack_ids(folder):
+    return [pack for file in sorted(folder.glob("*.parquet")) for pack in pq.read_table(file)["pack_id"].to_pylist()]
+
+
+def test_order_epoch_and_groups(packed, packs, tmp_path):
+    group = {pack["pack_id"]: int(pack["group"]) for pack in packs}
+    second = used(packed, 1)
+    assert second != used(packed, 0)
+    long = [pack for pack in used(packed, 0) if group[pack] == 1]
+    cases = [
+        (["--order", "packs"], sorted(group)),
+        (["--epoch", "1"], second),
+        (["--groups", "8k"], long),
+        (["--groups", "8k:4"], long),
+        (["--groups", "g1-8192-sp4"], long),
+        (["--groups", "g1-8192-sp4, 1k:1"], used(packed, 0)),
+        (["--groups", "1k", "--order", "packs"], sorted(pack for pack in group if group[pack] == 0)),
+    ]
+    for number, (options, expected) in enumerate(cases):
+        output = tmp_path / str(number)
+        assert export(packed, "parquet", output, *options).code == 0
+        assert pack_ids(output) == expected, options
+
+
+def test_an_epoch_that_was_not_written_is_that_of_the_loader(packed, tmp_path):
+    pytest.importorskip("torch")
+    from packer_cli.loader import PackedDataset
+
+    found = []
+    for rank in range(8):
+        for batch in PackedDataset(packed, rank, 8, 7):
+            if batch["sp_rank"] == 0 and batch["pack_id"] >= 0:
+                found.append((batch["iteration"], batch["dp_rank"], batch["pack_id"]))
+    expected = [pack for _, _, pack in sorted(found)]
+    assert expected not in (used(packed, 0), used(packed, 1))
+    assert export(packed, "parquet", tmp_path / "dir", "--epoch", 7).code == 0
+    assert pack_ids(tmp_path / "dir") == expected
+
+
+def test_an_epoch_that_was_over(packed, tmp_path):
+    """As after the set was dealt to other GPUs."""
+    other = shutil.copytree(packed, tmp_path / "other")
+    manifest = json.loads((other / "hbpack.json").read_text())
+    manifest |= {"first_epoch": 1, "epochs": [{**manifest["epochs"][1], "first_step": 2}]}
+    (other / "hbpack.json").write_text(json.dumps(manifest))
+    done = export(other, "parquet", tmp_path / "dir")
+    message = "--epoch must be at least 1, got 0: it was over when the set was dealt to 8 GPUs"
+    assert (done.code, done.stderr) == (2, f"error: {message}\n")
+    done = export(other, "parquet", tmp_path / "dir", "--epoch", 2)
+    assert "--epoch 2 would repeat a whole epoch, and this set holds none" in done.stderr
+    assert export(other, "parquet", tmp_path / "dir", "--epoch", 1).code == 0
+    assert pack_ids(tmp_path / "dir") == used(packed, 1)
+
+
+def test_rows_of_a_group_are_dealt_to_the_dp_ranks(packed, exported, packs):
+    """Where no slot is a filler, row k of the export belongs to DP rank k mod N."""
+    manifest = json.loads((packed / "hbpack.json").read_text())
+    order = [pack for pack in used(packed, 0) if packs[pack]["group"] == 0]
+    num_ranks = manifest["num_gpus"] // manifest["groups"][0]["sp_size"]
+    assert len(order) % num_ranks == 0
+    works = np.array([packs[pack]["attention_work"] for pack in order], dtype=float).reshape(-1, num_ranks)
+    ratios = 1 - works.mean(axis=1) / works.max(axis=1)
+    assert ratios.mean() < 0.1  # Balanced, as the plan made them.
+
+
+# Errors
+
+
+def test_options_in_a_config_file(packed, tmp_path):
+    config = tmp_path / "export.yaml"
+    config.write_text(f"to: parquet\noutput: {tmp_path / 'dir'}\ngroups: 8k\nepoch: 1\nshard-size: 1MB\n")
+    done = run(main, "export", packed, "--config", config)
+    assert done.code == 0, done.stderr
+    assert json.loads((tmp_path / "dir" / NAME).read_text())["epoch"] == 1
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--to", "tfds"], "--to: unknown format 'tfds'; known: megatron, nemo, trl, xtuner, parquet, mds"),
+        (
+            ["--groups", "2k"],
+            "--groups: '2k' is no group of this set; it has 1k:1 (g0-1024-sp1), 8k:4 (g1-8192-sp4)",
+        ),
+        (
+            ["--groups", "8k:1"],
+            "--groups: '8k:1' is no group of this set; it has 1k:1 (g0-1024-sp1), 8k:4 (g1-8192-sp4)",
+        ),
+        (["--shard-size", "1"], "--shard-size must be at least 65536, got 1"),
+        (
+            ["--shard-size", "much"],
+            "--shard-size: 'much' is no number of bytes; write for example 1048576, 256MiB or 1GB",
+        ),
+        (
+            ["--to", "mds", "--shard-size", "3GiB"],
+            "--shard-size must be at most 2147483648 for mds, got 3221225472",
+        ),
+        (
+            ["--order", "random"],
+            "invalid value for '--order': 'random' is not one of 'use', 'packs'; see hbpack export --help",
+        ),
+    ],
+)  # fmt: skip
+def test_wrong_options(packed, tmp_path, options, message):
+    done = run(main, "export", packed, "--to", "trl", "--output", tmp_path / "dir", *options)
+    assert (done.code, done.stdout, done.stderr) == (2, "", f"error: {message}\n")
+    assert not (tmp_path / "dir").exists()
+
+
+def test_no_packed_set(tmp_path):
+    (tmp_path / "empty").mkdir()
+    for name in ("empty", "nowhere"):
+        done = export(tmp_path / name, "trl", tmp_path / "dir")
+        message = f"error: {str(tmp_path / name)!r} holds no packed data set (no hbpack.json); run hbpack pack\n"
+        assert (done.code, done.stderr) == (2, message)
+    assert not (tmp_path / "dir").exists()
+
+
+def test_a_folder_with_something_else(packed, exported, tmp_path):
+    output = tmp_path / "dir"
+    output.mkdir()
+    (output / "notes.txt").write_text("mine")
+    done = export(packed, "trl", output)
+    message = f"output folder {str(output)!r} holds something else (notes.txt); name an empty or a new folder"
+    assert (done.code, done.stderr) == (2, f"error: {message}\n")
+    assert tree(output) == {"notes.txt": b"mine"}
+    folder = exported("trl")
+    before = tree(folder)
+    for options, what in (
+        (["nemo"], "to trl"),
+        (["trl", "--shard-size", "1MB"], "with --shard-size 300000"),
+        (["trl", *SIZE, "--groups", "8k"], "with --groups g0-1024-sp1,g1-8192-sp4"),
+        (["trl", *SIZE, "--epoch", "1"], "with --epoch 0"),
+    ):
+        done = export(packed, options[0], folder, *options[1:])
+        message = f"output folder {str(folder)!r} holds an export {what}; remove it, or name an empty or a new folder"
+        assert (done.code, done.stderr) == (2, f"error: {message}\n")
+    assert tree(folder) == before
+    (tmp_path / "file").write_text("")
+    done = export(packed, "trl", tmp_path / "file")
+    assert done.code == 2
+    assert "is a file; name another" in done.stderr
+
+
+def test_an_export_of_another_set(packed, exported, tmp_path):
+    other = shutil.copytree(packed, tmp_path / "other")
+    manifest = json.loads((other / "hbpack.json").read_text())
+    (other / "hbpack.json").write_text(json.dumps({**manifest, "fingerprint": "0"}))
+    done = export(other, "trl", exported("trl"), *SIZE)
+    assert done.code == 2
+    assert "holds an export of another packed set" in done.stderr
+
+
+def test_another_run_writes_there(packed, tmp_path):
+    output = tmp_path / "dir"
+    with lock_folder(output):
+        done = export(packed, "trl", output)
+    assert (done.code, "another hbpack run writes to it" in done.stderr) == (1, True)
+
+
+def test_a_damaged_set(packed, tmp_path):
+    for damage in ("short", "gone", "garbage", "rank"):
+        other = shutil.copytree(packed, tmp_path / damage)
+        shard = sorted(other.glob("shards/*/*.arrow"))[1]
+        if damage == "short":
+            shard.write_bytes(shard.read_bytes()[:-8])
+        elif damage == "gone":
+            shard.unlink()
+        elif damage == "garbage":
+            shard.write_bytes(os.urandom(shard.stat().st_size))
+        else:
+            shard = other / "ranks" / "epoch-000" / "rank-00003.arrow"
+            shard.unlink()
+        done = export(other, "trl", tmp_path / "dir")
+        assert done.code == 1, damage
+        assert done.stderr.startswith("error: ")
+        assert done.stderr.count("\n") == 1
+        assert str(shard) in done.stderr
+        assert "run hbpack write again" in done.stderr
+        assert not (tmp_path / "dir").exists()
+
+
+def test_ids_that_the_vocabulary_has_not(packed, tmp_path):
+    """Megatron's uint16 would cut them silently."""
+    other = shutil.copytree(packed, tmp_path / "other")
+    manifest = json.loads((other / "hbpack.json").read_text())
+    assert manifest["tokenizer"]["vocab_size"] == 1024
+    from packer_cli.errors import FormatError
+    from packer_cli.export.megatron import _check_ids
+
+    _check_ids(np.array([0, 65_535], np.int32), np.dtype("<u2"))
+    for wrong in (-1, 65_536):
+        with pytest.raises(FormatError, match=f"token id {wrong} does not fit uint16"):
+            _check_ids(np.array([5, wrong], np.int32), np.dtype("<u2"))
+
+
+def test_threads_share_the_shards(packed, packs):
+    """Gathering is safe for several threads: each has what it asked for."""
+    from packer_cli.engine.local import LocalEngine
+    from packer_cli.export.packed import PackedSet
+    from packer_cli.shards.manifest import read_manifest
+
+    opened = PackedSet(packed, read_manifest(packed), [0, 1], LocalEngine(1))
+    failed = []
+
+    def check(seed):
+        wanted = np.random.default_rng(seed).integers(0, len(packs), 200)
+        found = opened.lists("input_ids", wanted).values
+        if not np.array_equal(found, np.concatenate([packs[pack]["input_ids"] for pack in wanted])):
+            failed.append(seed)
+
+    threads = [threading.Thread(target=check, args=(seed,)) for seed in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not failed
