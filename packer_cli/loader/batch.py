@@ -1,18 +1,24 @@
-"""From a pack to one rank's micro-batch: padding, positions, labels, slice. Vectorised numpy, one copy."""
+"""From a pack to one rank's micro-batch: padding, positions, labels, this rank's part. Vectorised numpy, one copy."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, get_args
 
 import numpy as np
 
+from packer_cli.loader.parallel.sharding import Sharding, length_multiple, local_indices
 from packer_cli.loader.rows import Row
 from packer_cli.loader.shards import Pack
 
 PadTo = Literal["multiple", "row", "capacity"]
 PAD_TO: tuple[PadTo, ...] = ("multiple", "row", "capacity")
+
+SPSharding = Literal[Sharding, "planned"]
+"""A sharding, or "planned": that of the pack's `cp_sharding` column, 0 `zigzag` (per sequence), 1 `document`."""
+SP_SHARDINGS: tuple[SPSharding, ...] = (*get_args(Sharding), "planned")
+PLANNED: tuple[Sharding, ...] = ("zigzag", "document")
 
 IGNORE_INDEX = np.int32(-100)
 
@@ -25,37 +31,36 @@ class MicroBatch:
     """One rank's forward in one iteration, before an adapter gives it a trainer's names.
 
     T is the length of the padded row, t that of this rank's part: T / sp_size where the row is sliced, else T.
-    Token arrays are this rank's part; `cu_seqlens` and `max_seqlen` always describe the whole row.
+    Token arrays are this rank's part; `cu_seqlens`, `max_seqlen` and all that counts samples describe the whole row.
     """
 
     input_ids: np.ndarray
     """int64 [t]"""
     position_ids: np.ndarray
     """int64 [t], from 0 in every segment"""
-    next_labels: np.ndarray
-    """int64 [t+1]: the labels of this part and of the token after it (-100 after the row's last token)"""
+    labels: np.ndarray
+    """int64 [t], aligned with `input_ids`; -100 where there is no loss and at the first token of each sample"""
+    shift_labels: np.ndarray
+    """int64 [t]: what each token has to predict, shifted over the whole row and only then sliced.
+
+    No sample sees the next one's first token: that label is always -100. Shares memory with `labels` at times.
+    """
     cu_seqlens: np.ndarray
-    """int32 [segments+1], from 0 to T; padding, where there is any, is the last segment"""
+    """int32 [segments+1], from 0 to T; padding at the tail, where there is any, is the last segment"""
     max_seqlen: int
+    sample_lengths: np.ndarray
+    """int64 [n]: real tokens of each sample; less than its segment where samples are aligned"""
+    sample_num_loss_tokens: np.ndarray
+    """int64 [n]"""
     sample_ids: np.ndarray
     """int64 [n]; padding is no sample"""
     row: Row
     pack_id: int
     num_loss_tokens: int
     epoch: int
-
-    @property
-    def labels(self) -> np.ndarray:
-        """int64 [t], aligned with `input_ids`; a view."""
-        return self.next_labels[:-1]
-
-    @property
-    def shift_labels(self) -> np.ndarray:
-        """int64 [t]: what each token has to predict, shifted over the whole row and only then sliced; a view.
-
-        No sample sees the next one's first token: that label is always -100.
-        """
-        return self.next_labels[1:]
+    sharding: Sharding
+    """How the row is shared by its SP group; the token arrays are a part only if `sliced`."""
+    sliced: bool
 
 
 def round_up(number: int, multiple: int) -> int:
@@ -73,53 +78,48 @@ class BatchBuilder:
     sp_slice: bool
     capacities: tuple[int, ...]
     """Capacity of each group, in tokens."""
+    sp_sharding: SPSharding = "contiguous"
+    align_samples: bool = False
+    """Pad each sample to a multiple of 2 * sp_size, where sp_size > 1 (Megatron, TransformerEngine)."""
 
-    def padded_length(self, num_tokens: int, row: Row) -> int:
+    def padded_length(self, num_tokens: int, row: Row, sharding: Sharding = "contiguous") -> int:
         """Length T of the padded row of a pack of `num_tokens` tokens."""
         if self.pad_to == "row":
             num_tokens = max(num_tokens, row.row_length)
         elif self.pad_to == "capacity":
             num_tokens = max(num_tokens, self.capacities[row.group])
-        return round_up(num_tokens, math.lcm(self.pad_to_multiple_of, row.sp_size))
+        multiple = self._alignment(row) if self.align_samples else length_multiple(sharding, row.sp_size)
+        return round_up(num_tokens, math.lcm(self.pad_to_multiple_of, multiple))
 
     def build(self, pack: Pack, row: Row, epoch: int) -> MicroBatch:
         """The micro-batch of `row`, which reads `pack`. Price: about one pass over this rank's part."""
-        num_tokens = len(pack.input_ids)
-        length = self.padded_length(num_tokens, row)
-        start, stop = self._part(length, row)
+        sample_lengths = np.diff(pack.cu_seqlens).astype(np.int64)
+        num_loss_tokens = np.add.reduceat(pack.loss_mask, pack.cu_seqlens[:-1], dtype=np.int64)
+        if self.align_samples and row.sp_size > 1:
+            pack = _align(pack, self._alignment(row), self.pad_token_id)
+        sharding = PLANNED[pack.cp_sharding] if self.sp_sharding == "planned" else self.sp_sharding
+        length = self.padded_length(len(pack.input_ids), row, sharding)
         cu_seqlens = _with_padding(pack.cu_seqlens, length)
-        real = min(stop, num_tokens)
-
-        input_ids = np.empty(stop - start, dtype=np.int64)
-        filled = max(0, real - start)
-        input_ids[:filled] = pack.input_ids[start:real]
-        input_ids[filled:] = self.pad_token_id
-
-        next_labels = np.empty(stop - start + 1, dtype=np.int64)
-        real = min(stop + 1, num_tokens)
-        filled = max(0, real - start)
-        next_labels[filled:] = IGNORE_INDEX
-        if filled:
-            # Arithmetic instead of a masked copy: no branches, half the time.
-            labels = pack.input_ids[start:real] - IGNORE_INDEX
-            labels *= pack.loss_mask[start:real]
-            labels += IGNORE_INDEX
-            next_labels[:filled] = labels
-            # The format says so already; a writer's slip here would leak one sample into another.
-            firsts = cu_seqlens[:-1]
-            firsts = firsts[(firsts >= start) & (firsts < real)]
-            next_labels[firsts - start] = IGNORE_INDEX
+        sliced = self.sp_slice and row.sp_size > 1
+        if sliced and sharding != "contiguous":
+            tokens = self._gather(pack, cu_seqlens, local_indices(cu_seqlens, row.sp_size, row.sp_rank, sharding))
+        else:
+            part = length // row.sp_size if sliced else length
+            start = row.sp_rank * part if sliced else 0
+            tokens = self._run(pack, cu_seqlens, start, start + part)
         return MicroBatch(
-            input_ids=input_ids,
-            position_ids=_positions(cu_seqlens, start, stop),
-            next_labels=next_labels,
+            **tokens,
             cu_seqlens=cu_seqlens,
             max_seqlen=int(np.diff(cu_seqlens).max()),
+            sample_lengths=sample_lengths,
+            sample_num_loss_tokens=num_loss_tokens,
             sample_ids=pack.sample_ids.copy(),
             row=row,
             pack_id=pack.pack_id,
             num_loss_tokens=pack.num_loss_tokens,
             epoch=epoch,
+            sharding=sharding,
+            sliced=sliced,
         )
 
     def filler(self, row: Row, epoch: int) -> MicroBatch:
@@ -127,26 +127,109 @@ class BatchBuilder:
 
         A few of them, or as many as `pad_to` asks for: who needs fixed shapes needs them here too.
         """
-        length = self.padded_length(row.sp_size * FILLER_TOKENS, row)
-        start, stop = self._part(length, row)
+        sharding = PLANNED[0] if self.sp_sharding == "planned" else self.sp_sharding
+        length = self.padded_length(row.sp_size * FILLER_TOKENS, row, sharding)
+        cu_seqlens = np.array([0, length], dtype=np.int32)
+        sliced = self.sp_slice and row.sp_size > 1
+        positions = (
+            local_indices(cu_seqlens, row.sp_size, row.sp_rank, sharding)
+            if sliced
+            else np.arange(length, dtype=np.int64)
+        )
         return MicroBatch(
-            input_ids=np.full(stop - start, self.pad_token_id, dtype=np.int64),
-            position_ids=np.arange(start, stop, dtype=np.int64),
-            next_labels=np.full(stop - start + 1, IGNORE_INDEX, dtype=np.int64),
-            cu_seqlens=np.array([0, length], dtype=np.int32),
+            input_ids=np.full(len(positions), self.pad_token_id, dtype=np.int64),
+            position_ids=positions,
+            labels=np.full(len(positions), IGNORE_INDEX, dtype=np.int64),
+            shift_labels=np.full(len(positions), IGNORE_INDEX, dtype=np.int64),
+            cu_seqlens=cu_seqlens,
             max_seqlen=length,
+            sample_lengths=np.empty(0, dtype=np.int64),
+            sample_num_loss_tokens=np.empty(0, dtype=np.int64),
             sample_ids=np.empty(0, dtype=np.int64),
             row=row,
             pack_id=-1,
             num_loss_tokens=0,
             epoch=epoch,
+            sharding=sharding,
+            sliced=sliced,
         )
 
-    def _part(self, length: int, row: Row) -> tuple[int, int]:
-        if not self.sp_slice:
-            return 0, length
-        part = length // row.sp_size
-        return row.sp_rank * part, (row.sp_rank + 1) * part
+    @staticmethod
+    def _alignment(row: Row) -> int:
+        return 2 * row.sp_size if row.sp_size > 1 else 1
+
+    def _run(self, pack: Pack, cu_seqlens: np.ndarray, start: int, stop: int) -> dict[str, np.ndarray]:
+        """The tokens `start` to `stop` of the row: copies of runs, no gather."""
+        num_tokens = len(pack.input_ids)
+        real = min(stop, num_tokens)
+        input_ids = np.empty(stop - start, dtype=np.int64)
+        filled = max(0, real - start)
+        input_ids[:filled] = pack.input_ids[start:real]
+        input_ids[filled:] = self.pad_token_id
+
+        # One label more than tokens, so that both alignments are views.
+        labels = np.empty(stop - start + 1, dtype=np.int64)
+        real = min(stop + 1, num_tokens)
+        filled = max(0, real - start)
+        labels[filled:] = IGNORE_INDEX
+        if filled:
+            labels[:filled] = _labels(pack.input_ids[start:real], pack.loss_mask[start:real])
+            # The format says so already; a writer's slip here would leak one sample into another.
+            firsts = cu_seqlens[:-1]
+            firsts = firsts[(firsts >= start) & (firsts < real)]
+            labels[firsts - start] = IGNORE_INDEX
+        return {
+            "input_ids": input_ids,
+            "position_ids": _positions(cu_seqlens, start, stop),
+            "labels": labels[:-1],
+            "shift_labels": labels[1:],
+        }
+
+    def _gather(self, pack: Pack, cu_seqlens: np.ndarray, indices: np.ndarray) -> dict[str, np.ndarray]:
+        """The tokens at `indices`, ascending places in the row."""
+        num_tokens = len(pack.input_ids)
+        segments = np.searchsorted(cu_seqlens, indices, side="right")
+        positions = indices - cu_seqlens[segments - 1]
+
+        input_ids = np.full(len(indices), self.pad_token_id, dtype=np.int64)
+        real = indices[: np.searchsorted(indices, num_tokens)]
+        input_ids[: len(real)] = pack.input_ids[real]
+
+        labels = np.full(len(indices), IGNORE_INDEX, dtype=np.int64)
+        labels[: len(real)] = _labels(pack.input_ids[real], pack.loss_mask[real])
+        labels[positions == 0] = IGNORE_INDEX
+
+        shift_labels = np.full(len(indices), IGNORE_INDEX, dtype=np.int64)
+        following = indices[: np.searchsorted(indices, num_tokens - 1)] + 1
+        shift_labels[: len(following)] = _labels(pack.input_ids[following], pack.loss_mask[following])
+        shift_labels[indices + 1 == cu_seqlens[segments]] = IGNORE_INDEX
+        return {
+            "input_ids": input_ids,
+            "position_ids": positions,
+            "labels": labels,
+            "shift_labels": shift_labels,
+        }
+
+
+def _labels(input_ids: np.ndarray, loss_mask: np.ndarray) -> np.ndarray:
+    # Arithmetic instead of a masked copy: no branches, half the time.
+    labels = input_ids - IGNORE_INDEX
+    labels *= loss_mask
+    labels += IGNORE_INDEX
+    return labels
+
+
+def _align(pack: Pack, multiple: int, pad_token_id: int) -> Pack:
+    """`pack` with each sample padded to a multiple of `multiple`: its padding follows it, in its own segment."""
+    lengths = np.diff(pack.cu_seqlens)
+    cu_seqlens = np.zeros_like(pack.cu_seqlens)
+    np.cumsum(-(-lengths // multiple) * multiple, out=cu_seqlens[1:])
+    places = np.arange(len(pack.input_ids)) + np.repeat(cu_seqlens[:-1] - pack.cu_seqlens[:-1], lengths)
+    input_ids = np.full(cu_seqlens[-1], pad_token_id, dtype=pack.input_ids.dtype)
+    input_ids[places] = pack.input_ids
+    loss_mask = np.zeros(cu_seqlens[-1], dtype=pack.loss_mask.dtype)
+    loss_mask[places] = pack.loss_mask
+    return pack._replace(input_ids=input_ids, loss_mask=loss_mask, cu_seqlens=cu_seqlens)
 
 
 def _with_padding(cu_seqlens: np.ndarray, length: int) -> np.ndarray:

@@ -1,4 +1,4 @@
-"""The loader over what `hbpack pack` writes: a 32-GPU plan, all ranks, every format."""
+"""The loader over what `hbpack pack` writes: a 32-GPU plan, all ranks."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from packer_cli.loader import FORMATS, PackedDataset
+from packer_cli.loader import PackedDataset
 from tests.reference import expected_samples
 
 NUM_GPUS = 32
@@ -45,7 +45,7 @@ def borders_of(batch):
     raise AssertionError(sorted(batch))
 
 
-@pytest.mark.parametrize("name", list(FORMATS))
+@pytest.mark.parametrize("name", ["transformers", "flash-attn"])
 @pytest.mark.parametrize("epoch", [0, 3])
 def test_all_ranks_together_give_every_sample_once(packed, expected, name, epoch):
     found: dict[int, list[tuple[list[int], list[int]]]] = {}

@@ -1,22 +1,28 @@
 """How trainers want a batch: one adapter a file, one registry.
 
-An adapter takes a `MicroBatch` and gives the dictionary that `PackedDataset` returns. Every adapter adds the
-metadata of `base.metadata`.
+An adapter takes a `MicroBatch` and gives what `PackedDataset` returns: a `Batch`, or for torchtitan a pair that begins
+with one. `metadata_of` reads the metadata of any of them.
 """
 
 from __future__ import annotations
 
-from packer_cli.loader.formats import flash_attn, transformers
-from packer_cli.loader.formats.base import Adapter
+from packer_cli.loader.formats import deepspeed, flash_attn, megatron, torchtitan, torchtune, transformers
+from packer_cli.loader.formats.base import Batch, Format, metadata_of
 
-FORMATS: dict[str, Adapter] = {
-    "transformers": transformers.adapt,
-    "flash-attn": flash_attn.adapt,
+__all__ = ["FORMATS", "Batch", "Format", "get_format", "metadata_of"]
+
+FORMATS: dict[str, Format] = {
+    "transformers": transformers.FORMAT,
+    "flash-attn": flash_attn.FORMAT,
+    "torchtitan": torchtitan.FORMAT,
+    "megatron": megatron.FORMAT,
+    "deepspeed": deepspeed.FORMAT,
+    "torchtune": torchtune.FORMAT,
 }
 
 
-def get_format(name: str) -> Adapter:
-    """The adapter of that name; ValueError lists the known names."""
+def get_format(name: str) -> Format:
+    """The format of that name; ValueError lists the known names."""
     try:
         return FORMATS[name]
     except KeyError:

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 
 from packer_cli.loader.batch import MicroBatch
-from packer_cli.loader.formats.base import metadata
+from packer_cli.loader.formats.base import Batch, Format, open_batch
 
 
-def adapt(micro: MicroBatch) -> dict[str, Any]:
+def adapt(micro: MicroBatch) -> Batch:
     """Token tensors int64 [1, t]; `cu_seq_lens_q/k` int32 [segments+1]; `max_length_q/k` ints.
 
     There is no `attention_mask`: one that is not None takes precedence over the borders and would merge the samples.
@@ -29,4 +27,7 @@ def adapt(micro: MicroBatch) -> dict[str, Any]:
     if micro.row.sp_size > 1:
         # A copy: as views the two labels would share memory, and writing to one would change the other.
         batch["shift_labels"] = torch.from_numpy(micro.shift_labels.copy())[None]
-    return batch | metadata(micro)
+    return open_batch(micro, batch, cu_seqlens)
+
+
+FORMAT = Format(adapt=adapt)

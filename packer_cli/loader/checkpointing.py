@@ -1,0 +1,74 @@
+"""Gradient checkpointing on as many layers as a batch says, switched between iterations.
+
+A group's `checkpoint_layers` is the least number of layers that must recompute their activations for its rows to fit
+in memory (HBP, algorithm 4). Short rows need none, so a fixed number for all wastes time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from functools import partial
+
+from torch import nn
+from torch.utils.checkpoint import checkpoint
+
+
+class LayerCheckpointing:
+    """Checkpoints the first layers of a transformers model, as many as each batch asks for. ::
+
+        checkpointing = LayerCheckpointing(model)
+        for batch in loader:
+            checkpointing.set(batch["checkpoint_layers"])
+            ...
+
+    Args:
+        model: a transformers model, before or after it was wrapped by FSDP2 (`fully_shard`) or PEFT. Do not call its
+            `gradient_checkpointing_enable`, nor ask a trainer to.
+        layers: its decoder layers (transformers' `GradientCheckpointingLayer`); None finds them: the longest
+            `nn.ModuleList` of such layers.
+        use_reentrant: as in `torch.utils.checkpoint.checkpoint`; transformers and torch advise against it.
+
+    Raises:
+        ValueError: no such layers, as in a model without support for gradient checkpointing.
+
+    Price: `set` writes one flag a layer. It has an effect in training mode only, as gradient checkpointing always has.
+    A compiled model is compiled anew for each number of layers.
+    """
+
+    def __init__(
+        self, model: nn.Module, layers: Iterable[nn.Module] | None = None, *, use_reentrant: bool = False
+    ) -> None:
+        self.layers = _find_layers(model) if layers is None else list(layers)
+        if not self.layers or not all(_can_checkpoint(layer) for layer in self.layers):
+            raise ValueError(
+                f"{type(model).__name__} has no layers that support gradient checkpointing: "
+                "give a transformers model that does, or its decoder layers as `layers`"
+            )
+        # What `gradient_checkpointing_enable` does, but for the layers alone; each then goes by its flag.
+        for layer in self.layers:
+            layer._gradient_checkpointing_func = partial(checkpoint, use_reentrant=use_reentrant)
+        self.num_checkpointed = len(self.layers)
+        self.set(0)
+
+    def set(self, checkpoint_layers: int) -> None:
+        """Checkpoint the first `checkpoint_layers` layers from now on, and no others.
+
+        Raises ValueError for a negative number or more layers than the model has: the plan was made for another one.
+        """
+        if not 0 <= checkpoint_layers <= len(self.layers):
+            raise ValueError(
+                f"checkpoint_layers is {checkpoint_layers} and the model has {len(self.layers)} layers: "
+                "plan with the profile of this model"
+            )
+        for i, layer in enumerate(self.layers):
+            layer.gradient_checkpointing = i < checkpoint_layers
+        self.num_checkpointed = checkpoint_layers
+
+
+def _can_checkpoint(layer: nn.Module) -> bool:
+    return hasattr(layer, "gradient_checkpointing")
+
+
+def _find_layers(model: nn.Module) -> list[nn.Module]:
+    lists = [list(module) for module in model.modules() if isinstance(module, nn.ModuleList)]
+    return max((layers for layers in lists if layers and all(map(_can_checkpoint, layers))), key=len, default=[])

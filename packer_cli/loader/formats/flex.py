@@ -1,0 +1,78 @@
+"""FlexAttention's mask for a packed row: block-diagonal and causal, never a dense mask.
+
+`torch.nn.attention.flex_attention.create_block_mask` gives the same mask, but outside of a compiled region it first
+makes a dense T x T one (16 GiB at 128K tokens). The borders say it all, so the block lists are made of them: work and
+memory grow with (T / block_size) ** 2, 4 MiB a list at 128K.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from torch.nn.attention.flex_attention import BlockMask
+
+BLOCK_SIZE = 128
+
+
+class DocumentMask(BlockMask):
+    """A `BlockMask` that knows its borders, so that it can move to a device and to another process.
+
+    A plain one does neither: its `to` leaves behind what its `mask_mod` looks up, and it does not pickle.
+    """
+
+    cu_seqlens: torch.Tensor
+
+    def to(self, device: torch.device | str) -> BlockMask:
+        """The same mask, made anew on `device`."""
+        return document_mask(self.cu_seqlens, device=device, block_size=self.BLOCK_SIZE[0])
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return document_mask, (self.cu_seqlens, "cpu", self.BLOCK_SIZE[0])
+
+
+def document_mask(
+    cu_seqlens: torch.Tensor, device: torch.device | str = "cpu", block_size: int = BLOCK_SIZE
+) -> DocumentMask:
+    """The mask of a packed row: a token sees those of its own segment, up to itself.
+
+    Args:
+        cu_seqlens: integers [segments+1], from 0 to T.
+        device: where the mask lies; FlexAttention wants it beside the queries.
+        block_size: tokens of a block, at least 2; 128 is FlexAttention's own.
+
+    Returns:
+        A `BlockMask` of shape [1, 1, T, T]. Its `mask_mod` looks up the segment of each token, int32 [T].
+    """
+    borders = cu_seqlens.detach().cpu().numpy().astype(np.int64)
+    length = int(borders[-1])
+    segments = np.repeat(np.arange(len(borders) - 1, dtype=np.int32), np.diff(borders))
+    num_blocks = -(-length // block_size)
+
+    blocks = np.arange(num_blocks)
+    first = blocks * block_size
+    last = first + block_size - 1
+    # The first token of a block sees farthest back: to the start of its segment.
+    begin = borders[segments[first]]
+    rows, columns = blocks[:, None], blocks[None, :]
+    seen = (columns >= (begin // block_size)[:, None]) & (columns <= rows)
+    # No token of these is masked: one segment holds both whole blocks, and the keys come before the queries.
+    one_segment = (last < length) & (segments[first] == segments[np.minimum(last, length - 1)])
+    full = seen & one_segment[:, None] & (columns * block_size >= begin[:, None]) & (columns < rows)
+    partial = seen & ~full
+
+    segment_of = torch.from_numpy(segments).to(device)
+
+    def mask_mod(b: torch.Tensor, h: torch.Tensor, q_idx: torch.Tensor, kv_idx: torch.Tensor) -> torch.Tensor:
+        return (q_idx >= kv_idx) & (segment_of[q_idx] == segment_of[kv_idx])
+
+    lists: dict[str, torch.Tensor] = {}
+    for name, dense in (("kv", partial), ("full_kv", full), ("q", partial.T), ("full_q", full.T)):
+        # All columns, those with a block first; only as many as the count says are ever read.
+        order = np.argsort(~dense, axis=1, kind="stable").astype(np.int32)
+        lists[f"{name}_indices"] = torch.from_numpy(order).to(device)[None, None]
+        lists[f"{name}_num_blocks"] = torch.from_numpy(dense.sum(axis=1, dtype=np.int32)).to(device)[None, None]
+    mask = DocumentMask(**lists, seq_lengths=(length, length), BLOCK_SIZE=(block_size, block_size), mask_mod=mask_mod)
+    mask.cu_seqlens = cu_seqlens
+    return mask

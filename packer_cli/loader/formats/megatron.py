@@ -1,0 +1,59 @@
+"""Megatron-core: the batch of `pretrain_gpt.get_batch` and the fields of `PackedSeqParams`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+
+from packer_cli.loader.batch import MicroBatch
+from packer_cli.loader.formats.base import Batch, Format, open_batch
+
+
+def adapt(micro: MicroBatch) -> Batch:
+    """`tokens`, `labels` (shifted), `position_ids` int64 [1, T], `loss_mask` float32 [1, T], and the borders.
+
+    With sp_size > 1 each sample is padded to a multiple of 2 * sp_size, as TransformerEngine needs it: lengths that do
+    not divide give silently wrong attention. Then `cu_seqlens` counts real tokens and `cu_seqlens_padded` tokens with
+    padding, both int32 [1, segments+1]; with sp_size 1 there is only `cu_seqlens`, tail padding being its last
+    segment. `max_seqlen` is int32 [1], with padding.
+
+    `packed_seq_params` are keyword arguments for `PackedSeqParams`, with flat borders. Both pairs of borders are the
+    padded ones, as in `pretrain_gpt.forward_step`: padding follows the tokens of its sample, so under a causal mask
+    none of them sees it. For `PackedDataset(sp_slice=True)`, which slices as `thd_get_partitioned_indices` does, they
+    name `local_cp_size`, and the trainer adds `cp_group`; a whole row is sliced by `get_batch_on_this_cp_rank`.
+    """
+    padded = torch.from_numpy(micro.cu_seqlens)
+    params: dict[str, Any] = {
+        "qkv_format": "thd",
+        "cu_seqlens_q": padded,
+        "cu_seqlens_kv": padded,
+        "max_seqlen_q": micro.max_seqlen,
+        "max_seqlen_kv": micro.max_seqlen,
+    }
+    batch: dict[str, Any] = {
+        "tokens": torch.from_numpy(micro.input_ids)[None],
+        "labels": torch.from_numpy(micro.shift_labels)[None],
+        "loss_mask": torch.from_numpy((micro.shift_labels >= 0).astype(np.float32))[None],
+        "position_ids": torch.from_numpy(micro.position_ids)[None],
+        "cu_seqlens": padded[None],
+        "max_seqlen": torch.tensor([micro.max_seqlen], dtype=torch.int32),
+        "packed_seq_params": params,
+    }
+    if micro.row.sp_size > 1:
+        params |= {"cu_seqlens_q_padded": padded, "cu_seqlens_kv_padded": padded}
+        batch |= {"cu_seqlens": _real_borders(micro)[None], "cu_seqlens_padded": padded[None]}
+        if micro.sliced:
+            params["local_cp_size"] = micro.row.sp_size
+    return open_batch(micro, batch, padded)
+
+
+def _real_borders(micro: MicroBatch) -> torch.Tensor:
+    """int32 [segments+1]: as `cu_seqlens`, of real tokens only; a segment that is all padding has none."""
+    lengths = np.zeros(len(micro.cu_seqlens) - 1, dtype=np.int64)
+    lengths[: len(micro.sample_lengths)] = micro.sample_lengths
+    return torch.from_numpy(np.concatenate(([0], np.cumsum(lengths))).astype(np.int32))
+
+
+FORMAT = Format(adapt=adapt, sp_slice=False, sp_sharding="document", align_samples=True)

@@ -1,0 +1,186 @@
+"""Reference attention over packed rows, alone and sequence-parallel: plain torch, differentiable, any device.
+
+They show what a kernel must compute, and the tests hold the loader against them; in training use flash-attn varlen,
+FlexAttention or TransformerEngine. `ulysses_attention` takes such a kernel as `attention`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import pairwise
+from typing import Any
+
+import torch
+import torch.distributed as dist
+import torch.nn.functional as F  # noqa: N812
+
+from packer_cli.loader.parallel.sharding import Sharding, local_indices
+from packer_cli.loader.parallel.slices import _host
+
+Attention = Callable[[torch.Tensor, torch.Tensor, torch.Tensor, Any], torch.Tensor]
+
+
+def packed_attention(
+    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, cu_seqlens: Any, scale: float | None = None
+) -> torch.Tensor:
+    """Causal attention inside each segment of a row.
+
+    Args:
+        query: [T, heads, dim].
+        key, value: [T, kv_heads, dim]; kv_heads divides heads.
+        cu_seqlens: integers [segments+1], from 0 to T.
+        scale: None for dim ** -0.5.
+
+    Returns:
+        [T, heads, dim].
+
+    Price: one scaled_dot_product_attention a segment.
+    """
+    borders = [int(border) for border in cu_seqlens]
+    sizes = [stop - start for start, stop in pairwise(borders)]
+    outputs = []
+    for q, k, v in zip(*(x.transpose(0, 1).split(sizes, dim=1) for x in (query, key, value)), strict=True):
+        outputs.append(F.scaled_dot_product_attention(q, k, v, is_causal=True, scale=scale, enable_gqa=True))
+    return torch.cat(outputs, dim=1).transpose(0, 1)
+
+
+def ulysses_attention(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    cu_seqlens: Any,
+    group: dist.ProcessGroup | None,
+    attention: Attention = packed_attention,
+) -> torch.Tensor:
+    """Ulysses: trade parts of the row for parts of the heads, attend over the whole row, trade back.
+
+    Args:
+        query: [t, heads, dim], this rank's part under the sharding `contiguous`; heads divides by the degree.
+        key, value: [t, kv_heads, dim]; kv_heads divides by the degree, or the degree by it (heads are then copied).
+        cu_seqlens: the borders of the whole row.
+        group: the SP group; None for degree 1.
+        attention: takes query, key, value [T, local heads, dim] and `cu_seqlens`.
+
+    Returns:
+        [t, heads, dim].
+
+    Raises:
+        ValueError: numbers of heads that do not divide.
+
+    Price: four all-to-alls forward, four backward. Source: DeepSpeed Ulysses (Jacobs et al. 2023), section 3.
+    """
+    sp_size = 1 if group is None else dist.get_world_size(group)
+    if sp_size == 1:
+        return attention(query, key, value, cu_seqlens)
+    heads, kv_heads = query.shape[1], key.shape[1]
+    if heads % sp_size or (kv_heads % sp_size and sp_size % kv_heads):
+        raise ValueError(
+            f"{heads} attention heads and {kv_heads} key-value heads cannot be shared by {sp_size} ranks: "
+            "Ulysses needs numbers that divide"
+        )
+    if kv_heads < sp_size:
+        key, value = (x.repeat_interleave(sp_size // kv_heads, dim=1) for x in (key, value))
+    query, key, value = (_to_heads(x, sp_size, group) for x in (query, key, value))
+    return _to_tokens(attention(query, key, value, cu_seqlens), sp_size, group)
+
+
+def _to_heads(x: torch.Tensor, sp_size: int, group: Any) -> torch.Tensor:
+    """[t, heads, dim] -> [T, heads / sp_size, dim]"""
+    parts = x.unflatten(1, (sp_size, -1)).transpose(0, 1)
+    return _AllToAll.apply(parts, group).flatten(0, 1)
+
+
+def _to_tokens(x: torch.Tensor, sp_size: int, group: Any) -> torch.Tensor:
+    """[T, heads / sp_size, dim] -> [t, heads, dim]"""
+    return _AllToAll.apply(x.unflatten(0, (sp_size, -1)), group).transpose(0, 1).flatten(1, 2)
+
+
+class _AllToAll(torch.autograd.Function):
+    """Row i of [sp_size, ...] goes to rank i; its own inverse, so also its own gradient."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor, group: Any) -> torch.Tensor:
+        ctx.group = group
+        x = x.contiguous()
+        output = torch.empty_like(x)
+        dist.all_to_all_single(output, x, group=group)
+        return output
+
+    @staticmethod
+    def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor, None]:
+        return _AllToAll.apply(grad, ctx.group), None
+
+
+def ring_attention(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    cu_seqlens: Any,
+    group: dist.ProcessGroup | None,
+    sharding: Sharding = "zigzag",
+    scale: float | None = None,
+) -> torch.Tensor:
+    """Ring attention: keys and values travel round the group, and each rank adds up what its queries see of them.
+
+    Args:
+        query: [t, heads, dim], this rank's part under `sharding`.
+        key, value: [t, kv_heads, dim]; kv_heads divides heads.
+        cu_seqlens: the borders of the whole row.
+        group: the SP group; None for degree 1.
+        sharding: any; `zigzag` and `document` balance the work.
+        scale: None for dim ** -0.5.
+
+    Returns:
+        [t, heads, dim].
+
+    Price: sp_size - 1 exchanges of keys and values each way; scores [heads, t, t] of one exchange at a time.
+    Source: Ring attention (Liu et al. 2023), section 3, with the streaming softmax of FlashAttention.
+    """
+    sp_size, sp_rank = (1, 0) if group is None else (dist.get_world_size(group), dist.get_rank(group))
+    borders = torch.as_tensor(_host(cu_seqlens)).long()
+    places = [torch.from_numpy(local_indices(borders.numpy(), sp_size, rank, sharding)) for rank in range(sp_size)]
+    segments = [torch.bucketize(place, borders, right=True) for place in places]
+    scale = query.shape[-1] ** -0.5 if scale is None else scale
+    repeats = query.shape[1] // key.shape[1]
+    queries = query.transpose(0, 1) * scale
+    # The greatest score so far only keeps exp() in range; the result does not depend on it, so it needs no gradient.
+    top = queries.new_full(queries.shape[:2], -torch.inf)
+    total = queries.new_zeros(queries.shape[:2])
+    weighted = torch.zeros_like(queries)
+    pair = torch.stack((key, value))
+    for exchange in range(sp_size):
+        if exchange:
+            pair = _RingShift.apply(pair, group, 1)
+        source = (sp_rank - exchange) % sp_size
+        seen = (segments[sp_rank][:, None] == segments[source]) & (places[sp_rank][:, None] >= places[source])
+        seen = seen.to(query.device)
+        keys, values = pair.repeat_interleave(repeats, dim=2).transpose(1, 2)
+        scores = (queries @ keys.transpose(1, 2)).masked_fill(~seen, -torch.inf)
+        # Finite from the first exchange on: every token sees itself, and its own rank's keys come first.
+        new_top = torch.maximum(top, scores.detach().amax(-1))
+        weights = torch.exp(scores - new_top[..., None])
+        decay = torch.exp(top - new_top)
+        total = total * decay + weights.sum(-1)
+        weighted = weighted * decay[..., None] + weights @ values
+        top = new_top
+    return (weighted / total[..., None]).transpose(0, 1)
+
+
+class _RingShift(torch.autograd.Function):
+    """Send to the rank `step` places on, receive from the one as far back; the gradient goes the other way."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor, group: Any, step: int) -> torch.Tensor:
+        ctx.group, ctx.step = group, step
+        x = x.contiguous()
+        output = torch.empty_like(x)
+        rank, size = dist.get_rank(group), dist.get_world_size(group)
+        target, source = (dist.get_global_rank(group, (rank + s) % size) for s in (step, -step))
+        exchange = [dist.P2POp(dist.isend, x, target, group), dist.P2POp(dist.irecv, output, source, group)]
+        for work in dist.batch_isend_irecv(exchange):
+            work.wait()
+        return output
+
+    @staticmethod
+    def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor, None, None]:
+        return _RingShift.apply(grad, ctx.group, -ctx.step), None, None

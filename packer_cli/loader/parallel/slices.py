@@ -1,0 +1,59 @@
+"""Tensors of a whole row into one rank's part, and back."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from packer_cli.loader.parallel.sharding import Sharding, local_indices, row_order
+
+
+def take_slice(
+    tensor: torch.Tensor,
+    cu_seqlens: Any,
+    sp_size: int,
+    sp_rank: int,
+    sharding: Sharding = "contiguous",
+    dim: int = -1,
+) -> torch.Tensor:
+    """The part of rank `sp_rank` of `tensor`, whose dimension `dim` runs over the row's T tokens. A copy.
+
+    Labels must be shifted *before*: inside a part the next token is not always the neighbour.
+    Arguments and errors as `local_indices`.
+    """
+    indices = torch.from_numpy(local_indices(_host(cu_seqlens), sp_size, sp_rank, sharding))
+    return tensor.index_select(dim, indices.to(tensor.device))
+
+
+def merge_slices(
+    parts: Sequence[torch.Tensor], cu_seqlens: Any, sharding: Sharding = "contiguous", dim: int = -1
+) -> torch.Tensor:
+    """The inverse of `take_slice`: the whole row of the parts of ranks 0, 1, ...; differentiable."""
+    order = torch.from_numpy(row_order(_host(cu_seqlens), len(parts), sharding))
+    return torch.cat(list(parts), dim=dim).index_select(dim, order.to(parts[0].device))
+
+
+def gather_slices(
+    part: torch.Tensor,
+    cu_seqlens: Any,
+    group: dist.ProcessGroup | None,
+    sharding: Sharding = "contiguous",
+    dim: int = -1,
+) -> torch.Tensor:
+    """The whole row, on every rank of `group`, of each rank's `part` (outputs, losses), without gradients.
+
+    Price: one all-gather. None as group: the row is not shared.
+    """
+    part = part.detach().contiguous()
+    if group is None:
+        return part
+    parts = [torch.empty_like(part) for _ in range(dist.get_world_size(group))]
+    dist.all_gather(parts, part, group=group)
+    return merge_slices(parts, cu_seqlens, sharding, dim)
+
+
+def _host(cu_seqlens: Any) -> Any:
+    return cu_seqlens.cpu().numpy() if isinstance(cu_seqlens, torch.Tensor) else cu_seqlens

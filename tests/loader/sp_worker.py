@@ -1,0 +1,190 @@
+"""What each process of `test_parallel_processes.py` runs: one of four GPUs' worth of training on CPU."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch.distributed.device_mesh import init_device_mesh
+from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+
+from packer_cli.loader import PackedDataset
+from packer_cli.loader.losses import sample_mean, stable_loss, token_losses
+from packer_cli.loader.parallel import (
+    SPGroups,
+    data_rank,
+    gather_slices,
+    init_sp_groups,
+    packed_attention,
+    ring_attention,
+    take_slice,
+    ulysses_attention,
+)
+from tests.loader.llama import closeness, gradients, tiny_llama
+
+WORLD_SIZE = 4
+EXACT = 1e-10  # float64
+
+PATHS: dict[str, Callable[..., torch.Tensor]] = {
+    "contiguous": ulysses_attention,
+    "zigzag": lambda q, k, v, cu, group: ring_attention(q, k, v, cu, group, "zigzag"),
+    "document": lambda q, k, v, cu, group: ring_attention(q, k, v, cu, group, "document"),
+}
+
+
+class Attention:
+    """transformers' side of the reference attention: [1, heads, t, dim] in, [1, t, heads, dim] out."""
+
+    cu_seqlens: torch.Tensor
+    group: Any = None
+    function: Callable[..., torch.Tensor]
+
+    def __call__(self, module: Any, query: Any, key: Any, value: Any, mask: Any, **kwargs: Any) -> Any:
+        assert mask is None
+        q, k, v = (x[0].transpose(0, 1) for x in (query, key, value))
+        return self.function(q, k, v, self.cu_seqlens, self.group)[None], None
+
+
+def main(rank: int, folder: str, expected_file: str) -> None:
+    """One process; any assertion that fails here fails the test."""
+    torch.set_num_threads(1)
+    os.environ["GLOO_SOCKET_IFNAME"] = "lo"
+    dist.init_process_group(
+        "gloo", init_method=f"file://{expected_file}.store", rank=rank, world_size=WORLD_SIZE,
+        timeout=timedelta(seconds=60),
+    )  # fmt: skip
+    try:
+        groups = init_sp_groups([4, 1, 2, 2])
+        check_groups(rank, groups)
+        check_meshes(rank)
+        check_attention(groups)
+        check_training(rank, groups, Path(folder), torch.load(expected_file))
+        dist.barrier()
+    finally:
+        dist.destroy_process_group()
+
+
+def check_groups(rank: int, groups: SPGroups) -> None:
+    assert (groups.rank, groups.world_size, list(groups.groups)) == (rank, WORLD_SIZE, [1, 2, 4])
+    assert groups.group(1) is None
+    assert dist.get_process_group_ranks(groups.group(2)) == [rank // 2 * 2, rank // 2 * 2 + 1]
+    assert dist.get_process_group_ranks(groups.group(4)) == [0, 1, 2, 3]
+    with pytest.raises(ValueError, match=r"no process groups of SP degree 8 \(there are: 1, 2, 4\)"):
+        groups.group(8)
+    with pytest.raises(ValueError, match=f"this process, rank {rank}, is {rank % 2} in its group of 2"):
+        groups.for_batch({"sp_size": 2, "sp_rank": 1 - rank % 2})
+    with pytest.raises(ValueError, match="SP degree 3 does not divide the 4 ranks"):
+        init_sp_groups([3])
+    with pytest.raises(ValueError, match=rf"rank {rank} is not among the ranks that read the set: \[7, 8\]"):
+        data_rank([7, 8])
+
+
+def check_meshes(rank: int) -> None:
+    """Of a mesh, only the dimensions whose ranks take different batches count; tp here takes the same ones."""
+    mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("data", "tp"))
+    assert data_rank(mesh["data"]) == (rank // 2, 2)
+    assert data_rank(mesh) == (rank, 4)
+    groups = init_sp_groups({1, 2}, mesh["data"])
+    assert (groups.rank, groups.world_size) == (rank // 2, 2)
+    assert dist.get_process_group_ranks(groups.group(2)) == [rank % 2, rank % 2 + 2]
+    assert groups.for_batch({"sp_size": 2, "sp_rank": rank // 2}) is groups.group(2)
+    # Plain rank numbers, in another order than the global one.
+    assert data_rank([3, 2, 1, 0]) == (3 - rank, 4)
+
+
+def check_attention(groups: SPGroups) -> None:
+    """Against one process, with copied key-value heads (2 for a degree of 4) and rows that do not divide."""
+    borders = torch.tensor([0, 5, 6, 30, 40], dtype=torch.int32)
+    torch.manual_seed(1)
+    whole = [torch.randn(40, heads, 8, dtype=torch.float64, requires_grad=True) for heads in (4, 2, 2)]
+    target = torch.randn(40, 4, 8, dtype=torch.float64)
+    wanted = packed_attention(*whole, borders)
+    wanted_grads = torch.autograd.grad((wanted * target).sum(), whole)
+    for degree in (1, 2, 4):
+        group, place = groups.group(degree), groups.rank % degree
+        for sharding, function in PATHS.items():
+
+            def part(x: torch.Tensor, sharding: Any = sharding, degree: int = degree, place: int = place) -> Any:
+                return take_slice(x, borders, degree, place, sharding, dim=0)
+
+            mine = [part(x.detach()).requires_grad_() for x in whole]
+            found = function(*mine, borders, group)
+            torch.testing.assert_close(found, part(wanted), rtol=EXACT, atol=EXACT)
+            gathered = gather_slices(found, borders, group, sharding, dim=0)
+            torch.testing.assert_close(gathered, wanted.detach(), rtol=EXACT, atol=EXACT)
+            grads = torch.autograd.grad((found * part(target)).sum(), mine)
+            for one, other in zip(grads, wanted_grads, strict=True):
+                torch.testing.assert_close(one, part(other), rtol=EXACT, atol=EXACT)
+    if groups.rank == 0:
+        with pytest.raises(ValueError, match="3 attention heads and 3 key-value heads cannot be shared by 4 ranks"):
+            ulysses_attention(*torch.zeros(3, 10, 3, 8), borders, groups.group(4))
+
+
+def check_training(rank: int, groups: SPGroups, folder: Path, expected: dict[str, Any]) -> None:
+    """A whole epoch, iterations of degrees 1, 2 and 4 mixed: each step's losses and gradients are one process's."""
+    attention = Attention()
+    ALL_ATTENTION_FUNCTIONS.register("reference_sp", attention)
+    model = tiny_llama("reference_sp")
+    for sharding in ("contiguous", "zigzag", "document", "planned"):
+        ds = PackedDataset(folder, rank, WORLD_SIZE, sp_sharding=sharding)
+        degrees, fillers, planned = set(), 0, set()
+        steps: dict[int, list[Any]] = {}
+        for batch in ds:
+            steps.setdefault(batch["step"], []).append(batch)
+        for step, batches in steps.items():
+            totals = torch.zeros(2, dtype=torch.float64)
+            for batch in batches:
+                degrees.add(batch["sp_size"])
+                fillers += batch["pack_id"] < 0
+                planned.add(batch["sp_sharding"])
+                attention.cu_seqlens, attention.group = batch["cu_seq_lens_q"], groups.for_batch(batch)
+                attention.function = PATHS[batch["sp_sharding"]]
+                logits = model(input_ids=batch["input_ids"], position_ids=batch["position_ids"]).logits
+                labels = batch["shift_labels"] if batch["sp_size"] > 1 else shift(batch["labels"])
+                losses = token_losses(logits, labels)
+                loss = stable_loss(losses.sum(), batch, world_size=WORLD_SIZE)
+                loss.backward()
+                totals += torch.stack([loss.detach(), sample_mean(losses.detach(), batch, world_size=WORLD_SIZE)])
+                if batch["pack_id"] >= 0:
+                    row = gather_slices(losses, batch["cu_seq_lens_q"], attention.group, batch["sp_sharding"])
+                    wanted = expected["losses"][batch["pack_id"]]
+                    torch.testing.assert_close(row[: len(wanted)], wanted, rtol=EXACT, atol=EXACT)
+                    assert not row[len(wanted) :].any()
+            # As DDP and FSDP do it: the mean over all ranks.
+            dist.all_reduce(totals)
+            torch.testing.assert_close(totals / WORLD_SIZE, expected["totals"][step], rtol=EXACT, atol=EXACT)
+            grads = gradients(model)
+            for grad in grads.values():
+                dist.all_reduce(grad)
+                grad /= WORLD_SIZE
+            assert closeness(expected["gradients"][step], grads) < EXACT
+        assert degrees == {1, 2, 4}
+        assert rank != WORLD_SIZE - 1 or fillers > 0, "no filler was trained"
+        assert planned == ({"zigzag", "document"} if sharding == "planned" else {sharding})
+    check_planted_errors(groups, attention, model, folder, expected)
+
+
+def check_planted_errors(groups: SPGroups, attention: Attention, model: Any, folder: Path, expected: Any) -> None:
+    """The comparison above would notice a lost border, and slices that do not match the attention."""
+    for sharding, function in (("contiguous", "contiguous"), ("zigzag", "zigzag"), ("document", "zigzag")):
+        ds = PackedDataset(folder, groups.rank, WORLD_SIZE, sp_sharding=sharding, pad_to_multiple_of=8)
+        batch = next(
+            b for b in ds if b["sp_size"] == 4 and b["num_samples"] > 1 and b["sample_num_loss_tokens"][1] > 3
+        )
+        borders = batch["cu_seq_lens_q"]
+        attention.group, attention.function = groups.for_batch(batch), PATHS[function]
+        attention.cu_seqlens = borders if sharding != function else torch.cat([borders[:1], borders[2:]])
+        logits = model(input_ids=batch["input_ids"], position_ids=batch["position_ids"]).logits
+        losses = gather_slices(token_losses(logits, batch["shift_labels"]), borders, attention.group, sharding)
+        wanted = expected["losses"][batch["pack_id"]]
+        assert float((losses[: len(wanted)] - wanted).abs().max()) > 1e-3, sharding
+
+
+def shift(labels: torch.Tensor) -> torch.Tensor:
+    return torch.nn.functional.pad(labels, (0, 1), value=-100)[..., 1:]
