@@ -11,7 +11,8 @@
     └── RunError                   the run failed; exit code 1
         ├── TooManyRejectedError   more records were rejected than `--max-rejected` allows
         ├── PlanError              a plan breaks an invariant
-        └── FormatError            a packed data set that is damaged, or of another format version
+        ├── FormatError            a packed data set that is damaged, or of another format version
+        └── RemoteError            remote storage that does not answer
 
 A message names the thing (file, line, value), the rule, and the remedy, in one line.
 """
@@ -59,3 +60,7 @@ class PlanError(RunError):
 
 class FormatError(RunError):
     """A packed data set is damaged, or of a format version that this release cannot read."""
+
+
+class RemoteError(RunError):
+    """Remote storage does not answer, or refuses."""

@@ -166,7 +166,8 @@ def run_rebalance(
     folder: Path, num_gpus: int, state: str | None, epoch: int | None, step: int | None, global_tokens: int | None
 ) -> Manifest:
     """The set in `folder` for another number of GPUs, from where a run stopped."""
-    from packer_cli.rebalance import Stop, read_state, rebalance
+    from packer_cli.rebalance import rebalance
+    from packer_cli.shards.stop import Stop, read_state
 
     watch = Stopwatch()
     if state is not None:

@@ -21,6 +21,8 @@ COMMANDS = {
     "tokenize": "Corpus to a token store.",
     "plan": "Token store to a plan: groups, packs, iterations and steps.",
     "write": "Plan to shards and rank manifests.",
+    "rebalance": "Packed data set to another number of GPUs, also in the middle of an epoch.",
+    "export": "Packed data set to another trainer's format: megatron, nemo, trl, xtuner, parquet, mds.",
     "stats": "Balance, padding and communication of a packed set, a token store or lengths.",
     "compare": "Packing algorithms and ways to balance side by side, on your own lengths.",
 }

@@ -6,11 +6,14 @@
     ranks/...   --> rows.py       what this rank reads, one row an iteration
     shards/...  --> shards.py     memory-mapped packs, numpy views without a copy
                         |
-                    batch.py      MicroBatch: padding, positions, labels, this rank's slice
+    parallel/ <---- batch.py      MicroBatch: padding, positions, labels, this rank's part of the row
                         |
                     formats/      one adapter a file: the keys a trainer expects
                         |
                     dataset.py    PackedDataset: map-style torch data set, resume state
+
+What a trainer calls besides: `parallel` (process groups of all SP degrees, slices and back, reference attention),
+`losses` (normalizers) and `checkpointing` (as many checkpointed layers as the batch says).
 """
 
 try:
@@ -21,6 +24,6 @@ except ModuleNotFoundError as error:
     raise ImportError("packer_cli.loader needs torch: pip install 'hbpack[torch]'") from None
 
 from packer_cli.loader.dataset import PackedDataset
-from packer_cli.loader.formats import FORMATS
+from packer_cli.loader.formats import FORMATS, metadata_of
 
-__all__ = ["FORMATS", "PackedDataset"]
+__all__ = ["FORMATS", "PackedDataset", "metadata_of"]

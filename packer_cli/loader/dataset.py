@@ -11,14 +11,14 @@ from typing import Any, get_args
 import torch
 from torch.utils.data import Dataset, get_worker_info
 
-from packer_cli.errors import ConfigError, FormatError
-from packer_cli.loader.batch import BatchBuilder, PadTo
+from packer_cli.errors import ConfigError
+from packer_cli.loader.batch import SP_SHARDINGS, BatchBuilder, PadTo, SPSharding
 from packer_cli.loader.formats import get_format
-from packer_cli.loader.manifest import choose_pad_token, read_manifest
+from packer_cli.loader.manifest import choose_pad_token, find_epoch, read_manifest
 from packer_cli.loader.rows import RankRows, read_rank_rows
 from packer_cli.loader.shards import ShardReader
-
-STATE_VERSION = 1
+from packer_cli.loader.state import make_state, read_state
+from packer_cli.loader.storage import VERIFY, Verify, is_url, open_storage
 
 
 class PackedDataset(Dataset):
@@ -44,21 +44,23 @@ class PackedDataset(Dataset):
     `cu_seq_lens_q`, `cu_seq_lens_k`           int32 [segments+1] (one tensor under two names)
     `max_length_q`, `max_length_k`             int
     `shift_labels`                             int64 [1, t], only with sp_size > 1
-    `sample_ids`                               int64 [n], ids in the token store
+    `sample_ids`, `sample_num_loss_tokens`     int64 [n], ids in the token store and loss tokens
     `group`, `checkpoint_layers`, `pack_id`    int; pack_id is -1 for a filler
     `sp_size`, `sp_rank`, `dp_rank`, `dp_size` int
+    `sp_sharding`                              str, how the row is shared
     `epoch`, `step`, `iteration`               int
     `num_samples`, `num_loss_tokens`           int, of the whole pack
     `global_num_samples` ...`_loss_tokens`     int, of the whole step over all ranks: what to divide a loss by
     =========================================  ==============================================================
 
     There is no `attention_mask`, and must be none. The keys from `sample_ids` on are no arguments of a model.
-    "flash-attn" gives flat [t] tensors with `cu_seqlens_q/k` and `max_seqlen_q/k` instead.
+    Other formats have other keys, each what its trainer takes; see docs/loader.md, and `metadata_of` for the keys
+    beside them.
 
     **Labels and sequence parallelism. Read this before you slice or shift anything.** `labels` are aligned with
     `input_ids` (the Hugging Face convention: the model shifts), -100 where there is no loss and at the first token of
     each sample. In a slot with sp_size > 1 every rank of the SP group gets the *same* pack; with `sp_slice` its batch
-    holds only the rank's contiguous slice (Ulysses), and **shifting that slice's `labels` loses the token at its
+    holds only the rank's slice (`sp_sharding`), and **shifting that slice's `labels` loses the token at its
     end**. Use `shift_labels`: they were shifted over the whole row first, then sliced, and cross no sample. A Hugging
     Face model that is given both uses `shift_labels`. `cu_seq_lens_*` and `max_length_*` are those of the whole row.
 
@@ -86,17 +88,28 @@ class PackedDataset(Dataset):
     Epochs after the last one written take the rows of epoch 0, with whole steps in another seeded order.
 
     Args:
-        path: the folder that `hbpack pack` wrote.
+        path: the folder that `hbpack pack` wrote, or where it was copied to: `s3://bucket/out`, or any other URL of
+            fsspec. A local folder is memory-mapped; a remote set goes through a cache on this node (docs/resume.md).
         rank: this process, 0 to world_size - 1.
         world_size: must be the number of GPUs that the set was planned for.
-        epoch: epoch to start with.
+        epoch: epoch to start with; None: the first of the set, which is 0 unless it was dealt to other GPUs later.
         format: a name of `packer_cli.loader.FORMATS`.
-        sp_slice: give each rank of an SP group its slice; False: the whole row to each.
+        sp_slice: give each rank of an SP group its slice; False: the whole row to each, for a trainer that slices;
+            None: as the format's trainer wants it (slices, but for "torchtitan", "megatron" and "torchtune").
+        sp_sharding: which tokens are a rank's slice: a name of `packer_cli.loader.parallel.SHARDINGS` ("contiguous"
+            for Ulysses, "zigzag" for ring attention, "document"), or "planned", what the pack's `cp_sharding` says;
+            None: the format's own.
         pad_to: "multiple": just to a multiple of lcm(`pad_to_multiple_of`, sp_size); "row": to the length of the
             iteration's longest row, so that ranks agree; "capacity": to the group's capacity, so that shapes are
             static (costs the most padding). Both are rounded up to the same multiple.
         pad_to_multiple_of: tokens, at least 1.
         pad_token_id: None takes the tokenizer's pad token, else its end-of-text token, else 0.
+        verify: compare shards with the checksums of `hbpack.json` (needs xxhash): "none"; "lazy", each when this
+            process first opens it; "full", all of them now. A wrong size is always found.
+        cache_dir, cache_bytes: of a remote set: folder of its shards, shared by all processes of the node
+            ($HBPACK_CACHE, else hbpack in the user's cache folder), and most bytes in it.
+        prefetch: of a remote set: shards that are fetched ahead in the background.
+        storage_options: of a remote set: what its fsspec file system takes.
 
     Raises:
         FormatError: no packed set, a damaged one, or another format version.
@@ -113,30 +126,43 @@ class PackedDataset(Dataset):
         path: str | os.PathLike[str],
         rank: int,
         world_size: int,
-        epoch: int = 0,
+        epoch: int | None = None,
         format: str = "transformers",
         *,
-        sp_slice: bool = True,
+        sp_slice: bool | None = None,
+        sp_sharding: SPSharding | None = None,
         pad_to: PadTo = "multiple",
         pad_to_multiple_of: int = 1,
         pad_token_id: int | None = None,
+        verify: Verify = "none",
+        cache_dir: str | os.PathLike[str] | None = None,
+        cache_bytes: int = 64 * 2**30,
+        prefetch: int = 2,
+        storage_options: dict[str, Any] | None = None,
     ) -> None:
         self.format = format
         self._adapt = get_format(format)
+        if sp_sharding not in (None, *SP_SHARDINGS):
+            raise ValueError(f"sp_sharding is {sp_sharding!r}: choose one of {', '.join(SP_SHARDINGS)}")
         if pad_to not in get_args(PadTo):
             raise ValueError(f"pad_to is {pad_to!r}: choose one of {', '.join(get_args(PadTo))}")
         if pad_to_multiple_of < 1:
             raise ValueError(f"pad_to_multiple_of is {pad_to_multiple_of}: it must be at least 1")
         if pad_token_id is not None and pad_token_id < 0:
             raise ValueError(f"pad_token_id is {pad_token_id}: it must not be negative")
-        self.path = Path(path)
-        self.manifest = read_manifest(self.path)
+        if verify not in VERIFY:
+            raise ValueError(f"verify is {verify!r}: choose one of {', '.join(VERIFY)}")
+        self.path = str(path) if is_url(path) else Path(path)
+        self._storage = open_storage(
+            path, verify=verify, cache_dir=cache_dir, cache_bytes=cache_bytes, storage_options=storage_options
+        )
+        self.manifest = read_manifest(self.path, self._storage)
         """`hbpack.json` as a dictionary."""
         num_gpus = self.manifest["num_gpus"]
         if world_size != num_gpus:
             raise ConfigError(
                 f"{str(self.path)!r} was planned for {num_gpus} GPUs and world_size is {world_size}: "
-                f"plan again with --gpus {world_size}"
+                f"run hbpack rebalance --gpus {world_size}, or plan again with --gpus {world_size}"
             )
         if not 0 <= rank < world_size:
             raise ValueError(f"rank is {rank}: it must be from 0 to {world_size - 1}")
@@ -147,17 +173,23 @@ class PackedDataset(Dataset):
             pad_to=pad_to,
             pad_to_multiple_of=pad_to_multiple_of,
             pad_token_id=choose_pad_token(self.manifest, pad_token_id),
-            sp_slice=sp_slice,
+            sp_slice=self._adapt.sp_slice if sp_slice is None else sp_slice,
+            sp_sharding=self._adapt.sp_sharding if sp_sharding is None else sp_sharding,
+            align_samples=self._adapt.align_samples,
             capacities=tuple(int(group["capacity"]) for group in groups),
         )
-        self._shards = ShardReader(self.path, groups)
+        self._shards = ShardReader(self._storage, groups)
+        self._prefetch = prefetch if self._storage.is_remote else 0
         # In shared memory, so that set_epoch reaches workers that live on (persistent_workers=True).
         self._shared_epoch = torch.zeros(1, dtype=torch.int64).share_memory_()
         self._epoch_view = self._shared_epoch.numpy()
         self._position = 0  # where __iter__ goes on
         self._next = 0  # after the last iteration handed out, by iterating or by []
+        epoch = int(self.manifest.get("first_epoch", 0)) if epoch is None else epoch
         self._epoch_view[0] = _check_epoch(epoch)
-        self._loaded: RankRows = read_rank_rows(self.path, self.manifest, rank, epoch)
+        self._loaded: RankRows = read_rank_rows(self._storage, self.manifest, rank, epoch)
+        if verify == "full":
+            self._shards.check_all()
 
     @property
     def epoch(self) -> int:
@@ -179,7 +211,7 @@ class PackedDataset(Dataset):
     def _rows(self) -> RankRows:
         epoch = self.epoch
         if self._loaded.epoch != epoch:
-            self._loaded = read_rank_rows(self.path, self.manifest, self.rank, epoch)
+            self._loaded = read_rank_rows(self._storage, self.manifest, self.rank, epoch)
             self._position = self._next = 0
         return self._loaded
 
@@ -187,7 +219,7 @@ class PackedDataset(Dataset):
         """Iterations of the epoch, the same number on every rank."""
         return len(self._rows)
 
-    def __getitem__(self, i: int) -> dict[str, Any]:
+    def __getitem__(self, i: int) -> Any:
         """The batch of iteration `i`; does not move `position`. Raises FormatError where a shard is damaged."""
         rows = self._rows
         i = operator.index(i)
@@ -200,25 +232,33 @@ class PackedDataset(Dataset):
         if row.shard < 0:
             micro = self._builder.filler(row, rows.epoch)
         else:
+            is_open = not self._prefetch or self._shards.is_open(row.group, row.shard)
             pack = self._shards.read(row.group, row.shard, row.row)
+            if not is_open:
+                self._prefetch_after(i)
             micro = self._builder.build(pack, row, rows.epoch)
         # A worker's next index lies num_workers further; see load_state_dict for what this is good for.
         worker = get_worker_info()
         self._next = min(i + (1 if worker is None else worker.num_workers), num_iterations)
         return self._adapt(micro)
 
-    def __iter__(self) -> Iterator[dict[str, Any]]:
+    def _prefetch_after(self, i: int) -> None:
+        """A shard was opened for iteration `i`: have those fetched that follow."""
+        places = self._rows.next_shards(i, self._prefetch + self._storage.files_kept)
+        self._shards.prefetch([place for place in places if not self._shards.is_open(*place)][: self._prefetch])
+
+    def __iter__(self) -> Iterator[Any]:
         """Iterate from `position` to the end of the epoch; `position` moves along. From 0 if at the end."""
         position = self.position
         return self.iter_from(position if position < len(self) else 0)
 
-    def iter_from(self, i: int) -> Iterator[dict[str, Any]]:
+    def iter_from(self, i: int) -> Iterator[Any]:
         """Iterate from iteration `i` to the end of the epoch; `position` moves along."""
         if not 0 <= i <= len(self):
             raise ValueError(f"iteration is {i}: it must be from 0 to {len(self)}")
         return self._iterate(i)
 
-    def _iterate(self, i: int) -> Iterator[dict[str, Any]]:
+    def _iterate(self, i: int) -> Iterator[Any]:
         epoch = self.epoch
         while i < len(self):
             if self.epoch != epoch:
@@ -246,7 +286,7 @@ class PackedDataset(Dataset):
         Call it between two passes over a loader, not during one. It reaches persistent workers too.
         """
         if _check_epoch(epoch) != self._rows.epoch:
-            self._loaded = read_rank_rows(self.path, self.manifest, self.rank, epoch)
+            self._loaded = read_rank_rows(self._storage, self.manifest, self.rank, epoch)
             self._epoch_view[0] = epoch
             self._position = self._next = 0
 
@@ -258,37 +298,15 @@ class PackedDataset(Dataset):
         """
         rows = self._rows
         i = self._next if iteration is None else iteration
-        return {
-            "version": STATE_VERSION,
-            "fingerprint": self.manifest["fingerprint"],
-            "epoch": rows.epoch,
-            "iteration": i,
-            "step": self.step_of(i),
-        }
+        return make_state(self.manifest, rows.epoch, i, self.step_of(i))
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go to where `state` says; if its epoch was over, to the start of the next.
 
         Raises FormatError for the state of another packed set or version, or one that does not fit.
         """
-        if state.get("version") != STATE_VERSION:
-            raise FormatError(
-                f"the loader state has version {state.get('version')!r}; this release reads version {STATE_VERSION}: "
-                "resume with the release that saved it"
-            )
-        if state["fingerprint"] != self.manifest["fingerprint"]:
-            raise FormatError(
-                f"the loader state is of the packed set {state['fingerprint']} and {str(self.path)!r} is "
-                f"{self.manifest['fingerprint']}: resume with the set that the run began with, or start anew"
-            )
-        epoch, iteration = _check_epoch(state["epoch"]), state["iteration"]
-        num_iterations = self._num_iterations(epoch)
-        if not 0 <= iteration <= num_iterations:
-            raise FormatError(
-                f"the loader state is at iteration {iteration} of epoch {epoch}, which has {num_iterations}: "
-                "it was changed or is of another packed set"
-            )
-        if iteration == num_iterations:
+        epoch, iteration = read_state(state, self.manifest, repr(str(self.path)))
+        if iteration == find_epoch(self.manifest, epoch)[0]["num_iterations"]:
             # StatefulDataLoader restores each worker by its own last state. A worker that has no iteration left must
             # not move the others, which share the epoch, on to the next one.
             if get_worker_info() is not None:
@@ -296,10 +314,6 @@ class PackedDataset(Dataset):
             epoch, iteration = epoch + 1, 0
         self.set_epoch(epoch)
         self._position = self._next = iteration
-
-    def _num_iterations(self, epoch: int) -> int:
-        epochs = self.manifest["epochs"]
-        return int(epochs[epoch if epoch < len(epochs) else 0]["num_iterations"])
 
     def __getstate__(self) -> dict[str, Any]:
         state = self.__dict__.copy()
@@ -311,7 +325,7 @@ class PackedDataset(Dataset):
         self._adapt = get_format(self.format)
         self._shared_epoch.share_memory_()  # a plain pickle holds a copy; nothing happens where it is shared
         self._epoch_view = self._shared_epoch.numpy()
-        self._loaded = read_rank_rows(self.path, self.manifest, self.rank, self.epoch)
+        self._loaded = read_rank_rows(self._storage, self.manifest, self.rank, self.epoch)
 
 
 def _check_epoch(epoch: int) -> int:

@@ -8,6 +8,7 @@ from typing import Any
 
 from packer_cli import __version__
 from packer_cli.errors import FormatError
+from packer_cli.loader.storage import Storage
 
 FORMAT_NAME = "hbpack"
 FORMAT_VERSION = 1
@@ -15,16 +16,16 @@ FORMAT_VERSION = 1
 REQUIRED_KEYS = ("fingerprint", "seed", "num_gpus", "groups", "epochs")
 
 
-def read_manifest(path: Path) -> dict[str, Any]:
-    """The manifest of the packed set in folder `path`.
+def read_manifest(path: Path | str, storage: Storage) -> dict[str, Any]:
+    """The manifest of the packed set in a folder, or at a URL.
 
     Raises FormatError where there is none, or one that this release cannot read.
     """
-    file = path / "hbpack.json"
-    if not path.is_dir():
+    file = storage.name("hbpack.json")
+    if not storage.is_remote and not Path(path).is_dir():
         raise FormatError(f"{str(path)!r} is not a folder: name the OUT folder that hbpack pack wrote")
     try:
-        text = file.read_bytes()
+        text = storage.read("hbpack.json").to_pybytes()
     except FileNotFoundError:
         raise FormatError(
             f"{str(path)!r} holds no hbpack.json, so it is no packed set or an unfinished one; run hbpack pack (again)"
@@ -47,6 +48,27 @@ def read_manifest(path: Path) -> dict[str, Any]:
     if not manifest["epochs"]:
         raise FormatError(f"{str(file)!r} lists no epochs; run hbpack pack again")
     return manifest
+
+
+def find_epoch(manifest: dict[str, Any], epoch: int) -> tuple[dict[str, Any], bool]:
+    """The entry of `epochs` that holds an epoch, and whether it was written: else its steps come in another order.
+
+    Raises:
+        ValueError: the epoch was over when the set was dealt to other GPUs.
+        FormatError: the set holds no whole epoch.
+    """
+    first, entries = manifest.get("first_epoch", 0), manifest["epochs"]
+    if epoch < first:
+        raise ValueError(
+            f"epoch is {epoch}: it was over when the set was dealt to {manifest['num_gpus']} GPUs; "
+            f"the first is {first}"
+        )
+    if epoch - first < len(entries):
+        return entries[epoch - first], True
+    for entry in entries:
+        if not entry.get("first_step", 0):
+            return entry, False
+    raise FormatError("hbpack.json lists no whole epoch to repeat; run hbpack rebalance or hbpack write again")
 
 
 def choose_pad_token(manifest: dict[str, Any], pad_token_id: int | None) -> int:

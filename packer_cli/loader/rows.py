@@ -6,14 +6,16 @@ Price: about 70 bytes an iteration, read once an epoch.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 
 from packer_cli.arrays import to_numpy
+from packer_cli.epochs import repeat_order
 from packer_cli.errors import FormatError
+from packer_cli.loader.manifest import find_epoch
+from packer_cli.loader.storage import Storage
 
 ROW_COLUMNS = (
     "step",
@@ -31,8 +33,9 @@ ROW_COLUMNS = (
     "global_num_loss_tokens",
 )
 
-# Keeps the loader's random stream apart from those of the plan, which has the same seed.
-_STREAM = 0x4C4F_4144 << 32
+
+_LOOK_AHEAD = 4096
+"""Iterations."""
 
 
 class Row(NamedTuple):
@@ -61,33 +64,42 @@ class RankRows:
     columns: dict[str, np.ndarray]
     """Name -> integers [i], one an iteration; the names are `ROW_COLUMNS`."""
     num_steps: int
+    """Of the whole epoch."""
 
     def __len__(self) -> int:
         return len(self.columns["step"])
+
+    def next_shards(self, i: int, num: int) -> list[tuple[int, int]]:
+        """The first `num` shards, as (group, shard), that are read from iteration `i` on. It looks a little ahead."""
+        stop = min(i + _LOOK_AHEAD, len(self))
+        shard = self.columns["shard"][i:stop].astype(np.int64)
+        keys = (self.columns["group"][i:stop].astype(np.int64) << 32 | shard)[shard >= 0]
+        first = np.sort(np.unique(keys, return_index=True)[1])
+        return [(int(key) >> 32, int(key) & 0xFFFFFFFF) for key in keys[first[:num]]]
 
     def row(self, i: int) -> Row:
         """Iteration `i`."""
         return Row(*(self.columns[name].item(i) for name in ROW_COLUMNS))
 
 
-def read_rank_rows(path: Path, manifest: dict[str, Any], rank: int, epoch: int) -> RankRows:
-    """The rows of `rank` in `epoch`; an epoch that was not written is made of epoch 0 (`permute_steps`).
+def read_rank_rows(storage: Storage, manifest: dict[str, Any], rank: int, epoch: int) -> RankRows:
+    """The rows of `rank` in `epoch`; an epoch that was not written is made of one that was (`permute_steps`).
+
+    Steps are counted through the epoch, also where the first of them ran on another number of GPUs.
 
     Raises FormatError where the file is missing or does not agree with the manifest.
     """
-    written = epoch < len(manifest["epochs"])
-    entry = manifest["epochs"][epoch if written else 0]
-    file = path / entry["path"] / f"rank-{rank:05d}.arrow"
-    damage = f"{str(file)!r} is damaged or incomplete; run hbpack pack again"
+    entry, written = find_epoch(manifest, epoch)
+    file = f"{entry['path']}/rank-{rank:05d}.arrow"
+    damage = f"{storage.name(file)!r} is damaged or incomplete; {storage.remedy}"
     try:
-        with pa.memory_map(str(file)) as source:
-            table = pa.ipc.open_file(source).read_all().select(ROW_COLUMNS)
-            # Copied, so that no map outlives this call.
-            columns = {
-                name: np.array(to_numpy(column.combine_chunks()))
-                for name, column in zip(ROW_COLUMNS, table.columns, strict=True)
-            }
-            del table
+        table = pa.ipc.open_file(storage.read(file)).read_all().select(ROW_COLUMNS)
+        # Copied, so that no map outlives this call.
+        columns = {
+            name: np.array(to_numpy(column.combine_chunks()))
+            for name, column in zip(ROW_COLUMNS, table.columns, strict=True)
+        }
+        del table
     except (OSError, KeyError, pa.ArrowInvalid) as error:
         raise FormatError(f"{damage} ({error})") from None
     rows = RankRows(epoch=epoch, columns=columns, num_steps=int(entry["num_steps"]))
@@ -100,7 +112,12 @@ def read_rank_rows(path: Path, manifest: dict[str, Any], rank: int, epoch: int) 
     borders = np.concatenate(([-1], step, [rows.num_steps]))
     if not np.isin(np.diff(borders), (0, 1)).all() or (num_iterations and step[0] != 0):
         raise FormatError(f"{damage} (its steps are not 0 to {rows.num_steps - 1} in order)")
-    return rows if written else permute_steps(rows, int(manifest["seed"]))
+    if not written:
+        return permute_steps(rows, int(manifest["seed"]))
+    first_step = int(entry.get("first_step", 0))
+    if first_step:
+        columns["step"] = step + first_step
+    return replace(rows, num_steps=first_step + rows.num_steps)
 
 
 def permute_steps(rows: RankRows, seed: int) -> RankRows:
@@ -109,8 +126,7 @@ def permute_steps(rows: RankRows, seed: int) -> RankRows:
     The iterations of a step stay together and in order, so that a rank still meets its partners; steps and
     iterations are numbered anew from 0.
     """
-    key = np.array([seed % 2**64, _STREAM | rows.epoch], dtype=np.uint64)
-    order = np.random.Generator(np.random.Philox(key=key)).permutation(rows.num_steps)
+    order = repeat_order(seed, rows.epoch, rows.num_steps)
     counts = np.bincount(rows.columns["step"], minlength=rows.num_steps)
     first = np.cumsum(counts) - counts
     new_counts = counts[order]

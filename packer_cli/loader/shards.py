@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 from collections import OrderedDict
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -17,13 +16,13 @@ import pyarrow as pa
 
 from packer_cli.arrays import to_numpy
 from packer_cli.errors import FormatError
+from packer_cli.loader.storage import Storage
 
 PACKS_PER_BATCH = 16
-FILES_KEPT = 32
 BATCHES_KEPT = 64
 
 LIST_COLUMNS = ("input_ids", "loss_mask", "cu_seqlens", "sample_ids")
-NUMBER_COLUMNS = ("pack_id", "num_loss_tokens")
+NUMBER_COLUMNS = ("pack_id", "num_loss_tokens", "cp_sharding")
 
 
 class Pack(NamedTuple):
@@ -39,6 +38,8 @@ class Pack(NamedTuple):
     """int32 [n+1], from 0 to t"""
     sample_ids: np.ndarray
     """int64 [n]"""
+    cp_sharding: int = 0
+    """Context-parallel sharding that was planned: 0 per sequence, 1 per document"""
 
 
 class _RecordBatch(NamedTuple):
@@ -53,18 +54,32 @@ class ShardReader:
     Not for several threads at once. Pickles to its arguments; a forked process opens its own files.
     """
 
-    def __init__(self, path: Path, groups: list[dict[str, Any]]) -> None:
-        self.path = path
+    def __init__(self, storage: Storage, groups: list[dict[str, Any]]) -> None:
+        self.storage = storage
         self.groups = groups
         self._forget()
 
     def _forget(self) -> None:
         self._pid = os.getpid()
-        self._files: OrderedDict[tuple[int, int], Any] = OrderedDict()
+        self._retried: set[str] = set()
+        self._files: OrderedDict[tuple[int, int], tuple[Any, Any]] = OrderedDict()
         self._batches: OrderedDict[tuple[int, int, int], _RecordBatch] = OrderedDict()
 
+    def close(self) -> None:
+        """Forget all that is open; reading goes on with opening it again."""
+        self._batches.clear()
+        for key in [*self._files]:
+            self._close(key)
+
+    def _close(self, key: tuple[int, int]) -> None:
+        for number in [number for number in self._batches if number[:2] == key]:
+            del self._batches[number]
+        _, kept = self._files.pop(key)
+        if kept is not None:
+            kept.close()
+
     def __getstate__(self) -> dict[str, Any]:
-        return {"path": self.path, "groups": self.groups}
+        return {"storage": self.storage, "groups": self.groups}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__init__(**state)  # type: ignore[misc]
@@ -87,20 +102,20 @@ class ShardReader:
         i = row % PACKS_PER_BATCH
         if i >= len(batch.numbers[0]):
             raise self._damaged(group, shard, f"no row {row}")
-        lists = [
+        input_ids, loss_mask, cu_seqlens, sample_ids = (
             values[offsets[i] : offsets[i + 1]] for values, offsets in zip(batch.values, batch.offsets, strict=True)
-        ]
-        pack_id, num_loss_tokens = (column.item(i) for column in batch.numbers)
-        return Pack(pack_id, num_loss_tokens, *lists)
+        )
+        pack_id, num_loss_tokens, cp_sharding = (column.item(i) for column in batch.numbers)
+        return Pack(pack_id, num_loss_tokens, input_ids, loss_mask, cu_seqlens, sample_ids, cp_sharding)
 
     def _read_batch(self, group: int, shard: int, number: int) -> _RecordBatch:
-        reader = self._files.get((group, shard))
-        if reader is None:
-            reader = self._files[group, shard] = self._open(group, shard)
-            if len(self._files) > FILES_KEPT:
-                self._files.popitem(last=False)
+        if (group, shard) not in self._files:
+            while len(self._files) >= self.storage.files_kept:
+                self._close(next(iter(self._files)))
+            self._files[group, shard] = self._open(group, shard)
         else:
             self._files.move_to_end((group, shard))
+        reader, _ = self._files[group, shard]
         if number >= reader.num_record_batches:
             raise self._damaged(group, shard, f"no row {number * PACKS_PER_BATCH}")
         batch = reader.get_batch(number)
@@ -112,21 +127,43 @@ class ShardReader:
             numbers=tuple(to_numpy(batch.column(name)) for name in NUMBER_COLUMNS),
         )
 
-    def _open(self, group: int, shard: int) -> Any:
+    def is_open(self, group: int, shard: int) -> bool:
+        """Whether a shard is open already."""
+        return (group, shard) in self._files and self._pid == os.getpid()
+
+    def check_all(self) -> None:
+        """Open every shard of the set once, which checks it as the storage was told to."""
+        for group, entry in enumerate(self.groups):
+            for shard in range(len(entry["shards"])):
+                _, kept = self._open(group, shard)
+                if kept is not None:
+                    kept.close()
+
+    def prefetch(self, places: list[tuple[int, int]]) -> None:
+        """Fetch shards, as (group, shard), in the background."""
+        self.storage.prefetch([self._entry(*place) for place in places])
+
+    def _open(self, group: int, shard: int) -> tuple[Any, Any]:
         entry = self._entry(group, shard)
-        file = self.path / entry["path"]
-        try:
-            num_bytes = file.stat().st_size
-            if num_bytes != entry["num_bytes"]:
-                raise self._damaged(group, shard, f"{num_bytes} bytes, hbpack.json says {entry['num_bytes']}")
-            source = pa.memory_map(str(file))
-            # Not IpcReadOptions(included_fields=...): leaving columns out makes get_batch three times slower.
-            reader = pa.ipc.open_file(source)
-            if not {*LIST_COLUMNS, *NUMBER_COLUMNS} <= set(reader.schema.names):
-                raise self._damaged(group, shard, "it lacks columns")
-            return reader
-        except (OSError, pa.ArrowInvalid) as error:
-            raise self._damaged(group, shard, str(error)) from None
+        while True:
+            try:
+                source, kept = self.storage.open_shard(entry, self.close)
+            except (OSError, FormatError) as error:
+                raise self._damaged(group, shard, str(error)) from None
+            try:
+                # Not IpcReadOptions(included_fields=...): leaving columns out makes get_batch three times slower.
+                reader = pa.ipc.open_file(source)
+                if {*LIST_COLUMNS, *NUMBER_COLUMNS} <= set(reader.schema.names):
+                    return reader, kept
+                why = "it lacks columns"
+            except (OSError, pa.ArrowInvalid) as error:
+                why = str(error)
+            if kept is not None:
+                kept.close()
+            # A copy that went wrong is fetched again, once.
+            if entry["path"] in self._retried or not self.storage.discard(entry):
+                raise self._damaged(group, shard, why)
+            self._retried.add(entry["path"])
 
     def _entry(self, group: int, shard: int) -> dict[str, Any]:
         try:
@@ -138,5 +175,5 @@ class ShardReader:
             ) from None
 
     def _damaged(self, group: int, shard: int, why: str) -> FormatError:
-        file = self.path / self._entry(group, shard)["path"]
-        return FormatError(f"shard {str(file)!r} is damaged or incomplete ({why}); run hbpack pack again")
+        file = self.storage.name(self._entry(group, shard)["path"])
+        return FormatError(f"shard {file!r} is damaged or incomplete ({why}); {self.storage.remedy}")

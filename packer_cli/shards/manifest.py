@@ -52,7 +52,32 @@ class EpochInfo(_Model):
 
     path: str
     num_iterations: int
+    """In these files, which number them from 0."""
     num_steps: int
+    """In these files, which number them from 0."""
+    first_step: int = 0
+    """Steps of the epoch that came before these, on another number of GPUs."""
+
+
+class Generation(_Model):
+    """What the set was before a change of the number of GPUs (`hbpack rebalance`)."""
+
+    fingerprint: str
+    num_gpus: int
+    first_epoch: int
+    epochs: tuple[EpochInfo, ...]
+
+
+class Origin(_Model):
+    """Where a set for another number of GPUs goes on."""
+
+    fingerprint: str
+    """Of the generation that was left, one of `history`."""
+    epoch: int
+    step: int
+    """The first step that it did not run."""
+    iteration: int
+    """The first iteration that it did not run, as it numbered them."""
 
 
 class Manifest(_Model):
@@ -62,11 +87,19 @@ class Manifest(_Model):
     format_version: int = FORMAT_VERSION
     hbpack_version: str
     fingerprint: str
-    """Of the tokens, the plan and the shard size: equal fingerprints mean equal bytes."""
+    """Of the tokens, the plan, the shard size and each change of the number of GPUs: equal fingerprints mean equal
+    bytes."""
     seed: int
     num_gpus: int
     groups: tuple[GroupInfo, ...]
+    first_epoch: int = 0
+    """Number of the first of `epochs`."""
     epochs: tuple[EpochInfo, ...]
+    """A loader makes those after the last one out of the first of these that is whole."""
+    history: tuple[Generation, ...] = ()
+    """The set for other numbers of GPUs, as it was planned first; their rank manifests are kept."""
+    origin: Origin | None = None
+    """None where the set is as it was planned."""
     tokenizer: dict[str, Any]
     """Fingerprints, vocabulary size and special ids."""
     sources: tuple[dict[str, Any], ...]
@@ -78,6 +111,18 @@ class Manifest(_Model):
     config: dict[str, Any]
     """Options that decided the bytes."""
     library_versions: dict[str, str]
+
+    @property
+    def generation(self) -> Generation:
+        """What the set is now, as it will stand in `history`."""
+        return Generation(
+            fingerprint=self.fingerprint, num_gpus=self.num_gpus, first_epoch=self.first_epoch, epochs=self.epochs
+        )
+
+    @property
+    def planned_fingerprint(self) -> str:
+        """Of the tokens, the plan and the shard size, and so of the shards."""
+        return self.history[0].fingerprint if self.history else self.fingerprint
 
 
 def read_manifest(folder: Path) -> Manifest:

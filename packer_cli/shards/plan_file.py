@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -36,25 +37,77 @@ def write_plan(path: Path, plan: Plan, piece_loss_tokens: NDArray[np.int32], hea
         "pack_pieces": plan.packs.pieces,
         "pack_group": plan.packs.group,
     }
-    for name in Schedule.__dataclass_fields__:
-        arrays[name] = np.concatenate([getattr(schedule, name) for schedule in plan.epochs])
-    arrays["epoch_slots"] = _ends([len(schedule.slot_pack) for schedule in plan.epochs])
-    arrays["epoch_iterations"] = _ends([schedule.num_iterations for schedule in plan.epochs])
-    columns, fields = [], []
-    for name, array in arrays.items():
-        values = to_arrow(array)
-        kind = pa.large_list(pa.field("item", values.type, nullable=False))
-        columns.append(pa.LargeListArray.from_arrays(to_arrow(np.array([0, len(array)])), values, type=kind))
-        fields.append(pa.field(name, kind, nullable=False))
     metadata = {
         "plan_version": PLAN_VERSION,
         "num_gpus": plan.num_gpus,
         "groups": [vars(group) for group in plan.groups],
         **header,
     }
+    _write_arrays(path, {**arrays, **_schedule_arrays(plan.epochs)}, metadata)
+
+
+def write_schedules(path: Path, epochs: Sequence[Schedule], header: dict[str, Any]) -> None:
+    """Write schedules of the packs of a plan that stands elsewhere, atomically.
+
+    Args:
+        header: JSON values kept beside the arrays.
+    """
+    _write_arrays(path, _schedule_arrays(epochs), {"plan_version": PLAN_VERSION, **header})
+
+
+def read_schedules(path: Path) -> tuple[tuple[Schedule, ...], dict[str, Any]]:
+    """Read what `write_schedules` wrote, memory-mapped: (schedules, header).
+
+    Raises:
+        FormatError: it is missing, damaged, or of another version.
+    """
+    try:
+        header = read_plan_header(path)
+        return _schedules(_read_arrays(path)), header
+    except (KeyError, TypeError, ValueError, IndexError, pa.ArrowException, OSError, InputError) as error:
+        raise FormatError(
+            f"{str(path)!r} is missing or damaged ({error}); run hbpack write, which "
+            "makes the set as it was planned, and then hbpack rebalance"
+        ) from None
+
+
+def _schedule_arrays(epochs: Sequence[Schedule]) -> dict[str, NDArray[Any]]:
+    arrays: dict[str, NDArray[Any]] = {
+        name: np.concatenate([getattr(schedule, name) for schedule in epochs])
+        for name in Schedule.__dataclass_fields__
+    }
+    arrays["epoch_slots"] = _ends([len(schedule.slot_pack) for schedule in epochs])
+    arrays["epoch_iterations"] = _ends([schedule.num_iterations for schedule in epochs])
+    return arrays
+
+
+def _schedules(arrays: dict[str, NDArray[Any]]) -> tuple[Schedule, ...]:
+    slots, iterations = arrays["epoch_slots"], arrays["epoch_iterations"]
+    epochs = []
+    for e in range(len(slots) - 1):
+        cut = {"slot": slice(slots[e], slots[e + 1]), "iteration": slice(iterations[e], iterations[e + 1])}
+        epochs.append(
+            Schedule(**{name: arrays[name][cut[name.split("_")[0]]] for name in Schedule.__dataclass_fields__})
+        )
+    return tuple(epochs)
+
+
+def _write_arrays(path: Path, arrays: dict[str, NDArray[Any]], metadata: dict[str, Any]) -> None:
+    """One row of large lists."""
+    columns, fields = [], []
+    for name, array in arrays.items():
+        values = to_arrow(array)
+        kind = pa.large_list(pa.field("item", values.type, nullable=False))
+        columns.append(pa.LargeListArray.from_arrays(to_arrow(np.array([0, len(array)])), values, type=kind))
+        fields.append(pa.field(name, kind, nullable=False))
     schema = pa.schema(fields, metadata={_KEY: json.dumps(metadata, sort_keys=True).encode()})
     with atomic_file(path) as file, pa.ipc.new_file(pa.PythonFile(file, mode="w"), schema) as writer:
         writer.write_batch(pa.record_batch(columns, schema=schema))
+
+
+def _read_arrays(path: Path) -> dict[str, NDArray[Any]]:
+    batch = pa.ipc.open_file(pa.memory_map(str(path))).get_batch(0)
+    return {name: to_numpy(batch.column(name).values) for name in batch.schema.names}
 
 
 def read_plan(path: Path, *, check: bool = False) -> tuple[Plan, NDArray[np.int32], dict[str, Any]]:
@@ -69,21 +122,13 @@ def read_plan(path: Path, *, check: bool = False) -> tuple[Plan, NDArray[np.int3
     """
     header = read_plan_header(path)
     try:
-        reader = pa.ipc.open_file(pa.memory_map(str(path)))
-        batch = reader.get_batch(0)
-        arrays = {name: to_numpy(batch.column(name).values) for name in batch.schema.names}
-        slots, iterations = arrays.pop("epoch_slots"), arrays.pop("epoch_iterations")
-        epochs = []
-        for e in range(len(slots) - 1):
-            cut = {"slot": slice(slots[e], slots[e + 1]), "iteration": slice(iterations[e], iterations[e + 1])}
-            fields = {name: arrays[name][cut[name.split("_")[0]]] for name in Schedule.__dataclass_fields__}
-            epochs.append(Schedule(**fields))
+        arrays = _read_arrays(path)
         plan = Plan(
             groups=tuple(Group(**group) for group in header["groups"]),
             num_gpus=header["num_gpus"],
             pieces=Pieces(sample=arrays["piece_sample"], start=arrays["piece_start"], length=arrays["piece_length"]),
             packs=Packs(offsets=arrays["pack_offsets"], pieces=arrays["pack_pieces"], group=arrays["pack_group"]),
-            epochs=tuple(epochs),
+            epochs=_schedules(arrays),
         )
         if check:
             from packer_cli.plan.check import check_plan

@@ -14,7 +14,7 @@ from packer_cli.arrays import to_arrow
 from packer_cli.files import atomic_file
 from packer_cli.plan.cost import segment_sums
 from packer_cli.plan.types import FILLER, Int64Array, Plan, Schedule
-from packer_cli.shards.schema import RANK_SCHEMA, rank_path
+from packer_cli.shards.schema import RANK_SCHEMA, rank_name
 
 _WRITERS = 8
 
@@ -22,16 +22,17 @@ _WRITERS = 8
 def write_ranks(
     folder: Path,
     plan: Plan,
-    epoch: int,
+    schedule: Schedule,
     piece_loss_tokens: NDArray[np.int32],
     places: tuple[NDArray[np.int32], NDArray[np.int32]],
 ) -> None:
     """Write the manifests of all ranks for one epoch. O(iterations * GPUs).
 
     Args:
+        folder: that of the epoch.
+        schedule: one of the plan, or another of its packs on `plan.num_gpus`.
         places: (shard, row) of each pack, see `layout.pack_places`.
     """
-    schedule = plan.epochs[epoch]
     num_slots = np.bincount(schedule.slot_iteration, minlength=schedule.num_iterations)
     first_slot = np.cumsum(num_slots) - num_slots
     # Slots are sorted by iteration and first rank, so repeating each by its degree lists the GPUs in order.
@@ -60,7 +61,7 @@ def write_ranks(
             **{name: values[schedule.iteration_step] for name, values in totals.items()},
         }
         arrays = [to_arrow(columns[field.name].astype(str(field.type))) for field in RANK_SCHEMA]
-        path = folder / rank_path(epoch, rank)
+        path = folder / rank_name(rank)
         with atomic_file(path) as file, pa.ipc.new_file(pa.PythonFile(file, mode="w"), RANK_SCHEMA) as writer:
             writer.write_batch(pa.record_batch(arrays, schema=RANK_SCHEMA))
 

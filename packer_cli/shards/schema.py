@@ -69,6 +69,16 @@ def shard_path(number: int, group: Group, shard: int) -> str:
     return f"shards/{group_name(number, group)}/shard-{shard:05d}.arrow"
 
 
-def rank_path(epoch: int, rank: int) -> str:
-    """Path of a rank's manifest in the output folder."""
-    return f"ranks/epoch-{epoch:03d}/rank-{rank:05d}.arrow"
+def epoch_name(epoch: int) -> str:
+    """Folder of an epoch's rank manifests."""
+    return f"epoch-{epoch:03d}"
+
+
+def generation_path(number: int) -> str:
+    """Folder, in the output folder, of the schedules and rank manifests for another number of GPUs."""
+    return f"ranks/rebalanced-{number:03d}"
+
+
+def rank_name(rank: int) -> str:
+    """File of a rank's manifest."""
+    return f"rank-{rank:05d}.arrow"

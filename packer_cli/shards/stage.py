@@ -28,7 +28,7 @@ from packer_cli.shards.manifest import (
 )
 from packer_cli.shards.plan_file import PLAN_NAME, read_plan
 from packer_cli.shards.ranks import write_ranks
-from packer_cli.shards.schema import group_name
+from packer_cli.shards.schema import epoch_name, group_name
 from packer_cli.shards.write import (
     MARKERS,
     ShardResult,
@@ -80,8 +80,8 @@ def write_set(
             if progress:
                 progress(done, sum(sizes))
         places = pack_places(shards, len(plan.packs))
-        for epoch in range(len(plan.epochs)):
-            write_ranks(folder, plan, epoch, piece_loss_tokens, places)
+        for number, schedule in enumerate(plan.epochs):
+            write_ranks(folder / "ranks" / epoch_name(number), plan, schedule, piece_loss_tokens, places)
     manifest = _manifest(plan, piece_loss_tokens, header, index, config, shards, results, own_fingerprint)
     _remove_stale(folder, plan, shards)
     write_json(folder / MANIFEST_NAME, manifest.model_dump(mode="json"))
@@ -121,7 +121,7 @@ def _keep_markers(folder: Path, tasks: Sequence[ShardTask], own_fingerprint: str
         manifest = read_manifest(folder)
     except HbpackError:
         return
-    if manifest.fingerprint != own_fingerprint:
+    if manifest.planned_fingerprint != own_fingerprint:
         return
     results = {
         shard.path: ShardResult(num_bytes=shard.num_bytes, xxh3=shard.xxh3)
@@ -172,7 +172,7 @@ def _manifest(
         groups=tuple(groups),
         epochs=tuple(
             EpochInfo(
-                path=f"ranks/epoch-{number:03d}",
+                path=f"ranks/{epoch_name(number)}",
                 num_iterations=schedule.num_iterations,
                 num_steps=schedule.num_steps,
             )
@@ -198,6 +198,8 @@ def _remove_stale(folder: Path, plan: Plan, shards: Sequence[ShardRange]) -> Non
     for path in folder.glob("shards/*/shard-*.arrow"):
         if str(path.relative_to(folder)) not in wanted:
             path.unlink()
+    for path in folder.glob("ranks/rebalanced-*"):
+        shutil.rmtree(path)
     for path in folder.glob("ranks/epoch-*/rank-*.arrow"):
         epoch, rank = int(path.parent.name.removeprefix("epoch-")), int(path.stem.removeprefix("rank-"))
         if epoch >= len(plan.epochs) or rank >= plan.num_gpus:

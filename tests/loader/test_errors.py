@@ -24,13 +24,18 @@ def message(kind: type[Exception], path: Path, *args: Any, **kwargs: Any) -> str
 def test_arguments(own_set: Any) -> None:
     path = own_set.path
     assert message(ConfigError, path, 0, 8) == (
-        f"{str(path)!r} was planned for 2 GPUs and world_size is 8: plan again with --gpus 8"
+        f"{str(path)!r} was planned for 2 GPUs and world_size is 8: "
+        "run hbpack rebalance --gpus 8, or plan again with --gpus 8"
     )
     assert message(ValueError, path, 2, 2) == "rank is 2: it must be from 0 to 1"
     assert message(ValueError, path, -1, 2) == "rank is -1: it must be from 0 to 1"
     assert message(ValueError, path, 0, 2, -1) == "epoch is -1: it must not be negative"
-    assert message(ValueError, path, format="megatron") == (
-        "unknown batch format 'megatron': choose one of flash-attn, transformers"
+    assert message(ValueError, path, format="nemo") == (
+        "unknown batch format 'nemo': "
+        "choose one of deepspeed, flash-attn, megatron, torchtitan, torchtune, transformers"
+    )
+    assert message(ValueError, path, sp_sharding="ring") == (
+        "sp_sharding is 'ring': choose one of contiguous, zigzag, document, planned"
     )
     assert message(ValueError, path, pad_to="max") == "pad_to is 'max': choose one of multiple, row, capacity"
     assert message(ValueError, path, pad_to_multiple_of=0) == "pad_to_multiple_of is 0: it must be at least 1"

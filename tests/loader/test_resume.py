@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from torch.utils.data import DataLoader
 from torchdata.stateful_dataloader import StatefulDataLoader
 
@@ -226,3 +228,42 @@ def test_states_that_do_not_fit(packed: Any) -> None:
         "it was changed or is of another packed set"
     )
     assert ds.position == 0
+
+
+@given(epoch=st.integers(0, 4), share=st.floats(0, 1), rank=st.integers(0, 3))
+def test_a_run_stopped_anywhere_goes_on_with_what_is_left(packed: Any, epoch: int, share: float, rank: int) -> None:
+    """The state of one rank, taken at any iteration, on any rank."""
+    whole = PackedDataset(packed.path, rank, 4, epoch=epoch)
+    expected = [(b["epoch"], b["iteration"], b["step"], b["pack_id"]) for b in whole]
+    stop = round(share * len(whole))
+    other = PackedDataset(packed.path, 3 - rank, 4, epoch=epoch)
+    for _ in islice(other, stop):
+        pass
+    state = json.loads(json.dumps(other.state_dict()))
+    assert len(json.dumps(state)) < 200
+    ds = PackedDataset(packed.path, rank, 4)
+    ds.load_state_dict(state)
+    if stop == len(whole):
+        assert (ds.epoch, ds.position) == (epoch + 1, 0)
+    else:
+        assert [(b["epoch"], b["iteration"], b["step"], b["pack_id"]) for b in ds] == expected[stop:]
+
+
+@pytest.mark.parametrize(("before", "after", "stop"), [(0, 3, 5), (3, 0, 12), (1, 2, 1), (2, 1, 29)])
+@pytest.mark.parametrize("stateful", [False, True])
+def test_resuming_with_another_number_of_workers(
+    packed: Any, epochs: Any, before: int, after: int, stop: int, stateful: bool
+) -> None:
+    """The data set's own state knows nothing of workers, under either loader."""
+    make: Any = StatefulDataLoader if stateful else DataLoader
+    ds = open_set(packed)
+    got = []
+    for batch in islice(make(ds, batch_size=None, num_workers=before), stop):
+        got.append(batch)
+        state = ds.state_dict(batch["iteration"] + 1)
+    ds = open_set(packed)
+    ds.load_state_dict(state)
+    got += list(make(ds, batch_size=None, num_workers=after, sampler=ds.remaining()))
+    ds.set_epoch(1)
+    got += list(make(ds, batch_size=None, num_workers=after))
+    assert_same(got, epochs[0] + epochs[1])

@@ -1,0 +1,48 @@
+"""`hbpack rebalance`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from packer_cli.errors import ConfigError
+from packer_cli.sizes import parse_tokens
+
+
+@click.command("rebalance")
+@click.argument("folder", metavar="OUT")
+@click.option("--gpus", type=click.IntRange(1, 2**20), required=True, metavar="N", help="GPUs that train from now on.")
+@click.option(
+    "--state",
+    metavar="FILE",
+    help="Where the run stopped: the loader's state as JSON, at the end of a step. It may be older than the last "
+    "rebalance.",
+)
+@click.option(
+    "--from-step",
+    type=click.IntRange(min=0),
+    metavar="STEP",
+    help="Where the run stopped, in its own words: the first step of the epoch that it did not run. Without this and "
+    "--state the set begins anew.",
+)
+@click.option("--epoch", type=click.IntRange(min=0), metavar="N", help="Epoch of --from-step.  [default: the first]")
+@click.option("--global-tokens", metavar="TOKENS", help="Tokens of an optimizer step.  [default: as planned]")
+def command(
+    folder: str, gpus: int, state: str | None, from_step: int | None, epoch: int | None, global_tokens: str | None
+) -> None:
+    """Packed data set to another number of GPUs, also in the middle of an epoch.
+
+    OUT is the output of `hbpack pack` or `hbpack write`. Its shards and packs stay as they are. The packs that are
+    left of the epoch are dealt anew, balanced by attention work, and so are all packs for the epochs after it: a run
+    goes on with every remaining sample once. The SP degree of each group must divide the number of GPUs.
+    """
+    if state is not None and (from_step is not None or epoch is not None):
+        raise ConfigError("--state says where the run stopped; leave out --from-step and --epoch")
+    try:
+        tokens = None if global_tokens is None else parse_tokens(global_tokens)
+    except ValueError as error:
+        raise ConfigError(f"--global-tokens: {error}") from None
+    from packer_cli.pipeline import run_rebalance
+
+    run_rebalance(Path(folder), gpus, state, epoch, from_step, tokens)

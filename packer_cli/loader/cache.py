@@ -1,0 +1,213 @@
+"""Files of a remote set on this node's disk: bounded in size, least recently used first out, for many processes.
+
+Every process of the node may share one folder. A file is written under another name and renamed when it is whole; who
+fetches it holds a lock on it, so that the others wait instead of fetching it too; who reads it holds a shared lock, so
+that it is not removed under its reader. The locks are `flock`: they end with the process that holds them, however that
+ends. The time of a file's last use is its modification time.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import time
+import warnings
+import weakref
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+_NO_LOCKS = (errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP)
+_PART = ".part"
+_PATIENCE = 0.02
+"""Seconds between two looks at a file that another process fetches."""
+
+
+class CachedFile:
+    """A file that stays in the cache until it is closed, or forgotten."""
+
+    def __init__(self, path: Path, descriptor: int) -> None:
+        self.path = path
+        self._close = weakref.finalize(self, _close, descriptor, os.getpid())
+
+    def close(self) -> None:
+        """Let the cache remove it."""
+        self._close()
+
+
+class FileCache:
+    """A folder of files. `max_bytes` is kept to unless the files that are being read need more; then it warns.
+
+    Price: a look at the folder each time that a file is fetched.
+    """
+
+    def __init__(self, folder: Path, max_bytes: int) -> None:
+        self.folder = folder
+        self.max_bytes = max_bytes
+
+    def open(
+        self, name: str, num_bytes: int, fill: Callable[[int], None], release: Callable[[], None] | None = None
+    ) -> CachedFile:
+        """The file of this name and size; fetched where it is not there.
+
+        Args:
+            fill: writes the file to a descriptor, or raises; then nothing stays.
+            release: closes what this process can spare, where there is no room.
+        """
+        path = self.folder / name
+        while True:
+            descriptor = self._open_shared(path, num_bytes)
+            if descriptor is not None:
+                with suppress(OSError):
+                    os.utime(path)
+                return CachedFile(path, descriptor)
+            self._fetch(path, num_bytes, fill, release or (lambda: None), needed=True)
+
+    def fetch(self, name: str, num_bytes: int, fill: Callable[[int], None]) -> None:
+        """Fetch a file that will be needed soon, unless it is there, or there is no room."""
+        if not (self.folder / name).exists():
+            self._fetch(self.folder / name, num_bytes, fill, lambda: None, needed=False)
+
+    def discard(self, name: str) -> None:
+        """Remove a damaged file; who reads it keeps what it has."""
+        (self.folder / name).unlink(missing_ok=True)
+
+    def _open_shared(self, path: Path, num_bytes: int) -> int | None:
+        """A descriptor with a shared lock; None where the file is not there, or is not whole."""
+        try:
+            descriptor = os.open(path, os.O_RDONLY)
+        except FileNotFoundError:
+            return None
+        _lock(descriptor, fcntl.LOCK_SH)
+        if _is_at(descriptor, path):
+            if os.fstat(descriptor).st_size == num_bytes:
+                return descriptor
+            path.unlink(missing_ok=True)  # A disk lost its end, or somebody wrote to it.
+        _close(descriptor)
+        return None
+
+    def _fetch(
+        self, path: Path, num_bytes: int, fill: Callable[[int], None], release: Callable[[], None], *, needed: bool
+    ) -> None:
+        part = path.with_name(f".{path.name}{_PART}")
+        descriptor = self._open_part(path, part)
+        if descriptor is None:
+            return
+        try:
+            if not self._reserve(descriptor, num_bytes):
+                if not needed:
+                    part.unlink()
+                    return
+                release()
+                if not self._reserve(descriptor, num_bytes):
+                    warnings.warn(
+                        f"the cache {str(self.folder)!r} grows over cache_bytes={self.max_bytes:,}: the shards that "
+                        "this node reads at once need more; give it more bytes",
+                        stacklevel=2,
+                    )
+                    os.ftruncate(descriptor, num_bytes)
+            fill(descriptor)
+            os.fsync(descriptor)
+            with self._alone():  # Who counts files meanwhile could miss one that changes its name.
+                os.replace(part, path)
+        except BaseException:
+            part.unlink(missing_ok=True)
+            raise
+        finally:
+            _close(descriptor)
+
+    def _open_part(self, path: Path, part: Path) -> int | None:
+        """The unfinished file, locked for this caller alone; None once another has finished it."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        while True:
+            descriptor = os.open(part, os.O_RDWR | os.O_CREAT, 0o666)
+            try:
+                _lock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                # Not a lock that waits: once it is renamed, the same file is locked by its readers.
+                os.close(descriptor)
+                time.sleep(_PATIENCE)
+            else:
+                if _is_at(descriptor, part):
+                    if not path.exists():
+                        return descriptor
+                    part.unlink()
+                _close(descriptor)
+            if path.exists():
+                return None
+
+    def _reserve(self, descriptor: int, num_bytes: int) -> bool:
+        """Give the unfinished file its size, so that others count it, if there is room or room can be made."""
+        with self._alone():
+            total, unused = 0, []
+            for entry in os.scandir(self.folder):
+                with suppress(FileNotFoundError):
+                    size = entry.stat().st_size
+                    if entry.name.endswith(_PART):
+                        # That of a killed process is not locked, and goes.
+                        total += 0 if _remove_unused(entry.path) else size
+                    elif not entry.name.startswith("."):
+                        total += size
+                        unused.append((entry.stat().st_mtime_ns, size, entry.path))
+            for _, size, path in sorted(unused):
+                if total + num_bytes <= self.max_bytes:
+                    break
+                if _remove_unused(path):
+                    total -= size
+            if total + num_bytes > self.max_bytes:
+                return False
+            os.ftruncate(descriptor, num_bytes)
+            return True
+
+    @contextmanager
+    def _alone(self) -> Iterator[None]:
+        descriptor = os.open(self.folder / ".lock", os.O_RDWR | os.O_CREAT, 0o666)
+        try:
+            _lock(descriptor, fcntl.LOCK_EX)
+            yield
+        finally:
+            _close(descriptor)
+
+
+def _lock(descriptor: int, how: int) -> None:
+    try:
+        fcntl.flock(descriptor, how)
+    except OSError as error:
+        if error.errno not in _NO_LOCKS:
+            raise
+
+
+def _close(descriptor: int, owner: int | None = None) -> None:
+    """Unlock and close. A lock is shared with processes that were forked meanwhile, so closing alone keeps it.
+
+    Args:
+        owner: process that took the lock; another only closes its own descriptor.
+    """
+    if owner in (None, os.getpid()):
+        _lock(descriptor, fcntl.LOCK_UN)
+    os.close(descriptor)
+
+
+def _is_at(descriptor: int, path: Path) -> bool:
+    """Whether the open file still has this name."""
+    try:
+        return os.path.samestat(os.fstat(descriptor), path.stat())
+    except FileNotFoundError:
+        return False
+
+
+def _remove_unused(path: str) -> bool:
+    """Remove a file that nobody has locked."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY)
+    except FileNotFoundError:
+        return True
+    try:
+        _lock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        Path(path).unlink(missing_ok=True)
+        return True
+    except BlockingIOError:
+        return False
+    finally:
+        _close(descriptor)

@@ -1,0 +1,191 @@
+"""A packed set in remote storage (S3 and whatever else fsspec reads): shards are fetched once a node, and cached.
+
+`hbpack.json` and the rank's manifests are read directly. Shards go through a cache on disk that all processes of the
+node share (`cache.py`), named by their checksum, so that a set that was moved or dealt to other GPUs is not fetched
+again. The next shards are fetched by a thread while the present ones are read.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import pyarrow as pa
+
+from packer_cli.errors import FormatError, RemoteError
+from packer_cli.loader.cache import FileCache
+from packer_cli.loader.storage import Verify, check_digest, check_file, import_xxhash
+
+T = TypeVar("T")
+
+TRIES = 4
+FIRST_DELAY = 0.5
+"""Seconds before the second try; each further one waits twice as long."""
+BLOCK = 32 * 2**20
+"""Bytes of one request: what a failure costs."""
+
+
+def default_cache_dir() -> Path:
+    """`$HBPACK_CACHE`, else `hbpack` in the user's cache folder."""
+    if "HBPACK_CACHE" in os.environ:
+        return Path(os.environ["HBPACK_CACHE"])
+    return Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "hbpack"
+
+
+class RemoteStorage:
+    """The files below a URL."""
+
+    files_kept = 8
+    is_remote = True
+    remedy = "copy the set again"
+
+    def __init__(self, url: str, cache_dir: Path, cache_bytes: int, verify: Verify, options: dict[str, Any]) -> None:
+        self.url = url
+        self.cache = FileCache(cache_dir, cache_bytes)
+        self.verify = verify
+        self.options = options
+        self._reset()
+
+    def _reset(self) -> None:
+        self._pid = os.getpid()
+        self._opened: tuple[Any, str] | None = None
+        self._lock = threading.Lock()
+        self._wanted: list[dict[str, Any]] = []
+        self._thread: threading.Thread | None = None
+        self._verified: set[tuple[str, int]] = set()
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in self.__dict__.items() if not name.startswith("_")}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._reset()
+
+    def name(self, path: str) -> str:
+        """A URL."""
+        return f"{self.url}/{path}"
+
+    def read(self, path: str) -> pa.Buffer:
+        """Past the cache: manifests change, and are small."""
+        system, root = self._system()
+        return pa.py_buffer(self._try(path, lambda: system.cat_file(f"{root}/{path}")))
+
+    def open_shard(self, entry: dict[str, Any], release: Any) -> tuple[pa.NativeFile, Any]:
+        """Out of the cache; what is kept holds the file there."""
+        self._system()
+        for again in (False, True):
+            file = self.cache.open(_cached(entry), entry["num_bytes"], self._filler(entry), release)
+            # What this process has checked it need not read twice, as long as it is the same file.
+            key = (entry["path"], file.path.stat().st_ino)
+            try:
+                if self.verify != "none" and key not in self._verified:
+                    check_file(file.path, entry)
+                    self._verified.add(key)
+                return pa.memory_map(str(file.path)), file
+            except (OSError, FormatError):  # The disk of this node did it harm, or it went while it was opened.
+                file.close()
+                self.cache.discard(_cached(entry))
+                if again:
+                    raise
+        raise AssertionError
+
+    def discard(self, entry: dict[str, Any]) -> bool:
+        """Remove it from the cache."""
+        self.cache.discard(_cached(entry))
+        return True
+
+    def prefetch(self, entries: list[dict[str, Any]]) -> None:
+        """On a thread that lives as long as there is something to fetch; what was wanted before is forgotten."""
+        self._system()
+        with self._lock:
+            self._wanted = [*entries]
+            if self._wanted and self._thread is None:
+                self._thread = threading.Thread(target=self._fetch_wanted, name="hbpack-prefetch", daemon=True)
+                self._thread.start()
+
+    def _fetch_wanted(self) -> None:
+        while True:
+            with self._lock:
+                if not self._wanted:
+                    self._thread = None
+                    return
+                entry = self._wanted.pop(0)
+            try:
+                self.cache.fetch(_cached(entry), entry["num_bytes"], self._filler(entry))
+            except Exception:  # Whoever needs the shard meets the error, and says so.
+                continue
+
+    def _system(self) -> tuple[Any, str]:
+        """(file system, path of the set in it), opened by this very process."""
+        if self._pid != os.getpid():
+            self._reset()
+        if self._opened is None:
+            try:
+                import fsspec
+
+                self._opened = fsspec.url_to_fs(self.url, **self.options)
+            except ModuleNotFoundError as error:
+                raise ImportError(f"{self.url!r} needs {error.name}: pip install {error.name}") from None
+            except ImportError as error:
+                raise ImportError(f"{self.url!r} cannot be opened: {error}") from None
+            except ValueError as error:
+                raise RemoteError(f"{self.url!r} cannot be opened: {error}; check the address") from None
+        return self._opened
+
+    def _filler(self, entry: dict[str, Any]) -> Callable[[int], None]:
+        def fill(descriptor: int) -> None:
+            try:
+                self._download(entry, descriptor)
+            except FormatError:
+                self._download(entry, descriptor)
+
+        return fill
+
+    def _download(self, entry: dict[str, Any], descriptor: int) -> None:
+        """Raises FormatError where what came is not what was written."""
+        system, root = self._system()
+        path = f"{root}/{entry['path']}"
+        num_bytes = self._try(entry["path"], lambda: system.info(path, refresh=True)["size"])
+        if num_bytes != entry["num_bytes"]:
+            raise FormatError(f"{num_bytes} bytes, hbpack.json says {entry['num_bytes']}")
+        digest = None if self.verify == "none" else import_xxhash(self.verify).xxh3_128()
+        for start in range(0, num_bytes, BLOCK):
+            stop = min(start + BLOCK, num_bytes)
+            data = self._try(entry["path"], lambda a=start, b=stop: system.cat_file(path, start=a, end=b))  # type: ignore[misc]
+            if len(data) != stop - start:
+                raise FormatError(f"bytes {start} to {stop} came as {len(data)} bytes")
+            view, at = memoryview(data), start
+            while len(view):
+                written = os.pwrite(descriptor, view, at)
+                view, at = view[written:], at + written
+            if digest is not None:
+                digest.update(data)
+        if digest is not None:
+            check_digest(digest, entry)
+            self._verified.add((entry["path"], os.fstat(descriptor).st_ino))
+
+    def _try(self, path: str, read: Callable[[], T]) -> T:
+        """Read with patience. Raises FileNotFoundError, or RemoteError after the last try."""
+        for number in range(1, TRIES + 1):
+            try:
+                return read()
+            except FileNotFoundError:
+                raise
+            except PermissionError as error:
+                raise RemoteError(f"{self.name(path)!r} may not be read ({error}); check the credentials") from None
+            except Exception as error:  # Every file system has network errors of its own.
+                if number == TRIES:
+                    raise RemoteError(
+                        f"{self.name(path)!r} could not be read in {TRIES} tries ({type(error).__name__}: {error}); "
+                        "check the network and the address, and go on from the last state"
+                    ) from error
+                time.sleep(FIRST_DELAY * 2 ** (number - 1))
+        raise AssertionError
+
+
+def _cached(entry: dict[str, Any]) -> str:
+    return f"{entry['xxh3']}-{entry['num_bytes']}.arrow"

@@ -1,0 +1,138 @@
+"""Where a packed set lies: a folder, memory-mapped without a copy, or remote storage behind a cache (`remote.py`)."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any, Literal, Protocol
+
+import pyarrow as pa
+
+from packer_cli.errors import FormatError
+
+Verify = Literal["none", "lazy", "full"]
+VERIFY: tuple[Verify, ...] = ("none", "lazy", "full")
+
+_BLOCK = 2**20
+
+
+class Storage(Protocol):
+    """The files of a packed set, by the paths that `hbpack.json` gives them. It pickles; a fork opens its own."""
+
+    files_kept: int
+    """Shards that a reader should keep open, at most."""
+    is_remote: bool
+    remedy: str
+    """What helps where a file is damaged."""
+
+    def name(self, path: str) -> str:
+        """A file's full name, for messages."""
+        ...
+
+    def read(self, path: str) -> pa.Buffer:
+        """A small file. Raises OSError."""
+        ...
+
+    def open_shard(self, entry: dict[str, Any], release: Any) -> tuple[pa.NativeFile, Any]:
+        """(memory map, what to keep as long as that is used) of a shard of `hbpack.json`. Raises OSError.
+
+        Args:
+            release: closes all shards that the caller has open, where there is no room for another.
+        """
+        ...
+
+    def discard(self, entry: dict[str, Any]) -> bool:
+        """Forget a copy that proved damaged; whether there was one, so that another try makes sense."""
+        ...
+
+    def prefetch(self, entries: list[dict[str, Any]]) -> None:
+        """Fetch shards that are read next, in the background."""
+        ...
+
+
+class LocalStorage:
+    """A folder."""
+
+    files_kept = 32
+    is_remote = False
+    remedy = "run hbpack pack again"
+
+    def __init__(self, root: Path, verify: Verify) -> None:
+        self.root = root
+        self.verify = verify
+        self._verified: set[str] = set()
+
+    def name(self, path: str) -> str:
+        """A path."""
+        return str(self.root / path)
+
+    def read(self, path: str) -> pa.Buffer:
+        """Memory-mapped."""
+        return pa.memory_map(self.name(path)).read_buffer()
+
+    def open_shard(self, entry: dict[str, Any], release: Any) -> tuple[pa.NativeFile, Any]:
+        """Nothing needs to be kept."""
+        file = self.name(entry["path"])
+        num_bytes = os.stat(file).st_size
+        if num_bytes != entry["num_bytes"]:
+            raise FormatError(f"{num_bytes} bytes, hbpack.json says {entry['num_bytes']}")
+        if self.verify != "none" and file not in self._verified:
+            check_file(file, entry)
+            self._verified.add(file)
+        return pa.memory_map(file), None
+
+    def discard(self, entry: dict[str, Any]) -> bool:
+        """There is no copy."""
+        return False
+
+    def prefetch(self, entries: list[dict[str, Any]]) -> None:
+        """The page cache reads ahead by itself."""
+
+
+def import_xxhash(verify: Verify) -> Any:
+    """The module that checksums need, and nothing else here does."""
+    try:
+        import xxhash
+    except ModuleNotFoundError:
+        raise ImportError(f"verify={verify!r} needs xxhash: pip install xxhash, or give verify='none'") from None
+    return xxhash
+
+
+def check_file(file: str | Path, entry: dict[str, Any]) -> None:
+    """Raise FormatError where a shard has not the bytes that were written. Price: one read, 2 to 3 GB/s."""
+    digest = import_xxhash("lazy").xxh3_128()
+    buffer = memoryview(bytearray(_BLOCK))
+    with open(file, "rb", buffering=0) as opened:
+        while size := opened.readinto(buffer):
+            digest.update(buffer[:size])
+    check_digest(digest, entry)
+
+
+def check_digest(digest: Any, entry: dict[str, Any]) -> None:
+    """Raise FormatError where the checksum is not that of `hbpack.json`."""
+    if digest.hexdigest() != entry["xxh3"]:
+        raise FormatError(f"its checksum is {digest.hexdigest()}, hbpack.json says {entry['xxh3']}")
+
+
+def is_url(path: str | os.PathLike[str]) -> bool:
+    """Whether a path names remote storage, as `s3://bucket/out` does."""
+    return "://" in str(path)
+
+
+def open_storage(
+    path: str | os.PathLike[str],
+    *,
+    verify: Verify,
+    cache_dir: str | os.PathLike[str] | None,
+    cache_bytes: int,
+    storage_options: dict[str, Any] | None,
+) -> Storage:
+    """The storage of a folder or URL; the arguments are those of `PackedDataset`."""
+    if verify != "none":
+        import_xxhash(verify)
+    if not is_url(path):
+        return LocalStorage(Path(path), verify)
+    from packer_cli.loader.remote import RemoteStorage, default_cache_dir
+
+    folder = Path(cache_dir) if cache_dir is not None else default_cache_dir()
+    return RemoteStorage(str(path).rstrip("/"), folder, cache_bytes, verify, storage_options or {})
