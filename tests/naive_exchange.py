@@ -34,8 +34,6 @@ def best_move(heavy: list[int], light: list[int], room_heavy: int, room_light: i
     choose(one_for_many(heavy, light, gap, room, stride))
     if 2 * left > gap:
         choose(blocks(heavy, light, gap, room))
-    if 2 * left > gap:
-        choose(pairs(heavy, light, gap, room))
     if 2 * left > gap and 1 < stride <= 6:
         choose(one_for_many(heavy, light, gap, room, 1))
     return left, best
@@ -127,18 +125,6 @@ def fill_place(
             other = max(j + 1, at_least(light, free - light[j] + 1))
             if other < len(light):
                 yield given, frozenset(row | {j, other})
-
-
-def pairs(heavy: list[int], light: list[int], gap: int, room: tuple[int, int]) -> Iterator[Move]:
-    stride = max(1, len(heavy) // 12)
-    for i1 in range(0, len(heavy), stride):
-        for i2 in range(len(heavy) - 1, i1, -stride):
-            total, apart = heavy[i1] + heavy[i2], heavy[i1] - heavy[i2]
-            near = at_least(light, math.ceil((total + math.sqrt(max(0.0, float(apart) * apart - gap))) / 2)) - 1
-            for j1 in range(max(near - 2, 0), min(near + 4, len(light))):
-                j2 = max(j1 + 1, at_least(light, total + room[0] - light[j1] + 1))
-                if j2 < len(light):
-                    yield frozenset({i1, i2}), frozenset({j1, j2})
 
 
 def refine(packs: list[list[int]], lengths: Sequence[int], capacity: int, limit: float, most_tries: int) -> None:

@@ -15,8 +15,10 @@ from packer_cli.plan.moves import (
     LIGHT_FIRST,
     LIGHT_OTHER_1,
     LIGHT_OTHER_2,
+    MOST_PLACES,
     NONE,
     NUM_FIELDS,
+    NUM_PLACE_FIELDS,
     ONE,
     ZERO,
     find_move,
@@ -49,7 +51,8 @@ def exchange_until(
     move = np.zeros(NUM_FIELDS, dtype=np.int64)
     tried_in = np.full(len(count), -1, dtype=np.int64)
     partners = min(most_partners, len(count) - 1)
-    _exchange(rows, count, tokens, work, capacity, limit, most_tries, partners, scratch, move, tried_in)
+    places = np.empty((MOST_PLACES, NUM_PLACE_FIELDS), dtype=np.int64)
+    _exchange(rows, count, tokens, work, capacity, limit, most_tries, partners, scratch, move, tried_in, places)
 
 
 @njit(cache=True)
@@ -65,6 +68,7 @@ def _exchange(
     scratch: NDArray[np.int64],
     move: NDArray[np.int64],
     tried_in: NDArray[np.int64],
+    places: NDArray[np.int64],
 ) -> None:
     """`tried_in` (int64[packs], -1 at first): the round in which a pack was looked at last."""
     number, tries = ZERO, ZERO
@@ -86,7 +90,7 @@ def _exchange(
             tries += 1
             gap = work[heavy] - work[light]
             a, b = rows[0, heavy, : count[heavy]], rows[0, light, : count[light]]
-            left = find_move(a, b, gap, capacity - tokens[heavy], capacity - tokens[light], move, scratch)
+            left = find_move(a, b, gap, capacity - tokens[heavy], capacity - tokens[light], move, scratch, places)
             grown = move[LIGHT_COUNT] - move[HEAVY_COUNT]
             for field in (LIGHT_OTHER_1, LIGHT_OTHER_2):
                 grown += move[field] >= 0

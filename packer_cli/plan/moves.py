@@ -1,10 +1,9 @@
 """The best exchange of samples between two packs: the heavy one loses attention work, and both stay within capacity.
 
 A heavy pack gives a light one a sample, for nothing or for a shorter one; a sample for several short ones of about the
-same total (the same tokens, less work: x^2 > sum y_i^2); several for more that are shorter; or two for two that are
-nearer to each other. What would be ideal is known in closed form, so only its neighbours are tried, and what does not
-fit exactly is topped up or has a sample swapped: O(a log b) for packs of a and b samples, beside a fixed number of
-tries that cost O(log b).
+same total (the same tokens, less work: x^2 > sum y_i^2); or several for more that are shorter. What would be ideal is
+known in closed form, so only its neighbours are tried, and what does not fit exactly is topped up or has a sample
+swapped: O(a log b) for packs of a and b samples, beside a limited number of tries that cost O(log b).
 
 A pack is a row of lengths by falling size.
 """
@@ -24,6 +23,10 @@ HEAVY_FIRST, HEAVY_COUNT, HEAVY_OTHER, LIGHT_FIRST, LIGHT_COUNT, LIGHT_BUT, LIGH
 """Fields of a move, places in the two rows: each pack gives so many samples from `FIRST` on, but for `BUT`, and
 `OTHER` ones apart; -1 stands for none."""
 
+MOST_PLACES, NUM_PLACE_FIELDS = 1024, 7
+"""Room for the places that are tried: samples of the heavy pack (first, count, other), their tokens and free ones,
+their work, and the light samples from `start` up to `last` that fit."""
+
 # Not Python's own numbers: numba would compile a function anew for each of those that it is called with.
 NONE = cast(int, np.int64(-1))
 ZERO = cast(int, np.int64(0))
@@ -35,12 +38,8 @@ _FEW = 48
 """Samples of a light pack up to which all places are tried."""
 _TOP_UPS = 8
 """Pairs of samples that are tried to fill what is left after those."""
-_PAIRS = 12
-"""Samples of the heavy pack that are tried in pairs."""
 _SWAPS = 16
 """Samples that are tried to be exchanged for a longer one."""
-_NEIGHBOURS = 3
-"""Places beside the ideal one that are tried for the first sample of a pair."""
 
 
 @njit(cache=True)
@@ -52,6 +51,7 @@ def find_move(
     room_light: int,
     move: NDArray[np.int64],
     scratch: NDArray[np.int64],
+    places: NDArray[np.int64],
 ) -> int:
     """Write the exchange that comes nearest to an even split to `move`; gives the gap that it leaves.
 
@@ -64,6 +64,7 @@ def find_move(
         room_heavy, room_light: free tokens.
         move: int64[NUM_FIELDS], written to.
         scratch: int64[4, more than the samples of a pack], of any content.
+        places: int64[MOST_PLACES, NUM_PLACE_FIELDS], of any content.
     """
     _note(move, ZERO, ZERO, NONE, ZERO, ZERO, NONE, NONE, NONE)
     left = _try_one(heavy, light, gap, room_light, move, gap)
@@ -72,13 +73,16 @@ def find_move(
     _sum_up(light, of_light)
     slack = room_heavy + room_light
     stride = max(ONE, len(light) // _STARTS)
-    left = _try_many(heavy, light, of_light, gap, room_heavy, slack, stride, move, left)
-    if 2 * left > gap:
-        left = _try_blocks(heavy, light, of_heavy, of_light, gap, room_heavy, slack, move, left)
-    if 2 * left > gap:
-        left = _try_pairs(heavy, light, gap, room_heavy, slack, move, left)
-    if 2 * left > gap and 1 < stride <= _FEW // _STARTS:
-        left = _try_many(heavy, light, of_light, gap, room_heavy, slack, ONE, move, left)
+    for stage in range(3):
+        if stage == 1:
+            num_places = _list_blocks(heavy, light, of_heavy, of_light, gap, room_heavy, slack, places)
+        else:
+            num_places = _list_singles(heavy, light, of_light, gap, room_heavy, slack, stride, places)
+        left = _fill_places(light, of_light, gap, slack, places, num_places, move, left)
+        if 2 * left <= gap or (stage == 1 and not 1 < stride <= _FEW // _STARTS):
+            break
+        if stage == 1:
+            stride = ONE
     return left
 
 
@@ -158,7 +162,7 @@ def _last_within(sums: NDArray[np.int64], size: int, start: int, tokens: int) ->
 
 
 @njit(cache=True)
-def _try_many(
+def _list_singles(
     heavy: NDArray[np.int64],
     light: NDArray[np.int64],
     of_light: NDArray[np.int64],
@@ -166,13 +170,13 @@ def _try_many(
     room_heavy: int,
     slack: int,
     stride: int,
-    move: NDArray[np.int64],
-    left: int,
+    places: NDArray[np.int64],
 ) -> int:
-    """One sample for several shorter ones; or with the shortest ones of its pack, so that one more of them fits.
+    """Places of one sample for several shorter ones; or with the shortest of its pack, so that one more of them fits.
 
     Samples of length y do x y work in the place of x, so x (x - y) = gap / 2 is ideal.
     """
+    n = ZERO
     for j in range(0, len(light), stride):
         y = light[j]
         near = last_at_least(heavy, int(np.ceil((y + np.sqrt(float(y) * y + 2.0 * gap)) / 2)))
@@ -182,7 +186,7 @@ def _try_many(
                 continue
             room, work = x + room_heavy, x * x
             last = _last_within(of_light, len(light), j, room)
-            left = _fill_place(light, of_light, gap, room, slack, work, ZERO, ZERO, i, j, last, move, left)
+            n = _list_place(places, n, ZERO, ZERO, i, room, work, j, last)
             if last == len(light) or room - (of_light[0, last] - of_light[0, j]) <= slack:
                 continue
             tail = len(heavy)
@@ -191,13 +195,12 @@ def _try_many(
                 room += heavy[tail]
                 work += heavy[tail] * heavy[tail]
             last = _last_within(of_light, len(light), j, room)
-            count = len(heavy) - tail
-            left = _fill_place(light, of_light, gap, room, slack, work, tail, count, i, j, last, move, left)
-    return left
+            n = _list_place(places, n, tail, len(heavy) - tail, i, room, work, j, last)
+    return n
 
 
 @njit(cache=True)
-def _try_blocks(
+def _list_blocks(
     heavy: NDArray[np.int64],
     light: NDArray[np.int64],
     of_heavy: NDArray[np.int64],
@@ -205,13 +208,13 @@ def _try_blocks(
     gap: int,
     room_heavy: int,
     slack: int,
-    move: NDArray[np.int64],
-    left: int,
+    places: NDArray[np.int64],
 ) -> int:
-    """Neighbouring samples of the heavy pack for a greater number of shorter ones.
+    """Places of neighbouring samples of the heavy pack for a greater number of shorter ones.
 
     The more samples are given, the more work: where that passes gap / 2 is found by halving.
     """
+    n = ZERO
     i = ZERO
     while i < len(heavy):
         back = 1
@@ -232,24 +235,38 @@ def _try_blocks(
                 room = of_heavy[0, end] - of_heavy[0, i] + room_heavy
                 work = of_heavy[1, end] - of_heavy[1, i]
                 last = _last_within(of_light, len(light), j, room)
-                left = _fill_place(light, of_light, gap, room, slack, work, i, end - i, NONE, j, last, move, left)
+                n = _list_place(places, n, i, end - i, NONE, room, work, j, last)
         i = max(ONE, 2 * i)
-    return left
+    return n
 
 
 @njit(cache=True)
-def _fill_place(
-    light: NDArray[np.int64],
-    of_light: NDArray[np.int64],
-    gap: int,
-    room: int,
-    slack: int,
-    work: int,
+def _list_place(
+    places: NDArray[np.int64],
+    n: int,
     heavy_first: int,
     heavy_count: int,
     heavy_other: int,
+    room: int,
+    work: int,
     start: int,
     last: int,
+) -> int:
+    if n == len(places):
+        return n
+    places[n, 0], places[n, 1], places[n, 2] = heavy_first, heavy_count, heavy_other
+    places[n, 3], places[n, 4], places[n, 5], places[n, 6] = room, work, start, last
+    return n + 1
+
+
+@njit(cache=True)
+def _fill_places(
+    light: NDArray[np.int64],
+    of_light: NDArray[np.int64],
+    gap: int,
+    slack: int,
+    places: NDArray[np.int64],
+    num_places: int,
     move: NDArray[np.int64],
     left: int,
 ) -> int:
@@ -258,64 +275,35 @@ def _fill_place(
     As many as fit are taken in a row, up to two of them put back. Then one is exchanged for a longer one, or up to two
     others fill what is left.
     """
-    for stop in range(last, max(start, last - 3), -1):
-        free = room - (of_light[0, stop] - of_light[0, start])
-        moved = work - (of_light[1, stop] - of_light[1, start])
-        count = stop - start
-        if free <= slack and abs(gap - 2 * moved) < left:
-            left = abs(gap - 2 * moved)
-            _note(move, heavy_first, heavy_count, heavy_other, start, count, NONE, NONE, NONE)
-        if free > slack:
-            for but in range(start, stop, max(1, count // _SWAPS)):
-                longest = light[but] + free
-                j = last_at_least(light, longest + 1) + 1
-                done = moved + light[but] * light[but] - light[j] * light[j]
-                if (j < start or j >= stop) and light[j] >= longest - slack and abs(gap - 2 * done) < left:
+    for n in range(num_places):
+        heavy_first, heavy_count, heavy_other = places[n, 0], places[n, 1], places[n, 2]
+        room, work, start, last = places[n, 3], places[n, 4], places[n, 5], places[n, 6]
+        for stop in range(last, max(start, last - 3), -1):
+            free = room - (of_light[0, stop] - of_light[0, start])
+            moved = work - (of_light[1, stop] - of_light[1, start])
+            count = stop - start
+            if free <= slack and abs(gap - 2 * moved) < left:
+                left = abs(gap - 2 * moved)
+                _note(move, heavy_first, heavy_count, heavy_other, start, count, NONE, NONE, NONE)
+            if free > slack:
+                for but in range(start, stop, max(1, count // _SWAPS)):
+                    longest = light[but] + free
+                    j = last_at_least(light, longest + 1) + 1
+                    done = moved + light[but] * light[but] - light[j] * light[j]
+                    if (j < start or j >= stop) and light[j] >= longest - slack and abs(gap - 2 * done) < left:
+                        left = abs(gap - 2 * done)
+                        _note(move, heavy_first, heavy_count, heavy_other, start, count, but, j, NONE)
+            fitting = max(stop, last_at_least(light, free + 1) + 1)
+            for j in range(fitting, min(fitting + _TOP_UPS, len(light))):
+                y = light[j]
+                done = moved - y * y
+                if free - y <= slack and abs(gap - 2 * done) < left:
                     left = abs(gap - 2 * done)
-                    _note(move, heavy_first, heavy_count, heavy_other, start, count, but, j, NONE)
-        fitting = max(stop, last_at_least(light, free + 1) + 1)
-        for j in range(fitting, min(fitting + _TOP_UPS, len(light))):
-            y = light[j]
-            done = moved - y * y
-            if free - y <= slack and abs(gap - 2 * done) < left:
-                left = abs(gap - 2 * done)
-                _note(move, heavy_first, heavy_count, heavy_other, start, count, NONE, j, NONE)
-            other = max(j + 1, last_at_least(light, free - y + 1) + 1)
-            if other < len(light) and free - y - light[other] <= slack:
-                done -= light[other] * light[other]
-                if abs(gap - 2 * done) < left:
-                    left = abs(gap - 2 * done)
-                    _note(move, heavy_first, heavy_count, heavy_other, start, count, NONE, j, other)
-    return left
-
-
-@njit(cache=True)
-def _try_pairs(
-    heavy: NDArray[np.int64],
-    light: NDArray[np.int64],
-    gap: int,
-    room_heavy: int,
-    slack: int,
-    move: NDArray[np.int64],
-    left: int,
-) -> int:
-    """Two samples for two of about the same sum that are nearer to each other.
-
-    With equal sums, (x1 - x2)^2 - (y1 - y2)^2 = gap is ideal.
-    """
-    stride = max(1, len(heavy) // _PAIRS)
-    for i1 in range(0, len(heavy), stride):
-        for i2 in range(len(heavy) - 1, i1, -stride):
-            total, apart = heavy[i1] + heavy[i2], heavy[i1] - heavy[i2]
-            ideal = (total + np.sqrt(max(0.0, float(apart) * apart - gap))) / 2
-            near = last_at_least(light, int(np.ceil(ideal)))
-            for j1 in range(max(near - _NEIGHBOURS + 1, 0), min(near + _NEIGHBOURS + 1, len(light))):
-                free = total + room_heavy - light[j1]
-                j2 = max(j1 + 1, last_at_least(light, free + 1) + 1)
-                if j2 >= len(light) or free - light[j2] > slack:
-                    continue
-                moved = heavy[i1] ** 2 + heavy[i2] ** 2 - light[j1] ** 2 - light[j2] ** 2
-                if abs(gap - 2 * moved) < left:
-                    left = abs(gap - 2 * moved)
-                    _note(move, i1, ONE, i2, j1, ONE, NONE, j2, NONE)
+                    _note(move, heavy_first, heavy_count, heavy_other, start, count, NONE, j, NONE)
+                other = max(j + 1, last_at_least(light, free - y + 1) + 1)
+                if other < len(light) and free - y - light[other] <= slack:
+                    done -= light[other] * light[other]
+                    if abs(gap - 2 * done) < left:
+                        left = abs(gap - 2 * done)
+                        _note(move, heavy_first, heavy_count, heavy_other, start, count, NONE, j, other)
     return left

@@ -20,7 +20,9 @@ from packer_cli.plan.moves import (
     LIGHT_FIRST,
     LIGHT_OTHER_1,
     LIGHT_OTHER_2,
+    MOST_PLACES,
     NUM_FIELDS,
+    NUM_PLACE_FIELDS,
     find_move,
 )
 from packer_cli.plan.refine import refine_packs
@@ -42,7 +44,8 @@ def test_find_move_equals_its_twin(one, other, extra):
     room = capacity - sum(heavy), capacity - sum(light)
     move = np.empty(NUM_FIELDS, dtype=np.int64)
     scratch = np.empty((4, len(heavy) + len(light) + 1), dtype=np.int64)
-    left = find_move(np.array(heavy), np.array(light), gap, *room, move, scratch)
+    places = np.empty((MOST_PLACES, NUM_PLACE_FIELDS), dtype=np.int64)
+    left = find_move(np.array(heavy), np.array(light), gap, *room, move, scratch, places)
     expected_left, expected = naive.best_move(heavy, light, *room)
     assert left == expected_left
     if expected is not None:
