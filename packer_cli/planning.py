@@ -93,17 +93,18 @@ def plan_rules(config: PlanConfig) -> PlanRules:
 
 
 def warm_up(config: PlanConfig) -> None:
-    """Load the kernels of a plan, or compile them on a first run (0.3 s or 10 s), before there are lengths."""
+    """Load the kernels of a plan, or compile them on a first run (0.3 s or 7 s), before there are lengths."""
     for share in kernel_shares(config):
         share()
 
 
 def kernel_shares(config: PlanConfig) -> list[Callable[[], None]]:
-    """Functions that together load or compile all kernels from lengths to shards; apart, none twice.
+    """Functions that together load or compile all kernels from lengths to shards; apart, hardly any twice.
 
     They are called with tiny inputs: whatever signature a kernel has, it is the one that is compiled.
     """
-    shares: list[Callable[[], None]] = [partial(_warm_plan, config), partial(_warm_checks, config)]
+    # Two, which take equally long: more would compile what they have in common more than once.
+    shares: list[Callable[[], None]] = [partial(_warm_all_but_refine, config)]
     if parse_balance(config.balance).refine:
         shares.insert(0, _warm_refine)
     return shares
@@ -116,6 +117,11 @@ def kernels_name(config: PlanConfig) -> str:
 
     needed = (parse_packing(config.packing, REGISTRY)[0].name, config.fill, parse_balance(config.balance).refine)
     return "compiled-" + fingerprint(numba.__version__, llvmlite.binding.get_host_cpu_name(), needed)
+
+
+def _warm_all_but_refine(config: PlanConfig) -> None:
+    _warm_plan(config)
+    _warm_checks(config)
 
 
 def _warm_plan(config: PlanConfig) -> None:

@@ -1,4 +1,4 @@
-"""Plain-Python twins of `plan.moves`, `plan.exchange` and `plan.refine`: moves as sets of places, all scored alike."""
+"""Plain-Python twins of `plan.refine` and the bounds: moves as sets of places, all scored alike."""
 
 from __future__ import annotations
 
@@ -148,9 +148,11 @@ def refine(packs: list[list[int]], lengths: Sequence[int], capacity: int, limit:
                 [pack[q] for q in sorted(places)]
                 for pack, places in zip((packs[heavy], packs[light]), move, strict=True)
             )
-            for pack, lost, won in ((heavy, given, received), (light, received, given)):
-                kept = [sample for sample in packs[pack] if sample not in lost]
-                packs[pack] = sorted(kept + won, key=lambda sample: -lengths[sample])
+            of_heavy = [sample for sample in packs[heavy] if sample not in given]
+            of_light = [sample for sample in packs[light] if sample not in received]
+            # Of equal samples, those that were the heavy pack's come first.
+            packs[heavy] = sorted(of_heavy + received, key=lambda sample: -lengths[sample])
+            packs[light] = sorted(given + of_light, key=lambda sample: -lengths[sample])
             break
         else:
             return

@@ -10,12 +10,12 @@ from numpy.typing import NDArray
 
 from packer_cli.plan.balance import order_packs, spread
 from packer_cli.plan.cost import pack_tokens_and_work
-from packer_cli.plan.fill import balanced_fill, count_lengths, greedy_fill, median_length, pick_samples
+from packer_cli.plan.fill import balanced_fill, greedy_fill, median_length, pick_samples
 from packer_cli.plan.groups import is_in_group
 from packer_cli.plan.packing.csr import copy_packs, group_by_pack, merge_packs, rename_members, select_packs
 from packer_cli.plan.random import rng_state
 from packer_cli.plan.refine import refine_packs
-from packer_cli.plan.sorting import argsort_descending
+from packer_cli.plan.sorting import argsort_descending, count_lengths
 from packer_cli.plan.types import Int32Array, Int64Array
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ def arrange_group(lengths: Int32Array, is_left: NDArray[np.bool_], g: int, rules
     own = is_in_group(lengths, rules.groups, g)
     own &= is_left
     is_left[own] = False
-    count = count_lengths(lengths, is_left, rules.groups[g - 1].capacity) if g else np.zeros(1, dtype=np.int64)
+    count = count_lengths(lengths, rules.groups[g - 1].capacity, is_left) if g else np.zeros(1, dtype=np.int64)
     offsets, pieces = _pack_own(lengths, own, count, g, rules)
     state = rng_state(rules.seed, _STREAM_BALANCE, g)
     tokens, work = pack_tokens_and_work(offsets, pieces, lengths)

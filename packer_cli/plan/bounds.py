@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
+
+from packer_cli.plan.sorting import count_lengths
 
 
 def packs_lower_bound(lengths: NDArray[np.int32], capacity: int) -> int:
@@ -17,35 +18,19 @@ def packs_lower_bound(lengths: NDArray[np.int32], capacity: int) -> int:
     Args:
         lengths: int32[n], each 1 .. capacity.
     """
-    count_to, sum_to = np.zeros((2, capacity + 1), dtype=np.int64)
-    return int(lower_bound_of_packs(lengths, capacity, count_to, sum_to))
-
-
-@njit(cache=True)
-def lower_bound_of_packs(
-    lengths: NDArray[np.int32], capacity: int, count_to: NDArray[np.int64], sum_to: NDArray[np.int64]
-) -> int:
-    """The kernel of `packs_lower_bound`; `count_to` and `sum_to` are int64[capacity + 1], zeros at first."""
-    if len(lengths) == 0:
+    if not len(lengths):
         return 0
-    # count_to[x], sum_to[x]: number and sum of the lengths <= x.
-    for i in range(len(lengths)):
-        count_to[lengths[i]] += 1
-    for x in range(1, capacity + 1):
-        sum_to[x] = sum_to[x - 1] + x * count_to[x]
-        count_to[x] += count_to[x - 1]
     half = capacity // 2
-    best = (sum_to[capacity] + capacity - 1) // capacity
-    for a in range(half + 1):
-        alone = count_to[capacity] - count_to[capacity - a]
-        big = count_to[capacity - a] - count_to[half]
-        big_sum = sum_to[capacity - a] - sum_to[half]
-        small_sum = sum_to[half] - (sum_to[a - 1] if a > 0 else 0)
-        over = small_sum - (big * capacity - big_sum)
-        extra = (over + capacity - 1) // capacity if over > 0 else 0
-        if alone + big + extra > best:
-            best = alone + big + extra
-    return best
+    count = count_lengths(lengths, capacity)
+    # Number and sum of the lengths up to each.
+    count_to, sum_to = np.cumsum(count), np.cumsum(count * np.arange(capacity + 1))
+    a = np.arange(half + 1)
+    alone = count_to[capacity] - count_to[capacity - a]
+    big = count_to[capacity - a] - count_to[half]
+    small_sum = sum_to[half] - np.concatenate([[0], sum_to[:half]])
+    room = big * capacity - (sum_to[capacity - a] - sum_to[half])
+    extra = -(-np.maximum(small_sum - room, 0) // capacity)
+    return max(-(-int(sum_to[capacity]) // capacity), int((alone + big + extra).max()))
 
 
 def least_max_work(falling: NDArray[np.int64], num_ranks: int, capacity: int) -> int:

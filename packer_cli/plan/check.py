@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
 from packer_cli.errors import PlanError
 from packer_cli.plan.cost import pack_tokens_and_work
-from packer_cli.plan.types import FILLER, Int32Array, Int64Array, Packs, Pieces, Plan, Schedule, read_only
+from packer_cli.plan.types import FILLER, Int32Array, Int64Array, Packs, Pieces, Plan, Schedule
+
+_BLOCK = 1 << 20
 
 
 def check_plan(plan: Plan) -> None:
@@ -31,7 +32,7 @@ def check_pieces(pieces: Pieces, lengths: Int32Array, samples: Int64Array, *, is
         is_whole: False where samples may be truncated.
     """
     _require(len(pieces) == 0 or int(pieces.length.min()) > 0, "a piece is empty")
-    if _are_chains(pieces.sample, pieces.start, pieces.length, lengths, samples, is_whole):
+    if _are_chains(pieces, lengths, samples, is_whole):
         return
     # In another order: sorted, which costs more, and tells what is wrong.
     order = np.lexsort((pieces.start, pieces.sample))
@@ -59,40 +60,34 @@ def check_pieces(pieces: Pieces, lengths: Int32Array, samples: Int64Array, *, is
         _require(follows, "the pieces of a sample leave a gap or overlap")
 
 
-@njit(cache=True)
-def _are_chains(
-    sample: NDArray[np.int64],
-    start: NDArray[np.int64],
-    length: NDArray[np.int32],
-    lengths: NDArray[np.int32],
-    samples: NDArray[np.int64],
-    is_whole: bool,
-) -> bool:
+def _are_chains(pieces: Pieces, lengths: Int32Array, samples: Int64Array, is_whole: bool) -> bool:
     """Whether the pieces are, one after the other, those of `samples[0]`, of `samples[1]`, ..., without a gap."""
-    j = 0
-    for wanted in samples:
-        end = 0
-        while j < len(sample) and sample[j] == wanted and start[j] == end and (end == 0 or end < lengths[wanted]):
-            end += length[j]
-            j += 1
-        if end == 0 or end > lengths[wanted] or (is_whole and end < lengths[wanted]):
+    num_begun = 0
+    for first in range(0, len(pieces), _BLOCK):
+        block = slice(max(first - 1, 0), first + _BLOCK)  # with the piece before, which this block's first may go on
+        sample, start = pieces.sample[block], pieces.start[block]
+        end = start + pieces.length[block]
+        begins = start == 0
+        goes_on = (sample[1:] == sample[:-1]) & (start[1:] == end[:-1])
+        begun = sample[begins][int(first > 0 and begins[0]) :]
+        ended = np.append(begins[1:], first + _BLOCK >= len(pieces))
+        if not (
+            np.array_equal(begun, samples[num_begun : num_begun + len(begun)])
+            and (begins[0] or first > 0)
+            and (begins[1:] | goes_on).all()
+            and (end <= lengths[sample]).all()
+            and (not is_whole or (end == lengths[sample])[ended].all())
+        ):
             return False
-    return j == len(sample)
+        num_begun += len(begun)
+    return num_begun == len(samples)
 
 
 def _is_permutation(values: NDArray[np.int64]) -> bool:
-    """Whether each of 0 .. n-1 is there once. The values must lie there. n/8 bytes, which caches hold."""
-    return bool(_mark_each_once(read_only(values), np.zeros((len(values) >> 3) + 1, dtype=np.uint8)))
-
-
-@njit(cache=True)
-def _mark_each_once(values: NDArray[np.int64], seen: NDArray[np.uint8]) -> bool:
-    for value in values:
-        bit = np.uint8(1 << (value & 7))
-        if seen[value >> 3] & bit:
-            return False
-        seen[value >> 3] |= bit
-    return True
+    """Whether each of 0 .. n-1 is there once. The values must lie there. O(n)."""
+    seen = np.zeros(len(values), dtype=np.bool_)
+    seen[values] = True
+    return bool(seen.all())
 
 
 def _check_packs(packs: Packs, plan: Plan) -> Int64Array:

@@ -12,38 +12,21 @@ token. It leaves the lengths that HBP would use up first for later, and pads as 
 
 from __future__ import annotations
 
+from typing import cast
+
 import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from packer_cli.plan.length_index import empty_index, index_add, index_ceiling, index_floor, index_remove
+from packer_cli.plan.length_index import full_index, index_ceiling, index_floor, index_remove
 from packer_cli.plan.types import Int64Array
 
-_ONE = np.int64(1)
+_ONE = cast(int, np.int64(1))
 """Not Python's own number: numba would compile a function anew for each of those that it is called with."""
 
 
-def count_lengths(lengths: NDArray[np.int32], is_left: NDArray[np.bool_], longest: int) -> NDArray[np.int64]:
-    """Number of candidates of each length: int64[longest + 1]. O(n + longest).
-
-    Args:
-        lengths: int32[n]
-        is_left: bool[n], the candidates, all of at most `longest` tokens.
-    """
-    count = np.zeros(longest + 1, dtype=np.int64)
-    _count(lengths, is_left, count)
-    return count
-
-
-@njit(cache=True)
-def _count(lengths: NDArray[np.int32], is_left: NDArray[np.bool_], count: NDArray[np.int64]) -> None:
-    for i in range(len(lengths)):
-        if is_left[i]:
-            count[lengths[i]] += 1
-
-
 def median_length(count: Int64Array) -> int:
-    """The median of what `count_lengths` counted, rounded down."""
+    """The median of a histogram, int64[longest + 1], rounded down."""
     up_to = np.cumsum(count)
     lower, upper = np.searchsorted(up_to, [(up_to[-1] - 1) // 2, up_to[-1] // 2], side="right")
     return int(lower + upper) // 2
@@ -93,14 +76,6 @@ def _in_order(
         place[chosen[j]] += 1
 
 
-@njit(cache=True)
-def _index_all(count: NDArray[np.int64], words: NDArray[np.uint64], starts: NDArray[np.int64]) -> None:
-    """Put in the lengths of which there are any."""
-    for length in range(len(count)):
-        if count[length] > 0:
-            index_add(words, starts, length)
-
-
 def greedy_fill(room: NDArray[np.int64], count: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
     """Choose lengths for each pack in turn: always the longest that still fits.
 
@@ -112,8 +87,7 @@ def greedy_fill(room: NDArray[np.int64], count: NDArray[np.int64]) -> tuple[NDAr
         `(offsets int64[p+1], chosen int32[a])`: pack k receives samples of the lengths
         `chosen[offsets[k]:offsets[k+1]]`, see `pick_samples`.
     """
-    words, starts = empty_index(len(count))
-    _index_all(count, words, starts)
+    words, starts = full_index(count > 0)
     offsets = np.zeros(len(room) + 1, dtype=np.int64)
     chosen = np.empty(count.sum(), dtype=np.int32)  # untouched memory costs nothing
     _fill_greedily(room, count.copy(), words, starts, offsets, chosen)
@@ -145,7 +119,7 @@ def _fill_greedily(
         offsets[k + 1] = num_chosen
 
 
-@njit(cache=True)
+@njit(cache=True, no_cpython_wrapper=True)
 def _next_length(free: int, lack: float) -> int:
     """Longest of the fillers that fill `free` tokens and do `lack` work, if the others are alike.
 
@@ -156,9 +130,11 @@ def _next_length(free: int, lack: float) -> int:
     if lack >= square:
         return free
     if lack <= free:
-        return 1
+        return _ONE
     k = np.ceil(square / lack)
-    return max(1, int((free + np.sqrt((k - 1) * max(0.0, k * lack - square))) / k))
+    over = k * lack - square
+    length = int((free + (np.sqrt((k - 1) * over) if over > 0 else 0.0)) / k)
+    return length if length > 1 else _ONE
 
 
 def balanced_fill(
@@ -181,8 +157,7 @@ def balanced_fill(
     Returns:
         `(pack int64[a], chosen int32[a])`: a sample of length `chosen[j]` goes to pack `pack[j]`, see `pick_samples`.
     """
-    words, starts = empty_index(len(count))
-    _index_all(count, words, starts)
+    words, starts = full_index(count > 0)
     chosen = np.empty(count.sum(), dtype=np.int32)  # untouched memory costs nothing
     pack_of = np.empty(len(chosen), dtype=np.int64)
     # What the packs of an iteration should meet at: most of what any of them does with fillers of typical length.

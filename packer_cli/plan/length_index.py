@@ -6,6 +6,8 @@ level. It indexes lengths, or remaining capacities, and is what makes best-fit l
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 from numba import njit
 from numpy.typing import NDArray
@@ -19,12 +21,12 @@ _ONE = np.uint64(1)
 _ALL = np.uint64(0xFFFFFFFFFFFFFFFF)
 
 
-@njit(cache=True)
+@njit(cache=True, no_cpython_wrapper=True)
 def _lowest_bit(word: np.uint64) -> int:
     return _BIT_OF[((word & (~word + _ONE)) * _DEBRUIJN) >> np.uint64(58)]
 
 
-@njit(cache=True)
+@njit(cache=True, no_cpython_wrapper=True)
 def _highest_bit(word: np.uint64) -> int:
     # All bits below the highest one are set, then all but that are cleared.
     word |= word >> np.uint64(1)
@@ -48,6 +50,18 @@ def empty_index(size: int) -> tuple[NDArray[np.uint64], NDArray[np.int64]]:
         if width <= 1:
             break
     return np.zeros(starts[levels], dtype=np.uint64), starts[: levels + 1].copy()
+
+
+def full_index(members: NDArray[np.bool_]) -> tuple[NDArray[np.uint64], NDArray[np.int64]]:
+    """The set of the places (of bool[size]) that are True, as `empty_index` has it."""
+    words, starts = empty_index(len(members))
+    for first, stop in itertools.pairwise(starts.tolist()):
+        bits = np.zeros((stop - first) * 8, dtype=np.uint8)
+        packed = np.packbits(members, bitorder="little")
+        bits[: len(packed)] = packed
+        words[first:stop] = bits.view("<u8")
+        members = words[first:stop] != 0
+    return words, starts
 
 
 make_index = njit(cache=True)(empty_index)
@@ -95,7 +109,8 @@ def index_ceiling(words: NDArray[np.uint64], starts: NDArray[np.int64], value: i
 def index_floor(words: NDArray[np.uint64], starts: NDArray[np.int64], value: int) -> int:
     """The greatest member <= value, or -1. `value` may exceed the size."""
     last = ((starts[1] - starts[0]) << 6) - 1
-    value = min(value, last)
+    if value > last:
+        value = last
     levels = len(starts) - 1
     for level in range(levels):
         if value < 0:

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from typing import Literal
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
 from packer_cli.plan.random import rng_state
@@ -66,32 +65,10 @@ def _split(
     samples: NDArray[np.int64], lengths: NDArray[np.int32], capacity: int
 ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int32]]:
     """Sample, start and length of each piece, in the order of the samples."""
-    long = lengths[lengths > capacity].astype(np.int64)
-    num_pieces = len(lengths) + int(((long - 1) // capacity).sum())
-    sample = np.empty(num_pieces, dtype=np.int64)
-    start = np.empty(num_pieces, dtype=np.int64)
-    length = np.empty(num_pieces, dtype=np.int32)
-    _cut(samples, lengths, capacity, sample, start, length)
+    times = 1 + (lengths - 1) // capacity
+    sample = np.repeat(samples, times)
+    # The k-th piece of a sample starts k capacities into it.
+    number = np.arange(len(sample)) - np.repeat(np.cumsum(times, dtype=np.int64) - times, times)
+    start = number * capacity
+    length = np.minimum(np.repeat(lengths, times) - start, capacity).astype(np.int32)
     return sample, start, length
-
-
-@njit(cache=True)
-def _cut(
-    samples: NDArray[np.int64],
-    lengths: NDArray[np.int32],
-    capacity: int,
-    sample: NDArray[np.int64],
-    start: NDArray[np.int64],
-    length: NDArray[np.int32],
-) -> None:
-    j = 0
-    for i in range(len(samples)):
-        first = np.int64(0)
-        left = np.int64(lengths[i])
-        while left > 0:
-            sample[j] = samples[i]
-            start[j] = first
-            length[j] = left if left < capacity else capacity
-            first += capacity
-            left -= capacity
-            j += 1

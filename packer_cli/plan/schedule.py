@@ -10,7 +10,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
 from packer_cli.plan.interleave import StepMix, interleave
@@ -80,7 +79,8 @@ def schedule_epoch(
     for g, group_iterations in enumerate(iterations):
         places = np.flatnonzero(group_of[order] == g)
         slots = group_iterations.slots[number[order[places]]]
-        _shuffle_rows(slots, state)
+        for row in slots:
+            shuffle(row, state)
         slot_pack[first_slot[places][:, None] + np.arange(num_ranks[g])] = slots
     slot_iteration = np.repeat(np.arange(len(order)), num_ranks[group_of[order]])
     sp_sizes = np.array([group.sp_size for group in groups], dtype=np.int64)
@@ -136,27 +136,15 @@ def _order_and_steps(
 
 def _steps(tokens: NDArray[np.int64], target: int) -> NDArray[np.int64]:
     """Step of each iteration: a step ends where another iteration would take it further from the target."""
-    steps = np.empty(len(tokens), dtype=np.int64)
-    _count_steps(tokens, target, steps)
-    return steps
-
-
-@njit(cache=True)
-def _count_steps(tokens: NDArray[np.int64], target: int, steps: NDArray[np.int64]) -> None:
-    step = 0
-    total = 0
-    for i in range(len(tokens)):
-        if i > 0 and total + tokens[i] - target > target - total:
+    steps = np.zeros(len(tokens), dtype=np.int64)
+    step = total = 0
+    for i, more in enumerate(tokens.tolist()):
+        if i > 0 and total + more - target > target - total:
             step += 1
             total = 0
         steps[i] = step
-        total += tokens[i]
-
-
-@njit(cache=True)
-def _shuffle_rows(slots: NDArray[np.int64], state: NDArray[np.uint64]) -> None:
-    for i in range(len(slots)):
-        shuffle(slots[i], state)
+        total += more
+    return steps
 
 
 def deal(order: Int64Array, num_ranks: int) -> Int64Array:

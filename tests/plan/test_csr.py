@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from packer_cli.errors import PlanError
+from packer_cli.plan import check
 from packer_cli.plan.check import _is_permutation, check_pieces
 from packer_cli.plan.packing import csr
 from packer_cli.plan.pieces import make_pieces
@@ -71,10 +72,17 @@ def test_a_permutation_is_told_from_what_is_none(values):
     data=st.data(),
 )
 def test_pieces_are_proved_in_any_order_and_broken_ones_are_not(lengths, capacity, times, data):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(check, "_BLOCK", data.draw(st.sampled_from([1, 2, 3, 5, 100]), label="block"))
+        prove_and_break(lengths, capacity, times, data)
+
+
+def prove_and_break(lengths, capacity, times, data):
     array = np.array(lengths, dtype=np.int32)
     samples = np.repeat(np.arange(len(array)), times[: len(array)])
     pieces = make_pieces(array, samples, capacity, "split")
     check_pieces(pieces, array, samples, is_whole=True)
+    assert check._are_chains(pieces, array, samples, is_whole=True)
     expected = [(s, b, min(capacity, lengths[s] - b)) for s in samples for b in range(0, lengths[s], capacity)]
     assert list(zip(pieces.sample, pieces.start, pieces.length, strict=True)) == expected
     order = np.array(data.draw(st.permutations(range(len(pieces)))), dtype=np.int64)

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from packer_cli.plan import sorting
 from packer_cli.plan.balance import BalanceRule, order_packs, spread
 from packer_cli.plan.bounds import packs_lower_bound
 from packer_cli.plan.cost import pack_tokens_and_work, segment_sums
-from packer_cli.plan.fill import balanced_fill, count_lengths, greedy_fill, median_length, pick_samples
-from packer_cli.plan.length_index import index_add, index_ceiling, index_floor, index_remove, make_index
+from packer_cli.plan.fill import balanced_fill, greedy_fill, median_length, pick_samples
+from packer_cli.plan.length_index import full_index, index_add, index_ceiling, index_floor, index_remove, make_index
 from packer_cli.plan.random import next_below, next_uint64, rng_state, shuffle, shuffle_buckets
 from packer_cli.plan.schedule import _steps
-from packer_cli.plan.sorting import argsort_descending
+from packer_cli.plan.sorting import argsort_descending, count_lengths
 from tests import naive
 
 
@@ -78,6 +80,30 @@ def test_the_index_finds_neighbours(size, data):
         assert index_floor(words, starts, size + 1000) == max(members, default=-1)
 
 
+@given(size=st.sampled_from([1, 63, 64, 65, 4097, 270_000]), data=st.data())
+def test_a_full_index_is_one_that_was_filled(size, data):
+    members = data.draw(st.lists(st.integers(0, size - 1)))
+    words, starts = make_index(size)
+    for value in members:
+        index_add(words, starts, value)
+    is_member = np.zeros(size, dtype=np.bool_)
+    is_member[members] = True
+    full_words, full_starts = full_index(is_member)
+    assert np.array_equal(full_starts, starts)
+    assert np.array_equal(full_words, words)
+
+
+@given(lengths=st.lists(st.integers(1, 50), max_size=80), data=st.data())
+def test_lengths_are_counted_block_by_block(lengths, data):
+    chosen = data.draw(st.lists(st.booleans(), min_size=len(lengths), max_size=len(lengths)))
+    array, mask = np.array(lengths, dtype=np.int32), np.array(chosen, dtype=np.bool_)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sorting, "_BLOCK", data.draw(st.integers(1, 100)))
+        counts = count_lengths(array, 50), count_lengths(array, 50, mask)
+    for count, of in zip(counts, (lengths, [x for x, c in zip(lengths, chosen, strict=True) if c]), strict=True):
+        assert count.tolist() == [of.count(length) for length in range(51)]
+
+
 @given(lengths=st.lists(st.integers(1, 50), max_size=80))
 def test_sorting_is_stable_and_descending(lengths):
     order = argsort_descending(np.array(lengths, dtype=np.int32), 50)
@@ -88,6 +114,11 @@ def candidates_among(lengths, others=(7, 100)):
     """The lengths as candidates between two that are none."""
     is_left = np.array([False, *[True] * len(lengths), False])
     return np.array([others[0], *lengths, others[1]], dtype=np.int32), is_left, int(max([100, *lengths]))
+
+
+def counts_of(candidates):
+    lengths, is_left, longest = candidates
+    return count_lengths(lengths, longest, is_left)
 
 
 def left_of(candidates):
@@ -101,7 +132,7 @@ def left_of(candidates):
 )
 def test_greedy_fill_equals_algorithm_6(room, lengths):
     candidates = candidates_among(lengths)
-    offsets, chosen = greedy_fill(np.array(room, dtype=np.int64), count_lengths(*candidates))
+    offsets, chosen = greedy_fill(np.array(room, dtype=np.int64), counts_of(candidates))
     chosen = left_of(candidates)[pick_samples(chosen, *candidates)]
     assert naive.packs_of(offsets, chosen) == naive.greedy_fill(room, lengths)
 
@@ -117,7 +148,7 @@ def test_balanced_fill_equals_its_twin(packs, lengths, num_ranks, typical):
     order = sorted(range(len(packs)), key=lambda k: -work[k])
     arrays = [np.array(values, dtype=np.int64) for values in (room, work, order)]
     candidates = candidates_among(lengths)
-    pack_of, chosen = balanced_fill(*arrays, num_ranks, count_lengths(*candidates), typical)
+    pack_of, chosen = balanced_fill(*arrays, num_ranks, counts_of(candidates), typical)
     chosen = left_of(candidates)[pick_samples(chosen, *candidates)]
     expected = naive.balanced_fill(room, work, order, num_ranks, lengths, typical)
     assert list(zip(pack_of.tolist(), chosen.tolist(), strict=True)) == expected
@@ -125,7 +156,7 @@ def test_balanced_fill_equals_its_twin(packs, lengths, num_ranks, typical):
 
 @given(lengths=st.lists(st.integers(1, 100), min_size=1, max_size=60))
 def test_the_median_of_counts_is_the_median(lengths):
-    assert median_length(count_lengths(*candidates_among(lengths))) == int(np.median(lengths))
+    assert median_length(counts_of(candidates_among(lengths))) == int(np.median(lengths))
 
 
 def test_balanced_fill_evens_out_what_greedy_fill_does_not():
@@ -135,7 +166,7 @@ def test_balanced_fill_evens_out_what_greedy_fill_does_not():
     room, work = 10_000 - own, own.astype(np.int64) ** 2
     order = np.argsort(-work)
 
-    count = count_lengths(short, np.ones(len(short), dtype=np.bool_), 2000)
+    count = count_lengths(short, 2000)
 
     def unevenness(pack_of, chosen):
         assert (np.bincount(chosen, minlength=2001) <= count).all()

@@ -11,7 +11,9 @@ from hypothesis import strategies as st
 
 from packer_cli.plan.bounds import least_max_work
 from packer_cli.plan.cost import pack_tokens_and_work
-from packer_cli.plan.moves import (
+from packer_cli.plan.refine import refine_packs
+from packer_cli.plan.refine.moves import find_move
+from packer_cli.plan.refine.places import (
     HEAVY_COUNT,
     HEAVY_FIRST,
     HEAVY_OTHER,
@@ -22,10 +24,7 @@ from packer_cli.plan.moves import (
     LIGHT_OTHER_2,
     MOST_PLACES,
     NUM_FIELDS,
-    NUM_PLACE_FIELDS,
-    find_move,
 )
-from packer_cli.plan.refine import refine_packs
 from tests import naive_exchange as naive
 
 rows = st.one_of(
@@ -43,9 +42,12 @@ def test_find_move_equals_its_twin(one, other, extra):
     capacity = max(sum(heavy), sum(light)) + extra
     room = capacity - sum(heavy), capacity - sum(light)
     move = np.empty(NUM_FIELDS, dtype=np.int64)
-    scratch = np.empty((4, len(heavy) + len(light) + 1), dtype=np.int64)
-    places = np.empty((MOST_PLACES, NUM_PLACE_FIELDS), dtype=np.int64)
-    left = find_move(np.array(heavy), np.array(light), gap, *room, move, scratch, places)
+    sums = np.empty(2 * (len(heavy) + len(light) + 2), dtype=np.int64)
+    places = np.empty(MOST_PLACES, dtype=np.int64)
+    # Others around them, which are none of theirs.
+    lengths = np.array([1, *light, 9999, 2, *heavy, 10**6])
+    of_heavy, of_light = (len(light) + 3, len(heavy)), (1, len(light))
+    left = find_move(lengths, *of_heavy, *of_light, gap, *room, move, sums, places)
     expected_left, expected = naive.best_move(heavy, light, *room)
     assert left == expected_left
     if expected is not None:

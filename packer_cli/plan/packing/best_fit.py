@@ -13,20 +13,14 @@ from numba import njit
 from numpy.typing import NDArray
 
 from packer_cli.plan.length_index import empty_index, index_add, index_ceiling, index_remove
+from packer_cli.plan.sorting import count_lengths
 
 
 def runs_by_falling_length(lengths: NDArray[np.int32], longest: int) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
     """The histogram: distinct lengths int32[r], falling, and the samples of each, int64[r]. O(n + longest)."""
-    count = np.zeros(longest + 1, dtype=np.int64)
-    _count(lengths, count)
+    count = count_lengths(lengths, longest)
     found = np.flatnonzero(count)[::-1]
     return found.astype(np.int32), count[found]
-
-
-@njit(cache=True)
-def _count(lengths: NDArray[np.int32], count: NDArray[np.int64]) -> None:
-    for i in range(len(lengths)):
-        count[lengths[i]] += 1
 
 
 def best_fit(
@@ -113,36 +107,3 @@ def _best_fit(
                 if pack < 0:
                     index_remove(words, starts, room)
     return num_moves, num_packs
-
-
-def group_moves(
-    to_pack: NDArray[np.int64], to_number: NDArray[np.int32], order: NDArray[np.int64], num_packs: int
-) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """`(offsets int64[p+1], members int64[n])` from what `best_fit` gives; `order` (int64[n]) is that of placing."""
-    offsets = np.zeros(num_packs + 2, dtype=np.int64)
-    members = np.empty(len(order), dtype=np.int64)
-    _group_moves(to_pack, to_number, order, offsets, members)
-    return offsets[:-1], members
-
-
-@njit(cache=True)
-def _group_moves(
-    to_pack: NDArray[np.int64],
-    to_number: NDArray[np.int32],
-    order: NDArray[np.int64],
-    offsets: NDArray[np.int64],
-    members: NDArray[np.int64],
-) -> None:
-    """`offsets` (int64[p+2], zeros) has one more place, so that each pack's begin can move on to its end."""
-    for move in range(len(to_pack)):
-        offsets[to_pack[move] + 2] += to_number[move]
-    for k in range(2, len(offsets)):
-        offsets[k] += offsets[k - 1]
-    first = 0
-    for move in range(len(to_pack)):
-        pack = to_pack[move] + 1
-        at = offsets[pack]
-        for j in range(to_number[move]):
-            members[at + j] = order[first + j]
-        first += to_number[move]
-        offsets[pack] = at + to_number[move]

@@ -11,7 +11,8 @@ from __future__ import annotations
 import numpy as np
 
 from packer_cli.plan.packing.base import PackingAlgorithm, PackingOptions
-from packer_cli.plan.packing.best_fit import best_fit, group_moves
+from packer_cli.plan.packing.best_fit import best_fit
+from packer_cli.plan.packing.csr import group_moves
 from packer_cli.plan.random import rng_state, shuffled
 from packer_cli.plan.types import Int32Array, Int64Array
 

@@ -19,25 +19,40 @@ def group_by_pack(
         order: int64[n], the samples in the order in which they were placed.
         num_packs: p.
     """
+    return group_moves(pack_of[order], np.ones(len(order), dtype=np.int32), order, num_packs)
+
+
+def group_moves(
+    to_pack: NDArray[np.int64], to_number: NDArray[np.int32], order: NDArray[np.int64], num_packs: int
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """`(offsets int64[p+1], members int64[n])` from what `best_fit` gives; `order` (int64[n]) is that of placing."""
     offsets = np.zeros(num_packs + 2, dtype=np.int64)
     members = np.empty(len(order), dtype=np.int64)
-    _group(pack_of, order, offsets, members)
+    _group_moves(to_pack, to_number, order, offsets, members)
     return offsets[:-1], members
 
 
 @njit(cache=True)
-def _group(
-    pack_of: NDArray[np.int64], order: NDArray[np.int64], offsets: NDArray[np.int64], members: NDArray[np.int64]
+def _group_moves(
+    to_pack: NDArray[np.int64],
+    to_number: NDArray[np.int32],
+    order: NDArray[np.int64],
+    offsets: NDArray[np.int64],
+    members: NDArray[np.int64],
 ) -> None:
     """`offsets` (int64[p+2], zeros) has one more place, so that each pack's begin can move on to its end."""
-    for i in range(len(pack_of)):
-        offsets[pack_of[i] + 2] += 1
+    for move in range(len(to_pack)):
+        offsets[to_pack[move] + 2] += to_number[move]
     for k in range(2, len(offsets)):
         offsets[k] += offsets[k - 1]
-    for i in range(len(order)):
-        pack = pack_of[order[i]] + 1
-        members[offsets[pack]] = order[i]
-        offsets[pack] += 1
+    first = 0
+    for move in range(len(to_pack)):
+        pack = to_pack[move] + 1
+        at = offsets[pack]
+        for j in range(to_number[move]):
+            members[at + j] = order[first + j]
+        first += to_number[move]
+        offsets[pack] = at + to_number[move]
 
 
 def rename_members(members: NDArray[np.int64], names: NDArray[np.int64]) -> None:
@@ -51,27 +66,12 @@ def merge_packs(
     offsets: NDArray[np.int64], pieces: NDArray[np.int64], added_offsets: NDArray[np.int64], added: NDArray[np.int64]
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Append to each pack what is added to it. O(m)."""
-    merged = np.empty(len(pieces) + len(added), dtype=np.int64)
-    _merge(offsets, pieces, added_offsets, added, merged)
+    num_packs = len(offsets) - 1
+    both = np.concatenate([offsets[:-1], offsets[-1] + added_offsets])
+    # Pack 0, what is added to it, pack 1, and so on, are then two packs each.
+    in_turn = np.arange(2 * num_packs).reshape(2, num_packs).T.ravel()
+    merged = select_packs(both, np.concatenate([pieces, added]), in_turn)[1]
     return offsets + added_offsets, merged
-
-
-@njit(cache=True)
-def _merge(
-    offsets: NDArray[np.int64],
-    pieces: NDArray[np.int64],
-    added_offsets: NDArray[np.int64],
-    added: NDArray[np.int64],
-    merged: NDArray[np.int64],
-) -> None:
-    place = 0
-    for k in range(len(offsets) - 1):
-        for j in range(offsets[k], offsets[k + 1]):
-            merged[place] = pieces[j]
-            place += 1
-        for j in range(added_offsets[k], added_offsets[k + 1]):
-            merged[place] = added[j]
-            place += 1
 
 
 @njit(cache=True)

@@ -12,7 +12,8 @@ from numba import njit
 from numpy.typing import NDArray
 
 from packer_cli.plan.packing.base import PackingAlgorithm, PackingOptions
-from packer_cli.plan.packing.best_fit import group_moves, runs_by_falling_length
+from packer_cli.plan.packing.best_fit import runs_by_falling_length
+from packer_cli.plan.packing.csr import group_moves
 from packer_cli.plan.sorting import argsort_descending
 from packer_cli.plan.types import Int32Array, Int64Array
 

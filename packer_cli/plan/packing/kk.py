@@ -18,7 +18,7 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from packer_cli.plan.bounds import lower_bound_of_packs
+from packer_cli.plan.bounds import packs_lower_bound
 from packer_cli.plan.packing.base import PackingAlgorithm, PackingOptions, require_objective
 from packer_cli.plan.packing.csr import group_by_pack
 from packer_cli.plan.packing.heap import heap_pop, heap_push, heap_replace
@@ -53,36 +53,24 @@ def pack(lengths: Int32Array, capacity: int, seed: int, options: KkOptions) -> t
     return group_by_pack(pack_of, order, num_packs)
 
 
-@njit(cache=True)
-def _windows(lengths: NDArray[np.int32], capacity: int, window: int, by_work: bool) -> tuple[NDArray[np.int64], int]:
+def _windows(lengths: Int32Array, capacity: int, window: int, by_work: bool) -> tuple[Int64Array, int]:
     num = len(lengths)
     pack_of = np.empty(num, dtype=np.int64)
     num_packs = 0
-    here = np.empty(num, dtype=np.int64)  # the samples of the window: those left over, then new ones
-    num_here = 0
-    total = 0
+    up_to = np.cumsum(lengths, dtype=np.int64)
+    here = np.empty(0, dtype=np.int64)  # the samples of the window: those left over, then new ones
     stop = 0
-    while stop < num or num_here:
-        while stop < num and total + lengths[stop] <= window * capacity:
-            total += lengths[stop]
-            here[num_here] = stop
-            num_here += 1
-            stop += 1
-        part = lengths[here[:num_here]]
-        count_to, sum_to = np.zeros(capacity + 1, dtype=np.int64), np.zeros(capacity + 1, dtype=np.int64)
-        least = lower_bound_of_packs(part, capacity, count_to, sum_to)
+    while stop < num or len(here):
+        room = window * capacity - int(lengths[here].sum(dtype=np.int64))
+        first, stop = stop, int(np.searchsorted(up_to, room + (up_to[stop - 1] if stop else 0), side="right"))
+        here = np.concatenate([here, np.arange(first, stop)])
+        part = lengths[here]
+        least = packs_lower_bound(part, capacity)
         part_of = _difference(part, least, by_work)
         used = _repair(part, part_of, least, capacity, by_work, stop == num)
-        num_left = 0
-        total = 0
-        for i in range(num_here):
-            if part_of[i] >= 0:
-                pack_of[here[i]] = num_packs + part_of[i]
-            else:
-                here[num_left] = here[i]
-                num_left += 1
-                total += part[i]
-        num_here = num_left
+        is_packed = part_of >= 0
+        pack_of[here[is_packed]] = num_packs + part_of[is_packed]
+        here = here[~is_packed]
         num_packs += used
     return pack_of, num_packs
 

@@ -6,7 +6,8 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from packer_cli.plan.packing.best_fit import best_fit, group_moves
+from packer_cli.plan.packing.best_fit import best_fit
+from packer_cli.plan.packing.csr import group_moves
 from packer_cli.plan.types import Int32Array, Int64Array
 
 

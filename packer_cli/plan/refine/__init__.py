@@ -1,7 +1,7 @@
 """Refine: exchange samples between the packs of one iteration until their attention work is even.
 
 Sorting (HBP, algorithm 7) puts packs of nearly equal work into an iteration; what it leaves is lowered here. The
-heaviest pack gives work to a lighter one by exchanges that keep both within capacity, see `plan.exchange`. An
+heaviest pack gives work to a lighter one by exchanges that keep both within capacity, see `exchange`. An
 iteration is done when no pack does more than the mean, or than the square of the iteration's longest sample, which
 the pack that holds it does at least; `bounds.least_max_work` proves what is possible.
 
@@ -14,7 +14,7 @@ from __future__ import annotations
 import numpy as np
 
 from packer_cli.plan.bounds import least_max_work
-from packer_cli.plan.exchange import exchange_until
+from packer_cli.plan.refine.exchange import exchange_until
 from packer_cli.plan.types import Int32Array, Int64Array
 
 _MOST_PARTNERS = 31
@@ -70,10 +70,9 @@ def refine_packs(
             continue
         tries = len(count) * (most_tries if must_wait < _HOPELESS else most_tries // 8)
         tokens = np.add.reduceat(length, starts)
-        rows = _to_rows(length, members, count, order)
-        scratch = np.empty((6, rows.shape[2] + 1), dtype=np.int64)
-        exchange_until(rows, count, tokens, work, capacity, limit, tries, _MOST_PARTNERS, scratch)
-        pieces[own] = rows[1][np.arange(rows.shape[2]) < count[:, None]]
+        rows, names = _to_rows(length, members, count, order)
+        exchange_until(rows, names, count, tokens, work, capacity, limit, tries, _MOST_PARTNERS)
+        pieces[own] = names[np.arange(names.shape[1]) < count[:, None]]
         offsets[begin + 1 : end] = own.start + np.cumsum(count)[:-1]
 
 
