@@ -20,3 +20,21 @@ def repeat_order(seed: int, epoch: int, num_steps: int) -> NDArray[np.int64]:
     """
     key = np.array([seed % 2**64, _STREAM | epoch], dtype=np.uint64)
     return np.random.Generator(np.random.Philox(key=key)).permutation(num_steps)
+
+
+def repeat_iterations(seed: int, epoch: int, step: NDArray[np.integer]) -> NDArray[np.int64]:
+    """The iterations (int64[i]) of the repeated epoch in the order in which `epoch` runs them.
+
+    The iterations of a step stay together, and in order.
+
+    Args:
+        step: int[i], the step of each iteration of the repeated epoch: 0 .. s-1, rising.
+
+    >>> repeat_iterations(0, 1, np.array([0, 0, 1, 1])).tolist() in ([0, 1, 2, 3], [2, 3, 0, 1])
+    True
+    """
+    num_steps = int(step[-1]) + 1 if len(step) else 0
+    order = repeat_order(seed, epoch, num_steps)
+    first = np.searchsorted(step, np.arange(num_steps + 1))
+    sizes = np.diff(first)[order]
+    return np.repeat(first[order] - (np.cumsum(sizes) - sizes), sizes) + np.arange(len(step))

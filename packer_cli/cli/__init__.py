@@ -24,6 +24,8 @@ COMMANDS = {
     "rebalance": "Packed data set to another number of GPUs, also in the middle of an epoch.",
     "export": "Packed data set to another trainer's format: megatron, nemo, trl, xtuner, parquet, mds.",
     "stats": "Balance, padding and communication of a packed set, a token store or lengths.",
+    "show": "A rank's packs as text: samples, loss masks, and the records that they were made from.",
+    "bench-loader": "How fast the loader reads a packed set on this machine, beside a plain copy.",
     "compare": "Packing algorithms and ways to balance side by side, on your own lengths.",
 }
 
@@ -39,7 +41,7 @@ class LazyGroup(click.Group):
         """The command object `command` of its module."""
         if cmd_name not in COMMANDS:
             return None
-        command: click.Command = importlib.import_module(f"packer_cli.cli.{cmd_name}").command
+        command: click.Command = importlib.import_module(f"packer_cli.cli.{cmd_name.replace('-', '_')}").command
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
@@ -74,6 +76,10 @@ def main() -> None:
     except click.ClickException as error:
         context = getattr(error, "ctx", None)
         _fail(f"{_one_line(error)}; see {context.command_path if context else 'hbpack'} --help", error.exit_code)
+    except BrokenPipeError:
+        # Whoever reads, `head` for example, has enough; nor can Python's last flush complain.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(1)
     except OSError as error:
         place = f" ({error.filename})" if error.filename else ""
         _fail(f"{error.strerror or error}{place}{_REMEDIES.get(error.errno or 0, '')}", 1)

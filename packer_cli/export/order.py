@@ -10,10 +10,10 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from packer_cli.arrays import to_numpy
-from packer_cli.epochs import repeat_order
+from packer_cli.epochs import repeat_iterations
 from packer_cli.errors import ConfigError, FormatError
 from packer_cli.plan.types import FILLER
-from packer_cli.shards.manifest import EpochInfo, GroupInfo, Manifest
+from packer_cli.shards.manifest import GroupInfo, Manifest, find_epoch
 from packer_cli.shards.schema import rank_name
 from packer_cli.sizes import format_tokens, parse_tokens
 
@@ -69,7 +69,7 @@ def packs_by_use(folder: Path, manifest: Manifest, groups: list[int], epoch: int
         ConfigError: the epoch was over when the set was dealt to other GPUs.
         FormatError: a rank's manifest is missing or damaged.
     """
-    entry, is_written = _find_epoch(manifest, epoch)
+    entry, is_written = find_epoch(manifest, epoch)
     counts = [len(group.shards) for group in manifest.groups]
     first_shard = np.cumsum(counts) - counts
     first_pack = np.array([shard.first_pack for group in manifest.groups for shard in group.shards], dtype=np.int64)
@@ -86,26 +86,9 @@ def packs_by_use(folder: Path, manifest: Manifest, groups: list[int], epoch: int
         place = first_slot[own["iteration"]] + own["dp_rank"]
         slots[place] = first_pack[first_shard[own["group"]] + own["shard"]] + own["row"]
     if not is_written:
-        order = repeat_order(manifest.seed, epoch, entry.num_steps)
-        first_iteration = np.searchsorted(step, np.arange(entry.num_steps + 1))
-        iterations = _ranges(first_iteration[order], np.diff(first_iteration)[order])
+        iterations = repeat_iterations(manifest.seed, epoch, step)
         slots = slots[_ranges(first_slot[iterations], dp_size[iterations])]
     return slots[slots != FILLER]
-
-
-def _find_epoch(manifest: Manifest, epoch: int) -> tuple[EpochInfo, bool]:
-    """The written epoch that an epoch is or repeats, and whether it is that."""
-    if epoch < manifest.first_epoch:
-        raise ConfigError(
-            f"--epoch must be at least {manifest.first_epoch}, got {epoch}: it was over when the set was dealt to "
-            f"{manifest.num_gpus} GPUs"
-        )
-    if epoch - manifest.first_epoch < len(manifest.epochs):
-        return manifest.epochs[epoch - manifest.first_epoch], True
-    for entry in manifest.epochs:
-        if not entry.first_step:
-            return entry, False
-    raise ConfigError(f"--epoch {epoch} would repeat a whole epoch, and this set holds none; choose one that it holds")
 
 
 def _ranges(first: NDArray[np.int64], size: NDArray[np.int64]) -> NDArray[np.int64]:

@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from packer_cli.errors import FormatError, InputError
+from packer_cli.errors import ConfigError, FormatError, InputError
 
 MANIFEST_NAME = "hbpack.json"
 FORMAT_VERSION = 1
@@ -101,7 +101,7 @@ class Manifest(_Model):
     origin: Origin | None = None
     """None where the set is as it was planned."""
     tokenizer: dict[str, Any]
-    """Fingerprints, vocabulary size and special ids."""
+    """Its name as the user gave it, fingerprints, vocabulary size and special ids."""
     sources: tuple[dict[str, Any], ...]
     """Inputs by source id: name and weight."""
     counts: dict[str, int]
@@ -132,15 +132,53 @@ def read_manifest(folder: Path) -> Manifest:
         InputError: the folder holds no finished packed data set.
         FormatError: the manifest is damaged, or of another version.
     """
-    path = folder / MANIFEST_NAME
     try:
-        manifest = Manifest.model_validate_json(path.read_bytes())
+        data = (folder / MANIFEST_NAME).read_bytes()
     except (FileNotFoundError, NotADirectoryError):
         raise InputError(f"{str(folder)!r} holds no packed data set (no {MANIFEST_NAME}); run hbpack pack") from None
-    except (OSError, ValidationError) as error:
-        raise FormatError(f"{str(path)!r} is damaged ({str(error).splitlines()[0]}); run hbpack pack again") from None
+    except OSError as error:
+        raise _damaged(str(folder / MANIFEST_NAME), error) from None
+    return parse_manifest(data, str(folder / MANIFEST_NAME))
+
+
+def parse_manifest(data: bytes, name: str) -> Manifest:
+    """Validate the bytes of `hbpack.json`, wherever they were read.
+
+    Args:
+        name: for messages.
+
+    Raises:
+        FormatError: they are damaged, or of another version.
+    """
+    try:
+        manifest = Manifest.model_validate_json(data)
+    except ValidationError as error:
+        raise _damaged(name, error) from None
     if manifest.format_version != FORMAT_VERSION:
         raise FormatError(
-            f"{str(path)!r} has format version {manifest.format_version}, this release reads {FORMAT_VERSION}"
+            f"{name!r} has format version {manifest.format_version}, this release reads {FORMAT_VERSION}"
         )
     return manifest
+
+
+def _damaged(name: str, error: Exception) -> FormatError:
+    return FormatError(f"{name!r} is damaged ({str(error).splitlines()[0]}); run hbpack pack again")
+
+
+def find_epoch(manifest: Manifest, epoch: int) -> tuple[EpochInfo, bool]:
+    """The written epoch that an epoch is or repeats, and whether it is that.
+
+    Raises:
+        ConfigError: the epoch was over when the set was dealt to other GPUs, or there is no whole one to repeat.
+    """
+    if epoch < manifest.first_epoch:
+        raise ConfigError(
+            f"--epoch must be at least {manifest.first_epoch}, got {epoch}: it was over when the set was dealt to "
+            f"{manifest.num_gpus} GPUs"
+        )
+    if epoch - manifest.first_epoch < len(manifest.epochs):
+        return manifest.epochs[epoch - manifest.first_epoch], True
+    for entry in manifest.epochs:
+        if not entry.first_step:
+            return entry, False
+    raise ConfigError(f"--epoch {epoch} would repeat a whole epoch, and this set holds none; choose one that it holds")

@@ -142,8 +142,7 @@ def read_plan(path: Path, *, check: bool = False) -> tuple[Plan, NDArray[np.int3
 def read_plan_header(path: Path) -> dict[str, Any]:
     """The JSON values beside the arrays; the errors are those of `read_plan`."""
     try:
-        schema = pa.ipc.open_file(pa.memory_map(str(path))).schema
-        header: dict[str, Any] = json.loads(schema.metadata[_KEY])
+        header = parse_plan_header(pa.ipc.open_file(pa.memory_map(str(path))).schema)
     except FileNotFoundError:
         raise InputError(f"{str(path.parent)!r} holds no plan (no {path.name}); run hbpack plan") from None
     except (OSError, pa.ArrowException, KeyError, TypeError, ValueError) as error:
@@ -153,6 +152,12 @@ def read_plan_header(path: Path) -> dict[str, Any]:
             f"{str(path)!r} has plan version {header.get('plan_version')}, this release reads {PLAN_VERSION}; "
             "run hbpack plan again"
         )
+    return header
+
+
+def parse_plan_header(schema: pa.Schema) -> dict[str, Any]:
+    """The JSON values in the schema's metadata. Raises KeyError, TypeError or ValueError where there are none."""
+    header: dict[str, Any] = json.loads(schema.metadata[_KEY])
     return header
 
 

@@ -67,7 +67,7 @@ class StoreIndex(_Model):
     fingerprint: str
     """Of all parts."""
     tokenizer: dict[str, Any]
-    """Fingerprints, vocabulary size and special ids."""
+    """Its name as the user gave it, fingerprints, vocabulary size and special ids."""
     options: dict[str, Any]
     """What shaped the samples."""
     library_versions: dict[str, str]

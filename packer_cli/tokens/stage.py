@@ -215,7 +215,7 @@ def _write_index(
     parts = [finished[task.number].info for task in tasks]
     index = StoreIndex(
         fingerprint=fingerprint([part.fingerprint for part in parts]),
-        tokenizer=finished[0].tokenizer,
+        tokenizer={**finished[0].tokenizer, "name": config.tokenizer},
         options=_sample_options(config),
         library_versions=library_versions(),
         sources=tuple(SourceInfo(name=source.name, weight=source.weight) for source in sources),

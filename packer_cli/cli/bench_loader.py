@@ -1,0 +1,81 @@
+"""`hbpack bench-loader`."""
+
+from __future__ import annotations
+
+import json
+
+import click
+
+from packer_cli.errors import ConfigError
+
+
+@click.command("bench-loader")
+@click.argument("folder", metavar="OUT")
+@click.option(
+    "--format", "format_name", default="transformers", show_default=True, metavar="FORMAT", help="Whose batches."
+)
+@click.option(
+    "--workers",
+    default="0",
+    show_default=True,
+    metavar="N,...",
+    help="Worker processes of the DataLoader, such as 0,2,4.",
+)
+@click.option("--rank", type=int, default=0, show_default=True, metavar="R", help="GPU whose batches are read.")
+@click.option(
+    "--seconds",
+    type=click.FloatRange(min=0, min_open=True, max=3600),
+    default=2.0,
+    show_default=True,
+    metavar="S",
+    help="Time for each row of the table.",
+)
+@click.option(
+    "--batches", type=click.IntRange(min=1), metavar="N", help="Batches for each row, in place of --seconds."
+)
+@click.option(
+    "--cache-dir",
+    metavar="DIR",
+    help="Of a remote set: where a folder for its shards is made, and removed at the end.  "
+    "[default: the loader's cache]",
+)
+@click.option("--json", "as_json", is_flag=True, help="JSON with the keys rows, workers, open_seconds and others.")
+def command(
+    folder: str,
+    format_name: str,
+    workers: str,
+    rank: int,
+    seconds: float,
+    batches: int | None,
+    cache_dir: str | None,
+    as_json: bool,
+) -> None:
+    """How fast the loader reads a packed set on this machine, beside a plain copy.
+
+    OUT is the output of `hbpack pack` or `hbpack write`, or its URL in remote storage. For each number of workers the
+    epoch is read in its order, as it is found: in the page cache or not, or not yet fetched where the set is remote.
+    Then some iterations of each group are read again and again. Needs torch.
+    """
+    counts = _parse_workers(workers)
+    try:
+        from packer_cli.report.speed.measure import SpeedOptions, measure_loader
+        from packer_cli.report.speed.table import print_speed
+        from packer_cli.report.speed.timing import Limit
+
+        limit = Limit(num_batches=batches) if batches is not None else Limit(seconds=seconds)
+        options = SpeedOptions(rank=rank, format=format_name, workers=counts, limit=limit, cache_dir=cache_dir)
+        figures = measure_loader(folder, options)
+    except ImportError as error:
+        raise ConfigError(str(error)) from None
+    if as_json:
+        click.echo(json.dumps(figures, indent=2))
+        return
+    print_speed(figures)
+
+
+def _parse_workers(text: str) -> tuple[int, ...]:
+    """Numbers of workers, each once."""
+    words = [word.strip() for word in text.split(",")]
+    if not all(word.isascii() and word.isdigit() and len(word) < 4 for word in words):
+        raise ConfigError(f"--workers: {text!r} is no list of numbers from 0 to 999; write for example 0,2,4")
+    return tuple(dict.fromkeys(map(int, words)))

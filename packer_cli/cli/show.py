@@ -1,0 +1,125 @@
+"""`hbpack show`."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import shutil
+import sys
+
+import click
+
+from packer_cli.errors import ConfigError
+
+
+@click.command("show")
+@click.argument("folder", metavar="OUT")
+@click.option("--step", type=int, metavar="S", help="Step of the epoch.  [default: the first]")
+@click.option("--rank", type=int, metavar="R", help="GPU, counted over all nodes.  [default: 0]")
+@click.option(
+    "--iteration", type=int, metavar="I", help="Iteration of the epoch in place of a step, which may have several."
+)
+@click.option(
+    "--epoch",
+    type=click.IntRange(min=0),
+    metavar="N",
+    help="Epoch, also one after the last written.  [default: the first]",
+)
+@click.option("--pack", type=int, metavar="ID", help="This pack, wherever the epoch uses it.")
+@click.option(
+    "--sample", type=int, metavar="ID", help="This sample alone, in each pack that holds it or a piece of it."
+)
+@click.option(
+    "--tokenizer",
+    metavar="PATH",
+    help="Where the set's tokenizer is now.  [default: where it was when the set was made]",
+)
+@click.option(
+    "--max-chars",
+    type=click.IntRange(min=0),
+    default=2000,
+    show_default=True,
+    metavar="N",
+    help="Longer samples are shortened in the middle to about so many characters.",
+)
+@click.option("--full", is_flag=True, help="Shorten nothing.")
+@click.option("--tokens", "by_token", is_flag=True, help="One line for each token, with its place and id.")
+@click.option(
+    "--color",
+    type=click.Choice(["auto", "always", "never"]),
+    default="auto",
+    show_default=True,
+    help="Colors; `auto` where stdout is a terminal and NO_COLOR is not set.",
+)
+@click.option("--json", "as_json", is_flag=True, help="JSON, unshortened: a list of place, pack and samples.")
+def command(
+    folder: str,
+    step: int | None,
+    rank: int | None,
+    iteration: int | None,
+    epoch: int | None,
+    pack: int | None,
+    sample: int | None,
+    tokenizer: str | None,
+    max_chars: int,
+    full: bool,
+    by_token: bool,
+    color: str,
+    as_json: bool,
+) -> None:
+    """A rank's packs as text: samples, loss masks, and the records that they were made from.
+
+    OUT is the output of `hbpack pack` or `hbpack write`, or its URL in remote storage. The samples of one pack stand
+    one after another; tokens without a loss are dim, or called masked where there are no colors, and those with one
+    green, or called trained. Of a step with several iterations the first is shown, and the others are listed.
+    """
+    _refuse_two_places(step=step, iteration=iteration, pack=pack, sample=sample, rank=rank)
+    from packer_cli.report.console import warn
+    from packer_cli.report.show.files import open_files
+    from packer_cli.report.show.lines import Style, view_lines
+    from packer_cli.report.show.tokenizer import load_decoder
+    from packer_cli.report.show.values import view_value
+    from packer_cli.report.show.view import Wanted, look
+
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")  # A terminal need not know every character of the data.
+    files = open_files(folder)
+    manifest = files.manifest()
+    wanted = Wanted(epoch=epoch, rank=rank or 0, step=step, iteration=iteration, pack=pack, sample=sample)
+    views = look(files, manifest, wanted)
+    decoder = load_decoder(manifest, tokenizer)
+    if decoder.warning:
+        warn(decoder.warning)
+    if as_json:
+        decode = decoder.decode if decoder.name is not None else None
+        click.echo(json.dumps([view_value(view, manifest, decode) for view in views]))
+        return
+    style = Style(
+        is_colored=_has_colors(color),
+        max_chars=None if full else max_chars,
+        is_by_token=by_token,
+        width=min(shutil.get_terminal_size().columns, 100) if sys.stdout.isatty() else 80,
+    )
+    for number, view in enumerate(views):
+        if number:
+            click.echo()
+        for line in view_lines(view, manifest, decoder.decode, style):
+            click.echo(line, color=style.is_colored)
+
+
+def _refuse_two_places(**places: int | None) -> None:
+    """A pack or a sample says where it is; and so does an iteration."""
+    given = [name for name, value in places.items() if value is not None]
+    for name in ("sample", "pack"):
+        if name in given and len(given) > 1:
+            other = next(each for each in given if each != name)
+            raise ConfigError(f"--{name} says what to show; leave out --{other}")
+    if "step" in given and "iteration" in given:
+        raise ConfigError("--iteration counts through the epoch and says its step; leave out --step")
+
+
+def _has_colors(color: str) -> bool:
+    if color != "auto":
+        return color == "always"
+    return sys.stdout.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"

@@ -1,0 +1,11 @@
+"""`hbpack show`: what a rank reads in an iteration, as text for people.
+
+::
+
+    files.py     a set's files, in a folder or in remote storage
+    places.py    step, iteration, pack or sample -> the row of a rank manifest
+    contents.py  that row -> the pack: tokens, masks, where each sample came from
+    decode.py    runs of tokens -> text, none of which is lost or torn
+    safe.py      text -> text that a terminal cannot obey
+    lines.py     all of it in lines; values.py: the same for --json
+"""

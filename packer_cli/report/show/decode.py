@@ -1,0 +1,123 @@
+"""Token ids to text by runs: nothing lost, no character torn.
+
+A token may hold a part of a character, and some decoders treat the first token unlike the others. So each run is
+decoded together with the tokens before it, and a character belongs to the run that completes it.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+Decode = Callable[[list[int]], str]
+"""Ids to text. It need not give the text of a list of ids as that of its halves, but nearly: what a token becomes may
+depend on a few tokens around it."""
+
+CONTEXT = 16
+"""Tokens before a run that are decoded with it; a character has four bytes, so four tokens, at most."""
+
+_TORN = "\ufffd"
+
+
+class Run(NamedTuple):
+    """Neighbouring tokens of the same loss mask."""
+
+    is_trained: bool
+    input_ids: list[int]
+    text: str
+
+
+def mask_borders(loss_mask: NDArray[np.int8]) -> list[int]:
+    """Where the mask changes, with 0 and the end.
+
+    >>> mask_borders(np.array([0, 0, 1, 0], dtype=np.int8))
+    [0, 2, 3, 4]
+    """
+    return [0, *(np.flatnonzero(np.diff(loss_mask)) + 1).tolist(), len(loss_mask)]
+
+
+def decode_parts(decode: Decode, ids: Sequence[int], borders: Sequence[int]) -> list[str]:
+    """The texts of `ids[borders[k]:borders[k + 1]]`; together they are the text of all. O(tokens + runs * CONTEXT)."""
+    texts: list[str] = []
+    for begin, end in itertools.pairwise(borders):
+        context = max(borders[0], begin - CONTEXT)
+        before = decode(list(ids[context:begin])) if begin > context else ""
+        text = decode(list(ids[context:end]))
+        common = _common(before, text)
+        _shorten_end(texts, len(before) - common)
+        texts.append(text[common:])
+    return texts
+
+
+def _common(a: str, b: str) -> int:
+    """How many characters both begin with."""
+    if b.startswith(a):
+        return len(a)
+    return next((i for i, (one, other) in enumerate(zip(a, b, strict=False)) if one != other), min(len(a), len(b)))
+
+
+def _shorten_end(texts: list[str], num_chars: int) -> None:
+    """Take back what the next tokens change."""
+    for k in reversed(range(len(texts))):
+        taken = min(num_chars, len(texts[k]))
+        texts[k] = texts[k][: len(texts[k]) - taken]
+        num_chars -= taken
+        if not num_chars:
+            return
+
+
+def decode_runs(decode: Decode, ids: NDArray[np.int32], loss_mask: NDArray[np.int8]) -> list[Run]:
+    """The runs of equal mask (int8[t]) of these tokens (int32[t])."""
+    numbers = ids.tolist()
+    borders = mask_borders(loss_mask)
+    texts = decode_parts(decode, numbers, borders)
+    return [
+        Run(is_trained=bool(loss_mask[begin]), input_ids=numbers[begin:end], text=text)
+        for (begin, end), text in zip(itertools.pairwise(borders), texts, strict=True)
+    ]
+
+
+def decode_tokens(decode: Decode, ids: NDArray[np.int32], loss_mask: NDArray[np.int8]) -> list[Run]:
+    """As few tokens a run as make whole characters: one, but for characters that several tokens share."""
+    numbers = ids.tolist()
+    texts = decode_parts(decode, numbers, range(len(numbers) + 1))
+    runs: list[Run] = []
+    begin = 0
+    for i, text in enumerate(texts):
+        is_last = i + 1 == len(texts) or loss_mask[i] != loss_mask[i + 1]
+        # No text yet: the token only begins a character, which the next ones complete.
+        if text or is_last:
+            runs.append(Run(is_trained=bool(loss_mask[i]), input_ids=numbers[begin : i + 1], text=text))
+            begin = i + 1
+    return runs
+
+
+def shorten(decode: Decode, ids: NDArray[np.int32], max_chars: int | None) -> tuple[int, int]:
+    """(head, tail): show `ids[:head]` and `ids[tail:]`, about `max_chars` characters; equal where all fit, or None."""
+    numbers = ids.tolist()
+    num = len(numbers)
+    if max_chars is None or len(decode(numbers)) <= max_chars:
+        return num, num
+    half = max_chars // 2
+    head = _most(lambda k: len(decode(numbers[:k])) <= half, num)
+    tail = num - _most(lambda k: len(decode(numbers[num - k :])) <= max_chars - half, num)
+    for _ in range(3):  # Not within a character.
+        head -= head > 0 and decode(numbers[:head]).endswith(_TORN)
+        tail += tail < num and decode(numbers[tail:]).startswith(_TORN)
+    return (head, tail) if head < tail else (num, num)
+
+
+def _most(fits: Callable[[int], bool], num: int) -> int:
+    """The greatest number up to `num` that fits, of those that rise."""
+    low, step = 0, 1
+    while step <= num and fits(step):
+        low, step = step, step * 2
+    high = min(step, num + 1)
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if fits(middle) else (low, middle)
+    return low

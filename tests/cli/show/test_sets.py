@@ -1,0 +1,99 @@
+"""`hbpack show` on remote, incomplete and damaged sets, and asked for what is not there."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from uuid import uuid4
+
+import fsspec
+
+from packer_cli.cli import main
+from tests.cli.show.conftest import rank_rows, views_of
+from tests.cli_runner import run
+
+
+def test_without_the_token_store_the_source_is_named(copy, corpus):
+    shutil.rmtree(copy / "tokens")
+    [view] = views_of(copy, "--sample", 3)
+    [sample] = view["samples"]
+    assert (sample["file"], sample["line"], sample["source"]) == (None, None, str(corpus[0]))
+    assert f"   id 3, {corpus[0]}, " in run(main, "show", copy, "--sample", 3).stdout
+
+
+def test_a_token_store_that_was_made_anew_is_not_believed(copy):
+    index = json.loads((copy / "tokens" / "tokens.json").read_text())
+    (copy / "tokens" / "tokens.json").write_text(json.dumps(index | {"fingerprint": "another"}))
+    [view] = views_of(copy, "--sample", 3)
+    assert view["samples"][0]["line"] is None
+
+
+def test_a_remote_set_looks_the_same(packed):
+    system = fsspec.filesystem("memory")
+    root = f"/show-{uuid4().hex}"
+    system.put(str(packed), root, recursive=True)
+    try:
+        for arguments in (("--rank", 3), ("--sample", 0), ("--pack", 2), ("--epoch", 3, "--iteration", 1)):
+            remote = run(main, "show", f"memory:/{root}/", *arguments)
+            assert remote == run(main, "show", packed, *arguments)
+            assert remote.code == 0
+        system.rm(f"{root}/shards", recursive=True)
+        done = run(main, "show", f"memory:/{root}")
+        assert done.code == 1
+        assert re.fullmatch(
+            rf"error: 'memory:/{root}/shards/.*arrow' is missing or damaged \(.*\); copy the set again\n", done.stderr
+        )
+    finally:
+        system.rm(root, recursive=True)
+    done = run(main, "show", "memory://nowhere")
+    assert (done.code, done.stderr) == (
+        2,
+        "error: 'memory://nowhere' holds no packed data set (no hbpack.json); check the address\n",
+    )
+
+
+def test_wrong_places(packed):
+    rows = rank_rows(packed, 0)
+    iterations, steps = len(rows), rows[-1]["step"] + 1
+    packs = sum(group["num_packs"] for group in json.loads((packed / "hbpack.json").read_text())["groups"])
+    for arguments, message in {
+        ("--step", steps): f"--step must be from 0 to {steps - 1}, got {steps}: those are the steps of epoch 0",
+        ("--step", -1): f"--step must be from 0 to {steps - 1}, got -1: those are the steps of epoch 0",
+        (
+            "--iteration",
+            iterations,
+        ): f"--iteration must be from 0 to {iterations - 1}, got {iterations}: those are the iterations of epoch 0",
+        ("--rank", 8): "--rank must be from 0 to 7, got 8: the set is for 8 GPUs",
+        ("--rank", -1): "--rank must be from 0 to 7, got -1: the set is for 8 GPUs",
+        ("--epoch", -1): "invalid value for '--epoch': -1 is not in the range x>=0; see hbpack show --help",
+        ("--pack", packs): f"--pack must be from 0 to {packs - 1}, got {packs}: the set has {packs} packs",
+        ("--sample", 999): "--sample 999 is in no pack; sample ids are the row numbers of the token store, here 0 to "
+        "181, and some may be left out (see rejected.jsonl, and weights as in PATH@0.5)",
+        ("--pack", 0, "--rank", 1): "--pack says what to show; leave out --rank",
+        ("--sample", 0, "--pack", 1): "--sample says what to show; leave out --pack",
+        ("--step", 0, "--iteration", 0): "--iteration counts through the epoch and says its step; leave out --step",
+        ("--tokenizer", "./none"): "./none: no such file or folder; a tokenizer is a folder with tokenizer.json, a "
+        "tokenizer.json, a SentencePiece .model, a vocab.json beside its merges.txt, or a Hugging Face name",
+    }.items():
+        done = run(main, "show", packed, *arguments)
+        assert (done.code, done.stdout, done.stderr) == (2, "", f"error: {message}\n"), arguments
+
+
+def test_no_set_and_a_damaged_one(copy, tmp_path):
+    done = run(main, "show", tmp_path / "none")
+    assert (done.code, done.stderr) == (
+        2,
+        f"error: '{tmp_path / 'none'}' holds no packed data set (no hbpack.json); run hbpack pack\n",
+    )
+    for path in copy.glob("shards/*/*.arrow"):
+        path.write_bytes(path.read_bytes()[:-100])
+    done = run(main, "show", copy)
+    assert (done.code, done.stdout) == (1, "")
+    assert re.fullmatch(
+        r"error: '.*/shard-00000.arrow' is missing or damaged \(.*\); run hbpack write again\n", done.stderr
+    )
+    (copy / "ranks" / "epoch-000" / "rank-00000.arrow").unlink()
+    done = run(main, "show", copy)
+    path = copy / "ranks" / "epoch-000" / "rank-00000.arrow"
+    assert (done.code, done.stderr.startswith(f"error: '{path}' is missing or damaged (")) == (1, True)
