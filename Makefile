@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV   ?= .venv
 BIN    := $(VENV)/bin
 SAMPLE := examples/sample
-SOURCES := packer_cli tests scripts
+SOURCES := packer_cli tests scripts examples
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test test-slow check format docs bench sample clean

@@ -1,0 +1,155 @@
+"""Hugging Face Accelerate: its usual loop, but for what it does to a data loader. ::
+
+    hbpack pack chats.jsonl --tokenizer TOKENIZER --groups 16k:1 --gpus 2 --output OUT
+    accelerate launch --num_processes 2 examples/accelerate_loop.py OUT --model MODEL --max-steps 1000 --output runs/a
+
+Add `--resume` to go on from the newest checkpoint. Without `--model` it trains a tiny Llama, on CPU as well.
+"""
+
+import argparse
+import time
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as F  # noqa: N812
+from accelerate import Accelerator
+from torch.utils.data import DataLoader
+from transformers import AutoModelForCausalLM, LlamaConfig
+from transformers.utils import is_flash_attn_2_available
+
+from packer_cli.loader import PackedDataset
+from packer_cli.loader.checkpointing import LayerCheckpointing
+from packer_cli.loader.losses import stable_loss, token_losses
+
+MODEL_KEYS = ("input_ids", "position_ids", "cu_seq_lens_q", "cu_seq_lens_k", "max_length_q", "max_length_k")
+
+
+def make_model(path: str | None, vocab_size: int) -> Any:
+    """The model at `path`, or a tiny one. Weights stay float32; bfloat16 is for the computation only."""
+    attention = "flash_attention_2" if torch.cuda.is_available() and is_flash_attn_2_available() else "sdpa"
+    if path is not None:
+        model = AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32, attn_implementation=attention)
+    else:
+        config = LlamaConfig(
+            vocab_size=vocab_size, hidden_size=32, intermediate_size=64, num_hidden_layers=2, num_attention_heads=4
+        )
+        model = AutoModelForCausalLM.from_config(config, attn_implementation=attention)
+    return model.train()
+
+
+class Progress:
+    """What `save_state` keeps beside the weights: the number of steps, and the place after the last one trained."""
+
+    def __init__(self, dataset: PackedDataset) -> None:
+        self.dataset = dataset
+        self.num_steps = 0
+        self.data = dataset.state_dict()
+
+    def state_dict(self) -> dict[str, Any]:
+        """Called by `save_state`."""
+        return {"num_steps": self.num_steps, "data": self.data}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Called by `load_state`; the data set refuses the state of another packed set."""
+        self.num_steps, self.data = state["num_steps"], state["data"]
+        self.dataset.load_state_dict(self.data)
+
+
+def newest_checkpoint(folder: Path) -> Path:
+    """The last one that is whole."""
+    found = [file.parent for file in folder.glob("step-*/whole")]
+    if not found:
+        raise SystemExit(f"no checkpoint in {folder}: start without --resume")
+    return max(found, key=lambda path: int(path.name.removeprefix("step-")))
+
+
+def main() -> None:
+    """Train."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("packed", metavar="OUT", help="the folder that hbpack pack wrote")
+    parser.add_argument("--model", help="a transformers model; a tiny Llama if not given")
+    parser.add_argument("--max-steps", type=int, default=100)
+    parser.add_argument("--output", type=Path, required=True)
+    parser.add_argument("--resume", action="store_true")
+    parser.add_argument("--save-every", type=int, default=100, help="steps")
+    parser.add_argument("--lr", type=float, default=2e-5)
+    args = parser.parse_args()
+
+    # No gradient_accumulation_steps here or in the launcher's config: `backward` would divide every loss by it.
+    cuda = torch.cuda.is_available()
+    accelerator = Accelerator(mixed_precision="bf16" if cuda else "no", cpu=not cuda)
+    if accelerator.gradient_accumulation_steps != 1:
+        raise SystemExit("gradient_accumulation_steps must be 1: the packed set says where a step ends")
+    device, world_size = accelerator.device, accelerator.num_processes
+
+    dataset = PackedDataset(args.packed, accelerator.process_index, world_size)
+    if any(group["sp_size"] > 1 for group in dataset.manifest["groups"]):
+        raise SystemExit("this loop attends within one GPU; for groups that share rows see sequence_parallel.py")
+
+    torch.manual_seed(0)
+    model = make_model(args.model, dataset.manifest["tokenizer"]["vocab_size"])
+    checkpointing = LayerCheckpointing(model)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=args.lr, weight_decay=0.0)
+    # Not the loader: `prepare` deals its batches to the ranks once more, and each would train on a part of its own.
+    model, optimizer = accelerator.prepare(model, optimizer)
+
+    progress = Progress(dataset)
+    accelerator.register_for_checkpointing(progress)
+    if args.resume:
+        accelerator.load_state(str(newest_checkpoint(args.output)))
+
+    totals, start = torch.zeros(2, device=device), time.perf_counter()
+    while progress.num_steps < args.max_steps:
+        # batch_size=None: a batch is a pack already. remaining() is what is left of this epoch after a resume.
+        for batch in DataLoader(dataset, batch_size=None, sampler=dataset.remaining()):
+            # In place of `accelerator.accumulate`, which counts to a fixed number; steps differ in theirs.
+            ends_step = dataset.step_of(batch["iteration"] + 1) != batch["step"]
+            checkpointing.set(batch["checkpoint_layers"])
+            inputs = {k: v.to(device) if torch.is_tensor(v) else v for k, v in batch.items() if k in MODEL_KEYS}
+            # The model must not see labels, or it computes a mean of its own. They are aligned with input_ids.
+            shift_labels = F.pad(batch["labels"], (0, 1), value=-100)[..., 1:].to(device)
+            with nullcontext() if ends_step else accelerator.no_sync(model):
+                # use_cache=False: with a cache, SDPA does not look at position_ids and merges the samples.
+                logits = model(**inputs, use_cache=False).logits
+                # Gradients are averaged over ranks, which stable_loss takes back: it divides by all of the step's
+                # loss tokens, on all ranks and in all iterations.
+                loss = stable_loss(token_losses(logits, shift_labels).sum(), batch, world_size=world_size)
+                accelerator.backward(loss)
+            totals += torch.stack(
+                [loss.detach() / world_size, torch.tensor(batch["input_ids"].numel(), device=device)]
+            )
+            if not ends_step:
+                continue
+
+            norm = accelerator.clip_grad_norm_(model.parameters(), 1.0)
+            optimizer.step()
+            optimizer.zero_grad()
+            progress.num_steps += 1
+            progress.data = dataset.state_dict(batch["iteration"] + 1)  # workers may have read further
+
+            step, sums = progress.num_steps, accelerator.reduce(totals)
+            rate = sums[1] / (time.perf_counter() - start)
+            accelerator.print(f"step {step} loss {sums[0]:.6f} grad_norm {norm:.6f} tokens/s {rate:.0f}", flush=True)
+            totals.zero_()
+            start = time.perf_counter()
+            if step % args.save_every == 0 or step == args.max_steps:
+                folder = args.output / f"step-{step}"
+                accelerator.save_state(str(folder))
+                accelerator.wait_for_everyone()
+                if accelerator.is_main_process:
+                    (folder / "whole").touch()
+            if step == args.max_steps:
+                break
+        else:
+            dataset.set_epoch(dataset.epoch + 1)
+
+    weights = accelerator.get_state_dict(model)
+    if accelerator.is_main_process:
+        accelerator.unwrap_model(model).save_pretrained(args.output / "final", state_dict=weights)
+    accelerator.end_training()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,187 @@
+"""Lightning: a module with manual optimization, and a loader that Lightning does not touch. ::
+
+    hbpack pack chats.jsonl --tokenizer TOKENIZER --groups 16k:1 --gpus 2 --output OUT
+    torchrun --nproc-per-node 2 examples/lightning_module.py OUT --model MODEL --max-steps 1000 --output runs/pl
+
+Add `--resume` to go on from the newest checkpoint. Without `--model` it trains a tiny Llama, on CPU as well.
+"""
+
+import argparse
+import os
+import time
+from collections.abc import Iterator
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any
+
+import lightning
+import torch
+import torch.nn.functional as F  # noqa: N812
+from lightning.pytorch.callbacks import ModelCheckpoint
+from torch.utils.data import DataLoader, IterableDataset
+from transformers import AutoModelForCausalLM, LlamaConfig
+from transformers.utils import is_flash_attn_2_available
+
+from packer_cli.loader import PackedDataset
+from packer_cli.loader.checkpointing import LayerCheckpointing
+from packer_cli.loader.losses import stable_loss, token_losses
+
+MODEL_KEYS = ("input_ids", "position_ids", "cu_seq_lens_q", "cu_seq_lens_k", "max_length_q", "max_length_k")
+
+
+def make_model(path: str | None, vocab_size: int) -> Any:
+    """The model at `path`, or a tiny one. Weights stay float32; bfloat16 is for the computation only."""
+    attention = "flash_attention_2" if torch.cuda.is_available() and is_flash_attn_2_available() else "sdpa"
+    if path is not None:
+        model = AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32, attn_implementation=attention)
+    else:
+        config = LlamaConfig(
+            vocab_size=vocab_size, hidden_size=32, intermediate_size=64, num_hidden_layers=2, num_attention_heads=4
+        )
+        model = AutoModelForCausalLM.from_config(config, attn_implementation=attention)
+    return model.train()
+
+
+class Steps(IterableDataset):
+    """One item is one optimizer step: the batches of its iterations, and the state of the data after it.
+
+    Steps differ in their number of iterations, so `accumulate_grad_batches` cannot say it. With whole steps as its
+    batches, all that Lightning counts (global_step, max_steps, every_n_train_steps) is right.
+    """
+
+    def __init__(self, dataset: PackedDataset) -> None:
+        self.dataset = dataset
+        self.state = dataset.state_dict()  # where a pass begins: after the last step that was trained
+
+    def __iter__(self) -> Iterator[tuple[list[Any], dict[str, Any]]]:
+        # Lightning fetches one item ahead, so where reading is says nothing about what was trained.
+        self.dataset.load_state_dict(self.state)
+        while True:
+            batches = []
+            for batch in self.dataset:
+                batches.append(batch)
+                if self.dataset.step_of(batch["iteration"] + 1) != batch["step"]:
+                    yield batches, self.dataset.state_dict(batch["iteration"] + 1)
+                    batches = []
+            self.dataset.set_epoch(self.dataset.epoch + 1)
+
+
+class PackedModule(lightning.LightningModule):
+    """A model that trains on the steps of a packed set."""
+
+    def __init__(self, model: Any, dataset: PackedDataset, lr: float) -> None:
+        super().__init__()
+        self.automatic_optimization = False  # automatic means one backward for each item
+        self.model, self.steps, self.lr = model, Steps(dataset), lr
+        self.checkpointing = LayerCheckpointing(model)
+        self.start = time.perf_counter()
+
+    def configure_optimizers(self) -> torch.optim.Optimizer:
+        """AdamW."""
+        return torch.optim.AdamW(self.parameters(), lr=self.lr, weight_decay=0.0)
+
+    def train_dataloader(self) -> DataLoader:
+        """Items as they come, in this process; the data set deals to the ranks by itself."""
+        return DataLoader(self.steps, batch_size=None)
+
+    def training_step(self, item: Any, index: int) -> None:
+        """One optimizer step."""
+        batches, state = item
+        totals = torch.zeros(2, device=self.device)
+        for batch in batches:
+            self.checkpointing.set(batch["checkpoint_layers"])
+            # Gradients are exchanged in the last backward of the step only.
+            ends_step = batch is batches[-1]
+            with nullcontext() if ends_step or self.trainer.world_size == 1 else self.trainer.model.no_sync():
+                # use_cache=False: with a cache, SDPA does not look at position_ids and merges the samples.
+                logits = self.model(**{key: batch[key] for key in MODEL_KEYS}, use_cache=False).logits
+                shift_labels = F.pad(batch["labels"], (0, 1), value=-100)[..., 1:]
+                # DDP averages over ranks, which stable_loss takes back: it divides by all of the step's loss tokens,
+                # on all ranks and in all iterations.
+                losses = token_losses(logits, shift_labels)
+                loss = stable_loss(losses.sum(), batch, world_size=self.trainer.world_size)
+                self.manual_backward(loss)
+            num_tokens = torch.tensor(batch["input_ids"].numel(), device=self.device)
+            totals += torch.stack([loss.detach() / self.trainer.world_size, num_tokens])
+
+        optimizer = self.optimizers()
+        norm = torch.nn.utils.clip_grad_norm_(self.parameters(), 1.0)
+        optimizer.step()
+        optimizer.zero_grad()
+        self.steps.state = state
+
+        loss, num_tokens = self.trainer.strategy.reduce(totals, reduce_op="sum")
+        rate, self.start = num_tokens / (time.perf_counter() - self.start), time.perf_counter()
+        if self.trainer.is_global_zero:
+            step = self.trainer.global_step
+            print(f"step {step} loss {loss:.6f} grad_norm {norm:.6f} tokens/s {rate:.0f}", flush=True)
+
+    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Lightning saves weights, optimizer and counters; the place in the data comes with them."""
+        checkpoint["hbpack"] = self.steps.state
+
+    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Called before Lightning asks for the loader; another packed set is refused there."""
+        self.steps.state = checkpoint["hbpack"]
+
+
+def newest_checkpoint(folder: Path) -> Path:
+    """The last one; Lightning gives a file its name when it is whole."""
+    found = list(folder.glob("step-*.ckpt"))
+    if not found:
+        raise SystemExit(f"no checkpoint in {folder}: start without --resume")
+    return max(found, key=lambda path: int(path.stem.removeprefix("step-")))
+
+
+def main() -> None:
+    """Train."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("packed", metavar="OUT", help="the folder that hbpack pack wrote")
+    parser.add_argument("--model", help="a transformers model; a tiny Llama if not given")
+    parser.add_argument("--max-steps", type=int, default=100)
+    parser.add_argument("--output", type=Path, required=True)
+    parser.add_argument("--resume", action="store_true")
+    parser.add_argument("--save-every", type=int, default=100, help="steps")
+    parser.add_argument("--lr", type=float, default=2e-5)
+    args = parser.parse_args()
+
+    # From torchrun, because the data set is opened before Lightning has started its processes.
+    rank = int(os.environ.get("RANK", 0))
+    world_size, local = (int(os.environ.get(key, 1)) for key in ("WORLD_SIZE", "LOCAL_WORLD_SIZE"))
+    dataset = PackedDataset(args.packed, rank, world_size)
+    if any(group["sp_size"] > 1 for group in dataset.manifest["groups"]):
+        raise SystemExit("this module attends within one GPU; for groups that share rows see sequence_parallel.py")
+
+    torch.manual_seed(0)
+    module = PackedModule(make_model(args.model, dataset.manifest["tokenizer"]["vocab_size"]), dataset, args.lr)
+    checkpoints = ModelCheckpoint(
+        args.output,
+        filename="step-{step}",
+        auto_insert_metric_name=False,
+        every_n_train_steps=args.save_every,
+        save_top_k=-1,
+        enable_version_counter=False,
+    )
+    trainer = lightning.Trainer(
+        max_steps=args.max_steps,
+        accelerator="auto",
+        devices=local,
+        num_nodes=world_size // local,
+        strategy="ddp" if world_size > 1 else "auto",
+        precision="bf16-mixed" if torch.cuda.is_available() else "32-true",
+        use_distributed_sampler=False,  # it would deal the steps to the ranks once more
+        callbacks=[checkpoints],
+        logger=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+    )
+    trainer.fit(module, ckpt_path=newest_checkpoint(args.output) if args.resume else None)
+    trainer.save_checkpoint(args.output / f"step-{trainer.global_step}.ckpt")
+    if trainer.is_global_zero:
+        module.model.save_pretrained(args.output / "final")
+
+
+if __name__ == "__main__":
+    main()
+    if torch.distributed.is_initialized():
+        torch.distributed.destroy_process_group()

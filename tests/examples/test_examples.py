@@ -1,0 +1,175 @@
+"""Each example trains as one plain process would, sample by sample, also after it was stopped and resumed."""
+
+from __future__ import annotations
+
+import math
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from functools import cache
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+from tests.examples.launcher import Launcher
+
+pytest.importorskip("torch")
+
+from tests.examples.reference import LEARNING_RATE, Trajectory, distance, steps_of, train
+
+KEPT, STOP, AGAIN, END = 2, 3, 5, 6
+"""The step of the last checkpoint before a crash, of the crash, of an orderly end, and the last one."""
+
+TRAINERS = {
+    "accelerate_loop": "accelerate",
+    "lightning_module": "lightning",
+    "pytorch_fsdp": "torch",
+    "sequence_parallel": "torch",
+    "torchtitan_style": "torch",
+    "transformers_trainer": "accelerate",
+    "trl_sft": "trl",
+}
+OWN_GPU = "192:1,384:1:1"
+SHARED = "192:1,384:2:1"
+EPOCH = 4
+
+Train = Callable[[Path], Trajectory]
+
+
+@pytest.fixture(scope="session")
+def wanted(model_folder: Path) -> Train:
+    """The reference run over a packed set."""
+    return cache(lambda packed: train(packed, model_folder, END))
+
+
+@pytest.fixture
+def run(repo: Path, launcher: Launcher, tmp_path: Path) -> Callable[..., str]:
+    def run(name: str, *arguments: object, num_ranks: int = 2, fails: bool = False) -> str:
+        if find_spec(TRAINERS[name]) is None:
+            pytest.skip(f"{TRAINERS[name]} is not installed: pip install 'hbpack[examples]'")
+        script = repo / "examples" / f"{name}.py"
+        codes, text = launcher.run(script, *arguments, num_ranks=num_ranks, logs=tmp_path / "logs")
+        assert any(codes) if fails else not any(codes), text
+        return text
+
+    return run
+
+
+def lines_of(text: str) -> list[tuple[int, float, float]]:
+    """Step, loss and gradient norm of each line that rank 0 wrote."""
+    found = re.findall(r"^step (\d+) loss (\S+) grad_norm (\S+) tokens/s \d+$", text, re.MULTILINE)
+    return [(int(step), float(loss), float(norm)) for step, loss, norm in found]
+
+
+def assert_same(lines: list[tuple[int, float, float]], wanted: Trajectory, num_steps: int) -> None:
+    assert [step for step, _, _ in lines] == list(range(1, num_steps + 1))
+    assert [loss for _, loss, _ in lines] == pytest.approx(wanted.losses[:num_steps], rel=1e-5)
+    assert [norm for _, _, norm in lines] == pytest.approx(wanted.norms[:num_steps], rel=1e-4)
+
+
+@pytest.mark.parametrize(("groups", "degrees"), [(OWN_GPU, {1}), (SHARED, {1, 2})])
+def test_the_sets_hold_what_the_trainers_get_wrong(pack: Callable[..., Path], groups: str, degrees: set[int]) -> None:
+    steps = steps_of(pack(groups, 2))
+    assert len(steps) == 2 * EPOCH
+    assert KEPT < EPOCH < AGAIN, "no resumed run begins within an epoch and crosses into another"
+    used = steps[:END]
+    assert len({len(iterations) for iterations in used}) > 2, "all steps have equally many iterations"
+    packs = [pack for iterations in used for slots in iterations for pack in slots]
+    assert {} in packs, "no filler"
+    assert {pack["sp_size"] for pack in packs if pack} == degrees
+    assert {pack["checkpoint_layers"] for pack in packs if pack} == {0, 1}
+    assert sum(len(pack["sample_ids"]) > 1 for pack in packs if pack) > len(packs) / 2
+    assert len({pack["num_loss_tokens"] for pack in packs if pack}) > len(packs) / 4
+
+
+@pytest.mark.parametrize(
+    ("name", "groups", "options"),
+    [
+        ("pytorch_fsdp", OWN_GPU, ["--parallel", "fsdp"]),
+        ("pytorch_fsdp", OWN_GPU, ["--parallel", "ddp"]),
+        ("sequence_parallel", SHARED, []),
+        ("transformers_trainer", OWN_GPU, []),
+        ("trl_sft", OWN_GPU, ["--tokenizer", "examples/sample/tokenizer"]),
+        ("accelerate_loop", OWN_GPU, []),
+        ("lightning_module", OWN_GPU, []),
+        ("torchtitan_style", OWN_GPU, []),
+    ],
+)
+def test_two_ranks_stopped_and_resumed_train_as_one_process(
+    run: Callable[..., str],
+    pack: Callable[..., Path],
+    wanted: Train,
+    model_folder: Path,
+    tmp_path: Path,
+    name: str,
+    groups: str,
+    options: list[str],
+) -> None:
+    packed, output = pack(groups, 2), tmp_path / "run"
+    options = [*options, "--output", str(output), "--lr", str(LEARNING_RATE), "--save-every", str(KEPT)]
+    lines = lines_of(run(name, packed, "--model", model_folder, "--max-steps", STOP, *options))
+    assert distance(output / "final", wanted(packed), STOP) < 1e-3
+    # As if it had crashed: what it saved at its end is gone, and the checkpoint before is the newest.
+    (last,) = output.glob(f"*-{STOP}*")
+    shutil.rmtree(last) if last.is_dir() else last.unlink()
+    lines = lines[:KEPT]
+    # Without --model it begins with other weights, which the checkpoint must replace.
+    lines += lines_of(run(name, packed, "--max-steps", AGAIN, "--resume", *options))
+    lines += lines_of(run(name, packed, "--max-steps", END, "--resume", *options))
+    assert_same(lines, wanted(packed), END)
+    assert distance(output / "final", wanted(packed), END) < 1e-3
+
+
+@pytest.mark.parametrize("name", ["transformers_trainer", "trl_sft", "accelerate_loop", "lightning_module"])
+def test_a_single_process_needs_no_torchrun(
+    run: Callable[..., str],
+    pack: Callable[..., Path],
+    wanted: Train,
+    model_folder: Path,
+    repo: Path,
+    tmp_path: Path,
+    name: str,
+) -> None:
+    packed = pack(OWN_GPU, 1)
+    options = ["--output", tmp_path / "run", "--lr", LEARNING_RATE, "--model", model_folder]
+    if name == "trl_sft":
+        options += ["--tokenizer", repo / "examples" / "sample" / "tokenizer"]
+    assert_same(lines_of(run(name, packed, "--max-steps", 2, *options, num_ranks=1)), wanted(packed), 2)
+    assert distance(tmp_path / "run" / "final", wanted(packed), 2) < 1e-3
+
+
+@pytest.mark.parametrize("name", sorted(set(TRAINERS) - {"sequence_parallel"}))
+def test_shared_rows_are_refused_where_they_would_train_wrong(
+    run: Callable[..., str], pack: Callable[..., Path], tmp_path: Path, name: str
+) -> None:
+    text = run(name, pack(SHARED, 2), "--max-steps", 1, "--output", tmp_path / "run", fails=True)
+    assert "groups that share rows" in text
+    assert not lines_of(text)
+
+
+@pytest.mark.slow  # It imports everything three times.
+def test_torchrun_starts_it_and_no_model_is_needed(repo: Path, pack: Callable[..., Path], tmp_path: Path) -> None:
+    """The command line of the docs."""
+    done = subprocess.run(
+        [
+            sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2",
+            repo / "examples" / "pytorch_fsdp.py", pack(OWN_GPU, 2), "--max-steps", "2", "--output", tmp_path,
+        ],
+        capture_output=True,
+        text=True,
+        env=os.environ | {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    losses = [loss for _, loss, _ in lines_of(done.stdout)]
+    assert losses == pytest.approx([math.log(1024)] * 2, abs=0.2)
+
+
+def test_the_cookbook_names_every_example(repo: Path) -> None:
+    names = {path.stem for path in (repo / "examples").glob("*.py")}
+    assert names == set(TRAINERS)
+    text = (repo / "docs" / "cookbook.md").read_text(encoding="utf-8")
+    assert set(re.findall(r"examples/(\w+)\.py", text)) == names
