@@ -4,13 +4,13 @@
 
     hbpack.json --> manifest.py   what the set holds
     ranks/...   --> rows.py       what this rank reads, one row an iteration
-    shards/...  --> shards.py     memory-mapped packs, numpy views without a copy
+    shards/...  --> shards.py     memory-mapped packs, numpy views without a copy; ipc.py: where they lie in the file
                         |
-    parallel/ <---- batch.py      MicroBatch: padding, positions, labels, this rank's part of the row
+    parallel/ <---- batch.py      MicroBatch: padding, positions, labels, this rank's part of the row;
+                        |         passes.py: the passes over its tokens; pages.py: memory that is used again
+                    formats/      one adapter a file: the keys a trainer expects; transfer.py: from a worker
                         |
-                    formats/      one adapter a file: the keys a trainer expects
-                        |
-                    dataset.py    PackedDataset: map-style torch data set, resume state
+                    dataset.py    PackedDataset: map-style torch data set, resume state; place.py: epoch and position
 
 What a trainer calls besides: `parallel` (process groups of all SP degrees, slices and back, reference attention),
 `losses` (normalizers) and `checkpointing` (as many checkpointed layers as the batch says).

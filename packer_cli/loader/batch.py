@@ -8,7 +8,9 @@ from typing import Literal, get_args
 
 import numpy as np
 
+from packer_cli.loader.pages import PAGES
 from packer_cli.loader.parallel.sharding import Sharding, length_multiple, local_indices
+from packer_cli.loader.passes import IGNORE_INDEX, count_loss_tokens, write_labels, write_positions
 from packer_cli.loader.rows import Row
 from packer_cli.loader.shards import Pack
 
@@ -20,13 +22,11 @@ SPSharding = Literal[Sharding, "planned"]
 SP_SHARDINGS: tuple[SPSharding, ...] = (*get_args(Sharding), "planned")
 PLANNED: tuple[Sharding, ...] = ("zigzag", "document")
 
-IGNORE_INDEX = np.int32(-100)
-
 FILLER_TOKENS = 8
 """Padding tokens of a filler for each GPU of its slot, before rounding."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class MicroBatch:
     """One rank's forward in one iteration, before an adapter gives it a trainer's names.
 
@@ -63,6 +63,10 @@ class MicroBatch:
     sliced: bool
 
 
+_Tokens = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]
+"""`input_ids`, `position_ids`, `labels` and `shift_labels` of a `MicroBatch`."""
+
+
 def round_up(number: int, multiple: int) -> int:
     """The least multiple of `multiple` that is not below `number`."""
     return -(-number // multiple) * multiple
@@ -89,28 +93,39 @@ class BatchBuilder:
         elif self.pad_to == "capacity":
             num_tokens = max(num_tokens, self.capacities[row.group])
         multiple = self._alignment(row) if self.align_samples else length_multiple(sharding, row.sp_size)
+        if multiple == self.pad_to_multiple_of == 1:
+            return num_tokens
         return round_up(num_tokens, math.lcm(self.pad_to_multiple_of, multiple))
 
     def build(self, pack: Pack, row: Row, epoch: int) -> MicroBatch:
-        """The micro-batch of `row`, which reads `pack`. Price: about one pass over this rank's part."""
-        sample_lengths = np.diff(pack.cu_seqlens).astype(np.int64)
-        num_loss_tokens = np.add.reduceat(pack.loss_mask, pack.cu_seqlens[:-1], dtype=np.int64)
-        if self.align_samples and row.sp_size > 1:
+        """The micro-batch of `row`, which reads `pack`. Price: less than two plain copies of its arrays."""
+        degree = row.sp_size
+        borders = pack.cu_seqlens
+        sample_lengths = np.subtract(borders[1:], borders[:-1], dtype=np.int64)
+        num_loss_tokens = count_loss_tokens(pack.loss_mask, borders, sample_lengths, pack.num_loss_tokens)
+        lengths = sample_lengths
+        if self.align_samples and degree > 1:
             pack = _align(pack, self._alignment(row), self.pad_token_id)
+            lengths = pack.cu_seqlens[1:] - pack.cu_seqlens[:-1]
+        num_tokens = len(pack.input_ids)
         sharding = PLANNED[pack.cp_sharding] if self.sp_sharding == "planned" else self.sp_sharding
-        length = self.padded_length(len(pack.input_ids), row, sharding)
+        length = self.padded_length(num_tokens, row, sharding)
         cu_seqlens = _with_padding(pack.cu_seqlens, length)
-        sliced = self.sp_slice and row.sp_size > 1
+        sliced = self.sp_slice and degree > 1
         if sliced and sharding != "contiguous":
-            tokens = self._gather(pack, cu_seqlens, local_indices(cu_seqlens, row.sp_size, row.sp_rank, sharding))
+            tokens = self._gather(pack, cu_seqlens, local_indices(cu_seqlens, degree, row.sp_rank, sharding))
+        elif sliced:
+            part = length // degree
+            tokens = self._run(pack, cu_seqlens, row.sp_rank * part, (row.sp_rank + 1) * part)
         else:
-            part = length // row.sp_size if sliced else length
-            start = row.sp_rank * part if sliced else 0
-            tokens = self._run(pack, cu_seqlens, start, start + part)
+            tokens = self._run(pack, cu_seqlens, 0, length)
         return MicroBatch(
-            **tokens,
+            input_ids=tokens[0],
+            position_ids=tokens[1],
+            labels=tokens[2],
+            shift_labels=tokens[3],
             cu_seqlens=cu_seqlens,
-            max_seqlen=int(np.diff(cu_seqlens).max()),
+            max_seqlen=max(int(np.maximum.reduce(lengths)), length - num_tokens),
             sample_lengths=sample_lengths,
             sample_num_loss_tokens=num_loss_tokens,
             sample_ids=pack.sample_ids.copy(),
@@ -158,77 +173,66 @@ class BatchBuilder:
     def _alignment(row: Row) -> int:
         return 2 * row.sp_size if row.sp_size > 1 else 1
 
-    def _run(self, pack: Pack, cu_seqlens: np.ndarray, start: int, stop: int) -> dict[str, np.ndarray]:
+    def _run(self, pack: Pack, cu_seqlens: np.ndarray, start: int, stop: int) -> _Tokens:
         """The tokens `start` to `stop` of the row: copies of runs, no gather."""
         num_tokens = len(pack.input_ids)
-        real = min(stop, num_tokens)
-        input_ids = np.empty(stop - start, dtype=np.int64)
-        filled = max(0, real - start)
-        input_ids[:filled] = pack.input_ids[start:real]
-        input_ids[filled:] = self.pad_token_id
-
+        length = stop - start
         # One label more than tokens, so that both alignments are views.
-        labels = np.empty(stop - start + 1, dtype=np.int64)
-        real = min(stop + 1, num_tokens)
-        filled = max(0, real - start)
-        labels[filled:] = IGNORE_INDEX
-        if filled:
-            labels[:filled] = _labels(pack.input_ids[start:real], pack.loss_mask[start:real])
-            # The format says so already; a writer's slip here would leak one sample into another.
-            firsts = cu_seqlens[:-1]
-            firsts = firsts[(firsts >= start) & (firsts < real)]
-            labels[firsts - start] = IGNORE_INDEX
-        return {
-            "input_ids": input_ids,
-            "position_ids": _positions(cu_seqlens, start, stop),
-            "labels": labels[:-1],
-            "shift_labels": labels[1:],
-        }
+        input_ids, labels, positions = PAGES.take_row(length)
+        if start == 0 and length == num_tokens:
+            input_ids[:] = pack.input_ids
+            write_labels(pack.input_ids, pack.loss_mask, pack.cu_seqlens[:-1], labels[:-1])
+            labels[length] = IGNORE_INDEX
+        else:
+            real = max(0, min(stop, num_tokens) - start)
+            input_ids[:real] = pack.input_ids[start : start + real]
+            input_ids[real:] = self.pad_token_id
+            real = max(0, min(stop + 1, num_tokens) - start)
+            if real:
+                part = slice(start, start + real)
+                firsts = pack.cu_seqlens[:-1]
+                if real < num_tokens:
+                    firsts = firsts[slice(*firsts.searchsorted((start, start + real)))] - np.int32(start)
+                write_labels(pack.input_ids[part], pack.loss_mask[part], firsts, labels[:real])
+            labels[real:] = IGNORE_INDEX
+        write_positions(cu_seqlens, start, positions)
+        return input_ids, positions, labels[:-1], labels[1:]
 
-    def _gather(self, pack: Pack, cu_seqlens: np.ndarray, indices: np.ndarray) -> dict[str, np.ndarray]:
+    def _gather(self, pack: Pack, cu_seqlens: np.ndarray, indices: np.ndarray) -> _Tokens:
         """The tokens at `indices`, ascending places in the row."""
         num_tokens = len(pack.input_ids)
-        segments = np.searchsorted(cu_seqlens, indices, side="right")
-        positions = indices - cu_seqlens[segments - 1]
+        # Where each segment begins among the indices: a search for the few borders, not for the many tokens.
+        borders = indices.searchsorted(cu_seqlens)
+        counts = borders[1:] - borders[:-1]
+        positions = indices - cu_seqlens[:-1].repeat(counts)
 
         input_ids = np.full(len(indices), self.pad_token_id, dtype=np.int64)
-        real = indices[: np.searchsorted(indices, num_tokens)]
-        input_ids[: len(real)] = pack.input_ids[real]
+        real = indices[: indices.searchsorted(num_tokens)]
+        ids = pack.input_ids[real]
+        input_ids[: len(real)] = ids
 
         labels = np.full(len(indices), IGNORE_INDEX, dtype=np.int64)
-        labels[: len(real)] = _labels(pack.input_ids[real], pack.loss_mask[real])
-        labels[positions == 0] = IGNORE_INDEX
+        firsts = np.flatnonzero(positions[: len(real)] == 0)
+        write_labels(ids, pack.loss_mask[real], firsts, labels[: len(real)])
 
         shift_labels = np.full(len(indices), IGNORE_INDEX, dtype=np.int64)
-        following = indices[: np.searchsorted(indices, num_tokens - 1)] + 1
-        shift_labels[: len(following)] = _labels(pack.input_ids[following], pack.loss_mask[following])
-        shift_labels[indices + 1 == cu_seqlens[segments]] = IGNORE_INDEX
-        return {
-            "input_ids": input_ids,
-            "position_ids": positions,
-            "labels": labels,
-            "shift_labels": shift_labels,
-        }
-
-
-def _labels(input_ids: np.ndarray, loss_mask: np.ndarray) -> np.ndarray:
-    # Arithmetic instead of a masked copy: no branches, half the time.
-    labels = input_ids - IGNORE_INDEX
-    labels *= loss_mask
-    labels += IGNORE_INDEX
-    return labels
+        following = indices[: indices.searchsorted(num_tokens - 1)] + 1
+        lasts = np.flatnonzero(following == cu_seqlens[1:].repeat(counts)[: len(following)])
+        write_labels(pack.input_ids[following], pack.loss_mask[following], lasts, shift_labels[: len(following)])
+        return input_ids, positions, labels, shift_labels
 
 
 def _align(pack: Pack, multiple: int, pad_token_id: int) -> Pack:
     """`pack` with each sample padded to a multiple of `multiple`: its padding follows it, in its own segment."""
-    lengths = np.diff(pack.cu_seqlens)
+    lengths = pack.cu_seqlens[1:] - pack.cu_seqlens[:-1]
     cu_seqlens = np.zeros_like(pack.cu_seqlens)
     np.cumsum(-(-lengths // multiple) * multiple, out=cu_seqlens[1:])
-    places = np.arange(len(pack.input_ids)) + np.repeat(cu_seqlens[:-1] - pack.cu_seqlens[:-1], lengths)
     input_ids = np.full(cu_seqlens[-1], pad_token_id, dtype=pack.input_ids.dtype)
-    input_ids[places] = pack.input_ids
     loss_mask = np.zeros(cu_seqlens[-1], dtype=pack.loss_mask.dtype)
-    loss_mask[places] = pack.loss_mask
+    begins = pack.cu_seqlens.tolist()
+    for begin, end, to in zip(begins, begins[1:], cu_seqlens.tolist(), strict=False):
+        input_ids[to : to + end - begin] = pack.input_ids[begin:end]
+        loss_mask[to : to + end - begin] = pack.loss_mask[begin:end]
     return pack._replace(input_ids=input_ids, loss_mask=loss_mask, cu_seqlens=cu_seqlens)
 
 
@@ -236,12 +240,7 @@ def _with_padding(cu_seqlens: np.ndarray, length: int) -> np.ndarray:
     """A copy of `cu_seqlens`, with one more segment where it ends before `length`."""
     if cu_seqlens[-1] == length:
         return cu_seqlens.copy()
-    return np.append(cu_seqlens, np.int32(length))
-
-
-def _positions(cu_seqlens: np.ndarray, start: int, stop: int) -> np.ndarray:
-    """int64 [stop-start]: place of each token of this part in its segment."""
-    counts = np.diff(np.clip(cu_seqlens, start, stop))
-    positions = np.arange(start, stop, dtype=np.int64)
-    positions -= np.repeat(cu_seqlens[:-1], counts)
-    return positions
+    padded = np.empty(len(cu_seqlens) + 1, dtype=np.int32)
+    padded[:-1] = cu_seqlens
+    padded[-1] = length
+    return padded

@@ -6,7 +6,8 @@ pytest never collects them::
     __main__.py    the registry and the command line
     pack.py        `hbpack pack` from a cold start, beside the usual way
     usual_way.py   the usual way: datasets.map with the chat template, trl.pack_dataset, save_to_disk
-    loader.py      PackedDataset, beside a plain copy of the tensors it returns
+    loader.py      PackedDataset, beside a plain copy of the tensors it returns, and other loaders
+    loaders/       what `loader` measures in processes of their own
     plan.py        packing algorithms and build_plan, beside np.sort of the lengths
     peers/         packing algorithms, beside those that other trainers ship
     scale.py       the whole plan of 1 to 100 million samples: time and peak memory

@@ -6,7 +6,15 @@ with one. `metadata_of` reads the metadata of any of them.
 
 from __future__ import annotations
 
-from packer_cli.loader.formats import deepspeed, flash_attn, megatron, torchtitan, torchtune, transformers
+from packer_cli.loader.formats import (
+    deepspeed,
+    flash_attn,
+    megatron,
+    torchtitan,
+    torchtune,
+    transfer,  # noqa: F401  (registers how batches travel)
+    transformers,
+)
 from packer_cli.loader.formats.base import Batch, Format, metadata_of
 
 __all__ = ["FORMATS", "Batch", "Format", "get_format", "metadata_of"]

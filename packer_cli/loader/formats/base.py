@@ -48,22 +48,24 @@ class Format:
 
 def metadata(micro: MicroBatch) -> dict[str, Any]:
     """What every format tells beside its own keys: Python ints, a string, and int64 [n] tensors."""
-    row = micro.row
+    step, iteration, group, _, _, sp_size, sp_rank, dp_rank, dp_size, _, checkpoint_layers, samples, loss_tokens = (
+        micro.row
+    )
     return {
-        "group": row.group,
-        "sp_size": row.sp_size,
-        "sp_rank": row.sp_rank,
+        "group": group,
+        "sp_size": sp_size,
+        "sp_rank": sp_rank,
         "sp_sharding": micro.sharding,
-        "dp_rank": row.dp_rank,
-        "dp_size": row.dp_size,
-        "checkpoint_layers": row.checkpoint_layers,
+        "dp_rank": dp_rank,
+        "dp_size": dp_size,
+        "checkpoint_layers": checkpoint_layers,
         "epoch": micro.epoch,
-        "step": row.step,
-        "iteration": row.iteration,
+        "step": step,
+        "iteration": iteration,
         "num_samples": len(micro.sample_ids),
         "num_loss_tokens": micro.num_loss_tokens,
-        "global_num_samples": row.global_num_samples,
-        "global_num_loss_tokens": row.global_num_loss_tokens,
+        "global_num_samples": samples,
+        "global_num_loss_tokens": loss_tokens,
         "sample_ids": torch.from_numpy(micro.sample_ids),
         "sample_num_loss_tokens": torch.from_numpy(micro.sample_num_loss_tokens),
         "pack_id": micro.pack_id,
@@ -72,13 +74,17 @@ def metadata(micro: MicroBatch) -> dict[str, Any]:
 
 def strict_batch(micro: MicroBatch, keys: dict[str, Any]) -> Batch:
     """A batch of exactly `keys`, for trainers that choke on others; the metadata also tell the borders."""
-    return Batch(keys, {**metadata(micro), "cu_seqlens": torch.from_numpy(micro.cu_seqlens)})
+    known = metadata(micro)
+    known["cu_seqlens"] = torch.from_numpy(micro.cu_seqlens)
+    return Batch(keys, known)
 
 
 def open_batch(micro: MicroBatch, keys: dict[str, Any], borders: torch.Tensor) -> Batch:
     """A batch of `keys` and the metadata; `borders` are those of the row, flat, which `keys` hold too."""
     known = metadata(micro)
-    return Batch({**keys, **known}, {**known, "cu_seqlens": borders})
+    keys.update(known)
+    known["cu_seqlens"] = borders
+    return Batch(keys, known)
 
 
 def metadata_of(batch: Any) -> dict[str, Any]:

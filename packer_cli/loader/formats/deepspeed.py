@@ -19,9 +19,9 @@ def adapt(micro: MicroBatch) -> Batch:
     must be flash attention: with sdpa or flex_attention it drops the mask and the samples merge.
     """
     batch: dict[str, Any] = {
-        "input_ids": torch.from_numpy(micro.input_ids)[None],
-        "position_ids": torch.from_numpy(micro.position_ids)[None],
-        "shift_labels": torch.from_numpy(micro.shift_labels)[None],
+        "input_ids": torch.from_numpy(micro.input_ids[None]),
+        "position_ids": torch.from_numpy(micro.position_ids[None]),
+        "shift_labels": torch.from_numpy(micro.shift_labels[None]),
     }
     return strict_batch(micro, batch)
 

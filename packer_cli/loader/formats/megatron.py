@@ -33,10 +33,10 @@ def adapt(micro: MicroBatch) -> Batch:
         "max_seqlen_kv": micro.max_seqlen,
     }
     batch: dict[str, Any] = {
-        "tokens": torch.from_numpy(micro.input_ids)[None],
-        "labels": torch.from_numpy(micro.shift_labels)[None],
+        "tokens": torch.from_numpy(micro.input_ids[None]),
+        "labels": torch.from_numpy(micro.shift_labels[None]),
         "loss_mask": torch.from_numpy((micro.shift_labels >= 0).astype(np.float32))[None],
-        "position_ids": torch.from_numpy(micro.position_ids)[None],
+        "position_ids": torch.from_numpy(micro.position_ids[None]),
         "cu_seqlens": padded[None],
         "max_seqlen": torch.tensor([micro.max_seqlen], dtype=torch.int32),
         "packed_seq_params": params,

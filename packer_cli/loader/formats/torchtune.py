@@ -17,9 +17,9 @@ def adapt(micro: MicroBatch) -> Batch:
     tensors only, not block masks: use groups of degree 1 with it.
     """
     batch = {
-        "tokens": torch.from_numpy(micro.input_ids)[None],
-        "labels": torch.from_numpy(micro.shift_labels)[None],
-        "input_pos": torch.from_numpy(micro.position_ids)[None],
+        "tokens": torch.from_numpy(micro.input_ids[None]),
+        "labels": torch.from_numpy(micro.shift_labels[None]),
+        "input_pos": torch.from_numpy(micro.position_ids[None]),
         "mask": document_mask(torch.from_numpy(micro.cu_seqlens)),
     }
     return strict_batch(micro, batch)

@@ -16,9 +16,9 @@ def adapt(micro: MicroBatch) -> Batch:
     """
     cu_seqlens = torch.from_numpy(micro.cu_seqlens)
     batch = {
-        "input_ids": torch.from_numpy(micro.input_ids)[None],
-        "labels": torch.from_numpy(micro.labels)[None],
-        "position_ids": torch.from_numpy(micro.position_ids)[None],
+        "input_ids": torch.from_numpy(micro.input_ids[None]),
+        "labels": torch.from_numpy(micro.labels[None]),
+        "position_ids": torch.from_numpy(micro.position_ids[None]),
         "cu_seq_lens_q": cu_seqlens,
         "cu_seq_lens_k": cu_seqlens,
         "max_length_q": micro.max_seqlen,
@@ -26,7 +26,7 @@ def adapt(micro: MicroBatch) -> Batch:
     }
     if micro.row.sp_size > 1:
         # A copy: as views the two labels would share memory, and writing to one would change the other.
-        batch["shift_labels"] = torch.from_numpy(micro.shift_labels.copy())[None]
+        batch["shift_labels"] = torch.from_numpy(micro.shift_labels.copy()[None])
     return open_batch(micro, batch, cu_seqlens)
 
 

@@ -1,0 +1,116 @@
+"""How a batch goes from a worker to the trainer: all its tensors in one run of bytes, ids narrowed to 32 bits.
+
+torch puts each tensor of a batch into shared memory of its own, whose descriptor then goes through a socket that is
+opened for it: half a dozen of them a batch cost far more than the bytes of one. Here the bytes go through the pipe,
+or, where they are many, through one piece of shared memory. Batches with tensors that numpy does not know go torch's
+way.
+"""
+
+from __future__ import annotations
+
+import io
+import pickle
+from multiprocessing.reduction import ForkingPickler
+from typing import Any
+
+import numpy as np
+import torch
+
+from packer_cli.loader.formats.base import Batch
+from packer_cli.loader.pages import PAGES
+
+MOST_BYTES = 2**19
+"""Through the pipe."""
+_DTYPES = (torch.int64, torch.int32, torch.float32)
+_ALIGN = 8
+
+
+class _NotPlainError(Exception):
+    """A tensor that has to go another way."""
+
+
+class _Pickler(pickle.Pickler):
+    """Leaves the tensors out and collects them; one that is there under two names is collected once."""
+
+    def __init__(self, file: io.BytesIO) -> None:
+        super().__init__(file, pickle.HIGHEST_PROTOCOL)
+        self.arrays: list[np.ndarray] = []
+        self.num_bytes = 0
+        self._places: dict[int, tuple[int, str, tuple[int, ...], bool]] = {}
+
+    def persistent_id(self, value: Any) -> Any:
+        """None, or where a tensor lies: (first byte, dtype, shape, whether it was narrowed)."""
+        if type(value) is not torch.Tensor:
+            return None
+        place = self._places.get(id(value))
+        if place is None:
+            if not _is_plain(value):
+                raise _NotPlainError
+            array, is_narrow = np.ascontiguousarray(value.numpy()).ravel(), False
+            if array.dtype == np.int64:
+                narrow = array.astype(np.int32)
+                if is_narrow := np.array_equal(narrow, array):
+                    array = narrow
+            place = self._places[id(value)] = (self.num_bytes, array.dtype.str, tuple(value.shape), is_narrow)
+            self.arrays.append(array)
+            self.num_bytes += -(-array.nbytes // _ALIGN) * _ALIGN
+        return place
+
+    def fill(self, out: np.ndarray) -> None:
+        """Write the tensors into `out`, uint8 [num_bytes]."""
+        at = 0
+        for array in self.arrays:
+            out[at : at + array.nbytes].view(array.dtype)[:] = array
+            at += -(-array.nbytes // _ALIGN) * _ALIGN
+
+
+class _Unpickler(pickle.Unpickler):
+    """Puts the tensors back in, out of their bytes; they have memory of their own."""
+
+    def __init__(self, text: bytes, data: np.ndarray) -> None:
+        super().__init__(io.BytesIO(text))
+        self._data = data
+        self._tensors: dict[int, torch.Tensor] = {}
+
+    def persistent_load(self, place: Any) -> torch.Tensor:
+        """The tensor of a place."""
+        at, dtype, shape, is_narrow = place
+        count = int(np.prod(shape))
+        if not count:  # It takes no bytes, and so begins where another does.
+            return torch.from_numpy(np.empty(shape, dtype=np.int64 if is_narrow else dtype))
+        if at not in self._tensors:
+            array = np.frombuffer(self._data, dtype=dtype, count=count, offset=at)
+            made = PAGES.take(count) if is_narrow else np.empty(count, dtype=dtype)
+            made[:] = array
+            self._tensors[at] = torch.from_numpy(made.reshape(shape))
+        return self._tensors[at]
+
+
+def _is_plain(value: torch.Tensor) -> bool:
+    known = value.device.type == "cpu" and value.layout == torch.strided and value.dtype in _DTYPES
+    return known and not value.requires_grad and not value.is_neg()
+
+
+def _load(text: bytes, data: bytes | torch.Tensor) -> Batch:
+    array = np.frombuffer(data, dtype=np.uint8) if isinstance(data, bytes) else data.numpy()
+    return Batch(*_Unpickler(text, array).load())
+
+
+def _reduce(batch: Batch) -> tuple[Any, ...]:
+    file = io.BytesIO()
+    pickler = _Pickler(file)
+    try:
+        pickler.dump((dict(batch), batch.metadata))
+    except _NotPlainError:
+        return batch.__reduce__()
+    if pickler.num_bytes <= MOST_BYTES:
+        out = np.empty(pickler.num_bytes, dtype=np.uint8)
+        pickler.fill(out)
+        return _load, (file.getvalue(), out.tobytes())
+    storage = torch.UntypedStorage._new_shared(pickler.num_bytes)
+    shared = torch.empty(0, dtype=torch.uint8).set_(storage)
+    pickler.fill(shared.numpy())
+    return _load, (file.getvalue(), shared)
+
+
+ForkingPickler.register(Batch, _reduce)

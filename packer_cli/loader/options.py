@@ -1,0 +1,24 @@
+"""Check the arguments of `PackedDataset` that stand alone, before anything is read."""
+
+from __future__ import annotations
+
+from typing import get_args
+
+from packer_cli.loader.batch import SP_SHARDINGS, PadTo
+from packer_cli.loader.storage import VERIFY
+
+
+def check_options(
+    *, sp_sharding: str | None, pad_to: str, pad_to_multiple_of: int, pad_token_id: int | None, verify: str
+) -> None:
+    """Raise ValueError, which names the value and the rule, where one is wrong."""
+    if sp_sharding not in (None, *SP_SHARDINGS):
+        raise ValueError(f"sp_sharding is {sp_sharding!r}: choose one of {', '.join(SP_SHARDINGS)}")
+    if pad_to not in get_args(PadTo):
+        raise ValueError(f"pad_to is {pad_to!r}: choose one of {', '.join(get_args(PadTo))}")
+    if pad_to_multiple_of < 1:
+        raise ValueError(f"pad_to_multiple_of is {pad_to_multiple_of}: it must be at least 1")
+    if pad_token_id is not None and pad_token_id < 0:
+        raise ValueError(f"pad_token_id is {pad_token_id}: it must not be negative")
+    if verify not in VERIFY:
+        raise ValueError(f"verify is {verify!r}: choose one of {', '.join(VERIFY)}")

@@ -1,0 +1,80 @@
+"""Where a data set stands: the epoch, which its workers see too, the epoch's rows, and the next iteration."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from packer_cli.loader.rows import RankRows, read_rank_rows
+from packer_cli.loader.storage import Storage
+
+
+class Place:
+    """The epoch of one rank's data set, and how far it has come in it. Pickles with its position.
+
+    Raises:
+        FormatError: the rank's rows are missing or damaged.
+        ValueError: there is no such epoch.
+    """
+
+    def __init__(self, storage: Storage, manifest: dict[str, Any], rank: int, epoch: int) -> None:
+        self._storage = storage
+        self._manifest = manifest
+        self._rank = rank
+        # In shared memory, so that set_epoch reaches workers that live on (persistent_workers=True).
+        self._shared_epoch = torch.zeros(1, dtype=torch.int64).share_memory_()
+        self._epoch_view = self._shared_epoch.numpy()
+        self._epoch_view[0] = _check_epoch(epoch)
+        self.position = 0
+        """Where iterating goes on."""
+        self.next = 0
+        """After the last iteration handed out, by iterating or by []."""
+        self._loaded = self._read(epoch)
+
+    def _read(self, epoch: int) -> RankRows:
+        return read_rank_rows(self._storage, self._manifest, self._rank, epoch)
+
+    @property
+    def epoch(self) -> int:
+        """The epoch in force."""
+        return self._epoch_view.item(0)
+
+    @property
+    def rows(self) -> RankRows:
+        """The rows of the epoch in force; where another process went on to it, the place is its start."""
+        loaded = self._loaded
+        epoch = self._epoch_view.item(0)
+        if loaded.epoch != epoch:
+            loaded = self._loaded = self._read(epoch)
+            self.position = self.next = 0
+        return loaded
+
+    def set_epoch(self, epoch: int) -> None:
+        """Go to `epoch`, at iteration 0; the epoch in force keeps its position."""
+        if _check_epoch(epoch) != self.rows.epoch:
+            self._loaded = self._read(epoch)
+            self._epoch_view[0] = epoch
+            self.position = self.next = 0
+
+    def move_to(self, epoch: int, iteration: int) -> None:
+        """Go to an iteration of an epoch."""
+        self.set_epoch(epoch)
+        self.position = self.next = iteration
+
+    def __getstate__(self) -> dict[str, Any]:
+        state = self.__dict__.copy()
+        del state["_epoch_view"], state["_loaded"]
+        return state
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._shared_epoch.share_memory_()  # a plain pickle holds a copy; nothing happens where it is shared
+        self._epoch_view = self._shared_epoch.numpy()
+        self._loaded = self._read(self.epoch)
+
+
+def _check_epoch(epoch: int) -> int:
+    if epoch < 0:
+        raise ValueError(f"epoch is {epoch}: it must not be negative")
+    return epoch

@@ -1,0 +1,86 @@
+"""Time to the first batch of a set of a million packs, after the imports.
+
+The set is made of a real one for one GPU: its shards are listed again and again, under other numbers, until there are
+enough packs, and the rank's rows name all of them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import time
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+
+from packer_cli.arrays import to_arrow
+
+WHERE = ("start", "middle", "another epoch")
+STEP_ITERATIONS = 8
+
+
+def write_set(source: Path, folder: Path, num_packs: int) -> int:
+    """Make the set; gives the number of its packs, `num_packs` or a few more."""
+    manifest = json.loads((source / "hbpack.json").read_text())
+    (group,) = manifest["groups"]
+    own = [shard["num_packs"] for shard in group["shards"]]
+    repeats = -(-num_packs // sum(own))
+    shards = np.repeat(np.arange(repeats * len(own), dtype=np.int32), own * repeats)
+    rows = np.tile(np.concatenate([np.arange(n, dtype=np.int32) for n in own]), repeats)
+    num_packs = len(rows)
+    folder.mkdir(parents=True, exist_ok=True)
+    os.symlink(source / "shards", folder / "shards")
+    group["shards"] = group["shards"] * repeats
+    step = np.arange(num_packs, dtype=np.int64) // STEP_ITERATIONS
+    (epoch,) = manifest["epochs"][:1]
+    epoch |= {"num_iterations": num_packs, "num_steps": int(step[-1]) + 1}
+    manifest["epochs"] = [epoch]
+    (folder / "hbpack.json").write_text(json.dumps(manifest))
+
+    written = source / epoch["path"] / "rank-00000.arrow"
+    schema = pa.ipc.open_file(pa.memory_map(str(written))).schema
+    columns = {"step": step, "iteration": np.arange(num_packs, dtype=np.int64), "shard": shards, "row": rows}
+    constants = {"sp_size": 1, "dp_size": 1, "row_length": group["capacity"], "checkpoint_layers": 0}
+    arrays = []
+    for field in schema:
+        values = columns.get(field.name)
+        if values is None:
+            values = np.full(num_packs, constants.get(field.name, 0), dtype=str(field.type))
+        arrays.append(to_arrow(values.astype(str(field.type))))
+    out = folder / epoch["path"]
+    out.mkdir(parents=True)
+    with pa.OSFile(str(out / "rank-00000.arrow"), "wb") as sink, pa.ipc.new_file(sink, schema) as writer:
+        writer.write_batch(pa.record_batch(arrays, schema=schema))
+    return num_packs
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("path")
+    parser.add_argument("--where", choices=WHERE, required=True)
+    arguments = parser.parse_args()
+    from torch.utils.data import DataLoader
+
+    from packer_cli.loader import PackedDataset
+
+    state = None
+    if arguments.where == "middle":
+        manifest = json.loads((Path(arguments.path) / "hbpack.json").read_text())
+        at = manifest["epochs"][0]["num_iterations"] // 2
+        known = {"epoch": 0, "iteration": at, "step": at // STEP_ITERATIONS}
+        state = {"version": 1, "fingerprint": manifest["fingerprint"], **known}
+    start = time.perf_counter()
+    dataset = PackedDataset(arguments.path, 0, 1, epoch=3 if arguments.where == "another epoch" else 0)
+    if state is not None:
+        dataset.load_state_dict(state)
+    opened = time.perf_counter()
+    batch = next(iter(DataLoader(dataset, batch_size=None, sampler=dataset.remaining())))
+    seconds = time.perf_counter() - start
+    assert batch["iteration"] == (state["iteration"] if state is not None else 0)
+    print(json.dumps({"seconds": seconds, "opening": opened - start, "iterations": len(dataset)}))
+
+
+if __name__ == "__main__":
+    main()

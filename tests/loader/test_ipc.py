@@ -1,0 +1,93 @@
+"""Shards read by their bytes: what pyarrow reads, and a plain word where they are not as a shard should be."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from packer_cli.errors import FormatError
+from packer_cli.loader.ipc import LISTS, NUMBERS, Pack, ShardFile
+from tests.loader import naive
+
+COLUMNS = [*LISTS, *NUMBERS]
+
+
+def shards(packed: Any) -> list[Path]:
+    return sorted((packed.path / "shards").rglob("*.arrow"))
+
+
+def as_read(pack: Pack | None) -> tuple | None:
+    if pack is None:
+        return None
+    return tuple(
+        value if isinstance(value := getattr(pack, name), int) else value.tolist() for name in (*LISTS, *NUMBERS)
+    )
+
+
+def test_packs_are_what_pyarrow_reads(packed: Any) -> None:
+    for path in shards(packed):
+        file = ShardFile(pa.memory_map(str(path)))
+        wanted = naive.read_packs(str(path), COLUMNS)
+        for order in (range(len(wanted)), reversed(range(len(wanted)))):
+            for row in order:
+                assert as_read(file.read(row)) == wanted[row]
+        assert file.read(len(wanted)) is None
+        assert file.read(len(wanted) + 1000) is None
+        pack = file.read(0)
+        assert pack is not None
+        assert [getattr(pack, name).dtype for name in LISTS] == [str(kind) for kind in LISTS.values()]
+        assert not any(getattr(pack, name).flags.writeable for name in LISTS)
+
+
+def test_views_outlive_the_file(packed: Any, tmp_path: Path) -> None:
+    path = tmp_path / "shard.arrow"
+    path.write_bytes(shards(packed)[0].read_bytes())
+    pack = ShardFile(pa.memory_map(str(path))).read(1)
+    path.unlink()
+    assert as_read(pack) == naive.read_packs(str(shards(packed)[0]), COLUMNS)[1]
+
+
+def test_columns_in_another_order_and_more_of_them(packed: Any, tmp_path: Path) -> None:
+    """As another program would write it: buffers are found by the schema, whatever stands between them."""
+    source = shards(packed)[0]
+    with pa.memory_map(str(source)) as opened:
+        table = pa.ipc.open_file(opened).read_all().combine_chunks()
+    names = [*reversed(table.column_names)]
+    table = table.select(names).add_column(
+        2, "note", pa.array([None if i % 3 else f"row {i}" for i in range(table.num_rows)])
+    )
+    path = tmp_path / "shard.arrow"
+    with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_file(sink, table.schema) as writer:
+        writer.write_table(table, max_chunksize=16)
+    file = ShardFile(pa.memory_map(str(path)))
+    wanted = naive.read_packs(str(source), COLUMNS)
+    assert [as_read(file.read(row)) for row in range(len(wanted))] == wanted
+
+
+def rewritten(packed: Any, path: Path, change: Any, **options: Any) -> ShardFile:
+    with pa.memory_map(str(shards(packed)[0])) as opened:
+        table = change(pa.ipc.open_file(opened).read_all().combine_chunks())
+    with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_file(sink, table.schema, **options) as writer:
+        writer.write_table(table, max_chunksize=16)
+    return ShardFile(pa.memory_map(str(path)))
+
+
+def test_what_is_no_shard(packed: Any, tmp_path: Path) -> None:
+    path = tmp_path / "shard.arrow"
+    with pytest.raises(FormatError, match=r"^it lacks columns$"):
+        rewritten(packed, path, lambda table: table.drop_columns("loss_mask"))
+
+    def wide(table: pa.Table) -> pa.Table:
+        place = table.column_names.index("input_ids")
+        return table.set_column(place, "input_ids", table["input_ids"].cast(pa.list_(pa.int64())))
+
+    with pytest.raises(FormatError, match=r"^its column input_ids is list<item: int64>, not list<item: int32>$"):
+        rewritten(packed, path, wide)
+    compressed = rewritten(packed, path, lambda table: table, options=pa.ipc.IpcWriteOptions(compression="lz4"))
+    with pytest.raises(FormatError, match=r"^record batch 0 cannot be read: it is compressed, or none$"):
+        compressed.read(0)
+    empty = rewritten(packed, path, lambda table: table.slice(0, 0))
+    assert empty.read(0) is None
