@@ -6,7 +6,7 @@ SAMPLE := examples/sample
 SOURCES := packer_cli tests scripts examples
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-slow check format docs bench sample clean
+.PHONY: help demo test test-slow check format docs bench bench-gpu sample clean
 
 help:  ## List the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -56,6 +56,9 @@ docs: $(VENV)/.dev  ## Make the generated docs and schemas
 
 bench: $(VENV)/.bench  ## Measure beside peers; writes docs/benchmarks.md
 	$(BIN)/python -m tests.benchmark
+
+bench-gpu: $(VENV)/.bench  ## Profile a decoder on this GPU, and compare predictions with real packs
+	$(BIN)/python -m tests.benchmark.gpu
 
 sample: $(VENV)/.dev  ## Make the bundled sample corpus and tokenizer anew
 	$(BIN)/python scripts/make_sample.py

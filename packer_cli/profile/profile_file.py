@@ -11,7 +11,7 @@ from packer_cli.errors import FormatError, InputError
 
 
 class _Model(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True, allow_inf_nan=False)
 
 
 class IterationRow(_Model):
@@ -66,7 +66,9 @@ class Profile(_Model):
     gpu: str
     """The GPU's name."""
     num_gpus: int = Field(ge=1)
-    """GPUs that share the weights."""
+    """GPUs that share the weights when training."""
+    num_measured: int | None = Field(default=None, ge=1)
+    """GPUs that ran the rows, where they were not `num_gpus`; a row's tokens are theirs."""
     memory_limit: int | None = Field(default=None, ge=1)
     """Bytes of a GPU that training may take."""
     iterations: tuple[IterationRow, ...]

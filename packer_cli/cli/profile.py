@@ -1,0 +1,165 @@
+"""`hbpack profile`."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import click
+
+from packer_cli.errors import ConfigError, FormatError, InputError, OutputError
+from packer_cli.sizes import parse_bytes, parse_integer, parse_tokens
+
+
+@click.command("profile")
+@click.option("--model", required=True, metavar="PATH", help="The model's config.json (Hugging Face), or its folder.")
+@click.option("-o", "--output", required=True, metavar="FILE", help="Profile to write, such as profile.json.")
+@click.option(
+    "--lengths",
+    default="2k,4k,8k,16k,32k,64k,128k",
+    show_default=True,
+    metavar="TOKENS,...",
+    help="Rows to measure; two at least.",
+)
+@click.option(
+    "--sp",
+    metavar="DEGREE,...",
+    help="SP degrees to measure.  [default: all that the processes of torchrun and the model's heads allow]",
+)
+@click.option(
+    "--checkpoint-layers",
+    default="auto",
+    show_default=True,
+    metavar="LAYERS,...",
+    help="Numbers of checkpointed layers; `auto` finds the fewest that fit (HBP, algorithm 4), and also measures all.",
+)
+@click.option(
+    "--samples",
+    default="1,8",
+    show_default=True,
+    metavar="N,...",
+    help="Samples in a row: rows of several tell the square of the length from the length.",
+)
+@click.option(
+    "--gpus",
+    type=click.IntRange(1, 2**20),
+    metavar="N",
+    help="GPUs that will train, and share the weights.  [default: those that measure]",
+)
+@click.option(
+    "--memory", metavar="BYTES", help="Of a GPU, what training may take, such as 72GiB.  [default: 0.9 of what it has]"
+)
+@click.option(
+    "--bandwidth",
+    metavar="BYTES[,BYTES]",
+    help="Bytes a second that all-to-alls reach, within a node and, after a comma, between nodes: for the SP degrees "
+    "that are not measured.",
+)
+@click.option(
+    "--modelling",
+    type=click.Choice(["transformers", "plain"]),
+    default="transformers",
+    show_default=True,
+    help="Whose code runs: transformers', or a stack of decoder layers of the same shape in plain torch.",
+)
+@click.option(
+    "--attention",
+    type=click.Choice(["auto", "flash-attn", "torch-varlen", "sdpa"]),
+    default="auto",
+    show_default=True,
+    help="Attention kernel; `auto` is the first that is here, and on a CPU sdpa.",
+)
+@click.option(
+    "--logits",
+    type=click.Choice(["float32", "chunked"]),
+    default="float32",
+    show_default=True,
+    help="`chunked` takes the loss a thousand tokens at a time, as a fused loss does; with --modelling plain.",
+)
+@click.option("--dtype", type=click.Choice(["bfloat16", "float16", "float32"]), help="[default: the config's]")
+@click.option(
+    "--device",
+    type=click.Choice(["auto", "cuda", "cpu"]),
+    default="auto",
+    show_default=True,
+    help="Where; `auto` is the GPU if there is one. A CPU's times say nothing of a GPU.",
+)
+@click.option(
+    "--repeats", type=click.IntRange(1, 1000), default=5, show_default=True, metavar="N", help="Runs for each median."
+)
+def command(output: str, repeats: int, gpus: int | None, **values: Any) -> None:
+    """Iteration times and peak memory of your model on the GPUs at hand, and what is fitted to them.
+
+    Forward and backward of packed rows are measured for each length, SP degree and number of checkpointed layers, with
+    random weights and no data. Run it under torchrun to measure SP degrees above 1 with the processes' real
+    all-to-alls, and weights that all GPUs share (FSDP). Needs torch.
+
+    `hbpack groups`, `hbpack simulate` and `--cost profile` take the file as --profile.
+    """
+    path = _output(output)
+    layers = values["checkpoint_layers"]
+    numbers: dict[str, Any] = {
+        "lengths": _list("--lengths", values["lengths"], parse_tokens),
+        "samples": _list("--samples", values["samples"], parse_integer),
+        "sp_sizes": () if values["sp"] is None else _list("--sp", values["sp"], parse_integer),
+        "checkpoint_layers": None if layers == "auto" else _list("--checkpoint-layers", layers, parse_integer, 0),
+        "bandwidth": () if values["bandwidth"] is None else _list("--bandwidth", values["bandwidth"], parse_bytes),
+        "memory": () if values["memory"] is None else _list("--memory", values["memory"], parse_bytes),
+    }
+    if len(numbers["bandwidth"]) > 2:
+        raise ConfigError(f"--bandwidth takes one or two numbers, got {values['bandwidth']!r}")
+    if len(numbers["memory"]) > 1:
+        raise ConfigError(f"--memory takes one number, got {values['memory']!r}")
+    numbers["memory"] = numbers["memory"][0] if numbers["memory"] else None
+    try:
+        from packer_cli.profile.measure.run import ProfileOptions, measure_profile
+    except ImportError as error:
+        raise ConfigError(str(error)) from None
+    from packer_cli.files import write_text
+    from packer_cli.report.console import say
+
+    is_first = os.environ.get("RANK", "0") == "0"
+    profile = measure_profile(
+        ProfileOptions(
+            repeats=repeats,
+            gpus=gpus,
+            **numbers,
+            **{name: values[name] for name in ("model", "modelling", "attention", "logits", "dtype", "device")},
+        ),
+        say if is_first else lambda text: None,
+    )
+    if is_first:
+        write_text(path, profile.model_dump_json(indent=2) + "\n")
+        from packer_cli.report.profile import print_profile
+
+        print_profile(profile)
+        click.echo(f"wrote {output}")
+
+
+def _output(name: str) -> Path:
+    """Refused before anything is measured: what is there must be an older profile."""
+    from packer_cli.profile.profile_file import read_profile
+
+    path = Path(name)
+    if path.is_dir() or not path.parent.is_dir():
+        reason = "is a folder" if path.is_dir() else "is in a folder that does not exist"
+        raise OutputError(f"--output: {name!r} {reason}; name a file, such as profile.json")
+    if path.exists():
+        try:
+            read_profile(path)
+        except (FormatError, InputError):
+            raise OutputError(f"--output: {name!r} is there and is no profile; name another file") from None
+    return path
+
+
+def _list(option: str, text: str, parse: Any, least: int = 1) -> tuple[int, ...]:
+    """Numbers, each once."""
+    try:
+        numbers = [parse(word.strip()) for word in text.split(",")]
+    except ValueError as error:
+        raise ConfigError(f"{option}: {error}") from None
+    for number in numbers:
+        if number < least:
+            raise ConfigError(f"{option}: numbers must be at least {least}, got {number}")
+    return tuple(dict.fromkeys(numbers))

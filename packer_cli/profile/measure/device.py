@@ -1,0 +1,145 @@
+"""The device: its clock, its peak memory, and what happens where there is too little of it."""
+
+from __future__ import annotations
+
+import gc
+import os
+import statistics
+import time
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from packer_cli.errors import ConfigError
+
+
+class Device:
+    """A GPU, or the CPU, where peak memory is counted: the bytes of all tensors that live at once.
+
+    Under torchrun every call is made by all processes, and returns the greatest value of any.
+    """
+
+    def __init__(self, name: str) -> None:
+        """`auto`, `cuda` or `cpu`; ConfigError where there is no GPU."""
+        if name == "cuda" and not torch.cuda.is_available():
+            raise ConfigError("--device cuda: torch sees no GPU here; give --device cpu to measure this CPU")
+        is_gpu = name != "cpu" and torch.cuda.is_available()
+        self.device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", 0))) if is_gpu else torch.device("cpu")
+        if is_gpu:
+            torch.cuda.set_device(self.device)
+
+    @property
+    def is_gpu(self) -> bool:
+        """Or CPU."""
+        return self.device.type == "cuda"
+
+    @property
+    def name(self) -> str:
+        """Of the GPU."""
+        return torch.cuda.get_device_name(self.device) if self.is_gpu else "CPU"
+
+    @property
+    def total_memory(self) -> int:
+        """Bytes of the GPU, or of the machine."""
+        if self.is_gpu:
+            return int(torch.cuda.get_device_properties(self.device).total_memory)
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+
+    def median_seconds(self, work: Callable[[], Any], *, warm_up: int, repeats: int) -> float:
+        """Median time of a call, after some that do not count."""
+        for _ in range(warm_up):
+            work()
+        return statistics.median(self._seconds(work) for _ in range(repeats))
+
+    def _seconds(self, work: Callable[[], Any]) -> float:
+        self._settle()
+        if dist.is_initialized():
+            dist.barrier()
+        begin = time.perf_counter()
+        work()
+        self._settle()
+        return self.greatest(time.perf_counter() - begin)
+
+    def _settle(self) -> None:
+        if self.is_gpu:
+            torch.cuda.synchronize(self.device)
+
+    def peak_bytes(self, work: Callable[[], Any], held: int) -> int | None:
+        """Peak of a call; None where it ran out of memory.
+
+        Args:
+            held: bytes that the model held before the call (a CPU's count begins there).
+        """
+        if self.is_gpu:
+            self._tidy()
+            torch.cuda.reset_peak_memory_stats(self.device)
+        peak = -1.0
+        try:
+            if self.is_gpu:
+                work()
+                self._settle()
+                peak = float(torch.cuda.max_memory_allocated(self.device))
+            else:
+                with LiveBytes() as live:
+                    work()
+                peak = float(held + live.peak)
+        except RuntimeError as error:
+            if not is_out_of_memory(error):
+                raise
+        if peak < 0:  # Outside the handler: its traceback would keep the tensors.
+            self._tidy()
+        lost = self.greatest(float(peak < 0))
+        peak = self.greatest(peak)
+        return None if lost else int(peak)
+
+    def _tidy(self) -> None:
+        """Garbage may hold tensors, and the allocator what it freed."""
+        gc.collect()
+        if self.is_gpu:
+            torch.cuda.empty_cache()
+
+    def greatest(self, value: float) -> float:
+        """Of all processes' values."""
+        if not dist.is_initialized():
+            return value
+        tensor = torch.tensor([value], dtype=torch.float64, device=self.device)
+        dist.all_reduce(tensor, op=dist.ReduceOp.MAX)
+        return float(tensor)
+
+
+def is_out_of_memory(error: RuntimeError) -> bool:
+    """Whether torch says so; on a CPU it has no class of its own."""
+    return isinstance(error, torch.OutOfMemoryError) or "not enough memory" in str(error)
+
+
+class LiveBytes(TorchDispatchMode):
+    """Counts the bytes of the tensors that operators make, while they live; `peak` is the most at once.
+
+    What a kernel allocates and frees inside itself is not seen. Price: some microseconds an operator.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.peak = 0
+        self._now = 0
+        self._sizes: dict[int, int] = {}
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        out = func(*args, **(kwargs or {}))
+        for leaf in tree_leaves(out):
+            if isinstance(leaf, torch.Tensor):
+                storage = leaf.untyped_storage()
+                if storage._cdata not in self._sizes:
+                    self._sizes[storage._cdata] = storage.nbytes()
+                    self._now += storage.nbytes()
+                    self.peak = max(self.peak, self._now)
+                    weakref.finalize(storage, self._free, storage._cdata)
+        return out
+
+    def _free(self, key: int) -> None:
+        self._now -= self._sizes.pop(key)

@@ -1,0 +1,290 @@
+"""`hbpack profile` on a CPU: a tiny model, in this process and under torchrun."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import jsonschema
+import pytest
+
+from packer_cli.cli import main
+from packer_cli.profile.measured import measured_model
+from packer_cli.profile.profile_file import Profile, read_profile
+from tests.cli_runner import run
+
+torch = pytest.importorskip("torch")
+
+TINY = {
+    "model_type": "llama", "hidden_size": 32, "intermediate_size": 48, "num_attention_heads": 4,
+    "num_hidden_layers": 3, "num_key_value_heads": 2, "vocab_size": 100, "tie_word_embeddings": False,
+    "dtype": "float32",
+}  # fmt: skip
+FAST = ("--lengths", "64,192", "--samples", "1,4", "--repeats", 1, "--device", "cpu")
+
+
+@pytest.fixture
+def config(tmp_path):
+    (tmp_path / "config.json").write_text(json.dumps(TINY))
+    return tmp_path / "config.json"
+
+
+@pytest.fixture(autouse=True)
+def one_thread():
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+@pytest.mark.parametrize("modelling", ["transformers", "plain"])
+def test_a_profile_is_measured_fitted_and_read(config, tmp_path, repo, modelling):
+    file = tmp_path / "profile.json"
+    done = run(main, "profile", "--model", config, "-o", file, *FAST, "--gpus", 4, "--modelling", modelling,
+               "--bandwidth", "10GB,1GB")  # fmt: skip
+    assert done.code == 0, done.stderr
+    assert "64 tokens on 1 GPU: fit with 0 of 3 layers checkpointed" in done.stderr
+    assert done.stdout.startswith("Iterations on 1 x CPU, forward and backward")
+    assert "Time, fitted: " in done.stdout
+    assert done.stdout.endswith(f"wrote {file}\n")
+    data = json.loads(file.read_text())
+    jsonschema.validate(data, json.loads((repo / "schemas" / "profile.schema.json").read_text()))
+    profile = read_profile(file)
+    assert (profile.num_gpus, profile.num_measured) == (4, 1)
+    found = [(row.length, row.checkpoint_layers, row.work) for row in profile.iterations]
+    one, four = {64: 64**2, 192: 192**2}, {64: 4 * 16**2, 192: 4 * 48**2}
+    assert found == [(size, k, work[size]) for size in (64, 192) for k in (0, 3) for work in (one, four)]
+    assert all(row.seconds > 0 and row.tokens == row.length for row in profile.iterations)
+    assert {row.query_length for row in profile.attention} == {16, 32, 64, 128}
+    assert profile.assumed["bandwidth"] == 10e9
+    assert "no times of a GPU" in profile.assumed["device"]
+    model = measured_model(profile)
+    assert model.sp_sizes == (1, 2, 4)
+    assert dict(model.cost.send)[2] > 0
+    # Peaks were counted, so the fit meets them; training on four GPUs holds its share of the state.
+    assert profile.memory.mean_error < 0.05
+    parameters = 3 * (2 * 32 * 32 + 2 * 32 * 16 + 3 * 32 * 48 + 2 * 32) + 32 + 2 * 100 * 32
+    layer = 2 * 32 * 32 + 2 * 32 * 16 + 3 * 32 * 48
+    held = 16 * parameters / 4 + 4 * (3 * layer + 2 * 2 * 100 * 32) - 8 * parameters
+    assert profile.assumed["constant_bytes_added"] == round(held)
+
+
+def test_the_fewest_layers_that_fit_are_found(config, monkeypatch):
+    """For limits just at and below the peaks that are counted with each number of layers."""
+    from packer_cli.profile.measure import run as measuring
+    from packer_cli.profile.measure.run import ProfileOptions, measure_profile
+
+    monkeypatch.setattr(measuring, "measure_attention", lambda *_: [])
+    options = {"model": str(config), "modelling": "plain", "lengths": (96,), "device": "cpu", "repeats": 1,
+               "warm_up": 0, "samples": (1,)}  # fmt: skip
+    all_of_them = measure_profile(ProfileOptions(**options, checkpoint_layers=(0, 1, 2, 3)))
+    added = all_of_them.assumed["constant_bytes_added"]
+    peaks = [row.memory_bytes for row in all_of_them.iterations]
+    assert peaks == sorted(peaks, reverse=True)
+    for layers in range(4):
+        profile = measure_profile(ProfileOptions(**options, memory=peaks[layers] + added + 1))
+        ran = [row.checkpoint_layers for row in profile.iterations if row.seconds]
+        assert ran == sorted({layers, 3})
+        assert all(row.out_of_memory == (row.checkpoint_layers < layers) for row in profile.iterations)
+    nothing = measure_profile(ProfileOptions(**options, memory=peaks[3] + added - 1))
+    assert [(row.seconds, row.out_of_memory) for row in nothing.iterations] == [(None, True)]
+
+
+def test_chunked_logits_are_the_same_loss_in_less_memory(config):
+    from packer_cli.profile.measure.decoder import PlainDecoder
+    from packer_cli.profile.measure.device import LiveBytes
+    from packer_cli.profile.measure.kernels import RowAttention, sdpa
+    from packer_cli.profile.model_config import shape_of
+
+    attention = RowAttention(sdpa)
+    attention.set((100, 28), None, torch.device("cpu"))
+    ids, positions = torch.arange(128) % 100, torch.cat([torch.arange(100), torch.arange(28)])
+    found = []
+    for chunk in (0, 24):
+        torch.manual_seed(0)
+        model = PlainDecoder(shape_of({**TINY, "vocab_size": 3000}), attention, chunk).double()
+        with LiveBytes() as live:
+            loss = model(ids, positions, ids)
+            loss.backward()
+        found.append((float(loss.detach()), model.embedding.weight.grad, live.peak))
+    assert found[1][0] == pytest.approx(found[0][0], rel=1e-6)
+    torch.testing.assert_close(found[0][1], found[1][1], rtol=1e-5, atol=1e-6)
+    assert found[1][2] < 0.7 * found[0][2]
+
+
+def test_running_out_of_memory_is_recorded(config, tmp_path, monkeypatch):
+    from packer_cli.profile.measure import subject
+
+    run_row = subject.Subject.run
+
+    def run_out(self, length, num_samples, checkpoint_layers, group=None):
+        if length > 100 and checkpoint_layers < 2:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        run_row(self, length, num_samples, checkpoint_layers, group)
+
+    monkeypatch.setattr(subject.Subject, "run", run_out)
+    file = tmp_path / "profile.json"
+    done = run(main, "profile", "--model", config, "-o", file, *FAST)
+    assert done.code == 0, done.stderr
+    assert "192 tokens on 1 GPU: fit with 2 of 3 layers checkpointed" in done.stderr
+    rows = {(row.length, row.checkpoint_layers): row for row in read_profile(file).iterations}
+    assert rows[192, 0].out_of_memory
+    assert rows[192, 0].memory_bytes is rows[192, 0].seconds is None
+    assert rows[192, 2].seconds > 0
+    assert "out of memory" in done.stdout
+
+    monkeypatch.setattr(subject.Subject, "run", lambda *_: (_ for _ in ()).throw(RuntimeError("broken")))
+    with pytest.raises(RuntimeError, match="broken"):
+        run(main, "profile", "--model", config, "-o", file, *FAST)
+
+
+def test_a_length_that_cannot_be_shared_is_said(config, tmp_path):
+    from packer_cli.loader.parallel import SPGroups
+    from packer_cli.profile.measure.run import ProfileOptions, _Run
+
+    said = []
+    groups = SPGroups(rank=0, world_size=2, groups={2: None})
+    run_of = _Run(ProfileOptions(model="", lengths=(5,)), None, None, groups, limit=1, num_layers=1, say=said.append)
+    assert run_of.rows(5, 2) == []
+    assert said == ["5 tokens cannot be shared by 2 GPUs: left out"]
+
+
+def test_too_few_rows_are_written_and_not_fitted(config, tmp_path):
+    file = tmp_path / "profile.json"
+    done = run(main, "profile", "--model", config, "-o", file, "--lengths", "64", "--repeats", 1, "--device", "cpu")
+    assert done.code == 0
+    assert "nothing was fitted: the profile has peak memory at fewer than two numbers of tokens a GPU" in done.stderr
+    assert read_profile(file).cost is None
+
+
+def test_two_processes_measure_real_all_to_alls(config, tmp_path):
+    """Under torchrun: FSDP shares the weights, Ulysses the rows; only one process writes and speaks."""
+    file = tmp_path / "profile.json"
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    command = [
+        sys.executable, "-m", "packer_cli", "profile", "--model", str(config), "-o", str(file),
+        *map(str, FAST), "--modelling", "plain",
+    ]  # fmt: skip
+    common = {**os.environ, "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port),
+              "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}  # fmt: skip
+    processes = [
+        subprocess.Popen(command, env={**common, "RANK": str(rank), "LOCAL_RANK": str(rank)}, text=True,
+                         stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=Path(__file__).parents[3])
+        for rank in range(2)
+    ]  # fmt: skip
+    outputs = [process.communicate(timeout=120) for process in processes]
+    assert [process.returncode for process in processes] == [0, 0], outputs
+    assert outputs[1][0] == ""
+    profile = read_profile(file)
+    assert (profile.num_gpus, profile.num_measured) == (2, None)
+    rows = {(row.length, row.sp_size, row.checkpoint_layers): row for row in profile.iterations if row.memory_bytes}
+    assert sorted({row.sp_size for row in profile.iterations}) == [1, 2]
+    for (length, degree, _), row in rows.items():
+        assert row.tokens == length * 2 // degree
+    # Two processes hold half of the row each.
+    growth = [rows[192, degree, 0].memory_bytes - rows[64, degree, 0].memory_bytes for degree in (1, 2)]
+    assert growth[1] == pytest.approx(growth[0] / 2, rel=0.2)
+    model = measured_model(profile)
+    assert model.sp_sizes == (1, 2)
+    assert profile.cost.coefficients["send.2"] >= 0
+
+
+def profile_of(path: Path) -> Path:
+    minimal = Profile(model={"num_layers": 1, "num_heads": 1}, gpu="x", num_gpus=1, iterations=())
+    path.write_text(minimal.model_dump_json())
+    return path
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("--lengths", "5x"), "--lengths: '5x' is no number of tokens; write for example 16384, 16k or 1m"),
+        (("--lengths", "0"), "--lengths: numbers must be at least 1, got 0"),
+        (("--samples", "1,b"), "--samples: 'b' is no whole number; write it in digits, for example 8"),
+        (("--bandwidth", "1,2,3"), "--bandwidth takes one or two numbers, got '1,2,3'"),
+        (("--memory", "1GB,2GB"), "--memory takes one number, got '1GB,2GB'"),
+        (("--memory", "much"), "--memory: 'much' is no number of bytes; write for example 1048576, 256MiB or 1GB"),
+        (
+            ("--sp", "2"),
+            (
+                "--sp: degree 2 cannot be measured: 1 process(es) and the model's heads allow 1; run it under "
+                "torchrun with more processes, or give --bandwidth"
+            ),
+        ),
+        (("--attention", "flash-attn"), "--attention flash-attn needs a GPU; on a CPU there is only sdpa"),
+        (("--checkpoint-layers", "4"), "--checkpoint-layers: the model has 3 layers, got 4"),
+    ],
+)
+def test_a_wrong_option(config, tmp_path, arguments, message):
+    done = run(main, "profile", "--model", config, "-o", tmp_path / "p.json", "--device", "cpu", *arguments)
+    assert (done.code, done.stdout, done.stderr) == (2, "", f"error: {message}\n")
+    assert not (tmp_path / "p.json").exists()
+
+
+def test_a_gpu_that_is_not_there(config, tmp_path):
+    if torch.cuda.is_available():
+        pytest.skip("there is a GPU")
+    done = run(main, "profile", "--model", config, "-o", tmp_path / "p.json", "--device", "cuda")
+    assert done == (2, "", "error: --device cuda: torch sees no GPU here; give --device cpu to measure this CPU\n")
+
+
+def test_an_output_that_is_something_else(config, tmp_path):
+    for output, rule in (
+        (config, "is there and is no profile; name another file"),
+        (tmp_path, "is a folder; name a file, such as profile.json"),
+        (tmp_path / "no" / "p.json", "is in a folder that does not exist; name a file, such as profile.json"),
+    ):
+        done = run(main, "profile", "--model", config, "-o", output, *FAST)
+        assert done == (2, "", f"error: --output: {str(output)!r} {rule}\n")
+    older = profile_of(tmp_path / "old.json")
+    assert run(main, "profile", "--model", config, "-o", older, *FAST).code == 0
+    assert read_profile(older).iterations
+
+
+def test_a_model_that_cannot_be_measured(tmp_path):
+    file = tmp_path / "config.json"
+    file.write_text(json.dumps({**TINY, "num_local_experts": 4, "num_experts_per_tok": 2}))
+    done = run(main, "profile", "--model", file, "-o", tmp_path / "p.json", *FAST, "--modelling", "plain")
+    assert done.stderr == (
+        "error: --modelling plain has no experts: measure this model with --modelling transformers\n"
+    )
+    file.write_text(json.dumps(TINY))
+    done = run(main, "profile", "--model", file, "-o", tmp_path / "p.json", *FAST, "--logits", "chunked")
+    assert done.stderr == (
+        "error: --logits chunked needs --modelling plain: transformers computes all logits at once\n"
+    )
+    file.write_text(json.dumps({**TINY, "model_type": "mine"}))
+    done = run(main, "profile", "--model", file, "-o", tmp_path / "p.json", *FAST)
+    assert done.code == 2
+    assert done.stderr.startswith(f"error: --model {str(file)!r}: transformers cannot make it (")
+    assert done.stderr.endswith("give another config, or --modelling plain\n")
+
+
+def test_without_torch(config, tmp_path):
+    code = (
+        "import sys\n"
+        "sys.modules['torch'] = None\n"
+        "from packer_cli.cli import main\n"
+        f"sys.argv = ['hbpack', 'profile', '--model', {str(config)!r}, '-o', {str(tmp_path / 'p.json')!r}]\n"
+        "main()\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == "error: hbpack profile needs torch: pip install 'hbpack[torch]'\n"
+
+
+def test_a_damaged_profile(tmp_path):
+    from packer_cli.errors import FormatError, InputError
+
+    with pytest.raises(InputError, match="No such file or directory; make a profile with hbpack profile"):
+        read_profile(tmp_path / "p.json")
+    file = tmp_path / "p.json"
+    file.write_text(profile_of(file).read_text().replace('"num_gpus":1', '"num_gpus":0'))
+    with pytest.raises(FormatError, match="is no profile: num_gpus: Input should be greater than or equal to 1"):
+        read_profile(file)

@@ -1,0 +1,320 @@
+"""The choice of groups: HBP's own tables, the search beside every set there is, and what may never make it worse."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from packer_cli.config import PlanConfig
+from packer_cli.errors import ConfigError
+from packer_cli.group_choice import to_config
+from packer_cli.plan.build import build_plan
+from packer_cli.plan.pieces import make_pieces
+from packer_cli.plan.types import Group
+from packer_cli.planning import plan_rules
+from packer_cli.profile.models import CostModel, GpuModel, MemoryModel
+from packer_cli.profile.profile_file import Profile, read_profile
+from packer_cli.profile.select.choice import choose_groups, choose_measured_groups
+from packer_cli.profile.select.epoch import EpochModel
+from packer_cli.profile.select.hbp import hbp_groups
+from packer_cli.profile.select.lengths import LengthSums
+from packer_cli.profile.select.search import search_groups
+from packer_cli.profile.select.settings import (
+    Setting,
+    best_settings,
+    candidate_lengths,
+    measured_settings,
+    predicted_settings,
+    settings_of,
+)
+from packer_cli.profile.simulate.epoch import simulate
+from tests.profile import naive_select as naive
+
+GPUS = 32
+LAYERS = 32
+
+
+def make_model(
+    *, memory: float = 72e9, send: float = 1.0, constant: float = 0.05, send_constant: float = 0.01, speed: float = 1.0
+) -> GpuModel:
+    """About an 8B model on H100s: eight GPUs a node, slower beyond."""
+    cost = CostModel(
+        quadratic=2e-9 / speed,
+        linear=1.2e-4 / speed,
+        constant=constant,
+        num_layers=LAYERS,
+        send={2: 6e-6 * send, 4: 5e-6 * send, 8: 4e-6 * send, 16: 9e-6 * send, 32: 8e-6 * send},
+        send_constant=send_constant,
+    )
+    limits = MemoryModel(
+        limit=memory,
+        constant=8e9,
+        per_token=3e5,
+        per_layer_token=1.5e5,
+        per_checkpointed_token=8192.0,
+        num_layers=LAYERS,
+    )
+    return GpuModel(cost=cost, memory=limits, num_gpus=GPUS, sp_sizes=(1, 2, 4, 8, 16, 32), origin={})
+
+
+def make_lengths(seed: int = 0, longest: int = 131072) -> np.ndarray:
+    """Many chats, some documents."""
+    random = np.random.default_rng(seed)
+    chats = np.minimum(random.lognormal(5.5, 0.8, 6000), 4000)
+    documents = np.minimum(random.lognormal(9, 1.3, 500), longest)
+    return np.concatenate([chats, documents, [longest]]).astype(np.int32)
+
+
+def published(number: int) -> Profile:
+    return read_profile(Path(__file__).parent / "data" / f"hbp-table-{number}.json")
+
+
+def text_of(groups: tuple[Group, ...]) -> str:
+    return ",".join(f"{group.capacity // 1024}k:{group.sp_size}:{group.checkpoint_layers}" for group in groups)
+
+
+def test_algorithm_1_gives_the_groups_of_the_paper():
+    """Table 11: auto-selection gives 16K without SP, and 128K on eight GPUs."""
+    choice = choose_measured_groups(published(19), [100, 131072], GPUS)
+    assert choice is not None
+    assert text_of(choice.groups) == "16k:1:28,128k:8:28"
+    assert choice.seconds is None
+
+
+def test_the_fastest_setting_of_32k_is_that_of_table_18():
+    best = best_settings(measured_settings(published(18), GPUS))
+    assert text_of((best[32768].group,)) == "32k:8:8"
+
+
+def test_the_fastest_settings_of_table_4():
+    best = best_settings(measured_settings(published(4), GPUS))
+    assert text_of(tuple(setting.group for setting in best.values())) == "32k:8:8,64k:8:24,128k:8:29"
+
+
+def test_what_is_out_of_memory_is_out_and_few_layers_come_first():
+    rows = published(18).iterations
+    slower = rows[3].model_copy(update={"checkpoint_layers": 16, "seconds": 1.0})
+    profile = published(18).model_copy(update={"iterations": (*rows[:4], slower)})
+    assert text_of((best_settings(measured_settings(profile, GPUS))[32768].group,)) == "32k:8:8"
+    only_broken = profile.model_copy(update={"iterations": rows[:1]})
+    assert best_settings(measured_settings(only_broken, GPUS)) == {}
+    assert choose_measured_groups(only_broken, [100], GPUS) is None
+
+
+def test_times_are_compared_at_equal_numbers_of_tokens():
+    rows = published(18).iterations
+    twice = rows[2].model_copy(update={"tokens": rows[2].tokens * 2, "seconds": 5.0})
+    profile = published(18).model_copy(update={"iterations": (*rows[:2], twice, *rows[3:])})
+    assert text_of((best_settings(measured_settings(profile, GPUS))[32768].group,)) == "32k:4:23"
+
+
+def test_degrees_that_do_not_divide_the_gpus_are_out():
+    assert {each.group.sp_size for each in measured_settings(published(18), 4)[32768]} == {1, 2, 4}
+
+
+def setting(length: int, sp_size: int, time: float) -> Setting:
+    group = Group(capacity=length, sp_size=sp_size, checkpoint_layers=3)
+    return Setting(group=group, seconds=time, seconds_per_token=time, memory_bytes=None, is_measured=True)
+
+
+@pytest.mark.parametrize(
+    ("best", "expected"),
+    [
+        ([(8, 1, 2.0), (16, 1, 1.0), (128, 8, 3.0)], [(16, 1), (128, 8)]),  # l2 = l_best
+        ([(8, 1, 1.0), (128, 4, 3.0)], [(8, 1), (32, 1), (128, 4)]),  # l2 > l_best
+        ([(16, 2, 1.0), (128, 4, 3.0)], [(8, 1), (16, 2), (32, 1), (128, 4)]),  # four groups
+        ([(64, 8, 1.0), (128, 8, 3.0)], [(8, 1), (64, 8), (128, 8)]),  # l2 < l_best
+        ([(8, 1, 2.0), (128, 8, 1.0)], [(16, 1), (128, 8)]),  # l_best = l_max
+        ([(8, 1, 2.0)], [(8, 1)]),
+    ],
+)
+def test_algorithm_1(best, expected):
+    groups = hbp_groups({k * 1024: setting(k * 1024, sp, time) for k, sp, time in best}, lambda length: None)
+    assert [(group.capacity // 1024, group.sp_size) for group in groups] == expected
+    assert all(group.checkpoint_layers == 3 for group in groups)
+
+
+lengths_of_any = st.lists(st.integers(1, 64), min_size=1, max_size=60)
+costs = st.builds(
+    lambda quadratic, linear, constant, send: CostModel(
+        quadratic=quadratic, linear=linear, constant=constant, num_layers=4,
+        send={2: send, 4: send * 0.8}, send_constant=constant / 3,
+    ),
+    st.floats(0, 0.1), st.floats(0.01, 1), st.sampled_from([0.0, 0.5]), st.floats(0, 1),
+)  # fmt: skip
+groups_of_any = st.builds(
+    Group, capacity=st.integers(4, 80), sp_size=st.sampled_from([1, 2, 4]), checkpoint_layers=st.integers(0, 4)
+)
+
+
+@given(lengths_of_any, costs, st.lists(groups_of_any, max_size=4, unique_by=lambda group: group.capacity))
+def test_epochs_are_those_of_the_naive_twin(lengths, cost, groups):
+    groups = sorted(groups, key=lambda group: group.capacity)
+    groups.append(Group(capacity=100, sp_size=2))
+    model = EpochModel(cost, LengthSums(lengths), 4)
+    assert model.gpu_seconds(groups) == pytest.approx(naive.gpu_seconds(lengths, groups, cost, 4), rel=1e-9)
+
+
+@given(lengths_of_any, costs, st.lists(groups_of_any, min_size=1, max_size=8, unique=True))
+def test_the_search_misses_no_set(lengths, cost, groups):
+    ways: dict[int, list[Group]] = {100: [Group(capacity=100, sp_size=4, checkpoint_layers=1)]}
+    for group in groups:
+        ways.setdefault(group.capacity, []).append(group)
+    model = EpochModel(cost, LengthSums(lengths), 4)
+    found = search_groups(model, ways, 4)
+    assert [len(each.groups) for each in found] == list(range(1, len(found) + 1))
+    best = {}
+    for count in range(1, 4):
+        for chosen in naive.all_sets(ways, max(lengths), count):
+            own = np.searchsorted([group.capacity for group in chosen], lengths)
+            if len(set(own)) == count:  # A group without samples of its own changes nothing.
+                seconds = naive.gpu_seconds(lengths, chosen, cost, 4)
+                best[count] = min(seconds, best.get(count, np.inf))
+    assert [each.gpu_seconds for each in found[:3]] == pytest.approx([best[count] for count in sorted(best)], rel=1e-9)
+    for each in found:
+        assert naive.gpu_seconds(lengths, each.groups, cost, 4) == pytest.approx(each.gpu_seconds, rel=1e-9)
+
+
+many_lengths = st.builds(make_lengths, st.integers(0, 50), st.sampled_from([3000, 20_000, 70_000, 131_072]))
+models = st.builds(
+    make_model,
+    memory=st.sampled_from([30e9, 72e9, 130e9]),
+    send=st.sampled_from([0.1, 1.0, 10.0]),
+    constant=st.sampled_from([0.0, 0.05, 1.0]),
+)
+
+
+def seconds_of(model: GpuModel, lengths: np.ndarray) -> float:
+    choice = choose_groups(model, lengths, GPUS)
+    assert choice.seconds is not None
+    return choice.seconds
+
+
+@given(models, many_lengths)
+@settings(max_examples=15)
+def test_nothing_that_is_compared_is_faster(model, lengths):
+    choice = choose_groups(model, lengths, GPUS)
+    assert len(choice.alternatives) >= 3
+    for alternative in choice.alternatives:
+        assert choice.seconds <= alternative.seconds * (1 + 1e-12), alternative
+
+
+@given(models, many_lengths, st.floats(1, 4))
+@settings(max_examples=15)
+def test_more_memory_is_never_slower(model, lengths, factor):
+    more = replace(model, memory=replace(model.memory, limit=model.memory.limit * factor))
+    assert seconds_of(more, lengths) <= seconds_of(model, lengths) * (1 + 1e-12)
+
+
+@given(models, many_lengths, st.floats(1, 10))
+@settings(max_examples=15)
+def test_more_bandwidth_is_never_slower(model, lengths, factor):
+    send = {degree: seconds / factor for degree, seconds in model.cost.send.items()}
+    assert seconds_of(replace(model, cost=replace(model.cost, send=send)), lengths) <= (
+        seconds_of(model, lengths) * (1 + 1e-12)
+    )
+
+
+@given(models, many_lengths, st.floats(0, 1))
+@settings(max_examples=15)
+def test_without_its_longest_samples_an_epoch_is_never_longer(model, lengths, share):
+    kept = np.sort(lengths)[: max(1, int(len(lengths) * share))]
+    assert seconds_of(model, kept) <= seconds_of(model, lengths) * (1 + 1e-12)
+
+
+@given(models, many_lengths, st.integers(1, 131_072))
+@settings(max_examples=15)
+def test_with_its_longest_samples_cut_an_epoch_is_never_longer(model, lengths, longest):
+    assert seconds_of(model, np.minimum(lengths, longest)) <= seconds_of(model, lengths) * (1 + 1e-12)
+
+
+def test_hbp_is_chosen_where_it_is_asked_for():
+    model, lengths = make_model(), make_lengths()
+    choice = choose_groups(model, lengths, GPUS, algorithm="hbp")
+    best = best_settings(predicted_settings(model, [2**i for i in range(13, 18)], GPUS, LengthSums(lengths)))
+    assert choice.groups == hbp_groups(best, lambda length: settings_of(model, length, GPUS)[0])
+    assert choice.groups == choice.alternatives[0].groups
+
+
+def test_no_more_groups_than_allowed():
+    for most in (1, 2, 3):
+        assert len(choose_groups(make_model(), make_lengths(), GPUS, max_groups=most).groups) <= most
+    assert len(choose_groups(make_model(), make_lengths(), GPUS).groups) > 1
+
+
+def test_all_that_is_chosen_fits_and_divides():
+    model = make_model()
+    for group in choose_groups(model, make_lengths(), GPUS).groups:
+        assert model.memory.bytes(group.capacity, group.sp_size, group.checkpoint_layers) <= model.memory.limit
+        assert GPUS % group.sp_size == 0
+        assert group.capacity % group.sp_size == 0
+
+
+def test_the_longest_capacity_is_that_which_was_given():
+    lengths = np.minimum(make_lengths(), 50_000)
+    assert choose_groups(make_model(), lengths, GPUS, max_length=50_000).groups[-1].capacity == 50_000
+    groups = choose_groups(make_model(), lengths, GPUS, algorithm="hbp", max_length=50_000).groups
+    assert groups[-1].capacity == 50_000
+
+
+def test_what_fits_nowhere_is_an_error():
+    with pytest.raises(ConfigError) as error:
+        choose_groups(make_model(memory=11e9), make_lengths(), 8)
+    assert str(error.value) == (
+        "the longest sample has 131,072 tokens, and at most 42,693 fit, with all 32 layers checkpointed and SP degree "
+        "8: use a higher degree (more GPUs, or a model with more heads) or GPUs with more memory; or cut or leave out "
+        "what is longer: --max-length 41984 with --overflow split or drop"
+    )
+    with pytest.raises(ConfigError, match="no sample fits"):
+        choose_groups(make_model(memory=7e9), [10], 8)
+
+
+def test_a_sample_that_barely_fits_has_a_group():
+    longest = make_model(memory=11e9).memory.longest(8)
+    assert choose_groups(make_model(memory=11e9), [longest, 10], 8).groups[-1].capacity == longest
+
+
+@given(st.integers(1, 2**20), st.sets(st.sampled_from([1, 2, 4, 8, 16]), min_size=1))
+def test_candidates(longest, degrees):
+    lengths = candidate_lengths(longest, degrees, None)
+    assert lengths == sorted(set(lengths))
+    assert lengths[-1] >= longest
+    assert {8192, 16384, 32768, 65536, 131072} <= set(lengths)
+    assert all(length % 128 == 0 for length in lengths if length >= 8192)
+
+
+@pytest.mark.parametrize("limits", [{}, {"max_groups": 1}, {"max_groups": 2}, {"algorithm": "hbp"}])
+def test_predictions_are_near_those_of_a_plan(limits):
+    """Within 3 % of what the simulation of the plan says; the search looks at hundreds of sets without one."""
+    lengths = np.concatenate([make_lengths(seed) for seed in range(4)])
+    model = make_model()
+    choice = choose_groups(model, lengths, GPUS, **limits)
+    config = PlanConfig(groups=tuple(map(to_config, choice.groups)), gpus=GPUS)
+    pieces = make_pieces(lengths, np.arange(len(lengths)), choice.groups[-1].capacity, "split")
+    plan = build_plan(pieces, plan_rules(config))
+    assert choice.seconds == pytest.approx(simulate(plan, model).seconds, rel=0.03)
+
+
+def test_sums_of_no_lengths_and_of_all():
+    sums = LengthSums(np.zeros(0, dtype=np.int32))
+    assert (sums.longest, sums.num_samples, sums.num_tokens) == (0, 0, 0)
+    sums = LengthSums([3, 5, 3, 9])
+    assert (sums.longest, sums.num_samples, sums.num_tokens) == (9, 4, 20)
+    assert sums.up_to([2, 3, 8]).tolist() == [[0, 2, 3], [0, 6, 11], [0, 18, 43]]
+    assert (int(sums.longest_up_to(8)), int(sums.longest_up_to(2)), int(sums.shortest_over(5))) == (5, 0, 9)
+    assert sums.density_up_to(5) == 43 / 11
+    assert sums.density_up_to(2) == 2.0
+    assert LengthSums([3, 2**25, 3]).up_to(5).tolist() == [2, 6, 18]
+
+
+def test_no_group_is_without_samples_of_its_own():
+    lengths = make_lengths()
+    choice = choose_groups(make_model(), lengths, GPUS)
+    for alternative in choice.alternatives[2:]:
+        own = np.searchsorted([group.capacity for group in alternative.groups], lengths)
+        assert len(set(own)) == len(alternative.groups)

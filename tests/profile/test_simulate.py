@@ -1,0 +1,269 @@
+"""The simulation against its twin, by hand, and what better hardware or fewer samples may do to it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from packer_cli.errors import ConfigError
+from packer_cli.plan.types import FILLER, Group, Packs, Pieces, Plan, Schedule
+from packer_cli.profile.models import CostModel, GpuModel, MemoryModel
+from packer_cli.profile.simulate.epoch import PARTS, simulate
+from packer_cli.profile.simulate.figures import simulation_figures
+from packer_cli.profile.simulate.layers import choose_layers
+from packer_cli.profile.simulate.slots import PAD_TO
+from tests import naive_simulate as naive
+
+NUM_LAYERS = 4
+NUM_GPUS = 4
+
+
+def model(**changes):
+    """Round numbers: 1 s for 1000 units of work or 100 tokens. A GPU holds 40 tokens, 60 recomputed."""
+    cost = {
+        "quadratic": 1e-3,
+        "linear": 1e-2,
+        "constant": 0.25,
+        "num_layers": NUM_LAYERS,
+        "send": {2: 4e-3, 4: 6e-3},
+        "send_constant": 0.125,
+    }
+    memory = MemoryModel(
+        limit=1000, constant=0, per_token=1, per_layer_token=6, per_checkpointed_token=3.5, num_layers=NUM_LAYERS
+    )
+    return GpuModel(
+        cost=CostModel(**{**cost, **changes}), memory=memory, num_gpus=NUM_GPUS, sp_sizes=(1, 2, 4), origin={}
+    )
+
+
+def make_plan(groups, iterations, steps, num_gpus=NUM_GPUS, row_length=None):
+    """A plan from iterations of slots `(group, sp_size, lengths)`; no lengths: a filler."""
+    slots = [(i, *slot) for i, iteration in enumerate(iterations) for slot in iteration]
+    packs = [lengths for _, _, _, lengths in slots if lengths]
+    pack_of = np.full(len(slots), FILLER)
+    pack_of[[bool(lengths) for *_, lengths in slots]] = np.arange(len(packs))
+    lengths = np.array([length for pack in packs for length in pack], dtype=np.int32)
+    degrees = [degree for _, _, degree, _ in slots]
+    first = [sum(d for j, _, d, _ in slots[:k] if j == i) for k, (i, *_) in enumerate(slots)]
+    if row_length is None:
+        row_length = [max([sum(slot[2]) for slot in iteration] + [1]) for iteration in iterations]
+    schedule = Schedule(
+        slot_iteration=np.array([i for i, *_ in slots]),
+        slot_pack=pack_of,
+        slot_first_rank=np.array(first, dtype=np.int32),
+        slot_sp_size=np.array(degrees, dtype=np.int16),
+        iteration_step=np.array(steps),
+        iteration_row_length=np.array(row_length, dtype=np.int32),
+    )
+    return Plan(
+        groups=tuple(groups),
+        num_gpus=num_gpus,
+        pieces=Pieces(sample=np.arange(len(lengths)), start=np.zeros(len(lengths), dtype=np.int64), length=lengths),
+        packs=Packs(
+            offsets=np.cumsum([0, *map(len, packs)]),
+            pieces=np.arange(len(lengths)),
+            group=np.array([g for _, g, _, lengths in slots if lengths], dtype=np.int16),
+        ),
+        epochs=(schedule,),
+    )
+
+
+GROUPS = (Group(capacity=40), Group(capacity=60, sp_size=2, checkpoint_layers=1), Group(capacity=200, sp_size=4))
+
+
+@st.composite
+def plans(draw):
+    """Iterations of mixed degrees, with fillers, and with GPUs that have no slot."""
+    num_groups = draw(st.integers(1, 3))
+    iterations, steps = [], []
+    for _ in range(draw(st.integers(1, 5))):
+        slots, left = [], NUM_GPUS
+        for _ in range(draw(st.integers(1, 4))):
+            degree = draw(st.sampled_from([1, 1, 2, 4]))
+            if degree <= left:
+                left -= degree
+                lengths = draw(st.lists(st.integers(1, 30), max_size=4))
+                slots.append((draw(st.integers(0, num_groups - 1)), degree, lengths))
+        if not any(lengths for *_, lengths in slots):
+            slots = [(draw(st.integers(0, num_groups - 1)), 1, [draw(st.integers(1, 30))])]
+        iterations.append(slots)
+        steps.append((steps[-1] + draw(st.integers(0, 1))) if steps else 0)
+    return make_plan(GROUPS[:num_groups], iterations, steps)
+
+
+pads = st.sampled_from(PAD_TO)
+
+
+@given(plan=plans(), pp=st.integers(1, 4), pad_to=pads, step_seconds=st.sampled_from([0.0, 1.5]))
+def test_it_equals_its_twin_and_the_split_is_the_whole(plan, pp, pad_to, step_seconds):
+    simulation = simulate(plan, model(), pp=pp, pad_to=pad_to, step_seconds=step_seconds)
+    iterations, steps, split = naive.simulate(plan, model(), pp, pad_to, step_seconds)
+    assert simulation.iteration_seconds == pytest.approx(iterations)
+    assert simulation.step_seconds == pytest.approx(steps)
+    expected = [[split[g, part] for part in PARTS] for g in range(len(plan.groups))]
+    assert simulation.gpu_seconds == pytest.approx(np.array(expected), abs=1e-9)
+    assert (simulation.gpu_seconds > -1e-9).all()
+    assert simulation.gpu_seconds.sum() == pytest.approx(simulation.seconds * simulation.num_gpus, rel=1e-12)
+    assert simulation.num_gpus == plan.num_gpus * pp
+    assert simulation.group_tokens.sum() == plan.pieces.length.sum()
+
+
+@given(
+    plan=plans(),
+    change=st.sampled_from(
+        [
+            {"quadratic": 5e-4},
+            {"linear": 1e-3},
+            {"constant": 0.0},
+            {"send": {2: 1e-3, 4: 6e-3}},
+            {"send_constant": 0.0},
+            {"recompute": 0.1},
+        ]
+    ),
+    pp=st.integers(1, 3),
+    pad_to=pads,
+)
+def test_better_hardware_never_takes_longer(plan, change, pp, pad_to):
+    rules = {"pp": pp, "pad_to": pad_to}
+    before, after = simulate(plan, model(), **rules), simulate(plan, model(**change), **rules)
+    assert (after.iteration_seconds <= before.iteration_seconds + 1e-12).all()
+    assert (after.step_seconds <= before.step_seconds + 1e-12).all()
+
+
+@given(plan=plans(), data=st.data(), pp=st.integers(1, 3))
+def test_shorter_samples_never_take_longer(plan, data, pp):
+    """By whole multiples of the degrees, so that no padding comes instead."""
+    shorter = data.draw(st.lists(st.integers(0, 7), min_size=len(plan.pieces), max_size=len(plan.pieces)))
+    cut = np.maximum(4, plan.pieces.length * 4 - 4 * np.array(shorter)).astype(np.int32)
+    longer = replace(plan, pieces=replace(plan.pieces, length=plan.pieces.length * 4))
+    less = replace(plan, pieces=replace(plan.pieces, length=cut))
+    before, after = simulate(longer, model(), pp=pp), simulate(less, model(), pp=pp)
+    assert (after.iteration_seconds <= before.iteration_seconds + 1e-12).all()
+    assert after.seconds <= before.seconds + 1e-9
+
+
+@given(lengths=st.lists(st.integers(1, 40), min_size=4, max_size=24))
+def test_sorting_by_work_never_takes_longer(lengths):
+    """HBP's balance batching: of all ways to pair packs, neighbours in the sorted order wait least."""
+    lengths = lengths[: len(lengths) // 2 * 2]
+
+    def seconds(order):
+        pairs = [[(0, 1, [order[k]]), (0, 1, [order[k + 1]])] for k in range(0, len(order), 2)]
+        return simulate(make_plan(GROUPS[:1], pairs, steps=range(len(pairs)), num_gpus=2), model()).seconds
+
+    assert seconds(sorted(lengths)) <= seconds(lengths) + 1e-9
+
+
+def test_by_hand():
+    """One pack of 20 + 20 beside one of 10 on a pair, one filler; then a row that four share."""
+    groups = (Group(capacity=40, checkpoint_layers=2), Group(capacity=40, sp_size=2, checkpoint_layers=2), GROUPS[2])
+    iterations = [[(0, 1, [20, 20]), (1, 2, [10]), (0, 1, [])], [(2, 4, [40])]]
+    plan = make_plan(groups, iterations, steps=[0, 1])
+    simulation = simulate(plan, model(), step_seconds=0.5)
+    again = 1 + 1 / 3 * 2 / 4
+    slow = (0.8 + 0.4) * again + 0.25
+    # The filler is eight tokens, the pair's row has ten.
+    filler = (0.064 + 0.08) * again + 0.25
+    pair = (0.1 + 0.1) / 2 * again + 0.25 + 4e-3 * 10 * (1 + 0.5 * 2 / 4) + 0.125
+    # 50 tokens a GPU fit with two layers checkpointed.
+    row = (1.6 + 0.4) / 4 * again + 0.25 + 6e-3 * 40 * (1 + 0.5 * 2 / 4) + 0.125
+    assert simulation.iteration_seconds == pytest.approx([slow, row])
+    assert simulation.step_seconds == pytest.approx([slow + 0.5, row + 0.5])
+    split = dict(zip(PARTS, simulation.gpu_seconds.sum(axis=0).tolist(), strict=True))
+    assert split["waiting"] == pytest.approx((slow - filler) + 2 * (slow - pair))
+    assert split["padding"] == pytest.approx(filler - 0.25)
+    assert split["compute"] == pytest.approx(1.2 + 0.2 + 2.0)
+    assert split["recompute"] == pytest.approx((1.2 + 0.2 + 2.0) / 6)
+    assert split["constant"] == pytest.approx(8 * 0.25)
+    assert split["steps"] == pytest.approx(4 * 2 * 0.5)
+    assert split["bubbles"] == 0
+    assert simulation.gpu_days == pytest.approx((slow + row + 1) * 4 / 86400)
+    assert simulation.tokens_per_gpu_second == pytest.approx(90 / (4 * (slow + row + 1)))
+    assert simulation.group_iterations.tolist() == [1, 1, 1]
+    assert simulation.group_iteration_seconds == pytest.approx([slow, slow, row])
+
+
+@pytest.mark.parametrize(("pp", "iterations", "factor"), [(1, 6, 6), (4, 1, 4), (4, 6, 9), (8, 8, 15)])
+def test_equal_iterations_in_a_pipeline_are_hydraulis_formula(pp, iterations, factor):
+    """`(max cost + c) (pp - 1 + v)` of a stage."""
+    plan = make_plan(GROUPS[:1], [[(0, 1, [20])] * 4] * iterations, steps=[0] * iterations)
+    simulation = simulate(plan, model(), pp=pp)
+    a_stage = (0.4 + 0.2) / pp + 0.25
+    assert simulation.seconds == pytest.approx(a_stage * factor)
+    bubbles = simulation.gpu_seconds[:, PARTS.index("bubbles")].sum() / simulation.gpu_seconds.sum()
+    assert bubbles == pytest.approx((pp - 1) / factor)  # The known share of an even pipeline.
+
+
+def test_uneven_iterations_in_a_pipeline_wait_for_the_longest():
+    plan = make_plan(GROUPS[:1], [[(0, 1, [20])] * 4, [(0, 1, [10])] * 4, [(0, 1, [10])] * 4], steps=[0, 0, 1])
+    long, short = 0.6 / 2 + 0.25, 0.2 / 2 + 0.25
+    assert simulate(plan, model(), pp=2).step_seconds == pytest.approx([long + short + long, short + short])
+
+
+def test_padding_is_what_the_loader_adds():
+    plan = make_plan(GROUPS, [[(1, 2, [7])] * 2], steps=[0], row_length=[20])
+    padding = PARTS.index("padding")
+
+    def seconds(pad_to):
+        return simulate(plan, model(), pad_to=pad_to).gpu_seconds[:, padding].sum() / NUM_GPUS
+
+    def of(tokens):
+        again = 1 + 1 / 3 / 4
+        return (1e-3 * tokens**2 + 1e-2 * tokens) / 2 * again + 4e-3 * (1 + 0.5 / 4) * tokens
+
+    assert [seconds(pad_to) for pad_to in PAD_TO] == pytest.approx([of(1), of(13), of(53)])
+
+
+def test_layers_are_the_plans_or_the_fewest_that_fit():
+    memory = model().memory
+    assert choose_layers(Group(capacity=40), memory).layers == 0  # 40 tokens of 25 bytes.
+    assert choose_layers(Group(capacity=41), memory).layers == 1
+    assert choose_layers(Group(capacity=82, sp_size=2), memory).layers == 1
+    named = choose_layers(Group(capacity=60, checkpoint_layers=2), memory)
+    assert (named.layers, named.needed, named.fits) == (2, 4, False)
+    assert choose_layers(Group(capacity=40, checkpoint_layers=99), memory).layers == NUM_LAYERS
+    too_long = choose_layers(Group(capacity=100), memory)
+    assert (too_long.layers, too_long.needed, too_long.fits) == (NUM_LAYERS, None, False)
+
+
+def test_notes_say_what_was_assumed():
+    groups = (Group(capacity=41), Group(capacity=60, checkpoint_layers=2), Group(capacity=1024))
+    plan = make_plan(groups, [[(0, 1, [1])] * 3 + [(2, 1, [1])]], steps=[0])
+    notes = simulation_figures(simulate(plan, model(), pp=2), plan, model())["notes"]
+    assert notes[:3] == [
+        "group 41:1 names no checkpointed layers: 1 of 4 assumed, the fewest that fit",
+        "group 60:1 checkpoints 2 layers, and by the model of memory needs 4",
+        "group 1k:1 does not fit in memory by the model, with all 4 layers checkpointed; raise its SP degree",
+    ]
+    (about_gpus,) = notes[3:]
+    assert about_gpus == (
+        f"the model of time and memory is of {NUM_GPUS} GPUs that share the weights, and 8 train: memory, and what "
+        "depends on it, is for the former"
+    )
+
+
+def test_a_degree_that_the_model_does_not_know():
+    plan = make_plan(GROUPS, [[(0, 3, [5])]], steps=[0])
+    with pytest.raises(ConfigError) as error:
+        simulate(plan, model())
+    assert str(error.value) == (
+        "SP degree 3 is none of those that the model of the GPUs knows: 1, 2, 4; plan with one of these, or give a "
+        "--profile that holds it"
+    )
+
+
+def test_figures_are_json_of_whole_hours():
+    plan = make_plan(GROUPS, [[(0, 1, [20])] * 4, [(2, 4, [40])]], steps=[0, 0])
+    simulation = simulate(plan, model())
+    figures = simulation_figures(simulation, plan, model())
+    overall, groups = figures["overall"], figures["groups"]
+    assert sum(overall["split"].values()) == pytest.approx(overall["gpu_hours"])
+    assert sum(group["gpu_hours"] for group in groups) == pytest.approx(overall["gpu_hours"])
+    assert overall["step_seconds"] == pytest.approx(overall["seconds"])
+    assert overall["iteration_seconds"] == pytest.approx(overall["seconds"] / 2)
+    assert [group["num_iterations"] for group in groups] == [1, 0, 1]
+    assert [group["name"] for group in groups] == ["40:1", "60:2", "200:4"]
