@@ -1,4 +1,4 @@
-"""DBR, PR, ABR, CR, Ave-T, imbalance and randomness: one definition for every user.
+"""DBR, PR, ABR, CBR, CR, Ave-T, imbalance and randomness: one definition for every user.
 
 Sources: HBP (arXiv 2503.07680) section 3.1 for DBR, PR, ABR, CR and Ave-T; WLB-LLM (arXiv 2503.17924) for the
 imbalance. All of it is vectorised numpy over the slots of a schedule, O(slots).
@@ -36,12 +36,18 @@ class Metrics:
     abr_bound: float
     """The least ABR that any deal of each iteration's samples to its ranks could have, proved by
     `plan.bounds.least_max_work`: above 0 where a long sample makes balance impossible."""
+    cbr: float | None = None
+    """Cost balance ratio: the same as ABR of predicted work, sum of s (s + linear), see `plan.cost`; None where
+    `linear` is 0 and it would be ABR."""
+    cbr_bound: float | None = None
+    """Of CBR, what `abr_bound` is of ABR."""
     cr: float
     """Communication ratio: tokens in iterations with SP degree > 1 / all tokens."""
     ave_t: float
     """Tokens an iteration and DP rank, mean over both."""
     imbalance: float
-    """WLB-LLM: M max_j w_j / sum_j w_j over the M micro-batches of a step, w = sum of s^2 a GPU; mean over steps."""
+    """WLB-LLM: M max_j w_j / sum_j w_j over the M micro-batches of a step, w = sum of s (s + linear) a GPU; mean over
+    steps."""
     num_samples: int
     """Pieces: a sample that was cut counts once a piece."""
     num_tokens: int
@@ -95,10 +101,13 @@ def imbalance(values: NDArray[np.float64], slot_step: Int64Array) -> float:
     return float(np.mean(1 / (1 - ratio))) if len(ratio) else 1.0
 
 
-def least_works(plan: Plan, epoch: int = 0) -> Int64Array:
+def least_works(plan: Plan, epoch: int = 0, linear: int = 0) -> Int64Array:
     """For each iteration (int64[i]) what the greatest work of a rank is at least, however its samples are dealt.
 
     Price: O(m log m) for m pieces, about 0.1 s a million.
+
+    Args:
+        linear: tokens, see `plan.cost`; 0 is attention work.
     """
     schedule = plan.epochs[epoch]
     first = np.searchsorted(schedule.slot_iteration, np.arange(schedule.num_iterations + 1))
@@ -110,15 +119,24 @@ def least_works(plan: Plan, epoch: int = 0) -> Int64Array:
             pieces = [plan.packs.pieces[plan.packs.offsets[k] : plan.packs.offsets[k + 1]] for k in packs]
             falling = np.sort(plan.pieces.length[np.concatenate(pieces)])[::-1].astype(np.int64)
             capacity = plan.groups[plan.packs.group[packs[0]]].capacity
-            bounds[i] = least_max_work(falling, end - begin, capacity)
+            bounds[i] = least_max_work(falling, end - begin, capacity, linear)
     return bounds
 
 
-def measure(plan: Plan, group: int | None = None, epoch: int = 0, least: Int64Array | None = None) -> Metrics:
+def measure(
+    plan: Plan,
+    group: int | None = None,
+    epoch: int = 0,
+    least: Int64Array | None = None,
+    linear: int = 0,
+    least_predicted: Int64Array | None = None,
+) -> Metrics:
     """Metrics of one group's iterations, or of all.
 
     Args:
         least: what `least_works` gave for this epoch, so that it need not be found again.
+        linear: tokens, see `plan.cost`: what CBR and the imbalance are of.
+        least_predicted: as `least`, with `linear`.
     """
     least = least_works(plan, epoch) if least is None else least
     schedule = plan.epochs[epoch]
@@ -134,14 +152,19 @@ def measure(plan: Plan, group: int | None = None, epoch: int = 0, least: Int64Ar
     num_tokens = int(tokens.sum())
     token_slots = int(schedule.iteration_row_length[iteration].astype(np.int64).sum())
     packs = pack[pack != FILLER]
-    ratio = balance_ratio(work, iteration)
-    own, num_slots = np.unique(iteration, return_counts=True)
-    means = np.bincount(iteration, weights=work, minlength=schedule.num_iterations)[own] / num_slots
+    abr, abr_bound = _ratio_and_bound(work, iteration, least)
+    cbr, cbr_bound = None, None
+    if linear:
+        work += linear * tokens.astype(np.float64)
+        least_predicted = least_works(plan, epoch, linear) if least_predicted is None else least_predicted
+        cbr, cbr_bound = _ratio_and_bound(work, iteration, least_predicted)
     return Metrics(
         dbr=_mean(balance_ratio(padded.astype(np.float64), iteration)),
         pr=1 - num_tokens / token_slots if token_slots else 0.0,
-        abr=_mean(ratio),
-        abr_bound=_mean(np.maximum(0.0, 1 - means / np.maximum(least[own], 1))),
+        abr=abr,
+        abr_bound=abr_bound,
+        cbr=cbr,
+        cbr_bound=cbr_bound,
         cr=float(tokens[sp_size > 1].sum()) / num_tokens if num_tokens else 0.0,
         ave_t=num_tokens / len(pack) if len(pack) else 0.0,
         imbalance=imbalance(work / sp_size, schedule.iteration_step[iteration]),
@@ -149,7 +172,7 @@ def measure(plan: Plan, group: int | None = None, epoch: int = 0, least: Int64Ar
         num_tokens=num_tokens,
         num_packs=len(packs),
         packs_lower_bound=_lower_bound(plan, group),
-        num_iterations=len(ratio),
+        num_iterations=len(np.unique(iteration)),
         num_fillers=len(pack) - len(packs),
     )
 
@@ -180,6 +203,20 @@ def measure_randomness(plan: Plan, source_of_sample: Int64Array | None = None, s
         length_mix_spread=_mix_spread(plan.pieces, size, step_of_piece, num_steps),
         source_mix_spread=spread,
     )
+
+
+def _ratio_and_bound(work: NDArray[np.float64], iteration: Int64Array, least: Int64Array) -> tuple[float, float]:
+    """Means over iterations of the balance ratio, and of the least that it could be.
+
+    Args:
+        work: float64[k], of each slot.
+        iteration: int64[k], of each slot, sorted.
+        least: int64[all iterations], of `least_works`.
+    """
+    own, num_slots = np.unique(iteration, return_counts=True)
+    means = np.bincount(iteration, weights=work, minlength=len(least))[own] / num_slots
+    bounds = np.maximum(0.0, 1 - means / np.maximum(least[own], 1))
+    return _mean(balance_ratio(work, iteration)), _mean(bounds)
 
 
 def _mean(values: NDArray[Any]) -> float:

@@ -116,12 +116,27 @@ def rebalance(folder: Path, num_gpus: int, stop: Stop, global_tokens: int | None
             "epochs": tuple(epochs),
             "history": (*manifest.history, manifest.generation),
             "origin": origin,
-            "metrics": plan_stats(replace(dealt, epochs=tuple(whole)), manifest.seed, _sources(folder, header)),
+            "metrics": plan_stats(
+                replace(dealt, epochs=tuple(whole)), manifest.seed, _sources(folder, header), rules.linear
+            ),
             "config": {**manifest.config, "plan": config},
         }
     )
     write_json(folder / MANIFEST_NAME, new.model_dump(mode="json"))
     return new, True
+
+
+def plan_in_force(folder: Path) -> Plan:
+    """The plan of a packed set with the schedules of its generation in force, of whole epochs.
+
+    Raises:
+        InputError, FormatError: there is no such set, or it is damaged.
+    """
+    manifest = read_manifest(folder)
+    plan, _, _ = read_plan(folder / PLAN_NAME, check=True)
+    schedules = _schedules_of(folder, manifest, plan, manifest.generation)
+    whole = [schedule for schedule, epoch in zip(schedules, manifest.epochs, strict=True) if epoch.first_step == 0]
+    return replace(plan, num_gpus=manifest.num_gpus, epochs=tuple(whole))
 
 
 def _check_gpus(manifest: Manifest, num_gpus: int) -> None:
@@ -237,6 +252,7 @@ def _schedules(plan: Plan, left: _Left, is_short: NDArray[np.bool_], rules: Plan
         balance=rules.balance,
         steps=replace(steps, curriculum_steps=curriculum),
         seed=rules.seed,
+        linear=rules.linear,
     )
     every = np.arange(len(plan.packs))
     stop = max(rules.epochs, left.epoch + (2 if left.step else 1))

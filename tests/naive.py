@@ -281,7 +281,9 @@ def filler_length(free: int, lack: float) -> int:
     return max(1, int((free + np.sqrt((k - 1) * max(0.0, k * lack - square))) / k))
 
 
-def spread(lengths: Sequence[int], order: Iterable[int], capacity: int, num_rows: int) -> list[int] | None:
+def spread(
+    lengths: Sequence[int], order: Iterable[int], capacity: int, num_rows: int, linear: int = 0
+) -> list[int] | None:
     tokens, work, row_of = [0] * num_rows, [0] * num_rows, [-1] * len(lengths)
     for i in order:
         rows = [r for r in range(num_rows) if tokens[r] + lengths[i] <= capacity]
@@ -290,7 +292,7 @@ def spread(lengths: Sequence[int], order: Iterable[int], capacity: int, num_rows
         best = min(rows, key=lambda r: (work[r], tokens[r], r))
         row_of[i] = best
         tokens[best] += lengths[i]
-        work[best] += lengths[i] ** 2
+        work[best] += lengths[i] * (lengths[i] + linear)
     return row_of
 
 

@@ -15,9 +15,11 @@ def at_least(row: Sequence[int], least: int) -> int:
     return sum(length >= least for length in row)
 
 
-def best_move(heavy: list[int], light: list[int], room_heavy: int, room_light: int) -> tuple[int, Move | None]:
+def best_move(
+    heavy: list[int], light: list[int], room_heavy: int, room_light: int, linear: int = 0
+) -> tuple[int, Move | None]:
     """(gap that is left, move) of the first of the moves tried that leaves least; the gap itself and None."""
-    gap = work_of(heavy) - work_of(light)
+    gap = work_of(heavy, linear) - work_of(light, linear)
     left, best = gap, None
     stride = max(1, len(light) // 8)
     room = (room_heavy, room_light)
@@ -26,30 +28,32 @@ def best_move(heavy: list[int], light: list[int], room_heavy: int, room_light: i
         nonlocal left, best
         for given, received in moves:
             tokens = sum(light[q] for q in received) - sum(heavy[q] for q in given)
-            moved = sum(heavy[q] ** 2 for q in given) - sum(light[q] ** 2 for q in received)
+            moved = work_of([heavy[q] for q in given], linear) - work_of([light[q] for q in received], linear)
             if -room_light <= tokens <= room_heavy and abs(gap - 2 * moved) < left:
                 left, best = abs(gap - 2 * moved), (given, received)
 
-    choose(single_moves(heavy, light, gap, room_light))
+    choose(single_moves(heavy, light, gap, room_light, linear))
     choose(one_for_many(heavy, light, gap, room, stride))
     if 2 * left > gap:
-        choose(blocks(heavy, light, gap, room))
+        choose(blocks(heavy, light, gap, room, linear))
     if 2 * left > gap and 1 < stride <= 6:
         choose(one_for_many(heavy, light, gap, room, 1))
     return left, best
 
 
-def work_of(row: Sequence[int]) -> int:
-    return sum(length * length for length in row)
+def work_of(row: Sequence[int], linear: int = 0) -> int:
+    return sum(length * (length + linear) for length in row)
 
 
-def single_moves(heavy: list[int], light: list[int], gap: int, room_light: int) -> Iterator[Move]:
+def single_moves(heavy: list[int], light: list[int], gap: int, room_light: int, linear: int) -> Iterator[Move]:
     for i, x in enumerate(heavy):
         if i and x == heavy[i - 1]:
             continue
         if len(heavy) > 1:
             yield frozenset({i}), frozenset()
-        ideal = math.ceil(math.sqrt(max(0.0, x * x - gap / 2)))
+        # The positive root of y (y + linear) = rest.
+        rest = max(0.0, x * (x + linear) - gap / 2)
+        ideal = math.ceil((math.sqrt(float(linear) * linear + 4 * rest) - linear) / 2)
         near = at_least(light, max(ideal, x - room_light)) - 1
         for j in range(max(near, 0), min(near + 2, len(light))):
             if light[j] < x:
@@ -84,11 +88,11 @@ def prefix(light: list[int], start: int, tokens: int) -> int:
     return last
 
 
-def blocks(heavy: list[int], light: list[int], gap: int, room: tuple[int, int]) -> Iterator[Move]:
+def blocks(heavy: list[int], light: list[int], gap: int, room: tuple[int, int], linear: int) -> Iterator[Move]:
     def is_enough(i: int, end: int, j: int) -> bool:
         free = sum(heavy[i:end]) + room[0]
         last = prefix(light, j, free)
-        moved = work_of(heavy[i:end]) - work_of(light[j:last])
+        moved = work_of(heavy[i:end], linear) - work_of(light[j:last], linear)
         return 2 * moved >= gap or free - sum(light[j:last]) > sum(room)
 
     starts = [0] + [2**k for k in range(len(heavy).bit_length()) if 2**k < len(heavy)]
@@ -127,22 +131,24 @@ def fill_place(
                 yield given, frozenset(row | {j, other})
 
 
-def refine(packs: list[list[int]], lengths: Sequence[int], capacity: int, limit: float, most_tries: int) -> None:
+def refine(
+    packs: list[list[int]], lengths: Sequence[int], capacity: int, limit: float, most_tries: int, linear: int = 0
+) -> None:
     """Twin of `exchange_until` for the packs of one iteration, lists of samples by falling length."""
     width = min(sum(map(len, packs)), 8 * max(map(len, packs)))
     tries = 0
     while tries < most_tries:
         rows = [[lengths[sample] for sample in pack] for pack in packs]
-        heavy = max(range(len(packs)), key=lambda p: work_of(rows[p]))
-        if work_of(rows[heavy]) <= limit:
+        works = [work_of(row, linear) for row in rows]
+        heavy = works.index(max(works))
+        if works[heavy] <= limit:
             return
-        by_work = sorted((p for p in range(len(packs)) if p != heavy), key=lambda p: work_of(rows[p]))
+        by_work = sorted((p for p in range(len(packs)) if p != heavy), key=lambda p: works[p])
         for light in by_work[:31]:
             tries += 1
             room = capacity - sum(rows[heavy]), capacity - sum(rows[light])
-            gap = work_of(rows[heavy]) - work_of(rows[light])
-            left, move = best_move(rows[heavy], rows[light], *room)
-            if move is None or left >= gap or grown(rows[heavy], rows[light], move) > width:
+            left, move = best_move(rows[heavy], rows[light], *room, linear)
+            if move is None or left >= works[heavy] - works[light] or grown(rows[heavy], rows[light], move) > width:
                 continue
             given, received = (
                 [pack[q] for q in sorted(places)]
@@ -164,15 +170,16 @@ def grown(heavy: list[int], light: list[int], move: Move) -> int:
     return max(len(heavy) + more, len(light) - more)
 
 
-def least_max_work(lengths: Sequence[int], num_ranks: int, capacity: int) -> int:
+def least_max_work(lengths: Sequence[int], num_ranks: int, capacity: int, linear: int = 0) -> int:
     """The least greatest work by trying every deal; 0 where none fits."""
     best: list[int] = []
 
     def deal(rest: list[int], ranks: list[list[int]]) -> None:
-        if best and max(map(work_of, ranks)) >= best[0]:
+        greatest = max(work_of(rank, linear) for rank in ranks)
+        if best and greatest >= best[0]:
             return
         if not rest:
-            best[:] = [max(map(work_of, ranks))]
+            best[:] = [greatest]
             return
         for rank in range(num_ranks):
             if sum(ranks[rank]) + rest[0] <= capacity:
@@ -186,24 +193,26 @@ def least_max_work(lengths: Sequence[int], num_ranks: int, capacity: int) -> int
     return best[0] if best else 0
 
 
-def work_bound(lengths: Sequence[int], num_ranks: int, capacity: int) -> int:
+def work_bound(lengths: Sequence[int], num_ranks: int, capacity: int, linear: int = 0) -> int:
     """Twin of `bounds.least_max_work`: its three bounds, sample by sample and in fractions."""
     falling = sorted(lengths, reverse=True)
     if not falling:
         return 0
     tokens = sum(falling)
-    bounds = [Fraction(work_of(falling), num_ranks), Fraction(falling[0] ** 2)]
+    bounds = [Fraction(work_of(falling, linear), num_ranks), Fraction(work_of(falling[:1], linear))]
     for k in range(1, min(num_ranks, len(falling)) + 1):
         besides = tokens - sum(falling[:k]) - (num_ranks - k) * capacity
-        bound = Fraction(math.ceil(Fraction(work_of(falling[:k]) + partly(falling[::-1], besides), k)))
-        bounds.append(min(bound, falling[k - 1] ** 2 + falling[k - 2] ** 2) if k > 1 else bound)
+        least = work_of(falling[:k], linear) + partly(falling[::-1], besides, linear)
+        bound = Fraction(math.ceil(Fraction(least, k)))
+        bounds.append(min(bound, work_of(falling[k - 2 : k], linear)) if k > 1 else bound)
     big = [length for length in falling if 2 * length > capacity]
     small = falling[len(big) :]
     if len(big) <= num_ranks:
         frees = [capacity - length for length in big] + [capacity] * (num_ranks - len(big))
-        most = [partly([length for length in small if length <= free], free) for free in frees]
-        most = sorted(work + length**2 for work, length in zip(most, big + [0] * num_ranks, strict=False))
-        left = work_of(falling)
+        most = [partly([length for length in small if length <= free], free, linear) for free in frees]
+        alone = [work_of([length], linear) for length in big] + [0] * num_ranks
+        most = sorted(work + own for work, own in zip(most, alone, strict=False))
+        left = work_of(falling, linear)
         for k, work in enumerate(most):
             share = math.ceil(Fraction(left, num_ranks - k))
             if share <= work:
@@ -213,11 +222,11 @@ def work_bound(lengths: Sequence[int], num_ranks: int, capacity: int) -> int:
     return math.ceil(max(bounds))
 
 
-def partly(lengths: Sequence[int], tokens: int) -> int:
+def partly(lengths: Sequence[int], tokens: int, linear: int) -> int:
     """Work of the first samples of so many tokens, the last of them in part."""
     work = 0
     for length in lengths:
         part = min(length, max(tokens, 0))
-        work += part * length
+        work += part * (length + linear)
         tokens -= part
     return work

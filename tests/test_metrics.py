@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -70,6 +72,35 @@ def test_the_papers_example_is_a_quarter():
     assert metrics.abr_bound == 0  # {1K, 1K, 2K} twice would be even
     assert (metrics.dbr, metrics.pr, metrics.cr) == (0, 0, 0)
     assert metrics.imbalance == pytest.approx(1 / 0.75)
+
+
+def test_the_papers_example_by_predicted_cost():
+    """With 1K tokens of linear term: 8 and 12 K^2, so the rank of many short samples waits less."""
+    plan = by_hand(
+        [[K] * 4, [2 * K] * 2], group=[0, 0], capacity=[4 * K], sp_size=[1], num_gpus=2, slots=[[0, 1]], steps=[0]
+    )
+    metrics = measure(plan, linear=K)
+    assert metrics.cbr == pytest.approx(1 / 6)
+    assert metrics.cbr_bound == 0
+    assert metrics.imbalance == pytest.approx(12 / 10)
+    assert replace(metrics, cbr=None, cbr_bound=None, imbalance=4 / 3) == measure(plan)
+
+
+def test_predicted_cost_by_hand(plan):
+    metrics = measure(plan, linear=K)
+    cost = [
+        [4 * 2, 2 * 2 * 3, 4 * 5, 4 * 5],  # Iteration 0, in K^2.
+        [8 * 9, 4 * 2],
+        [2 * 2 * 3, 0, 0, 0],
+    ]
+    cbr = [1 - np.mean(row) / max(row) for row in cost]
+    assert metrics.cbr == pytest.approx(np.mean(cbr))
+    assert metrics.cbr_bound == pytest.approx(np.mean([cbr[0], cbr[1], 1 - 12 / (4 * 6)]))
+    # The pairs of GPUs of iteration 1 share their work.
+    step_0 = np.array([*cost[0], 72 / 2, 8 / 2])
+    assert metrics.imbalance == pytest.approx(np.mean([step_0.max() * 6 / step_0.sum(), 4]))
+    assert measure(plan, 1, linear=K).cbr == pytest.approx(cbr[1])
+    assert metrics.abr == measure(plan).abr
 
 
 def test_metrics_by_hand(plan):

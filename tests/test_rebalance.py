@@ -20,6 +20,7 @@ from packer_cli.errors import FormatError, PlanError
 from packer_cli.plan.balance import parse_balance
 from packer_cli.plan.build import PlanRules, build_plan
 from packer_cli.plan.check import check_plan
+from packer_cli.plan.cost import pack_tokens_and_work
 from packer_cli.plan.packing import REGISTRY
 from packer_cli.plan.resume import DealRules, check_rest, deal_epoch, rest_of_epoch, short_packs
 from packer_cli.plan.schedule import StepRules
@@ -199,16 +200,15 @@ def test_a_rest_is_dealt_whole_in_the_fewest_iterations(lengths, gpus, share, ba
     check_plan(Plan(groups=plan.groups, num_gpus=num_gpus, pieces=plan.pieces, packs=plan.packs, epochs=(whole,)))
 
 
-def test_the_rest_is_balanced_by_attention_work():
+@pytest.mark.parametrize("linear", [0, 100])
+def test_the_rest_is_balanced_by_work(linear):
     """Sorted and dealt, the spread inside an iteration is far below that of packs at random."""
     plan = small_plan(np.random.default_rng(0).integers(17, 65, 400).tolist(), 8)
     is_short = short_packs(plan.epochs[0], plan.packs, plan.groups)
-    work = np.append(
-        np.add.reduceat(plan.pieces.length[plan.packs.pieces].astype(np.int64) ** 2, plan.packs.offsets[:-1]), 0
-    )
+    work = np.append(pack_tokens_and_work(plan.packs.offsets, plan.packs.pieces, plan.pieces.length, linear)[1], 0)
     spreads = []
     for balance in ("sort", "none"):
-        rules = DealRules(num_gpus=16, balance=parse_balance(balance), steps=StepRules(), seed=0)
+        rules = DealRules(num_gpus=16, balance=parse_balance(balance), steps=StepRules(), seed=0, linear=linear)
         schedule = deal_epoch(plan, np.arange(0, len(plan.packs), 2), is_short, rules, 0)
         slots = work[schedule.slot_pack.reshape(schedule.num_iterations, 8)]
         spreads.append(np.mean(1 - slots.mean(axis=1) / slots.max(axis=1)))

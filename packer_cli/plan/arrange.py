@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 _STREAM_PACKING = 2
 _STREAM_BALANCE = 3
-_FOR_FILLERS = 1 / 16
+FOR_FILLERS = 1 / 16
 """Share of a long pack that should be free for fillers: more of it lowers ABR, and raises CR."""
 
 
@@ -60,6 +60,7 @@ def arrange_group(lengths: Int32Array, is_left: NDArray[np.bool_], g: int, rules
     order = None
     if len(tokens) and count.any():
         if rules.fill == "balanced":
+            # By attention work, whatever the cost: filled packs have the same tokens, and so the same linear term.
             order = order_packs(work, num_ranks, rules.balance, state)
             pack_of, chosen = balanced_fill(capacity - tokens, work, order, num_ranks, count, median_length(count))
             added = pick_samples(chosen, lengths, is_left, len(count) - 1)
@@ -70,12 +71,12 @@ def arrange_group(lengths: Int32Array, is_left: NDArray[np.bool_], g: int, rules
             added = pick_samples(chosen, lengths, is_left, len(count) - 1)
         is_left[added] = False
         offsets, pieces = merge_packs(offsets, pieces, added_offsets, added)
-        _, work = pack_tokens_and_work(offsets, pieces, lengths)
+        tokens, work = pack_tokens_and_work(offsets, pieces, lengths)
     if order is None:
-        order = order_packs(work, num_ranks, rules.balance, state)
-    packs = _complete(lengths, offsets, pieces, order, capacity, num_ranks)
+        order = _order(tokens, work, num_ranks, rules, state)
+    packs = _complete(lengths, offsets, pieces, order, capacity, num_ranks, rules.linear)
     if rules.balance.refine:
-        _refine(lengths, packs, capacity, num_ranks)
+        _refine(lengths, packs, capacity, num_ranks, rules.linear)
     return packs
 
 
@@ -85,7 +86,7 @@ def _pack_own(
     """Packs of the group's own pieces; their numbers are made only after the packing.
 
     Packs of few long samples that are full to the token could not be evened out: where there are fillers enough, and
-    the packs leave them less than `_FOR_FILLERS` of the capacity, they are made anew with that much room.
+    the packs leave them less than `FOR_FILLERS` of the capacity, they are made anew with that much room.
 
     Args:
         own: bool[m], the group's own pieces.
@@ -95,24 +96,45 @@ def _pack_own(
     length = lengths[own]
     seed = int(rng_state(rules.seed, _STREAM_PACKING, g)[0])
     offsets, pieces = rules.algorithm.pack(length, capacity, seed, rules.packing_options)
-    room = int((len(offsets) - 1) * capacity * _FOR_FILLERS)
+    room = int((len(offsets) - 1) * capacity * FOR_FILLERS)
     free = (len(offsets) - 1) * capacity - int(length.sum(dtype=np.int64))
     if rules.fill == "balanced" and free < room and 2 * room <= int(count @ np.arange(len(count))):
-        less = capacity - int(capacity * _FOR_FILLERS)
+        less = capacity - int(capacity * FOR_FILLERS)
         # What is longer has a pack of its own, as it would have at this length.
         offsets, pieces = rules.algorithm.pack(np.minimum(length, less), less, seed, rules.packing_options)
     rename_members(pieces, np.flatnonzero(own))
     return offsets, pieces
 
 
+def _order(
+    tokens: Int64Array, work: Int64Array, num_ranks: int, rules: PlanRules, state: NDArray[np.uint64]
+) -> Int64Array:
+    """The packs in the order of their iterations, the rest last.
+
+    The rest is always of least attention work (`work`, int64[p]): its samples are short, and so are dealt out evenly.
+    """
+    order = order_packs(work, num_ranks, rules.balance, state)
+    if rules.linear:
+        whole = order[: len(order) - _num_to_spread(len(order), num_ranks)]
+        predicted = work[whole] + rules.linear * tokens[whole]
+        whole[:] = whole[order_packs(predicted, num_ranks, rules.balance, state)]
+    return order
+
+
 def _complete(
-    lengths: Int32Array, offsets: Int64Array, pieces: Int64Array, order: Int64Array, capacity: int, num_ranks: int
+    lengths: Int32Array,
+    offsets: Int64Array,
+    pieces: Int64Array,
+    order: Int64Array,
+    capacity: int,
+    num_ranks: int,
+    linear: int,
 ) -> GroupPacks:
     """The packs in order, those that do not fill an iteration spread over all ranks."""
     num_left = _num_to_spread(len(order), num_ranks)
     num_whole = len(order) - num_left
     left_offsets, left = select_packs(offsets, pieces, order[num_whole:])
-    spread_out = _spread(lengths, left, capacity, -(-num_left // num_ranks) * num_ranks)
+    spread_out = _spread(lengths, left, capacity, -(-num_left // num_ranks) * num_ranks, linear)
     if spread_out:
         left_offsets, left = spread_out
     new_offsets = np.zeros(num_whole + len(left_offsets), dtype=np.int64)
@@ -136,23 +158,23 @@ def _num_to_spread(num_packs: int, num_ranks: int) -> int:
 
 
 def _spread(
-    lengths: Int32Array, pieces: Int64Array, capacity: int, num_rows: int
+    lengths: Int32Array, pieces: Int64Array, capacity: int, num_rows: int, linear: int
 ) -> tuple[Int64Array, Int64Array] | None:
-    """The pieces over rows of even attention work, the heaviest row first; None where they do not fit."""
+    """The pieces over rows of even work, the heaviest row first; None where they do not fit."""
     num_rows = min(num_rows, len(pieces))
     by_length = argsort_descending(lengths[pieces], capacity)
-    row_of, fits = spread(lengths[pieces], by_length, capacity, num_rows)
+    row_of, fits = spread(lengths[pieces], by_length, capacity, num_rows, linear)
     if not fits:
         return None
     offsets, members = group_by_pack(row_of, by_length, num_rows)
-    _, work = pack_tokens_and_work(offsets, pieces[members], lengths)
+    _, work = pack_tokens_and_work(offsets, pieces[members], lengths, linear)
     return select_packs(offsets, pieces[members], np.argsort(-work, kind="stable"))
 
 
-def _refine(lengths: Int32Array, packs: GroupPacks, capacity: int, num_ranks: int) -> None:
+def _refine(lengths: Int32Array, packs: GroupPacks, capacity: int, num_ranks: int, linear: int) -> None:
     """Even out the iterations in place; spread rows stay as short as they are."""
     rest_tokens, _ = pack_tokens_and_work(packs.offsets[packs.num_whole :], packs.pieces, lengths)
     longest_rest = int(rest_tokens.max(initial=0))
     num_packs = len(packs.offsets) - 1
-    refine_packs(packs.offsets, packs.pieces, lengths, 0, packs.num_whole, num_ranks, capacity)
-    refine_packs(packs.offsets, packs.pieces, lengths, packs.num_whole, num_packs, num_ranks, longest_rest)
+    refine_packs(packs.offsets, packs.pieces, lengths, 0, packs.num_whole, num_ranks, capacity, linear)
+    refine_packs(packs.offsets, packs.pieces, lengths, packs.num_whole, num_packs, num_ranks, longest_rest, linear)

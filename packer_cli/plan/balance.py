@@ -1,6 +1,6 @@
-"""Balance batching: iterations of packs with nearly equal attention work (HBP, algorithm 7).
+"""Balance batching: iterations of packs with nearly equal work (HBP, algorithm 7; see `plan.cost` for work).
 
-The packs of a group are sorted by attention work, and consecutive packs form an iteration. Price: O(p log p). A
+The packs of a group are sorted by work, and consecutive packs form an iteration. Price: O(p log p). A
 global sort puts alike packs together, and costs randomness; sorting inside random windows of a few iterations keeps
 more of it. The order of the iterations is shuffled afterwards.
 """
@@ -67,9 +67,9 @@ def order_packs(work: Int64Array, num_ranks: int, rule: BalanceRule, state: NDAr
 
 
 def spread(
-    lengths: NDArray[np.int32], order: NDArray[np.int64], capacity: int, num_rows: int
+    lengths: NDArray[np.int32], order: NDArray[np.int64], capacity: int, num_rows: int, linear: int = 0
 ) -> tuple[NDArray[np.int64], bool]:
-    """Deal samples over rows so that attention work is even: the longest first, to the row of least work with room.
+    """Deal samples over rows so that their work is even: the longest first, to the row of least work with room.
 
     It turns a group's last packs, too few for all ranks, into one lighter row for each rank. The rule is Graham's LPT
     with a capacity. O(n * rows).
@@ -79,13 +79,14 @@ def spread(
         order: int64[n], the samples by falling length.
         capacity: most tokens of a row.
         num_rows: rows to fill.
+        linear: tokens, see `Cost.linear_tokens`.
 
     Returns:
         `(row int64[n], fits)`; `fits` is False where some sample found no row, and `row` is then of no use.
     """
     row_of = np.full(len(lengths), -1, dtype=np.int64)
     tokens, work = np.zeros((2, num_rows), dtype=np.int64)
-    return row_of, bool(_spread(lengths, order, capacity, row_of, tokens, work))
+    return row_of, bool(_spread(lengths, order, capacity, linear, row_of, tokens, work))
 
 
 @njit(cache=True)
@@ -93,6 +94,7 @@ def _spread(
     lengths: NDArray[np.int32],
     order: NDArray[np.int64],
     capacity: int,
+    linear: int,
     row_of: NDArray[np.int64],
     tokens: NDArray[np.int64],
     work: NDArray[np.int64],
@@ -111,5 +113,5 @@ def _spread(
             return False
         row_of[sample] = best
         tokens[best] += length
-        work[best] += length * length
+        work[best] += length * (length + linear)
     return True

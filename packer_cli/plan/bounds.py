@@ -33,40 +33,47 @@ def packs_lower_bound(lengths: NDArray[np.int32], capacity: int) -> int:
     return max(-(-int(sum_to[capacity]) // capacity), int((alone + big + extra).max()))
 
 
-def least_max_work(falling: NDArray[np.int64], num_ranks: int, capacity: int) -> int:
-    """However these samples are dealt to the ranks of an iteration, some rank has at least this attention work.
+def least_max_work(falling: NDArray[np.int64], num_ranks: int, capacity: int, linear: int = 0) -> int:
+    """However these samples are dealt to the ranks of an iteration, some rank has at least this work.
 
-    Ours; the greatest of three bounds, O(n + ranks log n), 0 without samples:
+    Work is the sum of f(s) = s (s + linear): `plan.cost`. The proofs need no more than that f(s), and the work of one
+    of its tokens, s + linear, rise with s. Ours; the greatest of three bounds, O(n + ranks log n), 0 without samples:
 
-    1. The mean over the ranks, rounded up, and the square of the longest sample.
-    2. While M < a^2 + b^2 for two samples, no rank of at most M work holds both. So with M below that sum for the
+    1. The mean over the ranks, rounded up, and the work of the longest sample.
+    2. While M < f(a) + f(b) for two samples, no rank of at most M work holds both. So with M below that sum for the
        last two of the k longest, these are on k ranks. The others hold at most (ranks - k) capacities, so those k
-       hold all other tokens besides. These do least work if they are the shortest: M k is at least the squares of
+       hold all other tokens besides. These do least work if they are the shortest: M k is at least the work of
        the k, and of the shortest samples of so many tokens, the last of them in part.
     3. Samples over half a capacity are on ranks of their own, which are filled up at best with the longest that fit.
        So no rank does more than that work, nor more than M, and all of them together do all of it.
 
     Args:
-        falling: int64[n], lengths by falling size, each at most the capacity; the sum of squares is below 2^63.
+        falling: int64[n], lengths by falling size, each at most the capacity; their work is below 2^63 in all.
         num_ranks: data-parallel ranks.
         capacity: most tokens of a rank.
+        linear: tokens, see `Cost.linear_tokens`.
     """
     if not len(falling):
         return 0
     # Tokens and work of the samples before each place.
     tokens = np.concatenate([[0], np.cumsum(falling)])
-    work = np.concatenate([[0], np.cumsum(falling * falling)])
+    work = np.concatenate([[0], np.cumsum(falling * (falling + linear))])
     mean = -(-int(work[-1]) // num_ranks)
     return max(
         mean,
-        int(falling[0]) ** 2,
-        _bound_by_longest(falling, tokens, work, num_ranks, capacity),
-        _bound_by_room(falling, tokens, work, num_ranks, capacity),
+        int(work[1]),
+        _bound_by_longest(falling, tokens, work, num_ranks, capacity, linear),
+        _bound_by_room(falling, tokens, work, num_ranks, capacity, linear),
     )
 
 
 def _bound_by_longest(
-    falling: NDArray[np.int64], tokens: NDArray[np.int64], work: NDArray[np.int64], num_ranks: int, capacity: int
+    falling: NDArray[np.int64],
+    tokens: NDArray[np.int64],
+    work: NDArray[np.int64],
+    num_ranks: int,
+    capacity: int,
+    linear: int,
 ) -> int:
     """The second bound of `least_max_work`."""
     k = np.arange(1, min(num_ranks, len(falling)) + 1)
@@ -74,14 +81,19 @@ def _bound_by_longest(
     # The shortest samples of `besides` tokens: those from a place on, and a part of the one before.
     place = np.searchsorted(tokens, tokens[-1] - besides)
     part = besides - (tokens[-1] - tokens[place])
-    least = work[k] + work[-1] - work[place] + part * falling[np.maximum(place, 1) - 1]
+    least = work[k] + work[-1] - work[place] + part * (falling[np.maximum(place, 1) - 1] + linear)
     bound = -(-least // k)
-    bound[1:] = np.minimum(bound[1:], falling[1 : len(k)] ** 2 + falling[: len(k) - 1] ** 2)
+    bound[1:] = np.minimum(bound[1:], work[2 : len(k) + 1] - work[: len(k) - 1])
     return int(bound.max())
 
 
 def _bound_by_room(
-    falling: NDArray[np.int64], tokens: NDArray[np.int64], work: NDArray[np.int64], num_ranks: int, capacity: int
+    falling: NDArray[np.int64],
+    tokens: NDArray[np.int64],
+    work: NDArray[np.int64],
+    num_ranks: int,
+    capacity: int,
+    linear: int,
 ) -> int:
     """The third bound of `least_max_work`; 0 where the samples do not fit."""
     num_big = int(np.searchsorted(-falling, -(capacity // 2)))
@@ -93,8 +105,8 @@ def _bound_by_room(
     first = np.maximum(num_big, np.searchsorted(-falling, -free))
     last = np.searchsorted(tokens, tokens[first] + free, side="right") - 1
     part = free - (tokens[last] - tokens[first])
-    most = work[last] - work[first] + part * np.append(falling, 0)[last]
-    most[:num_big] += falling[:num_big] ** 2
+    most = work[last] - work[first] + part * np.append(falling + linear, 0)[last]
+    most[:num_big] += np.diff(work[: num_big + 1])
     # The ranks that can do least reach their most; the others share what is left.
     most.sort()
     left = work[-1] - np.concatenate([[0], np.cumsum(most)[:-1]])

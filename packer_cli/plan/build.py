@@ -36,7 +36,10 @@ class PlanRules:
     balance: BalanceRule = field(default_factory=BalanceRule)
     """How packs come together in iterations."""
     fill: Literal["greedy", "balanced"] = "greedy"
-    """With what the free space of long packs is filled: the longest that fits, or what evens attention work out."""
+    """With what the free space of long packs is filled: the longest that fits, or what evens their work out."""
+    linear: int = 0
+    """Tokens, at least 0: the work that is evened out is s (s + linear) a sample, see `plan.cost`. How great it may be
+    is what `cost.require_exact` says; `algorithm` is for it (`PackingAlgorithm.with_linear`)."""
 
     def __post_init__(self) -> None:
         if self.algorithm.cut and len(self.groups) != 1:
@@ -62,7 +65,9 @@ def build_plan(pieces: Pieces, rules: PlanRules) -> Plan:
     by_group.reverse()
     pack_tokens, pack_work = (
         np.concatenate(parts)
-        for parts in zip(*(pack_tokens_and_work(part.offsets, part.pieces, lengths) for part in by_group), strict=True)
+        for parts in zip(
+            *(pack_tokens_and_work(part.offsets, part.pieces, lengths, rules.linear) for part in by_group), strict=True
+        )
     )
     iterations = _iterations(by_group, rules)
     schedules = [

@@ -1,28 +1,112 @@
-"""Work of packs: attention costs the square of each sample's length, not of the pack's."""
+"""Work of packs: attention costs the square of each sample's length, not of the pack's; all else costs its length.
+
+A micro-batch takes `a sum(s^2) + b sum(s)` (WLB-LLM, arXiv 2503.17924, eq. 2; Hydraulis, arXiv 2412.07894): matrix
+products, element-wise operators and collectives grow with the tokens. HBP balances the first term alone. Which packs
+are even depends only on b / a, so a plan counts in whole numbers: a sample's *work* is `s (s + linear)`, where
+`linear` is b / a in tokens, the length at which both terms cost the same. With `linear` 0 work is attention work.
+"""
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from packer_cli.plan.types import Int64Array, read_only
+from packer_cli.plan.types import Group, Int64Array, read_only
+
+QUADRATIC = "quadratic"
+MOST_WORK = 2**62
+"""What is added up comes to less, so that sums, and twice the work of a pack, stay within int64."""
+_MOST_LINEAR = 2**31
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cost:
+    """Predicted cost of a micro-batch, `quadratic * sum(s^2) + linear * sum(s)`, in any unit."""
+
+    quadratic: float = 1.0
+    """For each token^2 of attention work: a, above 0."""
+    linear: float = 0.0
+    """For each token: b, at least 0. More of it evens out tokens rather than squares."""
+
+    def __post_init__(self) -> None:
+        if not (0 < self.quadratic < math.inf and 0 <= self.linear < math.inf):
+            raise ValueError(f"cost A,B needs an A above 0 and a B of at least 0, got {self}")
+        if not self.linear / self.quadratic < _MOST_LINEAR - 1:
+            raise ValueError(
+                f"cost A,B needs a B of less than {_MOST_LINEAR - 1} times A, got {self}; "
+                "1,1000000000 already counts hardly anything but tokens"
+            )
+
+    def __str__(self) -> str:
+        return ",".join(repr(float(value)).removesuffix(".0") for value in (self.quadratic, self.linear))
+
+    @property
+    def linear_tokens(self) -> int:
+        """b / a in whole tokens: what a plan is balanced with."""
+        return round(self.linear / self.quadratic)
+
+
+def parse_cost(text: str) -> Cost:
+    """Read `quadratic`, or `A,B`.
+
+    >>> parse_cost("1,24576").linear_tokens
+    24576
+
+    Raises:
+        ValueError: anything else, or numbers out of range.
+    """
+    if text == QUADRATIC:
+        return Cost()
+    try:
+        quadratic, linear = (float(part) for part in text.split(","))
+    except ValueError:
+        raise ValueError(
+            f"unknown cost {text!r}; known: quadratic, profile, or two numbers A,B such as 1,24576"
+        ) from None
+    return Cost(quadratic=quadratic, linear=linear)
+
+
+def require_exact(linear: int, groups: Iterable[Group], num_gpus: int) -> None:
+    """Refuse a linear term with which the work of an iteration might pass what int64 holds.
+
+    The rule: for each group, ranks * capacity * (capacity + linear) < `MOST_WORK`. Without a linear term nothing is
+    refused: 2^31 tokens, in one sample or many, are below it.
+
+    Raises:
+        ValueError: naming the group.
+    """
+    for group in groups:
+        num_ranks = group.num_dp_ranks(num_gpus)
+        if linear and num_ranks * group.capacity * (group.capacity + linear) >= MOST_WORK:
+            raise ValueError(
+                f"with a linear term of {linear} tokens, {num_ranks} packs of {group.capacity} tokens may come to "
+                "more work than 2^62, which is not counted exactly; give a smaller B, or shorter groups"
+            )
 
 
 def pack_tokens_and_work(
-    offsets: NDArray[np.int64], pieces: NDArray[np.int64], lengths: NDArray[np.int32]
+    offsets: NDArray[np.int64], pieces: NDArray[np.int64], lengths: NDArray[np.int32], linear: int = 0
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Tokens and attention work (sum of s^2, HBP section 3.1) of each pack, int64[p] both. O(m).
+    """Tokens and work of each pack, int64[p] both: sum of s (s + linear), attention work (HBP section 3.1) without it.
+
+    Price: O(m).
 
     Args:
         offsets, pieces: packs as compressed arrays, int64[p+1] and int64[m].
         lengths: int32, length of each piece.
+        linear: tokens, see `Cost.linear_tokens`.
     """
     tokens = np.empty(len(offsets) - 1, dtype=np.int64)
     work = np.empty(len(offsets) - 1, dtype=np.int64)
     _add_up(read_only(offsets), read_only(pieces), read_only(lengths), tokens, work)
+    if linear:
+        work += linear * tokens
     return tokens, work
 
 

@@ -18,7 +18,7 @@ from packer_cli.plan.types import Int64Array
 StepMix = Literal["alternate", "stratified"]
 
 NUM_STRATA = 10
-"""Classes of attention work in a group; inside one the order is random. More of them gain no more, and leave fewer
+"""Classes of work in a group; inside one the order is random. More of them gain no more, and leave fewer
 iterations to draw from, so that the same ones would be neighbours in every epoch."""
 
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
@@ -30,7 +30,7 @@ def interleave(mix: StepMix, group: Int64Array, work: Int64Array, state: NDArray
 
     Args:
         group: int64[i], group of each.
-        work: int64[i], attention work of each.
+        work: int64[i], work of each, see `plan.cost`.
         state: uint64[1], moved on.
     """
     return stratify(group, work, state) if mix == "stratified" else alternate(len(group), state)

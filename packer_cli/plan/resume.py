@@ -1,7 +1,7 @@
 """Packs that are written already, dealt anew to another number of GPUs, in the middle of an epoch or for whole ones.
 
 The samples of a pack stay together, since the shards stay; what changes is which packs share an iteration, and how
-many there are. So balance batching (sort by attention work, `plan.balance`) applies as it did, and the exchange of
+many there are. So balance batching (sort by work, `plan.balance`) applies as it did, and the exchange of
 samples (`plan.refine`) and the spreading of a group's last packs do not. Price: O(p log p) for p packs.
 """
 
@@ -34,6 +34,8 @@ class DealRules:
     """`refine` is of no effect."""
     steps: StepRules
     seed: int
+    linear: int = 0
+    """Tokens, see `Cost.linear_tokens`."""
 
 
 def rest_of_epoch(schedule: Schedule, step: int, order: Int64Array | None = None) -> tuple[Int64Array, int]:
@@ -80,10 +82,11 @@ def deal_epoch(plan: Plan, chosen: Int64Array, is_short: NDArray[np.bool_], rule
         is_short: bool[p], see `short_packs`; iterations of nothing else keep short rows.
         epoch: number of the epoch, which decides the order.
     """
-    tokens, work = pack_tokens_and_work(plan.packs.offsets, plan.packs.pieces, plan.pieces.length)
+    packs = plan.packs
+    tokens, work = pack_tokens_and_work(packs.offsets, packs.pieces, plan.pieces.length, rules.linear)
     iterations = []
     for g, group in enumerate(plan.groups):
-        members = chosen[plan.packs.group[chosen] == g]
+        members = chosen[packs.group[chosen] == g]
         num_ranks = group.num_dp_ranks(rules.num_gpus)
         order = order_packs(work[members], num_ranks, rules.balance, rng_state(rules.seed, _STREAM_DEAL, g, epoch))
         slots = deal(members[order], num_ranks)

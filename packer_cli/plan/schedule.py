@@ -60,7 +60,7 @@ def schedule_epoch(
 
     Args:
         pack_tokens: int64[p], tokens of each pack.
-        pack_work: int64[p], attention work of each pack.
+        pack_work: int64[p], work of each pack, see `plan.cost`.
         epoch: another epoch has another order, and no curriculum.
     """
     group_of = np.concatenate([np.full(len(it.slots), g) for g, it in enumerate(iterations)]).astype(np.int64)

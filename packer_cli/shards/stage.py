@@ -185,6 +185,7 @@ def _manifest(
         config={
             "tokens": index.options,
             "plan": header["config"],
+            **({"group_choice": header["group_choice"]} if "group_choice" in header else {}),
             "write": {"shard_size": config.shard_size},
         },
         library_versions=index.library_versions,

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from packer_cli.arrays import to_arrow, to_lists
 from packer_cli.files import temporary_file
-from packer_cli.plan.cost import pack_tokens_and_work, segment_sums
+from packer_cli.plan.cost import QUADRATIC, Cost, pack_tokens_and_work, parse_cost, segment_sums
 from packer_cli.plan.types import Plan
 from packer_cli.shards.layout import ShardRange
 from packer_cli.shards.plan_file import PLAN_NAME, read_plan
@@ -48,7 +48,8 @@ class ShardResult:
 
 def write_shard(task: ShardTask) -> tuple[ShardResult, Path]:
     """Write a shard under a temporary name; the caller commits it and writes its marker. Memory: a few batches."""
-    plan, _, _ = _plan(task.folder, task.fingerprint)
+    plan, _, header = _plan(task.folder, task.fingerprint)
+    cost = parse_cost(header["config"].get("cost", QUADRATIC))
     store = _store(task.store, task.fingerprint)
     shard = task.shard
     with (
@@ -56,7 +57,7 @@ def write_shard(task: ShardTask) -> tuple[ShardResult, Path]:
         pa.ipc.new_file(pa.PythonFile(file, mode="w"), SHARD_SCHEMA) as writer,
     ):
         for first, last in _gathers(plan, shard.first_pack, shard.first_pack + shard.num_packs):
-            batch = _pack_rows(plan, store, first, last)
+            batch = _pack_rows(plan, store, cost, first, last)
             for row in range(0, last - first, PACKS_PER_BATCH):
                 writer.write_batch(batch.slice(row, PACKS_PER_BATCH))
     return ShardResult(num_bytes=file.num_bytes, xxh3=file.hexdigest()), temporary
@@ -104,7 +105,7 @@ def _gathers(plan: Plan, first: int, stop: int) -> list[tuple[int, int]]:
     return ranges
 
 
-def _pack_rows(plan: Plan, store: TokenStore, first: int, stop: int) -> pa.RecordBatch:
+def _pack_rows(plan: Plan, store: TokenStore, cost: Cost, first: int, stop: int) -> pa.RecordBatch:
     """Rows of the packs first .. stop-1."""
     offsets = plan.packs.offsets[first : stop + 1]
     members = plan.packs.pieces[offsets[0] : offsets[-1]]
@@ -133,7 +134,7 @@ def _pack_rows(plan: Plan, store: TokenStore, first: int, stop: int) -> pa.Recor
         to_arrow(tokens.astype(np.int32)),
         to_arrow(mask_sums.astype(np.int32)),
         to_arrow(work),
-        to_arrow(work.astype(np.float64)),
+        to_arrow(cost.quadratic * work + cost.linear * tokens),
         to_arrow(np.zeros(len(numbers), dtype=np.int8)),
     ]
     return pa.record_batch(columns, schema=SHARD_SCHEMA)

@@ -24,10 +24,15 @@ def whole(lengths):
     return Pieces(sample=np.arange(len(lengths)), start=np.zeros(len(lengths), dtype=np.int64), length=lengths)
 
 
-def rules(groups, num_gpus, packing="isf", **options):
+def rules(groups, num_gpus, packing="isf", linear=0, **options):
     algorithm, packing_options = parse_packing(packing, REGISTRY)
     return PlanRules(
-        groups=tuple(groups), num_gpus=num_gpus, algorithm=algorithm, packing_options=packing_options, **options
+        groups=tuple(groups),
+        num_gpus=num_gpus,
+        algorithm=algorithm.with_linear(linear),
+        packing_options=packing_options,
+        linear=linear,
+        **options,
     )
 
 
@@ -51,6 +56,7 @@ def settings_of_plans(draw):
         seed=draw(st.integers(0, 2**40)),
         balance=parse_balance(draw(st.sampled_from(["none", "sort", "window:2", "refine", "window:1+refine"]))),
         fill=draw(st.sampled_from(["greedy", "balanced"])),
+        linear=draw(st.sampled_from([0, 0, 1, 300, 2**31 - 2])),
     )
 
 

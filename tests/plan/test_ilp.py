@@ -318,14 +318,14 @@ def test_the_knapsack_equals_brute_force(items, capacity, least):
     assert len(few) == min(1, len(found))
 
 
-def best_work(lengths, num_packs, capacity):
+def best_work(lengths, num_packs, capacity, linear):
     """Exact, by trying everything; None where nothing fits."""
     best = None
     for rows in itertools.product(range(num_packs), repeat=len(lengths)):
         tokens, work = [0] * num_packs, [0] * num_packs
         for length, row in zip(lengths, rows, strict=True):
             tokens[row] += length
-            work[row] += length * length
+            work[row] += length * (length + linear)
         if max(tokens) <= capacity and (best is None or max(work) < best):
             best = max(work)
     return best
@@ -336,24 +336,26 @@ def best_work(lengths, num_packs, capacity):
     num_packs=st.integers(1, 3),
     extra=st.integers(0, 40),
     unit=st.sampled_from([1, 3000]),
+    linear=st.sampled_from([0, 30, 24_576]),
 )
 @settings(max_examples=50)
-def test_least_greatest_work_equals_brute_force(lengths, num_packs, extra, unit):
+def test_least_greatest_work_equals_brute_force(lengths, num_packs, extra, unit, linear):
     lengths = [length * unit for length in lengths]
     capacity = max(*lengths, sum(lengths) // num_packs, 1) + extra * unit
-    expected = best_work(lengths, num_packs, capacity)
+    expected = best_work(lengths, num_packs, capacity, linear)
     if expected is None:
         with pytest.raises(ValueError, match=r"samples need at least .* packs of"):
-            min_max_work(array(lengths), num_packs, capacity)
+            min_max_work(array(lengths), num_packs, capacity, linear=linear)
         return
-    result = min_max_work(array(lengths), num_packs, capacity)
+    result = min_max_work(array(lengths), num_packs, capacity, linear=linear)
     rows = [np.flatnonzero(result.pack_of == j) for j in range(num_packs)]
     assert max(int(array(lengths)[row].sum()) for row in rows) <= capacity
-    assert max(int((array(lengths)[row].astype(np.int64) ** 2).sum()) for row in rows) == result.best
+    work = array(lengths).astype(np.int64) * (array(lengths) + linear)
+    assert max(int(work[row].sum()) for row in rows) == result.best
     assert result.bound <= expected <= result.best
     assert result.is_optimal
-    # A solver proves to a millionth of the longest sample's square.
-    assert result.best - expected <= 4e-6 * max(lengths) ** 2
+    # A solver proves to a millionth of the longest sample's work.
+    assert result.best - expected <= 4e-6 * work.max()
 
 
 def test_least_greatest_work_of_no_samples():

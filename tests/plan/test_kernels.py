@@ -184,11 +184,12 @@ def test_balanced_fill_evens_out_what_greedy_fill_does_not():
     lengths=st.lists(st.integers(1, 60), min_size=1, max_size=40),
     capacity=st.integers(60, 300),
     num_rows=st.integers(1, 9),
+    linear=st.sampled_from([0, 1, 50, 2**31 - 2]),
 )
-def test_spread_equals_its_twin(lengths, capacity, num_rows):
+def test_spread_equals_its_twin(lengths, capacity, num_rows, linear):
     order = naive.descending(lengths)
-    row_of, fits = spread(np.array(lengths, dtype=np.int32), np.array(order), capacity, num_rows)
-    expected = naive.spread(lengths, order, capacity, num_rows)
+    row_of, fits = spread(np.array(lengths, dtype=np.int32), np.array(order), capacity, num_rows, linear)
+    expected = naive.spread(lengths, order, capacity, num_rows, linear)
     assert fits == (expected is not None)
     if expected is not None:
         assert row_of.tolist() == expected
@@ -206,13 +207,16 @@ def test_the_lower_bound_sees_more_than_the_sum():
     assert packs_lower_bound(np.array([6, 6, 6, 6], dtype=np.int32), 10) == 4
 
 
-@given(packs=st.lists(st.lists(st.integers(1, 2**20), min_size=1, max_size=6), max_size=10))
-def test_work_is_the_sum_of_squares(packs):
+@given(
+    packs=st.lists(st.lists(st.integers(1, 2**20), min_size=1, max_size=6), max_size=10),
+    linear=st.sampled_from([0, 1, 24_576, 2**31 - 2]),
+)
+def test_work_is_the_sum_of_squares_and_a_linear_term(packs, linear):
     lengths = np.array([length for pack in packs for length in pack], dtype=np.int32)
     offsets = np.concatenate([[0], np.cumsum([len(pack) for pack in packs])]).astype(np.int64)
-    tokens, work = pack_tokens_and_work(offsets, np.arange(len(lengths)), lengths)
+    tokens, work = pack_tokens_and_work(offsets, np.arange(len(lengths)), lengths, linear)
     assert tokens.tolist() == [sum(pack) for pack in packs]
-    assert work.tolist() == [sum(length**2 for length in pack) for pack in packs]
+    assert work.tolist() == [sum(length * (length + linear) for length in pack) for pack in packs]
     assert segment_sums(lengths, offsets).tolist() == tokens.tolist()
 
 

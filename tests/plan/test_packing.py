@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -24,7 +26,7 @@ from tests import naive
 
 NAMES = list(REGISTRY)
 PACKING_NAMES = [name for name in NAMES if name != "none"]
-COSTS = {"work": lambda length: length**2, "tokens": lambda length: length}
+COSTS = {"work": lambda length, linear: length * (length + linear), "tokens": lambda length, linear: length}
 
 
 @st.composite
@@ -34,9 +36,9 @@ def instances(draw, max_size=60):
     return np.array(lengths, dtype=np.int32), capacity
 
 
-def run(name, lengths, capacity, seed=0):
+def run(name, lengths, capacity, seed=0, linear=0):
     algorithm, options = parse_packing(name, REGISTRY)
-    offsets, order = algorithm.pack(lengths, capacity, seed, options)
+    offsets, order = algorithm.with_linear(linear).pack(lengths, capacity, seed, options)
     return naive.packs_of(offsets, order)
 
 
@@ -189,21 +191,31 @@ def test_nnlshp_packs_with_any_options(instance, depth, buckets, iterations):
     assert_valid(packs, lengths, capacity)
 
 
-@pytest.mark.parametrize("objective", list(COSTS))
-@given(instance=instances(max_size=40))
-def test_lpt_equals_its_twin(objective, instance):
-    lengths, capacity = instance
-    packs = run(f"lpt:objective={objective}", lengths, capacity)
-    assert packs == naive.longest_processing_time(lengths.tolist(), capacity, COSTS[objective])
+LINEARS = st.sampled_from([0, 0, 1, 50, 2**31 - 2])
 
 
 @pytest.mark.parametrize("objective", list(COSTS))
-@given(instance=instances(max_size=30), window=st.sampled_from([1, 2, 5, 64]), seed=st.integers(0, 2**32))
-def test_kk_equals_its_twin(objective, instance, window, seed):
+@given(instance=instances(max_size=40), linear=LINEARS)
+def test_lpt_equals_its_twin(objective, instance, linear):
     lengths, capacity = instance
-    packs = run(f"kk:objective={objective},window={window}", lengths, capacity, seed)
+    packs = run(f"lpt:objective={objective}", lengths, capacity, linear=linear)
+    cost = partial(COSTS[objective], linear=linear)
+    assert packs == naive.longest_processing_time(lengths.tolist(), capacity, cost)
+
+
+@pytest.mark.parametrize("objective", list(COSTS))
+@given(
+    instance=instances(max_size=30),
+    window=st.sampled_from([1, 2, 5, 64]),
+    seed=st.integers(0, 2**32),
+    linear=LINEARS,
+)
+def test_kk_equals_its_twin(objective, instance, window, seed, linear):
+    lengths, capacity = instance
+    packs = run(f"kk:objective={objective},window={window}", lengths, capacity, seed, linear)
     state = int(rng_state(seed)[0])
-    expected = naive.karmarkar_karp(lengths.tolist(), capacity, window, COSTS[objective], state)
+    cost = partial(COSTS[objective], linear=linear)
+    expected = naive.karmarkar_karp(lengths.tolist(), capacity, window, cost, state)
     assert [sorted(pack) for pack in packs] == [sorted(pack) for pack in expected]
 
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 from packer_cli.plan.types import Int32Array, Int64Array, Pieces
 
 OBJECTIVES = ("work", "tokens")
-"""What algorithms that even packs out may make even: attention work (the sum of squared lengths), or tokens."""
+"""What algorithms that even packs out may make even: work (attention work, or that of `--cost`), or tokens."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,6 +40,13 @@ class PackingAlgorithm:
     """What cuts samples anywhere before `pack`; a plan with it has exactly one group."""
     needs_split: bool = False
     """Whether samples over the greatest capacity must be split, not truncated or left out."""
+    uses_work: bool = False
+    """Whether `pack` looks at work, and so takes `linear` besides."""
+
+    def with_linear(self, linear: int) -> PackingAlgorithm:
+        """The same algorithm for work with a linear term of so many tokens, see `plan.cost`."""
+        pack: Callable[..., Any] = self.pack
+        return replace(self, pack=partial(pack, linear=linear)) if self.uses_work and linear else self
 
 
 def require_objective(name: str, objective: str) -> None:

@@ -19,6 +19,7 @@ from numba import njit
 from numpy.typing import NDArray
 
 from packer_cli.plan.bounds import packs_lower_bound
+from packer_cli.plan.cost import MOST_WORK
 from packer_cli.plan.packing.base import PackingAlgorithm, PackingOptions, require_objective
 from packer_cli.plan.packing.csr import group_by_pack
 from packer_cli.plan.packing.heap import heap_pop, heap_push, heap_replace
@@ -32,7 +33,7 @@ class KkOptions(PackingOptions):
     """A greater window makes more packs even with each other, and takes longer."""
 
     objective: str = "tokens"
-    """What is made even: `tokens`, or `work`, the sum of squared lengths."""
+    """What is made even: `tokens`, or `work`, by default the sum of squared lengths."""
     window: int = 64
     """Packs that are made at a time."""
 
@@ -44,16 +45,23 @@ class KkOptions(PackingOptions):
             raise ValueError(f"option 'window' of packing 'kk' must be at most {2**31 - 1}, got {self.window}")
 
 
-def pack(lengths: Int32Array, capacity: int, seed: int, options: KkOptions) -> tuple[Int64Array, Int64Array]:
-    """See the package for shapes."""
+def pack(
+    lengths: Int32Array, capacity: int, seed: int, options: KkOptions, linear: int = 0
+) -> tuple[Int64Array, Int64Array]:
+    """See the package for shapes; `linear` (tokens) is the linear term of work, see `plan.cost`."""
+    cost, window = (0, 1), options.window
+    if options.objective == "work":
+        # Fewer packs at a time where sums over a window might not be exact: of 64, at 2^28 tokens and more.
+        cost, window = (1, linear), min(window, max(1, MOST_WORK // (capacity * (capacity + linear))))
     order = shuffled(len(lengths), rng_state(seed))
-    by_place, num_packs = _windows(lengths[order], capacity, options.window, options.objective == "work")
+    by_place, num_packs = _windows(lengths[order], capacity, window, cost)
     pack_of = np.empty(len(lengths), dtype=np.int64)
     pack_of[order] = by_place
     return group_by_pack(pack_of, order, num_packs)
 
 
-def _windows(lengths: Int32Array, capacity: int, window: int, by_work: bool) -> tuple[Int64Array, int]:
+def _windows(lengths: Int32Array, capacity: int, window: int, cost: tuple[int, int]) -> tuple[Int64Array, int]:
+    """`(pack int64[n], packs)`; a sample of s tokens costs `s (cost[0] s + cost[1])`."""
     num = len(lengths)
     pack_of = np.empty(num, dtype=np.int64)
     num_packs = 0
@@ -66,8 +74,8 @@ def _windows(lengths: Int32Array, capacity: int, window: int, by_work: bool) -> 
         here = np.concatenate([here, np.arange(first, stop)])
         part = lengths[here]
         least = packs_lower_bound(part, capacity)
-        part_of = _difference(part, least, by_work)
-        used = _repair(part, part_of, least, capacity, by_work, stop == num)
+        part_of = _difference(part, least, *cost)
+        used = _repair(part, part_of, least, capacity, *cost, stop == num)
         is_packed = part_of >= 0
         pack_of[here[is_packed]] = num_packs + part_of[is_packed]
         here = here[~is_packed]
@@ -76,7 +84,7 @@ def _windows(lengths: Int32Array, capacity: int, window: int, by_work: bool) -> 
 
 
 @njit(cache=True)
-def _difference(lengths: NDArray[np.int32], num_parts: int, by_work: bool) -> NDArray[np.int64]:
+def _difference(lengths: NDArray[np.int32], num_parts: int, quadratic: int, linear: int) -> NDArray[np.int64]:
     """Part (int64[n]) of each sample; the parts are about equal in their sums of the objective.
 
     A partition of some samples is a list of parts by falling sum; those not listed are empty. The two partitions
@@ -93,7 +101,7 @@ def _difference(lengths: NDArray[np.int32], num_parts: int, by_work: bool) -> ND
     ids = np.empty(num, dtype=np.int64)
     for i in range(num):
         length = np.int64(lengths[i])
-        part_sum[i] = length * length if by_work else length
+        part_sum[i] = length * (quadratic * length + linear)
         heap_push(keys, ids, i, -part_sum[i] if num_parts > 1 else 0, i)
     one = np.empty(num_parts, dtype=np.int64)
     other = np.empty(num_parts, dtype=np.int64)
@@ -156,7 +164,13 @@ def _listed(part: int, next_part: NDArray[np.int64], into: NDArray[np.int64]) ->
 
 @njit(cache=True)
 def _repair(
-    lengths: NDArray[np.int32], part_of: NDArray[np.int64], num_parts: int, capacity: int, by_work: bool, is_last: bool
+    lengths: NDArray[np.int32],
+    part_of: NDArray[np.int64],
+    num_parts: int,
+    capacity: int,
+    quadratic: int,
+    linear: int,
+    is_last: bool,
 ) -> int:
     """Move, in `part_of`, what exceeds the capacity; returns the number of packs. O(moved * packs).
 
@@ -178,7 +192,7 @@ def _repair(
         part = part_of[sample]
         if tokens[part] + length <= capacity:
             tokens[part] += length
-            cost[part] += length * length if by_work else length
+            cost[part] += length * (quadratic * length + linear)
         else:
             moved[num_moved] = sample
             num_moved += 1
@@ -195,7 +209,7 @@ def _repair(
             num_parts += 1
         part_of[sample] = best
         tokens[best] += length
-        cost[best] += length * length if by_work else length
+        cost[best] += length * (quadratic * length + linear)
     return num_parts
 
 
@@ -205,4 +219,5 @@ ALGORITHM = PackingAlgorithm(
     pack=pack,
     options=KkOptions,
     uses_seed=True,
+    uses_work=True,
 )

@@ -1,7 +1,7 @@
 """Longest processing time: the longest sample first, into the pack of least work that has room.
 
 Source: Graham 1969, with a capacity. Price: O(n log p) a round, and one more round for every time that packs lacked:
-one to three for `work`, about ten for `tokens`. Use it to make the attention work of *all* packs of a group as even
+one to three for `work`, about ten for `tokens`. Use it to make the work of *all* packs of a group as even
 as the capacity allows. Do not use it where packs are balanced within iterations anyway (`--balance`), nor with
 `tokens` for little padding: packs of even tokens leave each a gap that nothing fits, and more packs are needed.
 
@@ -29,28 +29,34 @@ class LptOptions(PackingOptions):
     """What is made even."""
 
     objective: str = "work"
-    """`work`, the sum of squared lengths, or `tokens`."""
+    """`work`, by default the sum of squared lengths, or `tokens`."""
 
     def __post_init__(self) -> None:
         require_objective("lpt", self.objective)
 
 
-def pack(lengths: Int32Array, capacity: int, seed: int, options: LptOptions) -> tuple[Int64Array, Int64Array]:
-    """See the package for shapes."""
+def pack(
+    lengths: Int32Array, capacity: int, seed: int, options: LptOptions, linear: int = 0
+) -> tuple[Int64Array, Int64Array]:
+    """See the package for shapes; `linear` (tokens) is the linear term of work, see `plan.cost`."""
+    cost = (1, linear) if options.objective == "work" else (0, 1)
     order = argsort_descending(lengths, capacity)
     num_packs = packs_lower_bound(lengths, capacity)
-    pack_of, needed = _lpt(lengths, order, capacity, num_packs, options.objective == "work")
+    pack_of, needed = _lpt(lengths, order, capacity, num_packs, *cost)
     while needed > num_packs:
         num_packs = needed
-        pack_of, needed = _lpt(lengths, order, capacity, num_packs, options.objective == "work")
+        pack_of, needed = _lpt(lengths, order, capacity, num_packs, *cost)
     return group_by_pack(pack_of, order, num_packs)
 
 
 @njit(cache=True)
 def _lpt(
-    lengths: NDArray[np.int32], order: NDArray[np.int64], capacity: int, num_packs: int, by_work: bool
+    lengths: NDArray[np.int32], order: NDArray[np.int64], capacity: int, num_packs: int, quadratic: int, linear: int
 ) -> tuple[NDArray[np.int64], int]:
-    """`(pack int64[n], packs)`; more packs than asked for where a sample found no room."""
+    """`(pack int64[n], packs)`; more packs than asked for where a sample found no room.
+
+    A sample of s tokens costs `s (quadratic s + linear)`, which rises with s.
+    """
     # The heap holds packs by (work, number). One without room waits under its room until the samples, which come by
     # falling length, are short enough.
     keys = np.zeros(len(lengths) + 1, dtype=np.int64)
@@ -77,7 +83,7 @@ def _lpt(
             waiting[room[pack]] = pack
             heap_pop(keys, ids, size)
             size -= 1
-        cost = length * length if by_work else length
+        cost = length * (quadratic * length + linear)
         if size:
             pack = ids[0]
             work_of[pack] += cost
@@ -94,5 +100,9 @@ def _lpt(
 
 
 ALGORITHM = PackingAlgorithm(
-    name="lpt", summary="longest processing time: packs of even attention work", pack=pack, options=LptOptions
+    name="lpt",
+    summary="longest processing time: packs of even attention work, or of that of `--cost`",
+    pack=pack,
+    options=LptOptions,
+    uses_work=True,
 )

@@ -1,9 +1,9 @@
-"""Refine: exchange samples between the packs of one iteration until their attention work is even.
+"""Refine: exchange samples between the packs of one iteration until their work is even (`plan.cost`).
 
 Sorting (HBP, algorithm 7) puts packs of nearly equal work into an iteration; what it leaves is lowered here. The
 heaviest pack gives work to a lighter one by exchanges that keep both within capacity, see `exchange`. An
-iteration is done when no pack does more than the mean, or than the square of the iteration's longest sample, which
-the pack that holds it does at least; `bounds.least_max_work` proves what is possible.
+iteration is done when no pack does more than the mean, or than the iteration's longest sample alone, which the
+pack that holds it does at least; `bounds.least_max_work` proves what is possible.
 
 Ours; the neighbourhood is that of pairwise-interchange heuristics for number partitioning. Price: O(samples) for what
 is even already; an exchange costs O(samples of two packs), and an iteration takes a few of them a pack.
@@ -33,6 +33,7 @@ def refine_packs(
     stop: int,
     num_ranks: int,
     capacity: int,
+    linear: int = 0,
     tolerance: float = 0.0002,
     most_tries: int = 64,
 ) -> None:
@@ -46,6 +47,7 @@ def refine_packs(
         lengths: int32, length of each piece.
         first, stop: packs that are looked at; the last iteration may have fewer than `num_ranks`.
         capacity: most tokens of a pack.
+        linear: tokens, see `Cost.linear_tokens`.
         tolerance: stop where the heaviest pack is within this share of the least possible, half of it where that
             is more than the mean.
         most_tries: pairs of packs that an exchange is looked for in, for each pack of an iteration.
@@ -56,12 +58,13 @@ def refine_packs(
         members = pieces[own]
         length = lengths[members].astype(np.int64)
         starts = offsets[begin:end] - own.start
-        work = np.add.reduceat(length * length, starts)
-        least = max(work.sum() / len(work), float(length.max()) ** 2)
+        work = np.add.reduceat(length * (length + linear), starts)
+        longest = float(length.max())
+        least = max(work.sum() / len(work), longest * (longest + linear))
         if work.max() <= least * (1 + tolerance):
             continue
         order = np.argsort(-length, kind="stable")
-        least = least_max_work(length[order], end - begin, capacity)
+        least = least_max_work(length[order], end - begin, capacity, linear)
         count = np.diff(offsets[begin : end + 1])
         must_wait = least * len(work) / work.sum() - 1
         # Half of it where ranks must wait: what is left should be small beside the bound.
@@ -71,7 +74,7 @@ def refine_packs(
         tries = len(count) * (most_tries if must_wait < _HOPELESS else most_tries // 8)
         tokens = np.add.reduceat(length, starts)
         rows, names = _to_rows(length, members, count, order)
-        exchange_until(rows, names, count, tokens, work, capacity, limit, tries, _MOST_PARTNERS)
+        exchange_until(rows, names, count, tokens, work, capacity, linear, limit, tries, _MOST_PARTNERS)
         pieces[own] = names[np.arange(names.shape[1]) < count[:, None]]
         offsets[begin + 1 : end] = own.start + np.cumsum(count)[:-1]
 

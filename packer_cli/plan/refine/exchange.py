@@ -31,6 +31,7 @@ def exchange_until(
     tokens: NDArray[np.int64],
     work: NDArray[np.int64],
     capacity: int,
+    linear: int,
     limit: float,
     most_tries: int,
     most_partners: int,
@@ -42,6 +43,7 @@ def exchange_until(
         count: int64[packs], samples of each; more than `width` are never put into one.
         tokens, work: int64[packs], of each.
         capacity: most tokens of a pack.
+        linear: tokens, see `Cost.linear_tokens`.
         limit: work that need not be lowered.
         most_tries: pairs of packs that an exchange is looked for in; the last round may exceed it.
         most_partners: lighter packs that are tried before the heaviest one is given up.
@@ -51,8 +53,8 @@ def exchange_until(
     sums = np.empty(max(4 * (width + 1), 6 * width), dtype=np.int64)
     tried_in = np.full(num_packs, -1, dtype=np.int64)
     partners = min(most_partners, num_packs - 1)
-    flat = lengths.ravel(), pieces.ravel()
-    _exchange(*flat, width, count, tokens, work, capacity, limit, most_tries, partners, move, sums, places, tried_in)
+    rows = lengths.ravel(), pieces.ravel(), width, count, tokens, work
+    _exchange(*rows, capacity, linear, limit, most_tries, partners, move, sums, places, tried_in)
 
 
 @njit(cache=True)
@@ -64,6 +66,7 @@ def _exchange(
     tokens: NDArray[np.int64],
     work: NDArray[np.int64],
     capacity: int,
+    linear: int,
     limit: float,
     most_tries: int,
     partners: int,
@@ -93,7 +96,9 @@ def _exchange(
             gap = work[heavy] - work[light]
             room_heavy, room_light = capacity - tokens[heavy], capacity - tokens[light]
             at_h, num_h, at_l, num_l = heavy * width, count[heavy], light * width, count[light]
-            left = find_move(lengths, at_h, num_h, at_l, num_l, gap, room_heavy, room_light, move, sums, places)
+            left = find_move(
+                lengths, at_h, num_h, at_l, num_l, gap, room_heavy, room_light, linear, move, sums, places
+            )
             grown = move[LIGHT_COUNT] - move[HEAVY_COUNT]
             grown += (move[LIGHT_OTHER_1] >= 0) + (move[LIGHT_OTHER_2] >= 0)
             grown -= (move[LIGHT_BUT] >= 0) + (move[HEAVY_OTHER] >= 0)
@@ -104,7 +109,7 @@ def _exchange(
                     tokens[p], work[p] = ZERO, ZERO
                     for q in range(p * width, p * width + count[p]):
                         tokens[p] += lengths[q]
-                        work[p] += lengths[q] * lengths[q]
+                        work[p] += lengths[q] * (lengths[q] + linear)
                 break
             left = gap
         if left == gap:

@@ -1,9 +1,10 @@
-"""The best exchange of samples between two packs: the heavy one loses attention work, and both stay within capacity.
+"""The best exchange of samples between two packs: the heavy one loses work, and both stay within capacity.
 
 A heavy pack gives a light one a sample, for nothing or for a shorter one; a sample for several short ones of about the
-same total (the same tokens, less work: x^2 > sum y_i^2); or several for more that are shorter. What would be ideal is
-known in closed form, so only its neighbours are tried, and what does not fit exactly is topped up or has a sample
-swapped: O(a log b) for packs of a and b samples, beside a limited number of tries that cost O(log b).
+same total (the same tokens, less work: x^2 > sum y_i^2); or several for more that are shorter. A sample of x tokens
+does x (x + linear) work, see `plan.cost`; the same tokens have the same linear term. What would be ideal is known in
+closed form, so only its neighbours are tried, and what does not fit exactly is topped up or has a sample swapped:
+O(a log b) for packs of a and b samples, beside a limited number of tries that cost O(log b).
 
 A pack is a stretch of `lengths` by falling size: `at_h` and `at_l` are where the heavy and the light one begin,
 `num_h` and `num_l` how many samples they have. Arrays are flat, without slices, for that takes less long to compile.
@@ -33,6 +34,7 @@ def find_move(
     gap: int,
     room_heavy: int,
     room_light: int,
+    linear: int,
     move: NDArray[np.int64],
     sums: NDArray[np.int64],
     places: NDArray[np.int64],
@@ -46,15 +48,16 @@ def find_move(
         lengths: int64, of all packs.
         gap: by how much the heavy pack's work is greater.
         room_heavy, room_light: free tokens.
+        linear: tokens, see `Cost.linear_tokens`.
         move: int64[NUM_FIELDS], written to.
         sums: int64[2 * (num_h + num_l + 2)] or more, of any content.
         places: int64[MOST_PLACES], of any content.
     """
     note(move, ZERO, ZERO, NONE, ZERO, ZERO, NONE, NONE, NONE)
-    left = _try_one(lengths, at_h, num_h, at_l, num_l, gap, room_light, move, gap)
+    left = _try_one(lengths, at_h, num_h, at_l, num_l, gap, room_light, linear, move, gap)
     of_light = 2 * (num_h + 1)
-    _sum_up(lengths, at_h, num_h, sums, ZERO)
-    _sum_up(lengths, at_l, num_l, sums, of_light)
+    _sum_up(lengths, at_h, num_h, linear, sums, ZERO)
+    _sum_up(lengths, at_l, num_l, linear, sums, of_light)
     slack = room_heavy + room_light
     stride = num_l // _STARTS if num_l >= _STARTS else ONE
     for stage in range(3):
@@ -62,9 +65,9 @@ def find_move(
             num_places = _list_blocks(lengths, at_h, num_h, at_l, num_l, sums, gap, room_heavy, slack, places)
         else:
             num_places = _list_singles(
-                lengths, at_h, num_h, at_l, num_l, sums, of_light, gap, room_heavy, slack, stride, places
+                lengths, at_h, num_h, at_l, num_l, sums, of_light, gap, room_heavy, slack, linear, stride, places
             )
-        left = fill_places(lengths, at_l, num_l, sums, of_light, gap, slack, places, num_places, move, left)
+        left = fill_places(lengths, at_l, num_l, sums, of_light, gap, slack, linear, places, num_places, move, left)
         if 2 * left <= gap or (stage == 1 and not 1 < stride <= _FEW // _STARTS):
             break
         if stage == 1:
@@ -81,19 +84,21 @@ def _try_one(
     num_l: int,
     gap: int,
     room_light: int,
+    linear: int,
     move: NDArray[np.int64],
     left: int,
 ) -> int:
-    """One sample for nothing, or for a shorter one: ideally x^2 - y^2 = gap / 2."""
+    """One sample for nothing, or for a shorter one: ideally x (x + linear) - y (y + linear) = gap / 2."""
     for i in range(num_h):
         x = lengths[at_h + i]
         if i > 0 and x == lengths[at_h + i - 1]:
             continue
-        if x <= room_light and num_h > 1 and abs(gap - 2 * x * x) < left:
-            left = abs(gap - 2 * x * x)
+        work = x * (x + linear)
+        if x <= room_light and num_h > 1 and abs(gap - 2 * work) < left:
+            left = abs(gap - 2 * work)
             note(move, i, ONE, NONE, ZERO, ZERO, NONE, NONE, NONE)
-        square = x * x - gap / 2
-        least = np.int64(np.ceil(np.sqrt(square))) if square > 0 else ZERO
+        rest = work - gap / 2
+        least = np.int64(np.ceil((np.sqrt(float(linear) * linear + 4 * rest) - linear) / 2)) if rest > 0 else ZERO
         if least < x - room_light:
             least = x - room_light
         near = num_at_least(lengths, at_l, num_l, least)
@@ -101,20 +106,21 @@ def _try_one(
             if j < 0 or j >= num_l:
                 continue
             y = lengths[at_l + j]
-            if y < x and x - y <= room_light and abs(gap - 2 * (x * x - y * y)) < left:
-                left = abs(gap - 2 * (x * x - y * y))
+            left_then = abs(gap - 2 * (work - y * (y + linear)))
+            if y < x and x - y <= room_light and left_then < left:
+                left = left_then
                 note(move, i, ONE, NONE, j, ONE, NONE, NONE, NONE)
     return left
 
 
 @njit(cache=True, no_cpython_wrapper=True)
-def _sum_up(lengths: NDArray[np.int64], begin: int, num: int, sums: NDArray[np.int64], at: int) -> None:
+def _sum_up(lengths: NDArray[np.int64], begin: int, num: int, linear: int, sums: NDArray[np.int64], at: int) -> None:
     """Write tokens and work of the samples before each place to `sums`, from `at` on, in pairs."""
     tokens, work = ZERO, ZERO
     for q in range(num):
         sums[at + 2 * q], sums[at + 2 * q + 1] = tokens, work
         tokens += lengths[begin + q]
-        work += lengths[begin + q] * lengths[begin + q]
+        work += lengths[begin + q] * (lengths[begin + q] + linear)
     sums[at + 2 * num], sums[at + 2 * num + 1] = tokens, work
 
 
@@ -144,12 +150,13 @@ def _list_singles(
     gap: int,
     room_heavy: int,
     slack: int,
+    linear: int,
     stride: int,
     places: NDArray[np.int64],
 ) -> int:
     """Places of one sample for several shorter ones; or with the shortest of its pack, so that one more of them fits.
 
-    Samples of length y do x y work in the place of x, so x (x - y) = gap / 2 is ideal.
+    Samples of length y do x (y + linear) work in the place of x, so x (x - y) = gap / 2 is ideal.
     """
     n, j = ZERO, ZERO
     while j < num_l:
@@ -160,7 +167,7 @@ def _list_singles(
             if i < 0 or i >= num_h or lengths[at_h + i] <= y:
                 continue
             x = lengths[at_h + i]
-            room, work = x + room_heavy, x * x
+            room, work = x + room_heavy, x * (x + linear)
             last = _last_within(sums, of_light, num_l, j, room)
             n = list_place(places, n, ZERO, ZERO, i, room, work, j, last)
             taken = sums[of_light + 2 * last] - sums[of_light + 2 * j]
@@ -170,7 +177,7 @@ def _list_singles(
             while room < taken + lengths[at_l + last] and tail > i + 1:
                 tail -= 1
                 room += lengths[at_h + tail]
-                work += lengths[at_h + tail] * lengths[at_h + tail]
+                work += lengths[at_h + tail] * (lengths[at_h + tail] + linear)
             last = _last_within(sums, of_light, num_l, j, room)
             n = list_place(places, n, tail, num_h - tail, i, room, work, j, last)
         j += stride

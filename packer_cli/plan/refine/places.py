@@ -94,6 +94,7 @@ def fill_places(
     of_light: int,
     gap: int,
     slack: int,
+    linear: int,
     places: NDArray[np.int64],
     places_end: int,
     move: NDArray[np.int64],
@@ -120,7 +121,7 @@ def fill_places(
                 x = lengths[at_l + but]
                 j = num_at_least(lengths, at_l, num_l, x + free + 1)
                 y = lengths[at_l + j]
-                left_then = abs(gap - 2 * (moved + x * x - y * y))
+                left_then = abs(gap - 2 * (moved + (x - y) * (x + y + linear)))
                 if (j < start or j >= stop) and y >= x + free - slack and left_then < left:
                     left = left_then
                     note(move, heavy_first, heavy_count, heavy_other, start, count, but, j, NONE)
@@ -132,7 +133,7 @@ def fill_places(
                 if j >= num_l:
                     break
                 y = lengths[at_l + j]
-                done = moved - y * y
+                done = moved - y * (y + linear)
                 if free - y <= slack and abs(gap - 2 * done) < left:
                     left = abs(gap - 2 * done)
                     note(move, heavy_first, heavy_count, heavy_other, start, count, NONE, j, NONE)
@@ -140,7 +141,7 @@ def fill_places(
                 if other <= j:
                     other = j + 1
                 if other < num_l and free - y - lengths[at_l + other] <= slack:
-                    done -= lengths[at_l + other] * lengths[at_l + other]
+                    done -= lengths[at_l + other] * (lengths[at_l + other] + linear)
                     if abs(gap - 2 * done) < left:
                         left = abs(gap - 2 * done)
                         note(move, heavy_first, heavy_count, heavy_other, start, count, NONE, j, other)

@@ -1,9 +1,10 @@
-"""Samples to a fixed number of packs so that the greatest attention work is least: the exact integer program.
+"""Samples to a fixed number of packs so that the greatest work is least: the exact integer program.
 
-Source: WLB-LLM, arXiv 2503.17924, eq. 1: minimise the greatest sum of s^2 of a pack, each sample in one pack, each
-pack within its capacity. Price: exponential; samples * packs binary variables. Use it on windows of about 100 samples
-and a handful of packs, to see how far a heuristic is from the best; longest-first dealing is usually within a few
-thousandths at once, and what the program gains over it rarely pays for its time in production.
+Source: WLB-LLM, arXiv 2503.17924, eq. 1: minimise the greatest work of a pack (sum of s^2, or with a linear term, see
+`plan.cost`), each sample in one pack, each pack within its capacity. Price: exponential; samples * packs binary
+variables. Use it on windows of about 100 samples and a handful of packs, to see how far a heuristic is from the best;
+longest-first dealing is usually within a few thousandths at once, and what the program gains over it rarely pays for
+its time in production.
 """
 
 from __future__ import annotations
@@ -29,14 +30,16 @@ class MinMaxResult(NamedTuple):
     pack_of: Int64Array
     """int64[n]: pack of each sample; packs may be empty where samples are fewer."""
     best: int
-    """Greatest sum of s^2 of a pack."""
+    """Greatest work of a pack."""
     bound: int
     """No assignment has a smaller one."""
     is_optimal: bool
-    """`best` is least; of the solver's own proofs, to a millionth of the longest sample's square."""
+    """`best` is least; of the solver's own proofs, to a millionth of the longest sample's work."""
 
 
-def min_max_work(lengths: Int32Array, num_packs: int, capacity: int, time_limit: float = 60.0) -> MinMaxResult:
+def min_max_work(
+    lengths: Int32Array, num_packs: int, capacity: int, time_limit: float = 60.0, linear: int = 0
+) -> MinMaxResult:
     """Deal samples over packs; the best answer so far where the time limit comes first.
 
     Args:
@@ -45,6 +48,7 @@ def min_max_work(lengths: Int32Array, num_packs: int, capacity: int, time_limit:
         capacity: most tokens of a pack.
         time_limit: seconds. A run that ends before gives the same answer everywhere; one that is cut off depends on
             the machine.
+        linear: tokens, see `Cost.linear_tokens`.
 
     Raises:
         ValueError: the samples do not fit that many packs, or no way was found within the limit.
@@ -57,13 +61,13 @@ def min_max_work(lengths: Int32Array, num_packs: int, capacity: int, time_limit:
     # By falling length from here on.
     order = argsort_descending(lengths, capacity)
     sizes = lengths[order].astype(np.int64)
-    work = sizes * sizes
+    work = sizes * (sizes + linear)
     bound = _simple_bound(work, num_packs)
-    start = _first_answer(sizes, num_packs, capacity, deadline)
+    start = _first_answer(sizes, num_packs, capacity, deadline, linear)
     best = int(np.bincount(start, weights=work.astype(np.float64), minlength=1).max()) if len(work) else 0
     answer = _ordered(start, num_packs)
     if best > bound and time.monotonic() < deadline:
-        # Squares go up to 1.7e10 at 128K tokens, far beyond a solver's tolerances; scaled, they are at most 1.
+        # Work goes up to 1.7e10 at 128K tokens and more, far beyond a solver's tolerances; scaled, they are at most 1.
         scale = int(work[0])
         problem = pulp.LpProblem("work", pulp.LpMinimize)
         greatest = add_variable(problem, "greatest", lowBound=bound / scale * (1 - _TOLERANCE), upBound=best / scale)
@@ -90,7 +94,7 @@ def min_max_work(lengths: Int32Array, num_packs: int, capacity: int, time_limit:
                 [max(range(min(i + 1, num_packs)), key=lambda j: held[i, j].varValue or 0) for i in range(len(sizes))],
                 dtype=np.int64,
             )
-            value = _work_if_valid(found, sizes, num_packs, capacity)
+            value = _work_if_valid(found, sizes, work, num_packs, capacity)
             if value is not None and value < best:
                 best, answer = value, found
         is_solved = problem.sol_status == pulp.LpSolutionOptimal
@@ -117,9 +121,9 @@ def _simple_bound(work: Int64Array, num_packs: int) -> int:
     return bound
 
 
-def _first_answer(sizes: Int64Array, num_packs: int, capacity: int, deadline: float) -> Int64Array:
+def _first_answer(sizes: Int64Array, num_packs: int, capacity: int, deadline: float, linear: int) -> Int64Array:
     """Longest first, to the pack of least work (Graham's LPT); where that gets stuck, the packing of fewest packs."""
-    pack_of, fits = spread(sizes.astype(np.int32), np.arange(len(sizes)), capacity, num_packs)
+    pack_of, fits = spread(sizes.astype(np.int32), np.arange(len(sizes)), capacity, num_packs, linear)
     if fits:
         return pack_of
     limit = max(0.1, (deadline - time.monotonic()) / 2)
@@ -145,10 +149,12 @@ def _ordered(pack_of: Int64Array, num_packs: int) -> Int64Array:
     return np.argsort(np.argsort(first))[number]
 
 
-def _work_if_valid(pack_of: Int64Array, sizes: Int64Array, num_packs: int, capacity: int) -> int | None:
+def _work_if_valid(
+    pack_of: Int64Array, sizes: Int64Array, work: Int64Array, num_packs: int, capacity: int
+) -> int | None:
     """Greatest work in exact integers; None where a pack is over its capacity."""
     tokens = np.zeros(num_packs, dtype=np.int64)
-    work = np.zeros(num_packs, dtype=np.int64)
+    done = np.zeros(num_packs, dtype=np.int64)
     np.add.at(tokens, pack_of, sizes)
-    np.add.at(work, pack_of, sizes * sizes)
-    return int(work.max()) if tokens.max() <= capacity else None
+    np.add.at(done, pack_of, work)
+    return int(done.max()) if tokens.max() <= capacity else None
