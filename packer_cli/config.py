@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic_core import PydanticCustomError
 
 from packer_cli.errors import ConfigError
 from packer_cli.sizes import format_tokens, parse_bytes, parse_integer, parse_tokens
@@ -18,6 +19,8 @@ from packer_cli.sizes import format_tokens, parse_bytes, parse_integer, parse_to
 SCHEMA_CHOICES = ("auto", "messages", "alpaca", "prompt-completion", "text", "tokens")
 BACKEND_CHOICES = ("auto", "gigatoken", "tokenizers")
 LOSS_CHOICES = ("completion", "all")
+AUTO = "auto"
+"""The value of `groups` that has them chosen."""
 OVERFLOW_CHOICES = ("split", "truncate", "drop", "error")
 
 _read_tokens = BeforeValidator(
@@ -96,11 +99,34 @@ class TokenizeConfig(_Model):
     """Stop when more records than this are rejected; by default never."""
 
 
-class PlanConfig(_Model):
+class GpuConfig(_Model):
+    """What time and memory are predicted from: the model's shape and a GPU, or what was measured."""
+
+    model: str | None = Field(default=None, min_length=1)
+    """The model's config.json (Hugging Face), or its folder; --gpu goes with it."""
+    gpu: str | None = Field(default=None, min_length=1)
+    """GPU that trains, such as h100: its speed, memory and links."""
+    profile: str | None = Field(default=None, min_length=1)
+    """File of `hbpack profile`: what was measured, in place of --model and --gpu."""
+
+
+class AutoGroupsConfig(GpuConfig):
+    """How `auto` chooses groups, see `hbpack groups`."""
+
+    group_algorithm: Literal["search", "hbp"] = "search"
+    """How groups are chosen: `search` for the shortest predicted epoch of these lengths, or HBP's algorithm 1."""
+    max_groups: int = Field(default=4, ge=1, le=8)
+    """Most groups that the search may choose."""
+    max_length: PackTokens | None = None
+    """Longest capacity that may be chosen; what is longer goes by --overflow. By default the longest sample fits."""
+
+
+class PlanConfig(AutoGroupsConfig):
     """Lengths to plan."""
 
-    groups: tuple[GroupConfig, ...] = Field(min_length=1)
-    """By rising capacity: CAPACITY[:SP_DEGREE[:CHECKPOINT_LAYERS]], such as 16k:1,128k:8."""
+    groups: tuple[GroupConfig, ...]
+    """By rising capacity: CAPACITY[:SP_DEGREE[:CHECKPOINT_LAYERS]], such as 16k:1,128k:8; or `auto`, chosen from the
+    lengths with --model and --gpu, or --profile."""
     gpus: int = Field(ge=1, le=2**20)
     """GPUs that train."""
     packing: str = "bfs"
@@ -110,6 +136,9 @@ class PlanConfig(_Model):
     balance: str = "refine"
     """Which packs share an iteration: `sort` by attention work (HBP), `window:K` sorts inside windows of K
     iterations, `none` is random; `+refine` exchanges samples within iterations; `refine` is `sort+refine`."""
+    cost: str = "quadratic"
+    """What is evened out: `quadratic` is attention work, the sum of squared lengths (HBP); `A,B` is A a squared token
+    and B a token, such as 1,24576 for a 7B model; `profile` takes both from --profile, or from --model and --gpu."""
     overflow: Literal["split", "truncate", "drop", "error"] = "split"
     """What becomes of a sample longer than the largest group."""
     global_tokens: StepTokens | None = None
@@ -124,9 +153,23 @@ class PlanConfig(_Model):
     seed: int = Field(default=0, ge=0)
     """Seed of everything random."""
 
+    @property
+    def is_auto(self) -> bool:
+        """Whether the groups are still to be chosen."""
+        return not self.groups
+
+    def decisions(self) -> dict[str, Any]:
+        """JSON values of all that decides a plan once its groups are known; what they were chosen with does not."""
+        assert not self.is_auto
+        return self.model_dump(mode="json", exclude=set(AutoGroupsConfig.model_fields))
+
     @field_validator("groups", mode="before", json_schema_input_type=str | list[str | GroupConfig])
     @classmethod
     def _read_groups(cls, value: Any) -> Any:
+        if value in (AUTO, [AUTO], ()):
+            return ()
+        if value == []:
+            raise PydanticCustomError("too_short", "no group is given")
         if isinstance(value, str):
             value = value.split(",")
         if isinstance(value, (int, dict)):

@@ -6,12 +6,12 @@ import json
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from packer_cli.config import PackConfig, PlanConfig, TokenizeConfig, WriteConfig
+from packer_cli.config import GpuConfig, PackConfig, PlanConfig, TokenizeConfig, WriteConfig
 from packer_cli.engine.local import LocalEngine, default_workers, make_engine
 from packer_cli.errors import FormatError, HbpackError, InputError, TooManyRejectedError, UsageError
 from packer_cli.files import atomic_file
@@ -22,6 +22,8 @@ from packer_cli.shards.plan_file import PLAN_NAME, read_plan, read_plan_header
 from packer_cli.shards.schema import rank_name
 
 if TYPE_CHECKING:
+    from packer_cli.profile.select.choice import Choice
+    from packer_cli.profile.simulate.figures import SimulateRules, Simulator
     from packer_cli.report.sources import Samples
     from packer_cli.tokens.index import StoreIndex
 
@@ -31,11 +33,13 @@ REJECTED_NAME = "rejected.jsonl"
 @alone()
 def run_pack(config: PackConfig, folder: Path, engine: LocalEngine, *, dry_run: bool = False) -> dict[str, Any]:
     """Corpus to shards. Gives the plan's header (configuration, counts, metrics)."""
+    from packer_cli.group_choice import stand_in
     from packer_cli.planning import plan_rules
 
-    plan_rules(config.part(PlanConfig))  # What is wrong with them is said before the long work.
+    likely = stand_in(config.part(PlanConfig))
+    plan_rules(likely)  # What is wrong with them is said before the long work.
     is_parallel = engine.workers > 1 and not (folder / PLAN_NAME).exists()
-    with _kernels(config.part(PlanConfig)) if is_parallel else nullcontext():
+    with _kernels(likely) if is_parallel else nullcontext():
         run_tokenize(config.part(TokenizeConfig), folder, engine)
     header = run_plan(config.part(PlanConfig), folder, folder)
     if not dry_run:
@@ -92,16 +96,20 @@ def run_tokenize(config: TokenizeConfig, folder: Path, engine: LocalEngine) -> S
 @alone()
 def run_plan(config: PlanConfig, source: Path, folder: Path) -> dict[str, Any]:
     """Token store in `source/tokens` to `folder/plan.arrow`, and `folder/rejected.jsonl`."""
-    from packer_cli.planning import NothingToPlanError, plan_fingerprint, plan_rules, plan_store
+    from packer_cli.group_choice import stand_in
+    from packer_cli.planning import NothingToPlanError, plan_fingerprint, plan_rules, plan_store, with_known_cost
+    from packer_cli.report.sources import samples_of_store
     from packer_cli.shards.plan_file import write_plan
     from packer_cli.tokens.index import read_index
     from packer_cli.tokens.store import TokenStore
 
     watch = Stopwatch()
-    plan_rules(config)
+    config = with_known_cost(config)
+    plan_rules(stand_in(config))
     index = read_index(source / TOKENS)
     weights = [item.weight for item in index.sources]
-    wanted = plan_fingerprint(config, index.fingerprint, weights)
+    config, choice = _with_known_groups(config, lambda: samples_of_store(TokenStore(source / TOKENS, index)))
+    wanted = plan_fingerprint(config, index.fingerprint, weights, choice)
     header = _current_plan(folder)
     if (
         header
@@ -112,7 +120,7 @@ def run_plan(config: PlanConfig, source: Path, folder: Path) -> dict[str, Any]:
         say("the plan is up to date")
         return header
     try:
-        result = plan_store(config, TokenStore(source / TOKENS, index), folder)
+        result = plan_store(config, TokenStore(source / TOKENS, index), folder, choice)
     except NothingToPlanError as error:
         _forget_plan(folder)
         _write_rejected(folder / REJECTED_NAME, index, source / TOKENS, error.overflow)
@@ -126,6 +134,19 @@ def run_plan(config: PlanConfig, source: Path, folder: Path) -> dict[str, Any]:
         f"{overall['num_steps']:,} steps ({watch})"
     )
     return result.header
+
+
+def _with_known_groups(config: PlanConfig, samples: Callable[[], Samples]) -> tuple[PlanConfig, dict[str, Any] | None]:
+    """The options with groups in the place of `auto`, and what is recorded of the choice."""
+    if not config.is_auto:
+        return config, None  # Their samples need not be read.
+    from packer_cli.group_choice import resolve
+    from packer_cli.report.groups import describe
+
+    config, choice = resolve(config, samples().epoch_lengths(config.seed))
+    if choice is not None:
+        say(describe(choice))
+    return config, choice
 
 
 @alone(has_plan=True)
@@ -207,15 +228,31 @@ def run_compare(
     config: PlanConfig,
     algorithms: str | None,
     workers: int | None,
+    rules: SimulateRules | None = None,
 ) -> dict[str, Any]:
-    """Plan the same samples once for each row. A corpus is tokenized into a folder that goes again."""
-    from packer_cli.planning import plan_rules
+    """Plan the same samples once for each row. A corpus is tokenized into a folder that goes again.
+
+    Where the options name a model of time, each row's epoch is predicted.
+
+    Args:
+        rules: simulate by these, beside HBP's baseline.
+    """
+    from packer_cli.group_choice import stand_in
+    from packer_cli.planning import plan_rules, with_known_cost
+    from packer_cli.profile.options import has_gpu_model
+    from packer_cli.profile.simulate.figures import SimulateRules
     from packer_cli.report.compare import compare
-    from packer_cli.report.compare.rows import default_rows, parse_rows
+    from packer_cli.report.compare.rows import default_rows, parse_rows, with_baseline
+    from packer_cli.report.simulate import add_savings
     from packer_cli.report.sources import compared_samples, refuse_known_lengths
 
-    plan_rules(config)  # What is wrong with the options is said before the long work.
-    rows = default_rows(config) if algorithms is None else parse_rows(algorithms, config)
+    config = with_known_cost(config)
+    likely = stand_in(config)
+    plan_rules(likely)  # What is wrong with the options is said before the long work.
+    if algorithms is not None:
+        parse_rows(algorithms, likely)
+    has_model = rules is not None or has_gpu_model(config.model, config.gpu, config.profile)
+    simulator = _simulator(config, config.gpus, rules or SimulateRules()) if has_model else None
     workers = workers or default_workers()
     if corpus is None:
         samples = compared_samples(inputs)
@@ -223,10 +260,58 @@ def run_compare(
         refuse_known_lengths(inputs)
         with make_engine(workers) as engine:
             samples = _tokenized_samples(corpus, engine)
+    config, choice = _with_known_groups(config, lambda: samples)
+    rows = default_rows(config) if algorithms is None else parse_rows(algorithms, config)
+    baseline = None
+    if rules is not None:
+        rows, baseline = with_baseline(rows, config)
     watch = Stopwatch()
-    comparison = compare(samples, config, rows, workers)
+    comparison = compare(samples, config, rows, workers, simulator)
+    if baseline is not None:
+        add_savings(comparison, baseline)
+    if choice is not None:
+        comparison["group_choice"] = choice
     say(f"compared {len(rows)} plans of {len(samples.lengths):,} samples, {workers} at a time ({watch})")
     return comparison
+
+
+def run_groups(
+    inputs: Sequence[str], corpus: TokenizeConfig | None, config: PlanConfig, workers: int | None
+) -> tuple[Choice, dict[str, Any]]:
+    """Choose groups for the samples of an epoch: the choice, and what a plan would record of it."""
+    from packer_cli.group_choice import choose, load_models
+    from packer_cli.report.sources import compared_samples, refuse_known_lengths
+
+    load_models(config, config.gpus, "hbpack groups")  # What is wrong with the options is said before the long work.
+    if corpus is None:
+        samples = compared_samples(inputs)
+    else:
+        refuse_known_lengths(inputs)
+        with make_engine(workers) as engine:
+            samples = _tokenized_samples(corpus, engine)
+    return choose(config, samples.epoch_lengths(config.seed), config.gpus, config.overflow, "hbpack groups")
+
+
+def run_simulate(path: Path, config: GpuConfig, rules: SimulateRules) -> dict[str, Any]:
+    """Predict an epoch of a packed set as it is now, or of a plan."""
+    from packer_cli.rebalance import plan_in_force
+    from packer_cli.report.simulate import plan_simulation
+
+    file = path / PLAN_NAME if path.is_dir() else path
+    header = read_plan_header(file)
+    is_rebalanced = (file.parent / MANIFEST_NAME).exists() and bool(read_manifest(file.parent).history)
+    plan = plan_in_force(file.parent) if is_rebalanced else read_plan(file, check=True)[0]
+    simulator = _simulator(config, plan.num_gpus, rules)
+    return plan_simulation(plan, simulator, header["config"]["seed"], header["config"]["global_tokens"])
+
+
+def _simulator(config: GpuConfig, num_gpus: int, rules: SimulateRules) -> Simulator:
+    """What predicts with the model that the options name; all stages of a pipeline share its weights."""
+    from packer_cli.profile.options import load_gpu_model
+    from packer_cli.profile.simulate.figures import Simulator
+
+    model = load_gpu_model(config.model, config.gpu, config.profile, num_gpus * rules.pp, what="a prediction of time")
+    return Simulator(model=model, rules=rules)
 
 
 def _tokenized_samples(config: TokenizeConfig, engine: LocalEngine) -> Samples:

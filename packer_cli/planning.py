@@ -19,6 +19,7 @@ from packer_cli.files import fingerprint
 from packer_cli.plan.balance import parse_balance
 from packer_cli.plan.build import PlanRules, build_plan
 from packer_cli.plan.check import check_pieces, check_plan
+from packer_cli.plan.cost import Cost, parse_cost, require_exact
 from packer_cli.plan.packing import REGISTRY, parse_packing
 from packer_cli.plan.pieces import make_pieces, weighted_samples
 from packer_cli.plan.refine import refine_packs
@@ -55,11 +56,31 @@ def to_group(config: GroupConfig) -> Group:
     return Group(capacity=config.capacity, sp_size=config.sp_size, checkpoint_layers=config.checkpoint_layers)
 
 
+def with_known_cost(config: PlanConfig) -> PlanConfig:
+    """The options with numbers in the place of `--cost profile`, for they decide the plan and not where they are from.
+
+    Raises:
+        ConfigError, InputError, FormatError: `--profile`, or `--model` and `--gpu`, do not say what to predict with.
+    """
+    if config.cost != "profile":
+        return config
+    from packer_cli.profile.options import load_gpu_model
+
+    model = load_gpu_model(config.model, config.gpu, config.profile, config.gpus, what="--cost profile").cost
+    try:
+        # As many digits as mean something, and as are the same on every machine.
+        cost = Cost(quadratic=float(f"{model.quadratic:.6g}"), linear=float(f"{model.linear:.6g}"))
+    except ValueError as error:
+        raise ConfigError(f"--cost profile: {error}") from None
+    return config.model_copy(update={"cost": str(cost)})
+
+
 def plan_rules(config: PlanConfig) -> PlanRules:
     """The plan's form of the options.
 
     Raises:
-        ConfigError: an unknown packing algorithm or option of it, or one that the groups or `--overflow` rule out.
+        ConfigError: an unknown packing algorithm or option of it, or one that the groups or `--overflow` rule out; a
+            balance or cost that is none.
     """
     try:
         algorithm, options = parse_packing(config.packing, REGISTRY)
@@ -74,11 +95,17 @@ def plan_rules(config: PlanConfig) -> PlanRules:
         balance = parse_balance(config.balance)
     except ValueError as error:
         raise ConfigError(f"--balance: {error}") from None
+    groups = tuple(to_group(group) for group in config.groups)
+    try:
+        linear = parse_cost(with_known_cost(config).cost).linear_tokens
+        require_exact(linear, groups, config.gpus)
+    except ValueError as error:
+        raise ConfigError(f"--cost: {error}") from None
     try:
         return PlanRules(
-            groups=tuple(to_group(group) for group in config.groups),
+            groups=groups,
             num_gpus=config.gpus,
-            algorithm=algorithm,
+            algorithm=algorithm.with_linear(linear),
             packing_options=options,
             steps=StepRules(
                 global_tokens=config.global_tokens, curriculum_steps=config.curriculum_steps, mix=config.step_mix
@@ -87,6 +114,7 @@ def plan_rules(config: PlanConfig) -> PlanRules:
             seed=config.seed,
             balance=balance,
             fill=config.fill,
+            linear=linear,
         )
     except ValueError as error:
         raise ConfigError(f"--packing: {error}") from None
@@ -164,13 +192,21 @@ def _warm_checks(config: PlanConfig) -> None:
     warm_up_store()
 
 
-def plan_fingerprint(config: PlanConfig, store_fingerprint: str, weights: list[float]) -> str:
-    """Equal for plans with equal arrays."""
-    return fingerprint(config.model_dump(mode="json"), store_fingerprint, weights, PLAN_VERSION)
+def plan_fingerprint(
+    config: PlanConfig, store_fingerprint: str, weights: list[float], group_choice: dict[str, Any] | None = None
+) -> str:
+    """Equal for plans with equal bytes; `group_choice` says why the groups are these, where they were chosen."""
+    facts = [config.decisions(), store_fingerprint, weights, PLAN_VERSION]
+    return fingerprint(*facts, *([group_choice] if group_choice else []))
 
 
-def plan_store(config: PlanConfig, store: TokenStore, folder: Path) -> PlanResult:
+def plan_store(
+    config: PlanConfig, store: TokenStore, folder: Path, group_choice: dict[str, Any] | None = None
+) -> PlanResult:
     """Plan all samples of a store. `folder` is where the plan will stand; the header names the store from there.
+
+    Args:
+        group_choice: for the header, see `packer_cli.group_choice`.
 
     Raises:
         RunError: there is nothing to plan, or a sample is too long under `--overflow error`.
@@ -196,12 +232,13 @@ def plan_store(config: PlanConfig, store: TokenStore, folder: Path) -> PlanResul
     chosen = np.unique(samples)
     long = chosen[lengths[chosen] > capacity]
     header = {
-        "fingerprint": plan_fingerprint(config, store.index.fingerprint, weights),
+        "fingerprint": plan_fingerprint(config, store.index.fingerprint, weights, group_choice),
         "store": os.path.relpath(store.folder, folder),
         "store_fingerprint": store.index.fingerprint,
-        "config": config.model_dump(mode="json"),
+        "config": config.decisions(),
+        **({"group_choice": group_choice} if group_choice else {}),
         "counts": _counts(store, config, pieces, samples, len(long)),
-        "metrics": plan_stats(plan, config.seed, sources),
+        "metrics": plan_stats(plan, config.seed, sources, rules.linear),
     }
     return PlanResult(
         plan=plan,

@@ -17,6 +17,7 @@ from click.testing import CliRunner
 from packer_cli.cli import COMMANDS, cli
 from packer_cli.config import PackConfig
 from packer_cli.plan.packing import REGISTRY
+from packer_cli.profile.profile_file import Profile
 from packer_cli.shards.manifest import Manifest
 from packer_cli.shards.schema import SCHEMAS
 from packer_cli.tokens.index import PART_SCHEMA, StoreIndex
@@ -114,6 +115,7 @@ def generated() -> dict[Path, str]:
         ROOT / "schemas" / "config.schema.json": config_schema(),
         ROOT / "schemas" / "manifest.schema.json": json_schema(Manifest, "hbpack.json"),
         ROOT / "schemas" / "tokens.schema.json": json_schema(StoreIndex, "tokens.json"),
+        ROOT / "schemas" / "profile.schema.json": json_schema(Profile, "hbpack profile"),
         ROOT / "schemas" / "arrow.json": arrow_schemas(),
         ROOT / "schemas" / "examples" / "config.yaml": example_config(),
     }

@@ -23,10 +23,13 @@ COMMANDS = {
     "write": "Plan to shards and rank manifests.",
     "rebalance": "Packed data set to another number of GPUs, also in the middle of an epoch.",
     "export": "Packed data set to another trainer's format: megatron, nemo, trl, xtuner, parquet, mds.",
+    "profile": "Iteration times and peak memory of your model on the GPUs at hand, and what is fitted to them.",
+    "groups": "The length groups of the shortest epoch, for your own lengths, model and GPUs; and why.",
     "stats": "Balance, padding and communication of a packed set, a token store or lengths.",
     "show": "A rank's packs as text: samples, loss masks, and the records that they were made from.",
     "bench-loader": "How fast the loader reads a packed set on this machine, beside a plain copy.",
     "compare": "Packing algorithms and ways to balance side by side, on your own lengths.",
+    "simulate": "Predicted time of an epoch, where the GPUs' time goes, and what is saved against naive packing.",
 }
 
 

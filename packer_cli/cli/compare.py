@@ -6,11 +6,16 @@ import json
 from typing import Any
 
 import click
-from click.core import ParameterSource
 
-from packer_cli.cli.options import config_option, inputs_argument, model_options, workers_option
+from packer_cli.cli.options import (
+    config_option,
+    inputs_argument,
+    model_options,
+    refuse_without_tokenizer,
+    values_of,
+    workers_option,
+)
 from packer_cli.config import PlanConfig, TokenizeConfig, validate
-from packer_cli.errors import ConfigError
 
 
 @click.command("compare")
@@ -42,33 +47,22 @@ def command(
 
     Without --algorithms there is a row for each packing algorithm with the --balance given, one for each balance with
     the --packing given, and one for each baseline of the papers. Each is planned in a process of its own, checked and
-    measured.
+    measured; with --model and --gpu, or --profile, the epoch's time is predicted as well (`hbpack simulate` says where
+    it goes).
     """
+    from packer_cli.profile.options import has_gpu_model
     from packer_cli.report.compare.table import parse_sort, print_comparison, sort_rows
 
-    config = validate(PlanConfig, _of(PlanConfig, values))
-    order = None if sort is None else parse_sort(sort)
-    _refuse_without_tokenizer(ctx, values)
+    config = validate(PlanConfig, values_of(PlanConfig, values))
+    has_model = has_gpu_model(config.model, config.gpu, config.profile)
+    order = None if sort is None else parse_sort(sort, has_model=has_model, has_cost=config.cost != "quadratic")
+    refuse_without_tokenizer(ctx, values)
     from packer_cli.pipeline import run_compare
 
-    corpus = validate(TokenizeConfig, _of(TokenizeConfig, values)) if values["tokenizer"] is not None else None
+    corpus = validate(TokenizeConfig, values_of(TokenizeConfig, values)) if values["tokenizer"] is not None else None
     comparison = run_compare(values["inputs"], corpus, config, algorithms, workers)
     comparison["rows"] = sort_rows(comparison["rows"], order)
     if as_json:
         click.echo(json.dumps(comparison, indent=2))
         return
-    print_comparison(comparison, config)
-
-
-def _of(model: type[PlanConfig] | type[TokenizeConfig], values: dict[str, Any]) -> dict[str, Any]:
-    return {name: values[name] for name in model.model_fields}
-
-
-def _refuse_without_tokenizer(ctx: click.Context, values: dict[str, Any]) -> None:
-    """Options of a corpus that would do nothing."""
-    if values["tokenizer"] is not None:
-        return
-    for parameter in ctx.command.params:
-        is_of_corpus = parameter.name in TokenizeConfig.model_fields and parameter.name != "inputs"
-        if is_of_corpus and ctx.get_parameter_source(str(parameter.name)) is ParameterSource.COMMANDLINE:
-            raise ConfigError(f"{parameter.opts[0]} is for a corpus; give --tokenizer with it, or leave it out")
+    print_comparison(comparison, validate(PlanConfig, comparison["config"]))

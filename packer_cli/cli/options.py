@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import typing
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any, Literal
 
 import click
+from click.core import ParameterSource
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
-from packer_cli.config import load_config_file
+from packer_cli.config import AutoGroupsConfig, GpuConfig, TokenizeConfig, load_config_file
 from packer_cli.errors import ConfigError
 
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
@@ -21,9 +22,14 @@ _METAVARS = {
     "groups": "GROUPS",
     "packing": "NAME[:OPTION=VALUE,...]",
     "balance": "RULE",
+    "cost": "quadratic|profile|A,B",
     "chat_template": "FILE",
     "global_tokens": "TOKENS",
     "shard_size": "BYTES",
+    "model": "PATH",
+    "gpu": "NAME[:KEY=VALUE,...]",
+    "max_length": "TOKENS",
+    "profile": "FILE",
 }
 
 
@@ -36,16 +42,22 @@ class _Value(click.ParamType):
         return value
 
 
-def model_options(model: type[BaseModel]) -> Decorator:
-    """Options for all fields of a model except `inputs`."""
+def model_options(model: type[BaseModel], names: Collection[str] | None = None) -> Decorator:
+    """Options for the named fields of a model, or for all except `inputs`; those for `auto` groups come last."""
+    chosen = [name for name in model.model_fields if name != "inputs" and (names is None or name in names)]
+    chosen.sort(key=lambda name: name in AutoGroupsConfig.model_fields)
 
     def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
-        for name, field in reversed(model.model_fields.items()):
-            if name != "inputs":
-                function = _option(name, field)(function)
+        for name in reversed(chosen):
+            function = _option(name, model.model_fields[name])(function)
         return function
 
     return decorate
+
+
+def gpu_options(function: Callable[..., Any]) -> Callable[..., Any]:
+    """`--model PATH --gpu NAME`, or `--profile FILE`, for `packer_cli.profile.options.load_gpu_model`."""
+    return model_options(GpuConfig)(function)
 
 
 def config_option(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -74,6 +86,28 @@ def workers_option(function: Callable[..., Any]) -> Callable[..., Any]:
 def inputs_argument(function: Callable[..., Any]) -> Callable[..., Any]:
     """`INPUT...`."""
     return click.argument("inputs", metavar="INPUT...", nargs=-1)(function)
+
+
+def values_of(model: type[BaseModel], values: dict[str, Any]) -> dict[str, Any]:
+    """What a command was given of a model's fields."""
+    return {name: values[name] for name in model.model_fields}
+
+
+def refuse_without_tokenizer(ctx: click.Context, values: dict[str, Any]) -> None:
+    """ConfigError for options of a corpus that would do nothing."""
+    if values["tokenizer"] is not None:
+        return
+    name = first_given(ctx, set(TokenizeConfig.model_fields) - {"inputs"})
+    if name is not None:
+        raise ConfigError(f"{name} is for a corpus; give --tokenizer with it, or leave it out")
+
+
+def first_given(ctx: click.Context, names: Collection[str]) -> str | None:
+    """The first option of these parameters that stands on the command line."""
+    for parameter in ctx.command.params:
+        if parameter.name in names and ctx.get_parameter_source(parameter.name) is ParameterSource.COMMANDLINE:
+            return parameter.opts[0]
+    return None
 
 
 def _option(name: str, field: FieldInfo) -> Decorator:

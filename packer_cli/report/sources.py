@@ -43,6 +43,10 @@ class Samples:
             return np.arange(len(self.lengths), dtype=np.int64)
         return weighted_samples(self.sources, self.weights, seed)
 
+    def epoch_lengths(self, seed: int) -> Int32Array:
+        """int32[m]: the lengths of `chosen`."""
+        return self.lengths[self.chosen(seed)]
+
 
 def samples_of_store(store: TokenStore) -> Samples:
     """Everything in a token store."""
@@ -150,7 +154,11 @@ def stats_of(path: Path, config: PlanConfig | None) -> dict[str, Any]:
         return stats
     from packer_cli.planning import plan_rules
 
+    if config.is_auto:
+        from packer_cli.group_choice import resolve
+
+        config, stats["group_choice"] = resolve(config, samples.epoch_lengths(config.seed))
     rules = plan_rules(config)
     plan = build_plan(pieces_to_plan(samples, config), rules)
     check_plan(plan)
-    return {**stats, **plan_stats(plan, config.seed, samples.sources)}
+    return {**stats, **plan_stats(plan, config.seed, samples.sources, rules.linear)}

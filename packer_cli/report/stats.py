@@ -12,31 +12,38 @@ from packer_cli.metrics import Metrics, least_works, measure, measure_randomness
 from packer_cli.plan.balance import BalanceRule
 from packer_cli.plan.build import PlanRules, build_plan
 from packer_cli.plan.packing import REGISTRY
+from packer_cli.plan.schedule import StepRules
 from packer_cli.plan.types import Group, Pieces, Plan
 from packer_cli.shards.schema import group_name
 
 BASELINE_NAME = "ISF at the longest length"
 
 
-def plan_stats(plan: Plan, seed: int, source_of_sample: NDArray[Any] | None = None) -> dict[str, Any]:
+def plan_stats(plan: Plan, seed: int, source_of_sample: NDArray[Any] | None = None, linear: int = 0) -> dict[str, Any]:
     """JSON values with the keys `overall`, `groups` (a list) and `baseline`.
 
     The baseline is the paper's: everything packed by ISF to the longest capacity, with that group's SP degree, the
     packs in seeded order. Price: one ISF packing and O(slots).
+
+    Args:
+        linear: tokens, see `plan.cost`; with it there are `cbr` and `cbr_bound` too.
     """
     baseline = baseline_plan(plan.pieces, plan.groups[-1], plan.num_gpus, seed)
     return {
-        **plan_figures(plan, seed, source_of_sample),
-        "baseline": {"name": BASELINE_NAME, **_figures(measure(baseline))},
+        **plan_figures(plan, seed, source_of_sample, linear),
+        "baseline": {"name": BASELINE_NAME, **_figures(measure(baseline, linear=linear))},
     }
 
 
-def plan_figures(plan: Plan, seed: int, source_of_sample: NDArray[Any] | None = None) -> dict[str, Any]:
+def plan_figures(
+    plan: Plan, seed: int, source_of_sample: NDArray[Any] | None = None, linear: int = 0
+) -> dict[str, Any]:
     """JSON values with the keys `overall` and `groups`, without the baseline. Price: O(slots)."""
     randomness = measure_randomness(plan, source_of_sample, seed)
     least = least_works(plan)
+    predicted = least_works(plan, linear=linear) if linear else None
     overall = {
-        **_figures(measure(plan, least=least)),
+        **_figures(measure(plan, least=least, linear=linear, least_predicted=predicted)),
         "num_steps": plan.epochs[0].num_steps,
         **_rounded(asdict(randomness)),
     }
@@ -45,14 +52,14 @@ def plan_figures(plan: Plan, seed: int, source_of_sample: NDArray[Any] | None = 
             "name": group_name(g, group),
             "capacity": group.capacity,
             "sp_size": group.sp_size,
-            **_figures(measure(plan, g, least=least)),
+            **_figures(measure(plan, g, least=least, linear=linear, least_predicted=predicted)),
         }
         for g, group in enumerate(plan.groups)
     ]
     return {"overall": overall, "groups": groups}
 
 
-def baseline_plan(pieces: Pieces, longest: Group, num_gpus: int, seed: int) -> Plan:
+def baseline_plan(pieces: Pieces, longest: Group, num_gpus: int, seed: int, steps: StepRules | None = None) -> Plan:
     """Naive ISF packing at the longest length (HBP's tables 2 and 6)."""
     algorithm = REGISTRY["isf"]
     rules = PlanRules(
@@ -61,6 +68,7 @@ def baseline_plan(pieces: Pieces, longest: Group, num_gpus: int, seed: int) -> P
         algorithm=algorithm,
         packing_options=algorithm.options(),
         seed=seed,
+        steps=steps or StepRules(),
         balance=BalanceRule(window=None),
     )
     return build_plan(pieces, rules)
@@ -90,5 +98,6 @@ def _figures(metrics: Metrics) -> dict[str, Any]:
 
 
 def _rounded(values: dict[str, Any]) -> dict[str, Any]:
-    """Ten digits: the last bits of a mean are not worth a difference between machines."""
-    return {key: round(value, 10) if isinstance(value, float) else value for key, value in values.items()}
+    """Ten digits: the last bits of a mean are not worth a difference between machines. What is None is left out."""
+    known = {key: value for key, value in values.items() if value is not None}
+    return {key: round(value, 10) if isinstance(value, float) else value for key, value in known.items()}

@@ -10,6 +10,8 @@ _HEADER = [
     "",
     "ABR",
     "ABR bound",
+    "CBR",
+    "CBR bound",
     "DBR",
     "PR",
     "CR",
@@ -29,8 +31,10 @@ def print_stats(stats: dict[str, Any]) -> None:
     rows.append(_row("all", stats["overall"]))
     baseline = stats["baseline"]
     rows.append(_row(f"baseline: {baseline['name']}", baseline))
-    print_table("Balance and padding (lower is better, but for Ave-T)", _HEADER, rows)
     overall = stats["overall"]
+    shown = [i for i, name in enumerate(_HEADER) if not name.startswith("CBR") or "cbr" in overall]
+    rows = [[row[i] for i in shown] for row in rows]
+    print_table("Balance and padding (lower is better, but for Ave-T)", [_HEADER[i] for i in shown], rows)
     print(
         f"  {overall['num_steps']:,} steps; displacement from a uniform order {overall['mean_displacement']:,.1f} "
         f"steps on average (uniform: {overall['num_steps'] / 3:,.1f}), {overall['max_displacement']:,} at most; "
@@ -81,6 +85,8 @@ def _row(name: str, figures: dict[str, Any]) -> list[str]:
         name,
         ratio(figures["abr"]),
         ratio(figures["abr_bound"]),
+        ratio(figures.get("cbr", 0.0)),
+        ratio(figures.get("cbr_bound", 0.0)),
         ratio(figures["dbr"]),
         ratio(figures["pr"]),
         ratio(figures["cr"]),

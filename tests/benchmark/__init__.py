@@ -11,6 +11,7 @@ pytest never collects them::
     plan.py        packing algorithms and build_plan, beside np.sort of the lengths
     peers/         packing algorithms, beside those that other trainers ship
     scale.py       the whole plan of 1 to 100 million samples: time and peak memory
+    gpu.py         a profile's predictions beside real packs, on a GPU; of its own: `make bench-gpu`
     measure.py     wall time, CPU time and memory of a tree of processes; medians
     report.py      tables, and the marked parts of docs/benchmarks.md
 """

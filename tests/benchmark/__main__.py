@@ -8,7 +8,7 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
-from tests.benchmark import frontier, loader, pack, paper, plan, scale
+from tests.benchmark import frontier, loader, pack, paper, paper_times, plan, scale
 from tests.benchmark.measure import BenchmarkError
 from tests.benchmark.peers import compare
 from tests.benchmark.report import machine, write_section
@@ -21,6 +21,7 @@ BENCHMARKS: dict[str, Callable[[Path, int], str]] = {
     "scale": scale.run,
     "frontier": frontier.run,
     "paper": paper.run,
+    "paper-times": paper_times.run,
 }
 """Name -> (folder to work in, number of runs) -> text. In this order: `loader` reads what `pack` packed."""
 

@@ -20,7 +20,7 @@ from packer_cli.plan.check import check_plan
 from packer_cli.plan.packing import REGISTRY, PackingOptions
 from packer_cli.plan.packing.isf import IsfOptions
 from packer_cli.plan.pieces import make_pieces
-from packer_cli.plan.types import Group, Int32Array
+from packer_cli.plan.types import Group, Int32Array, Plan
 from tests.benchmark.report import table
 
 NUM_GPUS = 32
@@ -145,8 +145,8 @@ _ASSUMPTIONS = {
 }
 
 
-def plan_metrics(lengths: Int32Array, scheme: Scheme) -> Metrics:
-    """Metrics of the plan on 32 GPUs, which passed the checker; samples over the capacity are dropped."""
+def make_plan(lengths: Int32Array, scheme: Scheme) -> Plan:
+    """The plan on 32 GPUs, which passed the checker; samples over the capacity are dropped."""
     algorithm = REGISTRY[scheme.packing]
     rules = PlanRules(
         groups=scheme.groups,
@@ -159,7 +159,12 @@ def plan_metrics(lengths: Int32Array, scheme: Scheme) -> Metrics:
     samples = np.arange(len(lengths), dtype=np.int64)
     plan = build_plan(make_pieces(lengths, samples, scheme.groups[-1].capacity, "drop"), rules)
     check_plan(plan)
-    return measure(plan)
+    return plan
+
+
+def plan_metrics(lengths: Int32Array, scheme: Scheme) -> Metrics:
+    """Metrics of `make_plan`."""
+    return measure(make_plan(lengths, scheme))
 
 
 def run(work: Path, runs: int) -> str:

@@ -11,9 +11,10 @@ from packer_cli.config import load_config_file
 from tests.cli.conftest import GROUPS
 
 OPTIONS = (
-    "append-eos, balance, chat-template, curriculum-steps, dry-run, epochs, fill, global-tokens, gpus, groups, "
-    "inputs, keep-tokens, loss-on, max-rejected, output, overflow, packing, plain-content, schema, seed, shard-size, "
-    "step-mix, tokenizer, tokenizer-backend, workers"
+    "append-eos, balance, chat-template, cost, curriculum-steps, dry-run, epochs, fill, global-tokens, gpu, gpus, "
+    "group-algorithm, groups, inputs, keep-tokens, loss-on, max-groups, max-length, max-rejected, model, output, "
+    "overflow, packing, plain-content, profile, schema, seed, shard-size, step-mix, tokenizer, tokenizer-backend, "
+    "workers"
 )
 
 BAD_OVERFLOW = (

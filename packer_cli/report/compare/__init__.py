@@ -14,6 +14,8 @@ from typing import Any
 
 from packer_cli.config import PlanConfig
 from packer_cli.engine.isolated import Failed, run_isolated
+from packer_cli.profile.simulate.figures import Simulator
+from packer_cli.profile.simulate.slots import refuse_unknown_degrees
 from packer_cli.report.compare.row_figures import RowTask, row_figures, save_samples
 from packer_cli.report.compare.rows import Row
 from packer_cli.report.console import progress_bar
@@ -23,7 +25,9 @@ from packer_cli.report.stats import length_stats
 PRELOAD = "packer_cli.report.compare.preload"
 
 
-def compare(samples: Samples, config: PlanConfig, rows: Sequence[Row], workers: int) -> dict[str, Any]:
+def compare(
+    samples: Samples, config: PlanConfig, rows: Sequence[Row], workers: int, simulator: Simulator | None = None
+) -> dict[str, Any]:
     """JSON values: `config`, `lengths`, and `rows` in the order given; figures are equal for any number of workers.
 
     A row has `name`, `kind`, `note`, the `options` in which it differs from others, `error`, and unless that says
@@ -32,10 +36,14 @@ def compare(samples: Samples, config: PlanConfig, rows: Sequence[Row], workers: 
 
     Args:
         config: the options that the rows were made from.
+        simulator: predicts each row's epoch, which is then the row's `simulation`.
 
     Raises:
+        ConfigError: the simulator does not know an SP degree of the groups.
         RunError: there is nothing to plan, or a sample is too long under `--overflow error`.
     """
+    if simulator is not None:
+        refuse_unknown_degrees((group.sp_size for group in config.groups), simulator.model)
     pieces_to_plan(samples, config)  # What is wrong with the samples is wrong with every row.
     # What has a time limit may take longest, so it does not come last.
     order = sorted(range(len(rows)), key=lambda i: not rows[i].has_time_limit)
@@ -43,12 +51,15 @@ def compare(samples: Samples, config: PlanConfig, rows: Sequence[Row], workers: 
     with tempfile.TemporaryDirectory(prefix="hbpack-compare-") as name, progress_bar("Planning", unit="rows") as bar:
         folder = Path(name)
         save_samples(samples, folder)
-        tasks = [RowTask(config=rows[i].config, folder=folder, weights=samples.weights) for i in order]
+        tasks = [
+            RowTask(config=rows[i].config, folder=folder, weights=samples.weights, simulator=simulator) for i in order
+        ]
         bar(0, len(rows))
         for number, outcome in run_isolated(row_figures, tasks, workers, [PRELOAD]):
             outcomes[order[number]] = outcome
             bar(len(outcomes), len(rows))
     return {
+        **({"predicted_with": dict(simulator.model.origin)} if simulator else {}),
         "config": config.model_dump(mode="json"),
         "lengths": length_stats(samples.lengths),
         "rows": [_row(row, outcomes[i]) for i, row in enumerate(rows)],

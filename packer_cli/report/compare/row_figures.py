@@ -17,6 +17,7 @@ from packer_cli.plan.check import check_plan
 from packer_cli.plan.packing import PackingAlgorithm
 from packer_cli.plan.types import Int32Array, Int64Array
 from packer_cli.planning import plan_rules, warm_up
+from packer_cli.profile.simulate.figures import Simulator
 from packer_cli.report.compare.memory import PeakMemory
 from packer_cli.report.sources import Samples, pieces_to_plan
 from packer_cli.report.stats import plan_figures
@@ -34,6 +35,8 @@ class RowTask:
     folder: Path
     """Of `save_samples`."""
     weights: tuple[float, ...]
+    simulator: Simulator | None = None
+    """What predicts the epoch's time."""
 
 
 def save_samples(samples: Samples, folder: Path) -> None:
@@ -48,7 +51,7 @@ def row_figures(task: RowTask) -> dict[str, Any]:
 
     `seconds` are those of `build_plan` with its kernels loaded. `peak_bytes` is what choosing and planning the samples
     held at most, above the samples themselves and what the rehearsal on a few of them left free to use again.
-    `cut_off` says that a packing took all of its time limit.
+    `cut_off` says that a packing took all of its time limit. With a simulator, `simulation` is what it says.
     """
     rules = plan_rules(task.config)
     warm_up(task.config)
@@ -67,7 +70,8 @@ def row_figures(task: RowTask) -> dict[str, Any]:
         "seconds": round(seconds, 6),
         "peak_bytes": peak_bytes,
         "cut_off": packing.is_cut_off,
-        **plan_figures(plan, task.config.seed, samples.sources),
+        **plan_figures(plan, task.config.seed, samples.sources, rules.linear),
+        **({"simulation": task.simulator.figures(plan)} if task.simulator else {}),
     }
 
 

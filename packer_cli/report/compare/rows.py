@@ -58,11 +58,18 @@ def default_rows(config: PlanConfig) -> list[Row]:
         rows.append(_make_row(config, "packing", packing, "", is_longest=False))
     rows += [_make_row(config, "balance", "", balance, is_longest=False) for balance in BALANCES]
     rows += [
-        _make_row(config, "baseline", "isf", "none", is_longest=True, note="HBP's baseline, naive ISF packing"),
+        _baseline_row(config),
         _make_row(config, "baseline", "sorted", "sort", is_longest=True, note="LongAlign's sorted batches"),
         _make_row(config, "baseline", "none", "none", is_longest=True, note="one sample a row, shuffled"),
     ]
     return _each_once(rows)
+
+
+def with_baseline(rows: list[Row], config: PlanConfig) -> tuple[list[Row], int]:
+    """The rows with HBP's baseline among them, last if it was not there; and its place."""
+    baseline = _baseline_row(config)
+    rows = _each_once([*rows, baseline])
+    return rows, [_key(row.config) for row in rows].index(_key(baseline.config))
 
 
 def parse_rows(text: str, config: PlanConfig) -> list[Row]:
@@ -114,6 +121,11 @@ def _make_row(config: PlanConfig, kind: str, packing: str, balance: str, *, is_l
         note = f"{algorithm.name} needs --overflow split"
     changed = config.model_copy(update=changes)
     return Row(name=_name(changed, config), kind=kind, config=changed, note=note)
+
+
+def _baseline_row(config: PlanConfig) -> Row:
+    note = "HBP's baseline, naive ISF packing"
+    return _make_row(config, "baseline", "isf", "none", is_longest=True, note=note)
 
 
 def _name(row: PlanConfig, config: PlanConfig) -> str:

@@ -10,6 +10,8 @@ import click
 
 from packer_cli.config import PlanConfig
 from packer_cli.errors import ConfigError
+from packer_cli.plan.cost import parse_cost
+from packer_cli.profile.options import GIVE
 from packer_cli.report.console import print_table, ratio
 
 
@@ -29,6 +31,10 @@ def _overall(key: str) -> Callable[[dict[str, Any]], Any]:
     return lambda row: row["overall"].get(key)
 
 
+def _predicted(key: str) -> Callable[[dict[str, Any]], Any]:
+    return lambda row: row["simulation"]["overall"][key] if "simulation" in row else None
+
+
 def _over_bound(row: dict[str, Any]) -> float:
     overall = row["overall"]
     return float(overall["num_packs"] / overall["packs_lower_bound"] - 1)
@@ -42,6 +48,27 @@ def _three(value: Any) -> str:
     return f"{value:.3f}"
 
 
+def amount(value: float) -> str:
+    """An amount for a table: three digits, more only before the point.
+
+    >>> amount(0.0123), amount(99.96), amount(12345.6)
+    ('0.0123', '100', '12,346')
+    """
+    return f"{value:,.0f}" if abs(value) >= 99.95 else f"{value:#.3g}"
+
+
+PREDICTED = (
+    Column("epoch", "epoch, h", _predicted("seconds"), lambda value: amount(value / 3600)),
+    Column("gpu-days", "GPU-days", _predicted("gpu_days"), amount),
+)
+"""What only a comparison with a model of time has."""
+
+COSTED = (
+    Column("cbr", "CBR", _overall("cbr"), ratio),
+    Column("cbr-bound", "CBR bound", _overall("cbr_bound"), ratio),
+)
+"""What only a comparison by a cost other than attention work has."""
+
 COLUMNS = (
     Column("packs", "packs", _overall("num_packs"), _whole),
     Column("over-bound", "over bound", _over_bound, lambda value: f"{value:.2%}" if value < 1 else f"{value:,.0%}"),
@@ -49,6 +76,7 @@ COLUMNS = (
     Column("dbr", "DBR", _overall("dbr"), ratio),
     Column("abr", "ABR", _overall("abr"), ratio),
     Column("abr-bound", "ABR bound", _overall("abr_bound"), ratio),
+    *COSTED,
     Column("cr", "CR", _overall("cr"), ratio),
     Column("ave-t", "Ave-T", _overall("ave_t"), _whole),
     Column("imbalance", "imbalance", _overall("imbalance"), _three),
@@ -59,20 +87,29 @@ COLUMNS = (
         "time", "time, s", lambda row: row["seconds"], lambda value: f"{value:.2f}" if value >= 1 else f"{value:.4f}"
     ),
     Column("memory", "MiB", lambda row: row["peak_bytes"], lambda value: f"{value / 2**20:,.1f}"),
+    *PREDICTED,
 )
 
 _PLACES = {column.name: column for column in COLUMNS}
 
 
-def parse_sort(text: str) -> tuple[Column, bool]:
+def parse_sort(text: str, *, has_model: bool = True, has_cost: bool = True) -> tuple[Column, bool]:
     """(column, whether greatest comes first) of `COLUMN` or `-COLUMN`.
 
+    Args:
+        has_model: whether epochs are predicted.
+        has_cost: whether plans are balanced by a cost other than attention work.
+
     Raises:
-        ConfigError: no such column.
+        ConfigError: no such column, or none without a model of time or a cost.
     """
     name = text.removeprefix("-").lower().replace("_", "-")
     if name not in _PLACES:
         raise ConfigError(f"--sort: there is no column {text!r}; columns: {', '.join(_PLACES)}")
+    if not has_model and _PLACES[name] in PREDICTED:
+        raise ConfigError(f"--sort {text} needs {GIVE}")
+    if not has_cost and _PLACES[name] in COSTED:
+        raise ConfigError(f"--sort {text} needs a --cost, such as 1,24576; without one it is ABR")
     return _PLACES[name], text.startswith("-")
 
 
@@ -96,14 +133,16 @@ def print_comparison(comparison: dict[str, Any], config: PlanConfig) -> None:
         if any(column.value(row) is not None for row in done) and (column.name != "source-mix" or _has_sources(done))
     ]
     cells = [[_name(row), *(_cell(row, column) for column in columns)] for row in rows]
+    linear = parse_cost(config.cost).linear_tokens
+    cost = f", cost 1,{linear}" if linear else ""
     title = (
         f"{lengths['num_samples']:,} samples, {lengths['num_tokens']:,} tokens; groups "
-        f"{','.join(map(str, config.groups))} on {config.gpus} GPUs; packing {config.packing} and balance "
+        f"{','.join(map(str, config.groups))} on {config.gpus} GPUs{cost}; packing {config.packing} and balance "
         f"{config.balance} where a row names none"
     )
     print_table(title, ["", *(column.header for column in columns)], cells, is_dense=True)
     for row in rows:
-        for note in _notes(row):
+        for note in row_notes(row):
             click.echo(f"  {row['name']}: {note}")
     if any(row["name"].endswith("@longest") for row in rows):
         click.echo(f"  @longest: {config.groups[-1]} alone")
@@ -123,7 +162,8 @@ def _cell(row: dict[str, Any], column: Column) -> str:
     return "-" if value is None else column.show(value)
 
 
-def _notes(row: dict[str, Any]) -> list[str]:
+def row_notes(row: dict[str, Any]) -> list[str]:
+    """What a reader must know of the row; for people."""
     notes = [row["note"]] if row["note"] else []
     if row["error"]:
         notes.append(f"failed: {row['error']}")

@@ -1,0 +1,62 @@
+"""`hbpack groups`."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import click
+
+from packer_cli.cli.options import (
+    config_option,
+    inputs_argument,
+    model_options,
+    refuse_without_tokenizer,
+    values_of,
+    workers_option,
+)
+from packer_cli.config import AUTO, AutoGroupsConfig, PlanConfig, TokenizeConfig, validate
+
+_OF_PLAN = {"gpus", "overflow", "seed"}
+_OF_CHOICE = set(AutoGroupsConfig.model_fields) - {"group_algorithm"}
+
+
+@click.command("groups")
+@inputs_argument
+@model_options(PlanConfig, _OF_PLAN | _OF_CHOICE)
+@click.option(
+    "--group-algorithm",
+    "--algorithm",
+    "group_algorithm",
+    type=click.Choice(["search", "hbp"]),
+    default="search",
+    show_default=True,
+    help=PlanConfig.model_fields["group_algorithm"].description,
+)
+@click.option("--json", "as_json", is_flag=True, help="JSON with the choice, its alternatives and the candidates.")
+@model_options(TokenizeConfig)
+@workers_option
+@config_option
+@click.pass_context
+def command(ctx: click.Context, as_json: bool, workers: int | None, **values: Any) -> None:
+    """The length groups of the shortest epoch, for your own lengths, model and GPUs; and why.
+
+    INPUT is a file of lengths (.npy, or text with one integer a line), a token store, or a packed data set that keeps
+    its tokens; or, with --tokenizer, a corpus as `hbpack pack` takes it. Nothing is kept.
+
+    Times and memory are predicted from the model's shape and the GPU's data sheet (--model, --gpu), or are those that
+    `hbpack profile` measured (--profile). `hbpack pack --groups auto` with the same options packs with these groups.
+    """
+    of_plan = {name: values[name] for name in _OF_PLAN | set(AutoGroupsConfig.model_fields)}
+    config = validate(PlanConfig, {**of_plan, "groups": AUTO})
+    refuse_without_tokenizer(ctx, values)
+    corpus = None if values["tokenizer"] is None else validate(TokenizeConfig, values_of(TokenizeConfig, values))
+    from packer_cli.pipeline import run_groups
+
+    choice, record = run_groups(values["inputs"], corpus, config, workers)
+    from packer_cli.report.groups import candidates, print_choice
+
+    if as_json:
+        click.echo(json.dumps({**record, "candidates": candidates(choice)}, indent=2))
+        return
+    print_choice(choice, record)

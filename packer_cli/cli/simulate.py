@@ -1,0 +1,162 @@
+"""`hbpack simulate`."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from packer_cli.cli.options import (
+    config_option,
+    first_given,
+    inputs_argument,
+    model_options,
+    refuse_without_tokenizer,
+    values_of,
+    workers_option,
+)
+from packer_cli.config import GpuConfig, PlanConfig, TokenizeConfig, validate
+from packer_cli.errors import ConfigError, InputError
+
+if TYPE_CHECKING:
+    from packer_cli.profile.simulate.figures import SimulateRules
+
+
+@click.command("simulate")
+@inputs_argument
+@model_options(PlanConfig)
+@click.option(
+    "--pp",
+    type=click.IntRange(min=1),
+    default=1,
+    show_default=True,
+    metavar="N",
+    help="Stages of the pipeline; --gpus counts those of one stage.",
+)
+@click.option(
+    "--pad-to",
+    type=click.Choice(["multiple", "row", "capacity"]),
+    default="multiple",
+    show_default=True,
+    help="What the loader pads rows to.",
+)
+@click.option(
+    "--step-seconds",
+    type=click.FloatRange(min=0),
+    default=0.0,
+    show_default=True,
+    metavar="S",
+    help="Seconds of each optimizer step whatever is in it: gradient sync and optimizer.",
+)
+@click.option(
+    "--algorithms",
+    metavar="ROW,...",
+    help="Strategies in place of all, as hbpack compare takes them; the baseline is always there.",
+)
+@click.option(
+    "--sort",
+    metavar="COLUMN",
+    default="epoch",
+    show_default=True,
+    help="Least first in a column of hbpack compare; -COLUMN is greatest first.",
+)
+@click.option("--json", "as_json", is_flag=True, help="JSON: overall, groups, baseline; or config, lengths, rows.")
+@model_options(TokenizeConfig)
+@workers_option
+@config_option
+@click.pass_context
+def command(
+    ctx: click.Context,
+    pp: int,
+    pad_to: Any,
+    step_seconds: float,
+    algorithms: str | None,
+    sort: str,
+    as_json: bool,
+    workers: int | None,
+    **values: Any,
+) -> None:
+    """Predicted time of an epoch, where the GPUs' time goes, and what is saved against naive packing.
+
+    INPUT is a packed data set or a plan.arrow, which is predicted as it is. With --groups and --gpus it is whatever
+    `hbpack compare` takes, and every strategy is planned and predicted, the fastest first.
+
+    Times are predicted from the model's shape and the GPU's data sheet (--model, --gpu), or from what `hbpack profile`
+    measured (--profile).
+    """
+    from packer_cli.profile.options import refuse_partial_options
+    from packer_cli.profile.simulate.figures import SimulateRules
+
+    refuse_partial_options(values["model"], values["gpu"], values["profile"], "hbpack simulate")
+    rules = SimulateRules(pp=pp, pad_to=pad_to, step_seconds=step_seconds)
+    if values["groups"] is None:
+        _simulate_plan(ctx, values, rules, as_json)
+    else:
+        _simulate_strategies(ctx, values, rules, algorithms, sort, workers, as_json)
+
+
+def _simulate_plan(ctx: click.Context, values: dict[str, Any], rules: SimulateRules, as_json: bool) -> None:
+    from packer_cli.pipeline import run_simulate
+
+    path = _planned(ctx, values)
+    result = run_simulate(path, validate(GpuConfig, values_of(GpuConfig, values)), rules)
+    if as_json:
+        click.echo(json.dumps(result, indent=2))
+        return
+    from packer_cli.report.simulate.tables import print_plan_simulation
+
+    print_plan_simulation(result)
+
+
+def _simulate_strategies(
+    ctx: click.Context,
+    values: dict[str, Any],
+    rules: SimulateRules,
+    algorithms: str | None,
+    sort: str,
+    workers: int | None,
+    as_json: bool,
+) -> None:
+    from packer_cli.pipeline import run_compare
+    from packer_cli.report.compare.table import parse_sort, sort_rows
+
+    config = validate(PlanConfig, values_of(PlanConfig, values))
+    order = parse_sort(sort, has_cost=config.cost != "quadratic")
+    refuse_without_tokenizer(ctx, values)
+    corpus = None if values["tokenizer"] is None else validate(TokenizeConfig, values_of(TokenizeConfig, values))
+    result = run_compare(values["inputs"], corpus, config, algorithms, workers, rules)
+    result["rows"] = sort_rows(result["rows"], order)
+    if as_json:
+        click.echo(json.dumps(result, indent=2))
+        return
+    from packer_cli.report.simulate.tables import print_strategies
+
+    print_strategies(result, validate(PlanConfig, result["config"]))
+
+
+def _planned(ctx: click.Context, values: dict[str, Any]) -> Path:
+    """The packed set or plan that is named; ConfigError for what has none, or options that would do nothing."""
+    needs = "--groups and --gpus"
+    if len(values["inputs"]) != 1:
+        raise ConfigError(
+            f"several inputs are a corpus, which needs --tokenizer, {needs}"
+            if values["inputs"]
+            else "INPUT is required"
+        )
+    path = Path(values["inputs"][0])
+    if not path.exists():
+        raise InputError(
+            f"{str(path)!r} does not exist; name a packed data set or a plan, or what to plan with {needs}"
+        )
+    file = path / "plan.arrow" if path.is_dir() else path
+    if file.suffix != ".arrow" or not file.exists():
+        raise ConfigError(f"{str(path)!r} is no packed data set or plan; give {needs} to plan it in every way")
+    of_plans = {*PlanConfig.model_fields, *TokenizeConfig.model_fields, "algorithms", "sort", "workers"}
+    name = first_given(ctx, of_plans - {*GpuConfig.model_fields, "inputs"})
+    if name is not None:
+        raise ConfigError(
+            f"{name} is for making plans, and {str(path)!r} is planned; give {needs}, or leave {name} out"
+        )
+    return path

@@ -1,0 +1,199 @@
+"""`hbpack simulate`, and the predicted times of `hbpack compare`."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+
+from packer_cli.profile.analytic import analytic_model
+from packer_cli.profile.gpus import parse_gpu
+from packer_cli.profile.model_config import read_shape
+from packer_cli.profile.simulate.epoch import PARTS, simulate
+from packer_cli.report.compare.table import COLUMNS
+from packer_cli.shards.plan_file import read_plan
+from tests.cli.conftest import GROUPS
+
+CONFIG = {
+    "model_type": "llama",
+    "num_hidden_layers": 4,
+    "hidden_size": 256,
+    "num_attention_heads": 8,
+    "num_key_value_heads": 4,
+    "intermediate_size": 1024,
+    "vocab_size": 2048,
+}
+GIVE = "--model CONFIG.JSON --gpu NAME (such as h100), or --profile FILE of hbpack profile"
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    path = tmp_path_factory.mktemp("model") / "config.json"
+    path.write_text(json.dumps(CONFIG))
+    return path
+
+
+@pytest.fixture
+def gpu(model):
+    """One that is slow, so that attention and tokens count beside what is constant."""
+    return ("--model", model, "--gpu", "h100:flops=1e12")
+
+
+@pytest.fixture(scope="module")
+def lengths(tmp_path_factory):
+    path = tmp_path_factory.mktemp("lengths") / "lengths.npy"
+    generator = np.random.default_rng(0)
+    values = np.clip(generator.lognormal(4, 1, 2000), 1, 1000).astype(np.int32)
+    values[::40] = generator.integers(1100, 8000, 50)
+    np.save(path, values)
+    return path
+
+
+def simulated(hbpack, *arguments):
+    done = hbpack("simulate", *arguments, "--json")
+    assert done.code == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+def test_a_packed_set_beside_its_baseline(hbpack, pack, chats, sample, gpu, model, tmp_path):
+    assert pack(chats, sample / "journals.jsonl").code == 0
+    out = tmp_path / "out"
+    result = simulated(hbpack, out, *gpu)
+    assert result == simulated(hbpack, out / "plan.arrow", *gpu)
+    overall, baseline = result["overall"], result["baseline"]
+    plan = read_plan(out / "plan.arrow")[0]
+    expected = simulate(plan, analytic_model(read_shape(model), parse_gpu("h100:flops=1e12"), 8))
+    assert overall["seconds"] == pytest.approx(expected.seconds)
+    assert [group["name"] for group in result["groups"]] == ["1k:1", "8k:4"]
+    for figures in (overall, baseline, *result["groups"]):
+        assert list(figures["split"]) == list(PARTS)
+        assert sum(figures["split"].values()) == pytest.approx(figures["gpu_hours"])
+    assert sum(group["gpu_hours"] for group in result["groups"]) == pytest.approx(overall["gpu_hours"])
+    assert result["saves"]["gpu_days"] == pytest.approx(baseline["gpu_days"] - overall["gpu_days"])
+    assert result["predicted_with"]["source"] == "analytic"
+    done = hbpack("simulate", out, *gpu)
+    lines = done.stdout.splitlines()
+    assert lines[0] == "Predicted epoch on 8 GPUs, and where their time goes"
+    assert [line.split("  ")[1].strip() for line in lines[4:8]] == [
+        "1k:1", "8k:4", "all", "baseline: ISF at the longest length",
+    ]  # fmt: skip
+    assert lines[-1].startswith(
+        "  Predicted from the shape of the model (0.0B parameters) and the data sheet of h100:"
+    )
+
+
+def test_a_set_that_was_rebalanced_is_as_it_is_now(hbpack, pack, chats, sample, gpu, tmp_path):
+    assert pack(chats, sample / "journals.jsonl").code == 0
+    out = tmp_path / "out"
+    before = simulated(hbpack, out, *gpu)["overall"]
+    assert hbpack("rebalance", out, "--gpus", 16, "--from-step", 3).code == 0
+    after = simulated(hbpack, out, *gpu)["overall"]
+    assert (before["num_gpus"], after["num_gpus"]) == (8, 16)
+    assert after["seconds"] < before["seconds"]
+    manifest = json.loads((out / "hbpack.json").read_text())
+    assert after["num_iterations"] == manifest["metrics"]["overall"]["num_iterations"]
+
+
+def test_pipelines_padding_and_steps(hbpack, pack, chats, sample, gpu, tmp_path):
+    assert pack(chats, sample / "journals.jsonl", "--global-tokens", "64k").code == 0
+    out = tmp_path / "out"
+    plain = simulated(hbpack, out, *gpu)["overall"]
+    assert {name for name, hours in plain["split"].items() if not hours} == {"recompute", "bubbles", "steps"}
+    piped = simulated(hbpack, out, *gpu, "--pp", 2)["overall"]
+    assert piped["num_gpus"] == 16
+    assert piped["split"]["bubbles"] > 0
+    padded = simulated(hbpack, out, *gpu, "--pad-to", "capacity")["overall"]
+    assert padded["split"]["padding"] > plain["split"]["padding"]
+    assert padded["split"]["compute"] == pytest.approx(plain["split"]["compute"])
+    steps = simulated(hbpack, out, *gpu, "--step-seconds", 2)["overall"]
+    assert steps["seconds"] == pytest.approx(plain["seconds"] + 2 * plain["num_steps"])
+    assert plain["num_steps"] < plain["num_iterations"]
+
+
+def test_strategies_are_those_of_compare_the_fastest_first(hbpack, lengths, gpu):
+    rows = ("--algorithms", "bfs,isf/none,sorted")
+    result = simulated(hbpack, lengths, *GROUPS, *gpu, *rows)
+    names = [row["name"] for row in result["rows"]]
+    assert set(names) == {"bfs", "isf/none", "sorted", "isf/none@longest"}
+    seconds = [row["simulation"]["overall"]["seconds"] for row in result["rows"]]
+    assert seconds == sorted(seconds)
+    baseline = next(row for row in result["rows"] if row["kind"] == "baseline")
+    assert baseline["saves"] == {"gpu_days": 0, "share": 0, "speedup": 1}
+    for row in result["rows"]:
+        saved = baseline["simulation"]["overall"]["gpu_days"] - row["simulation"]["overall"]["gpu_days"]
+        assert row["saves"]["gpu_days"] == pytest.approx(saved)
+    compared = json.loads(hbpack("compare", lengths, *GROUPS, *gpu, *rows, "--json").stdout)
+    assert {row["name"]: row["simulation"] for row in compared["rows"]} == {
+        row["name"]: row["simulation"] for row in result["rows"] if row["kind"] != "baseline"
+    }
+    done = hbpack("simulate", lengths, *GROUPS, *gpu, *rows)
+    assert done.stdout.startswith("Predicted epochs of 2,000 samples, ")
+    assert [line.split()[0] for line in done.stdout.splitlines()[4:8]] == names
+    slowest = simulated(hbpack, lengths, *GROUPS, *gpu, *rows, "--sort", "-epoch")["rows"]
+    assert [row["name"] for row in slowest] == names[::-1]
+
+
+def test_the_baseline_among_the_rows_is_not_planned_twice(hbpack, lengths, gpu):
+    one_group = ("--groups", "8k:4", "--gpus", 8, "--packing", "isf", "--balance", "none")
+    result = simulated(hbpack, lengths, *one_group, *gpu, "--algorithms", "isf,bfd")
+    assert sorted(row["name"] for row in result["rows"]) == ["bfd", "isf"]
+    assert {row["name"]: row["saves"]["speedup"] == 1 for row in result["rows"]} == {"isf": True, "bfd": False}
+
+
+def test_compare_shows_predicted_times_where_it_has_a_model(hbpack, lengths, gpu):
+    arguments = ("compare", lengths, *GROUPS, "--algorithms", "bfs,isf/none@longest")
+    with_times = hbpack(*arguments, *gpu, "--sort", "epoch").stdout
+    assert "epoch, h" in with_times
+    assert "GPU-days" in with_times
+    assert "GPU-days" not in hbpack(*arguments).stdout
+    assert hbpack(*arguments, "--sort", "-gpu-days") == (2, "", f"error: --sort -gpu-days needs {GIVE}\n")
+    assert {"epoch", "gpu-days"} <= {column.name for column in COLUMNS}
+
+
+PLAN = "give --groups and --gpus"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["5.npy"], f"hbpack simulate needs {GIVE}"),
+        (["5.npy", "--model", "m"], f"hbpack simulate needs {GIVE}; --gpu is missing"),
+        (["MODEL"], "INPUT is required"),
+        (["a", "b", "MODEL"], "several inputs are a corpus, which needs --tokenizer, --groups and --gpus"),
+        (
+            ["nowhere", "MODEL"],
+            "'nowhere' does not exist; name a packed data set or a plan, or what to plan with --groups and --gpus",
+        ),
+        (["5.npy", "MODEL"], f"'5.npy' is no packed data set or plan; {PLAN} to plan it in every way"),
+        ([".", "MODEL"], f"'.' is no packed data set or plan; {PLAN} to plan it in every way"),
+        (["5.npy", "--groups", "1k", "MODEL"], "--gpus is required"),
+        (["nowhere", *GROUPS, "MODEL", "--sort", "speed"], "--sort: there is no column 'speed'; columns: "),
+        (
+            ["5.npy", "--groups", "1k:3", "--gpus", 6, "MODEL"],
+            "SP degree 3 is none of those that the model of the GPUs knows: 1, 2; plan with one of these, or give ",
+        ),
+        (["5.npy", "MODEL", "--pp", "0"], "invalid value for '--pp': 0 is not in the range x>=1"),
+    ],
+)  # fmt: skip
+def test_wrong_usage(hbpack, tmp_path, monkeypatch, gpu, arguments, message):
+    monkeypatch.chdir(tmp_path)
+    np.save("5.npy", np.array([5], dtype=np.int32))
+    words = [word for argument in arguments for word in (gpu if argument == "MODEL" else (argument,))]
+    code, stdout, stderr = hbpack("simulate", *words)
+    assert (code, stdout) == (2, "")
+    assert stderr.startswith(f"error: {message}")
+    assert stderr.count("\n") == 1
+
+
+def test_options_of_plans_for_what_is_planned(hbpack, pack, chats, gpu, tmp_path):
+    assert pack(chats).code == 0
+    out = tmp_path / "out"
+    for option in ("--gpus", "--packing", "--tokenizer", "--algorithms"):
+        done = hbpack("simulate", out, *gpu, option, "8")
+        message = f"{option} is for making plans, and '{out}' is planned; {PLAN}, or leave {option} out"
+        assert done == (2, "", f"error: {message}\n")
+    (out / "plan.arrow").write_bytes(b"nothing")
+    done = hbpack("simulate", out, *gpu)
+    assert (done.code, done.stdout) == (1, "")
+    assert done.stderr.startswith(f"error: '{out / 'plan.arrow'}' is damaged")

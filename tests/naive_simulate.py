@@ -1,0 +1,112 @@
+"""The plain twin of `profile.simulate`: slot by slot, with the formulas of the docs written out."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass
+
+from packer_cli.plan.types import FILLER, Plan
+from packer_cli.profile.models import GpuModel
+
+
+@dataclass
+class Slot:
+    iteration: int
+    sp_size: int
+    group: int
+    parts: dict[str, float]
+    """Seconds on all stages of a pipeline together, but for `constant`, which is each stage's."""
+
+    def seconds(self, pp: int) -> float:
+        whole = sum(seconds for part, seconds in self.parts.items() if part != "constant")
+        return whole / pp + self.parts["constant"]
+
+
+def simulate(plan: Plan, model: GpuModel, pp: int, pad_to: str, step_seconds: float):
+    """(seconds of iterations, seconds of steps, GPU-seconds by (group, part))."""
+    schedule = plan.epochs[0]
+    slots = [_slot(plan, model, k, pad_to) for k in range(len(schedule.slot_pack))]
+    num_gpus = plan.num_gpus * pp
+    iterations, split = [], defaultdict(float)
+    for i in range(schedule.num_iterations):
+        members = [slot for slot in slots if slot.iteration == i]
+        seconds = max(slot.seconds(pp) for slot in members)
+        iterations.append(seconds)
+        busy = 0
+        for slot in members:
+            gpus = slot.sp_size * pp
+            busy += gpus
+            for part, value in slot.parts.items():
+                split[slot.group, part] += gpus * (value if part == "constant" else value / pp)
+            split[slot.group, "waiting"] += gpus * (seconds - slot.seconds(pp))
+        split[_longest(slots, i), "waiting"] += (num_gpus - busy) * seconds
+    steps = []
+    for s in range(schedule.num_steps):
+        members = [i for i in range(schedule.num_iterations) if schedule.iteration_step[i] == s]
+        longest = max(members, key=lambda i: (iterations[i], i))
+        bubbles = (pp - 1) * iterations[longest]
+        steps.append(sum(iterations[i] for i in members) + bubbles + step_seconds)
+        split[_longest(slots, longest), "bubbles"] += bubbles * num_gpus
+        split[_longest(slots, longest), "steps"] += step_seconds * num_gpus
+    return iterations, steps, split
+
+
+def _longest(slots, iteration):
+    return max(slot.group for slot in slots if slot.iteration == iteration)
+
+
+def _slot(plan: Plan, model: GpuModel, k: int, pad_to: str) -> Slot:
+    schedule, cost = plan.epochs[0], model.cost
+    pack, iteration = int(schedule.slot_pack[k]), int(schedule.slot_iteration[k])
+    sp_size = int(schedule.slot_sp_size[k])
+    lengths = _lengths(plan, pack)
+    group = _group(plan, iteration) if pack == FILLER else int(plan.packs.group[pack])
+    layers = _layers(plan, model, group)
+    tokens, work = sum(lengths), sum(length**2 for length in lengths)
+    row = 8 * sp_size if pack == FILLER else tokens
+    if pad_to == "row":
+        row = max(row, int(schedule.iteration_row_length[iteration]))
+    if pad_to == "capacity":
+        row = max(row, plan.groups[group].capacity)
+    while row % sp_size:
+        row += 1
+    padding = row - tokens
+    share = layers / cost.num_layers
+    compute = (cost.quadratic * work + cost.linear * tokens) / sp_size
+    of_padding = (cost.quadratic * padding**2 + cost.linear * padding) / sp_size * (1 + cost.recompute * share)
+    communication = 0.0
+    if sp_size > 1:
+        a_token = cost.send[sp_size] * (1 + cost.resend * share)
+        communication = a_token * tokens + cost.send_constant
+        of_padding += a_token * padding
+    parts = {
+        "compute": compute,
+        "recompute": compute * cost.recompute * share,
+        "communication": communication,
+        "padding": of_padding,
+        "constant": cost.constant,
+    }
+    return Slot(iteration=iteration, sp_size=sp_size, group=group, parts=parts)
+
+
+def _lengths(plan: Plan, pack: int) -> list[int]:
+    if pack == FILLER:
+        return []
+    members = plan.packs.pieces[plan.packs.offsets[pack] : plan.packs.offsets[pack + 1]]
+    return [int(plan.pieces.length[piece]) for piece in members]
+
+
+def _group(plan: Plan, iteration: int) -> int:
+    schedule = plan.epochs[0]
+    packs = [int(p) for i, p in zip(schedule.slot_iteration, schedule.slot_pack, strict=True) if i == iteration]
+    return max(int(plan.packs.group[pack]) for pack in packs if pack != FILLER)
+
+
+def _layers(plan: Plan, model: GpuModel, group: int) -> int:
+    """As the plan says, else the fewest that fit, else all."""
+    most = model.memory.num_layers
+    if plan.groups[group].checkpoint_layers:
+        return min(plan.groups[group].checkpoint_layers, most)
+    row = plan.groups[group]
+    fitting = [n for n in range(most + 1) if model.memory.bytes(row.capacity, row.sp_size, n) <= model.memory.limit]
+    return min(fitting, default=most)
