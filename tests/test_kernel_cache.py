@@ -102,7 +102,8 @@ from packer_cli.config import PlanConfig, validate
 from packer_cli.plan.build import build_plan
 from packer_cli.plan.check import check_pieces, check_plan
 from packer_cli.plan.pieces import make_pieces
-from packer_cli.planning import kernel_shares, plan_rules
+from packer_cli.planning import plan_rules
+from packer_cli.warming import kernel_shares
 from packer_cli.report.stats import plan_stats
 config = validate(PlanConfig, {"groups": "1k:1,8k:4", "gpus": 8})
 compiled = []

@@ -98,7 +98,7 @@ def command(
 
 
 def _simulate_plan(ctx: click.Context, values: dict[str, Any], rules: SimulateRules, as_json: bool) -> None:
-    from packer_cli.pipeline import run_simulate
+    from packer_cli.pipeline.studies import run_simulate
 
     path = _planned(ctx, values)
     result = run_simulate(path, validate(GpuConfig, values_of(GpuConfig, values)), rules)
@@ -119,7 +119,7 @@ def _simulate_strategies(
     workers: int | None,
     as_json: bool,
 ) -> None:
-    from packer_cli.pipeline import run_compare
+    from packer_cli.pipeline.studies import run_compare
     from packer_cli.report.compare.table import parse_sort, sort_rows
 
     config = validate(PlanConfig, values_of(PlanConfig, values))

@@ -3,6 +3,6 @@
 import packer_cli.report.compare.row_figures
 import packer_cli.report.console  # noqa: F401
 from packer_cli.config import GroupConfig, PlanConfig
-from packer_cli.planning import warm_up
+from packer_cli.warming import warm_up
 
 warm_up(PlanConfig(groups=(GroupConfig(capacity=1024), GroupConfig(capacity=8192)), gpus=2))

@@ -16,11 +16,12 @@ from packer_cli.plan.build import PlanRules, build_plan
 from packer_cli.plan.check import check_plan
 from packer_cli.plan.packing import PackingAlgorithm
 from packer_cli.plan.types import Int32Array, Int64Array
-from packer_cli.planning import plan_rules, warm_up
+from packer_cli.planning import plan_rules
 from packer_cli.profile.simulate.figures import Simulator
 from packer_cli.report.compare.memory import PeakMemory
 from packer_cli.report.sources import Samples, pieces_to_plan
 from packer_cli.report.stats import plan_figures
+from packer_cli.warming import warm_up
 
 _LENGTHS = "lengths.npy"
 _SOURCES = "sources.npy"

@@ -1,8 +1,9 @@
 """A batch, and a plain copy that writes the same tensors.
 
 The copy is a loader with nothing to work out: all batches of the epoch (as many as `_MOST_BYTES` hold) lie finished
-in memory, and it clones the tensors of the next one, into fresh memory as the loader's are. `again` copies what the
-loader has just written, once more: its source is in the core's cache, where no loader finds what it has to read.
+in memory, and it clones the tensors of the next one, into memory that the process has written before, as the loader's
+is. `again` copies what the loader has just written, once more: its source is in the core's cache, where no loader
+finds what it has to read.
 """
 
 from __future__ import annotations

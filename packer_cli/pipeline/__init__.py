@@ -5,15 +5,14 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from packer_cli.config import GpuConfig, PackConfig, PlanConfig, TokenizeConfig, WriteConfig
-from packer_cli.engine.local import LocalEngine, default_workers, make_engine
-from packer_cli.errors import FormatError, HbpackError, InputError, TooManyRejectedError, UsageError
+from packer_cli.config import PackConfig, PlanConfig, TokenizeConfig, WriteConfig
+from packer_cli.engine.local import LocalEngine
+from packer_cli.errors import FormatError, HbpackError, InputError, UsageError
 from packer_cli.files import atomic_file
 from packer_cli.output import TOKENS, alone
 from packer_cli.report.console import Stopwatch, progress_bar, say, warn
@@ -22,8 +21,6 @@ from packer_cli.shards.plan_file import PLAN_NAME, read_plan, read_plan_header
 from packer_cli.shards.schema import rank_name
 
 if TYPE_CHECKING:
-    from packer_cli.profile.select.choice import Choice
-    from packer_cli.profile.simulate.figures import SimulateRules, Simulator
     from packer_cli.report.sources import Samples
     from packer_cli.tokens.index import StoreIndex
 
@@ -52,7 +49,7 @@ def _kernels(config: PlanConfig) -> Iterator[None]:
     """Load the plan's kernels while the workers' server is loading; on a first run, compile them beside the block."""
     from packer_cli.engine.aside import aside
     from packer_cli.kernels import known_as_compiled, note_compiled
-    from packer_cli.planning import kernel_shares, kernels_name, warm_up
+    from packer_cli.warming import kernel_shares, kernels_name, warm_up
 
     name = kernels_name(config)
     if known_as_compiled(name):
@@ -108,7 +105,7 @@ def run_plan(config: PlanConfig, source: Path, folder: Path) -> dict[str, Any]:
     plan_rules(stand_in(config))
     index = read_index(source / TOKENS)
     weights = [item.weight for item in index.sources]
-    config, choice = _with_known_groups(config, lambda: samples_of_store(TokenStore(source / TOKENS, index)))
+    config, choice = with_known_groups(config, lambda: samples_of_store(TokenStore(source / TOKENS, index)))
     wanted = plan_fingerprint(config, index.fingerprint, weights, choice)
     header = _current_plan(folder)
     if (
@@ -136,7 +133,7 @@ def run_plan(config: PlanConfig, source: Path, folder: Path) -> dict[str, Any]:
     return result.header
 
 
-def _with_known_groups(config: PlanConfig, samples: Callable[[], Samples]) -> tuple[PlanConfig, dict[str, Any] | None]:
+def with_known_groups(config: PlanConfig, samples: Callable[[], Samples]) -> tuple[PlanConfig, dict[str, Any] | None]:
     """The options with groups in the place of `auto`, and what is recorded of the choice."""
     if not config.is_auto:
         return config, None  # Their samples need not be read.
@@ -220,113 +217,6 @@ def run_rebalance(
             "held; --global-tokens keeps its tokens"
         )
     return manifest
-
-
-def run_compare(
-    inputs: Sequence[str],
-    corpus: TokenizeConfig | None,
-    config: PlanConfig,
-    algorithms: str | None,
-    workers: int | None,
-    rules: SimulateRules | None = None,
-) -> dict[str, Any]:
-    """Plan the same samples once for each row. A corpus is tokenized into a folder that goes again.
-
-    Where the options name a model of time, each row's epoch is predicted.
-
-    Args:
-        rules: simulate by these, beside HBP's baseline.
-    """
-    from packer_cli.group_choice import stand_in
-    from packer_cli.planning import plan_rules, with_known_cost
-    from packer_cli.profile.options import has_gpu_model
-    from packer_cli.profile.simulate.figures import SimulateRules
-    from packer_cli.report.compare import compare
-    from packer_cli.report.compare.rows import default_rows, parse_rows, with_baseline
-    from packer_cli.report.simulate import add_savings
-    from packer_cli.report.sources import compared_samples, refuse_known_lengths
-
-    config = with_known_cost(config)
-    likely = stand_in(config)
-    plan_rules(likely)  # What is wrong with the options is said before the long work.
-    if algorithms is not None:
-        parse_rows(algorithms, likely)
-    has_model = rules is not None or has_gpu_model(config.model, config.gpu, config.profile)
-    simulator = _simulator(config, config.gpus, rules or SimulateRules()) if has_model else None
-    workers = workers or default_workers()
-    if corpus is None:
-        samples = compared_samples(inputs)
-    else:
-        refuse_known_lengths(inputs)
-        with make_engine(workers) as engine:
-            samples = _tokenized_samples(corpus, engine)
-    config, choice = _with_known_groups(config, lambda: samples)
-    rows = default_rows(config) if algorithms is None else parse_rows(algorithms, config)
-    baseline = None
-    if rules is not None:
-        rows, baseline = with_baseline(rows, config)
-    watch = Stopwatch()
-    comparison = compare(samples, config, rows, workers, simulator)
-    if baseline is not None:
-        add_savings(comparison, baseline)
-    if choice is not None:
-        comparison["group_choice"] = choice
-    say(f"compared {len(rows)} plans of {len(samples.lengths):,} samples, {workers} at a time ({watch})")
-    return comparison
-
-
-def run_groups(
-    inputs: Sequence[str], corpus: TokenizeConfig | None, config: PlanConfig, workers: int | None
-) -> tuple[Choice, dict[str, Any]]:
-    """Choose groups for the samples of an epoch: the choice, and what a plan would record of it."""
-    from packer_cli.group_choice import choose, load_models
-    from packer_cli.report.sources import compared_samples, refuse_known_lengths
-
-    load_models(config, config.gpus, "hbpack groups")  # What is wrong with the options is said before the long work.
-    if corpus is None:
-        samples = compared_samples(inputs)
-    else:
-        refuse_known_lengths(inputs)
-        with make_engine(workers) as engine:
-            samples = _tokenized_samples(corpus, engine)
-    return choose(config, samples.epoch_lengths(config.seed), config.gpus, config.overflow, "hbpack groups")
-
-
-def run_simulate(path: Path, config: GpuConfig, rules: SimulateRules) -> dict[str, Any]:
-    """Predict an epoch of a packed set as it is now, or of a plan."""
-    from packer_cli.rebalance import plan_in_force
-    from packer_cli.report.simulate import plan_simulation
-
-    file = path / PLAN_NAME if path.is_dir() else path
-    header = read_plan_header(file)
-    is_rebalanced = (file.parent / MANIFEST_NAME).exists() and bool(read_manifest(file.parent).history)
-    plan = plan_in_force(file.parent) if is_rebalanced else read_plan(file, check=True)[0]
-    simulator = _simulator(config, plan.num_gpus, rules)
-    return plan_simulation(plan, simulator, header["config"]["seed"], header["config"]["global_tokens"])
-
-
-def _simulator(config: GpuConfig, num_gpus: int, rules: SimulateRules) -> Simulator:
-    """What predicts with the model that the options name; all stages of a pipeline share its weights."""
-    from packer_cli.profile.options import load_gpu_model
-    from packer_cli.profile.simulate.figures import Simulator
-
-    model = load_gpu_model(config.model, config.gpu, config.profile, num_gpus * rules.pp, what="a prediction of time")
-    return Simulator(model=model, rules=rules)
-
-
-def _tokenized_samples(config: TokenizeConfig, engine: LocalEngine) -> Samples:
-    from packer_cli.report.sources import samples_of_store
-    from packer_cli.tokens.store import TokenStore
-
-    with tempfile.TemporaryDirectory(prefix="hbpack-tokens-") as name:
-        try:
-            run_tokenize(config, Path(name) / "out", engine)
-        except TooManyRejectedError:
-            raise TooManyRejectedError(
-                f"more records were rejected than --max-rejected {config.max_rejected}; hbpack tokenize keeps the "
-                "reasons, or raise the limit"
-            ) from None
-        return samples_of_store(TokenStore.open(Path(name) / "out" / TOKENS))
 
 
 def _store_of(folder: Path, header: dict[str, Any]) -> Path:
