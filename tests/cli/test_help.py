@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
-import time
 
 import click
 import pytest
@@ -44,9 +44,11 @@ def test_help_is_at_once():
     command = [sys.executable, "-m", "packer_cli", "--help"]
     seconds = []
     for _ in range(5):
-        begin = time.perf_counter()
+        begin = os.times()
         subprocess.run(command, check=True, capture_output=True)
-        seconds.append(time.perf_counter() - begin)
+        end = os.times()
+        # Of the processor: what else runs on the machine does not count.
+        seconds.append(end.children_user + end.children_system - begin.children_user - begin.children_system)
     assert min(seconds) < 0.25
 
 
