@@ -175,26 +175,28 @@ class BatchBuilder:
 
     def _run(self, pack: Pack, cu_seqlens: np.ndarray, start: int, stop: int) -> _Tokens:
         """The tokens `start` to `stop` of the row: copies of runs, no gather."""
-        num_tokens = len(pack.input_ids)
-        length = stop - start
+        ids, mask, firsts = pack.input_ids, pack.loss_mask, pack.cu_seqlens[:-1]
+        num_tokens, length = len(ids), stop - start
         # One label more than tokens, so that both alignments are views.
         input_ids, labels, positions = PAGES.take_row(length)
         if start == 0 and length == num_tokens:
-            input_ids[:] = pack.input_ids
-            write_labels(pack.input_ids, pack.loss_mask, pack.cu_seqlens[:-1], labels[:-1])
+            input_ids[:] = ids
+            write_labels(ids, mask, firsts, labels[:-1])
             labels[length] = IGNORE_INDEX
         else:
-            real = max(0, min(stop, num_tokens) - start)
-            input_ids[:real] = pack.input_ids[start : start + real]
-            input_ids[real:] = self.pad_token_id
-            real = max(0, min(stop + 1, num_tokens) - start)
+            real = max(0, min(length, num_tokens - start))
+            input_ids[:real] = ids[start : start + real]
+            if real < length:
+                input_ids[real:] = self.pad_token_id
+            real = max(0, min(length + 1, num_tokens - start))
+            if real <= length:
+                labels[real:] = IGNORE_INDEX
             if real:
-                part = slice(start, start + real)
-                firsts = pack.cu_seqlens[:-1]
-                if real < num_tokens:
-                    firsts = firsts[slice(*firsts.searchsorted((start, start + real)))] - np.int32(start)
-                write_labels(pack.input_ids[part], pack.loss_mask[part], firsts, labels[:real])
-            labels[real:] = IGNORE_INDEX
+                if start:
+                    firsts = firsts[int(firsts.searchsorted(start)) :] - np.int32(start)
+                if start + real < num_tokens:
+                    firsts = firsts[: int(firsts.searchsorted(real))]
+                write_labels(ids[start : start + real], mask[start : start + real], firsts, labels[:real])
         write_positions(cu_seqlens, start, positions)
         return input_ids, positions, labels[:-1], labels[1:]
 

@@ -40,6 +40,9 @@ def write_positions(cu_seqlens: npt.NDArray[np.int32], start: int, out: npt.NDAr
     """
     stop = start + len(out)
     first, last = 0, len(cu_seqlens) - 1
+    if last == 1:
+        out[:] = ramp(stop)[start:]
+        return
     if start or cu_seqlens[-1] != stop:
         first = int(cu_seqlens.searchsorted(start, "right")) - 1
         last = int(cu_seqlens.searchsorted(stop))
@@ -97,6 +100,8 @@ def count_loss_tokens(
         num_loss_tokens: of all samples. The longest sample's count is what the others leave of it: its mask, most of
             a long row, need not be read by a rank that holds another part of it.
     """
+    if len(lengths) == 1:
+        return np.array([num_loss_tokens])
     if len(loss_mask) <= _LONG_SAMPLE * len(lengths):
         # The narrower the sums, the faster; they must hold the tokens of a pack.
         dtype = np.int16 if len(loss_mask) < 2**15 else np.int32
