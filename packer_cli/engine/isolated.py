@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from typing import Any, TypeVar
@@ -94,5 +95,6 @@ def _run(sending: Connection, function: Callable[[Any], Any], task: Any) -> None
         outcome = Failed("out of memory; try fewer --workers")
     except Exception as error:  # A bug in one task must not hide what the others found.
         outcome = Failed(f"{type(error).__name__}: {' '.join(str(error).split())}")
-    sending.send(outcome)
+    with suppress(BrokenPipeError):  # Interrupted: nobody listens any longer, nor should anything be printed.
+        sending.send(outcome)
     sending.close()
