@@ -26,7 +26,7 @@ from packer_cli.plan.refine.places import (
     NUM_FIELDS,
 )
 from packer_cli.plan.types import Group
-from tests import naive_exchange as naive
+from tests.naive import exchange as naive
 
 linears = st.sampled_from([0, 0, 1, 30, 500, 24_576, 2**31 - 2])
 rows = st.one_of(

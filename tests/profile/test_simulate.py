@@ -16,7 +16,7 @@ from packer_cli.profile.simulate.epoch import PARTS, simulate
 from packer_cli.profile.simulate.figures import simulation_figures
 from packer_cli.profile.simulate.layers import choose_layers
 from packer_cli.profile.simulate.slots import PAD_TO
-from tests import naive_simulate as naive
+from tests.naive import simulate as naive
 
 NUM_LAYERS = 4
 NUM_GPUS = 4
