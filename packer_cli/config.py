@@ -16,12 +16,8 @@ from pydantic_core import PydanticCustomError
 from packer_cli.errors import ConfigError
 from packer_cli.sizes import format_tokens, parse_bytes, parse_integer, parse_tokens
 
-SCHEMA_CHOICES = ("auto", "messages", "alpaca", "prompt-completion", "text", "tokens")
-BACKEND_CHOICES = ("auto", "gigatoken", "tokenizers")
-LOSS_CHOICES = ("completion", "all")
 AUTO = "auto"
 """The value of `groups` that has them chosen."""
-OVERFLOW_CHOICES = ("split", "truncate", "drop", "error")
 
 _read_tokens = BeforeValidator(
     lambda value: parse_tokens(value) if isinstance(value, str) else value, json_schema_input_type=int | str

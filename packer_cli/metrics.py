@@ -104,7 +104,7 @@ def imbalance(values: NDArray[np.float64], slot_step: Int64Array) -> float:
 def least_works(plan: Plan, epoch: int = 0, linear: int = 0) -> Int64Array:
     """For each iteration (int64[i]) what the greatest work of a rank is at least, however its samples are dealt.
 
-    Price: O(m log m) for m pieces, about 0.1 s a million.
+    Price: O(m log m) for m pieces.
 
     Args:
         linear: tokens, see `plan.cost`; 0 is attention work.

@@ -25,7 +25,7 @@ from packer_cli.tokens.store import warm_up_store
 
 
 def warm_up(config: PlanConfig) -> None:
-    """Load the kernels of a plan, or compile them on a first run (0.3 s or 7 s), before there are lengths."""
+    """Load the kernels of a plan, or compile them, which takes seconds, on a first run."""
     for share in kernel_shares(config):
         share()
 

@@ -31,7 +31,7 @@ def run_isolated(
     """Yield (index of the task, result) as tasks end, at most `workers` of them at a time.
 
     An error in a task, or its death, is its result. What still runs when the iterator is closed is killed. Price: a
-    fork of a server that has imported `preload`, some 10 ms a task.
+    fork of a server that has imported `preload` for each task.
 
     Raises:
         RunError: processes cannot be started.

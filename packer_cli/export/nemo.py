@@ -62,15 +62,15 @@ class Exporter(Format):
 
     def finish(self, job: Job, parts: list[dict[str, Any]], pieces: list[Piece], sink: Sink) -> None:
         """`_metadata.json`, for `pad_cu_seqlens`; readers of Parquet folders skip names that begin so."""
-        num_rows = max(len(job.packs), 1)
+        num_rows = len(job.packs)
         given = sum(part["num_given"] for part in parts)
         described = {
-            "dataset_max_seqlen": max((part["dataset_max_seqlen"] for part in parts), default=0),
-            "max_samples_per_bin": max((part["max_samples_per_bin"] for part in parts), default=0),
+            "dataset_max_seqlen": max(part["dataset_max_seqlen"] for part in parts),
+            "max_samples_per_bin": max(part["max_samples_per_bin"] for part in parts),
             "packing_factor": round(int(job.row_samples().sum(dtype=np.int64)) / num_rows, 2),
             "packing_efficiency": round(given / num_rows / job.capacity * 100, 2),
             "pack_size": job.capacity,
-            "min_packed_seqlen": min((part["min_packed_seqlen"] for part in parts), default=0),
+            "min_packed_seqlen": min(part["min_packed_seqlen"] for part in parts),
         }
         with sink.file("_metadata.json") as file:
             file.write((json.dumps([described], indent=2) + "\n").encode())

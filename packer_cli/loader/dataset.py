@@ -300,6 +300,14 @@ class PackedDataset(Dataset):
             epoch, iteration = epoch + 1, 0
         self._place.move_to(epoch, iteration)
 
+    def close(self) -> None:
+        """Let go of the files, and wait for the shard that is on its way; a read opens what it needs again.
+
+        For those who move or remove the cache of a remote set while their process goes on. Batches stay as they are.
+        """
+        self._storage.stop()
+        self._shards.close()
+
     def __getstate__(self) -> dict[str, Any]:
         state = self.__dict__.copy()
         del state["_adapt"]

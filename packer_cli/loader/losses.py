@@ -27,8 +27,7 @@ import torch.nn.functional as F  # noqa: N812
 
 from packer_cli.loader.formats import metadata_of
 from packer_cli.loader.parallel.sharding import local_indices
-
-IGNORE_INDEX = -100
+from packer_cli.loader.passes import IGNORE_INDEX
 
 
 def token_losses(logits: torch.Tensor, shift_labels: torch.Tensor) -> torch.Tensor:
@@ -44,7 +43,8 @@ def token_losses(logits: torch.Tensor, shift_labels: torch.Tensor) -> torch.Tens
     """
     if logits.dtype != torch.float64:
         logits = logits.float()
-    return F.cross_entropy(logits.flatten(0, -2), shift_labels.flatten(), ignore_index=IGNORE_INDEX, reduction="none")
+    ignored = int(IGNORE_INDEX)
+    return F.cross_entropy(logits.flatten(0, -2), shift_labels.flatten(), ignore_index=ignored, reduction="none")
 
 
 def stable_loss(loss_sum: torch.Tensor, batch: Any, *, world_size: int, accumulation: int = 1) -> torch.Tensor:

@@ -107,6 +107,16 @@ class RemoteStorage:
                 self._thread = threading.Thread(target=self._fetch_wanted, name="hbpack-prefetch", daemon=True)
                 self._thread.start()
 
+    def stop(self) -> None:
+        """Waits for its thread; only in the process that prefetched, as threads do not survive a fork."""
+        if self._pid != os.getpid():
+            return
+        with self._lock:
+            self._wanted = []
+            thread = self._thread
+        if thread is not None:
+            thread.join()
+
     def _fetch_wanted(self) -> None:
         while True:
             with self._lock:

@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 
 from packer_cli.arrays import to_numpy
-from packer_cli.epochs import repeat_order
+from packer_cli.epochs import repeat_iterations
 from packer_cli.errors import FormatError
 from packer_cli.loader.manifest import find_epoch
 from packer_cli.loader.storage import Storage
@@ -116,9 +116,9 @@ def read_rank_rows(storage: Storage, manifest: dict[str, Any], rank: int, epoch:
         raise FormatError(f"{damage} ({num_iterations} iterations, hbpack.json says {entry['num_iterations']})")
     if not np.array_equal(columns["iteration"], np.arange(num_iterations)):
         raise FormatError(f"{damage} (its iterations are not 0, 1, 2, ...)")
-    borders = np.concatenate(([-1], step, [rows.num_steps]))
-    strides = borders[1:] - borders[:-1]
-    if strides.min() < 0 or strides.max() > 1 or (num_iterations and step[0] != 0):
+    # From -1 to the number of steps, so that the first and the last must be there; in [0, 1], but 1 at both ends.
+    strides = np.diff(step, prepend=-1, append=rows.num_steps)
+    if strides.min() < 0 or strides.max() > 1 or not strides[0] == strides[-1] == 1:
         raise FormatError(f"{damage} (its steps are not 0 to {rows.num_steps - 1} in order)")
     if not written:
         return permute_steps(rows, int(manifest["seed"]))
@@ -134,13 +134,8 @@ def permute_steps(rows: RankRows, seed: int) -> RankRows:
     The iterations of a step stay together and in order, so that a rank still meets its partners; steps and
     iterations are numbered anew from 0.
     """
-    order = repeat_order(seed, rows.epoch, rows.num_steps)
-    counts = np.bincount(rows.columns["step"], minlength=rows.num_steps)
-    first = np.cumsum(counts) - counts
-    new_counts = counts[order]
-    new_first = np.cumsum(new_counts) - new_counts
-    take = np.repeat(first[order] - new_first, new_counts) + np.arange(len(rows))
+    take = repeat_iterations(seed, rows.epoch, rows.columns["step"])
     columns = {name: column[take] for name, column in rows.columns.items()}
-    columns["step"] = np.repeat(np.arange(rows.num_steps), new_counts)
+    columns["step"] = np.cumsum(np.diff(columns["step"], prepend=columns["step"][:1]) != 0)
     columns["iteration"] = np.arange(len(rows))
     return replace(rows, columns=columns)

@@ -49,6 +49,10 @@ class Storage(Protocol):
         """Fetch shards that are read next, in the background."""
         ...
 
+    def stop(self) -> None:
+        """Fetch nothing more in the background; wait for the shard that is on its way."""
+        ...
+
 
 class LocalStorage:
     """A folder."""
@@ -87,6 +91,9 @@ class LocalStorage:
 
     def prefetch(self, entries: list[dict[str, Any]]) -> None:
         """The page cache reads ahead by itself."""
+
+    def stop(self) -> None:
+        """Nothing is fetched."""
 
 
 def import_xxhash(verify: Verify) -> Any:

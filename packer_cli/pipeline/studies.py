@@ -44,7 +44,6 @@ def run_compare(
     from packer_cli.report.compare import compare
     from packer_cli.report.compare.rows import default_rows, parse_rows, with_baseline
     from packer_cli.report.simulate import add_savings
-    from packer_cli.report.sources import compared_samples, refuse_known_lengths
 
     config = with_known_cost(config)
     likely = stand_in(config)
@@ -54,12 +53,7 @@ def run_compare(
     has_model = rules is not None or has_gpu_model(config.model, config.gpu, config.profile)
     simulator = _simulator(config, config.gpus, rules or SimulateRules()) if has_model else None
     workers = workers or default_workers()
-    if corpus is None:
-        samples = compared_samples(inputs)
-    else:
-        refuse_known_lengths(inputs)
-        with make_engine(workers) as engine:
-            samples = _tokenized_samples(corpus, engine)
+    samples = _read_samples(inputs, corpus, workers)
     config, choice = with_known_groups(config, lambda: samples)
     rows = default_rows(config) if algorithms is None else parse_rows(algorithms, config)
     baseline = None
@@ -80,15 +74,9 @@ def run_groups(
 ) -> tuple[Choice, dict[str, Any]]:
     """Choose groups for the samples of an epoch: the choice, and what a plan would record of it."""
     from packer_cli.group_choice import choose, load_models
-    from packer_cli.report.sources import compared_samples, refuse_known_lengths
 
     load_models(config, config.gpus, "hbpack groups")  # What is wrong with the options is said before the long work.
-    if corpus is None:
-        samples = compared_samples(inputs)
-    else:
-        refuse_known_lengths(inputs)
-        with make_engine(workers) as engine:
-            samples = _tokenized_samples(corpus, engine)
+    samples = _read_samples(inputs, corpus, workers)
     return choose(config, samples.epoch_lengths(config.seed), config.gpus, config.overflow, "hbpack groups")
 
 
@@ -112,6 +100,17 @@ def _simulator(config: GpuConfig, num_gpus: int, rules: SimulateRules) -> Simula
 
     model = load_gpu_model(config.model, config.gpu, config.profile, num_gpus * rules.pp, what="a prediction of time")
     return Simulator(model=model, rules=rules)
+
+
+def _read_samples(inputs: Sequence[str], corpus: TokenizeConfig | None, workers: int | None) -> Samples:
+    """Of what the inputs are; a corpus is tokenized."""
+    from packer_cli.report.sources import compared_samples, refuse_known_lengths
+
+    if corpus is None:
+        return compared_samples(inputs)
+    refuse_known_lengths(inputs)
+    with make_engine(workers) as engine:
+        return _tokenized_samples(corpus, engine)
 
 
 def _tokenized_samples(config: TokenizeConfig, engine: LocalEngine) -> Samples:

@@ -13,24 +13,25 @@ def packs_lower_bound(lengths: NDArray[np.int32], capacity: int) -> int:
 
     It is at least ceil(sum / capacity), and also counts the samples over half a capacity, which cannot share. For
     every a <= capacity/2: with the lengths over capacity - a, those over capacity/2 up to there, and those from a to
-    capacity/2, the third kind fits only beside the second. O(n + capacity).
+    capacity/2, the third kind fits only beside the second. The bound rises with a up to the next length that there is,
+    so only these are looked at. O(n + longest).
 
     Args:
         lengths: int32[n], each 1 .. capacity.
     """
     if not len(lengths):
         return 0
-    half = capacity // 2
-    count = count_lengths(lengths, capacity)
-    # Number and sum of the lengths up to each.
-    count_to, sum_to = np.cumsum(count), np.cumsum(count * np.arange(capacity + 1))
-    a = np.arange(half + 1)
-    alone = count_to[capacity] - count_to[capacity - a]
-    big = count_to[capacity - a] - count_to[half]
-    small_sum = sum_to[half] - np.concatenate([[0], sum_to[:half]])
-    room = big * capacity - (sum_to[capacity - a] - sum_to[half])
-    extra = -(-np.maximum(small_sum - room, 0) // capacity)
-    return max(-(-int(sum_to[capacity]) // capacity), int((alone + big + extra).max()))
+    count = count_lengths(lengths, int(lengths.max()))
+    length = np.flatnonzero(count)
+    # Number and sum of the lengths before each place, and after the last.
+    count_to = np.concatenate([[0], np.cumsum(count[length])])
+    sum_to = np.concatenate([[0], np.cumsum(count[length] * length)])
+    half = int(np.searchsorted(length, capacity // 2, side="right"))
+    first_alone = np.searchsorted(length, capacity - length[:half], side="right")
+    room = (count_to[first_alone] - count_to[half]) * capacity - (sum_to[first_alone] - sum_to[half])
+    extra = -(-(sum_to[half] - sum_to[:half] - room) // capacity)
+    num_over_half = int(count_to[-1] - count_to[half])
+    return max(-(-int(sum_to[-1]) // capacity), num_over_half + int(extra.max(initial=0)))
 
 
 def least_max_work(falling: NDArray[np.int64], num_ranks: int, capacity: int, linear: int = 0) -> int:

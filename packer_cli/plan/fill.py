@@ -40,7 +40,7 @@ def pick_samples(
     O(n + a + longest); it stops where all are found.
     """
     begin = np.concatenate([[0], np.cumsum(np.bincount(chosen, minlength=longest + 1))])
-    found, samples = np.empty((2, len(chosen)), dtype=np.int64)
+    found, samples = (np.empty(len(chosen), dtype=np.int64) for _ in range(2))
     _find(lengths, is_left, begin, begin[:-1].copy(), found)
     _in_order(chosen, begin[:-1].copy(), found, samples)
     return samples
@@ -162,7 +162,7 @@ def balanced_fill(
     pack_of = np.empty(len(chosen), dtype=np.int64)
     # What the packs of an iteration should meet at: most of what any of them does with fillers of typical length.
     goal = (work + room.astype(np.float64) * typical)[order]
-    target = np.maximum.reduceat(goal, np.arange(0, len(order), num_ranks)) if len(order) else goal
+    target = np.maximum.reduceat(goal, np.arange(0, len(order), num_ranks))
     num_chosen = _fill_evenly(room, work, order, num_ranks, target, count.copy(), words, starts, pack_of, chosen)
     return pack_of[:num_chosen].copy(), chosen[:num_chosen].copy()
 

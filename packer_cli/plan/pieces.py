@@ -12,7 +12,6 @@ from packer_cli.plan.random import rng_state
 from packer_cli.plan.types import Int32Array, Int64Array, Pieces
 
 Overflow = Literal["split", "truncate", "drop", "error"]
-OVERFLOW_CHOICES: tuple[Overflow, ...] = ("split", "truncate", "drop", "error")
 
 _STREAM_WEIGHTS = 1
 

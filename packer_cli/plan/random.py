@@ -1,7 +1,6 @@
 """SplitMix64 for kernels: the same numbers on every machine and numba version.
 
-Steele, Lea and Flood, "Fast splittable pseudorandom number generators", OOPSLA 2014. A draw costs about a
-nanosecond. Not for cryptography.
+Steele, Lea and Flood, "Fast splittable pseudorandom number generators", OOPSLA 2014. Not for cryptography.
 """
 
 from __future__ import annotations

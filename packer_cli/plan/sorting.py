@@ -14,14 +14,16 @@ _BLOCK = 1 << 20
 def count_lengths(lengths: NDArray[np.int32], longest: int, chosen: NDArray[np.bool_] | None = None) -> Int64Array:
     """The histogram, int64[longest + 1], of all lengths (int32[n]) or of the chosen ones (bool[n]). O(n + longest).
 
-    Block by block, as numpy counts a copy of 8 bytes a value.
+    Block by block, as numpy counts a copy of 8 bytes a value; a block is no shorter than the histogram.
     """
     count = np.zeros(longest + 1, dtype=np.int64)
-    for first in range(0, len(lengths), _BLOCK):
-        block = lengths[first : first + _BLOCK]
+    size = max(_BLOCK, longest)
+    for first in range(0, len(lengths), size):
+        block = lengths[first : first + size]
         if chosen is not None:
-            block = block[chosen[first : first + _BLOCK]]
-        count += np.bincount(block, minlength=longest + 1)
+            block = block[chosen[first : first + size]]
+        of_block = np.bincount(block)
+        count[: len(of_block)] += of_block
     return count
 
 

@@ -1,13 +1,17 @@
-"""Lengths from wherever a user has them: a packed set, a token store, `.npy`, or text."""
+"""Lengths from a file: `.npy`, or text."""
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
+from zipfile import BadZipFile
 
 import numpy as np
 
 from packer_cli.errors import InputError
 from packer_cli.plan.types import Int32Array
+
+_RULE = "a length is 1 .. 2147483647"
 
 
 def read_lengths_file(path: Path) -> Int32Array:
@@ -20,15 +24,15 @@ def read_lengths_file(path: Path) -> Int32Array:
         values = np.load(path, allow_pickle=False) if path.suffix == ".npy" else _read_text(path)
     except OSError as error:
         raise InputError(f"lengths file {str(path)!r} cannot be read: {error.strerror or error}") from None
-    except ValueError as error:
+    except (ValueError, EOFError, BadZipFile) as error:
         raise InputError(f"lengths file {str(path)!r} is not a .npy of integers: {error}") from None
+    if not isinstance(values, np.ndarray):
+        raise InputError(f"lengths file {str(path)!r} is not a .npy of integers, but an archive of arrays")
     if values.ndim != 1 or values.dtype.kind not in "iu":
         raise InputError(f"lengths file {str(path)!r} must hold one row of integers, has {values.dtype}{values.shape}")
     wrong = np.flatnonzero((values < 1) | (values >= 2**31))
     if len(wrong):
-        raise InputError(
-            f"lengths file {str(path)!r}: value {wrong[0] + 1} is {values[wrong[0]]}; a length is 1 .. 2147483647"
-        )
+        raise InputError(f"lengths file {str(path)!r}: value {wrong[0] + 1} is {values[wrong[0]]}; {_RULE}")
     return values.astype(np.int32)
 
 
@@ -37,6 +41,16 @@ def _read_text(path: Path) -> np.ndarray:
     try:
         return np.array(lines, dtype=np.int64) if lines else np.zeros(0, dtype=np.int64)
     except (ValueError, OverflowError):
-        number = next(i for i, line in enumerate(lines) if not line.lstrip(b"-").isdigit())
+        number = next(i for i, line in enumerate(lines) if not _fits(line))
         text = lines[number].decode("utf-8", "replace")[:40]
-        raise InputError(f"lengths file {str(path)!r}: value {number + 1} is {text!r}, not an integer") from None
+        what = f"{text}; {_RULE}" if re.fullmatch(rb"[+-]?[0-9]+", lines[number]) else f"{text!r}, not an integer"
+        raise InputError(f"lengths file {str(path)!r}: value {number + 1} is {what}") from None
+
+
+def _fits(text: bytes) -> bool:
+    """Whether numpy reads it as an integer of 64 bits."""
+    try:
+        np.array([text], dtype=np.int64)
+    except (ValueError, OverflowError):
+        return False
+    return True

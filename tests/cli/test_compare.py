@@ -36,6 +36,27 @@ def lengths(tmp_path_factory):
     return path
 
 
+@pytest.mark.parametrize(
+    ("name", "content", "reason"),
+    [
+        ("empty.npy", b"", " is not a .npy of integers: No data left in file"),
+        ("cut.npy", b"PK\x03\x04", " is not a .npy of integers: File is not a zip file"),
+        ("archive.npy", None, " is not a .npy of integers, but an archive of arrays"),
+        ("long.txt", b"5 99999999999999999999", ": value 2 is 99999999999999999999; a length is 1 .. 2147483647"),
+        ("signs.txt", b"5 --5", ": value 2 is '--5', not an integer"),
+    ],
+)
+def test_what_is_no_file_of_lengths(hbpack, tmp_path, name, content, reason):
+    path = tmp_path / name
+    if content is None:
+        with path.open("wb") as file:
+            np.savez(file, lengths=np.arange(1, 4))
+    else:
+        path.write_bytes(content)
+    done = hbpack("compare", path, *GROUPS)
+    assert done == (2, "", f"error: lengths file '{path}'{reason}\n")
+
+
 def figures(row):
     return {key: row[key] for key in row if key not in COST}
 

@@ -91,8 +91,13 @@ def test_rank_manifests(own_set: Any) -> None:
         return table.set_column(place, table.schema.field(name), pa.array(values, table.schema.field(name).type))
 
     n = table.num_rows
-    num_steps = json.loads((own_set.path / "hbpack.json").read_text())["epochs"][0]["num_steps"]
+    epochs = json.loads((own_set.path / "hbpack.json").read_text())["epochs"]
+    num_steps = epochs[0]["num_steps"]
     assert n > 3
+    for number in (num_steps - 1, num_steps + 1):
+        own_set.edit_manifest(epochs=[{**epochs[0], "num_steps": number}, *epochs[1:]])
+        assert message(FormatError, own_set.path) == f"{damage} (its steps are not 0 to {number - 1} in order)"
+    own_set.edit_manifest(epochs=epochs)
     assert rewrite(table.slice(0, n - 1).combine_chunks()) == (f"{damage} ({n - 1} iterations, hbpack.json says {n})")
     assert rewrite(with_column("iteration", [0] * n)) == f"{damage} (its iterations are not 0, 1, 2, ...)"
     wrong_steps = f"{damage} (its steps are not 0 to {num_steps - 1} in order)"

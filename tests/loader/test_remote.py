@@ -228,6 +228,37 @@ def test_the_next_shards_are_fetched_in_the_background(packed: Any, memory: Any,
     assert len(cached(tmp_path / "none")) == 1
 
 
+def test_closed_it_fetches_nothing_more(packed: Any, memory: Any, tmp_path: Path, monkeypatch: Any) -> None:
+    cache = tmp_path / "cache"
+    download, is_reached, may_go_on = remote.RemoteStorage._download, threading.Event(), threading.Event()
+
+    def wait_in_background(self: Any, entry: Any, descriptor: int) -> None:
+        if threading.current_thread() is not threading.main_thread():
+            is_reached.set()
+            assert may_go_on.wait(20)
+        download(self, entry, descriptor)
+
+    monkeypatch.setattr(remote.RemoteStorage, "_download", wait_in_background)
+    data = PackedDataset(memory[0], 0, 2, cache_dir=cache, prefetch=2)
+    assert any(data[i]["pack_id"] >= 0 for i in range(len(data)))
+    assert is_reached.wait(20)
+    threading.Timer(0.1, may_go_on.set).start()
+    data.close()
+    assert len(cached(cache)) == 2  # the one that was read, and the one that was on its way
+    shutil.rmtree(cache)
+    time.sleep(0.1)
+    assert not cache.exists()
+    assert_same(batches(data), batches(PackedDataset(packed.path, 0, 2)))
+
+
+def test_closing_a_local_set_lets_go_of_its_files(packed: Any) -> None:
+    data = PackedDataset(packed.path, 0, 2)
+    expected = batches(data)
+    data.close()
+    assert not data._shards._files
+    assert_same(batches(data), expected)
+
+
 def next_shards(packed: Any, data: PackedDataset, i: int, num: int) -> list[dict[str, Any]]:
     """The first shards from iteration `i` on, found by reading on from a folder."""
     places: dict[int, dict[str, Any]] = {}

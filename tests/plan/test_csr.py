@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from dataclasses import replace
 
 import numpy as np
@@ -30,6 +31,14 @@ def test_merged_packs_are_the_packs_and_what_was_added(packs, added):
     added = added[: len(packs)]
     merged = csr.merge_packs(*arrays(packs), *arrays(added))
     assert naive.packs_of(*merged) == [pack + more for pack, more in zip(packs, added, strict=True)]
+
+
+def test_merging_holds_little_besides_its_result():
+    offsets, pieces = np.arange(0, 100_001, 10), np.arange(100_000)
+    tracemalloc.start()
+    csr.merge_packs(offsets, pieces, offsets, pieces)
+    assert tracemalloc.get_traced_memory()[1] < 1.5 * 2 * pieces.nbytes
+    tracemalloc.stop()
 
 
 @given(packs=PACKS, data=st.data())

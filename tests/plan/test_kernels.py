@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import tracemalloc
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -104,6 +106,15 @@ def test_lengths_are_counted_block_by_block(lengths, data):
         assert count.tolist() == [of.count(length) for length in range(51)]
 
 
+def test_a_long_histogram_is_not_added_up_for_every_block(monkeypatch):
+    blocks = []
+    count = np.bincount
+    monkeypatch.setattr(sorting, "_BLOCK", 2)
+    monkeypatch.setattr(np, "bincount", lambda block, *args, **options: blocks.append(block) or count(block))
+    assert count_lengths(np.arange(1, 101, dtype=np.int32), 100).tolist() == [0, *[1] * 100]
+    assert len(blocks) == 1
+
+
 @given(lengths=st.lists(st.integers(1, 50), max_size=80))
 def test_sorting_is_stable_and_descending(lengths):
     order = argsort_descending(np.array(lengths, dtype=np.int32), 50)
@@ -135,6 +146,11 @@ def test_greedy_fill_equals_algorithm_6(room, lengths):
     offsets, chosen = greedy_fill(np.array(room, dtype=np.int64), counts_of(candidates))
     chosen = left_of(candidates)[pick_samples(chosen, *candidates)]
     assert naive.packs_of(offsets, chosen) == naive.greedy_fill(room, lengths)
+
+
+def test_picked_samples_keep_no_other_memory():
+    candidates = candidates_among([3, 5, 5])
+    assert pick_samples(np.array([5, 3, 5], dtype=np.int32), *candidates).base is None
 
 
 @given(
@@ -205,6 +221,14 @@ def test_the_lower_bound_is_l2_and_below_the_optimum(capacity, data):
 
 def test_the_lower_bound_sees_more_than_the_sum():
     assert packs_lower_bound(np.array([6, 6, 6, 6], dtype=np.int32), 10) == 4
+
+
+def test_the_lower_bound_takes_no_memory_for_lengths_that_are_not_there():
+    lengths = np.arange(1, 1001, dtype=np.int32)
+    tracemalloc.start()
+    assert packs_lower_bound(lengths, 2**24) == 1
+    assert tracemalloc.get_traced_memory()[1] < 2**20
+    tracemalloc.stop()
 
 
 @given(

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from packer_cli.plan.length_index import index_add, index_floor, index_remove, make_index
 from packer_cli.plan.packing.base import PackingAlgorithm, PackingOptions
-from packer_cli.plan.sorting import argsort_descending
+from packer_cli.plan.sorting import argsort_descending, count_lengths
 from packer_cli.plan.types import Int32Array, Int64Array
 
 
@@ -44,7 +44,7 @@ class SpfhpOptions(PackingOptions):
 def pack(lengths: Int32Array, capacity: int, seed: int, options: SpfhpOptions) -> tuple[Int64Array, Int64Array]:
     """See the package for shapes."""
     order = argsort_descending(lengths, capacity)
-    counts = np.bincount(lengths, minlength=capacity + 1)
+    counts = count_lengths(lengths, capacity)
     most = options.max_samples or max(1, len(lengths))
     num_alike, size, parent, length, times = _pack_histogram(counts, capacity, most)
     return _write_out(order, counts, num_alike, size, parent, length, times)

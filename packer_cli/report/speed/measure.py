@@ -13,7 +13,7 @@ import shutil
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -27,6 +27,7 @@ from packer_cli.loader.storage import is_url
 from packer_cli.report.compare.memory import PeakMemory, mapped_bytes, private_bytes
 from packer_cli.report.show.files import open_files
 from packer_cli.report.show.places import RankEpoch, read_rank
+from packer_cli.report.speed.floor import floor_seconds
 from packer_cli.report.speed.timing import Limit, Repeated, Timings, time_loader, time_reading
 
 MOST_ITERATIONS = 64
@@ -51,8 +52,9 @@ class SpeedOptions:
 def measure_loader(path: str, options: SpeedOptions) -> dict[str, Any]:
     """JSON values: `open_seconds`, `rows`, `workers` (one entry a number of workers) and what they were measured on.
 
-    Price: `limit` for each number of workers and group, and once more for the epoch in its order. Of a remote set the
-    shards of the first iterations are fetched once for each number of workers.
+    Price: `limit` for each number of workers and group, and once more for the epoch in its order; then the floors,
+    which read again what was read, up to 256 MiB of each. Of a remote set the shards of the first iterations are
+    fetched once for each number of workers.
 
     Raises:
         ConfigError: there is no such rank or format.
@@ -62,30 +64,25 @@ def measure_loader(path: str, options: SpeedOptions) -> dict[str, Any]:
     if options.format not in FORMATS:
         raise ConfigError(f"--format: unknown format {options.format!r}; known: {', '.join(FORMATS)}")
     is_remote = is_url(path)
+    name = f"{ALL}, uncached" if is_remote else ALL
     files = open_files(path)
     manifest = files.manifest()
     groups = _by_group(read_rank(files, manifest, options.rank, manifest.first_epoch))
     rows: list[dict[str, Any]] = []
     entries: list[dict[str, Any]] = []
     opening: float | None = None
-    floors: dict[int, float] = {}
+    floors: dict[str, float] = {}
     for workers in options.workers:
-        with _cache(options.cache_dir, is_remote) as cache_dir:
-            mapped, memory = mapped_bytes(), PeakMemory()
-            start = time.perf_counter()
-            dataset = PackedDataset(path, options.rank, manifest.num_gpus, format=options.format, cache_dir=cache_dir)
-            seconds = time.perf_counter() - start
+        mapped, memory = mapped_bytes(), PeakMemory()
+        with _open_set(path, manifest.num_gpus, options) as (dataset, seconds):
             opening = seconds if opening is None else opening
             meter = _Meter(dataset, workers, options.limit)
-            name = f"{ALL}, uncached" if is_remote else ALL
-            rows.append(_row(name, workers, meter.measure(range(len(dataset))), None))
+            rows.append(_row(name, workers, meter.measure(range(len(dataset)))))
             first = meter.first_batch
             for group, iterations in groups.items():
-                # Once, so that nothing is fetched meanwhile, and for the floor, which is that of one process.
-                once = time_reading(dataset, iterations, Limit(num_batches=len(iterations)))
-                floors.setdefault(group, _mean(once.copy_seconds))
-                timings = meter.measure(Repeated(iterations))
-                rows.append(_row(manifest.groups[group].name, workers, timings, floors[group]))
+                for i in iterations:  # Once, so that nothing is fetched meanwhile.
+                    dataset[i]
+                rows.append(_row(manifest.groups[group].name, workers, meter.measure(Repeated(iterations))))
             peak = memory.num_bytes()
             entries.append(
                 {
@@ -96,7 +93,16 @@ def measure_loader(path: str, options: SpeedOptions) -> dict[str, Any]:
                     "worker_bytes": meter.worker_bytes,
                 }
             )
+            if workers == options.workers[-1]:  # At the end, since what lies finished is no memory of the loader.
+                in_order = next((row for row in rows if not row["workers"]), None)
+                if in_order is not None:
+                    floors[in_order["name"]] = floor_seconds(dataset, range(in_order["num_batches"]))
+                for group, iterations in groups.items():
+                    floors[manifest.groups[group].name] = floor_seconds(dataset, iterations)
             del dataset, meter
+    for row in rows:  # It is that of one process; what workers read in order is another part of the epoch.
+        is_same = row["name"] != name or not row["workers"]
+        row["floor_seconds_per_batch"] = floors[row["name"]] if is_same else None
     return {
         "format": options.format,
         "rank": options.rank,
@@ -151,10 +157,8 @@ def _by_group(rows: RankEpoch) -> dict[int, list[int]]:
     return dict(sorted(groups.items()))
 
 
-def _row(name: str, workers: int, timings: Timings, floor: float | None) -> dict[str, Any]:
+def _row(name: str, workers: int, timings: Timings) -> dict[str, Any]:
     """Figures out of the sums: an epoch takes as long as all its batches."""
-    if floor is None and timings.copy_seconds:
-        floor = _mean(timings.copy_seconds)
     seconds, tokens = sum(timings.seconds), sum(timings.num_tokens)
     num = len(timings.seconds)
     return {
@@ -165,7 +169,6 @@ def _row(name: str, workers: int, timings: Timings, floor: float | None) -> dict
         "seconds_per_batch": seconds / num if num else None,
         "batches_per_second": num / seconds if seconds else None,
         "tokens_per_second": tokens / seconds if seconds else None,
-        "floor_seconds_per_batch": floor,
     }
 
 
@@ -178,11 +181,18 @@ def _mean(values: Sequence[float]) -> float:
 
 
 @contextmanager
-def _cache(cache_dir: str | None, is_remote: bool) -> Iterator[Path | None]:
-    """A new folder for the shards of a remote set, which goes again."""
-    if not is_remote:
-        yield None
-        return
+def _open_set(path: str, num_gpus: int, options: SpeedOptions) -> Iterator[tuple[PackedDataset, float]]:
+    """The data set, and the seconds that opening took. A remote one's shards lie in a new folder, which goes again."""
+    with _cache(options.cache_dir) if is_url(path) else nullcontext() as cache_dir:
+        start = time.perf_counter()
+        dataset = PackedDataset(path, options.rank, num_gpus, format=options.format, cache_dir=cache_dir)
+        seconds = time.perf_counter() - start
+        with closing(dataset):  # Else a shard that is fetched ahead may come into the folder while that is removed.
+            yield dataset, seconds
+
+
+@contextmanager
+def _cache(cache_dir: str | None) -> Iterator[Path]:
     from packer_cli.loader.remote import default_cache_dir
 
     parent = Path(cache_dir) if cache_dir is not None else default_cache_dir()

@@ -25,8 +25,8 @@ def print_speed(figures: dict[str, Any]) -> None:
     for entry in figures["workers"]:
         click.echo(f"  {_workers(entry['workers'])}: {'; '.join(_facts(entry))}")
     click.echo(
-        "  floor: numpy.copy of the tensors that a batch holds, in one process; 'in order' reads the epoch as "
-        "training does,\n  with the files as they are found; the other rows read what has been read before"
+        "  floor: cloning the tensors of a batch, which lie finished in memory, in one process; 'in order' reads the "
+        "epoch as\n  training does, with the files as they are found; the other rows read what has been read before"
     )
 
 

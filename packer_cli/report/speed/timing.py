@@ -1,15 +1,14 @@
-"""Batches of a loader against the clock, and the floor: a plain copy of the tensors that a batch holds."""
+"""Batches of a loader against the clock."""
 
 from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-import numpy as np
-import torch
+from packer_cli.report.speed.floor import batch_tensors, count_tokens
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,8 +31,6 @@ class Timings:
 
     seconds: list[float] = field(default_factory=list)
     """Waiting for the batch."""
-    copy_seconds: list[float] = field(default_factory=list)
-    """Copying its tensors; empty where that was not measured."""
     num_tokens: list[int] = field(default_factory=list)
     """Of this rank's tensors, padding included."""
 
@@ -48,23 +45,8 @@ class Repeated:
         return itertools.cycle(self.iterations)
 
 
-def batch_tensors(batch: Any) -> list[torch.Tensor]:
-    """The tensors of a batch of any format, each once."""
-    found: dict[int, torch.Tensor] = {}
-    _collect(batch, found)
-    return list(found.values())
-
-
-def _collect(value: Any, found: dict[int, torch.Tensor]) -> None:
-    if isinstance(value, torch.Tensor):
-        found[id(value)] = value
-    elif isinstance(value, (Mapping, tuple, list)):
-        for item in value.values() if isinstance(value, Mapping) else value:
-            _collect(item, found)
-
-
-def time_reading(dataset: Any, iterations: Iterable[int], limit: Limit, *, with_copy: bool = True) -> Timings:
-    """Read batches in this process, each followed by its floor: `numpy.copy` of each tensor that it holds.
+def time_reading(dataset: Any, iterations: Iterable[int], limit: Limit) -> Timings:
+    """Read batches in this process.
 
     Args:
         dataset: a `PackedDataset`.
@@ -77,14 +59,7 @@ def time_reading(dataset: Any, iterations: Iterable[int], limit: Limit, *, with_
         start = clock()
         batch = dataset[i]
         timings.seconds.append(clock() - start)
-        tensors = batch_tensors(batch)
-        timings.num_tokens.append(_num_tokens(tensors))
-        if with_copy:
-            arrays = [tensor.numpy() for tensor in tensors]
-            start = clock()
-            copied = [np.copy(array) for array in arrays]
-            timings.copy_seconds.append(clock() - start)
-            del copied
+        timings.num_tokens.append(count_tokens(batch_tensors(batch)))
         if limit.is_reached(len(timings.seconds), clock() - began):
             break
     return timings
@@ -106,14 +81,9 @@ def time_loader(loader: Iterable[Any], limit: Limit, at_end: Callable[[], None])
     for batch in batches:
         now = clock()
         timings.seconds.append(now - start)
-        timings.num_tokens.append(_num_tokens(batch_tensors(batch)))
+        timings.num_tokens.append(count_tokens(batch_tensors(batch)))
         if limit.is_reached(len(timings.seconds), now - began):
             break
         start = clock()
     at_end()
     return first, timings
-
-
-def _num_tokens(tensors: list[torch.Tensor]) -> int:
-    """The longest tensors are those with a number a token."""
-    return max((tensor.numel() for tensor in tensors), default=0)

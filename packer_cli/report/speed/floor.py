@@ -1,0 +1,88 @@
+"""The floor: a loader with nothing to work out.
+
+The batches of an epoch, as many as `MOST_BYTES` hold, lie finished in memory, and the tensors of the next one are
+cloned. Like the loader, it finds its source where an epoch is, in memory and not in the core's cache, and writes to
+memory that the process has written before. Loader and copy take turns, so that each finds the caches as the other
+leaves them.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import torch
+
+MOST_BYTES = 256 * 2**20
+"""Of finished tensors; the batch that goes beyond is the last."""
+
+
+def batch_tensors(batch: Any) -> list[torch.Tensor]:
+    """The tensors of a batch of any format, each once: those of its metadata and of a block mask too."""
+    found: dict[int, torch.Tensor] = {}
+    _collect(batch, found)
+    return list(found.values())
+
+
+def _collect(value: Any, found: dict[int, torch.Tensor]) -> None:
+    if isinstance(value, torch.Tensor):
+        found[id(value)] = value
+    elif isinstance(value, Mapping):
+        for item in value.values():
+            _collect(item, found)
+        _collect(getattr(value, "metadata", None), found)
+    elif isinstance(value, (tuple, list)):
+        for item in value:
+            _collect(item, found)
+    elif hasattr(value, "as_tuple"):
+        _collect(value.as_tuple(), found)
+
+
+def count_tokens(tensors: Iterable[torch.Tensor]) -> int:
+    """Of this rank's part, padding included: the longest int64 tensors have a number a token; a mask's are int32."""
+    return max((tensor.numel() for tensor in tensors if tensor.dtype == torch.int64), default=0)
+
+
+class Floor:
+    """Finished batches, and the plain copy of them. One thread copies: see `torch.set_num_threads`."""
+
+    def __init__(self, dataset: Any, iterations: Iterable[int]) -> None:
+        self.iterations: list[int] = []
+        """Those of which there are finished batches."""
+        self.finished: list[list[torch.Tensor]] = []
+        self.num_bytes = 0
+        for i in iterations:
+            tensors = [tensor.clone() for tensor in batch_tensors(dataset[i])]
+            self.iterations.append(i)
+            self.finished.append(tensors)
+            self.num_bytes += sum(tensor.nbytes for tensor in tensors)
+            if self.num_bytes > MOST_BYTES:
+                break
+        self._copied: list[torch.Tensor] = []
+
+    def copy(self, tensors: Iterable[torch.Tensor]) -> float:
+        """Seconds to clone these; as with batches in a training loop, the last copy goes when the next is there."""
+        clock = time.perf_counter
+        start = clock()
+        self._copied = [tensor.clone() for tensor in tensors]
+        return clock() - start
+
+
+def floor_seconds(dataset: Any, iterations: Iterable[int]) -> float:
+    """Seconds a batch of these iterations takes to copy, in the mean. Price: each is read twice, and copied thrice."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        floor = Floor(dataset, iterations)
+        for tensors in floor.finished:
+            floor.copy(tensors)
+        total = 0.0
+        batch = None
+        for i, tensors in zip(floor.iterations, floor.finished, strict=True):
+            batch = dataset[i]
+            total += floor.copy(tensors)
+        del batch
+        return total / len(floor.iterations)
+    finally:
+        torch.set_num_threads(threads)
