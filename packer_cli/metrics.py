@@ -53,7 +53,7 @@ class Metrics:
     num_tokens: int
     num_packs: int
     packs_lower_bound: int
-    """No packing of the same samples to the same capacities needs fewer packs (Martello and Toth's L2)."""
+    """No packing of the same samples to the same capacities needs fewer packs: `plan.bounds.packs_lower_bound`."""
     num_iterations: int
     num_fillers: int
     """Slots without a pack."""
@@ -190,7 +190,7 @@ def measure_randomness(plan: Plan, source_of_sample: Int64Array | None = None, s
     expected = reference.permutation(num_pieces) * num_steps // max(1, num_pieces)
     displacement = np.abs(step_of_piece - expected)
     correlations = [
-        abs(_correlation(plan.pieces.length[members], step_of_piece[members])) for members in _pieces_by_group(plan)
+        abs(_correlation(plan.pieces.length[members], step_of_piece[members])) for members in pieces_by_group(plan)
     ]
     size = np.floor(np.log2(plan.pieces.length)).astype(np.int64)
     spread = 0.0
@@ -234,11 +234,12 @@ def _slot_groups(plan: Plan, schedule: Schedule) -> Int64Array:
 def _lower_bound(plan: Plan, group: int | None) -> int:
     lengths = plan.pieces.length
     groups = range(len(plan.groups)) if group is None else (group,)
-    by_group = _pieces_by_group(plan)
+    by_group = pieces_by_group(plan)
     return sum(packs_lower_bound(lengths[by_group[g]], plan.groups[g].capacity) for g in groups)
 
 
-def _pieces_by_group(plan: Plan) -> list[Int64Array]:
+def pieces_by_group(plan: Plan) -> list[Int64Array]:
+    """The pieces in the packs of each group."""
     group_of_slot = np.repeat(plan.packs.group, np.diff(plan.packs.offsets))
     return [plan.packs.pieces[group_of_slot == g] for g in range(len(plan.groups))]
 

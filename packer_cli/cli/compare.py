@@ -8,6 +8,7 @@ from typing import Any
 import click
 
 from packer_cli.cli.options import (
+    bound_option,
     config_option,
     inputs_argument,
     model_options,
@@ -33,12 +34,19 @@ from packer_cli.config import PlanConfig, TokenizeConfig, validate
     help="Least first in a column of the table, such as abr, packs or time; -COLUMN is greatest first.",
 )
 @click.option("--json", "as_json", is_flag=True, help="JSON with the keys config, lengths and rows.")
+@bound_option
 @model_options(TokenizeConfig)
 @workers_option
 @config_option
 @click.pass_context
 def command(
-    ctx: click.Context, algorithms: str | None, sort: str | None, as_json: bool, workers: int | None, **values: Any
+    ctx: click.Context,
+    algorithms: str | None,
+    sort: str | None,
+    as_json: bool,
+    bound: str,
+    workers: int | None,
+    **values: Any,
 ) -> None:
     """Packing algorithms and ways to balance side by side, on your own lengths.
 
@@ -60,7 +68,7 @@ def command(
     from packer_cli.pipeline.studies import run_compare
 
     corpus = validate(TokenizeConfig, values_of(TokenizeConfig, values)) if values["tokenizer"] is not None else None
-    comparison = run_compare(values["inputs"], corpus, config, algorithms, workers)
+    comparison = run_compare(values["inputs"], corpus, config, algorithms, workers, by_program=bound == "lp")
     comparison["rows"] = sort_rows(comparison["rows"], order)
     if as_json:
         click.echo(json.dumps(comparison, indent=2))

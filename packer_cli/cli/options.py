@@ -55,6 +55,19 @@ def model_options(model: type[BaseModel], names: Collection[str] | None = None) 
     return decorate
 
 
+def bound_option(function: Callable[..., Any]) -> Callable[..., Any]:
+    """`--bound`, of the number of packs."""
+    return click.option(
+        "--bound",
+        type=click.Choice(["l2", "lp"]),
+        default="l2",
+        show_default=True,
+        help="How the least number of packs is proved: by sizes alone (Martello and Toth's L2), or where a plan has "
+        "more packs than that also by the linear program of cutting stock, which takes seconds, 60 at most, for each "
+        "group of each plan.",
+    )(function)
+
+
 def gpu_options(function: Callable[..., Any]) -> Callable[..., Any]:
     """`--model PATH --gpu NAME`, or `--profile FILE`, for `packer_cli.profile.options.load_gpu_model`."""
     return model_options(GpuConfig)(function)

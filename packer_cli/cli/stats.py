@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from packer_cli.cli.options import config_option, model_options
+from packer_cli.cli.options import bound_option, config_option, model_options
 from packer_cli.config import PlanConfig, validate
 from packer_cli.errors import ConfigError
 
@@ -16,9 +16,10 @@ from packer_cli.errors import ConfigError
 @click.command("stats")
 @click.argument("path", metavar="PATH")
 @click.option("--json", "as_json", is_flag=True, help="JSON with the keys overall, groups and baseline.")
+@bound_option
 @model_options(PlanConfig)
 @config_option
-def command(path: str, as_json: bool, **values: Any) -> None:
+def command(path: str, as_json: bool, bound: str, **values: Any) -> None:
     """Balance, padding and communication of a packed set, a token store or lengths.
 
     PATH is a packed data set or a plan, which are reported as they are; or a token store, or a file of lengths (.npy,
@@ -33,7 +34,7 @@ def command(path: str, as_json: bool, **values: Any) -> None:
         raise ConfigError("--groups and --gpus go together; give both, or neither for the lengths alone")
     else:
         config = validate(PlanConfig, values)
-    stats = stats_of(Path(path), config)
+    stats = stats_of(Path(path), config, by_program=bound == "lp")
     if as_json:
         click.echo(json.dumps(stats, indent=2))
         return

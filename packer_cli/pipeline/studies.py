@@ -29,6 +29,8 @@ def run_compare(
     algorithms: str | None,
     workers: int | None,
     rules: SimulateRules | None = None,
+    *,
+    by_program: bool = False,
 ) -> dict[str, Any]:
     """Plan the same samples once for each row. A corpus is tokenized into a folder that goes again.
 
@@ -36,6 +38,7 @@ def run_compare(
 
     Args:
         rules: simulate by these, beside HBP's baseline.
+        by_program: prove the least packs by the linear program too.
     """
     from packer_cli.group_choice import stand_in
     from packer_cli.planning import plan_rules, with_known_cost
@@ -60,7 +63,7 @@ def run_compare(
     if rules is not None:
         rows, baseline = with_baseline(rows, config)
     watch = Stopwatch()
-    comparison = compare(samples, config, rows, workers, simulator)
+    comparison = compare(samples, config, rows, workers, simulator, by_program=by_program)
     if baseline is not None:
         add_savings(comparison, baseline)
     if choice is not None:

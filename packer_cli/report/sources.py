@@ -17,9 +17,9 @@ from packer_cli.plan.check import check_plan
 from packer_cli.plan.pieces import make_pieces, weighted_samples
 from packer_cli.plan.types import Int32Array, Int64Array, Pieces
 from packer_cli.report.lengths import read_lengths_file
-from packer_cli.report.stats import length_stats, plan_stats
+from packer_cli.report.stats import length_stats, plan_stats, prove_by_program
 from packer_cli.shards.manifest import MANIFEST_NAME, read_manifest
-from packer_cli.shards.plan_file import PLAN_NAME, read_plan_header
+from packer_cli.shards.plan_file import PLAN_NAME, read_plan, read_plan_header
 from packer_cli.tokens.index import INDEX_NAME
 from packer_cli.tokens.store import TokenStore
 
@@ -136,8 +136,11 @@ def pieces_to_plan(samples: Samples, config: PlanConfig) -> Pieces:
     return pieces
 
 
-def stats_of(path: Path, config: PlanConfig | None) -> dict[str, Any]:
+def stats_of(path: Path, config: PlanConfig | None, *, by_program: bool = False) -> dict[str, Any]:
     """JSON values; see `report.stats.plan_stats` for the keys.
+
+    Args:
+        by_program: as `report.stats.prove_by_program` does.
 
     Raises:
         InputError: the path is nothing that has lengths.
@@ -147,6 +150,8 @@ def stats_of(path: Path, config: PlanConfig | None) -> dict[str, Any]:
         header = read_plan_header(path / PLAN_NAME)
         manifest = read_manifest(path) if (path / MANIFEST_NAME).exists() else None
         metrics = manifest.metrics if manifest and manifest.history else header["metrics"]
+        if by_program:
+            prove_by_program(metrics, read_plan(path / PLAN_NAME, check=True)[0])
         return {"counts": header["counts"], **metrics}
     samples = require_samples(path)
     stats: dict[str, Any] = {"lengths": length_stats(samples.lengths)}
@@ -161,4 +166,7 @@ def stats_of(path: Path, config: PlanConfig | None) -> dict[str, Any]:
     rules = plan_rules(config)
     plan = build_plan(pieces_to_plan(samples, config), rules)
     check_plan(plan)
-    return {**stats, **plan_stats(plan, config.seed, samples.sources, rules.linear)}
+    metrics = plan_stats(plan, config.seed, samples.sources, rules.linear)
+    if by_program:
+        prove_by_program(metrics, plan)
+    return {**stats, **metrics}

@@ -8,8 +8,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from packer_cli.metrics import Metrics, least_works, measure, measure_randomness
+from packer_cli.errors import RunError
+from packer_cli.metrics import Metrics, least_works, measure, measure_randomness, pieces_by_group
 from packer_cli.plan.balance import BalanceRule
+from packer_cli.plan.bounds import lp_lower_bound
 from packer_cli.plan.build import PlanRules, build_plan
 from packer_cli.plan.packing import REGISTRY
 from packer_cli.plan.schedule import StepRules
@@ -57,6 +59,34 @@ def plan_figures(
         for g, group in enumerate(plan.groups)
     ]
     return {"overall": overall, "groups": groups}
+
+
+def prove_by_program(figures: dict[str, Any], plan: Plan) -> None:
+    """Raise each `packs_lower_bound` of a plan's figures to `plan.bounds.lp_lower_bound`, in place.
+
+    Price: that of the linear program for each group whose packs are more than the bound so far, and for the baseline,
+    if there is one.
+
+    Raises:
+        RunError: PuLP has no solver.
+    """
+    before = after = 0
+    for group, figures_of_group, pieces in zip(plan.groups, figures["groups"], pieces_by_group(plan), strict=True):
+        before += figures_of_group["packs_lower_bound"]
+        _raise_bound(figures_of_group, plan.pieces.length[pieces], group.capacity)
+        after += figures_of_group["packs_lower_bound"]
+    figures["overall"]["packs_lower_bound"] += after - before
+    if "baseline" in figures:
+        _raise_bound(figures["baseline"], plan.pieces.length, plan.groups[-1].capacity)
+
+
+def _raise_bound(figures: dict[str, Any], lengths: NDArray[np.int32], capacity: int) -> None:
+    if figures["num_packs"] <= figures["packs_lower_bound"]:
+        return
+    try:
+        figures["packs_lower_bound"] = lp_lower_bound(lengths, capacity)
+    except ValueError as error:
+        raise RunError(str(error)) from None
 
 
 def baseline_plan(pieces: Pieces, longest: Group, num_gpus: int, seed: int, steps: StepRules | None = None) -> Plan:

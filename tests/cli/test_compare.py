@@ -151,8 +151,8 @@ TOO_LONG = (
     "the longest sample has 9000 tokens, over the largest group's 8192; choose --overflow split, truncate or drop"
 )
 NO_SOLVER = (
-    "packing 'ilp' found no solver: neither HiGHS nor CBC is installed; install HiGHS with 'pip install highspy', "
-    "or choose packing 'bfd', which needs none"
+    "PuLP has no solver: neither HiGHS nor CBC is installed; install HiGHS with 'pip install highspy', or choose "
+    "what needs none: packing 'bfd', bound 'l2'"
 )
 
 

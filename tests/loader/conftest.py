@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
+from uuid import uuid4
 
+import fsspec
 import numpy as np
 import pyarrow as pa
 import pytest
+import xxhash
 
 PAD, EOS = 1, 2
 PACKS_PER_SHARD = 40  # record batches of 16, 16 and 8 packs
@@ -280,3 +284,36 @@ def own_set(tmp_path: Path) -> PackedSet:
 def make_set() -> Callable[..., PackedSet]:
     """`write_set`, for tests that need a set of their own."""
     return write_set
+
+
+def add_checksums(folder: Path) -> None:
+    file = folder / "hbpack.json"
+    manifest = json.loads(file.read_text())
+    for group in manifest["groups"]:
+        for shard in group["shards"]:
+            shard["xxh3"] = xxhash.xxh3_128_hexdigest((folder / shard["path"]).read_bytes())
+    file.write_text(json.dumps(manifest))
+
+
+@pytest.fixture(scope="session")
+def remote_set(tmp_path_factory: pytest.TempPathFactory) -> PackedSet:
+    """Two GPUs, two groups, ten shards, with checksums; read it, never write to it."""
+    made = write_set(tmp_path_factory.mktemp("remote") / "out", [(64, 1, 300), (128, 2, 50)], num_gpus=2, num_epochs=1)
+    add_checksums(made.path)
+    return made
+
+
+@pytest.fixture
+def memory(remote_set: PackedSet) -> Iterator[tuple[str, Any, str]]:
+    """`remote_set` in a memory file system of its own: (URL, file system, path)."""
+    system = fsspec.filesystem("memory")
+    root = f"/set-{uuid4().hex}"
+    system.put(str(remote_set.path), root, recursive=True)
+    yield f"memory:/{root}", system, root
+    system.rm(root, recursive=True)
+
+
+@pytest.fixture
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A network that fails is tried again at once."""
+    monkeypatch.setattr("packer_cli.loader.remote.FIRST_DELAY", 0.001)

@@ -26,7 +26,13 @@ PRELOAD = "packer_cli.report.compare.preload"
 
 
 def compare(
-    samples: Samples, config: PlanConfig, rows: Sequence[Row], workers: int, simulator: Simulator | None = None
+    samples: Samples,
+    config: PlanConfig,
+    rows: Sequence[Row],
+    workers: int,
+    simulator: Simulator | None = None,
+    *,
+    by_program: bool = False,
 ) -> dict[str, Any]:
     """JSON values: `config`, `lengths`, and `rows` in the order given; figures are equal for any number of workers.
 
@@ -37,6 +43,7 @@ def compare(
     Args:
         config: the options that the rows were made from.
         simulator: predicts each row's epoch, which is then the row's `simulation`.
+        by_program: as `report.stats.prove_by_program` does.
 
     Raises:
         ConfigError: the simulator does not know an SP degree of the groups.
@@ -52,7 +59,14 @@ def compare(
         folder = Path(name)
         save_samples(samples, folder)
         tasks = [
-            RowTask(config=rows[i].config, folder=folder, weights=samples.weights, simulator=simulator) for i in order
+            RowTask(
+                config=rows[i].config,
+                folder=folder,
+                weights=samples.weights,
+                simulator=simulator,
+                by_program=by_program,
+            )
+            for i in order
         ]
         bar(0, len(rows))
         for number, outcome in run_isolated(row_figures, tasks, workers, [PRELOAD]):

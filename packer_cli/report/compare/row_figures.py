@@ -20,7 +20,7 @@ from packer_cli.planning import plan_rules
 from packer_cli.profile.simulate.figures import Simulator
 from packer_cli.report.compare.memory import PeakMemory
 from packer_cli.report.sources import Samples, pieces_to_plan
-from packer_cli.report.stats import plan_figures
+from packer_cli.report.stats import plan_figures, prove_by_program
 from packer_cli.warming import warm_up
 
 _LENGTHS = "lengths.npy"
@@ -38,6 +38,8 @@ class RowTask:
     weights: tuple[float, ...]
     simulator: Simulator | None = None
     """What predicts the epoch's time."""
+    by_program: bool = False
+    """As `report.stats.prove_by_program` does."""
 
 
 def save_samples(samples: Samples, folder: Path) -> None:
@@ -67,11 +69,14 @@ def row_figures(task: RowTask) -> dict[str, Any]:
     seconds = time.perf_counter() - begin
     peak_bytes = memory.num_bytes()
     check_plan(plan)
+    figures = plan_figures(plan, task.config.seed, samples.sources, rules.linear)
+    if task.by_program:
+        prove_by_program(figures, plan)
     return {
         "seconds": round(seconds, 6),
         "peak_bytes": peak_bytes,
         "cut_off": packing.is_cut_off,
-        **plan_figures(plan, task.config.seed, samples.sources, rules.linear),
+        **figures,
         **({"simulation": task.simulator.figures(plan)} if task.simulator else {}),
     }
 

@@ -29,8 +29,8 @@ def make_solver(time_limit: float, *, uses_start: bool = False) -> Any:
         if cbc.available():
             return cbc
     raise ValueError(
-        "packing 'ilp' found no solver: neither HiGHS nor CBC is installed; install HiGHS with 'pip install highspy', "
-        "or choose packing 'bfd', which needs none"
+        "PuLP has no solver: neither HiGHS nor CBC is installed; install HiGHS with 'pip install highspy', or choose "
+        "what needs none: packing 'bfd', bound 'l2'"
     )
 
 

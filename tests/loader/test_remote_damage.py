@@ -1,0 +1,133 @@
+"""What goes wrong with a set behind a URL: a failing network, damaged downloads, shards and caches, missing files."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import pytest
+import xxhash
+
+from packer_cli.errors import FormatError, RemoteError
+from packer_cli.loader import PackedDataset
+from tests.loader.remote import assert_same, batches, break_reads, cached, next_shards, shards_of
+
+pytestmark = pytest.mark.usefixtures("quick")
+
+
+@pytest.fixture
+def packed(remote_set: Any) -> Any:
+    return remote_set
+
+
+def test_a_failing_network_is_tried_again(packed: Any, memory: Any, tmp_path: Path, monkeypatch: Any) -> None:
+    def fail(number: int, path: str, data: bytes) -> bytes:
+        if number % 3:
+            raise ConnectionResetError("reset by peer")
+        return data
+
+    broken = break_reads(monkeypatch, fail)
+    data = PackedDataset(memory[0], 0, 2, cache_dir=tmp_path, prefetch=0)
+    assert_same(list(data), batches(PackedDataset(packed.path, 0, 2)))
+    assert broken.num_reads == 3 * (2 + len(shards_of(packed)))
+
+
+def test_a_network_that_stays_away_is_named(packed: Any, memory: Any, tmp_path: Path, monkeypatch: Any) -> None:
+    def fail(number: int, path: str, data: bytes) -> bytes:
+        if path.endswith("shard-00000.arrow"):
+            raise TimeoutError("no answer")
+        return data
+
+    broken = break_reads(monkeypatch, fail)
+    data = PackedDataset(memory[0], 0, 2, cache_dir=tmp_path, prefetch=0)
+    with pytest.raises(RemoteError) as error:
+        list(data)
+    shard = next(s["path"] for s in shards_of(packed) if s["path"] in str(error.value))
+    assert str(error.value) == (
+        f"'{memory[0]}/{shard}' could not be read in 4 tries (TimeoutError: no answer); check the network and the "
+        "address, and go on from the last state"
+    )
+    assert sum(path.suffix == ".part" for path in tmp_path.iterdir()) == 0
+    broken.fail = lambda number, path, data: data
+    done = data.position
+    assert_same([data[i] for i in range(done)] + list(data), batches(PackedDataset(packed.path, 0, 2)))
+
+
+@pytest.mark.parametrize("times", [1, 2])
+@pytest.mark.parametrize("verify", ["lazy", "none"])
+def test_a_damaged_download_is_fetched_again_once(
+    packed: Any, memory: Any, tmp_path: Path, monkeypatch: Any, times: int, verify: Any
+) -> None:
+    shard = next_shards(packed, PackedDataset(packed.path, 0, 2), 0, 1)[0]
+    damaged = []
+
+    def fail(number: int, path: str, data: bytes) -> bytes:
+        if path.endswith(shard["path"]) and len(damaged) < times:
+            damaged.append(path)
+            return b"x" * len(data)
+        return data
+
+    break_reads(monkeypatch, fail)
+    data = PackedDataset(memory[0], 0, 2, cache_dir=tmp_path, prefetch=0, verify=verify)
+    i = next(i for i in range(len(data)) if data._rows.row(i).shard >= 0)
+    if times == 1:
+        assert data[i]["pack_id"] >= 0
+        return
+    with pytest.raises(FormatError) as error:
+        data[i]
+    xxh3 = xxhash.xxh3_128_hexdigest(b"x" * shard["num_bytes"])
+    why = "Not an Arrow file" if verify == "none" else f"its checksum is {xxh3}, hbpack.json says {shard['xxh3']}"
+    assert str(error.value) == (
+        f"shard '{memory[0]}/{shard['path']}' is damaged or incomplete ({why}); copy the set again"
+    )
+
+
+def test_a_damaged_file_in_the_cache_is_fetched_again(packed: Any, memory: Any, tmp_path: Path) -> None:
+    expected = batches(PackedDataset(packed.path, 0, 2))
+    list(PackedDataset(memory[0], 0, 2, cache_dir=tmp_path))
+    for path in cached(tmp_path):
+        data = bytearray(path.read_bytes())
+        data[len(data) // 2] ^= 1
+        path.write_bytes(data)
+    assert_same(list(PackedDataset(memory[0], 0, 2, cache_dir=tmp_path, verify="lazy")), expected)
+
+
+def test_damage_in_the_store_and_missing_files(packed: Any, memory: Any, tmp_path: Path) -> None:
+    url, system, root = memory
+    shard = shards_of(packed)[0]
+    whole = system.cat_file(f"{root}/{shard['path']}")
+    begin = f"shard '{url}/{shard['path']}' is damaged or incomplete ("
+
+    def message() -> str:
+        with pytest.raises(FormatError) as error:
+            PackedDataset(url, 0, 2, cache_dir=tmp_path / uuid4().hex, verify="full")
+        return str(error.value)
+
+    system.pipe_file(f"{root}/{shard['path']}", whole[:-1])
+    n = len(whole)
+    assert message() == f"{begin}{n - 1} bytes, hbpack.json says {n}); copy the set again"
+    system.rm_file(f"{root}/{shard['path']}")
+    assert message().startswith(begin)
+    system.rm_file(f"{root}/ranks/epoch-000/rank-00000.arrow")
+    assert message().startswith(f"'{url}/ranks/epoch-000/rank-00000.arrow' is damaged or incomplete; copy the set")
+    system.rm_file(f"{root}/hbpack.json")
+    assert message().startswith(f"'{url}' holds no hbpack.json, so it is no packed set or an unfinished one")
+
+
+@pytest.mark.parametrize("verify", ["lazy", "full"])
+def test_a_damaged_local_shard_is_found(packed: Any, tmp_path: Path, verify: Any) -> None:
+    folder = Path(shutil.copytree(packed.path, tmp_path / "out"))
+    shard = folder / shards_of(packed)[0]["path"]
+    data = bytearray(shard.read_bytes())
+    data[len(data) // 2] ^= 1
+    shard.write_bytes(data)
+    message = r"is damaged or incomplete \(its checksum is .*\); run hbpack pack again"
+    if verify == "full":
+        with pytest.raises(FormatError, match=message):
+            PackedDataset(folder, 0, 2, verify=verify)
+        return
+    dataset = PackedDataset(folder, 0, 2, verify=verify)
+    with pytest.raises(FormatError, match=message):
+        list(dataset)

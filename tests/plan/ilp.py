@@ -1,0 +1,50 @@
+"""Instances for the integer programs, and a checked solution of one."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from packer_cli.plan.bounds import packs_lower_bound
+from packer_cli.plan.packing import bfd
+from packer_cli.plan.packing.base import PackingOptions
+from packer_cli.plan.packing.ilp import solve_cutting_stock
+from tests import naive
+
+
+def array(lengths):
+    return np.array(lengths, dtype=np.int32)
+
+
+def triples(num_packs, capacity, seed):
+    """Falkenauer's triplets: every pack of an optimal packing holds three samples and is full."""
+    rng = np.random.default_rng(seed)
+    lengths: list[int] = []
+    while len(lengths) < 3 * num_packs:
+        a = int(rng.integers(int(0.38 * capacity), int(0.49 * capacity)))
+        b = int(rng.integers(capacity // 4, (capacity - a) // 2 + 1))
+        if capacity // 4 <= capacity - a - b < capacity // 2:
+            lengths += [a, b, capacity - a - b]
+    return array(rng.permutation(lengths))
+
+
+def cut_packs(num_packs, capacity, pieces, seed):
+    """Full packs, cut at random: the optimum is known."""
+    rng = np.random.default_rng(seed)
+    cuts = [np.sort(rng.choice(np.arange(1, capacity), pieces - 1, replace=False)) for _ in range(num_packs)]
+    return array(rng.permutation(np.concatenate([np.diff([0, *cut, capacity]) for cut in cuts])))
+
+
+def num_bfd(lengths, capacity):
+    return len(bfd.pack(lengths, capacity, 0, PackingOptions())[0]) - 1
+
+
+def solve(lengths, capacity, time_limit=20.0, max_lengths=300):
+    """Every result is valid, lies between its bound and best-fit's packs, and says so."""
+    result = solve_cutting_stock(lengths, capacity, time_limit, max_lengths)
+    packs = naive.packs_of(result.offsets, result.order)
+    assert sorted(i for pack in packs for i in pack) == list(range(len(lengths)))
+    assert all(pack and sum(int(lengths[i]) for i in pack) <= capacity for pack in packs)
+    assert packs_lower_bound(lengths, capacity) <= result.bound <= len(packs) <= num_bfd(lengths, capacity)
+    assert result.num_packs == len(packs)
+    assert result.is_optimal == (len(packs) == result.bound)
+    return result

@@ -1,0 +1,73 @@
+"""The integer program of the least greatest work: equality with brute force, and its time limit."""
+
+from __future__ import annotations
+
+import itertools
+import time
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from packer_cli.plan.packing.ilp import min_max_work
+from tests.plan.ilp import array
+
+
+def best_work(lengths, num_packs, capacity, linear):
+    """Exact, by trying everything; None where nothing fits."""
+    best = None
+    for rows in itertools.product(range(num_packs), repeat=len(lengths)):
+        tokens, work = [0] * num_packs, [0] * num_packs
+        for length, row in zip(lengths, rows, strict=True):
+            tokens[row] += length
+            work[row] += length * (length + linear)
+        if max(tokens) <= capacity and (best is None or max(work) < best):
+            best = max(work)
+    return best
+
+
+@given(
+    lengths=st.lists(st.integers(1, 40), min_size=1, max_size=7),
+    num_packs=st.integers(1, 3),
+    extra=st.integers(0, 40),
+    unit=st.sampled_from([1, 3000]),
+    linear=st.sampled_from([0, 30, 24_576]),
+)
+@settings(max_examples=50)
+def test_least_greatest_work_equals_brute_force(lengths, num_packs, extra, unit, linear):
+    lengths = [length * unit for length in lengths]
+    capacity = max(*lengths, sum(lengths) // num_packs, 1) + extra * unit
+    expected = best_work(lengths, num_packs, capacity, linear)
+    if expected is None:
+        with pytest.raises(ValueError, match=r"samples need at least .* packs of"):
+            min_max_work(array(lengths), num_packs, capacity, linear=linear)
+        return
+    result = min_max_work(array(lengths), num_packs, capacity, linear=linear)
+    rows = [np.flatnonzero(result.pack_of == j) for j in range(num_packs)]
+    assert max(int(array(lengths)[row].sum()) for row in rows) <= capacity
+    work = array(lengths).astype(np.int64) * (array(lengths) + linear)
+    assert max(int(work[row].sum()) for row in rows) == result.best
+    assert result.bound <= expected <= result.best
+    assert result.is_optimal
+    # A solver proves to a millionth of the longest sample's work.
+    assert result.best - expected <= 4e-6 * work.max()
+
+
+def test_least_greatest_work_of_no_samples():
+    assert min_max_work(array([]), 3, 10)[1:] == (0, 0, True)
+
+
+def test_a_window_has_an_answer_at_the_time_limit():
+    rng = np.random.default_rng(0)
+    lengths = np.clip(rng.lognormal(np.log(3000), 1.2, 100), 1, 131_072).astype(np.int32)
+    began = time.monotonic()
+    result = min_max_work(lengths, 4, 200_000, 0.5)
+    assert time.monotonic() - began < 5
+    assert result.bound <= result.best <= 1.02 * result.bound
+    assert np.bincount(result.pack_of, weights=lengths).max() <= 200_000
+
+
+def test_min_max_needs_a_pack():
+    with pytest.raises(ValueError, match="at least 1 pack, got 0"):
+        min_max_work(array([3]), 0, 10)

@@ -1,0 +1,71 @@
+"""The text that names a packing and its options: what is read, and what is refused."""
+
+from __future__ import annotations
+
+import pytest
+
+from packer_cli.config import PlanConfig
+from packer_cli.errors import ConfigError
+from packer_cli.plan.packing import REGISTRY, parse_packing
+from packer_cli.plan.packing.isf import IsfOptions
+from packer_cli.planning import plan_rules
+
+
+def refusal(**options):
+    with pytest.raises(ConfigError) as error:
+        plan_rules(PlanConfig(gpus=1, **options))
+    return str(error.value)
+
+
+def test_packings_that_the_options_rule_out_are_refused():
+    assert refusal(packing="wrap", groups=["1k:1", "2k:1"]) == (
+        "--packing: packing 'wrap' cuts samples anywhere, so it needs exactly one group; give one, or another packing"
+    )
+    assert refusal(packing="bfd-split", groups=["1k:1"], overflow="drop") == (
+        "--packing: packing 'bfd-split' cuts what is longer than the greatest capacity, so it needs --overflow split, "
+        "not drop; give that, or packing bfd"
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("best", f"unknown packing algorithm 'best'; known: {', '.join(REGISTRY)}"),
+        (
+            "spfhp:max_samples=-1",
+            "option 'max_samples' of packing 'spfhp' must be at least 0, got -1",
+        ),
+        (
+            "spfhp:max_samples=2147483648",
+            "option 'max_samples' of packing 'spfhp' must be at most 2147483647, got 2147483648",
+        ),
+        ("nnlshp:depth=5", "option 'depth' of packing 'nnlshp' must be in 1..4, got 5"),
+        ("nnlshp:buckets=1025", "option 'buckets' of packing 'nnlshp' must be in 1..1024 with depth=3, got 1025"),
+        ("nnlshp:buckets=513,depth=4", "option 'buckets' of packing 'nnlshp' must be in 1..512 with depth=4, got 513"),
+        ("nnlshp:iterations=0", "option 'iterations' of packing 'nnlshp' must be in 1..2147483647, got 0"),
+        ("lpt:objective=time", "option 'objective' of packing 'lpt' must be work or tokens, got 'time'"),
+        ("kk:objective=", "option 'objective' of packing 'kk' must be work or tokens, got ''"),
+        ("kk:window=0", "option 'window' of packing 'kk' must be at least 1, got 0"),
+        ("kk:window=2147483648", "option 'window' of packing 'kk' must be at most 2147483647, got 2147483648"),
+        (
+            "isf:round=3",
+            "packing 'isf' has no option 'round=3'; known, with defaults: rounds=50, threshold=0.997",
+        ),
+        ("bfd:rounds=3", "packing 'bfd' has no option 'rounds=3'; known, with defaults: none"),
+        ("isf:rounds=many", "option 'rounds' of packing 'isf' must be int, got 'many'"),
+        ("isf:rounds=0", "option 'rounds' of packing 'isf' must be at least 1, got 0"),
+        ("isf:rounds=2147483648", "option 'rounds' of packing 'isf' must be at most 2147483647, got 2147483648"),
+        ("isf:rounds=1,rounds=2", "option 'rounds' of packing 'isf' is given twice; keep one of them"),
+        ("isf:threshold=nan", "option 'threshold' of packing 'isf' must be in 0..1, got nan"),
+        ("isf:threshold=2", "option 'threshold' of packing 'isf' must be in 0..1, got 2.0"),
+    ],
+)
+def test_bad_packing_text_names_the_remedy(text, message):
+    with pytest.raises(ValueError) as error:
+        parse_packing(text, REGISTRY)
+    assert str(error.value) == message
+
+
+def test_options_are_read():
+    _, options = parse_packing("isf:rounds=3,threshold=0.5", REGISTRY)
+    assert options == IsfOptions(rounds=3, threshold=0.5)

@@ -1,0 +1,54 @@
+"""The solver of the integer programs: where one is missing, the one that stands in, and bad options."""
+
+from __future__ import annotations
+
+import pytest
+
+from packer_cli.plan.packing.ilp import IlpOptions, min_max_work, solver
+from tests.plan.ilp import array, solve, triples
+
+
+@pytest.fixture
+def no_highs(monkeypatch):
+    monkeypatch.setattr(solver, "_has_highs", lambda: False)
+
+
+def test_a_missing_solver_names_the_remedy(no_highs, monkeypatch):
+    import pulp
+
+    monkeypatch.setattr(pulp.COIN_CMD, "available", lambda self: False)
+    with pytest.raises(ValueError) as error:
+        solve(triples(5, 100, 7), 100)
+    assert str(error.value) == (
+        "PuLP has no solver: neither HiGHS nor CBC is installed; install HiGHS with 'pip install highspy', or choose "
+        "what needs none: packing 'bfd', bound 'l2'"
+    )
+
+
+def test_cbc_stands_in_for_highs(no_highs):
+    try:
+        solver.make_solver(1)
+    except ValueError:
+        pytest.skip("no CBC here")
+    assert solve(triples(5, 100, 7), 100).is_optimal
+    assert min_max_work(array([30, 30, 20, 20, 20]), 2, 100).best == 1700
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (
+            {"time_limit": 0.0},
+            "option 'time_limit' of packing 'ilp' must be over 0 and at most 1e6 seconds, got 0.0",
+        ),
+        (
+            {"time_limit": float("nan")},
+            "option 'time_limit' of packing 'ilp' must be over 0 and at most 1e6 seconds, got nan",
+        ),
+        ({"max_lengths": 0}, "option 'max_lengths' of packing 'ilp' must be in 1..2000, got 0"),
+    ],
+)
+def test_bad_options_name_the_rule(options, message):
+    with pytest.raises(ValueError) as error:
+        IlpOptions(**options)
+    assert str(error.value) == message
