@@ -9,8 +9,9 @@ from inspect import signature
 from pathlib import Path
 from typing import ParamSpec, TypeVar
 
-from packer_cli.errors import OutputError, RunError
-from packer_cli.files import LOCK_NAME, is_temporary, lock_folder
+from packer_cli.errors import RunError
+from packer_cli.files import is_temporary, lock_folder
+from packer_cli.folders import holds_something_else, writable_entries
 from packer_cli.shards.manifest import MANIFEST_NAME
 from packer_cli.shards.plan_file import PLAN_NAME
 
@@ -73,19 +74,9 @@ def check_output(folder: Path) -> None:
     Raises:
         OutputError
     """
-    there = next(path for path in (folder, *folder.absolute().parents) if os.path.lexists(path))
-    if not there.is_dir():
-        raise OutputError(f"output folder {str(folder)!r}: {str(there)!r} is a file; name another")
-    if not os.access(there, os.W_OK | os.X_OK):
-        raise OutputError(f"output folder {str(folder)!r}: {str(there)!r} cannot be written to; name another")
-    if there != folder:
-        return
-    entries = sorted(entry.name for entry in folder.iterdir() if entry.name != LOCK_NAME)
+    entries = writable_entries(folder)
     if entries and not _is_own(folder, entries):
-        raise OutputError(
-            f"output folder {str(folder)!r} holds something else ({', '.join(entries[:3])}); "
-            "name an empty or a new folder"
-        )
+        raise holds_something_else(folder, entries)
 
 
 def _is_own(folder: Path, entries: list[str]) -> bool:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
 from typing import Any
 
 from packer_cli.errors import OutputError
 from packer_cli.export.job import WORK
-from packer_cli.files import LOCK_NAME, is_temporary
+from packer_cli.files import is_temporary
+from packer_cli.folders import holds_something_else, writable_entries
 
 NAME = ".hbpack-export.json"
 """Says of which set, and with which options, an export is; hidden, because readers take visible files for data."""
@@ -24,21 +24,13 @@ def check_folder(folder: Path, header: dict[str, Any]) -> None:
     Raises:
         OutputError
     """
-    there = next(path for path in (folder, *folder.absolute().parents) if os.path.lexists(path))
-    if not there.is_dir():
-        raise OutputError(f"output folder {str(folder)!r}: {str(there)!r} is a file; name another")
-    if not os.access(there, os.W_OK | os.X_OK):
-        raise OutputError(f"output folder {str(folder)!r}: {str(there)!r} cannot be written to; name another")
-    if there != folder:
+    entries = [name for name in writable_entries(folder) if not is_temporary(name)]
+    if not entries:
         return
-    entries = sorted(path.name for path in folder.iterdir() if path.name != LOCK_NAME and not is_temporary(path.name))
     earlier = read_json(folder / NAME) or read_json(folder / WORK / NAME)
     if not earlier:
-        if entries not in ([], [WORK]):
-            raise OutputError(
-                f"output folder {str(folder)!r} holds something else ({', '.join(entries[:3])}); "
-                "name an empty or a new folder"
-            )
+        if entries != [WORK]:
+            raise holds_something_else(folder, entries)
         return
     what = _difference(earlier, header)
     if what:

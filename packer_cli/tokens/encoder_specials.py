@@ -91,7 +91,7 @@ def control_tokens(tokenizer: LoadedTokenizer, chat_template: str | None) -> tup
 def _literal_text(chat_template: str) -> str:
     from jinja2 import nodes
 
-    from packer_cli.tokens.templates_env import make_environment
+    from packer_cli.tokens.templates.sandbox import make_environment
 
     tree = make_environment(chat_template).parse(chat_template)
     literals = {node.data for node in tree.find_all(nodes.TemplateData)}

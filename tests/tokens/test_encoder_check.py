@@ -1,5 +1,7 @@
 """Which backend encodes, how it is compared with the reference, and what follows where they differ."""
 
+from dataclasses import replace
+
 import pytest
 
 from packer_cli.corpus.types import Document
@@ -120,7 +122,8 @@ def test_a_mark_that_lies_sends_the_part_the_slow_way(load):
     encoder = Encoder(loaded)
     expected = rows(encode(encoder, chats(*CHATS)))
     encoder.start_part()
-    next(iter(encoder._preparer._renderers.values()))._prompt = ""
+    renderer = next(iter(encoder._preparer._renderers.values()))
+    renderer._edges = replace(renderer._edges, prompt="")
     with pytest.raises(BackendMismatch, match="should begin at char") as caught:
         encode(encoder, chats(*CHATS))
     again = encoder.fallback(caught.value)

@@ -1,5 +1,7 @@
 """Texts equal transformers'; ranges equal those of the same template with generation tags."""
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -7,7 +9,7 @@ from transformers.utils.chat_template_utils import render_jinja_template
 
 from packer_cli.errors import TokenizerError
 from packer_cli.tokens.templates import ChatRenderer, TemplateRejectError
-from packer_cli.tokens.templates_marks import _MARKS
+from packer_cli.tokens.templates.marks import _MARKS
 
 VARIABLES = {"bos_token": "<s>", "eos_token": "</s>"}
 SPECIALS = ("<|im_start|>", "<|im_end|>", "<s>", "</s>", "<|endoftext|>")
@@ -223,5 +225,5 @@ def test_disproof_sees_a_wrong_range(templates, monkeypatch):
     ours = renderer(templates["chatml"])
     messages = chat("a", "b")
     assert ours.disproof(messages) is None
-    monkeypatch.setattr(ours, "_prompt", "")
+    monkeypatch.setattr(ours, "_edges", replace(ours._edges, prompt=""))
     assert "should begin at char" in ours.disproof(messages)

@@ -11,7 +11,10 @@ Price: two comparisons more for each round; the text is not scanned.
 from __future__ import annotations
 
 from types import CodeType
-from typing import Any
+from typing import Any, Self
+
+from packer_cli.tokens.templates.compiled import CompiledTemplate
+from packer_cli.tokens.templates.types import Span, cannot_render
 
 _DEPTHS = 2
 """Marked loops may be nested this deep (`for turn in turns: for message in turn`)."""
@@ -19,6 +22,35 @@ _DEPTHS = 2
 
 _MARKS = {(letter, depth): f"\0hbpack {letter}{depth}\0" for depth in range(_DEPTHS) for letter in "AOE"}
 """A: a round for an assistant message begins, O: another round begins, E: the loop ends."""
+
+
+class MarkedTemplate:
+    """A template whose loops say where their rounds begin."""
+
+    def __init__(self, environment: Any, tree: Any):
+        from jinja2 import Template
+
+        # Kept: the ids of its constants tell the marks.
+        self._code = environment.compile(tree)
+        self._codes = find_marks(self._code)
+        self._template = Template.from_code(environment, self._code, environment.make_globals(None))
+
+    @classmethod
+    def of(cls, template: CompiledTemplate) -> Self | None:
+        """The template with marks; None where no loop can have them."""
+        tree = template.environment.parse(template.source)
+        return cls(template.environment, tree) if instrument(tree) else None
+
+    def rounds(self, context: dict[str, Any]) -> tuple[str, list[Span]]:
+        """The text, and the char ranges that the assistant messages wrote, in order.
+
+        Raises: TemplateRejectError for whatever the template raises.
+        """
+        template = self._template
+        try:
+            return split(list(template.root_render_func(template.new_context(context))), self._codes)
+        except Exception as error:
+            raise cannot_render(error) from None
 
 
 def find_marks(code: CodeType) -> dict[int, tuple[str, int]]:
@@ -105,7 +137,7 @@ def _round_mark(names: list[str], depth: int, lineno: int) -> Any:
     return nodes.If(test, [yes], [], [no], lineno=lineno)
 
 
-def split(blocks: list[str], codes: dict[int, tuple[str, int]]) -> tuple[str, list[tuple[int, int]]]:
+def split(blocks: list[str], codes: dict[int, tuple[str, int]]) -> tuple[str, list[Span]]:
     """The text without the marks, and the char ranges of the rounds for assistant messages, in order.
 
     codes: from `find_marks`.
@@ -113,7 +145,7 @@ def split(blocks: list[str], codes: dict[int, tuple[str, int]]) -> tuple[str, li
     A round inside another assistant round (a loop over its parts) is part of the outer one.
     """
     pieces: list[str] = []
-    spans: list[tuple[int, int]] = []
+    spans: list[Span] = []
     open_at: list[int | None] = [None] * _DEPTHS
     position = 0
     for block in blocks:

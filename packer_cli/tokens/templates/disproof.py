@@ -1,0 +1,52 @@
+"""What a comparison with slower ways shows to be wrong about a rendered conversation."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from packer_cli.tokens.templates.compiled import CompiledTemplate
+from packer_cli.tokens.templates.types import Rendered, TemplateRejectError
+
+
+def text_disproof(template: CompiledTemplate, context: dict[str, Any], text: str) -> str | None:
+    """None where transformers gives the same text."""
+    from transformers.utils.chat_template_utils import render_jinja_template
+
+    try:
+        whole: str = render_jinja_template(
+            [context["messages"]], tools=context["tools"], chat_template=template.source, **template.variables
+        )[0][0]
+    except Exception:
+        return "transformers cannot render this conversation"
+    if text != whole:
+        return "the text is another than transformers gives"
+    return None
+
+
+def ranges_disproof(
+    template: CompiledTemplate, context: dict[str, Any], rendered: Rendered, closers: tuple[str, ...]
+) -> str | None:
+    """None where shorter renders agree with the ranges, see `ChatRenderer.disproof`.
+
+    closers: see `TurnEdges`.
+    """
+    whole = rendered.text
+    for position, message in enumerate(context["messages"]):
+        if message.get("role") != "assistant" or position == 0:
+            continue
+        before = context["messages"][:position]
+        try:
+            start = template.text(context, messages=before, add_generation_prompt=True)
+            stop = template.text(context, messages=context["messages"][: position + 1])
+        except TemplateRejectError:
+            continue
+        if not whole.startswith(start) or not whole.startswith(stop) or len(stop) <= len(start):
+            continue
+        at = len(start)
+        span = next((span for span in rendered.spans if span[0] == at), None)
+        if span is None:
+            return f"message {position + 1}: the assistant's text should begin at char {at}"
+        low, high = sorted((span[1], len(stop)))
+        if whole[low:high].strip() and not whole[low:high].strip().startswith(closers or ("\0",)):
+            return f"message {position + 1}: the assistant's text should end at char {len(stop)}"
+    return None

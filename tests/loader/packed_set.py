@@ -1,0 +1,273 @@
+"""A packed set written straight from docs/formats.md, independent of the production writer."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import xxhash
+
+PAD, EOS = 1, 2
+PACKS_PER_SHARD = 40  # record batches of 16, 16 and 8 packs
+
+SHARD_SCHEMA = pa.schema(
+    {
+        "pack_id": pa.int64(),
+        "input_ids": pa.list_(pa.int32()),
+        "loss_mask": pa.list_(pa.int8()),
+        "cu_seqlens": pa.list_(pa.int32()),
+        "sample_ids": pa.list_(pa.int64()),
+        "sample_starts": pa.list_(pa.int32()),
+        "source_ids": pa.list_(pa.int32()),
+        "group": pa.int16(),
+        "sp_size": pa.int16(),
+        "checkpoint_layers": pa.int16(),
+        "num_tokens": pa.int32(),
+        "num_loss_tokens": pa.int32(),
+        "attention_work": pa.int64(),
+        "cost": pa.float64(),
+        "cp_sharding": pa.int8(),
+    }
+)
+RANK_SCHEMA = pa.schema(
+    {
+        "step": pa.int64(),
+        "iteration": pa.int64(),
+        "group": pa.int16(),
+        "shard": pa.int32(),
+        "row": pa.int32(),
+        "sp_size": pa.int16(),
+        "sp_rank": pa.int16(),
+        "dp_rank": pa.int32(),
+        "dp_size": pa.int32(),
+        "row_length": pa.int32(),
+        "checkpoint_layers": pa.int16(),
+        "global_num_samples": pa.int64(),
+        "global_num_tokens": pa.int64(),
+        "global_num_loss_tokens": pa.int64(),
+    }
+)
+
+
+@dataclass
+class Sample:
+    id: int
+    tokens: list[int]
+    mask: list[int]
+
+
+@dataclass
+class TestPack:
+    __test__ = False
+    id: int
+    group: int
+    shard: int
+    row: int
+    samples: list[Sample]
+
+    @property
+    def num_tokens(self) -> int:
+        return sum(len(s.tokens) for s in self.samples)
+
+    @property
+    def num_loss_tokens(self) -> int:
+        return sum(sum(s.mask) for s in self.samples)
+
+
+@dataclass
+class PackedSet:
+    """The set on disk and what went into it."""
+
+    path: Path
+    num_gpus: int
+    groups: list[tuple[int, int]]  # capacity, sp_size
+    packs: list[TestPack]
+    samples: dict[int, Sample]
+    # epoch -> iterations, each a step and its slots (pack or None, group, sp_size)
+    epochs: list[list[tuple[int, list[tuple[TestPack | None, int, int]]]]] = field(default_factory=list)
+    pad: int = PAD
+
+    def edit_manifest(self, **changes: object) -> None:
+        """Change keys of hbpack.json; `...` removes one."""
+        file = self.path / "hbpack.json"
+        manifest = json.loads(file.read_text()) | changes
+        file.write_text(json.dumps({k: v for k, v in manifest.items() if v is not ...}))
+
+
+def write_ipc(path: Path, table: pa.Table, rows: int) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_file(sink, table.schema) as writer:
+        for start in range(0, table.num_rows, rows):
+            # Combined, so that a slice is one record batch whose offsets begin at 0.
+            writer.write_table(table.slice(start, rows).combine_chunks())
+
+
+def write_shards(packed: PackedSet) -> list[dict]:
+    groups = []
+    for g, (capacity, sp) in enumerate(packed.groups):
+        name = f"g{g}-{capacity}-sp{sp}"
+        shards = []
+        mine = [p for p in packed.packs if p.group == g]
+        for number, start in enumerate(range(0, len(mine), PACKS_PER_SHARD)):
+            packs = mine[start : start + PACKS_PER_SHARD]
+            rows = []
+            for row, p in enumerate(packs):
+                p.shard, p.row = number, row
+                lengths = [len(s.tokens) for s in p.samples]
+                rows.append(
+                    {
+                        "pack_id": p.id,
+                        "input_ids": [t for s in p.samples for t in s.tokens],
+                        "loss_mask": [m for s in p.samples for m in s.mask],
+                        "cu_seqlens": [0, *np.cumsum(lengths).tolist()],
+                        "sample_ids": [s.id for s in p.samples],
+                        "sample_starts": [0] * len(p.samples),
+                        "source_ids": [0] * len(p.samples),
+                        "group": g,
+                        "sp_size": sp,
+                        "checkpoint_layers": g,
+                        "num_tokens": p.num_tokens,
+                        "num_loss_tokens": p.num_loss_tokens,
+                        "attention_work": sum(n * n for n in lengths),
+                        "cost": float(sum(n * n for n in lengths)),
+                        "cp_sharding": 0,
+                    }
+                )
+            path = Path("shards") / name / f"shard-{number:05d}.arrow"
+            write_ipc(packed.path / path, pa.Table.from_pylist(rows, schema=SHARD_SCHEMA), 16)
+            shards.append(
+                {
+                    "path": str(path),
+                    "first_pack": packs[0].id,
+                    "num_packs": len(packs),
+                    "num_bytes": (packed.path / path).stat().st_size,
+                    "xxh3": "0" * 16,
+                }
+            )
+        group = {"name": name, "capacity": capacity, "sp_size": sp, "checkpoint_layers": g, "shards": shards}
+        groups.append(group)
+    return groups
+
+
+def write_ranks(packed: PackedSet, epoch: int) -> dict:
+    iterations = packed.epochs[epoch]
+    counts: dict[int, list[int]] = {}
+    for step, slots in iterations:
+        total = counts.setdefault(step, [0, 0, 0])
+        for pack, _, _ in slots:
+            if pack is not None:
+                total[0] += len(pack.samples)
+                total[1] += pack.num_tokens
+                total[2] += pack.num_loss_tokens
+    rows: list[list[dict]] = [[] for _ in range(packed.num_gpus)]
+    for i, (step, slots) in enumerate(iterations):
+        rank = 0
+        row_length = max([p.num_tokens for p, _, _ in slots if p is not None], default=8)
+        for slot, (pack, group, sp) in enumerate(slots):
+            for sp_rank in range(sp):
+                rows[rank].append(
+                    {
+                        "step": step,
+                        "iteration": i,
+                        "group": group,
+                        "shard": -1 if pack is None else pack.shard,
+                        "row": -1 if pack is None else pack.row,
+                        "sp_size": sp,
+                        "sp_rank": sp_rank,
+                        "dp_rank": slot,
+                        "dp_size": len(slots),
+                        "row_length": row_length,
+                        "checkpoint_layers": group,
+                        "global_num_samples": counts[step][0],
+                        "global_num_tokens": counts[step][1],
+                        "global_num_loss_tokens": counts[step][2],
+                    }
+                )
+                rank += 1
+        assert rank == packed.num_gpus
+    folder = Path("ranks") / f"epoch-{epoch:03d}"
+    for rank, mine in enumerate(rows):
+        table = pa.Table.from_pylist(mine, schema=RANK_SCHEMA)
+        write_ipc(packed.path / folder / f"rank-{rank:05d}.arrow", table, 1000)
+    return {"path": str(folder), "num_iterations": len(iterations), "num_steps": iterations[-1][0] + 1}
+
+
+def schedule(packed: PackedSet, rng: np.random.Generator, extra_filler: bool) -> None:
+    """Deal the packs to iterations and steps, with fillers at the ends of groups and one iteration of two degrees."""
+    iterations: list[list[tuple[TestPack | None, int, int]]] = []
+    queues = [[p for p in packed.packs if p.group == g] for g in range(len(packed.groups))]
+    for queue in queues:
+        rng.shuffle(queue)  # type: ignore[arg-type]
+    if packed.num_gpus >= 4 and len(queues) > 1 and len(queues[0]) > 1 and queues[1]:
+        iterations.append([(queues[1].pop(), 1, 2), (queues[0].pop(), 0, 1), (queues[0].pop(), 0, 1)])
+    for g, queue in enumerate(queues):
+        sp = packed.groups[g][1]
+        width = packed.num_gpus // sp
+        for start in range(0, len(queue), width):
+            slots: list[TestPack | None] = [*queue[start : start + width]]
+            slots += [None] * (width - len(slots))
+            iterations.append([(p, g, sp) for p in slots])
+    if extra_filler:
+        sp = packed.groups[-1][1]
+        iterations.append([(None, len(packed.groups) - 1, sp)] * (packed.num_gpus // sp))
+    rng.shuffle(iterations)  # type: ignore[arg-type]
+    steps = np.sort(rng.integers(0, max(1, len(iterations) // 2), len(iterations)))
+    steps = np.unique(steps, return_inverse=True)[1]
+    packed.epochs.append([(int(s), slots) for s, slots in zip(steps, iterations, strict=True)])
+
+
+def write_set(
+    path: Path,
+    groups: list[tuple[int, int, int]] = [(64, 1, 91), (128, 2, 22), (256, 4, 5)],  # noqa: B006
+    num_gpus: int = 4,
+    num_epochs: int = 2,
+    seed: int = 0,
+    fingerprint: str = "fp-0",
+) -> PackedSet:
+    """Write a set with groups (capacity, sp_size, packs) of random samples."""
+    rng = np.random.default_rng(seed)
+    packed = PackedSet(path, num_gpus, [(c, sp) for c, sp, _ in groups], [], {})
+    for g, (capacity, _, num_packs) in enumerate(groups):
+        for _ in range(num_packs):
+            left, samples = capacity, []
+            while left > 0 and (not samples or rng.random() < 0.8):
+                length = int(rng.integers(1, left + 1)) if rng.random() < 0.9 else left
+                sample = Sample(
+                    len(packed.samples),
+                    rng.integers(3, 1000, length).tolist(),
+                    [0, *rng.integers(0, 2, length - 1).tolist()],
+                )
+                packed.samples[sample.id] = sample
+                samples.append(sample)
+                left -= length
+            packed.packs.append(TestPack(len(packed.packs), g, 0, 0, samples))
+    manifest_groups = write_shards(packed)
+    epochs = []
+    for epoch in range(num_epochs):
+        schedule(packed, rng, extra_filler=epoch == 1)
+        epochs.append(write_ranks(packed, epoch))
+    manifest = {
+        "format": "hbpack",
+        "format_version": 1,
+        "fingerprint": fingerprint,
+        "seed": 17,
+        "num_gpus": num_gpus,
+        "groups": manifest_groups,
+        "epochs": epochs,
+        "tokenizer": {"name": "test", "pad_token_id": PAD, "eos_token_id": EOS},
+    }
+    (path / "hbpack.json").write_text(json.dumps(manifest))
+    return packed
+
+
+def add_checksums(folder: Path) -> None:
+    """Put the shards' real checksums into hbpack.json, where `write_set` leaves zeros."""
+    file = folder / "hbpack.json"
+    manifest = json.loads(file.read_text())
+    for group in manifest["groups"]:
+        for shard in group["shards"]:
+            shard["xxh3"] = xxhash.xxh3_128_hexdigest((folder / shard["path"]).read_bytes())
+    file.write_text(json.dumps(manifest))
