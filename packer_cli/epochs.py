@@ -5,8 +5,14 @@ The loader reads them so, and a change of the number of GPUs must know what it h
 
 from __future__ import annotations
 
-import numpy as np
-from numpy.typing import NDArray
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:  # The command line takes the greatest epoch from here, and its help answers at once.
+    import numpy as np
+    from numpy.typing import NDArray
+
+MAX_EPOCH = 2**31 - 1
+"""The greatest number of an epoch; the one after it still fits the 32 bits that a stream has for it."""
 
 # Keeps this random stream apart from those of the plan, which has the same seed.
 _STREAM = 0x4C4F_4144 << 32
@@ -18,6 +24,8 @@ def repeat_order(seed: int, epoch: int, num_steps: int) -> NDArray[np.int64]:
     >>> repeat_order(0, 1, 4).tolist() == repeat_order(0, 2, 4).tolist()
     False
     """
+    import numpy as np
+
     key = np.array([seed % 2**64, _STREAM | epoch], dtype=np.uint64)
     return np.random.Generator(np.random.Philox(key=key)).permutation(num_steps)
 
@@ -30,9 +38,12 @@ def repeat_iterations(seed: int, epoch: int, step: NDArray[np.integer]) -> NDArr
     Args:
         step: int[i], the step of each iteration of the repeated epoch: 0 .. s-1, rising.
 
+    >>> import numpy as np
     >>> repeat_iterations(0, 1, np.array([0, 0, 1, 1])).tolist() in ([0, 1, 2, 3], [2, 3, 0, 1])
     True
     """
+    import numpy as np
+
     num_steps = int(step[-1]) + 1 if len(step) else 0
     order = repeat_order(seed, epoch, num_steps)
     first = np.searchsorted(step, np.arange(num_steps + 1))

@@ -304,6 +304,17 @@ def test_the_old_state_is_refused_with_what_to_do(out, tmp_path):
     assert data.position == 1
 
 
+def test_without_a_place_what_is_in_force_is_dealt_again(out):
+    """As --help and docs/resume.md say: after an earlier rebalance from its beginning, not from that of the run."""
+    assert run(main, "rebalance", out, "--gpus", 2, "--from-step", 2).code == 0
+    rest, _, _ = read_steps(out, 0, None)
+    assert rest < all_packs(out)
+    done = run(main, "rebalance", out, "--gpus", 8)
+    assert (done.code, done.stderr.splitlines()[0].split(":")[0]) == (0, "dealt epoch 0 from step 2 on to 8 GPUs")
+    assert read_steps(out, 0, None)[0] == rest
+    assert read_steps(out, 1, None)[0] == all_packs(out)
+
+
 def test_epochs_that_were_over_are_refused(out):
     rebalance(out, 2, Stop(name="", epoch=1, step=1))
     assert loader.PackedDataset(out, 0, 2).epoch == 1
@@ -354,6 +365,19 @@ def test_messages(out, tmp_path):
         "save ds.state_dict() with json.dump"
     )
     assert of_state([]) == of_state({"epoch": 1}) == of_state(good.state_dict(1) | {"step": -1}) == shape
+    assert of_state(good.state_dict(1) | {"epoch": 10**20}) == (
+        f"--state {str(file)!r} is of epoch {10**20}, and the last is 2147483647; it was changed, use another one"
+    )
+    assert message("--gpus", 8, "--from-step", 3, "--epoch", 10**20) == (
+        f"invalid value for '--epoch': {10**20} is not in the range 0<=x<=2147483647; see hbpack rebalance --help"
+    )
+    end = loader.PackedDataset(out, 0, 4, 2**31 - 1).num_steps
+    assert message("--gpus", 8, "--from-step", end, "--epoch", 2**31 - 1) == (
+        f"--from-step {end}: epoch 2147483647 was the last that there is; choose an earlier place"
+    )
+    assert message("--gpus", 8, "--from-step", 10**20).startswith(
+        f"--from-step {10**20}: step {10**20} of epoch 0 is "
+    )
     assert of_state(good.state_dict(1) | {"version": 9}).startswith(f"--state {str(file)!r} has version 9, ")
     assert of_state(good.state_dict(inside)) == (
         f"--state {str(file)!r} is inside step {steps[inside]} (iterations {first} to {last}, {inside} comes next), "

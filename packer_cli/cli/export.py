@@ -6,7 +6,8 @@ from pathlib import Path
 
 import click
 
-from packer_cli.cli.options import config_option, workers_option
+from packer_cli.cli.options import FolderName, config_option, workers_option
+from packer_cli.epochs import MAX_EPOCH
 from packer_cli.export.formats import FORMATS, ORDERS
 
 
@@ -14,7 +15,12 @@ from packer_cli.export.formats import FORMATS, ORDERS
 @click.argument("folder", metavar="OUT")
 @click.option("--to", "format_name", required=True, metavar="FORMAT", help=f"Format to write: {', '.join(FORMATS)}.")
 @click.option(
-    "--output", "-o", required=True, metavar="DIR", help="Folder to write: new, empty, or the same export's, killed."
+    "--output",
+    "-o",
+    type=FolderName(),
+    required=True,
+    metavar="DIR",
+    help="Folder to write: new, empty, or the same export's, killed.",
 )
 @click.option(
     "--groups", metavar="GROUPS", help="Groups to export, such as 16k or 16k:1,128k:8, or names of their folders; all."
@@ -28,11 +34,9 @@ from packer_cli.export.formats import FORMATS, ORDERS
 )
 @click.option(
     "--epoch",
-    type=click.IntRange(min=0),
-    default=0,
-    show_default=True,
+    type=click.IntRange(0, MAX_EPOCH),
     metavar="N",
-    help="Epoch whose order of use is taken.",
+    help="Epoch whose order of use is taken.  [default: the first]",
 )
 @click.option(
     "--shard-size", metavar="BYTES", help="Bytes of a file, about: 256MiB; 64MiB for mds. megatron has one file."
@@ -45,7 +49,7 @@ def command(
     output: str,
     groups: str | None,
     order: str,
-    epoch: int,
+    epoch: int | None,
     shard_size: str | None,
     workers: int | None,
 ) -> None:

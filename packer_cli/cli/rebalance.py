@@ -6,6 +6,7 @@ from pathlib import Path
 
 import click
 
+from packer_cli.epochs import MAX_EPOCH
 from packer_cli.errors import ConfigError
 from packer_cli.sizes import parse_tokens
 
@@ -24,9 +25,11 @@ from packer_cli.sizes import parse_tokens
     type=click.IntRange(min=0),
     metavar="STEP",
     help="Where the run stopped, in its own words: the first step of the epoch that it did not run. Without this and "
-    "--state the set begins anew.",
+    "--state all that the set in force holds is dealt again; after an earlier rebalance it begins where that did.",
 )
-@click.option("--epoch", type=click.IntRange(min=0), metavar="N", help="Epoch of --from-step.  [default: the first]")
+@click.option(
+    "--epoch", type=click.IntRange(0, MAX_EPOCH), metavar="N", help="Epoch of --from-step.  [default: the first]"
+)
 @click.option("--global-tokens", metavar="TOKENS", help="Tokens of an optimizer step.  [default: as planned]")
 def command(
     folder: str, gpus: int, state: str | None, from_step: int | None, epoch: int | None, global_tokens: str | None

@@ -10,6 +10,7 @@ import sys
 
 import click
 
+from packer_cli.epochs import MAX_EPOCH
 from packer_cli.errors import ConfigError
 
 
@@ -22,7 +23,7 @@ from packer_cli.errors import ConfigError
 )
 @click.option(
     "--epoch",
-    type=click.IntRange(min=0),
+    type=click.IntRange(0, MAX_EPOCH),
     metavar="N",
     help="Epoch, also one after the last written.  [default: the first]",
 )

@@ -44,7 +44,8 @@ class ExportOptions:
 
     format: str
     groups: str | None = None
-    epoch: int = 0
+    epoch: int | None = None
+    """None: the first of the set, which is not 0 where an earlier one was over when it was dealt to other GPUs."""
     order: str = "use"
     shard_size: int | None = None
     """Bytes; None is the format's default."""
@@ -103,7 +104,8 @@ def export_set(
         raise ConfigError(
             f"--shard-size must be at most {format.most_shard_size} for {options.format}, got {shard_size}"
         )
-    epoch = options.epoch if options.order == "use" else None
+    first = manifest.first_epoch if options.epoch is None else options.epoch
+    epoch = first if options.order == "use" else None
     header: dict[str, Any] = {
         "export_version": EXPORT_VERSION,
         "format": options.format,

@@ -10,7 +10,8 @@
                         |         passes.py: the passes over its tokens; pages.py: memory that is used again
                     formats/      one adapter a file: the keys a trainer expects; transfer.py: from a worker
                         |
-                    dataset.py    PackedDataset: map-style torch data set, resume state; place.py: epoch and position
+                    dataset.py    PackedDataset: map-style torch data set, resume state; place.py: epoch and position;
+                                  sampler.py: for a StatefulDataLoader that goes on by its own state
 
 What a trainer calls besides: `parallel` (process groups of all SP degrees, slices and back, reference attention),
 `losses` (normalizers) and `checkpointing` (as many checkpointed layers as the batch says).

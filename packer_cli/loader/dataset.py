@@ -8,15 +8,16 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from torch.utils.data import Dataset, get_worker_info
+from torch.utils.data import Dataset
 
 from packer_cli.errors import ConfigError
 from packer_cli.loader.batch import BatchBuilder, PadTo, SPSharding
 from packer_cli.loader.formats import get_format
-from packer_cli.loader.manifest import choose_pad_token, find_epoch, read_manifest
-from packer_cli.loader.options import check_options
+from packer_cli.loader.manifest import choose_pad_token, read_manifest
+from packer_cli.loader.options import as_integer, check_options
 from packer_cli.loader.place import Place
 from packer_cli.loader.rows import RankRows
+from packer_cli.loader.sampler import ANOTHER_WAY, PackedSampler, is_called_by_loader
 from packer_cli.loader.shards import ShardReader
 from packer_cli.loader.state import make_state, read_state
 from packer_cli.loader.storage import Verify, is_url, open_storage
@@ -76,11 +77,12 @@ class PackedDataset(Dataset):
     1. Plain DataLoader: save ``ds.state_dict(batch["iteration"] + 1)`` (workers run ahead, so the data set cannot
        know what was used). To go on, ``ds.load_state_dict(state)`` and, for the rest of that epoch, give
        ``sampler=ds.remaining()`` to the DataLoader; none for later epochs.
-    2. StatefulDataLoader: save ``loader.state_dict()`` and the epoch; to go on, make the same loader, load the state
-       and begin the loop at that epoch (the next one if it was over), with ``set_epoch`` before the pass as always:
-       the loader asks for ``len(ds)`` before it restores the data set, and epochs may differ in length. Its
-       sampler holds the position; the data set's own state travels inside and refuses another packed set. Do not
-       load the data set's state as well.
+    2. ``StatefulDataLoader(ds, batch_size=None, sampler=ds.sampler())``: save ``loader.state_dict()`` and the epoch,
+       in the loop or after it; to go on, make the same loader, load the state and begin the loop at that epoch, with
+       ``set_epoch`` before the pass as always. That pass holds what is left of the epoch: no batch, if it was over.
+       The loop may also begin at the next epoch, if it was over; any other is refused. Without this sampler torchdata
+       would skip batches of the next epoch where one was over, so the data set refuses to go on. Leave torchdata's
+       `snapshot_every_n_steps` at 1.
     3. Iteration without a loader, ``for batch in ds``: save ``ds.state_dict()`` at any point, load it, iterate.
     4. ``ds.iter_from(i)`` for your own bookkeeping.
 
@@ -115,7 +117,7 @@ class PackedDataset(Dataset):
     Raises:
         FormatError: no packed set, a damaged one, or another format version.
         ConfigError: it was planned for another number of GPUs.
-        ValueError: another argument is wrong.
+        TypeError, ValueError: another argument is wrong.
 
     Price: less than two plain copies of the batch's tensors, 16K tokens in about 50 us from a warm page cache. Memory
     stays flat: a few rows are kept for use again, and a rank's rows take about 70 bytes an iteration. Handing a batch
@@ -158,6 +160,8 @@ class PackedDataset(Dataset):
         self.manifest = read_manifest(self.path, self._storage)
         """`hbpack.json` as a dictionary."""
         num_gpus = self.manifest["num_gpus"]
+        rank = as_integer("rank", rank, "int(os.environ['RANK'])")
+        world_size = as_integer("world_size", world_size, "int(os.environ['WORLD_SIZE'])")
         if world_size != num_gpus:
             raise ConfigError(
                 f"{str(self.path)!r} was planned for {num_gpus} GPUs and world_size is {world_size}: "
@@ -226,9 +230,7 @@ class PackedDataset(Dataset):
             if not is_open:
                 self._prefetch_after(i)
             micro = self._builder.build(pack, row, rows.epoch)
-        # A worker's next index lies num_workers further; see load_state_dict for what this is good for.
-        worker = get_worker_info()
-        self._place.next = min(i + (1 if worker is None else worker.num_workers), num_iterations)
+        self._place.next = i + 1
         return self._adapt(micro)
 
     def _prefetch_after(self, i: int) -> None:
@@ -243,6 +245,7 @@ class PackedDataset(Dataset):
 
     def iter_from(self, i: int) -> Iterator[Any]:
         """Iterate from iteration `i` to the end of the epoch; `position` moves along."""
+        i = as_integer("iteration", i)
         if not 0 <= i <= len(self):
             raise ValueError(f"iteration is {i}: it must be from 0 to {len(self)}")
         return self._iterate(i)
@@ -262,12 +265,17 @@ class PackedDataset(Dataset):
         """The iterations from `position` to the end: a `sampler` for a plain DataLoader that resumes."""
         return range(self.position, len(self))
 
+    def sampler(self) -> PackedSampler:
+        """The `sampler` of a StatefulDataLoader whose own state is saved: whole epochs, or what is left of one."""
+        return PackedSampler(self._place, self.manifest, repr(str(self.path)))
+
     def step_of(self, i: int) -> int:
         """The optimizer step of iteration `i`; `num_steps` for the iteration after the last."""
         rows = self._rows
+        i = as_integer("iteration", i)
         if not 0 <= i <= len(rows):
             raise ValueError(f"iteration is {i}: it must be from 0 to {len(rows)}")
-        return int(rows.columns["step"][i]) if i < len(rows) else rows.num_steps
+        return rows.step_of(i)
 
     def set_epoch(self, epoch: int) -> None:
         """Go to `epoch`, at iteration 0; the epoch in force keeps its position.
@@ -283,22 +291,26 @@ class PackedDataset(Dataset):
         this object handed out, which is right without workers only.
         """
         rows = self._rows
-        i = self._place.next if iteration is None else iteration
+        i = self._place.next if iteration is None else as_integer("iteration", iteration)
         return make_state(self.manifest, rows.epoch, i, self.step_of(i))
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go to where `state` says; if its epoch was over, to the start of the next.
 
-        Raises FormatError for the state of another packed set or version, or one that does not fit.
+        Raises:
+            FormatError: the state is of another packed set or version, or does not fit.
+            ConfigError: a StatefulDataLoader without `sampler` loads it.
         """
-        epoch, iteration = read_state(state, self.manifest, repr(str(self.path)))
-        if iteration == find_epoch(self.manifest, epoch)[0]["num_iterations"]:
-            # StatefulDataLoader restores each worker by its own last state. A worker that has no iteration left must
-            # not move the others, which share the epoch, on to the next one.
-            if get_worker_info() is not None:
-                return
-            epoch, iteration = epoch + 1, 0
-        self._place.move_to(epoch, iteration)
+        epoch, iteration, is_over = read_state(state, self.manifest, repr(str(self.path)))
+        if is_called_by_loader():
+            if not self._place.has_sampler:
+                raise ConfigError(
+                    "a StatefulDataLoader would skip batches where it goes on after the end of an epoch: give it "
+                    f"sampler=ds.sampler(), from the first run on; {ANOTHER_WAY}"
+                )
+            return  # The sampler says where to go on: it knows what was used, and a worker only what it read.
+        self.set_epoch(epoch + 1 if is_over else epoch)
+        self._place.go_on(0 if is_over else iteration)
 
     def close(self) -> None:
         """Let go of the files, and wait for the shard that is on its way; a read opens what it needs again.

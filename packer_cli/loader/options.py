@@ -2,23 +2,40 @@
 
 from __future__ import annotations
 
-from typing import get_args
+import operator
+from typing import Any, get_args
 
 from packer_cli.loader.batch import SP_SHARDINGS, PadTo
 from packer_cli.loader.storage import VERIFY
 
 
+def as_integer(name: str, value: Any, example: str = "") -> int:
+    """The number that an argument stands for; integers of numpy and torch are some too.
+
+    Args:
+        example: what gives the number where it was read from the environment, as text.
+
+    Raises:
+        TypeError: it is none.
+    """
+    try:
+        return operator.index(value)
+    except TypeError:
+        remedy = f"; write {example or f'int({value!r})'}" if isinstance(value, str) else ""
+        raise TypeError(f"{name} is {value!r}: it must be an integer{remedy}") from None
+
+
 def check_options(
     *, sp_sharding: str | None, pad_to: str, pad_to_multiple_of: int, pad_token_id: int | None, verify: str
 ) -> None:
-    """Raise ValueError, which names the value and the rule, where one is wrong."""
+    """Raise TypeError or ValueError, which name the value and the rule, where one is wrong."""
     if sp_sharding not in (None, *SP_SHARDINGS):
         raise ValueError(f"sp_sharding is {sp_sharding!r}: choose one of {', '.join(SP_SHARDINGS)}")
     if pad_to not in get_args(PadTo):
         raise ValueError(f"pad_to is {pad_to!r}: choose one of {', '.join(get_args(PadTo))}")
-    if pad_to_multiple_of < 1:
+    if as_integer("pad_to_multiple_of", pad_to_multiple_of) < 1:
         raise ValueError(f"pad_to_multiple_of is {pad_to_multiple_of}: it must be at least 1")
-    if pad_token_id is not None and pad_token_id < 0:
+    if pad_token_id is not None and as_integer("pad_token_id", pad_token_id) < 0:
         raise ValueError(f"pad_token_id is {pad_token_id}: it must not be negative")
     if verify not in VERIFY:
         raise ValueError(f"verify is {verify!r}: choose one of {', '.join(VERIFY)}")

@@ -6,6 +6,8 @@ from typing import Any
 
 import torch
 
+from packer_cli.epochs import MAX_EPOCH
+from packer_cli.loader.options import as_integer
 from packer_cli.loader.rows import RankRows, read_rank_rows
 from packer_cli.loader.storage import Storage
 
@@ -15,7 +17,7 @@ class Place:
 
     Raises:
         FormatError: the rank's rows are missing or damaged.
-        ValueError: there is no such epoch.
+        TypeError, ValueError: there is no such epoch.
     """
 
     def __init__(self, storage: Storage, manifest: dict[str, Any], rank: int, epoch: int) -> None:
@@ -26,11 +28,19 @@ class Place:
         self._shared_epoch = torch.zeros(1, dtype=torch.int64).share_memory_()
         self._epoch_view = self._shared_epoch.numpy()
         self._epoch_view[0] = _check_epoch(epoch)
+        self.has_sampler = False
+        """Whether a `PackedSampler` was iterated, so that a StatefulDataLoader may be restored."""
+        self._begin()
+        self._loaded = self._read(self.epoch)
+
+    def _begin(self) -> None:
         self.position = 0
         """Where iterating goes on."""
         self.next = 0
         """After the last iteration handed out, by iterating or by []."""
-        self._loaded = self._read(epoch)
+        self.first = 0
+        """With which the next pass of a sampler begins."""
+        self._num_passes = 0
 
     def _read(self, epoch: int) -> RankRows:
         return read_rank_rows(self._storage, self._manifest, self._rank, epoch)
@@ -47,20 +57,27 @@ class Place:
         epoch = self._epoch_view.item(0)
         if loaded.epoch != epoch:
             loaded = self._loaded = self._read(epoch)
-            self.position = self.next = 0
+            self._begin()
         return loaded
 
     def set_epoch(self, epoch: int) -> None:
         """Go to `epoch`, at iteration 0; the epoch in force keeps its position."""
-        if _check_epoch(epoch) != self.rows.epoch:
+        epoch = _check_epoch(epoch)
+        if epoch != self.rows.epoch:
             self._loaded = self._read(epoch)
             self._epoch_view[0] = epoch
-            self.position = self.next = 0
+            self._begin()
 
-    def move_to(self, epoch: int, iteration: int) -> None:
-        """Go to an iteration of an epoch."""
-        self.set_epoch(epoch)
-        self.position = self.next = iteration
+    def go_on(self, iteration: int, num_passes: int = 1) -> None:
+        """Go to an iteration of the epoch in force, where so many passes of a sampler begin."""
+        self.position = self.next = self.first = iteration
+        self._num_passes = num_passes
+
+    def begin_pass(self) -> None:
+        """A pass of a sampler begins; those after the ones that go on hold the whole epoch."""
+        self._num_passes -= 1
+        if self._num_passes <= 0:
+            self.first = 0
 
     def __getstate__(self) -> dict[str, Any]:
         state = self.__dict__.copy()
@@ -75,6 +92,9 @@ class Place:
 
 
 def _check_epoch(epoch: int) -> int:
+    epoch = as_integer("epoch", epoch)
     if epoch < 0:
         raise ValueError(f"epoch is {epoch}: it must not be negative")
+    if epoch > MAX_EPOCH:
+        raise ValueError(f"epoch is {epoch}: it must be at most {MAX_EPOCH}")
     return epoch

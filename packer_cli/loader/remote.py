@@ -141,6 +141,8 @@ class RemoteStorage:
             except ModuleNotFoundError as error:
                 raise ImportError(f"{self.url!r} needs {error.name}: pip install {error.name}") from None
             except ImportError as error:
+                if "s3fs" in str(error):  # fsspec knows nothing of the extra that brings it.
+                    raise ImportError(f"{self.url!r} needs s3fs: pip install 'hbpack[remote]'") from None
                 raise ImportError(f"{self.url!r} cannot be opened: {error}") from None
             except ValueError as error:
                 raise RemoteError(f"{self.url!r} cannot be opened: {error}; check the address") from None

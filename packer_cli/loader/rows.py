@@ -84,6 +84,11 @@ class RankRows:
         first = np.sort(np.unique(keys, return_index=True)[1])
         return [(int(key) >> 32, int(key) & 0xFFFFFFFF) for key in keys[first[:num]]]
 
+    def step_of(self, i: int) -> int:
+        """The step of iteration `i`; `num_steps` for the iteration after the last."""
+        step = self.columns["step"]
+        return int(step[i]) if i < len(step) else self.num_steps
+
     def row(self, i: int) -> Row:
         """Iteration `i`."""
         return Row(*[item(i) for item in self._items])

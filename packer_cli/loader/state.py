@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from packer_cli.epochs import MAX_EPOCH
 from packer_cli.errors import FormatError
 from packer_cli.loader.manifest import find_epoch
 
@@ -26,8 +27,8 @@ def make_state(manifest: dict[str, Any], epoch: int, iteration: int, step: int) 
     }
 
 
-def read_state(state: Any, manifest: dict[str, Any], name: str) -> tuple[int, int]:
-    """(epoch, iteration) of a state, which may be the end of its epoch.
+def read_state(state: Any, manifest: dict[str, Any], name: str) -> tuple[int, int, bool]:
+    """(epoch, iteration, whether that is the end of the epoch) of a state.
 
     Args:
         name: of the packed set, for messages.
@@ -45,6 +46,11 @@ def read_state(state: Any, manifest: dict[str, Any], name: str) -> tuple[int, in
     wrong = [key for key in _NUMBERS if type(state.get(key)) is not int or state[key] < 0]
     if wrong:
         raise FormatError(f"the loader state has no {', '.join(wrong)}: it was changed; start from another one")
+    if state["epoch"] > MAX_EPOCH:
+        raise FormatError(
+            f"the loader state is of epoch {state['epoch']}, and the last is {MAX_EPOCH}: it was changed; start from "
+            "another one"
+        )
     if state.get("fingerprint") != manifest["fingerprint"]:
         raise _of_another_set(state, manifest, name)
     epoch, iteration = state["epoch"], state["iteration"]
@@ -54,7 +60,7 @@ def read_state(state: Any, manifest: dict[str, Any], name: str) -> tuple[int, in
             f"the loader state is at iteration {iteration} of epoch {epoch}, which has {num_iterations}: "
             "it was changed or is of another packed set"
         )
-    return epoch, iteration
+    return epoch, iteration, iteration == num_iterations
 
 
 def _of_another_set(state: dict[str, Any], manifest: dict[str, Any], name: str) -> FormatError:

@@ -6,6 +6,7 @@ import json
 from dataclasses import dataclass
 from pathlib import Path
 
+from packer_cli.epochs import MAX_EPOCH
 from packer_cli.errors import InputError
 
 STATE_VERSION = 1
@@ -53,5 +54,10 @@ def read_state(path: Path) -> Stop:
         raise InputError(
             f"--state {str(path)!r} has version {state.get('version')!r}, this release reads {STATE_VERSION}; use the "
             "release that saved it"
+        )
+    if state["epoch"] > MAX_EPOCH:
+        raise InputError(
+            f"--state {str(path)!r} is of epoch {state['epoch']}, and the last is {MAX_EPOCH}; it was changed, use "
+            "another one"
         )
     return Stop(name=f"--state {str(path)!r}", **{key: state[key] for key in ("fingerprint", *numbers)})

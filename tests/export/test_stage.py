@@ -178,13 +178,15 @@ def test_an_epoch_that_was_over(packed, tmp_path):
     manifest = json.loads((other / "hbpack.json").read_text())
     manifest |= {"first_epoch": 1, "epochs": [{**manifest["epochs"][1], "first_step": 2}]}
     (other / "hbpack.json").write_text(json.dumps(manifest))
-    done = export(other, "parquet", tmp_path / "dir")
+    done = export(other, "parquet", tmp_path / "dir", "--epoch", 0)
     message = "--epoch must be at least 1, got 0: it was over when the set was dealt to 8 GPUs"
     assert (done.code, done.stderr) == (2, f"error: {message}\n")
     done = export(other, "parquet", tmp_path / "dir", "--epoch", 2)
     assert "--epoch 2 would repeat a whole epoch, and this set holds none" in done.stderr
-    assert export(other, "parquet", tmp_path / "dir", "--epoch", 1).code == 0
+    assert export(other, "parquet", tmp_path / "dir").code == 0  # The first that is left.
     assert pack_ids(tmp_path / "dir") == used(packed, 1)
+    done = export(other, "parquet", tmp_path / "dir", "--epoch", 1)
+    assert (done.code, done.stderr) == (0, "the export is up to date\n")
 
 
 def test_rows_of_a_group_are_dealt_to_the_dp_ranks(packed, exported, packs):
@@ -229,6 +231,10 @@ def test_options_in_a_config_file(packed, tmp_path):
         (
             ["--to", "mds", "--shard-size", "3GiB"],
             "--shard-size must be at most 2147483648 for mds, got 3221225472",
+        ),
+        (
+            ["--epoch", 2**31],
+            "invalid value for '--epoch': 2147483648 is not in the range 0<=x<=2147483647; see hbpack export --help",
         ),
         (
             ["--order", "random"],

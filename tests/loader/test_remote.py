@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import sys
 import threading
 import time
 import warnings
@@ -108,6 +109,10 @@ def test_arguments(packed: Any, monkeypatch: Any) -> None:
         PackedDataset(packed.path, 0, 2, verify="some")  # type: ignore[arg-type]
     with pytest.raises(RemoteError, match=r"^'nowhere://x' cannot be opened: Protocol not known: nowhere; check the "):
         PackedDataset("nowhere://x", 0, 2)
-    monkeypatch.setitem(__import__("sys").modules, "xxhash", None)
+    monkeypatch.setitem(sys.modules, "s3fs", None)
+    monkeypatch.delitem(sys.modules["fsspec.registry"]._registry, "s3", raising=False)
+    with pytest.raises(ImportError, match=r"^'s3://bucket/out' needs s3fs: pip install 'hbpack\[remote\]'$"):
+        PackedDataset("s3://bucket/out", 0, 2)
+    monkeypatch.setitem(sys.modules, "xxhash", None)
     with pytest.raises(ImportError, match=r"^verify='lazy' needs xxhash: pip install xxhash, or give verify='none'$"):
         PackedDataset(packed.path, 0, 2, verify="lazy")

@@ -150,62 +150,6 @@ def test_the_state_of_a_finished_epoch_begins_the_next(packed: Any, epochs: Any)
     assert_same(ds, epochs[1])
 
 
-@pytest.mark.parametrize("workers", [0, 2])
-@pytest.mark.parametrize(("epoch", "done"), [(0, 0), (0, 7), (1, 1), (3, 10)])
-def test_stateful_loader_resumes_within_an_epoch(
-    packed: Any, epochs: Any, workers: int, epoch: int, done: int
-) -> None:
-    def new_loader(ds: PackedDataset) -> StatefulDataLoader:
-        return StatefulDataLoader(ds, batch_size=None, num_workers=workers)
-
-    loader = new_loader(open_set(packed, epoch=epoch))
-    assert_same(islice(loader, done), epochs[epoch][:done])
-    state = pickle.loads(pickle.dumps(loader.state_dict()))
-    ds = open_set(packed)
-    if not workers:
-        ds.set_epoch(epoch)  # else the sampler counts the iterations of epoch 0, and epoch 1 has more
-    # With workers the epoch comes back by itself, also in this process, which has the sampler.
-    loader = new_loader(ds)
-    loader.load_state_dict(state)
-    assert_same(loader, epochs[epoch][done:])
-    assert ds.epoch == epoch
-    ds.set_epoch(epoch + 1)
-    if epoch < 3:
-        assert_same(loader, epochs[epoch + 1])
-
-
-@pytest.mark.parametrize("workers", [0, 2])
-@pytest.mark.parametrize("left", [0, 1])
-def test_stateful_loader_resumes_at_the_end_of_an_epoch(packed: Any, epochs: Any, workers: int, left: int) -> None:
-    """The usual loop, stopped after the last batch or one before, goes on as if it had not been stopped."""
-    loader = StatefulDataLoader(open_set(packed), batch_size=None, num_workers=workers)
-    it = iter(loader)
-    for _ in range(len(epochs[0]) - left):
-        next(it)
-    if not left:
-        assert next(it, None) is None
-    state = loader.state_dict()
-    del it
-    ds = open_set(packed)
-    loader = StatefulDataLoader(ds, batch_size=None, num_workers=workers)
-    loader.load_state_dict(state)
-    got = []
-    for epoch in range(0 if left else 1, 2):
-        ds.set_epoch(epoch)
-        got += list(loader)
-    assert_same(got, epochs[0][len(epochs[0]) - left :] + epochs[1])
-
-
-def test_stateful_loader_refuses_another_set(packed: Any, make_set: Any, tmp_path: Any) -> None:
-    loader = StatefulDataLoader(open_set(packed), batch_size=None)
-    next(iter(loader))
-    other = make_set(tmp_path, [(64, 1, 8)], fingerprint="fp-1")
-    loader2 = StatefulDataLoader(open_set(other), batch_size=None)
-    loader2.load_state_dict(loader.state_dict())
-    with pytest.raises(FormatError, match="the loader state is of the packed set fp-0"):
-        next(iter(loader2))
-
-
 def test_states_that_do_not_fit(packed: Any) -> None:
     ds = open_set(packed)
     good = ds.state_dict(3)
@@ -222,6 +166,9 @@ def test_states_that_do_not_fit(packed: Any) -> None:
     )
     assert message(version=2) == (
         "the loader state has version 2; this release reads version 1: resume with the release that saved it"
+    )
+    assert message(epoch=2**31) == (
+        "the loader state is of epoch 2147483648, and the last is 2147483647: it was changed; start from another one"
     )
     assert message(iteration=n + 1) == (
         f"the loader state is at iteration {n + 1} of epoch 0, which has {n}: "

@@ -80,6 +80,8 @@ class RemoteFiles(SetFiles):
 
             self._system, self._path = fsspec.url_to_fs(self.root)
         except (ImportError, ValueError) as error:
+            if "s3fs" in str(error):  # fsspec knows nothing of the extra that brings it.
+                raise InputError(f"{root!r} needs s3fs: pip install 'hbpack[remote]'") from None
             raise InputError(f"{root!r} cannot be opened: {error}") from None
 
     def name(self, path: str) -> str:

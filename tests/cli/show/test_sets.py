@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import shutil
+import sys
 from uuid import uuid4
 
 import fsspec
@@ -53,6 +54,18 @@ def test_a_remote_set_looks_the_same(packed):
     )
 
 
+def test_s3_without_what_reads_it(monkeypatch):
+    monkeypatch.setitem(sys.modules, "s3fs", None)
+    monkeypatch.delitem(sys.modules["fsspec.registry"]._registry, "s3", raising=False)
+    done = run(main, "show", "s3://bucket/out")
+    assert (done.code, done.stderr) == (2, "error: 's3://bucket/out' needs s3fs: pip install 'hbpack[remote]'\n")
+
+
+def test_the_last_epoch_is_shown(packed):
+    [view] = views_of(packed, "--epoch", 2**31 - 1)
+    assert view["place"]["epoch"] == 2**31 - 1
+
+
 def test_wrong_places(packed):
     rows = rank_rows(packed, 0)
     iterations, steps = len(rows), rows[-1]["step"] + 1
@@ -66,7 +79,16 @@ def test_wrong_places(packed):
         ): f"--iteration must be from 0 to {iterations - 1}, got {iterations}: those are the iterations of epoch 0",
         ("--rank", 8): "--rank must be from 0 to 7, got 8: the set is for 8 GPUs",
         ("--rank", -1): "--rank must be from 0 to 7, got -1: the set is for 8 GPUs",
-        ("--epoch", -1): "invalid value for '--epoch': -1 is not in the range x>=0; see hbpack show --help",
+        (
+            "--epoch",
+            -1,
+        ): "invalid value for '--epoch': -1 is not in the range 0<=x<=2147483647; see hbpack show --help",
+        ("--epoch", 10**20): f"invalid value for '--epoch': {10**20} is not in the range 0<=x<=2147483647; see hbpack "
+        "show --help",
+        ("--rank", 10**20): f"--rank must be from 0 to 7, got {10**20}: the set is for 8 GPUs",
+        ("--pack", 10**20): f"--pack must be from 0 to {packs - 1}, got {10**20}: the set has {packs} packs",
+        ("--sample", 10**20): f"--sample {10**20} is in no pack; sample ids are the row numbers of the token store, "
+        "here 0 to 181, and some may be left out (see rejected.jsonl, and weights as in PATH@0.5)",
         ("--pack", packs): f"--pack must be from 0 to {packs - 1}, got {packs}: the set has {packs} packs",
         ("--sample", 999): "--sample 999 is in no pack; sample ids are the row numbers of the token store, here 0 to "
         "181, and some may be left out (see rejected.jsonl, and weights as in PATH@0.5)",

@@ -1,0 +1,249 @@
+"""Under torchdata's StatefulDataLoader, by its own state: wherever it was saved, each epoch is read once and whole."""
+
+from __future__ import annotations
+
+import json
+import warnings
+from collections.abc import Callable
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import pytest
+from torch.utils.data import DataLoader
+from torchdata.stateful_dataloader import StatefulDataLoader
+
+from packer_cli.errors import ConfigError, FormatError
+from packer_cli.loader import PackedDataset
+from tests.loader.packed_set import PackedSet, write_ranks, write_set
+
+pytestmark = pytest.mark.filterwarnings("ignore:epoch . was over when the loader's state was saved")
+
+WORKERS = [
+    pytest.param({}, id="0"),
+    pytest.param({"num_workers": 1}, id="1"),
+    pytest.param({"num_workers": 2}, id="2"),
+    pytest.param({"num_workers": 3}, id="3"),
+    pytest.param({"num_workers": 2, "persistent_workers": True}, id="2-persistent"),
+]
+
+
+@pytest.fixture(scope="module")
+def short_first(tmp_path_factory: pytest.TempPathFactory) -> PackedSet:
+    """As after a rebalance in the middle of epoch 1: of that the last 3 iterations are left, of epoch 2 all are."""
+    made = write_set(tmp_path_factory.mktemp("short"), [(16, 1, 14)], num_gpus=2)
+    rest = made.epochs[0][-3:]
+    made.epochs[0] = [(step - rest[0][0], slots) for step, slots in rest]
+    entry = write_ranks(made, 0) | {"first_step": rest[0][0]}
+    made.edit_manifest(epochs=[entry, write_ranks(made, 1)], first_epoch=1)
+    assert len(made.epochs[0]) < len(made.epochs[1])
+    return made
+
+
+def open_set(made: PackedSet, **kwargs: Any) -> PackedDataset:
+    return PackedDataset(made.path, 1, made.num_gpus, **kwargs)
+
+
+def new_loader(ds: PackedDataset, **options: Any) -> StatefulDataLoader:
+    return StatefulDataLoader(ds, batch_size=None, sampler=ds.sampler(), **options)
+
+
+def refused(loader: StatefulDataLoader, kind: type[Exception]) -> str:
+    """The message of the error with which a loader does not begin. One that is kept keeps its workers for seconds."""
+    try:
+        iter(loader)
+    except kind as error:
+        return str(error)
+    raise AssertionError
+
+
+def keys(batches: Any) -> list[tuple[int, int, int]]:
+    return [(batch["epoch"], batch["iteration"], batch["pack_id"]) for batch in batches]
+
+
+@pytest.fixture(scope="module")
+def expected(short_first: PackedSet) -> dict[int, list[tuple[int, int, int]]]:
+    """The batches of epochs 1 to 3."""
+    return {epoch: keys(open_set(short_first, epoch=epoch)) for epoch in (1, 2, 3)}
+
+
+def save_everywhere(loader: StatefulDataLoader, last: int) -> list[tuple[int, int, Any, bool]]:
+    """(epoch, batches used, state, whether the loop had ended), in and after each loop up to epoch `last`."""
+    states = []
+    dataset: Any = loader.dataset
+    for epoch in range(1, last + 1):
+        dataset.set_epoch(epoch)
+        done = 0
+        for done, _ in enumerate(loader, 1):
+            states.append((epoch, done, loader.state_dict(), False))
+        states.append((epoch, done, loader.state_dict(), True))
+    return states
+
+
+@pytest.mark.parametrize("options", WORKERS)
+def test_a_state_saved_anywhere_goes_on_with_what_is_left(short_first: Any, expected: Any, options: Any) -> None:
+    """The loop begins at the saved epoch, or at the next one where it was over: the batches are the same."""
+    states = save_everywhere(new_loader(open_set(short_first), **options), last=2)
+    assert len(states) == len(expected[1]) + len(expected[2]) + 2
+    for epoch, done, state, _ in states:
+        is_over = done == len(expected[epoch])
+        for first in (epoch, epoch + 1) if is_over else (epoch,):
+            ds = open_set(short_first)
+            loader = new_loader(ds, **options)
+            loader.load_state_dict(state)
+            got = []
+            for number in range(first, 4):
+                ds.set_epoch(number)
+                got.append(keys(loader))
+            whole = [expected[number] for number in range(epoch + 1, 4)]
+            rest = [expected[epoch][done:]] if first == epoch else []
+            assert got == rest + whole, (epoch, done, first)
+
+
+@pytest.mark.parametrize("options", WORKERS[::2])
+def test_a_state_of_what_is_left_is_one_too(short_first: Any, expected: Any, options: Any) -> None:
+    """Restored, saved again before, in and after the rest of the epoch, and restored again."""
+    loader = new_loader(open_set(short_first), **options)
+    state = next(state for epoch, done, state, _ in save_everywhere(loader, last=2) if (epoch, done) == (2, 4))
+    ds = open_set(short_first)
+    ds.set_epoch(2)
+    loader = new_loader(ds, **options)
+    loader.load_state_dict(state)
+    states = [(4, loader.state_dict())]
+    for done, _ in enumerate(loader, 5):
+        states.append((done, loader.state_dict()))
+    states.append((done, loader.state_dict()))
+    assert done == len(expected[2])
+    for done, again in states:
+        ds.set_epoch(2)
+        loader.load_state_dict(again)
+        assert keys(loader) == expected[2][done:]
+        ds.set_epoch(3)
+        assert keys(loader) == expected[3]
+
+
+@pytest.mark.parametrize("options", WORKERS[:3])
+@pytest.mark.parametrize("batch_size", [None, 1])
+def test_epochs_that_are_not_set_come_whole_after_the_rest(
+    short_first: Any, expected: Any, options: Any, batch_size: Any
+) -> None:
+    """torchtitan wants batch_size=1, where torchdata has a sampler of its own around this one."""
+
+    def make() -> StatefulDataLoader:
+        ds = open_set(short_first, epoch=2)
+        return StatefulDataLoader(ds, batch_size, sampler=ds.sampler(), collate_fn=lambda batch: batch, **options)
+
+    loader = make()
+    it = iter(loader)
+    for _ in range(3):
+        next(it)
+    state = loader.state_dict()
+    loader = make()
+    loader.load_state_dict(state)
+    for rest in (expected[2][3:], expected[2], expected[2]):
+        assert keys(batch if batch_size is None else batch[0] for batch in loader) == rest
+
+
+def test_a_pass_without_a_batch_says_so(short_first: Any) -> None:
+    states = save_everywhere(new_loader(open_set(short_first)), last=1)
+    loader = new_loader(open_set(short_first))
+    for _, _, state, _ in states[-2:]:
+        loader.load_state_dict(state)
+        message = (
+            r"^epoch 1 was over when the loader's state was saved: no batch is left of it; set_epoch\(2\) goes on$"
+        )
+        with pytest.warns(UserWarning, match=message):
+            assert list(loader) == []
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        loader.load_state_dict(states[0][2])
+        assert len(list(loader)) == 2
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_another_epoch_is_refused(short_first: Any, expected: Any, workers: int) -> None:
+    states = save_everywhere(new_loader(open_set(short_first), num_workers=workers), last=2)
+
+    def error(state: Any, in_force: int) -> str:
+        ds = open_set(short_first, epoch=in_force)
+        loader = new_loader(ds, num_workers=workers)
+        loader.load_state_dict(state)
+        message = refused(loader, ValueError)
+        assert ds.epoch == in_force
+        return message
+
+    where = {(epoch, done, is_over): state for epoch, done, state, is_over in states}
+    n = len(expected[2])
+    for done, is_over, in_force in [(1, False, 1), (1, False, 3), (n, False, 1), (n, True, 1), (n, True, 4)]:
+        assert error(where[2, done, is_over], in_force) == (
+            f"epoch is {in_force}, and the loader's state is at iteration {done} of epoch 2: "
+            "call set_epoch(2) before the pass, and begin the loop there"
+        )
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_without_the_sampler_nothing_goes_on(short_first: Any, workers: int) -> None:
+    """torchdata's own sampler would skip the next epoch, or its start; the message says how to use the state."""
+    remedy = (
+        "a state that was saved without it can be used so: ds.set_epoch(epoch of the last batch that was used) and, "
+        "for the rest of that epoch, sampler=range(its iteration + 1, len(ds))"
+    )
+    make: Callable[[], StatefulDataLoader] = lambda: StatefulDataLoader(  # noqa: E731
+        open_set(short_first), batch_size=None, num_workers=workers
+    )
+    loader = make()
+    next(iter(loader))
+    state = loader.state_dict()
+    loader = make()
+    loader.load_state_dict(state)
+    assert (
+        "a StatefulDataLoader would skip batches where it goes on after the end of an epoch: give it "
+        f"sampler=ds.sampler(), from the first run on; {remedy}"
+    ) in refused(loader, ConfigError)
+    loader = new_loader(open_set(short_first), num_workers=workers)
+    loader.load_state_dict(state)
+    assert refused(loader, FormatError) == f"the loader's state was saved without sampler=ds.sampler(); {remedy}"
+
+
+def test_another_set_is_refused(packed: Any, short_first: Any) -> None:
+    loader = new_loader(open_set(packed))
+    next(iter(loader))
+    state = loader.state_dict()
+    short_first.edit_manifest(fingerprint="fp-1")
+    loader = new_loader(open_set(short_first))
+    short_first.edit_manifest(fingerprint="fp-0")
+    loader.load_state_dict(state)
+    assert refused(loader, FormatError).startswith("the loader state is of the packed set fp-0 and ")
+
+
+def test_an_epoch_set_during_a_pass_ends_it(short_first: Any) -> None:
+    ds = open_set(short_first)
+    it = iter(new_loader(ds))
+    next(it)
+    ds.set_epoch(2)
+    with pytest.raises(RuntimeError, match=r"^epoch 2 was set while epoch 1 was iterated: iterate anew$"):
+        next(it)
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_the_sampler_under_a_plain_loader(short_first: Any, expected: Any, workers: int) -> None:
+    """By the data set's own state, which is also what the sampler's is: JSON, for `hbpack rebalance` too."""
+    ds = open_set(short_first, epoch=2)
+    sampler = ds.sampler()
+    assert len(sampler) == len(expected[2])
+    for batch in islice(DataLoader(ds, batch_size=None, sampler=sampler), 4):
+        assert sampler.state_dict() == ds.state_dict(batch["iteration"] + 1)
+    state = json.loads(json.dumps(sampler.state_dict()))
+    ds = open_set(short_first)
+    ds.load_state_dict(state)
+    loader = DataLoader(ds, batch_size=None, sampler=ds.sampler(), num_workers=workers)
+    assert keys(loader) == expected[2][4:]
+    assert keys(loader) == expected[2]
+
+
+def test_the_docs_have_this_way(repo: Path) -> None:
+    """Nothing that we show makes a StatefulDataLoader that cannot go on."""
+    texts = [*(repo / "docs").glob("*.md"), *(repo / "examples").glob("*.py"), repo / "packer_cli/loader/dataset.py"]
+    calls = [line for text in texts for line in text.read_text().splitlines() if "StatefulDataLoader(" in line]
+    assert calls
+    assert all("sampler=" in line for line in calls)
