@@ -11,7 +11,7 @@ import numpy as np
 from packer_cli.config import AutoGroupsConfig, GroupConfig, PlanConfig
 from packer_cli.errors import ConfigError, RunError
 from packer_cli.files import fingerprint
-from packer_cli.plan.pieces import Overflow, make_pieces
+from packer_cli.plan.pieces import Overflow, describe_overflow, make_pieces
 from packer_cli.plan.types import Group, Int32Array
 from packer_cli.profile.models import GpuModel
 from packer_cli.profile.options import load_gpu_model, refuse_partial_options
@@ -52,6 +52,7 @@ def choose(
         RunError: there are no lengths.
     """
     model, profile = load_models(config, num_gpus, what)
+    num_long = 0 if config.max_length is None else int(np.count_nonzero(lengths > config.max_length))
     lengths = _bounded(config, lengths, overflow)
     if not len(lengths):
         raise RunError("there is nothing to plan: no length is left")
@@ -74,7 +75,8 @@ def choose(
             max_groups=config.max_groups,
             max_length=config.max_length,
         )
-    return choice, _record(config, model, profile, choice)
+    lost = describe_overflow(num_long, config.max_length or 0, overflow)
+    return choice, _record(config, model, profile, choice, [lost] if lost else [])
 
 
 def resolve(config: PlanConfig, lengths: Int32Array) -> tuple[PlanConfig, dict[str, Any] | None]:
@@ -121,7 +123,7 @@ def groups_text(groups: tuple[Group, ...]) -> str:
 
 
 def _record(
-    config: AutoGroupsConfig, model: GpuModel | None, profile: Profile | None, choice: Choice
+    config: AutoGroupsConfig, model: GpuModel | None, profile: Profile | None, choice: Choice, notes: list[str]
 ) -> dict[str, Any]:
     """JSON values. Its fingerprint covers all numbers that the choice was made with."""
     facts = [asdict(model.cost), asdict(model.memory), model.sp_sizes] if model else []
@@ -137,7 +139,7 @@ def _record(
         "longest": choice.sums.longest,
         "seconds": choice.seconds and _digits(choice.seconds),
         "gpu_hours": choice.gpu_hours and _digits(choice.gpu_hours),
-        "notes": _notes(choice, profile),
+        "notes": [*notes, *_notes(choice, profile)],
         "alternatives": [
             {
                 "name": each.name,

@@ -21,8 +21,9 @@ from packer_cli.plan.packing import REGISTRY, parse_packing
 from packer_cli.plan.pieces import make_pieces, weighted_samples
 from packer_cli.plan.schedule import StepRules
 from packer_cli.plan.types import Group, Int32Array, Int64Array, Pieces, Plan
-from packer_cli.report.stats import plan_stats
+from packer_cli.report.stats import plan_stats, sample_counts
 from packer_cli.shards.plan_file import PLAN_VERSION
+from packer_cli.tokens.index import StoreIndex
 from packer_cli.tokens.store import TokenStore
 
 
@@ -146,30 +147,41 @@ def plan_store(
     pieces = make_pieces(lengths, samples, capacity, config.overflow)
     if not len(pieces):
         raise NothingToPlanError(
-            _why_nothing(store, samples), _overflow_entries(config, store, lengths, np.unique(samples), capacity)
+            _why_nothing(store, samples), _overflow_entries(config, store, lengths, samples, capacity)
         )
     plan = build_plan(pieces, rules)
     pieces = plan.pieces  # the packing may have cut them
     kept = samples if config.overflow != "drop" else samples[lengths[samples] <= capacity]
     check_pieces(pieces, lengths, kept, is_whole=config.overflow != "truncate")
     check_plan(plan)
-    chosen = np.unique(samples)
-    long = chosen[lengths[chosen] > capacity]
     header = {
         "fingerprint": plan_fingerprint(config, store.index.fingerprint, weights, group_choice),
         "store": os.path.relpath(store.folder, folder),
         "store_fingerprint": store.index.fingerprint,
         "config": config.decisions(),
         **({"group_choice": group_choice} if group_choice else {}),
-        "counts": _counts(store, config, pieces, samples, len(long)),
+        "counts": _counts(store, sample_counts(lengths, samples, pieces, capacity, config.overflow)),
         "metrics": plan_stats(plan, config.seed, sources, rules.linear),
     }
     return PlanResult(
         plan=plan,
         piece_loss_tokens=_piece_loss_tokens(store, lengths, pieces),
         header=header,
-        overflow=_overflow_entries(config, store, lengths, long, capacity),
+        overflow=_overflow_entries(config, store, lengths, samples, capacity),
     )
+
+
+def overflow_entries(config: PlanConfig, folder: Path, index: StoreIndex) -> list[dict[str, Any]]:
+    """`PlanResult.overflow` of a plan that was made before, with the names that its token store has now.
+
+    Raises:
+        FormatError: the store is damaged.
+    """
+    if config.overflow not in _OVERFLOW:
+        return []  # The store need not be opened.
+    store = TokenStore(folder, index)
+    samples = weighted_samples(store.sources(), [source.weight for source in index.sources], config.seed)
+    return _overflow_entries(config, store, store.lengths(), samples, config.groups[-1].capacity)
 
 
 def _why_nothing(store: TokenStore, samples: Int64Array) -> str:
@@ -204,37 +216,29 @@ def _piece_loss_tokens(store: TokenStore, lengths: Int32Array, pieces: Pieces) -
     return loss_tokens
 
 
-def _counts(
-    store: TokenStore, config: PlanConfig, pieces: Pieces, samples: Int64Array, num_long: int
-) -> dict[str, int]:
+def _counts(store: TokenStore, of_samples: dict[str, int]) -> dict[str, int]:
     parts = store.index.parts
     num_rejected = sum(part.num_rejected for part in parts)
     return {
         "records": len(store) + num_rejected,
         "rejected": num_rejected,
-        "samples": len(store),
-        "left_out_by_weight": len(store) - len(np.unique(samples)),
-        "repeated_by_weight": len(samples) - len(np.unique(samples)),
-        "split": len(np.unique(pieces.sample[pieces.start > 0])),
-        "truncated": num_long if config.overflow == "truncate" else 0,
-        "dropped": num_long if config.overflow == "drop" else 0,
-        "pieces": len(pieces),
-        "tokens": int(pieces.length.sum(dtype=np.int64)),
+        **of_samples,
         "records_with_special_tokens": sum(part.num_with_special for part in parts),
     }
 
 
+_OVERFLOW = {"drop": "dropped", "truncate": "the rest was cut off"}
+
+
 def _overflow_entries(
-    config: PlanConfig, store: TokenStore, lengths: Int32Array, long: Int64Array, capacity: int
+    config: PlanConfig, store: TokenStore, lengths: Int32Array, samples: Int64Array, capacity: int
 ) -> list[dict[str, Any]]:
-    what = {
-        "drop": f"has {{}} tokens, over the largest group's {capacity}; dropped",
-        "truncate": f"has {{}} tokens, over the largest group's {capacity}; the rest was cut off",
-    }
-    if config.overflow not in what:
+    if config.overflow not in _OVERFLOW:
         return []
     entries = []
-    for sample in long:
+    chosen = np.unique(samples)
+    for sample in chosen[lengths[chosen] > capacity]:
         file, line = store.locate(int(sample))
-        entries.append({"file": file, "line": line, "reason": what[config.overflow].format(lengths[sample])})
+        reason = f"has {lengths[sample]} tokens, over the largest group's {capacity}; {_OVERFLOW[config.overflow]}"
+        entries.append({"file": file, "line": line, "reason": reason})
     return entries

@@ -40,6 +40,20 @@ def parse_integer(text: str) -> int:
     return int(text)
 
 
+def parse_number(text: str) -> float:
+    """Read a number in ASCII; `float` takes digits of every script, and underscores.
+
+    >>> parse_number("0.5"), parse_number("1e3")
+    (0.5, 1000.0)
+    """
+    try:
+        if text.isascii() and "_" not in text:
+            return float(text)
+    except ValueError:
+        pass
+    raise ValueError(f"{text!r} is no number; write it in digits, for example 0.5 or 1e3")
+
+
 def format_tokens(tokens: int) -> str:
     """Write a number of tokens as `parse_tokens` reads it.
 

@@ -12,6 +12,7 @@ from packer_cli.corpus.blocks import Blocks, unreadable
 from packer_cli.corpus.readers import READERS, hf
 from packer_cli.corpus.types import CorpusFile, CorpusSlice, FileFormat, Source
 from packer_cli.errors import ConfigError, InputError
+from packer_cli.sizes import parse_number
 
 FORMATS: dict[str, FileFormat] = {
     ".jsonl": "jsonl",
@@ -37,6 +38,8 @@ BESIDE_THE_DATA = (
     *("dataset_info.json", "dataset_infos.json", "package.json", "package-lock.json"),
 )
 """Files of tokenizers, models and packages in a folder are not data either; named on their own they are read."""
+MOST_WEIGHT = 10**6
+"""Far above any use: a source that an epoch repeats more often is a slip of the pen, such as 1e12."""
 PACKED = ("hbpack.json", "tokens/tokens.json", "tokens/.parts")
 """A folder that holds one of these is what hbpack wrote, to an end or not, and no data."""
 
@@ -45,13 +48,13 @@ def parse_input(text: str) -> tuple[str, float]:
     """Split "PATH@2.0" into the path and its weight, 1.0 without one.
 
     A path that exists as it stands wins over the reading as a weight. Raises ConfigError when the weight
-    is no number above 0.
+    is no number above 0 and up to `MOST_WEIGHT`.
     """
     name, at, tail = text.rpartition("@")
     if not at or os.path.exists(text):
         return text, 1.0
     try:
-        weight = float(tail)
+        weight = parse_number(tail)
     except ValueError:
         if not os.path.exists(name):
             return text, 1.0  # an "@" somewhere in a name; what it is, discover finds out
@@ -60,6 +63,11 @@ def parse_input(text: str) -> tuple[str, float]:
         raise ConfigError(f"{text}: there is no path before the weight; write PATH@{tail}")
     if not (weight > 0 and math.isfinite(weight)):
         raise ConfigError(f"{text}: the weight must be above 0 and finite; leave out an input of no weight")
+    if weight > MOST_WEIGHT:
+        raise ConfigError(
+            f"{text}: the weight must be at most {MOST_WEIGHT}, as each epoch holds a sample that often; "
+            "give a smaller one, or more epochs"
+        )
     return name, weight
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 from collections.abc import Callable, Iterator
@@ -13,8 +12,9 @@ from typing import TYPE_CHECKING, Any
 from packer_cli.config import PackConfig, PlanConfig, TokenizeConfig, WriteConfig
 from packer_cli.engine.local import LocalEngine
 from packer_cli.errors import FormatError, HbpackError, InputError, UsageError
-from packer_cli.files import atomic_file
+from packer_cli.files import write_json
 from packer_cli.output import TOKENS, alone
+from packer_cli.pipeline.rejected import REJECTED_NAME, write_rejected
 from packer_cli.report.console import Stopwatch, progress_bar, say, warn
 from packer_cli.shards.manifest import MANIFEST_NAME, Manifest, read_manifest
 from packer_cli.shards.plan_file import PLAN_NAME, read_plan, read_plan_header
@@ -23,8 +23,6 @@ from packer_cli.shards.schema import rank_name
 if TYPE_CHECKING:
     from packer_cli.report.sources import Samples
     from packer_cli.tokens.index import StoreIndex
-
-REJECTED_NAME = "rejected.jsonl"
 
 
 @alone()
@@ -90,20 +88,26 @@ def run_tokenize(config: TokenizeConfig, folder: Path, engine: LocalEngine) -> S
     return index
 
 
-@alone()
 def run_plan(config: PlanConfig, source: Path, folder: Path) -> dict[str, Any]:
     """Token store in `source/tokens` to `folder/plan.arrow`, and `folder/rejected.jsonl`."""
     from packer_cli.group_choice import stand_in
-    from packer_cli.planning import NothingToPlanError, plan_fingerprint, plan_rules, plan_store, with_known_cost
+    from packer_cli.planning import plan_rules, with_known_cost
+    from packer_cli.tokens.index import read_index
+
+    config = with_known_cost(config)
+    plan_rules(stand_in(config))  # What is wrong with the options is said first.
+    # `folder` may be `source`, and who named the wrong one must not read that his output folder is in use.
+    return _plan(config, source, read_index(source / TOKENS), folder)
+
+
+@alone()
+def _plan(config: PlanConfig, source: Path, index: StoreIndex, folder: Path) -> dict[str, Any]:
+    from packer_cli.planning import NothingToPlanError, overflow_entries, plan_fingerprint, plan_store
     from packer_cli.report.sources import samples_of_store
     from packer_cli.shards.plan_file import write_plan
-    from packer_cli.tokens.index import read_index
     from packer_cli.tokens.store import TokenStore
 
     watch = Stopwatch()
-    config = with_known_cost(config)
-    plan_rules(stand_in(config))
-    index = read_index(source / TOKENS)
     weights = [item.weight for item in index.sources]
     config, choice = with_known_groups(config, lambda: samples_of_store(TokenStore(source / TOKENS, index)))
     wanted = plan_fingerprint(config, index.fingerprint, weights, choice)
@@ -115,16 +119,19 @@ def run_plan(config: PlanConfig, source: Path, folder: Path) -> dict[str, Any]:
         and (folder / REJECTED_NAME).exists()
     ):
         say("the plan is up to date")
+        overflow = overflow_entries(config, source / TOKENS, index)
+        if write_rejected(folder, index, source / TOKENS, overflow):  # It has names of files, and the plan has none.
+            say(f"{REJECTED_NAME} is made anew")
         return header
     try:
         result = plan_store(config, TokenStore(source / TOKENS, index), folder, choice)
     except NothingToPlanError as error:
         _forget_plan(folder)
-        _write_rejected(folder / REJECTED_NAME, index, source / TOKENS, error.overflow)
+        write_rejected(folder, index, source / TOKENS, error.overflow)
         raise
     _forget_plan(folder)
     write_plan(folder / PLAN_NAME, result.plan, result.piece_loss_tokens, result.header)
-    _write_rejected(folder / REJECTED_NAME, index, source / TOKENS, result.overflow)
+    write_rejected(folder, index, source / TOKENS, result.overflow)
     overall = result.header["metrics"]["overall"]
     say(
         f"planned {overall['num_packs']:,} packs, {overall['num_iterations']:,} iterations, "
@@ -159,6 +166,7 @@ def run_write(config: WriteConfig, folder: Path, engine: LocalEngine) -> Manifes
     if manifest and manifest.planned_fingerprint == wanted and _is_whole(folder, manifest, engine):
         rebalanced = f", rebalanced to {manifest.num_gpus} GPUs" if manifest.history else ""
         say(f"the shards are up to date{rebalanced}")
+        manifest = _renamed(manifest, folder, store, header)
         _drop_tokens(config, folder, store)
         return manifest
     _check_store(store, header)
@@ -260,6 +268,23 @@ def _is_whole(folder: Path, manifest: Manifest, engine: LocalEngine) -> bool:
     )
 
 
+def _renamed(manifest: Manifest, folder: Path, store: Path, header: dict[str, Any]) -> Manifest:
+    """The manifest with the names that the store has now, which are no part of its fingerprint; written if new."""
+    from packer_cli.shards.stage import with_names
+    from packer_cli.tokens.index import read_index
+
+    try:
+        index = read_index(store)
+    except HbpackError:
+        return manifest  # The tokens were not kept, and so nothing has another name.
+    named = with_names(manifest, index)
+    if named == manifest or index.fingerprint != header["store_fingerprint"]:
+        return manifest
+    write_json(folder / MANIFEST_NAME, named.model_dump(mode="json"))
+    say(f"{MANIFEST_NAME} has the names that inputs and tokenizer have now")
+    return named
+
+
 def _check_store(store: Path, header: dict[str, Any]) -> None:
     from packer_cli.tokens.index import read_index
 
@@ -267,22 +292,6 @@ def _check_store(store: Path, header: dict[str, Any]) -> None:
         raise InputError(f"the plan's token store {str(store)!r} is gone; run hbpack tokenize and hbpack plan again")
     if read_index(store).fingerprint != header["store_fingerprint"]:
         raise FormatError(f"the token store {str(store)!r} has changed since the plan was made; run hbpack plan again")
-
-
-def _write_rejected(path: Path, index: StoreIndex, store: Path, overflow: list[dict[str, Any]]) -> None:
-    from packer_cli.tokens.part import read_rejects, rejects_path
-
-    with atomic_file(path) as file:
-        for part in index.parts:
-            if part.num_rejected:
-                for reject in read_rejects(rejects_path(store, part.path)):
-                    file.write(_json_line({"file": part.file, "line": reject.line, "reason": reject.reason}))
-        for entry in overflow:
-            file.write(_json_line(entry))
-
-
-def _json_line(entry: dict[str, Any]) -> bytes:
-    return (json.dumps(entry, ensure_ascii=False) + "\n").encode("utf-8", "backslashreplace")
 
 
 def _drop_tokens(config: WriteConfig, folder: Path, store: Path) -> None:

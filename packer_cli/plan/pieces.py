@@ -8,11 +8,14 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from packer_cli.errors import RunError
 from packer_cli.plan.random import rng_state
 from packer_cli.plan.types import Int32Array, Int64Array, Pieces
 
 Overflow = Literal["split", "truncate", "drop", "error"]
 
+MOST_SAMPLES = 2**31 - 1
+"""Of an epoch, where weights repeat them: what they add up to by mistake must not end in a lack of memory."""
 _STREAM_WEIGHTS = 1
 
 
@@ -24,9 +27,18 @@ def weighted_samples(sources: Int32Array, weights: Sequence[float], seed: int) -
     Args:
         sources: int32[n], the source of each sample.
         weights: one a source, > 0.
+
+    Raises:
+        RunError: they would be more than `MOST_SAMPLES`.
     """
     if all(weight == 1.0 for weight in weights):
         return np.arange(len(sources), dtype=np.int64)
+    wanted = sum(weight * np.count_nonzero(sources == source) for source, weight in enumerate(weights))
+    if wanted > MOST_SAMPLES:
+        raise RunError(
+            f"the weights make about {wanted:.3g} samples an epoch out of {len(sources)}; it may have {MOST_SAMPLES} "
+            "at most: give smaller weights (PATH@WEIGHT), or more epochs"
+        )
     times = np.zeros(len(sources), dtype=np.int64)
     for source, weight in enumerate(weights):
         members = np.flatnonzero(sources == source)
@@ -36,6 +48,19 @@ def weighted_samples(sources: Int32Array, weights: Sequence[float], seed: int) -
         generator = np.random.Generator(np.random.Philox(int(rng_state(seed, _STREAM_WEIGHTS, source)[0])))
         times[generator.permutation(members)[:extra]] += 1
     return np.repeat(np.arange(len(sources), dtype=np.int64), times)
+
+
+def describe_overflow(num_long: int, capacity: int, overflow: str) -> str | None:
+    """What `drop` and `truncate` take away, for people; None where that is nothing, or nothing is lost.
+
+    >>> describe_overflow(2, 512, "drop")
+    '--overflow drop: 2 samples are longer than 512 tokens and left out'
+    """
+    what = {"drop": "left out", "truncate": "cut off there"}.get(overflow)
+    if not num_long or what is None:
+        return None
+    number = "1 sample is" if num_long == 1 else f"{num_long:,} samples are"
+    return f"--overflow {overflow}: {number} longer than {capacity:,} tokens and {what}"
 
 
 def make_pieces(lengths: Int32Array, samples: Int64Array, capacity: int, overflow: Overflow) -> Pieces:

@@ -89,6 +89,16 @@ def write_set(
     return manifest
 
 
+def _names(index: StoreIndex) -> dict[str, Any]:
+    """What the manifest says of the inputs and the tokenizer; their names decide no byte of the shards."""
+    return {"tokenizer": index.tokenizer, "sources": tuple(source.model_dump() for source in index.sources)}
+
+
+def with_names(manifest: Manifest, index: StoreIndex) -> Manifest:
+    """The manifest of a set with the names that its token store has now."""
+    return manifest.model_copy(update=_names(index))
+
+
 def intact_shards(folder: Path, shards: Sequence[ShardInfo], engine: LocalEngine, progress: Progress) -> int:
     """How many shards are there with the bytes that the manifest tells. Price: reading all of them once."""
     num_intact, done, total = 0, 0, sum(shard.num_bytes for shard in shards)
@@ -178,8 +188,7 @@ def _manifest(
             )
             for number, schedule in enumerate(plan.epochs)
         ),
-        tokenizer=index.tokenizer,
-        sources=tuple(source.model_dump() for source in index.sources),
+        **_names(index),
         counts=header["counts"],
         metrics=header["metrics"],
         config={

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ import pyarrow as pa
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from packer_cli.errors import FormatError, InputError
+from packer_cli.files import fingerprint
 
 INDEX_NAME = "tokens.json"
 STORE_FORMAT = "hbpack-tokens"
@@ -65,7 +67,7 @@ class StoreIndex(_Model):
     format: str = STORE_FORMAT
     format_version: int = STORE_VERSION
     fingerprint: str
-    """Of all parts."""
+    """Of all parts, and which input each is of; of no names."""
     tokenizer: dict[str, Any]
     """Its name as the user gave it, fingerprints, vocabulary size and special ids."""
     options: dict[str, Any]
@@ -75,12 +77,17 @@ class StoreIndex(_Model):
     parts: tuple[PartInfo, ...]
 
 
+def store_fingerprint(parts: Sequence[PartInfo]) -> str:
+    """`StoreIndex.fingerprint`: of all that a plan and its shards take from the store."""
+    return fingerprint([[part.fingerprint, part.source] for part in parts])
+
+
 def read_index(folder: Path) -> StoreIndex:
     """Read `tokens.json`; the errors are those of `TokenStore.open`."""
     path = folder / INDEX_NAME
     try:
         index = StoreIndex.model_validate_json(path.read_bytes())
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         raise InputError(f"{str(folder)!r} holds no token store (no {INDEX_NAME}); run hbpack tokenize") from None
     except (OSError, ValidationError) as error:
         raise FormatError(f"{str(path)!r} is damaged ({str(error).splitlines()[0]}); tokenize again") from None

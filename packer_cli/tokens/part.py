@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from packer_cli.corpus.types import CorpusSlice, RecordSchema, Reject
+from packer_cli.errors import FormatError
 from packer_cli.files import temporary_file, write_text
 from packer_cli.tokens.index import INDEX_NAME, PartInfo
 from packer_cli.tokens.writer import PartWriter
@@ -89,9 +90,17 @@ def rejects_path(folder: Path, name: str) -> Path:
 
 
 def read_rejects(path: Path) -> list[Reject]:
-    """Rejected records of a part."""
-    with path.open(encoding="utf-8", newline="\n") as lines:
-        return [Reject(**json.loads(line)) for line in lines]
+    """Rejected records of a part.
+
+    Raises:
+        FormatError: the file is missing or damaged.
+    """
+    try:
+        with path.open(encoding="utf-8", newline="\n") as lines:
+            return [Reject(**json.loads(line)) for line in lines]
+    except (OSError, ValueError, TypeError) as error:
+        reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+        raise FormatError(f"{str(path)!r} is damaged ({reason}); tokenize again") from None
 
 
 def _tokenizer(task: PartTask) -> LoadedTokenizer:

@@ -10,8 +10,6 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-import xxhash
-
 from packer_cli.config import TokenizeConfig
 from packer_cli.corpus.discover import discover, slice_corpus
 from packer_cli.corpus.types import CorpusSlice, Source
@@ -26,6 +24,7 @@ from packer_cli.tokens.index import (
     StoreIndex,
     open_part,
     read_index,
+    store_fingerprint,
 )
 from packer_cli.tokens.part import (
     MARKERS,
@@ -37,20 +36,10 @@ from packer_cli.tokens.part import (
     rejects_path,
     tokenize_part,
 )
+from packer_cli.tokens.tokenizer import read_template
+from packer_cli.tokens.tokenizer_reads import tokenizer_fingerprint
 
 _LIBRARIES = ("gigatoken", "tokenizers", "transformers", "jinja2", "sentencepiece")
-_TOKENIZER_FILES = (
-    "tokenizer.json",
-    "tokenizer_config.json",
-    "special_tokens_map.json",
-    "added_tokens.json",
-    "chat_template.jinja",
-    "chat_template.json",
-    "tokenizer.model",
-    "vocab.json",
-    "merges.txt",
-    "config.json",
-)
 
 Progress = Callable[[int, int], None]
 """(bytes done, bytes in all)"""
@@ -71,7 +60,8 @@ def tokenize(
     pieces = slice_corpus(files)
     if not pieces:
         raise InputError("the inputs hold no data: " + ", ".join(source.name for source in sources))
-    tasks = _tasks(config, pieces, folder)
+    options = _sample_options(config)
+    tasks = _tasks(config, options, pieces, folder)
     finished = _finished(folder, tasks, engine)
     todo = [task for task in tasks if task.number not in finished]
     if todo:
@@ -95,21 +85,22 @@ def tokenize(
                 progress(done, total)
             _check_rejected(num_rejected, config.max_rejected, folder)
     _check_rejected(num_rejected, config.max_rejected, folder)
-    return _write_index(config, sources, tasks, finished, folder)
+    return _write_index(config, options, sources, tasks, finished, folder)
 
 
-def _tasks(config: TokenizeConfig, pieces: Sequence[CorpusSlice], folder: Path) -> list[PartTask]:
-    options = _sample_options(config)
-    tokenizer_fingerprint = _tokenizer_fingerprint(config.tokenizer)
-    shared = fingerprint(options, tokenizer_fingerprint, library_versions(), STORE_VERSION)
+def _tasks(
+    config: TokenizeConfig, options: dict[str, Any], pieces: Sequence[CorpusSlice], folder: Path
+) -> list[PartTask]:
+    files = tokenizer_fingerprint(config.tokenizer)
+    shared = fingerprint(options, files, library_versions(), STORE_VERSION)
     return [
         PartTask(
             number=number,
             piece=piece,
-            fingerprint=fingerprint(shared, piece.file.fingerprint, piece.file.format, piece.start, piece.stop),
+            fingerprint=fingerprint(shared, *_content(piece)),
             folder=folder,
             tokenizer=config.tokenizer,
-            tokenizer_fingerprint=fingerprint(tokenizer_fingerprint, options["chat_template"]),
+            tokenizer_fingerprint=fingerprint(files, options["chat_template"]),
             chat_template=config.chat_template,
             record_schema=config.record_schema,
             encoder_options=(
@@ -123,32 +114,23 @@ def _tasks(config: TokenizeConfig, pieces: Sequence[CorpusSlice], folder: Path) 
     ]
 
 
+def _content(piece: CorpusSlice) -> list[Any]:
+    """What a slice is, whatever its file and its input are called. The bytes of a .gz are other records without it."""
+    file = piece.file
+    compression = [] if file.compression == "none" else [file.compression]
+    return [file.fingerprint, file.format, piece.start, piece.stop, *compression]
+
+
 def _sample_options(config: TokenizeConfig) -> dict[str, Any]:
     """The options that shape samples."""
-    template = config.chat_template
-    if template and Path(template).is_file():
-        template = Path(template).read_text(encoding="utf-8")
     return {
         "record_schema": config.record_schema,
         "tokenizer_backend": config.tokenizer_backend,
-        "chat_template": template,
+        "chat_template": None if config.chat_template is None else read_template(config.chat_template),
         "loss_on": config.loss_on,
         "append_eos": config.append_eos,
         "plain_content": config.plain_content,
     }
-
-
-def _tokenizer_fingerprint(name: str) -> str:
-    """Of the tokenizer's files, so that reuse can be decided without loading it."""
-    path = Path(name)
-    folder = path if path.is_dir() else path.parent
-    files = [folder / file for file in _TOKENIZER_FILES]
-    if path.is_file() and path not in files:
-        files.append(path)
-    if not path.exists():
-        return fingerprint("hub", name)
-    found = [(file.name, xxhash.xxh3_128_hexdigest(file.read_bytes())) for file in files if file.is_file()]
-    return fingerprint(found)
 
 
 def library_versions() -> dict[str, str]:
@@ -192,7 +174,7 @@ def _is_whole(folder: Path, info: PartInfo) -> bool:
     try:
         open_part(folder, info)
         rejects = read_rejects(rejects_path(folder, info.path)) if info.num_rejected else []
-    except (HbpackError, OSError, ValueError, TypeError):
+    except HbpackError:
         return False
     return len(rejects) == info.num_rejected and is_intact(folder / info.path, info.num_bytes, info.xxh3)
 
@@ -207,6 +189,7 @@ def _keep_markers(folder: Path, finished: dict[int, PartResult], tasks: Sequence
 
 def _write_index(
     config: TokenizeConfig,
+    options: dict[str, Any],
     sources: Sequence[Source],
     tasks: Sequence[PartTask],
     finished: dict[int, PartResult],
@@ -214,9 +197,9 @@ def _write_index(
 ) -> StoreIndex:
     parts = [finished[task.number].info for task in tasks]
     index = StoreIndex(
-        fingerprint=fingerprint([part.fingerprint for part in parts]),
+        fingerprint=store_fingerprint(parts),
         tokenizer={**finished[0].tokenizer, "name": config.tokenizer},
-        options=_sample_options(config),
+        options=options,
         library_versions=library_versions(),
         sources=tuple(SourceInfo(name=source.name, weight=source.weight) for source in sources),
         parts=tuple(parts),

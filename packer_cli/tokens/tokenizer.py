@@ -106,7 +106,7 @@ def load_tokenizer(path: str, *, chat_template: str | None = None) -> LoadedToke
         tool_template = templates.get("tool_use")
         templates = templates.get("default")
     if chat_template is not None:
-        templates, tool_template = _read_template(chat_template), None
+        templates, tool_template = read_template(chat_template), None
     vocab = hf.get_vocab()
     added = hf.added_tokens_decoder
     prefix, suffix = _added_around(backend, path)
@@ -168,8 +168,11 @@ def _added_around(backend: Any, path: str) -> tuple[tuple[int, ...], tuple[int, 
 _JINJA = re.compile(r"\{[{%#]")
 
 
-def _read_template(given: str) -> str:
-    """The template's text, from a file or as it is."""
+def read_template(given: str) -> str:
+    """The template's text, from a file or as it is.
+
+    Raises: TokenizerError.
+    """
     if not given.strip():
         raise TokenizerError(
             f"chat template {given!r}: is empty; give the path of a Jinja file, or Jinja text with {{% or {{{{ in it"
@@ -185,4 +188,8 @@ def _read_template(given: str) -> str:
                 f"chat template {given[:200]!r}: cannot be read ({reason}); "
                 "give the path of a Jinja file, or Jinja text with {% or {{ in it"
             ) from None
+    try:
+        given.encode()
+    except UnicodeEncodeError:
+        raise TokenizerError(f"chat template {given[:200]!a}: is not UTF-8 text; write it as UTF-8") from None
     return given

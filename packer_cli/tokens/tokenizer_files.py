@@ -10,15 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from packer_cli.errors import TokenizerError
+from packer_cli.tokens.tokenizer_reads import SIBLINGS, locate, models_in
 
 _GENERIC_CLASSES = (None, "PreTrainedTokenizerFast", "TokenizersBackend")
-_SIBLINGS = (
-    "tokenizer_config.json",
-    "special_tokens_map.json",
-    "added_tokens.json",
-    "chat_template.jinja",
-    "config.json",
-)
 _HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*(/[\w.-]+)?")
 _FORMS = (
     "a tokenizer is a folder with tokenizer.json, a tokenizer.json, a SentencePiece .model, "
@@ -31,16 +25,14 @@ def load_hf(path: str) -> Any:
 
     Raises: TokenizerError.
     """
-    where = os.path.expanduser(path)
-    try:
-        if os.path.isdir(where):
-            return _load_folder(Path(where), path)
-        if os.path.isfile(where):
-            return _load_file(Path(where), path)
-    except TokenizerError:
-        raise
-    except Exception as error:
-        raise _broken(Path(where), path, error) from None
+    where = locate(path)
+    if where is not None:
+        try:
+            return _load_folder(where, path) if where.is_dir() else _load_file(where, path)
+        except TokenizerError:
+            raise
+        except Exception as error:
+            raise _broken(where, path, error) from None
     if _looks_like_path(path):
         raise TokenizerError(f"{path}: no such file or folder; {_FORMS}")
     from packer_cli.tokens.tokenizer_hub import load_from_hub
@@ -101,7 +93,7 @@ def _load_folder(folder: Path, shown: str) -> Any:
         if _is_generic(folder):
             return _generic(str(folder), shown)
         return _auto(str(folder), shown)
-    models = sorted(folder.glob("*.model"))
+    models = models_in(folder)
     if models:
         return _load_sentencepiece(models[0], shown)
     if (folder / "vocab.json").is_file() and (folder / "merges.txt").is_file():
@@ -128,8 +120,8 @@ def _load_file(file: Path, shown: str) -> Any:
     with tempfile.TemporaryDirectory(prefix="hbpack-") as scratch:
         folder = Path(scratch)
         (folder / "tokenizer.json").symlink_to(file.resolve())
-        for name in _SIBLINGS:
-            if (file.parent / name).is_file():
+        for name in SIBLINGS:
+            if (file.parent / name).exists():
                 (folder / name).symlink_to((file.parent / name).resolve())
         return _load_folder(folder, shown)
 

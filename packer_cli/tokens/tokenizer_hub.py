@@ -6,10 +6,12 @@ import os
 import re
 import socket
 import threading
+from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
 from packer_cli.errors import TokenizerError
+from packer_cli.tokens.tokenizer_reads import NAMES
 
 _TRUE = {"1", "on", "yes", "true"}
 
@@ -43,6 +45,20 @@ def load_from_hub(name: str, *, probe_timeout: float = 5.0) -> Any:
             f"{name}: no such file or folder, and the Hugging Face Hub gives no tokenizer of that name "
             f"({text[:200]}); check the name, or give the folder of a downloaded tokenizer"
         ) from None
+
+
+def cached_snapshot(name: str) -> Path | None:
+    """The folder in the Hub's cache that a repository is read from; None where it holds no file of a tokenizer."""
+    from huggingface_hub import try_to_load_from_cache
+
+    for file in NAMES:
+        try:
+            found = try_to_load_from_cache(name, file)
+        except ValueError:  # no name that the Hub would give
+            return None
+        if isinstance(found, str) and file != "config.json":  # the model's; it alone is no tokenizer
+            return Path(found).parent
+    return None
 
 
 def can_connect(endpoint: str, *, timeout: float) -> bool:

@@ -42,6 +42,10 @@ def error(*inputs: object) -> str:
         ("me@home/a.jsonl", ("me@home/a.jsonl", 1.0)),
         ("me@home/a.jsonl@3", ("me@home/a.jsonl", 3.0)),
         ("owner/name:train@2", ("owner/name:train", 2.0)),
+        ("a.jsonl@1e6", ("a.jsonl", 1e6)),
+        ("a.jsonl@1_0", ("a.jsonl@1_0", 1.0)),
+        ("a.jsonl@٢", ("a.jsonl@٢", 1.0)),
+        ("a@1_0.jsonl@2.5e-1", ("a@1_0.jsonl", 0.25)),
     ],
 )
 def test_weights(text: str, expected: tuple[str, float]) -> None:
@@ -63,11 +67,22 @@ def test_bad_weights(weight: str) -> None:
     )
 
 
-def test_a_weight_that_is_no_number(tmp_path: Path) -> None:
+@pytest.mark.parametrize("weight", ["1000000.1", "1e12"])
+def test_weights_that_are_a_slip_of_the_pen(weight: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        parse_input(f"a.jsonl@{weight}")
+    assert str(caught.value) == (
+        f"a.jsonl@{weight}: the weight must be at most 1000000, as each epoch holds a sample that often; "
+        "give a smaller one, or more epochs"
+    )
+
+
+@pytest.mark.parametrize("weight", ["two", "1_0", "٢", "２.5"])
+def test_a_weight_that_is_no_number(tmp_path: Path, weight: str) -> None:
     path = write_jsonl(tmp_path / "a.jsonl", [TEXT])
     with pytest.raises(ConfigError) as caught:
-        parse_input(f"{path}@two")
-    assert str(caught.value) == f"{path}@two: the weight 'two' is not a number; write {path}@2.0"
+        parse_input(f"{path}@{weight}")
+    assert str(caught.value) == f"{path}@{weight}: the weight {weight!r} is not a number; write {path}@2.0"
     with pytest.raises(ConfigError, match="there is no path before the weight; write PATH@2"):
         parse_input("@2")
 

@@ -53,7 +53,8 @@ class Normalizer:
             if len(self._by_keys) < 10_000:  # data with random keys must not fill the memory
                 self._by_keys[keys] = parse
         document = parse(record, line)
-        if type(document) is Reject and None in record.values():
+        # `None in record.values()` would compare arrays, which have no truth value.
+        if type(document) is Reject and any(value is None for value in record.values()):
             # Tables written as JSON lines give every record every key, null where it has none.
             present = {key: value for key, value in record.items() if value is not None}
             if tuple(present) != keys:

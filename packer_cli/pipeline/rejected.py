@@ -1,0 +1,47 @@
+"""`rejected.jsonl`: every record that was left out, by the names that the files have now."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from packer_cli.files import atomic_file, holds
+
+if TYPE_CHECKING:
+    from packer_cli.tokens.index import StoreIndex
+
+REJECTED_NAME = "rejected.jsonl"
+
+
+def write_rejected(folder: Path, index: StoreIndex, store: Path, overflow: list[dict[str, Any]]) -> bool:
+    """Write it, unless it holds just this already; gives whether it was written. Memory: the rejects of one part.
+
+    Args:
+        overflow: what the plan left out.
+
+    Raises:
+        FormatError: the token store is damaged.
+    """
+    path = folder / REJECTED_NAME
+    if holds(path, _lines(index, store, overflow)):
+        return False
+    with atomic_file(path) as file:
+        for line in _lines(index, store, overflow):
+            file.write(line)
+    return True
+
+
+def _lines(index: StoreIndex, store: Path, overflow: list[dict[str, Any]]) -> Iterator[bytes]:
+    from packer_cli.tokens.part import read_rejects, rejects_path
+
+    for part in index.parts:
+        if part.num_rejected:
+            for reject in read_rejects(rejects_path(store, part.path)):
+                yield _line({"file": part.file, "line": reject.line, "reason": reject.reason})
+    yield from map(_line, overflow)
+
+
+def _line(entry: dict[str, Any]) -> bytes:
+    return (json.dumps(entry, ensure_ascii=False) + "\n").encode("utf-8", "backslashreplace")

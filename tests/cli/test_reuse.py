@@ -1,0 +1,176 @@
+"""The same contents under other names or in other inputs: tokens are kept, the output is that of a fresh run."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import shutil
+
+import pytest
+
+from tests.reference import read_packs, tree
+
+LONG = ("--groups", "64,256", "--overflow", "drop")  # leaves out some of the samples
+
+
+@pytest.fixture
+def here(sample, tmp_path, monkeypatch):
+    """The working directory: a, b and c hold ten chats each, with a broken line in b."""
+    folder = tmp_path / "in"
+    folder.mkdir()
+    with (sample / "chats.jsonl").open(encoding="utf-8") as file:
+        for name in "abc":
+            text = "".join(next(file) for _ in range(10))
+            (folder / f"{name}.jsonl").write_text(text + ("broken\n" if name == "b" else ""), encoding="utf-8")
+    (folder / "empty.jsonl").touch()
+    monkeypatch.chdir(folder)
+    return folder
+
+
+def times(folder, pattern):
+    return {path.name: path.stat().st_mtime_ns for path in folder.glob(pattern)}
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        (("[a].jsonl@2", "[bc].jsonl"), ("[ab].jsonl@2", "[c].jsonl")),
+        (("a.jsonl", "b.jsonl", "c.jsonl"), ("[abc].jsonl",)),
+        (("[abc].jsonl",), (".",)),
+        (("a.jsonl", "b.jsonl@0.5"), ("a.jsonl", "empty.jsonl", "b.jsonl@0.5")),
+        (("[ab].jsonl",), ("[ab].jsonl@3",)),
+        (("[ab].jsonl", *LONG), ("a.jsonl", "b.jsonl", *LONG)),
+    ],
+)
+def test_files_in_other_inputs(pack, here, tmp_path, before, after):
+    out, fresh = tmp_path / "out", tmp_path / "fresh"
+    assert pack(*before).code == 0
+    parts = times(out, "tokens/part-*.arrow")
+    assert pack(*after).code == 0
+    assert pack(*after, output=fresh).code == 0
+    assert tree(out) == tree(fresh)
+    assert times(out, "tokens/part-*.arrow") == parts
+    names = [source["name"] for source in json.loads((out / "hbpack.json").read_text())["sources"]]
+    sources = {source for pack in read_packs(out) for source in pack["source_ids"]}
+    assert sources == {number for number, name in enumerate(names) if name != "empty.jsonl"}
+
+
+@pytest.mark.parametrize("options", [(), LONG, ("--overflow", "truncate", "--groups", "64"), ("--no-keep-tokens",)])
+def test_files_of_other_names(pack, here, tmp_path, options):
+    """The names are in the token store's index, in rejected.jsonl and in hbpack.json, and decide nothing else."""
+    out, fresh = tmp_path / "out", tmp_path / "fresh"
+    assert pack("a.jsonl", "b.jsonl", *options).code == 0
+    arrow = times(out, "**/*.arrow")
+    (here / "b.jsonl").rename(here / "other.jsonl")
+    done = pack("./a.jsonl", "other.jsonl", *options)
+    assert (
+        "the plan is up to date\nrejected.jsonl is made anew\nthe shards are up to date\nhbpack.json " in done.stderr
+    )
+    assert pack("./a.jsonl", "other.jsonl", *options, output=fresh).code == 0
+    assert tree(out) == tree(fresh)
+    assert times(out, "**/*.arrow") == arrow
+    assert b"other.jsonl" in (out / "rejected.jsonl").read_bytes()
+    again = pack("./a.jsonl", "other.jsonl", *options)
+    assert again.stderr.endswith("the plan is up to date\nthe shards are up to date\n")
+
+
+def test_a_rebalanced_set_has_the_new_names(hbpack, pack, here, tmp_path):
+    out, fresh = tmp_path / "out", tmp_path / "fresh"
+    assert pack("a.jsonl").code == hbpack("rebalance", out, "--gpus", 4).code == 0
+    (here / "a.jsonl").rename(here / "b.jsonl")
+    assert pack("b.jsonl").stderr.splitlines()[2] == "the shards are up to date, rebalanced to 4 GPUs"
+    assert pack("b.jsonl", output=fresh).code == hbpack("rebalance", fresh, "--gpus", 4).code == 0
+    assert tree(out) == tree(fresh)
+
+
+def test_a_plan_elsewhere_learns_the_new_names(hbpack, pack, here, tmp_path):
+    out, other = tmp_path / "out", tmp_path / "other"
+    plan = ("--groups", "2k", "--gpus", 2, "--output", other)
+    assert pack("b.jsonl").code == hbpack("plan", out, *plan).code == hbpack("write", other).code == 0
+    before = (other / "hbpack.json").read_text()
+    (here / "b.jsonl").rename(here / "a.jsonl")
+    assert pack("a.jsonl").code == hbpack("plan", out, *plan).code == hbpack("write", other).code == 0
+    assert (other / "hbpack.json").read_text() == before.replace('"b.jsonl"', '"a.jsonl"') != before
+    assert '"a.jsonl"' in (other / "rejected.jsonl").read_text()
+    # Another source is another plan, and so the shards must wait for it.
+    assert hbpack("tokenize", "empty.jsonl", "a.jsonl", "--tokenizer", here / "none", "--output", out).code == 2
+    assert pack("empty.jsonl", "a.jsonl").code == 0
+    assert "up to date" in hbpack("write", other).stderr
+    (other / "hbpack.json").unlink()
+    assert "has changed since the plan was made" in hbpack("write", other).stderr
+
+
+def test_a_tokenizer_of_another_name(pack, here, tokenizer, tmp_path):
+    out, fresh = tmp_path / "out", tmp_path / "fresh"
+    shutil.copytree(tokenizer, tmp_path / "moved")
+    assert pack("a.jsonl").code == 0
+    arrow = times(out, "**/*.arrow")
+    assert pack("a.jsonl", "--tokenizer", tmp_path / "moved").code == 0
+    assert pack("a.jsonl", "--tokenizer", tmp_path / "moved", output=fresh).code == 0
+    assert tree(out) == tree(fresh)
+    assert times(out, "**/*.arrow") == arrow
+
+
+def test_a_name_that_says_what_is_inside(pack, here, tmp_path):
+    """The same bytes are other records where the name says that they are compressed."""
+    data = gzip.compress((here / "a.jsonl").read_bytes())
+    (here / "b.jsonl").write_bytes(data)
+    (here / "b.jsonl.gz").write_bytes(data)
+    assert pack("b.jsonl").code == 1
+    assert pack("b.jsonl.gz").code == 0
+    assert pack("b.jsonl.gz", output=tmp_path / "fresh").code == 0
+    assert tree(tmp_path / "out") == tree(tmp_path / "fresh")
+
+
+TEMPLATE = "{% for message in messages %}{{ message.role + ': ' + message.content }}{% endfor %}"
+
+
+@pytest.mark.parametrize("length", [0, 300, 5000])
+def test_a_chat_template_is_text_of_any_length_or_a_file(pack, here, tmp_path, length):
+    out = tmp_path / "out"
+    text = TEMPLATE + "{#" + "x" * length + "#}"
+    done = pack("a.jsonl", "--chat-template", text)
+    assert done.code == 0, done.stderr
+    parts = times(out, "tokens/part-*.arrow")
+    (here / "chat.jinja").write_text(text)
+    assert pack("a.jsonl", "--chat-template", "chat.jinja").stderr.endswith("the shards are up to date\n")
+    (here / "chat.jinja").write_text(TEMPLATE.replace(": ", "; "))
+    assert pack("a.jsonl", "--chat-template", "chat.jinja").code == 0
+    assert times(out, "tokens/part-*.arrow") != parts
+    assert pack("a.jsonl", "--chat-template", "chat.jinja", output=tmp_path / "fresh").code == 0
+    assert tree(out) == tree(tmp_path / "fresh")
+
+
+@pytest.mark.parametrize(
+    ("template", "reason"),
+    [
+        ("x" * 5000, "cannot be read (File name too long)"),
+        ("a\0b", "cannot be read (embedded null byte)"),
+        ("nowhere.jinja", "cannot be read (No such file or directory)"),
+        ("{{ 1 }}\udcff", "is not UTF-8 text"),
+        ("", "is empty"),
+    ],
+)
+def test_what_is_no_chat_template(pack, here, tmp_path, template, reason):
+    done = pack("a.jsonl", "--chat-template", template)
+    assert (done.code, done.stdout) == (2, "")
+    assert done.stderr.startswith("error: chat template ")
+    assert reason in done.stderr
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_template_for_tools(pack, here, tokenizer, tmp_path):
+    """It stands in a folder beside the other files."""
+    own = shutil.copytree(tokenizer, tmp_path / "tokenizer")
+    (own / "chat_template.jinja").write_text(TEMPLATE)
+    (own / "additional_chat_templates").mkdir()
+    other = own / "additional_chat_templates" / "tool_use.jinja"
+    chat = json.loads((here / "a.jsonl").read_text().splitlines()[0])
+    tool = {"type": "function", "function": {"name": "f", "description": "g", "parameters": {}}}
+    (here / "a.jsonl").write_text(json.dumps({**chat, "tools": [tool]}) + "\n")
+    other.write_text(TEMPLATE)
+    assert pack("a.jsonl", "--tokenizer", own).code == 0
+    other.write_text(TEMPLATE + "{{ eos_token }}")
+    assert pack("a.jsonl", "--tokenizer", own).code == 0
+    assert pack("a.jsonl", "--tokenizer", own, output=tmp_path / "fresh").code == 0
+    assert tree(tmp_path / "out") == tree(tmp_path / "fresh")
