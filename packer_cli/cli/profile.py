@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from packer_cli.errors import ConfigError, FormatError, InputError, OutputError
+from packer_cli.errors import ConfigError, FormatError, InputError, OutputError, RunError
 from packer_cli.sizes import parse_bytes, parse_integer, parse_tokens
+
+if TYPE_CHECKING:
+    from packer_cli.profile.profile_file import Profile
 
 
 @click.command("profile")
@@ -107,6 +110,11 @@ def command(output: str, repeats: int, gpus: int | None, **values: Any) -> None:
         "bandwidth": () if values["bandwidth"] is None else _list("--bandwidth", values["bandwidth"], parse_bytes),
         "memory": () if values["memory"] is None else _list("--memory", values["memory"], parse_bytes),
     }
+    if len(numbers["lengths"]) < 2:
+        raise ConfigError(
+            f"--lengths takes two lengths at least, got {values['lengths']!r}: one does not tell how memory grows; "
+            "add another, such as its double"
+        )
     if len(numbers["bandwidth"]) > 2:
         raise ConfigError(f"--bandwidth takes one or two numbers, got {values['bandwidth']!r}")
     if len(numbers["memory"]) > 1:
@@ -130,11 +138,14 @@ def command(output: str, repeats: int, gpus: int | None, **values: Any) -> None:
         say if is_first else lambda text: None,
     )
     if is_first:
-        write_text(path, profile.model_dump_json(indent=2) + "\n")
         from packer_cli.report.profile import print_profile
 
-        print_profile(profile)
+        try:
+            write_text(path, profile.model_dump_json(indent=2) + "\n")
+        finally:
+            print_profile(profile)  # Also where the disk is full: measuring again takes minutes.
         click.echo(f"wrote {output}")
+        _require_fits(output, profile)
 
 
 def _output(name: str) -> Path:
@@ -142,15 +153,30 @@ def _output(name: str) -> Path:
     from packer_cli.profile.profile_file import read_profile
 
     path = Path(name)
-    if path.is_dir() or not path.parent.is_dir():
-        reason = "is a folder" if path.is_dir() else "is in a folder that does not exist"
+    if os.path.isdir(path) or not path.parent.is_dir():
+        reason = "is a folder" if os.path.isdir(path) else "is in a folder that does not exist"
         raise OutputError(f"--output: {name!r} {reason}; name a file, such as profile.json")
+    if not os.access(path.parent, os.W_OK | os.X_OK):
+        raise OutputError(f"--output: {name!r} is in a folder that cannot be written to; name a file in another")
     if path.exists():
         try:
             read_profile(path)
         except (FormatError, InputError):
             raise OutputError(f"--output: {name!r} is there and is no profile; name another file") from None
     return path
+
+
+def _require_fits(output: str, profile: Profile) -> None:
+    """What a command that takes the file would say of it, said now. The file stays: its rows are worth keeping."""
+    from packer_cli.profile.measured import measured_model
+
+    try:
+        measured_model(profile)
+    except ConfigError as error:
+        # HBP's algorithm 1 takes rows as they are.
+        has_rows = any(row.seconds is not None for row in profile.iterations)
+        users = "only --group-algorithm hbp can use it" if has_rows else "no command can use it yet"
+        raise RunError(f"nothing was fitted to {output!r}, so {users}: {error}") from None
 
 
 def _list(option: str, text: str, parse: Any, least: int = 1) -> tuple[int, ...]:

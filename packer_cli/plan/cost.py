@@ -18,6 +18,7 @@ from numba import njit
 from numpy.typing import NDArray
 
 from packer_cli.plan.types import Group, Int64Array, read_only
+from packer_cli.sizes import parse_number
 
 QUADRATIC = "quadratic"
 MOST_WORK = 2**62
@@ -64,7 +65,7 @@ def parse_cost(text: str) -> Cost:
     if text == QUADRATIC:
         return Cost()
     try:
-        quadratic, linear = (float(part) for part in text.split(","))
+        quadratic, linear = (parse_number(part) for part in text.split(","))
     except ValueError:
         raise ValueError(
             f"unknown cost {text!r}; known: quadratic, profile, or two numbers A,B such as 1,24576"

@@ -52,7 +52,10 @@ def fit_cost(profile: Profile, shape: ModelShape | None) -> CostFit:
     rows = [row for row in profile.iterations if row.seconds is not None and not row.out_of_memory]
     num_layers = int(profile.model["num_layers"])
     if not rows:
-        raise ConfigError("the profile has no iteration that ran: measure shorter lengths with hbpack profile")
+        raise ConfigError(
+            "the profile has no iteration that ran: measure shorter lengths with hbpack profile, or give it more "
+            "--memory"
+        )
     system = _System(rows, num_layers, profile.num_measured or profile.num_gpus)
     notes: list[str] = []
     names, ratio = _choose(system, shape, notes)

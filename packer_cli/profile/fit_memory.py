@@ -50,7 +50,8 @@ def fit_memory(profile: Profile, shape: ModelShape | None, added: float = 0.0) -
     notes: list[str] = []
     if len(set(share)) < 2:
         raise ConfigError(
-            "the profile has peak memory at fewer than two numbers of tokens a GPU: measure two lengths at least"
+            "the profile has peak memory at fewer than two numbers of tokens a GPU: measure two lengths at least "
+            "that fit"
         )
     columns = {"constant": np.ones(len(rows)), "token": share, "kept_layer": share * kept}
     slope = None

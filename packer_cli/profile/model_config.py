@@ -14,7 +14,7 @@ _NAMES = {
     "num_layers": ("num_hidden_layers", "n_layer", "num_layers"),
     "hidden_size": ("hidden_size", "n_embd", "d_model"),
     "num_heads": ("num_attention_heads", "n_head"),
-    "ffn_size": ("intermediate_size", "n_inner", "ffn_dim"),
+    "ffn_size": ("intermediate_size", "n_inner", "ffn_dim", "ffn_hidden_size"),
     "vocabulary_size": ("vocab_size",),
 }
 """Field to its keys, the usual one first."""
@@ -22,11 +22,13 @@ _NAMES = {
 _NUM_EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts")
 _EXPERTS_PER_TOKEN = ("num_experts_per_tok", "experts_per_token", "num_selected_experts")
 
-_PLAIN_FFN = ("gpt_neox", "gpt2", "gptj", "phi", "opt", "bloom", "falcon", "starcoder2", "nemotron")
-"""Model types whose FFN is not gated."""
+_PLAIN_FFN = {
+    "gpt_neox", "gpt2", "gptj", "gpt_bigcode", "phi", "opt", "bloom", "falcon", "starcoder2", "nemotron",
+}  # fmt: skip
+"""Model types whose FFN is not gated; that of phi3 is."""
 
-_TIED = ("gemma", "gpt2", "opt", "bloom", "falcon", "cohere", "starcoder2")
-"""Model types whose config says nothing of embeddings that are tied."""
+_TIED = ("gemma", "gpt2", "gpt_bigcode", "opt", "bloom", "falcon", "cohere", "starcoder2")
+"""How model types begin whose config says nothing of embeddings that are tied."""
 
 
 def read_shape(path: str | Path) -> ModelShape:
@@ -85,7 +87,7 @@ def _attention(config: Mapping[str, Any], values: Mapping[str, int]) -> dict[str
             "kv_lora_rank": _number(config, ("kv_lora_rank",)),
             "rope_head_dim": rope,
         }
-    if config.get("multi_query"):
+    if config.get("multi_query") and not config.get("new_decoder_architecture"):  # Falcon has both names.
         kv_heads = 1
     else:
         kv_heads = _number(config, ("num_key_value_heads", "num_kv_heads"), heads)
@@ -132,7 +134,7 @@ def _num_dense_layers(config: Mapping[str, Any], num_layers: int) -> int:
 
 def _ffn_size(config: Mapping[str, Any], hidden_size: int) -> int:
     """GPT-2 and its kin leave it out: four times the hidden size."""
-    default = 4 * hidden_size if _type(config).startswith(_PLAIN_FFN) else None
+    default = 4 * hidden_size if _type(config) in _PLAIN_FFN else None
     return _number(config, _NAMES["ffn_size"], default)
 
 
@@ -140,7 +142,7 @@ def _rest(config: Mapping[str, Any]) -> dict[str, Any]:
     tied = config.get("tie_word_embeddings")
     dtype = str(config.get("dtype") or config.get("torch_dtype") or "bfloat16").removeprefix("torch.")
     return {
-        "gated": not _type(config).startswith(_PLAIN_FFN),
+        "gated": _type(config) not in _PLAIN_FFN,
         "tied_embeddings": _type(config).startswith(_TIED) if tied is None else bool(tied),
         # What is stored in another type (float8) is computed in this one.
         "dtype": dtype if dtype in DTYPE_BYTES else "bfloat16",

@@ -157,13 +157,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
             lengths = tuple(2**power for power in range(11, 18))
         profile = measure_profile(ProfileOptions(**options, lengths=lengths, repeats=given.repeats), print)
         (given.output / "profile.json").write_text(profile.model_dump_json(indent=2) + "\n")
+        model = measured_model(profile)  # Says what to measure where nothing was fitted.
         assert profile.cost is not None
         _, kernel = choose_kernel("auto", device.device)
         subject = Subject(
             config, read_shape(config), "plain", RowAttention(kernel), device.device, chunked_logits=True
         )  # fmt: skip
         packs = choose_packs(Path(work) / "set", given.packs)
-        trials = run_packs(subject, device, measured_model(profile), packs, given.repeats)
+        trials = run_packs(subject, device, model, packs, given.repeats)
     with (given.output / "packs.csv").open("w", newline="") as file:
         writer = csv.writer(file)
         writer.writerow(["tokens", "samples", "work", "predicted_seconds", "measured_seconds"])

@@ -47,6 +47,10 @@ DEEPSEEK = {
     "kv_lora_rank": 512, "q_lora_rank": 1536, "qk_nope_head_dim": 128, "qk_rope_head_dim": 64, "v_head_dim": 128,
     "vocab_size": 129280, "tie_word_embeddings": False,
 }  # fmt: skip
+FALCON = {
+    "model_type": "falcon", "hidden_size": 8192, "num_attention_heads": 128, "num_hidden_layers": 60,
+    "num_kv_heads": 8, "multi_query": True, "new_decoder_architecture": True, "vocab_size": 65024,
+}  # fmt: skip
 GPT2 = {"model_type": "gpt2", "n_embd": 768, "n_layer": 12, "n_head": 12, "n_inner": None, "vocab_size": 50257}
 
 
@@ -61,6 +65,7 @@ GPT2 = {"model_type": "gpt2", "n_embd": 768, "n_layer": 12, "n_head": 12, "n_inn
         (MIXTRAL, 46.7, 12.9),
         (QWEN_MOE, 14.3, 2.7),
         (DEEPSEEK, 671, 37.5),
+        (FALCON, 41.3, 41.3),
         (GPT2, 0.124, 0.124),
     ],
 )
@@ -73,8 +78,15 @@ def test_known_models_have_the_published_number_of_weights(config, total, active
 
 def test_what_configs_leave_out():
     assert shape_of(GEMMA).tied_embeddings
-    assert not shape_of(NEOX).gated
+    assert [shape_of(LLAMA | {"model_type": name}).gated for name in ("gpt_neox", "phi", "phi3")] == [
+        False,
+        False,
+        True,
+    ]
     assert shape_of(NEOX).num_kv_heads == 64
+    assert shape_of(FALCON).num_kv_heads == 8
+    assert shape_of(FALCON | {"new_decoder_architecture": False}).num_kv_heads == 1
+    assert shape_of(FALCON | {"ffn_hidden_size": 4096}).ffn_size == 4096
     assert (shape_of(NEOX).dtype, shape_of(GEMMA).dtype, shape_of(QWEN).dtype) == ("float16", "bfloat16", "bfloat16")
     assert shape_of(LLAMA | {"torch_dtype": "float8_e4m3fn"}).dtype == "bfloat16"
     assert (shape_of(GPT2).tied_embeddings, shape_of(GPT2).ffn_size) == (True, 3072)

@@ -38,7 +38,7 @@ class ProfileOptions:
     lengths: tuple[int, ...]
     """Tokens of a row."""
     samples: tuple[int, ...] = (1, 8)
-    """Samples that a row holds, of even lengths."""
+    """Samples that a row holds, of even lengths; the fewest must go into every row."""
     sp_sizes: tuple[int, ...] = ()
     """SP degrees; empty: all that the processes and the heads allow."""
     checkpoint_layers: tuple[int, ...] | None = None
@@ -60,7 +60,7 @@ class ProfileOptions:
 
 
 def measure_profile(options: ProfileOptions, say: Say = lambda text: None) -> Profile:
-    """Measure, and fit where the rows are enough; a message of the fit that failed goes to `say`.
+    """Measure, and fit where the rows are enough; `measured_model` says why where they are not.
 
     Under torchrun all processes call it, and return the same.
 
@@ -131,11 +131,10 @@ def measure_profile(options: ProfileOptions, say: Say = lambda text: None) -> Pr
 
 
 def with_fits(profile: Profile, say: Say) -> Profile:
-    """The profile with what was fitted to its rows; unchanged, and said why, where they are too few."""
+    """The profile with what was fitted to its rows; unchanged where they are too few."""
     try:
         cost, memory = fit_profile(profile)
-    except ConfigError as error:
-        say(f"nothing was fitted: {error}")
+    except ConfigError:
         return profile
     for note in (*cost.notes, *memory.notes):
         say(note)
@@ -172,17 +171,21 @@ class _Run:
             f"{length} tokens on {sp_size} GPU{'s' if sp_size > 1 else ''}: "
             + ("do not fit" if least is None else f"fit with {least} of {self._num_layers} layers checkpointed")
         )
+        fewest = min(self._options.samples)
         # A peak without a time is kept too: it tells the memory.
         rows = [
-            self._row(length, sp_size, layers, 1, None, peak)
+            self._row(length, sp_size, layers, fewest, None, peak)
             for layers, peak in sorted(peaks.items())
             if layers not in settings
         ]
+        too_many = [num_samples for num_samples in self._options.samples if num_samples > length]
+        for num_samples in too_many:
+            self._say(f"{length} tokens cannot hold {num_samples} samples: left out")
         for layers in settings:
             for num_samples in self._options.samples:
-                if num_samples <= length:
+                if num_samples not in too_many:
                     seconds = self._seconds(length, sp_size, layers, num_samples)
-                    peak = peaks[layers] if num_samples == 1 else None
+                    peak = peaks[layers] if num_samples == fewest else None
                     rows.append(self._row(length, sp_size, layers, num_samples, seconds, peak))
         return rows
 
@@ -202,7 +205,10 @@ class _Run:
 
     def _peak(self, length: int, sp_size: int, layers: int) -> float | None:
         group = self._groups.group(sp_size)
-        return self._device.peak_bytes(lambda: self._subject.run(length, 1, layers, group), self._subject.held_bytes)
+        fewest = min(self._options.samples)
+        return self._device.peak_bytes(
+            lambda: self._subject.run(length, fewest, layers, group), self._subject.held_bytes
+        )
 
     def _seconds(self, length: int, sp_size: int, layers: int, num_samples: int) -> float | None:
         group = self._groups.group(sp_size)
@@ -236,6 +242,12 @@ def _check(
     most = max(options.checkpoint_layers or (0,))
     if most > num_layers:
         raise ConfigError(f"--checkpoint-layers: the model has {num_layers} layers, got {most}")
+    fewest, shortest = min(options.samples), min(options.lengths)
+    if fewest > shortest:
+        raise ConfigError(
+            f"--samples: a row of {shortest} tokens (--lengths) cannot hold {fewest} samples; give fewer samples, or "
+            "longer lengths"
+        )
     if gpus % world_size:
         raise ConfigError(f"--gpus must be a multiple of the {world_size} GPUs that measure, got {gpus}")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import socket
@@ -10,6 +11,7 @@ import sys
 from pathlib import Path
 
 import jsonschema
+import numpy as np
 import pytest
 
 from packer_cli.cli import main
@@ -153,12 +155,84 @@ def test_a_length_that_cannot_be_shared_is_said(config, tmp_path):
     assert said == ["5 tokens cannot be shared by 2 GPUs: left out"]
 
 
-def test_too_few_rows_are_written_and_not_fitted(config, tmp_path):
+def test_rows_that_do_not_fit_are_written_and_fail(config, tmp_path):
     file = tmp_path / "profile.json"
-    done = run(main, "profile", "--model", config, "-o", file, "--lengths", "64", "--repeats", 1, "--device", "cpu")
-    assert done.code == 0
-    assert "nothing was fitted: the profile has peak memory at fewer than two numbers of tokens a GPU" in done.stderr
-    assert read_profile(file).cost is None
+    done = run(main, "profile", "--model", config, "-o", file, *FAST, "--memory", 1)
+    reason = (
+        "the profile has no iteration that ran: measure shorter lengths with hbpack profile, or give it more --memory"
+    )
+    assert done.code == 1
+    assert done.stdout.endswith(f"wrote {file}\n")
+    assert done.stderr.endswith(f"\nerror: nothing was fitted to '{file}', so no command can use it yet: {reason}\n")
+    assert done.stderr.count(reason) == 1
+    profile = read_profile(file)
+    assert profile.cost is None
+    assert [row.out_of_memory for row in profile.iterations] == [True, True]
+    np.save(tmp_path / "lengths.npy", np.array([20, 60]))
+    for algorithm in ("search", "hbp"):
+        refused = run(main, "groups", tmp_path / "lengths.npy", "--profile", file, "--gpus", 1,
+                      "--group-algorithm", algorithm)  # fmt: skip
+        assert refused.code == 2
+
+
+def test_rows_of_one_length_are_written_and_fail(config, tmp_path, monkeypatch):
+    """They are too few to fit, and HBP's algorithm takes them as they are."""
+    from packer_cli.profile.measure import subject
+
+    run_row = subject.Subject.run
+
+    def run_out(self, length, num_samples, checkpoint_layers, group=None):
+        if length > 100:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        run_row(self, length, num_samples, checkpoint_layers, group)
+
+    monkeypatch.setattr(subject.Subject, "run", run_out)
+    file = tmp_path / "profile.json"
+    done = run(main, "profile", "--model", config, "-o", file, *FAST)
+    assert done.code == 1
+    assert done.stderr.endswith(
+        f"\nerror: nothing was fitted to '{file}', so only --group-algorithm hbp can use it: the profile has peak "
+        "memory at fewer than two numbers of tokens a GPU: measure two lengths at least that fit\n"
+    )
+    np.save(tmp_path / "lengths.npy", np.array([20, 60]))
+    groups = ("groups", tmp_path / "lengths.npy", "--profile", file, "--gpus", 1)
+    assert run(main, *groups).code == 2
+    taken = run(main, *groups, "--group-algorithm", "hbp")
+    assert taken.code == 0, taken.stderr
+
+
+def test_rows_without_one_of_a_single_sample_are_fitted(config, tmp_path):
+    """Peaks are of the fewest samples that were asked for; a row that cannot hold them all says so."""
+    file = tmp_path / "profile.json"
+    fast = ("--lengths", "64,192", "--repeats", 1, "--device", "cpu")
+    done = run(main, "profile", "--model", config, "-o", file, *fast, "--samples", "100,2")
+    assert done.code == 0, done.stderr
+    assert done.stderr.count("64 tokens cannot hold 100 samples: left out\n") == 1
+    assert "192 tokens cannot hold" not in done.stderr
+    profile = read_profile(file)
+    assert profile.memory.mean_error < 0.05
+    two = {64: 2 * 32**2, 192: 2 * 96**2}
+    for row in profile.iterations:
+        assert row.seconds > 0
+        assert (row.memory_bytes is not None) == (row.work == two[row.length])
+    assert len(profile.iterations) == 2 + 4
+
+
+def test_a_file_that_cannot_be_written_at_the_end_loses_no_figures(config, tmp_path, monkeypatch):
+    from packer_cli.files import HashingFile
+
+    def full(self, data):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(HashingFile, "write", full)
+    done = run(main, "profile", "--model", config, "-o", tmp_path / "p.json", *FAST)
+    assert done.code == 1
+    assert done.stdout.startswith("Iterations on 1 x CPU, forward and backward")
+    assert "Memory, fitted: " in done.stdout
+    assert "wrote" not in done.stdout
+    assert done.stderr.endswith(
+        f"\nerror: No space left on device ({tmp_path}/p.json); make room and run the same command again to go on\n"
+    )
 
 
 def test_two_processes_measure_real_all_to_alls(config, tmp_path):
@@ -206,6 +280,20 @@ def profile_of(path: Path) -> Path:
     [
         (("--lengths", "5x"), "--lengths: '5x' is no number of tokens; write for example 16384, 16k or 1m"),
         (("--lengths", "0"), "--lengths: numbers must be at least 1, got 0"),
+        (
+            ("--lengths", "64,64"),
+            (
+                "--lengths takes two lengths at least, got '64,64': one does not tell how memory grows; add another, "
+                "such as its double"
+            ),
+        ),
+        (
+            ("--lengths", "256,128", "--samples", "1000,129"),
+            (
+                "--samples: a row of 128 tokens (--lengths) cannot hold 129 samples; give fewer samples, or longer "
+                "lengths"
+            ),
+        ),
         (("--samples", "1,b"), "--samples: 'b' is no whole number; write it in digits, for example 8"),
         (("--bandwidth", "1,2,3"), "--bandwidth takes one or two numbers, got '1,2,3'"),
         (("--memory", "1GB,2GB"), "--memory takes one number, got '1GB,2GB'"),
@@ -234,7 +322,7 @@ def test_a_gpu_that_is_not_there(config, tmp_path):
     assert done == (2, "", "error: --device cuda: torch sees no GPU here; give --device cpu to measure this CPU\n")
 
 
-def test_an_output_that_is_something_else(config, tmp_path):
+def test_an_output_that_is_something_else(config, tmp_path, monkeypatch):
     for output, rule in (
         (config, "is there and is no profile; name another file"),
         (tmp_path, "is a folder; name a file, such as profile.json"),
@@ -242,6 +330,15 @@ def test_an_output_that_is_something_else(config, tmp_path):
     ):
         done = run(main, "profile", "--model", config, "-o", output, *FAST)
         assert done == (2, "", f"error: --output: {str(output)!r} {rule}\n")
+    # A file system that is mounted read-only answers so to root too.
+    closed = tmp_path / "closed"
+    closed.mkdir()
+    may = os.access
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "access", lambda path, mode: Path(path) != closed and may(path, mode))
+        done = run(main, "profile", "--model", config, "-o", closed / "p.json", *FAST)
+    rule = "is in a folder that cannot be written to; name a file in another"
+    assert done == (2, "", f"error: --output: '{closed}/p.json' {rule}\n")
     older = profile_of(tmp_path / "old.json")
     assert run(main, "profile", "--model", config, "-o", older, *FAST).code == 0
     assert read_profile(older).iterations
