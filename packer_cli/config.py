@@ -178,8 +178,9 @@ class PlanConfig(AutoGroupsConfig):
     def _check_groups(self) -> PlanConfig:
         capacities = [group.capacity for group in self.groups]
         if sorted(set(capacities)) != capacities:
+            remedy = "sort them" if len(set(capacities)) == len(capacities) else "leave one of the equal ones out"
             raise ValueError(
-                f"groups must have rising capacities, got {','.join(map(format_tokens, capacities))}; sort them"
+                f"groups must have rising capacities, got {','.join(map(format_tokens, capacities))}; {remedy}"
             )
         for group in self.groups:
             if self.gpus % group.sp_size:

@@ -6,7 +6,7 @@ import errno
 import fcntl
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -138,6 +138,15 @@ def write_text(path: Path, text: str, *, sync: bool = True) -> None:
 def write_json(path: Path, value: Any, *, sync: bool = True) -> None:
     """Write indented JSON atomically."""
     write_text(path, json.dumps(value, indent=2, ensure_ascii=False) + "\n", sync=sync)
+
+
+def holds(path: Path, blocks: Iterable[bytes]) -> bool:
+    """Whether a file consists of these bytes, one block after another. Price: reading it once, up to a difference."""
+    try:
+        with path.open("rb") as file:
+            return all(file.read(len(block)) == block for block in blocks) and not file.read(1)
+    except FileNotFoundError:
+        return False
 
 
 def is_temporary(name: str) -> bool:

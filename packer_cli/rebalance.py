@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from packer_cli.config import PlanConfig, validate
-from packer_cli.epochs import repeat_order
+from packer_cli.epochs import MAX_EPOCH, repeat_order
 from packer_cli.errors import ConfigError, FormatError, HbpackError, InputError
 from packer_cli.files import fingerprint, write_json
 from packer_cli.plan.build import PlanRules
@@ -200,6 +200,8 @@ def _what_is_left(folder: Path, manifest: Manifest, plan: Plan, source: Generati
         _refuse_inside(schedule, first_step, order, step, iteration, stop)
     if step == num_steps:
         # The epoch is over: the next one begins, whole.
+        if epoch == MAX_EPOCH:
+            raise ConfigError(f"{stop.name}: epoch {epoch} was the last that there is; choose an earlier place")
         return _Left(epoch=epoch + 1, step=0, iteration=0, packs=np.arange(len(plan.packs)))
     return _Left(epoch=epoch, step=step, iteration=iteration, packs=packs)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import struct
 import subprocess
 import sys
 
@@ -31,9 +32,9 @@ def packed(arguments, tmp_path_factory):
     return folder
 
 
-def flip(path, at):
+def flip(path, at, bit=1):
     data = bytearray(path.read_bytes())
-    data[at] ^= 1
+    data[at] ^= bit
     path.write_bytes(data)
 
 
@@ -77,6 +78,22 @@ def test_a_rank_manifest_that_is_gone_is_written_again_and_no_shard(arguments, p
     assert subprocess.run([*HBPACK, *arguments, out], capture_output=True).returncode == 0
     assert tree(out) == tree(packed)
     assert times(out, "shards/*/*.arrow") == before
+
+
+@pytest.mark.parametrize("command", ["pack", "rebalance"])
+def test_a_plan_with_another_sample_is_not_believed(arguments, packed, tmp_path, command):
+    """One flipped bit names sample 42 twice and sample 10 never: a valid plan, of other samples."""
+    out = shutil.copytree(packed, tmp_path / "out")
+    data = (out / "plan.arrow").read_bytes()
+    flip(out / "plan.arrow", data.find(struct.pack("<50q", *range(50))) + 10 * 8, 32)
+    words = [*arguments, out] if command == "pack" else ["rebalance", out, "--gpus", "4"]
+    done = subprocess.run([*HBPACK, *words], capture_output=True, text=True)
+    if command == "pack":
+        assert done.returncode == 0, done.stderr
+        assert tree(out) == tree(packed)
+    else:
+        assert done.returncode == 1
+        assert f"'{out / 'plan.arrow'}' is damaged (its checksum is " in done.stderr
 
 
 def test_checksums(tmp_path):

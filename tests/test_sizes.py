@@ -6,7 +6,7 @@ import pytest
 
 from packer_cli.config import parse_group
 from packer_cli.plan.balance import parse_balance
-from packer_cli.sizes import parse_bytes, parse_integer, parse_tokens
+from packer_cli.sizes import parse_bytes, parse_integer, parse_number, parse_tokens
 
 
 @pytest.mark.parametrize("text", ["١٦k", "１６k", "16K\u200b", "²k", "1_6k", "9" * 5000])
@@ -36,3 +36,14 @@ def test_whole_numbers_are_read() -> None:
     assert (parse_integer("-12"), parse_integer("007")) == (-12, 7)
     assert parse_group("16k:8:3").checkpoint_layers == 3
     assert parse_balance("window:12").window == 12
+
+
+@pytest.mark.parametrize("text", ["٣", "３.5", "1_6", "0x10", "", "1e", "1,5", "9" * 20 + "x"])
+def test_only_ascii_notation_is_a_number(text: str) -> None:
+    with pytest.raises(ValueError) as caught:
+        parse_number(text)
+    assert str(caught.value) == f"{text!r} is no number; write it in digits, for example 0.5 or 1e3"
+
+
+def test_numbers_with_a_point_are_read() -> None:
+    assert [parse_number(text) for text in ("2", " 2.5", "-.5", "+1E-3")] == [2, 2.5, -0.5, 0.001]

@@ -33,6 +33,10 @@ COMMANDS = {
 }
 
 
+_GOES_ON = {"pack", "tokenize", "plan", "write", "rebalance", "export"}
+"""What keeps the work of a run that was interrupted."""
+
+
 class LazyGroup(click.Group):
     """Imports `packer_cli.cli.<name>` when the command is asked for."""
 
@@ -72,7 +76,8 @@ def main() -> None:
     except HbpackError as error:
         _fail(str(error), error.exit_code)
     except click.Abort:
-        _fail("interrupted; run the same command again to go on", 130)
+        command = next((word for word in sys.argv[1:] if not word.startswith("-")), "")
+        _fail(f"interrupted{'; run the same command again to go on' if command in _GOES_ON else ''}", 130)
     except click.exceptions.NoArgsIsHelpError as error:
         error.show()
         sys.exit(error.exit_code)

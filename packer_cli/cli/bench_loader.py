@@ -6,6 +6,7 @@ import json
 
 import click
 
+from packer_cli.cli.options import FiniteRange
 from packer_cli.errors import ConfigError
 
 
@@ -24,7 +25,7 @@ from packer_cli.errors import ConfigError
 @click.option("--rank", type=int, default=0, show_default=True, metavar="R", help="GPU whose batches are read.")
 @click.option(
     "--seconds",
-    type=click.FloatRange(min=0, min_open=True, max=3600),
+    type=FiniteRange(min=0, min_open=True, max=3600),
     default=2.0,
     show_default=True,
     metavar="S",

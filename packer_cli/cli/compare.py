@@ -33,7 +33,7 @@ from packer_cli.config import PlanConfig, TokenizeConfig, validate
     metavar="COLUMN",
     help="Least first in a column of the table, such as abr, packs or time; -COLUMN is greatest first.",
 )
-@click.option("--json", "as_json", is_flag=True, help="JSON with the keys config, lengths and rows.")
+@click.option("--json", "as_json", is_flag=True, help="JSON with the keys config, lengths, counts and rows.")
 @bound_option
 @model_options(TokenizeConfig)
 @workers_option

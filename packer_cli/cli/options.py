@@ -33,6 +33,29 @@ _METAVARS = {
 }
 
 
+class FiniteRange(click.FloatRange):
+    """A range without NaN, which is in none and passes every comparison."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """The number."""
+        number = super().convert(value, param, ctx)
+        if number != number:
+            self.fail(f"{value} is no number.", param, ctx)
+        return number
+
+
+class FolderName(click.ParamType):
+    """A folder to write to. An empty name, as of a variable that is not set, would be the current one."""
+
+    name = "folder"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """The name as it is."""
+        if not str(value):
+            self.fail("it is empty; name a folder, or '.' for the current one.", param, ctx)
+        return value
+
+
 class _Value(click.ParamType):
     """Text, or what a config file holds; the model validates it."""
 

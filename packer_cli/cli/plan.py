@@ -7,13 +7,19 @@ from typing import Any
 
 import click
 
-from packer_cli.cli.options import config_option, model_options
+from packer_cli.cli.options import FolderName, config_option, model_options
 from packer_cli.config import PlanConfig, validate
 
 
 @click.command("plan")
 @click.argument("store", metavar="FOLDER")
-@click.option("--output", "-o", metavar="FOLDER", help="Where the plan and its shards go; by default FOLDER itself.")
+@click.option(
+    "--output",
+    "-o",
+    type=FolderName(),
+    metavar="FOLDER",
+    help="Where the plan and its shards go; by default FOLDER itself.",
+)
 @model_options(PlanConfig)
 @config_option
 def command(store: str, output: str | None, **values: Any) -> None:

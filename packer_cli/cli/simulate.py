@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from packer_cli.cli.options import (
+    FiniteRange,
     config_option,
     first_given,
     inputs_argument,
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
 @model_options(PlanConfig)
 @click.option(
     "--pp",
-    type=click.IntRange(min=1),
+    type=click.IntRange(min=1, max=2**20),
     default=1,
     show_default=True,
     metavar="N",
@@ -44,7 +45,7 @@ if TYPE_CHECKING:
 )
 @click.option(
     "--step-seconds",
-    type=click.FloatRange(min=0),
+    type=FiniteRange(min=0, max=86_400),
     default=0.0,
     show_default=True,
     metavar="S",

@@ -15,7 +15,7 @@ from packer_cli.errors import ConfigError
 
 @click.command("stats")
 @click.argument("path", metavar="PATH")
-@click.option("--json", "as_json", is_flag=True, help="JSON with the keys overall, groups and baseline.")
+@click.option("--json", "as_json", is_flag=True, help="JSON with the keys counts, overall, groups and baseline.")
 @bound_option
 @model_options(PlanConfig)
 @config_option
@@ -44,9 +44,9 @@ def command(path: str, as_json: bool, bound: str, **values: Any) -> None:
 def _print(stats: dict[str, Any]) -> None:
     from packer_cli.report.tables import print_counts, print_lengths, print_stats
 
-    if "counts" in stats:
-        print_counts(stats["counts"])
     if "lengths" in stats:
         print_lengths(stats["lengths"])
+    if "counts" in stats:
+        print_counts(stats["counts"])
     if "overall" in stats:
         print_stats(stats)

@@ -7,13 +7,20 @@ from typing import Any
 
 import click
 
-from packer_cli.cli.options import config_option, inputs_argument, model_options, workers_option
+from packer_cli.cli.options import FolderName, config_option, inputs_argument, model_options, workers_option
 from packer_cli.config import TokenizeConfig, validate
 
 
 @click.command("tokenize")
 @inputs_argument
-@click.option("--output", "-o", required=True, metavar="FOLDER", help="Folder to write; the store is its tokens/.")
+@click.option(
+    "--output",
+    "-o",
+    type=FolderName(),
+    required=True,
+    metavar="FOLDER",
+    help="Folder to write; the store is its tokens/.",
+)
 @model_options(TokenizeConfig)
 @workers_option
 @config_option

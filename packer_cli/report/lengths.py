@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import re
 from pathlib import Path
 from zipfile import BadZipFile
@@ -37,7 +38,12 @@ def read_lengths_file(path: Path) -> Int32Array:
 
 
 def _read_text(path: Path) -> np.ndarray:
-    lines = path.read_bytes().split()
+    data = path.read_bytes()
+    if data.startswith(b"PK\x03\x04"):
+        raise InputError(
+            f"lengths file {str(path)!r} is an archive (.npz); name a .npy, or text with one integer a line"
+        )
+    lines = data.removeprefix(codecs.BOM_UTF8).split()
     try:
         return np.array(lines, dtype=np.int64) if lines else np.zeros(0, dtype=np.int64)
     except (ValueError, OverflowError):

@@ -17,7 +17,7 @@ from packer_cli.plan.check import check_plan
 from packer_cli.plan.pieces import make_pieces, weighted_samples
 from packer_cli.plan.types import Int32Array, Int64Array, Pieces
 from packer_cli.report.lengths import read_lengths_file
-from packer_cli.report.stats import length_stats, plan_stats, prove_by_program
+from packer_cli.report.stats import length_stats, plan_stats, prove_by_program, sample_counts
 from packer_cli.shards.manifest import MANIFEST_NAME, read_manifest
 from packer_cli.shards.plan_file import PLAN_NAME, read_plan, read_plan_header
 from packer_cli.tokens.index import INDEX_NAME
@@ -136,6 +136,13 @@ def pieces_to_plan(samples: Samples, config: PlanConfig) -> Pieces:
     return pieces
 
 
+def counts_of(samples: Samples, config: PlanConfig, pieces: Pieces) -> dict[str, int]:
+    """`report.stats.sample_counts` of what `pieces_to_plan` gave, or a packing made of it."""
+    return sample_counts(
+        samples.lengths, samples.chosen(config.seed), pieces, config.groups[-1].capacity, config.overflow
+    )
+
+
 def stats_of(path: Path, config: PlanConfig | None, *, by_program: bool = False) -> dict[str, Any]:
     """JSON values; see `report.stats.plan_stats` for the keys.
 
@@ -166,6 +173,7 @@ def stats_of(path: Path, config: PlanConfig | None, *, by_program: bool = False)
     rules = plan_rules(config)
     plan = build_plan(pieces_to_plan(samples, config), rules)
     check_plan(plan)
+    stats["counts"] = counts_of(samples, config, plan.pieces)
     metrics = plan_stats(plan, config.seed, samples.sources, rules.linear)
     if by_program:
         prove_by_program(metrics, plan)

@@ -55,13 +55,13 @@ def print_lengths(stats: dict[str, Any]) -> None:
 
 
 def print_counts(counts: dict[str, int]) -> None:
-    """What became of every record."""
+    """What became of every record, or where only lengths are known of every sample."""
     rows = [
         [name.replace("_", " "), f"{counts[name]:,}"]
         for name, is_always in _COUNTS.items()
         if counts.get(name) or (is_always and name in counts)
     ]
-    print_table("Records", ["", "count"], rows)
+    print_table("Records" if "records" in counts else "Samples", ["", "count"], rows)
 
 
 _COUNTS = {

@@ -87,8 +87,8 @@ class Manifest(_Model):
     format_version: int = FORMAT_VERSION
     hbpack_version: str
     fingerprint: str
-    """Of the tokens, the plan, the shard size and each change of the number of GPUs: equal fingerprints mean equal
-    bytes."""
+    """Of the tokens, the plan, the shard size and each change of the number of GPUs, and of no names: equal
+    fingerprints mean equal bytes of the shards and rank manifests."""
     seed: int
     num_gpus: int
     groups: tuple[GroupInfo, ...]

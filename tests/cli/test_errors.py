@@ -39,7 +39,7 @@ GROUP_FORM = "is not CAPACITY[:SP_DEGREE[:CHECKPOINT_LAYERS]], such as 16k:1 or 
     ("options", "message"),
     [
         (["--groups", "8k,1k"], "groups must have rising capacities, got 8k,1k; sort them"),
-        (["--groups", "1k,1k"], "groups must have rising capacities, got 1k,1k; sort them"),
+        (["--groups", "1k,1k"], "groups must have rising capacities, got 1k,1k; leave one of the equal ones out"),
         (["--groups", "x"], f"--groups: group 'x' {GROUP_FORM}"),
         (["--groups", ""], f"--groups: group '' {GROUP_FORM}"),
         (["--groups", "-1"], f"--groups: group '-1' {GROUP_FORM}"),

@@ -173,7 +173,7 @@ PLAN = "give --groups and --gpus"
             ["5.npy", "--groups", "1k:3", "--gpus", 6, "MODEL"],
             "SP degree 3 is none of those that the model of the GPUs knows: 1, 2; plan with one of these, or give ",
         ),
-        (["5.npy", "MODEL", "--pp", "0"], "invalid value for '--pp': 0 is not in the range x>=1"),
+        (["5.npy", "MODEL", "--pp", "0"], "invalid value for '--pp': 0 is not in the range 1<=x<=1048576"),
     ],
 )  # fmt: skip
 def test_wrong_usage(hbpack, tmp_path, monkeypatch, gpu, arguments, message):

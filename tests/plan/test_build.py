@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from packer_cli.errors import PlanError
+from packer_cli.errors import PlanError, RunError
+from packer_cli.plan import pieces as pieces_module
 from packer_cli.plan.balance import parse_balance
 from packer_cli.plan.build import PlanRules, build_plan
 from packer_cli.plan.check import check_pieces, check_plan
@@ -221,6 +222,20 @@ def test_weights_draw_a_seeded_part():
     assert np.bincount(samples[samples >= 100])[100:].tolist() == [2] * 100
     assert np.array_equal(samples, weighted_samples(sources, [0.25, 2.0], seed=3))
     assert not np.array_equal(samples, weighted_samples(sources, [0.25, 2.0], seed=4))
+
+
+def test_weights_that_ask_for_too_many_samples(monkeypatch):
+    sources = np.array([0] * 30 + [1] * 10, dtype=np.int32)
+    message = (
+        r"the weights make about 3e\+13 samples an epoch out of 40; it may have 2147483647 at most: give smaller "
+        r"weights \(PATH@WEIGHT\), or more epochs"
+    )
+    with pytest.raises(RunError, match=message):
+        weighted_samples(sources, [1e12, 2.0], seed=0)
+    monkeypatch.setattr(pieces_module, "MOST_SAMPLES", 95)
+    assert len(weighted_samples(sources, [2.5, 2.0], seed=0)) == 95
+    with pytest.raises(RunError, match="about 105 samples an epoch out of 40; it may have 95 at most"):
+        weighted_samples(sources, [2.5, 3.0], seed=0)
 
 
 @pytest.mark.parametrize(("overflow", "expected"), [("truncate", [5, 10]), ("drop", [5]), ("split", [5, 10, 10, 3])])

@@ -48,6 +48,8 @@ KNOWN = "known: quadratic, profile, or two numbers A,B such as 1,24576"
         ("", f"unknown cost ''; {KNOWN}"),
         ("linear", f"unknown cost 'linear'; {KNOWN}"),
         ("24576", f"unknown cost '24576'; {KNOWN}"),
+        ("1,24_576", f"unknown cost '1,24_576'; {KNOWN}"),
+        ("1,٢٤", f"unknown cost '1,٢٤'; {KNOWN}"),
         ("1,2,3", f"unknown cost '1,2,3'; {KNOWN}"),
         ("0,1", "cost A,B needs an A above 0 and a B of at least 0, got 0,1"),
         ("1,-1", "cost A,B needs an A above 0 and a B of at least 0, got 1,-1"),

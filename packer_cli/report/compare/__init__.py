@@ -19,7 +19,7 @@ from packer_cli.profile.simulate.slots import refuse_unknown_degrees
 from packer_cli.report.compare.row_figures import RowTask, row_figures, save_samples
 from packer_cli.report.compare.rows import Row
 from packer_cli.report.console import progress_bar
-from packer_cli.report.sources import Samples, pieces_to_plan
+from packer_cli.report.sources import Samples, counts_of, pieces_to_plan
 from packer_cli.report.stats import length_stats
 
 PRELOAD = "packer_cli.report.compare.preload"
@@ -34,7 +34,9 @@ def compare(
     *,
     by_program: bool = False,
 ) -> dict[str, Any]:
-    """JSON values: `config`, `lengths`, and `rows` in the order given; figures are equal for any number of workers.
+    """JSON values: `config`, `lengths`, `counts`, and `rows` in the order given; all equal for any number of workers.
+
+    The counts are those of the options; rows with another `--overflow` hold what they hold.
 
     A row has `name`, `kind`, `note`, the `options` in which it differs from others, `error`, and unless that says
     what went wrong also what `row_figures` gives. Price: that of the plans, `workers` at a time, each with its own
@@ -51,7 +53,7 @@ def compare(
     """
     if simulator is not None:
         refuse_unknown_degrees((group.sp_size for group in config.groups), simulator.model)
-    pieces_to_plan(samples, config)  # What is wrong with the samples is wrong with every row.
+    pieces = pieces_to_plan(samples, config)  # What is wrong with the samples is wrong with every row.
     # What has a time limit may take longest, so it does not come last.
     order = sorted(range(len(rows)), key=lambda i: not rows[i].has_time_limit)
     outcomes: dict[int, Any] = {}
@@ -76,6 +78,7 @@ def compare(
         **({"predicted_with": dict(simulator.model.origin)} if simulator else {}),
         "config": config.model_dump(mode="json"),
         "lengths": length_stats(samples.lengths),
+        "counts": counts_of(samples, config, pieces),
         "rows": [_row(row, outcomes[i]) for i, row in enumerate(rows)],
     }
 

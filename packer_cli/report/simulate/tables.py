@@ -9,7 +9,7 @@ import click
 
 from packer_cli.config import PlanConfig
 from packer_cli.profile.simulate.epoch import PARTS
-from packer_cli.report.compare.table import amount, row_notes
+from packer_cli.report.compare.table import amount, overflow_notes, row_notes
 from packer_cli.report.console import print_table, ratio
 
 _HEADERS = {"communication": "SP comm.", "steps": "step extra"}
@@ -73,6 +73,8 @@ def print_strategies(comparison: dict[str, Any], config: PlanConfig) -> None:
     for row in rows:
         for note in row_notes(row):
             click.echo(f"  {row['name']}: {note}")
+    for note in overflow_notes(comparison["counts"], config):
+        click.echo(f"  {note}")
     for note in dict.fromkeys(note for row in done for note in row["simulation"]["notes"]):
         click.echo(f"  {note}")
     if any(row["name"].endswith("@longest") for row in rows):
