@@ -92,7 +92,8 @@ class Encoder:
         }
         self._check_samples = check_samples
         self.warnings: list[str] = []
-        """Sentences for people, each once."""
+        """Sentences for people about the part in work, each once."""
+        self._why_slow: str | None = None
         self._reference = ReferenceBackend(tokenizer)
         self._backend: ReferenceBackend | GigatokenBackend = self._reference
         if backend != "tokenizers":
@@ -118,7 +119,8 @@ class Encoder:
         self.start_part()
 
     def start_part(self) -> None:
-        """A new part begins: its first texts will be compared with the reference again."""
+        """A new part begins: its first texts will be compared with the reference again, and warnings are its own."""
+        self.warnings[:] = [] if self._why_slow is None else [self._why_slow]
         self._texts_checked = self._first_checked = self._spread_checked = 0
         self._preparer.start_part()
 
@@ -126,7 +128,8 @@ class Encoder:
         """The encoder for all of the part in which `encode` raised; what differed is done by the reference."""
         slow = mismatch.what == "template"
         other = Encoder(self._tokenizer, backend="tokenizers", **self._options, _slow_templates=slow)
-        other.warnings.append(str(mismatch))
+        other._why_slow = str(mismatch)
+        other.start_part()
         return other
 
     def encode(self, batch: DocumentBatch) -> EncodedBatch:

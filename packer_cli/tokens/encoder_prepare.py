@@ -52,10 +52,12 @@ class Preparer:
         self._controls: dict[str, TokenFinder] = {}
         self._plain = PlainContentEncoder(tokenizer, reference) if plain_content else None
         self._chats_checked = 0
+        self._is_warned = False
 
     def start_part(self) -> None:
         """The first conversations will be compared again."""
         self._chats_checked = 0
+        self._is_warned = False
 
     def prepare(self, document: Document) -> tuple[Text | Row, bool]:
         """The document in its next form, and whether its own text holds a special token's.
@@ -119,11 +121,12 @@ class Preparer:
                 fast=self._fast_templates,
             )
             self._renderers[template] = renderer
-            if renderer.depends_on_date:
-                self._warnings.append(
-                    "the chat template writes today's date (strftime_now), so another day gives other tokens; "
-                    "put a fixed date into a copy of the template, and give it with --chat-template FILE"
-                )
+        if renderer.depends_on_date and not self._is_warned:
+            self._is_warned = True
+            self._warnings.append(
+                "the chat template writes today's date (strftime_now), so another day gives other tokens; "
+                "put a fixed date into a copy of the template, and give it with --chat-template FILE"
+            )
         return renderer
 
     def _control_finder(self, template: str) -> TokenFinder:

@@ -86,6 +86,7 @@ def test_a_wrong_id_among_the_first_texts_sends_the_part_to_tokenizers(load, mon
         encode(encoder, documents)
     again = encoder.fallback(caught.value)
     assert again.backend_used == "tokenizers"
+    again.start_part()
     assert again.warnings == [str(caught.value)]
     assert caught.value.what == "ids"
     assert rows(encode(again, documents)) == rows(encode(Encoder(load("bytes"), backend="tokenizers"), documents))

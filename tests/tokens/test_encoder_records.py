@@ -68,3 +68,13 @@ def test_date_in_a_template_is_warned_of(load):
     encode(encoder, chats(turns("a", "b")))
     assert len(encoder.warnings) == 1
     assert "strftime_now" in encoder.warnings[0]
+    dated = encoder.warnings[:]
+    encode(encoder, chats(turns("a", "b")))
+    assert encoder.warnings == dated  # Once a part.
+    # A part's warnings are its own, whatever else this process encoded before: its bytes depend on nothing else.
+    encoder.start_part()
+    encode(encoder, [Document("text", 1, text="hello")])
+    assert encoder.warnings == []
+    encoder.start_part()
+    encode(encoder, chats(turns("a", "b")))
+    assert encoder.warnings == dated
