@@ -10,14 +10,13 @@ from typing import Any
 
 from torch.utils.data import Dataset
 
-from packer_cli.errors import ConfigError
 from packer_cli.loader.batch import BatchBuilder, PadTo, SPSharding
 from packer_cli.loader.formats import get_format
 from packer_cli.loader.manifest import choose_pad_token, read_manifest
-from packer_cli.loader.options import as_integer, check_options
+from packer_cli.loader.options import as_integer, check_options, check_rank
 from packer_cli.loader.place import Place
 from packer_cli.loader.rows import RankRows
-from packer_cli.loader.sampler import ANOTHER_WAY, PackedSampler, is_called_by_loader
+from packer_cli.loader.sampler import PackedSampler, is_left_to_sampler
 from packer_cli.loader.shards import ShardReader
 from packer_cli.loader.state import make_state, read_state
 from packer_cli.loader.storage import Verify, is_url, open_storage
@@ -72,21 +71,11 @@ class PackedDataset(Dataset):
     collectives do not hang. Sum its loss, as everywhere, and divide by `global_num_loss_tokens`: a mean over no loss
     tokens is NaN.
 
-    **Resuming.** Four ways; each continues with exactly the iterations that were not yet handed out.
-
-    1. Plain DataLoader: save ``ds.state_dict(batch["iteration"] + 1)`` (workers run ahead, so the data set cannot
-       know what was used). To go on, ``ds.load_state_dict(state)`` and, for the rest of that epoch, give
-       ``sampler=ds.remaining()`` to the DataLoader; none for later epochs.
-    2. ``StatefulDataLoader(ds, batch_size=None, sampler=ds.sampler())``: save ``loader.state_dict()`` and the epoch,
-       in the loop or after it; to go on, make the same loader, load the state and begin the loop at that epoch, with
-       ``set_epoch`` before the pass as always. That pass holds what is left of the epoch: no batch, if it was over.
-       The loop may also begin at the next epoch, if it was over; any other is refused. Without this sampler torchdata
-       would skip batches of the next epoch where one was over, so the data set refuses to go on. Leave torchdata's
-       `snapshot_every_n_steps` at 1.
-    3. Iteration without a loader, ``for batch in ds``: save ``ds.state_dict()`` at any point, load it, iterate.
-    4. ``ds.iter_from(i)`` for your own bookkeeping.
-
-    A state whose epoch was over is the start of the next epoch once it is loaded. A state fits every rank.
+    **Resuming.** Save ``ds.state_dict(batch["iteration"] + 1)``: workers run ahead, so the data set cannot know what
+    was used. To go on, ``ds.load_state_dict(state)`` and, for the rest of that epoch, give ``sampler=ds.remaining()``
+    to the DataLoader; none for later epochs. Without a loader, ``for batch in ds`` goes on by itself. A
+    StatefulDataLoader that is restored by its own state needs ``sampler=ds.sampler()``; see docs/resume.md. A state
+    whose epoch was over is the start of the next epoch once it is loaded. A state fits every rank.
 
     Epochs after the last one written take the rows of epoch 0, with whole steps in another seeded order.
 
@@ -152,6 +141,8 @@ class PackedDataset(Dataset):
             pad_to_multiple_of=pad_to_multiple_of,
             pad_token_id=pad_token_id,
             verify=verify,
+            cache_bytes=cache_bytes,
+            prefetch=prefetch,
         )
         self.path = str(path) if is_url(path) else Path(path)
         self._storage = open_storage(
@@ -159,18 +150,7 @@ class PackedDataset(Dataset):
         )
         self.manifest = read_manifest(self.path, self._storage)
         """`hbpack.json` as a dictionary."""
-        num_gpus = self.manifest["num_gpus"]
-        rank = as_integer("rank", rank, "int(os.environ['RANK'])")
-        world_size = as_integer("world_size", world_size, "int(os.environ['WORLD_SIZE'])")
-        if world_size != num_gpus:
-            raise ConfigError(
-                f"{str(self.path)!r} was planned for {num_gpus} GPUs and world_size is {world_size}: "
-                f"run hbpack rebalance --gpus {world_size}, or plan again with --gpus {world_size}"
-            )
-        if not 0 <= rank < world_size:
-            raise ValueError(f"rank is {rank}: it must be from 0 to {world_size - 1}")
-        self.rank = rank
-        self.world_size = world_size
+        self.rank, self.world_size = check_rank(rank, world_size, self.manifest["num_gpus"], repr(str(self.path)))
         groups = self.manifest["groups"]
         self._builder = BatchBuilder(
             pad_to=pad_to,
@@ -184,7 +164,7 @@ class PackedDataset(Dataset):
         self._shards = ShardReader(self._storage, groups)
         self._prefetch = prefetch if self._storage.is_remote else 0
         epoch = int(self.manifest.get("first_epoch", 0)) if epoch is None else epoch
-        self._place = Place(self._storage, self.manifest, rank, epoch)
+        self._place = Place(self._storage, self.manifest, self.rank, epoch)
         if verify == "full":
             self._shards.check_all()
 
@@ -302,15 +282,9 @@ class PackedDataset(Dataset):
             ConfigError: a StatefulDataLoader without `sampler` loads it.
         """
         epoch, iteration, is_over = read_state(state, self.manifest, repr(str(self.path)))
-        if is_called_by_loader():
-            if not self._place.has_sampler:
-                raise ConfigError(
-                    "a StatefulDataLoader would skip batches where it goes on after the end of an epoch: give it "
-                    f"sampler=ds.sampler(), from the first run on; {ANOTHER_WAY}"
-                )
-            return  # The sampler says where to go on: it knows what was used, and a worker only what it read.
-        self.set_epoch(epoch + 1 if is_over else epoch)
-        self._place.go_on(0 if is_over else iteration)
+        if not is_left_to_sampler(self._place):
+            self.set_epoch(epoch + 1 if is_over else epoch)
+            self._place.go_on(0 if is_over else iteration)
 
     def close(self) -> None:
         """Let go of the files, and wait for the shard that is on its way; a read opens what it needs again.

@@ -10,11 +10,13 @@ from __future__ import annotations
 import sys
 import warnings
 from collections.abc import Iterator
+from types import FrameType
 from typing import Any
 
 from torch.utils.data import Sampler
+from torch.utils.data.dataloader import _DatasetKind
 
-from packer_cli.errors import FormatError
+from packer_cli.errors import ConfigError, FormatError
 from packer_cli.loader.place import Place
 from packer_cli.loader.state import make_state, read_state
 
@@ -103,11 +105,34 @@ class _Pass(Iterator[int]):
         return self.next - 1
 
 
-def is_called_by_loader() -> bool:
-    """Whether a StatefulDataLoader calls, which restores a data set's state in this process or a worker unasked."""
-    frame = sys._getframe(1)
+def is_left_to_sampler(place: Place) -> bool:
+    """Whether a StatefulDataLoader restores the data set: its sampler knows what was used, a worker only what it read.
+
+    Raises:
+        ConfigError: it has no `PackedSampler`.
+    """
+    if not _is_called_by_loader():
+        return False
+    if not place.has_sampler:
+        raise ConfigError(
+            "a StatefulDataLoader would skip batches where it goes on after the end of an epoch: give it "
+            f"sampler=ds.sampler(), from the first run on; {ANOTHER_WAY}"
+        )
+    return True
+
+
+def _is_called_by_loader() -> bool:
+    """Whether torchdata calls, in this process or a worker, which restores a map-style data set unasked.
+
+    Not where it restores an IterableDataset around ours: that iterates by itself, without a sampler.
+    """
+    is_called = False
+    frame: FrameType | None = sys._getframe(1)
     while frame is not None:
         if str(frame.f_globals.get("__name__")).startswith("torchdata.stateful_dataloader"):
-            return True
-        frame = frame.f_back  # type: ignore[assignment]
-    return False
+            is_called = True
+            names = frame.f_locals
+            if _DatasetKind.Iterable in (names.get("dataset_kind"), getattr(names.get("self"), "_dataset_kind", None)):
+                return False
+        frame = frame.f_back
+    return is_called

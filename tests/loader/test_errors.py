@@ -43,6 +43,8 @@ def test_arguments(own_set: Any) -> None:
     assert message(ValueError, path, pad_to="max") == "pad_to is 'max': choose one of multiple, row, capacity"
     assert message(ValueError, path, pad_to_multiple_of=0) == "pad_to_multiple_of is 0: it must be at least 1"
     assert message(ValueError, path, pad_token_id=-1) == "pad_token_id is -1: it must not be negative"
+    assert message(ValueError, path, cache_bytes=-1) == "cache_bytes is -1: it must not be negative"
+    assert message(ValueError, path, prefetch=-1) == "prefetch is -1: it must not be negative"
 
 
 def test_text_and_fractions_are_no_numbers(own_set: Any) -> None:
@@ -57,6 +59,10 @@ def test_text_and_fractions_are_no_numbers(own_set: Any) -> None:
         "pad_to_multiple_of is '8': it must be an integer; write int('8')"
     )
     assert message(TypeError, path, pad_token_id=1.0) == "pad_token_id is 1.0: it must be an integer"
+    assert message(TypeError, path, cache_bytes="64GiB") == (
+        "cache_bytes is '64GiB': it must be an integer; write 64 * 2**30"
+    )
+    assert message(TypeError, path, prefetch="2") == "prefetch is '2': it must be an integer; write int('2')"
     ds = PackedDataset(path, 0, 2)
     for call in (ds.set_epoch, ds.state_dict, ds.iter_from, ds.step_of):
         name = "epoch" if call == ds.set_epoch else "iteration"

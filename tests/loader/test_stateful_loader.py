@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, Dataset, IterableDataset
 from torchdata.stateful_dataloader import StatefulDataLoader
 
 from packer_cli.errors import ConfigError, FormatError
@@ -203,6 +203,57 @@ def test_without_the_sampler_nothing_goes_on(short_first: Any, workers: int) -> 
     loader = new_loader(open_set(short_first), num_workers=workers)
     loader.load_state_dict(state)
     assert refused(loader, FormatError) == f"the loader's state was saved without sampler=ds.sampler(); {remedy}"
+
+
+class Around(Dataset):
+    """A data set of the user's, with the state of ours."""
+
+    def __init__(self, inner: PackedDataset) -> None:
+        self.inner = inner
+
+    def __len__(self) -> int:
+        return len(self.inner)
+
+    def __getitem__(self, i: int) -> Any:
+        return self.inner[i]
+
+    def state_dict(self) -> dict[str, Any]:
+        return self.inner.state_dict()
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.inner.load_state_dict(state)
+
+
+class IteratesItself(Around, IterableDataset):
+    def __iter__(self) -> Any:
+        return iter(self.inner)
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+@pytest.mark.parametrize("kind", [Around, IteratesItself])
+def test_a_data_set_around_ours(short_first: Any, expected: Any, workers: int, kind: type[Around]) -> None:
+    """One with indices goes on by our sampler, and is refused without it; one that iterates takes no sampler."""
+
+    def make(*, with_sampler: bool = kind is Around) -> StatefulDataLoader:
+        ds = open_set(short_first, epoch=2)
+        sampler = ds.sampler() if with_sampler else None
+        return StatefulDataLoader(kind(ds), batch_size=None, sampler=sampler, num_workers=workers)
+
+    n = len(expected[2])
+    for done in (1, 4, n):
+        loader = make()
+        it = iter(loader)
+        for _ in range(done):
+            next(it)
+        state = loader.state_dict()
+        loader = make()
+        loader.load_state_dict(state)
+        # What iterates by the data set's own state has left an epoch that was over.
+        assert keys(loader) == (expected[3] if kind is IteratesItself and done == n else expected[2][done:])
+    if kind is Around:
+        loader = make(with_sampler=False)
+        loader.load_state_dict(state)
+        assert "give it sampler=ds.sampler()" in refused(loader, ConfigError)
 
 
 def test_another_set_is_refused(packed: Any, short_first: Any) -> None:
