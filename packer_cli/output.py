@@ -17,6 +17,7 @@ from packer_cli.shards.plan_file import PLAN_NAME
 
 TOKENS = "tokens"
 """The token store's folder in an output folder."""
+REJECTED_NAME = "rejected.jsonl"
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -89,4 +90,15 @@ def _is_own(folder: Path, entries: list[str]) -> bool:
     if any(path.exists() for path in signs):
         return True
     begun = entries == [TOKENS] and tokens.is_dir() and not any(tokens.iterdir())
-    return begun or all(is_temporary(name) for name in entries)
+    names = {name for name in entries if not is_temporary(name)}
+    return begun or not names or _holds_only_reasons(folder, names)
+
+
+def _holds_only_reasons(folder: Path, names: set[str]) -> bool:
+    """Where nothing was left to plan, elsewhere than the store; an earlier plan's shards may still be there."""
+    path = folder / REJECTED_NAME
+    if not path.is_file() or not names <= {REJECTED_NAME, "shards", "ranks"}:
+        return False
+    begin = b'{"file": '
+    with path.open("rb") as file:
+        return file.read(len(begin)) in (b"", begin)

@@ -117,11 +117,9 @@ def plan_rules(config: PlanConfig) -> PlanRules:
         raise ConfigError(f"--packing: {error}") from None
 
 
-def plan_fingerprint(
-    config: PlanConfig, store_fingerprint: str, weights: list[float], group_choice: dict[str, Any] | None = None
-) -> str:
+def plan_fingerprint(config: PlanConfig, store_fingerprint: str, group_choice: dict[str, Any] | None = None) -> str:
     """Equal for plans with equal bytes; `group_choice` says why the groups are these, where they were chosen."""
-    facts = [config.decisions(), store_fingerprint, weights, PLAN_VERSION]
+    facts = [config.decisions(), store_fingerprint, PLAN_VERSION]
     return fingerprint(*facts, *([group_choice] if group_choice else []))
 
 
@@ -155,7 +153,7 @@ def plan_store(
     check_pieces(pieces, lengths, kept, is_whole=config.overflow != "truncate")
     check_plan(plan)
     header = {
-        "fingerprint": plan_fingerprint(config, store.index.fingerprint, weights, group_choice),
+        "fingerprint": plan_fingerprint(config, store.index.fingerprint, group_choice),
         "store": os.path.relpath(store.folder, folder),
         "store_fingerprint": store.index.fingerprint,
         "config": config.decisions(),
@@ -200,7 +198,7 @@ def _refuse_overflow(
         return
     long = samples[lengths[samples] > capacity]
     if len(long):
-        file, line = store.locate(int(long[0]))
+        file, line = next(store.locate(long[:1]))
         raise RunError(
             f"{file}:{line}: the sample has {lengths[long[0]]} tokens, over the largest group's {capacity}; "
             f"there are {len(np.unique(long))} such samples; choose --overflow split, truncate or drop"
@@ -235,10 +233,9 @@ def _overflow_entries(
 ) -> list[dict[str, Any]]:
     if config.overflow not in _OVERFLOW:
         return []
-    entries = []
-    chosen = np.unique(samples)
-    for sample in chosen[lengths[chosen] > capacity]:
-        file, line = store.locate(int(sample))
-        reason = f"has {lengths[sample]} tokens, over the largest group's {capacity}; {_OVERFLOW[config.overflow]}"
-        entries.append({"file": file, "line": line, "reason": reason})
-    return entries
+    long = np.unique(samples[lengths[samples] > capacity])
+    what = f"over the largest group's {capacity}; {_OVERFLOW[config.overflow]}"
+    return [
+        {"file": file, "line": line, "reason": f"has {length} tokens, {what}"}
+        for (file, line), length in zip(store.locate(long), lengths[long].tolist(), strict=True)
+    ]

@@ -99,6 +99,53 @@ def test_a_plan_elsewhere_may_be_read_while_its_store_is_written(packed, tmp_pat
         assert subprocess.run([*HBPACK, *words], capture_output=True).returncode == 0
 
 
+KILLED = """
+import os
+from packer_cli.cli import main
+from packer_cli.shards import plan_file
+plan_file.write_plan = lambda *arguments: os._exit(9)
+main()
+"""
+
+
+def test_a_plan_elsewhere_goes_on_where_it_was_killed(packed, tmp_path):
+    """The old plan stays until the new one takes its place; without the two the folder would be nobody's."""
+    other, fresh = tmp_path / "other", tmp_path / "fresh"
+    words = ["plan", str(packed), "--gpus", "8", "--groups"]
+    subprocess.run([*HBPACK, *words, "8k", "--output", other], check=True, capture_output=True)
+    subprocess.run([*HBPACK, "write", other, "--workers", "1"], check=True, capture_output=True)
+    done = subprocess.run([sys.executable, "-c", KILLED, *words, "4k,8k", "--output", other], capture_output=True)
+    assert done.returncode == 9
+    assert not (other / "hbpack.json").exists()
+    for out in (other, fresh):
+        subprocess.run([*HBPACK, *words, "4k,8k", "--output", out], check=True, capture_output=True)
+        subprocess.run([*HBPACK, "write", out, "--workers", "1"], check=True, capture_output=True)
+    assert tree(other) == tree(fresh)
+
+
+def test_a_plan_elsewhere_of_nothing_can_be_made_again(packed, tmp_path):
+    other = tmp_path / "other"
+    words = [*HBPACK, "plan", str(packed), "--gpus", "8", "--output", str(other), "--overflow", "drop", "--groups"]
+    nothing, text = [*words, "1"], {"capture_output": True, "text": True}
+    for entries in (["rejected.jsonl"], ["ranks", "rejected.jsonl", "shards"]):
+        for _ in range(2):
+            assert subprocess.run(nothing, **text).stderr.startswith("error: there is nothing to plan")
+            assert sorted(path.name for path in other.iterdir()) == entries
+        killed = [sys.executable, "-c", KILLED, *words[len(HBPACK) :], "8k"]
+        assert subprocess.run(killed, **text).returncode == 9
+        (other / ".plan.arrow.1.tmp").touch()
+        assert subprocess.run([*words, "8k"], **text).returncode == 0
+        assert subprocess.run([*HBPACK, "write", other, "--workers", "1"], **text).returncode == 0
+
+
+def test_reasons_of_somebody_else_are_not_touched(packed, tmp_path):
+    (tmp_path / "rejected.jsonl").write_text('{"id": 1}\n')
+    words = ["plan", str(packed), "--gpus", "8", "--groups", "8k", "--output", str(tmp_path)]
+    done = subprocess.run([*HBPACK, *words], capture_output=True, text=True)
+    assert done.returncode == 2
+    assert "holds something else (rejected.jsonl)" in done.stderr
+
+
 def test_a_lock_whose_file_is_gone_is_not_taken(tmp_path, monkeypatch):
     """Between opening the file and locking it, its holder may have removed it."""
     honest = fcntl.flock

@@ -13,8 +13,8 @@ from packer_cli.config import PackConfig, PlanConfig, TokenizeConfig, WriteConfi
 from packer_cli.engine.local import LocalEngine
 from packer_cli.errors import FormatError, HbpackError, InputError, UsageError
 from packer_cli.files import write_json
-from packer_cli.output import TOKENS, alone
-from packer_cli.pipeline.rejected import REJECTED_NAME, write_rejected
+from packer_cli.output import REJECTED_NAME, TOKENS, alone
+from packer_cli.pipeline.rejected import write_rejected
 from packer_cli.report.console import Stopwatch, progress_bar, say, warn
 from packer_cli.shards.manifest import MANIFEST_NAME, Manifest, read_manifest
 from packer_cli.shards.plan_file import PLAN_NAME, read_plan, read_plan_header
@@ -97,20 +97,22 @@ def run_plan(config: PlanConfig, source: Path, folder: Path) -> dict[str, Any]:
     config = with_known_cost(config)
     plan_rules(stand_in(config))  # What is wrong with the options is said first.
     # `folder` may be `source`, and who named the wrong one must not read that his output folder is in use.
-    return _plan(config, source, read_index(source / TOKENS), folder)
+    read_index(source / TOKENS)
+    return _plan(config, source, folder)
 
 
 @alone()
-def _plan(config: PlanConfig, source: Path, index: StoreIndex, folder: Path) -> dict[str, Any]:
+def _plan(config: PlanConfig, source: Path, folder: Path) -> dict[str, Any]:
     from packer_cli.planning import NothingToPlanError, overflow_entries, plan_fingerprint, plan_store
     from packer_cli.report.sources import samples_of_store
     from packer_cli.shards.plan_file import write_plan
+    from packer_cli.tokens.index import read_index
     from packer_cli.tokens.store import TokenStore
 
     watch = Stopwatch()
-    weights = [item.weight for item in index.sources]
+    index = read_index(source / TOKENS)
     config, choice = with_known_groups(config, lambda: samples_of_store(TokenStore(source / TOKENS, index)))
-    wanted = plan_fingerprint(config, index.fingerprint, weights, choice)
+    wanted = plan_fingerprint(config, index.fingerprint, choice)
     header = _current_plan(folder)
     if (
         header
@@ -126,10 +128,11 @@ def _plan(config: PlanConfig, source: Path, index: StoreIndex, folder: Path) -> 
     try:
         result = plan_store(config, TokenStore(source / TOKENS, index), folder, choice)
     except NothingToPlanError as error:
-        _forget_plan(folder)
+        _disown_plan(folder)
         write_rejected(folder, index, source / TOKENS, error.overflow)
+        (folder / PLAN_NAME).unlink(missing_ok=True)
         raise
-    _forget_plan(folder)
+    _disown_plan(folder)
     write_plan(folder / PLAN_NAME, result.plan, result.piece_loss_tokens, result.header)
     write_rejected(folder, index, source / TOKENS, result.overflow)
     overall = result.header["metrics"]["overall"]
@@ -232,10 +235,15 @@ def _store_of(folder: Path, header: dict[str, Any]) -> Path:
     return Path(os.path.normpath(folder / header["store"]))
 
 
-def _forget_plan(folder: Path) -> None:
-    """Before another plan is written; `rejected.jsonl` comes last and vouches for it."""
-    for name in (MANIFEST_NAME, REJECTED_NAME, PLAN_NAME):
-        (folder / name).unlink(missing_ok=True)
+def _disown_plan(folder: Path) -> None:
+    """Before another plan is written in its place; `rejected.jsonl` comes last and vouches for that.
+
+    The plan itself stays until then, or the reasons why there is none: they say that the folder is ours, should this
+    run be killed.
+    """
+    (folder / MANIFEST_NAME).unlink(missing_ok=True)
+    if (folder / PLAN_NAME).exists():
+        (folder / REJECTED_NAME).unlink(missing_ok=True)
 
 
 def _current_plan(folder: Path) -> dict[str, Any] | None:

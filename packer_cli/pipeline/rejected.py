@@ -8,11 +8,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from packer_cli.files import atomic_file, holds
+from packer_cli.output import REJECTED_NAME
 
 if TYPE_CHECKING:
     from packer_cli.tokens.index import StoreIndex
-
-REJECTED_NAME = "rejected.jsonl"
 
 
 def write_rejected(folder: Path, index: StoreIndex, store: Path, overflow: list[dict[str, Any]]) -> bool:
@@ -43,5 +42,8 @@ def _lines(index: StoreIndex, store: Path, overflow: list[dict[str, Any]]) -> It
     yield from map(_line, overflow)
 
 
+_encode = json.JSONEncoder(ensure_ascii=False).encode  # Made once: there may be millions of lines.
+
+
 def _line(entry: dict[str, Any]) -> bytes:
-    return (json.dumps(entry, ensure_ascii=False) + "\n").encode("utf-8", "backslashreplace")
+    return (_encode(entry) + "\n").encode("utf-8", "backslashreplace")

@@ -25,7 +25,7 @@ _EXPERTS_PER_TOKEN = ("num_experts_per_tok", "experts_per_token", "num_selected_
 _PLAIN_FFN = {
     "gpt_neox", "gpt2", "gptj", "gpt_bigcode", "phi", "opt", "bloom", "falcon", "starcoder2", "nemotron",
 }  # fmt: skip
-"""Model types whose FFN is not gated; that of phi3 is."""
+"""Model types whose FFN is not gated; that of phi3 and later ones is."""
 
 _TIED = ("gemma", "gpt2", "gpt_bigcode", "opt", "bloom", "falcon", "cohere", "starcoder2")
 """How model types begin whose config says nothing of embeddings that are tied."""
@@ -150,9 +150,7 @@ def _rest(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _type(config: Mapping[str, Any]) -> str:
-    """`model_type`; phi3 and later ones are gated, unlike phi."""
-    name = str(config.get("model_type", ""))
-    return "llama" if name.startswith(("phi3", "phi4", "phimoe")) else name
+    return str(config.get("model_type", ""))
 
 
 def _number(config: Mapping[str, Any], keys: tuple[str, ...], default: int | None = None) -> int:

@@ -1,4 +1,4 @@
-"""The write stage: a plan and its token store to shards, rank manifests, `hbpack.json` and `rejected.jsonl`."""
+"""The write stage: a plan and its token store to shards, rank manifests and `hbpack.json`."""
 
 from __future__ import annotations
 

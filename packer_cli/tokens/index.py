@@ -67,7 +67,7 @@ class StoreIndex(_Model):
     format: str = STORE_FORMAT
     format_version: int = STORE_VERSION
     fingerprint: str
-    """Of all parts, and which input each is of; of no names."""
+    """Of all parts, which input each is of, and the inputs' weights; of no names."""
     tokenizer: dict[str, Any]
     """Its name as the user gave it, fingerprints, vocabulary size and special ids."""
     options: dict[str, Any]
@@ -77,9 +77,9 @@ class StoreIndex(_Model):
     parts: tuple[PartInfo, ...]
 
 
-def store_fingerprint(parts: Sequence[PartInfo]) -> str:
-    """`StoreIndex.fingerprint`: of all that a plan and its shards take from the store."""
-    return fingerprint([[part.fingerprint, part.source] for part in parts])
+def store_fingerprint(parts: Sequence[PartInfo], weights: Sequence[float]) -> str:
+    """`StoreIndex.fingerprint`: of all that a plan and its shards take from the store; a weight an input."""
+    return fingerprint([[part.fingerprint, part.source] for part in parts], list(weights))
 
 
 def read_index(folder: Path) -> StoreIndex:

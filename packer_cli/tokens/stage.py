@@ -197,7 +197,7 @@ def _write_index(
 ) -> StoreIndex:
     parts = [finished[task.number].info for task in tasks]
     index = StoreIndex(
-        fingerprint=store_fingerprint(parts),
+        fingerprint=store_fingerprint(parts, [source.weight for source in sources]),
         tokenizer={**finished[0].tokenizer, "name": config.tokenizer},
         options=options,
         library_versions=library_versions(),

@@ -6,7 +6,7 @@ gathering a pack copies just its tokens.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -62,11 +62,14 @@ class TokenStore:
         by_batch = np.array([batch.part.source for batch in self._batches], dtype=np.int32)
         return np.repeat(by_batch, np.diff(self._first_sample))
 
-    def locate(self, sample: int) -> tuple[str, int]:
-        """Input file and line of a sample."""
-        number = int(np.searchsorted(self._first_sample, sample, side="right")) - 1
-        batch = self._batches[number]
-        return batch.part.file, int(batch.lines[sample - self._first_sample[number]])
+    def locate(self, sample: NDArray[np.int64]) -> Iterator[tuple[str, int]]:
+        """Input file and line of each of the samples, which rise."""
+        first = np.searchsorted(sample, self._first_sample)
+        for number, batch in enumerate(self._batches):
+            local = sample[first[number] : first[number + 1]] - self._first_sample[number]
+            if len(local):
+                for line in batch.lines[local].tolist():
+                    yield batch.part.file, line
 
     def loss_tokens_of(
         self, sample: NDArray[np.int64], start: NDArray[np.int64], length: NDArray[np.int32]

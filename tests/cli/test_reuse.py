@@ -100,6 +100,20 @@ def test_a_plan_elsewhere_learns_the_new_names(hbpack, pack, here, tmp_path):
     assert "has changed since the plan was made" in hbpack("write", other).stderr
 
 
+def test_other_weights_wait_for_their_plan(hbpack, pack, here, tokenizer, tmp_path):
+    """What the manifest says of the sources is what the plan was made with."""
+    out = tmp_path / "out"
+    assert pack("a.jsonl").code == 0
+    before = (out / "hbpack.json").read_text()
+    assert hbpack("tokenize", "a.jsonl@3", "--tokenizer", tokenizer, "--output", out).code == 0
+    assert hbpack("write", out).stderr == "the shards are up to date\n"
+    assert (out / "hbpack.json").read_text() == before
+    (out / "hbpack.json").unlink()
+    assert "has changed since the plan was made" in hbpack("write", out).stderr
+    assert pack("a.jsonl@3").code == pack("a.jsonl@3", output=tmp_path / "fresh").code == 0
+    assert tree(out) == tree(tmp_path / "fresh")
+
+
 def test_a_tokenizer_of_another_name(pack, here, tokenizer, tmp_path):
     out, fresh = tmp_path / "out", tmp_path / "fresh"
     shutil.copytree(tokenizer, tmp_path / "moved")

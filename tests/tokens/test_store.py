@@ -86,8 +86,9 @@ def test_a_store_gives_back_what_was_written(tmp_path_factory, parts, data):
     assert mask.tolist() == [bit for _, part in cut for bit in part]
     assert store.loss_tokens_of(sample, start, length).tolist() == [sum(part) for _, part in cut]
     assert store.sources_of(sample).tolist() == [of_part[s] % 2 for s in sample]
-    for s in sample:
-        assert store.locate(int(s))[0] == f"file-{of_part[s]}"
+    line_of = [line for part in parts for batch in part for line in range(1, len(batch) + 1)]
+    rising = np.unique(sample)
+    assert list(store.locate(rising)) == [(f"file-{of_part[s]}", line_of[s]) for s in rising.tolist()]
 
 
 @given(masks=st.lists(st.lists(st.integers(0, 1), min_size=1, max_size=9), min_size=1, max_size=9))

@@ -53,7 +53,8 @@ def compare(
     """
     if simulator is not None:
         refuse_unknown_degrees((group.sp_size for group in config.groups), simulator.model)
-    pieces = pieces_to_plan(samples, config)  # What is wrong with the samples is wrong with every row.
+    # What is wrong with the samples is wrong with every row.
+    counts = counts_of(samples, config, pieces_to_plan(samples, config))
     # What has a time limit may take longest, so it does not come last.
     order = sorted(range(len(rows)), key=lambda i: not rows[i].has_time_limit)
     outcomes: dict[int, Any] = {}
@@ -78,7 +79,7 @@ def compare(
         **({"predicted_with": dict(simulator.model.origin)} if simulator else {}),
         "config": config.model_dump(mode="json"),
         "lengths": length_stats(samples.lengths),
-        "counts": counts_of(samples, config, pieces),
+        "counts": counts,
         "rows": [_row(row, outcomes[i]) for i, row in enumerate(rows)],
     }
 
