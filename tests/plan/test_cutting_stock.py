@@ -87,15 +87,17 @@ def test_rounded_lengths_give_valid_bounds_and_packs(capacity, data, max_lengths
 
 MANY = {
     # Name: lengths from, to (of 131,072), packs above the bound, best-fit's at least.
-    "two to a pack": (20_000, 100_000, 5, 8),
-    "three to a pack": (30_000, 60_000, 3, 60),
-    "four to a pack": (20_000, 50_000, 3, 20),
+    "two to a pack": (20_000, 100_000, 4, 6),
+    "three to a pack": (30_000, 60_000, 3, 40),
+    "four to a pack": (20_000, 50_000, 2, 10),
 }
 
 
 @pytest.mark.parametrize(("least", "most", "above", "best_fit_above"), MANY.values(), ids=MANY)
-def test_thousands_of_lengths_come_near_a_bound_that_best_fit_is_far_from(least, most, above, best_fit_above):
-    lengths = np.random.default_rng(1).integers(least, most, 3000).astype(np.int32)
+def test_far_more_lengths_than_are_solved_exactly_come_near_a_bound_that_best_fit_is_far_from(
+    least, most, above, best_fit_above
+):
+    lengths = np.random.default_rng(1).integers(least, most, 1500).astype(np.int32)
     result = solve(lengths, 131_072, 1200, max_lengths=60)
     assert result.num_packs <= result.bound + above
     assert num_bfd(lengths, 131_072) >= result.bound + best_fit_above
