@@ -1,0 +1,79 @@
+"""What `hbpack rebalance` refuses, and what it says."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from packer_cli.cli import main
+from tests.cli_runner import run
+from tests.rebalance.sets import loader, manifest_of
+from tests.reference import tree
+
+
+def test_messages(out, tmp_path):
+    file = tmp_path / "state.json"
+    good = loader.PackedDataset(out, 0, 4)
+    steps = [good.step_of(i) for i in range(len(good))]
+    inside = next(i for i in range(1, len(steps)) if steps[i] == steps[i - 1])
+    first = steps.index(steps[inside])
+    last = len(steps) - 1 - steps[::-1].index(steps[inside])
+
+    def message(*arguments: object, code: int = 2) -> str:
+        before = tree(out)
+        done = run(main, "rebalance", out, *arguments)
+        assert done.code == code
+        assert tree(out) == before
+        return done.stderr.removeprefix("error: ").removesuffix("\n")
+
+    def of_state(value: Any) -> str:
+        file.write_text(value if isinstance(value, str) else json.dumps(value))
+        return message("--gpus", 8, "--state", file)
+
+    assert message("--gpus", 5) == (
+        "--gpus 5: the SP degree 2 of group 2k must divide it, since the shards stay as they are; choose 4 or 6, or "
+        "pack again with other --groups"
+    )
+    assert message("--gpus", 8, "--from-step", good.num_steps + 1) == (
+        f"--from-step {good.num_steps + 1}: step {good.num_steps + 1} of epoch 0 is not there; on 4 GPUs the epoch "
+        f"has steps 0 to {good.num_steps - 1}, and {good.num_steps} is its end"
+    )
+    assert message("--gpus", 8, "--state", file, "--from-step", 1) == (
+        "--state says where the run stopped; leave out --from-step and --epoch"
+    )
+    assert message("--gpus", 8, "--state", file) == f"--state {str(file)!r} cannot be read: No such file or directory"
+    assert of_state("{").startswith(f"--state {str(file)!r} is not JSON (")
+    shape = (
+        f"--state {str(file)!r} is no state of a PackedDataset, which has fingerprint, epoch, step and iteration; "
+        "save ds.state_dict() with json.dump"
+    )
+    assert of_state([]) == of_state({"epoch": 1}) == of_state(good.state_dict(1) | {"step": -1}) == shape
+    assert of_state(good.state_dict(1) | {"epoch": 10**20}) == (
+        f"--state {str(file)!r} is of epoch {10**20}, and the last is 2147483647; it was changed, use another one"
+    )
+    assert message("--gpus", 8, "--from-step", 3, "--epoch", 10**20) == (
+        f"invalid value for '--epoch': {10**20} is not in the range 0<=x<=2147483647; see hbpack rebalance --help"
+    )
+    end = loader.PackedDataset(out, 0, 4, 2**31 - 1).num_steps
+    assert message("--gpus", 8, "--from-step", end, "--epoch", 2**31 - 1) == (
+        f"--from-step {end}: epoch 2147483647 was the last that there is; choose an earlier place"
+    )
+    assert message("--gpus", 8, "--from-step", 10**20).startswith(
+        f"--from-step {10**20}: step {10**20} of epoch 0 is "
+    )
+    assert of_state(good.state_dict(1) | {"version": 9}).startswith(f"--state {str(file)!r} has version 9, ")
+    assert of_state(good.state_dict(inside)) == (
+        f"--state {str(file)!r} is inside step {steps[inside]} (iterations {first} to {last}, {inside} comes next), "
+        f"and GPUs can change only between two steps; save the state after a step's last batch, or give --from-step "
+        f"{steps[inside]}, which runs {inside - first} iterations again"
+    )
+    assert "which has" in of_state(good.state_dict(0) | {"iteration": last + 1})
+    assert of_state(good.state_dict(0) | {"fingerprint": "x"}) == (
+        f"--state {str(file)!r} is of the packed set x, and {str(out)!r} is and was "
+        f"{manifest_of(out)['fingerprint']}; name the folder that the run read"
+    )
+    assert message("--gpus", 8, "--global-tokens", "0").startswith("--global-tokens must be at least 1")
+    (out / "plan.arrow").write_bytes(b"x")
+    assert "is damaged" in message("--gpus", 8, code=1)
+    (out / "hbpack.json").unlink()
+    assert message("--gpus", 8).endswith("holds no packed data set (no hbpack.json); run hbpack pack")
