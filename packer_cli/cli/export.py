@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from packer_cli.cli.options import FolderName, config_option, workers_option
+from packer_cli.cli.options import config_option, output_option, workers_option
 from packer_cli.epochs import MAX_EPOCH
 from packer_cli.export.formats import FORMATS, ORDERS
 
@@ -14,14 +14,7 @@ from packer_cli.export.formats import FORMATS, ORDERS
 @click.command("export")
 @click.argument("folder", metavar="OUT")
 @click.option("--to", "format_name", required=True, metavar="FORMAT", help=f"Format to write: {', '.join(FORMATS)}.")
-@click.option(
-    "--output",
-    "-o",
-    type=FolderName(),
-    required=True,
-    metavar="DIR",
-    help="Folder to write: new, empty, or the same export's, killed.",
-)
+@output_option("Folder to write: new, empty, or the same export's, killed.")
 @click.option(
     "--groups", metavar="GROUPS", help="Groups to export, such as 16k or 16k:1,128k:8, or names of their folders; all."
 )

@@ -44,7 +44,7 @@ class FiniteRange(click.FloatRange):
         return number
 
 
-class FolderName(click.ParamType):
+class _FolderName(click.ParamType):
     """A folder to write to. An empty name, as of a variable that is not set, would be the current one."""
 
     name = "folder"
@@ -76,6 +76,11 @@ def model_options(model: type[BaseModel], names: Collection[str] | None = None) 
         return function
 
     return decorate
+
+
+def output_option(text: str, *, required: bool = True) -> Decorator:
+    """`--output FOLDER`, of which `text` says what it is."""
+    return click.option("--output", "-o", type=_FolderName(), required=required, metavar="FOLDER", help=text)
 
 
 def bound_option(function: Callable[..., Any]) -> Callable[..., Any]:

@@ -7,20 +7,13 @@ from typing import Any
 
 import click
 
-from packer_cli.cli.options import FolderName, config_option, inputs_argument, model_options, workers_option
+from packer_cli.cli.options import config_option, inputs_argument, model_options, output_option, workers_option
 from packer_cli.config import PackConfig, validate
 
 
 @click.command("pack")
 @inputs_argument
-@click.option(
-    "--output",
-    "-o",
-    type=FolderName(),
-    required=True,
-    metavar="FOLDER",
-    help="Folder to write: new, empty, or an earlier run's.",
-)
+@output_option("Folder to write: new, empty, or an earlier run's.")
 @model_options(PackConfig)
 @workers_option
 @config_option

@@ -7,19 +7,13 @@ from typing import Any
 
 import click
 
-from packer_cli.cli.options import FolderName, config_option, model_options
+from packer_cli.cli.options import config_option, model_options, output_option
 from packer_cli.config import PlanConfig, validate
 
 
 @click.command("plan")
 @click.argument("store", metavar="FOLDER")
-@click.option(
-    "--output",
-    "-o",
-    type=FolderName(),
-    metavar="FOLDER",
-    help="Where the plan and its shards go; by default FOLDER itself.",
-)
+@output_option("Where the plan and its shards go; by default FOLDER itself.", required=False)
 @model_options(PlanConfig)
 @config_option
 def command(store: str, output: str | None, **values: Any) -> None:
