@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from packer_cli.errors import ConfigError, FormatError, InputError, OutputError, RunError
+from packer_cli.errors import ConfigError, InputError, OutputError, RunError
 from packer_cli.sizes import parse_bytes, parse_integer, parse_tokens
 
 if TYPE_CHECKING:
@@ -161,7 +161,7 @@ def _output(name: str) -> Path:
     if path.exists():
         try:
             read_profile(path)
-        except (FormatError, InputError):
+        except InputError:
             raise OutputError(f"--output: {name!r} is there and is no profile; name another file") from None
     return path
 

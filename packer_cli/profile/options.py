@@ -25,8 +25,7 @@ def load_gpu_model(model: str | None, gpu: str | None, profile: str | None, num_
 
     Raises:
         ConfigError: too little or too much was given, an unknown GPU, or weights that do not fit.
-        InputError: a file is missing, or is no model.
-        FormatError: the profile is damaged.
+        InputError: a file is missing, or is no model or no profile.
     """
     refuse_partial_options(model, gpu, profile, what)
     if profile is not None:

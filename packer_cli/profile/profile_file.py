@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from packer_cli.errors import FormatError, InputError
+from packer_cli.errors import InputError
 
 
 class _Model(BaseModel):
@@ -84,8 +84,7 @@ def read_profile(path: Path) -> Profile:
     """Read and validate.
 
     Raises:
-        InputError: there is no such file.
-        FormatError: it is no profile; the message names the first field that is wrong.
+        InputError: there is no such file, or it is no profile; the message names the first field that is wrong.
     """
     try:
         return Profile.model_validate_json(path.read_bytes())
@@ -94,4 +93,6 @@ def read_profile(path: Path) -> Profile:
     except ValidationError as error:
         first = error.errors()[0]
         place = ".".join(str(part) for part in first["loc"])
-        raise FormatError(f"{str(path)!r} is no profile: {place or 'the file'}: {first['msg']}") from None
+        raise InputError(
+            f"{str(path)!r} is no profile: {place or 'the file'}: {first['msg']}; make one with hbpack profile"
+        ) from None

@@ -377,11 +377,11 @@ def test_without_torch(config, tmp_path):
 
 
 def test_a_damaged_profile(tmp_path):
-    from packer_cli.errors import FormatError, InputError
+    from packer_cli.errors import InputError
 
     with pytest.raises(InputError, match="No such file or directory; make a profile with hbpack profile"):
         read_profile(tmp_path / "p.json")
     file = tmp_path / "p.json"
     file.write_text(profile_of(file).read_text().replace('"num_gpus":1', '"num_gpus":0'))
-    with pytest.raises(FormatError, match="is no profile: num_gpus: Input should be greater than or equal to 1"):
+    with pytest.raises(InputError, match="is no profile: num_gpus: Input should be greater than or equal to 1"):
         read_profile(file)
