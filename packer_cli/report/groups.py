@@ -84,7 +84,7 @@ def print_choice(choice: Choice, record: dict[str, Any]) -> None:
         [each["name"], each["groups"], _amount(each["seconds"]), _gain(each, record)]
         for each in record["alternatives"]
     ]
-    print_table("Beside", ["", "groups", "epoch, s", "longer by"], table, is_dense=True)
+    print_table("Alternatives", ["", "groups", "epoch, s", "slower by"], table, is_dense=True)
 
 
 def _cells(row: dict[str, Any]) -> list[str]:
