@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import zlib
 from collections.abc import Callable
 from typing import BinaryIO
 
+from packer_cli.corpus.decompress import Decompressor, make_decompressor
 from packer_cli.corpus.types import CorpusFile
 from packer_cli.errors import InputError, RunError
 
 SCAN_BYTES = 8 << 20
 """Bytes a read when a file is scanned."""
 COMPRESSED_BYTES = 128 << 10
-"""Compressed bytes a read: small, because 1 byte may become thousands."""
-MAX_ZSTD_WINDOW = 1 << 31
+"""Compressed bytes a read."""
 
 Progress = Callable[[int], None]
 """Called with the number of bytes just read."""
@@ -55,7 +54,9 @@ class Blocks:
     Raises InputError when the file cannot be opened, RunError when a plain file has become shorter.
     """
 
-    def __init__(self, file: CorpusFile, start: int = 0, stop: int | None = None) -> None:
+    def __init__(
+        self, file: CorpusFile, start: int = 0, stop: int | None = None, *, max_record_bytes: int = 1 << 31
+    ) -> None:
         self._path = file.path
         self._left = (file.num_bytes if stop is None else stop) - start
         self.consumed = 0
@@ -66,16 +67,18 @@ class Blocks:
             self._raw.seek(start)
         except OSError as error:
             raise unreadable(file.path, error) from error
-        self._inflate: _Gzip | _Zstd | None = None
-        if file.compression == "gzip":
-            self._inflate = _Gzip()
-        elif file.compression == "zstd":
-            self._inflate = _Zstd()
+        self._inflate: Decompressor | None = None
+        if file.compression != "none":
+            self._inflate = make_decompressor(file.compression, max_record_bytes)
 
     def __enter__(self) -> Blocks:
         return self
 
     def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the file."""
         self._raw.close()
 
     def read(self, size: int) -> bytes:
@@ -92,7 +95,7 @@ class Blocks:
             try:
                 part = self._inflate.feed(compressed, size)
             except ValueError as error:
-                self.broken = f"compressed data is corrupt ({error})"
+                self.broken = str(error)
                 break
             if at_end and not part:  # zlib may have held back output until now
                 if self._inflate.inside:
@@ -120,68 +123,3 @@ class Blocks:
             raise unreadable(self._path, error) from error
         self.consumed += len(data)
         return data
-
-
-class _Gzip:
-    """Feeds gzip members, one after another, to zlib; its own loop keeps what precedes a break."""
-
-    def __init__(self) -> None:
-        self._member = zlib.decompressobj(wbits=31)
-        self._pending = b""
-        self.inside = True
-        """Whether a member has begun and not ended; an empty file counts as broken."""
-
-    @property
-    def hungry(self) -> bool:
-        """Whether it needs more input to go on."""
-        return not self._pending
-
-    def feed(self, data: bytes, size: int) -> bytes:
-        """Up to `size` bytes of output; raises ValueError with zlib's reason."""
-        data = self._pending or data
-        if not self.inside:
-            data = data.lstrip(b"\0")  # members may be padded with zeros
-            if not data:
-                self._pending = b""
-                return b""
-            self._member = zlib.decompressobj(wbits=31)
-            self.inside = True
-        try:
-            output = self._member.decompress(data, size)
-        except zlib.error as error:
-            raise ValueError(str(error).split(": ")[-1]) from error
-        self._pending = self._member.unconsumed_tail or self._member.unused_data
-        self.inside = not self._member.eof
-        return output
-
-
-class _Zstd:
-    """Feeds zstd frames, one after another; a frame that ends early is seen, not passed over."""
-
-    def __init__(self) -> None:
-        import zstandard
-
-        self._context = zstandard.ZstdDecompressor(max_window_size=MAX_ZSTD_WINDOW)
-        self._error = zstandard.ZstdError
-        self._frame = self._context.decompressobj()
-        self._pending = b""
-        self.inside = True
-
-    @property
-    def hungry(self) -> bool:
-        """Whether it needs more input to go on."""
-        return not self._pending
-
-    def feed(self, data: bytes, size: int) -> bytes:
-        """All output of this input, which zstandard cannot bound; raises ValueError with its reason."""
-        data = self._pending or data
-        if not self.inside:
-            self._frame = self._context.decompressobj()
-            self.inside = True
-        try:
-            output = self._frame.decompress(data)
-        except self._error as error:
-            raise ValueError(str(error).split(": ")[-1]) from error
-        self._pending = self._frame.unused_data
-        self.inside = not self._frame.eof
-        return output

@@ -44,11 +44,16 @@ class CorpusSlice:
 
     file: CorpusFile
     start: int
-    """First unit: byte (jsonl, text), row group (parquet), record batch (arrow), row (datasets)."""
+    """First unit: byte (jsonl, json, text; decompressed), row group (parquet), record batch (arrow), row (datasets).
+
+    A record belongs to the slice in which its first byte lies."""
     stop: int
-    """One past the last unit. Compressed files, JSON arrays, plain texts and Arrow streams are one slice."""
+    """One past the last unit. Plain texts and Arrow streams are one slice."""
     first_line: int = 1
-    """1-based number of the first record's line (or row) in the file, for messages."""
+    """1-based number of the first record's line (or row, or element) in the file; 1 where it is not known before
+    reading, as in a compressed file."""
+    unreadable: str = ""
+    """Why none of it can be read, where that is known: it is then one reject."""
 
 
 class Document(NamedTuple):
@@ -82,5 +87,3 @@ class DocumentBatch:
 
     documents: list[Document] = field(default_factory=list)
     rejects: list[Reject] = field(default_factory=list)
-    num_bytes: int = 0
-    """Bytes of input consumed, for progress bars."""

@@ -32,3 +32,16 @@ def without_nulls(value: Any) -> Any:
     if isinstance(value, dict):
         return {key: without_nulls(v) for key, v in value.items() if v is not None or key == "content"}
     return [without_nulls(entry) for entry in value] if isinstance(value, list) else value
+
+
+def array_borders(text: bytes) -> list[int]:
+    """Offsets of the brackets of an array and of the commas between its elements, by the standard decoder."""
+    decoder, decoded = json.JSONDecoder(), text.decode()
+    at = decoded.index("[")
+    borders = [at]
+    while decoded[at] != "]":
+        begin = len(decoded) - len(decoded[at + 1 :].lstrip())
+        at = begin if decoded[begin] == "]" else decoder.raw_decode(decoded, begin)[1]
+        at = len(decoded) - len(decoded[at:].lstrip())
+        borders.append(at)
+    return [len(decoded[:border].encode()) for border in borders]

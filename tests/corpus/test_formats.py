@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-import zstandard
+from backports import zstd
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -21,7 +21,7 @@ from packer_cli.corpus.readers.columns import to_python
 from packer_cli.corpus.records import Normalizer
 
 from .helpers import CHAT, SHAPES, TEXT, plain, read_all, write_jsonl
-from .naive import without_nulls
+from .naive import array_borders, without_nulls
 
 Records = list[dict[str, Any]]
 
@@ -35,7 +35,7 @@ def as_gz(records: Records, path: Path) -> None:
 
 
 def as_jsonl_zst(records: Records, path: Path) -> None:
-    path.write_bytes(zstandard.compress("\n".join(map(json.dumps, records)).encode()))
+    path.write_bytes(zstd.compress("\n".join(map(json.dumps, records)).encode()))
 
 
 def as_parquet(records: Records, path: Path) -> None:
@@ -239,7 +239,8 @@ def test_a_truncated_stream_keeps_what_came_before(tmp_path: Path) -> None:
     assert [d.line for d in documents] == list(range(1, len(documents) + 1))
     assert 3 <= len(documents) < 12
     assert [r.line for r in rejects] == [len(documents) + 1]
-    assert rejects[0].reason.startswith("the Arrow stream breaks off (")
+    assert rejects[0].reason.startswith("record batch ")
+    assert rejects[0].reason.endswith("; the rest of the stream is lost")
 
 
 NESTED = st.recursive(
@@ -272,29 +273,65 @@ def test_json_arrays_read_like_json_load(
 
 
 @pytest.mark.parametrize(
-    ("text", "num_documents", "reason"),
+    ("text", "lines", "lost"),
     [
-        (b'[{"text": "a"}, {"text": "b"', 1, "broken JSON: the file ends inside it"),
-        (b'[{"text": "a"}, {"text": "b', 1, "broken JSON: the file ends inside a string"),
-        (b'[{"text": "a"}, {"text" 1}]', 1, "broken JSON: Expecting ':' delimiter"),
-        (b'[{"text": "a"}, ]', 1, "broken JSON: a comma before the closing ]"),
-        (b'[{"text": "a"}, nul', 1, "broken JSON: Expecting value"),
-        (b'[{"text": "a"}, {"text" "b"}' + b" " * 99 + b"]", 1, "broken JSON: Expecting ':' delimiter"),
-        (b'[{"text": "a"} {"text": "b"}]', 1, "broken JSON: expected , or ] but found '{'"),
-        (b'[{"text": "a"},', 1, "broken JSON: the file ends before the array does"),
-        (b'[{"text": "a"}', 1, "broken JSON: the file ends before the array does"),
-        (b'[{"text": "a"}] x', 1, "broken JSON: there is more text after the array"),
-        (b"[" * 100_000, 0, "broken JSON: it is nested too deeply"),
+        (b'[{"text": "a"}, {"text": "b"', [1], [(2, "broken JSON: the file ends inside this element")]),
+        (b'[{"text": "a"}, {"text": "b', [1], [(2, "broken JSON: the file ends inside this element")]),
+        (b'[{"text": "a"}, ]', [1], [(2, "broken JSON: a comma before the closing ]")]),
+        (b'[{"text": "a"},', [1], [(2, "broken JSON: the file ends before the array does")]),
+        (b'[{"text": "a"}', [1], [(2, "broken JSON: the file ends before the array does")]),
+        (b'[{"text": "a"}] x', [1], [(2, "broken JSON: there is more text after the array")]),
+        (b'[{"text": "a"}}, {"text": "b"}]', [1], [(2, "broken JSON: the array is closed by }")]),
+        (b"[" * 20_000, [], [(1, "broken JSON: the file ends inside this element")]),
+        (
+            b"[" + b"[" * 20_000 + b"]" * 20_000 + b', {"text": "b"}]',
+            [2],
+            [(1, "broken JSON: depth limit exceeded at column 1026")],
+        ),
+        # Whatever is wrong between its brackets, an element loses itself alone.
+        (b'[{"text" 1}, {"text": "b"}]', [2], [(1, "broken JSON: unexpected character, expected ':' after key at column 9")]),
+        (b'[nul, {"text": "b"}]', [2], [(1, "broken JSON: unexpected end of data at column 4")]),
+        (
+            b'[{"text": "a"], , {"text": "b"}]',
+            [3],
+            [
+                (1, "broken JSON: unexpected character, expected ',' or '}' at column 13"),
+                (2, "broken JSON: unexpected end of data at column 1"),
+            ],
+        ),
+        (
+            b'[{"text": "a"} {"text": "b"}, {"text": "c"}]',
+            [2],
+            [(1, "broken JSON: unexpected content after document at column 15")],
+        ),
     ],
 )
-@pytest.mark.parametrize("batch_bytes", [1, 1 << 20])
-def test_broken_arrays(tmp_path: Path, text: bytes, num_documents: int, reason: str, batch_bytes: int) -> None:
-    path = tmp_path / "a.json"
-    path.write_bytes(text)
-    documents, rejects = read_all(path, batch_bytes=batch_bytes)
-    assert len(documents) == num_documents
-    number = num_documents + 1
-    assert rejects == [(number, f"{reason}; the rest of the array from element {number} cannot be read")]
+@pytest.mark.parametrize("batch_bytes", [7, 1 << 20])
+def test_broken_arrays(
+    tmp_path: Path, text: bytes, lines: list[int], lost: list[tuple[int, str]], batch_bytes: int
+) -> None:
+    for name, data in (("a.json", text), ("b.json.gz", gzip.compress(text))):
+        path = tmp_path / name
+        path.write_bytes(data)
+        documents, rejects = read_all(path, batch_bytes=batch_bytes)
+        assert [document.line for document in documents] == lines
+        assert rejects == lost
+
+
+@given(values=st.lists(NESTED, max_size=12), indent=st.sampled_from([None, 1]), size=st.integers(1, 40))
+def test_borders_of_elements_are_where_a_parser_sees_them(values: list, indent: int | None, size: int) -> None:
+    import numpy as np
+
+    from packer_cli.corpus.readers.json_borders import find_borders, new_state
+
+    text = json.dumps(values, indent=indent, ensure_ascii=False).encode()
+    state, buffer, found = new_state(inside=False), np.empty(3, dtype=np.int64), []
+    for begin in range(0, len(text), size):
+        data, at = np.frombuffer(text[begin : begin + size], dtype=np.uint8), 0
+        while at < len(data) and state[0] >= 0:
+            count, at = find_borders(data, at, state, buffer)
+            found += (begin + buffer[:count]).tolist()
+    assert found == array_borders(text)
 
 
 def test_bad_elements_lose_only_themselves(tmp_path: Path) -> None:
@@ -321,7 +358,7 @@ def test_truncated_gz_array(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["a.txt", "a.md", "a.text.gz", "a.txt.zst"])
 def test_a_text_file_is_one_document(tmp_path: Path, name: str) -> None:
     data = "Line one.\r\n\nLine two ☺".encode()
-    pack = {".gz": gzip.compress, ".zst": zstandard.compress}.get(Path(name).suffix, bytes)
+    pack = {".gz": gzip.compress, ".zst": zstd.compress}.get(Path(name).suffix, bytes)
     (tmp_path / name).write_bytes(pack(b"\xef\xbb\xbf" + data))
     documents, rejects = read_all(tmp_path / name, slice_bytes=1, batch_bytes=3)
     assert [(d.kind, d.line, d.text) for d in documents] == [("text", 1, data.decode())]

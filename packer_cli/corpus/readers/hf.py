@@ -18,10 +18,9 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from packer_cli.corpus.blocks import Progress, unreadable
-from packer_cli.corpus.readers.base import FileReader, RawBatch, default_slice_bytes
-from packer_cli.corpus.readers.columns import raw_batch
-from packer_cli.corpus.readers.parquet import share
-from packer_cli.corpus.types import CorpusFile, CorpusSlice
+from packer_cli.corpus.readers.base import FileReader, RawBatch, ReadRules, default_slice_bytes
+from packer_cli.corpus.readers.columns import raw_batches
+from packer_cli.corpus.types import CorpusFile, CorpusSlice, Reject
 from packer_cli.errors import InputError, RunError
 
 NAME = re.compile(r"[\w-][\w.-]*(/[\w.-]+){0,2}(:\w[^/]*)?")
@@ -51,15 +50,30 @@ def saved_path(text: str) -> tuple[str, str] | None:
 def find(text: str, source_id: int) -> CorpusFile:
     """The split of a data set that `text` names; without one, `train` or the only one there is.
 
-    Loads the set, which for one on the Hub may mean a download. Raises InputError when it cannot.
+    Loads a set from the Hub or the cache, which may mean a download. Raises InputError when it cannot.
     """
     saved = saved_path(text)
     if saved is not None:
         path = _saved_split(*saved)
     else:
         path = text if ":" in text else f"{text}:{_choose_split(text, _load_from_hub(text, None))}"
-    data = load(path)
-    return CorpusFile(source_id=source_id, path=path, format="datasets", num_bytes=data.data.nbytes)
+        load(path)
+    return CorpusFile(source_id=source_id, path=path, format="datasets", num_bytes=_stored_bytes(path))
+
+
+def _stored_bytes(path: str) -> int:
+    """Bytes of the files of a set that `save_to_disk` wrote, without a look into them: that may end the process.
+
+    Another set has been loaded, and says so itself.
+    """
+    saved = saved_path(path)
+    if saved is None:
+        return int(load(path).data.nbytes)
+    folder = os.path.join(*saved) if saved[1] else saved[0]
+    try:
+        return sum(entry.stat().st_size for entry in os.scandir(folder) if entry.name.endswith(".arrow"))
+    except OSError as error:
+        raise unreadable(path, error) from error
 
 
 def _saved_split(folder: str, split: str) -> str:
@@ -167,35 +181,40 @@ def _hub_answers(endpoint: str) -> bool:
 def cut(file: CorpusFile, slice_bytes: int | None, progress: Progress | None) -> list[CorpusSlice]:
     """Equal ranges of rows of about `slice_bytes`; the fingerprint is the data set's own."""
     data = load(file.path)
+    num_rows, num_bytes = data.num_rows, data.data.nbytes
     done = replace(file, fingerprint=str(data._fingerprint))
     if progress is not None:
         progress(file.num_bytes)
-    num_rows = data.num_rows
-    rows = max(1, (slice_bytes or default_slice_bytes(file.num_bytes)) * num_rows // max(file.num_bytes, 1))
+    rows = max(1, (slice_bytes or default_slice_bytes(num_bytes)) * num_rows // max(num_bytes, 1))
     return [
         CorpusSlice(file=done, start=start, stop=min(start + rows, num_rows), first_line=start + 1)
         for start in range(0, num_rows, rows)
     ]
 
 
-def read(piece: CorpusSlice, batch_bytes: int, fields: frozenset[str]) -> Iterator[RawBatch]:
+def read(piece: CorpusSlice, rules: ReadRules, fields: frozenset[str]) -> Iterator[RawBatch]:
     """The rows of the slice, through Arrow; nothing is copied from the cache but the rows at hand."""
     data = load(piece.file.path)
     if data._fingerprint != piece.file.fingerprint:
         raise RunError(f"{piece.file.path}: the data set has changed since it was scanned; run again")
-    num_rows, num_bytes = data.num_rows, piece.file.num_bytes
-    rows = min(max(1, batch_bytes * num_rows // max(num_bytes, 1)), BATCH_ROWS)
+    num_rows, num_bytes = data.num_rows, data.data.nbytes
+    rows = min(max(1, rules.batch_bytes * num_rows // max(num_bytes, 1)), BATCH_ROWS)
     known = [name for name in data.column_names if name in fields]
     if known:
         data = data.select_columns(known)
     data = data.with_format("arrow")
     for start in range(piece.start, piece.stop, rows):
-        table = data[start : min(start + rows, piece.stop)]
-        for part in table.combine_chunks().to_batches():
-            batch = raw_batch(part, start + 1, fields)
-            batch.num_bytes = share(num_bytes, start + 1, part.num_rows, num_rows)
-            start += part.num_rows
-            yield batch
+        stop = min(start + rows, piece.stop)
+        try:
+            row = start + 1
+            for part in data[start:stop].to_batches():
+                for batch in raw_batches(part, row, rules, fields):
+                    yield batch
+                row += part.num_rows
+        except Exception as error:  # Whatever pyarrow finds in a damaged file.
+            reason = " ".join(str(error).split()) or type(error).__name__
+            lost = f"rows {row} to {stop} cannot be read ({reason}) and are lost"
+            yield RawBatch(rejects=[Reject(row, lost)])
 
 
 READER = FileReader(cut, read)

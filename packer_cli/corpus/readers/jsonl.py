@@ -10,8 +10,9 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from packer_cli.corpus.blocks import Blocks, Progress, fingerprint
-from packer_cli.corpus.readers.base import FileReader, RawBatch, default_slice_bytes
+from packer_cli.corpus.readers.base import FileReader, RawBatch, ReadRules, default_slice_bytes
 from packer_cli.corpus.readers.parse_json import why_not_json, why_not_object
+from packer_cli.corpus.readers.stream import RecordStream, cut_compressed, read_stream
 from packer_cli.corpus.types import CorpusFile, CorpusSlice, Reject
 
 BOM = b"\xef\xbb\xbf"
@@ -43,8 +44,7 @@ class _LineCutter:
 def cut(file: CorpusFile, slice_bytes: int | None, progress: Progress | None) -> list[CorpusSlice]:
     """Slices that begin behind a newline, each at least `slice_bytes` long but the last."""
     if file.compression != "none":
-        done = replace(file, fingerprint=fingerprint(file.path, progress=progress))
-        return [CorpusSlice(file=done, start=0, stop=file.num_bytes)]
+        return cut_compressed(file, slice_bytes, progress)
     cutter = _LineCutter(slice_bytes or default_slice_bytes(file.num_bytes))
     done = replace(file, fingerprint=fingerprint(file.path, progress=progress, on_chunk=cutter.see))
     starts = [cut for cut in cutter.cuts if cut[0] < file.num_bytes]
@@ -55,56 +55,120 @@ def cut(file: CorpusFile, slice_bytes: int | None, progress: Progress | None) ->
     ]
 
 
-def read(piece: CorpusSlice, batch_bytes: int, fields: frozenset[str]) -> Iterator[RawBatch]:
-    """The records of a slice; blank lines are skipped, broken ones rejected."""
-    line = piece.first_line
-    carry: list[bytes] = []
-    consumed = 0
-    with Blocks(piece.file, piece.start, piece.stop) as blocks:
-        while block := blocks.read(batch_bytes):
+def read(piece: CorpusSlice, rules: ReadRules, fields: frozenset[str]) -> Iterator[RawBatch]:
+    """The records of a slice; blank lines are skipped, broken and overlong ones rejected."""
+    yield from read_stream(piece, rules, _Lines)
+
+
+class _Lines(RecordStream):
+    """Whole lines, about a block of them at a time."""
+
+    _whole = b""
+    """Lines that have been read and not been taken; they begin at `position`."""
+
+    def __init__(self, blocks: Blocks, piece: CorpusSlice, rules: ReadRules) -> None:
+        super().__init__(blocks, piece, rules)
+        self._open: list[bytes] = []  # Of a line whose end has not been read; joined once, however long it is.
+        self._open_bytes = 0
+        self._ended = False
+
+    @property
+    def is_done(self) -> bool:
+        """Whether nothing is left."""
+        return self._ended and not self._whole
+
+    def take(self, stop: int) -> tuple[int, bytes] | Reject | None:
+        """(number of the first line, whole lines), or a line that is lost."""
+        if self.position >= stop:
+            return None
+        if not self._whole:
+            lost = self._read()
+            if lost is not None:
+                return lost
+            if not self._whole:
+                return None
+        data, self._whole = self._whole, b""
+        if self.position + len(data) > stop:
+            end = data.find(b"\n", stop - self.position - 1) + 1 or len(data)
+            data, self._whole = data[:end], data[end:]
+        number = self.number
+        self.position += len(data)
+        self.number += data.count(b"\n")
+        return number, data
+
+    def _read(self) -> Reject | None:
+        """Fill `_whole`, which stays empty at the end; gives a line that is lost, instead."""
+        while not self._ended:
+            block = self._blocks.read(self._rules.batch_bytes)
+            if not block:
+                return self._end()
             end = block.rfind(b"\n") + 1
             if not end:
-                carry.append(block)
+                self._open_bytes += len(block)
+                if self._open_bytes > self._rules.max_record_bytes:
+                    self._open.clear()
+                else:
+                    self._open.append(block)
                 continue
-            data = b"".join((*carry, block[:end]))
-            carry = [block[end:]] if end < len(block) else []
-            batch, line = _parse(data, line, blocks.consumed - consumed)
-            consumed = blocks.consumed
-            yield batch
-        last = b"".join(carry)
-        if blocks.broken:
-            # The unfinished line goes with the rest that is lost.
-            batch = RawBatch(rejects=[Reject(line, f"{blocks.broken}; the rest of the file is lost")])
-        else:
-            batch, _ = _parse(last, line, 0)
-        batch.num_bytes = piece.stop - piece.start - consumed  # with what lies behind a break
-    if batch.records or batch.rejects or batch.num_bytes:
-        yield batch
+            if self._open_bytes > self._rules.max_record_bytes:
+                begin = block.find(b"\n") + 1
+                number, self.number = self.number, self.number + 1
+                self.position += self._open_bytes + begin
+                self._whole = block[begin:end]
+                self._set_open(block[end:])
+                return Reject(number, self._rules.too_long())
+            self._whole = b"".join((*self._open, block[:end]))
+            self._set_open(block[end:])
+            return None
+        return None
 
+    def _set_open(self, data: bytes) -> None:
+        self._open = [data] if data else []
+        self._open_bytes = len(data)
 
-def _parse(data: bytes, line: int, num_bytes: int) -> tuple[RawBatch, int]:
-    """Parse whole lines, the first numbered `line`; returns the batch and the next line's number."""
-    from orjson import JSONDecodeError, loads
+    def _end(self) -> Reject | None:
+        """The last line, which has no newline; it goes with the rest where the data breaks off."""
+        self._ended = True
+        if self._blocks.broken:
+            return Reject(self.number, f"{self._blocks.broken}; the rest of the file is lost")
+        if self._open_bytes > self._rules.max_record_bytes:
+            return Reject(self.number, self._rules.too_long())
+        self._whole = b"".join(self._open)
+        self._set_open(b"")
+        return None
 
-    if line == 1 and data.startswith(BOM):
-        data = data[3:]
-    lines = data.split(b"\n")
-    if not lines[-1]:
-        lines.pop()
-    batch = RawBatch(num_bytes=num_bytes)
-    keep, rejects = batch.records.append, batch.rejects
-    for number, text in enumerate(lines, line):
-        try:
-            record = loads(text)
-        except JSONDecodeError as error:
-            if text.strip():
-                rejects.append(Reject(number, why_not_json(text, error, "line")))
-            continue
-        if type(record) is dict:
-            keep((number, record))
-        else:
-            rejects.append(Reject(number, why_not_object(record)))
-    return batch, line + len(lines)
+    def parse(self, taken: tuple[int, bytes] | Reject) -> RawBatch:
+        """The records of whole lines."""
+        if isinstance(taken, Reject):
+            return RawBatch(rejects=[taken])
+        return self._parse_lines(*taken)
+
+    def _parse_lines(self, line: int, data: bytes) -> RawBatch:
+        from orjson import JSONDecodeError, loads
+
+        if line == 1 and data.startswith(BOM):
+            data = data[3:]
+        lines = data.split(b"\n")
+        if not lines[-1]:
+            lines.pop()
+        batch = RawBatch()
+        keep, rejects = batch.records.append, batch.rejects
+        most = self._rules.max_record_bytes if len(data) > self._rules.max_record_bytes else None
+        for number, text in enumerate(lines, line):
+            if most is not None and len(text) > most:
+                rejects.append(Reject(number, self._rules.too_long()))
+                continue
+            try:
+                record = loads(text)
+            except JSONDecodeError as error:
+                if text.strip():
+                    rejects.append(Reject(number, why_not_json(text, error, "line")))
+                continue
+            if type(record) is dict:
+                keep((number, record))
+            else:
+                rejects.append(Reject(number, why_not_object(record)))
+        return batch
 
 
 READER = FileReader(cut, read)

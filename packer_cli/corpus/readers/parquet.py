@@ -5,26 +5,33 @@ Memory: one decoded batch and the compressed row group it comes from.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from packer_cli.corpus.blocks import Progress, fingerprint, unreadable
-from packer_cli.corpus.readers.base import FileReader, RawBatch, default_slice_bytes
-from packer_cli.corpus.readers.columns import raw_batch
+from packer_cli.corpus.readers.base import FileReader, RawBatch, ReadRules, default_slice_bytes
+from packer_cli.corpus.readers.columns import raw_batches
 from packer_cli.corpus.types import CorpusFile, CorpusSlice, Reject
 
 if TYPE_CHECKING:
     import pyarrow.parquet as pq
 
+BATCH_ROWS = 64
+"""Most rows that are decoded at once: a page may give the same long text to each."""
+MOST_RATIO = 64
+"""Ordinary text is compressed 2 to 10 fold."""
+MOST_DICTIONARY = 4 << 20
+"""Writers end a dictionary page at 1 MiB unless told otherwise."""
 
-def _open(path: str) -> pq.ParquetFile:
-    import pyarrow as pa
+
+def _open(path: str, read_dictionary: Sequence[str] = ()) -> pq.ParquetFile:
     import pyarrow.parquet as pq
 
     try:
-        return pq.ParquetFile(path, memory_map=False)
-    except (pa.ArrowException, OSError) as error:
+        return pq.ParquetFile(path, memory_map=False, read_dictionary=list(read_dictionary))
+    except Exception as error:  # pyarrow raises all kinds for what is damaged.
         raise unreadable(path, error) from error
 
 
@@ -53,36 +60,47 @@ def cut_units(file: CorpusFile, sizes: list[tuple[int, int]], limit: int) -> lis
     return slices
 
 
-def share(file_bytes: int, first_row: int, num_rows: int, total_rows: int) -> int:
-    """The bytes of a file that rows `first_row` (from 1) and on stand for; shares add up to the file."""
-    before = first_row - 1
-    return file_bytes * (before + num_rows) // total_rows - file_bytes * before // total_rows
-
-
-def read(piece: CorpusSlice, batch_bytes: int, fields: frozenset[str]) -> Iterator[RawBatch]:
+def read(piece: CorpusSlice, rules: ReadRules, fields: frozenset[str]) -> Iterator[RawBatch]:
     """The rows of the slice's row groups; one that breaks is lost from there on, the next ones are read."""
-    import pyarrow as pa
-
     row = piece.first_line
-    with _open(piece.file.path) as table:
-        total = table.metadata.num_rows
+    with ExitStack() as stack:
+        table = stack.enter_context(_open(piece.file.path))
         columns = [name for name in table.schema_arrow.names if name in fields]
+        shared: pq.ParquetFile | None = None
         for index in range(piece.start, piece.stop):
             group = table.metadata.row_group(index)
             stop = row + group.num_rows
-            rows_a_batch = max(1, batch_bytes * group.num_rows // max(group.total_byte_size, 1))
+            source = table
+            if _explodes(group):
+                shared = shared or stack.enter_context(_open(piece.file.path, _texts(table)))
+                source = shared
+            rows = max(1, min(BATCH_ROWS, rules.batch_bytes * group.num_rows // max(group.total_byte_size, 1)))
             try:
-                for part in table.iter_batches(batch_size=rows_a_batch, row_groups=[index], columns=columns or None):
-                    batch = raw_batch(part, row, fields)
-                    batch.num_bytes = share(piece.file.num_bytes, row, part.num_rows, total)
+                for part in source.iter_batches(batch_size=rows, row_groups=[index], columns=columns or None):
+                    for batch in raw_batches(part, row, rules, fields):
+                        yield batch
                     row += part.num_rows
-                    yield batch
-            except (pa.ArrowException, OSError) as error:
-                reason = " ".join(str(error).split())
+            except Exception as error:  # Whatever pyarrow finds in a damaged file.
+                reason = " ".join(str(error).split()) or type(error).__name__
                 lost = f"row group {index} cannot be read ({reason}); its rows {row} to {stop - 1} are lost"
-                num_bytes = share(piece.file.num_bytes, row, stop - row, total)
-                yield RawBatch(rejects=[Reject(row, lost)], num_bytes=num_bytes)
+                yield RawBatch(rejects=[Reject(row, lost)])
             row = stop
+
+
+def _explodes(group: Any) -> bool:
+    """Whether a few rows of a row group may be more than memory holds: by its size on disk, or by a page of texts
+    that any number of rows may share."""
+    columns = [group.column(i) for i in range(group.num_columns)]
+    pages = [c.data_page_offset - c.dictionary_page_offset for c in columns if c.has_dictionary_page]
+    stored = sum(column.total_compressed_size for column in columns)
+    return group.total_byte_size > MOST_RATIO * max(stored, 1) or max(pages, default=0) > MOST_DICTIONARY
+
+
+def _texts(table: pq.ParquetFile) -> list[str]:
+    """Paths of all columns of text, to be read as dictionaries: each text once, however many rows hold it."""
+    schema = table.schema
+    columns = [schema.column(i) for i in range(len(schema))]
+    return [column.path for column in columns if column.physical_type == "BYTE_ARRAY"]
 
 
 READER = FileReader(cut, read)

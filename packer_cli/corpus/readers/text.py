@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from packer_cli.corpus.blocks import Blocks, Progress, fingerprint
-from packer_cli.corpus.readers.base import FileReader, RawBatch
+from packer_cli.corpus.readers.base import FileReader, RawBatch, ReadRules
 from packer_cli.corpus.types import CorpusFile, CorpusSlice, Reject
 
 
@@ -19,24 +19,29 @@ def cut(file: CorpusFile, slice_bytes: int | None, progress: Progress | None) ->
     return [CorpusSlice(file=done, start=0, stop=file.num_bytes)]
 
 
-def read(piece: CorpusSlice, batch_bytes: int, fields: frozenset[str]) -> Iterator[RawBatch]:
-    """One record `{"text": ...}` at line 1; a text cut short by a broken compression is rejected whole."""
-    batch = RawBatch()
-    with Blocks(piece.file) as blocks:
-        data = b"".join(iter(lambda: blocks.read(batch_bytes), b""))
-        batch.num_bytes = piece.file.num_bytes
-        if blocks.broken:
-            batch.rejects.append(Reject(1, f"{blocks.broken}; the text is incomplete"))
-            yield batch
-            return
+def read(piece: CorpusSlice, rules: ReadRules, fields: frozenset[str]) -> Iterator[RawBatch]:
+    """One record `{"text": ...}` at line 1; a text that is too long or cut short is rejected whole."""
+    parts: list[bytes] = []
+    size = 0
+    with Blocks(piece.file, max_record_bytes=rules.max_record_bytes) as blocks:
+        while size <= rules.max_record_bytes and (part := blocks.read(rules.batch_bytes)):
+            parts.append(part)
+            size += len(part)
+        broken = blocks.broken
+    if size > rules.max_record_bytes:
+        yield RawBatch(rejects=[Reject(1, rules.too_long())])
+        return
+    if broken:
+        yield RawBatch(rejects=[Reject(1, f"{broken}; the text is incomplete")])
+        return
+    data = b"".join(parts)
     try:
         text = data.decode("utf-8")
     except UnicodeDecodeError as error:
         reason = f"invalid UTF-8: byte 0x{data[error.start]:02x} at offset {error.start} of the file"
-        batch.rejects.append(Reject(1, reason))
-    else:
-        batch.records.append((1, {"text": text.removeprefix("\ufeff")}))
-    yield batch
+        yield RawBatch(rejects=[Reject(1, reason)])
+        return
+    yield RawBatch(records=[(1, {"text": text.removeprefix("\ufeff")})])
 
 
 READER = FileReader(cut, read)
