@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any
 
-from packer_cli.engine.local import start_worker
+from packer_cli.engine.processes import start_worker
 
 
 @contextmanager

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
@@ -10,7 +9,7 @@ from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from typing import Any, TypeVar
 
-from packer_cli.engine.local import end_server, process_context, start_worker, starting_workers
+from packer_cli.engine.processes import end_server, how_it_ended, process_context, start_worker, starting_workers
 from packer_cli.errors import HbpackError
 
 Task = TypeVar("Task")
@@ -70,18 +69,10 @@ def _receive(receiving: Any, process: Any) -> Any:
         outcome = receiving.recv()
     except (EOFError, OSError):
         process.join()
-        outcome = Failed(_how_it_ended(process.exitcode))
+        outcome = Failed(how_it_ended(process.exitcode))
     process.join()
     receiving.close()
     return outcome
-
-
-def _how_it_ended(exitcode: int) -> str:
-    if exitcode == -signal.SIGKILL:
-        return "its process was killed, perhaps for want of memory; try fewer --workers"
-    if exitcode < 0:
-        return f"its process was ended by {signal.Signals(-exitcode).name}"
-    return f"its process ended with exit code {exitcode}"
 
 
 def _run(sending: Connection, function: Callable[[Any], Any], task: Any) -> None:

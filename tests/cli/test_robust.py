@@ -323,12 +323,12 @@ def test_colors_only_where_they_are_wanted():
 
 
 def test_workers_that_cannot_start_are_an_error_in_words(pack, chats, monkeypatch):
-    from concurrent.futures import ProcessPoolExecutor
+    from multiprocessing.process import BaseProcess
 
-    def submit(*_):
+    def start(*_):
         raise BrokenPipeError(errno.EPIPE, os.strerror(errno.EPIPE))
 
-    monkeypatch.setattr(ProcessPoolExecutor, "submit", submit)
+    monkeypatch.setattr(BaseProcess, "start", start)
     done = pack(chats, "--workers", 2)
     message = "worker processes cannot be started ([Errno 32] Broken pipe); try --workers 1"
     assert (done.code, done.stderr) == (1, f"error: {message}\n")

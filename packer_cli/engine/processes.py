@@ -1,0 +1,116 @@
+"""Where processes come from, how they start, and how they end."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from typing import Any
+
+from packer_cli.errors import RunError
+
+_preloaded: list[str] = []
+"""What the server that runs was told to import."""
+
+
+def process_context(preload: Sequence[str] = ()) -> Any:
+    """Where processes come from: a server that imports `preload` once and is forked. It is started if none runs.
+
+    One that imported something else is replaced; the processes that it started must have ended.
+
+    Raises:
+        RunError: the server cannot be started.
+    """
+    global _preloaded
+    methods = multiprocessing.get_all_start_methods()
+    context = multiprocessing.get_context("forkserver" if "forkserver" in methods else "spawn")
+    if context.get_start_method() == "forkserver":
+        if _preloaded != list(preload):
+            end_server()
+        _preloaded = list(preload)
+        context.set_forkserver_preload(_preloaded)
+        from multiprocessing import forkserver
+
+        with starting_workers(), _interrupts_blocked():
+            forkserver.ensure_running()
+    return context
+
+
+def end_server() -> None:
+    """Kill the server, whatever it is importing or compiling; the next process that is started brings another."""
+    from multiprocessing import forkserver
+
+    server: Any = forkserver._forkserver
+    pid = getattr(server, "_forkserver_pid", None)
+    if pid is not None:
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+        server._stop()  # It waits, and forgets the server.
+
+
+@contextmanager
+def starting_workers() -> Iterator[None]:
+    """Failing to start a process becomes a RunError."""
+    try:
+        yield
+    except (OSError, EOFError) as error:  # Among them the broken pipe of a server that ended.
+        raise RunError(
+            f"worker processes cannot be started ({str(error) or type(error).__name__}); try --workers 1"
+        ) from None
+
+
+@contextmanager
+def interrupts_later() -> Iterator[None]:
+    """Hold Ctrl-C back until the block ends."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    seen: list[int] = []
+    before = signal.signal(signal.SIGINT, lambda number, frame: seen.append(number))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+    if seen:
+        raise KeyboardInterrupt
+
+
+@contextmanager
+def _interrupts_blocked() -> Iterator[None]:
+    """Hold Ctrl-C back until the block ends, and for good in processes that are started inside.
+
+    Ctrl-C reaches all processes of a terminal. Workers leave it to this process, which then ends them.
+    """
+    from multiprocessing import resource_tracker
+
+    resource_tracker.ensure_running()  # It is started beside the server otherwise, and unblocks the signal.
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def start_worker() -> None:
+    """In a worker: ignore Ctrl-C, and end when the process that started it is gone, however it ended."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
+
+
+def _end_with(parent: Any) -> None:
+    parent.join()
+    os._exit(1)
+
+
+def how_it_ended(exitcode: int) -> str:
+    """In words, how a process ended that should have gone on."""
+    if exitcode == -signal.SIGKILL:
+        return "its process was killed, perhaps for want of memory; try fewer --workers"
+    if exitcode < 0:
+        return f"its process was ended by {signal.Signals(-exitcode).name}"
+    return f"its process ended with exit code {exitcode}"

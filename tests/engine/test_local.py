@@ -1,0 +1,65 @@
+"""Tasks on worker processes: every outcome once, and a crash is one of them."""
+
+from __future__ import annotations
+
+import os
+import signal
+
+import psutil
+import pytest
+
+from packer_cli.engine.local import LocalEngine
+from packer_cli.engine.worker import Died
+from packer_cli.errors import InputError, RunError
+
+
+def task(number: int) -> int:
+    if number < 0:
+        os.kill(os.getpid(), -number)
+    if number == 13:
+        raise InputError("thirteen")
+    if number == 14:
+        raise UnicodeDecodeError("utf-8", b"\xff", 0, 1, "no text")
+    return os.getpid() if number == 0 else number * number
+
+
+SEGV = -int(signal.SIGSEGV)
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_crash_is_the_outcome_of_its_task_alone(workers: int) -> None:
+    tasks = [1, 2, SEGV, 3, 4, SEGV, 5]
+    with LocalEngine(workers) as engine:
+        for _ in range(2):  # The workers that are left serve the next run.
+            found = dict(engine.run(task, tasks, is_risky=lambda number: number < 0))
+            assert found == {0: 1, 1: 4, 2: Died(SEGV), 3: 9, 4: 16, 5: Died(SEGV), 6: 25}
+    assert Died(SEGV).signal_name == "SIGSEGV"
+    assert str(Died(SEGV)) == "its process was ended by SIGSEGV"
+
+
+def test_one_worker_is_this_process_but_for_risky_tasks() -> None:
+    with LocalEngine(1) as engine:
+        assert list(engine.run(task, [0])) == [(0, os.getpid())]
+        ((_, other),) = engine.run(task, [0], is_risky=lambda number: True)
+        assert other != os.getpid()
+    assert not psutil.pid_exists(other)
+
+
+@pytest.mark.parametrize(("number", "error"), [(13, InputError), (14, UnicodeDecodeError)])
+def test_errors_come_over(number: int, error: type[Exception]) -> None:
+    with pytest.raises(error) as caught, LocalEngine(2) as engine:
+        list(engine.run(task, [1, number, 2]))
+    assert "in task" in str(caught.value.__cause__)
+
+
+def test_a_killed_worker_ends_the_run() -> None:
+    with pytest.raises(RunError, match="a worker process was killed, perhaps for want"), LocalEngine(2) as engine:
+        list(engine.run(task, [0, -int(signal.SIGKILL), 2]))
+
+
+def test_a_run_that_is_left_takes_its_workers_along() -> None:
+    with LocalEngine(2) as engine:
+        outcomes = engine.run(task, [0, 0, 0, 0])
+        pids = {next(outcomes)[1]}
+    assert all(not psutil.pid_exists(pid) for pid in pids)
+    assert not engine._busy
