@@ -93,6 +93,8 @@ class TokenizeConfig(_Model):
     """Encode special tokens written inside the data as ordinary text."""
     max_rejected: int | None = Field(default=None, ge=0)
     """Stop when more records than this are rejected; by default never."""
+    max_record_bytes: Bytes = 256 * 2**20
+    """Largest record, in bytes of text once decompressed; longer ones are rejected. Reading takes a few times this."""
 
 
 class GpuConfig(_Model):

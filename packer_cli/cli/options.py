@@ -26,6 +26,7 @@ _METAVARS = {
     "chat_template": "FILE",
     "global_tokens": "TOKENS",
     "shard_size": "BYTES",
+    "max_record_bytes": "BYTES",
     "model": "PATH",
     "gpu": "NAME[:KEY=VALUE,...]",
     "max_length": "TOKENS",
@@ -161,8 +162,8 @@ def _option(name: str, field: FieldInfo) -> Decorator:
     choices = _choices(field.annotation)
     kind: click.ParamType = click.Choice(choices) if choices else _Value()
     shown: bool | str = default is not None
-    if name == "shard_size":
-        default, shown = "256MiB", True
+    if _METAVARS.get(name) == "BYTES":
+        default, shown = f"{field.default >> 20}MiB", True
     return click.option(
         flag,
         name,

@@ -77,6 +77,8 @@ def run_tokenize(config: TokenizeConfig, folder: Path, engine: LocalEngine) -> S
     num_rejected = sum(part.num_rejected for part in index.parts)
     for text in dict.fromkeys(text for part in index.parts for text in part.warnings):
         warn(text)
+    for file in (file for part in index.parts for file in part.files if file.unreadable):
+        warn(f"{file.path}: {file.unreadable}")
     say(
         f"tokenized {num_samples + num_rejected:,} records: {num_samples:,} samples, {num_tokens:,} tokens, "
         f"{num_rejected:,} rejected ({watch})"

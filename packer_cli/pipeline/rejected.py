@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -37,8 +38,9 @@ def _lines(index: StoreIndex, store: Path, overflow: list[dict[str, Any]]) -> It
 
     for part in index.parts:
         if part.num_rejected:
-            for reject in read_rejects(rejects_path(store, part.path)):
-                yield _line({"file": part.file, "line": reject.line, "reason": reject.reason})
+            names = chain.from_iterable([file.path] * file.num_rejected for file in part.files)
+            for name, reject in zip(names, read_rejects(rejects_path(store, part.path)), strict=True):
+                yield _line({"file": name, "line": reject.line, "reason": reject.reason})
     yield from map(_line, overflow)
 
 

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 
 from packer_cli.errors import FormatError, InputError
 from packer_cli.files import fingerprint
 
 INDEX_NAME = "tokens.json"
 STORE_FORMAT = "hbpack-tokens"
-STORE_VERSION = 1
+STORE_VERSION = 2
 
 PART_SCHEMA = pa.schema(
     [
@@ -30,16 +32,27 @@ class _Model(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
 
+class PartFile(_Model):
+    """An input file, or a slice of one, in a part: small files share one."""
+
+    path: str
+    """As the user named it."""
+    source: int
+    num_samples: int
+    num_rejected: int
+    unreadable: str = ""
+    """Why none of it could be read, where that is so."""
+
+
 class PartInfo(_Model):
     """One part of the store."""
 
     path: str
     """File name in the store's folder."""
     fingerprint: str
-    """Of the slice of input, the tokenizer and the options that made it."""
-    source: int
-    file: str
-    """The input file, as the user named it."""
+    """Of the slices of input, the tokenizer and the options that made it."""
+    files: tuple[PartFile, ...]
+    """What it holds, in order: its samples, and its rejected records, are those of one file after another."""
     num_samples: int
     num_tokens: int
     num_loss_tokens: int
@@ -52,6 +65,13 @@ class PartInfo(_Model):
     backend: str
     """What encoded it."""
     warnings: tuple[str, ...] = ()
+
+    @model_validator(mode="after")
+    def _adds_up(self) -> PartInfo:
+        for name in ("num_samples", "num_rejected"):
+            if sum(getattr(file, name) for file in self.files) != getattr(self, name):
+                raise ValueError(f"the files of {self.path} do not add up to its {name}")
+        return self
 
 
 class SourceInfo(_Model):
@@ -79,24 +99,33 @@ class StoreIndex(_Model):
 
 def store_fingerprint(parts: Sequence[PartInfo], weights: Sequence[float]) -> str:
     """`StoreIndex.fingerprint`: of all that a plan and its shards take from the store; a weight an input."""
-    return fingerprint([[part.fingerprint, part.source] for part in parts], list(weights))
+    contents = [[part.fingerprint, [file.source for file in part.files]] for part in parts]
+    return fingerprint(contents, list(weights))
 
 
 def read_index(folder: Path) -> StoreIndex:
     """Read `tokens.json`; the errors are those of `TokenStore.open`."""
     path = folder / INDEX_NAME
     try:
-        index = StoreIndex.model_validate_json(path.read_bytes())
+        data = path.read_bytes()
+        _check_version(path, data)
+        return StoreIndex.model_validate_json(data)
     except (FileNotFoundError, NotADirectoryError):
         raise InputError(f"{str(folder)!r} holds no token store (no {INDEX_NAME}); run hbpack tokenize") from None
     except (OSError, ValidationError) as error:
         raise FormatError(f"{str(path)!r} is damaged ({str(error).splitlines()[0]}); tokenize again") from None
-    if index.format != STORE_FORMAT or index.format_version != STORE_VERSION:
-        raise FormatError(
-            f"{str(path)!r} has format {index.format} {index.format_version}; this release reads "
-            f"{STORE_FORMAT} {STORE_VERSION}; tokenize again"
-        )
-    return index
+
+
+def _check_version(path: Path, data: bytes) -> None:
+    """Before anything else is believed: another version has other fields."""
+    with suppress(ValueError):
+        values = json.loads(data)
+        found = (values.get("format"), values.get("format_version")) if isinstance(values, dict) else (None, None)
+        if None not in found and found != (STORE_FORMAT, STORE_VERSION):
+            raise FormatError(
+                f"{str(path)!r} has format {found[0]} {found[1]}; this release reads {STORE_FORMAT} {STORE_VERSION}; "
+                "tokenize again"
+            )
 
 
 def open_part(folder: Path, part: PartInfo) -> list[pa.RecordBatch]:

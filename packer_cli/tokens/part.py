@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
 
 from packer_cli.corpus.types import CorpusSlice, RecordSchema, Reject
 from packer_cli.errors import FormatError
 from packer_cli.files import temporary_file, write_text
-from packer_cli.tokens.index import INDEX_NAME, PartInfo
+from packer_cli.tokens.index import INDEX_NAME, PartFile, PartInfo
 from packer_cli.tokens.writer import PartWriter
 
 if TYPE_CHECKING:
@@ -26,7 +28,8 @@ class PartTask:
     """What a worker needs to make one part."""
 
     number: int
-    piece: CorpusSlice
+    pieces: tuple[CorpusSlice, ...]
+    """The slices of input that it holds, one after another."""
     fingerprint: str
     folder: Path
     tokenizer: str
@@ -34,6 +37,7 @@ class PartTask:
     """Of the tokenizer's files and the chat template: a process keeps what it has loaded by it."""
     chat_template: str | None
     record_schema: RecordSchema | Literal["auto"]
+    max_record_bytes: int
     encoder_options: tuple[tuple[str, Any], ...]
     """Keyword arguments of `Encoder`."""
 
@@ -90,7 +94,7 @@ def rejects_path(folder: Path, name: str) -> Path:
 
 
 def read_rejects(path: Path) -> list[Reject]:
-    """Rejected records of a part.
+    """Rejected records of a part, those of one file after another.
 
     Raises:
         FormatError: the file is missing or damaged.
@@ -122,28 +126,41 @@ def _encoder(task: PartTask, tokenizer: LoadedTokenizer, options: dict[str, Any]
 
 
 def _write_part(task: PartTask, encoder: Encoder) -> tuple[PartInfo, Path]:
-    from packer_cli.corpus.read import read_slice
+    from packer_cli.tokens.pieces import count_by_piece, lines_of, read_pieces, with_lines
 
     encoder.start_part()
     rejects: list[Reject] = []
+    num_samples = np.zeros(len(task.pieces), dtype=np.int64)
     num_with_special = 0
     with temporary_file(task.folder / task.name) as (temporary, file):
         writer = PartWriter(file)
-        for documents in read_slice(task.piece, schema=task.record_schema):
+        for documents in read_pieces(task.pieces, task.record_schema, task.max_record_bytes):
             encoded = encoder.encode(documents)
             rejects += documents.rejects
             rejects += encoded.rejects
             num_with_special += encoded.num_with_special
             if len(encoded.lines):
-                writer.write(encoded)
+                num_samples += count_by_piece(encoded.lines, len(task.pieces))
+                writer.write(replace(encoded, lines=lines_of(encoded.lines)))
         writer.close()
         _forget(task)
-    _write_rejects(rejects_path(task.folder, task.name), rejects)
+    _write_rejects(rejects_path(task.folder, task.name), with_lines(rejects))
+    num_rejected = count_by_piece(np.array([reject.line for reject in rejects], dtype=np.int64), len(task.pieces))
     info = PartInfo(
         path=task.name,
         fingerprint=task.fingerprint,
-        source=task.piece.file.source_id,
-        file=task.piece.file.path,
+        files=tuple(
+            PartFile(
+                path=piece.file.path,
+                source=piece.file.source_id,
+                num_samples=samples,
+                num_rejected=rejected,
+                unreadable=piece.unreadable,
+            )
+            for piece, samples, rejected in zip(
+                task.pieces, num_samples.tolist(), num_rejected.tolist(), strict=True
+            )
+        ),
         num_samples=writer.num_samples,
         num_tokens=writer.num_tokens,
         num_loss_tokens=writer.num_loss_tokens,
@@ -167,6 +184,5 @@ def _write_rejects(path: Path, rejects: list[Reject]) -> None:
     if not rejects:
         path.unlink(missing_ok=True)
         return
-    rejects.sort(key=lambda reject: reject.line)
     lines = [json.dumps(reject._asdict(), ensure_ascii=False) + "\n" for reject in rejects]
     write_text(path, "".join(lines))

@@ -6,16 +6,19 @@ import importlib.metadata
 import json
 import shutil
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from packer_cli.config import TokenizeConfig
-from packer_cli.corpus.discover import discover, slice_corpus
+from packer_cli.corpus.discover import discover
 from packer_cli.corpus.types import CorpusSlice, Source
 from packer_cli.engine.local import LocalEngine
-from packer_cli.errors import HbpackError, InputError, TooManyRejectedError
+from packer_cli.engine.worker import Died
+from packer_cli.errors import HbpackError, InputError, RunError, TooManyRejectedError
 from packer_cli.files import Committer, fingerprint, is_intact, remove_temporaries, write_json
+from packer_cli.tokens.cutting import cut_files, group_slices, is_columnar, without_crashes
 from packer_cli.tokens.index import (
     INDEX_NAME,
     STORE_VERSION,
@@ -36,6 +39,7 @@ from packer_cli.tokens.part import (
     rejects_path,
     tokenize_part,
 )
+from packer_cli.tokens.pieces import read_through
 from packer_cli.tokens.tokenizer import read_template
 from packer_cli.tokens.tokenizer_reads import tokenizer_fingerprint
 
@@ -57,11 +61,11 @@ def tokenize(
         TooManyRejectedError: see `--max-rejected`; finished parts stay for the next run.
     """
     sources, files = discover(config.inputs, output=str(folder.parent))
-    pieces = slice_corpus(files)
+    pieces = cut_files(files, engine)
     if not pieces:
         raise InputError("the inputs hold no data: " + ", ".join(source.name for source in sources))
     options = _sample_options(config)
-    tasks = _tasks(config, options, pieces, folder)
+    tasks = _tasks(config, options, group_slices(pieces), folder)
     finished = _finished(folder, tasks, engine)
     todo = [task for task in tasks if task.number not in finished]
     if todo:
@@ -74,7 +78,7 @@ def tokenize(
     if progress:
         progress(done, total)
     with Committer() as committer:
-        for i, result in engine.run(tokenize_part, todo):
+        for i, result in _run(engine, todo):
             assert result.temporary
             name, number = todo[i].name, todo[i].number
             committer.add(result.temporary, folder / name, marker_path(folder, name), marker_of(result))
@@ -88,21 +92,47 @@ def tokenize(
     return _write_index(config, options, sources, tasks, finished, folder)
 
 
+def _run(engine: LocalEngine, todo: list[PartTask]) -> Iterator[tuple[int, PartResult]]:
+    """Each part as it ends; what crashes a worker by being read is left out, and the rest of its part made again.
+
+    Raises:
+        RunError: a worker crashed over records that can be read.
+    """
+    waiting = dict(enumerate(todo))
+    while waiting:
+        numbers = list(waiting)
+        for i, result in engine.run(tokenize_part, [waiting[number] for number in numbers], is_risky=_is_risky):
+            if not isinstance(result, Died):
+                yield numbers[i], result
+                del waiting[numbers[i]]
+        for number, task in waiting.items():
+            pieces = without_crashes(task.pieces, engine, read_through)
+            if pieces is None:
+                names = ", ".join(dict.fromkeys(piece.file.path for piece in task.pieces[:3]))
+                raise RunError(f"a worker process crashed while it encoded records of {names}; leave them out")
+            waiting[number] = replace(task, pieces=pieces)
+
+
+def _is_risky(task: PartTask) -> bool:
+    return any(is_columnar(piece.file) for piece in task.pieces)
+
+
 def _tasks(
-    config: TokenizeConfig, options: dict[str, Any], pieces: Sequence[CorpusSlice], folder: Path
+    config: TokenizeConfig, options: dict[str, Any], parts: Sequence[tuple[CorpusSlice, ...]], folder: Path
 ) -> list[PartTask]:
     files = tokenizer_fingerprint(config.tokenizer)
     shared = fingerprint(options, files, library_versions(), STORE_VERSION)
     return [
         PartTask(
             number=number,
-            piece=piece,
-            fingerprint=fingerprint(shared, *_content(piece)),
+            pieces=pieces,
+            fingerprint=fingerprint(shared, *map(_content, pieces)),
             folder=folder,
             tokenizer=config.tokenizer,
             tokenizer_fingerprint=fingerprint(files, options["chat_template"]),
             chat_template=config.chat_template,
             record_schema=config.record_schema,
+            max_record_bytes=config.max_record_bytes,
             encoder_options=(
                 ("append_eos", config.append_eos),
                 ("backend", config.tokenizer_backend),
@@ -110,7 +140,7 @@ def _tasks(
                 ("plain_content", config.plain_content),
             ),
         )
-        for number, piece in enumerate(pieces)
+        for number, pieces in enumerate(parts)
     ]
 
 
@@ -125,6 +155,7 @@ def _sample_options(config: TokenizeConfig) -> dict[str, Any]:
     """The options that shape samples."""
     return {
         "record_schema": config.record_schema,
+        "max_record_bytes": config.max_record_bytes,
         "tokenizer_backend": config.tokenizer_backend,
         "chat_template": None if config.chat_template is None else read_template(config.chat_template),
         "loss_on": config.loss_on,
@@ -154,11 +185,17 @@ def _finished(folder: Path, tasks: Sequence[PartTask], engine: LocalEngine) -> d
         if whole:
             task = same[i]
             result = known[task.name]
-            renamed = result.info.model_copy(
-                update={"file": task.piece.file.path, "source": task.piece.file.source_id}
-            )
-            finished[task.number] = PartResult(info=renamed, tokenizer=result.tokenizer)
+            finished[task.number] = PartResult(info=_renamed(result.info, task), tokenizer=result.tokenizer)
     return finished
+
+
+def _renamed(info: PartInfo, task: PartTask) -> PartInfo:
+    """With the names and sources that its files have now."""
+    files = [
+        file.model_copy(update={"path": piece.file.path, "source": piece.file.source_id})
+        for file, piece in zip(info.files, task.pieces, strict=True)
+    ]
+    return info.model_copy(update={"files": tuple(files)})
 
 
 def _read_marker(path: Path) -> PartResult | None:
@@ -227,9 +264,9 @@ def _remove_stale(folder: Path, names: set[str]) -> None:
 
 
 def _slice_bytes(tasks: Sequence[PartTask]) -> list[int]:
-    """Bytes of input of each task, for progress: an even share of its file."""
-    slices = Counter(task.piece.file.path for task in tasks)
-    return [max(1, task.piece.file.num_bytes // slices[task.piece.file.path]) for task in tasks]
+    """Bytes of input of each task, for progress: an even share of its files."""
+    slices = Counter(piece.file.path for task in tasks for piece in task.pieces)
+    return [max(1, sum(p.file.num_bytes // slices[p.file.path] for p in task.pieces)) for task in tasks]
 
 
 def _check_rejected(num_rejected: int, most: int | None, folder: Path) -> None:

@@ -16,7 +16,7 @@ from numba import njit
 from numpy.typing import NDArray
 
 from packer_cli.arrays import to_numpy
-from packer_cli.tokens.index import PartInfo, StoreIndex, open_part, read_index
+from packer_cli.tokens.index import StoreIndex, open_part, read_index
 
 
 class TokenStore:
@@ -25,11 +25,12 @@ class TokenStore:
     def __init__(self, folder: Path, index: StoreIndex) -> None:
         self.folder = folder
         self.index = index
-        self._batches: list[_Batch] = []
-        for part in index.parts:
-            self._batches += [_Batch(batch, part) for batch in open_part(folder, part)]
+        self._batches = [_Batch(batch) for part in index.parts for batch in open_part(folder, part)]
         counts = [len(batch.offsets) - 1 for batch in self._batches]
         self._first_sample = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
+        self._files = [file for part in index.parts for file in part.files]
+        self._num_samples = np.array([file.num_samples for file in self._files], dtype=np.int64)
+        self._source = np.array([file.source for file in self._files], dtype=np.int32)
 
     @classmethod
     def open(cls, folder: Path) -> TokenStore:
@@ -54,22 +55,24 @@ class TokenStore:
 
     def sources_of(self, sample: NDArray[np.int64]) -> NDArray[np.int32]:
         """int32[m]: source of each of the samples."""
-        by_batch = np.array([batch.part.source for batch in self._batches], dtype=np.int32)
-        return by_batch[np.searchsorted(self._first_sample, sample, side="right") - 1]
+        return self._source[self._file_of(sample)]
 
     def sources(self) -> NDArray[np.int32]:
         """int32[n]: source of every sample."""
-        by_batch = np.array([batch.part.source for batch in self._batches], dtype=np.int32)
-        return np.repeat(by_batch, np.diff(self._first_sample))
+        return np.repeat(self._source, self._num_samples)
+
+    def _file_of(self, sample: NDArray[np.int64]) -> NDArray[np.int64]:
+        return np.searchsorted(np.cumsum(self._num_samples), sample, side="right")
 
     def locate(self, sample: NDArray[np.int64]) -> Iterator[tuple[str, int]]:
         """Input file and line of each of the samples, which rise."""
+        paths = iter([self._files[file].path for file in self._file_of(sample).tolist()])
         first = np.searchsorted(sample, self._first_sample)
         for number, batch in enumerate(self._batches):
             local = sample[first[number] : first[number + 1]] - self._first_sample[number]
             if len(local):
-                for line in batch.lines[local].tolist():
-                    yield batch.part.file, line
+                for line, path in zip(batch.lines[local].tolist(), paths, strict=False):
+                    yield path, line
 
     def loss_tokens_of(
         self, sample: NDArray[np.int64], start: NDArray[np.int64], length: NDArray[np.int32]
@@ -111,8 +114,7 @@ class TokenStore:
 class _Batch:
     """Numpy views of one record batch."""
 
-    def __init__(self, batch: pa.RecordBatch, part: PartInfo) -> None:
-        self.part = part
+    def __init__(self, batch: pa.RecordBatch) -> None:
         ids, mask = batch.column("input_ids"), batch.column("loss_mask")
         self.offsets: NDArray[np.int32] = to_numpy(ids.offsets)
         self.input_ids: NDArray[np.int32] = to_numpy(ids.values)

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from packer_cli.errors import FormatError, InputError
 from packer_cli.files import atomic_file
-from packer_cli.tokens.index import INDEX_NAME, PartInfo, SourceInfo, StoreIndex
+from packer_cli.tokens.index import INDEX_NAME, PartFile, PartInfo, SourceInfo, StoreIndex
 from packer_cli.tokens.store import TokenStore
 from packer_cli.tokens.types import EncodedBatch
 from packer_cli.tokens.writer import PartWriter, count_loss_tokens
@@ -27,6 +27,14 @@ def encoded(samples, first_line=1):
     )
 
 
+def files_of(number, counts):
+    """Two files, the first of which holds a part's first batch; the second is of the other source."""
+    return tuple(
+        PartFile(path=f"file-{number}-{i}", source=(number + i) % 2, num_samples=count, num_rejected=0)
+        for i, count in enumerate(counts)
+    )
+
+
 def make_store(folder, parts):
     """Parts of batches of samples."""
     infos = []
@@ -40,7 +48,8 @@ def make_store(folder, parts):
             writer.close()
         infos.append(
             PartInfo(
-                path=name, fingerprint=str(number), source=number % 2, file=f"file-{number}",
+                path=name, fingerprint=str(number),
+                files=files_of(number, [sum(map(len, batches[:1])), sum(map(len, batches[1:]))]),
                 num_samples=writer.num_samples, num_tokens=writer.num_tokens,
                 num_loss_tokens=writer.num_loss_tokens, num_rejected=0, num_with_special=0,
                 num_bytes=file.num_bytes, xxh3=file.hexdigest(), backend="tokenizers",
@@ -66,11 +75,11 @@ def stores(draw):
 def test_a_store_gives_back_what_was_written(tmp_path_factory, parts, data):
     store = make_store(tmp_path_factory.mktemp("store"), parts)
     samples = [sample for part in parts for batch in part for sample in batch]
-    of_part = [number for number, part in enumerate(parts) for batch in part for _ in batch]
+    of_file = [(number, int(i > 0)) for number, part in enumerate(parts) for i, batch in enumerate(part) for _ in batch]
     assert len(store) == len(samples)
     assert store.lengths().tolist() == [len(ids) for ids, _ in samples]
     assert store.num_loss_tokens().tolist() == [sum(mask[1:]) for _, mask in samples]
-    assert store.sources().tolist() == [number % 2 for number in of_part]
+    assert store.sources().tolist() == [sum(file) % 2 for file in of_file]
     if not samples:
         return
     pieces = []
@@ -85,10 +94,10 @@ def test_a_store_gives_back_what_was_written(tmp_path_factory, parts, data):
     assert ids.tolist() == [token for part, _ in cut for token in part]
     assert mask.tolist() == [bit for _, part in cut for bit in part]
     assert store.loss_tokens_of(sample, start, length).tolist() == [sum(part) for _, part in cut]
-    assert store.sources_of(sample).tolist() == [of_part[s] % 2 for s in sample]
+    assert store.sources_of(sample).tolist() == [sum(of_file[s]) % 2 for s in sample]
     line_of = [line for part in parts for batch in part for line in range(1, len(batch) + 1)]
     rising = np.unique(sample)
-    assert list(store.locate(rising)) == [(f"file-{of_part[s]}", line_of[s]) for s in rising.tolist()]
+    assert list(store.locate(rising)) == [("file-{}-{}".format(*of_file[s]), line_of[s]) for s in rising.tolist()]
 
 
 @given(masks=st.lists(st.lists(st.integers(0, 1), min_size=1, max_size=9), min_size=1, max_size=9))

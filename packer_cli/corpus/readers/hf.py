@@ -61,6 +61,12 @@ def find(text: str, source_id: int) -> CorpusFile:
     return CorpusFile(source_id=source_id, path=path, format="datasets", num_bytes=_stored_bytes(path))
 
 
+def folder_of(path: str) -> str:
+    """The folder with the Arrow files of a path of `find`, which names a set that `save_to_disk` wrote."""
+    folder, split = saved_path(path) or (path, "")
+    return os.path.join(folder, split) if split else folder
+
+
 def _stored_bytes(path: str) -> int:
     """Bytes of the files of a set that `save_to_disk` wrote, without a look into them: that may end the process.
 
@@ -69,9 +75,8 @@ def _stored_bytes(path: str) -> int:
     saved = saved_path(path)
     if saved is None:
         return int(load(path).data.nbytes)
-    folder = os.path.join(*saved) if saved[1] else saved[0]
     try:
-        return sum(entry.stat().st_size for entry in os.scandir(folder) if entry.name.endswith(".arrow"))
+        return sum(entry.stat().st_size for entry in os.scandir(folder_of(path)) if entry.name.endswith(".arrow"))
     except OSError as error:
         raise unreadable(path, error) from error
 
@@ -111,9 +116,8 @@ def load(path: str) -> Any:
         return _load_from_hub(*path.split(":", 1))
     import datasets
 
-    folder, split = saved
     try:
-        return datasets.load_from_disk(os.path.join(folder, split) if split else folder)
+        return datasets.load_from_disk(folder_of(path))
     except Exception as error:
         raise unreadable(path, error) from error
 

@@ -130,9 +130,13 @@ def sample_origins(files: SetFiles, samples: NDArray[np.int64]) -> list[tuple[st
         first = np.cumsum([0, *(part.num_samples for part in index.parts)])
         numbers = np.searchsorted(first, samples, side="right") - 1
         lines = {number: _lines(files, f"{header['store']}/{index.parts[number].path}") for number in set(numbers)}
+        paths = [file.path for part in index.parts for file in part.files]
+        ends = np.cumsum([file.num_samples for part in index.parts for file in part.files])
         return [
-            (index.parts[number].file, int(lines[number][sample - first[number]]))
-            for number, sample in zip(numbers.tolist(), samples.tolist(), strict=True)
+            (paths[file], int(lines[number][sample - first[number]]))
+            for number, file, sample in zip(
+                numbers.tolist(), np.searchsorted(ends, samples, side="right").tolist(), samples.tolist(), strict=True
+            )
         ]
     except (HbpackError, OSError, ValueError, TypeError, KeyError, IndexError):
         return None

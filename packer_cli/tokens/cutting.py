@@ -1,0 +1,124 @@
+"""From input files to the slices of each part. The result depends on the files alone."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from itertools import groupby
+
+from packer_cli.corpus.blocks import fingerprint as fingerprint_file
+from packer_cli.corpus.discover import slice_corpus
+from packer_cli.corpus.readers.hf import folder_of
+from packer_cli.corpus.types import CorpusFile, CorpusSlice
+from packer_cli.engine.local import LocalEngine
+from packer_cli.engine.worker import Died
+from packer_cli.files import fingerprint
+
+COLUMNAR = ("parquet", "arrow", "datasets")
+"""Formats that pyarrow reads; what is damaged may crash the process, or be read as if it were right."""
+FILES_A_TASK = 64
+GROUP_BYTES = 4 << 20
+"""Small files share a part up to this size, that of the least slice of a large one."""
+GROUP_FILES = 1024
+EXPANSION = 8
+"""How many bytes a compressed or columnar byte counts for, about."""
+
+
+def is_columnar(file: CorpusFile) -> bool:
+    """Whether pyarrow reads it, which only a process that may crash should ask it to."""
+    return file.format in COLUMNAR
+
+
+def cut_files(files: Sequence[CorpusFile], engine: LocalEngine) -> list[CorpusSlice]:
+    """Slices of all files, in order, with fingerprints; a file that crashes its reader is one that cannot be read.
+
+    Price: that of `slice_corpus`, columnar files on all workers.
+
+    Raises:
+        InputError: a file cannot be read.
+    """
+    cut: dict[int, list[CorpusSlice]] = {}
+    columnar = [number for number, file in enumerate(files) if is_columnar(file)]
+    tasks = [columnar[i : i + FILES_A_TASK] for i in range(0, len(columnar), FILES_A_TASK)]
+    while tasks:
+        crashed: list[list[int]] = []
+        for i, outcome in engine.run(_cut_each, [[files[n] for n in task] for task in tasks], is_risky=lambda _: True):
+            if not isinstance(outcome, Died):
+                cut.update(zip(tasks[i], outcome, strict=True))
+            elif len(tasks[i]) > 1:
+                crashed += [[number] for number in tasks[i]]
+            else:
+                cut[tasks[i][0]] = [_unreadable(files[tasks[i][0]], outcome)]
+        tasks = crashed
+    for number, file in enumerate(files):
+        if number not in cut:
+            cut[number] = slice_corpus([file])
+    return [piece for number in range(len(files)) for piece in cut[number]]
+
+
+def _cut_each(files: list[CorpusFile]) -> list[list[CorpusSlice]]:
+    return [slice_corpus([file]) for file in files]
+
+
+def _unreadable(file: CorpusFile, died: Died) -> CorpusSlice:
+    """The whole of a file that crashes the reader before a record is read."""
+    if file.format == "datasets":
+        folder = folder_of(file.path)
+        names = sorted(name for name in os.listdir(folder) if name.endswith(".arrow"))
+        content = fingerprint([fingerprint_file(os.path.join(folder, name)) for name in names])
+    else:
+        content = fingerprint_file(file.path)
+    reason = f"damaged: opening it crashes the reader ({died.signal_name}); all of it is left out"
+    return CorpusSlice(
+        file=replace(file, fingerprint=content), start=0, stop=max(file.num_bytes, 1), unreadable=reason
+    )
+
+
+def group_slices(pieces: Sequence[CorpusSlice]) -> list[tuple[CorpusSlice, ...]]:
+    """The slices of each part: small files that follow each other share one, every other slice has its own."""
+    parts: list[tuple[CorpusSlice, ...]] = []
+    group: list[CorpusSlice] = []
+    held = 0
+    for _, slices in groupby(pieces, key=lambda piece: (piece.file.path, piece.file.source_id)):
+        of_file = list(slices)
+        size = _weight(of_file[0].file)
+        is_small = len(of_file) == 1 and size <= GROUP_BYTES
+        if group and not (is_small and held + size <= GROUP_BYTES and len(group) < GROUP_FILES):
+            parts.append(tuple(group))
+            group, held = [], 0
+        if is_small:
+            group.append(of_file[0])
+            held += size
+        else:
+            parts += [(piece,) for piece in of_file]
+    return [*parts, tuple(group)] if group else parts
+
+
+def _weight(file: CorpusFile) -> int:
+    is_dense = file.compression != "none" or file.format == "parquet"
+    return file.num_bytes * (EXPANSION if is_dense else 1)
+
+
+def without_crashes(
+    pieces: Sequence[CorpusSlice],
+    engine: LocalEngine,
+    read: Callable[[CorpusSlice], None],
+) -> tuple[CorpusSlice, ...] | None:
+    """The slices of a part that crashed its worker, those that do so again by being read marked as unreadable.
+
+    None where none of them does.
+    """
+    outcomes = dict(engine.run(read, list(pieces), is_risky=lambda _: True))
+    if not any(isinstance(outcome, Died) for outcome in outcomes.values()):
+        return None
+    return tuple(_marked(piece, outcomes[number]) for number, piece in enumerate(pieces))
+
+
+def _marked(piece: CorpusSlice, outcome: Died | None) -> CorpusSlice:
+    if not isinstance(outcome, Died):
+        return piece
+    is_whole = piece.first_line == 1 and piece.file.num_bytes <= piece.stop
+    what = "all of it" if is_whole else f"a slice of it, from record {piece.first_line} on,"
+    reason = f"damaged: reading it crashes the reader ({outcome.signal_name}); {what} is left out"
+    return replace(piece, unreadable=reason)

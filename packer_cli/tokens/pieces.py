@@ -1,0 +1,65 @@
+"""The records of a part's slices: those of small files come together, so that they are encoded together.
+
+A record is known by a key, the number of its slice in the part and its line in the file in one integer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from packer_cli.corpus.read import read_slice
+from packer_cli.corpus.readers.base import BATCH_BYTES
+from packer_cli.corpus.types import CorpusSlice, DocumentBatch, RecordSchema, Reject
+
+LINE_BITS = 44
+_LINE = (1 << LINE_BITS) - 1
+_EXPANSION = 8
+"""How many bytes a byte of a compressed file counts for."""
+
+
+def read_pieces(
+    pieces: Sequence[CorpusSlice], schema: RecordSchema | Literal["auto"], max_record_bytes: int
+) -> Iterator[DocumentBatch]:
+    """The records of the slices, in order; their `line` is the key. The first slice's keys are its lines."""
+    merged = DocumentBatch()
+    held = 0
+    for number, piece in enumerate(pieces):
+        for batch in read_slice(piece, schema=schema, max_record_bytes=max_record_bytes):
+            if len(pieces) == 1:
+                yield batch
+                continue
+            base = number << LINE_BITS
+            merged.documents += [document._replace(line=base + document.line) for document in batch.documents]
+            merged.rejects += [Reject(base + reject.line, reject.reason) for reject in batch.rejects]
+            held += min(piece.file.num_bytes * (1 if piece.file.compression == "none" else _EXPANSION), BATCH_BYTES)
+            if held >= BATCH_BYTES:
+                yield merged
+                merged, held = DocumentBatch(), 0
+    if merged.documents or merged.rejects:
+        yield merged
+
+
+def lines_of(keys: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Line of each record in its file."""
+    return keys & _LINE
+
+
+def count_by_piece(keys: NDArray[np.int64], num_pieces: int) -> NDArray[np.int64]:
+    """int64[p]: how many of the records each slice holds."""
+    return np.bincount(keys >> LINE_BITS, minlength=num_pieces)
+
+
+def with_lines(rejects: Sequence[Reject]) -> list[Reject]:
+    """Rejects by slice and line, their keys made lines again."""
+    ordered = sorted(rejects, key=lambda reject: reject.line)
+    return [Reject(reject.line & _LINE, reject.reason) for reject in ordered]
+
+
+def read_through(piece: CorpusSlice) -> None:
+    """Read a slice and forget it: does that crash?"""
+    for _ in read_slice(piece):
+        pass
