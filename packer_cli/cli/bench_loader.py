@@ -6,7 +6,7 @@ import json
 
 import click
 
-from packer_cli.cli.options import FiniteRange
+from packer_cli.cli.options import FiniteRange, LocalPath
 from packer_cli.errors import ConfigError
 
 
@@ -36,6 +36,7 @@ from packer_cli.errors import ConfigError
 )
 @click.option(
     "--cache-dir",
+    type=LocalPath(is_output=True),
     metavar="DIR",
     help="Of a remote set: where a folder for its shards is made, and removed at the end.  "
     "[default: the loader's cache]",

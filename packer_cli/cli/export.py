@@ -6,13 +6,13 @@ from pathlib import Path
 
 import click
 
-from packer_cli.cli.options import config_option, output_option, workers_option
+from packer_cli.cli.options import LocalPath, config_option, output_option, workers_option
 from packer_cli.epochs import MAX_EPOCH
 from packer_cli.export.formats import FORMATS, ORDERS
 
 
 @click.command("export")
-@click.argument("folder", metavar="OUT")
+@click.argument("folder", metavar="OUT", type=LocalPath())
 @click.option("--to", "format_name", required=True, metavar="FORMAT", help=f"Format to write: {', '.join(FORMATS)}.")
 @output_option("Folder to write: new, empty, or the same export's, killed.")
 @click.option(

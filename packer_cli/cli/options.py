@@ -12,7 +12,7 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
 from packer_cli.config import AutoGroupsConfig, GpuConfig, TokenizeConfig, load_config_file
-from packer_cli.errors import ConfigError
+from packer_cli.errors import ConfigError, InputError, OutputError
 
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 
@@ -45,16 +45,35 @@ class FiniteRange(click.FloatRange):
         return number
 
 
-class _FolderName(click.ParamType):
+class LocalPath(click.ParamType):
+    """A path on this machine. A URL is refused: as a path, `s3://bucket/out` would be a local folder named `s3:`."""
+
+    name = "path"
+
+    def __init__(self, *, is_output: bool = False) -> None:
+        self._is_output = is_output
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """The path as it is."""
+        text = str(value)
+        if "://" in text and self._is_output:
+            raise OutputError(f"{text}: hbpack writes local files; name a local path, and upload what is there")
+        if "://" in text:
+            raise InputError(f"{text}: hbpack reads local files; download it first")
+        return value
+
+
+class _OutputFolder(LocalPath):
     """A folder to write to. An empty name, as of a variable that is not set, would be the current one."""
 
-    name = "folder"
+    def __init__(self) -> None:
+        super().__init__(is_output=True)
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         """The name as it is."""
         if not str(value):
             self.fail("it is empty; name a folder, or '.' for the current one.", param, ctx)
-        return value
+        return super().convert(value, param, ctx)
 
 
 class _Value(click.ParamType):
@@ -81,7 +100,7 @@ def model_options(model: type[BaseModel], names: Collection[str] | None = None) 
 
 def output_option(text: str, *, required: bool = True) -> Decorator:
     """`--output FOLDER`, of which `text` says what it is."""
-    return click.option("--output", "-o", type=_FolderName(), required=required, metavar="FOLDER", help=text)
+    return click.option("--output", "-o", type=_OutputFolder(), required=required, metavar="FOLDER", help=text)
 
 
 def bound_option(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -127,7 +146,7 @@ def workers_option(function: Callable[..., Any]) -> Callable[..., Any]:
 
 def inputs_argument(function: Callable[..., Any]) -> Callable[..., Any]:
     """`INPUT...`."""
-    return click.argument("inputs", metavar="INPUT...", nargs=-1)(function)
+    return click.argument("inputs", metavar="INPUT...", nargs=-1, type=LocalPath())(function)
 
 
 def values_of(model: type[BaseModel], values: dict[str, Any]) -> dict[str, Any]:

@@ -7,12 +7,12 @@ from typing import Any
 
 import click
 
-from packer_cli.cli.options import config_option, model_options, output_option
+from packer_cli.cli.options import LocalPath, config_option, model_options, output_option
 from packer_cli.config import PlanConfig, validate
 
 
 @click.command("plan")
-@click.argument("store", metavar="FOLDER")
+@click.argument("store", metavar="FOLDER", type=LocalPath())
 @output_option("Where the plan and its shards go; by default FOLDER itself.", required=False)
 @model_options(PlanConfig)
 @config_option

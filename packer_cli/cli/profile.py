@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from packer_cli.cli.options import LocalPath
 from packer_cli.errors import ConfigError, InputError, OutputError, RunError
 from packer_cli.sizes import parse_bytes, parse_integer, parse_tokens
 
@@ -16,8 +17,21 @@ if TYPE_CHECKING:
 
 
 @click.command("profile")
-@click.option("--model", required=True, metavar="PATH", help="The model's config.json (Hugging Face), or its folder.")
-@click.option("-o", "--output", required=True, metavar="FILE", help="Profile to write, such as profile.json.")
+@click.option(
+    "--model",
+    type=LocalPath(),
+    required=True,
+    metavar="PATH",
+    help="The model's config.json (Hugging Face), or its folder.",
+)
+@click.option(
+    "-o",
+    "--output",
+    type=LocalPath(is_output=True),
+    required=True,
+    metavar="FILE",
+    help="Profile to write, such as profile.json.",
+)
 @click.option(
     "--lengths",
     default="2k,4k,8k,16k,32k,64k,128k",

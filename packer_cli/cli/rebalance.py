@@ -6,16 +6,18 @@ from pathlib import Path
 
 import click
 
+from packer_cli.cli.options import LocalPath
 from packer_cli.epochs import MAX_EPOCH
 from packer_cli.errors import ConfigError
 from packer_cli.sizes import parse_tokens
 
 
 @click.command("rebalance")
-@click.argument("folder", metavar="OUT")
+@click.argument("folder", metavar="OUT", type=LocalPath())
 @click.option("--gpus", type=click.IntRange(1, 2**20), required=True, metavar="N", help="GPUs that train from now on.")
 @click.option(
     "--state",
+    type=LocalPath(),
     metavar="FILE",
     help="Where the run stopped: the loader's state as JSON, at the end of a step. It may be older than the last "
     "rebalance.",

@@ -8,13 +8,13 @@ from typing import Any
 
 import click
 
-from packer_cli.cli.options import bound_option, config_option, model_options
+from packer_cli.cli.options import LocalPath, bound_option, config_option, model_options
 from packer_cli.config import PlanConfig, validate
 from packer_cli.errors import ConfigError
 
 
 @click.command("stats")
-@click.argument("path", metavar="PATH")
+@click.argument("path", metavar="PATH", type=LocalPath())
 @click.option("--json", "as_json", is_flag=True, help="JSON with the keys counts, overall, groups and baseline.")
 @bound_option
 @model_options(PlanConfig)

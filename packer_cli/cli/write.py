@@ -7,12 +7,12 @@ from typing import Any
 
 import click
 
-from packer_cli.cli.options import config_option, model_options, workers_option
+from packer_cli.cli.options import LocalPath, config_option, model_options, workers_option
 from packer_cli.config import WriteConfig, validate
 
 
 @click.command("write")
-@click.argument("folder", metavar="FOLDER")
+@click.argument("folder", metavar="FOLDER", type=LocalPath())
 @model_options(WriteConfig)
 @workers_option
 @config_option
