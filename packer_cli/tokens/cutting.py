@@ -69,7 +69,7 @@ def _unreadable(file: CorpusFile, died: Died) -> CorpusSlice:
         content = fingerprint([fingerprint_file(os.path.join(folder, name)) for name in names])
     else:
         content = fingerprint_file(file.path)
-    reason = f"damaged: opening it crashes the reader ({died.signal_name}); all of it is left out"
+    reason = f"damaged: opening it crashes the reader ({died.signal_name}); what it holds is left out"
     return CorpusSlice(
         file=replace(file, fingerprint=content), start=0, stop=max(file.num_bytes, 1), unreadable=reason
     )
@@ -118,7 +118,8 @@ def without_crashes(
 def _marked(piece: CorpusSlice, outcome: Died | None) -> CorpusSlice:
     if not isinstance(outcome, Died):
         return piece
-    is_whole = piece.first_line == 1 and piece.file.num_bytes <= piece.stop
-    what = "all of it" if is_whole else f"a slice of it, from record {piece.first_line} on,"
-    reason = f"damaged: reading it crashes the reader ({outcome.signal_name}); {what} is left out"
+    reason = (
+        f"damaged: reading it from record {piece.first_line} on crashes the reader ({outcome.signal_name}); "
+        "what it holds from there is left out"
+    )
     return replace(piece, unreadable=reason)

@@ -101,16 +101,23 @@ def _run(engine: LocalEngine, todo: list[PartTask]) -> Iterator[tuple[int, PartR
     waiting = dict(enumerate(todo))
     while waiting:
         numbers = list(waiting)
+        crashed: dict[int, Died] = {}
         for i, result in engine.run(tokenize_part, [waiting[number] for number in numbers], is_risky=_is_risky):
-            if not isinstance(result, Died):
+            if isinstance(result, Died):
+                crashed[numbers[i]] = result
+            else:
                 yield numbers[i], result
-                del waiting[numbers[i]]
-        for number, task in waiting.items():
-            pieces = without_crashes(task.pieces, engine, read_through)
-            if pieces is None:
-                names = ", ".join(dict.fromkeys(piece.file.path for piece in task.pieces[:3]))
-                raise RunError(f"a worker process crashed while it encoded records of {names}; leave them out")
-            waiting[number] = replace(task, pieces=pieces)
+        waiting = {number: _without_crashes(waiting[number], died, engine) for number, died in crashed.items()}
+
+
+def _without_crashes(task: PartTask, died: Died, engine: LocalEngine) -> PartTask:
+    pieces = without_crashes(task.pieces, engine, read_through)
+    if pieces is None:
+        names = ", ".join(dict.fromkeys(piece.file.path for piece in task.pieces[:3]))
+        raise RunError(
+            f"a worker process crashed ({died.signal_name}) while it encoded records of {names}; leave them out"
+        )
+    return replace(task, pieces=pieces)
 
 
 def _is_risky(task: PartTask) -> bool:

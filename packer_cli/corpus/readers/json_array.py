@@ -175,13 +175,13 @@ class _Elements(RecordStream):
         if number == 0:
             if bracket != b"[" or text.removeprefix(BOM).strip():
                 self._lose(taken, "the array does not begin with [")
+        elif size > self._rules.max_record_bytes:
+            taken.rejects.append(Reject(number, self._rules.too_long()))
         elif is_last and not text.strip():
             if number > 1:
                 taken.rejects.append(Reject(number, "broken JSON: a comma before the closing ]"))
             else:
                 self.number = 1
-        elif size > self._rules.max_record_bytes:
-            taken.rejects.append(Reject(number, self._rules.too_long()))
         else:
             taken.texts.append((number, text))
         if is_last and bracket != b"]":
