@@ -52,6 +52,9 @@ ji f 5 1 f 11s 7 1 h 2 7 1 2 1 5 5x 19 3 e 2 a 4 2 a8 1m 5 1 zk 5h 2 g 15 24 4 a
 """
 
 
+_FIRST_UNASSIGNED = 0x378
+
+
 @lru_cache(maxsize=1)
 def _unassigned() -> NDArray[np.bool_]:
     """bool[0x110000]: True for code points that Unicode 13.0 did not assign; 1.1 MB, made once."""
@@ -65,11 +68,13 @@ def _unassigned() -> NDArray[np.bool_]:
 def is_settled(text: str) -> bool:
     """Whether each code point of the text was assigned by Unicode 13.0.
 
-    Price: nothing for ASCII, about 2 ns a char for the rest.
+    Price: nothing for ASCII, 0.5 ns a char of Latin text, 2 ns a char for the rest.
 
     Raises: UnicodeEncodeError (a lone surrogate).
     """
     if text.isascii():
         return True
     codes = np.frombuffer(text.encode("utf-32-le"), dtype=np.uint32)
-    return not _unassigned()[codes].any()
+    if codes.max() < _FIRST_UNASSIGNED:
+        return True
+    return not _unassigned()[codes[codes >= _FIRST_UNASSIGNED]].any()

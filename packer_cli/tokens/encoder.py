@@ -16,7 +16,6 @@ Price: 70 us for a chat of eight messages, most of it the template; long texts 7
 
 from __future__ import annotations
 
-from itertools import compress
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -25,11 +24,12 @@ from packer_cli.corpus.types import Reject
 from packer_cli.errors import TokenizerError
 from packer_cli.tokens.backends import (
     BackendMismatch,
-    ByteLengths,
+    CharRanges,
     GigatokenBackend,
     Ids,
     ReferenceBackend,
 )
+from packer_cli.tokens.encoder_masks import Masker
 from packer_cli.tokens.encoder_prepare import Preparer
 from packer_cli.tokens.encoder_rows import Frame, Row, Text
 from packer_cli.tokens.types import EncodedBatch
@@ -104,7 +104,7 @@ class Encoder:
                     raise
         self.backend_used: str = self._backend.name
         """`gigatoken` or `tokenizers`."""
-        self._lengths = ByteLengths(tokenizer)
+        self._masker = Masker(tokenizer, self._reference, self._same)
         self._frame = Frame(tokenizer, append_eos=append_eos)
         self._preparer = Preparer(
             tokenizer,
@@ -156,9 +156,9 @@ class Encoder:
 
     def _finish(self, items: list[Text | Row], rejects: list[Reject], num_with_special: int) -> EncodedBatch:
         texts = [item for item in items if isinstance(item, Text)]
-        ids = self._backend.encode([item.text for item in texts])
+        ids, ranges = self._encode_texts(texts)
         self._check_ids(texts, ids)
-        loss_mask = self._mask(texts, ids)
+        loss_mask = self._masker.mask(texts, ids, ranges)
         offsets = ids.offsets
         framed = self._frame.append_eos or not (self._frame.is_empty or all(item.is_chat for item in texts))
         if len(texts) == len(items) and not framed and bool(np.all(np.diff(offsets))):
@@ -171,7 +171,9 @@ class Encoder:
             if isinstance(item, Text):
                 at = slice(offsets[number], offsets[number + 1])
                 number += 1
-                row = Row(item.line, ids.input_ids[at], loss_mask[at])
+                count = int(offsets[number] - offsets[number - 1])
+                mask = np.ones(count, dtype=np.int8) if loss_mask is None else loss_mask[at]
+                row = Row(item.line, ids.input_ids[at], mask)
                 if not item.is_chat:
                     row = self._frame.around(row, trained=item.spans is None)
                 row = self._frame.close(row)
@@ -191,48 +193,11 @@ class Encoder:
             num_with_special,
         )
 
-    def _mask(self, texts: list[Text], ids: Ids) -> NDArray[np.int8]:
-        """int8[t] for all texts, without what is put around them."""
-        count = len(ids.input_ids)
-        if all(item.spans is None for item in texts):
-            return np.ones(count, dtype=np.int8)
-        from packer_cli.tokens.masks import byte_spans, mark_spans, mask_by_offsets
-
-        loss_mask = np.zeros(count, dtype=np.int8)
-        exact = np.zeros(len(texts), dtype=np.bool_)
-        table = self._lengths.table
-        if table is not None:
-            spans, counts, sizes, keeps_bytes = [], [], [], []
-            for item in texts:
-                text = item.text
-                keeps_bytes.append(not item.spans or self._lengths.is_exact_for(text))
-                inner = item.spans if item.spans and keeps_bytes[-1] else []
-                inner = byte_spans(text, inner, whole_last_char=not item.is_chat)
-                spans += inner
-                counts.append(len(inner))
-                sizes.append(len(text) if text.isascii() else len(text.encode()))
-            mark_spans(
-                ids.input_ids,
-                ids.offsets,
-                table,
-                np.array(sizes, dtype=np.int64),
-                np.concatenate([np.zeros(1, np.int64), np.cumsum(counts, dtype=np.int64)]),
-                np.array(spans, dtype=np.int64).reshape(-1, 2),
-                loss_mask,
-                exact,
-            )
-            exact &= np.array(keeps_bytes, dtype=np.bool_)
-        for number, item in compress(enumerate(texts), ~exact):
-            if not item.spans:
-                continue
-            at = slice(ids.offsets[number], ids.offsets[number + 1])
-            row, starts, ends = self._reference.encode_with_offsets(item.text)
-            self._same(item, ids.input_ids[at], row)
-            loss_mask[at] = mask_by_offsets(starts, ends, item.spans, whole_last_char=not item.is_chat)
-        for number, item in enumerate(texts):
-            if item.spans is None:
-                loss_mask[ids.offsets[number] : ids.offsets[number + 1]] = 1
-        return loss_mask
+    def _encode_texts(self, texts: list[Text]) -> tuple[Ids, list[CharRanges] | None]:
+        plain = [item.text for item in texts]
+        if self._backend is self._reference and self._masker.wants_ranges and any(item.spans for item in texts):
+            return self._reference.encode_with_ranges(plain)
+        return self._backend.encode(plain), None
 
     def _check_ids(self, texts: list[Text], ids: Ids) -> None:
         """Compare sampled texts with the reference."""
@@ -272,7 +237,7 @@ class Encoder:
 def _batch(
     offsets: NDArray[np.int64],
     input_ids: NDArray[np.int32],
-    loss_mask: NDArray[np.int8],
+    loss_mask: NDArray[np.int8] | None,
     lines: NDArray[np.int64],
     rejects: list[Reject],
     num_with_special: int,

@@ -118,7 +118,7 @@ class PlainContentEncoder:
         self._added = tokenizer.added_tokens
         self._reference = reference
         self._split = re.compile(f"{START}({pattern(tuple(self._added)).pattern}){END}|[{START}{END}]")
-        self._newline = reference.encode_with_offsets("\n")[0]
+        self._newline = reference.encode(["\n"]).input_ids
 
     def encode(
         self, marked: str, spans: list[tuple[int, int]], *, whole_last_char: bool
@@ -160,13 +160,17 @@ class PlainContentEncoder:
 
     def _piece(self, text: str, *, at_start: bool) -> tuple[Any, Any, Any]:
         if at_start:
-            return self._reference.encode_with_offsets(text)
+            return self._with_ranges(text)
         # After a newline, so that no space is put before the piece as at a text's beginning.
-        row, starts, ends = self._reference.encode_with_offsets("\n" + text)
+        row, starts, ends = self._with_ranges("\n" + text)
         cut = len(self._newline)
         if np.array_equal(row[:cut], self._newline):
             return row[cut:], starts[cut:] - 1, ends[cut:] - 1
-        return self._reference.encode_with_offsets(text)
+        return self._with_ranges(text)
+
+    def _with_ranges(self, text: str) -> tuple[Any, Any, Any]:
+        ids, ranges = self._reference.encode_with_ranges([text])
+        return ids.input_ids, ranges[0].starts, ranges[0].ends
 
     def _as_text(self, token: str) -> list[int]:
         newline = self._newline.tolist()

@@ -23,9 +23,9 @@ class EncodedBatch:
     """int64[n+1]: sample i is `input_ids[offsets[i]:offsets[i+1]]`."""
     input_ids: NDArray[np.int32]
     """int32[t]"""
-    loss_mask: NDArray[np.int8]
-    """int8[t]: 1 where the token is trained on. The first token of a sample may be 1 here; it never
-    carries a loss, since nothing predicts it, and the shards clear it."""
+    loss_mask: NDArray[np.int8] | None
+    """int8[t]: 1 where the token is trained on; None: all of them. The first token of a sample may be 1 here;
+    it never carries a loss, since nothing predicts it, and the shards clear it."""
     lines: NDArray[np.int64]
     """int64[n]: line of each sample's record in its file."""
     rejects: list[Reject]

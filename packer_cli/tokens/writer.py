@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
@@ -39,13 +39,23 @@ class PartWriter:
     def _flush(self) -> None:
         if not self._waiting:
             return
-        input_ids = np.concatenate([batch.input_ids for batch in self._waiting])
-        loss_mask = np.concatenate([batch.loss_mask for batch in self._waiting])
-        lines = np.concatenate([batch.lines for batch in self._waiting])
-        lengths = np.concatenate([np.diff(batch.offsets) for batch in self._waiting])
-        self._waiting, self._num_waiting = [], 0
+        batches, self._waiting, self._num_waiting = self._waiting, [], 0
+        input_ids = _joined([batch.input_ids for batch in batches])
+        lines = _joined([batch.lines for batch in batches])
+        lengths = _joined([np.diff(batch.offsets) for batch in batches])
         ends = np.concatenate([[0], np.cumsum(lengths)])
-        num_loss_tokens = count_loss_tokens(loss_mask, ends)
+        if all(batch.loss_mask is None for batch in batches):
+            loss_mask = np.ones(len(input_ids), dtype=np.int8)
+            num_loss_tokens = (lengths - 1).astype(np.int32)
+        else:
+            masks = [batch.loss_mask for batch in batches]
+            loss_mask = _joined(
+                [
+                    np.ones(len(batch.input_ids), dtype=np.int8) if mask is None else mask
+                    for mask, batch in zip(masks, batches, strict=True)
+                ]
+            )
+            num_loss_tokens = count_loss_tokens(loss_mask, ends)
         columns = [
             to_lists(ends, input_ids),
             to_lists(ends, loss_mask),
@@ -61,6 +71,10 @@ class PartWriter:
         """Write what waits, and the footer."""
         self._flush()
         self._writer.close()
+
+
+def _joined(arrays: list[NDArray[Any]]) -> NDArray[Any]:
+    return arrays[0] if len(arrays) == 1 else np.concatenate(arrays)
 
 
 def count_loss_tokens(loss_mask: NDArray[np.int8], offsets: NDArray[np.int64]) -> NDArray[np.int32]:

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from packer_cli.corpus.types import Document, DocumentBatch
-from packer_cli.tokens.backends import ByteLengths, GigatokenBackend, ReferenceBackend
+from packer_cli.tokens.backends import GigatokenBackend, ReferenceBackend
 from packer_cli.tokens.backends_unicode import _unassigned, is_settled
 from packer_cli.tokens.encoder import Encoder
 
@@ -37,29 +37,6 @@ def test_the_table_knows_all_that_this_python_knows_to_be_unassigned():
     if sys.version_info[:2] == (3, 11):  # Unicode 14.0 added 838 characters
         assigned = sum(unicodedata.category(chr(code)) not in ("Cn", "Cs") for code in np.flatnonzero(table).tolist())
         assert assigned == 838
-
-
-@pytest.mark.parametrize("kind", ["bytes", "nfc", "bos"])
-def test_byte_lengths_add_up(load, kind):
-    loaded = load(kind)
-    lengths, reference = ByteLengths(loaded), ReferenceBackend(loaded)
-    for text in ("Hello <|im_end|>", "naïve 你好 🙂\n\n  ", "", "\x00\x01é"):
-        ids = reference.encode([text]).input_ids
-        assert lengths.table[ids].sum() == len(text.encode())
-        assert lengths.is_exact_for(text)
-    assert lengths.is_exact_for("e\u0301") is (kind != "nfc")
-
-
-def test_other_kinds_have_no_byte_lengths(load):
-    assert ByteLengths(load("metaspace")).table is None
-
-
-def test_ordinary_conversations_need_no_offsets(load, monkeypatch):
-    encoder = Encoder(load("nfc", "chatml"))
-    monkeypatch.setattr(encoder._reference, "encode_with_offsets", lambda text: pytest.fail("offsets were asked for"))
-    messages = [{"role": "user", "content": "é"}, {"role": "assistant", "content": " naïve 你好"}]
-    batch = encoder.encode(DocumentBatch(documents=[Document("messages", 1, messages=messages)]))
-    assert batch.loss_mask.sum() > 0
 
 
 def test_unsettled_texts_go_to_the_reference_in_their_place(load, monkeypatch):

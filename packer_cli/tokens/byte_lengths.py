@@ -1,0 +1,370 @@
+"""How many bytes of its text each token stands for, so that masks need no offsets from the tokenizer.
+
+BPE over bytes, or over characters with a byte fallback, keeps all of a text: the bytes of its tokens, one after
+another, are the text. Around that, tokenizers do a few things that change lengths, and each is accounted for:
+
+- U+2581 stands for a space, and `<0xAB>` for a byte (SentencePiece);
+- a space that is not in the text goes before it, or before each stretch between added tokens;
+- an added token takes the white space beside it along (`lstrip`, `rstrip`);
+- a normalizer composes characters (NFC), or replaces single ASCII characters (SentencePiece's).
+
+A text for which the lengths do not add up is never guessed at: its masks come from offsets.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import unicodedata
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+
+import numpy as np
+
+from packer_cli.tokens.backends_unicode import is_settled
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from packer_cli.tokens.backends import Ids
+    from packer_cli.tokens.tokenizer import LoadedTokenizer
+
+UNKNOWN_LENGTH = 1 << 30
+"""Half bytes of an id whose bytes in the text are not known; spoils the sum on purpose."""
+
+_MARK = "\u2581"
+_SPACES = "\t\n\x0b\x0c\r \x85\xa0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000"
+_SPACES_AFTER = re.compile(f"[{_SPACES}]*")
+_SPACE = re.compile(f"[{_SPACES}]")
+_BYTE_PIECE = re.compile("<0x[0-9A-F]{2}>")
+
+
+class TextSpans(NamedTuple):
+    """Ranges of a text as its tokens' bytes see them."""
+
+    size: int
+    """Bytes of the normalized text, without spaces put before it."""
+    spans: list[tuple[int, int]]
+    """Byte ranges in it."""
+
+
+class ByteLengths:
+    """The lengths for one tokenizer.
+
+    Price: 3 ns a token; with tokens that strip white space 0.5 us for each of them.
+    """
+
+    def __init__(self, tokenizer: LoadedTokenizer):
+        config = tokenizer.config
+        self._scheme = None if tokenizer.hf.split_special_tokens else _scheme(config)
+        if self._scheme is None:
+            return
+        self._table = _table(tokenizer, self._scheme)
+        self._has_marks = self._scheme.space == _MARK
+        self._charsmap = _Charsmap(config) if self._scheme.maps_chars else None
+        self._ends_stretch = _ends_stretch(tokenizer, self._scheme)
+        self._greedy = _GreedyTokens(config, tokenizer.vocab_size)
+
+    @property
+    def are_known(self) -> bool:
+        """Whether any text of this tokenizer has lengths."""
+        return self._scheme is not None
+
+    def locate(self, text: str, spans: list[tuple[int, int]], *, whole_last_char: bool) -> TextSpans | None:
+        """Char ranges, in order, as byte ranges of the normalized text; None where only offsets tell.
+
+        whole_last_char: False ends a range after the first byte of its last char. A char may be split over tokens,
+        and then transformers' `assistant_masks` marks only the first of them at the end of a range.
+
+        Raises: UnicodeEncodeError (a lone surrogate).
+        """
+        assert self._scheme is not None
+        if self._charsmap is not None and not self._charsmap.keeps_lengths(text):
+            return None
+        if text.isascii():
+            return TextSpans(len(text), spans)
+        if self._has_marks and _MARK in text:
+            return None
+        normalize = str
+        if self._scheme.composes and not unicodedata.is_normalized("NFC", text):
+            # Python's tables and the tokenizer's agree on settled text only.
+            if not is_settled(text) or self._greedy.any:
+                return None
+            normalize = _nfc
+        elif self._scheme.composes and not is_settled(text):
+            return None
+        return _byte_spans(text, spans, normalize, whole_last_char=whole_last_char)
+
+    def of(self, texts: list[str], ids: Ids) -> NDArray[np.int32]:
+        """Half bytes of each token, int32[t].
+
+        A token that is nothing but a space put before the text takes half a byte of the next one, so that it is in
+        the ranges in which that one's first char is, as its offsets would have it.
+        """
+        assert self._scheme is not None
+        lengths = self._table[ids.input_ids]
+        if self._greedy.any:
+            self._greedy.measure(texts, ids, lengths)
+        if self._scheme.prefix != "never":
+            self._take_prefixes(texts, ids, lengths)
+        return lengths
+
+    def _take_prefixes(self, texts: list[str], ids: Ids, lengths: NDArray[np.int32]) -> None:
+        """A stretch that begins with a space may get no other; the sum of its text's lengths is then too small."""
+        assert self._scheme is not None
+        starts = ids.offsets[:-1]
+        filled = ids.offsets[1:] > starts
+        ends_stretch = self._ends_stretch[ids.input_ids]
+        if self._scheme.prefix == "first":
+            at = starts[filled & np.array([not text.startswith(" ") for text in texts], dtype=np.bool_)]
+        else:
+            is_first = np.zeros(len(lengths) + 1, dtype=np.bool_)
+            is_first[1:] = ends_stretch
+            is_first[starts[filled]] = True
+            at = np.flatnonzero(is_first[:-1])
+        at = at[~ends_stretch[at]]
+        lengths[at] -= 2
+        alone = at[lengths[at] == 0]
+        followed = alone + 1 < len(lengths)
+        lengths[alone[followed] + 1] -= 1
+        lengths[alone] = np.where(followed, 1, UNKNOWN_LENGTH)
+
+
+def _nfc(text: str) -> str:
+    return unicodedata.normalize("NFC", text)
+
+
+def _byte_spans(text: str, spans: list[tuple[int, int]], normalize: Any, *, whole_last_char: bool) -> TextSpans | None:
+    """None where a char of one side of a border composes with one of the other."""
+    pieces: list[str] = []
+    places: list[tuple[int, int]] = []
+    chars = size = 0
+
+    def go_to(char: int) -> int:
+        nonlocal chars, size
+        piece = normalize(text[chars:char])
+        pieces.append(piece)
+        size += len(piece) if piece.isascii() else len(piece.encode())
+        chars = char
+        return size
+
+    for start, stop in spans:
+        if stop <= start:
+            continue
+        first = go_to(start)
+        places.append((first, go_to(stop) if whole_last_char else go_to(stop - 1) + 1))
+    go_to(len(text))
+    if normalize is not str and "".join(pieces) != normalize(text):
+        return None
+    return TextSpans(size, places)
+
+
+class _Scheme(NamedTuple):
+    """What a tokenizer does to a text before merging."""
+
+    space: str
+    """What stands for a space in the vocabulary."""
+    prefix: Literal["never", "first", "always"]
+    """Where a space is put before a stretch of text: at the text's beginning, or at each stretch between added tokens;
+    with some tokenizers only where there is none yet."""
+    ends_at_all: bool
+    """Whether a stretch ends at all added tokens, or only at those found before normalizing."""
+    composes: bool
+    """NFC."""
+    maps_chars: bool
+    """A SentencePiece charsmap."""
+
+
+def _scheme(config: dict[str, Any]) -> _Scheme | None:
+    model = config.get("model") or {}
+    # Older files leave the model's type out.
+    is_bpe = model.get("type", "BPE" if "merges" in model else "") == "BPE"
+    if not is_bpe or any(model.get(key) for key in ("dropout", "continuing_subword_prefix", "end_of_word_suffix")):
+        return None
+    normalizers = _members(config.get("normalizer"), "normalizers")
+    splitters = _members(config.get("pre_tokenizer"), "pretokenizers")
+    if any(part.get("type") == "ByteLevel" for part in splitters):
+        return None if model.get("byte_fallback") else _byte_level(normalizers, splitters)
+    # A space in bytes would be three of them.
+    return _sentencepiece(normalizers, splitters) if _MARK in model.get("vocab", ()) else None
+
+
+def _byte_level(normalizers: list[dict[str, Any]], splitters: list[dict[str, Any]]) -> _Scheme | None:
+    if any(part.get("type") != "NFC" for part in normalizers):
+        return None
+    # A splitter that removes what it finds shows in the sum.
+    if any(part.get("type") not in ("ByteLevel", "Split", "Digits") for part in splitters):
+        return None
+    spaced = any(part.get("add_prefix_space", True) for part in splitters if part.get("type") == "ByteLevel")
+    if spaced and len(splitters) > 1:
+        return None
+    return _Scheme(" ", "always" if spaced else "never", True, bool(normalizers), False)
+
+
+def _sentencepiece(normalizers: list[dict[str, Any]], splitters: list[dict[str, Any]]) -> _Scheme | None:
+    prefix: Literal["never", "first", "always"] = "never"
+    steps = [_step(part) for part in normalizers]
+    order = [step for step in steps if step != "cleans"]
+    if order == ["prefix", "marks"]:
+        prefix = "always"
+    elif order not in ([], ["marks"]) or steps[len(steps) - len(order) :] != order:
+        return None
+    marked = "marks" in order
+    for part in splitters:
+        kind = part.get("type")
+        if kind == "Metaspace" and len(splitters) == 1 and part.get("replacement", _MARK) == _MARK and not order[:-1]:
+            given = part.get("prepend_scheme") or ("always" if part.get("add_prefix_space", True) else "never")
+            if given not in ("never", "first", "always"):
+                return None
+            prefix = given
+            marked = True
+        elif kind != "Split" or not marked or part.get("pattern") != {"String": " "}:
+            return None
+    ends_at_all = bool(splitters) and splitters[0].get("type") == "Metaspace"
+    maps_chars = any(part.get("type") == "Precompiled" for part in normalizers)
+    return _Scheme(_MARK if marked else " ", prefix, ends_at_all, False, maps_chars)
+
+
+def _step(part: dict[str, Any]) -> str:
+    kind = part.get("type")
+    if kind == "Prepend" and part.get("prepend") in (_MARK, " "):
+        return "prefix"
+    if kind == "Replace" and part.get("pattern") == {"String": " "} and part.get("content") == _MARK:
+        return "marks"
+    # What these drop shows in the sum; what a charsmap does is looked at for each text.
+    drops = kind == "Strip" or (kind == "Replace" and part.get("pattern") == {"Regex": " {2,}"})
+    return "cleans" if kind == "Precompiled" or (drops and part.get("content", " ") in (" ", _MARK)) else "other"
+
+
+def _members(part: Any, key: str) -> list[dict[str, Any]]:
+    """A component and the components in it."""
+    if not part:
+        return []
+    if part.get("type") == "Sequence":
+        return [found for inner in part.get(key, []) for found in _members(inner, key)]
+    return [part]
+
+
+def _normalizer(part: dict[str, Any] | None) -> Any:
+    """A normalizer from its JSON; None for None."""
+    from tokenizers import Tokenizer
+
+    bare = {"version": "1.0", "added_tokens": [], "model": {"type": "BPE", "vocab": {}, "merges": []}}
+    return Tokenizer.from_str(json.dumps({**bare, "normalizer": part})).normalizer
+
+
+def _byte_alphabet() -> frozenset[str]:
+    """The 256 characters that stand for bytes in a byte-level vocabulary."""
+    shown = [*range(33, 127), *range(161, 173), *range(174, 256)]
+    return frozenset(chr(code) for code in shown) | {chr(256 + extra) for extra in range(256 - len(shown))}
+
+
+def _table(tokenizer: LoadedTokenizer, scheme: _Scheme) -> NDArray[np.int32]:
+    """int32[vocabulary]: half bytes of each id."""
+    model = tokenizer.config["model"]
+    vocab: dict[str, int] = model["vocab"]
+    normalizer = _normalizer(tokenizer.config["normalizer"])
+    is_byte_level = any(
+        part.get("type") == "ByteLevel" for part in _members(tokenizer.config["pre_tokenizer"], "pretokenizers")
+    )
+    table = np.full(tokenizer.vocab_size, UNKNOWN_LENGTH, dtype=np.int32)
+    if is_byte_level:
+        alphabet = _byte_alphabet()
+        for piece, number in vocab.items():
+            if alphabet.issuperset(piece):
+                table[number] = 2 * len(piece)
+    else:
+        for piece, number in vocab.items():
+            table[number] = 2 * _marked_size(piece, scheme)
+            if model.get("byte_fallback") and _BYTE_PIECE.fullmatch(piece):
+                table[number] = 2
+    unknown = vocab.get(model.get("unk_token") or "")
+    if unknown is not None:
+        table[unknown] = UNKNOWN_LENGTH
+    for token in tokenizer.config.get("added_tokens") or []:
+        content = token["content"]
+        if token["normalized"] and normalizer is not None:
+            content = normalizer.normalize_str(content)
+        elif _is_only_piece(token, scheme):
+            continue
+        table[token["id"]] = 2 * _marked_size(content, scheme)
+        if token["lstrip"] or token["rstrip"]:
+            table[token["id"]] = UNKNOWN_LENGTH
+    return table
+
+
+def _marked_size(piece: str, scheme: _Scheme) -> int:
+    return len(piece.replace(_MARK, " ").encode() if scheme.space == _MARK else piece.encode())
+
+
+def _is_only_piece(token: dict[str, Any], scheme: _Scheme) -> bool:
+    """Whether an added token holds U+2581: no text that has lengths holds it, and there its id is that of a piece."""
+    return scheme.space == _MARK and not token["normalized"] and _MARK in token["content"]
+
+
+def _ends_stretch(tokenizer: LoadedTokenizer, scheme: _Scheme) -> NDArray[np.bool_]:
+    """bool[vocabulary]: added tokens at which a stretch of text ends."""
+    ends = np.zeros(tokenizer.vocab_size, dtype=np.bool_)
+    for token in tokenizer.config.get("added_tokens") or []:
+        if (scheme.ends_at_all or not token["normalized"]) and not _is_only_piece(token, scheme):
+            ends[token["id"]] = True
+    return ends
+
+
+class _Charsmap:
+    """For which texts a SentencePiece charsmap keeps the number of bytes of each char."""
+
+    def __init__(self, config: dict[str, Any]):
+        maps = [part for part in _members(config["normalizer"], "normalizers") if part["type"] == "Precompiled"]
+        self._normalizer = _normalizer({"type": "Sequence", "normalizers": maps})
+        ascii_chars = {chr(code): self._normalizer.normalize_str(chr(code)) for code in range(128)}
+        self._translation = str.maketrans(ascii_chars)
+        changes = [char for char, mapped in ascii_chars.items() if len(mapped.encode()) != 1]
+        if len(self._normalizer.normalize_str("\r\n")) != 2:
+            changes.append("\r\n")
+        self._changes = re.compile("|".join(map(re.escape, changes)) or "(?!)")
+
+    def keeps_lengths(self, text: str) -> bool:
+        if self._changes.search(text):
+            return False
+        return text.isascii() or bool(self._normalizer.normalize_str(text) == text.translate(self._translation))
+
+
+class _GreedyTokens:
+    """Added tokens that take the white space beside them along."""
+
+    def __init__(self, config: dict[str, Any], vocab_size: int):
+        tokens = [token for token in config.get("added_tokens") or [] if token["lstrip"] or token["rstrip"]]
+        self.any = bool(tokens)
+        self._tokens = {token["content"]: token for token in tokens}
+        contents = sorted(self._tokens, key=len, reverse=True)
+        self._pattern = re.compile("|".join(map(re.escape, contents)) or "(?!)")
+        self._is_greedy = np.zeros(vocab_size, dtype=np.bool_)
+        self._is_greedy[[token["id"] for token in tokens]] = True
+
+    def measure(self, texts: list[str], ids: Ids, lengths: NDArray[np.int32]) -> None:
+        """Write the lengths of these tokens, where those in the ids are those in the text."""
+        at = np.flatnonzero(self._is_greedy[ids.input_ids])
+        counts = np.diff(np.searchsorted(at, ids.offsets)).tolist()
+        expected = ids.input_ids[at].tolist()
+        sizes: list[int] = []
+        for text, count in zip(texts, counts, strict=True):
+            found = self._find(text) if count else []
+            same = [number for number, _ in found] == expected[len(sizes) : len(sizes) + count]
+            sizes += [2 * size for _, size in found] if same else [UNKNOWN_LENGTH] * count
+        lengths[at] = sizes
+
+    def _find(self, text: str) -> list[tuple[int, int]]:
+        """(id, bytes) of each."""
+        found = []
+        past = 0
+        for match in self._pattern.finditer(text):
+            token = self._tokens[match.group()]
+            start, stop = match.span()
+            if token["lstrip"]:
+                while start > past and _SPACE.match(text, start - 1):
+                    start -= 1
+            if token["rstrip"]:
+                stop = _SPACES_AFTER.match(text, stop).end()  # type: ignore[union-attr]
+            past = stop
+            found.append((token["id"], len(text[start:stop].encode())))
+        return found

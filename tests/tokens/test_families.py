@@ -1,0 +1,158 @@
+"""Ids and masks of every family of tokenizers, on hostile and real records, against transformers' own."""
+
+import random
+from pathlib import Path
+
+import pytest
+
+from packer_cli.corpus.types import Document
+from packer_cli.tokens.encoder import Encoder
+from packer_cli.tokens.tokenizer import load_tokenizer
+from tests.tokens.conftest import CORPUS
+from tests.tokens.families import BY_TOKENIZERS, FAMILIES, save_family
+from tests.tokens.helpers import encode, rows
+
+ROOT = Path(__file__).parent.parent.parent
+PIECES = [
+    *("Hello", " world", "don't", "naïve", "straße", "12345", "3.14", "x = [i for i in y]", "{'a': 1}", "-->", "!?", "a"),
+    *(" ", "  ", "   ", " " * 9, "\n", "\n\n", "\r\n", "\t", "\t\t", " \n ", "\u00a0", "\u2003", "\u3000", "\u200b", "\ufeff"),
+    *("你好世界", "こんにちは", "안녕하세요", "각", "각", "שלום", "בְּרֵאשִׁית", "مرحبا", "हिन्दी", "ड़", "ড়", "ไทย"),
+    *("é", "e\u0301", "e\u0301\u0327", "e\u0327\u0301", "\u0301", "\u0338", "A\u030a", "\u212b", "ﬁ", "½", "…", "①", "Ⅷ"),
+    *("🙂", "👩‍👩‍👧‍👦", "🏳️‍🌈", "👍🏽", "\U0001fae8", "𝒳", "\U0010fffd", "\u0378", "\u2df3\u0899", "\u088f<I", "\U00032f2f"),
+    *("\u2581", "\u2581a", "a\u2581b", "<0x41>", "\x00", "\x01", "\x1c", "\x7f", "\u0085", "\ufffd", "Ġ", "Ċ"),
+    *("<s>", "</s>", "<unk>", " <s>", "<|im_end|>", "<|im_end|> ", "<|endoftext|>", "<mask>", " <mask>", "<|end|>"),
+    *("<|end|>\n x", "<|user|>  ", "<end_of_turn>", "<bos>", "<｜User｜>", "<think>", "<|eot_id|>", "[INST]", "[PAD]", "<|"),
+]  # fmt: skip
+
+
+def hostile(seed, real):
+    """300 records: prompt-completion, alpaca-like texts, and chats."""
+    dice = random.Random(seed)
+
+    def text(most):
+        return "".join(dice.choices(PIECES, k=dice.randint(0, most)))
+
+    records = []
+    for line in range(1, 301):
+        if line % 10 == 0:
+            records.append(Document("messages", line, messages=dice.choice(real)))
+        elif line % 2:
+            count = dice.randint(1, 3)
+            turns = [{"role": role, "content": text(6)} for _ in range(count) for role in ("user", "assistant")]
+            records.append(Document("messages", line, messages=turns))
+        else:
+            records.append(Document("prompt-completion", line, prompt=text(6), completion=text(5)))
+    return records
+
+
+REAL = [
+    [
+        {"role": "user", "content": "What is 12 x 7?"},
+        {"role": "assistant", "content": "12 x 7 is 84.\n\nAnything else?"},
+    ],
+    [{"role": "user", "content": "Übersetze: good morning"}, {"role": "assistant", "content": "„Guten Morgen“ 🙂"}],
+    [
+        {"role": "user", "content": "def f(x):\n    return x\n"},
+        {"role": "assistant", "content": "```python\ndef f(x: int) -> int:\n\treturn x  # identity\n```"},
+        {"role": "user", "content": "谢谢"},
+        {"role": "assistant", "content": "不客气。"},
+    ],
+]
+
+
+@pytest.fixture(scope="session")
+def family(tmp_path_factory):
+    """family(name) -> LoadedTokenizer, each trained once."""
+    texts = [
+        *CORPUS,
+        *PIECES * 3,
+        *(path.read_text(encoding="utf-8") for path in sorted((ROOT / "docs").glob("*.md"))[:3]),
+    ]
+    loaded = {}
+
+    def get(name):
+        if name not in loaded:
+            folder = save_family(name, tmp_path_factory.mktemp("families") / name, texts)
+            loaded[name] = load_tokenizer(str(folder))
+        return loaded[name]
+
+    return get
+
+
+class Reference:
+    """transformers' ids and masks of records, and by offsets where `apply_chat_template` has none to give."""
+
+    def __init__(self, loaded):
+        from tokenizers import processors
+
+        self.loaded = loaded
+        self.bare = type(loaded.hf.backend_tokenizer).from_str(loaded.backend_json)
+        self.bare.post_processor = processors.Sequence([])  # What it does to offsets leaves out spaces.
+        self.num_confirmed = 0
+
+    def rows(self, documents):
+        """Line -> (ids, mask), samples without a token left out."""
+        found = {document.line: self.row(document) for document in documents}
+        return {line: row for line, row in found.items() if row[0]}
+
+    def row(self, document):
+        if document.kind == "messages":
+            return self.chat(document.messages)
+        text = document.prompt + document.completion
+        ids, mask = self.by_offsets(text, [(len(document.prompt), len(text))], whole=True)
+        ids = [*self.loaded.prefix_ids, *ids, *self.loaded.suffix_ids]
+        assert ids == self.loaded.hf(text)["input_ids"]
+        return ids, [0] * len(self.loaded.prefix_ids) + mask + [1] * len(self.loaded.suffix_ids)
+
+    def chat(self, messages):
+        from transformers.utils.chat_template_utils import render_jinja_template
+
+        hf = self.loaded.hf
+        (text,), (spans,) = render_jinja_template(
+            [messages],
+            chat_template=self.loaded.chat_template,
+            return_assistant_tokens_mask=True,
+            **hf.special_tokens_map,
+        )
+        ids, mask = self.by_offsets(text, spans, whole=False)
+        out = hf.apply_chat_template(messages, return_dict=True, return_assistant_tokens_mask=True)
+        assert ids == out["input_ids"]
+        encoding = hf(text, add_special_tokens=False)
+        # Where a border falls on a char that no token holds, transformers marks all that follows, or nothing.
+        borders = [char for start, stop in spans for char in (start, stop - 1) if stop > start]
+        if all(encoding.char_to_token(0, char) is not None for char in borders):
+            assert mask == out["assistant_masks"], (text, spans)
+            self.num_confirmed += 1
+        return ids, mask
+
+    def by_offsets(self, text, spans, *, whole):
+        """Marked from the first token that reaches into a span to the last one that begins in it."""
+        encoding = self.bare.encode(text, add_special_tokens=False)
+        ids, offsets = encoding.ids, encoding.offsets
+        mask = [0] * len(ids)
+        for start, stop in spans:
+            if stop <= start:
+                continue
+            first = next((number for number, (_, end) in enumerate(offsets) if end > start), len(ids))
+            if whole:
+                past = next((number for number, (begin, _) in enumerate(offsets) if begin >= stop), len(ids))
+            else:
+                past = 1 + next((number for number, (_, end) in enumerate(offsets) if end > stop - 1), len(ids))
+            mask[first:past] = [1] * len(mask[first:past])
+        return ids, mask
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_hostile_records(family, name):
+    loaded = family(name)
+    documents = hostile(7, REAL)
+    encoder = Encoder(loaded)
+    assert encoder.backend_used == ("tokenizers" if name in BY_TOKENIZERS else "gigatoken")
+    batch = encode(encoder, documents)
+    reference = Reference(loaded)
+    expected = reference.rows(documents)
+    got = dict(zip(batch.lines.tolist(), rows(batch), strict=True))
+    assert sorted(got) == sorted(expected)
+    for line, row in expected.items():
+        assert got[line] == row, (documents[line - 1], loaded.hf.convert_ids_to_tokens(row[0]))
+    print(name, reference.num_confirmed, encoder._masker.num_by_ranges)
