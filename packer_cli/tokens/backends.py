@@ -7,6 +7,7 @@ that Unicode 13.0 did not assign (see `backends_unicode`); texts that hold any g
 from __future__ import annotations
 
 import json
+from itertools import chain
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
@@ -55,13 +56,16 @@ class CharRanges(NamedTuple):
 
 
 def flat(rows: list[Any]) -> Ids:
-    """One flat array of several; each row is an array or a list of ints."""
+    """One flat array of several; the rows are all arrays (int32 or uint32), or all lists of ints."""
     offsets = np.zeros(len(rows) + 1, dtype=np.int64)
     np.cumsum([len(row) for row in rows], out=offsets[1:])
-    parts = [np.asarray(row, dtype=np.int32) for row in rows]
-    if len(parts) == 1:
-        return Ids(parts[0], offsets)
-    return Ids(np.concatenate(parts) if parts else np.zeros(0, dtype=np.int32), offsets)
+    if not rows:
+        joined = np.zeros(0, dtype=np.int32)
+    elif isinstance(rows[0], np.ndarray):
+        joined = rows[0] if len(rows) == 1 else np.concatenate(rows)
+    else:
+        joined = np.fromiter(chain.from_iterable(rows), dtype=np.int32, count=int(offsets[-1]))
+    return Ids(joined.view(np.int32), offsets)
 
 
 class ReferenceBackend:
@@ -129,14 +133,10 @@ class GigatokenBackend:
         from packer_cli.tokens.backends_unicode import is_settled
 
         # One call a text: a batch comes back as an awkward array, which takes 600 us to make.
-        encode = self._tokenizer.encode
-        unsettled = [number for number, text in enumerate(texts) if not is_settled(text)]
+        encode = self._tokenizer.backend.encode
+        unsettled = [number for number, text in enumerate(texts) if not (text.isascii() or is_settled(text))]
         if not unsettled:
-            return flat([encode(text).view(np.int32) for text in texts])
+            return flat([encode(text) for text in texts])
         slow = self._reference.encode([texts[number] for number in unsettled])
-        rows: list[Any] = [None] * len(texts)
-        for row, number in enumerate(unsettled):
-            rows[number] = slow.row(row)
-        return flat(
-            [encode(text).view(np.int32) if row is None else row for text, row in zip(texts, rows, strict=True)]
-        )
+        rows = {number: slow.row(row).view(np.uint32) for row, number in enumerate(unsettled)}
+        return flat([rows[number] if number in rows else encode(text) for number, text in enumerate(texts)])

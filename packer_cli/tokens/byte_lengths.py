@@ -23,6 +23,8 @@ import numpy as np
 from packer_cli.tokens.backends_unicode import is_settled
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from numpy.typing import NDArray
 
     from packer_cli.tokens.backends import Ids
@@ -38,13 +40,10 @@ _SPACE = re.compile(f"[{_SPACES}]")
 _BYTE_PIECE = re.compile("<0x[0-9A-F]{2}>")
 
 
-class TextSpans(NamedTuple):
-    """Ranges of a text as its tokens' bytes see them."""
-
-    size: int
-    """Bytes of the normalized text, without spaces put before it."""
-    spans: list[tuple[int, int]]
-    """Byte ranges in it."""
+TextSpans = tuple[int, list[tuple[int, int]]]
+"""Bytes of a normalized text, without spaces put before it, and byte ranges in it."""
+UNKNOWN_SPANS: TextSpans = (-1, [])
+"""Of a text where only offsets tell."""
 
 
 class ByteLengths:
@@ -69,8 +68,8 @@ class ByteLengths:
         """Whether any text of this tokenizer has lengths."""
         return self._scheme is not None
 
-    def locate(self, text: str, spans: list[tuple[int, int]], *, whole_last_char: bool) -> TextSpans | None:
-        """Char ranges, in order, as byte ranges of the normalized text; None where only offsets tell.
+    def locate(self, text: str, spans: list[tuple[int, int]], *, whole_last_char: bool) -> TextSpans:
+        """Char ranges, in order, as byte ranges of the normalized text.
 
         whole_last_char: False ends a range after the first byte of its last char. A char may be split over tokens,
         and then transformers' `assistant_masks` marks only the first of them at the end of a range.
@@ -79,23 +78,24 @@ class ByteLengths:
         """
         assert self._scheme is not None
         if self._charsmap is not None and not self._charsmap.keeps_lengths(text):
-            return None
+            return UNKNOWN_SPANS
         if text.isascii():
-            return TextSpans(len(text), spans)
+            return len(text), spans
         if self._has_marks and _MARK in text:
-            return None
-        normalize = str
-        if self._scheme.composes and not unicodedata.is_normalized("NFC", text):
+            return UNKNOWN_SPANS
+        normalize: Callable[[str], str] = str
+        if self._scheme.composes:
             # Python's tables and the tokenizer's agree on settled text only.
-            if not is_settled(text) or self._greedy.any:
-                return None
-            normalize = _nfc
-        elif self._scheme.composes and not is_settled(text):
-            return None
+            if not is_settled(text):
+                return UNKNOWN_SPANS
+            if not unicodedata.is_normalized("NFC", text):
+                if self._greedy.any:
+                    return UNKNOWN_SPANS
+                normalize = _nfc
         return _byte_spans(text, spans, normalize, whole_last_char=whole_last_char)
 
-    def of(self, texts: list[str], ids: Ids) -> NDArray[np.int32]:
-        """Half bytes of each token, int32[t].
+    def of(self, texts: list[str], ids: Ids) -> NDArray[np.int64]:
+        """Half bytes of each token, int64[t].
 
         A token that is nothing but a space put before the text takes half a byte of the next one, so that it is in
         the ranges in which that one's first char is, as its offsets would have it.
@@ -108,7 +108,7 @@ class ByteLengths:
             self._take_prefixes(texts, ids, lengths)
         return lengths
 
-    def _take_prefixes(self, texts: list[str], ids: Ids, lengths: NDArray[np.int32]) -> None:
+    def _take_prefixes(self, texts: list[str], ids: Ids, lengths: NDArray[np.int64]) -> None:
         """A stretch that begins with a space may get no other; the sum of its text's lengths is then too small."""
         assert self._scheme is not None
         starts = ids.offsets[:-1]
@@ -133,8 +133,10 @@ def _nfc(text: str) -> str:
     return unicodedata.normalize("NFC", text)
 
 
-def _byte_spans(text: str, spans: list[tuple[int, int]], normalize: Any, *, whole_last_char: bool) -> TextSpans | None:
-    """None where a char of one side of a border composes with one of the other."""
+def _byte_spans(
+    text: str, spans: list[tuple[int, int]], normalize: Callable[[str], str], *, whole_last_char: bool
+) -> TextSpans:
+    """Unknown where a char of one side of a border composes with one of the other."""
     pieces: list[str] = []
     places: list[tuple[int, int]] = []
     chars = size = 0
@@ -143,7 +145,7 @@ def _byte_spans(text: str, spans: list[tuple[int, int]], normalize: Any, *, whol
         nonlocal chars, size
         piece = normalize(text[chars:char])
         pieces.append(piece)
-        size += len(piece) if piece.isascii() else len(piece.encode())
+        size += len(piece.encode())
         chars = char
         return size
 
@@ -154,8 +156,8 @@ def _byte_spans(text: str, spans: list[tuple[int, int]], normalize: Any, *, whol
         places.append((first, go_to(stop) if whole_last_char else go_to(stop - 1) + 1))
     go_to(len(text))
     if normalize is not str and "".join(pieces) != normalize(text):
-        return None
-    return TextSpans(size, places)
+        return UNKNOWN_SPANS
+    return size, places
 
 
 class _Scheme(NamedTuple):
@@ -212,7 +214,7 @@ def _sentencepiece(normalizers: list[dict[str, Any]], splitters: list[dict[str, 
     for part in splitters:
         kind = part.get("type")
         if kind == "Metaspace" and len(splitters) == 1 and part.get("replacement", _MARK) == _MARK and not order[:-1]:
-            given = part.get("prepend_scheme") or ("always" if part.get("add_prefix_space", True) else "never")
+            given: Any = part.get("prepend_scheme") or ("always" if part.get("add_prefix_space", True) else "never")
             if given not in ("never", "first", "always"):
                 return None
             prefix = given
@@ -258,15 +260,15 @@ def _byte_alphabet() -> frozenset[str]:
     return frozenset(chr(code) for code in shown) | {chr(256 + extra) for extra in range(256 - len(shown))}
 
 
-def _table(tokenizer: LoadedTokenizer, scheme: _Scheme) -> NDArray[np.int32]:
-    """int32[vocabulary]: half bytes of each id."""
+def _table(tokenizer: LoadedTokenizer, scheme: _Scheme) -> NDArray[np.int64]:
+    """int64[vocabulary]: half bytes of each id."""
     model = tokenizer.config["model"]
     vocab: dict[str, int] = model["vocab"]
     normalizer = _normalizer(tokenizer.config["normalizer"])
     is_byte_level = any(
         part.get("type") == "ByteLevel" for part in _members(tokenizer.config["pre_tokenizer"], "pretokenizers")
     )
-    table = np.full(tokenizer.vocab_size, UNKNOWN_LENGTH, dtype=np.int32)
+    table = np.full(tokenizer.vocab_size, UNKNOWN_LENGTH, dtype=np.int64)
     if is_byte_level:
         alphabet = _byte_alphabet()
         for piece, number in vocab.items():
@@ -341,7 +343,7 @@ class _GreedyTokens:
         self._is_greedy = np.zeros(vocab_size, dtype=np.bool_)
         self._is_greedy[[token["id"] for token in tokens]] = True
 
-    def measure(self, texts: list[str], ids: Ids, lengths: NDArray[np.int32]) -> None:
+    def measure(self, texts: list[str], ids: Ids, lengths: NDArray[np.int64]) -> None:
         """Write the lengths of these tokens, where those in the ids are those in the text."""
         at = np.flatnonzero(self._is_greedy[ids.input_ids])
         counts = np.diff(np.searchsorted(at, ids.offsets)).tolist()

@@ -35,14 +35,16 @@ from packer_cli.tokens.encoder_rows import Frame, Row, Text
 from packer_cli.tokens.types import EncodedBatch
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from numpy.typing import NDArray
 
     from packer_cli.corpus.types import DocumentBatch
     from packer_cli.tokens.tokenizer import LoadedTokenizer
 
-_CHECKED_CHARS = 2048
-"""A sampled text is compared up to here: the reference is many times slower, and part by part that adds up."""
-_FIRST_CHARS = 1 << 15
+_CHECKED_CHARS = 1024
+"""So much of a sampled text is compared: the reference is many times slower, and part by part that adds up."""
+_FIRST_CHARS = 1 << 13
 """About how many chars of a part's first texts are compared."""
 _SPREAD_CHARS = 1 << 15
 """About how many chars of a part are compared besides its first texts."""
@@ -203,27 +205,37 @@ class Encoder:
         """Compare sampled texts with the reference."""
         if self._backend is self._reference:
             return
-        samples: list[tuple[Text, Any]] = []
-        for number, item in enumerate(texts):
-            size = min(len(item.text), _CHECKED_CHARS)
-            if self._texts_checked < self._check_samples and self._first_checked < _FIRST_CHARS:
-                self._texts_checked += 1
-                self._first_checked += size
-            elif (item.line * 2654435761 >> 8) % _SPREAD_EVERY == 0 and self._spread_checked + size <= _SPREAD_CHARS:
-                self._spread_checked += size
+        samples: list[tuple[Text, str, Any]] = []
+        for number in self._sampled(texts):
+            item = texts[number]
+            text = item.text
+            if len(text) <= _CHECKED_CHARS:
+                samples.append((item, text, ids.row(number)))
             else:
-                continue
-            whole = size == len(item.text)
-            samples.append((item, ids.input_ids[ids.offsets[number] : ids.offsets[number + 1]] if whole else None))
+                start = _scatter(item.line) % (len(text) - _CHECKED_CHARS)
+                samples.append((item, text[start : start + _CHECKED_CHARS], None))
         if not samples:
             return
-        cut = [item.text[:_CHECKED_CHARS] for item, _ in samples]
-        expected = self._reference.encode(cut)
-        again = self._backend.encode([text for text, (_, row) in zip(cut, samples, strict=True) if row is None])
-        redone = iter(again.input_ids[a:b] for a, b in zip(again.offsets[:-1], again.offsets[1:], strict=True))
-        for number, (item, row) in enumerate(samples):
-            got = next(redone) if row is None else row
-            self._same(item, got, expected.input_ids[expected.offsets[number] : expected.offsets[number + 1]])
+        expected = self._reference.encode([text for _, text, _ in samples])
+        again = self._backend.encode([text for _, text, row in samples if row is None])
+        redone = iter(range(len(samples)))
+        for number, (item, _, row) in enumerate(samples):
+            self._same(item, again.row(next(redone)) if row is None else row, expected.row(number))
+
+    def _sampled(self, texts: list[Text]) -> Iterator[int]:
+        """Which texts to compare: the first ones of a part, and some of the others, by their lines."""
+        first = 0
+        while first < len(texts) and self._texts_checked < self._check_samples and self._first_checked < _FIRST_CHARS:
+            self._texts_checked += 1
+            self._first_checked += min(len(texts[first].text), _CHECKED_CHARS)
+            yield first
+            first += 1
+        lines = np.array([item.line for item in texts[first:]], dtype=np.int64)
+        for number in np.flatnonzero(_scatter(lines) % _SPREAD_EVERY == 0).tolist():
+            size = min(len(texts[first + number].text), _CHECKED_CHARS)
+            if self._spread_checked + size <= _SPREAD_CHARS:
+                self._spread_checked += size
+                yield first + number
 
     def _same(self, item: Text, got: NDArray[np.int32], expected: NDArray[np.int32]) -> None:
         if not np.array_equal(got, expected):
@@ -232,6 +244,11 @@ class Encoder:
                 "this part is encoded by tokenizers",
                 line=item.line,
             )
+
+
+def _scatter(line: Any) -> Any:
+    """Line numbers as numbers that look random."""
+    return line * 2654435761 >> 8
 
 
 def _batch(

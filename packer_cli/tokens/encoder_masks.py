@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from packer_cli.tokens.byte_lengths import ByteLengths
+from packer_cli.tokens.byte_lengths import UNKNOWN_SPANS, ByteLengths
 from packer_cli.tokens.masks import mark_spans, mask_by_offsets
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ class Masker:
         if all(item.spans is None for item in texts):
             return None
         loss_mask = np.zeros(len(ids.input_ids), dtype=np.int8)
-        others = range(len(texts))
+        others = list(range(len(texts)))
         if ranges is None and self._lengths.are_known:
             loss_mask, exact = self._by_lengths(texts, ids)
             others = np.flatnonzero(~exact).tolist()
@@ -64,14 +64,12 @@ class Masker:
     def _by_lengths(self, texts: list[Text], ids: Ids) -> tuple[NDArray[np.int8], NDArray[np.bool_]]:
         spans: list[tuple[int, int]] = []
         counts, sizes = [], []
-        for item in texts:
-            found = None
-            if item.spans:
-                found = self._lengths.locate(item.text, item.spans, whole_last_char=not item.is_chat)
-            if found is not None:
-                spans += found.spans
-            counts.append(0 if found is None else len(found.spans))
-            sizes.append(-1 if found is None else found.size)
+        locate = self._lengths.locate
+        for _, text, wanted, is_chat in texts:
+            size, found = locate(text, wanted, whole_last_char=not is_chat) if wanted else UNKNOWN_SPANS
+            spans += found
+            counts.append(len(found))
+            sizes.append(size)
         counted = np.array(counts, dtype=np.int64)
         # In half bytes: see `ByteLengths.of`. A last char that does not count as a whole ends after the first half.
         units = 2 * np.array(spans, dtype=np.int64).reshape(-1, 2)

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 def mark_spans(
     offsets: NDArray[np.int64],
-    lengths: NDArray[np.int32],
+    lengths: NDArray[np.int64],
     sizes: NDArray[np.int64],
     span_offsets: NDArray[np.int64],
     spans: NDArray[np.int64],
@@ -29,25 +29,25 @@ def mark_spans(
 
     Args:
         offsets: int64[n+1]
-        lengths: int32[t], units of each token, all positive
+        lengths: int64[t], units of each token, all positive
         sizes: int64[n], units of each text
         span_offsets: int64[n+1]
         spans: int64[m, 2], first unit and one past the last, within their text, in order
 
     Returns: the mask, int8[t], and whether the lengths add up, bool[n]; nothing is marked where they do not.
     """
-    ends = np.cumsum(lengths, dtype=np.int64)
+    ends = np.cumsum(lengths)
     before = np.concatenate([np.zeros(1, np.int64), ends])[offsets]
     exact = np.diff(before) == sizes
     text_of_span = np.repeat(np.arange(len(sizes)), np.diff(span_offsets))
     marked = exact[text_of_span] & (spans[:, 1] > spans[:, 0])
     start = before[text_of_span[marked]]
     first = np.searchsorted(ends, start + spans[marked, 0], side="right")
-    last = np.searchsorted(ends, start + spans[marked, 1] - 1, side="right")
-    change = np.zeros(len(lengths) + 1, dtype=np.int8)
-    np.add.at(change, first, 1)
-    np.add.at(change, last + 1, -1)
-    return (np.cumsum(change[:-1], dtype=np.int8) > 0).view(np.int8), exact
+    past = np.searchsorted(ends, start + spans[marked, 1] - 1, side="right") + 1
+    first[1:] = np.maximum(first[1:], past[:-1])  # A token may be the last of one span and the first of the next.
+    borders = np.column_stack([first, past]).reshape(-1)
+    runs = np.diff(borders, prepend=0, append=len(lengths))
+    return np.repeat((np.arange(len(runs)) & 1).astype(np.int8), runs), exact
 
 
 def mask_by_offsets(

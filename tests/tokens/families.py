@@ -1,6 +1,6 @@
-"""Tokenizers of the families that language models use: real normalizers, splitters and added tokens, small vocabularies.
+"""Tokenizers of the families that language models use, with their normalizers, splitters and kinds of added tokens.
 
-Each is made in a second or less; `save_family(name, folder, texts, vocab_size)` trains one on any texts.
+`save_family(name, folder, texts)` trains one; a small vocabulary takes half a second.
 """
 
 import json
@@ -18,8 +18,10 @@ O200K = (
 DEEPSEEK = (
     r"\p{N}{1,3}",
     "[一-龥\u3040-ゟ゠-ヿ]+",
-    "[!\"#$%&'()*+,\\-./:;<=>?@\\[\\\\\\]^_`{|}~][A-Za-z]+|[^\r\n\\p{L}\\p{P}\\p{S}]?[\\p{L}\\p{M}]+| ?[\\p{P}\\p{S}]+"
-    "[\r\n]*|\\s*[\r\n]+|\\s+(?!\\S)|\\s+",
+    (
+        "[!\"#$%&'()*+,\\-./:;<=>?@\\[\\\\\\]^_`{|}~][A-Za-z]+|[^\r\n\\p{L}\\p{P}\\p{S}]?[\\p{L}\\p{M}]+|"
+        " ?[\\p{P}\\p{S}]+[\r\n]*|\\s*[\r\n]+|\\s+(?!\\S)|\\s+"
+    ),
 )
 CHATML = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
 BRACKETS = ["<unk>", "<s>", "</s>"]
@@ -38,7 +40,8 @@ def _template(open_turn, close_turn, before=""):
 
 CHATML_TEMPLATE = _template("{{ '<|im_start|>ROLE\\n' }}", "{{ '<|im_end|>\\n' }}")
 LLAMA2_TEMPLATE = (
-    "{% for message in messages %}{% if message['role'] == 'user' %}{{ '<s>[INST] ' + message['content'] + ' [/INST]' }}"
+    "{% for message in messages %}"
+    "{% if message['role'] == 'user' %}{{ '<s>[INST] ' + message['content'] + ' [/INST]' }}"
     "{% else %}{% generation %}{{ ' ' + message['content'] + '</s>' }}{% endgeneration %}{% endif %}{% endfor %}"
 )
 
@@ -181,13 +184,10 @@ def llama2(texts, vocab_size):
 
 def llama1(texts, vocab_size):
     """As first converted: special tokens are looked for after normalizing."""
-    from tokenizers import AddedToken
-
     tokenizer, template = llama2(texts, vocab_size)
     config = json.loads(tokenizer.to_str())
     for token in config["added_tokens"]:
         token["normalized"] = True
-    assert AddedToken
     return type(tokenizer).from_str(json.dumps(config)), template
 
 

@@ -1,5 +1,7 @@
 """Documents to encode, and encoded batches taken apart."""
 
+from dataclasses import replace
+
 import numpy as np
 
 from packer_cli.corpus.types import Document, DocumentBatch
@@ -14,7 +16,9 @@ def turns(*contents):
 
 
 def encode(encoder, documents):
-    return encoder.encode(DocumentBatch(documents=list(documents)))
+    """The samples, with a mask that is written out."""
+    batch = encoder.encode(DocumentBatch(documents=list(documents)))
+    return replace(batch, loss_mask=np.ones(len(batch.input_ids), np.int8)) if batch.loss_mask is None else batch
 
 
 def rows(batch):

@@ -6,10 +6,8 @@ import unicodedata
 import numpy as np
 import pytest
 
-from packer_cli.corpus.types import Document, DocumentBatch
 from packer_cli.tokens.backends import GigatokenBackend, ReferenceBackend
 from packer_cli.tokens.backends_unicode import _unassigned, is_settled
-from packer_cli.tokens.encoder import Encoder
 
 
 @pytest.mark.parametrize(
