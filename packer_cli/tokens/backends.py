@@ -7,7 +7,8 @@ that Unicode 13.0 did not assign (see `backends_unicode`); texts that hold any g
 from __future__ import annotations
 
 import json
-from itertools import chain
+import re
+from itertools import chain, pairwise
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
@@ -127,6 +128,7 @@ class GigatokenBackend:
                 f"gigatoken cannot load this tokenizer ({reason}); use --tokenizer-backend auto or tokenizers"
             ) from None
         self._reference = reference
+        self._cut = _line_cut(tokenizer.config)
 
     def encode(self, texts: list[str]) -> Ids:
         """Ids without anything added, on one core. A `UnicodeEncodeError` must have been ruled out before."""
@@ -137,6 +139,46 @@ class GigatokenBackend:
         unsettled = [number for number, text in enumerate(texts) if not (text.isascii() or is_settled(text))]
         if not unsettled:
             return flat([encode(text) for text in texts])
-        slow = self._reference.encode([texts[number] for number in unsettled])
-        rows = {number: slow.row(row).view(np.uint32) for row, number in enumerate(unsettled)}
+        rows = {number: self._encode_unsettled(texts[number]) for number in unsettled}
         return flat([rows[number] if number in rows else encode(text) for number, text in enumerate(texts)])
+
+    def _encode_unsettled(self, text: str) -> NDArray[np.uint32]:
+        """Only lines with such code points, and their neighbours, go to the reference, if lines can be told apart."""
+        from packer_cli.tokens.backends_unicode import is_settled
+
+        runs: list[tuple[bool, int]] = []
+        start = 0
+        for stop in [*(cut.end() for cut in self._cut.finditer(text)), len(text)]:
+            settled = is_settled(text[start:stop])
+            if runs and runs[-1][0] == settled:
+                runs.pop()
+            runs.append((settled, stop))
+            start = stop
+        stops = [stop for _, stop in runs]
+        pieces = [text[start:stop] for start, stop in pairwise([0, *stops])]
+        slow = self._reference.encode([piece for piece, (settled, _) in zip(pieces, runs, strict=True) if not settled])
+        numbers = iter(range(len(runs)))
+        encode = self._tokenizer.backend.encode
+        return np.concatenate(
+            [
+                encode(piece) if settled else slow.row(next(numbers)).view(np.uint32)
+                for piece, (settled, _) in zip(pieces, runs, strict=True)
+            ]
+        )
+
+
+_CUT = re.compile(r"\S\n(?=[A-Za-z])")
+_NEVER = re.compile("(?!)")
+
+
+def _line_cut(config: dict[str, Any]) -> re.Pattern[str]:
+    """Where a text can be cut without changing its ids: between a line feed that ends a line and a letter.
+
+    All splitting patterns of byte-level BPE that gigatoken knows end a word there, and NFC composes nothing.
+    """
+    if config["model"].get("byte_fallback") or '"add_prefix_space": true' in json.dumps(config["pre_tokenizer"]):
+        return _NEVER
+    for token in config["added_tokens"]:
+        if re.search("\n[A-Za-z]", token["content"]) or (token["lstrip"] and token["content"][0].isalpha()):
+            return _NEVER
+    return _CUT
