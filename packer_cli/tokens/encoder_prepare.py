@@ -10,22 +10,29 @@ from packer_cli.errors import TokenizerError
 from packer_cli.tokens.backends import BackendMismatch
 from packer_cli.tokens.encoder_rows import Frame, Row, Text
 from packer_cli.tokens.encoder_specials import END, START, PlainContentEncoder, TokenFinder, control_tokens, mark
-from packer_cli.tokens.templates import ChatRenderer
+from packer_cli.tokens.templates import ChatRenderer, read_chat
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from packer_cli.corpus.types import Document
     from packer_cli.tokens.backends import ReferenceBackend
+    from packer_cli.tokens.templates.conversation import Chat
     from packer_cli.tokens.tokenizer import LoadedTokenizer
+
+
+_SPREAD_CHARS = 1 << 15
+"""About how many chars of a part's conversations have their rendering compared, besides the first."""
+_SPREAD_EVERY = 128
 
 
 class Preparer:
     """Turns documents into `Text` or `Row`.
 
     Args:
-        fast_templates: False renders as transformers does, and finds the assistant's text without marks.
-        check_chats: how many conversations of each part are compared with slower ways.
+        fast_templates: False renders as transformers does, and proves each conversation's ranges.
+        check_chats: how many conversations at the beginning of each part are compared with slower ways; a spread of
+            the later ones has its text and ranges compared, too.
         warnings: grows.
     """
 
@@ -51,12 +58,11 @@ class Preparer:
         self._renderers: dict[str, ChatRenderer] = {}
         self._controls: dict[str, TokenFinder] = {}
         self._plain = PlainContentEncoder(tokenizer, reference) if plain_content else None
-        self._chats_checked = 0
-        self._is_warned = False
+        self.start_part()
 
     def start_part(self) -> None:
         """The first conversations will be compared again."""
-        self._chats_checked = 0
+        self._chats_checked = self._chars_checked = 0
         self._is_warned = False
 
     def prepare(self, document: Document) -> tuple[Text | Row, bool]:
@@ -82,26 +88,38 @@ class Preparer:
         return Text(document.line, text, spans, False), special
 
     def _prepare_chat(self, document: Document) -> tuple[Text | Row, bool]:
-        messages, tools = document.messages, document.tools
+        tools = document.tools
         renderer = self._renderer(with_tools=tools is not None)
-        special = self._finder.finds_in_messages(messages) or (tools is not None and self._finder.finds_in(tools))
+        chat = read_chat(document.messages, tools)
+        special = self._finder.finds(chat.text)
         if self._plain is not None:
             controls = self._control_finder(renderer.chat_template)
-            if controls.finds_in_messages(messages) or (tools is not None and controls.finds_in(tools)):
+            if controls.finds(chat.text):
                 return self._plain_chat(document, renderer, controls), special
-        rendered = renderer.render(messages, tools)
+        rendered = renderer.render_chat(chat)
         _check_utf8(rendered.text)
-        if self._chats_checked < self._check_chats and self._fast_templates:
-            self._chats_checked += 1
-            wrong = renderer.disproof(messages, tools)
-            if wrong is not None:
-                raise BackendMismatch(
-                    f"line {document.line}: {wrong}; this part is rendered in the slow way",
-                    line=document.line,
-                    what="template",
-                )
+        if self._fast_templates:
+            self._check(document.line, renderer, chat, len(rendered.text))
         spans = None if self._all_tokens else rendered.spans
         return Text(document.line, rendered.text, spans, True), special
+
+    def _check(self, line: int, renderer: ChatRenderer, chat: Chat, num_chars: int) -> None:
+        """Compare the part's first conversations, and some of the others, with slower ways.
+
+        Raises: BackendMismatch.
+        """
+        if self._chats_checked < self._check_chats:
+            self._chats_checked += 1
+            wrong = renderer.disproof(chat)
+        elif (line * 2654435761 >> 8) % _SPREAD_EVERY == 0 and self._chars_checked < _SPREAD_CHARS:
+            self._chars_checked += num_chars
+            wrong = renderer.text_disproof(chat)
+        else:
+            return
+        if wrong is not None:
+            raise BackendMismatch(
+                f"line {line}: {wrong}; this part is rendered in the slow way", line=line, what="template"
+            )
 
     def _renderer(self, *, with_tools: bool) -> ChatRenderer:
         tokenizer = self._tokenizer
@@ -118,7 +136,7 @@ class Preparer:
                 variables=tokenizer.special_tokens_map,
                 special_tokens=tokenizer.special_tokens,
                 want_spans=not self._all_tokens,
-                fast=self._fast_templates,
+                engine="minijinja" if self._fast_templates else "transformers",
             )
             self._renderers[template] = renderer
         if renderer.depends_on_date and not self._is_warned:

@@ -95,7 +95,7 @@ def _literal_text(chat_template: str) -> str:
 
     from packer_cli.tokens.templates.sandbox import make_environment
 
-    tree = make_environment(chat_template).parse(chat_template)
+    tree = make_environment().parse(chat_template)
     literals = {node.data for node in tree.find_all(nodes.TemplateData)}
     literals |= {node.value for node in tree.find_all(nodes.Const) if isinstance(node.value, str)}
     return "\0".join(literals)

@@ -26,7 +26,8 @@ text begins with, and ends after the end-of-turn token; whitespace after that to
 Price: about 55 us for a chat of eight messages with `marks`; 0.4 ms with `prefixes`.
 """
 
+from packer_cli.tokens.templates.conversation import read_chat
 from packer_cli.tokens.templates.renderer import ChatRenderer
 from packer_cli.tokens.templates.types import TemplateRejectError
 
-__all__ = ["ChatRenderer", "TemplateRejectError"]
+__all__ = ["ChatRenderer", "TemplateRejectError", "read_chat"]

@@ -1,11 +1,12 @@
-"""A chat template, compiled: the text of a conversation, and the ranges that `{% generation %}` tags give."""
+"""A chat template, compiled by jinja2: the text of a conversation, and the ranges that `{% generation %}` tags give."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from packer_cli.errors import TokenizerError
-from packer_cli.tokens.templates.conversation import PROBES, template_context
+from packer_cli.tokens.templates.conversation import PROBES, Chat, read_chat
+from packer_cli.tokens.templates.limits import limited
 from packer_cli.tokens.templates.sandbox import make_environment
 from packer_cli.tokens.templates.types import Rendered, Span, TemplateRejectError, cannot_render, one_line
 
@@ -27,20 +28,26 @@ class CompiledTemplate:
         self.source = source
         self.variables = variables
         try:
-            self.environment = make_environment(source, fast=fast)
+            self.environment = make_environment(fast=fast)
             tree = self.environment.parse(source)
-        except TemplateError as error:
+            self._template = limited(lambda: self.environment.from_string(source))
+        except (TemplateError, RecursionError) as error:
             raise TokenizerError(
                 f"the chat template is not valid Jinja ({one_line(error)}); give another with --chat-template FILE"
             ) from None
-        self._template = self.environment.from_string(source)
-        self.has_generation_tags = any(
-            getattr(node.call.node, "name", "") == "_generation_support" for node in tree.find_all(nodes.CallBlock)
-        )
+        except TemplateRejectError as error:
+            raise TokenizerError(str(error)) from None
+        self.has_generation_tags = any(is_generation(node) for node in tree.find_all(nodes.CallBlock))
 
-    def context(self, messages: list[dict[str, Any]], tools: list[Any] | None = None) -> dict[str, Any]:
-        """The template's variables for a conversation, see `template_context`."""
-        return template_context(messages, tools, self.variables)
+    def context(self, chat: Chat) -> dict[str, Any]:
+        """The template's variables for a conversation."""
+        return {
+            "messages": chat.messages,
+            "tools": chat.tools,
+            "documents": None,
+            "add_generation_prompt": False,
+            **self.variables,
+        }
 
     def text(self, context: dict[str, Any], **changes: Any) -> str:
         """Text for a context that `context` made, with some variables changed.
@@ -49,22 +56,26 @@ class CompiledTemplate:
         """
         template = self._template
         try:
-            return "".join(template.root_render_func(template.new_context({**context, **changes})))
+            return limited(lambda: "".join(template.root_render_func(template.new_context({**context, **changes}))))
         except Exception as error:
             raise cannot_render(error) from None
 
     def text_and_generation(self, context: dict[str, Any]) -> Rendered:
-        """Text, and the ranges inside `{% generation %}` tags.
+        """Text, and the ranges inside `{% generation %}` tags. Quadratic in the number of tags.
 
         Raises: as `text`.
         """
         template = self._template
         blocks: list[str] = []
         spans: list[Span] = []
-        try:
+
+        def render() -> None:
             with self.environment.activate_tracker(blocks, spans):
                 for block in template.root_render_func(template.new_context(context)):
                     blocks.append(block)
+
+        try:
+            limited(render)
         except Exception as error:
             raise cannot_render(error) from None
         # An empty block generates nothing; transformers would mark the token that its position falls into.
@@ -74,10 +85,15 @@ class CompiledTemplate:
         """What `add_generation_prompt=True` adds after a user message; empty if nothing."""
         for messages in (PROBES[0][:1], PROBES[0]):
             try:
-                context = self.context(messages)
+                context = self.context(read_chat(messages))
                 plain, prompted = self.text(context), self.text(context, add_generation_prompt=True)
             except TemplateRejectError:
                 continue
             if prompted.startswith(plain):
                 return prompted[len(plain) :]
         return ""
+
+
+def is_generation(node: Any) -> bool:
+    """Whether a call block is what a `{% generation %}` tag makes."""
+    return getattr(node.call.node, "name", "") == "_generation_support"

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
+from packer_cli.tokens.templates.minijinja_source import UNSAFE_CHARS
 from packer_cli.tokens.templates.types import TemplateRejectError
 
 _REASONING_FIELDS = ("reasoning_content", "thinking", "reasoning")
+_USUAL_FIELDS = {"role", "content"}
 
 PROBES: list[list[dict[str, Any]]] = [
     [{"role": "user", "content": "Ask one."}, {"role": "assistant", "content": "Say one."}],
@@ -25,35 +27,73 @@ PROBES: list[list[dict[str, Any]]] = [
 """The first is the shortest, a question and its answer."""
 
 
-def template_context(
-    messages: list[dict[str, Any]], tools: list[Any] | None, variables: dict[str, str]
-) -> dict[str, Any]:
-    """The template's variables for a conversation, normalized as transformers does.
+class Chat(NamedTuple):
+    """A conversation, normalized as transformers does."""
 
-    variables: what transformers hands to every template (`special_tokens_map`).
+    messages: list[dict[str, Any]]
+    tools: list[Any] | None
+    text: str
+    """All its strings but the keys, with NUL between them."""
+    is_safe: bool
+    """Whether minijinja takes every value as jinja2 does, and no string holds a mark."""
+
+
+def read_chat(messages: list[dict[str, Any]], tools: list[Any] | None = None) -> Chat:
+    """A record's conversation.
 
     Raises: TemplateRejectError (not a list of dicts, empty, a tool that is not a dict).
     """
     if type(messages) is not list or not messages:
         raise TemplateRejectError("the conversation is empty; a chat needs at least one message")
-    chat = messages
-    for position, message in enumerate(messages):
-        normal = _normal_message(message)
-        if normal is not message:
-            if chat is messages:
-                chat = messages.copy()
-            chat[position] = normal
+    try:
+        text = "\0".join([value for message in messages for value in message.values()])
+        keys: set[str] = set().union(*messages)
+    except (TypeError, AttributeError):
+        return _read_any_chat(messages, tools)
+    if tools is not None or not keys.isdisjoint(_REASONING_FIELDS):
+        return _read_any_chat(messages, tools)
+    # str.__contains__ is several times as fast as a search for a class of chars.
+    is_safe = keys <= _USUAL_FIELDS or _is_safe_text("\0".join(keys))
+    return Chat(messages, None, text, is_safe and _is_safe_text(text))
+
+
+def _read_any_chat(messages: list[Any], tools: list[Any] | None) -> Chat:
+    """A conversation that holds more than strings."""
+    messages = [_normal_message(message) for message in messages]
     if tools is not None:
         tools = _plain(tools)
         if not all(isinstance(tool, dict) for tool in tools):
             raise TemplateRejectError("a tool is not an object; tools are JSON schemas")
-    return {
-        "messages": chat,
-        "tools": tools,
-        "documents": None,
-        "add_generation_prompt": False,
-        **variables,
-    }
+    texts: list[str] = []
+    keys: set[str] = set()
+    is_safe = all([_collect(value, texts, keys) for value in (*messages, *(tools or ()))])
+    text = "\0".join(texts)
+    return Chat(messages, tools, text, is_safe and _is_safe_text(text) and _is_safe_text("\0".join(keys)))
+
+
+def _is_safe_text(text: str) -> bool:
+    for char in UNSAFE_CHARS:
+        if char in text:
+            return False
+    return True
+
+
+def _collect(value: Any, texts: list[str], keys: set[str]) -> bool:
+    """Note a JSON value's strings and keys; whether both engines write its numbers alike."""
+    kind = type(value)
+    if kind is str:
+        texts.append(value)
+        return True
+    if kind is dict:
+        keys.update(key for key in value if type(key) is str)
+        return all([type(key) is str and _collect(item, texts, keys) for key, item in value.items()])
+    if kind is list:
+        return all([_collect(item, texts, keys) for item in value])
+    if kind is int:
+        return abs(value) < 1 << 63
+    if kind is float:
+        return value == 0.0 or 1e-4 <= abs(value) < 1e15
+    return value is None or kind is bool
 
 
 def _normal_message(message: Any) -> dict[str, Any]:

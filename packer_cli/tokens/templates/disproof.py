@@ -7,6 +7,11 @@ from typing import Any
 from packer_cli.tokens.templates.compiled import CompiledTemplate
 from packer_cli.tokens.templates.types import Rendered, TemplateRejectError
 
+CHECKED_MESSAGES = 64
+"""A conversation is compared up to here, so that long ones cost no more."""
+_CHECKED_ANSWERS = 4
+"""About so many of the assistant's messages, spread over these, have their ranges compared."""
+
 
 def text_disproof(template: CompiledTemplate, context: dict[str, Any], text: str) -> str | None:
     """None where transformers gives the same text."""
@@ -31,22 +36,21 @@ def ranges_disproof(
     closers: see `TurnEdges`.
     """
     whole = rendered.text
-    for position, message in enumerate(context["messages"]):
-        if message.get("role") != "assistant" or position == 0:
-            continue
-        before = context["messages"][:position]
+    messages = context["messages"][:CHECKED_MESSAGES]
+    stops = dict(rendered.spans)
+    answers = [i for i, message in enumerate(messages) if i and message.get("role") == "assistant"]
+    for position in answers[:: max(1, len(answers) // _CHECKED_ANSWERS)]:
         try:
-            start = template.text(context, messages=before, add_generation_prompt=True)
-            stop = template.text(context, messages=context["messages"][: position + 1])
+            start = template.text(context, messages=messages[:position], add_generation_prompt=True)
+            stop = template.text(context, messages=messages[: position + 1])
         except TemplateRejectError:
             continue
         if not whole.startswith(start) or not whole.startswith(stop) or len(stop) <= len(start):
             continue
         at = len(start)
-        span = next((span for span in rendered.spans if span[0] == at), None)
-        if span is None:
+        if at not in stops:
             return f"message {position + 1}: the assistant's text should begin at char {at}"
-        low, high = sorted((span[1], len(stop)))
+        low, high = sorted((stops[at], len(stop)))
         if whole[low:high].strip() and not whole[low:high].strip().startswith(closers or ("\0",)):
             return f"message {position + 1}: the assistant's text should end at char {len(stop)}"
     return None

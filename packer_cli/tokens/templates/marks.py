@@ -1,56 +1,85 @@
 """Marks in a template's syntax tree: one render gives the text and where each message's part lies.
 
-jinja streams the output of a loop that is not inside a macro, a call, a filter or a `set` block straight
-to the reader, piece by piece. So a loop can be made to say when each of its rounds begins, and when the
-loop is over, by extra output nodes; the pieces between two marks are exactly what one round wrote. The
-marks are recognized by identity, never by their text, so no content can forge one.
+A loop over the messages is made to say when each of its rounds begins, and when the loop is over, by extra
+output nodes; the text between two marks is exactly what one round wrote. In the same way the tags
+`{% generation %}` and `{% endgeneration %}` become marks. There are three ways to know a mark:
 
-Price: two comparisons more for each round; the text is not scanned.
+- jinja2 streams the output of a loop that is not inside a macro, a call, a filter or a `set` block straight
+  to the reader, piece by piece. There a mark is known by its identity, and no content can forge one.
+- minijinja gives one string. There a mark is a control character, and a conversation that holds such a
+  character goes to jinja2 (`Chat.is_safe`).
+- In a macro or a `set` block a mark is such a character, too, and the template may cut, strip or count the text that
+  holds it. So the text without the marks has to be equal to that of a render without marks.
 """
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterable
 from types import CodeType
-from typing import Any, Self
+from typing import Any, Literal, Self
 
-from packer_cli.tokens.templates.compiled import CompiledTemplate
+from packer_cli.tokens.templates.compiled import CompiledTemplate, is_generation
+from packer_cli.tokens.templates.limits import limited
 from packer_cli.tokens.templates.types import Span, cannot_render
+
+Place = Literal["generation", "stream", "anywhere"]
+"""What is marked: generation tags; loops that write straight to the stream; loops in macros and blocks as well."""
 
 _DEPTHS = 2
 """Marked loops may be nested this deep (`for turn in turns: for message in turn`)."""
-
-
-_MARKS = {(letter, depth): f"\0hbpack {letter}{depth}\0" for depth in range(_DEPTHS) for letter in "AOE"}
-"""A: a round for an assistant message begins, O: another round begins, E: the loop ends."""
+_KEYS = [(letter, depth) for depth in range(_DEPTHS) for letter in "AO"]
+"""A: the assistant's part begins; O: another's part begins, or the loop ends."""
+MARKS = {key: f"\0hbpack {key[0]}{key[1]}\0" for key in _KEYS}
+CHARS = dict(zip(_KEYS, "\x01\x02\x03\x04", strict=True))
+_KEY_OF_CHAR = {char: key for key, char in CHARS.items()}
+_ANY_CHAR = re.compile(f"([{''.join(CHARS.values())}])")
 
 
 class MarkedTemplate:
-    """A template whose loops say where their rounds begin."""
+    """A template that says where its rounds begin, run by jinja2."""
 
-    def __init__(self, environment: Any, tree: Any):
+    def __init__(self, template: CompiledTemplate, tree: Any, place: Place):
         from jinja2 import Template
 
+        environment = template.environment
         # Kept: the ids of its constants tell the marks.
         self._code = environment.compile(tree)
         self._codes = find_marks(self._code)
         self._template = Template.from_code(environment, self._code, environment.make_globals(None))
+        self._plain = template if place == "anywhere" else None
 
     @classmethod
-    def of(cls, template: CompiledTemplate) -> Self | None:
-        """The template with marks; None where no loop can have them."""
-        tree = template.environment.parse(template.source)
-        return cls(template.environment, tree) if instrument(tree) else None
+    def of(cls, template: CompiledTemplate, place: Place) -> Self | None:
+        """The template with marks; None where nothing can have them."""
+        tree = marked_tree(template, place, CHARS if place == "anywhere" else MARKS)
+        return None if tree is None else cls(template, tree, place)
 
-    def rounds(self, context: dict[str, Any]) -> tuple[str, list[Span]]:
-        """The text, and the char ranges that the assistant messages wrote, in order.
+    def rounds(self, context: dict[str, Any], *, is_safe: bool) -> tuple[str, list[Span]] | None:
+        """The text, and the char ranges that the assistant wrote, in order; None where marks and text cannot be told
+        apart.
+
+        is_safe: `Chat.is_safe`.
 
         Raises: TemplateRejectError for whatever the template raises.
         """
         template = self._template
         try:
-            return split(list(template.root_render_func(template.new_context(context))), self._codes)
+            blocks = limited(lambda: list(template.root_render_func(template.new_context(context))))
         except Exception as error:
             raise cannot_render(error) from None
+        if self._plain is None:
+            return split(blocks, map(self._codes.get, map(id, blocks)))
+        if not is_safe:
+            return None
+        found = split_chars("".join(blocks))
+        return found if found[0] == self._plain.text(context) else None
+
+
+def marked_tree(template: CompiledTemplate, place: Place, marks: dict[tuple[str, int], str]) -> Any | None:
+    """The template's syntax tree with marks; None where nothing can have them."""
+    tree = template.environment.parse(template.source)
+    return tree if _Marker(marks, place).mark(tree) else None
 
 
 def find_marks(code: CodeType) -> dict[int, tuple[str, int]]:
@@ -59,7 +88,7 @@ def find_marks(code: CodeType) -> dict[int, tuple[str, int]]:
     Valid as long as the code lives. Equal strings from elsewhere are other objects: such constants are not
     interned.
     """
-    keys = {mark: key for key, mark in _MARKS.items()}
+    keys = {mark: key for key, mark in MARKS.items()}
     found = {}
     for constant in code.co_consts:
         if isinstance(constant, CodeType):
@@ -69,39 +98,91 @@ def find_marks(code: CodeType) -> dict[int, tuple[str, int]]:
     return found
 
 
-def instrument(tree: Any) -> int:
-    """Put marks into every loop of the tree that writes straight to the stream; how many loops got them.
+class _Marker:
+    """Puts marks into a syntax tree."""
 
-    tree: jinja2.nodes.Template, changed in place.
-    """
-    return _walk_body(tree.body, 0)
+    def __init__(self, marks: dict[tuple[str, int], str], place: Place):
+        self._marks = marks
+        self._place = place
 
+    def mark(self, tree: Any) -> bool:
+        """Change jinja2.nodes.Template in place; whether all that should have marks, and something at all, got them."""
+        from jinja2 import nodes
 
-def _walk_body(body: list[Any], depth: int) -> int:
-    from jinja2 import nodes
+        tags = sum(map(is_generation, tree.find_all(nodes.CallBlock)))
+        if self._place == "generation":
+            return tags > 0 and self._body(tree.body, 0) == tags
+        return tags == 0 and self._body(tree.body, 0) > 0
 
-    found = 0
-    position = 0
-    while position < len(body):
-        node = body[position]
-        if isinstance(node, nodes.For):
-            names = _target_names(node.target)
-            if names and depth < _DEPTHS and node.find(nodes.Output) is not None:
-                found += 1 + _walk_body(node.body, depth + 1)
-                node.body.insert(0, _round_mark(names, depth, node.lineno))
-                body.insert(position + 1, _output(_MARKS["E", depth], node.lineno))
-                position += 1
-            else:
-                found += _walk_body(node.body, depth)
-            found += _walk_body(node.else_, depth)
-        elif isinstance(node, nodes.If):
-            found += _walk_body(node.body, depth) + _walk_body(node.else_, depth)
-            # The tests of `elif` branches are nodes of their own.
-            found += sum(_walk_body(branch.body, depth) for branch in node.elif_)
-        elif isinstance(node, (nodes.With, nodes.Scope)):
-            found += _walk_body(node.body, depth)
-        position += 1
-    return found
+    def _body(self, body: list[Any], depth: int) -> int:
+        """How many loops or tags got marks."""
+        from jinja2 import nodes
+
+        found = 0
+        position = 0
+        while position < len(body):
+            node = body[position]
+            if isinstance(node, nodes.For):
+                names = _target_names(node.target)
+                if self._place != "generation" and depth < _DEPTHS and self._is_wanted(node, names):
+                    found += 1 + self._body(node.body, depth + 1)
+                    node.body.insert(0, self._round_mark(names, depth, node.lineno))
+                    body.insert(position + 1, self._output("O", depth, node.lineno))
+                    position += 1
+                else:
+                    found += self._body(node.body, depth)
+                found += self._body(node.else_, depth)
+            elif isinstance(node, nodes.If):
+                found += self._body(node.body, depth) + self._body(node.else_, depth)
+                # The tests of `elif` branches are nodes of their own.
+                found += sum(self._body(branch.body, depth) for branch in node.elif_)
+            elif isinstance(node, (nodes.With, nodes.Scope)):
+                found += self._body(node.body, depth)
+            elif isinstance(node, (nodes.Macro, nodes.AssignBlock)) and self._place == "anywhere":
+                found += self._body(node.body, depth)
+            elif isinstance(node, nodes.CallBlock) and self._place == "generation" and is_generation(node):
+                inner = nodes.Scope(node.body, lineno=node.lineno)
+                begin, end = (self._output(letter, 0, node.lineno) for letter in "AO")
+                body[position : position + 1] = [begin, inner, end]
+                position += 2
+                found += 1
+            position += 1
+        return found
+
+    def _is_wanted(self, loop: Any, names: list[str]) -> bool:
+        """Whether a loop may be the one over the messages. Streams may have more marks than needed; elsewhere a loop
+        over the parts of a message would end its round, so only loops that look at roles get them."""
+        from jinja2 import nodes
+
+        if not names:
+            return False
+        if self._place == "stream":
+            return loop.find(nodes.Output) is not None
+        reads = [node.node for node in loop.find_all(nodes.Getattr) if node.attr == "role"]
+        reads += [node.node for node in loop.find_all(nodes.Getitem) if getattr(node.arg, "value", None) == "role"]
+        reads += [argument for call in loop.find_all(nodes.Call) for argument in call.args]
+        return any(isinstance(node, nodes.Name) and node.name in names for node in reads)
+
+    def _output(self, letter: str, depth: int, lineno: int) -> Any:
+        from jinja2 import nodes
+
+        return nodes.Output([nodes.TemplateData(self._marks[letter, depth])], lineno=lineno)
+
+    def _round_mark(self, names: list[str], depth: int, lineno: int) -> Any:
+        from jinja2 import nodes
+
+        tests: list[Any] = [
+            nodes.Compare(
+                nodes.Getattr(nodes.Name(name, "load"), "role", "load"),
+                [nodes.Operand("eq", nodes.Const("assistant"))],
+            )
+            for name in names
+        ]
+        test = tests[0]
+        for other in tests[1:]:
+            test = nodes.Or(test, other)
+        yes, no = (self._output(letter, depth, lineno) for letter in "AO")
+        return nodes.If(test, [yes], [], [no], lineno=lineno)
 
 
 def _target_names(target: Any) -> list[str]:
@@ -114,33 +195,10 @@ def _target_names(target: Any) -> list[str]:
     return []
 
 
-def _output(mark: str, lineno: int) -> Any:
-    from jinja2 import nodes
+def split(blocks: list[str], keys: Iterable[tuple[str, int] | None]) -> tuple[str, list[Span]]:
+    """The text without the marks, and the char ranges of the assistant's rounds, in order.
 
-    return nodes.Output([nodes.TemplateData(mark)], lineno=lineno)
-
-
-def _round_mark(names: list[str], depth: int, lineno: int) -> Any:
-    from jinja2 import nodes
-
-    tests: list[Any] = [
-        nodes.Compare(
-            nodes.Getattr(nodes.Name(name, "load"), "role", "load"),
-            [nodes.Operand("eq", nodes.Const("assistant"))],
-        )
-        for name in names
-    ]
-    test = tests[0]
-    for other in tests[1:]:
-        test = nodes.Or(test, other)
-    yes, no = _output(_MARKS["A", depth], lineno), _output(_MARKS["O", depth], lineno)
-    return nodes.If(test, [yes], [], [no], lineno=lineno)
-
-
-def split(blocks: list[str], codes: dict[int, tuple[str, int]]) -> tuple[str, list[Span]]:
-    """The text without the marks, and the char ranges of the rounds for assistant messages, in order.
-
-    codes: from `find_marks`.
+    keys: letter and depth of each block that is a mark.
 
     A round inside another assistant round (a loop over its parts) is part of the outer one.
     """
@@ -148,13 +206,12 @@ def split(blocks: list[str], codes: dict[int, tuple[str, int]]) -> tuple[str, li
     spans: list[Span] = []
     open_at: list[int | None] = [None] * _DEPTHS
     position = 0
-    for block in blocks:
-        code = codes.get(id(block))
-        if code is None:
+    for block, key in zip(blocks, keys, strict=True):
+        if key is None:
             pieces.append(block)
             position += len(block)
             continue
-        letter, depth = code
+        letter, depth = key
         for level in range(depth, _DEPTHS):
             start = open_at[level]
             if start is not None:
@@ -165,3 +222,26 @@ def split(blocks: list[str], codes: dict[int, tuple[str, int]]) -> tuple[str, li
         if letter == "A":
             open_at[depth] = position
     return "".join(pieces), spans
+
+
+def split_chars(text: str) -> tuple[str, list[Span]]:
+    """`split` for marks that are characters."""
+    if CHARS["A", 1] in text or CHARS["O", 1] in text:
+        pieces = _ANY_CHAR.split(text)
+        return split(pieces, map(_KEY_OF_CHAR.get, pieces))
+    rounds = text.split(CHARS["A", 0])
+    other = CHARS["O", 0]
+    plain = [rounds[0].replace(other, "")]
+    position = len(plain[0])
+    spans: list[Span] = []
+    for block in rounds[1:]:
+        stop = block.find(other)
+        if stop < 0:
+            stop = len(block)
+        else:
+            block = block.replace(other, "")
+        if stop:
+            spans.append((position, position + stop))
+        plain.append(block)
+        position += len(block)
+    return "".join(plain), spans

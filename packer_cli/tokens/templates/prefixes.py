@@ -1,29 +1,46 @@
-"""Ranges from shorter renders: where the text of `messages[:i]` ends, message i begins. Quadratic."""
+"""Ranges from shorter renders: where the text of `messages[:i]` ends, message i begins.
+
+Quadratic, so a conversation of more than a few hundred messages is rejected.
+"""
 
 from __future__ import annotations
 
 from typing import Any
 
 from packer_cli.tokens.templates.compiled import CompiledTemplate
+from packer_cli.tokens.templates.limits import MAX_PREFIX_MESSAGES, TemplateLimitError
 from packer_cli.tokens.templates.types import Span, TemplateRejectError
 
 
 def prefix_rounds(template: CompiledTemplate, context: dict[str, Any]) -> tuple[str, list[Span]]:
     """The text, and the char ranges that the assistant messages wrote, in order.
 
-    Raises: TemplateRejectError (a template that raises, or that writes earlier messages differently later on).
+    Raises: TemplateRejectError (a template that raises, or that writes earlier messages differently later on),
+        TemplateLimitError (too many messages).
     """
-    text = template.text(context)
     messages = context["messages"]
-    rounds: list[Span] = []
-    for position, message in enumerate(messages):
-        if message.get("role") != "assistant":
-            continue
-        start = _prefix_end(template, text, context, position)
-        stop = len(text) if position + 1 == len(messages) else _prefix_end(template, text, context, position + 1)
-        if stop > start:
-            rounds.append((start, stop))
+    edges = _edges(messages)
+    if sum(edges) > MAX_PREFIX_MESSAGES:
+        raise TemplateLimitError(
+            f"the chat template does not show who said what without rendering the beginning of the conversation again "
+            f"for each answer, and {len(messages)} messages are too many for that; mark the answers with "
+            "{% generation %} in the template, or split the conversation"
+        )
+    text = template.text(context)
+    ends = {count: _prefix_end(template, text, context, count) for count in edges}
+    ends[len(messages)] = len(text)
+    rounds = [
+        (ends[position], ends[position + 1])
+        for position, message in enumerate(messages)
+        if message.get("role") == "assistant" and ends[position + 1] > ends[position]
+    ]
     return text, rounds
+
+
+def _edges(messages: list[dict[str, Any]]) -> list[int]:
+    """How many messages come before or with each of the assistant's, but for all of them."""
+    spoken = [position for position, message in enumerate(messages) if message.get("role") == "assistant"]
+    return sorted({*spoken, *(position + 1 for position in spoken)} - {len(messages)})
 
 
 def _prefix_end(template: CompiledTemplate, text: str, context: dict[str, Any], count: int) -> int:

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
+from packer_cli.errors import TokenizerError
 from packer_cli.tokens.templates.compiled import CompiledTemplate
-from packer_cli.tokens.templates.conversation import PROBES
-from packer_cli.tokens.templates.disproof import ranges_disproof, text_disproof
-from packer_cli.tokens.templates.marks import MarkedTemplate
+from packer_cli.tokens.templates.conversation import PROBES, Chat, read_chat
+from packer_cli.tokens.templates.disproof import CHECKED_MESSAGES, ranges_disproof, text_disproof
+from packer_cli.tokens.templates.limits import TemplateLimitError
+from packer_cli.tokens.templates.marks import MarkedTemplate, Place
+from packer_cli.tokens.templates.minijinja_engine import MinijinjaTemplate
 from packer_cli.tokens.templates.prefixes import prefix_rounds
 from packer_cli.tokens.templates.turns import turn_edges
-from packer_cli.tokens.templates.types import Rendered, TemplateRejectError
+from packer_cli.tokens.templates.types import Rendered, Span, TemplateRejectError
 
 Way = Literal["generation", "marks", "prefixes"]
+Engine = Literal["minijinja", "jinja2", "transformers"]
 
 
 class ChatRenderer:
@@ -23,10 +27,11 @@ class ChatRenderer:
         variables: what transformers hands to every template (`special_tokens_map`).
         special_tokens: strings that can end a turn.
         want_spans: False leaves out the ranges (`Rendered.spans` is empty).
-        fast: the shortcuts of `sandbox`, and `marks`; without them transformers' own sandbox runs.
+        engine: `minijinja`, with jinja2 for what minijinja cannot do; `jinja2` with the shortcuts of `sandbox`;
+            `transformers`: its own sandbox, and each conversation's ranges proved.
         way: force one way; by default the best that proves itself on made-up conversations.
 
-    Raises: TokenizerError where the template is not valid Jinja.
+    Raises: TokenizerError where the template is not valid Jinja, or asks for too much time or memory.
     """
 
     def __init__(
@@ -36,74 +41,161 @@ class ChatRenderer:
         variables: dict[str, str],
         special_tokens: tuple[str, ...] = (),
         want_spans: bool = True,
-        fast: bool = True,
+        engine: Engine = "minijinja",
         way: Way | None = None,
     ):
         self.chat_template = chat_template
         self.depends_on_date = "strftime_now" in chat_template
         self._want_spans = want_spans
-        self._template = CompiledTemplate(chat_template, variables, fast=fast)
-        if way is None:
-            way = "generation" if self._template.has_generation_tags else "marks" if fast else "prefixes"
-        self._marked = MarkedTemplate.of(self._template) if way == "marks" else None
-        if way == "marks" and self._marked is None:
-            way = "prefixes"
-        self.way: Way = way
-        prompt = self._template.generation_prompt() if way != "generation" and want_spans else ""
+        self._proves_each = engine == "transformers"
+        self._template = CompiledTemplate(chat_template, variables, fast=engine != "transformers")
+        self._check_limits()
+        self._marked: MarkedTemplate | None = None
+        self._minijinja: MinijinjaTemplate | None = None
+        self.way: Way = way or ("generation" if self._template.has_generation_tags else "marks")
+        prompt = self._template.generation_prompt() if self.way != "generation" and want_spans else ""
         self._edges = turn_edges(prompt, special_tokens, variables)
-        if self.way == "marks" and want_spans and not self._marks_hold_on_probes():
-            self.way = "prefixes"
+        place = self._choose_marks() if want_spans else None
+        if engine == "minijinja" and (place is not None or not want_spans):
+            self._minijinja = MinijinjaTemplate.of(self._template, place)
+            if self._minijinja is not None and not self._minijinja_holds_on_probes():
+                self._minijinja = None
+
+    @property
+    def engine(self) -> Engine:
+        """What renders most conversations."""
+        return "minijinja" if self._minijinja else "transformers" if self._proves_each else "jinja2"
 
     def render(self, messages: list[dict[str, Any]], tools: list[Any] | None = None) -> Rendered:
         """One conversation.
 
-        Raises: TemplateRejectError (not a list of dicts, empty, a template that raises, or no way to tell
-            the assistant's text from the rest).
+        Raises: TemplateRejectError (not a list of dicts, empty, a template that raises or goes on for too long, or
+            no way to tell the assistant's text from the rest).
         """
-        return self._render(self._template.context(messages, tools))
+        return self.render_chat(read_chat(messages, tools))
 
-    def _render(self, context: dict[str, Any]) -> Rendered:
+    def render_chat(self, chat: Chat) -> Rendered:
+        """`render` for a conversation that was read before."""
+        context = self._template.context(chat)
+        if self._minijinja is not None and chat.is_safe:
+            found = self._minijinja.rounds(context)
+            if found is not None:
+                return self._trimmed(*found)
+        return self._render_by_jinja2(context, is_safe=chat.is_safe)
+
+    def _render_by_jinja2(self, context: dict[str, Any], *, is_safe: bool) -> Rendered:
         if not self._want_spans:
             return Rendered(self._template.text(context), [])
+        if self._marked is not None:
+            found = self._marked.rounds(context, is_safe=is_safe)
+            if found is not None:
+                rendered = self._trimmed(*found)
+                if not self._proves_each or self._wrong_ranges(context, rendered) is None:
+                    return rendered
         if self.way == "generation":
             return self._template.text_and_generation(context)
+        return self._trimmed(*prefix_rounds(self._template, context))
+
+    def _trimmed(self, text: str, rounds: list[Span]) -> Rendered:
+        return Rendered(text, rounds if self.way == "generation" else self._edges.trim(text, rounds))
+
+    def _check_limits(self) -> None:
+        try:
+            self._template.text(self._template.context(read_chat(PROBES[0])))
+        except TemplateLimitError as error:
+            raise TokenizerError(f"a question and its answer: {error}") from None
+        except TemplateRejectError:
+            pass
+
+    def _choose_marks(self) -> Place | None:
+        """Marks that hold on made-up conversations; `prefixes` becomes the way where none do."""
+        if self.way == "prefixes" or (self.way == "generation" and self._proves_each):
+            return None
+        places: tuple[Place, ...] = ("generation",) if self.way == "generation" else ("stream", "anywhere")
+        for place in places:
+            self._marked = MarkedTemplate.of(self._template, place)
+            if self._marked is not None and (self.way == "generation" or self._marks_hold_on_probes()):
+                return place
+        self._marked = None
         if self.way == "marks":
-            assert self._marked is not None
-            text, rounds = self._marked.rounds(context)
-        else:
-            text, rounds = prefix_rounds(self._template, context)
-        return Rendered(text, self._edges.trim(text, rounds))
+            self.way = "prefixes"
+        return None
 
     def _marks_hold_on_probes(self) -> bool:
+        assert self._marked is not None
         for messages in PROBES:
             try:
-                context = self._template.context(messages)
+                chat = read_chat(messages)
+                context = self._template.context(chat)
                 whole = self._template.text(context)
+                found = self._marked.rounds(context, is_safe=chat.is_safe)
             except TemplateRejectError:
                 continue
-            rendered = self._render(context)
+            if found is None:
+                return False
+            rendered = self._trimmed(*found)
             said = [message["content"] for message in messages if message["role"] == "assistant"]
             inside = [rendered.text[start:stop] for start, stop in rendered.spans]
             if rendered.text != whole or len(said) != len(inside):
                 return False
             if not all(content in part for content, part in zip(said, inside, strict=True)):
                 return False
-            if self.disproof(messages) is not None:
+            if self._wrong_text(context, whole) or self._wrong_ranges(context, rendered):
                 return False
         return True
 
-    def disproof(self, messages: list[dict[str, Any]], tools: list[Any] | None = None) -> str | None:
+    def _minijinja_holds_on_probes(self) -> bool:
+        assert self._minijinja is not None
+        for messages in PROBES:
+            chat = read_chat(messages)
+            context = self._template.context(chat)
+            try:
+                expected = self._render_by_jinja2(context, is_safe=chat.is_safe)
+            except TemplateRejectError:
+                continue
+            found = self._minijinja.rounds(context)
+            if found is None or self._trimmed(*found) != expected:
+                return False
+        return True
+
+    def disproof(self, chat: Chat) -> str | None:
         """None, or what a comparison of this conversation with slower ways shows to be wrong.
 
-        Proved: the text equals the one without marks; and, for each assistant message i where the text so
-        far with a generation prompt is a prefix of the whole text, that its range begins exactly where that
-        prefix ends; and where the text of `messages[:i + 1]` is a prefix too, that only whitespace lies
-        between the range's end and that prefix's end. Templates that write the last turn in a special way
-        (leave the thinking of earlier turns out) have no such prefixes: there nothing is compared.
+        Proved, for the first messages: text and ranges equal those by jinja2; the text equals transformers'; and, for
+        some of the assistant's messages, where the text so far with a generation prompt is a prefix of the whole
+        text, that the range begins exactly where that prefix ends; and where the text of `messages[:i + 1]` is a
+        prefix too, that only whitespace lies between the range's end and that prefix's end. Templates that write
+        the last turn in a special way (leave the thinking of earlier turns out) have no such prefixes: there
+        nothing is compared.
         """
-        context = self._template.context(messages, tools)
-        rendered = self._render(context)
-        wrong = text_disproof(self._template, context, rendered.text)
-        if wrong is not None or not self._want_spans or self.way != "marks":
-            return wrong
+        return self._compare(chat, with_prefixes=True)
+
+    def text_disproof(self, chat: Chat) -> str | None:
+        """`disproof` without the shorter renders."""
+        return self._compare(chat, with_prefixes=False)
+
+    def _compare(self, chat: Chat, *, with_prefixes: bool) -> str | None:
+        if len(chat.messages) > CHECKED_MESSAGES:
+            chat = chat._replace(messages=chat.messages[:CHECKED_MESSAGES])
+        context = self._template.context(chat)
+        try:
+            rendered = self.render_chat(chat)
+        except TemplateRejectError:
+            return None  # A beginning need not be a conversation that the template takes.
+        wrong = self._wrong_text(context, rendered.text)
+        if wrong is None and self._minijinja is not None:
+            try:
+                expected = self._render_by_jinja2(context, is_safe=chat.is_safe)
+            except TemplateRejectError:
+                return "jinja2 cannot render this conversation, and minijinja does"
+            if rendered != expected:
+                wrong = "jinja2 gives other ranges than minijinja"
+        if wrong is None and with_prefixes and self._want_spans and self.way == "marks":
+            return self._wrong_ranges(context, rendered)
+        return wrong
+
+    def _wrong_text(self, context: dict[str, Any], text: str) -> str | None:
+        return text_disproof(self._template, context, text)
+
+    def _wrong_ranges(self, context: dict[str, Any], rendered: Rendered) -> str | None:
         return ranges_disproof(self._template, context, rendered, self._edges.closers)

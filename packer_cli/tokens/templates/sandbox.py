@@ -16,6 +16,8 @@ from functools import lru_cache
 from types import BuiltinMethodType
 from typing import Any, cast
 
+from packer_cli.tokens.templates.limits import check_operator
+
 _DICT_ATTRIBUTES = frozenset(dir(dict))
 
 _STR_METHODS = """
@@ -94,6 +96,11 @@ def _fast_sandbox() -> type:
         """`ImmutableSandboxedEnvironment` with the shortcuts that the module's docstring lists."""
 
         code_generator_class = FastCode
+        intercepted_binops = frozenset(("*", "**"))
+
+        def call_binop(self, context: Any, operator: str, left: Any, right: Any) -> Any:
+            check_operator(operator, left, right)
+            return super().call_binop(context, operator, left, right)
 
         def getattr(self, obj: Any, attribute: str) -> Any:
             kind = type(obj)
@@ -134,17 +141,15 @@ def _fast_sandbox() -> type:
     return FastSandbox
 
 
-def make_environment(chat_template: str, *, fast: bool = True) -> Any:
+def make_environment(*, fast: bool = True) -> Any:
     """A fresh environment with transformers' filters, globals and `{% generation %}` tag.
 
     fast: with the shortcuts of this module; else transformers' own class.
-
-    Raises: jinja2.TemplateError (a syntax error of the template).
     """
     from transformers.utils.chat_template_utils import _cached_compile_jinja_template
 
     # Not the memoized `_compile_jinja_template`: its environment is shared with transformers' own renders.
-    environment = cast("Any", _cached_compile_jinja_template(chat_template)).environment
+    environment = cast("Any", _cached_compile_jinja_template("")).environment
     if fast:
         environment.__class__ = _fast_sandbox()
     return environment

@@ -22,6 +22,8 @@ class TemplateRejectError(ValueError):
 
 def cannot_render(error: Exception) -> TemplateRejectError:
     """The reject for whatever a template raised."""
+    if isinstance(error, TemplateRejectError):
+        return error
     return TemplateRejectError(f"the chat template cannot render it: {one_line(error)}")
 
 
