@@ -8,11 +8,12 @@ from hypothesis import strategies as st
 from transformers.utils.chat_template_utils import render_jinja_template
 
 from packer_cli.errors import TokenizerError
-from packer_cli.tokens.templates import ChatRenderer, TemplateRejectError
-from packer_cli.tokens.templates.marks import _MARKS
+from packer_cli.tokens.templates import ChatRenderer, TemplateRejectError, read_chat
+from packer_cli.tokens.templates.marks import CHARS, MARKS
 
 VARIABLES = {"bos_token": "<s>", "eos_token": "</s>"}
 SPECIALS = ("<|im_start|>", "<|im_end|>", "<s>", "</s>", "<|endoftext|>")
+ENGINES = ("minijinja", "jinja2", "transformers")
 NAMES = ["chatml", "llama2", "qwen3", "macro", "loop-controls", "eos-between", "chatml-generation"]
 
 
@@ -41,7 +42,7 @@ TEXT = st.text(
     alphabet=st.one_of(st.characters(exclude_categories=("Cs",)), st.sampled_from("\n \t<|>é你🙂{}%")),
     max_size=20,
 ) | st.sampled_from(
-    ["", "<|im_end|>", "<|im_start|>assistant\n", "<think>\nx\n</think>\n\nyes", *_MARKS.values(), "STOP\n", " \n"]
+    ["", "<|im_end|>", "<|im_start|>assistant\n", "<think>\nx\n</think>\n\nyes", *MARKS.values(), *CHARS.values(), "\x1c\x1d", "STOP\n", " \n"]
 )
 CHATS = st.builds(
     lambda contents, system: chat(*contents, system=system),
@@ -52,7 +53,7 @@ CHATS = st.builds(
 
 @pytest.mark.parametrize("name", NAMES)
 def test_text_equals_transformers_on_generated_chats(templates, name):
-    ours = {fast: renderer(templates[name], fast=fast) for fast in (True, False)}
+    ours = {engine: renderer(templates[name], engine=engine) for engine in ENGINES}
     bare = renderer(templates[name], want_spans=False)
 
     @given(CHATS)
@@ -60,9 +61,10 @@ def test_text_equals_transformers_on_generated_chats(templates, name):
     def check(messages):
         expected = reference(templates[name], messages)[0]
         assert bare.render(messages).text == expected
-        assert ours[True].render(messages).text == expected
+        assert ours["minijinja"].render(messages) == ours["jinja2"].render(messages)
+        assert ours["minijinja"].render(messages).text == expected
         try:
-            assert ours[False].render(messages).text == expected
+            assert ours["transformers"].render(messages).text == expected
         except TemplateRejectError as error:
             # The slow way may be unable to tell who said what; never give another text.
             assert "differently" in str(error)  # noqa: PT017
@@ -110,7 +112,7 @@ def test_thinking_of_earlier_turns_is_left_out_and_the_last_is_trained_on(templa
     ours = renderer(templates["qwen3"])
     assert ours.way == "marks"
     assert said(ours.render(messages)) == ["b<|im_end|>", "<think>\ntwo\n</think>\n\nd<|im_end|>"]
-    assert ours.disproof(messages) is None
+    assert ours.disproof(read_chat(messages)) is None
 
 
 def test_tool_calls_belong_to_the_assistant(templates):
@@ -122,27 +124,41 @@ def test_tool_calls_belong_to_the_assistant(templates):
     assert said(ours)[0].count("<tool_call>") == 2
 
 
-def test_macro_goes_the_slow_way_and_the_others_do_not(templates):
-    assert renderer(templates["macro"]).way == "prefixes"
-    assert {name: renderer(templates[name]).way for name in ("chatml", "loop-controls", "eos-between")} == {
-        "chatml": "marks",
-        "loop-controls": "marks",
-        "eos-between": "marks",
-    }
+def test_loops_in_macros_are_marked_too(templates):
+    for name in ("macro", "chatml", "loop-controls", "eos-between"):
+        assert renderer(templates[name]).way == "marks"
+    text = "{% macro all(x) %}{% for m in x %}{{ m.role }}: {{ m.content }};{% endfor %}{% endmacro %}{{ all(messages) }}"
+    messages = chat("a", "b", "c", "d")
+    for changed in (text, text.replace("{{ all(messages) }}", "{% set x = all(messages) %}{{ x | trim }}")):
+        for engine in ("minijinja", "jinja2"):
+            ours = renderer(changed, engine=engine)
+            assert (ours.way, ours.engine) == ("marks", engine)
+            assert said(ours.render(messages)) == ["assistant: b;", "assistant: d;"]
+
+
+def test_marks_that_change_what_a_template_does_are_not_used():
+    # It writes the length of what a loop wrote.
+    template = "{% set x %}{% for m in messages %}{{ m.role }}: {{ m.content }};{% endfor %}{% endset %}{{ x }}{{ x | length }}"
+    ours = renderer(template)
+    assert (ours.way, ours.engine) == ("prefixes", "jinja2")
+
+
+RECURSIVE = (
+    "{% macro all(i) %}{{ messages[i].role }}:{{ messages[i].content }};"
+    "{% if i + 1 < messages | length %}{{ all(i + 1) }}{% endif %}{% endmacro %}"
+    "{% if messages %}{{ all(0) }}{% endif %}"
+)
 
 
 def test_slow_way_rejects_what_it_cannot_tell_apart():
-    template = (
-        "{% macro all() %}{% for m in messages %}{{ loop.length }}{{ m.role }}:{{ m.content }};{% endfor %}"
-        "{% endmacro %}{{ all() }}"
-    )
+    template = RECURSIVE.replace("{{ messages[i].role }}", "{{ messages | length }}{{ messages[i].role }}")
     with pytest.raises(TemplateRejectError, match=r"differently as the conversation goes on.*generation"):
         renderer(template).render(chat("a", "b"))
 
 
 def test_content_equal_to_a_mark_stays_text():
     template = "{% for m in messages %}{{ m.content }}{% endfor %}"
-    for text in _MARKS.values():
+    for text in (*MARKS.values(), *CHARS.values()):
         assert renderer(template).way == "marks"
         assert renderer(template).render(chat(text, text)).text == text * 2
 
@@ -200,8 +216,8 @@ def test_fast_sandbox_is_as_strict_as_jinja(template):
             return " ".join(str(error).split())
 
     expected = outcome(lambda: reference(template, messages)[0])
-    for fast in (True, False):
-        got = outcome(lambda fast=fast: renderer(template, fast=fast, want_spans=False).render(messages).text)
+    for engine in ENGINES:
+        got = outcome(lambda engine=engine: renderer(template, engine=engine, want_spans=False).render(messages).text)
         assert got.removeprefix("the chat template cannot render it: ") == expected
 
 
@@ -218,12 +234,12 @@ def test_minimind_renders_as_transformers_does(minimind, real_chats):
     for messages, one in zip(real_chats, rendered, strict=True):
         answers = [message["content"] for message in messages if message["role"] == "assistant"]
         assert said(one) == [answer.lstrip("\n") + "<|im_end|>" for answer in answers]
-    assert all(ours.disproof(messages) is None for messages in real_chats[:30])
+    assert all(ours.disproof(read_chat(messages)) is None for messages in real_chats[:30])
 
 
 def test_disproof_sees_a_wrong_range(templates, monkeypatch):
     ours = renderer(templates["chatml"])
     messages = chat("a", "b")
-    assert ours.disproof(messages) is None
+    assert ours.disproof(read_chat(messages)) is None
     monkeypatch.setattr(ours, "_edges", replace(ours._edges, prompt=""))
-    assert "should begin at char" in ours.disproof(messages)
+    assert "should begin at char" in ours.disproof(read_chat(messages))

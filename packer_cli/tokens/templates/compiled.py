@@ -39,11 +39,11 @@ class CompiledTemplate:
             raise TokenizerError(str(error)) from None
         self.has_generation_tags = any(is_generation(node) for node in tree.find_all(nodes.CallBlock))
 
-    def context(self, chat: Chat) -> dict[str, Any]:
-        """The template's variables for a conversation."""
+    def context(self, chat: Chat | None = None) -> dict[str, Any]:
+        """The template's variables for a conversation; without one, those that are always the same."""
+        own = {} if chat is None else {"messages": chat.messages, "tools": chat.tools}
         return {
-            "messages": chat.messages,
-            "tools": chat.tools,
+            **own,
             "documents": None,
             "add_generation_prompt": False,
             **self.variables,
@@ -89,8 +89,10 @@ class CompiledTemplate:
                 plain, prompted = self.text(context), self.text(context, add_generation_prompt=True)
             except TemplateRejectError:
                 continue
-            if prompted.startswith(plain):
-                return prompted[len(plain) :]
+            # Some templates write EOS at the end of what needs no answer.
+            for so_far in (plain, plain.removesuffix(self.variables.get("eos_token", ""))):
+                if prompted.startswith(so_far):
+                    return prompted[len(so_far) :]
         return ""
 
 

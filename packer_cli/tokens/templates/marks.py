@@ -229,19 +229,14 @@ def split_chars(text: str) -> tuple[str, list[Span]]:
     if CHARS["A", 1] in text or CHARS["O", 1] in text:
         pieces = _ANY_CHAR.split(text)
         return split(pieces, map(_KEY_OF_CHAR.get, pieces))
-    rounds = text.split(CHARS["A", 0])
-    other = CHARS["O", 0]
-    plain = [rounds[0].replace(other, "")]
-    position = len(plain[0])
+    begin, end = CHARS["A", 0], CHARS["O", 0]
+    before, *rounds = text.split(begin)
+    position = len(before) - before.count(end)
     spans: list[Span] = []
-    for block in rounds[1:]:
-        stop = block.find(other)
-        if stop < 0:
-            stop = len(block)
-        else:
-            block = block.replace(other, "")
-        if stop:
-            spans.append((position, position + stop))
-        plain.append(block)
-        position += len(block)
-    return "".join(plain), spans
+    for block in rounds:
+        said, _, after = block.partition(end)
+        stop = position + len(said)
+        if said:
+            spans.append((position, stop))
+        position = stop + len(after) - after.count(end)
+    return text.replace(begin, "").replace(end, ""), spans

@@ -7,6 +7,7 @@ from datetime import datetime
 from typing import Any, Self
 
 from packer_cli.tokens.templates.compiled import CompiledTemplate
+from packer_cli.tokens.templates.conversation import Chat
 from packer_cli.tokens.templates.limits import FUEL, over_time
 from packer_cli.tokens.templates.marks import CHARS, Place, marked_tree, split_chars
 from packer_cli.tokens.templates.minijinja_source import UNSAFE_CHARS, NotTranslatable, minijinja_source
@@ -25,12 +26,14 @@ class MinijinjaTemplate:
 
         tree = template.environment.parse(template.source)
         _check_text("".join(node.data for node in tree.find_all(nodes.TemplateData)))
-        _check_text("".join(str(value) for value in template.variables.values()))
+        _check_text("".join(map(str, template.variables.values())))
         self._environment = Environment(keep_trailing_newline=True, fuel=FUEL)
         for name, function in (("tojson", _tojson), ("string", _text), ("_method", _method), ("_filter", _filter)):
             self._environment.add_filter(name, function)
         self._environment.add_function("raise_exception", _raise)
         self._environment.add_function("strftime_now", _now)
+        for name, value in template.context().items():
+            self._environment.add_global(name, value)
         self._is_marked = place is not None
         self._is_compared = place == "anywhere"
         try:
@@ -49,7 +52,7 @@ class MinijinjaTemplate:
         except NotTranslatable:
             return None
 
-    def rounds(self, context: dict[str, Any]) -> tuple[str, list[Span]] | None:
+    def rounds(self, chat: Chat) -> tuple[str, list[Span]] | None:
         """The text, and the char ranges that the assistant wrote, in order, if it has marks.
 
         None where it fails: jinja2 knows why, or can do it.
@@ -59,11 +62,14 @@ class MinijinjaTemplate:
         from minijinja import TemplateError
 
         render = self._environment.render_template
+        messages, tools = chat.messages, chat.tools
         try:
             if not self._is_marked:
-                return render("text", **context), []
-            found = split_chars(render("marked", **context))
-            return None if self._is_compared and found[0] != render("text", **context) else found
+                return render("text", messages=messages, tools=tools), []
+            found = split_chars(render("marked", messages=messages, tools=tools))
+            if self._is_compared and found[0] != render("text", messages=messages, tools=tools):
+                return None
+            return found
         except TemplateError as error:
             if error.kind == "OutOfFuel":
                 raise over_time() from None

@@ -79,12 +79,12 @@ class _Writer:
 
         for macro in tree.find_all(nodes.Macro):
             read = {node.name for node in macro.find_all(nodes.Name) if node.ctx == "load"}
-            for kind in (nodes.Assign, nodes.AssignBlock):
-                for node in tree.find_all(kind):
-                    names = {name.name for name in node.target.find_all(nodes.Name)}
-                    names |= {node.target.name} if isinstance(node.target, nodes.Name) else set()
-                    if node.lineno >= macro.lineno and names & read and node not in set(macro.find_all(kind)):
-                        raise NotTranslatable("a macro reads a variable that is set after it")
+            read -= {argument.name for argument in macro.args}
+            inside = set(map(id, macro.find_all((nodes.Assign, nodes.AssignBlock))))
+            for node in tree.find_all((nodes.Assign, nodes.AssignBlock)):
+                names = {name.name for name in nodes.List([node.target]).find_all(nodes.Name)}
+                if node.lineno >= macro.lineno and names & read and id(node) not in inside:
+                    raise NotTranslatable("a macro reads a variable that is set after it")
 
     def _body(self, body: list[Any]) -> str:
         return "".join(map(self._node, body))

@@ -76,18 +76,18 @@ class ChatRenderer:
 
     def render_chat(self, chat: Chat) -> Rendered:
         """`render` for a conversation that was read before."""
-        context = self._template.context(chat)
         if self._minijinja is not None and chat.is_safe:
-            found = self._minijinja.rounds(context)
+            found = self._minijinja.rounds(chat)
             if found is not None:
                 return self._trimmed(*found)
-        return self._render_by_jinja2(context, is_safe=chat.is_safe)
+        return self._render_by_jinja2(chat)
 
-    def _render_by_jinja2(self, context: dict[str, Any], *, is_safe: bool) -> Rendered:
+    def _render_by_jinja2(self, chat: Chat) -> Rendered:
+        context = self._template.context(chat)
         if not self._want_spans:
             return Rendered(self._template.text(context), [])
         if self._marked is not None:
-            found = self._marked.rounds(context, is_safe=is_safe)
+            found = self._marked.rounds(context, is_safe=chat.is_safe)
             if found is not None:
                 rendered = self._trimmed(*found)
                 if not self._proves_each or self._wrong_ranges(context, rendered) is None:
@@ -148,12 +148,11 @@ class ChatRenderer:
         assert self._minijinja is not None
         for messages in PROBES:
             chat = read_chat(messages)
-            context = self._template.context(chat)
             try:
-                expected = self._render_by_jinja2(context, is_safe=chat.is_safe)
+                expected = self._render_by_jinja2(chat)
             except TemplateRejectError:
                 continue
-            found = self._minijinja.rounds(context)
+            found = self._minijinja.rounds(chat)
             if found is None or self._trimmed(*found) != expected:
                 return False
         return True
@@ -185,7 +184,7 @@ class ChatRenderer:
         wrong = self._wrong_text(context, rendered.text)
         if wrong is None and self._minijinja is not None:
             try:
-                expected = self._render_by_jinja2(context, is_safe=chat.is_safe)
+                expected = self._render_by_jinja2(chat)
             except TemplateRejectError:
                 return "jinja2 cannot render this conversation, and minijinja does"
             if rendered != expected:

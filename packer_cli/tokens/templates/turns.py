@@ -21,10 +21,16 @@ class TurnEdges:
     def trim(self, text: str, rounds: list[Span]) -> list[Span]:
         """Cut the headers off, and end each range after its end-of-turn token."""
         spans = []
-        prompt = self.prompt
+        prompt, endings = self.prompt, self.endings
         for start, stop in rounds:
-            begin = start + _header_length(text, start, stop, prompt)
-            end = self._turn_end(text, begin, stop)
+            if prompt and text.startswith(prompt, start, stop):
+                begin = start + len(prompt)
+            else:
+                begin = start + _header_length(text, start, stop, prompt)
+            # Templates of today end a turn with its token, or that and a newline.
+            end = stop - 1 if text[stop - 1] == "\n" else stop
+            if not text.endswith(endings, begin, end) or text[end - 1].isspace():
+                end = self._turn_end(text, begin, stop)
             if end > begin:
                 spans.append((begin, end))
         return spans
@@ -58,8 +64,6 @@ def _header_length(text: str, start: int, stop: int, prompt: str) -> int:
     """Chars of `text[start:stop]` that the generation prompt had already written."""
     if not prompt:
         return 0
-    if text.startswith(prompt, start, stop):
-        return len(prompt)
     head = text[start : min(stop, start + len(prompt))]
     length = _shared_length(head, prompt)
     if length == 0:

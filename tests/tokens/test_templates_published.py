@@ -1,0 +1,130 @@
+"""Templates like those of public tokenizers: minijinja, jinja2 and transformers agree on text and ranges."""
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from transformers.utils.chat_template_utils import render_jinja_template
+
+from packer_cli.tokens.templates import ChatRenderer, TemplateRejectError
+from tests.tokens.published_templates import PUBLISHED
+
+
+def variables(name):
+    return {"bos_token": PUBLISHED[name][1], "eos_token": PUBLISHED[name][2]}
+
+
+def renderer(name, **kwargs):
+    return ChatRenderer(PUBLISHED[name][0], variables=variables(name), special_tokens=PUBLISHED[name][3], **kwargs)
+
+
+def transformers_text(name, messages, tools=None):
+    messages = [{key: value for key, value in message.items() if value is not None} for message in messages]
+    return render_jinja_template([messages], tools=tools, chat_template=PUBLISHED[name][0], **variables(name))[0][0]
+
+
+HOSTILE = [
+    "", " ", "\n", " \n\n", "{{ messages }}", "{% for x in y %}", "{#", "\x01", "\x02a\x03", "\x1c x \x1d", "\0", "\ufffe",
+    "\U000f0000", "<think>\nwhy\n</think>\n\nso", "</think>", "<think>", "<|im_end|>", "</s>", "<tool_response>a</tool_response>",
+    "\u3000x\u3000", "\x85", "e\u0301", "İ", "ß", "\r\n", "&<>'\"", "\ud7ff", "true", "None", "\\n", "'", '"',
+]  # fmt: skip
+TEXT = st.text(st.characters(exclude_categories=("Cs",)), max_size=12) | st.sampled_from(HOSTILE) | st.text("ab \n<>|", max_size=8)
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | TEXT,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(TEXT, inner, max_size=3),
+    max_leaves=6,
+)
+CALL = st.fixed_dictionaries(
+    {"type": st.just("function"), "function": st.fixed_dictionaries({"name": TEXT, "arguments": JSON | TEXT})}
+)
+ANSWER = st.fixed_dictionaries(
+    {"role": st.just("assistant"), "content": TEXT},
+    optional={
+        "tool_calls": st.none() | st.lists(CALL, max_size=2),
+        "reasoning_content": st.none() | TEXT,
+        "other": JSON,
+    },
+)
+OTHER = st.fixed_dictionaries(
+    {"role": st.sampled_from(["user", "user", "system", "tool", "assistant"]), "content": TEXT | st.none() | JSON},
+    optional={"name": TEXT, "role2": JSON},
+)
+TURNS = st.lists(
+    st.tuples(st.fixed_dictionaries({"role": st.just("user"), "content": TEXT}), ANSWER), min_size=1, max_size=4
+).map(lambda pairs: [message for pair in pairs for message in pair])
+SYSTEM = st.lists(st.fixed_dictionaries({"role": st.just("system"), "content": TEXT}), max_size=1)
+CHATS = st.builds(lambda system, turns: system + turns, SYSTEM, TURNS) | st.lists(OTHER | ANSWER, min_size=1, max_size=6)
+TOOLS = st.none() | st.lists(
+    st.fixed_dictionaries(
+        {
+            "type": st.just("function"),
+            "function": st.dictionaries(st.sampled_from(["name", "description", "return", "parameters"]), JSON),
+        }
+    ),
+    max_size=2,
+)
+
+
+def outcome(render):
+    try:
+        return render()
+    except TemplateRejectError as error:
+        return f"rejected: {error}"
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_engines_agree_on_generated_conversations(name):
+    fast, slow = renderer(name), renderer(name, engine="jinja2")
+    assert fast.engine == "minijinja"
+    assert (fast.way, slow.engine) == (slow.way, "jinja2")
+    done = []
+
+    @given(CHATS, TOOLS)
+    @settings(max_examples=80)
+    def check(messages, tools):
+        expected = outcome(lambda: slow.render(messages, tools))
+        assert outcome(lambda: fast.render(messages, tools)) == expected
+        if not isinstance(expected, str):
+            done.append(expected)
+            assert expected.text == transformers_text(name, messages, tools)
+
+    check()
+    assert len(done) > 10
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_minijinja_renders_ordinary_conversations_itself(name, monkeypatch):
+    ours = renderer(name)
+    monkeypatch.setattr(ours, "_render_by_jinja2", lambda chat: pytest.fail("jinja2 was asked"))
+    messages = [
+        {"role": "user", "content": "Was kostet das? 你好 {{ x }}"},
+        {"role": "assistant", "content": "<think>\nhm\n</think>\n\nDrei Euro. 🙂"},
+        {"role": "user", "content": "  thanks\n"},
+        {"role": "assistant", "content": "Bye"},
+    ]
+    rendered = ours.render(messages)
+    assert rendered.text == transformers_text(name, messages)
+    said = [rendered.text[start:stop] for start, stop in rendered.spans]
+    assert len(said) == 2
+    assert "Drei Euro. 🙂" in said[0]
+    assert "Bye" in said[1]
+    assert not any("thanks" in part or "Was" in part for part in said)
+    assert said[1].strip().endswith(PUBLISHED[name][3]) or name == "dated"
+
+
+@pytest.mark.parametrize("name", ["qwen2.5", "qwen3", "mistral"])
+def test_minijinja_renders_tool_calls_itself(name, monkeypatch):
+    ours = renderer(name)
+    monkeypatch.setattr(ours, "_render_by_jinja2", lambda chat: pytest.fail("jinja2 was asked"))
+    arguments = {"b": [1, 2.5, None, True], "a": {"é": "<&>\n"}, "n": -0.001}
+    call = {"type": "function", "function": {"name": "f", "arguments": arguments}}
+    messages = [
+        {"role": "user", "content": "go"},
+        {"role": "assistant", "content": "", "tool_calls": [call]},
+        {"role": "tool", "content": "3"},
+        {"role": "assistant", "content": "done"},
+    ]
+    tools = [{"type": "function", "function": {"name": "f", "description": "d", "parameters": {"z": 1, "a": {}}}}]
+    rendered = ours.render(messages, tools)
+    assert rendered.text == transformers_text(name, messages, tools)
+    assert '"b": [1, 2.5, null, true]' in rendered.text
+    assert len(rendered.spans) == 2
