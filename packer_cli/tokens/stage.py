@@ -43,7 +43,7 @@ from packer_cli.tokens.pieces import read_through
 from packer_cli.tokens.tokenizer import read_template
 from packer_cli.tokens.tokenizer_reads import tokenizer_fingerprint
 
-_LIBRARIES = ("gigatoken", "tokenizers", "transformers", "jinja2", "sentencepiece")
+_LIBRARIES = ("gigatoken", "tokenizers", "transformers", "jinja2", "minijinja", "sentencepiece")
 
 Progress = Callable[[int, int], None]
 """(bytes done, bytes in all)"""

@@ -31,7 +31,7 @@ class CompiledTemplate:
             self.environment = make_environment(fast=fast)
             tree = self.environment.parse(source)
             self._template = limited(lambda: self.environment.from_string(source))
-        except (TemplateError, RecursionError) as error:
+        except (TemplateError, RecursionError, SyntaxError) as error:
             raise TokenizerError(
                 f"the chat template is not valid Jinja ({one_line(error)}); give another with --chat-template FILE"
             ) from None

@@ -12,9 +12,10 @@ from packer_cli.tokens.templates.types import TemplateRejectError
 Result = TypeVar("Result")
 
 CPU_SECONDS = 10.0
-"""CPU time that jinja2 may spend on one conversation. Real templates take 10 us a message."""
-FUEL = 100_000_000
-"""Instructions that minijinja may spend on one conversation: seconds. Real templates take about 100 a message."""
+"""CPU time that jinja2 may spend on a conversation. Real templates take 10 us a message."""
+FUEL, FUEL_PER_MESSAGE = 10_000, 1_000
+"""Instructions that minijinja may spend on a conversation, besides one for each char. Real templates take about 100 a
+message. What needs more goes to jinja2."""
 MAX_REPEATED = 1 << 26
 """Chars or items that `*` may make, and bits of a power."""
 MAX_PREFIX_MESSAGES = 100_000

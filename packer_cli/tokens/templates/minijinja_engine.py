@@ -8,7 +8,7 @@ from typing import Any, Self
 
 from packer_cli.tokens.templates.compiled import CompiledTemplate
 from packer_cli.tokens.templates.conversation import Chat
-from packer_cli.tokens.templates.limits import FUEL, over_time
+from packer_cli.tokens.templates.limits import FUEL, FUEL_PER_MESSAGE
 from packer_cli.tokens.templates.marks import CHARS, Place, marked_tree, split_chars
 from packer_cli.tokens.templates.minijinja_source import UNSAFE_CHARS, NotTranslatable, minijinja_source
 from packer_cli.tokens.templates.types import Span
@@ -27,7 +27,7 @@ class MinijinjaTemplate:
         tree = template.environment.parse(template.source)
         _check_text("".join(node.data for node in tree.find_all(nodes.TemplateData)))
         _check_text("".join(map(str, template.variables.values())))
-        self._environment = Environment(keep_trailing_newline=True, fuel=FUEL)
+        self._environment = Environment(keep_trailing_newline=True)
         for name, function in (("tojson", _tojson), ("string", _text), ("_method", _method), ("_filter", _filter)):
             self._environment.add_filter(name, function)
         self._environment.add_function("raise_exception", _raise)
@@ -55,12 +55,9 @@ class MinijinjaTemplate:
     def rounds(self, chat: Chat) -> tuple[str, list[Span]] | None:
         """The text, and the char ranges that the assistant wrote, in order, if it has marks.
 
-        None where it fails: jinja2 knows why, or can do it.
-
-        Raises: TemplateRejectError (out of fuel).
+        None where it fails or takes too many steps: jinja2 knows why, or can do it.
         """
-        from minijinja import TemplateError
-
+        self._environment.fuel = FUEL + FUEL_PER_MESSAGE * len(chat.messages) + len(chat.text)
         render = self._environment.render_template
         messages, tools = chat.messages, chat.tools
         try:
@@ -70,12 +67,8 @@ class MinijinjaTemplate:
             if self._is_compared and found[0] != render("text", messages=messages, tools=tools):
                 return None
             return found
-        except TemplateError as error:
-            if error.kind == "OutOfFuel":
-                raise over_time() from None
-            return None
         except Exception:
-            # What the functions below raise, or a lone surrogate.
+            # TemplateError, what the functions below raise, or a lone surrogate.
             return None
 
 

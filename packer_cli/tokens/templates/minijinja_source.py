@@ -36,7 +36,8 @@ _TESTS = {
 }  # fmt: skip
 _WIDER_TESTS = {"iterable": ("string", "undefined"), "sequence": ("string", "mapping", "undefined")}
 """Tests that are true of more in jinja2: also where one of these is."""
-_FUNCTIONS = frozenset(("namespace", "range", "raise_exception", "strftime_now"))
+_FUNCTIONS = frozenset(("namespace", "raise_exception", "strftime_now"))
+"""Not `range`: minijinja cannot be interrupted, so its loops are to be as long as the data."""
 _OPERATORS = {
     "Add": "+", "Sub": "-", "Mul": "*", "Div": "/", "FloorDiv": "//", "Mod": "%", "Pow": "**", "And": "and", "Or": "or",
 }  # fmt: skip

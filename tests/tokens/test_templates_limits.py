@@ -1,0 +1,100 @@
+"""Long conversations take time in proportion to their length, and hostile templates come to an end."""
+
+import time
+
+import pytest
+
+from packer_cli.errors import TokenizerError
+from packer_cli.tokens.templates import ChatRenderer, TemplateRejectError, limits, read_chat
+from tests.tokens.published_templates import PUBLISHED
+
+RECURSIVE = (
+    "{% macro all(list) %}{% if list %}{{ list[0].role }}: {{ list[0].content }};{{ all(list[1:]) }}{% endif %}"
+    "{% endmacro %}{{ all(messages) }}"
+)
+
+
+def turns(count):
+    return [{"role": ("user", "assistant")[i % 2], "content": f"words of turn {i}"} for i in range(count)]
+
+
+def of(name, **kwargs):
+    template, bos, eos, special_tokens = PUBLISHED[name]
+    variables = {"bos_token": bos, "eos_token": eos}
+    return ChatRenderer(template, variables=variables, special_tokens=special_tokens, **kwargs)
+
+
+@pytest.mark.parametrize("name", ["qwen3", "macros", "chatml-generation"])
+@pytest.mark.parametrize("engine", ["minijinja", "jinja2"])
+def test_10_000_turns_are_rendered(name, engine):
+    ours, messages = of(name, engine=engine), turns(10_000)
+    assert len(ours.render(messages).spans) == 5_000
+    assert ours.disproof(read_chat(messages)) is None
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", PUBLISHED)
+@pytest.mark.parametrize("engine", ["minijinja", "jinja2"])
+def test_100_000_turns_are_rendered(name, engine):
+    assert len(of(name, engine=engine).render(turns(100_000)).spans) == 50_000
+
+
+def test_templates_that_python_cannot_compile_are_refused():
+    with pytest.raises(TokenizerError, match=r"not valid Jinja \(too many statically nested blocks"):
+        ChatRenderer("{% for a in messages %}" * 40 + "{% endfor %}" * 40, variables={})
+
+
+def test_many_renders_for_one_conversation_are_bounded():
+    ours = ChatRenderer(RECURSIVE, variables={})
+    assert ours.way == "prefixes"
+    assert len(ours.render(turns(40)).spans) == 20
+    expected = (
+        "the chat template does not show who said what without rendering the beginning of the conversation again for "
+        "each answer, and 2000 messages are too many for that; mark the answers with {% generation %} in the template, "
+        "or split the conversation"
+    )
+    with pytest.raises(TemplateRejectError) as error:
+        ours.render(turns(2000))
+    assert str(error.value) == expected
+
+
+ENDLESS = [
+    "{% for x in range(20000) %}{% for y in range(20000) %}{% endfor %}{% endfor %}",
+    "{% set x = range(90000) | list %}{% for y in x %}{% if -1 in x %}{% endif %}{% endfor %}",
+    "{% macro f(n) %}{% if n %}{{ f(n - 1) }}{{ f(n - 1) }}{% endif %}{% endmacro %}{{ f(60) }}",
+    "{% for a in range(90000) %}{% set x = range(90000) | sum %}{% endfor %}",
+]
+
+
+@pytest.mark.parametrize(
+    "hostile", [*ENDLESS, "{% for a in messages %}" * 16 + "{% set x = a %}" + "{% endfor %}" * 16]
+)
+@pytest.mark.parametrize("engine", ["minijinja", "jinja2"])
+def test_templates_that_never_end_reject_the_conversation(hostile, engine, monkeypatch):
+    monkeypatch.setattr(limits, "CPU_SECONDS", 0.3)
+    template = f"{{% if messages | length > 4 %}}{hostile}{{% endif %}}{PUBLISHED['chatml'][0]}"
+    ours = ChatRenderer(template, variables={}, engine=engine)
+    began = time.process_time()
+    with pytest.raises(TemplateRejectError) as error:
+        ours.render(turns(6))
+    assert str(error.value) == (
+        "the chat template takes too long to render it; split the conversation, or give another template with "
+        "--chat-template FILE"
+    )
+    assert time.process_time() - began < 20  # It would be years.
+    assert len(ours.render(turns(4)).spans) == 2
+
+
+@pytest.mark.parametrize("hostile", ENDLESS)
+def test_templates_that_always_take_too_long_are_refused(hostile, monkeypatch):
+    monkeypatch.setattr(limits, "CPU_SECONDS", 0.3)
+    with pytest.raises(TokenizerError, match="a question and its answer: the chat template takes too long"):
+        ChatRenderer(hostile, variables={})
+
+
+@pytest.mark.parametrize(
+    "hostile", ["'a' * 10 ** 11", "10 ** (10 ** 10)", "[1] * 10 ** 11", "10 ** 11 * 'ab'", "2 ** (62 ** 9)", "messages * 10 ** 10"]
+)
+def test_templates_that_ask_for_all_memory_are_refused(hostile):
+    with pytest.raises(TokenizerError, match=r"cannot render it: \*\*? makes more than 67108864 items"):
+        ChatRenderer("{% set x = " + hostile + " %}{{ x }}", variables={})
