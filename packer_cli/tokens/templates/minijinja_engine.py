@@ -11,6 +11,7 @@ from packer_cli.tokens.templates.conversation import Chat
 from packer_cli.tokens.templates.limits import FUEL, FUEL_PER_MESSAGE
 from packer_cli.tokens.templates.marks import CHARS, Place, marked_tree, split_chars
 from packer_cli.tokens.templates.minijinja_source import UNSAFE_CHARS, NotTranslatable, minijinja_source
+from packer_cli.tokens.templates.specialize import specialize
 from packer_cli.tokens.templates.types import Span
 
 
@@ -21,28 +22,35 @@ class MinijinjaTemplate:
     """
 
     def __init__(self, template: CompiledTemplate, place: Place | None):
-        from jinja2 import nodes
         from minijinja import Environment, TemplateError
 
-        tree = template.environment.parse(template.source)
-        _check_text("".join(node.data for node in tree.find_all(nodes.TemplateData)))
-        _check_text("".join(map(str, template.variables.values())))
         self._environment = Environment(keep_trailing_newline=True)
         for name, function in (("tojson", _tojson), ("string", _text), ("_method", _method), ("_filter", _filter)):
             self._environment.add_filter(name, function)
         self._environment.add_function("raise_exception", _raise)
         self._environment.add_function("strftime_now", _now)
-        for name, value in template.context().items():
+        self._constants = template.context()
+        for name, value in self._constants.items():
             self._environment.add_global(name, value)
         self._is_marked = place is not None
         self._is_compared = place == "anywhere"
+        _check_literals(template)
         try:
-            if place != "generation" and (place is None or self._is_compared):
-                self._environment.add_template("text", minijinja_source(tree))
-            if place is not None:
-                self._environment.add_template("marked", minijinja_source(marked_tree(template, place, CHARS)))
+            self._add("main", template, place)
+            if self._is_compared:
+                self._add("text", template, None)
         except TemplateError as error:
             raise NotTranslatable(str(error)) from None
+
+    def _add(self, name: str, template: CompiledTemplate, place: Place | None) -> None:
+        """Two templates: for all conversations, and for plain ones (`Chat.is_plain`)."""
+        for is_plain in (False, True):
+            tree = template.environment.parse(template.source)
+            if place is not None:
+                tree = marked_tree(template, place, CHARS)
+            if is_plain:
+                specialize(tree, {**self._constants, "tools": None}, template.environment.globals)
+            self._environment.add_template(f"plain {name}" if is_plain else name, minijinja_source(tree))
 
     @classmethod
     def of(cls, template: CompiledTemplate, place: Place | None) -> Self | None:
@@ -57,14 +65,15 @@ class MinijinjaTemplate:
 
         None where it fails or takes too many steps: jinja2 knows why, or can do it.
         """
-        self._environment.fuel = FUEL + FUEL_PER_MESSAGE * len(chat.messages) + len(chat.text)
-        render = self._environment.render_template
-        messages, tools = chat.messages, chat.tools
+        environment, messages, tools = self._environment, chat.messages, chat.tools
+        environment.fuel = FUEL + FUEL_PER_MESSAGE * len(messages) + len(chat.text)
+        names = ("plain main", "plain text") if chat.is_plain else ("main", "text")
         try:
+            text = environment.render_template(names[0], messages=messages, tools=tools)
             if not self._is_marked:
-                return render("text", messages=messages, tools=tools), []
-            found = split_chars(render("marked", messages=messages, tools=tools))
-            if self._is_compared and found[0] != render("text", messages=messages, tools=tools):
+                return text, []
+            found = split_chars(text)
+            if self._is_compared and found[0] != environment.render_template(names[1], messages=messages, tools=tools):
                 return None
             return found
         except Exception:
@@ -72,8 +81,13 @@ class MinijinjaTemplate:
             return None
 
 
-def _check_text(text: str) -> None:
-    if not UNSAFE_CHARS.isdisjoint(text):
+def _check_literals(template: CompiledTemplate) -> None:
+    from jinja2 import nodes
+
+    tree = template.environment.parse(template.source)
+    texts = [node.data for node in tree.find_all(nodes.TemplateData)]
+    texts += [node.value for node in tree.find_all(nodes.Const) if isinstance(node.value, str)]
+    if not all(UNSAFE_CHARS.isdisjoint(text) for text in (*texts, *map(str, template.variables.values()))):
         raise NotTranslatable("the template holds control characters")
 
 
