@@ -125,7 +125,7 @@ class _Specializer:
         left: list[tuple[Any, list[Any]]] = []
         otherwise = node.else_
         for test, body in branches:
-            test = self._expr(test, env)
+            test = self._expr(test, env, as_test=True)
             truth = self._truth(test, env)
             if truth is None:
                 left.append((test, body))
@@ -173,24 +173,28 @@ class _Specializer:
 
     # Expressions
 
-    def _expr(self, node: Any, env: _Env) -> Any:
-        """The expression without what is decided."""
+    def _expr(self, node: Any, env: _Env, *, as_test: bool = False) -> Any:
+        """The expression without what is decided; for a test, one that is as true."""
         from jinja2 import nodes
 
         if isinstance(node, nodes.CondExpr):
-            test = self._expr(node.test, env)
+            test = self._expr(node.test, env, as_test=True)
             truth = self._truth(test, env)
             if truth is not None and (truth or node.expr2 is not None):
-                return self._expr(node.expr1 if truth else node.expr2, env)
+                return self._expr(node.expr1 if truth else node.expr2, env, as_test=as_test)
         elif isinstance(node, (nodes.And, nodes.Or)):
-            left, right = self._expr(node.left, env), self._expr(node.right, env)
+            is_and = isinstance(node, nodes.And)
+            left, right = (self._expr(side, env, as_test=as_test) for side in (node.left, node.right))
             truth = self._truth(left, env)
             if truth is not None:
-                return right if truth == isinstance(node, nodes.And) else left
+                return right if truth == is_and else left
+            if as_test and self._truth(right, env) == is_and:
+                return left
             return type(node)(left, right, lineno=node.lineno)
         elif isinstance(node, nodes.Not):
-            truth = self._truth(node.node, env)
-            return nodes.Not(self._expr(node.node, env), lineno=node.lineno) if truth is None else nodes.Const(not truth)
+            inner = self._expr(node.node, env, as_test=True)
+            truth = self._truth(inner, env)
+            return nodes.Not(inner, lineno=node.lineno) if truth is None else nodes.Const(not truth)
         return node
 
     def _truth(self, node: Any, env: _Env) -> bool | None:
@@ -215,6 +219,10 @@ class _Specializer:
             is_string = node.node.attr in _STRING_METHODS and self._is_string(node.node.node, env)
         elif isinstance(node, nodes.Test):
             return self._test(node, env)
+        elif isinstance(node, nodes.Getitem) and _is_split(node.node):
+            at_end = isinstance(node.arg, nodes.Neg) and getattr(node.arg.node, "value", None) == 1
+            at_start = isinstance(node.arg, nodes.Const) and type(node.arg.value) is int and node.arg.value == 0
+            is_string = (at_start or at_end) and self._is_string(node.node.node.node, env)
         elif (key := _key(node)) is not None and self._known(node.node, env) == _MESSAGE:
             is_string = key in ("role", "content")
             if not is_string and not hasattr(dict, key):
@@ -255,6 +263,14 @@ def _common(outcomes: list[_Env]) -> Iterator[tuple[str, _Known]]:
             yield name, known
         elif all(other is not None and other.is_string for other in others):
             yield name, _STRING
+
+
+def _is_split(node: Any) -> bool:
+    """Whether a call takes a string apart, into one part at least."""
+    from jinja2 import nodes
+
+    is_call = isinstance(node, nodes.Call) and isinstance(node.node, nodes.Getattr) and node.node.attr == "split"
+    return is_call and len(node.args) == 1 and not node.kwargs
 
 
 def _key(node: Any) -> str | None:
