@@ -26,7 +26,11 @@ from packer_cli.loader import PackedDataset
 from packer_cli.loader.checkpointing import LayerCheckpointing
 from packer_cli.loader.losses import stable_loss, token_losses
 
-MODEL_KEYS = ("input_ids", "position_ids", "cu_seq_lens_q", "cu_seq_lens_k", "max_length_q", "max_length_k")
+# What tells a model the samples of a row apart; seq_idx is for linear-attention and Mamba layers.
+MODEL_KEYS = (
+    *("input_ids", "position_ids", "seq_idx"),
+    *("cu_seq_lens_q", "cu_seq_lens_k", "max_length_q", "max_length_k"),
+)
 
 
 def make_model(path: str | None, vocab_size: int) -> Any:

@@ -25,8 +25,12 @@ from trl import SFTConfig, SFTTrainer
 from packer_cli.loader import PackedDataset
 from packer_cli.loader.checkpointing import LayerCheckpointing
 
+# What tells a model the samples of a row apart; seq_idx is for linear-attention and Mamba layers.
 # With labels: SFTTrainer shifts them, and each sample's first one is -100, so no loss crosses samples.
-MODEL_KEYS = ("input_ids", "position_ids", "labels", "cu_seq_lens_q", "cu_seq_lens_k", "max_length_q", "max_length_k")
+MODEL_KEYS = (
+    *("input_ids", "position_ids", "labels", "seq_idx"),
+    *("cu_seq_lens_q", "cu_seq_lens_k", "max_length_q", "max_length_k"),
+)
 
 STATE_FILE = "hbpack_state.json"
 

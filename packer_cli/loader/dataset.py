@@ -42,6 +42,7 @@ class PackedDataset(Dataset):
 
     =========================================  ==============================================================
     `input_ids`, `labels`, `position_ids`      int64 [1, t]
+    `seq_idx`                                  int32 [1, t], the segment of each token, for hybrid models
     `cu_seq_lens_q`, `cu_seq_lens_k`           int32 [segments+1] (one tensor under two names)
     `max_length_q`, `max_length_k`             int
     `shift_labels`                             int64 [1, t], only with sp_size > 1

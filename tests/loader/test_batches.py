@@ -144,7 +144,8 @@ def test_global_counts_are_the_sums_of_each_step(packed: Any, epoch: int) -> Non
 
 def test_metadata_are_python_ints(packed: Any) -> None:
     batch = PackedDataset(packed.path, 0, 4)[0]
-    tensors = {*TOKEN_KEYS, "cu_seq_lens_q", "cu_seq_lens_k", "sample_ids", "sample_num_loss_tokens", "shift_labels"}
+    tensors = {*TOKEN_KEYS, "seq_idx", "shift_labels", "cu_seq_lens_q", "cu_seq_lens_k"}
+    tensors |= {"sample_ids", "sample_num_loss_tokens"}
     assert batch.pop("sp_sharding") == "contiguous"
     assert {k: type(v) for k, v in batch.items() if k not in tensors} == dict.fromkeys(
         [

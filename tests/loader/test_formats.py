@@ -15,8 +15,8 @@ from packer_cli.loader import FORMATS, PackedDataset, metadata_of
 from packer_cli.loader.parallel import merge_slices, take_slice
 
 KEYS = {
-    "transformers": {"input_ids", "labels", "position_ids", "cu_seq_lens_q", "cu_seq_lens_k", "max_length_q",
-                     "max_length_k"},
+    "transformers": {"input_ids", "labels", "position_ids", "seq_idx", "cu_seq_lens_q", "cu_seq_lens_k",
+                     "max_length_q", "max_length_k"},
     "flash-attn": {"input_ids", "labels", "position_ids", "cu_seqlens_q", "cu_seqlens_k", "max_seqlen_q",
                    "max_seqlen_k"},
     "torchtitan": {"input", "positions"},

@@ -6,9 +6,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 
 from packer_cli.loader.batch import MicroBatch, SPSharding
+from packer_cli.loader.parallel.sharding import local_indices
 
 
 class Batch(dict[str, Any]):
@@ -70,6 +72,23 @@ def metadata(micro: MicroBatch) -> dict[str, Any]:
         "sample_num_loss_tokens": torch.from_numpy(micro.sample_num_loss_tokens),
         "pack_id": micro.pack_id,
     }
+
+
+def segment_numbers(micro: MicroBatch) -> torch.Tensor:
+    """int32 [t]: the segment of the row that each token of this rank is in, from 0; padding at the tail is one.
+
+    Price: one pass that writes 4 bytes a token.
+    """
+    borders = micro.cu_seqlens
+    numbers = np.arange(len(borders) - 1, dtype=np.int32)
+    if micro.sliced:
+        row = micro.row
+        if micro.sharding == "contiguous":
+            part = int(borders[-1]) // row.sp_size
+            borders = np.clip(borders - row.sp_rank * part, 0, part)
+        else:
+            borders = local_indices(borders, row.sp_size, row.sp_rank, micro.sharding).searchsorted(borders)
+    return torch.from_numpy(numbers.repeat(borders[1:] - borders[:-1]))
 
 
 def strict_batch(micro: MicroBatch, keys: dict[str, Any]) -> Batch:

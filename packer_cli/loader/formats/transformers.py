@@ -1,15 +1,18 @@
-"""transformers: the keys of `DataCollatorWithFlattening(return_flash_attn_kwargs=True)`."""
+"""transformers: the keys of `DataCollatorWithFlattening(return_flash_attn_kwargs=True, return_seq_idx=True)`."""
 
 from __future__ import annotations
 
 import torch
 
 from packer_cli.loader.batch import MicroBatch
-from packer_cli.loader.formats.base import Batch, Format, open_batch
+from packer_cli.loader.formats.base import Batch, Format, open_batch, segment_numbers
 
 
 def adapt(micro: MicroBatch) -> Batch:
-    """Token tensors int64 [1, t]; `cu_seq_lens_q/k` int32 [segments+1]; `max_length_q/k` ints.
+    """Token tensors int64 [1, t]; `seq_idx` int32 [1, t]; `cu_seq_lens_q/k` int32 [segments+1]; `max_length_q/k` ints.
+
+    `seq_idx` numbers the segment of each token. Attention ignores it; the convolutions and state-space layers of
+    hybrid models (Qwen3-Next, Bamba, LFM2, ...) have nothing else to tell samples apart, and mix them without it.
 
     There is no `attention_mask`: one that is not None takes precedence over the borders and would merge the samples.
     `shift_labels` comes only with sp_size > 1; a model that is given it uses it instead of shifting `labels`.
@@ -19,6 +22,7 @@ def adapt(micro: MicroBatch) -> Batch:
         "input_ids": torch.from_numpy(micro.input_ids[None]),
         "labels": torch.from_numpy(micro.labels[None]),
         "position_ids": torch.from_numpy(micro.position_ids[None]),
+        "seq_idx": segment_numbers(micro)[None],
         "cu_seq_lens_q": cu_seqlens,
         "cu_seq_lens_k": cu_seqlens,
         "max_length_q": micro.max_seqlen,
