@@ -1,0 +1,167 @@
+"""torchtitan: a packed set as its data loader. ::
+
+    from packer_cli.loader.adapters.torchtitan import PackedDataLoader
+
+    config.dataloader = PackedDataLoader.Config(path="OUT")
+    config.training.num_tokens_per_microbatch_per_dp_rank = 16384  # the capacity of the set's group
+    config.training.max_context_length = 16384
+
+Do not wrap a packed set as a source of torchtitan's grain pipeline instead: that shuffles, packs and shards it again.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from packer_cli.errors import ConfigError
+from packer_cli.loader.batch import PadTo, round_up
+from packer_cli.loader.dataset import PackedDataset
+from packer_cli.loader.manifest import read_manifest
+from packer_cli.loader.parallel.sharding import length_multiple
+from packer_cli.loader.storage import open_storage
+
+try:
+    from torchtitan.components.data.loader import BaseDataLoader
+except ImportError:  # Releases up to 0.3.
+    from torchtitan.components.dataloader import BaseDataLoader
+
+
+class PackedDataLoader(BaseDataLoader):
+    """Batches without end, epoch after epoch: ``({"input", "positions"}, labels)``, int64 [T], labels shifted.
+
+    torchtitan builds it of its `Config`. It takes a fixed number of batches a step and divides by their loss tokens,
+    so the loss is exact. Plan without `--global-tokens`, and its steps are those of the plan.
+
+    For context parallelism, plan all groups with that SP degree: its ranks share a row, which torchtitan slices.
+
+    Args:
+        config: the set, and how its rows are padded.
+        dp_world_size, dp_rank: torchtitan's data-parallel ranks; those of context parallelism are not counted.
+        max_context_length: must hold the longest row, since padding and fillers have positions as well.
+        num_tokens_per_batch: must be the length of the longest padded row: torchtitan counts by it.
+        seq_len, local_batch_size: in place of these two in releases up to 0.3, whose batches are [1, T].
+
+    Raises:
+        ConfigError: the set was planned for other numbers of GPUs or tokens.
+        FormatError, ValueError: as `PackedDataset`.
+    """
+
+    @dataclass(kw_only=True, slots=True)
+    class Config(BaseDataLoader.Config):
+        """What to read."""
+
+        path: str
+        """The folder that `hbpack pack` wrote, or its URL."""
+        pad_to: PadTo = "capacity"
+        """As in `PackedDataset`. CUDA graphs, which torchtitan has on by default, and pipeline parallelism take one
+        shape only; without them "multiple" wastes no tokens."""
+        pad_token_id: int | None = None
+        """None takes the tokenizer's pad token, else its end-of-text token."""
+        cache_dir: str | None = None
+        """Of a remote set; None takes the default."""
+
+    def __init__(
+        self,
+        config: Config,
+        *,
+        dp_world_size: int,
+        dp_rank: int,
+        max_context_length: int | None = None,
+        num_tokens_per_batch: int | None = None,
+        seq_len: int | None = None,
+        local_batch_size: int = 1,
+        **kwargs: Any,
+    ) -> None:
+        del kwargs  # The tokenizer, and when to save: not needed here.
+        degree, num_gpus = _read_degree(config)
+        if dp_world_size * degree != num_gpus:
+            raise ConfigError(
+                f"{config.path!r} was planned for {num_gpus} GPUs, {degree} a row, and torchtitan has {dp_world_size} "
+                f"data-parallel ranks: set --parallelism.context_parallel_degree {degree} and start it on {num_gpus} "
+                "GPUs, or plan again for these"
+            )
+        self.dataset = PackedDataset(
+            config.path,
+            dp_rank * degree,
+            num_gpus,
+            format="torchtitan",
+            pad_to=config.pad_to,
+            pad_token_id=config.pad_token_id,
+            cache_dir=config.cache_dir,
+        )
+        self._has_batch_dimension = seq_len is not None
+        if self._has_batch_dimension and local_batch_size != 1:
+            raise ConfigError(f"training.local_batch_size is {local_batch_size}: a row is a batch, so set it to 1")
+        if self._has_batch_dimension:
+            _check_lengths(self.dataset, {"training.seq_len": seq_len}, config.pad_to)
+        else:
+            name = "training.num_tokens_per_microbatch_per_dp_rank"
+            settings = {name: num_tokens_per_batch, "training.max_context_length": max_context_length}
+            _check_lengths(self.dataset, settings, config.pad_to)
+
+    def __iter__(self) -> Iterator[tuple[dict[str, Any], torch.Tensor]]:
+        """From the place of the state on; never ends."""
+        while True:
+            for inputs, labels in self.dataset:
+                if self._has_batch_dimension:
+                    yield {key: value[None] for key, value in inputs.items()}, labels[None]
+                else:
+                    yield inputs, labels
+            self.dataset.set_epoch(self.dataset.epoch + 1)
+
+    def state_dict(self) -> dict[str, Any]:
+        """After the last batch handed out; the same on every rank."""
+        return self.dataset.state_dict()
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Go on there; the state of another packed set is refused, and an empty one is the start."""
+        if state_dict:
+            self.dataset.load_state_dict(state_dict)
+
+    def close(self) -> None:
+        """Let go of the files."""
+        self.dataset.close()
+
+
+def _read_degree(config: PackedDataLoader.Config) -> tuple[int, int]:
+    """GPUs that share a row, and GPUs of the set."""
+    storage = open_storage(config.path, verify="none", cache_dir=config.cache_dir, cache_bytes=0, storage_options=None)
+    manifest = read_manifest(config.path, storage)
+    degrees = sorted({int(group["sp_size"]) for group in manifest["groups"]})
+    if len(degrees) > 1:
+        raise ConfigError(
+            f"{config.path!r} has groups of SP degrees {', '.join(map(str, degrees))}, and torchtitan's context "
+            "parallel degree is fixed: plan all groups with one degree"
+        )
+    return degrees[0], int(manifest["num_gpus"])
+
+
+def _check_lengths(dataset: PackedDataset, settings: dict[str, int | None], pad_to: PadTo) -> None:
+    """Raise ConfigError where torchtitan's settings do not fit the rows; warn of what it will not keep."""
+    groups, epochs = dataset.manifest["groups"], dataset.manifest["epochs"]
+    multiple = length_multiple("zigzag", groups[0]["sp_size"])
+    lengths = sorted({round_up(int(group["capacity"]), multiple) for group in groups})
+    for i, (name, value) in enumerate(settings.items()):
+        # Counts go by the first; the second is only a bound.
+        if value is not None and (value != lengths[-1] if i == 0 else value < lengths[-1]):
+            raise ConfigError(
+                f"{name} is {value} and the longest rows of {str(dataset.path)!r} have {lengths[-1]} tokens: "
+                f"set it to {lengths[-1]}"
+            )
+    if pad_to == "capacity" and len(lengths) > 1:
+        warnings.warn(
+            f"rows have {' or '.join(map(str, lengths))} tokens: CUDA graphs take one length only, so set "
+            "--training.disable_cuda_graphs, or plan one group",
+            stacklevel=3,
+        )
+    if any(entry["num_steps"] != entry["num_iterations"] for entry in epochs):
+        warnings.warn(
+            "the plan has steps of several iterations, and torchtitan takes the same number of batches in each step: "
+            "plan without --global-tokens to have its steps",
+            stacklevel=3,
+        )
