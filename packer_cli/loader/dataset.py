@@ -88,7 +88,8 @@ class PackedDataset(Dataset):
         epoch: epoch to start with; None: the first of the set, which is 0 unless it was dealt to other GPUs later.
         format: a name of `packer_cli.loader.FORMATS`.
         sp_slice: give each rank of an SP group its slice; False: the whole row to each, for a trainer that slices;
-            None: as the format's trainer wants it (slices, but for "torchtitan", "megatron" and "torchtune").
+            None: as the format's trainer wants it (slices, but for "torchtitan", "megatron", "megatron-thd" and
+            "torchtune").
         sp_sharding: which tokens are a rank's slice: a name of `packer_cli.loader.parallel.SHARDINGS` ("contiguous"
             for Ulysses, "zigzag" for ring attention, "document"), or "planned", what the pack's `cp_sharding` says;
             None: the format's own.

@@ -181,7 +181,7 @@ def test_torch_varlen(packed: Any) -> None:
     torch.testing.assert_close(found.double(), wanted, rtol=2e-2, atol=2e-2)
 
 
-@pytest.mark.parametrize("name", ["torchtitan", "torchtune", "megatron", "deepspeed"])
+@pytest.mark.parametrize("name", ["torchtitan", "torchtune", "megatron", "megatron-thd", "deepspeed"])
 def test_formats_with_shifted_labels_give_the_same_losses(packed: Any, name: str) -> None:
     """Logits and labels as the trainer pairs them, no shift between; borders from what the format tells."""
     model = tiny_llama("sdpa")
@@ -196,9 +196,10 @@ def test_formats_with_shifted_labels_give_the_same_losses(packed: Any, name: str
             inputs, labels = batch
             ids, positions = inputs["input"][None], inputs["positions"][None]
         else:
-            keys = {"torchtune": ("tokens", "input_pos", "labels"), "megatron": ("tokens", "position_ids", "labels"),
-                    "deepspeed": ("input_ids", "position_ids", "shift_labels")}[name]  # fmt: skip
-            ids, positions, labels = (batch[key] for key in keys)
+            keys = {"torchtune": ("tokens", "input_pos", "labels"),
+                    "deepspeed": ("input_ids", "position_ids", "shift_labels")}.get(
+                    name, ("tokens", "position_ids", "labels"))  # fmt: skip
+            ids, positions, labels = (torch.atleast_2d(batch[key]) for key in keys)
         found = token_losses(model(input_ids=ids, position_ids=positions).logits, labels)
         wanted = torch.cat(sample_losses(model, samples_of(packed, plain[i])))
         wanted, found = wanted[wanted > 0], found[labels.flatten() != -100]

@@ -20,11 +20,13 @@ KEYS = {
     "flash-attn": {"input_ids", "labels", "position_ids", "cu_seqlens_q", "cu_seqlens_k", "max_seqlen_q",
                    "max_seqlen_k"},
     "torchtitan": {"input", "positions"},
-    "megatron": {"tokens", "labels", "loss_mask", "position_ids", "cu_seqlens", "max_seqlen", "packed_seq_params"},
+    "megatron": {"tokens", "labels", "loss_mask", "position_ids", "cu_seqlens", "max_seqlen", "packed_seq_params",
+                 "total_tokens"},
+    "megatron-thd": {"tokens", "labels", "loss_mask", "position_ids", "cu_seqlens", "cu_seqlens_padded", "max_seqlen"},
     "deepspeed": {"input_ids", "position_ids", "shift_labels"},
     "torchtune": {"tokens", "labels", "input_pos", "mask"},
 }  # fmt: skip
-OPEN = {"transformers", "flash-attn", "megatron"}  # the metadata are keys too
+OPEN = {"transformers", "flash-attn", "megatron", "megatron-thd"}  # the metadata are keys too
 SLICED = {"transformers", "flash-attn", "deepspeed"}  # by default
 
 
@@ -38,9 +40,11 @@ def tokens(name: str, batch: Any) -> dict[str, torch.Tensor]:
         inputs, labels = batch
         found = (inputs["input"], inputs["positions"], labels)
     else:
-        ids, positions = {"megatron": ("tokens", "position_ids"), "torchtune": ("tokens", "input_pos")}.get(
-            name, ("input_ids", "position_ids")
-        )
+        ids, positions = {
+            "megatron": ("tokens", "position_ids"),
+            "megatron-thd": ("tokens", "position_ids"),
+            "torchtune": ("tokens", "input_pos"),
+        }.get(name, ("input_ids", "position_ids"))
         labels = batch["shift_labels"] if "shift_labels" in batch else batch["labels"]
         if name in ("transformers", "flash-attn") and "shift_labels" not in batch:
             labels = torch.nn.functional.pad(labels, (0, 1), value=-100)[..., 1:]

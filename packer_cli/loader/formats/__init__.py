@@ -23,7 +23,8 @@ FORMATS: dict[str, Format] = {
     "transformers": transformers.FORMAT,
     "flash-attn": flash_attn.FORMAT,
     "torchtitan": torchtitan.FORMAT,
-    "megatron": megatron.FORMAT,
+    "megatron": megatron.ROW_FORMAT,
+    "megatron-thd": megatron.THD_FORMAT,
     "deepspeed": deepspeed.FORMAT,
     "torchtune": torchtune.FORMAT,
 }

@@ -1,4 +1,4 @@
-"""Megatron-core: the batch of `pretrain_gpt.get_batch` and the fields of `PackedSeqParams`."""
+"""Megatron-core: the batch of `pretrain_gpt.get_batch`, and that of `get_batch_on_this_rank_for_sequence_packing`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from packer_cli.loader.batch import MicroBatch
 from packer_cli.loader.formats.base import Batch, Format, open_batch
 
 
-def adapt(micro: MicroBatch) -> Batch:
+def adapt_row(micro: MicroBatch) -> Batch:
     """`tokens`, `labels` (shifted), `position_ids` int64 [1, T], `loss_mask` float32 [1, T], and the borders.
 
     With sp_size > 1 each sample is padded to a multiple of 2 * sp_size, as TransformerEngine needs it: lengths that do
@@ -23,6 +23,7 @@ def adapt(micro: MicroBatch) -> Batch:
     padded ones, as in `pretrain_gpt.forward_step`: padding follows the tokens of its sample, so under a causal mask
     none of them sees it. For `PackedDataset(sp_slice=True)`, which slices as `thd_get_partitioned_indices` does, they
     name `local_cp_size`, and the trainer adds `cp_group`; a whole row is sliced by `get_batch_on_this_cp_rank`.
+    `total_tokens` is one more argument, T, for releases that have it: the Mamba layers of hybrids need it.
     """
     padded = torch.from_numpy(micro.cu_seqlens)
     params: dict[str, Any] = {
@@ -40,12 +41,33 @@ def adapt(micro: MicroBatch) -> Batch:
         "cu_seqlens": padded[None],
         "max_seqlen": torch.tensor([micro.max_seqlen], dtype=torch.int32),
         "packed_seq_params": params,
+        "total_tokens": int(micro.cu_seqlens[-1]),
     }
     if micro.row.sp_size > 1:
         params |= {"cu_seqlens_q_padded": padded, "cu_seqlens_kv_padded": padded}
         batch |= {"cu_seqlens": _real_borders(micro)[None], "cu_seqlens_padded": padded[None]}
         if micro.sliced:
             params["local_cp_size"] = micro.row.sp_size
+    return open_batch(micro, batch, padded)
+
+
+def adapt_thd(micro: MicroBatch) -> Batch:
+    """As `adapt_row`, but flat, for `get_batch_on_this_rank_for_sequence_packing`, which adds the batch dimension.
+
+    `tokens`, `labels` (shifted), `position_ids` int64 [T], `loss_mask` float32 [T]; `cu_seqlens`, of real tokens, and
+    `cu_seqlens_padded` int32 [segments+1]; `max_seqlen` int32 [1]. That function makes its padding mask of the two
+    borders and slices by the padded ones. It sends what it gets to the other ranks: move the batch to the GPU first.
+    """
+    padded = torch.from_numpy(micro.cu_seqlens)
+    batch = {
+        "tokens": torch.from_numpy(micro.input_ids),
+        "labels": torch.from_numpy(micro.shift_labels),
+        "loss_mask": torch.from_numpy((micro.shift_labels >= 0).astype(np.float32)),
+        "position_ids": torch.from_numpy(micro.position_ids),
+        "cu_seqlens": _real_borders(micro),
+        "cu_seqlens_padded": padded,
+        "max_seqlen": torch.tensor([micro.max_seqlen], dtype=torch.int32),
+    }
     return open_batch(micro, batch, padded)
 
 
@@ -56,4 +78,5 @@ def _real_borders(micro: MicroBatch) -> torch.Tensor:
     return torch.from_numpy(np.concatenate(([0], np.cumsum(lengths))).astype(np.int32))
 
 
-FORMAT = Format(adapt=adapt, sp_slice=False, sp_sharding="document", align_samples=True)
+ROW_FORMAT = Format(adapt=adapt_row, sp_slice=False, sp_sharding="document", align_samples=True)
+THD_FORMAT = Format(adapt=adapt_thd, sp_slice=False, sp_sharding="document", align_samples=True)

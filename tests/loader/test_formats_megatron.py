@@ -1,0 +1,169 @@
+"""Megatron-LM's own functions, or their exact rules, take the batches apart as they were put together."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import fields
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torch.distributed as dist
+
+from packer_cli.loader import PackedDataset
+from packer_cli.loader.losses import token_losses
+from packer_cli.loader.parallel import local_indices
+from tests.loader.llama import sample_losses, tiny_llama
+
+Receive = Callable[[Any, int, int], tuple[Any, ...]]
+
+
+def partitioned_indices(cu_seqlens: torch.Tensor, total: int, size: int, rank: int) -> torch.Tensor:
+    """TransformerEngine's `thd_get_partitioned_indices`: chunks `rank` and `2 * size - 1 - rank` of each sample."""
+    assert total == cu_seqlens[-1]
+    assert (cu_seqlens % (2 * size) == 0).all()
+    found = []
+    for start, stop in zip(cu_seqlens.tolist(), cu_seqlens[1:].tolist(), strict=False):
+        chunks = torch.arange(start, stop).chunk(2 * size)
+        found += [chunks[rank], chunks[-1 - rank]]
+    return torch.cat(found)
+
+
+def receive_by_rule(batch: dict[str, Any], cp_size: int, cp_rank: int) -> tuple[Any, ...]:
+    """What `get_batch_on_this_rank_for_sequence_packing` does on a rank that is the first and the last stage.
+
+    `megatron/core/datasets/data_schedule.py` of NVIDIA/Megatron-LM d98e8a6, lines 34 to 78 and 742 to 906.
+    """
+    batch = dict(batch)
+    cu_seqlens, padded = batch["cu_seqlens"], batch["cu_seqlens_padded"]
+    assert cu_seqlens.dtype == padded.dtype == batch["max_seqlen"].dtype == torch.int32
+    assert cu_seqlens.dim() == padded.dim() == batch["max_seqlen"].numel() == 1
+    assert cu_seqlens.numel() == padded.numel()
+    total = int(padded[-1])
+    positions = torch.arange(total, dtype=torch.int32)
+    sequence = torch.searchsorted(padded[1:].contiguous(), positions, right=True)
+    ends = padded[:-1] + (cu_seqlens[1:] - cu_seqlens[:-1]).clamp(min=0)
+    mask = positions >= ends[sequence]
+    dtypes = {"tokens": torch.int64, "labels": torch.int64, "loss_mask": torch.float32, "position_ids": torch.int64}
+    index = partitioned_indices(padded, total, cp_size, cp_rank) if cp_size > 1 else torch.arange(total)
+    for key, dtype in dtypes.items():
+        assert batch[key].dim() == 1
+        assert batch[key].numel() == total
+        assert batch[key].dtype == dtype
+        batch[key] = batch[key].masked_fill(mask, 0)[index][None]
+    params = SimpleNamespace(
+        cu_seqlens_q=padded, cu_seqlens_kv=padded, cu_seqlens_q_padded=padded, max_seqlen_q=batch["max_seqlen"].item()
+    )
+    return (*(batch[key] for key in ("tokens", "labels", "loss_mask")), None, batch["position_ids"], params,
+            mask[index][None])  # fmt: skip
+
+
+@pytest.fixture(params=["rule", "megatron-core"])
+def receive(request: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> Iterator[Receive]:
+    """The receiving function of Megatron-LM, where the installed megatron-core has it, and its rule."""
+    if request.param == "rule":
+        yield receive_by_rule
+        return
+    schedule = pytest.importorskip("megatron.core.datasets.data_schedule")
+    if not hasattr(schedule, "get_batch_on_this_rank_for_sequence_packing"):
+        pytest.skip("this release of megatron-core has no get_batch_on_this_rank_for_sequence_packing")
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: "cpu")
+    monkeypatch.setattr(schedule, "tex", SimpleNamespace(thd_get_partitioned_indices=partitioned_indices))
+    dist.init_process_group("gloo", init_method=f"file://{tmp_path}/store", rank=0, world_size=1)
+
+    def receive(batch: dict[str, Any], cp_size: int, cp_rank: int) -> tuple[Any, ...]:
+        alone = dist.group.WORLD
+        context = SimpleNamespace(size=lambda: cp_size, rank=lambda: cp_rank)
+        groups = SimpleNamespace(tp=alone, pp=alone, cp=context)
+        return schedule.get_batch_on_this_rank_for_sequence_packing(iter([dict(batch)]), pg_collection=groups)
+
+    yield receive
+    dist.destroy_process_group()
+
+
+def open_set(packed: Any, name: str, **kwargs: Any) -> PackedDataset:
+    return PackedDataset(packed.path, 0, packed.num_gpus, format=name, **kwargs)
+
+
+@pytest.mark.parametrize("pad_to", ["multiple", "capacity"])
+def test_thd_batches_are_received(packed: Any, receive: Receive, pad_to: Any) -> None:
+    seen, padded_rows = set(), 0
+    for batch in open_set(packed, "megatron-thd", pad_to=pad_to, pad_to_multiple_of=5):
+        size = batch["sp_size"]
+        real = torch.zeros(len(batch["tokens"]), dtype=torch.bool)
+        for start, length in zip(
+            batch["cu_seqlens_padded"].tolist(), batch["cu_seqlens"].diff().tolist(), strict=False
+        ):
+            real[start : start + length] = True
+        assert int(real.sum()) == sum(len(packed.samples[i].tokens) for i in batch["sample_ids"].tolist())
+        padded_rows += not real.all()
+        for rank in range(size):
+            tokens, labels, loss_mask, attention_mask, positions, params, padding_mask = receive(batch, size, rank)
+            index = local_indices(batch["cu_seqlens_padded"].numpy(), size, rank, "document")
+            assert attention_mask is None
+            assert torch.equal(padding_mask[0], ~real[index])
+            assert torch.equal(tokens[0], batch["tokens"][index].where(real[index], 0))
+            assert torch.equal(positions[0], batch["position_ids"][index].where(real[index], 0))
+            assert torch.equal(loss_mask[0], batch["loss_mask"][index])
+            assert torch.equal(labels[0], batch["labels"][index].where(real[index], 0))
+            assert torch.equal(params.cu_seqlens_q, batch["cu_seqlens_padded"])
+            assert params.max_seqlen_q == batch["cu_seqlens_padded"].diff().max()
+        seen.add(size)
+    assert seen == {1, 2, 4}
+    assert padded_rows
+
+
+def test_what_is_received_gives_the_losses_of_the_samples(packed: Any, receive: Receive) -> None:
+    model = tiny_llama("sdpa")
+    for batch in [b for b in open_set(packed, "megatron-thd") if b["sp_size"] > 1 and b["num_loss_tokens"] > 10][:2]:
+        tokens, labels, loss_mask, _, _, params, _ = receive(batch, 1, 0)
+        # Megatron's attention goes by the borders, transformers' by the positions.
+        borders = params.cu_seqlens_q
+        positions = torch.arange(tokens.numel()) - borders[:-1].long().repeat_interleave(borders.diff())
+        losses = token_losses(model(input_ids=tokens, position_ids=positions[None]).logits, labels) * loss_mask[0]
+        wanted = torch.cat(sample_losses(model, [packed.samples[i] for i in batch["sample_ids"].tolist()]))
+        torch.testing.assert_close(losses[losses > 0], wanted[wanted > 0], rtol=1e-10, atol=1e-10)
+        one = torch.arange(tokens.numel())[None]
+        merged = token_losses(model(input_ids=tokens, position_ids=one).logits, labels) * loss_mask[0]
+        assert abs(merged.sum().item() - wanted.sum().item()) > 1e-2
+
+
+def number_by_rule(cu_seqlens: torch.Tensor, total_tokens: int) -> torch.Tensor:
+    """`seq_idx` of `PackedSeqParams.__post_init__`, `megatron/core/packed_seq_params.py`, same commit."""
+    lengths = torch.cat([cu_seqlens, torch.tensor([total_tokens], dtype=cu_seqlens.dtype)]).diff().clamp(min=0)
+    return torch.repeat_interleave(torch.arange(len(lengths)), lengths).to(torch.int32)[None]
+
+
+def test_total_tokens_number_the_samples_for_mamba_layers(packed: Any) -> None:
+    """It stands beside `packed_seq_params`, as releases up to 0.16 do not know it."""
+    for batch in open_set(packed, "megatron"):
+        assert "total_tokens" not in batch["packed_seq_params"]
+        borders = batch["packed_seq_params"]["cu_seqlens_q"]
+        wanted = torch.from_numpy(np.repeat(np.arange(len(borders) - 1), np.diff(borders.numpy())).astype(np.int32))
+        assert torch.equal(number_by_rule(borders, batch["total_tokens"])[0], wanted)
+
+
+def test_the_parameters_of_megatron_core_number_the_samples(packed: Any) -> None:
+    params = pytest.importorskip("megatron.core.packed_seq_params").PackedSeqParams
+    if "total_tokens" not in {field.name for field in fields(params)}:
+        pytest.skip("this release of megatron-core has no total_tokens")
+    for batch in open_set(packed, "megatron"):
+        made = params(**batch["packed_seq_params"], total_tokens=batch["total_tokens"])
+        assert torch.equal(
+            made.seq_idx, number_by_rule(batch["packed_seq_params"]["cu_seqlens_q"], batch["total_tokens"])
+        )
+        assert made.seq_idx.shape == batch["tokens"].shape
+
+
+def test_full_rows_for_tensor_parallel_receivers(packed: Any) -> None:
+    """`get_batch_on_this_tp_rank` (megatron/core/utils.py) receives into [micro_batch_size, seq_length]."""
+    kinds = set()
+    last = packed.num_gpus - 1  # which gets the fillers
+    for batch in PackedDataset(packed.path, last, packed.num_gpus, format="megatron", pad_to="capacity"):
+        if batch["sp_size"] == 1:
+            assert batch["tokens"].shape == (1, packed.groups[batch["group"]][0])
+            assert batch["cu_seqlens"][0, -1] == batch["total_tokens"] == batch["tokens"].shape[1]
+            kinds.add(batch["num_samples"] > 0)
+    assert kinds == {True, False}, "no filler"
