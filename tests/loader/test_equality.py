@@ -7,15 +7,14 @@ from typing import Any
 
 import pytest
 import torch
-import transformers.modeling_flash_attention_utils as flash_utils
 from torch.nn.attention import flex_attention as flex
-from transformers.integrations.flash_attention import flash_attention_forward
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from packer_cli.loader import PackedDataset
 from packer_cli.loader.formats.flex import document_mask
 from packer_cli.loader.losses import token_losses
 from packer_cli.loader.parallel import packed_attention
+from tests.loader.flash_twin import install_flash_twin
 from tests.loader.llama import closeness, gradients, sample_losses, tiny_llama
 
 EXACT = 1e-10  # float64
@@ -108,24 +107,7 @@ def test_the_models_own_loss_shifts_the_labels_once(packed: Any) -> None:
 
 def test_varlen_through_the_flash_path_of_transformers(packed: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """The library's own code down to `flash_attn_varlen_func`, which stands in a plain twin of that kernel here."""
-    calls = []
-
-    def flash_attn_varlen_func(
-        q: Any, k: Any, v: Any, cu_seqlens_q: Any, cu_seqlens_k: Any, max_seqlen_q: int, max_seqlen_k: int,
-        dropout_p: float = 0.0, softmax_scale: float | None = None, causal: bool = False,
-    ) -> torch.Tensor:  # fmt: skip
-        assert causal
-        assert cu_seqlens_q.dtype == cu_seqlens_k.dtype == torch.int32
-        assert (max_seqlen_q, max_seqlen_k) == (int(cu_seqlens_q.diff().max()),) * 2
-        assert isinstance(max_seqlen_q, int)
-        assert torch.equal(cu_seqlens_q, cu_seqlens_k)
-        calls.append(len(cu_seqlens_q))
-        return packed_attention(q, k, v, cu_seqlens_q, softmax_scale)
-
-    process = flash_utils._lazy_define_process_function(flash_attn_varlen_func)
-    functions = (None, flash_attn_varlen_func, None, None, None)
-    monkeypatch.setattr(flash_utils, "lazy_import_flash_attention", lambda *_, **__: (functions, (process, dict)))
-    monkeypatch.setitem(ALL_ATTENTION_FUNCTIONS._global_mapping, "flash_twin", flash_attention_forward)
+    calls = install_flash_twin(monkeypatch)
     model, plain = tiny_llama("flash_twin"), tiny_llama("sdpa")
     for batch in rows(packed, "transformers"):
         keys = ("cu_seq_lens_q", "cu_seq_lens_k", "max_length_q", "max_length_k")
