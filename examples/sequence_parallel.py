@@ -77,6 +77,10 @@ def make_model(path: str | None, vocab_size: int) -> Any:
             vocab_size=vocab_size, hidden_size=32, intermediate_size=64, num_hidden_layers=2, num_attention_heads=4
         )
         model = AutoModelForCausalLM.from_config(config, attn_implementation=attention)
+    layers = set(getattr(model.config, "layer_types", None) or ["full_attention"])
+    if layers != {"full_attention"}:
+        # The states of linear attention, Mamba and convolutions would begin anew in each GPU's slice.
+        raise SystemExit(f"the model has layers of type {', '.join(sorted(layers))}: Ulysses shares full attention only")
     return model.train()
 
 

@@ -3,8 +3,10 @@
     hbpack pack chats.jsonl --tokenizer TOKENIZER --groups 16k:1 --gpus 2 --output OUT
     torchrun --nproc-per-node 2 examples/torchtitan_style.py OUT --model MODEL --max-steps 1000 --output runs/titan
 
-`PackedDataLoader` goes into torchtitan as it is; of its trainer, only `train_step` changes, in one place. Add
-`--resume` to go on from the newest checkpoint. Without `--model` it trains a tiny Llama, on CPU as well.
+For torchtitan itself set `config.dataloader = PackedDataLoader.Config(path="OUT")`, of
+`packer_cli.loader.adapters.torchtitan`. Its trainer needs no change where each iteration is a step; this loop shows
+the one change that steps of several iterations need. Add `--resume` to go on from the newest checkpoint. Without
+`--model` it trains a tiny Llama, on CPU as well.
 """
 
 import argparse
@@ -35,29 +37,11 @@ IGNORE_INDEX = -100
 Microbatch = tuple[dict[str, torch.Tensor], torch.Tensor]
 
 
-class PackedDataLoader:
-    """What torchtitan calls a BaseDataLoader: batches without end, and a state that its checkpointer saves."""
-
-    def __init__(self, path: str, dp_rank: int, dp_world_size: int) -> None:
-        self.dataset = PackedDataset(path, dp_rank, dp_world_size, format="torchtitan")
-
-    def __iter__(self) -> Iterator[Microbatch]:
-        while True:
-            yield from self.dataset
-            self.dataset.set_epoch(self.dataset.epoch + 1)
-
-    def ends_step(self, batch: Microbatch) -> bool:
-        """Whether the optimizer steps after this one. Take it from `next`, before the dictionary is copied."""
-        known = metadata_of(batch)
-        return self.dataset.step_of(known["iteration"] + 1) != known["step"]
-
-    def state_dict(self) -> dict[str, Any]:
-        """After the last batch handed out, which is the last one of a step whenever torchtitan saves."""
-        return self.dataset.state_dict()
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """The same on every rank; another packed set is refused."""
-        self.dataset.load_state_dict(state)
+def endless(dataset: PackedDataset) -> Iterator[Microbatch]:
+    """Batches without end, epoch after epoch, as torchtitan wants them."""
+    while True:
+        yield from dataset
+        dataset.set_epoch(dataset.epoch + 1)
 
 
 class Decoder(torch.nn.Module):
@@ -90,8 +74,8 @@ class Trainer:
 
     def __init__(self, args: argparse.Namespace, device: torch.device) -> None:
         self.device, self.step = device, 0
-        self.dataloader = PackedDataLoader(args.packed, dist.get_rank(), dist.get_world_size())
-        manifest = self.dataloader.dataset.manifest
+        self.dataset = PackedDataset(args.packed, dist.get_rank(), dist.get_world_size(), format="torchtitan")
+        manifest = self.dataset.manifest
         if any(group["sp_size"] > 1 for group in manifest["groups"]):
             raise SystemExit("groups that share rows need torchtitan's context parallelism; this loop has none")
         self.model = Decoder(args.model, manifest["tokenizer"]["vocab_size"]).train()
@@ -118,10 +102,11 @@ class Trainer:
         ends_step = False
         while not ends_step:
             batch = next(data_iterator)
-            ends_step = self.dataloader.ends_step(batch)
+            known = metadata_of(batch)  # before the dictionary is copied
+            ends_step = self.dataset.step_of(known["iteration"] + 1) != known["step"]
             input_dict, labels = batch
             local_valid_tokens += (labels != IGNORE_INDEX).sum()
-            microbatches.append((metadata_of(batch)["checkpoint_layers"], dict(input_dict), labels))
+            microbatches.append((known["checkpoint_layers"], dict(input_dict), labels))
 
         # torchtitan's own normalization. It is stable_loss: the sum is global_num_loss_tokens of the batches.
         global_valid_tokens = local_valid_tokens.to(self.device)
@@ -144,9 +129,9 @@ class Trainer:
             print(f"step {self.step} loss {totals[0]:.6f} grad_norm {norm:.6f} tokens/s {rate:.0f}", flush=True)
 
     def states(self) -> dict[str, Any]:
-        """What torchtitan's CheckpointManager saves; the data loader and the trainer bring state_dict themselves."""
+        """What torchtitan's CheckpointManager saves; the data set and the trainer bring state_dict themselves."""
         model, optimizer = get_state_dict(self.model, self.optimizer)
-        return {"model": model, "optimizer": optimizer, "dataloader": self.dataloader, "train_state": self}
+        return {"model": model, "optimizer": optimizer, "dataloader": self.dataset, "train_state": self}
 
     def load(self, folder: Path) -> None:
         """Everything back from the newest whole checkpoint: .metadata is written last."""
@@ -188,7 +173,7 @@ def main() -> None:
     trainer = Trainer(args, device)
     if args.resume:
         trainer.load(args.output)
-    data_iterator = iter(trainer.dataloader)
+    data_iterator = endless(trainer.dataset)
     while trainer.step < args.max_steps:
         trainer.step += 1
         trainer.train_step(data_iterator)

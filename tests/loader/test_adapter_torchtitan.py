@@ -110,6 +110,18 @@ def test_the_loss_is_that_of_the_samples(titan: Any, own_rows: Any) -> None:
         assert abs(merged.sum().item() - wanted.sum().item()) > 1e-2
 
 
+@pytest.mark.skipif(not IS_INSTALLED, reason="torchtitan is not installed")
+def test_torchtitan_finds_the_documents(titan: Any, own_rows: Any) -> None:
+    """With its own function, from which its varlen and FlexAttention masks come."""
+    from torchtitan.models.common.attention import create_varlen_metadata_for_document
+
+    is_flat = titan.BaseDataLoader.__module__ == "torchtitan.components.data.loader"
+    for batch in islice(build(titan, own_rows), len(own_rows.epochs[0])):
+        positions = batch[0]["positions"] if is_flat else batch[0]["positions"][None]
+        found = create_varlen_metadata_for_document(positions)
+        assert found.cu_seq_q.tolist() == metadata_of(batch)["cu_seqlens"].tolist()
+
+
 def test_it_goes_on_where_a_checkpoint_was(titan: Any, own_rows: Any, tmp_path: Any) -> None:
     """Saved and loaded as torchtitan's CheckpointManager does, in an epoch, at its end, and in the next."""
     length = len(own_rows.epochs[0])
