@@ -80,7 +80,7 @@ def make_model(path: str | None, vocab_size: int) -> Any:
     layers = set(getattr(model.config, "layer_types", None) or ["full_attention"])
     if layers != {"full_attention"}:
         # The states of linear attention, Mamba and convolutions would begin anew in each GPU's slice.
-        raise SystemExit(f"the model has layers of type {', '.join(sorted(layers))}: Ulysses shares full attention only")
+        raise SystemExit(f"the model has {', '.join(sorted(layers))} layers: Ulysses can share full attention only")
     return model.train()
 
 
