@@ -46,7 +46,7 @@ def command(
     shard_size: str | None,
     workers: int | None,
 ) -> None:
-    """Packed data set to another trainer's format: megatron, nemo, trl, xtuner, parquet, mds.
+    """Write a packed data set in another trainer's format.
 
     OUT is the output of `hbpack pack` or `hbpack write`. One row, or document, is one pack; token ids, loss masks and
     the borders of samples are kept. docs/export.md says what each format holds, and what it has no place for.

@@ -9,7 +9,9 @@
                         |
                     stage.py     parts on threads, kept if whole when a killed run goes on; folder.py
                         |
-                    formats.py   the registry; one format a file: megatron, nemo, trl, xtuner, parquet, mds
+                    formats.py   the registry; one format a file: megatron, nemo, automodel, trl, llamafactory, ...
+                        |
+                    columns.py   labels, positions and full rows; saved.py: what load_from_disk opens
 """
 
 from packer_cli.kernels import choose_cache

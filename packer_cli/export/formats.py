@@ -13,7 +13,9 @@ if TYPE_CHECKING:
 FORMATS = {
     "megatron": "Megatron-Core's IndexedDataset: tokens.bin/.idx, and loss_mask.bin/.idx of the same shape.",
     "nemo": "Packed Parquet of NeMo and Megatron-Bridge: input_ids, loss_mask, seq_start_id.",
+    "automodel": "A Hugging Face data set as NeMo Automodel packs it: full rows, seq_lens, seq_lens_padded.",
     "trl": "A Hugging Face data set as TRL packs it: input_ids, labels, seq_lengths.",
+    "llamafactory": "A Hugging Face data set for LLaMA-Factory's tokenized_path: full rows, attention_mask of 1..n.",
     "xtuner": "XTuner's preset packs and sampler order, with the samples as JSON lines.",
     "parquet": "Plain Parquet with all columns of the shards.",
     "mds": "MosaicML Streaming's MDS shards.",

@@ -67,6 +67,13 @@ class Job:
         """Most tokens that a row may hold."""
         return max(self.manifest.groups[group].capacity for group in self.groups)
 
+    @property
+    def pad_token_id(self) -> int:
+        """What fills a row: the tokenizer's pad token, else its end-of-text token, else 0, as in the loader."""
+        tokenizer = self.manifest.tokenizer
+        known = (tokenizer.get(name) for name in ("pad_token_id", "eos_token_id"))
+        return next((token for token in known if token is not None), 0)
+
     def batches(self, first: int, stop: int, max_rows: int) -> Iterator[Int64Array]:
         """The packs of rows `first .. stop - 1`, at most `max_rows` and about TOKENS_PER_BATCH tokens at a time."""
         ends = np.cumsum(self.packed.num_tokens[self.packs[first:stop]], dtype=np.int64)
@@ -180,6 +187,9 @@ class Format(ABC):
 
     most_shard_size: int | None = None
     """Most bytes that a part may be asked to have."""
+
+    needs_one_capacity = False
+    """Whether rows are filled up, so that all must have one length."""
 
     def row_bytes(self, num_tokens: Int64Array, num_samples: Int64Array) -> Int64Array:
         """int64[r]: bytes of each row, about: where the parts are cut."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -49,6 +50,21 @@ def _is_named(group: GroupInfo, word: str) -> bool:
         return parse_tokens(capacity) == group.capacity and degree in ("", str(group.sp_size))
     except ValueError:
         return False
+
+
+def check_one_capacity(format_name: str, manifest: Manifest, groups: Sequence[int]) -> None:
+    """Refuse groups of unlike capacities for a format whose rows all have one length.
+
+    Raises:
+        ConfigError
+    """
+    chosen = [manifest.groups[group] for group in groups]
+    if len({group.capacity for group in chosen}) > 1:
+        names = ", ".join(_spelled(group) for group in chosen)
+        raise ConfigError(
+            f"--to {format_name} writes rows of one length, and the groups {names} differ in theirs; export each to a "
+            f"folder of its own, the first with --groups {_spelled(chosen[0])}"
+        )
 
 
 def packs_by_id(manifest: Manifest, groups: list[int]) -> NDArray[np.int64]:

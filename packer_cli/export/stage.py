@@ -17,7 +17,7 @@ from packer_cli.errors import ConfigError, RunError
 from packer_cli.export.folder import NAME, check_folder, read_json
 from packer_cli.export.formats import ORDERS, load_format
 from packer_cli.export.job import WORK, Format, Job, Part, Piece, Sink, cut_parts
-from packer_cli.export.order import choose_groups, packs_by_id, packs_by_use
+from packer_cli.export.order import check_one_capacity, choose_groups, packs_by_id, packs_by_use
 from packer_cli.export.packed import PackedSet
 from packer_cli.files import (
     Committer,
@@ -29,7 +29,7 @@ from packer_cli.files import (
 from packer_cli.shards.manifest import Manifest, read_manifest
 from packer_cli.sizes import parse_bytes
 
-EXPORT_VERSION = 1
+EXPORT_VERSION = 2
 """Part of the fingerprint; a release that writes other bytes raises it."""
 
 _LEAST_SHARD = 65_536
@@ -104,6 +104,8 @@ def export_set(
         raise ConfigError(
             f"--shard-size must be at most {format.most_shard_size} for {options.format}, got {shard_size}"
         )
+    if format.needs_one_capacity:
+        check_one_capacity(options.format, manifest, groups)
     first = manifest.first_epoch if options.epoch is None else options.epoch
     epoch = first if options.order == "use" else None
     header: dict[str, Any] = {

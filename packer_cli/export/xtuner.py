@@ -4,6 +4,9 @@ XTuner's packs refer to lines of JSONL data sets. The samples are written one a 
 `{"input_ids": [...], "labels": [...], "num_tokens": n}`, labels -100 where there is no loss. `packs/boundaries.npy`
 int64[r+1] and `packs/samples.npy` int64[m, 6] (path, line, -1, -1, first token, end) say which lines a pack holds,
 `packs/paths.json` how the files are called, and `order.npy` int64[r] is 0, 1, 2, ...: the packs stand in their order.
+
+A pack that is not full is an error to XTuner, so the lines of each are followed by a stretch of `pad.jsonl`, whose one
+line is a row of pads without loss.
 """
 
 from __future__ import annotations
@@ -18,16 +21,19 @@ from numpy.lib import format as npy
 from numpy.typing import NDArray
 
 from packer_cli.arrays import to_arrow, to_lists
+from packer_cli.export.columns import NO_LOSS, labels_of
 from packer_cli.export.job import Format, Int64Array, Job, Part, Piece, Sink
-from packer_cli.export.packed import PackedSet
+from packer_cli.export.packed import Lists, PackedSet
 from packer_cli.files import HashingFile
 
 _ROWS_PER_BATCH = 65_536
-_NO_LOSS = -100
+_PAD_FILE = "pad.jsonl"
 
 
 class Exporter(Format):
     """See the module."""
+
+    needs_one_capacity = True
 
     def row_bytes(self, num_tokens: Int64Array, num_samples: Int64Array) -> Int64Array:
         """An id takes some six bytes as text, and stands twice."""
@@ -43,7 +49,8 @@ class Exporter(Format):
     def finish(self, job: Job, parts: list[dict[str, Any]], pieces: list[Piece], sink: Sink) -> None:
         """The packs and their order."""
         num_rows = len(job.packs)
-        ends = np.concatenate([[0], np.cumsum(job.row_samples(), dtype=np.int64)])
+        is_short = job.row_tokens() < job.capacity
+        ends = np.concatenate([[0], np.cumsum(job.row_samples() + is_short, dtype=np.int64)])
         with sink.file("packs/boundaries.npy") as file:
             _npy_header(file, (num_rows + 1,))
             file.write(ends.astype("<i8"))
@@ -52,10 +59,13 @@ class Exporter(Format):
             for part in job.parts:
                 line = 0
                 for packs in job.batches(part.first, part.stop, _ROWS_PER_BATCH):
-                    lengths = job.packed.sample_lengths(packs).values
-                    file.write(_slices(part.number, line, lengths))
-                    line += len(lengths)
-        paths = [str((job.folder / piece.path).absolute()) for piece in pieces]
+                    lengths = job.packed.sample_lengths(packs)
+                    num_pads = job.capacity - job.packed.num_tokens[packs]
+                    file.write(_slices(part.number, line, lengths, num_pads, pad_path=len(pieces)))
+                    line += len(lengths.values)
+        with sink.file(_PAD_FILE) as file:
+            file.write(_pad_line(job.pad_token_id, job.capacity))
+        paths = [str((job.folder / path).absolute()) for path in (*(piece.path for piece in pieces), _PAD_FILE)]
         with sink.file("packs/paths.json") as file:
             file.write((json.dumps(paths, indent=2, ensure_ascii=False) + "\n").encode())
         with sink.file("order.npy") as file:
@@ -63,14 +73,32 @@ class Exporter(Format):
             file.write(np.arange(num_rows, dtype="<i8"))
 
 
-def _slices(path: int, line: int, lengths: NDArray[np.int32]) -> NDArray[np.int64]:
-    """int64[m, 6]: whole lines of a file, from `line` on."""
-    rows = np.full((len(lengths), 6), -1, dtype="<i8")
+def _slices(path: int, line: int, lengths: Lists, num_pads: NDArray[np.int32], pad_path: int) -> NDArray[np.int64]:
+    """int64[m, 6]: whole lines of a file, from `line` on, and after those of each short pack its pads.
+
+    Args:
+        lengths: tokens of each sample of the packs.
+        num_pads: int32[k]: tokens that each pack lacks.
+    """
+    rows = _rows(path, np.arange(line, line + len(lengths.values)), lengths.values)
+    is_short = num_pads > 0
+    pads = _rows(pad_path, np.zeros(is_short.sum(), dtype=np.int64), num_pads[is_short])
+    return np.insert(rows, lengths.offsets[1:][is_short], pads, axis=0)
+
+
+def _rows(path: int, lines: Int64Array, ends: NDArray[np.int32]) -> NDArray[np.int64]:
+    """int64[m, 6]: the first `ends` tokens of lines of a file."""
+    rows = np.full((len(lines), 6), -1, dtype="<i8")
     rows[:, 0] = path
-    rows[:, 1] = np.arange(line, line + len(lengths))
+    rows[:, 1] = lines
     rows[:, 4] = 0
-    rows[:, 5] = lengths
+    rows[:, 5] = ends
     return rows
+
+
+def _pad_line(pad_token_id: int, capacity: int) -> bytes:
+    item = {"input_ids": [pad_token_id] * capacity, "labels": [NO_LOSS] * capacity, "num_tokens": capacity}
+    return (json.dumps(item) + "\n").encode()
 
 
 def _npy_header(file: HashingFile, shape: tuple[int, ...]) -> None:
@@ -79,8 +107,7 @@ def _npy_header(file: HashingFile, shape: tuple[int, ...]) -> None:
 
 def _lines(packed: PackedSet, packs: Int64Array) -> pa.Buffer:
     """The text of all samples of these packs."""
-    ids, mask = packed.lists("input_ids", packs).values, packed.lists("loss_mask", packs).values
-    labels = np.where(mask != 0, ids, np.int32(_NO_LOSS))
+    ids, labels = packed.lists("input_ids", packs).values, labels_of(packed, packs).values
     lengths = packed.sample_lengths(packs).values
     offsets = np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)])
     lines = pc.binary_join_element_wise(

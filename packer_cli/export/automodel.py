@@ -1,0 +1,43 @@
+"""A data set as NeMo Automodel's packing makes it, for `prepacked: true`; every row is filled to the capacity.
+
+`input_ids`; `labels`, shifted: what each token has to predict, because Automodel's data sets shift and its losses do
+not; `position_ids`, which restart with each sample; `seq_lens`, the tokens of each sample; `seq_lens_padded`, the same
+with the pads of the row counted in the last one, whose positions go on. Without the last two a row is one segment.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from packer_cli.export.columns import NO_LOSS, labels_of, padded, positions_of, shifted
+from packer_cli.export.job import Int64Array, Job
+from packer_cli.export.packed import Lists
+from packer_cli.export.saved import SavedDataset
+
+
+class Exporter(SavedDataset):
+    """See the module."""
+
+    needs_one_capacity = True
+    columns = ("input_ids", "labels", "position_ids", "seq_lens", "seq_lens_padded")
+
+    def row_bytes(self, num_tokens: Int64Array, num_samples: Int64Array) -> Int64Array:
+        """Three numbers a token, two a sample; rows are about full."""
+        return 12 * num_tokens + 8 * num_samples
+
+    def lists(self, job: Job, packs: Int64Array) -> list[Lists]:
+        """Rows of exactly the capacity."""
+        capacity = job.capacity
+        ids, lengths = job.packed.lists("input_ids", packs), job.packed.sample_lengths(packs)
+        last = lengths.offsets[1:] - 1
+        with_pads = lengths.values.copy()
+        with_pads[last] += (capacity - np.diff(ids.offsets)).astype(np.int32)
+        begin = np.diff(ids.offsets) - lengths.values[last]  # Where the last sample begins in its row.
+        going_on = (np.arange(capacity) - begin[:, None]).astype(np.int32)
+        return [
+            padded(ids, capacity, job.pad_token_id),
+            padded(shifted(labels_of(job.packed, packs)), capacity, NO_LOSS),
+            padded(positions_of(lengths, ids.offsets), capacity, going_on),
+            lengths,
+            Lists(offsets=lengths.offsets, values=with_pads),
+        ]

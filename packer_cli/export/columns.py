@@ -1,0 +1,65 @@
+"""What trainers want to know of each token of a pack: labels, positions, the sample it belongs to; and full rows."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from packer_cli.export.packed import Int64Array, Lists, PackedSet
+
+NO_LOSS = -100
+"""The label of a token that carries no loss."""
+
+
+def labels_of(packed: PackedSet, packs: Int64Array) -> Lists:
+    """int32: each token's own id where it carries a loss; a sample's first token never does."""
+    ids, mask = packed.lists("input_ids", packs), packed.lists("loss_mask", packs)
+    return Lists(offsets=ids.offsets, values=np.where(mask.values != 0, ids.values, np.int32(NO_LOSS)))
+
+
+def shifted(labels: Lists) -> Lists:
+    """Labels one token earlier: what each token has to predict. The last token of a pack predicts nothing.
+
+    Since a sample's first token carries no loss, its last one predicts nothing either.
+
+    >>> shifted(Lists(offsets=np.array([0, 3, 5]), values=np.array([-100, 7, 8, -100, 9]))).values.tolist()
+    [7, 8, -100, 9, -100]
+    """
+    values = np.full_like(labels.values, NO_LOSS)
+    values[:-1] = labels.values[1:]
+    values[labels.offsets[1:] - 1] = NO_LOSS
+    return Lists(offsets=labels.offsets, values=values)
+
+
+def positions_of(lengths: Lists, token_offsets: Int64Array) -> Lists:
+    """int32: the place of each token in its sample.
+
+    Args:
+        lengths: tokens of each sample of the packs.
+        token_offsets: int64[k+1]: where the tokens of each pack begin.
+    """
+    sizes = lengths.values.astype(np.int64)
+    first = np.cumsum(sizes) - sizes
+    values = np.arange(int(sizes.sum())) - np.repeat(first, sizes)
+    return Lists(offsets=token_offsets, values=values.astype(np.int32))
+
+
+def sample_numbers(lengths: Lists, token_offsets: Int64Array) -> Lists:
+    """int32: 1 at the tokens of a pack's first sample, 2 at those of its second, and so on."""
+    numbers = np.arange(len(lengths.values)) - np.repeat(lengths.offsets[:-1], np.diff(lengths.offsets)) + 1
+    return Lists(offsets=token_offsets, values=np.repeat(numbers, lengths.values).astype(np.int32))
+
+
+def padded(lists: Lists, length: int, value: int | NDArray[np.int32]) -> Lists:
+    """Every pack's items, filled up to `length`. O(k * length).
+
+    Args:
+        value: what fills them: one number, or int32[k, length] of which row k's end is taken.
+
+    >>> padded(Lists(offsets=np.array([0, 1, 3]), values=np.array([5, 6, 7])), 4, 0).values.tolist()
+    [5, 0, 0, 0, 6, 7, 0, 0]
+    """
+    sizes = np.diff(lists.offsets)
+    rows = np.broadcast_to(np.asarray(value, dtype=np.int32), (len(sizes), length)).copy()
+    rows[np.arange(length) < sizes[:, None]] = lists.values
+    return Lists(offsets=np.arange(len(sizes) + 1, dtype=np.int64) * length, values=rows.reshape(-1))

@@ -1,0 +1,40 @@
+"""A data set as LLaMA-Factory's neat packing makes it, for its `tokenized_path`; every row is filled to the capacity.
+
+`input_ids`; `labels`, -100 where there is no loss; `attention_mask`, 1 at the tokens of a pack's first sample, 2 at
+those of its second, 0 at pads; `position_ids`, which restart with each sample and are 0 at pads. With FlashAttention 2
+its collator cuts the pads off and the model takes the borders from `position_ids`; otherwise the collator makes a
+block-diagonal mask from `attention_mask`.
+
+The collator pads to multiples of 8, all columns but `position_ids`: the length of rows is such a multiple.
+"""
+
+from __future__ import annotations
+
+from packer_cli.export.columns import NO_LOSS, labels_of, padded, positions_of, sample_numbers
+from packer_cli.export.job import Int64Array, Job
+from packer_cli.export.packed import Lists
+from packer_cli.export.saved import SavedDataset
+
+_MULTIPLE = 8
+
+
+class Exporter(SavedDataset):
+    """See the module."""
+
+    needs_one_capacity = True
+    columns = ("input_ids", "labels", "attention_mask", "position_ids")
+
+    def row_bytes(self, num_tokens: Int64Array, num_samples: Int64Array) -> Int64Array:
+        """Four numbers a token; rows are about full."""
+        return 16 * num_tokens
+
+    def lists(self, job: Job, packs: Int64Array) -> list[Lists]:
+        """Rows of one length."""
+        length = -(-job.capacity // _MULTIPLE) * _MULTIPLE
+        ids, lengths = job.packed.lists("input_ids", packs), job.packed.sample_lengths(packs)
+        return [
+            padded(ids, length, job.pad_token_id),
+            padded(labels_of(job.packed, packs), length, NO_LOSS),
+            padded(sample_numbers(lengths, ids.offsets), length, 0),
+            padded(positions_of(lengths, ids.offsets), length, 0),
+        ]

@@ -1,0 +1,64 @@
+"""Data sets that `datasets.load_from_disk` opens, one row a pack: what TRL, LLaMA-Factory and Automodel read.
+
+The files are those of `Dataset.save_to_disk`: Arrow streams, `state.json`, `dataset_info.json`. Every column is
+list<int32>; a format says which columns it has, and how a batch of packs fills them.
+"""
+
+from __future__ import annotations
+
+import json
+from abc import abstractmethod
+from typing import Any, ClassVar
+
+import pyarrow as pa
+
+from packer_cli.arrays import to_lists
+from packer_cli.export.job import Format, Int64Array, Job, Part, Piece, Sink
+from packer_cli.export.packed import Lists
+from packer_cli.files import fingerprint
+
+_ROWS_PER_BATCH = 1000
+
+
+class SavedDataset(Format):
+    """A format whose files are those of `Dataset.save_to_disk`."""
+
+    columns: ClassVar[tuple[str, ...]]
+
+    @abstractmethod
+    def lists(self, job: Job, packs: Int64Array) -> list[Lists]:
+        """The columns of these packs, in the order of `columns`: int32."""
+
+    @property
+    def schema(self) -> pa.Schema:
+        """Of the Arrow files."""
+        return pa.schema([(name, pa.list_(pa.field("item", pa.int32()))) for name in self.columns])
+
+    def write_part(self, job: Job, part: Part, sink: Sink) -> dict[str, Any]:
+        """One Arrow stream."""
+        schema = self.schema
+        path = f"data-{part.number:05d}-of-{len(job.parts):05d}.arrow"
+        with sink.part(path) as file, pa.ipc.new_stream(pa.PythonFile(file, mode="w"), schema) as writer:
+            for packs in job.batches(part.first, part.stop, _ROWS_PER_BATCH):
+                arrays = [
+                    to_lists(lists.offsets, lists.values).cast(field.type)
+                    for lists, field in zip(self.lists(job, packs), schema, strict=True)
+                ]
+                writer.write_batch(pa.record_batch(arrays, schema=schema))
+        return {}
+
+    def finish(self, job: Job, parts: list[dict[str, Any]], pieces: list[Piece], sink: Sink) -> None:
+        """What `load_from_disk` looks for."""
+        state: dict[str, Any] = {
+            "_data_files": [{"filename": piece.path} for piece in pieces],
+            "_fingerprint": fingerprint([piece.xxh3 for piece in pieces])[:16],
+            "_format_columns": None,
+            "_format_kwargs": {},
+            "_format_type": None,
+            "_output_all_columns": False,
+            "_split": "train",
+        }
+        info = {"citation": "", "description": "", "homepage": "", "license": ""}
+        for name, value in (("state.json", state), ("dataset_info.json", info)):
+            with sink.file(name) as file:
+                file.write((json.dumps(value, indent=2) + "\n").encode())
