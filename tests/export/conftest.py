@@ -16,6 +16,16 @@ from tests.reference import read_packs, read_rows
 
 Pack = dict[str, Any]
 
+SIZE = ("--shard-size", "300kB")
+FILLED = ("automodel", "llamafactory", "xtuner")
+"""Formats whose rows are filled up, and so hold one capacity."""
+CAPACITY = 1024
+
+
+def options_of(name: str) -> tuple[str, ...]:
+    """Several parts; one capacity where there may not be more."""
+    return (*SIZE, "--groups", "1k") if name in FILLED else SIZE
+
 
 @pytest.fixture(scope="session")
 def packed(repo, tmp_path_factory) -> Path:
@@ -58,6 +68,16 @@ def in_use(packed, packs) -> list[Pack]:
     return [packs[pack] for pack in order]
 
 
+@pytest.fixture(scope="session")
+def filled(in_use) -> list[Pack]:
+    """The same of the group with a capacity of 1,024: what formats hold whose rows are filled up."""
+    found = [pack for pack in in_use if pack["group"] == 0]
+    sizes = {pack["num_tokens"] for pack in found}
+    assert max(sizes) == CAPACITY  # Some are full,
+    assert len(sizes) > 10  # and most are not.
+    return found
+
+
 def samples_of(pack: Pack) -> list[tuple[list[int], list[int]]]:
     """(ids, loss mask) of each sample of a pack."""
     borders = pack["cu_seqlens"].tolist()
@@ -79,9 +99,15 @@ def exported(packed, tmp_path_factory) -> Callable[[str], Path]:
     def make(name: str) -> Path:
         if name not in made:
             output = tmp_path_factory.mktemp(name) / "dir"
-            done = export(packed, name, output, "--shard-size", "300kB")
+            done = export(packed, name, output, *options_of(name))
             assert done.code == 0, done.stderr
             made[name] = output
         return made[name]
 
     return make
+
+
+def docs_block(path: Path, heading: str) -> str:
+    """The first Python of a section."""
+    section = path.read_text(encoding="utf-8").split(f"\n{heading}\n")[1]
+    return section.split("```python\n")[1].split("```")[0]

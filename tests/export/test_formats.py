@@ -166,36 +166,6 @@ def test_trl_collates_it(exported, in_use):
         assert np.array_equal(batch["labels"][0] != -100, in_use[i]["loss_mask"] == 1)
 
 
-# XTuner
-
-
-def test_xtuner(exported, in_use):
-    """As PresetPackDataset reads it: slices of lines of JSONL files, and as PresetSampler, an order."""
-    folder = exported("xtuner")
-    boundaries = np.load(folder / "packs" / "boundaries.npy", mmap_mode="r")
-    samples = np.load(folder / "packs" / "samples.npy", mmap_mode="r")
-    order = np.load(folder / "order.npy", mmap_mode="r")
-    assert {array.dtype for array in (boundaries, samples, order)} == {np.dtype(np.int64)}
-    assert samples.shape == (boundaries[-1], 6)
-    paths = json.loads((folder / "packs" / "paths.json").read_text())
-    assert [Path(path) for path in paths] == sorted(folder.glob("samples-*.jsonl"))
-    assert len(paths) > 1
-    lines = [[json.loads(line) for line in Path(path).read_text().splitlines()] for path in paths]
-    assert sum(map(len, lines)) == len(samples)
-    rows = []
-    for pack in order:
-        row = []
-        for path, line, char_start, char_end, begin, end in samples[boundaries[pack] : boundaries[pack + 1]].tolist():
-            assert (char_start, char_end) == (-1, -1)
-            item = lines[path][line]
-            assert sorted(item) == ["input_ids", "labels", "num_tokens"]
-            assert item["num_tokens"] == len(item["input_ids"]) == len(item["labels"]) == end
-            assert all(x in (-100, y) for x, y in zip(item["labels"], item["input_ids"], strict=True))
-            row.append((item["input_ids"][begin:end], [int(label != -100) for label in item["labels"][begin:end]]))
-        rows.append(row)
-    assert_rows(rows, in_use)
-
-
 # Parquet
 
 

@@ -18,11 +18,10 @@ from packer_cli.cli import main
 from packer_cli.export.formats import FORMATS, load_format
 from packer_cli.files import lock_folder
 from tests.cli_runner import run
-from tests.export.conftest import export, used
+from tests.export.conftest import FILLED, SIZE, export, options_of, used
 from tests.reference import tree
 
 NAME = ".hbpack-export.json"
-SIZE = ("--shard-size", "300kB")
 
 KILLED = """
 import importlib, os, signal, sys, time
@@ -62,7 +61,7 @@ def parts_of(folder):
 def test_the_bytes_do_not_depend_on_workers(packed, exported, tmp_path, name):
     for workers in (1, 3):
         output = tmp_path / str(workers)
-        assert export(packed, name, output, *SIZE, workers=workers).code == 0
+        assert export(packed, name, output, *options_of(name), workers=workers).code == 0
         assert files(output) == files(exported(name))
 
 
@@ -95,7 +94,7 @@ def test_a_killed_run_goes_on_and_ends_in_the_same_bytes(packed, exported, tmp_p
 def test_running_again_does_nothing(packed, exported, name):
     folder = exported(name)
     before = {path: path.stat().st_mtime_ns for path in folder.rglob("*")}
-    done = export(packed, name, folder, *SIZE)
+    done = export(packed, name, folder, *options_of(name))
     assert (done.code, done.stderr) == (0, "the export is up to date\n")
     assert {path: path.stat().st_mtime_ns for path in folder.rglob("*")} == before
 
@@ -116,7 +115,7 @@ def test_a_damaged_file_is_written_again(packed, exported, tmp_path, name, damag
         p for p in output.glob("[!.]*") if p.is_file() and p != path and p.suffix not in (".idx", ".json", ".npy")
     ]
     before = {p: p.stat().st_mtime_ns for p in others}
-    done = export(packed, name, output, *SIZE)
+    done = export(packed, name, output, *options_of(name))
     assert "exported" in done.stderr
     assert files(output) == files(exported(name))
     if name != "megatron":
@@ -214,7 +213,10 @@ def test_options_in_a_config_file(packed, tmp_path):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["--to", "tfds"], "--to: unknown format 'tfds'; known: megatron, nemo, trl, xtuner, parquet, mds"),
+        (
+            ["--to", "tfds"],
+            "--to: unknown format 'tfds'; known: megatron, nemo, automodel, trl, llamafactory, xtuner, parquet, mds",
+        ),
         (
             ["--groups", "2k"],
             "--groups: '2k' is no group of this set; it has 1k:1 (g0-1024-sp1), 8k:4 (g1-8192-sp4)",
@@ -245,6 +247,17 @@ def test_options_in_a_config_file(packed, tmp_path):
 def test_wrong_options(packed, tmp_path, options, message):
     done = run(main, "export", packed, "--to", "trl", "--output", tmp_path / "dir", *options)
     assert (done.code, done.stdout, done.stderr) == (2, "", f"error: {message}\n")
+    assert not (tmp_path / "dir").exists()
+
+
+@pytest.mark.parametrize("name", FILLED)
+def test_rows_of_one_length_and_groups_of_several(packed, tmp_path, name):
+    done = export(packed, name, tmp_path / "dir")
+    message = (
+        f"error: --to {name} writes rows of one length, and the groups 1k:1, 8k:4 differ in theirs; export each to a "
+        "folder of its own, the first with --groups 1k:1\n"
+    )
+    assert (done.code, done.stdout, done.stderr) == (2, "", message)
     assert not (tmp_path / "dir").exists()
 
 
