@@ -78,6 +78,19 @@ def filled(in_use) -> list[Pack]:
     return found
 
 
+NUM_COMPARED = 2
+"""Rows whose loss is compared: a model of any size takes a while for a row with a mask."""
+
+
+@pytest.fixture(scope="session")
+def wanted_loss(filled) -> float:
+    """The sum of the losses of the samples in the first rows of `filled`, each alone."""
+    pytest.importorskip("torch")
+    from tests.export.models import naive_loss
+
+    return naive_loss(samples_of(pack) for pack in filled[:NUM_COMPARED])
+
+
 def samples_of(pack: Pack) -> list[tuple[list[int], list[int]]]:
     """(ids, loss mask) of each sample of a pack."""
     borders = pack["cu_seqlens"].tolist()

@@ -1,4 +1,4 @@
-"""What a trainer computes of its batch: a tiny Llama in float64, its loss by segments, and that of samples one by one."""
+"""What a trainer computes of its batch: a tiny Llama, its loss by segments, and that of samples one by one."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ VOCABULARY = 1024
 
 
 @cache
-def tiny_llama(attention: str = "eager") -> Any:
+def tiny_llama() -> Any:
     torch.manual_seed(0)
     config = LlamaConfig(
         vocab_size=VOCABULARY,
@@ -24,13 +24,13 @@ def tiny_llama(attention: str = "eager") -> Any:
         num_hidden_layers=2,
         num_attention_heads=4,
         initializer_range=0.3,  # Far from uniform, so that a wrong mask shows.
-        attn_implementation=attention,
+        attn_implementation="eager",
     )
     return LlamaForCausalLM(config).double().eval()
 
 
 def naive_loss(packs: Iterable[Sequence[tuple[list[int], list[int]]]]) -> float:
-    """The sum of the losses of all samples, each alone."""
+    """The sum of the losses of all samples, each alone. transformers computes norms and softmax in float32."""
     total = 0.0
     with torch.no_grad():
         for samples in packs:
@@ -68,7 +68,7 @@ def packed_loss(
         mask: [1, 1, t, t], bool or additive.
     """
     if mask.dtype == torch.bool:
-        mask = torch.zeros(mask.shape, dtype=torch.float64).masked_fill(~mask, torch.finfo(torch.float64).min)
+        mask = torch.zeros(mask.shape, dtype=torch.float64).masked_fill(~mask, torch.finfo(torch.float32).min)
     with torch.no_grad():
         logits = tiny_llama()(
             input_ids=ids[None], position_ids=position_ids[None], attention_mask=mask.double(), use_cache=False

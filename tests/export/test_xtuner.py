@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.export.conftest import CAPACITY, docs_block, samples_of
+from tests.export.conftest import CAPACITY, NUM_COMPARED, docs_block, samples_of
 
 Item = dict[str, Any]
 PAD_TOKEN = 0
@@ -97,26 +97,23 @@ def test_the_packs(exported, filled):
     assert len(paths) > 2
 
 
-def test_the_loss_is_that_of_the_samples(exported, filled):
+def test_the_loss_is_that_of_the_samples(exported, filled, wanted_loss):
     pytest.importorskip("torch")
-    from tests.export.models import naive_loss
-
-    rows = [collate(items) for items in preset_packs(exported("xtuner"))[:3]]
-    wanted = naive_loss(samples_of(pack) for pack in filled[:3])
-    assert losses(rows) == pytest.approx(wanted, rel=1e-12)
-    assert losses(rows, is_merged=True) != pytest.approx(wanted, rel=1e-4)
+    rows = [collate(items) for items in preset_packs(exported("xtuner"))[:NUM_COMPARED]]
+    assert losses(rows) == pytest.approx(wanted_loss, rel=1e-6)
+    assert losses(rows, is_merged=True) != pytest.approx(wanted_loss, rel=1e-4)
 
 
-def test_its_own_classes_read_it(exported, filled, repo):
+def test_its_own_classes_read_it(exported, filled, repo, wanted_loss):
     pytest.importorskip(
-        "xtuner.v1.datasets.preset_pack", reason="needs XTuner's sources: no release has preset packs", exc_type=Exception
+        "xtuner.v1.datasets.preset_pack",
+        reason="needs XTuner's sources: no release has preset packs",
+        exc_type=Exception,
     )
     from xtuner.v1.datasets.collator import sft_llm_collator
     from xtuner.v1.datasets.jsonl import JsonlDataset
     from xtuner.v1.datasets.preset_pack import PresetPackDataset
     from xtuner.v1.datasets.preset_sampler import PresetSampler
-
-    from tests.export.models import naive_loss
 
     found: dict[str, Any] = {}
     exec(docs_block(repo / "docs" / "export.md", "## XTuner"), found)
@@ -126,9 +123,8 @@ def test_its_own_classes_read_it(exported, filled, repo):
     order = list(PresetSampler(dataset, str(folder / "order.npy"), global_batch_size=1))
     assert_packs([dataset[i] for i in order], filled)
     rows = []
-    for i in order[:3]:
+    for i in order[:NUM_COMPARED]:
         (batch,) = sft_llm_collator([dataset[i]], pack_max_length=CAPACITY, padding_token_idx=PAD_TOKEN)
         context = batch["seq_ctx"]
         rows.append((context.input_ids[0], batch["shifted_labels"][0], context.cu_seq_lens_q))
-    wanted = naive_loss(samples_of(pack) for pack in filled[:3])
-    assert losses(rows) == pytest.approx(wanted, rel=1e-12)
+    assert losses(rows) == pytest.approx(wanted_loss, rel=1e-6)
