@@ -26,6 +26,7 @@ KEPT, STOP, AGAIN, END = 2, 3, 5, 6
 
 TRAINERS = {
     "accelerate_loop": "accelerate",
+    "composer_trainer": "composer",
     "lightning_module": "lightning",
     "pytorch_fsdp": "torch",
     "sequence_parallel": "torch",
@@ -33,6 +34,8 @@ TRAINERS = {
     "transformers_trainer": "accelerate",
     "trl_sft": "trl",
 }
+RECIPES = {"olmo_core_trainer", "veomni_trainer"}
+"""Scripts with options of their own; test_recipes.py tests them."""
 OWN_GPU = "192:1,384:1:1"
 SHARED = "192:1,384:2:1"
 EPOCH = 4
@@ -50,7 +53,7 @@ def wanted(model_folder: Path) -> Train:
 def run(repo: Path, launcher: Launcher, tmp_path: Path) -> Callable[..., str]:
     def run(name: str, *arguments: object, num_ranks: int = 2, fails: bool = False) -> str:
         if find_spec(TRAINERS[name]) is None:
-            pytest.skip(f"{TRAINERS[name]} is not installed: pip install 'hbpack[examples]'")
+            pytest.skip(f"{TRAINERS[name]} is not installed: see docs/cookbook.md")
         script = repo / "examples" / f"{name}.py"
         codes, text = launcher.run(script, *arguments, num_ranks=num_ranks, logs=tmp_path / "logs")
         assert any(codes) if fails else not any(codes), text
@@ -97,6 +100,7 @@ def test_the_sets_hold_what_the_trainers_get_wrong(pack: Callable[..., Path], gr
         ("accelerate_loop", OWN_GPU, []),
         ("lightning_module", OWN_GPU, []),
         ("torchtitan_style", OWN_GPU, []),
+        ("composer_trainer", OWN_GPU, []),
     ],
 )
 def test_two_ranks_stopped_and_resumed_train_as_one_process(
@@ -124,7 +128,9 @@ def test_two_ranks_stopped_and_resumed_train_as_one_process(
     assert distance(output / "final", wanted(packed), END) < 1e-3
 
 
-@pytest.mark.parametrize("name", ["transformers_trainer", "trl_sft", "accelerate_loop", "lightning_module"])
+@pytest.mark.parametrize(
+    "name", ["transformers_trainer", "trl_sft", "accelerate_loop", "lightning_module", "composer_trainer"]
+)
 def test_a_single_process_needs_no_torchrun(
     run: Callable[..., str],
     pack: Callable[..., Path],
@@ -170,6 +176,6 @@ def test_torchrun_starts_it_and_no_model_is_needed(repo: Path, pack: Callable[..
 
 def test_the_cookbook_names_every_example(repo: Path) -> None:
     names = {path.stem for path in (repo / "examples").glob("*.py")}
-    assert names == set(TRAINERS)
+    assert names == set(TRAINERS) | RECIPES
     text = (repo / "docs" / "cookbook.md").read_text(encoding="utf-8")
     assert set(re.findall(r"examples/(\w+)\.py", text)) == names

@@ -86,7 +86,7 @@ NUM_COMPARED = 2
 def wanted_loss(filled) -> float:
     """The sum of the losses of the samples in the first rows of `filled`, each alone."""
     pytest.importorskip("torch")
-    from tests.export.models import naive_loss
+    from tests.tiny_model import naive_loss
 
     return naive_loss(samples_of(pack) for pack in filled[:NUM_COMPARED])
 

@@ -50,14 +50,14 @@ def segments(seq_lens_padded: list[int]) -> Any:
     """`process_input_for_thd` without context parallelism: the pads belong to the last sample."""
     import torch
 
-    from tests.export.models import segments_of
+    from tests.tiny_model import segments_of
 
     return segments_of(torch.tensor([0, *seq_lens_padded]).cumsum(0), CAPACITY)
 
 
 def test_the_loss_is_that_of_the_samples(rows, filled, wanted_loss):
     torch = pytest.importorskip("torch")
-    from tests.export.models import block_mask, packed_loss
+    from tests.tiny_model import block_mask, packed_loss
 
     found, merged = 0.0, 0.0
     for row in rows[:NUM_COMPARED]:
@@ -77,7 +77,7 @@ def test_its_own_functions_take_it(rows, filled, exported, wanted_loss):
     from nemo_automodel.components.distributed.thd_utils import process_input_for_thd
     from nemo_automodel.components.loss.masked_ce import MaskedCrossEntropy
 
-    from tests.export.models import block_mask, packed_loss, segments_of, tiny_llama
+    from tests.tiny_model import block_mask, packed_loss, segments_of, tiny_llama
 
     config = loader.DataloaderConfig(
         dataset_config=loader.make_dataset_config(

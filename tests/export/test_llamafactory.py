@@ -64,7 +64,7 @@ def test_rows_are_multiples_of_eight(packed, tmp_path, repo):
 
 def blocks(attention_mask: Any) -> Any:
     """`prepare_4d_attention_mask`: a token sees those of its number, itself and before; pads are seen by none."""
-    from tests.export.models import block_mask
+    from tests.tiny_model import block_mask
 
     return block_mask(attention_mask) & (attention_mask != 0)
 
@@ -76,7 +76,7 @@ def without_pads(row: Tensors) -> Tensors:
 
 def test_the_loss_is_that_of_the_samples(rows, filled, wanted_loss):
     torch = pytest.importorskip("torch")
-    from tests.export.models import block_mask, packed_loss, shift
+    from tests.tiny_model import block_mask, packed_loss, shift
 
     found, flash, merged = 0.0, 0.0, 0.0
     for row in rows[:NUM_COMPARED]:
@@ -103,7 +103,7 @@ def test_its_own_collator_takes_it(rows, filled, repo, attention, wanted_loss):
     from llamafactory.data.template import TEMPLATES
     from transformers import AutoTokenizer
 
-    from tests.export.models import block_mask, packed_loss, shift
+    from tests.tiny_model import block_mask, packed_loss, shift
 
     collate = collator.SFTDataCollatorWith4DAttentionMask(
         tokenizer=AutoTokenizer.from_pretrained(repo / "examples" / "sample" / "tokenizer"),

@@ -77,7 +77,7 @@ def losses(rows: list[tuple[Any, Any, Any]], *, is_merged: bool = False) -> floa
     """What the model computes of collated rows: FlashAttention by `cu_seqlens`, positions that restart at each."""
     import torch
 
-    from tests.export.models import block_mask, packed_loss, segments_of
+    from tests.tiny_model import block_mask, packed_loss, segments_of
 
     total = 0.0
     for ids, targets, cu_seqlens in rows:

@@ -1,0 +1,86 @@
+"""VeOmni's text trainer on hbpack's packs and steps. ::
+
+    hbpack pack chats.jsonl --tokenizer TOKENIZER --groups 16k:1 --gpus 8 --output OUT
+    torchrun --nproc-per-node 8 examples/veomni_trainer.py config.yaml --data.train_path OUT
+
+`config.yaml` is VeOmni's own, with `attn_implementation: flash_attention_2`. `PackedDataLoader` gives its trainer what
+its own loader would: a list of micro-batches for each step, made by its own collator, which takes the borders of
+samples from `position_ids`. VeOmni divides by the loss tokens of all ranks and micro-batches: the loss is that of the step.
+"""
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from veomni.arguments import parse_args
+from veomni.distributed.parallel_state import get_parallel_state
+from veomni.trainer.text_trainer import TextTrainer, VeOmniArguments
+
+from packer_cli.loader import PackedDataset
+
+Microbatch = dict[str, Any]
+
+
+class PackedDataLoader:
+    """What VeOmni's trainer iterates over: one item a step, the collated packs of its iterations."""
+
+    def __init__(self, dataset: PackedDataset, collate: Callable[[list[Microbatch]], Microbatch]) -> None:
+        self.dataset = dataset
+        self.collate = collate
+
+    def __len__(self) -> int:
+        """Steps of the epoch."""
+        return len({self.dataset.step_of(iteration) for iteration in range(len(self.dataset))})
+
+    def __iter__(self) -> Iterator[list[Microbatch]]:
+        """What is left of the epoch."""
+        step = []
+        for batch in self.dataset:
+            row = {key: batch[key][0] for key in ("input_ids", "labels", "position_ids")}
+            step.append(self.collate([row]))
+            if self.dataset.step_of(batch["iteration"] + 1) != batch["step"]:
+                yield step
+                step = []
+
+    def set_epoch(self, epoch: int) -> None:
+        """Called before each epoch; not where a state was loaded that is inside it."""
+        if epoch != self.dataset.epoch:
+            self.dataset.set_epoch(epoch)
+
+    def state_dict(self) -> dict[str, Any]:
+        """After the last step handed out; nothing is read ahead."""
+        return self.dataset.state_dict()
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """The same on every rank; another packed set is refused."""
+        self.dataset.load_state_dict(state)
+
+
+class PackedTrainer(TextTrainer):
+    """VeOmni's trainer, with its data path replaced."""
+
+    def _build_data_transform(self) -> None:
+        """Packs need none. What the trainer builds next is its data: here is what it will call."""
+        self.base._build_dataset = self._build_dataset
+        self.base._build_dataloader = self._build_dataloader
+
+    def _build_dataset(self) -> None:
+        state = get_parallel_state()
+        dataset = PackedDataset(self.base.args.data.train_path, state.dp_rank, state.dp_size)
+        if state.sp_enabled or any(group["sp_size"] > 1 for group in dataset.manifest["groups"]):
+            raise SystemExit("this recipe gives each GPU rows of its own: pack with CAPACITY:1, and ulysses_size 1")
+        self.base.train_dataset = dataset
+
+    def _build_dataloader(self) -> None:
+        base = self.base
+        base.train_dataloader = PackedDataLoader(base.train_dataset, base.collate_fn)
+        base.args._train_steps = len(base.train_dataloader)
+        base.train_steps = base.args.train_steps
+
+
+def main() -> None:
+    """Train."""
+    PackedTrainer(parse_args(VeOmniArguments)).train()
+
+
+if __name__ == "__main__":
+    main()
