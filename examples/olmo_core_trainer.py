@@ -149,9 +149,9 @@ class Report(Callback):
 
     def log_metrics(self, step: int, metrics: dict[str, float]) -> None:
         """The metrics of a step, reduced over ranks."""
-        rate = self.trainer.global_batch_size / (time.perf_counter() - self.start)
-        self.start = time.perf_counter()
         if get_rank() == 0 and "train/CE loss" in metrics:
+            rate = self.trainer.global_batch_size / (time.perf_counter() - self.start)
+            self.start = time.perf_counter()
             loss, norm = metrics["train/CE loss"], metrics["optim/total grad norm"]
             print(f"step {step} loss {loss:.6f} grad_norm {norm:.6f} tokens/s {rate:.0f}", flush=True)
 

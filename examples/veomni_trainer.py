@@ -5,7 +5,8 @@
 
 `config.yaml` is VeOmni's own, with `attn_implementation: flash_attention_2`. `PackedDataLoader` gives its trainer what
 its own loader would: a list of micro-batches for each step, made by its own collator, which takes the borders of
-samples from `position_ids`. VeOmni divides by the loss tokens of all ranks and micro-batches: the loss is that of the step.
+samples from `position_ids`. VeOmni divides by the loss tokens of all ranks and micro-batches, so the loss
+is that of the step.
 """
 
 from collections.abc import Callable, Iterator

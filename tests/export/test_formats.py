@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 import xxhash
 
-from tests.export.conftest import samples_of
+from tests.export.conftest import NUM_COMPARED, export, samples_of
 
 
 def assert_rows(rows: list[list[tuple[list[int], list[int]]]], in_use: list[dict[str, Any]]) -> None:
@@ -85,47 +85,6 @@ def test_the_dtype_is_that_of_megatron(vocab_size, name):
     assert token_dtype(Manifest()) == np.dtype(name)
 
 
-# NeMo
-
-
-def test_nemo(exported, in_use, packed):
-    """As NeMo reads it: of each sample all tokens but the last, as labels all but the first, the mask beside both."""
-    folder = exported("nemo")
-    files = sorted(folder.glob("*.parquet"))
-    assert len(files) > 1
-    assert all(file.name.endswith(".idx.parquet") for file in files)
-    table = pa.concat_tables([pq.read_table(file) for file in files])
-    assert table.schema.names == ["input_ids", "loss_mask", "seq_start_id"]
-    assert [str(field.type.value_type) for field in table.schema] == ["int32", "int8", "int32"]
-    assert pq.read_table(folder).equals(table)
-    rows = table.to_pylist()
-    assert len(rows) == len(in_use)
-    for row, pack in zip(rows, in_use, strict=True):
-        assert row["input_ids"] == pack["input_ids"].tolist()
-        assert len(row["loss_mask"]) == len(row["input_ids"])
-        borders = [*row["seq_start_id"], len(row["input_ids"])]
-        assert borders == pack["cu_seqlens"].tolist()
-        for (ids, mask), begin, end in zip(samples_of(pack), borders[:-1], borders[1:], strict=True):
-            tokens, labels = row["input_ids"][begin : end - 1], row["input_ids"][begin + 1 : end]
-            assert (tokens, labels) == (ids[:-1], ids[1:])
-            assert row["loss_mask"][begin : end - 1] == mask[1:]
-            assert row["loss_mask"][end - 1] == 0
-
-
-def test_nemo_metadata(exported, in_use):
-    lengths = [np.diff(pack["cu_seqlens"]) - 1 for pack in in_use]  # Tokens that the model is given.
-    (described,) = json.loads((exported("nemo") / "_metadata.json").read_text())
-    sums = np.array([row.sum() for row in lengths])
-    assert described == {
-        "dataset_max_seqlen": max(int(row.max()) for row in lengths),
-        "max_samples_per_bin": max(len(row) for row in lengths),
-        "packing_factor": round(sum(len(row) for row in lengths) / len(lengths), 2),
-        "packing_efficiency": round(float(sums.mean()) / 8192 * 100, 2),
-        "pack_size": 8192,
-        "min_packed_seqlen": int(sums.min()),
-    }
-
-
 # TRL
 
 
@@ -164,6 +123,29 @@ def test_trl_collates_it(exported, in_use):
         assert np.array_equal(np.flatnonzero(position_ids == 0), borders[:-1])
         assert np.array_equal(batch["input_ids"][0], in_use[i]["input_ids"])
         assert np.array_equal(batch["labels"][0] != -100, in_use[i]["loss_mask"] == 1)
+
+
+def test_trl_loses_no_borders(packed, tmp_path, wanted_loss):
+    """The loss of transformers' own masks, which it makes of the position ids that TRL's collator makes."""
+    trl = pytest.importorskip("trl.trainer.sft_trainer", exc_type=ImportError)
+    import datasets
+    import torch
+
+    from tests.tiny_model import tiny_llama
+
+    assert export(packed, "trl", tmp_path / "dir", "--groups", "1k").code == 0
+    loaded = datasets.load_from_disk(str(tmp_path / "dir"))
+    collator = trl.DataCollatorForLanguageModeling(pad_token_id=0, padding_free=True)
+    found, merged = 0.0, 0.0
+    for i in range(NUM_COMPARED):
+        batch = collator([loaded[i]])
+        batch.pop("seq_idx", None)
+        with torch.no_grad():
+            count = (batch["labels"] != -100).sum()
+            found += float(tiny_llama()(**batch, use_cache=False).loss * count)
+            merged += float(tiny_llama()(**{**batch, "position_ids": None}, use_cache=False).loss * count)
+    assert found == pytest.approx(wanted_loss, rel=1e-5)
+    assert merged != pytest.approx(wanted_loss, rel=1e-4)
 
 
 # Parquet
