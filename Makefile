@@ -6,7 +6,7 @@ SAMPLE := examples/sample
 SOURCES := packer_cli tests scripts examples
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-slow check format docs bench bench-gpu sample clean
+.PHONY: help demo test test-slow soak check format docs bench bench-gpu sample clean
 
 help:  ## List the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -35,10 +35,13 @@ demo: $(VENV)/.demo  ## Pack the bundled sample corpus and show what came out
 	@echo "The packed data set is in demo-out; look at demo-out/hbpack.json, or run: $(BIN)/hbpack stats demo-out"
 
 test: $(VENV)/.dev  ## Run the tests
-	$(BIN)/python -m pytest -m "not slow" -n auto
+	$(BIN)/python -m pytest -m "not slow and not soak" -n auto
 
 test-slow: $(VENV)/.dev  ## Run the tests that take long or need much memory
 	$(BIN)/python -m pytest -m slow
+
+soak: $(VENV)/.dev  ## Run the tests of thousands of random cases
+	$(BIN)/python -m pytest -m soak -n auto
 
 check: $(VENV)/.dev  ## What CI checks besides the tests: format, lint, types, doctests, generated files
 	$(BIN)/ruff format --check $(SOURCES)

@@ -15,8 +15,10 @@ class Decompressor(Protocol):
 
     inside: bool
     """Whether a member has begun and not ended. True at first: an empty file is incomplete."""
-    hungry: bool
-    """Whether it needs input before it can give more."""
+
+    @property
+    def hungry(self) -> bool:
+        """Whether it needs input before it can give more."""
 
     def feed(self, data: bytes, size: int) -> bytes:
         """Up to `size` bytes of output; `data` is empty unless it is hungry.

@@ -184,12 +184,12 @@ def _folders_of(path: str) -> Iterator[str]:
 
 def _once(files: list[CorpusFile]) -> list[CorpusFile]:
     """The files of one folder or glob, each by its shortest path where links lead to it a second time."""
+    reals = [os.path.realpath(file.path) for file in files]
     shortest: dict[str, CorpusFile] = {}
-    for file in files:
-        real = os.path.realpath(file.path)
+    for file, real in zip(files, reals, strict=True):
         if real not in shortest or len(file.path) < len(shortest[real].path):
             shortest[real] = file
-    return [file for file in files if file is shortest[os.path.realpath(file.path)]]
+    return [file for file, real in zip(files, reals, strict=True) if file is shortest[real]]
 
 
 def _known() -> str:

@@ -157,9 +157,7 @@ def _write_part(task: PartTask, encoder: Encoder) -> tuple[PartInfo, Path]:
                 num_rejected=rejected,
                 unreadable=piece.unreadable,
             )
-            for piece, samples, rejected in zip(
-                task.pieces, num_samples.tolist(), num_rejected.tolist(), strict=True
-            )
+            for piece, samples, rejected in zip(task.pieces, num_samples.tolist(), num_rejected.tolist(), strict=True)
         ),
         num_samples=writer.num_samples,
         num_tokens=writer.num_tokens,

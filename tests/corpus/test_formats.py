@@ -289,7 +289,11 @@ def test_json_arrays_read_like_json_load(
             [(1, "broken JSON: depth limit exceeded at column 1026")],
         ),
         # Whatever is wrong between its brackets, an element loses itself alone.
-        (b'[{"text" 1}, {"text": "b"}]', [2], [(1, "broken JSON: unexpected character, expected ':' after key at column 9")]),
+        (
+            b'[{"text" 1}, {"text": "b"}]',
+            [2],
+            [(1, "broken JSON: unexpected character, expected ':' after key at column 9")],
+        ),
         (b'[nul, {"text": "b"}]', [2], [(1, "broken JSON: unexpected end of data at column 4")]),
         (
             b'[{"text": "a"], , {"text": "b"}]',

@@ -75,7 +75,9 @@ def stores(draw):
 def test_a_store_gives_back_what_was_written(tmp_path_factory, parts, data):
     store = make_store(tmp_path_factory.mktemp("store"), parts)
     samples = [sample for part in parts for batch in part for sample in batch]
-    of_file = [(number, int(i > 0)) for number, part in enumerate(parts) for i, batch in enumerate(part) for _ in batch]
+    of_file = [
+        (number, int(i > 0)) for number, part in enumerate(parts) for i, batch in enumerate(part) for _ in batch
+    ]
     assert len(store) == len(samples)
     assert store.lengths().tolist() == [len(ids) for ids, _ in samples]
     assert store.num_loss_tokens().tolist() == [sum(mask[1:]) for _, mask in samples]

@@ -67,8 +67,7 @@ def read(piece: CorpusSlice, rules: ReadRules, fields: frozenset[str]) -> Iterat
         number = piece.start
         try:
             for whole in wholes:
-                for batch in raw_batches(whole, row, rules, fields):
-                    yield batch
+                yield from raw_batches(whole, row, rules, fields)
                 row += whole.num_rows
                 number += 1
         except Exception as error:  # Whatever pyarrow finds in a damaged file.

@@ -35,9 +35,7 @@ class _Unreadable:
         self.reason = reason
 
 
-def raw_batches(
-    whole: pa.RecordBatch, first_row: int, rules: ReadRules, fields: frozenset[str]
-) -> Iterator[RawBatch]:
+def raw_batches(whole: pa.RecordBatch, first_row: int, rules: ReadRules, fields: frozenset[str]) -> Iterator[RawBatch]:
     """The rows of a record batch as records, numbered from `first_row`, about `rules.batch_bytes` at a time.
 
     Only columns in `fields` are looked at. All of them are validated first, as what comes from a damaged file may
@@ -46,6 +44,8 @@ def raw_batches(
     Raises:
         DamagedError: the columns are damaged; nothing of them can be used.
     """
+    import numpy as np
+
     names = [name for name in dict.fromkeys(whole.schema.names) if name in fields]
     if not names:
         # Nothing here can be a document: the keys alone give the reason.
@@ -56,7 +56,7 @@ def raw_batches(
         return
     columns = [whole.column(whole.schema.names.index(name)) for name in names]
     check_columns(columns)
-    sizes = sum(value_bytes(column) for column in columns)
+    sizes = np.sum([value_bytes(column) for column in columns], axis=0)
     for start, stop in _cuts(sizes, rules):
         if stop == start + 1 and sizes[start] > rules.max_record_bytes:
             yield RawBatch(rejects=[Reject(first_row + start, rules.too_long())])

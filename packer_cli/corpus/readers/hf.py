@@ -212,8 +212,7 @@ def read(piece: CorpusSlice, rules: ReadRules, fields: frozenset[str]) -> Iterat
         try:
             row = start + 1
             for part in data[start:stop].to_batches():
-                for batch in raw_batches(part, row, rules, fields):
-                    yield batch
+                yield from raw_batches(part, row, rules, fields)
                 row += part.num_rows
         except Exception as error:  # Whatever pyarrow finds in a damaged file.
             reason = " ".join(str(error).split()) or type(error).__name__

@@ -7,7 +7,8 @@ from numba import njit
 from numpy.typing import NDArray
 
 QUOTE, BACKSLASH, COMMA = ord('"'), ord("\\"), ord(",")
-OPEN_LIST, CLOSE_LIST, OPEN_OBJECT, CLOSE_OBJECT = ord("["), ord("]"), ord("{"), ord("}")
+OPEN, CLOSE, BRACE = ord("{"), ord("}"), ord("{") - ord("[")
+"""With the bit `BRACE` set a square bracket is a curly one."""
 
 CLOSED = -1
 """The depth behind the array."""
@@ -59,10 +60,10 @@ def find_borders(
                 in_string = 1
                 break
             is_border = False
-            if byte == OPEN_OBJECT or byte == OPEN_LIST:
+            if byte | BRACE == OPEN:
                 is_border = depth == 0
                 depth += 1
-            elif byte == CLOSE_OBJECT or byte == CLOSE_LIST:
+            elif byte | BRACE == CLOSE:
                 is_border = depth == 1
                 depth = depth - 1 if depth > 1 else CLOSED
             elif byte == COMMA:

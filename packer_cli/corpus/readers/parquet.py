@@ -77,8 +77,7 @@ def read(piece: CorpusSlice, rules: ReadRules, fields: frozenset[str]) -> Iterat
             rows = max(1, min(BATCH_ROWS, rules.batch_bytes * group.num_rows // max(group.total_byte_size, 1)))
             try:
                 for part in source.iter_batches(batch_size=rows, row_groups=[index], columns=columns or None):
-                    for batch in raw_batches(part, row, rules, fields):
-                        yield batch
+                    yield from raw_batches(part, row, rules, fields)
                     row += part.num_rows
             except Exception as error:  # Whatever pyarrow finds in a damaged file.
                 reason = " ".join(str(error).split()) or type(error).__name__

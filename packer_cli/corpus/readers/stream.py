@@ -107,4 +107,3 @@ def cut_compressed(file: CorpusFile, slice_bytes: int | None, progress: Progress
     starts = [number * slice_bytes for number in range(max(1, expected // slice_bytes))]
     stops = [*starts[1:], END]
     return [CorpusSlice(file=done, start=start, stop=stop) for start, stop in zip(starts, stops, strict=True)]
-

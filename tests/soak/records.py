@@ -1,0 +1,145 @@
+"""Records as they should not be, and files of them in every format."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import random
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from backports import zstd
+
+from tests.corpus.helpers import SHAPES
+
+ODD_VALUES: list[Any] = [
+    None, True, -1, 2**70, 1.5, float("nan"), float("inf"), "", " ", "\u0000", "\ud800", "☺\u2028\x85", "x" * 5000, [], [[]],
+    {}, {"role": None}, ["a", None], [1, -2], [2**31], {"a": {"b": []}}, "<|im_end|>", [{"role": "user", "content": 3}],
+]  # fmt: skip
+KEYS = ["text", "messages", "conversations", "prompt", "completion", "input_ids", "labels", "loss_mask", "tools", "é"]
+HARMLESS = b"abz :0159.-+eE\t\\u\xc3\xff\x00'"
+"""Bytes that end no line, and no element of an array."""
+
+
+def odd_record(rng: random.Random) -> Any:
+    """A record of some shape, as it should be or with something in it exchanged, taken out or put in."""
+    record = json.loads(json.dumps(rng.choice(list(SHAPES.values()))))
+    while rng.random() < 0.6:
+        holder, key = _place(record, rng)
+        if holder is None or rng.random() < 0.1:
+            return rng.choice([*ODD_VALUES, record])
+        if rng.random() < 0.3:
+            del holder[key]
+        else:
+            holder[key] = rng.choice(ODD_VALUES)
+        if rng.random() < 0.3 and isinstance(record, dict):
+            record[rng.choice(KEYS)] = rng.choice(ODD_VALUES)
+    return record
+
+
+def _place(value: Any, rng: random.Random) -> tuple[Any, Any]:
+    """Somewhere in a record: a list or an object in it, and a key there."""
+    while isinstance(value, (list, dict)) and value:
+        key = rng.choice(list(value)) if isinstance(value, dict) else rng.randrange(len(value))
+        if not isinstance(value[key], (list, dict)) or rng.random() < 0.3:
+            return value, key
+        value = value[key]
+    return None, None
+
+
+def odd_text(rng: random.Random) -> bytes:
+    """The JSON text of a record, perhaps with a few bytes changed; it is one line, and one element."""
+    text = bytearray(json.dumps(odd_record(rng), ensure_ascii=rng.random() < 0.5).encode("utf-8", "surrogatepass"))
+    while rng.random() < 0.4:
+        at = rng.randrange(len(text))
+        if text[at] not in b'"\\[]{},' and (at == 0 or text[at - 1 : at] != b"\\"):
+            text[at] = rng.choice(b"".join(bytes([byte]) for byte in HARMLESS if byte != ord("\\")))
+    return bytes(text) if text.strip() else b"0"
+
+
+def as_lines(texts: list[bytes]) -> bytes:
+    return b"\n".join(texts) + b"\n"
+
+
+def as_array(texts: list[bytes]) -> bytes:
+    return b"[" + b",\n".join(texts) + b"]"
+
+
+TEXTS: dict[str, Callable[[bytes], bytes]] = {"": bytes, ".gz": gzip.compress, ".zst": zstd.compress}
+
+
+def write_json(folder: Path, name: str, count: int, rng: random.Random) -> int:
+    """A file of JSON lines, or of an array, compressed as its name says; gives the number of its records."""
+    texts = [odd_text(rng) for _ in range(count)]
+    data = as_array(texts) if ".json." in f"{name}." else as_lines(texts)
+    suffix = Path(name).suffix if Path(name).suffix in TEXTS else ""
+    (folder / name).write_bytes(TEXTS[suffix](data))
+    return count
+
+
+def write_text(folder: Path, name: str, count: int, rng: random.Random) -> int:
+    """A folder of text files."""
+    (folder / name).mkdir()
+    for number in range(count):
+        suffix = rng.choice(["", ".gz", ".zst"])
+        text = rng.choice([b"", b" ", b"caf\xe9", b"A text.\n", "☺ text".encode(), b"\x00", odd_text(rng)])
+        (folder / name / f"{number}.txt{suffix}").write_bytes(TEXTS[suffix](text))
+    return sum(path.stat().st_size > 0 for path in (folder / name).iterdir())
+
+
+def odd_table(count: int, rng: random.Random) -> pa.Table:
+    """Rows of several shapes, many of them bad; text is not always UTF-8."""
+    turn = pa.struct([("role", pa.string()), ("content", pa.string())])
+    roles, contents = ["user", "assistant", "", None], ["Hi", "", None, "☺", "x" * 3000]
+
+    def some(make: Callable[[], Any]) -> list[Any]:
+        return [make() if rng.random() < 0.4 else None for _ in range(count)]
+
+    def turns() -> list[Any]:
+        return [{"role": rng.choice(roles), "content": rng.choice(contents)} for _ in range(rng.randrange(4))]
+
+    texts = pa.array(some(lambda: rng.choice([b"text", b"", b"caf\xe9", b"\xed\xa0\x80", b"x" * 9000])), pa.binary())
+    ids = pa.array(some(lambda: [rng.randrange(-2, 1100) for _ in range(rng.randrange(5))]), pa.list_(pa.int64()))
+    return pa.table({
+        "text": pa.StringArray.from_buffers(count, *texts.buffers()[1:], texts.buffers()[0]),
+        "messages": pa.array(some(turns), pa.list_(turn)),
+        "input_ids": ids,
+    })  # fmt: skip
+
+
+def write_table(folder: Path, name: str, count: int, rng: random.Random) -> int:
+    """A Parquet or Arrow file."""
+    table, path = odd_table(count, rng), str(folder / name)
+    if name.endswith(".parquet"):
+        pq.write_table(table, path, row_group_size=max(1, count // 3), compression=rng.choice(["none", "zstd"]))
+        return count
+    options = pa.ipc.IpcWriteOptions(compression=rng.choice([None, "zstd", "lz4"]))
+    make = pa.ipc.new_stream if name.startswith("stream") else pa.ipc.new_file
+    with make(path, table.schema, options=options) as writer:
+        writer.write_table(table, max_chunksize=max(1, count // 3))
+    return count
+
+
+FILES: dict[str, Callable[[Path, str, int, random.Random], int]] = {
+    "a.jsonl": write_json,
+    "b.json": write_json,
+    "c.jsonl.gz": write_json,
+    "d.json.zst": write_json,
+    "e.parquet": write_table,
+    "file.arrow": write_table,
+    "stream.arrow": write_table,
+    "texts": write_text,
+}
+
+
+def damage(data: bytes, rng: random.Random) -> bytes:
+    """The bytes of a file with a few of them changed, or cut off."""
+    damaged = bytearray(data)
+    if rng.random() < 0.2:
+        del damaged[rng.randrange(len(damaged)) :]
+    for _ in range(rng.choice([1, 1, 3, 20]) if damaged else 0):
+        damaged[rng.randrange(len(damaged))] ^= 1 << rng.randrange(8)
+    return bytes(damaged)
