@@ -8,6 +8,7 @@ from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from packer_cli.errors import FormatError
 from packer_cli.files import atomic_file, holds
 from packer_cli.output import REJECTED_NAME
 
@@ -39,7 +40,14 @@ def _lines(index: StoreIndex, store: Path, overflow: list[dict[str, Any]]) -> It
     for part in index.parts:
         if part.num_rejected:
             names = chain.from_iterable([file.path] * file.num_rejected for file in part.files)
-            for name, reject in zip(names, read_rejects(rejects_path(store, part.path)), strict=True):
+            rejects = read_rejects(rejects_path(store, part.path))
+            if len(rejects) != part.num_rejected:
+                path = rejects_path(store, part.path)
+                raise FormatError(
+                    f"{str(path)!r} is damaged (it has {len(rejects)} lines instead of {part.num_rejected}); "
+                    "tokenize again"
+                )
+            for name, reject in zip(names, rejects, strict=True):
                 yield _line({"file": name, "line": reject.line, "reason": reject.reason})
     yield from map(_line, overflow)
 
