@@ -16,8 +16,9 @@ from backports import zstd
 from tests.corpus.helpers import SHAPES
 
 ODD_VALUES: list[Any] = [
-    None, True, -1, 2**70, 1.5, float("nan"), float("inf"), "", " ", "\u0000", "\ud800", "☺\u2028\x85", "x" * 5000, [], [[]],
-    {}, {"role": None}, ["a", None], [1, -2], [2**31], {"a": {"b": []}}, "<|im_end|>", [{"role": "user", "content": 3}],
+    None, True, -1, 2**70, 1.5, float("nan"), float("inf"), "", " ", "\u0000", "\ud800", "☺\u2028\x85", "x" * 5000, [],
+    [[]], {}, {"role": None}, ["a", None], [1, -2], [2**31], {"a": {"b": []}}, "<|im_end|>",
+    [{"role": "user", "content": 3}],
 ]  # fmt: skip
 KEYS = ["text", "messages", "conversations", "prompt", "completion", "input_ids", "labels", "loss_mask", "tools", "é"]
 HARMLESS = b"abz :0159.-+eE\t\\u\xc3\xff\x00'"
