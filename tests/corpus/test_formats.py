@@ -300,7 +300,7 @@ def test_json_arrays_read_like_json_load(
             [3],
             [
                 (1, "broken JSON: unexpected character, expected ',' or '}' at column 13"),
-                (2, "broken JSON: unexpected end of data at column 1"),
+                (2, "broken JSON: there is nothing between two commas"),
             ],
         ),
         (

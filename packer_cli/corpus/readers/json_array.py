@@ -245,6 +245,8 @@ def _why_not(text: bytes) -> str:
     """Why an element is rejected, with offsets from its first byte."""
     from orjson import JSONDecodeError, loads
 
+    if not text:
+        return "broken JSON: there is nothing between two commas"
     try:
         loads(text)
     except JSONDecodeError as error:
