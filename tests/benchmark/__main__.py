@@ -8,13 +8,14 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
-from tests.benchmark import frontier, loader, pack, paper, paper_times, plan, scale
+from tests.benchmark import frontier, loader, pack, paper, paper_times, plan, scale, tokenizers
 from tests.benchmark.measure import BenchmarkError
 from tests.benchmark.peers import compare
 from tests.benchmark.report import machine, write_section
 
 BENCHMARKS: dict[str, Callable[[Path, int], str]] = {
     "pack": pack.run,
+    "tokenizers": tokenizers.run,
     "loader": loader.run,
     "plan": plan.run,
     "peers": compare.run,

@@ -1,0 +1,231 @@
+"""Tokenizers of all families: records with a loss mask beside plain ones, and code beside gigatoken alone."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import statistics
+import sys
+import sysconfig
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import gigatoken
+
+from packer_cli.config import TokenizeConfig
+from packer_cli.engine.local import LocalEngine
+from packer_cli.tokens.stage import tokenize
+from packer_cli.tokens.store import TokenStore
+from tests.benchmark.measure import ROOT
+from tests.benchmark.pack import corpora
+from tests.benchmark.report import spread, table, versions
+from tests.tokens.families import BY_TOKENIZERS, save_family
+
+SHOWN = {
+    "gpt2": "GPT-2",
+    "neox": "GPT-NeoX (NFC)",
+    "cl100k": "cl100k",
+    "o200k": "o200k",
+    "llama3": "Llama 3",
+    "qwen2": "Qwen 2 (NFC)",
+    "deepseek": "DeepSeek",
+    "llama2": "Llama 2, SentencePiece BPE",
+    "mistral": "Mistral, SentencePiece BPE",
+    "phi3": "Phi-3, tokens that strip spaces",
+    "gemma": "Gemma",
+    "t5": "T5, Unigram",
+}
+CODE = ("gpt2", "cl100k", "llama2", "gemma")
+MOST = 1.5
+"""Times what a plain record costs that one with a mask may."""
+LEAST = 0.6
+"""Share of gigatoken's own rate."""
+_VOCABULARY = 16_000
+_SLOW_VOCABULARY = 4_000
+_TRAIN_CHARS = 1_500_000
+_SLOW_CHARS = 300_000
+_RECORD_CHARS = 12_000_000
+_SLOW_RECORDS = 2_000
+_CODE_CHARS = 480_000_000
+_GIGATOKEN_TEXTS = 64
+"""Texts in a call of gigatoken alone."""
+
+
+def run(work: Path, runs: int) -> str:
+    """Train the tokenizers, measure, and say what came out."""
+    folder = work / "tokenizers"
+    folder.mkdir(exist_ok=True)
+    code = _code(folder / "code.jsonl")
+    records = _records(folder / "records.jsonl", code)
+    families = {name: _family(name, folder, records, code) for name in SHOWN}
+    masked = {name: _masked(families[name], folder, records, runs) for name in SHOWN}
+    shares = {name: _share(families[name], folder, code, runs) for name in CODE}
+    return "\n\n".join([_masked_part(masked), _code_part(shares, code), _verdicts(masked, shares)])
+
+
+def _code(path: Path) -> Path:
+    """Python sources of the installed packages and of Python itself, again and again up to the size."""
+    lines, size = [], 0
+    for root in (sysconfig.get_path("purelib"), sysconfig.get_path("stdlib"), str(ROOT)):
+        for source in sorted(Path(root).rglob("*.py")):
+            try:
+                text = source.read_text(encoding="utf-8")
+            except (OSError, ValueError):
+                continue
+            lines.append(json.dumps({"text": text}, ensure_ascii=False) + "\n")
+            size += len(text)
+            if size >= _CODE_CHARS:
+                break
+    with path.open("w", encoding="utf-8") as file:
+        written = 0
+        while written < _CODE_CHARS:
+            for line in lines:
+                file.write(line)
+                written += len(line)
+                if written >= _CODE_CHARS:
+                    break
+    return path
+
+
+def _records(path: Path, code: Path) -> Path:
+    """The shared chats as prompt-completion records, the last answer the completion."""
+    with (corpora() / "sft_messages.jsonl").open(encoding="utf-8") as chats, path.open("w", encoding="utf-8") as file:
+        size = 0
+        for line in chats:
+            messages = json.loads(line)["messages"]
+            answers = [number for number, message in enumerate(messages) if message["role"] == "assistant"]
+            if not answers:
+                continue
+            prompt = "\n".join(message["content"] for message in messages[: answers[-1]])
+            prompt = f"### Instruction:\n{prompt}\n\n### Response:\n"
+            record = {"prompt": prompt, "completion": messages[answers[-1]]["content"]}
+            size += file.write(json.dumps(record, ensure_ascii=False) + "\n")
+            if size >= _RECORD_CHARS:
+                break
+    return path
+
+
+def _family(name: str, folder: Path, records: Path, code: Path) -> Path:
+    most = _SLOW_CHARS if name in BY_TOKENIZERS else _TRAIN_CHARS
+    texts = []
+    for path in (records, code):
+        size = 0
+        with path.open(encoding="utf-8") as file:
+            for line in file:
+                texts.append("".join(json.loads(line).values())[:20_000])
+                size += len(texts[-1])
+                if size >= most:
+                    break
+    return save_family(name, folder / name, texts, _SLOW_VOCABULARY if name in BY_TOKENIZERS else _VOCABULARY)
+
+
+def _masked(tokenizer: Path, folder: Path, records: Path, runs: int) -> dict[str, list[float]]:
+    """MB a second of CPU, by loss rule."""
+    if tokenizer.name in BY_TOKENIZERS:
+        lines = records.read_text(encoding="utf-8").splitlines(keepends=True)[:_SLOW_RECORDS]
+        records = folder / "few.jsonl"
+        records.write_text("".join(lines), encoding="utf-8")
+    stages = {rule: _stage(tokenizer, folder, records, rule) for rule in ("all", "completion")}
+    size = records.stat().st_size / 1e6
+    return {rule: [size / one for one in spent] for rule, spent in _cpu_seconds(stages, runs).items()}
+
+
+def _share(tokenizer: Path, folder: Path, code: Path, runs: int) -> dict[str, list[float]]:
+    """MB a second of CPU of gigatoken alone, and of the stage."""
+    texts = [json.loads(line)["text"] for line in code.open(encoding="utf-8")]
+    alone = gigatoken.Tokenizer.from_json((tokenizer / "tokenizer.json").read_text(encoding="utf-8"))
+
+    def encode_all() -> None:
+        for first in range(0, len(texts), _GIGATOKEN_TEXTS):
+            alone.encode_batch(texts[first : first + _GIGATOKEN_TEXTS], parallel=False)
+
+    stages = {"gigatoken": encode_all, "hbpack": _stage(tokenizer, folder, code, "all")}
+    size = code.stat().st_size / 1e6
+    return {name: [size / one for one in spent] for name, spent in _cpu_seconds(stages, runs).items()}
+
+
+def _stage(tokenizer: Path, folder: Path, data: Path, rule: str) -> Callable[[], None]:
+    """`hbpack tokenize --workers 1`, without the start of Python."""
+    config = TokenizeConfig(inputs=(str(data),), tokenizer=str(tokenizer), loss_on=rule)  # type: ignore[arg-type]
+    output = folder / "out" / "tokens"
+
+    def run_stage() -> None:
+        shutil.rmtree(output.parent, ignore_errors=True)
+        output.mkdir(parents=True)
+        with LocalEngine(1) as engine:
+            tokenize(config, output, engine)
+        assert len(TokenStore.open(output))
+
+    return run_stage
+
+
+def _cpu_seconds(functions: Mapping[str, Callable[[], None]], runs: int) -> dict[str, list[float]]:
+    """In turn, so that a disturbance hits all alike; the first round, in which caches fill, does not count."""
+    spent: dict[str, list[float]] = {name: [] for name in functions}
+    for number in range(runs + 1):
+        for name, function in functions.items():
+            start = time.process_time()
+            function()
+            if number:
+                spent[name].append(time.process_time() - start)
+        print(f"tokenizers: round {number} of {runs}", file=sys.stderr)
+    return spent
+
+
+def _ratios(over: list[float], under: list[float]) -> list[float]:
+    return [a / b for a, b in zip(over, under, strict=True)]
+
+
+def _masked_part(masked: Mapping[str, dict[str, list[float]]]) -> str:
+    rows = [
+        [
+            SHOWN[name],
+            "tokenizers" if name in BY_TOKENIZERS else "gigatoken",
+            spread(rates["all"]),
+            spread(rates["completion"]),
+            f"{statistics.median(_ratios(rates['all'], rates['completion'])):.2f}x",
+        ]
+        for name, rates in masked.items()
+    ]
+    header = ["", "back end", "plain, MB/s", "masked, MB/s", "masked to plain"]
+    return (
+        "**Records with a loss mask.** Prompts and completions of the shared chats as JSON lines, trained on as a "
+        "whole (`--loss-on all`, plain) and on the completion alone (masked). The tokenizers have their family's "
+        f"normalizer, splitter and added tokens and {_VOCABULARY:,} ids learned from these records and from code "
+        f"({_SLOW_VOCABULARY:,} for what gigatoken does not load). One process, `hbpack tokenize --workers 1` from "
+        "the file to the token store without the start of Python; MB of JSON a second of CPU time, median "
+        f"(least-greatest), the two taking turns. {versions(('gigatoken', 'tokenizers'))}.\n\n{table(header, rows)}"
+    )
+
+
+def _code_part(shares: Mapping[str, dict[str, list[float]]], code: Path) -> str:
+    rows = [
+        [
+            SHOWN[name],
+            spread(rates["gigatoken"]),
+            spread(rates["hbpack"]),
+            f"{statistics.median(_ratios(rates['hbpack'], rates['gigatoken'])):.0%}",
+        ]
+        for name, rates in shares.items()
+    ]
+    header = ["", "gigatoken alone, MB/s", "hbpack tokenize, MB/s", "share"]
+    return (
+        f"**Code.** {code.stat().st_size / 1e6:,.0f} MB of Python sources as JSON lines. *gigatoken alone*: "
+        f"`encode_batch` of lists of {_GIGATOKEN_TEXTS} texts that lie in memory, on one core, its ids thrown away. "
+        "*hbpack tokenize*: reads, parses, checks, encodes, compares with `tokenizers`, hashes and writes; measured "
+        f"as above.\n\n{table(header, rows)}"
+    )
+
+
+def _verdicts(masked: Mapping[str, dict[str, list[float]]], shares: Mapping[str, dict[str, list[float]]]) -> str:
+    lines = []
+    worst = max(masked, key=lambda name: statistics.median(_ratios(masked[name]["all"], masked[name]["completion"])))
+    ratio = statistics.median(_ratios(masked[worst]["all"], masked[worst]["completion"]))
+    lines.append(
+        (ratio <= MOST, f"a masked record costs at most {ratio:.2f}x a plain one ({SHOWN[worst]}; asked: {MOST}x)")
+    )
+    for name, rates in shares.items():
+        share = statistics.median(_ratios(rates["hbpack"], rates["gigatoken"]))
+        lines.append((share >= LEAST, f"{SHOWN[name]}: {share:.0%} of gigatoken's own rate (asked: {LEAST:.0%})"))
+    return "\n".join(f"- {'Met' if holds else 'Missed'}: {what}." for holds, what in lines)
