@@ -13,14 +13,22 @@ A text for which the lengths do not add up is never guessed at: its masks come f
 
 from __future__ import annotations
 
-import json
 import re
 import unicodedata
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from packer_cli.tokens.backends_unicode import is_settled
+from packer_cli.tokens.byte_schemes import (
+    MARK,
+    UNKNOWN_LENGTH,
+    length_table,
+    members_of,
+    normalizer_of,
+    scheme_of,
+    stretch_ends,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -30,14 +38,9 @@ if TYPE_CHECKING:
     from packer_cli.tokens.backends import Ids
     from packer_cli.tokens.tokenizer import LoadedTokenizer
 
-UNKNOWN_LENGTH = 1 << 30
-"""Half bytes of an id whose bytes in the text are not known; spoils the sum on purpose."""
-
-_MARK = "\u2581"
 _SPACES = "\t\n\x0b\x0c\r \x85\xa0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000"
 _SPACES_AFTER = re.compile(f"[{_SPACES}]*")
 _SPACE = re.compile(f"[{_SPACES}]")
-_BYTE_PIECE = re.compile("<0x[0-9A-F]{2}>")
 
 
 TextSpans = tuple[int, list[tuple[int, int]]]
@@ -54,13 +57,13 @@ class ByteLengths:
 
     def __init__(self, tokenizer: LoadedTokenizer):
         config = tokenizer.config
-        self._scheme = None if tokenizer.hf.split_special_tokens else _scheme(config)
+        self._scheme = None if tokenizer.hf.split_special_tokens else scheme_of(config)
         if self._scheme is None:
             return
-        self._table = _table(tokenizer, self._scheme)
-        self._has_marks = self._scheme.space == _MARK
+        self._table = length_table(tokenizer, self._scheme)
+        self._has_marks = self._scheme.space == MARK
         self._charsmap = _Charsmap(config) if self._scheme.maps_chars else None
-        self._ends_stretch = _ends_stretch(tokenizer, self._scheme)
+        self._ends_stretch = stretch_ends(tokenizer, self._scheme)
         self._greedy = _GreedyTokens(config, tokenizer.vocab_size)
 
     @property
@@ -81,7 +84,7 @@ class ByteLengths:
             return UNKNOWN_SPANS
         if text.isascii():
             return len(text), spans
-        if self._has_marks and _MARK in text:
+        if self._has_marks and MARK in text:
             return UNKNOWN_SPANS
         normalize: Callable[[str], str] = str
         if self._scheme.composes:
@@ -160,164 +163,12 @@ def _byte_spans(
     return size, places
 
 
-class _Scheme(NamedTuple):
-    """What a tokenizer does to a text before merging."""
-
-    space: str
-    """What stands for a space in the vocabulary."""
-    prefix: Literal["never", "first", "always"]
-    """Where a space is put before a stretch of text: at the text's beginning, or at each stretch between added tokens;
-    with some tokenizers only where there is none yet."""
-    ends_at_all: bool
-    """Whether a stretch ends at all added tokens, or only at those found before normalizing."""
-    composes: bool
-    """NFC."""
-    maps_chars: bool
-    """A SentencePiece charsmap."""
-
-
-def _scheme(config: dict[str, Any]) -> _Scheme | None:
-    model = config.get("model") or {}
-    # Older files leave the model's type out.
-    is_bpe = model.get("type", "BPE" if "merges" in model else "") == "BPE"
-    if not is_bpe or any(model.get(key) for key in ("dropout", "continuing_subword_prefix", "end_of_word_suffix")):
-        return None
-    normalizers = _members(config.get("normalizer"), "normalizers")
-    splitters = _members(config.get("pre_tokenizer"), "pretokenizers")
-    if any(part.get("type") == "ByteLevel" for part in splitters):
-        return None if model.get("byte_fallback") else _byte_level(normalizers, splitters)
-    # A space in bytes would be three of them.
-    return _sentencepiece(normalizers, splitters) if _MARK in model.get("vocab", ()) else None
-
-
-def _byte_level(normalizers: list[dict[str, Any]], splitters: list[dict[str, Any]]) -> _Scheme | None:
-    if any(part.get("type") != "NFC" for part in normalizers):
-        return None
-    # A splitter that removes what it finds shows in the sum.
-    if any(part.get("type") not in ("ByteLevel", "Split", "Digits") for part in splitters):
-        return None
-    spaced = any(part.get("add_prefix_space", True) for part in splitters if part.get("type") == "ByteLevel")
-    if spaced and len(splitters) > 1:
-        return None
-    return _Scheme(" ", "always" if spaced else "never", True, bool(normalizers), False)
-
-
-def _sentencepiece(normalizers: list[dict[str, Any]], splitters: list[dict[str, Any]]) -> _Scheme | None:
-    prefix: Literal["never", "first", "always"] = "never"
-    steps = [_step(part) for part in normalizers]
-    order = [step for step in steps if step != "cleans"]
-    if order == ["prefix", "marks"]:
-        prefix = "always"
-    elif order not in ([], ["marks"]) or steps[len(steps) - len(order) :] != order:
-        return None
-    marked = "marks" in order
-    for part in splitters:
-        kind = part.get("type")
-        if kind == "Metaspace" and len(splitters) == 1 and part.get("replacement", _MARK) == _MARK and not order[:-1]:
-            given: Any = part.get("prepend_scheme") or ("always" if part.get("add_prefix_space", True) else "never")
-            if given not in ("never", "first", "always"):
-                return None
-            prefix = given
-            marked = True
-        elif kind != "Split" or not marked or part.get("pattern") != {"String": " "}:
-            return None
-    ends_at_all = bool(splitters) and splitters[0].get("type") == "Metaspace"
-    maps_chars = any(part.get("type") == "Precompiled" for part in normalizers)
-    return _Scheme(_MARK if marked else " ", prefix, ends_at_all, False, maps_chars)
-
-
-def _step(part: dict[str, Any]) -> str:
-    kind = part.get("type")
-    if kind == "Prepend" and part.get("prepend") in (_MARK, " "):
-        return "prefix"
-    if kind == "Replace" and part.get("pattern") == {"String": " "} and part.get("content") == _MARK:
-        return "marks"
-    # What these drop shows in the sum; what a charsmap does is looked at for each text.
-    drops = kind == "Strip" or (kind == "Replace" and part.get("pattern") == {"Regex": " {2,}"})
-    return "cleans" if kind == "Precompiled" or (drops and part.get("content", " ") in (" ", _MARK)) else "other"
-
-
-def _members(part: Any, key: str) -> list[dict[str, Any]]:
-    """A component and the components in it."""
-    if not part:
-        return []
-    if part.get("type") == "Sequence":
-        return [found for inner in part.get(key, []) for found in _members(inner, key)]
-    return [part]
-
-
-def _normalizer(part: dict[str, Any] | None) -> Any:
-    """A normalizer from its JSON; None for None."""
-    from tokenizers import Tokenizer
-
-    bare = {"version": "1.0", "added_tokens": [], "model": {"type": "BPE", "vocab": {}, "merges": []}}
-    return Tokenizer.from_str(json.dumps({**bare, "normalizer": part})).normalizer
-
-
-def _byte_alphabet() -> frozenset[str]:
-    """The 256 characters that stand for bytes in a byte-level vocabulary."""
-    shown = [*range(33, 127), *range(161, 173), *range(174, 256)]
-    return frozenset(chr(code) for code in shown) | {chr(256 + extra) for extra in range(256 - len(shown))}
-
-
-def _table(tokenizer: LoadedTokenizer, scheme: _Scheme) -> NDArray[np.int64]:
-    """int64[vocabulary]: half bytes of each id."""
-    model = tokenizer.config["model"]
-    vocab: dict[str, int] = model["vocab"]
-    normalizer = _normalizer(tokenizer.config["normalizer"])
-    is_byte_level = any(
-        part.get("type") == "ByteLevel" for part in _members(tokenizer.config["pre_tokenizer"], "pretokenizers")
-    )
-    table = np.full(tokenizer.vocab_size, UNKNOWN_LENGTH, dtype=np.int64)
-    if is_byte_level:
-        alphabet = _byte_alphabet()
-        for piece, number in vocab.items():
-            if alphabet.issuperset(piece):
-                table[number] = 2 * len(piece)
-    else:
-        for piece, number in vocab.items():
-            table[number] = 2 * _marked_size(piece, scheme)
-            if model.get("byte_fallback") and _BYTE_PIECE.fullmatch(piece):
-                table[number] = 2
-    unknown = vocab.get(model.get("unk_token") or "")
-    if unknown is not None:
-        table[unknown] = UNKNOWN_LENGTH
-    for token in tokenizer.config.get("added_tokens") or []:
-        content = token["content"]
-        if token["normalized"] and normalizer is not None:
-            content = normalizer.normalize_str(content)
-        elif _is_only_piece(token, scheme):
-            continue
-        table[token["id"]] = 2 * _marked_size(content, scheme)
-        if token["lstrip"] or token["rstrip"]:
-            table[token["id"]] = UNKNOWN_LENGTH
-    return table
-
-
-def _marked_size(piece: str, scheme: _Scheme) -> int:
-    return len(piece.replace(_MARK, " ").encode() if scheme.space == _MARK else piece.encode())
-
-
-def _is_only_piece(token: dict[str, Any], scheme: _Scheme) -> bool:
-    """Whether an added token holds U+2581: no text that has lengths holds it, and there its id is that of a piece."""
-    return scheme.space == _MARK and not token["normalized"] and _MARK in token["content"]
-
-
-def _ends_stretch(tokenizer: LoadedTokenizer, scheme: _Scheme) -> NDArray[np.bool_]:
-    """bool[vocabulary]: added tokens at which a stretch of text ends."""
-    ends = np.zeros(tokenizer.vocab_size, dtype=np.bool_)
-    for token in tokenizer.config.get("added_tokens") or []:
-        if (scheme.ends_at_all or not token["normalized"]) and not _is_only_piece(token, scheme):
-            ends[token["id"]] = True
-    return ends
-
-
 class _Charsmap:
     """For which texts a SentencePiece charsmap keeps the number of bytes of each char."""
 
     def __init__(self, config: dict[str, Any]):
-        maps = [part for part in _members(config["normalizer"], "normalizers") if part["type"] == "Precompiled"]
-        self._normalizer = _normalizer({"type": "Sequence", "normalizers": maps})
+        maps = [part for part in members_of(config["normalizer"], "normalizers") if part["type"] == "Precompiled"]
+        self._normalizer = normalizer_of({"type": "Sequence", "normalizers": maps})
         ascii_chars = {chr(code): self._normalizer.normalize_str(chr(code)) for code in range(128)}
         self._translation = str.maketrans(ascii_chars)
         changes = [char for char, mapped in ascii_chars.items() if len(mapped.encode()) != 1]

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import multiprocessing
+import os
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -68,6 +70,9 @@ def tokenize_part(task: PartTask) -> PartResult:
     """
     from packer_cli.tokens.encoder import BackendMismatch
 
+    if multiprocessing.parent_process() is not None:
+        # The workers share the cores already.
+        os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     tokenizer = _tokenizer(task)
     options = dict(task.encoder_options)
     encoder = _encoder(task, tokenizer, options)

@@ -271,7 +271,7 @@ FAMILIES = {
     )
 }  # fmt: skip
 """Name -> (texts, vocabulary size) -> tokenizer and chat template."""
-BY_TOKENIZERS = ("t5", "bert")
+BY_TOKENIZERS = frozenset({"t5", "bert"})
 """Those that gigatoken does not load."""
 
 

@@ -6,10 +6,12 @@ from pathlib import Path
 import pytest
 
 from packer_cli.corpus.types import Document
+from packer_cli.tokens.backends import GigatokenBackend, ReferenceBackend
+from packer_cli.tokens.backends_unicode import is_settled
 from packer_cli.tokens.encoder import Encoder
 from packer_cli.tokens.tokenizer import load_tokenizer
 from tests.tokens.conftest import CORPUS
-from tests.tokens.families import BY_TOKENIZERS, FAMILIES, save_family
+from tests.tokens.families import BY_TOKENIZERS, FAMILIES, LLAMA2_TEMPLATE, save_family
 from tests.tokens.helpers import encode, rows
 
 ROOT = Path(__file__).parent.parent.parent
@@ -64,20 +66,39 @@ REAL = [
 @pytest.fixture(scope="session")
 def family(tmp_path_factory):
     """family(name) -> LoadedTokenizer, each trained once."""
-    texts = [
-        *CORPUS,
-        *PIECES * 3,
-        *(path.read_text(encoding="utf-8") for path in sorted((ROOT / "docs").glob("*.md"))[:3]),
-    ]
+    docs = [path.read_text(encoding="utf-8") for path in sorted((ROOT / "docs").glob("*.md"))[:2]]
+    texts = [*CORPUS, *PIECES * 3, *docs]
     loaded = {}
 
     def get(name):
         if name not in loaded:
-            folder = save_family(name, tmp_path_factory.mktemp("families") / name, texts)
-            loaded[name] = load_tokenizer(str(folder))
+            folder = tmp_path_factory.mktemp("families") / name
+            if name == "sentencepiece":
+                loaded[name] = load_tokenizer(str(save_model(folder, texts)), chat_template=LLAMA2_TEMPLATE)
+                loaded[name].hf.chat_template = LLAMA2_TEMPLATE
+            else:
+                loaded[name] = load_tokenizer(str(save_family(name, folder, texts)))
         return loaded[name]
 
     return get
+
+
+def save_model(folder, texts):
+    """SentencePiece's own BPE as it is trained by default: a charsmap, and no spaces beside each other."""
+    import sentencepiece
+
+    folder.mkdir()
+    (folder / "texts.txt").write_text("\n".join(texts).replace("\0", ""), encoding="utf-8")
+    sentencepiece.SentencePieceTrainer.train(
+        input=str(folder / "texts.txt"),
+        model_prefix=str(folder / "tokenizer"),
+        model_type="bpe",
+        vocab_size=1200,
+        byte_fallback=True,
+        character_coverage=0.98,
+        minloglevel=3,
+    )
+    return folder / "tokenizer.model"
 
 
 class Reference:
@@ -118,12 +139,13 @@ class Reference:
         ids, mask = self.by_offsets(text, spans, whole=False)
         out = hf.apply_chat_template(messages, return_dict=True, return_assistant_tokens_mask=True)
         assert ids == out["input_ids"]
-        encoding = hf(text, add_special_tokens=False)
-        # Where a border falls on a char that no token holds, transformers marks all that follows, or nothing.
-        borders = [char for start, stop in spans for char in (start, stop - 1) if stop > start]
-        if all(encoding.char_to_token(0, char) is not None for char in borders):
-            assert mask == out["assistant_masks"], (text, spans)
+        if mask == out["assistant_masks"]:
             self.num_confirmed += 1
+        else:
+            # Where a border falls on a char that no token holds, transformers marks all that follows, or nothing.
+            encoding = hf(text, add_special_tokens=False)
+            borders = [char for start, stop in spans for char in (start, stop - 1) if stop > start]
+            assert any(encoding.char_to_token(0, char) is None for char in borders), (text, spans)
         return ids, mask
 
     def by_offsets(self, text, spans, *, whole):
@@ -143,10 +165,21 @@ class Reference:
         return ids, mask
 
 
-@pytest.mark.parametrize("name", FAMILIES)
+MARKED = ("llama1", "llama2", "mistral", "metaspace", "phi3", "gemma")
+
+
+def holds(document, is_it):
+    contents = [document.prompt, document.completion, *(turn["content"] for turn in document.messages)]
+    return any(map(is_it, contents))
+
+
+FEW = ("bert", "llama1", "metaspace", "roberta", "sentencepiece")
+
+
+@pytest.mark.parametrize("name", [*FAMILIES, "sentencepiece"])
 def test_hostile_records(family, name):
     loaded = family(name)
-    documents = hostile(7, REAL)
+    documents = hostile(7, REAL)[: 100 if name in FEW else 300]
     encoder = Encoder(loaded)
     assert encoder.backend_used == ("tokenizers" if name in BY_TOKENIZERS else "gigatoken")
     batch = encode(encoder, documents)
@@ -156,4 +189,43 @@ def test_hostile_records(family, name):
     assert sorted(got) == sorted(expected)
     for line, row in expected.items():
         assert got[line] == row, (documents[line - 1], loaded.hf.convert_ids_to_tokens(row[0]))
-    print(name, reference.num_confirmed, encoder._masker.num_by_ranges)
+    if name not in ("bert", "sentencepiece"):  # They leave out spaces, so that few borders are on a token.
+        assert reference.num_confirmed > len(documents) // 4
+    marked = sum(holds(document, lambda text: "\u2581" in text) for document in documents)
+    young = sum(holds(document, lambda text: not is_settled(text)) for document in documents)
+    taken = encoder._masker.num_by_ranges
+    if name in BY_TOKENIZERS:
+        assert taken == len(documents)
+    elif name in ("neox", "qwen2"):  # And texts in which a char composes over a border of what is trained on.
+        assert young <= taken < young + 0.15 * len(documents)
+    elif name in ("metaspace", "roberta", "sentencepiece"):
+        assert taken < len(documents)
+    else:
+        assert taken == (marked if name in MARKED else 0)
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_ordinary_records_need_no_offsets(family, name):
+    loaded = family(name)
+    documents = [Document("messages", line, messages=messages) for line, messages in enumerate(REAL, 1)]
+    documents.append(Document("prompt-completion", 4, prompt="Capital of Perú?\n", completion="Lima, é 你好 🙂"))
+    encoder = Encoder(loaded)
+    assert encode(encoder, documents).loss_mask.sum() > 0
+    assert encoder._masker.num_by_ranges == (4 if name in BY_TOKENIZERS else 0)
+
+
+@pytest.mark.parametrize("name", sorted(FAMILIES.keys() - BY_TOKENIZERS))
+def test_texts_cut_at_lines_keep_their_ids(family, name):
+    loaded = family(name)
+    reference = ReferenceBackend(loaded)
+    backend = GigatokenBackend(loaded, reference)
+    dice = random.Random(3)
+    lines = [*PIECES, "\n", "\nA", "x\nb", "9\nz", ".\nq", "'\ns", "\n\u0301", "!\n", "\r\nx", "\U0001fae8"]
+    texts = ["".join(dice.choices(lines, k=dice.randint(1, 40))) for _ in range(150)]
+    expected = reference.encode(texts)
+    seen = []
+    honest = reference.encode
+    reference.encode = lambda some: seen.extend(some) or honest(some)
+    assert backend.encode(texts).input_ids.tolist() == expected.input_ids.tolist()
+    young = sum(len(text) for text in texts if not is_settled(text))
+    assert (sum(map(len, seen)) < 0.9 * young) is (name not in ("roberta", *MARKED))
