@@ -225,7 +225,8 @@ def _code_part(shares: Mapping[str, dict[str, list[float]]], code: Path) -> str:
     header = ["", "gigatoken alone, MB/s", "hbpack tokenize, MB/s", "share"]
     return (
         f"**Code.** {code.stat().st_size / 1e6:,.0f} MB of Python sources as JSON lines. *gigatoken alone*: "
-        f"`encode_batch` of lists of {_GIGATOKEN_TEXTS} texts that lie in memory, on one core, its ids thrown away; a new tokenizer each time. "
+        f"`encode_batch` of lists of {_GIGATOKEN_TEXTS} texts that lie in memory, on one core, its ids thrown away; a "
+        "new tokenizer each time. "
         "*hbpack tokenize*: reads, parses, checks, encodes, compares with `tokenizers`, hashes and writes; measured "
         f"as above.\n\n{table(header, rows)}"
     )

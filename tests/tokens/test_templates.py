@@ -42,7 +42,17 @@ TEXT = st.text(
     alphabet=st.one_of(st.characters(exclude_categories=("Cs",)), st.sampled_from("\n \t<|>é你🙂{}%")),
     max_size=20,
 ) | st.sampled_from(
-    ["", "<|im_end|>", "<|im_start|>assistant\n", "<think>\nx\n</think>\n\nyes", *MARKS.values(), *CHARS.values(), "\x1c\x1d", "STOP\n", " \n"]
+    [
+        "",
+        "<|im_end|>",
+        "<|im_start|>assistant\n",
+        "<think>\nx\n</think>\n\nyes",
+        *MARKS.values(),
+        *CHARS.values(),
+        "\x1c\x1d",
+        "STOP\n",
+        " \n",
+    ]
 )
 CHATS = st.builds(
     lambda contents, system: chat(*contents, system=system),
@@ -127,7 +137,9 @@ def test_tool_calls_belong_to_the_assistant(templates):
 def test_loops_in_macros_are_marked_too(templates):
     for name in ("macro", "chatml", "loop-controls", "eos-between"):
         assert renderer(templates[name]).way == "marks"
-    text = "{% macro all(x) %}{% for m in x %}{{ m.role }}: {{ m.content }};{% endfor %}{% endmacro %}{{ all(messages) }}"
+    text = (
+        "{% macro all(x) %}{% for m in x %}{{ m.role }}: {{ m.content }};{% endfor %}{% endmacro %}{{ all(messages) }}"
+    )
     messages = chat("a", "b", "c", "d")
     for changed in (text, text.replace("{{ all(messages) }}", "{% set x = all(messages) %}{{ x | trim }}")):
         for engine in ("minijinja", "jinja2"):

@@ -93,7 +93,15 @@ def test_templates_that_always_take_too_long_are_refused(hostile, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    "hostile", ["'a' * 10 ** 11", "10 ** (10 ** 10)", "[1] * 10 ** 11", "10 ** 11 * 'ab'", "2 ** (62 ** 9)", "messages * 10 ** 10"]
+    "hostile",
+    [
+        "'a' * 10 ** 11",
+        "10 ** (10 ** 10)",
+        "[1] * 10 ** 11",
+        "10 ** 11 * 'ab'",
+        "2 ** (62 ** 9)",
+        "messages * 10 ** 10",
+    ],
 )
 def test_templates_that_ask_for_all_memory_are_refused(hostile):
     with pytest.raises(TokenizerError, match=r"cannot render it: \*\*? makes more than 67108864 items"):

@@ -27,7 +27,11 @@ HOSTILE = [
     "\U000f0000", "<think>\nwhy\n</think>\n\nso", "</think>", "<think>", "<|im_end|>", "</s>", "<tool_response>a</tool_response>",
     "\u3000x\u3000", "\x85", "e\u0301", "İ", "ß", "\r\n", "&<>'\"", "\ud7ff", "true", "None", "\\n", "'", '"',
 ]  # fmt: skip
-TEXT = st.text(st.characters(exclude_categories=("Cs",)), max_size=12) | st.sampled_from(HOSTILE) | st.text("ab \n<>|", max_size=8)
+TEXT = (
+    st.text(st.characters(exclude_categories=("Cs",)), max_size=12)
+    | st.sampled_from(HOSTILE)
+    | st.text("ab \n<>|", max_size=8)
+)
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | TEXT,
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(TEXT, inner, max_size=3),
@@ -52,7 +56,9 @@ TURNS = st.lists(
     st.tuples(st.fixed_dictionaries({"role": st.just("user"), "content": TEXT}), ANSWER), min_size=1, max_size=4
 ).map(lambda pairs: [message for pair in pairs for message in pair])
 SYSTEM = st.lists(st.fixed_dictionaries({"role": st.just("system"), "content": TEXT}), max_size=1)
-CHATS = st.builds(lambda system, turns: system + turns, SYSTEM, TURNS) | st.lists(OTHER | ANSWER, min_size=1, max_size=6)
+CHATS = st.builds(lambda system, turns: system + turns, SYSTEM, TURNS) | st.lists(
+    OTHER | ANSWER, min_size=1, max_size=6
+)
 TOOLS = st.none() | st.lists(
     st.fixed_dictionaries(
         {

@@ -64,4 +64,6 @@ def check_operator(operator: str, left: Any, right: Any) -> None:
             left, right = right, left
         size = len(left) * right if isinstance(left, (str, list, tuple)) and type(right) is int else 0
     if size > MAX_REPEATED:
-        raise TemplateLimitError(f"the chat template cannot render it: {operator} makes more than {MAX_REPEATED} items")
+        raise TemplateLimitError(
+            f"the chat template cannot render it: {operator} makes more than {MAX_REPEATED} items"
+        )

@@ -170,7 +170,18 @@ class _Writer:
     # Expressions
 
     def _Name(self, node: Any) -> str:  # noqa: N802
-        if node.name in ("self", "super", "caller", "varargs", "kwargs", "lipsum", "cycler", "joiner", "dict", "debug"):
+        if node.name in (
+            "self",
+            "super",
+            "caller",
+            "varargs",
+            "kwargs",
+            "lipsum",
+            "cycler",
+            "joiner",
+            "dict",
+            "debug",
+        ):
             raise NotTranslatable(f"{node.name} is not translated")
         return str(node.name)
 

@@ -151,7 +151,9 @@ class _Specializer:
 
         for position in range(len(body) - 2, -1, -1):
             node, after = body[position], body[position + 1]
-            if not (isinstance(node, nodes.Assign) and isinstance(after, nodes.If) and isinstance(node.target, nodes.Name)):
+            if not (
+                isinstance(node, nodes.Assign) and isinstance(after, nodes.If) and isinstance(node.target, nodes.Name)
+            ):
                 continue
             name = node.target.name
             inside = sum(_count(statement, name) for statement in after.body)
