@@ -27,7 +27,7 @@ from transformers.utils import is_flash_attn_2_available
 from packer_cli.loader import PackedDataset
 from packer_cli.loader.checkpointing import LayerCheckpointing
 
-MODEL_KEYS = ("input_ids", "position_ids", "cu_seq_lens_q", "cu_seq_lens_k", "max_length_q", "max_length_k")
+MODEL_KEYS = ("input_ids", "position_ids", "seq_idx", "cu_seq_lens_q", "cu_seq_lens_k", "max_length_q", "max_length_k")
 OTHER_KEYS = ("labels", "checkpoint_layers", "num_loss_tokens")
 Microbatch = dict[str, Any]
 

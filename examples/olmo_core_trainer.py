@@ -75,8 +75,8 @@ class PackedDataLoader(TextDataLoaderBase):
         return len(self.steps)
 
     def reshuffle(self, epoch: int | None = None, **kwargs: Any) -> None:
-        """OLMo-core counts epochs from 1. The order is hbpack's."""
-        self._epoch = epoch if epoch is not None else (self._epoch or 0) + 1
+        """OLMo-core names the epoch, from 1 on. The order is hbpack's."""
+        self._epoch = epoch or 1
         self._begin_epoch(self.first_epoch + self._epoch - 1)
         self._global_batch_size = self.num_rows * self.capacity * self.dp_world_size
 

@@ -110,7 +110,7 @@ def test_its_own_class_reads_it(alone, filled, wanted_loss):
         "megatron.bridge.data.packing.parquet", reason="Megatron-Bridge is not installed", exc_type=Exception
     )
 
-    unused = {"prompt_template": "{input} {output}", "label_key": "output"}  # It checks them all the same.
+    unused = {"prompt_template": "{text} {output}", "label_key": "output"}  # It checks them all the same.
 
     class Tokenizer:
         eos_id = eod = 2
