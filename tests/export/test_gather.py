@@ -14,7 +14,7 @@ from packer_cli.export.job import cut_parts
 from packer_cli.export.packed import LISTS, NUMBERS, PackedSet
 from packer_cli.shards.manifest import read_manifest
 from tests import naive
-from tests.export.conftest import export
+from tests.export.conftest import export, options_of
 from tests.reference import tree
 
 
@@ -81,7 +81,7 @@ def test_the_size_of_batches_changes_no_byte(packed, exported, tmp_path, monkeyp
     """Formats without record batches of their own: what is held in memory at a time cannot be seen."""
     monkeypatch.setattr(job, "TOKENS_PER_BATCH", 3000)
     output = tmp_path / "dir"
-    assert export(packed, name, output, "--shard-size", "300kB").code == 0
+    assert export(packed, name, output, *options_of(name)).code == 0
     found, expected = tree(output), tree(exported(name))
     for files in (found, expected):  # These name the folder.
         files.pop("packs/paths.json", None)
