@@ -8,7 +8,7 @@ import json
 import os
 from collections.abc import Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import IO, Any
 
@@ -18,14 +18,45 @@ LOCK_NAME = ".hbpack.lock"
 """File in an output folder while a run writes there. A killed run leaves it, unlocked, and it hinders nobody."""
 
 _TEMPORARY = ".tmp"
+_SYNC_BYTES = 2**25
 _NO_LOCKS = (errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP)
+
+
+class _EarlySync:
+    """Syncs an open file on a thread, after each so many bytes that were written."""
+
+    def __init__(self, file: IO[bytes]) -> None:
+        self._file = file
+        self._thread = ThreadPoolExecutor(1)
+        self._running: Future[None] | None = None
+        self._num_bytes = 0
+
+    def wrote(self, num_bytes: int) -> None:
+        """Note that so many bytes were written. Raises OSError where the sync before failed."""
+        self._num_bytes += num_bytes
+        if self._num_bytes >= _SYNC_BYTES and (self._running is None or self._running.done()):
+            self._wait()
+            self._num_bytes = 0
+            self._running = self._thread.submit(os.fsync, self._file.fileno())
+
+    def _wait(self) -> None:
+        if self._running is not None:
+            self._running.result()
+
+    def __enter__(self) -> _EarlySync:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._thread.shutdown()
+        self._wait()
 
 
 class HashingFile:
     """A binary file that hashes (xxh3-128) and counts what is written to it."""
 
-    def __init__(self, file: IO[bytes]) -> None:
+    def __init__(self, file: IO[bytes], syncing: _EarlySync | None = None) -> None:
         self._file = file
+        self._syncing = syncing
         self._hash = xxhash.xxh3_128()
         self.num_bytes = 0
         self.closed = False
@@ -36,6 +67,8 @@ class HashingFile:
         size = memoryview(data).nbytes
         self.num_bytes += size
         self._file.write(data)
+        if self._syncing is not None:
+            self._syncing.wrote(size)
         return size
 
     def hexdigest(self) -> str:
@@ -74,13 +107,18 @@ def atomic_file(path: Path, *, sync: bool = True) -> Iterator[HashingFile]:
 
 
 @contextmanager
-def temporary_file(path: Path) -> Iterator[tuple[Path, HashingFile]]:
-    """Write to a temporary name beside `path`, for `commit_file` later; removed where the block does not end well."""
+def temporary_file(path: Path, *, sync_early: bool = False) -> Iterator[tuple[Path, HashingFile]]:
+    """Write to a temporary name beside `path`, for `commit_file` later; removed where the block does not end well.
+
+    Args:
+        sync_early: for large files: sync on a thread while the file is being written, so that the disk is busy all
+            the time and `commit_file` has little left to wait for.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{os.getpid()}{_TEMPORARY}")
     try:
-        with temporary.open("wb") as file:
-            yield temporary, HashingFile(file)
+        with temporary.open("wb") as file, _EarlySync(file) if sync_early else nullcontext() as syncing:
+            yield temporary, HashingFile(file, syncing)
     except BaseException as error:
         temporary.unlink(missing_ok=True)
         if isinstance(error, OSError) and error.filename is None:

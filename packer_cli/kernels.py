@@ -19,7 +19,7 @@ import re
 import sys
 from collections.abc import Iterator
 
-PLACES = ("plan", "tokens/store.py", "export/copy.py", "corpus/readers/json_borders.py")
+PLACES = ("plan", "export/copy.py", "corpus/readers/json_borders.py")
 """Files with kernels, and folders that hold such, at any depth."""
 
 _PREFIX = "hbpack-kernels-"

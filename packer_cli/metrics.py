@@ -14,9 +14,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from packer_cli.plan.bounds import least_max_work, packs_lower_bound
-from packer_cli.plan.cost import pack_tokens_and_work
 from packer_cli.plan.random import rng_state
 from packer_cli.plan.types import FILLER, Int64Array, Pieces, Plan, Schedule
+from packer_cli.plan.work import pack_tokens_and_work
 
 _STREAM_REFERENCE = 6
 

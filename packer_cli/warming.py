@@ -21,7 +21,6 @@ from packer_cli.plan.schedule import GroupIterations, StepRules, schedule_epoch
 from packer_cli.plan.types import Group, Packs, Plan
 from packer_cli.planning import plan_rules
 from packer_cli.report.stats import baseline_plan, plan_figures
-from packer_cli.tokens.store import warm_up_store
 
 
 def warm_up(config: PlanConfig) -> None:
@@ -93,4 +92,3 @@ def _warm_checks(config: PlanConfig) -> None:
     check_pieces(pieces, lengths, samples, is_whole=True)
     check_plan(plan)
     plan_figures(plan, config.seed)
-    warm_up_store()

@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from packer_cli.errors import PlanError
-from packer_cli.plan.cost import pack_tokens_and_work
+from packer_cli.plan.cost import segment_sums
 from packer_cli.plan.types import FILLER, Int32Array, Int64Array, Packs, Pieces, Plan, Schedule
 
 _BLOCK = 1 << 20
@@ -112,7 +112,7 @@ def _check_packs(packs: Packs, plan: Plan) -> Int64Array:
         len(packs) == 0 or (int(packs.group.min()) >= 0 and int(packs.group.max()) < len(plan.groups)),
         "a pack belongs to no group",
     )
-    tokens, _ = pack_tokens_and_work(packs.offsets, packs.pieces, plan.pieces.length)
+    tokens = segment_sums(plan.pieces.length[packs.pieces], packs.offsets)
     capacity = np.array([group.capacity for group in plan.groups], dtype=np.int64)[packs.group]
     over = np.flatnonzero(tokens > capacity)
     if len(over):

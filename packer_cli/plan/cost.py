@@ -14,10 +14,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
-from packer_cli.plan.types import Group, Int64Array, read_only
+from packer_cli.plan.types import Group, Int64Array
 from packer_cli.sizes import parse_number
 
 QUADRATIC = "quadratic"
@@ -91,45 +90,10 @@ def require_exact(linear: int, groups: Iterable[Group], num_gpus: int) -> None:
             )
 
 
-def pack_tokens_and_work(
-    offsets: NDArray[np.int64], pieces: NDArray[np.int64], lengths: NDArray[np.int32], linear: int = 0
-) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Tokens and work of each pack, int64[p] both: sum of s (s + linear), attention work (HBP section 3.1) without it.
-
-    Price: O(m).
-
-    Args:
-        offsets, pieces: packs as compressed arrays, int64[p+1] and int64[m].
-        lengths: int32, length of each piece.
-        linear: tokens, see `Cost.linear_tokens`.
-    """
-    tokens = np.empty(len(offsets) - 1, dtype=np.int64)
-    work = np.empty(len(offsets) - 1, dtype=np.int64)
-    _add_up(read_only(offsets), read_only(pieces), read_only(lengths), tokens, work)
-    if linear:
-        work += linear * tokens
-    return tokens, work
-
-
-@njit(cache=True)
-def _add_up(
-    offsets: NDArray[np.int64],
-    pieces: NDArray[np.int64],
-    lengths: NDArray[np.int32],
-    tokens: NDArray[np.int64],
-    work: NDArray[np.int64],
-) -> None:
-    for k in range(len(tokens)):
-        pack_tokens = pack_work = np.int64(0)
-        for j in range(offsets[k], offsets[k + 1]):
-            length = np.int64(lengths[pieces[j]])
-            pack_tokens += length
-            pack_work += length * length
-        tokens[k] = pack_tokens
-        work[k] = pack_work
-
-
 def segment_sums(values: NDArray[Any], offsets: Int64Array) -> Int64Array:
     """Sum (int64[p]) of each segment `values[offsets[k]:offsets[k+1]]`; empty segments give 0."""
-    sums = np.concatenate([[0], np.cumsum(values, dtype=np.int64)])
-    return sums[offsets[1:]] - sums[offsets[:-1]]
+    sums = np.zeros(len(offsets) - 1, dtype=np.int64)
+    holds_any = offsets[1:] > offsets[:-1]
+    if holds_any.any():
+        sums[holds_any] = np.add.reduceat(values[: offsets[-1]], offsets[:-1][holds_any], dtype=np.int64)
+    return sums

@@ -14,7 +14,7 @@ from packer_cli.config import WriteConfig
 from packer_cli.engine.local import LocalEngine
 from packer_cli.errors import HbpackError
 from packer_cli.files import Committer, fingerprint, is_intact, remove_temporaries, write_json
-from packer_cli.plan.cost import pack_tokens_and_work
+from packer_cli.plan.cost import QUADRATIC, parse_cost, segment_sums
 from packer_cli.plan.types import Plan
 from packer_cli.shards.layout import ShardRange, lay_out, pack_places
 from packer_cli.shards.manifest import (
@@ -33,12 +33,13 @@ from packer_cli.shards.write import (
     MARKERS,
     ShardResult,
     ShardTask,
+    ShardWriter,
     finished_shard,
     marker_of,
     shard_marker,
-    write_shard,
 )
 from packer_cli.tokens.index import StoreIndex, read_index
+from packer_cli.tokens.store import TokenStore
 
 Progress = Callable[[int, int], None]
 """(tokens done, tokens in all)"""
@@ -59,9 +60,9 @@ def write_set(
     plan, piece_loss_tokens, header = read_plan(folder / PLAN_NAME, check=True)
     index = read_index(store)
     own_fingerprint = set_fingerprint(header["fingerprint"], config.shard_size)
-    pack_tokens, _ = pack_tokens_and_work(plan.packs.offsets, plan.packs.pieces, plan.pieces.length)
+    pack_tokens = segment_sums(plan.pieces.length[plan.packs.pieces], plan.packs.offsets)
     shards = lay_out(plan, pack_tokens, config.shard_size)
-    tasks = [ShardTask(shard=shard, folder=folder, store=store, fingerprint=own_fingerprint) for shard in shards]
+    tasks = [ShardTask(shard=shard, folder=folder, fingerprint=own_fingerprint) for shard in shards]
     _keep_markers(folder, tasks, own_fingerprint)
     (folder / MANIFEST_NAME).unlink(missing_ok=True)
     results = _finished(tasks, engine)
@@ -70,8 +71,10 @@ def write_set(
     done = sum(sizes[number] for number in results)
     if progress:
         progress(done, sum(sizes))
+    cost = parse_cost(header["config"].get("cost", QUADRATIC))
+    writer = ShardWriter(plan, piece_loss_tokens, cost, TokenStore(store, index))
     with Committer() as committer:
-        for i, (result, temporary) in engine.run_threads(write_shard, [tasks[number] for number in todo]):
+        for i, (result, temporary) in engine.run_threads(writer.write, [tasks[number] for number in todo]):
             task = tasks[todo[i]]
             marker = shard_marker(folder, task.shard.path)
             committer.add(temporary, folder / task.shard.path, marker, marker_of(task, result))

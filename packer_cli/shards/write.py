@@ -1,10 +1,10 @@
-"""One task of the write stage: gather the packs of one shard from the token store. Runs on a thread."""
+"""One task of the write stage: the packs of one shard, gathered from the token store. Runs on a thread."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +13,11 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from packer_cli.arrays import to_arrow, to_lists
+from packer_cli.engine.ahead import one_ahead
 from packer_cli.files import temporary_file
-from packer_cli.plan.cost import QUADRATIC, Cost, pack_tokens_and_work, parse_cost, segment_sums
-from packer_cli.plan.types import Plan
+from packer_cli.plan.cost import Cost, segment_sums
+from packer_cli.plan.types import Int64Array, Plan
 from packer_cli.shards.layout import ShardRange
-from packer_cli.shards.plan_file import PLAN_NAME, read_plan
 from packer_cli.shards.schema import PACKS_PER_BATCH, SHARD_SCHEMA
 from packer_cli.tokens.store import TokenStore
 
@@ -29,11 +29,10 @@ _TOKENS_PER_GATHER = 4 * 2**20
 
 @dataclass(frozen=True, kw_only=True)
 class ShardTask:
-    """What a worker needs to make one shard."""
+    """One shard to make."""
 
     shard: ShardRange
     folder: Path
-    store: Path
     fingerprint: str
     """Of the plan; with the place of the shard it decides every byte."""
 
@@ -46,21 +45,91 @@ class ShardResult:
     xxh3: str
 
 
-def write_shard(task: ShardTask) -> tuple[ShardResult, Path]:
-    """Write a shard under a temporary name; the caller commits it and writes its marker. Memory: a few batches."""
-    plan, _, header = _plan(task.folder, task.fingerprint)
-    cost = parse_cost(header["config"].get("cost", QUADRATIC))
-    store = _store(task.store, task.fingerprint)
-    shard = task.shard
-    with (
-        temporary_file(task.folder / shard.path) as (temporary, file),
-        pa.ipc.new_file(pa.PythonFile(file, mode="w"), SHARD_SCHEMA) as writer,
-    ):
-        for first, last in _gathers(plan, shard.first_pack, shard.first_pack + shard.num_packs):
-            batch = _pack_rows(plan, store, cost, first, last)
-            for row in range(0, last - first, PACKS_PER_BATCH):
-                writer.write_batch(batch.slice(row, PACKS_PER_BATCH))
-    return ShardResult(num_bytes=file.num_bytes, xxh3=file.hexdigest()), temporary
+class ShardWriter:
+    """Gathers the packs of shards from the token store and writes them."""
+
+    def __init__(self, plan: Plan, piece_loss_tokens: NDArray[np.int32], cost: Cost, store: TokenStore) -> None:
+        self._plan = plan
+        self._piece_loss_tokens = piece_loss_tokens
+        self._cost = cost
+        self._store = store
+        # Where blocks begin decides bytes: Arrow pads the columns of a batch cut from one with what follows.
+        largest = PACKS_PER_BATCH * max(group.capacity for group in plan.groups)
+        self._packs_per_block = PACKS_PER_BATCH * max(1, _TOKENS_PER_GATHER // largest)
+
+    def write(self, task: ShardTask) -> tuple[ShardResult, Path]:
+        """Write a shard under a temporary name; the caller commits it and writes its marker.
+
+        Price: reading and writing its bytes once; packs are gathered while those before them are written. Memory:
+        three times `_TOKENS_PER_GATHER`, or 16 packs if those are more.
+        """
+        with (
+            temporary_file(task.folder / task.shard.path, sync_early=True) as (temporary, file),
+            pa.ipc.new_file(pa.PythonFile(file, mode="w"), SHARD_SCHEMA) as writer,
+        ):
+            for blocks in one_ahead(self._gathered(task.shard)):
+                for block in blocks:
+                    for row in range(0, len(block), PACKS_PER_BATCH):
+                        writer.write_batch(block.slice(row, PACKS_PER_BATCH))
+        return ShardResult(num_bytes=file.num_bytes, xxh3=file.hexdigest()), temporary
+
+    def _gathered(self, shard: ShardRange) -> Iterator[list[pa.RecordBatch]]:
+        """The blocks of a shard, a few million tokens at a time."""
+        stop = shard.first_pack + shard.num_packs
+        most_tokens = self._packs_per_block * self._plan.groups[shard.group].capacity
+        at_once = self._packs_per_block * max(1, _TOKENS_PER_GATHER // most_tokens)
+        for first in range(shard.first_pack, stop, at_once):
+            yield self._blocks(first, min(first + at_once, stop))
+
+    def _blocks(self, first: int, stop: int) -> list[pa.RecordBatch]:
+        """Blocks of the packs first .. stop-1."""
+        sample, start, length = self._pieces(first, stop)
+        input_ids, loss_mask = self._store.gather(sample, start, length)
+        blocks, done = [], 0
+        for begin in range(first, stop, self._packs_per_block):
+            end = min(begin + self._packs_per_block, stop)
+            tokens = slice(done, done + int(self._pieces(begin, end)[2].sum(dtype=np.int64)))
+            blocks.append(self._rows(begin, end, input_ids[tokens], loss_mask[tokens]))
+            done = tokens.stop
+        return blocks
+
+    def _pieces(self, first: int, stop: int) -> tuple[Int64Array, Int64Array, NDArray[np.int32]]:
+        """Sample, start and length of the pieces in the packs first .. stop-1, in order."""
+        plan = self._plan
+        members = plan.packs.pieces[plan.packs.offsets[first] : plan.packs.offsets[stop]]
+        return plan.pieces.sample[members], plan.pieces.start[members], plan.pieces.length[members]
+
+    def _rows(
+        self, first: int, stop: int, input_ids: NDArray[np.int32], loss_mask: NDArray[np.int8]
+    ) -> pa.RecordBatch:
+        """Rows of the packs first .. stop-1, which hold these tokens."""
+        plan = self._plan
+        offsets = plan.packs.offsets[first : stop + 1]
+        loss_tokens = self._piece_loss_tokens[plan.packs.pieces[offsets[0] : offsets[-1]]]
+        offsets = offsets - offsets[0]
+        sample, start, length = self._pieces(first, stop)
+        tokens = segment_sums(length, offsets)
+        work = segment_sums(np.square(length, dtype=np.int64), offsets)
+        token_offsets = np.concatenate([[0], np.cumsum(tokens)])
+        group = plan.packs.group[first:stop]
+        columns = [
+            to_arrow(np.arange(first, stop, dtype=np.int64)),
+            to_lists(token_offsets, input_ids),
+            to_lists(token_offsets, loss_mask),
+            _cu_seqlens(offsets, length),
+            to_lists(offsets, sample),
+            to_lists(offsets, start.astype(np.int32)),
+            to_lists(offsets, self._store.sources_of(sample)),
+            to_arrow(group),
+            to_arrow(np.array([g.sp_size for g in plan.groups], dtype=np.int16)[group]),
+            to_arrow(np.array([g.checkpoint_layers for g in plan.groups], dtype=np.int16)[group]),
+            to_arrow(tokens.astype(np.int32)),
+            to_arrow(segment_sums(loss_tokens, offsets).astype(np.int32)),
+            to_arrow(work),
+            to_arrow(self._cost.quadratic * work + self._cost.linear * tokens),
+            to_arrow(np.zeros(stop - first, dtype=np.int8)),
+        ]
+        return pa.record_batch(columns, schema=SHARD_SCHEMA)
 
 
 def marker_of(task: ShardTask, result: ShardResult) -> dict[str, Any]:
@@ -83,61 +152,6 @@ def finished_shard(task: ShardTask) -> ShardResult | None:
         return result if same and path.stat().st_size == result.num_bytes else None
     except (OSError, ValueError, KeyError, TypeError):
         return None
-
-
-@lru_cache(maxsize=1)
-def _plan(folder: Path, fingerprint: str) -> tuple[Plan, NDArray[np.int32], dict[str, Any]]:
-    return read_plan(folder / PLAN_NAME)
-
-
-@lru_cache(maxsize=1)
-def _store(folder: Path, fingerprint: str) -> TokenStore:
-    return TokenStore.open(folder)
-
-
-def _gathers(plan: Plan, first: int, stop: int) -> list[tuple[int, int]]:
-    """Ranges of packs that are gathered together: whole record batches, a few million tokens."""
-    ranges = []
-    capacity = max(group.capacity for group in plan.groups)
-    batches = max(1, _TOKENS_PER_GATHER // (PACKS_PER_BATCH * capacity))
-    for begin in range(first, stop, batches * PACKS_PER_BATCH):
-        ranges.append((begin, min(begin + batches * PACKS_PER_BATCH, stop)))
-    return ranges
-
-
-def _pack_rows(plan: Plan, store: TokenStore, cost: Cost, first: int, stop: int) -> pa.RecordBatch:
-    """Rows of the packs first .. stop-1."""
-    offsets = plan.packs.offsets[first : stop + 1]
-    members = plan.packs.pieces[offsets[0] : offsets[-1]]
-    offsets = offsets - offsets[0]
-    sample, start = plan.pieces.sample[members], plan.pieces.start[members]
-    length = plan.pieces.length[members]
-    tokens, work = pack_tokens_and_work(offsets, np.arange(len(members)), length)
-    input_ids = np.empty(int(tokens.sum()), dtype=np.int32)
-    loss_mask = np.empty(len(input_ids), dtype=np.int8)
-    store.gather(sample, start, length, input_ids, loss_mask)
-    token_offsets = np.concatenate([[0], np.cumsum(tokens)])
-    mask_sums = segment_sums(loss_mask, token_offsets)
-    numbers = np.arange(first, stop, dtype=np.int64)
-    group = plan.packs.group[first:stop]
-    columns = [
-        to_arrow(numbers),
-        to_lists(token_offsets, input_ids),
-        to_lists(token_offsets, loss_mask),
-        _cu_seqlens(offsets, length),
-        to_lists(offsets, sample),
-        to_lists(offsets, start.astype(np.int32)),
-        to_lists(offsets, store.sources_of(sample)),
-        to_arrow(group),
-        to_arrow(np.array([g.sp_size for g in plan.groups], dtype=np.int16)[group]),
-        to_arrow(np.array([g.checkpoint_layers for g in plan.groups], dtype=np.int16)[group]),
-        to_arrow(tokens.astype(np.int32)),
-        to_arrow(mask_sums.astype(np.int32)),
-        to_arrow(work),
-        to_arrow(cost.quadratic * work + cost.linear * tokens),
-        to_arrow(np.zeros(len(numbers), dtype=np.int8)),
-    ]
-    return pa.record_batch(columns, schema=SHARD_SCHEMA)
 
 
 def _cu_seqlens(offsets: NDArray[np.int64], length: NDArray[np.int32]) -> pa.ListArray:

@@ -12,11 +12,12 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-from numba import njit
 from numpy.typing import NDArray
 
 from packer_cli.arrays import to_numpy
+from packer_cli.errors import FormatError
 from packer_cli.tokens.index import StoreIndex, open_part, read_index
+from packer_cli.tokens.spans import copy_spans
 
 
 class TokenStore:
@@ -85,30 +86,33 @@ class TokenStore:
         return counts
 
     def gather(
-        self,
-        sample: NDArray[np.int64],
-        start: NDArray[np.int64],
-        length: NDArray[np.int32],
-        input_ids: NDArray[np.int32],
-        loss_mask: NDArray[np.int8],
-    ) -> None:
-        """Copy pieces one after another into `input_ids` and `loss_mask`, clearing the mask at each first token.
+        self, sample: NDArray[np.int64], start: NDArray[np.int64], length: NDArray[np.int32]
+    ) -> tuple[NDArray[np.int32], NDArray[np.int8]]:
+        """Pieces one after another: ids and loss mask (int32[t], int8[t]), 0 at each first token. O(tokens).
 
-        The order of copying is that of the store, so that each part is read once and forwards. O(tokens).
+        Raises:
+            FormatError: a piece reaches past the end of its sample: the store is not the one that was planned.
         """
-        target = np.cumsum(length, dtype=np.int64) - length
+        number = np.searchsorted(self._first_sample, sample, side="right") - 1
+        begin, size = np.empty(len(sample), dtype=np.int64), length.astype(np.int64)
         for batch, members, local in self._by_batch(sample):
-            begin = batch.offsets[local].astype(np.int64) + start[members]
-            copy_spans(batch.input_ids, batch.loss_mask, begin, length[members], target[members], input_ids, loss_mask)
+            begin[members] = batch.offsets[local] + start[members]
+            if (begin[members] + size[members] > batch.offsets[local + 1]).any():
+                raise FormatError(
+                    f"token store {str(self.folder)!r}: a sample is shorter than planned; tokenize again"
+                )
+        input_ids = copy_spans([batch.ids_buffer for batch in self._batches], number, 4 * begin, 4 * size)
+        loss_mask = copy_spans([batch.mask_buffer for batch in self._batches], number, begin, size)
+        loss_mask[np.cumsum(size) - size] = 0
+        return input_ids.view(np.int32), loss_mask.view(np.int8)
 
     def _by_batch(self, sample: NDArray[np.int64]) -> Iterable[tuple[_Batch, NDArray[np.int64], NDArray[np.int64]]]:
         """For each record batch that holds any: (batch, indices into `sample`, rows in the batch), rows rising."""
         order = np.argsort(sample, kind="stable")
         borders = np.searchsorted(sample[order], self._first_sample)
-        for number, batch in enumerate(self._batches):
+        for number in np.flatnonzero(np.diff(borders)):
             members = order[borders[number] : borders[number + 1]]
-            if len(members):
-                yield batch, members, sample[members] - self._first_sample[number]
+            yield self._batches[number], members, sample[members] - self._first_sample[number]
 
 
 class _Batch:
@@ -117,8 +121,9 @@ class _Batch:
     def __init__(self, batch: pa.RecordBatch) -> None:
         ids, mask = batch.column("input_ids"), batch.column("loss_mask")
         self.offsets: NDArray[np.int32] = to_numpy(ids.offsets)
-        self.input_ids: NDArray[np.int32] = to_numpy(ids.values)
+        self.ids_buffer = pa.py_buffer(to_numpy(ids.values))
         self.loss_mask: NDArray[np.int8] = to_numpy(mask.values)
+        self.mask_buffer = pa.py_buffer(self.loss_mask)
         self.num_loss_tokens: NDArray[np.int32] = to_numpy(batch.column("num_loss_tokens"))
         self.lines: NDArray[np.int64] = to_numpy(batch.column("line"))
 
@@ -134,28 +139,3 @@ def _count_spans(
     first, stop = int(begin.min()), int((begin + length).max())
     up_to = np.concatenate([[0], np.cumsum(loss_mask[first:stop] != 0, dtype=np.int32)])
     return up_to[begin + length - first] - up_to[begin + 1 - first]
-
-
-@njit(cache=True, nogil=True)
-def copy_spans(
-    from_ids: NDArray[np.int32],
-    from_mask: NDArray[np.int8],
-    begin: NDArray[np.int64],
-    length: NDArray[np.int32],
-    target: NDArray[np.int64],
-    input_ids: NDArray[np.int32],
-    loss_mask: NDArray[np.int8],
-) -> None:
-    """Copy m spans of one record batch to their targets; the mask is cleared at each first token. O(tokens)."""
-    for i in range(len(begin)):
-        for j in range(length[i]):
-            input_ids[target[i] + j] = from_ids[begin[i] + j]
-            loss_mask[target[i] + j] = from_mask[begin[i] + j]
-        loss_mask[target[i]] = 0
-
-
-def warm_up_store() -> None:
-    """Load or compile the kernel, as it is called with what is mapped from a store."""
-    ids, mask = np.frombuffer(bytes(8), dtype=np.int32), np.frombuffer(bytes(2), dtype=np.int8)
-    begin, length = np.zeros(1, dtype=np.int64), np.full(1, 2, dtype=np.int32)
-    copy_spans(ids, mask, begin, length, np.zeros(1, dtype=np.int64), ids.copy(), mask.copy())

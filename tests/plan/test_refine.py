@@ -10,7 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from packer_cli.plan.bounds import least_max_work
-from packer_cli.plan.cost import pack_tokens_and_work, require_exact
+from packer_cli.plan.cost import require_exact
+from packer_cli.plan.work import pack_tokens_and_work
 from packer_cli.plan.refine import refine_packs
 from packer_cli.plan.refine.moves import find_move
 from packer_cli.plan.refine.places import (

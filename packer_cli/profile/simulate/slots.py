@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from packer_cli.errors import ConfigError
-from packer_cli.plan.cost import pack_tokens_and_work
 from packer_cli.plan.types import FILLER, Int64Array, Plan, Schedule
+from packer_cli.plan.work import pack_tokens_and_work
 from packer_cli.profile.models import GpuModel
 
 PadTo = Literal["multiple", "row", "capacity"]

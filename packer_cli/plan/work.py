@@ -1,0 +1,47 @@
+"""Tokens and work of packs, for a whole plan at once: the kernel beside `cost.py`, which needs no numba."""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+from packer_cli.plan.types import read_only
+
+
+def pack_tokens_and_work(
+    offsets: NDArray[np.int64], pieces: NDArray[np.int64], lengths: NDArray[np.int32], linear: int = 0
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Tokens and work of each pack, int64[p] both: sum of s (s + linear), attention work (HBP section 3.1) without it.
+
+    Price: O(m).
+
+    Args:
+        offsets, pieces: packs as compressed arrays, int64[p+1] and int64[m].
+        lengths: int32, length of each piece.
+        linear: tokens, see `Cost.linear_tokens`.
+    """
+    tokens = np.empty(len(offsets) - 1, dtype=np.int64)
+    work = np.empty(len(offsets) - 1, dtype=np.int64)
+    _add_up(read_only(offsets), read_only(pieces), read_only(lengths), tokens, work)
+    if linear:
+        work += linear * tokens
+    return tokens, work
+
+
+@njit(cache=True)
+def _add_up(
+    offsets: NDArray[np.int64],
+    pieces: NDArray[np.int64],
+    lengths: NDArray[np.int32],
+    tokens: NDArray[np.int64],
+    work: NDArray[np.int64],
+) -> None:
+    for k in range(len(tokens)):
+        pack_tokens = pack_work = np.int64(0)
+        for j in range(offsets[k], offsets[k + 1]):
+            length = np.int64(lengths[pieces[j]])
+            pack_tokens += length
+            pack_work += length * length
+        tokens[k] = pack_tokens
+        work[k] = pack_work
