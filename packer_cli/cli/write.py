@@ -21,9 +21,8 @@ def command(folder: str, workers: int | None, **values: Any) -> None:
 
     FOLDER is the output of `hbpack plan`.
     """
-    from packer_cli.engine.local import make_engine
+    from packer_cli.engine.local import LocalEngine, default_workers
+    from packer_cli.pipeline import run_write
 
-    with make_engine(workers) as engine:
-        from packer_cli.pipeline import run_write
-
-        run_write(validate(WriteConfig, values), Path(folder), engine)
+    engine = LocalEngine(workers or default_workers())  # Threads are all that it is asked for.
+    run_write(validate(WriteConfig, values), Path(folder), engine)
