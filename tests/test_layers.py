@@ -70,7 +70,7 @@ ALLOWED: dict[str, set[str]] = {
         "tokens",
         "warming",
     },
-    "warming": {"config", "files", "plan", "planning", "report", "tokens"},
+    "warming": {"config", "files", "plan", "planning", "report"},
     "planning": {"config", "errors", "files", "plan", "profile", "report", "shards", "tokens"},
     "output": {"errors", "files", "folders", "shards", "tokens"},
     "rebalance": {"config", "epochs", "errors", "files", "plan", "planning", "report", "shards", "sizes", "tokens"},

@@ -90,8 +90,7 @@ def test_a_store_gives_back_what_was_written(tmp_path_factory, parts, data):
         pieces.append((sample, start, data.draw(st.integers(1, len(samples[sample][0]) - start))))
     sample, start, length = (np.array([p[i] for p in pieces], dtype=np.int64) for i in range(3))
     length = length.astype(np.int32)
-    ids, mask = np.full(length.sum(), -1, np.int32), np.full(length.sum(), -1, np.int8)
-    store.gather(sample, start, length, ids, mask)
+    ids, mask = store.gather(sample, start, length)
     cut = [(samples[s][0][b : b + n], [0, *samples[s][1][b + 1 : b + n]]) for s, b, n in pieces]
     assert ids.tolist() == [token for part, _ in cut for token in part]
     assert mask.tolist() == [bit for _, part in cut for bit in part]
@@ -117,3 +116,10 @@ def test_damage_is_named(tmp_path):
     part.write_bytes(part.read_bytes()[:-9])
     with pytest.raises(FormatError, match=r"part-00000.arrow' is damaged .*; tokenize again"):
         TokenStore.open(tmp_path)
+
+
+def test_a_piece_that_reaches_past_its_sample_is_refused(tmp_path):
+    store = make_store(tmp_path, [[[([1, 2], [0, 1]), ([3], [1])]]])
+    with pytest.raises(FormatError) as error:
+        store.gather(np.array([0]), np.array([1]), np.array([2], dtype=np.int32))
+    assert str(error.value) == f"token store {str(tmp_path)!r}: a sample is shorter than planned; tokenize again"

@@ -1,0 +1,32 @@
+from __future__ import annotations
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from packer_cli.tokens import spans
+
+
+@st.composite
+def cases(draw):
+    buffers = draw(st.lists(st.binary(min_size=1, max_size=80), min_size=1, max_size=4))
+    places = []
+    for number in draw(st.lists(st.integers(0, len(buffers) - 1), max_size=20)):
+        begin = draw(st.integers(0, len(buffers[number]) - 1))
+        places.append((number, begin, draw(st.integers(1, len(buffers[number]) - begin))))
+    return buffers, places
+
+
+@pytest.mark.parametrize("reach", [spans._REACH, 13, 40])
+@given(case=cases())
+@settings(max_examples=60)
+def test_spans_are_what_slices_are(reach, case):
+    buffers, places = case
+    columns = np.array(places, dtype=np.int64).reshape(-1, 3).T
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(spans, "_REACH", reach)  # What 2 GiB would need: spans cut, and buffers passed in windows.
+        copied = spans.copy_spans([pa.py_buffer(data) for data in buffers], *columns)
+    assert copied.tobytes() == b"".join(buffers[n][begin : begin + size] for n, begin, size in places)
+    assert copied.flags.writeable
