@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
-from tests.benchmark import frontier, loader, pack, paper, paper_times, plan, scale, tokenizers
+from tests.benchmark import frontier, loader, pack, paper, paper_times, plan, scale, tokenizers, write
 from tests.benchmark.measure import BenchmarkError
+from tests.benchmark.pack_rows import ROW_VARIABLE
 from tests.benchmark.peers import compare
 from tests.benchmark.report import machine, write_section
 
@@ -17,6 +19,7 @@ BENCHMARKS: dict[str, Callable[[Path, int], str]] = {
     "pack": pack.run,
     "tokenizers": tokenizers.run,
     "loader": loader.run,
+    "write": write.run,
     "plan": plan.run,
     "peers": compare.run,
     "scale": scale.run,
@@ -33,7 +36,10 @@ def main() -> int:
     parser.add_argument("names", nargs="*", help=f"which to run: {', '.join(BENCHMARKS)}; default: all")
     parser.add_argument("--runs", type=int, default=3, help="runs of each contender (default: 3)")
     parser.add_argument("--print-only", action="store_true", help="leave docs/benchmarks.md as it is")
+    parser.add_argument("--row", help="only this row of `pack`, such as 'alpaca cl100k'; written nowhere")
     arguments = parser.parse_args()
+    if arguments.row:
+        os.environ[ROW_VARIABLE] = arguments.row
     unknown = [name for name in arguments.names if name not in BENCHMARKS]
     if unknown:
         parser.error(f"unknown benchmark {unknown[0]!r}; known: {', '.join(BENCHMARKS)}")
@@ -55,7 +61,7 @@ def main() -> int:
             )
             body = f"Made by `{command}` on {machine()}.\n\n{text}"
             print(f"\n## {name}\n\n{body}")
-            if not arguments.print_only:
+            if not (arguments.print_only or arguments.row):
                 write_section(name, body)
     return int(failed)
 

@@ -20,9 +20,9 @@ from packer_cli.plan.packing import REGISTRY
 from packer_cli.plan.pieces import make_pieces
 from packer_cli.plan.types import Group
 from packer_cli.tokens.store import TokenStore
-from tests.benchmark.pack import corpora
 from tests.benchmark.plan import mix128k, short4k
 from tests.benchmark.report import seconds, table
+from tests.benchmark.rival import corpora
 
 _BALANCES = [
     order + refine for order in ("none", "window:4", "window:16", "window:64", "sort") for refine in ("", "+refine")

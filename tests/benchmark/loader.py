@@ -13,8 +13,8 @@ from typing import Any
 
 from tests.benchmark.loaders import first, peers
 from tests.benchmark.measure import ROOT, BenchmarkError, run_measured
-from tests.benchmark.pack import corpora
 from tests.benchmark.report import mebibytes, seconds, table, times, versions
+from tests.benchmark.rival import corpora
 
 STREAMING_VARIABLE = "HBPACK_BENCH_STREAMING_PYTHON"
 

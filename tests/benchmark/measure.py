@@ -22,9 +22,12 @@ SAMPLE_SECONDS = 0.05
 _PR_SET_CHILD_SUBREAPER = 36
 _REAP_SECONDS = 5.0
 
-HOW = (
+HOW_LONG = (
     "Wall: start of the command to its end. CPU: user and system time of the command and all its descendants, from "
-    "the kernel's accounts (orphans are adopted and waited for). Memory: the proportional set size (PSS, which counts "
+    "the kernel's accounts (orphans are adopted and waited for)."
+)
+HOW = HOW_LONG + (
+    " Memory: the proportional set size (PSS, which counts "
     "shared pages once) of all processes of the tree together, read every "
     f"{SAMPLE_SECONDS * 1000:.0f} ms; the greatest counts."
 )
@@ -53,8 +56,12 @@ class Run:
     """What it printed (both streams), each line with the seconds since the start."""
 
 
-def run_measured(command: Sequence[str], env: Mapping[str, str] | None = None) -> Run:
-    """Run a command in the repository's root to its end, and measure it. Raises BenchmarkError where it fails."""
+def run_measured(command: Sequence[str], env: Mapping[str, str] | None = None, *, watch_memory: bool = True) -> Run:
+    """Run a command in the repository's root to its end, and measure it. Raises BenchmarkError where it fails.
+
+    Args:
+        watch_memory: which takes CPU time, a few ms for each GiB that is mapped, and holds page faults up meanwhile.
+    """
     _adopt_orphans()
     machine, own, children = _machine_busy(), _own_cpu(), _children_cpu()
     began, start = time.time(), time.perf_counter()
@@ -69,12 +76,14 @@ def run_measured(command: Sequence[str], env: Mapping[str, str] | None = None) -
     )
     lines: list[tuple[float, str]] = []
     sampler = _MemorySampler(process.pid)
-    sampler.start()
+    if watch_memory:
+        sampler.start()
     reader = threading.Thread(target=_read_lines, args=(process, start, lines), daemon=True)
     reader.start()
     code = process.wait()
     wall = time.perf_counter() - start
-    sampler.stop()
+    if watch_memory:
+        sampler.stop()
     _reap()
     reader.join(_REAP_SECONDS)
     cpu = _children_cpu() - children

@@ -7,23 +7,28 @@ import os
 import re
 import shutil
 import statistics
-import subprocess
 import sys
-import time
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tests.benchmark.measure import HOW, ROOT, BenchmarkError, Run, folder_bytes, num_cores, run_measured
+from tests.benchmark.measure import HOW, ROOT, Run, folder_bytes, num_cores, run_measured
+from tests.benchmark.pack_rows import ROW_VARIABLE, run_rows
 from tests.benchmark.report import mebibytes, seconds, spread, table, times, versions
+from tests.benchmark.rival import (
+    PYTHON_VARIABLE,
+    SEQ_LENGTH,
+    STRATEGY,
+    check_alike,
+    corpora,
+    find_peer,
+    run_usual_way,
+    warm_up_peer,
+)
 
 OPTIONS = ["--groups", "16k:1,128k:8", "--gpus", "32", "--packing", "isf", "--overflow", "split", "--seed", "0"]
 NUM_GPUS = 32
-SEQ_LENGTH = 131_072
-STRATEGY = "bfd"
-PEER = ("datasets", "transformers", "tokenizers", "trl", "torch")
-PYTHON_VARIABLE = "HBPACK_BENCH_PYTHON"
 
 WARM, COLD, USUAL = "hbpack pack", "hbpack pack, first run ever", "the usual way"
 PHASES = ("start", "read", "tokenize chats", "tokenize documents", "pack", "write", "end")
@@ -47,16 +52,7 @@ class _Result:
         return statistics.median(getattr(run, name) for run in self.runs)
 
 
-def corpora() -> Path:
-    """The folder of the shared corpora. Raises BenchmarkError where there is none."""
-    folder = Path(os.environ.get("HBPACK_SHARED", ROOT.parent / "shared")) / "data"
-    if not folder.is_dir():
-        raise BenchmarkError("no shared data: set HBPACK_SHARED to the folder that holds data/")
-    return folder
-
-
-def pack_command(output: Path) -> list[str]:
-    """The command of hbpack that is measured."""
+def _pack_command(output: Path) -> list[str]:
     data = corpora()
     inputs = [data / "sft_messages.jsonl", data / "long_docs.parquet"]
     tokenizer = ["--tokenizer", str(data / "tokenizers" / "minimind-chatml")]
@@ -66,28 +62,30 @@ def pack_command(output: Path) -> list[str]:
 
 
 def run(work: Path, runs: int) -> str:
-    """Measure, and give the text of the section. Leaves a packed set in `work/packed`."""
-    peer = _peer()
-    results = {WARM: _Result(), COLD: _Result()} | ({USUAL: _Result()} if peer else {})
+    """Measure, and give the text of the section. Leaves a packed set in `work/packed`, unless one row is asked for."""
     numba_cache = work / "numba"
+    if os.environ.get(ROW_VARIABLE):
+        return run_rows(work, runs, numba_cache)
+    peer = find_peer()
+    results = {WARM: _Result(), COLD: _Result()} | ({USUAL: _Result()} if peer else {})
     _hbpack(work, numba_cache, _Result())  # fills the page cache and numba's
     if peer:
-        _peer_warm_up(peer[0])
+        warm_up_peer(peer[0])
     for number in range(runs):
         print(f"pack: round {number + 1} of {runs}", file=sys.stderr)
         _hbpack(work, numba_cache, results[WARM])
         _hbpack(work, work / f"numba-{number}", results[COLD])
         if peer:
             _usual_way(work, peer[0], results[USUAL])
-    tokens = {result.tokens for result in results.values()}
-    if len(tokens) != 1:
-        raise BenchmarkError(f"the contenders did not tokenize alike: {tokens}")
+    for result in results.values():
+        check_alike(result.tokens, results[WARM].tokens, results[WARM].samples)
     return "\n\n".join(
         [
             _setting(results, runs, peer[1] if peer else None),
             _main_table(results),
             _phase_table(results),
             _import_table(work, numba_cache, runs),
+            run_rows(work, runs, numba_cache),
         ]
     )
 
@@ -96,7 +94,7 @@ def _hbpack(work: Path, numba_cache: Path, result: _Result) -> None:
     output = work / "packed"
     shutil.rmtree(output, ignore_errors=True)
     numba_cache.mkdir(exist_ok=True)
-    done = run_measured(pack_command(output), {"NUMBA_CACHE_DIR": str(numba_cache)})
+    done = run_measured(_pack_command(output), {"NUMBA_CACHE_DIR": str(numba_cache)})
     result.runs.append(done)
     result.output_bytes = result.written_bytes = folder_bytes(output)
     manifest = json.loads((output / "hbpack.json").read_text())
@@ -131,57 +129,16 @@ def _hbpack_phases(done: Run, output: Path, parts: Sequence[dict]) -> dict[str, 
     }
 
 
-def _peer() -> tuple[str, str] | None:
-    """The Python that has trl, and the peer's versions; None, and a line that says so, where there is none."""
-    python = os.environ.get(PYTHON_VARIABLE, sys.executable)
-    show = "print(', '.join(f'{name} {version(name)}' for name in sys.argv[1:]))"
-    code = f"import sys; from importlib.metadata import version; {show}"
-    try:
-        done = subprocess.run([python, "-c", code, *PEER], capture_output=True, text=True)
-    except OSError as error:
-        raise BenchmarkError(f"{PYTHON_VARIABLE}: {error}") from None
-    if done.returncode:
-        reason = done.stderr.strip().splitlines()[-1]
-        print(
-            f"pack: the usual way is left out, {reason}; name a Python that has trl in {PYTHON_VARIABLE}",
-            file=sys.stderr,
-        )
-        return None
-    return python, done.stdout.strip()
-
-
-def _peer_warm_up(python: str) -> None:
-    """Its modules into the page cache."""
-    code = "from transformers import AutoTokenizer; from datasets import load_dataset; from trl import pack_dataset"
-    subprocess.run([python, "-c", code], check=True, capture_output=True)
-
-
 def _usual_way(work: Path, python: str, result: _Result) -> None:
-    folder = work / "usual"
-    shutil.rmtree(folder, ignore_errors=True)
-    folder.mkdir()
     data = corpora()
-    command = [
-        python, "-m", "tests.benchmark.usual_way", "--began", repr(time.time()),
-        "--chats", str(data / "sft_messages.jsonl"), "--documents", str(data / "long_docs.parquet"),
-        "--tokenizer", str(data / "tokenizers" / "minimind-chatml"),
-        "--seq-length", str(SEQ_LENGTH), "--strategy", STRATEGY,
-        "--processes", str(num_cores()), "--output", str(folder / "packed"),
-    ]  # fmt: skip
-    caches = {name: str(folder / "cache") for name in ("HF_HOME", "HF_DATASETS_CACHE", "TMPDIR")}
-    (folder / "cache").mkdir()
-    quiet = {"HF_HUB_OFFLINE": "1", "HF_DATASETS_DISABLE_PROGRESS_BARS": "1"}
-    done = run_measured(command, caches | quiet)
-    result.runs.append(done)
-    result.output_bytes = folder_bytes(folder / "packed")
-    result.written_bytes = folder_bytes(folder)
-    entries = [json.loads(text) for _, text in done.lines if text.startswith("{")]
-    for entry in entries[:-1]:
-        result.phases[entry["phase"]].append(entry["seconds"])
-    result.phases["end"].append(done.wall - sum(entry["seconds"] for entry in entries[:-1]))
-    for name, value in entries[-1].items():
+    inputs = {"chats": data / "sft_messages.jsonl", "documents": data / "long_docs.parquet"}
+    done = run_usual_way(work / "usual", python, inputs, data / "tokenizers" / "minimind-chatml")
+    result.runs.append(done.run)
+    result.output_bytes, result.written_bytes = done.output_bytes, done.written_bytes
+    for phase, value in done.phases.items():
+        result.phases[phase].append(value)
+    for name, value in done.counts.items():
         setattr(result, name, value)
-    shutil.rmtree(folder)
 
 
 def _setting(results: dict[str, _Result], runs: int, peer: str | None) -> str:
@@ -198,7 +155,7 @@ def _setting(results: dict[str, _Result], runs: int, peer: str | None) -> str:
             f"*The usual way* (`tests/benchmark/usual_way.py`; {peer}): `load_dataset`, `map` in batches over "
             f"{num_cores()} processes with `apply_chat_template` or the tokenizer, "
             f"`pack_dataset(strategy='{STRATEGY}', seq_length={SEQ_LENGTH})` as shipped, `save_to_disk`; all caches "
-            f"empty. It makes the same {results[USUAL].tokens:,} tokens, but no loss masks, no schedule and no "
+            f"empty. It makes {results[USUAL].tokens:,} tokens, EOS after each document, but no loss masks, no schedule and no "
             "checksums, and cuts off what is longer than a pack, where hbpack splits.\n\n"
         )
     else:

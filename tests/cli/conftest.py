@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 from packer_cli.cli import main
-from packer_cli.shards import write
 from tests.cli_runner import Done, run
 
 GROUPS = ("--groups", "1k:1,8k:4", "--gpus", 8)
@@ -40,9 +39,6 @@ def hbpack() -> Callable[..., Done]:
     """`hbpack ARGUMENTS` in this process: exit code, stdout, stderr."""
 
     def call(*arguments: object) -> Done:
-        # A command is a process of its own; what this one has mapped must not outlive it.
-        write._plan.cache_clear()
-        write._store.cache_clear()
         return run(main, *arguments)
 
     return call

@@ -22,11 +22,11 @@ from packer_cli.plan.check import check_plan
 from packer_cli.plan.packing import REGISTRY
 from packer_cli.plan.pieces import make_pieces
 from tests.benchmark.measure import ROOT, BenchmarkError
-from tests.benchmark.pack import PYTHON_VARIABLE
 from tests.benchmark.peers.contenders import OURS, PEERS, names
 from tests.benchmark.peers.worker import TOO_LONG
 from tests.benchmark.plan import CAPACITY, MIX128K, mix128k, production_rules, short4k
 from tests.benchmark.report import seconds, table, times, versions
+from tests.benchmark.rival import PYTHON_VARIABLE
 
 SIZES = (10_000, 100_000, 1_000_000)
 MIXES = {"mix128k": (mix128k, CAPACITY), "short4k": (short4k, 4_096)}

@@ -1,0 +1,121 @@
+"""`hbpack pack` beside the usual way, for each record kind and each family of tokenizers."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import statistics
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.benchmark.families import tokenizer_folder
+from tests.benchmark.measure import BenchmarkError, Run, run_measured
+from tests.benchmark.record_kinds import make_corpus
+from tests.benchmark.report import spread, table, times
+from tests.benchmark.rival import check_alike, corpora, find_peer, run_usual_way, warm_up_peer
+
+ROW_VARIABLE = "HBPACK_BENCH_ROW"
+SEQ_LENGTH = 16_384
+OPTIONS = ["--groups", "16k:1", "--gpus", "8", "--overflow", "split", "--seed", "0"]
+KINDS = ("chats", "alpaca", "prompt-completion", "texts", "tokens")
+
+ROWS = {f"{kind} {family}": (kind, family) for kind in KINDS for family in ("gpt2",)} | {
+    f"{kind} {family}": (kind, family) for family in ("cl100k", "llama3", "mistral") for kind in ("chats", "alpaca")
+}
+"""By name: (record kind, family of tokenizers)."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Row:
+    """One row, measured."""
+
+    own: list[Run]
+    usual: Run | None
+    input_bytes: int
+    samples: int
+    tokens: int
+
+
+def chosen_rows() -> list[str]:
+    """The rows to measure: all, or the one that is asked for. Raises BenchmarkError where it is unknown."""
+    name = os.environ.get(ROW_VARIABLE)
+    if name and name not in ROWS:
+        raise BenchmarkError(f"unknown row {name!r}; known: {', '.join(ROWS)}")
+    return [name] if name else list(ROWS)
+
+
+def run_rows(work: Path, runs: int, numba_cache: Path) -> str:
+    """Measure the rows, and give their text and table."""
+    peer = find_peer()
+    if peer:
+        warm_up_peer(peer[0])
+    numba_cache.mkdir(exist_ok=True)
+    rows = []
+    for name in chosen_rows():
+        print(f"pack: {name}", file=sys.stderr)
+        rows.append(_cells(name, _measure(*ROWS[name], work, runs, peer[0] if peer else None, numba_cache)))
+    header = ["", "records", "MB", "million tokens", "hbpack, s", "CPU, s", "the usual way, s", "CPU, s", "to hbpack"]
+    return f"{_TEXT.format(options=' '.join(OPTIONS), runs=runs, length=SEQ_LENGTH)}\n\n{table(header, rows)}"
+
+
+_TEXT = (
+    "**Record kinds and tokenizers.** `hbpack pack FILE --tokenizer FOLDER {options}`, {runs} runs, median "
+    "(least-greatest), beside one run of the usual way with `seq_length={length}`, in turn; all else as above. "
+    "The usual way of prompts and completions is TRL's, in batches: both are tokenized, with EOS, and once more "
+    "the prompt alone, which gives the mask; of Alpaca records Stanford's prompt comes first. Chats get no mask "
+    "there, and tokens only are packed. The tokenizers are trained on the shared corpora "
+    "(`tests/benchmark/families.py`) with the split pattern, kind of BPE and chat template of their family: GPT-2"
+    " (50,256 ids), GPT-4's cl100k (100,256), Llama 3 (128,000), and Mistral's SentencePiece BPE with byte "
+    "fallback (32,000). The records (`tests/benchmark/record_kinds.py`): *chats* are the shared ones; *alpaca*, "
+    "questions and answers of gsm8k and bbh, about five times over, each time numbered otherwise; *prompt-"
+    "completion*, successive paragraphs of the long documents; *texts*, those documents; *tokens*, the same, "
+    "tokenized, up to 4,096 ids a record."
+)
+
+
+def _measure(kind: str, family: str, work: Path, runs: int, python: str | None, numba_cache: Path) -> _Row:
+    data = corpora()
+    tokenizer = tokenizer_folder(family, data)
+    corpus = make_corpus(kind, data, work, tokenizer)
+    output = work / "row"
+    command = [
+        sys.executable, "-m", "packer_cli", "pack", str(corpus), "--tokenizer", str(tokenizer), *OPTIONS,
+        "--output", str(output),
+    ]  # fmt: skip
+    own: list[Run] = []
+    usual = None
+    for number in range(runs + 1):
+        shutil.rmtree(output, ignore_errors=True)
+        done = run_measured(command, {"NUMBA_CACHE_DIR": str(numba_cache)})
+        if number:  # The first one fills caches.
+            own.append(done)
+        elif python:
+            usual = run_usual_way(work / "usual", python, {kind: corpus}, tokenizer, SEQ_LENGTH)
+    parts = json.loads((output / "tokens" / "tokens.json").read_text())["parts"]
+    samples, tokens = (sum(part[name] for part in parts) for name in ("num_samples", "num_tokens"))
+    if usual:
+        check_alike(usual.counts["tokens"], tokens, samples)
+    return _Row(
+        own=own,
+        usual=usual.run if usual else None,
+        input_bytes=corpus.stat().st_size,
+        samples=samples,
+        tokens=tokens,
+    )
+
+
+def _cells(name: str, row: _Row) -> list[str]:
+    wall = statistics.median(run.wall for run in row.own)
+    cpu = statistics.median(run.cpu for run in row.own)
+    usual = [f"{row.usual.wall:.1f}", f"{row.usual.cpu:.1f}", times(row.usual.wall, wall)] if row.usual else ["-"] * 3
+    return [
+        name,
+        f"{row.samples:,}",
+        f"{row.input_bytes / 1e6:.0f}",
+        f"{row.tokens / 1e6:.1f}",
+        spread([run.wall for run in row.own]),
+        f"{cpu:.1f}",
+        *usual,
+    ]

@@ -1,0 +1,85 @@
+"""Corpora of each record kind, made from the shared ones: about `CORPUS_BYTES` of JSONL each."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+CORPUS_BYTES = 40_000_000
+
+Record = dict[str, Any]
+
+
+def make_corpus(kind: str, data: Path, folder: Path, tokenizer: Path) -> Path:
+    """A JSONL file of records of a kind in `folder`, made unless it is there.
+
+    Args:
+        data: the folder of the shared corpora.
+        tokenizer: that of `tokens`, which are tokenized already.
+    """
+    if kind == "chats":
+        return data / "sft_messages.jsonl"
+    path = folder / (f"tokens-{tokenizer.name}.jsonl" if kind == "tokens" else f"{kind}.jsonl")
+    if not path.exists():
+        makers = {"alpaca": _alpaca, "prompt-completion": _prompt_completion, "texts": _texts}
+        records = _tokens(data, tokenizer) if kind == "tokens" else makers[kind](data)
+        size = 0
+        with path.open("w", encoding="utf-8") as file:
+            for record in records:
+                size += file.write(json.dumps(record, ensure_ascii=False) + "\n")
+                if size > CORPUS_BYTES:
+                    break
+    return path
+
+
+def _alpaca(data: Path) -> Iterator[Record]:
+    """Questions and answers of gsm8k and bbh, again and again, numbered: no two are the same. Half have an input."""
+    known = [record for record in _chats(data) if record["source"] in ("gsm8k", "bbh")]
+    for turn in itertools.count(1):
+        for number, record in enumerate(known):
+            question, answer = (message["content"] for message in record["messages"][:2])
+            title = f"Exercise {turn}.{number}"
+            if number % 2:
+                yield {"instruction": f"{title}. Solve this.", "input": question, "output": answer}
+            else:
+                yield {"instruction": f"{title}. {question}", "input": "", "output": answer}
+
+
+def _prompt_completion(data: Path) -> Iterator[Record]:
+    """A paragraph of the long documents, and the one after it."""
+    for text in _documents(data):
+        paragraphs = [paragraph for paragraph in text.split("\n\n") if paragraph.strip()]
+        for prompt, completion in zip(paragraphs[::2], paragraphs[1::2], strict=False):
+            yield {"prompt": prompt + "\n\n", "completion": completion}
+
+
+def _texts(data: Path) -> Iterator[Record]:
+    """The long documents."""
+    for text in _documents(data):
+        yield {"text": text}
+
+
+def _tokens(data: Path, folder: Path) -> Iterator[Record]:
+    """The same, tokenized, in samples of at most 4,096 tokens."""
+    from tokenizers import Tokenizer
+
+    tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
+    for text in _documents(data):
+        ids = tokenizer.encode(text).ids
+        for begin in range(0, len(ids), 4096):
+            yield {"input_ids": ids[begin : begin + 4096]}
+
+
+def _chats(data: Path) -> list[Record]:
+    with (data / "sft_messages.jsonl").open(encoding="utf-8") as lines:
+        return [json.loads(line) for line in lines]
+
+
+def _documents(data: Path) -> Iterator[str]:
+    import pyarrow.parquet as pq
+
+    for batch in pq.ParquetFile(data / "long_docs.parquet").iter_batches(columns=["text"]):
+        yield from batch["text"].to_pylist()

@@ -1,0 +1,106 @@
+"""`hbpack write` beside `cp -r` and `sync` of what it writes: the floor that the disk and the page cache set."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import statistics
+import sys
+from collections import defaultdict
+from pathlib import Path
+
+from tests.benchmark.measure import HOW_LONG, BenchmarkError, Run, folder_bytes, run_measured
+from tests.benchmark.report import mebibytes, spread, table, versions
+from tests.benchmark.rival import corpora
+
+COPIES = 4
+"""Of the shared corpora: about 800 MB of shards."""
+PLANS = {
+    "32 ranks, 1 epoch": ["--groups", "16k:1,128k:8", "--gpus", "32"],
+    "1,024 ranks, 3 epochs": ["--groups", "2k:1,16k:8", "--gpus", "1024", "--epochs", "3"],
+}
+ASKED = 0.6
+_IMPORTS = "import packer_cli.cli.write, packer_cli.pipeline, packer_cli.shards.stage, pyarrow.compute"
+
+
+def run(work: Path, runs: int) -> str:
+    """Measure, and give the text of the section."""
+    store = work / "store"
+    _hbpack("tokenize", *_inputs(work), "--tokenizer", corpora() / "tokenizers" / "minimind-chatml", "-o", store)
+    rows, met = [], []
+    for name, options in PLANS.items():
+        folder = work / f"write-{len(rows)}"
+        _hbpack("plan", store, *options, "--overflow", "split", "--output", folder)
+        _hbpack("write", folder)  # fills the page cache
+        num_bytes = sum(folder_bytes(folder / part) for part in ("shards", "ranks"))
+        num_files = sum(path.is_file() for part in ("shards", "ranks") for path in (folder / part).rglob("*"))
+        own: dict[str, list[Run]] = defaultdict(list)
+        for number in range(runs):
+            print(f"write: {name}, round {number + 1} of {runs}", file=sys.stderr)
+            own["copy"].append(_copy(folder, work / "copy"))
+            own["write"].append(_write(folder))
+            own["imports"].append(run_measured([sys.executable, "-c", _IMPORTS], watch_memory=False))
+        walls = {contender: statistics.median(run.wall for run in done) for contender, done in own.items()}
+        rate = walls["copy"] / walls["write"]
+        without = walls["copy"] / max(walls["write"] - walls["imports"], 1e-9)
+        rows.append(
+            [
+                name,
+                mebibytes(num_bytes),
+                f"{num_files:,}",
+                *(spread([run.wall for run in own[contender]], 2) for contender in ("copy", "write", "imports")),
+                *(f"{statistics.median(run.cpu for run in own[contender]):.2f}" for contender in ("copy", "write")),
+                f"{rate:.2f}x",
+                f"{without:.2f}x",
+            ]
+        )
+        verdict = "Met" if rate >= ASKED else "Missed"
+        met.append(f"- {verdict}: {name}: {rate:.2f} of the copy's rate (asked: {ASKED}).")
+        shutil.rmtree(folder)
+    header = [
+        "", "MiB", "files", "copy, s", "write, s", "imports, s", "copy, CPU s", "write, CPU s",
+        "rate to the copy's", "without imports",
+    ]  # fmt: skip
+    text = (
+        f"*Write*: the command `hbpack write FOLDER`, from its start to its end; the plan and the token store, of the "
+        f"shared corpora {COPIES} times over, lie in the page cache. *Copy*: `cp -r` of what it wrote, and `sync`. "
+        "Both read and write the same number of bytes; hbpack puts them into another order, takes checksums, and "
+        "syncs each file. *Imports*: Python with the modules of `write`, and nothing done. "
+        f"{runs} runs each, in turn; median (least-greatest). {HOW_LONG} {versions(('numpy', 'pyarrow', 'xxhash'))}."
+    )
+    return f"{text}\n\n{table(header, rows)}\n\n" + "\n".join(met)
+
+
+def _inputs(work: Path) -> list[Path]:
+    """Copies: a file that is named twice is one input."""
+    paths = []
+    for name in ("sft_messages.jsonl", "long_docs.parquet"):
+        for number in range(COPIES):
+            paths.append(work / f"{number}-{name}")
+            shutil.copyfile(corpora() / name, paths[-1])
+    return paths
+
+
+def _hbpack(*arguments: object) -> Run:
+    return run_measured([sys.executable, "-m", "packer_cli", *map(str, arguments)], watch_memory=False)
+
+
+def _copy(folder: Path, target: Path) -> Run:
+    target.mkdir()
+    os.sync()
+    command = 'cp -r "$0/shards" "$0/ranks" "$0/hbpack.json" "$1" && sync'
+    done = run_measured(["sh", "-c", command, str(folder), str(target)], watch_memory=False)
+    shutil.rmtree(target)
+    return done
+
+
+def _write(folder: Path) -> Run:
+    for part in ("shards", "ranks"):
+        shutil.rmtree(folder / part)
+    (folder / "hbpack.json").unlink()
+    os.sync()
+    done = _hbpack("write", folder)
+    if not any(re.match(r"wrote \d+ shards", line) for _, line in done.lines):
+        raise BenchmarkError("hbpack write wrote nothing: " + " ".join(line for _, line in done.lines))
+    return done
