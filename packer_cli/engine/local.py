@@ -44,6 +44,7 @@ class LocalEngine:
         self.workers = workers
         self._preload = list(preload)
         self._idle: list[Worker] = []
+        self._leaving: list[Worker] = []
         self._busy: dict[Any, Worker] = {}
 
     def __enter__(self) -> LocalEngine:
@@ -53,8 +54,16 @@ class LocalEngine:
 
     def __exit__(self, *_: object) -> None:
         self._kill_busy()  # After an error whoever asked for their results may not have let go.
-        while self._idle:
-            self._idle.pop().end()
+        self.release()
+        while self._leaving:
+            self._leaving.pop().end()
+
+    def release(self) -> None:
+        """Let idle workers end while other work goes on, which gives their memory back. `run` would start others."""
+        for worker in self._idle:
+            worker.connection.close()
+        self._leaving += self._idle
+        self._idle = []
 
     def run(
         self, function: Callable[[Task], Result], tasks: Sequence[Task], *, is_risky: Callable[[Task], bool] = never

@@ -36,6 +36,7 @@ def run_pack(config: PackConfig, folder: Path, engine: LocalEngine, *, dry_run: 
     is_parallel = engine.workers > 1 and not (folder / PLAN_NAME).exists()
     with _kernels(likely) if is_parallel else nullcontext():
         run_tokenize(config.part(TokenizeConfig), folder, engine)
+    engine.release()
     header = run_plan(config.part(PlanConfig), folder, folder)
     if not dry_run:
         run_write(config.part(WriteConfig), folder, engine)
