@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -45,15 +46,17 @@ def run_pack(config: PackConfig, folder: Path, engine: LocalEngine, *, dry_run: 
 
 @contextmanager
 def _kernels(config: PlanConfig) -> Iterator[None]:
-    """Load the plan's kernels while the workers' server is loading; on a first run, compile them beside the block."""
+    """Load the plan's kernels on a thread beside the block; on a first run, compile them in processes beside it."""
     from packer_cli.engine.aside import aside
     from packer_cli.kernels import known_as_compiled, note_compiled
     from packer_cli.warming import kernel_shares, kernels_name, warm_up
 
     name = kernels_name(config)
     if known_as_compiled(name):
-        warm_up(config)
-        yield
+        with ThreadPoolExecutor(1) as thread:
+            loading = thread.submit(warm_up, config)
+            yield
+        loading.result()
         return
     with aside(kernel_shares(config)):
         yield
