@@ -1,8 +1,8 @@
 """Tokenizers of the families that are in use, trained here on the shared corpora: the real ones are not ours to ship.
 
-Each has its family's split pattern, kind of BPE, special tokens and chat template; GPT-2's, cl100k's and Llama 3's are
-byte-level, Mistral's is a SentencePiece BPE with byte fallback. They are kept in `bench-out/tokenizers`: training takes
-a minute or two.
+Each has its family's split pattern, kind of BPE, special tokens and chat template; GPT-2's, cl100k's and Llama 3's
+are byte-level, Mistral's is a SentencePiece BPE with byte fallback. They are kept in `bench-out/tokenizers`: training
+takes a minute or two.
 """
 
 from __future__ import annotations
@@ -66,8 +66,7 @@ def _texts(data: Path) -> Iterator[str]:
 
     size = 0
     for text in pq.read_table(data / "long_docs.parquet", columns=["text"])["text"].to_pylist()[::3]:
-        for line in text.splitlines(keepends=True):
-            yield line
+        yield from text.splitlines(keepends=True)
         size += len(text)
         if size > _TRAIN_BYTES * 2 // 3:
             break

@@ -155,8 +155,8 @@ def _setting(results: dict[str, _Result], runs: int, peer: str | None) -> str:
             f"*The usual way* (`tests/benchmark/usual_way.py`; {peer}): `load_dataset`, `map` in batches over "
             f"{num_cores()} processes with `apply_chat_template` or the tokenizer, "
             f"`pack_dataset(strategy='{STRATEGY}', seq_length={SEQ_LENGTH})` as shipped, `save_to_disk`; all caches "
-            f"empty. It makes {results[USUAL].tokens:,} tokens, EOS after each document, but no loss masks, no schedule and no "
-            "checksums, and cuts off what is longer than a pack, where hbpack splits.\n\n"
+            f"empty. It makes {results[USUAL].tokens:,} tokens, with EOS after each document, but no loss masks, no "
+            "schedule and no checksums, and cuts off what is longer than a pack, where hbpack splits.\n\n"
         )
     else:
         text += f"*The usual way* was left out: {PYTHON_VARIABLE} names no Python with trl.\n\n"

@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 
 from packer_cli.plan.bounds import least_max_work
 from packer_cli.plan.cost import require_exact
-from packer_cli.plan.work import pack_tokens_and_work
 from packer_cli.plan.refine import refine_packs
 from packer_cli.plan.refine.moves import find_move
 from packer_cli.plan.refine.places import (
@@ -27,6 +26,7 @@ from packer_cli.plan.refine.places import (
     NUM_FIELDS,
 )
 from packer_cli.plan.types import Group
+from packer_cli.plan.work import pack_tokens_and_work
 from tests.naive import exchange as naive
 
 linears = st.sampled_from([0, 0, 1, 30, 500, 24_576, 2**31 - 2])
