@@ -1,0 +1,41 @@
+from __future__ import annotations
+
+import errno
+import os
+
+import pytest
+
+from packer_cli import files
+
+
+def test_a_file_is_synced_while_it_is_written(tmp_path, monkeypatch):
+    monkeypatch.setattr(files, "_SYNC_BYTES", 10)
+    sizes = []
+    fsync = os.fsync
+    monkeypatch.setattr(
+        os, "fsync", lambda descriptor: (sizes.append(os.fstat(descriptor).st_size), fsync(descriptor))
+    )
+    path = tmp_path / "file"
+    with files.temporary_file(path, sync_early=True) as (temporary, file):
+        for _ in range(5):
+            file.write(b"x" * 20_000)
+    assert sizes
+    assert sizes[0] < 100_000, "the first sync came before the end"
+    files.commit_file(temporary, path)
+    assert path.read_bytes() == b"x" * 100_000
+
+
+def test_an_early_sync_that_fails_fails_the_file(tmp_path, monkeypatch):
+    def fail(descriptor: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(files, "_SYNC_BYTES", 10)
+    monkeypatch.setattr(os, "fsync", fail)
+    path = tmp_path / "file"
+    with (
+        pytest.raises(OSError, match="No space left on device") as error,
+        files.temporary_file(path, sync_early=True) as (_, file),
+    ):
+        file.write(b"x" * 20)
+    assert error.value.filename == str(path)
+    assert not list(tmp_path.iterdir())
