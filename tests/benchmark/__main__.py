@@ -9,7 +9,7 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
-from tests.benchmark import frontier, loader, pack, paper, paper_times, plan, scale, tokenizers, write
+from tests.benchmark import chats, frontier, loader, pack, paper, paper_times, plan, scale, tokenizers, write
 from tests.benchmark.measure import BenchmarkError
 from tests.benchmark.pack_rows import ROW_VARIABLE
 from tests.benchmark.peers import compare
@@ -18,6 +18,7 @@ from tests.benchmark.report import machine, write_section
 BENCHMARKS: dict[str, Callable[[Path, int], str]] = {
     "pack": pack.run,
     "tokenizers": tokenizers.run,
+    "chats": chats.run,
     "loader": loader.run,
     "write": write.run,
     "plan": plan.run,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import atexit
+import os
 import signal
 import threading
 from collections.abc import Callable
@@ -16,6 +18,7 @@ CPU_SECONDS = 10.0
 FUEL, FUEL_PER_MESSAGE = 10_000, 1_000
 """Instructions that minijinja may spend on a conversation, besides one for each char. Real templates take about 100 a
 message. What needs more goes to jinja2."""
+_TICK_SECONDS = 0.1
 MAX_REPEATED = 1 << 26
 """Chars or items that `*` may make, and bits of a power."""
 MAX_PREFIX_MESSAGES = 100_000
@@ -39,20 +42,54 @@ def limited(render: Callable[[], Result]) -> Result:
 
     Raises: TemplateLimitError, and whatever `render` raises.
     """
-    if threading.current_thread() is not threading.main_thread():
+    if threading.get_ident() != threading.main_thread().ident:
         return render()
-    before = signal.signal(signal.SIGVTALRM, _interrupt)
-    # Again and again: jinja2 swallows any exception in places, as in the test `is iterable`.
-    signal.setitimer(signal.ITIMER_VIRTUAL, CPU_SECONDS, 0.1)
+    _watch.start()
     try:
         return render()
     finally:
-        signal.setitimer(signal.ITIMER_VIRTUAL, 0)
-        signal.signal(signal.SIGVTALRM, before)
+        _watch.is_rendering = False
 
 
-def _interrupt(*_: Any) -> None:
-    raise over_time()
+class _Watch:
+    """Counts ticks of CPU time. The timer goes on between renders: to set it for each of them would take longer than
+    many a render does. It stops when a tick finds nothing to watch.
+    """
+
+    def __init__(self) -> None:
+        self.is_rendering = False
+        self._is_ticking = False
+        self._ticks = 0
+
+    def start(self) -> None:
+        """A render begins."""
+        self._ticks = 0
+        self.is_rendering = True
+        if not self._is_ticking:
+            self._is_ticking = True
+            signal.signal(signal.SIGVTALRM, self._tick)
+            signal.siginterrupt(signal.SIGVTALRM, False)
+            signal.setitimer(signal.ITIMER_VIRTUAL, _TICK_SECONDS, _TICK_SECONDS)
+
+    def _tick(self, *_: Any) -> None:
+        self._ticks += 1
+        if not self.is_rendering:
+            self.stop()
+        elif self._ticks * _TICK_SECONDS >= CPU_SECONDS:
+            # Again with each tick: jinja2 swallows any exception in places, as in the test `is iterable`.
+            raise over_time()
+
+
+    def stop(self) -> None:
+        """No more ticks."""
+        if self._is_ticking:
+            signal.setitimer(signal.ITIMER_VIRTUAL, 0)
+            self._is_ticking = False
+
+
+_watch = _Watch()
+atexit.register(_watch.stop)  # A tick that nobody handles would kill the process.
+os.register_at_fork(after_in_child=_watch.stop)  # The timer stays with the parent.
 
 
 def check_operator(operator: str, left: Any, right: Any) -> None:

@@ -7,6 +7,7 @@ with them. What is left does the same, step by step.
 
 from __future__ import annotations
 
+import copy
 from collections import Counter
 from collections.abc import Collection, Iterator
 from typing import Any, Literal, NamedTuple
@@ -33,6 +34,7 @@ class _Known(NamedTuple):
 
 
 _STRING, _UNDEFINED, _MESSAGE = _Known("string"), _Known("undefined"), _Known("message")
+_NOT_ASSISTANT = object()
 _Env = dict[str, _Known]
 
 
@@ -96,7 +98,7 @@ class _Specializer:
                 # What a round sets is gone in the next one and after the loop.
                 inner = dict(env)
                 self._set(node.target, _MESSAGE if self._is_list(node.iter) else None, inner)
-                self.body(node.body, inner)
+                self._round(node, inner)
                 self.body(node.else_, dict(env))
             elif isinstance(node, nodes.Scope):
                 self.body(node.body, dict(env))
@@ -105,6 +107,25 @@ class _Specializer:
             body[position : position + 1] = replacement
             position += len(replacement)
         self._sink(body)
+
+    def _round(self, loop: Any, env: _Env) -> None:
+        """The body of a loop. Where it begins by asking for the assistant, as marked loops do, all that follows is
+        written once for the assistant and once for others."""
+        from jinja2 import nodes
+
+        first, *rest = loop.body
+        name = loop.target.name if isinstance(loop.target, nodes.Name) else ""
+        is_assistant = nodes.Compare(
+            nodes.Getattr(nodes.Name(name, "load"), "role", "load"), [nodes.Operand("eq", nodes.Const("assistant"))]
+        )
+        if isinstance(first, nodes.If) and first.test == is_assistant and env.get(name) == _MESSAGE:
+            other = copy.deepcopy(rest, {id(self._tree.environment): self._tree.environment})
+            for body, more, role in ((first.body, rest, "assistant"), (first.else_, other, _NOT_ASSISTANT)):
+                body += more
+                self.body(body, {**env, name: _Known("message", role)})
+            loop.body = [first]
+        else:
+            self.body(loop.body, env)
 
     def _set(self, target: Any, known: _Known | None, env: _Env) -> None:
         from jinja2 import nodes
@@ -225,11 +246,30 @@ class _Specializer:
             at_end = isinstance(node.arg, nodes.Neg) and getattr(node.arg.node, "value", None) == 1
             at_start = isinstance(node.arg, nodes.Const) and type(node.arg.value) is int and node.arg.value == 0
             is_string = (at_start or at_end) and self._is_string(node.node.node.node, env)
-        elif (key := _key(node)) is not None and self._known(node.node, env) == _MESSAGE:
+        elif isinstance(node, nodes.Compare):
+            return self._comparison(node, env)
+        elif (key := _key(node)) is not None and (message := self._known(node.node, env)) and message.kind == "message":
+            if key == "role" and isinstance(message.value, str):
+                return _Known("constant", message.value)
             is_string = key in ("role", "content")
             if not is_string and not hasattr(dict, key):
                 return _UNDEFINED
         return _STRING if is_string else None
+
+    def _comparison(self, node: Any, env: _Env) -> _Known | None:
+        """Whether a role is equal to a constant, or not."""
+        from jinja2 import nodes
+
+        if len(node.ops) != 1 or node.ops[0].op not in ("eq", "ne") or _key(node.expr) != "role":
+            return None
+        message, value = self._known(node.expr.node, env), node.ops[0].expr
+        if message is None or message.kind != "message" or not isinstance(value, nodes.Const):
+            return None
+        if isinstance(message.value, str):
+            return _Known("constant", (message.value == value.value) == (node.ops[0].op == "eq"))
+        if message.value is _NOT_ASSISTANT and value.value == "assistant":
+            return _Known("constant", node.ops[0].op == "ne")
+        return None
 
     def _is_string(self, node: Any, env: _Env) -> bool:
         known = self._known(node, env)
@@ -244,7 +284,7 @@ class _Specializer:
             "defined": known != _UNDEFINED,
             "undefined": known == _UNDEFINED,
             "none": known.kind == "constant" and known.value is None,
-            "mapping": known == _MESSAGE,
+            "mapping": known.kind == "message",
         }
         return _Known("constant", answers[node.name]) if node.name in answers else None
 
@@ -254,6 +294,9 @@ class _Specializer:
 
         if isinstance(node, nodes.Add) and self._is_string(node, env):
             return self._leaves(node.left, env) + self._leaves(node.right, env)
+        known = self._known(node, env)
+        if known is not None and known.kind == "constant" and isinstance(known.value, str):
+            return [nodes.Const(known.value)]
         return [node]
 
 

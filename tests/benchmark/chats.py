@@ -1,0 +1,66 @@
+"""Chats to text and to the ranges that are trained on: minijinja beside jinja2, in one process."""
+
+from __future__ import annotations
+
+import json
+import statistics
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from packer_cli.tokens.templates import ChatRenderer
+from packer_cli.tokens.tokenizer import load_tokenizer
+from tests.benchmark.pack import corpora
+from tests.benchmark.report import table, times, versions
+from tests.tokens.published_templates import PUBLISHED
+
+_TEMPLATES = ("qwen3", "llama3", "mistral", "chatml-generation")
+
+
+def run(_: Path, runs: int) -> str:
+    """Measure, and give the text of the section."""
+    data = corpora()
+    with (data / "sft_messages.jsonl").open(encoding="utf-8") as file:
+        chats = [json.loads(line)["messages"] for line in file]
+    tokenizer = load_tokenizer(str(data / "tokenizers" / "minimind-chatml"))
+    assert tokenizer.chat_template
+    cases = {"the tokenizer's own": (tokenizer.chat_template, tokenizer.special_tokens_map, tokenizer.special_tokens)}
+    for name in _TEMPLATES:
+        template, bos, eos, special_tokens = PUBLISHED[name]
+        cases[name] = (template, {"bos_token": bos, "eos_token": eos}, special_tokens)
+    rows = []
+    for name, (template, variables, special_tokens) in cases.items():
+        for want_spans in (False, True):
+            renderers = {
+                engine: ChatRenderer(
+                    template, variables=variables, special_tokens=special_tokens, want_spans=want_spans, engine=engine
+                )
+                for engine in ("jinja2", "minijinja")
+            }
+            rates = _rates({engine: renderer.render for engine, renderer in renderers.items()}, chats, runs)
+            own = [f"{statistics.median(rates[engine]):,.0f}" for engine in rates]
+            gain = times(statistics.median(rates["minijinja"]), statistics.median(rates["jinja2"]))
+            rows.append([name, "text and ranges" if want_spans else "text", *own, gain])
+    header = ["template", "what", "jinja2, chats/s", "minijinja, chats/s", "gain"]
+    return (
+        f"{len(chats):,} chats of {statistics.mean(map(len, chats)):.1f} messages, one core, CPU time, median of {runs} "
+        "rounds in which both engines take turns. *jinja2* is the way of conversations that minijinja cannot do: "
+        "transformers' sandbox with hbpack's shortcuts. *Ranges* are what the assistant wrote. The first template writes "
+        f"an empty thinking block into each answer. {versions(('minijinja', 'jinja2', 'transformers'))}.\n\n"
+        + table(header, rows)
+    )
+
+
+def _rates(
+    functions: dict[str, Callable[[Any], object]], chats: list[Any], runs: int
+) -> dict[str, list[float]]:
+    """Chats a second of CPU time, by function, one for each round."""
+    rates: dict[str, list[float]] = {name: [] for name in functions}
+    for _ in range(runs):
+        for name, function in functions.items():
+            start = time.process_time()
+            for chat in chats:
+                function(chat)
+            rates[name].append(len(chats) / (time.process_time() - start))
+    return rates
