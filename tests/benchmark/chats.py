@@ -44,17 +44,15 @@ def run(_: Path, runs: int) -> str:
             rows.append([name, "text and ranges" if want_spans else "text", *own, gain])
     header = ["template", "what", "jinja2, chats/s", "minijinja, chats/s", "gain"]
     return (
-        f"{len(chats):,} chats of {statistics.mean(map(len, chats)):.1f} messages, one core, CPU time, median of {runs} "
-        "rounds in which both engines take turns. *jinja2* is the way of conversations that minijinja cannot do: "
-        "transformers' sandbox with hbpack's shortcuts. *Ranges* are what the assistant wrote. The first template writes "
-        f"an empty thinking block into each answer. {versions(('minijinja', 'jinja2', 'transformers'))}.\n\n"
+        f"{len(chats):,} chats of {statistics.mean(map(len, chats)):.1f} messages, one core, CPU time, median of "
+        f"{runs} rounds in which both engines take turns. *jinja2* is the way of conversations that minijinja cannot "
+        "do: transformers' sandbox with hbpack's shortcuts. *Ranges* are what the assistant wrote. The first template "
+        f"writes an empty thinking block into each answer. {versions(('minijinja', 'jinja2', 'transformers'))}.\n\n"
         + table(header, rows)
     )
 
 
-def _rates(
-    functions: dict[str, Callable[[Any], object]], chats: list[Any], runs: int
-) -> dict[str, list[float]]:
+def _rates(functions: dict[str, Callable[[Any], object]], chats: list[Any], runs: int) -> dict[str, list[float]]:
     """Chats a second of CPU time, by function, one for each round."""
     rates: dict[str, list[float]] = {name: [] for name in functions}
     for _ in range(runs):

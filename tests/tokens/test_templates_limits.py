@@ -50,8 +50,8 @@ def test_many_renders_for_one_conversation_are_bounded():
     assert len(ours.render(turns(40)).spans) == 20
     expected = (
         "the chat template does not show who said what without rendering the beginning of the conversation again for "
-        "each answer, and 2000 messages are too many for that; mark the answers with {% generation %} in the template, "
-        "or split the conversation"
+        "each answer, and 2000 messages are too many for that; mark the answers with {% generation %} in the "
+        "template, or split the conversation"
     )
     with pytest.raises(TemplateRejectError) as error:
         ours.render(turns(2000))

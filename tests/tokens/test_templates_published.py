@@ -23,8 +23,10 @@ def transformers_text(name, messages, tools=None):
 
 
 HOSTILE = [
-    "", " ", "\n", " \n\n", "{{ messages }}", "{% for x in y %}", "{#", "\x01", "\x02a\x03", "\x1c x \x1d", "\0", "\ufffe",
-    "\U000f0000", "<think>\nwhy\n</think>\n\nso", "</think>", "<think>", "<|im_end|>", "</s>", "<tool_response>a</tool_response>",
+    "", " ", "\n", " \n\n", "{{ messages }}", "{% for x in y %}", "{#",
+    "\x01", "\x02a\x03", "\x1c x \x1d", "\0", "\ufffe",
+    "\U000f0000", "<think>\nwhy\n</think>\n\nso", "</think>", "<think>", "<|im_end|>", "</s>",
+    "<tool_response>a</tool_response>",
     "\u3000x\u3000", "\x85", "e\u0301", "İ", "ß", "\r\n", "&<>'\"", "\ud7ff", "true", "None", "\\n", "'", '"',
 ]  # fmt: skip
 TEXT = (

@@ -1,4 +1,4 @@
-"""A chat template, compiled by jinja2: the text of a conversation, and the ranges that `{% generation %}` tags give."""
+"""A chat template, compiled by jinja2: a conversation's text, and the ranges that `{% generation %}` tags give."""
 
 from __future__ import annotations
 

@@ -69,14 +69,13 @@ def _read_any_chat(messages: list[Any], tools: list[Any] | None) -> Chat:
             raise TemplateRejectError("a tool is not an object; tools are JSON schemas")
     texts: list[str] = []
     keys: set[str] = set()
-    is_safe = all([_collect(value, texts, keys) for value in (*messages, *(tools or ()))])
+    is_safe = all([_collect(value, texts, keys) for value in (*messages, *(tools or ()))])  # noqa: C419 - all are collected
     text = "\0".join(texts)
     return Chat(messages, tools, text, is_safe and _is_safe_text(text) and _is_safe_text("\0".join(keys)), False)
 
 
 def _is_safe_text(text: str) -> bool:
-    # Several times as fast as a search for a class of chars.
-    for char in UNSAFE_CHARS:
+    for char in UNSAFE_CHARS:  # noqa: SIM110 - twice as fast as a generator, and both faster than a class of chars
         if char in text:
             return False
     return True
@@ -90,9 +89,9 @@ def _collect(value: Any, texts: list[str], keys: set[str]) -> bool:
         return True
     if kind is dict:
         keys.update(key for key in value if type(key) is str)
-        return all([type(key) is str and _collect(item, texts, keys) for key, item in value.items()])
+        return all([type(key) is str and _collect(item, texts, keys) for key, item in value.items()])  # noqa: C419
     if kind is list:
-        return all([_collect(item, texts, keys) for item in value])
+        return all([_collect(item, texts, keys) for item in value])  # noqa: C419
     if kind is int:
         return abs(value) < 1 << 63
     if kind is float:

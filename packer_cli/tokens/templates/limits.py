@@ -79,7 +79,6 @@ class _Watch:
             # Again with each tick: jinja2 swallows any exception in places, as in the test `is iterable`.
             raise over_time()
 
-
     def stop(self) -> None:
         """No more ticks."""
         if self._is_ticking:

@@ -106,7 +106,7 @@ class _Marker:
         self._place = place
 
     def mark(self, tree: Any) -> bool:
-        """Change jinja2.nodes.Template in place; whether all that should have marks, and something at all, got them."""
+        """Change jinja2.nodes.Template in place; whether all that should have marks, and anything, got them."""
         from jinja2 import nodes
 
         tags = sum(map(is_generation, tree.find_all(nodes.CallBlock)))
@@ -118,6 +118,8 @@ class _Marker:
         """How many loops or tags got marks."""
         from jinja2 import nodes
 
+        scopes = (nodes.With, nodes.Scope)
+        captures = (*scopes, nodes.Macro, nodes.AssignBlock)
         found = 0
         position = 0
         while position < len(body):
@@ -136,9 +138,7 @@ class _Marker:
                 found += self._body(node.body, depth) + self._body(node.else_, depth)
                 # The tests of `elif` branches are nodes of their own.
                 found += sum(self._body(branch.body, depth) for branch in node.elif_)
-            elif isinstance(node, (nodes.With, nodes.Scope)):
-                found += self._body(node.body, depth)
-            elif isinstance(node, (nodes.Macro, nodes.AssignBlock)) and self._place == "anywhere":
+            elif isinstance(node, captures if self._place == "anywhere" else scopes):
                 found += self._body(node.body, depth)
             elif isinstance(node, nodes.CallBlock) and self._place == "generation" and is_generation(node):
                 inner = nodes.Scope(node.body, lineno=node.lineno)

@@ -10,7 +10,7 @@ from packer_cli.tokens.templates.compiled import CompiledTemplate
 from packer_cli.tokens.templates.conversation import Chat
 from packer_cli.tokens.templates.limits import FUEL, FUEL_PER_MESSAGE
 from packer_cli.tokens.templates.marks import CHARS, Place, marked_tree, split_chars
-from packer_cli.tokens.templates.minijinja_source import UNSAFE_CHARS, NotTranslatable, minijinja_source
+from packer_cli.tokens.templates.minijinja_source import UNSAFE_CHARS, NotTranslatableError, minijinja_source
 from packer_cli.tokens.templates.specialize import specialize
 from packer_cli.tokens.templates.types import Span
 
@@ -18,7 +18,7 @@ from packer_cli.tokens.templates.types import Span
 class MinijinjaTemplate:
     """A template, for conversations that are safe (`Chat.is_safe`).
 
-    Raises: NotTranslatable.
+    Raises: NotTranslatableError.
     """
 
     def __init__(self, template: CompiledTemplate, place: Place | None):
@@ -27,8 +27,8 @@ class MinijinjaTemplate:
         self._environment = Environment(keep_trailing_newline=True)
         for name, function in (("tojson", _tojson), ("string", _text), ("_method", _method), ("_filter", _filter)):
             self._environment.add_filter(name, function)
-        self._environment.add_function("raise_exception", _raise)
-        self._environment.add_function("strftime_now", _now)
+        self._environment.add_global("raise_exception", _raise)
+        self._environment.add_global("strftime_now", _now)
         self._constants = template.context()
         for name, value in self._constants.items():
             self._environment.add_global(name, value)
@@ -40,14 +40,12 @@ class MinijinjaTemplate:
             if self._is_compared:
                 self._add("text", template, None)
         except TemplateError as error:
-            raise NotTranslatable(str(error)) from None
+            raise NotTranslatableError(str(error)) from None
 
     def _add(self, name: str, template: CompiledTemplate, place: Place | None) -> None:
         """Two templates: for all conversations, and for plain ones (`Chat.is_plain`)."""
         for is_plain in (False, True):
-            tree = template.environment.parse(template.source)
-            if place is not None:
-                tree = marked_tree(template, place, CHARS)
+            tree = _tree(template, place)
             if is_plain:
                 specialize(tree, {**self._constants, "tools": None}, template.environment.globals)
             self._environment.add_template(f"plain {name}" if is_plain else name, minijinja_source(tree))
@@ -57,7 +55,7 @@ class MinijinjaTemplate:
         """The template with marks, or without for None; None where minijinja cannot do it."""
         try:
             return cls(template, place)
-        except NotTranslatable:
+        except NotTranslatableError:
             return None
 
     def rounds(self, chat: Chat) -> tuple[str, list[Span]] | None:
@@ -81,6 +79,18 @@ class MinijinjaTemplate:
             return None
 
 
+def _tree(template: CompiledTemplate, place: Place | None) -> Any:
+    """The template's syntax tree, with marks for a place, and without `{% generation %}` tags."""
+    tree: Any = template.environment.parse(template.source)
+    if place is not None:
+        tree = marked_tree(template, place, CHARS)
+    elif template.has_generation_tags:
+        tree = marked_tree(template, "generation", dict.fromkeys(CHARS, ""))
+    if tree is None:
+        raise NotTranslatableError("a generation tag is inside a macro or a block")
+    return tree
+
+
 def _check_literals(template: CompiledTemplate) -> None:
     from jinja2 import nodes
 
@@ -88,7 +98,7 @@ def _check_literals(template: CompiledTemplate) -> None:
     texts = [node.data for node in tree.find_all(nodes.TemplateData)]
     texts += [node.value for node in tree.find_all(nodes.Const) if isinstance(node.value, str)]
     if not all(UNSAFE_CHARS.isdisjoint(text) for text in (*texts, *map(str, template.variables.values()))):
-        raise NotTranslatable("the template holds control characters")
+        raise NotTranslatableError("the template holds control characters")
 
 
 def _tojson(

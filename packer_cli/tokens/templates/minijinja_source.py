@@ -21,9 +21,10 @@ _METHODS = {
     "items": 0, "keys": 0, "values": 0, "get": 2,
 }  # fmt: skip
 """Methods that both engines have, and the most arguments they may get."""
-_PYTHON_METHODS = frozenset(
-    "upper lower title capitalize removeprefix removesuffix rsplit partition rpartition count find rfind".split()
-)
+_PYTHON_METHODS = {
+    "upper", "lower", "title", "capitalize", "removeprefix", "removesuffix", "rsplit", "partition", "rpartition",
+    "count", "find", "rfind",
+}  # fmt: skip
 """Called in Python: Unicode tables and corner cases differ."""
 _FILTERS = {"trim": 1, "length": 0, "count": 0, "list": 0, "first": 0, "last": 0, "replace": 2, "items": 0}
 _PYTHON_FILTERS = frozenset(("upper", "lower", "title", "capitalize", "indent"))
@@ -32,14 +33,16 @@ _LAZY_FILTERS = frozenset(("map", "select", "reject", "selectattr", "rejectattr"
 _LAZY_TESTS = frozenset(("defined", "undefined", "equalto", "eq", "==", "ne", "!=", "in", "none", "string"))
 _TESTS = {
     "string": 0, "defined": 0, "undefined": 0, "none": 0, "mapping": 0, "number": 0, "integer": 0, "float": 0,
-    "boolean": 0, "true": 0, "false": 0, "eq": 1, "equalto": 1, "==": 1, "ne": 1, "!=": 1, "in": 1, "odd": 0, "even": 0,
+    "boolean": 0, "true": 0, "false": 0, "odd": 0, "even": 0, "eq": 1, "equalto": 1, "==": 1, "ne": 1, "!=": 1,
+    "in": 1,
 }  # fmt: skip
 _WIDER_TESTS = {"iterable": ("string", "undefined"), "sequence": ("string", "mapping", "undefined")}
 """Tests that are true of more in jinja2: also where one of these is."""
 _FUNCTIONS = frozenset(("namespace", "raise_exception", "strftime_now"))
 """Not `range`: minijinja cannot be interrupted, so its loops are to be as long as the data."""
 _OPERATORS = {
-    "Add": "+", "Sub": "-", "Mul": "*", "Div": "/", "FloorDiv": "//", "Mod": "%", "Pow": "**", "And": "and", "Or": "or",
+    "Add": "+", "Sub": "-", "Mul": "*", "Div": "/", "FloorDiv": "//", "Mod": "%", "Pow": "**", "And": "and",
+    "Or": "or",
 }  # fmt: skip
 _COMPARISONS = {
     "eq": "==", "ne": "!=", "gt": ">", "gteq": ">=", "lt": "<", "lteq": "<=", "in": "in", "notin": "not in",
@@ -47,7 +50,7 @@ _COMPARISONS = {
 _PYTHON_ATTRIBUTES = frozenset(name for kind in (dict, list, str) for name in dir(kind))
 
 
-class NotTranslatable(Exception):
+class NotTranslatableError(Exception):
     """The template uses what minijinja lacks or takes differently; the text says what."""
 
 
@@ -56,7 +59,7 @@ def minijinja_source(tree: Any) -> str:
 
     tree: jinja2.nodes.Template; `{% generation %}` blocks are gone (see `marks`).
 
-    Raises: NotTranslatable.
+    Raises: NotTranslatableError.
     """
     return _Writer(tree).source
 
@@ -70,7 +73,7 @@ class _Writer:
         self._macros = {node.name for node in tree.find_all(nodes.Macro)}
         stored = {node.name for node in tree.find_all(nodes.Name) if node.ctx in ("store", "param")}
         if stored & (self._macros | _FUNCTIONS | {"loop", "self", "super", "caller", "varargs", "kwargs"}):
-            raise NotTranslatable("a variable hides a function")
+            raise NotTranslatableError("a variable hides a function")
         self._check_macros(tree)
         self.source = self._body(tree.body)
 
@@ -85,7 +88,7 @@ class _Writer:
             for node in tree.find_all((nodes.Assign, nodes.AssignBlock)):
                 names = {name.name for name in nodes.List([node.target]).find_all(nodes.Name)}
                 if node.lineno >= macro.lineno and names & read and id(node) not in inside:
-                    raise NotTranslatable("a macro reads a variable that is set after it")
+                    raise NotTranslatableError("a macro reads a variable that is set after it")
 
     def _body(self, body: list[Any]) -> str:
         return "".join(map(self._node, body))
@@ -93,7 +96,7 @@ class _Writer:
     def _node(self, node: Any) -> str:
         write = getattr(self, f"_{type(node).__name__}", None)
         if write is None:
-            raise NotTranslatable(f"{type(node).__name__} is not translated")
+            raise NotTranslatableError(f"{type(node).__name__} is not translated")
         return str(write(node))
 
     # Statements
@@ -107,13 +110,11 @@ class _Writer:
         text = node.data if isinstance(node, nodes.TemplateData) else getattr(node, "value", None)
         if isinstance(node, (nodes.TemplateData, nodes.Const)) and isinstance(text, str) and "{" not in text:
             return text
-        if isinstance(node, nodes.TemplateData):
-            return f"{{{{{_string(text)}}}}}"
         return f"{{{{{self._node(node)}}}}}"
 
     def _For(self, node: Any) -> str:  # noqa: N802
         if node.recursive:
-            raise NotTranslatable("recursive loops are not translated")
+            raise NotTranslatableError("recursive loops are not translated")
         test = f" if {self._node(node.test)}" if node.test is not None else ""
         otherwise = f"{{%else%}}{self._body(node.else_)}" if node.else_ else ""
         head = f"{{%for {self._target(node.target)} in {self._consumed(node.iter)}{test}%}}"
@@ -130,7 +131,7 @@ class _Writer:
 
     def _AssignBlock(self, node: Any) -> str:  # noqa: N802
         if node.filter is not None:
-            raise NotTranslatable("set blocks with a filter are not translated")
+            raise NotTranslatableError("set blocks with a filter are not translated")
         return f"{{%set {self._target(node.target)}%}}{self._body(node.body)}{{%endset%}}"
 
     def _Macro(self, node: Any) -> str:  # noqa: N802
@@ -141,7 +142,7 @@ class _Writer:
 
     def _With(self, node: Any) -> str:  # noqa: N802
         if len(node.targets) > 1:
-            raise NotTranslatable("with blocks of several variables are not translated")
+            raise NotTranslatableError("with blocks of several variables are not translated")
         pairs = [
             f"{self._target(target)}={self._node(value)}"
             for target, value in zip(node.targets, node.values, strict=True)
@@ -182,7 +183,7 @@ class _Writer:
             "dict",
             "debug",
         ):
-            raise NotTranslatable(f"{node.name} is not translated")
+            raise NotTranslatableError(f"{node.name} is not translated")
         return str(node.name)
 
     def _Const(self, node: Any) -> str:  # noqa: N802
@@ -193,7 +194,7 @@ class _Writer:
             return {None: "none", True: "true", False: "false"}[value]
         if isinstance(value, int) and abs(value) < 1 << 63:
             return str(value)
-        raise NotTranslatable(f"the constant {value!r} is not translated")
+        raise NotTranslatableError(f"the constant {value!r} is not translated")
 
     def _TemplateData(self, node: Any) -> str:  # noqa: N802
         return _string(node.data)
@@ -209,7 +210,7 @@ class _Writer:
 
     def _Getattr(self, node: Any) -> str:  # noqa: N802
         if node.attr in _PYTHON_ATTRIBUTES:
-            raise NotTranslatable(f".{node.attr} is a method")
+            raise NotTranslatableError(f".{node.attr} is a method")
         return f"{self._node(node.node)}.{_attribute(node.attr)}"
 
     def _Getitem(self, node: Any) -> str:  # noqa: N802
@@ -224,14 +225,14 @@ class _Writer:
             if key.value.isascii() and key.value.isidentifier() and key.value not in _PYTHON_ATTRIBUTES:
                 return f"{base}.{_attribute(key.value)}"
             if key.value.startswith("_"):
-                raise NotTranslatable("names with a leading underscore are not translated")
+                raise NotTranslatableError("names with a leading underscore are not translated")
         return f"{base}[{self._node(key)}]"
 
     def _Call(self, node: Any) -> str:  # noqa: N802
         from jinja2 import nodes
 
         if node.dyn_args is not None or node.dyn_kwargs is not None:
-            raise NotTranslatable("calls with * or ** are not translated")
+            raise NotTranslatableError("calls with * or ** are not translated")
         called = node.node
         arguments = [self._node(argument) for argument in node.args]
         arguments += [f"{keyword.key}={self._node(keyword.value)}" for keyword in node.kwargs]
@@ -244,11 +245,11 @@ class _Writer:
                 return f"({self._node(called.node)}|_method({','.join([_string(name), *arguments])}))"
             if len(arguments) <= _METHODS.get(name, -1) and (name != "split" or arguments):
                 return f"{self._node(called.node)}.{name}({listed})"
-        raise NotTranslatable("a call is not translated")
+        raise NotTranslatableError("a call is not translated")
 
     def _Filter(self, node: Any) -> str:  # noqa: N802
         if node.node is None or node.dyn_args is not None or node.dyn_kwargs is not None:
-            raise NotTranslatable(f"|{node.name} is not translated here")
+            raise NotTranslatableError(f"|{node.name} is not translated here")
         name, arguments = node.name, [self._node(argument) for argument in node.args]
         keywords = [f"{keyword.key}={self._node(keyword.value)}" for keyword in node.kwargs]
         value = self._consumed(node.node) if name in ("list", "first", "join") else self._node(node.node)
@@ -263,7 +264,7 @@ class _Writer:
             return f"({value}|join({','.join(arguments)}))"
         if len(arguments) <= _FILTERS.get(name, -1) and not keywords:
             return f"({value}|{name}({','.join(arguments)}))"
-        raise NotTranslatable(f"|{name} is not translated")
+        raise NotTranslatableError(f"|{name} is not translated")
 
     def _consumed(self, node: Any) -> str:
         """An expression whose items are taken one by one at once."""
@@ -274,40 +275,40 @@ class _Writer:
         value = self._consumed(node.node)
         arguments = [self._node(argument) for argument in node.args]
         if node.dyn_args is not None or node.dyn_kwargs is not None:
-            raise NotTranslatable(f"|{node.name} is not translated here")
+            raise NotTranslatableError(f"|{node.name} is not translated here")
         if node.name == "map":
             if arguments or [keyword.key for keyword in node.kwargs] != ["attribute"]:
-                raise NotTranslatable("|map is not translated but for an attribute")
+                raise NotTranslatableError("|map is not translated but for an attribute")
             attribute = node.kwargs[0].value
             if getattr(attribute, "value", ".") in _PYTHON_ATTRIBUTES or not _is_plain_attribute(attribute):
-                raise NotTranslatable("|map is not translated for this attribute")
+                raise NotTranslatableError("|map is not translated for this attribute")
             return f"({value}|map(attribute={self._node(attribute)}))"
         if node.kwargs:
-            raise NotTranslatable(f"|{node.name} is not translated with keywords")
+            raise NotTranslatableError(f"|{node.name} is not translated with keywords")
         if node.name.endswith("attr"):
             known = node.args and _is_plain_attribute(node.args[0])
             if not known or (len(node.args) > 1 and getattr(node.args[1], "value", None) not in _LAZY_TESTS):
-                raise NotTranslatable(f"|{node.name} is not translated with this test")
+                raise NotTranslatableError(f"|{node.name} is not translated with this test")
         elif arguments:
-            raise NotTranslatable(f"|{node.name} is not translated with a test")
+            raise NotTranslatableError(f"|{node.name} is not translated with a test")
         return f"({value}|{node.name}({','.join(arguments)}))"
 
     def _Test(self, node: Any) -> str:  # noqa: N802
         value, name = self._node(node.node), node.name
         if node.kwargs or node.dyn_args is not None or node.dyn_kwargs is not None:
-            raise NotTranslatable(f"the test {name} is not translated with keywords")
+            raise NotTranslatableError(f"the test {name} is not translated with keywords")
         arguments = [self._node(argument) for argument in node.args]
         if name in _WIDER_TESTS and not arguments:
             return "(" + " or ".join(f"{value} is {test}" for test in (*_WIDER_TESTS[name], name)) + ")"
         if len(arguments) != _TESTS.get(name, -1):
-            raise NotTranslatable(f"the test {name} is not translated")
+            raise NotTranslatableError(f"the test {name} is not translated")
         if arguments and not name.isalpha():
             return f"({value} {name} {arguments[0]})"
         return f"({value} is {name}{f'({arguments[0]})' if arguments else ''})"
 
     def _Compare(self, node: Any) -> str:  # noqa: N802
         if len(node.ops) != 1:
-            raise NotTranslatable("comparisons of three values are not translated")
+            raise NotTranslatableError("comparisons of three values are not translated")
         (operand,) = node.ops
         return f"({self._node(node.expr)} {_COMPARISONS[operand.op]} {self._node(operand.expr)})"
 
@@ -332,13 +333,13 @@ class _Writer:
 
 def _string(text: str) -> str:
     if not UNSAFE_CHARS.isdisjoint(text):
-        raise NotTranslatable("the template holds control characters")
+        raise NotTranslatableError("the template holds control characters")
     return json.dumps(text, ensure_ascii=False)
 
 
 def _attribute(name: str) -> str:
     if name.startswith("_") or not name.isascii():
-        raise NotTranslatable("names with a leading underscore are not translated")
+        raise NotTranslatableError("names with a leading underscore are not translated")
     return name
 
 

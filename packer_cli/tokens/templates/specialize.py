@@ -1,8 +1,8 @@
 """A template's syntax tree for plain conversations, whose messages are a role and a content and nothing else.
 
-Most conversations are plain, and most of what a template does is to ask whether they are: is there a tool, is the content
-a list, is there reasoning? With the answers known beforehand, those branches go; half of the time of a render goes
-with them. What is left does the same, step by step.
+Most conversations are plain, and most of what a template does is to ask whether they are: is there a tool, is the
+content a list, is there reasoning? With the answers known beforehand, those branches go; half of the time of a
+render goes with them. What is left does the same, step by step.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import copy
 from collections import Counter
 from collections.abc import Collection, Iterator
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, cast
 
 _STRING_METHODS = frozenset(("strip", "lstrip", "rstrip", "replace"))
 _STRING_FILTERS = frozenset(("trim", "upper", "lower", "replace"))
@@ -30,6 +30,7 @@ class _Known(NamedTuple):
 
     @property
     def is_string(self) -> bool:
+        """Whether it is known to be a string."""
         return self.kind == "string" or isinstance(self.value, str)
 
 
@@ -48,7 +49,7 @@ def specialize(tree: Any, constants: dict[str, Any], functions: Collection[str])
     stored = {node.name for node in tree.find_all(nodes.Name) if node.ctx != "load"}
     stored |= {node.name for node in tree.find_all(nodes.Macro)}
     names = {node.name for node in tree.find_all(nodes.Name)}
-    env = {name: _UNDEFINED for name in names - stored - set(functions) - {"messages", "loop", "self", "caller"}}
+    env = dict.fromkeys(names - stored - set(functions) - {"messages", "loop", "self", "caller"}, _UNDEFINED)
     env.update((name, _Known("constant", value)) for name, value in constants.items())
     _Specializer(tree, set() if "messages" in stored else {"messages"}).body(tree.body, env)
 
@@ -245,10 +246,13 @@ class _Specializer:
         elif isinstance(node, nodes.Getitem) and _is_split(node.node):
             at_end = isinstance(node.arg, nodes.Neg) and getattr(node.arg.node, "value", None) == 1
             at_start = isinstance(node.arg, nodes.Const) and type(node.arg.value) is int and node.arg.value == 0
-            is_string = (at_start or at_end) and self._is_string(node.node.node.node, env)
+            is_string = (at_start or at_end) and self._is_string(cast("Any", node.node).node.node, env)
         elif isinstance(node, nodes.Compare):
             return self._comparison(node, env)
-        elif (key := _key(node)) is not None and (message := self._known(node.node, env)) and message.kind == "message":
+        elif isinstance(node, (nodes.Getattr, nodes.Getitem)):
+            key, message = _key(node), self._known(node.node, env)
+            if key is None or message is None or message.kind != "message":
+                return None
             if key == "role" and isinstance(message.value, str):
                 return _Known("constant", message.value)
             is_string = key in ("role", "content")
