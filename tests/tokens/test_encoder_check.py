@@ -130,4 +130,4 @@ def test_a_mark_that_lies_sends_the_part_the_slow_way(load):
     again = encoder.fallback(caught.value)
     assert caught.value.what == "template"
     assert rows(encode(again, chats(*CHATS))) == expected
-    assert [renderer.way for renderer in again._preparer._renderers.values()] == ["prefixes"]
+    assert [renderer.engine for renderer in again._preparer._renderers.values()] == ["transformers"]

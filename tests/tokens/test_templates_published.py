@@ -96,7 +96,7 @@ def test_engines_agree_on_generated_conversations(name):
             assert expected.text == transformers_text(name, messages, tools)
 
     check()
-    assert len(done) > 5
+    assert len(done) > 3
 
 
 @pytest.mark.parametrize("name", PUBLISHED)
@@ -136,3 +136,11 @@ def test_minijinja_renders_tool_calls_itself(name, monkeypatch):
     assert rendered.text == transformers_text(name, messages, tools)
     assert '"b": [1, 2.5, null, true]' in rendered.text
     assert len(rendered.spans) == 2
+
+
+def test_lone_surrogates_and_control_characters_go_to_jinja2():
+    ours, slow = renderer("qwen3"), renderer("qwen3", engine="jinja2")
+    for text in ("\ud800", "a\x01b", "\x1c a"):
+        messages = [{"role": "user", "content": "x"}, {"role": "assistant", "content": text}]
+        assert ours.render(messages) == slow.render(messages)
+        assert text.strip() in ours.render(messages).text

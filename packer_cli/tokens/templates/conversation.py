@@ -75,8 +75,13 @@ def _read_any_chat(messages: list[Any], tools: list[Any] | None) -> Chat:
 
 
 def _is_safe_text(text: str) -> bool:
-    for char in UNSAFE_CHARS:  # noqa: SIM110 - twice as fast as a generator, and both faster than a class of chars
+    for char in UNSAFE_CHARS:
         if char in text:
+            return False
+    if not text.isascii():
+        try:
+            text.encode()
+        except UnicodeEncodeError:
             return False
     return True
 
