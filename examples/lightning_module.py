@@ -25,6 +25,7 @@ from transformers.utils import is_flash_attn_2_available
 from packer_cli.loader import PackedDataset
 from packer_cli.loader.checkpointing import LayerCheckpointing
 from packer_cli.loader.losses import stable_loss, token_losses
+from packer_cli.loader.separation import check_separation
 
 # What tells a model the samples of a row apart; seq_idx is for linear-attention and Mamba layers.
 MODEL_KEYS = (
@@ -87,6 +88,10 @@ class PackedModule(lightning.LightningModule):
     def train_dataloader(self) -> DataLoader:
         """Items as they come, in this process; the data set deals to the ranks by itself."""
         return DataLoader(self.steps, batch_size=None)
+
+    def on_train_start(self) -> None:
+        """Refuse a model that would mix the samples of a row."""
+        check_separation(self.model, MODEL_KEYS, use_cache=False)
 
     def training_step(self, item: Any, index: int) -> None:
         """One optimizer step."""

@@ -33,6 +33,7 @@ from transformers.utils import is_flash_attn_2_available
 from packer_cli.loader import PackedDataset
 from packer_cli.loader.checkpointing import LayerCheckpointing
 from packer_cli.loader.losses import stable_loss, token_losses
+from packer_cli.loader.separation import check_separation
 
 # What tells a model the samples of a row apart; seq_idx is for linear-attention and Mamba layers.
 MODEL_KEYS = (
@@ -126,6 +127,7 @@ def main() -> None:
     if args.resume:
         dcp.load({"run": run}, checkpoint_id=newest_checkpoint(args.output))
 
+    check_separation(model, MODEL_KEYS, use_cache=False)
     totals, start = torch.zeros(2, device=device), time.perf_counter()
     while run.num_steps < args.max_steps:
         # batch_size=None: a batch is a pack already. remaining() is what is left of this epoch after a resume.

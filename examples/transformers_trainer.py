@@ -23,6 +23,7 @@ from transformers.utils import is_flash_attn_2_available
 from packer_cli.loader import PackedDataset
 from packer_cli.loader.checkpointing import LayerCheckpointing
 from packer_cli.loader.losses import stable_loss, token_losses
+from packer_cli.loader.separation import check_separation
 
 # What tells a model the samples of a row apart; seq_idx is for linear-attention and Mamba layers.
 MODEL_KEYS = (
@@ -185,6 +186,7 @@ def main() -> None:
     torch.manual_seed(0)
     model = make_model(args.model, dataset.manifest["tokenizer"]["vocab_size"])
     trainer = PackedTrainer(model, training, train_dataset=steps, callbacks=[SaveData(steps)])
+    check_separation(trainer.model, MODEL_KEYS, use_cache=False)
     trainer.train(resume_from_checkpoint=checkpoint and str(checkpoint))
     trainer.save_model(str(args.output / "final"))
 

@@ -24,6 +24,7 @@ from trl import SFTConfig, SFTTrainer
 
 from packer_cli.loader import PackedDataset
 from packer_cli.loader.checkpointing import LayerCheckpointing
+from packer_cli.loader.separation import check_separation
 
 # What tells a model the samples of a row apart; seq_idx is for linear-attention and Mamba layers.
 # With labels: SFTTrainer shifts them, and each sample's first one is -100, so no loss crosses samples.
@@ -191,6 +192,7 @@ def main() -> None:
         args.tokenizer or args.model or Path(__file__).parent / "sample" / "tokenizer"
     )
     trainer = PackedSFTTrainer(model, training, steps=steps, processing_class=tokenizer, callbacks=[SaveData(steps)])
+    check_separation(trainer.model, MODEL_KEYS)
     trainer.train(resume_from_checkpoint=checkpoint and str(checkpoint))
     trainer.save_model(str(args.output / "final"))
 

@@ -14,7 +14,8 @@
                                   sampler.py: for a StatefulDataLoader that goes on by its own state
 
 What a trainer calls besides: `parallel` (process groups of all SP degrees, slices and back, reference attention),
-`losses` (normalizers) and `checkpointing` (as many checkpointed layers as the batch says).
+`losses` (normalizers), `checkpointing` (as many checkpointed layers as the batch says) and `separation` (whether a
+model keeps samples apart). `adapters/` holds loaders in the form that a trainer's configuration builds.
 """
 
 try:
