@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import importlib
 import warnings
 from collections import Counter
+from contextlib import nullcontext
 from importlib.util import find_spec
 from itertools import islice
 from typing import Any
@@ -25,11 +27,8 @@ IS_INSTALLED = find_spec("torchtitan") is not None
 @pytest.fixture(scope="module")
 def titan() -> Any:
     """The adapter's module."""
-    if not IS_INSTALLED:
-        torchtitan_twin.install()
-    import packer_cli.loader.adapters.torchtitan as titan
-
-    return titan
+    with nullcontext() if IS_INSTALLED else torchtitan_twin.installed():
+        return importlib.import_module("packer_cli.loader.adapters.torchtitan")
 
 
 @pytest.fixture(scope="module")

@@ -35,7 +35,7 @@ def test_arguments(own_set: Any) -> None:
     assert message(ValueError, path, 0, 2, -1) == "epoch is -1: it must not be negative"
     assert message(ValueError, path, format="nemo") == (
         "unknown batch format 'nemo': "
-        "choose one of deepspeed, flash-attn, megatron, torchtitan, torchtune, transformers"
+        "choose one of deepspeed, flash-attn, megatron, megatron-thd, torchtitan, torchtune, transformers"
     )
     assert message(ValueError, path, sp_sharding="ring") == (
         "sp_sharding is 'ring': choose one of contiguous, zigzag, document, planned"

@@ -8,6 +8,7 @@ from __future__ import annotations
 import sys
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, fields, replace
 from types import ModuleType
 from typing import Any, ClassVar
@@ -53,9 +54,15 @@ class BaseDataLoader(Stateful, ABC, Configurable):
         pass
 
 
-def install() -> None:
+@contextmanager
+def installed() -> Iterator[None]:
     """Make it what `import torchtitan` finds."""
     names = ["torchtitan", "torchtitan.components", "torchtitan.components.data", "torchtitan.components.data.loader"]
     modules = [ModuleType(name) for name in names]
     modules[-1].BaseDataLoader = BaseDataLoader  # type: ignore[attr-defined]
     sys.modules |= dict(zip(names, modules, strict=True))
+    try:
+        yield
+    finally:
+        for name in names:
+            del sys.modules[name]
