@@ -6,7 +6,9 @@ The JSON Schema in `schemas/config.schema.json` is generated from `PackConfig`.
 from __future__ import annotations
 
 import math
+import os
 import re
+import reprlib
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -87,8 +89,12 @@ class TokenizeConfig(_Model):
     """A Jinja file (or text) in place of the tokenizer's own template."""
     loss_on: Literal["completion", "all"] = "completion"
     """`completion`: assistant turns and completions (and all of a plain text); `all`: every token."""
-    append_eos: bool = False
-    """Append the EOS token to samples that do not end with it."""
+    append_eos: Literal["auto", "always", "never"] = "auto"
+    """Which samples get the EOS token at their end, and learn it: `auto` completions and texts, and chats whose
+    template does not end the last turn; `always` every sample that does not end with it; `never` none."""
+    alpaca: Literal["auto", "template", "stanford"] = "auto"
+    """What Alpaca records become: a conversation for the chat `template`, or `stanford`, the prompt of the Stanford
+    Alpaca project with its completion; `auto` is the template where there is one."""
     plain_content: bool = False
     """Encode special tokens written inside the data as ordinary text."""
     max_rejected: int | None = Field(default=None, ge=0)
@@ -231,7 +237,7 @@ def _say(error: ValidationError) -> str:
         return f"{name} is required"
     if kind == "extra_forbidden":
         return f"{option}: unknown key {inner!r}"
-    return f"{name} {_rule(first)}, got {_plain(value)}"
+    return f"{name} {_rule(first)}, got {show_value(value)}"
 
 
 def _rule(error: Any) -> str:
@@ -247,8 +253,13 @@ _LIMITS = {"ge": "at least", "gt": "above", "le": "at most", "lt": "below", "exp
 _TYPES = {"int": "a whole number", "string": "text", "bool": "true or false", "tuple": "a list", "model": "a mapping"}
 
 
-def _plain(value: Any) -> str:
-    return value if isinstance(value, str) and re.fullmatch("-?[0-9]+", value) else repr(value)
+def show_value(value: Any) -> str:
+    """A wrong value for a message; cut short, for a few lines of YAML can hold one without end."""
+    if isinstance(value, str) and re.fullmatch("-?[0-9]+", value):
+        return value
+    short = reprlib.Repr()
+    short.maxlevel, short.maxstring, short.maxother = 3, 200, 200
+    return short.repr(value)
 
 
 def load_config_file(path: str) -> dict[str, Any]:
@@ -277,11 +288,25 @@ def load_config_file(path: str) -> dict[str, Any]:
     return options
 
 
+def _is_plain_text(text: str) -> bool:
+    """Whether a name on disk may have it, as all that a command line can give."""
+    try:
+        return b"\0" not in os.fsencode(text)
+    except UnicodeEncodeError:
+        return False
+
+
 def _loader(path: str) -> Any:
     """PyYAML's safe loader with the integers of YAML 1.2, and without keys that are given twice."""
     import yaml
 
     class Loader(yaml.SafeLoader):
+        def construct_scalar(self, node: Any) -> Any:
+            value = super().construct_scalar(node)
+            if isinstance(value, str) and not _is_plain_text(value):
+                raise ConfigError(f"config file {path!r} holds {value!a}; no option takes such a character")
+            return value
+
         def construct_mapping(self, node: Any, deep: bool = False) -> Any:
             keys = [self.construct_object(key, deep=True) for key, _ in node.value]
             twice = next((key for i, key in enumerate(keys) if key in keys[:i]), None)

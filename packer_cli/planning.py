@@ -186,9 +186,11 @@ def _why_nothing(store: TokenStore, samples: Int64Array) -> str:
     num_rejected = sum(part.num_rejected for part in store.index.parts)
     if not len(store) and not num_rejected:
         return "there is nothing to plan: the inputs hold no records"
-    if len(store) and not len(samples):
+    if not len(store):
+        return "there is nothing to plan: every record was rejected, see rejected.jsonl"
+    if not len(samples):
         return "there is nothing to plan: the weights leave out every sample; raise them"
-    return "there is nothing to plan: every record was rejected or dropped; see the reasons in rejected.jsonl"
+    return "there is nothing to plan: every sample was dropped, see rejected.jsonl"
 
 
 def _refuse_overflow(

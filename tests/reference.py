@@ -31,7 +31,7 @@ def records_of(path: Path) -> list[dict[str, Any]]:
 
 
 def expected_samples(paths: list[Path], tokenizer_folder: Path) -> list[tuple[list[int], list[int]]]:
-    """(ids, loss mask) of each record, as transformers gives them."""
+    """(ids, loss mask) of each record, as transformers gives them; a text ends with EOS."""
     from transformers import AutoTokenizer
 
     tokenizer = AutoTokenizer.from_pretrained(tokenizer_folder)
@@ -51,7 +51,7 @@ def expected_samples(paths: list[Path], tokenizer_folder: Path) -> list[tuple[li
                 assert out["input_ids"] == plain
                 samples.append((plain, out["assistant_masks"]))
             else:
-                ids = tokenizer(record["text"])["input_ids"]
+                ids = [*tokenizer(record["text"])["input_ids"], tokenizer.eos_token_id]
                 samples.append((ids, [1] * len(ids)))
     return samples
 

@@ -134,5 +134,6 @@ def _one_line(error: click.ClickException) -> str:
 
 
 def _fail(message: str, code: int) -> None:
-    say_colored("error: ", "red", message)
+    one_line = "".join(char if char.isprintable() else ascii(char)[1:-1] for char in message)
+    say_colored("error: ", "red", one_line)
     sys.exit(code)

@@ -11,7 +11,7 @@ from click.core import ParameterSource
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
-from packer_cli.config import AutoGroupsConfig, GpuConfig, TokenizeConfig, load_config_file
+from packer_cli.config import AutoGroupsConfig, GpuConfig, TokenizeConfig, load_config_file, show_value
 from packer_cli.errors import ConfigError, InputError, OutputError
 
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
@@ -137,7 +137,7 @@ def workers_option(function: Callable[..., Any]) -> Callable[..., Any]:
     """`--workers N`."""
     return click.option(
         "--workers",
-        type=click.IntRange(min=1),
+        type=click.IntRange(1, 4096),
         default=None,
         show_default="CPUs",
         help="Worker processes. The result is the same for any number.",
@@ -228,14 +228,16 @@ def _from_yaml(parameter: click.Parameter, item: Any, where: str) -> Any:
     if parameter.name == "inputs":
         items = item if isinstance(item, list) else [item]
         if not all(isinstance(each, str) for each in items):
-            raise ConfigError(f"{where} must be a path or a list of paths, got {item!r}")
+            raise ConfigError(f"{where} must be a path or a list of paths, got {show_value(item)}")
         return items
+    if isinstance(parameter.type, click.Choice) and isinstance(item, bool):
+        raise ConfigError(f"{where} must be one of {', '.join(parameter.type.choices)}, got {str(item).lower()}")
     is_flag = isinstance(parameter, click.Option) and parameter.is_flag
     if is_flag != isinstance(item, bool):
         rule = "must be true or false" if is_flag else "takes a value, not true or false"
-        raise ConfigError(f"{where} {rule}, got {str(item).lower() if isinstance(item, bool) else repr(item)}")
+        raise ConfigError(f"{where} {rule}, got {str(item).lower() if isinstance(item, bool) else show_value(item)}")
     if is_flag or isinstance(parameter.type, _Value):
         return item
     if isinstance(item, (list, dict)):
-        raise ConfigError(f"{where} must be a single value, got {item!r}")
+        raise ConfigError(f"{where} must be a single value, got {show_value(item)}")
     return str(item)

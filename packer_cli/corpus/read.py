@@ -8,7 +8,7 @@ from typing import Literal
 from packer_cli.corpus.readers import READERS
 from packer_cli.corpus.readers.base import BATCH_BYTES, MAX_RECORD_BYTES, RawBatch, ReadRules
 from packer_cli.corpus.records import Normalizer
-from packer_cli.corpus.types import CorpusSlice, Document, DocumentBatch, RecordSchema, Reject
+from packer_cli.corpus.types import AlpacaForm, CorpusSlice, Document, DocumentBatch, RecordSchema, Reject
 from packer_cli.errors import ConfigError
 
 
@@ -16,6 +16,7 @@ def read_slice(
     piece: CorpusSlice,
     *,
     schema: RecordSchema | Literal["auto"] = "auto",
+    alpaca_form: AlpacaForm = "stanford",
     batch_bytes: int = BATCH_BYTES,
     max_record_bytes: int = MAX_RECORD_BYTES,
 ) -> Iterator[DocumentBatch]:
@@ -32,7 +33,7 @@ def read_slice(
     if piece.unreadable:
         yield DocumentBatch(rejects=[Reject(piece.first_line, piece.unreadable)])
         return
-    normalizer = Normalizer(schema)
+    normalizer = Normalizer(schema, alpaca_form)
     rules = ReadRules(batch_bytes=batch_bytes, max_record_bytes=max_record_bytes)
     for raw in READERS[piece.file.format].read(piece, rules, normalizer.fields):
         yield _documents(raw, normalizer)

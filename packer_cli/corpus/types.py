@@ -7,6 +7,7 @@ from typing import Any, Literal, NamedTuple
 
 FileFormat = Literal["jsonl", "json", "parquet", "arrow", "text", "datasets"]
 RecordSchema = Literal["messages", "alpaca", "prompt-completion", "text", "tokens"]
+AlpacaForm = Literal["template", "stanford"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,7 +60,8 @@ class CorpusSlice:
 class Document(NamedTuple):
     """One raw record in normal form. Only the fields of its kind are set."""
 
-    kind: Literal["messages", "prompt-completion", "text", "tokens"]
+    kind: RecordSchema
+    """`alpaca` has `messages`, or `prompt` and `completion`, as it was asked for."""
     line: int
     """1-based line (JSONL, text) or row number in its file."""
     text: str = ""

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from packer_cli.config import PackConfig, PlanConfig, TokenizeConfig, WriteConfig
 from packer_cli.engine.local import LocalEngine
-from packer_cli.errors import FormatError, HbpackError, InputError, UsageError
+from packer_cli.errors import FormatError, HbpackError, InputError, RunError, UsageError
 from packer_cli.files import write_json
 from packer_cli.output import REJECTED_NAME, TOKENS, alone
 from packer_cli.pipeline.rejected import write_rejected
@@ -36,7 +36,7 @@ def run_pack(config: PackConfig, folder: Path, engine: LocalEngine, *, dry_run: 
     plan_rules(likely)  # What is wrong with them is said before the long work.
     is_parallel = engine.workers > 1 and not (folder / PLAN_NAME).exists()
     with _kernels(likely) if is_parallel else nullcontext():
-        run_tokenize(config.part(TokenizeConfig), folder, engine)
+        tokenize_corpus(config.part(TokenizeConfig), folder, engine)
     engine.release()
     header = run_plan(config.part(PlanConfig), folder, folder)
     if not dry_run:
@@ -63,34 +63,45 @@ def _kernels(config: PlanConfig) -> Iterator[None]:
     note_compiled(name)
 
 
-@alone()
 def run_tokenize(config: TokenizeConfig, folder: Path, engine: LocalEngine) -> StoreIndex:
-    """Corpus to `folder/tokens`."""
+    """Corpus to `folder/tokens`, and `folder/rejected.jsonl`.
+
+    Raises:
+        RunError: every record was rejected.
+    """
+    index = tokenize_corpus(config, folder, engine)
+    if not any(part.num_samples for part in index.parts) and any(part.num_rejected for part in index.parts):
+        raise RunError(f"every record was rejected, see {str(folder / REJECTED_NAME)!r}")
+    return index
+
+
+@alone()
+def tokenize_corpus(config: TokenizeConfig, folder: Path, engine: LocalEngine) -> StoreIndex:
+    """As `run_tokenize`, where it is for the caller to say that nothing is left."""
+    from packer_cli.report.choices import choices, tokenized
     from packer_cli.tokens.stage import tokenize
 
     before = {path for path in [folder, *folder.rglob("*")] if path.exists()}
     watch = Stopwatch()
+
+    def announce(tokenizer: dict[str, Any]) -> None:
+        for line in choices(config, tokenizer):
+            say(line)
+
     try:
         with progress_bar("Tokenizing") as progress:
-            index = tokenize(config, folder / TOKENS, engine, progress)
+            index, num_reused = tokenize(config, folder / TOKENS, engine, progress, announce)
     except UsageError:
         _remove_new(folder, before)
         raise
-    num_samples = sum(part.num_samples for part in index.parts)
-    num_tokens = sum(part.num_tokens for part in index.parts)
-    num_rejected = sum(part.num_rejected for part in index.parts)
     for text in dict.fromkeys(text for part in index.parts for text in part.warnings):
         warn(text)
     for file in (file for part in index.parts for file in part.files if file.unreadable):
         warn(f"{file.path}: {file.unreadable}")
-    say(
-        f"tokenized {num_samples + num_rejected:,} records: {num_samples:,} samples, {num_tokens:,} tokens, "
-        f"{num_rejected:,} rejected ({watch})"
-    )
-    num_special = sum(part.num_with_special for part in index.parts)
-    if num_special:
-        how = "as ordinary text" if config.plain_content else "as control tokens (see --plain-content)"
-        say(f"{num_special:,} records hold the text of special tokens, encoded {how}")
+    for line in tokenized(config, index, num_reused, str(watch)):
+        say(line)
+    if not _is_planned(folder, index):
+        write_rejected(folder, index, folder / TOKENS, [])  # With a plan, it says what became of its samples too.
     return index
 
 
@@ -199,6 +210,17 @@ def run_write(config: WriteConfig, folder: Path, engine: LocalEngine) -> Manifes
 def _store_of(folder: Path, header: dict[str, Any]) -> Path:
     """The token store of the plan in a folder."""
     return Path(os.path.normpath(folder / header["store"]))
+
+
+def _is_planned(folder: Path, index: StoreIndex) -> bool:
+    """Whether the plan in a folder is of the token store there, as it is now."""
+    header = _current_plan(folder)
+    return (
+        header is not None
+        and header["store_fingerprint"] == index.fingerprint
+        and _store_of(folder, header).resolve() == (folder / TOKENS).resolve()
+        and (folder / REJECTED_NAME).exists()
+    )
 
 
 def _disown_plan(folder: Path) -> None:

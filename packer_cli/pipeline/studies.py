@@ -11,7 +11,7 @@ from packer_cli.config import GpuConfig, PlanConfig, TokenizeConfig
 from packer_cli.engine.local import LocalEngine, default_workers, make_engine
 from packer_cli.errors import TooManyRejectedError
 from packer_cli.output import TOKENS
-from packer_cli.pipeline import run_tokenize, with_known_groups
+from packer_cli.pipeline import tokenize_corpus, with_known_groups
 from packer_cli.report.console import Stopwatch, say
 from packer_cli.shards.manifest import MANIFEST_NAME, read_manifest
 from packer_cli.shards.plan_file import PLAN_NAME, read_plan, read_plan_header
@@ -122,7 +122,7 @@ def _tokenized_samples(config: TokenizeConfig, engine: LocalEngine) -> Samples:
 
     with tempfile.TemporaryDirectory(prefix="hbpack-tokens-") as name:
         try:
-            run_tokenize(config, Path(name) / "out", engine)
+            tokenize_corpus(config, Path(name) / "out", engine)
         except TooManyRejectedError:
             raise TooManyRejectedError(
                 f"more records were rejected than --max-rejected {config.max_rejected}; hbpack tokenize keeps the "

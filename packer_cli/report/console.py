@@ -13,8 +13,8 @@ import click
 
 
 def say(text: str) -> None:
-    """A line of progress, on stderr."""
-    click.echo(text, err=True)
+    """A line of progress, on stderr; above the bar, where one runs."""
+    print(text, file=sys.stderr, flush=True)  # Not by click, which writes past the bar.
 
 
 def warn(text: str) -> None:

@@ -31,7 +31,7 @@ from packer_cli.tokens.backends import (
 )
 from packer_cli.tokens.encoder_masks import Masker
 from packer_cli.tokens.encoder_prepare import Preparer
-from packer_cli.tokens.encoder_rows import Frame, Row, Text
+from packer_cli.tokens.encoder_rows import AppendEos, Frame, Row, Samples, Text
 from packer_cli.tokens.types import EncodedBatch
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ class Encoder:
         backend: `auto` takes gigatoken where it can do the tokenizer; `gigatoken` insists on it.
         loss_on: `completion` trains on what the assistant says (messages) and on completions
             (prompt-completion); `all` on every token. Texts are trained on as a whole either way.
-        append_eos: put EOS after each sample that does not end with it.
+        append_eos: which samples get EOS at their end, see `Frame`.
         plain_content: special tokens that people wrote into their texts are encoded as ordinary text.
         check_samples: how many texts at the beginning of each part are compared with the reference;
             more cost 0.5 ms a chat and guard better; about one in 128 of the later ones is compared, too.
@@ -75,14 +75,14 @@ class Encoder:
         *,
         backend: Literal["auto", "gigatoken", "tokenizers"] = "auto",
         loss_on: Literal["completion", "all"] = "completion",
-        append_eos: bool = False,
+        append_eos: AppendEos = "never",
         plain_content: bool = False,
         check_samples: int = 16,
         _slow_templates: bool = False,
     ):
-        if append_eos and tokenizer.eos_token_id is None:
+        if append_eos == "always" and tokenizer.eos_token_id is None:
             raise TokenizerError(
-                "--append-eos needs an EOS token, and the tokenizer names none; "
+                "--append-eos always needs an EOS token, and the tokenizer names none; "
                 'put "eos_token" into its tokenizer_config.json'
             )
         self._tokenizer = tokenizer
@@ -111,7 +111,6 @@ class Encoder:
         self._preparer = Preparer(
             tokenizer,
             self._reference,
-            self._frame,
             all_tokens=loss_on == "all",
             plain_content=plain_content,
             fast_templates=not _slow_templates,
@@ -161,38 +160,27 @@ class Encoder:
         ids, ranges = self._encode_texts(texts)
         self._check_ids(texts, ids)
         loss_mask = self._masker.mask(texts, ids, ranges)
-        offsets = ids.offsets
-        framed = self._frame.append_eos or not (self._frame.is_empty or all(item.is_chat for item in texts))
-        if len(texts) == len(items) and not framed and bool(np.all(np.diff(offsets))):
-            lines = np.array([item.line for item in items], dtype=np.int64)
-            return _batch(offsets, ids.input_ids, loss_mask, lines, rejects, num_with_special)
-        rows: list[Row] = []
-        number = 0
-        for item in items:
-            row = item
-            if isinstance(item, Text):
-                at = slice(offsets[number], offsets[number + 1])
-                number += 1
-                count = int(offsets[number] - offsets[number - 1])
-                mask = np.ones(count, dtype=np.int8) if loss_mask is None else loss_mask[at]
-                row = Row(item.line, ids.input_ids[at], mask)
-                if not item.is_chat:
-                    row = self._frame.around(row, trained=item.spans is None)
-                row = self._frame.close(row)
-            assert isinstance(row, Row)
-            if len(row.input_ids):
-                rows.append(row)
-            else:
-                rejects.append(Reject(row.line, "is empty: it gives no token"))
-        rejects.sort(key=lambda reject: reject.line)
-        lengths = np.array([len(row.input_ids) for row in rows], dtype=np.int64)
-        return _batch(
-            np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths)]),
-            np.concatenate([row.input_ids for row in rows]) if rows else np.zeros(0, np.int32),
-            np.concatenate([row.loss_mask for row in rows]) if rows else np.zeros(0, np.int8),
-            np.array([row.line for row in rows], dtype=np.int64),
-            rejects,
-            num_with_special,
+        samples = Samples(ids.offsets, ids.input_ids, loss_mask)
+        if len(texts) < len(items):
+            samples = _in_order(items, samples)
+        is_empty = np.diff(samples.offsets) == 0
+        if is_empty.any():
+            empty = [item for item, is_one in zip(items, is_empty, strict=True) if is_one]
+            rejects += [Reject(item.line, "is empty: it gives no token") for item in empty]
+            rejects.sort(key=lambda reject: reject.line)
+            items = [item for item, is_one in zip(items, is_empty, strict=True) if not is_one]
+            samples = samples._replace(offsets=samples.offsets[np.concatenate([[True], ~is_empty])])
+        is_plain = [not item.is_chat if isinstance(item, Text) else item.is_plain for item in items]
+        may_close = [item.may_close for item in items]
+        framed, num_open = self._frame.put(samples, np.array(is_plain, np.bool_), np.array(may_close, np.bool_))
+        return EncodedBatch(
+            offsets=framed.offsets,
+            input_ids=framed.input_ids,
+            loss_mask=framed.loss_mask,
+            lines=np.array([item.line for item in items], dtype=np.int64),
+            rejects=rejects,
+            num_with_special=num_with_special,
+            num_open=num_open,
         )
 
     def _encode_texts(self, texts: list[Text]) -> tuple[Ids, list[CharRanges] | None]:
@@ -251,19 +239,20 @@ def _scatter(line: Any) -> Any:
     return line * 2654435761 >> 8
 
 
-def _batch(
-    offsets: NDArray[np.int64],
-    input_ids: NDArray[np.int32],
-    loss_mask: NDArray[np.int8] | None,
-    lines: NDArray[np.int64],
-    rejects: list[Reject],
-    num_with_special: int,
-) -> EncodedBatch:
-    return EncodedBatch(
-        offsets=offsets,
-        input_ids=input_ids,
-        loss_mask=loss_mask,
-        lines=lines,
-        rejects=rejects,
-        num_with_special=num_with_special,
+def _in_order(items: list[Text | Row], texts: Samples) -> Samples:
+    """The samples of all items; those of the texts among them are given."""
+    encoded = zip(texts.offsets[:-1].tolist(), texts.offsets[1:].tolist(), strict=True)
+    text_mask = np.ones(len(texts.input_ids), dtype=np.int8) if texts.loss_mask is None else texts.loss_mask
+    ids, masks = [], []
+    for item in items:
+        if isinstance(item, Row):
+            ids.append(item.input_ids)
+            masks.append(item.loss_mask)
+        else:
+            start, stop = next(encoded)
+            ids.append(texts.input_ids[start:stop])
+            masks.append(text_mask[start:stop])
+    lengths = np.array([len(row) for row in ids], dtype=np.int64)
+    return Samples(
+        np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths)]), np.concatenate(ids), np.concatenate(masks)
     )

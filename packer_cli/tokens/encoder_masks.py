@@ -65,7 +65,7 @@ class Masker:
         spans: list[tuple[int, int]] = []
         counts, sizes = [], []
         locate = self._lengths.locate
-        for _, text, wanted, is_chat in texts:
+        for _, text, wanted, is_chat, _ in texts:
             size, found = locate(text, wanted, whole_last_char=not is_chat) if wanted else UNKNOWN_SPANS
             spans += found
             counts.append(len(found))

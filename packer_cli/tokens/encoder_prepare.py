@@ -8,7 +8,7 @@ import numpy as np
 
 from packer_cli.errors import TokenizerError
 from packer_cli.tokens.backends import BackendMismatch
-from packer_cli.tokens.encoder_rows import Frame, Row, Text
+from packer_cli.tokens.encoder_rows import Row, Text
 from packer_cli.tokens.encoder_specials import END, START, PlainContentEncoder, TokenFinder, control_tokens, mark
 from packer_cli.tokens.templates import ChatRenderer, read_chat
 
@@ -40,7 +40,6 @@ class Preparer:
         self,
         tokenizer: LoadedTokenizer,
         reference: ReferenceBackend,
-        frame: Frame,
         *,
         all_tokens: bool,
         plain_content: bool,
@@ -49,7 +48,6 @@ class Preparer:
         warnings: list[str],
     ):
         self._tokenizer = tokenizer
-        self._frame = frame
         self._all_tokens = all_tokens
         self._fast_templates = fast_templates
         self._check_chats = check_chats
@@ -72,7 +70,7 @@ class Preparer:
             TokenizerError, BackendMismatch.
         """
         kind = document.kind
-        if kind == "messages":
+        if kind == "messages" or document.messages:
             return self._prepare_chat(document)
         if kind == "tokens":
             return self._given_ids(document), False
@@ -85,7 +83,7 @@ class Preparer:
         special = self._finder.finds(text)
         if self._plain is not None and (special or START in text or END in text):
             return self._plain_text(document.line, text, spans), special
-        return Text(document.line, text, spans, False), special
+        return Text(document.line, text, spans, is_chat=False), special
 
     def _prepare_chat(self, document: Document) -> tuple[Text | Row, bool]:
         tools = document.tools
@@ -101,7 +99,7 @@ class Preparer:
         if self._fast_templates:
             self._check(document.line, renderer, chat, len(rendered.text))
         spans = None if self._all_tokens else rendered.spans
-        return Text(document.line, rendered.text, spans, True), special
+        return Text(document.line, rendered.text, spans, is_chat=True, may_close=_ends_with_answer(document)), special
 
     def _check(self, line: int, renderer: ChatRenderer, chat: Chat, num_chars: int) -> None:
         """Compare the part's first conversations, and some of the others, with slower ways.
@@ -162,7 +160,7 @@ class Preparer:
         ids, loss_mask = self._plain.encode(rendered.text, rendered.spans, whole_last_char=False)
         if self._all_tokens:
             loss_mask[:] = 1
-        return self._frame.close(Row(document.line, ids, loss_mask))
+        return Row(document.line, ids, loss_mask, is_plain=False, may_close=_ends_with_answer(document))
 
     def _plain_text(self, line: int, text: str, spans: list[tuple[int, int]] | None) -> Row:
         assert self._plain is not None
@@ -177,7 +175,7 @@ class Preparer:
                 start += 1
         marked = mark(bare, self._finder.pattern)
         ids, loss_mask = self._plain.encode(marked, [(start, len(marked))], whole_last_char=True)
-        return self._frame.close(self._frame.around(Row(line, ids, loss_mask), trained=spans is None))
+        return Row(line, ids, loss_mask, is_plain=True, may_close=True)
 
     def _given_ids(self, document: Document) -> Row:
         ids = _integers(document.input_ids, "input_ids")
@@ -194,7 +192,12 @@ class Preparer:
             if len(given) and (given.min() < 0 or given.max() > 1):
                 raise ValueError("loss_mask may hold only 0 and 1")
             loss_mask = given.astype(np.int8)
-        return self._frame.close(Row(document.line, ids.astype(np.int32), loss_mask))
+        return Row(document.line, ids.astype(np.int32), loss_mask, is_plain=False, may_close=False)
+
+
+def _ends_with_answer(document: Document) -> bool:
+    """Whether the model speaks last: what others said is not its to end."""
+    return document.messages[-1].get("role") == "assistant"
 
 
 def _check_utf8(text: str) -> None:

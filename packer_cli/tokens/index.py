@@ -59,6 +59,10 @@ class PartInfo(_Model):
     num_rejected: int
     num_with_special: int
     """Records whose own contents hold the text of a special token."""
+    num_open: int
+    """Samples that end with neither EOS nor an end of turn."""
+    shapes: dict[str, int]
+    """Samples by the shape of their records (`messages`, `alpaca`, ...)."""
     num_bytes: int
     xxh3: str
     """xxh3-128 of the part's file."""

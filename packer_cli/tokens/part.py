@@ -5,14 +5,15 @@ from __future__ import annotations
 import json
 import multiprocessing
 import os
+from collections import Counter
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from packer_cli.corpus.types import CorpusSlice, RecordSchema, Reject
-from packer_cli.errors import FormatError
+from packer_cli.corpus.types import AlpacaForm, CorpusSlice, DocumentBatch, RecordSchema, Reject
+from packer_cli.errors import FormatError, TokenizerError
 from packer_cli.files import temporary_file, write_text
 from packer_cli.tokens.index import INDEX_NAME, PartFile, PartInfo
 from packer_cli.tokens.writer import PartWriter
@@ -40,6 +41,7 @@ class PartTask:
     chat_template: str | None
     record_schema: RecordSchema | Literal["auto"]
     max_record_bytes: int
+    alpaca: AlpacaForm | Literal["auto"]
     encoder_options: tuple[tuple[str, Any], ...]
     """Keyword arguments of `Encoder`."""
 
@@ -55,6 +57,7 @@ class PartResult:
 
     info: PartInfo
     tokenizer: dict[str, Any]
+    """See `describe_tokenizer`."""
     temporary: Path | None = None
     """The part under its temporary name, yet to be committed."""
 
@@ -73,14 +76,17 @@ def tokenize_part(task: PartTask) -> PartResult:
     if multiprocessing.parent_process() is not None:
         # The workers share the cores already.
         os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
-    tokenizer = _tokenizer(task)
-    options = dict(task.encoder_options)
-    encoder = _encoder(task, tokenizer, options)
+    encoder = _encoder(task)
     try:
         info, temporary = _write_part(task, encoder)
     except BackendMismatch as mismatch:
         info, temporary = _write_part(task, encoder.fallback(mismatch))
-    return PartResult(info=info, tokenizer=tokenizer.describe(), temporary=temporary)
+    return PartResult(info=info, tokenizer=describe_tokenizer(task), temporary=temporary)
+
+
+def describe_tokenizer(task: PartTask) -> dict[str, Any]:
+    """What `LoadedTokenizer.describe` says of a task's tokenizer, and the `backend` that encodes; JSON values."""
+    return {**_tokenizer(task).describe(), "backend": _encoder(task).backend_used}
 
 
 def marker_of(result: PartResult) -> dict[str, Any]:
@@ -121,13 +127,25 @@ def _tokenizer(task: PartTask) -> LoadedTokenizer:
     return _tokenizers[key]
 
 
-def _encoder(task: PartTask, tokenizer: LoadedTokenizer, options: dict[str, Any]) -> Encoder:
+def _encoder(task: PartTask) -> Encoder:
     from packer_cli.tokens.encoder import Encoder
 
-    key = (task.tokenizer, task.tokenizer_fingerprint, tuple(sorted(options.items())))
+    key = (task.tokenizer, task.tokenizer_fingerprint, task.encoder_options)
     if key not in _encoders:
-        _encoders[key] = Encoder(tokenizer, **options)
+        _encoders[key] = Encoder(_tokenizer(task), **dict(task.encoder_options))
     return _encoders[key]
+
+
+def _alpaca_form(task: PartTask) -> AlpacaForm:
+    has_template = _tokenizer(task).chat_template is not None
+    if task.alpaca == "template" and not has_template:
+        raise TokenizerError(
+            "--alpaca template needs a chat template, and the tokenizer has none; give one with --chat-template FILE, "
+            "or choose --alpaca stanford"
+        )
+    if task.alpaca == "auto":
+        return "template" if has_template else "stanford"
+    return task.alpaca
 
 
 def _write_part(task: PartTask, encoder: Encoder) -> tuple[PartInfo, Path]:
@@ -136,11 +154,14 @@ def _write_part(task: PartTask, encoder: Encoder) -> tuple[PartInfo, Path]:
     encoder.start_part()
     rejects: list[Reject] = []
     num_samples = np.zeros(len(task.pieces), dtype=np.int64)
-    num_with_special = 0
+    num_with_special = num_open = 0
+    shapes: Counter[str] = Counter()
     with temporary_file(task.folder / task.name) as (temporary, file):
         writer = PartWriter(file)
-        for documents in read_pieces(task.pieces, task.record_schema, task.max_record_bytes):
+        for documents in read_pieces(task.pieces, task.record_schema, _alpaca_form(task), task.max_record_bytes):
             encoded = encoder.encode(documents)
+            shapes += _shapes(documents, encoded.rejects)
+            num_open += encoded.num_open
             rejects += documents.rejects
             rejects += encoded.rejects
             num_with_special += encoded.num_with_special
@@ -169,12 +190,23 @@ def _write_part(task: PartTask, encoder: Encoder) -> tuple[PartInfo, Path]:
         num_loss_tokens=writer.num_loss_tokens,
         num_rejected=len(rejects),
         num_with_special=num_with_special,
+        num_open=num_open,
+        shapes=dict(sorted(shapes.items())),
         num_bytes=file.num_bytes,
         xxh3=file.hexdigest(),
         backend=encoder.backend_used,
         warnings=tuple(dict.fromkeys(encoder.warnings)),
     )
     return info, temporary
+
+
+def _shapes(batch: DocumentBatch, rejects: list[Reject]) -> Counter[str]:
+    """How many documents of each kind became samples."""
+    shapes: Counter[str] = Counter([document.kind for document in batch.documents])
+    if rejects:
+        refused = {reject.line for reject in rejects}
+        shapes -= Counter([document.kind for document in batch.documents if document.line in refused])
+    return shapes
 
 
 def _forget(task: PartTask) -> None:

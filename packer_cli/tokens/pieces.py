@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from packer_cli.corpus.read import read_slice
 from packer_cli.corpus.readers.base import BATCH_BYTES
-from packer_cli.corpus.types import CorpusSlice, DocumentBatch, RecordSchema, Reject
+from packer_cli.corpus.types import AlpacaForm, CorpusSlice, DocumentBatch, RecordSchema, Reject
 
 LINE_BITS = 44
 _LINE = (1 << LINE_BITS) - 1
@@ -22,13 +22,16 @@ _EXPANSION = 8
 
 
 def read_pieces(
-    pieces: Sequence[CorpusSlice], schema: RecordSchema | Literal["auto"], max_record_bytes: int
+    pieces: Sequence[CorpusSlice],
+    schema: RecordSchema | Literal["auto"],
+    alpaca_form: AlpacaForm,
+    max_record_bytes: int,
 ) -> Iterator[DocumentBatch]:
     """The records of the slices, in order; their `line` is the key. The first slice's keys are its lines."""
     merged = DocumentBatch()
     held = 0
     for number, piece in enumerate(pieces):
-        for batch in read_slice(piece, schema=schema, max_record_bytes=max_record_bytes):
+        for batch in read_slice(piece, schema=schema, alpaca_form=alpaca_form, max_record_bytes=max_record_bytes):
             if len(pieces) == 1:
                 yield batch
                 continue

@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from packer_cli.config import TokenizeConfig
 from packer_cli.corpus.discover import discover
@@ -33,6 +33,7 @@ from packer_cli.tokens.part import (
     MARKERS,
     PartResult,
     PartTask,
+    describe_tokenizer,
     marker_of,
     marker_path,
     read_rejects,
@@ -47,12 +48,20 @@ _LIBRARIES = ("gigatoken", "tokenizers", "transformers", "jinja2", "minijinja", 
 
 Progress = Callable[[int, int], None]
 """(bytes done, bytes in all)"""
+Announce = Callable[[dict[str, Any]], None]
+"""Told what `describe_tokenizer` says, once, before the first part is done."""
 
 
 def tokenize(
-    config: TokenizeConfig, folder: Path, engine: LocalEngine, progress: Progress | None = None
-) -> StoreIndex:
+    config: TokenizeConfig,
+    folder: Path,
+    engine: LocalEngine,
+    progress: Progress = lambda done, total: None,
+    announce: Announce = lambda tokenizer: None,
+) -> tuple[StoreIndex, int]:
     """Tokenize the inputs into the store in `folder`; parts that are there and still valid are kept.
+
+    Gives the index, and how many records were in parts that are kept.
 
     Nothing in the folder that holds the store is read as input. The index goes with the first part that is replaced.
 
@@ -75,38 +84,58 @@ def tokenize(
     done = sum(sizes[number] for number in finished)
     total = sum(sizes)
     num_rejected = sum(result.info.num_rejected for result in finished.values())
-    if progress:
-        progress(done, total)
+    num_reused = num_rejected + sum(result.info.num_samples for result in finished.values())
+    progress(done, total)
+    if finished:
+        announce(next(iter(finished.values())).tokenizer)
     with Committer() as committer:
-        for i, result in _run(engine, todo):
+        for i, result in _run(engine, todo, None if finished else announce):
             assert result.temporary
             name, number = todo[i].name, todo[i].number
             committer.add(result.temporary, folder / name, marker_path(folder, name), marker_of(result))
             finished[number] = result
             done += sizes[number]
             num_rejected += result.info.num_rejected
-            if progress:
-                progress(done, total)
+            progress(done, total)
             _check_rejected(num_rejected, config.max_rejected, folder)
     _check_rejected(num_rejected, config.max_rejected, folder)
-    return _write_index(config, options, sources, tasks, finished, folder)
+    return _write_index(config, options, sources, tasks, finished, folder), num_reused
 
 
-def _run(engine: LocalEngine, todo: list[PartTask]) -> Iterator[tuple[int, PartResult]]:
+class _Description(NamedTuple):
+    """A task: what the tokenizer of a part is."""
+
+    of: PartTask
+
+
+def _work(task: PartTask | _Description) -> PartResult | dict[str, Any]:
+    return describe_tokenizer(task.of) if isinstance(task, _Description) else tokenize_part(task)
+
+
+def _run(engine: LocalEngine, todo: list[PartTask], announce: Announce | None) -> Iterator[tuple[int, PartResult]]:
     """Each part as it ends; what crashes a worker by being read is left out, and the rest of its part made again.
+
+    A worker loads the tokenizer anyway; the first one says what it is before it goes on to a part.
 
     Raises:
         RunError: a worker crashed over records that can be read.
     """
     waiting = dict(enumerate(todo))
+    first = [] if announce is None else [_Description(task) for task in todo[:1]]
     while waiting:
         numbers = list(waiting)
         crashed: dict[int, Died] = {}
-        for i, result in engine.run(tokenize_part, [waiting[number] for number in numbers], is_risky=_is_risky):
-            if isinstance(result, Died):
-                crashed[numbers[i]] = result
-            else:
-                yield numbers[i], result
+        work: list[PartTask | _Description] = [*first, *waiting.values()]
+        for i, result in engine.run(_work, work, is_risky=_is_risky):
+            number = None if i < len(first) else numbers[i - len(first)]
+            if number is None:
+                if announce and isinstance(result, dict):
+                    announce(result)
+            elif isinstance(result, Died):
+                crashed[number] = result
+            elif isinstance(result, PartResult):
+                yield number, result
+        first = []
         waiting = {number: _without_crashes(waiting[number], died, engine) for number, died in crashed.items()}
 
 
@@ -120,8 +149,8 @@ def _without_crashes(task: PartTask, died: Died, engine: LocalEngine) -> PartTas
     return replace(task, pieces=pieces)
 
 
-def _is_risky(task: PartTask) -> bool:
-    return any(is_columnar(piece.file) for piece in task.pieces)
+def _is_risky(task: PartTask | _Description) -> bool:
+    return any(is_columnar(piece.file) for piece in (task.of if isinstance(task, _Description) else task).pieces)
 
 
 def _tasks(
@@ -140,6 +169,7 @@ def _tasks(
             chat_template=config.chat_template,
             record_schema=config.record_schema,
             max_record_bytes=config.max_record_bytes,
+            alpaca=config.alpaca,
             encoder_options=(
                 ("append_eos", config.append_eos),
                 ("backend", config.tokenizer_backend),
@@ -167,6 +197,7 @@ def _sample_options(config: TokenizeConfig) -> dict[str, Any]:
         "chat_template": None if config.chat_template is None else read_template(config.chat_template),
         "loss_on": config.loss_on,
         "append_eos": config.append_eos,
+        "alpaca": config.alpaca,
         "plain_content": config.plain_content,
     }
 

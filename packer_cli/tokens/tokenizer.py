@@ -71,6 +71,7 @@ class LoadedTokenizer:
             "vocab_size": self.vocab_size,
             "bos_token_id": self.bos_token_id,
             "eos_token_id": self.eos_token_id,
+            "eos_token": self.special_tokens_map.get("eos_token"),
             "pad_token_id": self.pad_token_id,
             "chat_template_fingerprint": None
             if template is None

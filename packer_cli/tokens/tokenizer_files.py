@@ -1,4 +1,8 @@
-"""Where a tokenizer's files are, and which transformers class reads them."""
+"""Where a tokenizer's files are, and which transformers class reads them.
+
+Code that comes with a tokenizer never runs: `trust_remote_code=False` in every call, else transformers may ask for
+leave on stdin.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from packer_cli.errors import TokenizerError
-from packer_cli.tokens.tokenizer_reads import SIBLINGS, locate, models_in
+from packer_cli.tokens.tokenizer_reads import SIBLINGS, locate, models_in, refused_code
 
 _GENERIC_CLASSES = (None, "PreTrainedTokenizerFast", "TokenizersBackend")
 _HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*(/[\w.-]+)?")
@@ -59,6 +63,9 @@ def _broken(where: Path, shown: str, error: Exception) -> TokenizerError:
         _check_files(where, shown)
     except TokenizerError as found:
         return found
+    refused = refused_code(error, shown)
+    if refused is not None:
+        return refused
     text = re.sub(r"\s+", " ", str(error)).strip() or type(error).__name__
     return TokenizerError(f"{shown}: cannot be loaded as a tokenizer ({text[:300]}); {_FORMS}")
 
@@ -150,13 +157,13 @@ def _is_generic(folder: Path) -> bool:
 def _generic(folder: str, shown: str, **kwargs: Any) -> Any:
     from transformers.tokenization_utils_tokenizers import TokenizersBackend
 
-    return TokenizersBackend.from_pretrained(folder, local_files_only=True, **kwargs)
+    return TokenizersBackend.from_pretrained(folder, local_files_only=True, trust_remote_code=False, **kwargs)
 
 
 def _auto(folder: str, shown: str) -> Any:
     from transformers import AutoTokenizer
 
-    return AutoTokenizer.from_pretrained(folder, local_files_only=True)
+    return AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
 
 
 def _load_sentencepiece(file: Path, shown: str) -> Any:
@@ -172,7 +179,7 @@ def _load_sentencepiece(file: Path, shown: str) -> Any:
         return _auto(str(file.parent), shown)
     from transformers.tokenization_utils_tokenizers import TokenizersBackend
 
-    hf = TokenizersBackend.from_pretrained(str(file), local_files_only=True)
+    hf = TokenizersBackend.from_pretrained(str(file), local_files_only=True, trust_remote_code=False)
     _normalize_as_sentencepiece(hf, file)
     return hf
 

@@ -11,7 +11,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from packer_cli.errors import TokenizerError
-from packer_cli.tokens.tokenizer_reads import NAMES
+from packer_cli.tokens.tokenizer_reads import NAMES, refused_code
 
 _TRUE = {"1", "on", "yes", "true"}
 
@@ -26,9 +26,12 @@ def load_from_hub(name: str, *, probe_timeout: float = 5.0) -> Any:
     from transformers import AutoTokenizer
 
     try:
-        return AutoTokenizer.from_pretrained(name, local_files_only=True)
+        return AutoTokenizer.from_pretrained(name, local_files_only=True, trust_remote_code=False)
     except Exception as error:
         cached = error
+    refused = refused_code(cached, name)
+    if refused is not None:
+        raise refused from None
     endpoint = os.environ.get("HF_ENDPOINT") or "https://huggingface.co"
     offline = any(os.environ.get(key, "").lower() in _TRUE for key in ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE"))
     if offline or not can_connect(endpoint, timeout=probe_timeout):
@@ -38,8 +41,11 @@ def load_from_hub(name: str, *, probe_timeout: float = 5.0) -> Any:
             "give the folder of a downloaded tokenizer"
         ) from cached
     try:
-        return AutoTokenizer.from_pretrained(name)
+        return AutoTokenizer.from_pretrained(name, trust_remote_code=False)
     except Exception as error:
+        refused = refused_code(error, name)
+        if refused is not None:
+            raise refused from None
         text = re.sub(r"\s+", " ", str(error)).strip() or type(error).__name__
         raise TokenizerError(
             f"{name}: no such file or folder, and the Hugging Face Hub gives no tokenizer of that name "

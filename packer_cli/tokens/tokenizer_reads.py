@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+from packer_cli.errors import TokenizerError
 from packer_cli.files import file_checksum, fingerprint
 
 TEMPLATE_FOLDER = "additional_chat_templates"
@@ -46,6 +47,24 @@ def locate(name: str) -> Path | None:
 def models_in(folder: Path) -> list[Path]:
     """SentencePiece models of a folder; the first is loaded where there is no tokenizer.json."""
     return sorted(folder.glob("*.model"))
+
+
+def refused_code(error: Exception, shown: str) -> TokenizerError | None:
+    """What to raise where transformers would load a tokenizer only with the code that comes with it."""
+    if "trust_remote_code" not in str(error):
+        return None
+    return TokenizerError(
+        f"{shown}: its config names Python code to load it with (auto_map), and hbpack never runs the code of a "
+        "tokenizer; remove auto_map from a copy of the folder to use its tokenizer.json as it is"
+    )
+
+
+def template_file(name: str) -> str | None:
+    """The file that a tokenizer's own chat template stands in, where a tokenizer with one is a folder or a file."""
+    where = locate(name)
+    folder = where if where is None or where.is_dir() else where.parent
+    names = ("chat_template.jinja", "tokenizer_config.json")
+    return next((name for name in names if folder and (folder / name).is_file()), None)
 
 
 def files_of(where: Path) -> list[Path]:

@@ -32,3 +32,5 @@ class EncodedBatch:
     """Documents that could not become samples (a template that raises, an empty result)."""
     num_with_special: int
     """Records whose own contents hold the text of a special token."""
+    num_open: int
+    """Samples whose last token, blanks aside, is neither EOS nor a special token that the chat template writes."""

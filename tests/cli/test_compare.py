@@ -129,7 +129,7 @@ def test_a_corpus_a_token_store_and_a_packed_set_are_the_same_samples(
     corpus = hbpack("compare", *inputs, "--tokenizer", tokenizer, *rows)
     packed = hbpack("compare", tmp_path / "out", *rows)
     assert corpus.code == packed.code == 0
-    assert corpus.stderr.splitlines()[0].startswith("tokenized ")
+    assert corpus.stderr.splitlines()[4].startswith("tokenized ")
     of_corpus, of_set = json.loads(corpus.stdout), json.loads(packed.stdout)
     assert of_corpus["lengths"] == of_set["lengths"]
     assert list(map(figures, of_corpus["rows"])) == list(map(figures, of_set["rows"]))
@@ -166,7 +166,7 @@ NO_SOLVER = (
         (["nowhere"], f"'nowhere' does not exist; name {LENGTHS}, or a corpus and its --tokenizer"),
         (["."], f"'.' is no token store; name {LENGTHS}, or give --tokenizer if it is a corpus"),
         (["5.npy", "--tokenizer", "t"], "'5.npy' has its lengths already and is no corpus; leave out --tokenizer"),
-        (["5.txt", "--append-eos"], "--append-eos is for a corpus; give --tokenizer with it, or leave it out"),
+        (["5.txt", "--append-eos", "auto"], "--append-eos is for a corpus; give --tokenizer with it, or leave it out"),
         (
             ["5.txt", "--sort", "speed"],
             f"--sort: there is no column 'speed'; columns: {', '.join(column.name for column in COLUMNS)}",

@@ -11,16 +11,19 @@ from packer_cli.config import load_config_file
 from tests.cli.conftest import GROUPS
 
 OPTIONS = (
-    "append-eos, balance, chat-template, cost, curriculum-steps, dry-run, epochs, fill, global-tokens, gpu, gpus, "
-    "group-algorithm, groups, inputs, keep-tokens, loss-on, max-groups, max-length, max-record-bytes, max-rejected, "
-    "model, output, overflow, packing, plain-content, profile, schema, seed, shard-size, step-mix, tokenizer, "
-    "tokenizer-backend, workers"
+    "alpaca, append-eos, balance, chat-template, cost, curriculum-steps, dry-run, epochs, fill, global-tokens, gpu, "
+    "gpus, group-algorithm, groups, inputs, keep-tokens, loss-on, max-groups, max-length, max-record-bytes, "
+    "max-rejected, model, output, overflow, packing, plain-content, profile, schema, seed, shard-size, step-mix, "
+    "tokenizer, tokenizer-backend, workers"
 )
 
 BAD_OVERFLOW = (
     "invalid value for '--overflow': 'spill' is not one of 'split', 'truncate', 'drop', 'error'; "
     "see hbpack pack --help"
 )
+
+
+BAD_EOS = "invalid value for '--append-eos': 'maybe' is not one of 'auto', 'always', 'never'; see hbpack pack --help"
 
 
 @pytest.fixture
@@ -86,8 +89,17 @@ def test_the_command_line_wins(configured, tmp_path, chats):
         ("config: x", f"config file '{{}}': pack has no option 'config'; it has {OPTIONS}"),
         ("gpus: 8\ngpus: 4", "config file '{}' gives 'gpus' twice; keep one of them"),
         ("append-eos: true\nappend_eos: true", "config file '{}' gives 'append_eos' twice; keep one of them"),
-        ("append-eos: maybe", "config file '{}': append-eos must be true or false, got 'maybe'"),
-        ("append_eos: 1", "config file '{}': append-eos must be true or false, got 1"),
+        ("append-eos: true", "config file '{}': append-eos must be one of auto, always, never, got true"),
+        ("append-eos: maybe", BAD_EOS),
+        ("plain-content: maybe", "config file '{}': plain-content must be true or false, got 'maybe'"),
+        ("plain_content: 1", "config file '{}': plain-content must be true or false, got 1"),
+        ('output: "a\\0b"', "config file '{}' holds 'a\\x00b'; no option takes such a character"),
+        ('model: "\\udc41"', "config file '{}' holds '\\udc41'; no option takes such a character"),
+        ("groups: &a [*a]\ngpus: 1", "--groups must be a mapping, got [[[[...]]]]"),
+        (
+            "workers: 9999999999",
+            "invalid value for '--workers': 9999999999 is not in the range 1<=x<=4096; see hbpack pack --help",
+        ),
         ("seed: true", "config file '{}': seed takes a value, not true or false, got true"),
         ("groups: 1k\ngpus: 1\nseed: 1.5", "--seed must be a whole number, got 1.5"),
         ("groups: 1k\ngpus: 1\nseed: [1]", "--seed must be a whole number, got [1]"),

@@ -138,7 +138,7 @@ def test_unknown_speaker_names_the_known() -> None:
 
 def test_alpaca_takes_the_standard_prompt() -> None:
     document = parse(ALPACA)
-    assert document.kind == "prompt-completion"
+    assert document.kind == "alpaca"
     assert document.prompt == (
         "Below is an instruction that describes a task, paired with an input that provides further context. "
         "Write a response that appropriately completes the request.\n\n"
@@ -162,7 +162,7 @@ def test_alpaca_takes_the_standard_prompt() -> None:
         ({"input": ["a"]}, '"input" must be a string, this is an array'),
         (
             {"history": [["a", "b"]]},
-            '"history" has no place in the Alpaca prompt; write the record as "messages"',
+            '"history" has no place in Stanford\'s prompt; --alpaca template has one',
         ),
     ],
 )
@@ -293,3 +293,45 @@ def test_registry() -> None:
     assert list(SCHEMA_CHOICES) == ["auto", *SHAPES]
     with pytest.raises(ConfigError, match=r"schema must be one of auto, tokens, .* not 'chat'"):
         Normalizer("chat")  # type: ignore[arg-type]
+
+
+def chat_of(record: dict) -> list:
+    document = Normalizer("auto", "template").parse(record, 7)
+    assert isinstance(document, Document), document
+    assert (document.kind, document.line) == ("alpaca", 7)
+    return [(message["role"], message["content"]) for message in document.messages]
+
+
+def test_alpaca_as_a_conversation() -> None:
+    assert chat_of(ALPACA) == [("user", "Add.\n\n1 2"), ("assistant", "3")]
+    for context in ({}, {"input": ""}, {"input": " \n"}, {"input": None}):
+        assert chat_of({"instruction": "Say {x}.", "output": "x", **context}) == [
+            ("user", "Say {x}."),
+            ("assistant", "x"),
+        ]
+    assert chat_of({"instruction": "", "input": "1 2", "output": "3"})[0] == ("user", "1 2")
+    assert chat_of({**ALPACA, "system": "Be brief.", "history": [["Hi", "Hello"], ["a", "b"]]}) == [
+        ("system", "Be brief."),
+        ("user", "Hi"),
+        ("assistant", "Hello"),
+        ("user", "a"),
+        ("assistant", "b"),
+        ("user", "Add.\n\n1 2"),
+        ("assistant", "3"),
+    ]
+    assert len(chat_of({**ALPACA, "system": "", "history": []})) == len(chat_of({**ALPACA, "history": None})) == 2
+
+
+@pytest.mark.parametrize(
+    ("change", "expected"),
+    [
+        ({"output": ""}, '"output" is empty: there is nothing to train on'),
+        ({"instruction": " ", "input": ""}, '"instruction" is empty'),
+        ({"system": 5}, '"system" must be a string, this is a number'),
+        ({"history": "x"}, '"history" must be an array of [question, answer] pairs, this is a string'),
+        ({"history": [["a", "b"], ["c"]]}, "history[1] must be a pair of strings, [question, answer]"),
+        ({"history": [["a", 5]]}, "history[0] must be a pair of strings, [question, answer]"),
+    ],
+)
+def test_rejected_alpaca_conversation(change: dict, expected: str) -> None:
+    assert Normalizer("auto", "template").parse({**ALPACA, **change}, 7) == Reject(7, expected)

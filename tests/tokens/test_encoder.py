@@ -80,7 +80,7 @@ def test_texts_and_completions_equal_transformers(load, kind):
     assert everything.loss_mask.all()
 
 
-def test_append_eos_only_where_there_is_none(load):
+def test_append_eos_always_where_there_is_none(load):
     loaded = load("bytes", "chatml")
     eos = loaded.eos_token_id
     documents = [
@@ -90,15 +90,15 @@ def test_append_eos_only_where_there_is_none(load):
         Document("messages", 4, messages=turns("a", "b")),
         Document("text", 5, text=""),
     ]
-    plain, closed = (encode(Encoder(loaded, append_eos=flag), documents) for flag in (False, True))
+    plain, closed = (encode(Encoder(loaded, append_eos=how), documents) for how in ("never", "always"))
     for (before, mask), (after, new_mask) in zip(rows(plain), rows(closed), strict=True):
         expected = before if before[-1] == eos else [*before, eos]
         assert after == expected
         assert new_mask == mask + [1] * (len(after) - len(before))
     assert [reject.line for reject in closed.rejects] == [5]
     bare = load("bytes", None, eos_token=None)
-    with pytest.raises(TokenizerError, match=r'--append-eos needs an EOS token.*"eos_token"'):
-        Encoder(bare, append_eos=True)
+    with pytest.raises(TokenizerError, match=r'--append-eos always needs an EOS token.*"eos_token"'):
+        Encoder(bare, append_eos="always")
 
 
 def test_real_conversations(minimind, real_chats):

@@ -24,6 +24,7 @@ def encoded(samples, first_line=1):
         lines=np.arange(first_line, first_line + len(samples)),
         rejects=[],
         num_with_special=0,
+        num_open=0,
     )
 
 
@@ -52,7 +53,7 @@ def make_store(folder, parts):
                 files=files_of(number, [sum(map(len, batches[:1])), sum(map(len, batches[1:]))]),
                 num_samples=writer.num_samples, num_tokens=writer.num_tokens,
                 num_loss_tokens=writer.num_loss_tokens, num_rejected=0, num_with_special=0,
-                num_bytes=file.num_bytes, xxh3=file.hexdigest(), backend="tokenizers",
+                num_open=0, shapes={}, num_bytes=file.num_bytes, xxh3=file.hexdigest(), backend="tokenizers",
             )
         )  # fmt: skip
     index = StoreIndex(

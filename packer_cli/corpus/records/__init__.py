@@ -11,13 +11,13 @@ from typing import Literal
 
 from packer_cli.corpus.records import alpaca, messages, prompt_completion, text, tokens
 from packer_cli.corpus.records.base import Record, Shape, show_keys
-from packer_cli.corpus.types import Document, RecordSchema, Reject
+from packer_cli.corpus.types import AlpacaForm, Document, RecordSchema, Reject
 from packer_cli.errors import ConfigError
 
 SHAPES: dict[RecordSchema, Shape] = {
     "tokens": tokens.SHAPE,
     "messages": messages.SHAPE,
-    "alpaca": alpaca.SHAPE,
+    "alpaca": alpaca.SHAPES["stanford"],
     "prompt-completion": prompt_completion.SHAPE,
     "text": text.SHAPE,
 }
@@ -32,16 +32,21 @@ Parse = Callable[[Record, int], Document | Reject]
 class Normalizer:
     """Turns records into documents by one schema, or by each record's own shape (`auto`).
 
+    Args:
+        alpaca_form: what Alpaca records become, see `packer_cli.corpus.records.alpaca`.
+
     Price: below 1 us a record beside what its shape costs. Holds one entry for each set of keys seen.
     """
 
-    def __init__(self, schema: RecordSchema | Literal["auto"] = "auto") -> None:
+    def __init__(self, schema: RecordSchema | Literal["auto"] = "auto", alpaca_form: AlpacaForm = "stanford") -> None:
         if schema != "auto" and schema not in SHAPES:
             raise ConfigError(f"schema must be one of {', '.join(SCHEMA_CHOICES)}, not {schema!r}")
         self._schema = schema
         self._by_keys: dict[tuple[str, ...], Parse] = {}
-        shapes = SHAPES.values() if schema == "auto" else [SHAPES[schema]]
-        self.fields: frozenset[str] = frozenset(key for shape in shapes for key in shape.fields())
+        self._shapes = {**SHAPES, "alpaca": alpaca.SHAPES[alpaca_form]}
+        if schema != "auto":
+            self._shapes = {schema: self._shapes[schema]}
+        self.fields: frozenset[str] = frozenset(key for shape in self._shapes.values() for key in shape.fields())
         """The only keys that matter; columnar readers load no others."""
 
     def parse(self, record: Record, line: int) -> Document | Reject:
@@ -64,14 +69,14 @@ class Normalizer:
 
     def _detect(self, keys: tuple[str, ...]) -> Parse:
         if self._schema != "auto":
-            shape = SHAPES[self._schema]
+            shape = self._shapes[self._schema]
             if shape.matches(keys):
                 return shape.parse
             schema, expected = self._schema, shape.expected()
             return lambda record, line: Reject(
                 line, f"not a {schema} record: has keys {show_keys(record)}; needs {expected}"
             )
-        for name, shape in SHAPES.items():
+        for name, shape in self._shapes.items():
             if shape.matches(keys) and not (name == "text" and "text" not in keys and "role" in keys):
                 return shape.parse
         return _unknown

@@ -1,13 +1,18 @@
-"""Alpaca records: `{"instruction": "...", "input": "...", "output": "..."}`.
+"""Alpaca records: `{"instruction": "...", "input": "...", "output": "..."}`, in one of two forms.
 
-They become a prompt and a completion with the two prompts of the Stanford Alpaca project, word for word
-(github.com/tatsu-lab/stanford_alpaca, `train.py`). For a chat template, write the data as `messages`.
+template    a conversation for the chat template: the instruction, a blank line and the input are the user's message,
+            the output is the assistant's answer. A `system` text and the pairs of LLaMA-Factory's `history`,
+            `[["question", "answer"], ...]`, come before them.
+stanford    a prompt and a completion, with the two prompts of the Stanford Alpaca project, word for word
+            (github.com/tatsu-lab/stanford_alpaca, `train.py`)
 """
 
 from __future__ import annotations
 
-from packer_cli.corpus.records.base import Record, Shape, type_name
-from packer_cli.corpus.types import Document, Reject
+from typing import Any
+
+from packer_cli.corpus.records.base import BadRecordError, Record, Shape, type_name
+from packer_cli.corpus.types import AlpacaForm, Document, Reject
 
 PROMPT_WITH_INPUT = (
     "Below is an instruction that describes a task, paired with an input that provides further context. "
@@ -21,23 +26,71 @@ PROMPT_WITHOUT_INPUT = (
 )
 
 
-def parse(record: Record, line: int) -> Document | Reject:
-    """Read one Alpaca record; an empty or missing input takes the prompt without one."""
-    instruction, output, context = record["instruction"], record["output"], record.get("input")
-    for name, value in (("instruction", instruction), ("output", output), ("input", context)):
-        if not isinstance(value, str) and not (name == "input" and value is None):
-            return Reject(line, f'"{name}" must be a string, this is {type_name(value)}')
-    if not instruction.strip() and not (context and context.strip()):
-        return Reject(line, '"instruction" is empty')
-    if not output:
-        return Reject(line, '"output" is empty: there is nothing to train on')
+def parse_for_template(record: Record, line: int) -> Document | Reject:
+    """Read one Alpaca record as a conversation."""
+    try:
+        instruction, context, output = _texts(record)
+        messages = [*_system(record.get("system")), *_history(record.get("history"))]
+    except BadRecordError as error:
+        return Reject(line, str(error))
+    question = "\n\n".join(part for part in (instruction, context) if part and not part.isspace())
+    messages += [{"role": "user", "content": question}, {"role": "assistant", "content": output}]
+    return Document("alpaca", line, messages=messages)
+
+
+def parse_for_stanford(record: Record, line: int) -> Document | Reject:
+    """Read one Alpaca record as a prompt and its completion; without an input it takes the prompt that has none."""
+    try:
+        instruction, context, output = _texts(record)
+    except BadRecordError as error:
+        return Reject(line, str(error))
     for name in ("system", "history"):
-        # The prompt has no place for them, and leaving them out would change the data unseen.
+        # Leaving them out would change the data unseen.
         if record.get(name):
-            return Reject(line, f'"{name}" has no place in the Alpaca prompt; write the record as "messages"')
+            return Reject(line, f'"{name}" has no place in Stanford\'s prompt; --alpaca template has one')
     template = PROMPT_WITH_INPUT if context else PROMPT_WITHOUT_INPUT
     prompt = template.format(instruction=instruction, input=context)
-    return Document("prompt-completion", line, prompt=prompt, completion=output)
+    return Document("alpaca", line, prompt=prompt, completion=output)
 
 
-SHAPE = Shape((("instruction", "output"),), ("input", "system", "history"), parse)
+def _texts(record: Record) -> tuple[str, str, str]:
+    """Instruction, input (empty where there is none) and output; raises BadRecordError with a reason."""
+    instruction, context, output = record["instruction"], record.get("input"), record["output"]
+    for name, value in (("instruction", instruction), ("output", output), ("input", context)):
+        if not isinstance(value, str) and not (name == "input" and value is None):
+            raise BadRecordError(f'"{name}" must be a string, this is {type_name(value)}')
+    context = context or ""
+    if not instruction.strip() and not context.strip():
+        raise BadRecordError('"instruction" is empty')
+    if not output:
+        raise BadRecordError('"output" is empty: there is nothing to train on')
+    return instruction, context, output
+
+
+def _system(value: Any) -> list[dict[str, Any]]:
+    if value is None or value == "":
+        return []
+    if not isinstance(value, str):
+        raise BadRecordError(f'"system" must be a string, this is {type_name(value)}')
+    return [{"role": "system", "content": value}]
+
+
+def _history(value: Any) -> list[dict[str, Any]]:
+    if value is None:
+        return []
+    if not isinstance(value, list):
+        raise BadRecordError(f'"history" must be an array of [question, answer] pairs, this is {type_name(value)}')
+    messages = []
+    for index, pair in enumerate(value):
+        if not isinstance(pair, list) or len(pair) != 2 or not all(isinstance(part, str) for part in pair):
+            raise BadRecordError(f"history[{index}] must be a pair of strings, [question, answer]")
+        messages += [{"role": "user", "content": pair[0]}, {"role": "assistant", "content": pair[1]}]
+    return messages
+
+
+_KEYS = ("instruction", "output")
+_OPTIONAL = ("input", "system", "history")
+SHAPES: dict[AlpacaForm, Shape] = {
+    "template": Shape((_KEYS,), _OPTIONAL, parse_for_template),
+    "stanford": Shape((_KEYS,), _OPTIONAL, parse_for_stanford),
+}

@@ -131,7 +131,10 @@ def _transformers(path: Path, shape: ModelShape, attention: RowAttention, device
         values = json.loads((path / "config.json" if path.is_dir() else path).read_bytes())
         config = AutoConfig.for_model(**values).get_text_config()
         with torch.device(device):
-            model = AutoModelForCausalLM.from_config(config, dtype=getattr(torch, shape.dtype))
+            # Code that comes with a model never runs.
+            model = AutoModelForCausalLM.from_config(
+                config, dtype=getattr(torch, shape.dtype), trust_remote_code=False
+            )
     except (ImportError, KeyError, TypeError, ValueError) as error:
         raise ConfigError(
             f"--model {str(path)!r}: transformers cannot make it ({' '.join(str(error).split())}); "

@@ -1,0 +1,193 @@
+"""What a run says that it chose, and what comes of it: EOS, Alpaca's form, reuse, rejects."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+
+import pytest
+
+from packer_cli.corpus.records.alpaca import PROMPT_WITH_INPUT
+from tests.cli.conftest import rejected
+from tests.reference import read_rows, tree
+
+CHAT = {"messages": [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Hello."}]}
+ALPACA = {"instruction": "Add.", "input": "1 2", "output": "3"}
+PAIR = {"prompt": "1 + 1 =", "completion": " 2"}
+TEXT = {"text": "A text."}
+IDS = {"input_ids": [5, 6, 7]}
+RECORDS = (CHAT, CHAT, ALPACA, PAIR, TEXT, IDS)
+
+
+@pytest.fixture
+def hf(tokenizer):
+    from transformers import AutoTokenizer
+
+    return AutoTokenizer.from_pretrained(tokenizer)
+
+
+@pytest.fixture
+def tokenize(hbpack, tokenizer, tmp_path):
+    def call(*arguments):
+        words = ("--tokenizer", tokenizer, "--workers", 1, "--output", tmp_path / "out")
+        return hbpack("tokenize", *words, *arguments)
+
+    return call
+
+
+def lines_without_seconds(done):
+    return re.sub(r"\([0-9.]+ s\)", "(# s)", done.stderr).splitlines()
+
+
+def samples(folder):
+    rows = [row for path in sorted(folder.glob("tokens/part-*.arrow")) for row in read_rows(path)]
+    return [row["input_ids"] for row in rows]
+
+
+def test_the_choices_and_what_came_of_them(tokenize, lines_of, tokenizer, tmp_path):
+    path = lines_of(*RECORDS)
+    done = tokenize(path)
+    choices = [
+        f"tokenizer  {tokenizer}, run by gigatoken",
+        "template   the tokenizer's own (tokenizer_config.json), for Alpaca records too",
+        "loss       on assistant turns, completions and plain texts",
+        "EOS        <|end|> after completions, texts and chats that are left open",
+    ]
+    num_tokens = sum(map(len, samples(tmp_path / "out")))
+    shapes = "2 messages, 1 alpaca, 1 prompt-completion, 1 text, 1 tokens"
+    result = f"6 samples ({shapes}), {num_tokens} tokens, 0 rejected (# s)"
+    ends = (
+        "1 of 6 samples end without EOS or an end of turn: pre-tokenized records, and chats in which the assistant "
+        "does not speak last, stay as they are"
+    )
+    assert lines_without_seconds(done) == [*choices, f"tokenized 6 records: {result}", ends]
+    again = tokenize(path)
+    assert lines_without_seconds(again) == [*choices, f"reused 6 tokenized records: {result}", ends]
+    more = lines_of(TEXT, "bad", name="more.jsonl")
+    partly = lines_without_seconds(tokenize(path, more))
+    assert partly[:4] == choices
+    assert partly[4].startswith("tokenized 2 records and reused 6: 7 samples (2 messages, 2 text, 1 alpaca, ")
+    index = json.loads((tmp_path / "out" / "tokens" / "tokens.json").read_text())
+    assert (index["tokenizer"]["backend"], index["tokenizer"]["eos_token"]) == ("gigatoken", "<|end|>")
+    assert [part["shapes"] for part in index["parts"]][1] == {"text": 1}
+    assert [part["num_open"] for part in index["parts"]] == [1, 0]
+
+
+@pytest.mark.parametrize(
+    ("options", "row", "ends"),
+    [
+        (
+            ("--append-eos", "never"),
+            "EOS        never added",
+            "4 of 6 samples end without EOS or an end of turn: --append-eos never",
+        ),
+        (
+            ("--append-eos", "always"),
+            "EOS        <|end|> after every sample",
+            "every sample ends with EOS or an end of turn",
+        ),
+    ],
+)
+def test_other_rules_for_eos(tokenize, lines_of, tmp_path, options, row, ends):
+    records = (CHAT, PAIR, TEXT, {"text": "b"}, IDS, CHAT)
+    done = tokenize(lines_of(*records), *options)
+    assert (done.stderr.splitlines()[3], done.stderr.splitlines()[-1]) == (row, ends)
+    before = tree(tmp_path / "out")
+    assert tokenize(lines_of(*records)).stderr.splitlines()[4].startswith("tokenized 6 ")  # Not reused.
+    assert samples(tmp_path / "out")[1:4] != [None] * 3
+    assert tokenize(lines_of(*records), *options).code == 0
+    assert tree(tmp_path / "out") == before
+
+
+def test_a_tokenizer_without_eos(tokenize, lines_of, tokenizer, tmp_path):
+    bare = tmp_path / "bare"
+    bare.mkdir()
+    shutil.copy(tokenizer / "tokenizer.json", bare)
+    done = tokenize(lines_of(ALPACA, PAIR, TEXT), "--tokenizer", bare)
+    assert done.code == 0
+    assert done.stderr.splitlines()[1::2][:2] == [
+        "template   none; Alpaca records take Stanford's prompt",
+        "EOS        none: the tokenizer names no EOS token",
+    ]
+    assert done.stderr.splitlines()[-1] == (
+        "3 of 3 samples end without EOS or an end of turn: the tokenizer names no EOS token; "
+        'put "eos_token" into its tokenizer_config.json'
+    )
+    shutil.rmtree(tmp_path / "out")
+    message = (
+        "error: --append-eos always needs an EOS token, and the tokenizer names none; "
+        'put "eos_token" into its tokenizer_config.json\n'
+    )
+    assert tokenize(lines_of(TEXT), "--tokenizer", bare, "--append-eos", "always") == (2, "", message)
+    assert tokenize(lines_of(TEXT), "--tokenizer", bare, "--alpaca", "template").stderr.splitlines()[-1] == (
+        "error: --alpaca template needs a chat template, and the tokenizer has none; give one with "
+        "--chat-template FILE, or choose --alpaca stanford"
+    )
+    assert not (tmp_path / "out").exists()
+
+
+def test_alpaca_takes_the_template_or_the_prompt(tokenize, lines_of, hf, tmp_path):
+    path = lines_of(ALPACA, {**ALPACA, "history": [["Hi", "Hello."]], "system": "Be brief."})
+    assert tokenize(path).code == 0
+    turn = [{"role": "user", "content": "Add.\n\n1 2"}, {"role": "assistant", "content": "3"}]
+    before = [
+        {"role": "system", "content": "Be brief."},
+        {"role": "user", "content": "Hi"},
+        {"role": "assistant", "content": "Hello."},
+    ]
+    assert samples(tmp_path / "out") == [
+        hf.apply_chat_template(messages, return_dict=False) for messages in (turn, before + turn)
+    ]
+    done = tokenize(path, "--alpaca", "stanford")
+    text = PROMPT_WITH_INPUT.format(instruction="Add.", input="1 2") + "3"
+    assert samples(tmp_path / "out") == [[*hf(text)["input_ids"], hf.eos_token_id]]
+    assert done.stderr.splitlines()[1].endswith("(tokenizer_config.json); Alpaca records take Stanford's prompt")
+    reason = '"system" has no place in Stanford\'s prompt; --alpaca template has one'
+    assert rejected(tmp_path / "out") == [("lines.jsonl", 2, reason)]
+
+
+def test_where_the_template_is_from(tokenize, lines_of, tmp_path):
+    template = "{% for message in messages %}{{ message.content }}{% endfor %}"
+    file = tmp_path / "own.jinja"
+    file.write_text(template)
+    assert tokenize(lines_of(CHAT), "--chat-template", file).stderr.splitlines()[1] == (
+        f"template   {file}, for Alpaca records too"
+    )
+    assert tokenize(lines_of(CHAT), "--chat-template", template, "--loss-on", "all").stderr.splitlines()[1:3] == [
+        "template   the text given as --chat-template, for Alpaca records too",
+        "loss       on every token",
+    ]
+
+
+def test_tokenize_lists_what_it_rejects(tokenize, hbpack, lines_of, tmp_path):
+    path, out = lines_of({"text": "good " * 99}, "bad", TEXT), tmp_path / "out"
+    assert tokenize(path).code == 0
+    reasons = [("lines.jsonl", 2, "broken JSON: unexpected content at column 1")]
+    assert [entry[:2] for entry in rejected(out)] == [entry[:2] for entry in reasons]
+    first = (out / "rejected.jsonl").read_bytes()
+    # A plan adds what it leaves out; tokenizing again does not take that away.
+    assert hbpack("plan", out, "--groups", "32", "--gpus", 1, "--overflow", "drop").code == 0
+    assert [entry[1] for entry in rejected(out)] == [2, 1]
+    assert tokenize(path).code == 0
+    assert [entry[1] for entry in rejected(out)] == [2, 1]
+    assert tokenize(path, "--append-eos", "never").code == 0
+    assert (out / "rejected.jsonl").read_bytes() == first
+
+
+def test_all_rejected(tokenize, pack, lines_of, tmp_path):
+    path, out = lines_of("x", {"text": 5}), tmp_path / "out"
+    done = tokenize(path)
+    assert (done.code, done.stdout) == (1, "")
+    assert lines_without_seconds(done)[4:] == [
+        "tokenized 2 records: 0 samples, 0 tokens, 2 rejected (# s)",
+        f"error: every record was rejected, see '{out}/rejected.jsonl'",
+    ]
+    assert [entry[1] for entry in rejected(out)] == [1, 2]
+    done = pack(path)
+    assert (done.code, done.stdout) == (1, "")
+    assert done.stderr.splitlines()[-1] == (
+        "error: there is nothing to plan: every record was rejected, see rejected.jsonl"
+    )
+    assert [entry[1] for entry in rejected(out)] == [1, 2]
+    assert pack(lines_of(TEXT)).code == 0

@@ -1,0 +1,175 @@
+"""Which samples end with EOS, and that it is trained on; ids otherwise are those of transformers."""
+
+from itertools import pairwise
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from packer_cli.corpus.types import Document
+from packer_cli.tokens.encoder import Encoder
+from packer_cli.tokens.encoder_rows import Frame, Samples
+from packer_cli.tokens.tokenizer import load_tokenizer
+from tests.naive.frame import framed
+from tests.tokens.helpers import CHATS, assert_well_formed, chats, encode, rows, turns
+
+TEXTS = ["Hello world", "naïve 你好\n", "  spaces  \n\n", "ends in <|im_start|>"]
+PAIRS = [("Ask: ", "answer é"), ("", " A\n")]
+OPEN = "{% for message in messages %}{{ message.role + ': ' + message.content + '\\n' }}{% endfor %}"
+
+
+def text(*texts):
+    return [Document("text", line, text=text) for line, text in enumerate(texts, 1)]
+
+
+@pytest.mark.parametrize("backend", ["tokenizers", "auto"])
+@pytest.mark.parametrize("kind", ["bytes", "metaspace", "nfc", "bos"])
+def test_texts_and_completions_end_with_eos(load, kind, backend):
+    loaded = load(kind)
+    pairs = [
+        Document("prompt-completion", line, prompt=prompt, completion=completion)
+        for line, (prompt, completion) in enumerate(PAIRS, 9)
+    ]
+    batch = encode(Encoder(loaded, backend=backend, append_eos="auto"), text(*TEXTS) + pairs)
+    assert_well_formed(batch)
+    for given_text, (ids, mask) in zip([*TEXTS, *map("".join, PAIRS)], rows(batch), strict=True):
+        assert ids == [*loaded.hf(given_text)["input_ids"], loaded.eos_token_id]
+        assert mask[-1] == 1
+    assert [sum(mask) == len(mask) for _, mask in rows(batch)] == [True] * 4 + [False, True]
+    assert batch.num_open == 0
+
+
+def test_what_has_an_end_gets_no_other(load):
+    """EOS, an end of turn that the template writes, a post-processor's EOS."""
+    loaded = load("bytes", "chatml", eos_token="<|endoftext|>")
+    closed = ["a<|endoftext|>", "a<|endoftext|>\n", "<|im_start|>user\na<|im_end|>\n", "a<|im_end|> \n\n"]
+    batch = encode(Encoder(loaded, append_eos="auto"), text(*closed))
+    assert [ids for ids, _ in rows(batch)] == [loaded.hf(each)["input_ids"] for each in closed]
+    # Without a template, nothing says that <|im_end|> ends anything.
+    bare = load("bytes", None, eos_token="<|endoftext|>")
+    batch = encode(Encoder(bare, append_eos="auto"), text(*closed))
+    assert [ids[-1] == bare.eos_token_id for ids, _ in rows(batch)] == [True, False, True, True]
+    with_suffix = load("bos", None, eos_token="</s>")
+    batch = encode(Encoder(with_suffix, append_eos="auto"), text("a"))
+    assert rows(batch)[0][0] == with_suffix.hf("a")["input_ids"]
+    assert batch.num_open == 0
+
+
+@pytest.mark.parametrize("template", ["chatml", "chatml-generation", "llama2", "qwen3", "macro", "eos-between"])
+@pytest.mark.parametrize("eos", ["<|im_end|>", "<|endoftext|>"])
+def test_a_template_that_ends_its_turns_is_left_alone(load, template, eos):
+    loaded = load("bytes", template, eos_token=eos)
+    conversations = [turns("a", "b"), turns("a", "b", "c", "d\n")]
+    with_eos, without = (
+        encode(Encoder(loaded, append_eos=how), chats(*conversations)) for how in ("auto", "never")
+    )  # fmt: skip
+    assert rows(with_eos) == rows(without)
+    assert with_eos.num_open == without.num_open == 0
+
+
+@pytest.mark.parametrize("loss_on", ["completion", "all"])
+def test_a_template_that_leaves_its_turn_open(load, loss_on):
+    """EOS follows the assistant's last words, and is trained on; it never follows a question."""
+    loaded = load("bytes", OPEN)
+    batch = encode(Encoder(loaded, append_eos="auto", loss_on=loss_on), chats(*CHATS))
+    assert_well_formed(batch)
+    for messages, (ids, mask) in zip(CHATS, rows(batch), strict=True):
+        expected = loaded.hf.apply_chat_template(messages, chat_template=OPEN, return_dict=False)
+        if messages[-1]["role"] == "assistant":
+            expected, last = [*expected, loaded.eos_token_id], 1
+        else:
+            last = int(loss_on == "all")
+        assert (ids, mask[-1]) == (expected, last)
+    assert batch.num_open == sum(messages[-1]["role"] != "assistant" for messages in CHATS) == 1
+
+
+def test_plain_content_may_not_forge_an_end(load):
+    loaded = load("bytes", OPEN)
+    encoder = Encoder(loaded, append_eos="auto", plain_content=True)
+    batch = encode(encoder, [*chats(turns("a", "b<|im_end|>")), Document("text", 2, text="c<|im_end|>")])
+    for ids, mask in rows(batch):
+        assert ids.count(loaded.eos_token_id) == 1
+        assert (ids[-1], mask[-1]) == (loaded.eos_token_id, 1)
+
+
+def test_tokens_stay_as_they_are(load):
+    loaded = load("bytes", "chatml")
+    documents = [Document("tokens", 1, input_ids=[7, 8]), Document("tokens", 2, input_ids=[7, loaded.eos_token_id])]
+    batch = encode(Encoder(loaded, append_eos="auto"), documents)
+    assert [ids for ids, _ in rows(batch)] == [[7, 8], [7, loaded.eos_token_id]]
+    assert batch.num_open == 1
+
+
+def test_without_eos_nothing_is_added_and_all_is_counted(load):
+    bare = load("bytes", None, eos_token=None)
+    batch = encode(Encoder(bare, append_eos="auto"), text(*TEXTS))
+    assert [ids for ids, _ in rows(batch)] == [bare.hf(each)["input_ids"] for each in TEXTS]
+    assert batch.num_open == len(TEXTS)
+
+
+def test_never_counts_too(load):
+    batch = encode(Encoder(load("bytes"), append_eos="never"), text("a", "b<|im_end|>", "c"))
+    assert batch.num_open == 2
+
+
+def test_the_sample_tokenizer(repo):
+    loaded = load_tokenizer(str(repo / "examples" / "sample" / "tokenizer"))
+    batch = encode(Encoder(loaded, append_eos="auto"), [*text("One.", "Two.\n"), *chats(*CHATS[:2])])
+    plain = [loaded.hf(each)["input_ids"] + [loaded.eos_token_id] for each in ("One.", "Two.\n")]
+    rendered = [loaded.hf.apply_chat_template(messages, return_dict=False) for messages in CHATS[:2]]
+    assert [ids for ids, _ in rows(batch)] == plain + rendered
+
+
+def test_real_chats_and_texts(minimind, neox, real_chats):
+    batch = encode(Encoder(minimind, append_eos="auto"), chats(*real_chats))
+    assert rows(batch) == rows(encode(Encoder(minimind), chats(*real_chats)))
+    texts = ["\n".join(message["content"] for message in messages) for messages in real_chats]
+    for loaded in (minimind, neox):
+        batch = encode(Encoder(loaded, append_eos="auto"), text(*texts))
+        for (ids, mask), each in zip(rows(batch), texts, strict=True):
+            end = [] if loaded is neox else [loaded.eos_token_id]  # That folder names no EOS.
+            assert ids == [*loaded.hf(each)["input_ids"], *end]
+            assert all(mask)
+        assert batch.num_open == (len(texts) if loaded is neox else 0)
+
+
+EOS, TURN, BLANK, BOS = 0, 1, 2, 3
+sample = st.lists(st.tuples(st.integers(0, 6), st.integers(0, 1)), min_size=1, max_size=6)
+
+
+@given(
+    samples=st.lists(st.tuples(sample, st.booleans(), st.booleans()), max_size=6),
+    before=st.lists(st.just(BOS), max_size=2),
+    after=st.lists(st.sampled_from([EOS, 5]), max_size=2),
+    append_eos=st.sampled_from(["auto", "always", "never"]),
+)
+def test_frame_equals_one_sample_at_a_time(samples, before, after, append_eos):
+    backend = SimpleNamespace(decode=lambda ids, skip_special_tokens: "\n" if ids == [BLANK] else "x")
+    names = {"eos_token": "</s>", "bos_token": "<s>"}
+    tokenizer = SimpleNamespace(
+        hf=SimpleNamespace(backend_tokenizer=backend), vocab_size=7, eos_token_id=EOS, special_tokens_map=names,
+        special_tokens=("</s>", "<turn>", "<s>", "<other>"), tool_template=None,
+        chat_template="{{ '<s>' + '<turn>' }}",
+        added_tokens={"</s>": EOS, "<turn>": TURN, "<s>": BOS, "<other>": 6},
+        prefix_ids=tuple(before), suffix_ids=tuple(after),
+    )  # fmt: skip
+    expected = [
+        framed(
+            [token for token, _ in each], [bit for _, bit in each], before=before, after=after, is_plain=is_plain,
+            may_close=may_close, append_eos=append_eos, eos=EOS, ends={EOS, TURN}, blanks={BLANK},
+        )
+        for each, is_plain, may_close in samples
+    ]  # fmt: skip
+    flat = Samples(
+        np.cumsum([0, *(len(each) for each, _, _ in samples)]),
+        np.array([token for each, _, _ in samples for token, _ in each], dtype=np.int32),
+        np.array([bit for each, _, _ in samples for _, bit in each], dtype=np.int8),
+    )
+    is_plain = np.array([is_plain for _, is_plain, _ in samples], dtype=np.bool_)
+    may_close = np.array([may_close for _, _, may_close in samples], dtype=np.bool_)
+    (offsets, ids, mask), num_open = Frame(tokenizer, append_eos=append_eos).put(flat, is_plain, may_close)
+    found = [(ids[a:b].tolist(), mask[a:b].tolist()) for a, b in pairwise(offsets)]
+    assert found == [(ids, mask) for ids, mask, _ in expected]
+    assert num_open == sum(not is_ended for _, _, is_ended in expected)
