@@ -64,13 +64,16 @@ def test_the_choices_and_what_came_of_them(tokenize, lines_of, tokenizer, tmp_pa
     assert lines_without_seconds(done) == [*choices, f"tokenized 6 records: {result}", ends]
     again = tokenize(path)
     assert lines_without_seconds(again) == [*choices, f"reused 6 tokenized records: {result}", ends]
-    more = lines_of(TEXT, "bad", name="more.jsonl")
+    more = lines_of(
+        "bad", {"text": "A long text. " * 400_000}, name="more.jsonl"
+    )  # Large files are parts of their own.
     partly = lines_without_seconds(tokenize(path, more))
     assert partly[:4] == choices
     assert partly[4].startswith("tokenized 2 records and reused 6: 7 samples (2 messages, 2 text, 1 alpaca, ")
     index = json.loads((tmp_path / "out" / "tokens" / "tokens.json").read_text())
     assert (index["tokenizer"]["backend"], index["tokenizer"]["eos_token"]) == ("gigatoken", "<|end|>")
-    assert [part["shapes"] for part in index["parts"]][1] == {"text": 1}
+    assert index["parts"][0]["shapes"] == {"alpaca": 1, "messages": 2, "prompt-completion": 1, "text": 1, "tokens": 1}
+    assert index["parts"][1]["shapes"] == {"text": 1}
     assert [part["num_open"] for part in index["parts"]] == [1, 0]
 
 
