@@ -12,12 +12,11 @@ from typing import ParamSpec, TypeVar
 from packer_cli.errors import RunError
 from packer_cli.files import is_temporary, lock_folder
 from packer_cli.folders import holds_something_else, writable_entries
-from packer_cli.shards.manifest import MANIFEST_NAME
+from packer_cli.shards.manifest import MANIFEST_NAME, REJECTED_NAME
 from packer_cli.shards.plan_file import PLAN_NAME
 
 TOKENS = "tokens"
 """The token store's folder in an output folder."""
-REJECTED_NAME = "rejected.jsonl"
 
 P = ParamSpec("P")
 T = TypeVar("T")

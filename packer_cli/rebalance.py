@@ -20,19 +20,19 @@ from numpy.typing import NDArray
 from packer_cli.config import PlanConfig, validate
 from packer_cli.epochs import MAX_EPOCH, repeat_order
 from packer_cli.errors import ConfigError, FormatError, HbpackError, InputError
-from packer_cli.files import fingerprint, write_json
+from packer_cli.files import fingerprint
 from packer_cli.plan.build import PlanRules
 from packer_cli.plan.check import check_plan
 from packer_cli.plan.resume import DealRules, check_rest, deal_epoch, rest_of_epoch, short_packs
 from packer_cli.plan.types import Int64Array, Plan, Schedule
 from packer_cli.planning import plan_rules
 from packer_cli.report.stats import plan_stats
-from packer_cli.shards.layout import ShardRange, pack_places
-from packer_cli.shards.manifest import MANIFEST_NAME, EpochInfo, Generation, Manifest, Origin, read_manifest
-from packer_cli.shards.plan_file import PLAN_NAME, read_plan, read_schedules, write_schedules
-from packer_cli.shards.ranks import write_ranks
-from packer_cli.shards.schema import epoch_name, generation_path
-from packer_cli.shards.stage import set_fingerprint
+from packer_cli.shards.layout import pack_places
+from packer_cli.shards.manifest import Generation, Manifest, Origin, read_manifest, write_manifest
+from packer_cli.shards.plan_file import PLAN_NAME, read_plan, write_schedules
+from packer_cli.shards.repair import generation_schedules, manifest_shards
+from packer_cli.shards.schema import generation_path
+from packer_cli.shards.stage import file_info, set_fingerprint, write_epochs
 from packer_cli.shards.stop import Stop
 from packer_cli.sizes import format_tokens
 from packer_cli.tokens.store import TokenStore
@@ -95,25 +95,17 @@ def rebalance(folder: Path, num_gpus: int, stop: Stop, global_tokens: int | None
     check_rest(dealt, schedules[0], left.packs, num_gpus)
     path = generation_path(len(manifest.history) + 1)
     shutil.rmtree(folder / path, ignore_errors=True)  # What a killed run left; nothing names it.
-    facts = {"fingerprint": own_fingerprint, "num_gpus": num_gpus, "first_epoch": left.epoch}
+    facts: dict[str, Any] = {"fingerprint": own_fingerprint, "num_gpus": num_gpus, "first_epoch": left.epoch}
     write_schedules(folder / path / SCHEDULES_NAME, schedules, facts)
-    places = pack_places(_shards(manifest), len(plan.packs))
-    epochs = []
-    for number, schedule in enumerate(schedules, left.epoch):
-        name = f"{path}/{epoch_name(number)}"
-        write_ranks(folder / name, dealt, schedule, piece_loss_tokens, places)
-        epochs.append(
-            EpochInfo(
-                path=name,
-                num_iterations=schedule.num_iterations,
-                num_steps=schedule.num_steps,
-                first_step=left.step if number == left.epoch else 0,
-            )
-        )
+    places = pack_places(manifest_shards(manifest), len(plan.packs))
+    first, *others = write_epochs(
+        folder, path, left.epoch, dealt, schedules, piece_loss_tokens, places, own_fingerprint
+    )
     new = manifest.model_copy(
         update={
             **facts,
-            "epochs": tuple(epochs),
+            "epochs": (first.model_copy(update={"first_step": left.step}), *others),
+            "schedules": file_info(folder, f"{path}/{SCHEDULES_NAME}"),
             "history": (*manifest.history, manifest.generation),
             "origin": origin,
             "metrics": plan_stats(
@@ -122,7 +114,7 @@ def rebalance(folder: Path, num_gpus: int, stop: Stop, global_tokens: int | None
             "config": {**manifest.config, "plan": config},
         }
     )
-    write_json(folder / MANIFEST_NAME, new.model_dump(mode="json"))
+    write_manifest(folder, new)
     return new, True
 
 
@@ -134,7 +126,7 @@ def plan_in_force(folder: Path) -> Plan:
     """
     manifest = read_manifest(folder)
     plan, _, _ = read_plan(folder / PLAN_NAME, check=True)
-    schedules = _schedules_of(folder, manifest, plan, manifest.generation)
+    schedules = generation_schedules(folder, manifest.generation, plan)
     whole = [schedule for schedule, epoch in zip(schedules, manifest.epochs, strict=True) if epoch.first_step == 0]
     return replace(plan, num_gpus=manifest.num_gpus, epochs=tuple(whole))
 
@@ -186,7 +178,7 @@ def _what_is_left(folder: Path, manifest: Manifest, plan: Plan, source: Generati
             f"{stop.name}: epoch {epoch} was over when the set was dealt to {source.num_gpus} GPUs; its first is "
             f"{source.first_epoch}"
         )
-    schedules = _schedules_of(folder, manifest, plan, source)
+    schedules = generation_schedules(folder, source, plan)
     schedule, first_step, order = _find_epoch(source, schedules, epoch, manifest.seed)
     num_steps = first_step + schedule.num_steps
     step = first_step if stop.step is None else stop.step
@@ -234,17 +226,6 @@ def _find_epoch(
     return schedules[repeated], 0, repeat_order(seed, epoch, schedules[repeated].num_steps)
 
 
-def _schedules_of(folder: Path, manifest: Manifest, plan: Plan, source: Generation) -> tuple[Schedule, ...]:
-    number = [*manifest.history, manifest.generation].index(source)
-    if number == 0:
-        return plan.epochs
-    path = folder / generation_path(number) / SCHEDULES_NAME
-    schedules, header = read_schedules(path)
-    if header["fingerprint"] != source.fingerprint or len(schedules) != len(source.epochs):
-        raise FormatError(f"{str(path)!r} is of another set; run hbpack write, and then hbpack rebalance")
-    return schedules
-
-
 def _schedules(plan: Plan, left: _Left, is_short: NDArray[np.bool_], rules: PlanRules) -> list[Schedule]:
     """The rest of the epoch, and whole ones: as many as were asked for, and one at least."""
     steps = rules.steps
@@ -261,14 +242,6 @@ def _schedules(plan: Plan, left: _Left, is_short: NDArray[np.bool_], rules: Plan
     return [
         deal_epoch(plan, left.packs if epoch == left.epoch else every, is_short, deal_rules, epoch)
         for epoch in range(left.epoch, stop)
-    ]
-
-
-def _shards(manifest: Manifest) -> list[ShardRange]:
-    return [
-        ShardRange(path=shard.path, group=g, number=k, first_pack=shard.first_pack, num_packs=shard.num_packs)
-        for g, group in enumerate(manifest.groups)
-        for k, shard in enumerate(group.shards)
     ]
 
 

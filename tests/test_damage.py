@@ -10,7 +10,8 @@ import sys
 import pytest
 import xxhash
 
-from packer_cli.files import file_checksum, is_intact
+from packer_cli.checksums import file_checksum
+from packer_cli.files import is_intact
 from tests.reference import tree
 
 HBPACK = [sys.executable, "-m", "packer_cli"]

@@ -10,16 +10,14 @@ from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from packer_cli.config import PackConfig, PlanConfig, TokenizeConfig, WriteConfig
+from packer_cli.config import PackConfig, PlanConfig, TokenizeConfig, WriteConfig, validate
 from packer_cli.engine.local import LocalEngine
 from packer_cli.errors import FormatError, HbpackError, InputError, RunError, UsageError
-from packer_cli.files import write_json
-from packer_cli.output import REJECTED_NAME, TOKENS, alone
+from packer_cli.output import TOKENS, alone
 from packer_cli.pipeline.rejected import write_rejected
 from packer_cli.report.console import Stopwatch, progress_bar, say, warn
-from packer_cli.shards.manifest import MANIFEST_NAME, Manifest, read_manifest
+from packer_cli.shards.manifest import MANIFEST_NAME, REJECTED_NAME, Manifest, read_manifest, write_manifest
 from packer_cli.shards.plan_file import PLAN_NAME, read_plan, read_plan_header
-from packer_cli.shards.schema import rank_name
 
 if TYPE_CHECKING:
     from packer_cli.report.sources import Samples
@@ -142,6 +140,7 @@ def _plan(config: PlanConfig, source: Path, folder: Path) -> dict[str, Any]:
         if write_rejected(folder, index, source / TOKENS, overflow):  # It has names of files, and the plan has none.
             say(f"{REJECTED_NAME} is made anew")
         return header
+    keeps_set = _is_of_plan(folder, wanted)
     try:
         result = plan_store(config, TokenStore(source / TOKENS, index), folder, choice)
     except NothingToPlanError as error:
@@ -149,7 +148,8 @@ def _plan(config: PlanConfig, source: Path, folder: Path) -> dict[str, Any]:
         write_rejected(folder, index, source / TOKENS, error.overflow)
         (folder / PLAN_NAME).unlink(missing_ok=True)
         raise
-    _disown_plan(folder)
+    if not keeps_set:
+        _disown_plan(folder)
     write_plan(folder / PLAN_NAME, result.plan, result.piece_loss_tokens, result.header)
     write_rejected(folder, index, source / TOKENS, result.overflow)
     overall = result.header["metrics"]["overall"]
@@ -183,14 +183,13 @@ def run_write(config: WriteConfig, folder: Path, engine: LocalEngine) -> Manifes
     store = _store_of(folder, header)
     manifest = _current_manifest(folder)
     wanted = set_fingerprint(header["fingerprint"], config.shard_size)
-    if manifest and manifest.planned_fingerprint == wanted and _is_whole(folder, manifest, engine):
-        rebalanced = f", rebalanced to {manifest.num_gpus} GPUs" if manifest.history else ""
-        say(f"the shards are up to date{rebalanced}")
+    is_same = manifest is not None and manifest.planned_fingerprint == wanted
+    if manifest and is_same and _is_whole(folder, manifest, store, header, engine):
         manifest = _renamed(manifest, folder, store, header)
         _drop_tokens(config, folder, store)
         return manifest
     _check_store(store, header)
-    if manifest and manifest.history and manifest.planned_fingerprint == wanted:
+    if manifest and manifest.history and is_same:
         warn(
             f"files are missing or damaged: the set becomes as it was planned, for {header['num_gpus']} GPUs; "
             "run hbpack rebalance again"
@@ -205,6 +204,16 @@ def run_write(config: WriteConfig, folder: Path, engine: LocalEngine) -> Manifes
     )
     _drop_tokens(config, folder, store)
     return manifest
+
+
+def _is_of_plan(folder: Path, plan_fingerprint: str) -> bool:
+    """Whether the set in a folder was written by this very plan, which then is only damaged or gone."""
+    from packer_cli.shards.stage import set_fingerprint
+
+    manifest = _current_manifest(folder)
+    return manifest is not None and (
+        set_fingerprint(plan_fingerprint, manifest.config["write"]["shard_size"]) == manifest.planned_fingerprint
+    )
 
 
 def _store_of(folder: Path, header: dict[str, Any]) -> Path:
@@ -248,36 +257,62 @@ def _current_manifest(folder: Path) -> Manifest | None:
         return None
 
 
-def _is_whole(folder: Path, manifest: Manifest, engine: LocalEngine) -> bool:
-    """Whether every file of the set is there: shards by their checksums, rank manifests by their rows."""
-    from packer_cli.shards.ranks import is_rank_file
-    from packer_cli.shards.stage import intact_shards
+def _is_whole(
+    folder: Path, manifest: Manifest, store: Path, header: dict[str, Any], engine: LocalEngine
+) -> bool:
+    """Whether every file of the set has its bytes, perhaps since the damaged ones were written again."""
+    from packer_cli.shards.repair import find_damaged, repair, set_files
 
-    shards = [shard for group in manifest.groups for shard in group.shards]
+    files = [file for file in set_files(manifest) if file.kind != "rejected"]  # `_renamed` looks after that.
     with progress_bar("Checking") as progress:
-        if intact_shards(folder, shards, engine, progress) < len(shards):
-            return False
-    return all(
-        is_rank_file(folder / epoch.path / rank_name(rank), epoch.num_iterations)
-        for epoch in manifest.epochs
-        for rank in range(manifest.num_gpus)
-    )
+        damaged = find_damaged(folder, files, engine, progress)
+    rebalanced = f", rebalanced to {manifest.num_gpus} GPUs" if manifest.history else ""
+    if not damaged:
+        say(f"the shards are up to date{rebalanced}")
+        return True
+    for path, why in damaged.items():
+        warn(f"{str(folder / path)!r} is damaged ({why})")
+    if any(file.kind == "shard" for file in files if file.path in damaged):
+        _check_store(store, header)
+    if not repair(folder, manifest, damaged, store, engine):
+        return False
+    say(f"wrote the {len(damaged):,} damaged files again; the others are up to date{rebalanced}")
+    return True
 
 
 def _renamed(manifest: Manifest, folder: Path, store: Path, header: dict[str, Any]) -> Manifest:
-    """The manifest with the names that the store has now, which are no part of its fingerprint; written if new."""
-    from packer_cli.shards.stage import with_names
+    """The manifest with the names that the store has now, which are no part of its fingerprint; written if new.
+
+    `rejected.jsonl`, which has these names, is written again where it is damaged or has others.
+    """
+    from packer_cli.shards.repair import describe_damage, set_files
+    from packer_cli.shards.stage import file_info, with_names
     from packer_cli.tokens.index import read_index
 
+    rejected = next((file for file in set_files(manifest) if file.kind == "rejected"), None)
+    why = describe_damage(folder, rejected) if rejected else None
     try:
         index = read_index(store)
-    except HbpackError:
-        return manifest  # The tokens were not kept, and so nothing has another name.
-    named = with_names(manifest, index)
-    if named == manifest or index.fingerprint != header["store_fingerprint"]:
+    except InputError:
+        index = None  # The tokens were not kept, and so nothing has another name.
+    if index is None or index.fingerprint != header["store_fingerprint"]:
+        if why is not None:
+            raise FormatError(
+                f"{str(folder / REJECTED_NAME)!r} is damaged ({why}), and the token store that it is made from is gone; "
+                "run the same hbpack pack again"
+            )
         return manifest
-    write_json(folder / MANIFEST_NAME, named.model_dump(mode="json"))
-    say(f"{MANIFEST_NAME} has the names that inputs and tokenizer have now")
+    named = with_names(manifest, index)
+    if why is not None:
+        from packer_cli.planning import overflow_entries
+
+        overflow = overflow_entries(validate(PlanConfig, header["config"]), store, index)
+        if write_rejected(folder, index, store, overflow):
+            say(f"{REJECTED_NAME} is rewritten")
+        named = named.model_copy(update={"rejected": file_info(folder, REJECTED_NAME)})
+    if named != manifest:
+        write_manifest(folder, named)
+        say(f"{MANIFEST_NAME} has the names that inputs and tokenizer have now")
     return named
 
 

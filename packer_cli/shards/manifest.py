@@ -2,32 +2,49 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
+from packer_cli.checksums import check_json, check_path, sign_json
 from packer_cli.errors import ConfigError, FormatError, InputError
+from packer_cli.files import atomic_file
 
 MANIFEST_NAME = "hbpack.json"
+REJECTED_NAME = "rejected.jsonl"
 FORMAT_VERSION = 1
 
 
+RelativePath = Annotated[str, AfterValidator(check_path)]
+"""Below the folder of the manifest."""
+Checksum = Annotated[str, Field(pattern="^[0-9a-f]{32}$")]
+"""xxh3-128 in hex."""
+Count = Annotated[int, Field(ge=0)]
+
+
 class _Model(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, use_attribute_docstrings=True)
 
 
-class ShardInfo(_Model):
+class FileInfo(_Model):
+    """One file of the set."""
+
+    path: RelativePath
+    """Relative to the folder of the manifest."""
+    num_bytes: Count
+    xxh3: Checksum
+    """xxh3-128 of the file."""
+
+
+class ShardInfo(FileInfo):
     """One shard file."""
 
-    path: str
-    """Relative to the folder of the manifest."""
-    first_pack: int
+    first_pack: Count
     """Id of its first pack; row r holds pack `first_pack + r`."""
-    num_packs: int
-    num_bytes: int
-    xxh3: str
-    """xxh3-128 of the file."""
+    num_packs: Count
 
 
 class GroupInfo(_Model):
@@ -50,13 +67,16 @@ class GroupInfo(_Model):
 class EpochInfo(_Model):
     """One epoch's rank manifests."""
 
-    path: str
-    num_iterations: int
+    path: RelativePath
+    """Their folder."""
+    num_iterations: Count
     """In these files, which number them from 0."""
-    num_steps: int
+    num_steps: Count
     """In these files, which number them from 0."""
-    first_step: int = 0
+    first_step: Count = 0
     """Steps of the epoch that came before these, on another number of GPUs."""
+    rank_xxh3: tuple[Checksum, ...]
+    """xxh3-128 of each rank's file, by rank."""
 
 
 class Generation(_Model):
@@ -66,6 +86,8 @@ class Generation(_Model):
     num_gpus: int
     first_epoch: int
     epochs: tuple[EpochInfo, ...]
+    schedules: FileInfo | None = None
+    """The file that the rank manifests were made from; None where that is the plan."""
 
 
 class Origin(_Model):
@@ -80,8 +102,18 @@ class Origin(_Model):
     """The first iteration that it did not run, as it numbered them."""
 
 
+def _add_signature(schema: dict[str, Any]) -> None:
+    """`sign_json` adds it."""
+    description = "xxh3-128 of all bytes of the file before these digits; the last key"
+    schema["properties"]["xxh3"] = {"type": "string", "pattern": "^[0-9a-f]{32}$", "description": description}
+    schema["required"].append("xxh3")
+
+
 class Manifest(_Model):
     """A packed data set."""
+
+    model_config = ConfigDict(json_schema_extra=_add_signature)
+
 
     format: Literal["hbpack"] = "hbpack"
     format_version: int = FORMAT_VERSION
@@ -96,6 +128,12 @@ class Manifest(_Model):
     """Number of the first of `epochs`."""
     epochs: tuple[EpochInfo, ...]
     """A loader makes those after the last one out of the first of these that is whole."""
+    schedules: FileInfo | None = None
+    """The file that the rank manifests were made from; None where that is the plan."""
+    plan: FileInfo
+    """`plan.arrow`."""
+    rejected: FileInfo | None
+    """`rejected.jsonl`; None where the plan stood without it."""
     history: tuple[Generation, ...] = ()
     """The set for other numbers of GPUs, as it was planned first; their rank manifests are kept."""
     origin: Origin | None = None
@@ -116,13 +154,33 @@ class Manifest(_Model):
     def generation(self) -> Generation:
         """What the set is now, as it will stand in `history`."""
         return Generation(
-            fingerprint=self.fingerprint, num_gpus=self.num_gpus, first_epoch=self.first_epoch, epochs=self.epochs
+            fingerprint=self.fingerprint,
+            num_gpus=self.num_gpus,
+            first_epoch=self.first_epoch,
+            epochs=self.epochs,
+            schedules=self.schedules,
         )
+
+    @property
+    def generations(self) -> tuple[Generation, ...]:
+        """All of them, the one in force last."""
+        return (*self.history, self.generation)
+
+    @property
+    def shards(self) -> Iterator[ShardInfo]:
+        """Those of all groups, one group after another."""
+        return (shard for group in self.groups for shard in group.shards)
 
     @property
     def planned_fingerprint(self) -> str:
         """Of the tokens, the plan and the shard size, and so of the shards."""
         return self.history[0].fingerprint if self.history else self.fingerprint
+
+
+def write_manifest(folder: Path, manifest: Manifest) -> None:
+    """Write `hbpack.json` atomically, with its checksum."""
+    with atomic_file(folder / MANIFEST_NAME) as file:
+        file.write(sign_json(manifest.model_dump(mode="json")))
 
 
 def read_manifest(folder: Path) -> Manifest:
@@ -151,18 +209,40 @@ def parse_manifest(data: bytes, name: str) -> Manifest:
         FormatError: they are damaged, or of another version.
     """
     try:
-        manifest = Manifest.model_validate_json(data)
-    except ValidationError as error:
+        _check_version(name, data)
+        return Manifest.model_validate_json(check_json(data))
+    except ValueError as error:  # A ValidationError is one.
         raise _damaged(name, error) from None
-    if manifest.format_version != FORMAT_VERSION:
-        raise FormatError(
-            f"{name!r} has format version {manifest.format_version}, this release reads {FORMAT_VERSION}"
-        )
-    return manifest
+
+
+def _check_version(name: str, data: bytes) -> None:
+    """Before the checksum, which another version may have elsewhere, or not at all."""
+    try:
+        version = json.loads(data)["format_version"]
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return
+    if version != FORMAT_VERSION:
+        raise FormatError(f"{name!r} has format version {version}, this release reads {FORMAT_VERSION}")
 
 
 def _damaged(name: str, error: Exception) -> FormatError:
-    return FormatError(f"{name!r} is damaged ({str(error).splitlines()[0]}); run hbpack pack again")
+    return FormatError(f"{name!r} is damaged ({describe(error)}); run hbpack write, which rewrites it")
+
+
+def describe(error: Exception) -> str:
+    """What is wrong, in one line; of a model, where and what first.
+
+    >>> try:
+    ...     FileInfo(path="../a", num_bytes=1, xxh3="0" * 32)
+    ... except ValidationError as error:
+    ...     describe(error)
+    "path: '../a' is not a path inside the set's folder"
+    """
+    if not isinstance(error, ValidationError):
+        return " ".join((getattr(error, "strerror", None) or str(error)).split())
+    first = error.errors()[0]
+    place = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in first["loc"]).lstrip(".")
+    return f"{place or 'it'}: {first['msg'].removeprefix('Value error, ')}"
 
 
 def find_epoch(manifest: Manifest, epoch: int) -> tuple[EpochInfo, bool]:

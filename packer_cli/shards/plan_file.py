@@ -28,8 +28,9 @@ def write_plan(path: Path, plan: Plan, piece_loss_tokens: NDArray[np.int32], hea
 
     Args:
         piece_loss_tokens: int32[m].
-        header: JSON values kept beside the arrays.
+        header: JSON values kept beside the arrays; that of a plan that was read gives the same bytes again.
     """
+    header = {key: value for key, value in header.items() if key != _DIGEST}
     arrays: dict[str, NDArray[Any]] = {
         "piece_sample": plan.pieces.sample,
         "piece_start": plan.pieces.start,

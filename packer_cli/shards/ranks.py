@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from packer_cli.arrays import to_arrow
+from packer_cli.checksums import identify
 from packer_cli.files import atomic_file
 from packer_cli.plan.cost import segment_sums
 from packer_cli.plan.types import FILLER, Int64Array, Plan, Schedule
@@ -19,65 +21,77 @@ from packer_cli.shards.schema import RANK_SCHEMA, rank_name
 _WRITERS = 8
 
 
-def write_ranks(
-    folder: Path,
-    plan: Plan,
-    schedule: Schedule,
-    piece_loss_tokens: NDArray[np.int32],
-    places: tuple[NDArray[np.int32], NDArray[np.int32]],
-) -> None:
-    """Write the manifests of all ranks for one epoch. O(iterations * GPUs).
+class RankColumns:
+    """What each rank reads in one epoch, worked out once for all of them. O(iterations * GPUs)."""
 
-    Args:
-        folder: that of the epoch.
-        schedule: one of the plan, or another of its packs on `plan.num_gpus`.
-        places: (shard, row) of each pack, see `layout.pack_places`.
-    """
-    num_slots = np.bincount(schedule.slot_iteration, minlength=schedule.num_iterations)
-    first_slot = np.cumsum(num_slots) - num_slots
-    # Slots are sorted by iteration and first rank, so repeating each by its degree lists the GPUs in order.
-    slots = np.repeat(np.arange(len(schedule.slot_pack)), schedule.slot_sp_size)
-    slot_of_gpu = slots.reshape(schedule.num_iterations, plan.num_gpus)
-    totals = _step_totals(plan, schedule, piece_loss_tokens)
-    group = _iteration_groups(plan, schedule)
-    checkpoint = np.array([g.checkpoint_layers for g in plan.groups], dtype=np.int16)
-    shard, row = places
+    def __init__(
+        self,
+        plan: Plan,
+        schedule: Schedule,
+        piece_loss_tokens: NDArray[np.int32],
+        places: tuple[NDArray[np.int32], NDArray[np.int32]],
+    ) -> None:
+        """Prepare the manifests of an epoch.
 
-    def write(rank: int) -> None:
-        slot = slot_of_gpu[:, rank]
+        Args:
+            schedule: one of the plan, or another of its packs on `plan.num_gpus`.
+            places: (shard, row) of each pack, see `layout.pack_places`.
+        """
+        self._schedule = schedule
+        self._num_slots = np.bincount(schedule.slot_iteration, minlength=schedule.num_iterations)
+        self._first_slot = np.cumsum(self._num_slots) - self._num_slots
+        # Slots are sorted by iteration and first rank, so repeating each by its degree lists the GPUs in order.
+        slots = np.repeat(np.arange(len(schedule.slot_pack)), schedule.slot_sp_size)
+        self._slot_of_gpu = slots.reshape(schedule.num_iterations, plan.num_gpus)
+        self._totals = _step_totals(plan, schedule, piece_loss_tokens)
+        self._group = _iteration_groups(plan, schedule)
+        self._checkpoint = np.array([g.checkpoint_layers for g in plan.groups], dtype=np.int16)[self._group]
+        self._shard, self._row = places
+
+    def of(self, rank: int) -> dict[str, NDArray[Any]]:
+        """The columns of a rank's manifest: name -> [i]."""
+        schedule = self._schedule
+        slot = self._slot_of_gpu[:, rank]
         pack = schedule.slot_pack[slot]
         columns: dict[str, NDArray[Any]] = {
             "step": schedule.iteration_step,
             "iteration": np.arange(schedule.num_iterations),
-            "group": group,
-            "shard": shard[pack],
-            "row": row[pack],
+            "group": self._group,
+            "shard": self._shard[pack],
+            "row": self._row[pack],
             "sp_size": schedule.slot_sp_size[slot],
             "sp_rank": rank - schedule.slot_first_rank[slot],
-            "dp_rank": slot - first_slot,
-            "dp_size": num_slots,
+            "dp_rank": slot - self._first_slot,
+            "dp_size": self._num_slots,
             "row_length": schedule.iteration_row_length,
-            "checkpoint_layers": checkpoint[group],
-            **{name: values[schedule.iteration_step] for name, values in totals.items()},
+            "checkpoint_layers": self._checkpoint,
+            **{name: values[schedule.iteration_step] for name, values in self._totals.items()},
         }
-        arrays = [to_arrow(columns[field.name].astype(str(field.type))) for field in RANK_SCHEMA]
-        path = folder / rank_name(rank)
-        with atomic_file(path) as file, pa.ipc.new_file(pa.PythonFile(file, mode="w"), RANK_SCHEMA) as writer:
-            writer.write_batch(pa.record_batch(arrays, schema=RANK_SCHEMA))
+        return {field.name: columns[field.name].astype(str(field.type)) for field in RANK_SCHEMA}
+
+
+def write_ranks(
+    folder: Path, path: str, fingerprint: str, columns: RankColumns, ranks: Sequence[int]
+) -> tuple[str, ...]:
+    """Write the manifests of ranks for one epoch; gives the xxh3-128 of each.
+
+    Args:
+        folder: that of the set.
+        path: folder of the epoch in it.
+        fingerprint: of the generation that they belong to.
+    """
+
+    def write(rank: int) -> str:
+        name = f"{path}/{rank_name(rank)}"
+        schema = identify(RANK_SCHEMA, fingerprint, name)
+        arrays = [to_arrow(values) for values in columns.of(rank).values()]
+        with atomic_file(folder / name) as file, pa.ipc.new_file(pa.PythonFile(file, mode="w"), schema) as writer:
+            writer.write_batch(pa.record_batch(arrays, schema=schema))
+        return file.hexdigest()
 
     # Most of the time goes into waiting for the disk.
     with ThreadPoolExecutor(_WRITERS) as pool:
-        list(pool.map(write, range(plan.num_gpus)))
-
-
-def is_rank_file(path: Path, num_iterations: int) -> bool:
-    """Whether a rank's manifest is there, can be read, and has a row for each iteration."""
-    try:
-        reader = pa.ipc.open_file(pa.memory_map(str(path)))
-        num_rows = sum(reader.get_batch(i).num_rows for i in range(reader.num_record_batches))
-    except (OSError, pa.ArrowException):
-        return False
-    return num_rows == num_iterations and reader.schema.equals(RANK_SCHEMA)
+        return tuple(pool.map(write, ranks))
 
 
 def _iteration_groups(plan: Plan, schedule: Schedule) -> NDArray[np.int16]:

@@ -33,6 +33,7 @@ SHARD_SCHEMA = _schema(
     attention_work=pa.int64(),
     cost=pa.float64(),
     cp_sharding=pa.int8(),
+    checksum=pa.uint64(),
 )
 
 RANK_SCHEMA = _schema(

@@ -8,26 +8,31 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 import packer_cli
 from packer_cli.config import WriteConfig
 from packer_cli.engine.local import LocalEngine
 from packer_cli.errors import HbpackError
+from packer_cli.checksums import file_checksum
 from packer_cli.files import Committer, fingerprint, is_intact, remove_temporaries, write_json
 from packer_cli.plan.cost import QUADRATIC, parse_cost, segment_sums
-from packer_cli.plan.types import Plan
+from packer_cli.plan.types import Plan, Schedule
 from packer_cli.shards.layout import ShardRange, lay_out, pack_places
 from packer_cli.shards.manifest import (
     FORMAT_VERSION,
     MANIFEST_NAME,
+    REJECTED_NAME,
     EpochInfo,
+    FileInfo,
     GroupInfo,
     Manifest,
     ShardInfo,
     read_manifest,
+    write_manifest,
 )
 from packer_cli.shards.plan_file import PLAN_NAME, read_plan
-from packer_cli.shards.ranks import write_ranks
+from packer_cli.shards.ranks import RankColumns, write_ranks
 from packer_cli.shards.schema import epoch_name, group_name
 from packer_cli.shards.write import (
     MARKERS,
@@ -45,9 +50,13 @@ Progress = Callable[[int, int], None]
 """(tokens done, tokens in all)"""
 
 
+BYTES_VERSION = 2
+"""Part of the fingerprint; a release that writes other bytes of the same format raises it."""
+
+
 def set_fingerprint(plan_fingerprint: str, shard_size: int) -> str:
     """Fingerprint of a packed data set."""
-    return fingerprint(plan_fingerprint, shard_size, FORMAT_VERSION)
+    return fingerprint(plan_fingerprint, shard_size, FORMAT_VERSION, BYTES_VERSION)
 
 
 def write_set(
@@ -83,13 +92,47 @@ def write_set(
             if progress:
                 progress(done, sum(sizes))
         places = pack_places(shards, len(plan.packs))
-        for number, schedule in enumerate(plan.epochs):
-            write_ranks(folder / "ranks" / epoch_name(number), plan, schedule, piece_loss_tokens, places)
-    manifest = _manifest(plan, piece_loss_tokens, header, index, config, shards, results, own_fingerprint)
+        epochs = write_epochs(folder, "ranks", 0, plan, plan.epochs, piece_loss_tokens, places, own_fingerprint)
+    facts = {
+        "fingerprint": own_fingerprint,
+        "epochs": epochs,
+        "plan": file_info(folder, PLAN_NAME),
+        "rejected": file_info(folder, REJECTED_NAME) if (folder / REJECTED_NAME).exists() else None,
+    }
+    manifest = _manifest(plan, piece_loss_tokens, header, index, config, shards, results, facts)
     _remove_stale(folder, plan, shards)
-    write_json(folder / MANIFEST_NAME, manifest.model_dump(mode="json"))
+    write_manifest(folder, manifest)
     shutil.rmtree(folder / MARKERS, ignore_errors=True)
     return manifest
+
+
+def write_epochs(
+    folder: Path,
+    path: str,
+    first_epoch: int,
+    plan: Plan,
+    schedules: Sequence[Schedule],
+    piece_loss_tokens: NDArray[np.int32],
+    places: tuple[NDArray[np.int32], NDArray[np.int32]],
+    own_fingerprint: str,
+) -> tuple[EpochInfo, ...]:
+    """Write the rank manifests of a generation below `path`; what the manifest says of each epoch."""
+    epochs = []
+    for number, schedule in enumerate(schedules, first_epoch):
+        name = f"{path}/{epoch_name(number)}"
+        columns = RankColumns(plan, schedule, piece_loss_tokens, places)
+        rank_xxh3 = write_ranks(folder, name, own_fingerprint, columns, range(plan.num_gpus))
+        num_iterations, num_steps = schedule.num_iterations, schedule.num_steps
+        epochs.append(
+            EpochInfo(path=name, num_iterations=num_iterations, num_steps=num_steps, rank_xxh3=rank_xxh3)
+        )
+    return tuple(epochs)
+
+
+def file_info(folder: Path, path: str) -> FileInfo:
+    """What the manifest says of a file that is there. Price: reading it once."""
+    file = folder / path
+    return FileInfo(path=path, num_bytes=file.stat().st_size, xxh3=file_checksum(file))
 
 
 def _names(index: StoreIndex) -> dict[str, Any]:
@@ -100,20 +143,6 @@ def _names(index: StoreIndex) -> dict[str, Any]:
 def with_names(manifest: Manifest, index: StoreIndex) -> Manifest:
     """The manifest of a set with the names that its token store has now."""
     return manifest.model_copy(update=_names(index))
-
-
-def intact_shards(folder: Path, shards: Sequence[ShardInfo], engine: LocalEngine, progress: Progress) -> int:
-    """How many shards are there with the bytes that the manifest tells. Price: reading all of them once."""
-    num_intact, done, total = 0, 0, sum(shard.num_bytes for shard in shards)
-
-    def check(shard: ShardInfo) -> bool:
-        return is_intact(folder / shard.path, shard.num_bytes, shard.xxh3)
-
-    for i, intact in engine.run_threads(check, shards):
-        num_intact += intact
-        done += shards[i].num_bytes
-        progress(done, total)
-    return num_intact
 
 
 def _finished(tasks: Sequence[ShardTask], engine: LocalEngine) -> dict[int, ShardResult]:
@@ -154,7 +183,7 @@ def _manifest(
     config: WriteConfig,
     shards: Sequence[ShardRange],
     results: dict[int, ShardResult],
-    own_fingerprint: str,
+    facts: dict[str, Any],
 ) -> Manifest:
     group_of_piece = np.empty(len(plan.pieces), dtype=np.int64)
     group_of_piece[plan.packs.pieces] = np.repeat(plan.packs.group, np.diff(plan.packs.offsets))
@@ -179,18 +208,10 @@ def _manifest(
         )
     return Manifest(
         hbpack_version=packer_cli.__version__,
-        fingerprint=own_fingerprint,
+        **facts,
         seed=header["config"]["seed"],
         num_gpus=plan.num_gpus,
         groups=tuple(groups),
-        epochs=tuple(
-            EpochInfo(
-                path=f"ranks/{epoch_name(number)}",
-                num_iterations=schedule.num_iterations,
-                num_steps=schedule.num_steps,
-            )
-            for number, schedule in enumerate(plan.epochs)
-        ),
         **_names(index),
         counts=header["counts"],
         metrics=header["metrics"],

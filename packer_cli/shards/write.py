@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from packer_cli.arrays import to_arrow, to_lists
 from packer_cli.engine.ahead import one_ahead
+from packer_cli.checksums import identify, row_checksums
 from packer_cli.files import temporary_file
 from packer_cli.plan.cost import Cost, segment_sums
 from packer_cli.plan.types import Int64Array, Plan
@@ -63,14 +64,16 @@ class ShardWriter:
         Price: reading and writing its bytes once; packs are gathered while those before them are written. Memory:
         three times `_TOKENS_PER_GATHER`, or 16 packs if those are more.
         """
+        schema = identify(SHARD_SCHEMA, task.fingerprint, task.shard.path)
         with (
             temporary_file(task.folder / task.shard.path, sync_early=True) as (temporary, file),
-            pa.ipc.new_file(pa.PythonFile(file, mode="w"), SHARD_SCHEMA) as writer,
+            pa.ipc.new_file(pa.PythonFile(file, mode="w"), schema) as writer,
         ):
             for blocks in one_ahead(self._gathered(task.shard)):
                 for block in blocks:
-                    for row in range(0, len(block), PACKS_PER_BATCH):
-                        writer.write_batch(block.slice(row, PACKS_PER_BATCH))
+                    named = block.replace_schema_metadata(schema.metadata)
+                    for row in range(0, len(named), PACKS_PER_BATCH):
+                        writer.write_batch(named.slice(row, PACKS_PER_BATCH))
         return ShardResult(num_bytes=file.num_bytes, xxh3=file.hexdigest()), temporary
 
     def _gathered(self, shard: ShardRange) -> Iterator[list[pa.RecordBatch]]:
@@ -129,7 +132,8 @@ class ShardWriter:
             to_arrow(self._cost.quadratic * work + self._cost.linear * tokens),
             to_arrow(np.zeros(stop - first, dtype=np.int8)),
         ]
-        return pa.record_batch(columns, schema=SHARD_SCHEMA)
+        batch = pa.record_batch(columns, names=SHARD_SCHEMA.names[: len(columns)])
+        return pa.record_batch([*columns, to_arrow(row_checksums(batch))], schema=SHARD_SCHEMA)
 
 
 def marker_of(task: ShardTask, result: ShardResult) -> dict[str, Any]:

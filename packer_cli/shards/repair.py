@@ -1,0 +1,189 @@
+"""Which files of a packed set are damaged, and writing just those again.
+
+The manifest vouches for every other file, also of the numbers of GPUs that the set was for before, so a repair replaces
+files one by one and leaves the manifest as it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from packer_cli.checksums import find_damage, find_foreign, inside
+from packer_cli.engine.local import LocalEngine
+from packer_cli.errors import FormatError
+from packer_cli.files import commit_file
+from packer_cli.plan.types import Plan, Schedule
+from packer_cli.shards.layout import ShardRange, pack_places
+from packer_cli.shards.manifest import Generation, Manifest
+from packer_cli.shards.plan_file import read_plan, read_schedules, write_plan
+from packer_cli.shards.ranks import RankColumns, write_ranks
+from packer_cli.shards.schema import rank_name
+from packer_cli.shards.write import ShardTask, write_shard
+
+Progress = Callable[[int, int], None]
+"""(bytes done, bytes in all)"""
+
+_ROW_BYTES = 70
+
+
+@dataclass(frozen=True, kw_only=True)
+class SetFile:
+    """A file that the manifest lists."""
+
+    path: str
+    kind: str
+    """`shard`, `rank`, `schedules`, `plan` or `rejected`."""
+    xxh3: str
+    num_bytes: int | None = None
+    fingerprint: str | None = None
+    """The set's in the file's identity; None where it has none."""
+    likely_bytes: int = 0
+    """For progress."""
+
+
+def set_files(manifest: Manifest) -> Iterator[SetFile]:
+    """Every file of the set besides `hbpack.json` and the token store."""
+    for shard in manifest.shards:
+        yield SetFile(
+            path=shard.path,
+            kind="shard",
+            xxh3=shard.xxh3,
+            num_bytes=shard.num_bytes,
+            fingerprint=manifest.planned_fingerprint,
+            likely_bytes=shard.num_bytes,
+        )
+    for generation in manifest.generations:
+        for epoch in generation.epochs:
+            for rank, xxh3 in enumerate(epoch.rank_xxh3):
+                yield SetFile(
+                    path=f"{epoch.path}/{rank_name(rank)}",
+                    kind="rank",
+                    xxh3=xxh3,
+                    fingerprint=generation.fingerprint,
+                    likely_bytes=_ROW_BYTES * epoch.num_iterations,
+                )
+    others = [("plan", manifest.plan), ("rejected", manifest.rejected)]
+    others += [("schedules", generation.schedules) for generation in manifest.generations]
+    for kind, info in others:
+        if info is not None:
+            yield SetFile(
+                path=info.path, kind=kind, xxh3=info.xxh3, num_bytes=info.num_bytes, likely_bytes=info.num_bytes
+            )
+
+
+def find_damaged(
+    folder: Path, files: Collection[SetFile], engine: LocalEngine, progress: Progress | None = None
+) -> dict[str, str]:
+    """What is wrong with each damaged file, by path. Price: reading all of them once."""
+    files = list(files)
+    done, total = 0, sum(file.likely_bytes for file in files)
+    found: dict[str, str] = {}
+    for i, why in engine.run_threads(lambda file: describe_damage(folder, file), files):
+        if why is not None:
+            found[files[i].path] = why
+        done += files[i].likely_bytes
+        if progress:
+            progress(done, total)
+    return {file.path: found[file.path] for file in files if file.path in found}
+
+
+def describe_damage(folder: Path, file: SetFile) -> str | None:
+    """What is wrong with a file, and whose it is where it is another's; None where it is intact."""
+    try:
+        path = inside(folder, file.path)
+    except ValueError as error:
+        return str(error)
+    why = find_damage(path, file.num_bytes, file.xxh3)
+    if why is None or file.fingerprint is None or not path.exists():
+        return why
+    try:
+        with pa.memory_map(str(path)) as source:
+            return find_foreign(pa.ipc.open_file(source).schema, file.fingerprint, file.path) or why
+    except (OSError, pa.ArrowException):
+        return why
+
+
+def repair(
+    folder: Path, manifest: Manifest, damaged: Collection[str], store: Path, engine: LocalEngine
+) -> bool:
+    """Write damaged files of the set again, but `rejected.jsonl`; whether each has its bytes again.
+
+    Raises:
+        InputError, FormatError: the plan or the token store, which they are made from, is damaged or gone.
+    """
+    files = [file for file in set_files(manifest) if file.path in damaged]
+    if any(file.kind == "schedules" for file in files):
+        return False  # Nothing else holds them: the change of the number of GPUs has to be made again.
+    plan, piece_loss_tokens, header = read_plan(folder / manifest.plan.path, check=True)
+    if manifest.plan.path in damaged:
+        write_plan(folder / manifest.plan.path, plan, piece_loss_tokens, header)
+    _write_shards(folder, manifest, damaged, store, engine)
+    shards = manifest_shards(manifest)
+    for generation in manifest.generations:
+        _write_ranks(folder, generation, damaged, plan, piece_loss_tokens, shards)
+    return all(describe_damage(folder, file) is None for file in files if file.kind != "rejected")
+
+
+def manifest_shards(manifest: Manifest) -> list[ShardRange]:
+    """Which packs stand in which shard."""
+    return [
+        ShardRange(path=shard.path, group=g, number=k, first_pack=shard.first_pack, num_packs=shard.num_packs)
+        for g, group in enumerate(manifest.groups)
+        for k, shard in enumerate(group.shards)
+    ]
+
+
+def generation_schedules(folder: Path, generation: Generation, plan: Plan) -> tuple[Schedule, ...]:
+    """The schedules of a generation.
+
+    Raises:
+        FormatError: the file that holds them is damaged, or of another set.
+    """
+    if generation.schedules is None:
+        return plan.epochs
+    path = folder / generation.schedules.path
+    schedules, header = read_schedules(path)
+    if header["fingerprint"] != generation.fingerprint or len(schedules) != len(generation.epochs):
+        raise FormatError(f"{str(path)!r} is of another set; run hbpack write, and then hbpack rebalance")
+    return schedules
+
+
+def _write_shards(
+    folder: Path, manifest: Manifest, damaged: Collection[str], store: Path, engine: LocalEngine
+) -> None:
+    tasks = [
+        ShardTask(shard=shard, folder=folder, store=store, fingerprint=manifest.planned_fingerprint)
+        for shard in manifest_shards(manifest)
+        if shard.path in damaged
+    ]
+    for i, (_, temporary) in engine.run_threads(write_shard, tasks):
+        commit_file(temporary, folder / tasks[i].shard.path)
+
+
+def _write_ranks(
+    folder: Path,
+    generation: Generation,
+    damaged: Collection[str],
+    plan: Plan,
+    piece_loss_tokens: NDArray[np.int32],
+    shards: list[ShardRange],
+) -> None:
+    wanted: dict[int, list[int]] = {}
+    for e, epoch in enumerate(generation.epochs):
+        ranks = [rank for rank in range(generation.num_gpus) if f"{epoch.path}/{rank_name(rank)}" in damaged]
+        if ranks:
+            wanted[e] = ranks
+    if not wanted:
+        return
+    schedules = generation_schedules(folder, generation, plan)
+    places = pack_places(shards, len(plan.packs))
+    dealt = replace(plan, num_gpus=generation.num_gpus)
+    for e, ranks in wanted.items():
+        columns = RankColumns(dealt, schedules[e], piece_loss_tokens, places)
+        write_ranks(folder, generation.epochs[e].path, generation.fingerprint, columns, ranks)
