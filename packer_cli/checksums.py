@@ -1,7 +1,7 @@
-"""What says that a file is as it was written: checksums of files, of rows of shards, of JSON; and safe file names.
+"""What says that a file is as it was written: checksums of files and of JSON; and names that stay in a set's folder.
 
-Everything that reads a packed set shares this, the loader included. All checksums are XXH3, which finds every change of
-a single bit and, but for one in 2^64, any other that no one made on purpose. It does not protect from an attacker.
+Everything that reads a packed set shares this, the loader included. All checksums are XXH3: they find what disks and
+networks do to files, and do not protect from an attacker, who can compute them too.
 """
 
 from __future__ import annotations
@@ -9,19 +9,9 @@ from __future__ import annotations
 import json
 import re
 from pathlib import Path
-from struct import Struct
 from typing import Any
 
-import numpy as np
-import pyarrow as pa
 import xxhash
-
-from packer_cli.arrays import to_numpy
-
-CHECKSUM = "checksum"
-"""Column of a shard: `row_checksums` of the others."""
-IDENTITY = b"hbpack"
-"""Key of a file's identity in the metadata of its Arrow schema: the set's fingerprint and the path in it, as JSON."""
 
 _BLOCK = 2**20
 _HEX = re.compile(r"[0-9a-f]{32}\Z")
@@ -37,6 +27,12 @@ def file_checksum(path: str | Path) -> str:
         while size := file.readinto(buffer):
             digest.update(buffer[:size])
     return digest.hexdigest()
+
+
+def check_bytes(data: Any, xxh3: str) -> str | None:
+    """What is wrong with a file that was read, in a few words; None where it has its checksum."""
+    found = xxhash.xxh3_128_hexdigest(data)
+    return None if found == xxh3 else f"its checksum is {found}, hbpack.json says {xxh3}"
 
 
 def is_checksum(value: Any) -> bool:
@@ -81,7 +77,9 @@ def inside(folder: Path, path: str) -> Path:
     """
     file = folder / check_path(path)
     if not file.resolve().is_relative_to(folder.resolve()):
-        raise ValueError(f"{str(file)!r} is a link to {str(file.resolve())!r}, outside the set's folder; copy the file")
+        raise ValueError(
+            f"{str(file)!r} is a link to {str(file.resolve())!r}, outside the set's folder; copy the file"
+        )
     return file
 
 
@@ -112,64 +110,3 @@ def check_json(data: bytes) -> bytes:
 
 def _hex(data: bytes) -> bytes:
     return xxhash.xxh3_128_hexdigest(data).encode()
-
-
-def identify(schema: pa.Schema, fingerprint: str, path: str) -> pa.Schema:
-    """The schema with the identity of the file: of which set it is, and where it stands there."""
-    identity = json.dumps({"set": fingerprint, "path": path}).encode()
-    return schema.with_metadata({**(schema.metadata or {}), IDENTITY: identity})
-
-
-def find_foreign(schema: pa.Schema, fingerprint: str, path: str) -> str | None:
-    """Whose a file is, in a few words, where it is another's; None where it is just the one that belongs there."""
-    try:
-        identity = json.loads((schema.metadata or {})[IDENTITY])
-        found, where = identity["set"], identity["path"]
-    except (KeyError, TypeError, ValueError):
-        return "it does not say of which set it is"
-    if found != fingerprint:
-        return f"it is of another set, {found}, and not of {fingerprint}"
-    return None if where == path else f"it is a copy of {where}"
-
-
-def row_checksums(batch: pa.RecordBatch) -> np.ndarray:
-    """xxh3-64 (uint64 [rows]) of each row of a record batch of a shard, but for its column `checksum`.
-
-    A row is its numbers, then the items of its lists, both in the order of the columns, little-endian, one after
-    another. Price: one read of the batch, and about 2 us a row.
-    """
-    names = [field.name for field in batch.schema if field.name != CHECKSUM]
-    lists = [name for name in names if pa.types.is_list(batch.schema.field(name).type)]
-    arrays = {name: to_numpy(batch.column(name)) for name in names if name not in lists}
-    packed = np.zeros(batch.num_rows, dtype=[(name, array.dtype.newbyteorder("<")) for name, array in arrays.items()])
-    for name, array in arrays.items():
-        packed[name] = array
-    rows, size = memoryview(packed.view(np.uint8)), packed.dtype.itemsize
-    columns = [_items(batch.column(name)) for name in lists]
-    checksums = np.empty(batch.num_rows, dtype=np.uint64)
-    for row in range(batch.num_rows):
-        digest = xxhash.xxh3_64(rows[row * size : (row + 1) * size])
-        for data, borders in columns:
-            digest.update(data[borders[row] : borders[row + 1]])
-        checksums[row] = digest.intdigest()
-    return checksums
-
-
-def _items(column: pa.ListArray) -> tuple[memoryview, list[int]]:
-    """The bytes of a list column's items, and where those of each row begin and end."""
-    values = to_numpy(column.values)
-    borders = to_numpy(column.offsets).astype(np.int64) * values.dtype.itemsize
-    return memoryview(values).cast("B") if len(values) else memoryview(b""), borders.tolist()
-
-
-def row_checksum(numbers: Struct, values: tuple[Any, ...], lists: list[Any]) -> int:
-    """`row_checksums` of one row, as the loader has it.
-
-    Args:
-        numbers: how its numbers lie, one after another.
-        lists: the items of its lists, anything contiguous with a buffer.
-    """
-    digest = xxhash.xxh3_64(numbers.pack(*values))
-    for items in lists:
-        digest.update(items)
-    return digest.intdigest()

@@ -11,6 +11,7 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
+import shutil
 import time
 import warnings
 import weakref
@@ -18,7 +19,10 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from packer_cli.errors import RemoteError
+
 _NO_LOCKS = (errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP)
+_FULL = (errno.ENOSPC, errno.EDQUOT)
 _PART = ".part"
 _PATIENCE = 0.02
 """Seconds between two looks at a file that another process fetches."""
@@ -111,11 +115,20 @@ class FileCache:
             os.fsync(descriptor)
             with self._alone():  # Who counts files meanwhile could miss one that changes its name.
                 os.replace(part, path)
-        except BaseException:
+        except BaseException as error:
             part.unlink(missing_ok=True)
+            if isinstance(error, OSError) and error.errno in _FULL:
+                raise self._full(num_bytes) from None
             raise
         finally:
             _close(descriptor)
+
+    def _full(self, num_bytes: int) -> RemoteError:
+        free = shutil.disk_usage(self.folder).free  # With what the unfinished file had taken.
+        return RemoteError(
+            f"the disk of the cache {str(self.folder)!r} is full: a shard needs {num_bytes:,} bytes there and "
+            f"{free:,} are free; make room, lower cache_bytes, or give another cache_dir"
+        )
 
     def _open_part(self, path: Path, part: Path) -> int | None:
         """The unfinished file, locked for this caller alone; None once another has finished it."""

@@ -12,7 +12,7 @@ from torch.utils.data import Dataset
 
 from packer_cli.loader.batch import BatchBuilder, PadTo, SPSharding
 from packer_cli.loader.formats import get_format
-from packer_cli.loader.manifest import choose_pad_token, read_manifest
+from packer_cli.loader.manifest import choose_pad_token, planned_fingerprint, read_manifest
 from packer_cli.loader.options import as_integer, check_options, check_rank
 from packer_cli.loader.place import Place
 from packer_cli.loader.rows import RankRows
@@ -98,8 +98,9 @@ class PackedDataset(Dataset):
             static (costs the most padding). Both are rounded up to the same multiple.
         pad_to_multiple_of: tokens, at least 1.
         pad_token_id: None takes the tokenizer's pad token, else its end-of-text token, else 0.
-        verify: compare shards with the checksums of `hbpack.json` (needs xxhash): "none"; "lazy", each when this
-            process first opens it; "full", all of them now. A wrong size is always found.
+        verify: compare what is read with its checksums: "lazy", each file and each pack when this process first
+            reads it; "full", also all shards, whole, now; "none", nothing. What belongs to another set, and a wrong
+            size, is always found.
         cache_dir, cache_bytes: of a remote set: folder of its shards, shared by all processes of the node
             ($HBPACK_CACHE, else hbpack in the user's cache folder), and most bytes in it.
         prefetch: of a remote set: shards that are fetched ahead in the background.
@@ -107,7 +108,7 @@ class PackedDataset(Dataset):
 
     Raises:
         FormatError: no packed set, a damaged one, or another format version.
-        ConfigError: it was planned for another number of GPUs.
+        ConfigError: it was planned for another number of GPUs, or `pad_token_id` is not in the vocabulary.
         TypeError, ValueError: another argument is wrong.
 
     Price: less than two plain copies of the batch's tensors, 16K tokens in about 50 us from a warm page cache. Memory
@@ -129,7 +130,7 @@ class PackedDataset(Dataset):
         pad_to: PadTo = "multiple",
         pad_to_multiple_of: int = 1,
         pad_token_id: int | None = None,
-        verify: Verify = "none",
+        verify: Verify = "lazy",
         cache_dir: str | os.PathLike[str] | None = None,
         cache_bytes: int = 64 * 2**30,
         prefetch: int = 2,
@@ -163,9 +164,9 @@ class PackedDataset(Dataset):
             align_samples=self._adapt.align_samples,
             capacities=tuple(int(group["capacity"]) for group in groups),
         )
-        self._shards = ShardReader(self._storage, groups)
+        self._shards = ShardReader(self._storage, groups, planned_fingerprint(self.manifest))
         self._prefetch = prefetch if self._storage.is_remote else 0
-        epoch = int(self.manifest.get("first_epoch", 0)) if epoch is None else epoch
+        epoch = (self.manifest.get("first_epoch") or 0) if epoch is None else epoch
         self._place = Place(self._storage, self.manifest, self.rank, epoch)
         if verify == "full":
             self._shards.check_all()

@@ -17,19 +17,22 @@ import numpy as np
 import pyarrow as pa
 
 from packer_cli.errors import FormatError
+from packer_cli.marks import CHECKSUM, row_checksum
 
 PACKS_PER_BATCH = 16
 BATCHES_KEPT = 64
 
 LISTS = {"input_ids": pa.int32(), "loss_mask": pa.int8(), "cu_seqlens": pa.int32(), "sample_ids": pa.int64()}
 NUMBERS = {"pack_id": pa.int64(), "num_loss_tokens": pa.int32(), "cp_sharding": pa.int8()}
+CHECKED = {CHECKSUM: pa.uint64()}
 
 _END = Struct("<I6s")
 _BLOCK = Struct("<qi4xq")
 _PREFIX = Struct("<Ii")
 _CONTINUATION = 0xFFFFFFFF
 _RECORD_BATCH = 3
-_i8, _u8, _u16, _i32, _u32, _i64 = (Struct(f"<{code}").unpack_from for code in "bBHiIq")
+_i8, _u8, _u16, _i32, _u32, _i64, _u64 = (Struct(f"<{code}").unpack_from for code in "bBHiIqQ")
+_BITS = {8: "b", 16: "h", 32: "i", 64: "q"}
 _pair = Struct("<ii").unpack_from
 
 
@@ -64,11 +67,12 @@ class ShardFile:
     def __init__(self, source: pa.NativeFile) -> None:
         # Not IpcReadOptions(included_fields=...): leaving columns out makes get_batch three times slower.
         reader = pa.ipc.open_file(source)
-        if not {*LISTS, *NUMBERS} <= set(reader.schema.names):
+        self.schema: pa.Schema = reader.schema
+        if not {*LISTS, *NUMBERS, *CHECKED} <= set(self.schema.names):
             raise FormatError("it lacks columns")
-        kinds = {name: pa.list_(kind) for name, kind in LISTS.items()} | NUMBERS
+        kinds = {name: pa.list_(kind) for name, kind in LISTS.items()} | NUMBERS | CHECKED
         for name, kind in kinds.items():
-            found = reader.schema.field(name).type
+            found = self.schema.field(name).type
             if found != kind and not (pa.types.is_list(found) and found.value_type == LISTS.get(name)):
                 raise FormatError(f"its column {name} is {found}, not {kind}")
         self.num_batches = reader.num_record_batches
@@ -79,9 +83,11 @@ class ShardFile:
             for dtype in ("int8", "int32", "int64")
         }
         self._lists = [(self._views[str(kind)], kind.bit_width // 8) for kind in LISTS.values()]
-        self._buffers: tuple[tuple[int, ...], ...] = ()
+        self._buffers: list[int] = []
+        self._row: _Row | None = None
         if self.num_batches:
-            self._buffers = _find_buffers(reader.get_batch(0))
+            self._first = reader.get_batch(0)
+            self._buffers = _find_buffers(self._first)
             self._blocks = self._find_blocks()
         self._places: dict[int, tuple[int, ...]] = {}
 
@@ -98,24 +104,42 @@ class ShardFile:
             return None
         data, j = self._bytes, 4 * i
         (ids, _), (masks, _), (borders, _), (samples, _) = self._lists
-        a, b = _pair(data, o0 + j)
-        c, d = _pair(data, o1 + j)
-        e, f = _pair(data, o2 + j)
-        g, h = _pair(data, o3 + j)
-        return Pack(
-            _i64(data, pack_id + 8 * i)[0],
-            _i32(data, num_loss_tokens + j)[0],
-            ids[v0 + a : v0 + b],
-            masks[v1 + c : v1 + d],
-            borders[v2 + e : v2 + f],
-            samples[v3 + g : v3 + h],
-            _i8(data, cp_sharding + i)[0],
-        )
+        try:
+            a, b = _pair(data, o0 + j)
+            c, d = _pair(data, o1 + j)
+            e, f = _pair(data, o2 + j)
+            g, h = _pair(data, o3 + j)
+            return Pack(
+                _i64(data, pack_id + 8 * i)[0],
+                _i32(data, num_loss_tokens + j)[0],
+                ids[v0 + a : v0 + b],
+                masks[v1 + c : v1 + d],
+                borders[v2 + e : v2 + f],
+                samples[v3 + g : v3 + h],
+                _i8(data, cp_sharding + i)[0],
+            )
+        except error as why:
+            raise FormatError(f"row {row} cannot be read: {why}") from None
+
+    def check(self, row: int) -> None:
+        """Raise FormatError where a row, of which there must be one, has not its checksum. Price: one read of it."""
+        number, i = row // PACKS_PER_BATCH, row % PACKS_PER_BATCH
+        try:
+            self._row = self._row or _Row(self._first)
+            _, *starts = self._parse(number, self._row.buffers)
+            expected, found = self._row.checksums(self._bytes, starts, i)
+        except (error, IndexError, ValueError) as why:
+            raise FormatError(f"row {row} cannot be read: {why}") from None
+        if expected != found:
+            raise FormatError(f"the checksum of row {row} is {found:016x}, it says {expected:016x}")
 
     def _find(self, number: int) -> tuple[int, ...]:
         """Rows; for each list where its offsets begin, in bytes, and its values, in items; then the numbers."""
         try:
-            places = self._parse(number)
+            num_rows, *starts = self._parse(number, self._buffers)
+            for at, (_, width) in enumerate(self._lists):
+                starts[2 * at + 1] //= width
+            places = (num_rows, *starts)
         except (error, IndexError, ValueError) as why:
             raise FormatError(f"record batch {number} cannot be read: {why}") from None
         if len(self._places) >= BATCHES_KEPT:
@@ -123,7 +147,8 @@ class ShardFile:
         self._places[number] = places
         return places
 
-    def _parse(self, number: int) -> tuple[int, ...]:
+    def _parse(self, number: int, buffers: list[int]) -> tuple[int, ...]:
+        """Rows of a record batch, and the bytes in the file where buffers of it begin."""
         data = self._bytes
         offset, size, _ = _BLOCK.unpack_from(data, self._blocks + number * _BLOCK.size)
         mark, _ = _PREFIX.unpack_from(data, offset)
@@ -136,14 +161,11 @@ class ShardFile:
         num_rows = _i64(data, _field(data, batch, 0))[0]
         vector = _follow(data, _field(data, batch, 2))
         body, first = offset + size, vector + 4
-        lists, numbers = self._buffers
-        if 16 * (max(lists + numbers) + 1) > 16 * _u32(data, vector)[0]:
+        if max(buffers) >= _u32(data, vector)[0]:
             raise ValueError("it lacks buffers")
-        starts = [body + _i64(data, first + 16 * buffer)[0] for buffer in lists + numbers]
-        if max(starts) > len(data) or any(start & 7 for start in starts):
+        starts = [body + _i64(data, first + 16 * buffer)[0] for buffer in buffers]
+        if not 0 <= min(starts) <= max(starts) <= len(data) or any(start & 7 for start in starts):
             raise ValueError("its buffers are not aligned")
-        for at, (_, width) in enumerate(self._lists):
-            starts[2 * at + 1] //= width
         return (num_rows, *starts)
 
     def _find_blocks(self) -> int:
@@ -154,14 +176,50 @@ class ShardFile:
         return _follow(data, _field(data, footer, 3)) + 4
 
 
-def _find_buffers(batch: pa.RecordBatch) -> tuple[tuple[int, ...], ...]:
-    """Numbers of the buffers of the lists (offsets and values in turn) and of the numbers, in their order above."""
+class _Row:
+    """Where a whole row lies, and its checksum: what `checksums.row_checksums` takes, in its order."""
+
+    def __init__(self, batch: pa.RecordBatch) -> None:
+        first = _first_buffers(batch)
+        kinds = {field.name: field.type for field in batch.schema if field.name != CHECKSUM}
+        lists = {name: kind.value_type.bit_width // 8 for name, kind in kinds.items() if pa.types.is_list(kind)}
+        numbers = {name: kind.bit_width for name, kind in kinds.items() if name not in lists}
+        self.buffers = [first[CHECKSUM] + 1, *(first[name] + 1 for name in numbers)]
+        self.buffers += [first[name] + at for name in lists for at in (1, 3)]
+        codes = [_BITS[width] for width in numbers.values()]
+        self._numbers = [
+            (Struct(f"<{code}").unpack_from, width // 8) for code, width in zip(codes, numbers.values(), strict=True)
+        ]
+        self._packed = Struct("<" + "".join(codes))
+        self._widths = list(lists.values())
+
+    def checksums(self, data: memoryview, starts: list[int], i: int) -> tuple[int, int]:
+        """What row `i` of a record batch says, and what it is."""
+        of_numbers, of_lists = starts[1 : len(self._numbers) + 1], starts[len(self._numbers) + 1 :]
+        values = [
+            read(data, start + size * i)[0] for (read, size), start in zip(self._numbers, of_numbers, strict=True)
+        ]
+        lists = []
+        for at, width in enumerate(self._widths):
+            a, b = _pair(data, of_lists[2 * at] + 4 * i)
+            begin = of_lists[2 * at + 1]
+            lists.append(data[begin + a * width : begin + b * width])
+        return _u64(data, starts[0] + 8 * i)[0], row_checksum(self._packed, values, lists)
+
+
+def _first_buffers(batch: pa.RecordBatch) -> dict[str, int]:
+    """Number of the first buffer of each column."""
     first, number = {}, 0
     for name, column in zip(batch.schema.names, batch.columns, strict=True):
         first[name] = number
         number += len(column.buffers())
-    lists = tuple(first[name] + at for name in LISTS for at in (1, 3))
-    return lists, tuple(first[name] + 1 for name in NUMBERS)
+    return first
+
+
+def _find_buffers(batch: pa.RecordBatch) -> list[int]:
+    """Numbers of the buffers of the lists (offsets and values in turn) and of the numbers, in their order above."""
+    first = _first_buffers(batch)
+    return [first[name] + at for name in LISTS for at in (1, 3)] + [first[name] + 1 for name in NUMBERS]
 
 
 def _follow(data: memoryview, place: int) -> int:

@@ -7,19 +7,35 @@ from pathlib import Path
 from typing import Any
 
 from packer_cli import __version__
-from packer_cli.errors import FormatError
+from packer_cli.checksums import check_json, check_path, is_checksum
+from packer_cli.errors import ConfigError, FormatError
 from packer_cli.loader.storage import Storage
 
 FORMAT_NAME = "hbpack"
 FORMAT_VERSION = 1
 
-REQUIRED_KEYS = ("fingerprint", "seed", "num_gpus", "groups", "epochs")
+_SHARD = {"path": "path", "first_pack": int, "num_packs": int, "num_bytes": int, "xxh3": "checksum"}
+_GROUP = {"capacity": int, "sp_size": int, "shards": [_SHARD]}
+_EPOCH = {"path": "path", "num_iterations": int, "num_steps": int, "rank_xxh3": ["checksum"], "first_step?": int}
+_GENERATION = {"fingerprint": str, "num_gpus": int, "first_epoch": int, "epochs": [_EPOCH]}
+_MANIFEST = {
+    "fingerprint": str,
+    "seed": int,
+    "num_gpus": int,
+    "groups": [_GROUP],
+    "epochs": [_EPOCH],
+    "first_epoch?": int,
+    "history?": [_GENERATION],
+    "origin?": {"fingerprint": str, "epoch": int, "step": int, "iteration": int},
+    "tokenizer?": {"vocab_size?": int, "pad_token_id?": int, "eos_token_id?": int},
+}
+"""What the loader needs, of which type; `?`: may be left out or null."""
 
 
 def read_manifest(path: Path | str, storage: Storage) -> dict[str, Any]:
     """The manifest of the packed set in a folder, or at a URL.
 
-    Raises FormatError where there is none, or one that this release cannot read.
+    Raises FormatError where there is none, or one that is damaged, or that this release cannot read.
     """
     file = storage.name("hbpack.json")
     if not storage.is_remote and not Path(path).is_dir():
@@ -30,10 +46,12 @@ def read_manifest(path: Path | str, storage: Storage) -> dict[str, Any]:
         raise FormatError(
             f"{str(path)!r} holds no hbpack.json, so it is no packed set or an unfinished one; run hbpack pack (again)"
         ) from None
+    except OSError as error:
+        raise FormatError(f"{str(file)!r} cannot be read ({error.strerror}); {storage.remedy}") from None
     try:
         manifest = json.loads(text)
-    except ValueError as error:
-        raise FormatError(f"{str(file)!r} is not JSON ({error}); run hbpack pack again") from None
+    except (ValueError, RecursionError) as error:
+        raise FormatError(f"{str(file)!r} is not JSON ({error}); {storage.remedy}") from None
     if not isinstance(manifest, dict) or manifest.get("format") != FORMAT_NAME:
         raise FormatError(f'{str(file)!r} is not the manifest of a packed set (no "format": "hbpack")')
     version = manifest.get("format_version")
@@ -42,12 +60,67 @@ def read_manifest(path: Path | str, storage: Storage) -> dict[str, Any]:
             f"{str(file)!r} has format version {version!r}; hbpack {__version__} reads version {FORMAT_VERSION}: "
             "read it with the release that wrote it, or run hbpack pack again"
         )
-    missing = [key for key in REQUIRED_KEYS if key not in manifest]
-    if missing:
-        raise FormatError(f"{str(file)!r} lacks {', '.join(missing)}; run hbpack pack again")
-    if not manifest["epochs"]:
-        raise FormatError(f"{str(file)!r} lists no epochs; run hbpack pack again")
+    try:
+        if storage.verify != "none":
+            check_json(text)
+        _check(manifest, _MANIFEST, "")
+        _check_counts(manifest)
+    except ValueError as error:
+        raise FormatError(f"{str(file)!r} is damaged ({error}); {storage.remedy}") from None
     return manifest
+
+
+def _check(value: Any, rule: Any, name: str) -> None:
+    """Raise ValueError, which names the place, where a value is not as a rule of `_MANIFEST` says."""
+    if isinstance(rule, dict):
+        if not isinstance(value, dict):
+            raise ValueError(f"{name} is {_shown(value)}, not an object")
+        for key, of_key in rule.items():
+            place = f"{name}.{key}".strip(".?")
+            if key.endswith("?"):
+                if value.get(key[:-1]) is not None:
+                    _check(value[key[:-1]], of_key, place)
+            elif key not in value:
+                raise ValueError(f"it lacks {place}")
+            else:
+                _check(value[key], of_key, place)
+    elif isinstance(rule, list):
+        if not isinstance(value, list):
+            raise ValueError(f"{name} is {_shown(value)}, not a list")
+        for i, item in enumerate(value):
+            _check(item, rule[0], f"{name}[{i}]")
+    elif rule is int:
+        if type(value) is not int:
+            raise ValueError(f"{name} is {_shown(value)}, not an integer")
+    elif not isinstance(value, str):
+        raise ValueError(f"{name} is {_shown(value)}, not text")
+    elif rule == "path":
+        check_path(value)
+    elif rule == "checksum" and not is_checksum(value):
+        raise ValueError(f"{name} is {_shown(value)}, not an xxh3-128 in hex")
+
+
+def _check_counts(manifest: dict[str, Any]) -> None:
+    if not manifest["epochs"]:
+        raise ValueError("it lists no epochs")
+    for group in manifest["groups"]:
+        if group["capacity"] < 1 or group["sp_size"] < 1:
+            raise ValueError("a group has no capacity or no degree")
+    for epoch in manifest["epochs"]:
+        if len(epoch["rank_xxh3"]) != manifest["num_gpus"]:
+            raise ValueError(f"{epoch['path']} has {len(epoch['rank_xxh3'])} ranks, not {manifest['num_gpus']}")
+
+
+def _shown(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else text[:57] + "..."
+
+
+def planned_fingerprint(manifest: dict[str, Any]) -> str:
+    """The fingerprint in the identity of the shards: the set's, as it was planned first."""
+    history = manifest.get("history")
+    fingerprint: str = (history[0] if history else manifest)["fingerprint"]
+    return fingerprint
 
 
 def find_epoch(manifest: dict[str, Any], epoch: int) -> tuple[dict[str, Any], bool]:
@@ -57,7 +130,7 @@ def find_epoch(manifest: dict[str, Any], epoch: int) -> tuple[dict[str, Any], bo
         ValueError: the epoch was over when the set was dealt to other GPUs.
         FormatError: the set holds no whole epoch.
     """
-    first, entries = manifest.get("first_epoch", 0), manifest["epochs"]
+    first, entries = manifest.get("first_epoch") or 0, manifest["epochs"]
     if epoch < first:
         raise ValueError(
             f"epoch is {epoch}: it was over when the set was dealt to {manifest['num_gpus']} GPUs; "
@@ -66,15 +139,24 @@ def find_epoch(manifest: dict[str, Any], epoch: int) -> tuple[dict[str, Any], bo
     if epoch - first < len(entries):
         return entries[epoch - first], True
     for entry in entries:
-        if not entry.get("first_step", 0):
+        if not entry.get("first_step"):
             return entry, False
     raise FormatError("hbpack.json lists no whole epoch to repeat; run hbpack rebalance or hbpack write again")
 
 
 def choose_pad_token(manifest: dict[str, Any], pad_token_id: int | None) -> int:
-    """`pad_token_id`, else the tokenizer's pad token, else its end-of-text token, else 0."""
+    """`pad_token_id`, else the tokenizer's pad token, else its end-of-text token, else 0.
+
+    Raises:
+        ConfigError: the vocabulary has no such id.
+    """
     tokenizer = manifest.get("tokenizer") or {}
+    size = tokenizer.get("vocab_size")
     for token in (pad_token_id, tokenizer.get("pad_token_id"), tokenizer.get("eos_token_id")):
-        if token is not None:
-            return int(token)
+        if token is None:
+            continue
+        if token < 0 or (size is not None and token >= size):
+            rule = "not be negative" if size is None else f"be in the tokenizer's vocabulary, 0 to {size - 1}"
+            raise ConfigError(f"pad_token_id is {token}: it must {rule}; give another pad_token_id")
+        return int(token)
     return 0

@@ -43,8 +43,8 @@ def check_options(
         raise ValueError(f"pad_to is {pad_to!r}: choose one of {', '.join(get_args(PadTo))}")
     if as_integer("pad_to_multiple_of", pad_to_multiple_of) < 1:
         raise ValueError(f"pad_to_multiple_of is {pad_to_multiple_of}: it must be at least 1")
-    if pad_token_id is not None and as_integer("pad_token_id", pad_token_id) < 0:
-        raise ValueError(f"pad_token_id is {pad_token_id}: it must not be negative")
+    if pad_token_id is not None:
+        as_integer("pad_token_id", pad_token_id)
     if verify not in VERIFY:
         raise ValueError(f"verify is {verify!r}: choose one of {', '.join(VERIFY)}")
     if as_integer("cache_bytes", cache_bytes, "64 * 2**30") < 0:

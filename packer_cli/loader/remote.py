@@ -15,10 +15,12 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import pyarrow as pa
+import xxhash
 
+from packer_cli.checksums import find_damage
 from packer_cli.errors import FormatError, RemoteError
 from packer_cli.loader.cache import FileCache
-from packer_cli.loader.storage import Verify, check_digest, check_file, import_xxhash
+from packer_cli.loader.storage import Verify
 
 T = TypeVar("T")
 
@@ -56,7 +58,6 @@ class RemoteStorage:
         self._lock = threading.Lock()
         self._wanted: list[dict[str, Any]] = []
         self._thread: threading.Thread | None = None
-        self._verified: set[tuple[str, int]] = set()
 
     def __getstate__(self) -> dict[str, Any]:
         return {name: value for name, value in self.__dict__.items() if not name.startswith("_")}
@@ -79,19 +80,27 @@ class RemoteStorage:
         self._system()
         for again in (False, True):
             file = self.cache.open(_cached(entry), entry["num_bytes"], self._filler(entry), release)
-            # What this process has checked it need not read twice, as long as it is the same file.
-            key = (entry["path"], file.path.stat().st_ino)
             try:
-                if self.verify != "none" and key not in self._verified:
-                    check_file(file.path, entry)
-                    self._verified.add(key)
                 return pa.memory_map(str(file.path)), file
-            except (OSError, FormatError):  # The disk of this node did it harm, or it went while it was opened.
+            except OSError:  # The disk of this node did it harm, or it went while it was opened.
                 file.close()
                 self.cache.discard(_cached(entry))
                 if again:
                     raise
         raise AssertionError
+
+    def check_shard(self, entry: dict[str, Any]) -> None:
+        """A copy that the disk of this node did harm is fetched again."""
+        self._system()
+        for again in (False, True):
+            file = self.cache.open(_cached(entry), entry["num_bytes"], self._filler(entry))
+            why = find_damage(file.path, entry["num_bytes"], entry["xxh3"])
+            file.close()
+            if why is None:
+                return
+            self.discard(entry)
+            if again:
+                raise FormatError(why)
 
     def discard(self, entry: dict[str, Any]) -> bool:
         """Remove it from the cache."""
@@ -158,13 +167,13 @@ class RemoteStorage:
         return fill
 
     def _download(self, entry: dict[str, Any], descriptor: int) -> None:
-        """Raises FormatError where what came is not what was written."""
+        """Raises FormatError where what came is not what was written; nothing else enters a cache that sets share."""
         system, root = self._system()
         path = f"{root}/{entry['path']}"
         num_bytes = self._try(entry["path"], lambda: system.info(path, refresh=True)["size"])
         if num_bytes != entry["num_bytes"]:
             raise FormatError(f"{num_bytes} bytes, hbpack.json says {entry['num_bytes']}")
-        digest = None if self.verify == "none" else import_xxhash(self.verify).xxh3_128()
+        digest = xxhash.xxh3_128()
         for start in range(0, num_bytes, BLOCK):
             stop = min(start + BLOCK, num_bytes)
             data = self._try(entry["path"], lambda a=start, b=stop: system.cat_file(path, start=a, end=b))  # type: ignore[misc]
@@ -174,11 +183,9 @@ class RemoteStorage:
             while len(view):
                 written = os.pwrite(descriptor, view, at)
                 view, at = view[written:], at + written
-            if digest is not None:
-                digest.update(data)
-        if digest is not None:
-            check_digest(digest, entry)
-            self._verified.add((entry["path"], os.fstat(descriptor).st_ino))
+            digest.update(data)
+        if digest.hexdigest() != entry["xxh3"]:
+            raise FormatError(f"its checksum is {digest.hexdigest()}, hbpack.json says {entry['xxh3']}")
 
     def _try(self, path: str, read: Callable[[], T]) -> T:
         """Read with patience. Raises FileNotFoundError, or RemoteError after the last try."""

@@ -13,10 +13,12 @@ import numpy as np
 import pyarrow as pa
 
 from packer_cli.arrays import to_numpy
+from packer_cli.checksums import check_bytes
 from packer_cli.epochs import repeat_iterations
 from packer_cli.errors import FormatError
 from packer_cli.loader.manifest import find_epoch
 from packer_cli.loader.storage import Storage
+from packer_cli.marks import find_foreign
 
 ROW_COLUMNS = (
     "step",
@@ -99,20 +101,26 @@ def read_rank_rows(storage: Storage, manifest: dict[str, Any], rank: int, epoch:
 
     Steps are counted through the epoch, also where the first of them ran on another number of GPUs.
 
-    Raises FormatError where the file is missing or does not agree with the manifest.
+    Raises FormatError where the file is missing, is another's, or does not agree with the manifest.
     """
     entry, written = find_epoch(manifest, epoch)
     file = f"{entry['path']}/rank-{rank:05d}.arrow"
     damage = f"{storage.name(file)!r} is damaged or incomplete; {storage.remedy}"
     try:
-        table = pa.ipc.open_file(storage.read(file)).read_all().select(ROW_COLUMNS)
+        data = storage.read(file)
+        why = None if storage.verify == "none" else check_bytes(data, entry["rank_xxh3"][rank])
+        reader = pa.ipc.open_file(data)
+        why = find_foreign(reader.schema, manifest["fingerprint"], file) or why
+        if why is not None:
+            raise FormatError(f"{damage} ({why})")
+        table = reader.read_all().select(ROW_COLUMNS)
         # Copied, so that no map outlives this call.
         columns = {
             name: np.array(to_numpy(column.combine_chunks()))
             for name, column in zip(ROW_COLUMNS, table.columns, strict=True)
         }
-        del table
-    except (OSError, KeyError, pa.ArrowInvalid) as error:
+        del table, reader, data
+    except (OSError, KeyError, pa.ArrowException) as error:
         raise FormatError(f"{damage} ({error})") from None
     rows = RankRows(epoch=epoch, columns=columns, num_steps=int(entry["num_steps"]))
     step = columns["step"]

@@ -257,9 +257,7 @@ def _current_manifest(folder: Path) -> Manifest | None:
         return None
 
 
-def _is_whole(
-    folder: Path, manifest: Manifest, store: Path, header: dict[str, Any], engine: LocalEngine
-) -> bool:
+def _is_whole(folder: Path, manifest: Manifest, store: Path, header: dict[str, Any], engine: LocalEngine) -> bool:
     """Whether every file of the set has its bytes, perhaps since the damaged ones were written again."""
     from packer_cli.shards.repair import find_damaged, repair, set_files
 
@@ -298,8 +296,8 @@ def _renamed(manifest: Manifest, folder: Path, store: Path, header: dict[str, An
     if index is None or index.fingerprint != header["store_fingerprint"]:
         if why is not None:
             raise FormatError(
-                f"{str(folder / REJECTED_NAME)!r} is damaged ({why}), and the token store that it is made from is gone; "
-                "run the same hbpack pack again"
+                f"{str(folder / REJECTED_NAME)!r} is damaged ({why}), and the token store that it is made from is "
+                "gone; run the same hbpack pack again"
             )
         return manifest
     named = with_names(manifest, index)

@@ -114,7 +114,6 @@ class Manifest(_Model):
 
     model_config = ConfigDict(json_schema_extra=_add_signature)
 
-
     format: Literal["hbpack"] = "hbpack"
     format_version: int = FORMAT_VERSION
     hbpack_version: str

@@ -1,7 +1,7 @@
 """Which files of a packed set are damaged, and writing just those again.
 
-The manifest vouches for every other file, also of the numbers of GPUs that the set was for before, so a repair replaces
-files one by one and leaves the manifest as it is.
+The manifest vouches for every other file, also for other numbers of GPUs (`packer_cli.rebalance`), so a repair
+replaces files one by one and leaves the manifest as it is.
 """
 
 from __future__ import annotations
@@ -14,10 +14,11 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from packer_cli.checksums import find_damage, find_foreign, inside
+from packer_cli.checksums import find_damage, inside
 from packer_cli.engine.local import LocalEngine
 from packer_cli.errors import FormatError
 from packer_cli.files import commit_file
+from packer_cli.marks import find_foreign
 from packer_cli.plan.types import Plan, Schedule
 from packer_cli.shards.layout import ShardRange, pack_places
 from packer_cli.shards.manifest import Generation, Manifest
@@ -109,9 +110,7 @@ def describe_damage(folder: Path, file: SetFile) -> str | None:
         return why
 
 
-def repair(
-    folder: Path, manifest: Manifest, damaged: Collection[str], store: Path, engine: LocalEngine
-) -> bool:
+def repair(folder: Path, manifest: Manifest, damaged: Collection[str], store: Path, engine: LocalEngine) -> bool:
     """Write damaged files of the set again, but `rejected.jsonl`; whether each has its bytes again.
 
     Raises:

@@ -11,10 +11,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 import packer_cli
+from packer_cli.checksums import file_checksum
 from packer_cli.config import WriteConfig
 from packer_cli.engine.local import LocalEngine
 from packer_cli.errors import HbpackError
-from packer_cli.checksums import file_checksum
 from packer_cli.files import Committer, fingerprint, is_intact, remove_temporaries, write_json
 from packer_cli.plan.cost import QUADRATIC, parse_cost, segment_sums
 from packer_cli.plan.types import Plan, Schedule
@@ -123,9 +123,7 @@ def write_epochs(
         columns = RankColumns(plan, schedule, piece_loss_tokens, places)
         rank_xxh3 = write_ranks(folder, name, own_fingerprint, columns, range(plan.num_gpus))
         num_iterations, num_steps = schedule.num_iterations, schedule.num_steps
-        epochs.append(
-            EpochInfo(path=name, num_iterations=num_iterations, num_steps=num_steps, rank_xxh3=rank_xxh3)
-        )
+        epochs.append(EpochInfo(path=name, num_iterations=num_iterations, num_steps=num_steps, rank_xxh3=rank_xxh3))
     return tuple(epochs)
 
 

@@ -10,7 +10,7 @@ from uuid import uuid4
 import fsspec
 import pytest
 
-from tests.loader.packed_set import PackedSet, add_checksums, write_set
+from tests.loader.packed_set import PackedSet, write_set
 
 
 @pytest.fixture(scope="session")
@@ -34,9 +34,7 @@ def make_set() -> Callable[..., PackedSet]:
 @pytest.fixture(scope="session")
 def remote_set(tmp_path_factory: pytest.TempPathFactory) -> PackedSet:
     """Two GPUs, two groups, ten shards, with checksums; read it, never write to it."""
-    made = write_set(tmp_path_factory.mktemp("remote") / "out", [(64, 1, 300), (128, 2, 50)], num_gpus=2, num_epochs=1)
-    add_checksums(made.path)
-    return made
+    return write_set(tmp_path_factory.mktemp("remote") / "out", [(64, 1, 300), (128, 2, 50)], num_gpus=2, num_epochs=1)
 
 
 @pytest.fixture

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import struct
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -30,6 +31,7 @@ SHARD_SCHEMA = pa.schema(
         "attention_work": pa.int64(),
         "cost": pa.float64(),
         "cp_sharding": pa.int8(),
+        "checksum": pa.uint64(),
     }
 )
 RANK_SCHEMA = pa.schema(
@@ -94,18 +96,63 @@ class PackedSet:
         """Change keys of hbpack.json; `...` removes one."""
         file = self.path / "hbpack.json"
         manifest = json.loads(file.read_text()) | changes
-        file.write_text(json.dumps({k: v for k, v in manifest.items() if v is not ...}))
+        write_manifest(file, {k: v for k, v in manifest.items() if v is not ...})
+
+    def rewrite(self, path: str, table: pa.Table) -> None:
+        """Put another table in the place of a file, with checksums and identity as they should be."""
+        if set(SHARD_SCHEMA.names) == set(table.column_names):
+            rows = [{**row, "checksum": row_checksum(row)} for row in table.to_pylist()]
+            table = pa.Table.from_pylist(rows, schema=SHARD_SCHEMA)
+        fingerprint = json.loads((self.path / "hbpack.json").read_text())["fingerprint"]
+        write_ipc(self.path, path, table.combine_chunks(), 16 if path.startswith("shards") else 1000, fingerprint)
+        update_checksums(self.path)
 
 
-def write_ipc(path: Path, table: pa.Table, rows: int) -> None:
+def write_manifest(file: Path, manifest: dict) -> None:
+    text = json.dumps({key: value for key, value in manifest.items() if key != "xxh3"}, indent=2)
+    body = text.removesuffix("\n}") + ',\n  "xxh3": "'
+    file.write_text(body + xxhash.xxh3_128_hexdigest(body.encode()) + '"\n}\n')
+
+
+def update_checksums(folder: Path) -> None:
+    """Have hbpack.json say of each file what it is now."""
+    file = folder / "hbpack.json"
+    manifest = json.loads(file.read_text())
+    for group in manifest["groups"]:
+        for shard in group["shards"]:
+            data = (folder / shard["path"]).read_bytes()
+            shard |= {"xxh3": xxhash.xxh3_128_hexdigest(data), "num_bytes": len(data)}
+    for epoch in manifest["epochs"]:
+        ranks = sorted((folder / epoch["path"]).iterdir())
+        epoch["rank_xxh3"] = [xxhash.xxh3_128_hexdigest(rank.read_bytes()) for rank in ranks]
+    write_manifest(file, manifest)
+
+
+def row_checksum(row: dict) -> int:
+    """Of the numbers of a row, then the items of its lists, in the order of the columns."""
+    numbers, lists = b"", b""
+    for column in SHARD_SCHEMA:
+        value = row.get(column.name)
+        if pa.types.is_list(column.type):
+            code = {"int64": "q", "int32": "i", "int8": "b"}[str(column.type.value_type)]
+            lists += struct.pack(f"<{len(value)}{code}", *value)
+        elif column.name != "checksum":
+            code = {"int64": "q", "int32": "i", "int16": "h", "int8": "b", "double": "d"}[str(column.type)]
+            numbers += struct.pack(f"<{code}", value)
+    return xxhash.xxh3_64_intdigest(numbers + lists)
+
+
+def write_ipc(folder: Path, name: str, table: pa.Table, rows: int, fingerprint: str) -> None:
+    path = folder / name
     path.parent.mkdir(parents=True, exist_ok=True)
+    table = table.replace_schema_metadata({"hbpack": json.dumps({"set": fingerprint, "path": name})})
     with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_file(sink, table.schema) as writer:
         for start in range(0, table.num_rows, rows):
             # Combined, so that a slice is one record batch whose offsets begin at 0.
             writer.write_table(table.slice(start, rows).combine_chunks())
 
 
-def write_shards(packed: PackedSet) -> list[dict]:
+def write_shards(packed: PackedSet, fingerprint: str) -> list[dict]:
     groups = []
     for g, (capacity, sp) in enumerate(packed.groups):
         name = f"g{g}-{capacity}-sp{sp}"
@@ -117,34 +164,31 @@ def write_shards(packed: PackedSet) -> list[dict]:
             for row, p in enumerate(packs):
                 p.shard, p.row = number, row
                 lengths = [len(s.tokens) for s in p.samples]
-                rows.append(
-                    {
-                        "pack_id": p.id,
-                        "input_ids": [t for s in p.samples for t in s.tokens],
-                        "loss_mask": [m for s in p.samples for m in s.mask],
-                        "cu_seqlens": [0, *np.cumsum(lengths).tolist()],
-                        "sample_ids": [s.id for s in p.samples],
-                        "sample_starts": [0] * len(p.samples),
-                        "source_ids": [0] * len(p.samples),
-                        "group": g,
-                        "sp_size": sp,
-                        "checkpoint_layers": g,
-                        "num_tokens": p.num_tokens,
-                        "num_loss_tokens": p.num_loss_tokens,
-                        "attention_work": sum(n * n for n in lengths),
-                        "cost": float(sum(n * n for n in lengths)),
-                        "cp_sharding": 0,
-                    }
-                )
-            path = Path("shards") / name / f"shard-{number:05d}.arrow"
-            write_ipc(packed.path / path, pa.Table.from_pylist(rows, schema=SHARD_SCHEMA), 16)
+                values = {
+                    "pack_id": p.id,
+                    "input_ids": [t for s in p.samples for t in s.tokens],
+                    "loss_mask": [m for s in p.samples for m in s.mask],
+                    "cu_seqlens": [0, *np.cumsum(lengths).tolist()],
+                    "sample_ids": [s.id for s in p.samples],
+                    "sample_starts": [0] * len(p.samples),
+                    "source_ids": [0] * len(p.samples),
+                    "group": g,
+                    "sp_size": sp,
+                    "checkpoint_layers": g,
+                    "num_tokens": p.num_tokens,
+                    "num_loss_tokens": p.num_loss_tokens,
+                    "attention_work": sum(n * n for n in lengths),
+                    "cost": float(sum(n * n for n in lengths)),
+                    "cp_sharding": 0,
+                }
+                rows.append({**values, "checksum": row_checksum(values)})
+            path = f"shards/{name}/shard-{number:05d}.arrow"
+            write_ipc(packed.path, path, pa.Table.from_pylist(rows, schema=SHARD_SCHEMA), 16, fingerprint)
             shards.append(
                 {
-                    "path": str(path),
+                    "path": path,
                     "first_pack": packs[0].id,
                     "num_packs": len(packs),
-                    "num_bytes": (packed.path / path).stat().st_size,
-                    "xxh3": "0" * 16,
                 }
             )
         group = {"name": name, "capacity": capacity, "sp_size": sp, "checkpoint_layers": g, "shards": shards}
@@ -152,7 +196,7 @@ def write_shards(packed: PackedSet) -> list[dict]:
     return groups
 
 
-def write_ranks(packed: PackedSet, epoch: int) -> dict:
+def write_ranks(packed: PackedSet, epoch: int, fingerprint: str) -> dict:
     iterations = packed.epochs[epoch]
     counts: dict[int, list[int]] = {}
     for step, slots in iterations:
@@ -188,11 +232,11 @@ def write_ranks(packed: PackedSet, epoch: int) -> dict:
                 )
                 rank += 1
         assert rank == packed.num_gpus
-    folder = Path("ranks") / f"epoch-{epoch:03d}"
+    folder = f"ranks/epoch-{epoch:03d}"
     for rank, mine in enumerate(rows):
         table = pa.Table.from_pylist(mine, schema=RANK_SCHEMA)
-        write_ipc(packed.path / folder / f"rank-{rank:05d}.arrow", table, 1000)
-    return {"path": str(folder), "num_iterations": len(iterations), "num_steps": iterations[-1][0] + 1}
+        write_ipc(packed.path, f"{folder}/rank-{rank:05d}.arrow", table, 1000, fingerprint)
+    return {"path": folder, "num_iterations": len(iterations), "num_steps": iterations[-1][0] + 1}
 
 
 def schedule(packed: PackedSet, rng: np.random.Generator, extra_filler: bool) -> None:
@@ -244,11 +288,11 @@ def write_set(
                 samples.append(sample)
                 left -= length
             packed.packs.append(TestPack(len(packed.packs), g, 0, 0, samples))
-    manifest_groups = write_shards(packed)
+    manifest_groups = write_shards(packed, fingerprint)
     epochs = []
     for epoch in range(num_epochs):
         schedule(packed, rng, extra_filler=epoch == 1)
-        epochs.append(write_ranks(packed, epoch))
+        epochs.append(write_ranks(packed, epoch, fingerprint))
     manifest = {
         "format": "hbpack",
         "format_version": 1,
@@ -259,15 +303,6 @@ def write_set(
         "epochs": epochs,
         "tokenizer": {"name": "test", "pad_token_id": PAD, "eos_token_id": EOS},
     }
-    (path / "hbpack.json").write_text(json.dumps(manifest))
+    write_manifest(path / "hbpack.json", manifest)
+    update_checksums(path)
     return packed
-
-
-def add_checksums(folder: Path) -> None:
-    """Put the shards' real checksums into hbpack.json, where `write_set` leaves zeros."""
-    file = folder / "hbpack.json"
-    manifest = json.loads(file.read_text())
-    for group in manifest["groups"]:
-        for shard in group["shards"]:
-            shard["xxh3"] = xxhash.xxh3_128_hexdigest((folder / shard["path"]).read_bytes())
-    file.write_text(json.dumps(manifest))

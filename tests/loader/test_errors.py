@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,9 @@ from packer_cli import __version__
 from packer_cli.epochs import MAX_EPOCH
 from packer_cli.errors import ConfigError, FormatError
 from packer_cli.loader import PackedDataset
+from tests.loader.packed_set import write_manifest, write_set
+
+REMEDY = "run hbpack write, which rewrites what is damaged"
 
 
 def message(kind: type[Exception], path: Path, *args: Any, **kwargs: Any) -> str:
@@ -42,7 +46,9 @@ def test_arguments(own_set: Any) -> None:
     )
     assert message(ValueError, path, pad_to="max") == "pad_to is 'max': choose one of multiple, row, capacity"
     assert message(ValueError, path, pad_to_multiple_of=0) == "pad_to_multiple_of is 0: it must be at least 1"
-    assert message(ValueError, path, pad_token_id=-1) == "pad_token_id is -1: it must not be negative"
+    assert message(ConfigError, path, pad_token_id=-1) == (
+        "pad_token_id is -1: it must not be negative; give another pad_token_id"
+    )
     assert message(ValueError, path, cache_bytes=-1) == "cache_bytes is -1: it must not be negative"
     assert message(ValueError, path, prefetch=-1) == "prefetch is -1: it must not be negative"
 
@@ -107,7 +113,7 @@ def test_folders_that_are_no_packed_set(tmp_path: Path) -> None:
     file.write_text("{")
     assert message(FormatError, tmp_path) == (
         f"{str(file)!r} is not JSON (Expecting property name enclosed in double quotes: line 1 column 2 (char 1)); "
-        "run hbpack pack again"
+        "run hbpack write, which rewrites what is damaged"
     )
     file.write_text('{"format": "other"}')
     assert message(FormatError, tmp_path) == (
@@ -117,26 +123,117 @@ def test_folders_that_are_no_packed_set(tmp_path: Path) -> None:
 
 def test_manifests(own_set: Any) -> None:
     file = own_set.path / "hbpack.json"
+    start, end = re.escape(f"{str(file)!r} is damaged ("), re.escape(f"); {REMEDY}")
     own_set.edit_manifest(format_version=2)
     assert message(FormatError, own_set.path) == (
         f"{str(file)!r} has format version 2; hbpack {__version__} reads version 1: "
         "read it with the release that wrote it, or run hbpack pack again"
     )
-    own_set.edit_manifest(format_version=1, epochs=[])
-    assert message(FormatError, own_set.path) == f"{str(file)!r} lists no epochs; run hbpack pack again"
-    own_set.edit_manifest(epochs=..., seed=...)
-    assert message(FormatError, own_set.path) == f"{str(file)!r} lacks seed, epochs; run hbpack pack again"
+    own_set.edit_manifest(format_version=1)
+    data = file.read_bytes()
+    assert len(PackedDataset(own_set.path, 0, 2)) > 3
+    file.write_bytes(data.replace(b'"seed": 17', b'"seed": 16'))
+    found = re.fullmatch(rf"{start}its checksum is (\w+), it says (\w+){end}", message(FormatError, own_set.path))
+    assert found
+    assert found[2] == json.loads(data)["xxh3"] != found[1]
+    assert len(PackedDataset(own_set.path, 0, 2, verify="none")) > 3
+    file.write_text(json.dumps(json.loads(data)))
+    assert re.fullmatch(
+        f"{start}it does not end with its checksum, so an earlier release wrote it, or it was changed{end}",
+        message(FormatError, own_set.path),
+    )
+
+
+def with_value(value: Any, *keys: Any) -> Any:
+    """What changes `manifest[keys[0]][keys[1]]...`; `...` removes it."""
+
+    def change(manifest: Any) -> None:
+        *path, last = keys
+        for key in path:
+            manifest = manifest[key]
+        if value is ...:
+            del manifest[last]
+        else:
+            manifest[last] = value
+
+    return change
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        (with_value([], "epochs"), "it lists no epochs"),
+        (with_value(..., "seed"), "it lacks seed"),
+        (with_value("17", "seed"), "seed is '17', not an integer"),
+        (with_value(True, "num_gpus"), "num_gpus is True, not an integer"),
+        (with_value({"a": 1}, "groups"), "groups is {'a': 1}, not a list"),
+        (with_value([7], "groups"), "groups[0] is 7, not an object"),
+        (with_value(0, "groups", 0, "capacity"), "a group has no capacity or no degree"),
+        (
+            with_value(1.5, "groups", 0, "shards", 0, "num_bytes"),
+            "groups[0].shards[0].num_bytes is 1.5, not an integer",
+        ),
+        (with_value(None, "fingerprint"), "fingerprint is None, not text"),
+        (with_value("x", "first_epoch"), "first_epoch is 'x', not an integer"),
+        (with_value("x" * 99, "history"), f"history is '{'x' * 56}..., not a list"),
+        (with_value("2", "tokenizer", "pad_token_id"), "tokenizer.pad_token_id is '2', not an integer"),
+        (with_value(["0" * 32], "epochs", 0, "rank_xxh3"), "ranks/epoch-000 has 1 ranks, not 2"),
+        (
+            with_value("../victim", "groups", 0, "shards", 0, "xxh3"),
+            "groups[0].shards[0].xxh3 is '../victim', not an xxh3-128 in hex",
+        ),
+        *(
+            (with_value(path, "groups", 0, "shards", 0, "path"), f"{path!r} is not a path inside the set's folder")
+            for path in ("../x", "/etc/passwd", "shards/../../x", "a//b", "./a", "a\\b", "", "a\0b")
+        ),
+        (with_value("ranks/../..", "epochs", 0, "path"), "'ranks/../..' is not a path inside the set's folder"),
+    ],
+)
+@pytest.mark.parametrize("verify", ["lazy", "none"])
+def test_hostile_manifests(own_set: Any, change: Any, why: str, verify: Any) -> None:
+    file = own_set.path / "hbpack.json"
+    manifest = json.loads(file.read_text())
+    change(manifest)
+    write_manifest(file, manifest)
+    assert message(FormatError, own_set.path, verify=verify) == f"{str(file)!r} is damaged ({why}); {REMEDY}"
+
+
+@pytest.mark.parametrize("kind", ["shards", "ranks", "file"])
+def test_links_that_lead_out(own_set: Any, tmp_path: Path, kind: str) -> None:
+    path = own_set.path / ("shards/g0-32-sp1/shard-00000.arrow" if kind == "file" else kind)
+    path.rename(tmp_path / "elsewhere")
+    path.symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(FormatError, match=r"is a link to '.*elsewhere.*', outside the set's folder; copy the file"):
+        list(PackedDataset(own_set.path, 0, 2))
+
+
+def test_links_inside_the_set_and_to_it(own_set: Any, tmp_path: Path) -> None:
+    (own_set.path / "shards").rename(own_set.path / "real")
+    (own_set.path / "shards").symlink_to("real")
+    (tmp_path / "link").symlink_to(own_set.path)
+    assert len(list(PackedDataset(tmp_path / "link", 0, 2))) > 3
+
+
+def test_pad_tokens_are_in_the_vocabulary(own_set: Any) -> None:
+    own_set.edit_manifest(tokenizer={"vocab_size": 1000, "pad_token_id": 1, "eos_token_id": 2})
+    assert len(PackedDataset(own_set.path, 0, 2, pad_token_id=999)) > 3
+    for token in (-1, 1000, 10**20):
+        assert message(ConfigError, own_set.path, pad_token_id=token) == (
+            f"pad_token_id is {token}: it must be in the tokenizer's vocabulary, 0 to 999; give another pad_token_id"
+        )
+    own_set.edit_manifest(tokenizer={"vocab_size": 1000, "pad_token_id": 1000})
+    assert "pad_token_id is 1000" in message(ConfigError, own_set.path)
 
 
 def test_rank_manifests(own_set: Any) -> None:
-    file = own_set.path / "ranks/epoch-000/rank-00000.arrow"
-    with pa.OSFile(str(file)) as source:
-        table = pa.ipc.open_file(source).read_all()
-    damage = f"{str(file)!r} is damaged or incomplete; run hbpack pack again"
+    name = "ranks/epoch-000/rank-00000.arrow"
+    file = own_set.path / name
+    whole = file.read_bytes()
+    table = pa.ipc.open_file(whole).read_all()
+    damage = f"{str(file)!r} is damaged or incomplete; {REMEDY}"
 
     def rewrite(changed: pa.Table) -> str:
-        with pa.OSFile(str(file), "wb") as sink, pa.ipc.new_file(sink, changed.schema) as writer:
-            writer.write_table(changed)
+        own_set.rewrite(name, changed)
         return message(FormatError, own_set.path)
 
     def with_column(name: str, values: list[int]) -> pa.Table:
@@ -157,7 +254,17 @@ def test_rank_manifests(own_set: Any) -> None:
     assert rewrite(with_column("step", [0] * n)) == wrong_steps
     assert rewrite(with_column("step", list(range(n, 0, -1)))) == wrong_steps
     assert rewrite(table.drop_columns("group")).startswith(damage)
-    file.write_bytes(file.read_bytes()[:100])
+    own_set.rewrite(name, table)
+    assert file.read_bytes() == whole
+    file.write_bytes((own_set.path / "ranks/epoch-000/rank-00001.arrow").read_bytes())
+    assert message(FormatError, own_set.path) == f"{damage} (it is a copy of ranks/epoch-000/rank-00001.arrow)"
+    assert message(FormatError, own_set.path, verify="none").endswith(
+        "(it is a copy of ranks/epoch-000/rank-00001.arrow)"
+    )
+    other = write_set(own_set.path.parent / "other", [(32, 1, 20)], num_gpus=2, num_epochs=1, fingerprint="fp-1")
+    file.write_bytes((other.path / name).read_bytes())
+    assert message(FormatError, own_set.path) == f"{damage} (it is of another set, fp-1, and not of fp-0)"
+    file.write_bytes(whole[:100])
     assert message(FormatError, own_set.path).startswith(damage)
     file.unlink()
     assert message(FormatError, own_set.path).startswith(damage)
@@ -173,39 +280,39 @@ def read_error(packed: Any) -> str:
 def test_shards(own_set: Any) -> None:
     shard = own_set.path / "shards/g0-32-sp1/shard-00000.arrow"
     data = shard.read_bytes()
-    start, end = f"shard {str(shard)!r} is damaged or incomplete (", "); run hbpack pack again"
+    start, end = f"shard {str(shard)!r} is damaged or incomplete (", f"); {REMEDY}"
     shard.write_bytes(data[:-8])
     n = len(data)
     assert read_error(own_set) == f"{start}{n - 8} bytes, hbpack.json says {n}{end}"
     shard.write_bytes(b"x" * n)
     assert read_error(own_set) == f"{start}Not an Arrow file{end}"
+    other = write_set(own_set.path.parent / "other", [(32, 1, 20)], num_gpus=2, num_epochs=1, fingerprint="fp-1")
+    shard.write_bytes((other.path / "shards/g0-32-sp1/shard-00000.arrow").read_bytes())
+    assert read_error(own_set) == f"{start}it is of another set, fp-1, and not of fp-0{end}"
     shard.unlink()
     assert read_error(own_set) == f"{start}[Errno 2] No such file or directory: {str(shard)!r}{end}"
-    own_set.edit_manifest(groups=[{"name": "g0", "capacity": 32, "shards": []}])
-    assert read_error(own_set) == (
-        "hbpack.json lists no shard 0 of group 0, which a rank manifest names; run hbpack pack again"
-    )
+    own_set.edit_manifest(groups=[{"name": "g0", "capacity": 32, "sp_size": 1, "shards": []}])
+    assert read_error(own_set) == (f"hbpack.json lists no shard 0 of group 0, which a rank manifest names; {REMEDY}")
 
 
 def test_shards_of_another_shape(own_set: Any) -> None:
-    shard = own_set.path / "shards/g0-32-sp1/shard-00000.arrow"
-    groups = json.loads((own_set.path / "hbpack.json").read_text())["groups"]
-    with pa.OSFile(str(shard)) as source:
-        table = pa.ipc.open_file(source).read_all()
+    name = "shards/g0-32-sp1/shard-00000.arrow"
+    shard = own_set.path / name
+    table = pa.ipc.open_file(shard.read_bytes()).read_all()
 
     def rewrite(changed: pa.Table) -> str:
-        with pa.OSFile(str(shard), "wb") as sink, pa.ipc.new_file(sink, changed.schema) as writer:
-            writer.write_table(changed.combine_chunks())
-        groups[0]["shards"][0]["num_bytes"] = shard.stat().st_size
-        own_set.edit_manifest(groups=groups)
+        own_set.rewrite(name, changed)
         ds = PackedDataset(own_set.path, 0, 2)
         with pytest.raises(FormatError) as error:
             list(ds)
         return str(error.value)
 
-    start, end = f"shard {str(shard)!r} is damaged or incomplete (", "); run hbpack pack again"
+    start, end = f"shard {str(shard)!r} is damaged or incomplete (", f"); {REMEDY}"
     assert rewrite(table.drop_columns("cu_seqlens")) == f"{start}it lacks columns{end}"
+    assert rewrite(table.drop_columns("checksum")) == f"{start}it lacks columns{end}"
     assert rewrite(table.slice(0, 1)).startswith(f"{start}no row ")
+    first, second = table.slice(0, 1), table.slice(1, 1)
+    assert rewrite(pa.concat_tables([second, first, table.slice(2)])).startswith(f"{start}row ")
 
 
 def test_out_of_range(own_set: Any) -> None:

@@ -41,8 +41,7 @@ def plan_shardings(packed: Any) -> None:
         table = table.set_column(
             table.schema.get_field_index("cp_sharding"), table.schema.field("cp_sharding"), column
         )
-        with pa.OSFile(str(file), "wb") as sink, pa.ipc.new_file(sink, table.schema) as writer:
-            writer.write_table(table.combine_chunks())
+        packed.rewrite(str(file.relative_to(packed.path)), table)
 
 
 def test_sequence_parallel_training_equals_one_process(make_set: Any, tmp_path: Path) -> None:

@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import errno
+import json
+import os
+import re
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from uuid import uuid4
 
+import pyarrow as pa
 import pytest
 import xxhash
 
 from packer_cli.errors import FormatError, RemoteError
 from packer_cli.loader import PackedDataset
+from tests.loader.packed_set import write_manifest
 from tests.loader.remote import assert_same, batches, break_reads, cached, next_shards, shards_of
 
 pytestmark = pytest.mark.usefixtures("quick")
@@ -78,7 +85,7 @@ def test_a_damaged_download_is_fetched_again_once(
     with pytest.raises(FormatError) as error:
         data[i]
     xxh3 = xxhash.xxh3_128_hexdigest(b"x" * shard["num_bytes"])
-    why = "Not an Arrow file" if verify == "none" else f"its checksum is {xxh3}, hbpack.json says {shard['xxh3']}"
+    why = f"its checksum is {xxh3}, hbpack.json says {shard['xxh3']}"
     assert str(error.value) == (
         f"shard '{memory[0]}/{shard['path']}' is damaged or incomplete ({why}); copy the set again"
     )
@@ -119,15 +126,77 @@ def test_damage_in_the_store_and_missing_files(packed: Any, memory: Any, tmp_pat
 @pytest.mark.parametrize("verify", ["lazy", "full"])
 def test_a_damaged_local_shard_is_found(packed: Any, tmp_path: Path, verify: Any) -> None:
     folder = Path(shutil.copytree(packed.path, tmp_path / "out"))
-    shard = folder / shards_of(packed)[0]["path"]
+    entry = shards_of(packed)[0]
+    shard = folder / entry["path"]
     data = bytearray(shard.read_bytes())
-    data[len(data) // 2] ^= 1
+    ids = pa.ipc.open_file(bytes(data)).get_batch(0).column("input_ids").values
+    data[data.find(ids.buffers()[1].to_pybytes()[:64]) + 8] ^= 1
     shard.write_bytes(data)
-    message = r"is damaged or incomplete \(its checksum is .*\); run hbpack pack again"
+    begin, end = (
+        f"shard {str(shard)!r} is damaged or incomplete (",
+        "); run hbpack write, which rewrites what is damaged",
+    )
     if verify == "full":
-        with pytest.raises(FormatError, match=message):
+        with pytest.raises(FormatError) as error:
             PackedDataset(folder, 0, 2, verify=verify)
+        xxh3 = xxhash.xxh3_128_hexdigest(bytes(data))
+        assert str(error.value) == f"{begin}its checksum is {xxh3}, hbpack.json says {entry['xxh3']}{end}"
         return
-    dataset = PackedDataset(folder, 0, 2, verify=verify)
-    with pytest.raises(FormatError, match=message):
-        list(dataset)
+    errors = set()
+    for rank in range(2):
+        dataset = PackedDataset(folder, rank, 2, verify=verify)
+        for i in range(len(dataset)):
+            try:
+                dataset[i]
+            except FormatError as error:
+                errors.add(str(error))
+    assert len(errors) == 1
+    assert re.fullmatch(
+        re.escape(f"{begin}the checksum of row 0 is ") + r"\w{16}, it says \w{16}" + re.escape(end), errors.pop()
+    )
+
+
+def test_a_bad_set_does_not_spoil_the_cache(packed: Any, memory: Any, tmp_path: Path) -> None:
+    """Its manifest claims the checksums of a good set's shards for other bytes, and turns checks off."""
+    url, system, root = memory
+    good = {shard["path"]: system.cat_file(f"{root}/{shard['path']}") for shard in shards_of(packed)}
+    for path, data in good.items():
+        system.pipe_file(f"{root}/{path}", bytes(byte ^ 1 for byte in data))
+    with pytest.raises(FormatError, match=r"is damaged or incomplete \(its checksum is .*\); copy the set again"):
+        list(PackedDataset(url, 0, 2, cache_dir=tmp_path, verify="none"))
+    assert cached(tmp_path) == []
+    for path, data in good.items():
+        system.pipe_file(f"{root}/{path}", data)
+    expected = batches(PackedDataset(packed.path, 0, 2))
+    assert_same(list(PackedDataset(url, 0, 2, cache_dir=tmp_path, verify="none")), expected)
+
+
+def test_a_checksum_is_not_a_way_out_of_the_cache(packed: Any, memory: Any, tmp_path: Path) -> None:
+    url, system, root = memory
+    manifest = json.loads(system.cat_file(f"{root}/hbpack.json"))
+    manifest["groups"][0]["shards"][0]["xxh3"] = "../victim"
+    write_manifest(tmp_path / "hbpack.json", manifest)
+    system.pipe_file(f"{root}/hbpack.json", (tmp_path / "hbpack.json").read_bytes())
+    with pytest.raises(FormatError, match=r"xxh3 is '../victim', not an xxh3-128 in hex\); copy the set again$"):
+        PackedDataset(url, 0, 2, cache_dir=tmp_path / "cache", verify="none")
+    assert not (tmp_path / "cache").exists()
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT])
+def test_a_full_cache_disk(packed: Any, memory: Any, tmp_path: Path, monkeypatch: Any, number: int) -> None:
+    def full(*_: Any) -> int:
+        raise OSError(number, os.strerror(number))
+
+    data = PackedDataset(memory[0], 0, 2, cache_dir=tmp_path, prefetch=0)
+    shard = next_shards(packed, PackedDataset(packed.path, 0, 2), 0, 1)[0]
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "pwrite", full)
+        patch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=1234))
+        with pytest.raises(RemoteError) as error:
+            list(data)
+    assert str(error.value) == (
+        f"the disk of the cache {str(tmp_path)!r} is full: a shard needs {shard['num_bytes']:,} bytes there and 1,234 "
+        "are free; make room, lower cache_bytes, or give another cache_dir"
+    )
+    assert cached(tmp_path) == []
+    assert_same(list(data), batches(PackedDataset(packed.path, 0, 2)))

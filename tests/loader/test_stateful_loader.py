@@ -15,7 +15,7 @@ from torchdata.stateful_dataloader import StatefulDataLoader
 
 from packer_cli.errors import ConfigError, FormatError
 from packer_cli.loader import PackedDataset
-from tests.loader.packed_set import PackedSet, write_ranks, write_set
+from tests.loader.packed_set import PackedSet, update_checksums, write_ranks, write_set
 
 pytestmark = pytest.mark.filterwarnings("ignore:epoch . was over when the loader's state was saved")
 
@@ -34,8 +34,9 @@ def short_first(tmp_path_factory: pytest.TempPathFactory) -> PackedSet:
     made = write_set(tmp_path_factory.mktemp("short"), [(16, 1, 14)], num_gpus=2)
     rest = made.epochs[0][-3:]
     made.epochs[0] = [(step - rest[0][0], slots) for step, slots in rest]
-    entry = write_ranks(made, 0) | {"first_step": rest[0][0]}
-    made.edit_manifest(epochs=[entry, write_ranks(made, 1)], first_epoch=1)
+    entry = write_ranks(made, 0, "fp-0") | {"first_step": rest[0][0]}
+    made.edit_manifest(epochs=[entry, write_ranks(made, 1, "fp-0")], first_epoch=1)
+    update_checksums(made.path)
     assert len(made.epochs[0]) < len(made.epochs[1])
     return made
 
@@ -256,13 +257,11 @@ def test_a_data_set_around_ours(short_first: Any, expected: Any, workers: int, k
         assert "give it sampler=ds.sampler()" in refused(loader, ConfigError)
 
 
-def test_another_set_is_refused(packed: Any, short_first: Any) -> None:
+def test_another_set_is_refused(packed: Any, tmp_path: Path) -> None:
     loader = new_loader(open_set(packed))
     next(iter(loader))
     state = loader.state_dict()
-    short_first.edit_manifest(fingerprint="fp-1")
-    loader = new_loader(open_set(short_first))
-    short_first.edit_manifest(fingerprint="fp-0")
+    loader = new_loader(open_set(write_set(tmp_path, [(16, 1, 14)], num_gpus=2, fingerprint="fp-1")))
     loader.load_state_dict(state)
     assert refused(loader, FormatError).startswith("the loader state is of the packed set fp-0 and ")
 
