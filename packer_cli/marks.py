@@ -52,7 +52,7 @@ def row_checksums(batch: pa.RecordBatch) -> np.ndarray:
     packed = np.zeros(batch.num_rows, dtype=[(name, array.dtype.newbyteorder("<")) for name, array in arrays.items()])
     for name, array in arrays.items():
         packed[name] = array
-    rows, size = memoryview(packed.view(np.uint8)), packed.dtype.itemsize
+    rows, size = packed.view(np.uint8).data, packed.dtype.itemsize
     columns = [_items(batch.column(name)) for name in lists]
     checksums = np.empty(batch.num_rows, dtype=np.uint64)
     for row in range(batch.num_rows):
@@ -67,7 +67,7 @@ def _items(column: pa.ListArray) -> tuple[memoryview, list[int]]:
     """The bytes of a list column's items, and where those of each row begin and end."""
     values = to_numpy(column.values)
     borders = to_numpy(column.offsets).astype(np.int64) * values.dtype.itemsize
-    return memoryview(values).cast("B") if len(values) else memoryview(b""), borders.tolist()
+    return values.view(np.uint8).data, borders.tolist()
 
 
 def row_checksum(numbers: Struct, values: Sequence[Any], lists: Sequence[Any]) -> int:

@@ -10,6 +10,7 @@ begins with the distance back to its vtable, which says where each field of the 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from struct import Struct, error
 from typing import NamedTuple
 
@@ -90,6 +91,7 @@ class ShardFile:
             self._buffers = _find_buffers(self._first)
             self._blocks = self._find_blocks()
         self._places: dict[int, tuple[int, ...]] = {}
+        self._row_places: dict[int, tuple[int, ...]] = {}
 
     def read(self, row: int) -> Pack | None:
         """The pack in a row, None where there is no such row. Raises FormatError for a damaged record batch."""
@@ -126,7 +128,9 @@ class ShardFile:
         number, i = row // PACKS_PER_BATCH, row % PACKS_PER_BATCH
         try:
             self._row = self._row or _Row(self._first)
-            _, *starts = self._parse(number, self._row.buffers)
+            starts = self._row_places.get(number)
+            if starts is None:
+                starts = self._row_places[number] = self._parse(number, self._row.buffers)[1:]
             expected, found = self._row.checksums(self._bytes, starts, i)
         except (error, IndexError, ValueError) as why:
             raise FormatError(f"row {row} cannot be read: {why}") from None
@@ -144,6 +148,7 @@ class ShardFile:
             raise FormatError(f"record batch {number} cannot be read: {why}") from None
         if len(self._places) >= BATCHES_KEPT:
             self._places.clear()
+            self._row_places.clear()
         self._places[number] = places
         return places
 
@@ -171,13 +176,16 @@ class ShardFile:
     def _find_blocks(self) -> int:
         """Where the first of the footer's `Block` structures lies; each tells where a record batch lies."""
         data = self._bytes
-        size, _ = _END.unpack_from(data, len(data) - _END.size)
-        footer = _follow(data, len(data) - _END.size - size)
-        return _follow(data, _field(data, footer, 3)) + 4
+        try:
+            size, _ = _END.unpack_from(data, len(data) - _END.size)
+            footer = _follow(data, len(data) - _END.size - size)
+            return _follow(data, _field(data, footer, 3)) + 4
+        except error as why:
+            raise FormatError(f"its footer cannot be read: {why}") from None
 
 
 class _Row:
-    """Where a whole row lies, and its checksum: what `checksums.row_checksums` takes, in its order."""
+    """Where a whole row lies, and its checksum: what `marks.row_checksums` takes, in its order."""
 
     def __init__(self, batch: pa.RecordBatch) -> None:
         first = _first_buffers(batch)
@@ -193,7 +201,7 @@ class _Row:
         self._packed = Struct("<" + "".join(codes))
         self._widths = list(lists.values())
 
-    def checksums(self, data: memoryview, starts: list[int], i: int) -> tuple[int, int]:
+    def checksums(self, data: memoryview, starts: Sequence[int], i: int) -> tuple[int, int]:
         """What row `i` of a record batch says, and what it is."""
         of_numbers, of_lists = starts[1 : len(self._numbers) + 1], starts[len(self._numbers) + 1 :]
         values = [

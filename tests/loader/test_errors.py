@@ -169,10 +169,7 @@ def with_value(value: Any, *keys: Any) -> Any:
         (with_value({"a": 1}, "groups"), "groups is {'a': 1}, not a list"),
         (with_value([7], "groups"), "groups[0] is 7, not an object"),
         (with_value(0, "groups", 0, "capacity"), "a group has no capacity or no degree"),
-        (
-            with_value(1.5, "groups", 0, "shards", 0, "num_bytes"),
-            "groups[0].shards[0].num_bytes is 1.5, not an integer",
-        ),
+        (with_value(1.5, "groups", 0, "sp_size"), "groups[0].sp_size is 1.5, not an integer"),
         (with_value(None, "fingerprint"), "fingerprint is None, not text"),
         (with_value("x", "first_epoch"), "first_epoch is 'x', not an integer"),
         (with_value("x" * 99, "history"), f"history is '{'x' * 56}..., not a list"),

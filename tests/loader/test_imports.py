@@ -29,10 +29,8 @@ def test_the_loader_loads_nothing_of_the_preparation_side() -> None:
         "print(sorted(n for n in sys.modules if n.startswith('packer_cli.') and n.count('.') == 1))"
     )
     assert done.stderr == ""
-    assert done.stdout.splitlines() == [
-        "[]",
-        "['packer_cli.arrays', 'packer_cli.checksums', 'packer_cli.epochs', 'packer_cli.errors', 'packer_cli.loader', 'packer_cli.marks']",
-    ]
+    modules = ["arrays", "checksums", "epochs", "errors", "loader", "marks"]
+    assert done.stdout.splitlines() == ["[]", str([f"packer_cli.{name}" for name in modules])]
 
 
 def test_without_torch_the_message_says_what_to_install() -> None:
