@@ -40,22 +40,23 @@ def is_checksum(value: Any) -> bool:
     return isinstance(value, str) and _HEX.match(value) is not None
 
 
-def find_damage(path: str | Path, num_bytes: int | None, xxh3: str) -> str | None:
+def find_damage(path: str | Path, num_bytes: int | None, xxh3: str, index: str = "hbpack.json") -> str | None:
     """What is wrong with a file, in a few words; None where it is as it was written. Price: reading it once.
 
     Args:
         num_bytes: None where only the checksum is known.
+        index: the file that tells these two.
     """
     try:
         size = Path(path).stat().st_size
         if num_bytes not in (None, size):
-            return f"{size} bytes, hbpack.json says {num_bytes}"
+            return f"{size} bytes, {index} says {num_bytes}"
         found = file_checksum(path)
     except FileNotFoundError:
         return "it is missing"
     except OSError as error:
         return f"it cannot be read: {error.strerror}"
-    return None if found == xxh3 else f"its checksum is {found}, hbpack.json says {xxh3}"
+    return None if found == xxh3 else f"its checksum is {found}, {index} says {xxh3}"
 
 
 def check_path(path: str) -> str:
@@ -106,6 +107,13 @@ def check_json(data: bytes) -> bytes:
     if _hex(body) != digits:
         raise ValueError(f"its checksum is {_hex(body).decode()}, it says {digits.decode()}")
     return body[: -len(b",\n  " + _BEFORE)] + b"\n}\n"
+
+
+def describe_signature(schema: dict[str, Any]) -> None:
+    """Add what `sign_json` adds to the JSON Schema of what is signed."""
+    description = "xxh3-128 of all bytes of the file before these digits; the last key"
+    schema["properties"]["xxh3"] = {"type": "string", "pattern": "^[0-9a-f]{32}$", "description": description}
+    schema["required"].append("xxh3")
 
 
 def _hex(data: bytes) -> bytes:

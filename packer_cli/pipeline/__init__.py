@@ -38,7 +38,7 @@ def run_pack(config: PackConfig, folder: Path, engine: LocalEngine, *, dry_run: 
     engine.release()
     header = run_plan(config.part(PlanConfig), folder, folder)
     if not dry_run:
-        run_write(config.part(WriteConfig), folder, engine)
+        run_write(config.part(WriteConfig), folder, engine, trusts_tokens=True)
     return header
 
 
@@ -174,8 +174,12 @@ def with_known_groups(config: PlanConfig, samples: Callable[[], Samples]) -> tup
 
 
 @alone(has_plan=True)
-def run_write(config: WriteConfig, folder: Path, engine: LocalEngine) -> Manifest:
-    """The plan in `folder` to shards, rank manifests and `hbpack.json`."""
+def run_write(config: WriteConfig, folder: Path, engine: LocalEngine, *, trusts_tokens: bool = False) -> Manifest:
+    """The plan in `folder` to shards, rank manifests and `hbpack.json`.
+
+    Args:
+        trusts_tokens: the token store was written or checked just now.
+    """
     from packer_cli.shards.stage import set_fingerprint, write_set
 
     watch = Stopwatch()
@@ -184,11 +188,15 @@ def run_write(config: WriteConfig, folder: Path, engine: LocalEngine) -> Manifes
     manifest = _current_manifest(folder)
     wanted = set_fingerprint(header["fingerprint"], config.shard_size)
     is_same = manifest is not None and manifest.planned_fingerprint == wanted
-    if manifest and is_same and _is_whole(folder, manifest, store, header, engine):
+
+    def check_tokens() -> None:
+        _check_store(store, header, None if trusts_tokens else engine)
+
+    if manifest and is_same and _is_whole(folder, manifest, store, check_tokens, engine):
         manifest = _renamed(manifest, folder, store, header)
         _drop_tokens(config, folder, store)
         return manifest
-    _check_store(store, header)
+    check_tokens()
     if manifest and manifest.history and is_same:
         warn(
             f"files are missing or damaged: the set becomes as it was planned, for {header['num_gpus']} GPUs; "
@@ -257,7 +265,9 @@ def _current_manifest(folder: Path) -> Manifest | None:
         return None
 
 
-def _is_whole(folder: Path, manifest: Manifest, store: Path, header: dict[str, Any], engine: LocalEngine) -> bool:
+def _is_whole(
+    folder: Path, manifest: Manifest, store: Path, check_tokens: Callable[[], None], engine: LocalEngine
+) -> bool:
     """Whether every file of the set has its bytes, perhaps since the damaged ones were written again."""
     from packer_cli.shards.repair import find_damaged, repair, set_files
 
@@ -271,7 +281,7 @@ def _is_whole(folder: Path, manifest: Manifest, store: Path, header: dict[str, A
     for path, why in damaged.items():
         warn(f"{str(folder / path)!r} is damaged ({why})")
     if any(file.kind == "shard" for file in files if file.path in damaged):
-        _check_store(store, header)
+        check_tokens()
     if not repair(folder, manifest, damaged, store, engine):
         return False
     say(f"wrote the {len(damaged):,} damaged files again; the others are up to date{rebalanced}")
@@ -314,13 +324,22 @@ def _renamed(manifest: Manifest, folder: Path, store: Path, header: dict[str, An
     return named
 
 
-def _check_store(store: Path, header: dict[str, Any]) -> None:
-    from packer_cli.tokens.index import read_index
+def _check_store(store: Path, header: dict[str, Any], engine: LocalEngine | None) -> None:
+    """That a token store is the plan's, and with an engine, that its parts are whole, which reads them once."""
+    from packer_cli.tokens.index import find_part_damage, read_index
 
     if not store.is_dir():
         raise InputError(f"the plan's token store {str(store)!r} is gone; run hbpack tokenize and hbpack plan again")
-    if read_index(store).fingerprint != header["store_fingerprint"]:
+    index = read_index(store)
+    if index.fingerprint != header["store_fingerprint"]:
         raise FormatError(f"the token store {str(store)!r} has changed since the plan was made; run hbpack plan again")
+    if engine is not None:
+        for i, why in engine.run_threads(lambda part: find_part_damage(store, part), index.parts):
+            if why is not None:
+                name = str(store / index.parts[i].path)
+                raise FormatError(
+                    f"token store part {name!r} is damaged ({why}); run the same hbpack tokenize or pack again"
+                )
 
 
 def _drop_tokens(config: WriteConfig, folder: Path, store: Path) -> None:

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
-from packer_cli.checksums import check_json, check_path, sign_json
+from packer_cli.checksums import check_json, check_path, describe_signature, sign_json
 from packer_cli.errors import ConfigError, FormatError, InputError
 from packer_cli.files import atomic_file
 
@@ -102,17 +102,10 @@ class Origin(_Model):
     """The first iteration that it did not run, as it numbered them."""
 
 
-def _add_signature(schema: dict[str, Any]) -> None:
-    """`sign_json` adds it."""
-    description = "xxh3-128 of all bytes of the file before these digits; the last key"
-    schema["properties"]["xxh3"] = {"type": "string", "pattern": "^[0-9a-f]{32}$", "description": description}
-    schema["required"].append("xxh3")
-
-
 class Manifest(_Model):
     """A packed data set."""
 
-    model_config = ConfigDict(json_schema_extra=_add_signature)
+    model_config = ConfigDict(json_schema_extra=describe_signature)
 
     format: Literal["hbpack"] = "hbpack"
     format_version: int = FORMAT_VERSION

@@ -6,13 +6,14 @@ import json
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import pyarrow as pa
-from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, model_validator
 
+from packer_cli.checksums import check_json, check_path, describe_signature, find_damage, sign_json
 from packer_cli.errors import FormatError, InputError
-from packer_cli.files import fingerprint
+from packer_cli.files import atomic_file, fingerprint
 
 INDEX_NAME = "tokens.json"
 STORE_FORMAT = "hbpack-tokens"
@@ -47,7 +48,7 @@ class PartFile(_Model):
 class PartInfo(_Model):
     """One part of the store."""
 
-    path: str
+    path: Annotated[str, AfterValidator(check_path)]
     """File name in the store's folder."""
     fingerprint: str
     """Of the slices of input, the tokenizer and the options that made it."""
@@ -66,6 +67,8 @@ class PartInfo(_Model):
     num_bytes: int
     xxh3: str
     """xxh3-128 of the part's file."""
+    rejects_xxh3: str | None = None
+    """xxh3-128 of the file of its rejected records; None where there is none."""
     backend: str
     """What encoded it."""
     warnings: tuple[str, ...] = ()
@@ -87,6 +90,8 @@ class SourceInfo(_Model):
 
 class StoreIndex(_Model):
     """`tokens.json`."""
+
+    model_config = ConfigDict(json_schema_extra=describe_signature)
 
     format: str = STORE_FORMAT
     format_version: int = STORE_VERSION
@@ -113,10 +118,10 @@ def read_index(folder: Path) -> StoreIndex:
     try:
         data = path.read_bytes()
         _check_version(path, data)
-        return StoreIndex.model_validate_json(data)
+        return parse_index(data)
     except (FileNotFoundError, NotADirectoryError):
         raise InputError(f"{str(folder)!r} holds no token store (no {INDEX_NAME}); run hbpack tokenize") from None
-    except (OSError, ValidationError) as error:
+    except (OSError, ValueError) as error:
         raise FormatError(f"{str(path)!r} is damaged ({str(error).splitlines()[0]}); tokenize again") from None
 
 
@@ -130,6 +135,22 @@ def _check_version(path: Path, data: bytes) -> None:
                 f"{str(path)!r} has format {found[0]} {found[1]}; this release reads {STORE_FORMAT} {STORE_VERSION}; "
                 "tokenize again"
             )
+
+
+def parse_index(data: bytes) -> StoreIndex:
+    """`tokens.json` as it was read. Raises ValueError where it is damaged."""
+    return StoreIndex.model_validate_json(check_json(data))
+
+
+def write_index(folder: Path, index: StoreIndex) -> None:
+    """Write `tokens.json` atomically, with its checksum."""
+    with atomic_file(folder / INDEX_NAME) as file:
+        file.write(sign_json(index.model_dump(mode="json")))
+
+
+def find_part_damage(folder: Path, part: PartInfo) -> str | None:
+    """What is wrong with a part's file; None where it is as it was written. Price: reading it once."""
+    return find_damage(folder / part.path, part.num_bytes, part.xxh3, INDEX_NAME)
 
 
 def open_part(folder: Path, part: PartInfo) -> list[pa.RecordBatch]:

@@ -14,7 +14,7 @@ import numpy as np
 
 from packer_cli.corpus.types import AlpacaForm, CorpusSlice, DocumentBatch, RecordSchema, Reject
 from packer_cli.errors import FormatError, TokenizerError
-from packer_cli.files import temporary_file, write_text
+from packer_cli.files import atomic_file, temporary_file
 from packer_cli.tokens.index import INDEX_NAME, PartFile, PartInfo
 from packer_cli.tokens.writer import PartWriter
 
@@ -170,7 +170,7 @@ def _write_part(task: PartTask, encoder: Encoder) -> tuple[PartInfo, Path]:
                 writer.write(replace(encoded, lines=lines_of(encoded.lines)))
         writer.close()
         _forget(task)
-    _write_rejects(rejects_path(task.folder, task.name), with_lines(rejects))
+    rejects_xxh3 = _write_rejects(rejects_path(task.folder, task.name), with_lines(rejects))
     num_rejected = count_by_piece(np.array([reject.line for reject in rejects], dtype=np.int64), len(task.pieces))
     info = PartInfo(
         path=task.name,
@@ -194,6 +194,7 @@ def _write_part(task: PartTask, encoder: Encoder) -> tuple[PartInfo, Path]:
         shapes=dict(sorted(shapes.items())),
         num_bytes=file.num_bytes,
         xxh3=file.hexdigest(),
+        rejects_xxh3=rejects_xxh3,
         backend=encoder.backend_used,
         warnings=tuple(dict.fromkeys(encoder.warnings)),
     )
@@ -215,9 +216,12 @@ def _forget(task: PartTask) -> None:
     marker_path(task.folder, task.name).unlink(missing_ok=True)
 
 
-def _write_rejects(path: Path, rejects: list[Reject]) -> None:
+def _write_rejects(path: Path, rejects: list[Reject]) -> str | None:
+    """Gives the checksum of the file, if there is one."""
     if not rejects:
         path.unlink(missing_ok=True)
-        return
+        return None
     lines = [json.dumps(reject._asdict(), ensure_ascii=False) + "\n" for reject in rejects]
-    write_text(path, "".join(lines))
+    with atomic_file(path) as file:
+        file.write("".join(lines).encode())
+    return file.hexdigest()

@@ -11,23 +11,25 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from packer_cli.checksums import find_damage
 from packer_cli.config import TokenizeConfig
 from packer_cli.corpus.discover import discover
 from packer_cli.corpus.types import CorpusSlice, Source
 from packer_cli.engine.local import LocalEngine
 from packer_cli.engine.worker import Died
 from packer_cli.errors import HbpackError, InputError, RunError, TooManyRejectedError
-from packer_cli.files import Committer, fingerprint, is_intact, remove_temporaries, write_json
+from packer_cli.files import Committer, fingerprint, remove_temporaries, write_json
 from packer_cli.tokens.cutting import cut_files, group_slices, is_columnar, without_crashes
 from packer_cli.tokens.index import (
-    INDEX_NAME,
     STORE_VERSION,
     PartInfo,
     SourceInfo,
     StoreIndex,
+    find_part_damage,
     open_part,
     read_index,
     store_fingerprint,
+    write_index,
 )
 from packer_cli.tokens.part import (
     MARKERS,
@@ -36,7 +38,6 @@ from packer_cli.tokens.part import (
     describe_tokenizer,
     marker_of,
     marker_path,
-    read_rejects,
     rejects_path,
     tokenize_part,
 )
@@ -248,10 +249,12 @@ def _is_whole(folder: Path, info: PartInfo) -> bool:
     """Whether the files of a part are there and can be read, and the part has its checksum. Price: reading it once."""
     try:
         open_part(folder, info)
-        rejects = read_rejects(rejects_path(folder, info.path)) if info.num_rejected else []
     except HbpackError:
         return False
-    return len(rejects) == info.num_rejected and is_intact(folder / info.path, info.num_bytes, info.xxh3)
+    rejects = rejects_path(folder, info.path)
+    if info.num_rejected and (info.rejects_xxh3 is None or find_damage(rejects, None, info.rejects_xxh3)):
+        return False
+    return find_part_damage(folder, info) is None
 
 
 def _keep_markers(folder: Path, finished: dict[int, PartResult], tasks: Sequence[PartTask]) -> None:
@@ -280,7 +283,7 @@ def _write_index(
         parts=tuple(parts),
     )
     if _current_index(folder) != index:
-        write_json(folder / INDEX_NAME, index.model_dump(mode="json"))
+        write_index(folder, index)
     _remove_stale(folder, {task.name for task in tasks})
     shutil.rmtree(folder / MARKERS, ignore_errors=True)
     return index

@@ -14,7 +14,7 @@ from packer_cli.report.show.files import SetFiles
 from packer_cli.shards.manifest import Manifest
 from packer_cli.shards.plan_file import PLAN_NAME, parse_plan_header
 from packer_cli.shards.schema import PACKS_PER_BATCH, SHARD_SCHEMA
-from packer_cli.tokens.index import INDEX_NAME, StoreIndex
+from packer_cli.tokens.index import INDEX_NAME, parse_index
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -124,7 +124,7 @@ def sample_origins(files: SetFiles, samples: NDArray[np.int64]) -> list[tuple[st
     try:
         with files.open(PLAN_NAME) as reader:
             header = parse_plan_header(reader.schema)
-        index = StoreIndex.model_validate_json(files.read(f"{header['store']}/{INDEX_NAME}"))
+        index = parse_index(files.read(f"{header['store']}/{INDEX_NAME}"))
         if index.fingerprint != header["store_fingerprint"]:
             return None
         first = np.cumsum([0, *(part.num_samples for part in index.parts)])
