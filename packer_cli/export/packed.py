@@ -1,7 +1,8 @@
 """The packs of a set: how long each is, and gathering any of them, in any order, from the memory-mapped shards.
 
-Price: opening looks at each record batch once (some 20 us for 16 packs) and remembers where its buffers lie, about
-10 bytes a pack with the sizes; a gather copies just the columns and packs that are asked for.
+Price: opening reads each shard once, for its checksum, looks at each record batch (some 20 us for 16 packs) and
+remembers where its buffers lie, about 10 bytes a pack with the sizes; a gather copies just the columns and packs that
+are asked for.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from packer_cli.checksums import find_damage, inside
 from packer_cli.engine.local import LocalEngine
 from packer_cli.errors import FormatError
 from packer_cli.export.copy import copy_bytes
@@ -72,7 +74,7 @@ class PackedSet:
         """
         self._map = lru_cache(maxsize=_MAPS_KEPT)(_map)
         infos = [info for group in groups for info in manifest.groups[group].shards]
-        found: dict[int, _Shard] = dict(engine.run_threads(lambda info: _look(folder / info.path, info), infos))
+        found: dict[int, _Shard] = dict(engine.run_threads(lambda info: _look(folder, info), infos))
         self._shards = [found[number] for number in sorted(found, key=lambda number: infos[number].first_pack)]
         self._first = np.array([shard.info.first_pack for shard in self._shards], dtype=np.int64)
         num_packs = sum(group.num_packs for group in manifest.groups)
@@ -162,18 +164,20 @@ def _buffer(path: Path) -> pa.Buffer:
         return source.read_buffer()
 
 
-def _look(path: Path, info: ShardInfo) -> _Shard:
+def _look(folder: Path, info: ShardInfo) -> _Shard:
     """Where everything lies in a shard."""
+    path = folder / info.path
     try:
-        num_bytes = path.stat().st_size
-        if num_bytes != info.num_bytes:
-            raise damaged(path, f"{num_bytes} bytes, hbpack.json says {info.num_bytes}")
+        inside(folder, info.path)
+        why = find_damage(path, info.num_bytes, info.xxh3)
+        if why is not None:
+            raise damaged(path, why)
         buffer = _buffer(path)
         reader = pa.ipc.open_file(pa.BufferReader(buffer))
         if not reader.schema.equals(SHARD_SCHEMA):
             raise damaged(path, "it has other columns")
         batches = [reader.get_batch(i) for i in range(reader.num_record_batches)]
-    except (OSError, pa.ArrowException) as error:
+    except (OSError, ValueError, pa.ArrowException) as error:
         raise damaged(path, str(error)) from None
     rows = np.array([batch.num_rows for batch in batches], dtype=np.int64)
     if rows.sum() != info.num_packs or (rows[:-1] != PACKS_PER_BATCH).any():

@@ -19,7 +19,7 @@ from packer_cli.plan.types import Int32Array, Int64Array, Pieces
 from packer_cli.report.lengths import read_lengths_file
 from packer_cli.report.stats import length_stats, plan_stats, prove_by_program, sample_counts
 from packer_cli.shards.manifest import MANIFEST_NAME, read_manifest
-from packer_cli.shards.plan_file import PLAN_NAME, read_plan, read_plan_header
+from packer_cli.shards.plan_file import PLAN_NAME, check_plan_file, read_plan, read_plan_header
 from packer_cli.tokens.index import INDEX_NAME
 from packer_cli.tokens.store import TokenStore
 
@@ -154,6 +154,7 @@ def stats_of(path: Path, config: PlanConfig | None, *, by_program: bool = False)
         ConfigError: a packed set has its plan already, so it takes no plan options.
     """
     if config is None and (path / PLAN_NAME).exists():
+        check_plan_file(path / PLAN_NAME)
         header = read_plan_header(path / PLAN_NAME)
         manifest = read_manifest(path) if (path / MANIFEST_NAME).exists() else None
         metrics = manifest.metrics if manifest and manifest.history else header["metrics"]

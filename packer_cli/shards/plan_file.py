@@ -164,6 +164,15 @@ def read_plan(path: Path, *, check: bool = False) -> tuple[Plan, NDArray[np.int3
         raise FormatError(f"{str(path)!r} is damaged ({error}); run hbpack plan again") from None
 
 
+def check_plan_file(path: Path) -> None:
+    """Compare the plan's checksum; the errors are those of `read_plan`. Price: one read."""
+    header = read_plan_header(path)
+    try:
+        _check_digest(_read_arrays(path), header)
+    except (KeyError, TypeError, ValueError, IndexError, pa.ArrowException, OSError) as error:
+        raise FormatError(f"{str(path)!r} is damaged ({error}); run hbpack plan again") from None
+
+
 def read_plan_header(path: Path) -> dict[str, Any]:
     """The JSON values beside the arrays; the errors are those of `read_plan`."""
     try:

@@ -6,10 +6,12 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 from numpy.typing import NDArray
 
 from packer_cli.arrays import to_numpy
 from packer_cli.errors import FormatError, HbpackError
+from packer_cli.marks import CHECKSUM, row_checksums
 from packer_cli.report.show.files import SetFiles
 from packer_cli.shards.manifest import Manifest
 from packer_cli.shards.plan_file import PLAN_NAME, parse_plan_header
@@ -63,13 +65,14 @@ def read_pack(files: SetFiles, manifest: Manifest, group: int, shard: int, row: 
         FormatError: the shard is missing or damaged.
     """
     try:
-        path = manifest.groups[group].shards[shard].path
+        info = manifest.groups[group].shards[shard]
     except IndexError:
         raise FormatError(
             f"hbpack.json lists no shard {shard} of group {group}, which a rank manifest names; {files.remedy}"
         ) from None
-    with files.open(path) as reader:
+    with files.open(info.path) as reader:
         batch = reader.get_batch(row // PACKS_PER_BATCH)
+        _check_row(batch.slice(row % PACKS_PER_BATCH, 1), info.first_pack + row)
         values: dict[str, Any] = {}
         for field in SHARD_SCHEMA:
             item = batch.column(field.name)[row % PACKS_PER_BATCH]
@@ -107,6 +110,15 @@ def read_pack(files: SetFiles, manifest: Manifest, group: int, shard: int, row: 
         attention_work=values["attention_work"],
         samples=samples,
     )
+
+
+def _check_row(row: pa.RecordBatch, pack: int) -> None:
+    """Raise ValueError where this row is not as it was written."""
+    row.validate(full=True)
+    if row.column(CHECKSUM).to_pylist() != row_checksums(row).tolist():
+        raise ValueError(f"the checksum of pack {pack} is not the one that was written")
+    if row.column("pack_id").to_pylist() != [pack]:
+        raise ValueError(f"pack {pack} is not where it should be")
 
 
 _LISTS = ("input_ids", "loss_mask", "cu_seqlens", "sample_ids", "sample_starts", "source_ids")

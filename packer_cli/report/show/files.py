@@ -12,6 +12,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from packer_cli.checksums import check_bytes
 from packer_cli.errors import FormatError, InputError, RemoteError
 from packer_cli.shards.manifest import MANIFEST_NAME, Manifest, parse_manifest, read_manifest
 
@@ -19,7 +20,7 @@ from packer_cli.shards.manifest import MANIFEST_NAME, Manifest, parse_manifest, 
 class SetFiles:
     """The files of the packed set in a folder, by their paths there."""
 
-    remedy = "run hbpack write again"
+    remedy = "run hbpack write, which rewrites what is damaged"
 
     def __init__(self, root: str) -> None:
         self.root = root
@@ -33,15 +34,20 @@ class SetFiles:
         return read_manifest(Path(self.root))
 
     @contextmanager
-    def open(self, path: str, columns: list[str] | None = None) -> Iterator[pa.ipc.RecordBatchFileReader]:
+    def open(
+        self, path: str, columns: list[str] | None = None, *, xxh3: str | None = None
+    ) -> Iterator[pa.ipc.RecordBatchFileReader]:
         """An Arrow file, of which only these columns are read; None is all.
+
+        Args:
+            xxh3: of the whole file, which then is read and compared first; None: the caller checks what it reads.
 
         Raises:
             FormatError: it is missing or damaged, also where that shows inside the block.
             RemoteError: it cannot be fetched.
         """
         try:
-            with self._source(path) as source:
+            with self._source(path) if xxh3 is None else self._checked(path, xxh3) as source:
                 reader = pa.ipc.open_file(source)
                 if columns is not None:
                     numbers = [reader.schema.get_field_index(name) for name in columns]
@@ -56,6 +62,14 @@ class SetFiles:
 
     def _source(self, path: str) -> pa.NativeFile:
         return pa.memory_map(self.name(path))
+
+    def _checked(self, path: str, xxh3: str) -> pa.NativeFile:
+        with self._source(path) as source:
+            data = source.read_buffer()
+        why = check_bytes(data, xxh3)
+        if why is not None:
+            raise ValueError(why)
+        return pa.BufferReader(data)
 
     def _error(self, path: str, error: Exception) -> Exception:
         reason = getattr(error, "strerror", None) or str(error)
@@ -107,7 +121,7 @@ class RemoteFiles(SetFiles):
             raise self._error(path, error) from None
 
     def _error(self, path: str, error: Exception) -> Exception:
-        if isinstance(error, (FileNotFoundError, pa.ArrowInvalid, KeyError, IndexError)):
+        if isinstance(error, (FileNotFoundError, pa.ArrowInvalid, KeyError, IndexError, ValueError)):
             return super()._error(path, error)
         return RemoteError(
             f"{self.name(path)!r} could not be read ({type(error).__name__}: {error}); check the network, the "

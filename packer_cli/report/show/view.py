@@ -89,7 +89,7 @@ def look(files: SetFiles, manifest: Manifest, wanted: Wanted) -> list[View]:
 
 
 def _look_for_packs(files: SetFiles, manifest: Manifest, wanted: Wanted, epoch: int) -> list[View]:
-    packs = [wanted.pack] if wanted.pack is not None else packs_of_sample(files, int(wanted.sample or 0))
+    packs = [wanted.pack] if wanted.pack is not None else packs_of_sample(files, manifest, int(wanted.sample or 0))
     places = find_pack(files, manifest, packs, epoch)
     views = []
     for number in packs:

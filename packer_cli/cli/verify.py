@@ -1,0 +1,58 @@
+"""`hbpack verify`."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from packer_cli.cli.options import config_option, workers_option
+
+if TYPE_CHECKING:
+    from packer_cli.verify import Report
+
+
+@click.command("verify")
+@click.argument("folder", metavar="OUT")
+@click.option("--fast", is_flag=True, help="Leave out the comparison of tokens with the token store.")
+@click.option("--json", "as_json", is_flag=True, help="JSON with the keys sound, damaged, not_checked and checked.")
+@workers_option
+@config_option
+def command(folder: str, fast: bool, as_json: bool, workers: int | None) -> None:
+    """Check a packed data set for damage.
+
+    OUT is the output of `hbpack pack` or `hbpack write`. Every file must have its checksum and belong to this set; the
+    plan must keep its rules and hold every sample once; the ranks must read what the plan says, each pack once over
+    all of them; and the packs must hold the plan's samples, with the tokens of the token store.
+
+    Every damaged file is listed, with the command that repairs it. Exit codes: 0 sound, 1 damaged, 2 wrong usage.
+    """
+    from packer_cli.engine.local import LocalEngine, default_workers
+    from packer_cli.errors import FormatError, InputError
+    from packer_cli.pipeline.verifying import run_verify
+    from packer_cli.report.console import Stopwatch
+
+    if "://" in folder:
+        raise InputError(f"{folder!r} is a URL, and verify reads folders; copy the set to this machine first")
+    watch = Stopwatch()
+    report = run_verify(Path(folder), LocalEngine(workers or default_workers()), fast=fast)
+    if as_json:
+        click.echo(json.dumps(report.value(), indent=2))
+    else:
+        _print(report, folder, watch)
+    if not report.is_sound:
+        repairs = " / ".join(dict.fromkeys(damage.repair for damage in report.damaged))
+        count = len(report.damaged)
+        raise FormatError(f"{folder!r} is damaged in {count:,} place{'s' if count > 1 else ''}; run {repairs}")
+
+
+def _print(report: Report, folder: str, watch: object) -> None:
+    for damage in report.damaged:
+        click.echo(f"{damage.file}: {damage.what}; run {damage.repair}")
+    for text in report.not_checked:
+        click.echo(f"not checked: {text}")
+    checked = ", ".join(f"{number:,} {name.replace('_', ' ')}" for name, number in report.checked.items())
+    if report.is_sound:
+        click.echo(f"{folder} is sound: {checked} ({watch})")

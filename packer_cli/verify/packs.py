@@ -1,0 +1,115 @@
+"""Whether the packs in a shard are the plan's, and their tokens the token store's."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from packer_cli.arrays import to_numpy
+from packer_cli.marks import CHECKSUM, row_checksums
+from packer_cli.plan.cost import Cost
+from packer_cli.plan.types import Plan
+from packer_cli.shards.layout import ShardRange
+from packer_cli.shards.schema import PACKS_PER_BATCH, SHARD_SCHEMA
+from packer_cli.tokens.store import TokenStore
+
+
+@dataclass(frozen=True, kw_only=True)
+class Expected:
+    """What the packs are compared with."""
+
+    plan: Plan
+    piece_loss_tokens: NDArray[np.int32]
+    cost: Cost
+    store: TokenStore | None
+    """None: tokens, and sources, are not compared."""
+
+
+def check_shard(folder: Path, shard: ShardRange, expected: Expected) -> str | None:
+    """What is wrong with the contents of a shard; None where nothing is. Price: reading it once, and its tokens."""
+    try:
+        with pa.memory_map(str(folder / shard.path)) as source:
+            reader = pa.ipc.open_file(source)
+            if not reader.schema.equals(SHARD_SCHEMA):
+                return "it has other columns"
+            for number in range(reader.num_record_batches):
+                first = shard.first_pack + number * PACKS_PER_BATCH
+                stop = min(first + PACKS_PER_BATCH, shard.first_pack + shard.num_packs)
+                batch = reader.get_batch(number)
+                why = "" if batch.num_rows == stop - first else f"its record batch {number} has {batch.num_rows} packs"
+                why = why or _check_batch(batch, first, stop, shard.group, expected)
+                del batch
+                if why:
+                    return why
+            if reader.num_record_batches != -(-shard.num_packs // PACKS_PER_BATCH):
+                return f"it does not hold its {shard.num_packs} packs"
+    except (OSError, pa.ArrowException) as error:
+        return str(error)
+    return None
+
+
+def _check_batch(batch: pa.RecordBatch, first: int, stop: int, group: int, expected: Expected) -> str:
+    """What is wrong with the packs first .. stop - 1; empty where nothing is."""
+    batch.validate(full=True)
+    plan = expected.plan
+    of_group = plan.groups[group]
+    offsets = plan.packs.offsets[first : stop + 1]
+    members = plan.packs.pieces[offsets[0] : offsets[-1]]
+    borders = offsets - offsets[0]
+    sample, start = plan.pieces.sample[members], plan.pieces.start[members]
+    length = plan.pieces.length[members].astype(np.int64)
+    tokens = np.add.reduceat(length, borders[:-1])
+    work = np.add.reduceat(length * length, borders[:-1])
+    loss_tokens = expected.piece_loss_tokens[members].astype(np.int64)
+    rows = np.repeat(np.arange(stop - first), np.diff(borders))
+    ends = np.cumsum(length) - np.repeat(np.cumsum(tokens) - tokens, np.diff(borders))
+    cu_seqlens = [np.concatenate([[0], ends[rows == row]]) for row in range(stop - first)]
+    numbers: dict[str, Any] = {
+        "pack_id": np.arange(first, stop),
+        "group": group,
+        "sp_size": of_group.sp_size,
+        "checkpoint_layers": of_group.checkpoint_layers,
+        "num_tokens": tokens,
+        "num_loss_tokens": np.add.reduceat(loss_tokens, borders[:-1]),
+        "attention_work": work,
+        "cost": expected.cost.quadratic * work + expected.cost.linear * tokens,
+        "cp_sharding": 0,
+        CHECKSUM: row_checksums(batch),
+    }
+    lists: dict[str, tuple[NDArray[Any], NDArray[Any]]] = {
+        "cu_seqlens": (np.concatenate(cu_seqlens), borders + np.arange(len(borders))),
+        "sample_ids": (sample, borders),
+        "sample_starts": (start, borders),
+    }
+    token_borders = np.concatenate([[0], np.cumsum(tokens)])
+    if expected.store is not None:
+        input_ids = np.empty(int(tokens.sum()), dtype=np.int32)
+        loss_mask = np.empty(len(input_ids), dtype=np.int8)
+        expected.store.gather(sample, start, plan.pieces.length[members], input_ids, loss_mask)
+        lists |= {
+            "source_ids": (expected.store.sources_of(sample), borders),
+            "input_ids": (input_ids, token_borders),
+            "loss_mask": (loss_mask, token_borders),
+        }
+    else:
+        lists["input_ids"] = (to_numpy(batch.column("input_ids").values), token_borders)
+    for name, values in numbers.items():
+        wrong = np.flatnonzero(to_numpy(batch.column(name)) != values)
+        if len(wrong):
+            return f"pack {first + wrong[0]} has another {name} than the plan"
+    for name, (items, ends_of_rows) in lists.items():
+        column = batch.column(name)
+        found, found_ends = to_numpy(column.values), to_numpy(column.offsets)
+        if not np.array_equal(found_ends, ends_of_rows):
+            return f"the lengths of {name} in packs {first} to {stop - 1} are not the plan's"
+        wrong = np.flatnonzero(found != items)
+        if len(wrong):
+            pack = first + int(np.searchsorted(ends_of_rows, wrong[0], side="right")) - 1
+            source = "token store" if name in ("input_ids", "loss_mask", "source_ids") else "plan"
+            return f"pack {pack} has other {name} than the {source}"
+    return ""

@@ -1,0 +1,79 @@
+"""Whether the ranks read what the plan says: each pack once over all of them, in each epoch."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from packer_cli.arrays import to_numpy
+from packer_cli.shards.manifest import EpochInfo, Manifest
+from packer_cli.shards.ranks import RankColumns
+from packer_cli.shards.schema import RANK_SCHEMA, rank_name
+
+
+def check_epoch(
+    folder: Path,
+    manifest: Manifest,
+    num_gpus: int,
+    epoch: EpochInfo,
+    columns: RankColumns | None,
+    skip: Collection[str],
+) -> dict[str, str]:
+    """What is wrong with the rank manifests of an epoch, by path. Price: all of them, read once.
+
+    Args:
+        columns: what they should hold; None where that is not known.
+        skip: files that are known to be damaged.
+    """
+    found: dict[str, str] = {}
+    times = np.zeros(sum(group.num_packs for group in manifest.groups), dtype=np.int64)
+    first_pack = _first_packs(manifest)
+    for rank in range(num_gpus):
+        path = f"{epoch.path}/{rank_name(rank)}"
+        if path in skip:
+            continue
+        try:
+            table = _read(folder / path)
+        except (OSError, ValueError, pa.ArrowException) as error:
+            found[path] = str(error)
+            continue
+        expected = columns.of(rank) if columns else {}
+        wrong = [name for name, values in expected.items() if not np.array_equal(values, table[name])]
+        if wrong:
+            found[path] = f"its {', '.join(wrong)} are not the plan's"
+        is_own = (table["sp_rank"] == 0) & (table["shard"] >= 0)
+        packs = first_pack[table["group"][is_own], table["shard"][is_own]] + table["row"][is_own]
+        np.add.at(times, packs, 1)
+    if found or any(f"{epoch.path}/{rank_name(rank)}" in skip for rank in range(num_gpus)):
+        return found  # Others' packs cannot be counted.
+    wrong_packs = np.flatnonzero(times > 1 if epoch.first_step else times != 1)
+    if len(wrong_packs):
+        pack = int(wrong_packs[0])
+        found[epoch.path] = (
+            f"pack {pack} is read {times[pack]} times over all ranks, not once; so are {len(wrong_packs) - 1:,} others"
+        )
+    return found
+
+
+def _first_packs(manifest: Manifest) -> NDArray[np.int64]:
+    """int64[groups, most shards]: the first pack of each shard."""
+    first = np.zeros((len(manifest.groups), max(len(group.shards) for group in manifest.groups)), dtype=np.int64)
+    for g, group in enumerate(manifest.groups):
+        first[g, : len(group.shards)] = [shard.first_pack for shard in group.shards]
+    return first
+
+
+def _read(path: Path) -> dict[str, NDArray[Any]]:
+    with pa.memory_map(str(path)) as source:
+        reader = pa.ipc.open_file(source)
+        if not reader.schema.equals(RANK_SCHEMA):
+            raise ValueError("it has other columns")
+        table = reader.read_all()
+        columns = {name: np.array(to_numpy(table.column(name).combine_chunks())) for name in table.column_names}
+        del table
+    return columns

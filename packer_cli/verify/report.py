@@ -1,0 +1,51 @@
+"""What a verification found."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass(frozen=True, kw_only=True)
+class Damage:
+    """Something that is not as it was written."""
+
+    file: str
+    """Path in the set's folder; a folder where no file alone is to blame."""
+    what: str
+    repair: str
+    """The command that repairs it."""
+
+
+@dataclass(kw_only=True)
+class Report:
+    """All that was found."""
+
+    damaged: list[Damage] = field(default_factory=list)
+    not_checked: list[str] = field(default_factory=list)
+    """What could not be looked at, and why; no damage by itself."""
+    checked: dict[str, int] = field(default_factory=dict)
+    """How many of what were found sound."""
+
+    @property
+    def is_sound(self) -> bool:
+        """Whether nothing is damaged."""
+        return not self.damaged
+
+    def is_damaged(self, file: str) -> bool:
+        """Whether damage was found in a file."""
+        return any(damage.file == file for damage in self.damaged)
+
+    def add(self, found: Mapping[str, str], repair: str) -> None:
+        """Add what is wrong, by file."""
+        self.damaged += [Damage(file=file, what=what, repair=repair) for file, what in found.items()]
+
+    def value(self) -> dict[str, Any]:
+        """JSON values."""
+        return {
+            "sound": self.is_sound,
+            "damaged": [vars(damage) for damage in self.damaged],
+            "not_checked": self.not_checked,
+            "checked": self.checked,
+        }

@@ -1,0 +1,193 @@
+"""The order of a verification, and what is left out where something is damaged."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from packer_cli.checksums import find_damage
+from packer_cli.config import PlanConfig, validate
+from packer_cli.engine.local import LocalEngine
+from packer_cli.errors import FormatError, HbpackError, InputError, PlanError
+from packer_cli.plan.cost import QUADRATIC, parse_cost
+from packer_cli.shards.layout import pack_places
+from packer_cli.shards.manifest import MANIFEST_NAME, Manifest, read_manifest
+from packer_cli.shards.plan_file import PLAN_NAME, read_plan
+from packer_cli.shards.ranks import RankColumns
+from packer_cli.shards.repair import Progress, find_damaged, generation_schedules, manifest_shards, set_files
+from packer_cli.shards.schema import rank_name
+from packer_cli.shards.stage import set_fingerprint
+from packer_cli.tokens.index import StoreIndex, find_part_damage, read_index
+from packer_cli.tokens.part import rejects_path
+from packer_cli.tokens.store import TokenStore
+from packer_cli.verify.packs import Expected, check_shard
+from packer_cli.verify.plan import prove_pieces, prove_schedules
+from packer_cli.verify.ranks import check_epoch
+from packer_cli.verify.report import Report
+
+
+def open_verifier(folder: Path, engine: LocalEngine, *, fast: bool = False) -> Verifier | Report:
+    """What verifies the set in a folder; where its manifest is damaged, the report that says so.
+
+    Raises:
+        InputError: there is no packed set.
+    """
+    report = Report(not_checked=[f"everything else: {MANIFEST_NAME} lists it"])
+    try:
+        return Verifier(folder, read_manifest(folder), engine, fast=fast)
+    except FormatError as error:
+        report.add({MANIFEST_NAME: str(error)}, f"hbpack write {folder}")
+    except InputError:
+        if not (folder / PLAN_NAME).exists():
+            raise
+        report.add({MANIFEST_NAME: "it is missing: the set is not finished"}, f"hbpack write {folder}")
+    return report
+
+
+class Verifier:
+    """Verifies one set: first its files, then what they hold."""
+
+    def __init__(self, folder: Path, manifest: Manifest, engine: LocalEngine, *, fast: bool) -> None:
+        self.report = Report()
+        self._folder = folder
+        self._manifest = manifest
+        self._engine = engine
+        self._fast = fast
+        self._write = f"hbpack write {folder}"
+        self._pack = "the same hbpack pack again"
+
+    def check_files(self, progress: Progress | None = None) -> None:
+        """Every file has its checksum and is this set's. Price: reading all of them once."""
+        files = list(set_files(self._manifest))
+        found = find_damaged(self._folder, files, self._engine, progress)
+        kinds = {file.path: file.kind for file in files}
+        repairs = {
+            "plan": f"{self._pack}, or hbpack plan and hbpack write",
+            "schedules": f"{self._write}, and then hbpack rebalance again",
+        }
+        for path, what in found.items():
+            self.report.add({path: what}, repairs.get(kinds[path], self._write))
+        for kind, name in (("shard", "shards"), ("rank", "rank_manifests")):
+            self.report.checked[name] = sum(kinds[path] == kind for path in kinds.keys() - found.keys())
+        self._note_strangers(set(kinds))
+
+    def check_contents(self, progress: Progress | None = None) -> None:
+        """What the files hold agrees: plan, rank manifests, packs, and without `--fast` tokens."""
+        opened = self._open_plan()
+        if opened is None:
+            self._check_ranks(None)
+            self.report.not_checked.append("packs and samples: plan.arrow, which tells them, is damaged")
+            return
+        plan, piece_loss_tokens, header = opened
+        store = self._open_store(header)
+        cost = parse_cost(header["config"].get("cost", QUADRATIC))
+        expected = Expected(
+            plan=plan, piece_loss_tokens=piece_loss_tokens, cost=cost, store=None if self._fast else store
+        )
+        try:
+            prove_pieces(plan.pieces, validate(PlanConfig, header["config"]), store)
+        except (PlanError, IndexError) as error:
+            self.report.add({PLAN_NAME: str(error)}, f"{self._pack}, or hbpack plan and hbpack write")
+            return
+        self._check_ranks((plan, piece_loss_tokens))
+        self._check_packs(expected, progress)
+
+    def _open_plan(self) -> tuple[Any, Any, dict[str, Any]] | None:
+        if self.report.is_damaged(self._manifest.plan.path):
+            return None
+        try:
+            plan, piece_loss_tokens, header = read_plan(self._folder / self._manifest.plan.path, check=True)
+            shard_size = self._manifest.config["write"]["shard_size"]
+            if set_fingerprint(header["fingerprint"], shard_size) != self._manifest.planned_fingerprint:
+                raise FormatError("it is not the plan of the shards beside it")
+        except HbpackError as error:
+            self.report.add({PLAN_NAME: str(error)}, f"{self._pack}, or hbpack plan and hbpack write")
+            return None
+        return plan, piece_loss_tokens, header
+
+    def _open_store(self, header: dict[str, Any]) -> TokenStore | None:
+        """The token store that the shards were made of, if it is there and sound."""
+        store = self._folder / header["store"]
+        try:
+            index = read_index(store)
+            if index.fingerprint != header["store_fingerprint"]:
+                self._leave_out_tokens(f"the token store {str(store)!r} is of other samples than the plan")
+                return None
+            found = self._check_store(store, index)
+            if not found:
+                return TokenStore(store, index)
+            self.report.add({f"{header['store']}/{name}": what for name, what in found.items()}, self._pack)
+            self._leave_out_tokens("the token store is damaged")
+        except InputError:
+            self._leave_out_tokens(f"there is no token store {str(store)!r}")
+        except FormatError as error:
+            self.report.add({header["store"]: str(error)}, self._pack)
+            self._leave_out_tokens("the token store is damaged")
+        return None
+
+    def _check_store(self, store: Path, index: StoreIndex) -> dict[str, str]:
+        found = {
+            index.parts[i].path: why
+            for i, why in self._engine.run_threads(lambda part: find_part_damage(store, part), index.parts)
+            if why is not None
+        }
+        for part in index.parts:
+            if part.num_rejected:
+                path = rejects_path(store, part.path)
+                why = find_damage(path, None, part.rejects_xxh3 or "unknown", "tokens.json")
+                found |= {path.name: why} if why else {}
+        self.report.checked["token_parts"] = len(index.parts) - len(found)
+        return dict(sorted(found.items()))
+
+    def _leave_out_tokens(self, why: str) -> None:
+        self.report.not_checked.append(f"whether tokens are those of the token store: {why}")
+
+    def _check_ranks(self, planned: tuple[Any, Any] | None) -> None:
+        """Of every number of GPUs that the set was for."""
+        places = pack_places(manifest_shards(self._manifest), sum(group.num_packs for group in self._manifest.groups))
+        for generation in self._manifest.generations:
+            schedules = None
+            if planned is not None:
+                try:
+                    schedules = generation_schedules(self._folder, generation, planned[0])
+                    prove_schedules(planned[0], generation, schedules)
+                except (FormatError, PlanError) as error:
+                    path = (generation.schedules or self._manifest.plan).path
+                    if not self.report.is_damaged(path):
+                        self.report.add({path: str(error)}, f"{self._write}, and then hbpack rebalance again")
+                    schedules = None
+            for number, epoch in enumerate(generation.epochs):
+                columns = None
+                if planned is not None and schedules is not None:
+                    dealt = replace(planned[0], num_gpus=generation.num_gpus)
+                    columns = RankColumns(dealt, schedules[number], planned[1], places)
+                paths = {f"{epoch.path}/{rank_name(rank)}" for rank in range(generation.num_gpus)}
+                skip = {path for path in paths if self.report.is_damaged(path)}
+                found = check_epoch(self._folder, self._manifest, generation.num_gpus, epoch, columns, skip)
+                self.report.add(found, self._write)
+
+    def _check_packs(self, expected: Expected, progress: Progress | None) -> None:
+        shards = [shard for shard in manifest_shards(self._manifest) if not self.report.is_damaged(shard.path)]
+        sizes = {shard.path: shard.num_bytes for shard in self._manifest.shards}
+        done, total = 0, sum(sizes[shard.path] for shard in shards)
+        found: dict[str, str] = {}
+        for i, why in self._engine.run_threads(lambda shard: check_shard(self._folder, shard, expected), shards):
+            if why is not None:
+                found[shards[i].path] = why
+            done += sizes[shards[i].path]
+            if progress:
+                progress(done, total)
+        self.report.add(dict(sorted(found.items())), self._write)
+        plan = expected.plan
+        self.report.checked["packs"] = sum(shard.num_packs for shard in shards if shard.path not in found)
+        self.report.checked["samples"] = len(plan.pieces)
+        if expected.store is not None:
+            self.report.checked["tokens"] = int(plan.pieces.length.sum(dtype="int64"))
+
+    def _note_strangers(self, known: set[str]) -> None:
+        """Files beside the set's own, which nothing reads."""
+        for path in sorted([*self._folder.glob("shards/**/*"), *self._folder.glob("ranks/**/*")]):
+            name = path.relative_to(self._folder).as_posix()
+            if not path.is_dir() and name not in known:
+                self.report.not_checked.append(f"{name}: it is no file of the set; remove it if you do not need it")
