@@ -18,7 +18,7 @@ from packer_cli.shards.ranks import RankColumns
 from packer_cli.shards.repair import Progress, find_damaged, generation_schedules, manifest_shards, set_files
 from packer_cli.shards.schema import rank_name
 from packer_cli.shards.stage import set_fingerprint
-from packer_cli.tokens.index import StoreIndex, find_part_damage, read_index
+from packer_cli.tokens.index import INDEX_NAME, StoreIndex, find_part_damage, read_index
 from packer_cli.tokens.part import rejects_path
 from packer_cli.tokens.store import TokenStore
 from packer_cli.verify.packs import Expected, check_shard
@@ -122,7 +122,7 @@ class Verifier:
         except InputError:
             self._leave_out_tokens(f"there is no token store {str(store)!r}")
         except FormatError as error:
-            self.report.add({header["store"]: str(error)}, self._pack)
+            self.report.add({f"{header['store']}/{INDEX_NAME}": str(error)}, self._pack)
             self._leave_out_tokens("the token store is damaged")
         return None
 
