@@ -30,7 +30,7 @@ def hbpack(*arguments: object) -> Done:
 
 @pytest.fixture(scope="session")
 def packed(repo: Path, tmp_path_factory: pytest.TempPathFactory) -> Packed:
-    """Three groups, two epochs, two token parts, records left out by their text and their length."""
+    """Two groups, two epochs, two token parts, records left out by their text and their length."""
     sample = repo / "examples" / "sample"
     inputs = tmp_path_factory.mktemp("inputs")
     lines = (sample / "chats.jsonl").read_text(encoding="utf-8").splitlines()
@@ -38,7 +38,7 @@ def packed(repo: Path, tmp_path_factory: pytest.TempPathFactory) -> Packed:
         chosen = lines[100 * number : 100 * (number + 1)]
         (inputs / f"{name}.jsonl").write_text("\n".join([*chosen, "broken", json.dumps({"other": 1})]), "utf-8")
     words = ["pack", inputs / "a.jsonl", inputs / "b.jsonl", "--tokenizer", sample / "tokenizer", "--workers", 1]
-    words += ["--groups", "64,128,512:2", "--gpus", 2, "--epochs", 2, "--overflow", "drop", "--shard-size", "65536"]
+    words += ["--groups", "128,512:2", "--gpus", 2, "--epochs", 2, "--overflow", "drop", "--shard-size", "65536"]
     folder = tmp_path_factory.mktemp("packed") / "out"
     assert hbpack(*words, "--output", folder).code == 0
     return Packed(folder, words)
