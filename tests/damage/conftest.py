@@ -30,7 +30,7 @@ def hbpack(*arguments: object) -> Done:
 
 @pytest.fixture(scope="session")
 def packed(repo: Path, tmp_path_factory: pytest.TempPathFactory) -> Packed:
-    """Two groups, two epochs, two token parts, records left out by their text and their length."""
+    """Two groups, two epochs, records left out by their text and their length."""
     sample = repo / "examples" / "sample"
     inputs = tmp_path_factory.mktemp("inputs")
     lines = (sample / "chats.jsonl").read_text(encoding="utf-8").splitlines()
