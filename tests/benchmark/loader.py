@@ -35,6 +35,7 @@ def run(work: Path, runs: int) -> str:
         _floors(sets, runs, verdicts),
         _peers(work, sets, runs, verdicts),
         _first(work, sets[PACKS], runs, verdicts),
+        _verify(sets, runs),
         _memory(sets[PACKS], verdicts),
     ]
     return "\n\n".join(
@@ -226,6 +227,34 @@ def _first(work: Path, source: Path, runs: int, verdicts: list[str]) -> str:
         "epoch*: one that was not written, whose steps are put into an order of its own."
     )
     return f"{text}\n\n{table(['begins at', 'iterations', 'data set open', 'first batch'], rows)}"
+
+
+def _verify(sets: dict[str, Path], runs: int) -> str:
+    cases = [(groups, mode) for groups in (PACKS, SHARED) for mode in ("none", "lazy", "full")]
+    found: dict[tuple[str, str], list[dict[str, Any]]] = {case: [] for case in cases}
+    for number in range(runs):
+        print(f"loader: checks, round {number + 1} of {runs}", file=sys.stderr)
+        for groups, mode in cases:
+            options = ["--gpus", str(_GPUS[groups]), "--verify", mode]
+            found[groups, mode].append(_json("verify", str(sets[groups]), *options))
+    rows = [
+        [
+            f"{groups}, {mode}",
+            seconds(_median(results, "opening")),
+            seconds(_median(results, "first")),
+            f"{_median(results, 'fresh') * 1e6:,.0f}",
+            f"{_median(results, 'again') * 1e6:,.0f}",
+        ]
+        for (groups, mode), results in found.items()
+    ]
+    text = (
+        "**What `verify` costs.** Rank 0, no workers, one thread, files in the page cache, a new process each: until "
+        "the data set is open, until the first batch is there (both after the imports), and a batch of the first and "
+        "of the second pass over the epoch (medians). *lazy*, the default, compares a pack with its checksum when the "
+        f"process first reads it; *full* reads all shards at the start. Medians of {runs} processes."
+    )
+    header = ["groups, `verify`", "open", "first batch", "us a batch, first pass", "second pass"]
+    return f"{text}\n\n{table(header, rows)}"
 
 
 def _memory(source: Path, verdicts: list[str]) -> str:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import shutil
 import time
 from pathlib import Path
 
@@ -16,6 +17,7 @@ import numpy as np
 import pyarrow as pa
 
 from packer_cli.arrays import to_arrow
+from packer_cli.checksums import file_checksum, sign_json
 
 WHERE = ("start", "middle", "another epoch")
 STEP_ITERATIONS = 8
@@ -31,14 +33,12 @@ def write_set(source: Path, folder: Path, num_packs: int) -> int:
     rows = np.tile(np.concatenate([np.arange(n, dtype=np.int32) for n in own]), repeats)
     num_packs = len(rows)
     folder.mkdir(parents=True, exist_ok=True)
-    os.symlink(source / "shards", folder / "shards")
+    shutil.copytree(source / "shards", folder / "shards", copy_function=os.link)
     group["shards"] = group["shards"] * repeats
     step = np.arange(num_packs, dtype=np.int64) // STEP_ITERATIONS
     (epoch,) = manifest["epochs"][:1]
     epoch |= {"num_iterations": num_packs, "num_steps": int(step[-1]) + 1}
     manifest["epochs"] = [epoch]
-    (folder / "hbpack.json").write_text(json.dumps(manifest))
-
     written = source / epoch["path"] / "rank-00000.arrow"
     schema = pa.ipc.open_file(pa.memory_map(str(written))).schema
     columns = {"step": step, "iteration": np.arange(num_packs, dtype=np.int64), "shard": shards, "row": rows}
@@ -53,6 +53,9 @@ def write_set(source: Path, folder: Path, num_packs: int) -> int:
     out.mkdir(parents=True)
     with pa.OSFile(str(out / "rank-00000.arrow"), "wb") as sink, pa.ipc.new_file(sink, schema) as writer:
         writer.write_batch(pa.record_batch(arrays, schema=schema))
+    epoch["rank_xxh3"] = [file_checksum(out / "rank-00000.arrow")]
+    del manifest["xxh3"]
+    (folder / "hbpack.json").write_bytes(sign_json(manifest))
     return num_packs
 
 
