@@ -44,6 +44,8 @@ def read_state(state: Any, manifest: dict[str, Any], name: str) -> tuple[int, in
             "resume with the release that saved it"
         )
     wrong = [key for key in _NUMBERS if type(state.get(key)) is not int or state[key] < 0]
+    if not isinstance(state.get("fingerprint"), str):
+        wrong.append("fingerprint")
     if wrong:
         raise FormatError(f"the loader state has no {', '.join(wrong)}: it was changed; start from another one")
     if state["epoch"] > MAX_EPOCH:

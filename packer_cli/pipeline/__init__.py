@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import shutil
 from collections.abc import Callable, Iterator
@@ -22,6 +23,9 @@ from packer_cli.shards.plan_file import PLAN_NAME, read_plan, read_plan_header
 if TYPE_CHECKING:
     from packer_cli.report.sources import Samples
     from packer_cli.tokens.index import StoreIndex
+
+
+_MOST_WARNINGS = 10
 
 
 @alone()
@@ -278,8 +282,10 @@ def _is_whole(
     if not damaged:
         say(f"the shards are up to date{rebalanced}")
         return True
-    for path, why in damaged.items():
+    for path, why in itertools.islice(damaged.items(), _MOST_WARNINGS):
         warn(f"{str(folder / path)!r} is damaged ({why})")
+    if len(damaged) > _MOST_WARNINGS:
+        warn(f"{len(damaged) - _MOST_WARNINGS:,} more files are damaged; hbpack verify lists them")
     if any(file.kind == "shard" for file in files if file.path in damaged):
         check_tokens()
     if not repair(folder, manifest, damaged, store, engine):

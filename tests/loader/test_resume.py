@@ -164,6 +164,11 @@ def test_states_that_do_not_fit(packed: Any) -> None:
         f"the loader state is of the packed set fp-9 and {str(packed.path)!r} is fp-0: "
         "resume with the set that the run began with, or start anew"
     )
+    for key in ("fingerprint", "epoch", "iteration", "step"):
+        for wrong in ([], {"a": 1}, None, 1.5, True):
+            assert message(**{key: wrong}) == (
+                f"the loader state has no {key}: it was changed; start from another one"
+            )
     assert message(version=2) == (
         "the loader state has version 2; this release reads version 1: resume with the release that saved it"
     )
