@@ -106,7 +106,7 @@ def test_a_killed_run_leaves_the_set_as_it_was(out, monkeypatch):
     def die(*_: Any) -> None:
         raise KeyboardInterrupt
 
-    for name in ("write_ranks", "write_json"):
+    for name in ("write_epochs", "write_manifest"):
         with monkeypatch.context() as patch:
             patch.setattr(module, name, die)
             with pytest.raises(KeyboardInterrupt):
@@ -189,12 +189,16 @@ def test_epochs_that_were_over_are_refused(out):
     )  # fmt: skip
 
 
-def test_write_repairs_a_rebalanced_set_as_it_was_planned(planned, out):
+def test_write_repairs_a_rebalanced_set(planned, out):
     rebalance(out, 8, Stop(name="", epoch=0, step=2))
     assert (
         run(main, "write", out, "--shard-size", "64KiB").stderr == "the shards are up to date, rebalanced to 8 GPUs\n"
     )
+    whole = tree(out)
     (out / "ranks/rebalanced-001/epoch-000/rank-00003.arrow").unlink()
+    assert run(main, "write", out, "--shard-size", "64KiB").code == 0
+    assert tree(out) == whole
+    (out / "ranks/rebalanced-001/schedules.arrow").unlink()
     done = run(main, "write", out, "--shard-size", "64KiB")
     assert done.code == 0
     assert "the set becomes as it was planned, for 4 GPUs; run hbpack rebalance again" in done.stderr
