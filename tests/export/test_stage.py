@@ -19,6 +19,7 @@ from packer_cli.export.formats import FORMATS, load_format
 from packer_cli.files import lock_folder
 from tests.cli_runner import run
 from tests.export.conftest import FILLED, SIZE, export, options_of, used
+from tests.loader.packed_set import write_manifest
 from tests.reference import tree
 
 NAME = ".hbpack-export.json"
@@ -178,7 +179,7 @@ def test_an_epoch_that_was_over(packed, tmp_path):
     other = shutil.copytree(packed, tmp_path / "other")
     manifest = json.loads((other / "hbpack.json").read_text())
     manifest |= {"first_epoch": 1, "epochs": [{**manifest["epochs"][1], "first_step": 2}]}
-    (other / "hbpack.json").write_text(json.dumps(manifest))
+    write_manifest(other / "hbpack.json", manifest)
     done = export(other, "parquet", tmp_path / "dir", "--epoch", 0)
     message = "--epoch must be at least 1, got 0: it was over when the set was dealt to 8 GPUs"
     assert (done.code, done.stderr) == (2, f"error: {message}\n")
@@ -301,7 +302,7 @@ def test_a_folder_with_something_else(packed, exported, tmp_path):
 def test_an_export_of_another_set(packed, exported, tmp_path):
     other = shutil.copytree(packed, tmp_path / "other")
     manifest = json.loads((other / "hbpack.json").read_text())
-    (other / "hbpack.json").write_text(json.dumps({**manifest, "fingerprint": "0"}))
+    write_manifest(other / "hbpack.json", {**manifest, "fingerprint": "0"})
     done = export(other, "trl", exported("trl"), *SIZE)
     assert done.code == 2
     assert "holds an export of another packed set" in done.stderr

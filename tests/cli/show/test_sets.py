@@ -13,6 +13,7 @@ import fsspec
 from packer_cli.cli import main
 from tests.cli.show.conftest import rank_rows, views_of
 from tests.cli_runner import run
+from tests.loader.packed_set import write_manifest
 
 
 def test_without_the_token_store_the_source_is_named(copy, corpus):
@@ -25,7 +26,7 @@ def test_without_the_token_store_the_source_is_named(copy, corpus):
 
 def test_a_token_store_that_was_made_anew_is_not_believed(copy):
     index = json.loads((copy / "tokens" / "tokens.json").read_text())
-    (copy / "tokens" / "tokens.json").write_text(json.dumps(index | {"fingerprint": "another"}))
+    write_manifest(copy / "tokens" / "tokens.json", index | {"fingerprint": "another"})
     [view] = views_of(copy, "--sample", 3)
     assert view["samples"][0]["line"] is None
 
@@ -113,7 +114,8 @@ def test_no_set_and_a_damaged_one(copy, tmp_path):
     done = run(main, "show", copy)
     assert (done.code, done.stdout) == (1, "")
     assert re.fullmatch(
-        r"error: '.*/shard-00000.arrow' is missing or damaged \(.*\); run hbpack write again\n", done.stderr
+        r"error: '.*/shard-00000.arrow' is missing or damaged \(.*\); run hbpack write, which rewrites what is damaged\n",
+        done.stderr,
     )
     (copy / "ranks" / "epoch-000" / "rank-00000.arrow").unlink()
     done = run(main, "show", copy)
