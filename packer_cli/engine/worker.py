@@ -14,6 +14,9 @@ from typing import Any
 from packer_cli.engine.processes import how_it_ended, start_worker
 from packer_cli.errors import RunError
 
+CRASHES = (signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS, signal.SIGFPE, signal.SIGILL)
+"""How a process ends by what it does. What else ends it comes from outside, and says nothing of its task."""
+
 
 @dataclass(frozen=True)
 class Died:
@@ -56,7 +59,7 @@ class Worker:
         """The result of its task, or how it died.
 
         Raises:
-            RunError: it was killed, most often for want of memory.
+            RunError: it was killed, most often for want of memory, or ended otherwise from outside.
             Exception: what the task raised.
         """
         try:
@@ -68,6 +71,11 @@ class Worker:
                 raise RunError(
                     "a worker process was killed, perhaps for want of memory; run the same command again to go on, "
                     "with fewer --workers"
+                ) from None
+            if -self._process.exitcode not in CRASHES:
+                raise RunError(
+                    f"a worker process failed: {how_it_ended(self._process.exitcode)}; run the same command again to "
+                    "go on"
                 ) from None
             return Died(self._process.exitcode)
         if is_error:

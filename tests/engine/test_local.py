@@ -57,6 +57,13 @@ def test_a_killed_worker_ends_the_run() -> None:
         list(engine.run(task, [0, -int(signal.SIGKILL), 2]))
 
 
+def test_what_comes_from_outside_is_no_crash_of_the_task() -> None:
+    with pytest.raises(RunError) as caught, LocalEngine(2) as engine:
+        list(engine.run(task, [-int(signal.SIGTERM)]))
+    reason = "its process was ended by SIGTERM; run the same command again to go on"
+    assert str(caught.value) == f"a worker process failed: {reason}"
+
+
 def test_a_run_that_is_left_takes_its_workers_along() -> None:
     with LocalEngine(2) as engine:
         outcomes = engine.run(task, [0, 0, 0, 0])
