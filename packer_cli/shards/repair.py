@@ -19,13 +19,15 @@ from packer_cli.engine.local import LocalEngine
 from packer_cli.errors import FormatError
 from packer_cli.files import commit_file
 from packer_cli.marks import find_foreign
+from packer_cli.plan.cost import QUADRATIC, parse_cost
 from packer_cli.plan.types import Plan, Schedule
 from packer_cli.shards.layout import ShardRange, pack_places
 from packer_cli.shards.manifest import Generation, Manifest
 from packer_cli.shards.plan_file import read_plan, read_schedules, write_plan
 from packer_cli.shards.ranks import RankColumns, write_ranks
 from packer_cli.shards.schema import rank_name
-from packer_cli.shards.write import ShardTask, write_shard
+from packer_cli.shards.write import ShardTask, ShardWriter
+from packer_cli.tokens.store import TokenStore
 
 Progress = Callable[[int, int], None]
 """(bytes done, bytes in all)"""
@@ -122,8 +124,17 @@ def repair(folder: Path, manifest: Manifest, damaged: Collection[str], store: Pa
     plan, piece_loss_tokens, header = read_plan(folder / manifest.plan.path, check=True)
     if manifest.plan.path in damaged:
         write_plan(folder / manifest.plan.path, plan, piece_loss_tokens, header)
-    _write_shards(folder, manifest, damaged, store, engine)
     shards = manifest_shards(manifest)
+    tasks = [
+        ShardTask(shard=shard, folder=folder, fingerprint=manifest.planned_fingerprint)
+        for shard in shards
+        if shard.path in damaged
+    ]
+    if tasks:
+        cost = parse_cost(header["config"].get("cost", QUADRATIC))
+        writer = ShardWriter(plan, piece_loss_tokens, cost, TokenStore.open(store))
+        for i, (_, temporary) in engine.run_threads(writer.write, tasks):
+            commit_file(temporary, folder / tasks[i].shard.path)
     for generation in manifest.generations:
         _write_ranks(folder, generation, damaged, plan, piece_loss_tokens, shards)
     return all(describe_damage(folder, file) is None for file in files if file.kind != "rejected")
@@ -151,18 +162,6 @@ def generation_schedules(folder: Path, generation: Generation, plan: Plan) -> tu
     if header["fingerprint"] != generation.fingerprint or len(schedules) != len(generation.epochs):
         raise FormatError(f"{str(path)!r} is of another set; run hbpack write, and then hbpack rebalance")
     return schedules
-
-
-def _write_shards(
-    folder: Path, manifest: Manifest, damaged: Collection[str], store: Path, engine: LocalEngine
-) -> None:
-    tasks = [
-        ShardTask(shard=shard, folder=folder, store=store, fingerprint=manifest.planned_fingerprint)
-        for shard in manifest_shards(manifest)
-        if shard.path in damaged
-    ]
-    for i, (_, temporary) in engine.run_threads(write_shard, tasks):
-        commit_file(temporary, folder / tasks[i].shard.path)
 
 
 def _write_ranks(

@@ -88,9 +88,7 @@ def _check_batch(batch: pa.RecordBatch, first: int, stop: int, group: int, expec
     }
     token_borders = np.concatenate([[0], np.cumsum(tokens)])
     if expected.store is not None:
-        input_ids = np.empty(int(tokens.sum()), dtype=np.int32)
-        loss_mask = np.empty(len(input_ids), dtype=np.int8)
-        expected.store.gather(sample, start, plan.pieces.length[members], input_ids, loss_mask)
+        input_ids, loss_mask = expected.store.gather(sample, start, plan.pieces.length[members])
         lists |= {
             "source_ids": (expected.store.sources_of(sample), borders),
             "input_ids": (input_ids, token_borders),

@@ -11,7 +11,6 @@ from typing import NamedTuple
 import pytest
 
 from packer_cli.cli import main
-from packer_cli.shards import write
 from tests.cli_runner import Done, run
 
 
@@ -23,8 +22,6 @@ class Packed(NamedTuple):
 
 def hbpack(*arguments: object) -> Done:
     """`hbpack ARGUMENTS`, as a process of its own would run."""
-    write._plan.cache_clear()
-    write._store.cache_clear()
     return run(main, *arguments)
 
 
