@@ -53,6 +53,7 @@ ALLOWED: dict[str, set[str]] = {
     },  # Trains without the preparation side; the formats on disk are the contract.
     "export": {
         "arrays",
+        "checksums",
         "engine",
         "epochs",
         "errors",
@@ -70,6 +71,7 @@ ALLOWED: dict[str, set[str]] = {
     "metrics": {"plan"},
     "report": {
         "arrays",
+        "checksums",
         "config",
         "corpus",
         "engine",
@@ -77,6 +79,7 @@ ALLOWED: dict[str, set[str]] = {
         "errors",
         "group_choice",
         "loader",  # Only to measure it: `hbpack bench-loader`.
+        "marks",
         "metrics",
         "plan",
         "planning",
@@ -90,6 +93,17 @@ ALLOWED: dict[str, set[str]] = {
     "planning": {"config", "errors", "files", "plan", "profile", "report", "shards", "tokens"},
     "output": {"errors", "files", "folders", "shards", "tokens"},
     "rebalance": {"config", "epochs", "errors", "files", "plan", "planning", "report", "shards", "sizes", "tokens"},
+    "verify": {
+        "arrays",
+        "checksums",
+        "config",
+        "engine",
+        "errors",
+        "marks",
+        "plan",
+        "shards",
+        "tokens",
+    },
     "pipeline": {
         "rebalance",
         "config",
@@ -104,6 +118,7 @@ ALLOWED: dict[str, set[str]] = {
         "report",
         "shards",
         "tokens",
+        "verify",
         "warming",
     },
     "preload": {"corpus", "tokens"},
@@ -118,6 +133,7 @@ ALLOWED: dict[str, set[str]] = {
         "profile",
         "report",
         "sizes",
+        "verify",
         "__init__",
     },
     "__main__": {"cli"},
