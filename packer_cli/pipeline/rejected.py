@@ -40,7 +40,7 @@ def _lines(index: StoreIndex, store: Path, overflow: list[dict[str, Any]]) -> It
     for part in index.parts:
         if part.num_rejected:
             names = chain.from_iterable([file.path] * file.num_rejected for file in part.files)
-            rejects = read_rejects(rejects_path(store, part.path))
+            rejects = read_rejects(rejects_path(store, part.path), part.rejects_xxh3)
             if len(rejects) != part.num_rejected:
                 path = rejects_path(store, part.path)
                 raise FormatError(

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
+from packer_cli.checksums import find_damage
 from packer_cli.corpus.types import AlpacaForm, CorpusSlice, DocumentBatch, RecordSchema, Reject
 from packer_cli.errors import FormatError, TokenizerError
 from packer_cli.files import atomic_file, temporary_file
@@ -104,12 +105,18 @@ def rejects_path(folder: Path, name: str) -> Path:
     return folder / name.replace("part-", "rejected-").replace(".arrow", ".jsonl")
 
 
-def read_rejects(path: Path) -> list[Reject]:
+def read_rejects(path: Path, xxh3: str | None) -> list[Reject]:
     """Rejected records of a part, those of one file after another.
+
+    Args:
+        xxh3: of the file; None: it is not compared.
 
     Raises:
         FormatError: the file is missing or damaged.
     """
+    why = None if xxh3 is None else find_damage(path, None, xxh3, INDEX_NAME)
+    if why is not None:
+        raise FormatError(f"{str(path)!r} is damaged ({why}); tokenize again")
     try:
         with path.open(encoding="utf-8", newline="\n") as lines:
             return [Reject(**json.loads(line)) for line in lines]

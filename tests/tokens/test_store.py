@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from packer_cli.errors import FormatError, InputError
 from packer_cli.files import atomic_file
-from packer_cli.tokens.index import INDEX_NAME, PartFile, PartInfo, SourceInfo, StoreIndex
+from packer_cli.tokens.index import PartFile, PartInfo, SourceInfo, StoreIndex, write_index
 from packer_cli.tokens.store import TokenStore
 from packer_cli.tokens.types import EncodedBatch
 from packer_cli.tokens.writer import PartWriter, count_loss_tokens
@@ -60,7 +60,7 @@ def make_store(folder, parts):
         fingerprint="x", tokenizer={}, options={}, library_versions={},
         sources=(SourceInfo(name="a", weight=1), SourceInfo(name="b", weight=1)), parts=tuple(infos),
     )  # fmt: skip
-    (folder / INDEX_NAME).write_text(index.model_dump_json())
+    write_index(folder, index)
     return TokenStore.open(folder)
 
 
