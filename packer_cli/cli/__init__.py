@@ -24,7 +24,7 @@ COMMANDS = {
     "write": "Plan to shards and rank manifests.",
     "rebalance": "Packed data set to another number of GPUs, also in the middle of an epoch.",
     "verify": "Check a packed data set for damage.",
-    "export": "Packed data set to another trainer's format: megatron, nemo, trl, xtuner, parquet, mds.",
+    "export": "Write a packed data set in another trainer's format.",
     "profile": "Iteration times and peak memory of your model on the GPUs at hand, and what is fitted to them.",
     "groups": "The length groups of the shortest epoch, for your own lengths, model and GPUs; and why.",
     "stats": "Balance, padding and communication of a packed set, a token store or lengths.",
