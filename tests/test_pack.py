@@ -61,7 +61,7 @@ def test_stages_chain_to_the_same_bytes(packed, tmp_path, sample_inputs, options
     """pack = tokenize + plan + write."""
     out = tmp_path / "out"
     hbpack("tokenize", *sample_inputs, *options[:2], "--output", out)
-    assert sorted(path.name for path in out.iterdir()) == ["tokens"]
+    assert sorted(path.name for path in out.iterdir()) == ["rejected.jsonl", "tokens"]
     hbpack("plan", out, *options[2:])
     hbpack("write", out)
     assert tree(out) == tree(packed)

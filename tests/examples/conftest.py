@@ -13,7 +13,7 @@ from packer_cli.cli import main
 from tests.cli_runner import run
 from tests.examples.launcher import Launcher
 
-NUM_CHATS, NUM_JOURNALS, JOURNAL_CHARACTERS = 38, 11, 850
+NUM_CHATS, NUM_JOURNALS, JOURNAL_CHARACTERS = 38, 11, 840
 
 
 @pytest.fixture(scope="session")
