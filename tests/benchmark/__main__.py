@@ -9,7 +9,19 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
-from tests.benchmark import chats, frontier, loader, pack, paper, paper_times, plan, scale, tokenizers, write
+from tests.benchmark import (
+    chats,
+    containers,
+    frontier,
+    loader,
+    pack,
+    paper,
+    paper_times,
+    plan,
+    scale,
+    tokenizers,
+    write,
+)
 from tests.benchmark.measure import BenchmarkError
 from tests.benchmark.pack_rows import ROW_VARIABLE
 from tests.benchmark.peers import compare
@@ -19,6 +31,7 @@ BENCHMARKS: dict[str, Callable[[Path, int], str]] = {
     "pack": pack.run,
     "tokenizers": tokenizers.run,
     "chats": chats.run,
+    "containers": containers.run,
     "loader": loader.run,
     "write": write.run,
     "plan": plan.run,
