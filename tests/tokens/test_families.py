@@ -113,9 +113,11 @@ class Reference:
         self.num_confirmed = 0
 
     def rows(self, documents):
-        """Line -> (ids, mask), samples without a token left out."""
+        """Line -> (ids, mask); records whose own text gives no token are left out, whatever would go around it."""
         found = {document.line: self.row(document) for document in documents}
-        return {line: row for line, row in found.items() if row[0]}
+        around = [*self.loaded.prefix_ids, *self.loaded.suffix_ids]
+        is_chat = {document.line: document.kind == "messages" for document in documents}
+        return {line: row for line, row in found.items() if row[0] != ([] if is_chat[line] else around)}
 
     def row(self, document):
         if document.kind == "messages":
@@ -124,7 +126,8 @@ class Reference:
         ids, mask = self.by_offsets(text, [(len(document.prompt), len(text))], whole=True)
         ids = [*self.loaded.prefix_ids, *ids, *self.loaded.suffix_ids]
         assert ids == self.loaded.hf(text)["input_ids"]
-        return ids, [0] * len(self.loaded.prefix_ids) + mask + [1] * len(self.loaded.suffix_ids)
+        # What goes before a text is trained on where the text is trained on from its beginning.
+        return ids, mask[:1] * len(self.loaded.prefix_ids) + mask + [1] * len(self.loaded.suffix_ids)
 
     def chat(self, messages):
         from transformers.utils.chat_template_utils import render_jinja_template
