@@ -1,7 +1,7 @@
 """Texts -> ids: `tokenizers` (the reference, with offsets where asked) and gigatoken (20-90 times as fast).
 
 gigatoken adds no BOS or EOS and gives no offsets. Its ids are those of `tokenizers`, except on code points
-that Unicode 13.0 did not assign (see `backends_unicode`); texts that hold any go to `tokenizers`.
+that are too young (see `backends_unicode`); lines that hold any go to `tokenizers`.
 """
 
 from __future__ import annotations
@@ -79,8 +79,8 @@ class ReferenceBackend:
 
         # The post-processor is left out: what it adds is added by the encoder, and without it offsets
         # keep the space at a token's beginning.
-        config = {**tokenizer.config, "post_processor": None}
-        self._tokenizer = Tokenizer.from_str(json.dumps(config, ensure_ascii=False))
+        self._tokenizer = Tokenizer.from_str(tokenizer.backend_json)
+        self._tokenizer.post_processor = None
         self._tokenizer.encode_special_tokens = bool(tokenizer.hf.split_special_tokens)
 
     def encode(self, texts: list[str]) -> Ids:

@@ -23,6 +23,8 @@ START, END = "\U000f0000", "\U000f0001"
 """transformers' own marks; what the input holds of them is dropped, as there."""
 
 _NEVER = "(?!)"
+_MOST_PATTERNS = 4
+"""Above so many, one search for all first chars at once is faster."""
 
 
 def pattern(tokens: tuple[str, ...]) -> re.Pattern[str]:
@@ -33,26 +35,31 @@ def pattern(tokens: tuple[str, ...]) -> re.Pattern[str]:
 class TokenFinder:
     """Tells fast whether a text holds any of some tokens.
 
-    Price: a few searches in texts that hold none, 0.3 ns a char each.
+    Price: 0.1 ns a char of text without the sign that all tokens share, such as `|`; else 0.3 ns, and 30 ns for each
+    char with which a token begins.
     """
 
     def __init__(self, tokens: tuple[str, ...]):
         self.pattern = pattern(tokens)
-        needles = set(tokens)
-        if len(needles) > 3:
-            needles = {token[:2] for token in tokens}
-        self._needles = tuple(sorted(needles)) if len(needles) <= 4 else None
+        shared = set.intersection(*map(set, tokens)) if tokens else set()
+        self._shared = tuple(sorted(char for char in shared if not char.isalnum()))
+        by_first: dict[str, list[str]] = {}
+        for token in tokens:
+            by_first.setdefault(token[:1], []).append(token)
+        # A pattern whose alternatives all begin with one char skips to that char at the speed of memory.
+        self._patterns = [self.pattern]
+        if len(by_first) <= _MOST_PATTERNS:
+            self._patterns = [pattern(tuple(group)) for group in by_first.values()]
 
     def finds(self, text: str) -> bool:
         """Whether a token is in the text."""
-        needles = self._needles
-        if needles is not None:
-            for needle in needles:
-                if needle in text:
-                    break
-            else:
+        for char in self._shared:
+            if char not in text:
                 return False
-        return self.pattern.search(text) is not None
+        for one in self._patterns:  # noqa: SIM110 - a generator would cost as much as the search
+            if one.search(text) is not None:
+                return True
+        return False
 
     def finds_in_messages(self, messages: list[dict[str, Any]]) -> bool:
         """`finds_in` for the usual case: messages whose values are all strings."""

@@ -26,6 +26,17 @@ def test_what_unicode_13_assigned(text, settled):
     assert is_settled(text) is settled
 
 
+def test_normalizers_agree_on_all_settled_marks():
+    from tokenizers import normalizers
+
+    normalizer = normalizers.NFC()
+    for code in range(0x300, 0x110000):
+        mark = chr(code)
+        if not 0xD800 <= code < 0xE000 and unicodedata.combining(mark) and is_settled(mark):
+            for text in (f"a{mark}\u0334", f"a\u0345{mark}"):
+                assert normalizer.normalize_str(text) == unicodedata.normalize("NFC", text), hex(code)
+
+
 def test_the_table_knows_all_that_this_python_knows_to_be_unassigned():
     table = _unassigned()
     assert len(table) == 0x110000
