@@ -3,6 +3,10 @@
 import gc
 import os
 
+from packer_cli.tokens.lean_transformers import postpone_package
+
+gc.disable()  # Until all is imported: hardly anything of it is garbage.
+postpone_package()
 os.environ.setdefault("USE_TORCH", "0")  # Some tokenizers would have transformers import it.
 
 import gigatoken  # noqa: F401
@@ -20,4 +24,5 @@ import packer_cli.tokens.writer  # noqa: F401
 
 # What is here stays: the collector need not look at it again, nor as often at the many objects of records.
 gc.freeze()
+gc.enable()
 gc.set_threshold(50_000)

@@ -50,9 +50,10 @@ def run_pack(config: PackConfig, folder: Path, engine: LocalEngine, *, dry_run: 
 def _kernels(config: PlanConfig) -> Iterator[None]:
     """Load the plan's kernels on a thread beside the block; on a first run, compile them in processes beside it."""
     from packer_cli.engine.aside import aside
-    from packer_cli.kernels import known_as_compiled, note_compiled
+    from packer_cli.kernels import known_as_compiled, note_compiled, skip_extensions
     from packer_cli.warming import kernel_shares, kernels_name, warm_up
 
+    skip_extensions()
     name = kernels_name(config)
     if known_as_compiled(name):
         with ThreadPoolExecutor(1) as thread:
@@ -122,6 +123,7 @@ def run_plan(config: PlanConfig, source: Path, folder: Path) -> dict[str, Any]:
 
 @alone()
 def _plan(config: PlanConfig, source: Path, folder: Path) -> dict[str, Any]:
+    from packer_cli.kernels import skip_extensions
     from packer_cli.planning import NothingToPlanError, overflow_entries, plan_fingerprint, plan_store
     from packer_cli.report.sources import samples_of_store
     from packer_cli.shards.plan_file import write_plan
@@ -129,6 +131,7 @@ def _plan(config: PlanConfig, source: Path, folder: Path) -> dict[str, Any]:
     from packer_cli.tokens.store import TokenStore
 
     watch = Stopwatch()
+    skip_extensions()
     index = read_index(source / TOKENS)
     config, choice = with_known_groups(config, lambda: samples_of_store(TokenStore(source / TOKENS, index)))
     wanted = plan_fingerprint(config, index.fingerprint, choice)
