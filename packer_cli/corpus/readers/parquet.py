@@ -76,7 +76,8 @@ def read(piece: CorpusSlice, rules: ReadRules, fields: frozenset[str]) -> Iterat
                 source = shared
             rows = max(1, min(BATCH_ROWS, rules.batch_bytes * group.num_rows // max(group.total_byte_size, 1)))
             try:
-                for part in source.iter_batches(batch_size=rows, row_groups=[index], columns=columns or None):
+                # Workers share the cores already, and handing rows to threads costs as much again as reading them.
+                for part in source.iter_batches(rows, [index], columns or None, use_threads=False):
                     yield from raw_batches(part, row, rules, fields)
                     row += part.num_rows
             except Exception as error:  # Whatever pyarrow finds in a damaged file.
