@@ -82,7 +82,7 @@ def _measure(kind: str, family: str, work: Path, runs: int, python: str | None, 
     output = work / "row"
     command = [
         sys.executable, "-m", "packer_cli", "pack", str(corpus), "--tokenizer", str(tokenizer), *OPTIONS,
-        "--output", str(output),
+        "--output", str(output), *(["--alpaca", "stanford"] if kind == "alpaca" else []),
     ]  # fmt: skip
     own: list[Run] = []
     usual = None
