@@ -75,6 +75,7 @@ def main() -> None:
     # No torch is needed here, and transformers need not say that it misses it.
     os.environ.setdefault("TRANSFORMERS_NO_ADVISORY_WARNINGS", "1")
     try:
+        _start_early(sys.argv[1:])
         cli.main(prog_name="hbpack", standalone_mode=False)
     except HbpackError as error:
         _fail(str(error), error.exit_code)
@@ -96,6 +97,18 @@ def main() -> None:
         _fail(f"{error.strerror or error}{place}{_REMEDIES.get(error.errno or 0, '')}", 1)
     except MemoryError:
         _fail("out of memory; close other programs, or give fewer --workers, and run the same command again", 1)
+
+
+_ON_WORKERS = {"pack", "tokenize"}
+_NOT_EARLY = ("-h", "--help", "--workers")
+
+
+def _start_early(words: list[str]) -> None:
+    """Start what workers are forked from: it imports for half a second, while this process reads its options."""
+    if words[:1] and words[0] in _ON_WORKERS and not any(word.startswith(_NOT_EARLY) for word in words):
+        from packer_cli.engine.local import start_server
+
+        start_server()
 
 
 def run() -> None:

@@ -23,9 +23,22 @@ def default_workers() -> int:
     return os.cpu_count() or 1
 
 
+_PRELOAD = ["packer_cli.preload"]
+
+
+def start_server() -> None:
+    """Start what the workers of `make_engine()` are forked from, ahead of it.
+
+    Raises:
+        RunError: it cannot be started.
+    """
+    if default_workers() > 1:
+        process_context(_PRELOAD)
+
+
 def make_engine(workers: int | None = None) -> LocalEngine:
     """An engine for all stages. Enter it before the imports of the stages: its workers load at the same time."""
-    return LocalEngine(workers or default_workers(), ["packer_cli.preload"])
+    return LocalEngine(workers or default_workers(), _PRELOAD)
 
 
 def never(task: Any) -> bool:
