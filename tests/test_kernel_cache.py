@@ -137,3 +137,24 @@ def test_the_places_are_those_that_hold_kernels(repo: Path) -> None:
             inside = path.relative_to(repo / "packer_cli")
             found |= {place for place in kernels.PLACES if inside.is_relative_to(place)} or {inside.as_posix()}
     assert found == set(kernels.PLACES)
+
+
+LEAN = """
+import sys
+from packer_cli.kernels import skip_extensions
+skip_extensions()
+import numpy as np
+from numba import njit
+from packer_cli.plan.packing import REGISTRY, parse_packing
+algorithm, options = parse_packing("next-fit", REGISTRY)
+packs = algorithm.pack(np.array([3, 4, 5], np.int32), 8, 0, options)
+print(sorted({"awkward", "scipy.linalg"} & set(sys.modules)))
+product = njit(lambda left, right: left @ right)(np.eye(2) * 3, np.ones((2, 2)))
+print(product.tolist(), "scipy.linalg" in sys.modules)
+"""
+
+
+def test_the_command_line_loads_no_extensions_of_numba() -> None:
+    """awkward and scipy are there, and are not asked; a kernel that multiplies matrices has scipy all the same."""
+    done = subprocess.run([sys.executable, "-c", LEAN], capture_output=True, text=True, timeout=120)
+    assert done.stdout.splitlines() == ["[]", "[[3.0, 3.0], [3.0, 3.0]] True"], done.stderr
