@@ -1,5 +1,6 @@
 """What every worker needs, imported once by the server that workers are forked from."""
 
+# ruff: noqa: E402 - how to import comes before what
 import gc
 import os
 

@@ -1,6 +1,6 @@
-"""transformers' submodules without the work of its package: it reads the heads of all its models' files, 0.35 s of CPU.
+"""transformers' submodules without the work of the package: it reads the heads of all its model files, 0.35 s of CPU.
 
-Only names taken from the package itself need that (`transformers.AutoTokenizer`); whoever asks for one first pays then.
+Only names that are taken from the package itself (`transformers.AutoTokenizer`) need that; the first one pays then.
 """
 
 from __future__ import annotations
