@@ -1,14 +1,14 @@
 """Texts -> ids: `tokenizers` (the reference, with offsets where asked) and gigatoken (20-90 times as fast).
 
 gigatoken adds no BOS or EOS and gives no offsets. Its ids are those of `tokenizers`, except on code points
-that are too young (see `backends_unicode`); lines that hold any go to `tokenizers`.
+that are too young (see `backends_unicode`); words that hold any go to `tokenizers`.
 """
 
 from __future__ import annotations
 
 import json
 import re
-from itertools import chain, pairwise
+from itertools import chain, pairwise, zip_longest
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
@@ -128,7 +128,7 @@ class GigatokenBackend:
                 f"gigatoken cannot load this tokenizer ({reason}); use --tokenizer-backend auto or tokenizers"
             ) from None
         self._reference = reference
-        self._cut = _line_cut(tokenizer.config)
+        self._cut = _word_cut(tokenizer.config)
 
     def encode(self, texts: list[str]) -> Ids:
         """Ids without anything added, on one core. A `UnicodeEncodeError` must have been ruled out before."""
@@ -143,42 +143,43 @@ class GigatokenBackend:
         return flat([rows[number] if number in rows else encode(text) for number, text in enumerate(texts)])
 
     def _encode_unsettled(self, text: str) -> NDArray[np.uint32]:
-        """Only lines with such code points, and their neighbours, go to the reference, if lines can be told apart."""
-        from packer_cli.tokens.backends_unicode import is_settled
+        """Only words with such code points, and what hangs on them, go to the reference, if words can be told apart."""
+        from packer_cli.tokens.backends_unicode import unsettled_places
 
-        runs: list[tuple[bool, int]] = []
-        start = 0
-        for stop in [*(cut.end() for cut in self._cut.finditer(text)), len(text)]:
-            settled = is_settled(text[start:stop])
-            if runs and runs[-1][0] == settled:
-                runs.pop()
-            runs.append((settled, stop))
-            start = stop
-        stops = [stop for _, stop in runs]
-        pieces = [text[start:stop] for start, stop in pairwise([0, *stops])]
-        slow = self._reference.encode([piece for piece, (settled, _) in zip(pieces, runs, strict=True) if not settled])
-        numbers = iter(range(len(runs)))
+        cuts = [0, *(cut.end() for cut in self._cut.finditer(text))]
+        borders = np.unique(np.array([cut for cut in cuts if cut < len(text)], dtype=np.int64))
+        is_slow = np.zeros(len(borders), dtype=np.bool_)
+        is_slow[np.searchsorted(borders, unsettled_places(text), side="right") - 1] = True
+        firsts = np.flatnonzero(np.concatenate([[True], is_slow[1:] != is_slow[:-1]]))
+        pieces = [text[start:stop] for start, stop in pairwise([*borders[firsts].tolist(), len(text)])]
+        slow = self._reference.encode(pieces[0 if is_slow[0] else 1 :: 2])
+        rows: list[Any] = [slow.row(number).view(np.uint32) for number in range(len(slow.offsets) - 1)]
         encode = self._tokenizer.backend.encode
-        return np.concatenate(
-            [
-                encode(piece) if settled else slow.row(next(numbers)).view(np.uint32)
-                for piece, (settled, _) in zip(pieces, runs, strict=True)
-            ]
-        )
+        fast = [encode(piece) for piece in pieces[1 if is_slow[0] else 0 :: 2]]
+        first, second = (rows, fast) if is_slow[0] else (fast, rows)
+        return np.concatenate([row for pair in zip_longest(first, second) for row in pair if row is not None])
 
 
-_CUT = re.compile(r"\S\n(?=[A-Za-z])")
+_CUT = re.compile(r"\S\n(?=[A-Za-z])|(?= [A-Za-z])")
+_CUT_BY_SPACES = re.compile(r"\S\n(?=[A-Za-z]|  )|(?<=\S)(?= [A-Za-z])")
+"""Where added tokens take two spaces and more together."""
 _NEVER = re.compile("(?!)")
 
 
-def _line_cut(config: dict[str, Any]) -> re.Pattern[str]:
-    """Where a text can be cut without changing its ids: between a line feed that ends a line and a letter.
+def _word_cut(config: dict[str, Any]) -> re.Pattern[str]:
+    """Where a text can be cut without changing its ids: between a line feed that ends a line and a letter, and before
+    a space and a letter.
 
     All splitting patterns of byte-level BPE that gigatoken knows end a word there, and NFC composes nothing.
     """
     if config["model"].get("byte_fallback") or '"add_prefix_space": true' in json.dumps(config["pre_tokenizer"]):
         return _NEVER
-    for token in config["added_tokens"]:
-        if re.search("\n[A-Za-z]", token["content"]) or (token["lstrip"] and token["content"][0].isalpha()):
-            return _NEVER
-    return _CUT
+    tokens = config["added_tokens"]
+    contents = [token["content"] for token in tokens if token["content"].strip(" ")]
+    if any(token["lstrip"] or token["rstrip"] for token in tokens):
+        return _NEVER
+    if any(re.search("[\n ][A-Za-z]|\n | $", content) for content in contents):
+        return _NEVER
+    if len(contents) == len(tokens):
+        return _CUT
+    return _CUT_BY_SPACES if any(token["content"] == "  " for token in tokens) else _NEVER
