@@ -92,7 +92,7 @@ class ReferenceBackend:
         encodings = self._tokenizer.encode_batch(texts, add_special_tokens=False)
         ranges = []
         for one in encodings:
-            pairs = np.asarray(one.offsets, dtype=np.int64).reshape(-1, 2)
+            pairs = np.fromiter(chain.from_iterable(one.offsets), dtype=np.int64, count=2 * len(one)).reshape(-1, 2)
             ranges.append(CharRanges(pairs[:, 0], pairs[:, 1]))
         return flat([one.ids for one in encodings]), ranges
 

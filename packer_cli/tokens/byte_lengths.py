@@ -71,6 +71,11 @@ class ByteLengths:
         """Whether any text of this tokenizer has lengths."""
         return self._scheme is not None
 
+    @property
+    def keep_ascii(self) -> bool:
+        """Whether the char ranges of ASCII are its byte ranges: `locate` need not be asked."""
+        return self._charsmap is None
+
     def locate(self, text: str, spans: list[tuple[int, int]], *, whole_last_char: bool) -> TextSpans:
         """Char ranges, in order, as byte ranges of the normalized text.
 

@@ -65,8 +65,14 @@ class Masker:
         spans: list[tuple[int, int]] = []
         counts, sizes = [], []
         locate = self._lengths.locate
+        keeps_ascii = self._lengths.keep_ascii
         for _, text, wanted, is_chat, _ in texts:
-            size, found = locate(text, wanted, whole_last_char=not is_chat) if wanted else UNKNOWN_SPANS
+            if not wanted:
+                size, found = UNKNOWN_SPANS
+            elif keeps_ascii and text.isascii():
+                size, found = len(text), wanted
+            else:
+                size, found = locate(text, wanted, whole_last_char=not is_chat)
             spans += found
             counts.append(len(found))
             sizes.append(size)
