@@ -143,7 +143,7 @@ class GigatokenBackend:
         return flat([rows[number] if number in rows else encode(text) for number, text in enumerate(texts)])
 
     def _encode_unsettled(self, text: str) -> NDArray[np.uint32]:
-        """Only words with such code points, and what hangs on them, go to the reference, if words can be told apart."""
+        """Only words with such code points, and their neighbours, go to the reference, if words can be told apart."""
         from packer_cli.tokens.backends_unicode import unsettled_places
 
         cuts = [0, *(cut.end() for cut in self._cut.finditer(text))]

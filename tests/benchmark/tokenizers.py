@@ -135,7 +135,7 @@ def _masked(tokenizer: Path, folder: Path, records: Path, runs: int) -> dict[str
         records.write_text("".join(lines), encoding="utf-8")
     stages = {rule: _stage(tokenizer, folder, records, rule) for rule in ("all", "completion")}
     size = records.stat().st_size / 1e6
-    return {rule: [size / one for one in spent] for rule, spent in _cpu_seconds(stages, runs).items()}
+    return {rule: [size / one for one in spent] for rule, spent in _cpu_seconds(stages, runs, folder).items()}
 
 
 def _share(tokenizer: Path, folder: Path, code: Path, runs: int) -> dict[str, list[float]]:
@@ -154,7 +154,7 @@ def _share(tokenizer: Path, folder: Path, code: Path, runs: int) -> dict[str, li
         stage()
 
     size = code.stat().st_size / 1e6
-    spent = _cpu_seconds({"gigatoken": encode_all, "hbpack": run_stage}, runs)
+    spent = _cpu_seconds({"gigatoken": encode_all, "hbpack": run_stage}, runs, folder)
     return {name: [size / one for one in seconds] for name, seconds in spent.items()}
 
 
@@ -164,7 +164,6 @@ def _stage(tokenizer: Path, folder: Path, data: Path, rule: str) -> Callable[[],
     output = folder / "out" / "tokens"
 
     def run_stage() -> None:
-        shutil.rmtree(output.parent, ignore_errors=True)
         output.mkdir(parents=True)
         with LocalEngine(1) as engine:
             tokenize(config, output, engine)
@@ -173,11 +172,15 @@ def _stage(tokenizer: Path, folder: Path, data: Path, rule: str) -> Callable[[],
     return run_stage
 
 
-def _cpu_seconds(functions: Mapping[str, Callable[[], None]], runs: int) -> dict[str, list[float]]:
-    """In turn, so that a disturbance hits all alike; the first round, in which caches fill, does not count."""
+def _cpu_seconds(functions: Mapping[str, Callable[[], None]], runs: int, folder: Path) -> dict[str, list[float]]:
+    """In turn, so that a disturbance hits all alike; the first round, in which caches fill, does not count.
+
+    Nor does removing from `folder` what the run before wrote.
+    """
     spent: dict[str, list[float]] = {name: [] for name in functions}
     for number in range(runs + 1):
         for name, function in functions.items():
+            shutil.rmtree(folder / "out", ignore_errors=True)
             start = time.process_time()
             function()
             if number:

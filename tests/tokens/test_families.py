@@ -224,7 +224,19 @@ def test_texts_cut_at_words_keep_their_ids(family, name):
     backend = GigatokenBackend(loaded, reference)
     dice = random.Random(3)
     lines = [*PIECES, "\n", "\nA", "x\nb", "9\nz", ".\nq", "'\ns", "\n\u0301", "!\n", "\r\nx", "\U0001fae8"]
-    lines += [" x", "  a", "    None,\n", "\n    ", " don't", "'LL", "\t x", " e\u0301", " 12a", "\u0301 b", "\u07f3\u07fd"]
+    lines += [
+        " x",
+        "  a",
+        "    None,\n",
+        "\n    ",
+        " don't",
+        "'LL",
+        "\t x",
+        " e\u0301",
+        " 12a",
+        "\u0301 b",
+        "\u07f3\u07fd",
+    ]
     texts = ["".join(dice.choices(lines, k=dice.randint(1, 40))) for _ in range(150)]
     expected = reference.encode(texts)
     seen = []
