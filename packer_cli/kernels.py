@@ -72,15 +72,16 @@ def skip_extensions() -> None:
     that it is there; none of our kernels uses these. Code that multiplies matrices still finds scipy when it is
     compiled. Price: importing numba, which the caller is about to do; it saves 0.3 s of CPU.
     """
-    from numba.core import entrypoints
-    from numba.np import linalg
+    with contextlib.suppress(ImportError, AttributeError):  # Names of numba's own: another release may lack them.
+        from numba.core import entrypoints
+        from numba.np import linalg
 
-    entrypoints._already_initialized = True
-    check, linalg.ensure_blas = linalg.ensure_blas, lambda: None
-    try:
-        import numba.np.arraymath  # noqa: F401 - it checks when it is imported
-    finally:
-        linalg.ensure_blas = check
+        entrypoints._already_initialized = True
+        check, linalg.ensure_blas = linalg.ensure_blas, lambda: None
+        try:
+            import numba.np.arraymath  # noqa: F401 - it checks when it is imported
+        finally:
+            linalg.ensure_blas = check
 
 
 def _stamp() -> str:
