@@ -117,7 +117,9 @@ def _hbpack_phases(done: Run, output: Path, parts: Sequence[dict]) -> dict[str, 
         ends[stage] = (at, float(found[1]))
     tokenized, own = ends["tokenize"]
     chats = max(
-        (output / "tokens" / part["path"]).stat().st_mtime - done.began for part in parts if part["files"][0]["source"] == 0
+        (output / "tokens" / part["path"]).stat().st_mtime - done.began
+        for part in parts
+        if part["files"][0]["source"] == 0
     )
     return {
         "start": tokenized - own,
