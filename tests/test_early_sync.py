@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import errno
 import os
+from threading import Event
 
 import pytest
 
@@ -10,17 +11,14 @@ from packer_cli import files
 
 def test_a_file_is_synced_while_it_is_written(tmp_path, monkeypatch):
     monkeypatch.setattr(files, "_SYNC_BYTES", 10)
-    sizes = []
+    synced = Event()
     fsync = os.fsync
-    monkeypatch.setattr(
-        os, "fsync", lambda descriptor: (sizes.append(os.fstat(descriptor).st_size), fsync(descriptor))
-    )
+    monkeypatch.setattr(os, "fsync", lambda descriptor: (fsync(descriptor), synced.set()))
     path = tmp_path / "file"
     with files.temporary_file(path, sync_early=True) as (temporary, file):
-        for _ in range(5):
-            file.write(b"x" * 20_000)
-    assert sizes
-    assert sizes[0] < 100_000, "the first sync came before the end"
+        file.write(b"x" * 40_000)
+        assert synced.wait(60), "the first sync comes before the end"
+        file.write(b"x" * 60_000)
     files.commit_file(temporary, path)
     assert path.read_bytes() == b"x" * 100_000
 
