@@ -70,9 +70,9 @@ class Document(NamedTuple):
     prompt: str = ""
     completion: str = ""
     input_ids: Any = None
-    """`tokens`: a list of ints (JSON) or an integer array[t] (Parquet, Arrow); compare with None, not truth."""
+    """`tokens`: int32[t], none negative; compare with None, not truth."""
     loss_mask: Any = None
-    """`tokens`: 0/1, a list or int8 array as long as `input_ids`, or None for all ones."""
+    """`tokens`: int8[t] of 0 and 1, or None for all ones."""
 
 
 class Reject(NamedTuple):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -13,8 +13,6 @@ from packer_cli.tokens.encoder_specials import END, START, PlainContentEncoder, 
 from packer_cli.tokens.templates import ChatRenderer, read_chat
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
     from packer_cli.corpus.types import Document
     from packer_cli.tokens.backends import ReferenceBackend
     from packer_cli.tokens.templates.conversation import Chat
@@ -178,21 +176,15 @@ class Preparer:
         return Row(line, ids, loss_mask, is_plain=True, may_close=True)
 
     def _given_ids(self, document: Document) -> Row:
-        ids = _integers(document.input_ids, "input_ids")
+        ids = document.input_ids
         size = self._tokenizer.vocab_size
-        if len(ids) and (ids.min() < 0 or ids.max() >= size):
-            bad = int(ids[(ids < 0) | (ids >= size)][0])
+        if ids.max() >= size:
+            bad = int(ids[ids >= size][0])
             raise ValueError(f"input_ids holds {bad}; the tokenizer's ids are 0 to {size - 1}")
-        if document.loss_mask is None:
+        loss_mask = document.loss_mask
+        if loss_mask is None:
             loss_mask = np.ones(len(ids), dtype=np.int8)
-        else:
-            given = _integers(document.loss_mask, "loss_mask")
-            if len(given) != len(ids):
-                raise ValueError(f"loss_mask has {len(given)} entries and input_ids {len(ids)}; they must match")
-            if len(given) and (given.min() < 0 or given.max() > 1):
-                raise ValueError("loss_mask may hold only 0 and 1")
-            loss_mask = given.astype(np.int8)
-        return Row(document.line, ids.astype(np.int32), loss_mask, is_plain=False, may_close=False)
+        return Row(document.line, ids, loss_mask, is_plain=False, may_close=False)
 
 
 def _ends_with_answer(document: Document) -> bool:
@@ -204,17 +196,3 @@ def _check_utf8(text: str) -> None:
     """Raises: UnicodeEncodeError."""
     if not text.isascii():
         text.encode()
-
-
-def _integers(values: Any, name: str) -> NDArray[np.int64]:
-    try:
-        array = np.asarray(values)
-    except (ValueError, TypeError, OverflowError):
-        array = np.zeros((0, 0))
-    if array.ndim == 1 and len(array) == 0:
-        return np.zeros(0, dtype=np.int64)
-    if array.ndim != 1 or array.dtype.kind not in "iub":
-        raise ValueError(f"{name} is not a list of integers")
-    if array.dtype == np.uint64 and len(array) and array.max() > np.iinfo(np.int64).max:
-        raise ValueError(f"{name} is not a list of integers of 64 bits")
-    return array.astype(np.int64)

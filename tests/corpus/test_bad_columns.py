@@ -45,4 +45,4 @@ def test_a_bad_row_is_rejected_as_in_json_lines(tmp_path: Path, name: str, what:
     assert rejects == same
     assert [reject.line for reject in rejects] == [2]
     assert [document.line for document in documents] == [document.line for document in expected] == [1, 3]
-    assert [list(document.input_ids) for document in documents] == [document.input_ids for document in expected]
+    assert [list(document.input_ids) for document in documents] == [list(document.input_ids) for document in expected]

@@ -11,6 +11,12 @@ def chats(*conversations):
     return [Document("messages", line, messages=messages) for line, messages in enumerate(conversations, 1)]
 
 
+def tokens(line, ids, mask=None):
+    """A record of tokens."""
+    mask = None if mask is None else np.array(mask, np.int8)
+    return Document("tokens", line, input_ids=np.array(ids, np.int32), loss_mask=mask)
+
+
 def turns(*contents):
     return [{"role": ("user", "assistant")[number % 2], "content": content} for number, content in enumerate(contents)]
 

@@ -13,7 +13,7 @@ from packer_cli.tokens.encoder import Encoder
 from packer_cli.tokens.encoder_rows import Frame, Samples
 from packer_cli.tokens.tokenizer import load_tokenizer
 from tests.naive.frame import framed
-from tests.tokens.helpers import CHATS, assert_well_formed, chats, encode, rows, turns
+from tests.tokens.helpers import CHATS, assert_well_formed, chats, encode, rows, tokens, turns
 
 TEXTS = ["Hello world", "naïve 你好\n", "  spaces  \n\n", "ends in <|im_start|>"]
 PAIRS = [("Ask: ", "answer é"), ("", " A\n")]
@@ -96,7 +96,7 @@ def test_plain_content_may_not_forge_an_end(load):
 
 def test_tokens_stay_as_they_are(load):
     loaded = load("bytes", "chatml")
-    documents = [Document("tokens", 1, input_ids=[7, 8]), Document("tokens", 2, input_ids=[7, loaded.eos_token_id])]
+    documents = [tokens(1, [7, 8]), tokens(2, [7, loaded.eos_token_id])]
     batch = encode(Encoder(loaded, append_eos="auto"), documents)
     assert [ids for ids, _ in rows(batch)] == [[7, 8], [7, loaded.eos_token_id]]
     assert batch.num_open == 1

@@ -5,7 +5,7 @@ import pytest
 from packer_cli.corpus.types import Document
 from packer_cli.errors import TokenizerError
 from packer_cli.tokens.encoder import Encoder
-from tests.tokens.helpers import CHATS, assert_well_formed, chats, encode, rows, turns
+from tests.tokens.helpers import CHATS, assert_well_formed, chats, encode, rows, tokens, turns
 
 
 @pytest.mark.parametrize("backend", ["tokenizers", "auto"])
@@ -86,7 +86,7 @@ def test_append_eos_always_where_there_is_none(load):
     documents = [
         Document("text", 1, text="abc"),
         Document("text", 2, text="abc<|im_end|>"),
-        Document("tokens", 3, input_ids=[7], loss_mask=[0]),
+        tokens(3, [7], [0]),
         Document("messages", 4, messages=turns("a", "b")),
         Document("text", 5, text=""),
     ]

@@ -8,7 +8,7 @@ from packer_cli.corpus.types import Document
 from packer_cli.errors import TokenizerError
 from packer_cli.tokens.backends import BackendMismatch
 from packer_cli.tokens.encoder import Encoder
-from tests.tokens.helpers import CHATS, chats, encode, rows, turns
+from tests.tokens.helpers import CHATS, chats, encode, rows, tokens, turns
 
 
 def mixed_documents():
@@ -24,7 +24,7 @@ def mixed_documents():
         elif kind == 2:
             documents.append(Document("prompt-completion", line, prompt="p " * line, completion=f"c{line}"))
         else:
-            documents.append(Document("tokens", line, input_ids=[line, 1]))
+            documents.append(tokens(line, [line, 1]))
     return documents
 
 

@@ -7,6 +7,7 @@ Positions whose `attention_mask` is 0 are padding and are dropped.
 
 from __future__ import annotations
 
+from array import array
 from typing import TYPE_CHECKING, Any
 
 from packer_cli.corpus.records.base import BadRecordError, Record, Shape, type_name
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 MASKS = ("loss_mask", "assistant_masks", "completion_mask")
 NO_LOSS = -100
 MAX_ID = 2**31 - 1
+_NO_BOOLEANS = ("input_ids", "labels")
 
 
 def _integers(value: Any, name: str) -> NDArray[np.int64]:
@@ -26,18 +28,26 @@ def _integers(value: Any, name: str) -> NDArray[np.int64]:
     import numpy as np
 
     if isinstance(value, list):
-        kinds = set(map(type, value))
-        if not kinds <= ({int} if name in ("input_ids", "labels") else {int, bool}):
-            allowed = (int,) if name in ("input_ids", "labels") else (int, bool)
-            index = next(i for i, entry in enumerate(value) if type(entry) not in allowed)
-            raise BadRecordError(f"{name}[{index}] must be an integer, this is {type_name(value[index])}")
         try:
-            return np.array(value, dtype=np.int64)
+            integers = np.asarray(array("q", value))
         except OverflowError:
             raise BadRecordError(f'"{name}" holds an integer beyond 64 bits') from None
+        except TypeError:
+            raise _not_integer(value, name) from None
+        if name in _NO_BOOLEANS:  # They pass for 0 and 1.
+            for index in np.flatnonzero((integers == 0) | (integers == 1)).tolist():
+                if type(value[index]) is bool:
+                    raise _not_integer(value, name)
+        return integers
     if isinstance(value, np.ndarray) and value.ndim == 1 and value.dtype.kind in "iub":
         return value.astype(np.int64, copy=False)
     raise BadRecordError(f'"{name}" must be an array of integers, this is {type_name(value)}')
+
+
+def _not_integer(value: list[Any], name: str) -> BadRecordError:
+    kinds = (int,) if name in _NO_BOOLEANS else (int, bool)
+    index = next(index for index, entry in enumerate(value) if type(entry) not in kinds)
+    return BadRecordError(f"{name}[{index}] must be an integer, this is {type_name(value[index])}")
 
 
 def _same_length(values: NDArray[np.int64], ids: NDArray[np.int64], name: str) -> None:
@@ -79,13 +89,12 @@ def _zeros_and_ones(value: Any, name: str, ids: NDArray[np.int64]) -> NDArray[np
 def parse(record: Record, line: int) -> Document | Reject:
     """Read one tokenized record; ids are checked for sign and 31 bits, the vocabulary is not known here.
 
-    Price: about 50 ns a token for JSON lists, 2 ns for the arrays of Parquet and Arrow.
+    Price: about 25 ns a token for JSON lists, 2 ns for the arrays of Parquet and Arrow.
     """
     import numpy as np
 
-    given = record["input_ids"]
     try:
-        ids = _integers(given, "input_ids")
+        ids = _integers(record["input_ids"], "input_ids")
         if not len(ids):
             raise BadRecordError('"input_ids" is empty')
         if ids.min() < 0 or ids.max() > MAX_ID:
@@ -97,12 +106,12 @@ def parse(record: Record, line: int) -> Document | Reject:
             if not real.all():
                 if not real.any():
                     raise BadRecordError('"attention_mask" is all zeros: the record is nothing but padding')
-                given = np.asarray(given)[real]
+                ids = ids[real]
                 mask = mask[real] if mask is not None else None
     except BadRecordError as error:
         return Reject(line, str(error))
     loss = None if mask is None or mask.all() else mask.astype(np.int8)
-    return Document("tokens", line, input_ids=given, loss_mask=loss)
+    return Document("tokens", line, input_ids=ids.astype(np.int32), loss_mask=loss)
 
 
 SHAPE = Shape((("input_ids",),), ("labels", *MASKS, "attention_mask"), parse)
