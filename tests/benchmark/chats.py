@@ -44,9 +44,10 @@ def run(_: Path, runs: int) -> str:
             rows.append([name, "text and ranges" if want_spans else "text", *own, gain])
     header = ["template", "what", "jinja2, chats/s", "minijinja, chats/s", "gain"]
     return (
-        f"{len(chats):,} chats of {statistics.mean(map(len, chats)):.1f} messages, one core, CPU time, median of "
-        f"{runs} rounds in which both engines take turns. *jinja2* is the way of conversations that minijinja cannot "
-        "do: transformers' sandbox with hbpack's shortcuts. *Ranges* are what the assistant wrote. The first template "
+        f"{len(chats):,} chats with {statistics.mean(map(len, chats)):.1f} messages on average; CPU time on one core, "
+        f"median of {runs} rounds in which both engines take turns. *jinja2* renders the conversations that minijinja "
+        "cannot: it is transformers' sandbox with hbpack's shortcuts. *Ranges* are the parts that the assistant "
+        "wrote. The first template "
         f"writes an empty thinking block into each answer. {versions(('minijinja', 'jinja2', 'transformers'))}.\n\n"
         + table(header, rows)
     )

@@ -40,11 +40,11 @@ def run(work: Path, runs: int) -> str:
         wall, cpu = (statistics.median(getattr(run, what) for run in done) for what in ("wall", "cpu"))
         rows.append([name, spread([run.wall for run in done]), times(wall, floor), f"{cpu:.1f}", f"{cpu / wall:.2f}"])
     text = (
-        f"`hbpack tokenize`, with {num_cores()} workers, of the {len(lines):,} shared chats "
-        f"({mebibytes(sum(map(len, lines)))} MiB), written as JSON lines, as one JSON array, as compressed lines, and "
-        f"as {SMALL_FILES:,} files of JSON lines in one folder. {runs} runs each, in turn; median (least-greatest)."
-        f" *Cores*: CPU time over wall time, start and end of the command included. {HOW_LONG} "
-        f"{versions(('gigatoken', 'tokenizers', 'pyarrow'))}."
+        f"`hbpack tokenize` with {num_cores()} workers. The {len(lines):,} shared chats "
+        f"({mebibytes(sum(map(len, lines)))} MiB) are stored as JSON lines, as one JSON array, as compressed lines, "
+        f"and as {SMALL_FILES:,} files of JSON lines in one folder. {runs} runs each, in turn; median "
+        "(minimum-maximum). *Cores* is CPU time divided by wall time, with the start and end of the command. "
+        f"{HOW_LONG} {versions(('gigatoken', 'tokenizers', 'pyarrow'))}."
     )
     return f"{text}\n\n{table(['', 'wall, s', 'to JSON lines', 'CPU, s', 'cores'], rows)}"
 

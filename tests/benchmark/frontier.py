@@ -35,11 +35,11 @@ _LONG = 131_072
 def run(work: Path, runs: int) -> str:
     """Measure, and give the text of the section."""
     text = (
-        f"Packing {_PACKING}, fill balanced, every way to form iterations (`--balance`). ABR is the time lost to "
-        "waiting, *bound* the least that any deal of the same samples within their iterations could have (proved). "
-        "*Length mix* and *source mix* say how far a step's mix of sample lengths, and of inputs, is "
-        "from the whole's (0 is alike): what sorting costs in randomness. Every plan passed the checker. `plan` is "
-        "the time of one `build_plan`, compiled before."
+        f"Packing {_PACKING}, fill balanced, every way to form iterations (`--balance`). ABR is the share of time "
+        "lost to waiting, and *bound* is the proved minimum for any distribution of the same samples within their "
+        "iterations. *Length mix* and *source mix* tell how far the mix of sample lengths, and of inputs, in a step "
+        "is from that of the whole corpus (0 is equal): this is what sorting costs in randomness. Every plan passed "
+        "the checker. `plan` is the time of one `build_plan`, after compilation."
     )
     parts = [text]
     for title, lengths, sources, groups, num_gpus in _cases(work):

@@ -104,18 +104,18 @@ def _floors(sets: dict[str, Path], runs: int, verdicts: list[str]) -> str:
                 _verdict(
                     ratio < 2,
                     f"{title}: a batch takes {times(ratio, 1.0)} as long as a plain copy "
-                    "of its tensors (asked: under 2x)",
+                    "of its tensors (target: under 2x)",
                 )
             )
     text = (
-        "**A batch and a plain copy.** Rank 0, no workers, one thread, files in the page cache, each iteration of the "
-        "epoch once a pass, the last batch let go when the next one is there. *Copy*: all batches of the epoch (of "
-        "the first 256 MiB) lie finished in memory, and the same tensors are made by `clone`: a loader with nothing "
-        "to work out. Like the loader, it finds its source where an epoch is, in memory, and writes to memory that "
-        "the process has written before. *Again*: the tensors that the loader has just written are copied once more, "
-        "from the core's cache, where no loader finds its source. Loader, copy and copy again take turns, batch by "
-        f"batch; medians, and the median ratio of {runs} processes each. Tokens are those of this rank's tensors: "
-        "where 8 ranks share a row, `transformers`, `flash-attn` and `deepspeed` take a slice, the others the row."
+        "**A batch and a plain copy.** Rank 0, no workers, one thread, files in the page cache. Each pass reads each "
+        "iteration of the epoch once; a batch is released when the next one arrives. *Copy* is a loader with nothing "
+        "to compute: all batches of the epoch (of the first 256 MiB) are ready in memory, and `clone` makes the same "
+        "tensors. Like the loader, it reads from memory, where the epoch is, and writes to memory that the process "
+        "has written before. *Again* copies the tensors that the loader has just written once more, from the core's "
+        "cache, where no loader finds its source. Loader, copy and copy again take turns, batch by "
+        f"batch; medians, and the median ratio of {runs} processes each. The tokens are those of this rank's tensors: "
+        "if 8 ranks share a row, `transformers`, `flash-attn` and `deepspeed` take a slice, and the others the row."
     )
     header = ["", "tokens a batch", "us a batch", "million tokens/s", "copy, us", "to the copy", "again, us"]
     return f"{text}\n\n{table(header, rows)}"
@@ -184,17 +184,17 @@ def _peers(work: Path, sets: dict[str, Path], runs: int, verdicts: list[str]) ->
             _verdict(
                 own >= _FACTOR * usual,
                 f"groups {groups}: {times(own, usual)} the tokens/s of datasets with the collator, each with the "
-                f"number of workers that suits it best (asked: {_FACTOR}x)",
+                f"number of workers that is best for it (target: {_FACTOR}x)",
             )
         )
     text = (
         "**The same packs, other loaders.** One GPU, whole rows, format `transformers`; "
         f"{_BATCHES[PACKS]} packs of 16K, {_BATCHES[ROWS]} of 128K, after the first {peers._WARM_UP}, in the order of "
-        "use, in the page cache; each run a new process, contenders in turn. *datasets*: an Arrow data set of the "
-        "packs' samples with `input_ids` and `labels`, a batch sampler that names those of each pack, "
-        "`DataCollatorWithFlattening(return_flash_attn_kwargs=True)`, a `DataLoader`. *streaming*: the packs as MDS "
-        "(`hbpack export --to mds`), a collate function in numpy that makes the same tensors. With workers a batch "
-        "also crosses to the trainer's process: hbpack's as one run of bytes."
+        "use, in the page cache; each run is a new process, contenders in turn. *datasets* reads an Arrow data set of "
+        "the packs' samples with `input_ids` and `labels`, through a batch sampler that names the samples of each "
+        "pack, `DataCollatorWithFlattening(return_flash_attn_kwargs=True)` and a `DataLoader`. *streaming* reads the "
+        "packs as MDS (`hbpack export --to mds`); a collate function in numpy makes the same tensors. With workers, a "
+        "batch also has to be sent to the trainer's process; hbpack sends it as one block of bytes."
     )
     if streaming is None:
         text += f" *streaming* was left out: {STREAMING_VARIABLE} names no Python with mosaicml-streaming."
@@ -219,12 +219,12 @@ def _first(work: Path, source: Path, runs: int, verdicts: list[str]) -> str:
         for where, results in found.items()
     ]
     worst = max(_median(results, "seconds") for results in found.values())
-    what = f"the first batch of a million packs comes after {seconds(worst)} (asked: under {_MOST_SECONDS:g} s)"
+    what = f"the first batch of a million packs comes after {seconds(worst)} (target: under {_MOST_SECONDS:g} s)"
     verdicts.append(_verdict(worst < _MOST_SECONDS, what))
     text = (
-        "**Time to the first batch** of a set of a million packs, after the imports, in a new process: the rows of "
-        "the rank are read, a shard is opened. *Middle*: a state of the middle of the epoch is loaded. *Another "
-        "epoch*: one that was not written, whose steps are put into an order of its own."
+        "**Time to the first batch** of a set of a million packs, after the imports, in a new process. The loader "
+        "reads the rows of the rank, and opens a shard. *Middle* loads a state from the middle of the epoch. *Another "
+        "epoch* was not written; its steps are put into their own order."
     )
     return f"{text}\n\n{table(['begins at', 'iterations', 'data set open', 'first batch'], rows)}"
 
@@ -248,10 +248,10 @@ def _verify(sets: dict[str, Path], runs: int) -> str:
         for (groups, mode), results in found.items()
     ]
     text = (
-        "**What `verify` costs.** Rank 0, no workers, one thread, files in the page cache, a new process each: until "
-        "the data set is open, until the first batch is there (both after the imports), and a batch of the first and "
-        "of the second pass over the epoch (medians). *lazy*, the default, compares a pack with its checksum when the "
-        f"process first reads it; *full* reads all shards at the start. Medians of {runs} processes."
+        "**What `verify` costs.** Rank 0, no workers, one thread, files in the page cache, a new process each. Time "
+        "until the data set is open and until the first batch arrives (both after the imports), and time of a batch "
+        "in the first and in the second pass over the epoch (medians). *lazy*, the default, compares a pack with its "
+        f"checksum when the process first reads it; *full* reads all shards at the start. Medians of {runs} processes."
     )
     header = ["groups, `verify`", "open", "first batch", "us a batch, first pass", "second pass"]
     return f"{text}\n\n{table(header, rows)}"
@@ -278,14 +278,14 @@ def _memory(source: Path, verdicts: list[str]) -> str:
             _verdict(
                 growth <= _MOST_GROWTH,
                 f"{workers} workers: {growth / 2**20:+.1f} MiB after "
-                f"{result['batches']:,} batches (asked: flat, here within "
+                f"{result['batches']:,} batches (target: flat, which means within "
                 f"{mebibytes(_MOST_GROWTH)} MiB)",
             )
         )
     text = (
         "**Memory.** Anonymous memory (`Anonymous` of /proc/PID/smaps_rollup) of the process and its workers "
-        "together, torch included, after two epochs of warming up and at the end. Pages of mapped shards are the page "
-        "cache's, which the kernel takes back at will, and are not counted."
+        "together, torch included, after two warm-up epochs and at the end. Pages of mapped shards are not counted: "
+        "they belong to the page cache, which the kernel can take back at any time."
     )
     return f"{text}\n\n{table(['workers', 'epochs', 'batches', 'warm, MiB', 'end, MiB', 'growth, MiB'], rows)}"
 

@@ -23,13 +23,12 @@ _PR_SET_CHILD_SUBREAPER = 36
 _REAP_SECONDS = 5.0
 
 HOW_LONG = (
-    "Wall: start of the command to its end. CPU: user and system time of the command and all its descendants, from "
-    "the kernel's accounts (orphans are adopted and waited for)."
+    "*Wall* is the time from the start of the command to its end. *CPU* is the user and system time of the command "
+    "and all its descendants, as the kernel accounts for it (orphans are adopted and waited for)."
 )
 HOW = HOW_LONG + (
-    " Memory: the proportional set size (PSS, which counts "
-    "shared pages once) of all processes of the tree together, read every "
-    f"{SAMPLE_SECONDS * 1000:.0f} ms; the greatest counts."
+    " *Memory* is the largest proportional set size (PSS, which counts shared pages once) of all processes of the "
+    f"tree together, read every {SAMPLE_SECONDS * 1000:.0f} ms."
 )
 
 

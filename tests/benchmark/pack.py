@@ -148,22 +148,22 @@ def _setting(results: dict[str, _Result], runs: int, peer: str | None) -> str:
     elsewhere = statistics.median(run.busy_elsewhere for result in results.values() for run in result.runs)
     text = (
         f"`hbpack pack sft_messages.jsonl long_docs.parquet --tokenizer minimind-chatml {' '.join(OPTIONS)}`: "
-        f"{warm.samples:,} samples, {warm.tokens:,} tokens, a new output folder and new processes each time, "
-        "inputs, programs, byte code and numba's cache there, in the page cache. *First run ever*: with an empty "
-        "numba cache.\n\n"
+        f"{warm.samples:,} samples, {warm.tokens:,} tokens. Each run has a new output folder and new processes; "
+        "inputs, programs, byte code and numba's cache are in the page cache. The *first run ever* has an empty numba "
+        "cache.\n\n"
     )
     if peer:
         text += (
             f"*The usual way* (`tests/benchmark/usual_way.py`; {peer}): `load_dataset`, `map` in batches over "
             f"{num_cores()} processes with `apply_chat_template` or the tokenizer, "
             f"`pack_dataset(strategy='{STRATEGY}', seq_length={SEQ_LENGTH})` as shipped, `save_to_disk`; all caches "
-            f"empty. It makes {results[USUAL].tokens:,} tokens, with EOS after each document, but no loss masks, no "
-            "schedule and no checksums, and cuts off what is longer than a pack, where hbpack splits.\n\n"
+            f"are empty. It makes {results[USUAL].tokens:,} tokens, with EOS after each document, but no loss masks, "
+            "no schedule and no checksums. It cuts off samples at the length of a pack, where hbpack splits them.\n\n"
         )
     else:
         text += f"*The usual way* was left out: {PYTHON_VARIABLE} names no Python with trl.\n\n"
     return text + (
-        f"{runs} runs each, in turn; median (least-greatest). {HOW} Other programs used {elsewhere:.0%} of the cores "
+        f"{runs} runs each, in turn; median (minimum-maximum). {HOW} Other programs used {elsewhere:.0%} of the cores "
         f"meanwhile (median). hbpack ran with {versions(('gigatoken', 'tokenizers', 'numba', 'numpy', 'pyarrow'))}."
     )
 
@@ -204,8 +204,9 @@ def _phase_table(results: dict[str, _Result]) -> str:
         ]
         rows.append([phase, *cells])
     text = (
-        "By phase. `start` is interpreter, imports and options; hbpack reads while it tokenizes, and its workers load "
-        "the tokenizer there; `tokenize chats` ends with the last part made of chats, as the parts' file times say."
+        "The time of each phase: `start` covers the interpreter, imports and options. hbpack reads while it "
+        "tokenizes, and its workers load the tokenizer in this phase. `tokenize chats` ends with the last part made "
+        "of chats, according to the file times of the parts."
     )
     return f"{text}\n\n{table(header, rows)}"
 
@@ -234,7 +235,7 @@ def _import_table(work: Path, numba_cache: Path, runs: int) -> str:
     rows.append(["all others", seconds(sum(value for _, value in largest[_TOP_IMPORTS:]))])
     rows.append(["all", seconds(sum(medians.values()))])
     text = (
-        "Imports of `hbpack pack` with one worker, by package, from `python -X importtime` (which itself slows them "
-        "down); with more workers the tokenizing part of them is imported once, in the workers' server."
+        "The imports of `hbpack pack` with one worker, by package, from `python -X importtime`, which itself slows "
+        "them down. With more workers, the part that tokenizing needs is imported once, in the workers' server."
     )
     return f"{text}\n\n{table(['package', 'own time (median)'], rows)}"

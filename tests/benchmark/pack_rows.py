@@ -62,16 +62,16 @@ def run_rows(work: Path, runs: int, numba_cache: Path) -> str:
 
 _TEXT = (
     "**Record kinds and tokenizers.** `hbpack pack FILE --tokenizer FOLDER {options}`, {runs} runs, median "
-    "(least-greatest), beside one run of the usual way with `seq_length={length}`, in turn; all else as above. "
-    "The usual way of prompts and completions is TRL's, in batches: both are tokenized, with EOS, and once more "
-    "the prompt alone, which gives the mask; of Alpaca records Stanford's prompt comes first. Chats get no mask "
-    "there, and tokens only are packed. The tokenizers are trained on the shared corpora "
+    "(minimum-maximum), in turn with one run of the usual way with `seq_length={length}`; everything else as above. "
+    "For prompts and completions, the usual way is TRL's, in batches: it tokenizes both together, with EOS, and the "
+    "prompt alone once more for the mask. For Alpaca records, Stanford's prompt is rendered first. Chats get no mask "
+    "there, and tokens are only packed. The tokenizers are trained on the shared corpora "
     "(`tests/benchmark/families.py`) with the split pattern, kind of BPE and chat template of their family: GPT-2"
     " (50,256 ids), GPT-4's cl100k (100,256), Llama 3 (128,000), and Mistral's SentencePiece BPE with byte "
-    "fallback (32,000). The records (`tests/benchmark/record_kinds.py`): *chats* are the shared ones; *alpaca*, "
-    "questions and answers of gsm8k and bbh, about five times over, each time numbered otherwise; *prompt-"
-    "completion*, successive paragraphs of the long documents; *texts*, those documents; *tokens*, the same, "
-    "tokenized, up to 4,096 ids a record."
+    "fallback (32,000). The records (`tests/benchmark/record_kinds.py`) are: *chats*, the shared ones; *alpaca*, "
+    "questions and answers of gsm8k and bbh, about five times over, each time with another exercise number; *prompt-"
+    "completion*, successive paragraphs of the long documents; *texts*, those documents; *tokens*, those documents "
+    "tokenized, with up to 4,096 ids per record."
 )
 
 

@@ -175,7 +175,7 @@ def run(work: Path, runs: int) -> str:
     of_tokens = lengths[is_long].sum() / lengths.sum()
     tables = {
         "Table 6: the parts of HBP": _components(lengths),
-        "Table 12: beside FlexSP": _beside_flexsp(lengths),
+        "Table 12: compared with FlexSP": _beside_flexsp(lengths),
         "Table 13: packings in one group of 128K, sp 8, no balance": _packings(lengths),
         "Table 2: ISF in one group, samples over the pack length dropped": _pack_lengths(lengths),
         "Table 17: ABR of HBP on other corpora": _corpora(),
@@ -186,7 +186,7 @@ def run(work: Path, runs: int) -> str:
         f"(so that the longest has about {mix.longest_chat:,}), and {mix.num_long:,} long samples, uniform from "
         f"{mix.shortest_long:,} to {mix.longest_long:,}: {len(lengths):,} samples, {lengths.sum() / 1e6:,.0f} million "
         f"tokens, of which {of_tokens:.1%} in the {is_long.sum():,} samples over 16K. {NUM_GPUS} GPUs. "
-        "A column *paper* holds what HBP's table prints for the column before it."
+        "Each column *paper* has HBP's figures for the column before it."
     )
     return "\n\n".join([text, *(f"**{title}**\n\n{body}" for title, body in tables.items())])
 

@@ -106,12 +106,12 @@ def run(work: Path, runs: int) -> str:
         "What the assumptions are worth: seconds of the row / seconds of HBP": _assumptions(plans),
     }
     text = (
-        f"LLaMA 3.1 8B on {NUM_GPUS} H100 (eight a node), one epoch of {len(lengths):,} samples, "
-        f"{lengths.sum() / 1e6:,.0f} million tokens, as in the section before. One set of constants for all rows: "
+        f"LLaMA 3.1 8B on {NUM_GPUS} H100 (eight per node), one epoch of {len(lengths):,} samples, "
+        f"{lengths.sum() / 1e6:,.0f} million tokens, as in the previous section. All rows use the same constants: "
         f"{assumed.gemm_efficiency:.0%} of the peak FLOP/s, in attention {assumed.attention_efficiency:.0%}, "
         f"{assumed.bandwidth_efficiency:.0%} of the links, {assumed.exposed_gather:.0%} of FSDP's gathers not hidden; "
-        f"{LAYERS} layers checkpointed, as in tables 18 and 19. A column *paper* holds what HBP's tables print for "
-        "the column before it; *off* is how far ours is from that."
+        f"{LAYERS} layers checkpointed, as in tables 18 and 19. Each column *paper* has HBP's figures for the column "
+        "before it; *off* is how far ours are from them."
     )
     return "\n\n".join([text, *(f"**{title}**\n\n{body}" for title, body in tables.items())])
 

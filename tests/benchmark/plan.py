@@ -28,7 +28,7 @@ _ROUNDS = {10_000: 25, 100_000: 9, 1_000_000: 3}
 _SLOW = 5.0
 """Seconds over which an algorithm is measured once."""
 MIX128K = (
-    "*mix128k*: as many short samples as said (lognormal, median 300, sigma 1.1, at most 32K) and 0.2 % more long "
+    "*mix128k*, the given number of short samples (lognormal, median 300, sigma 1.1, at most 32K) plus 0.2 % long "
     "ones (uniform, 8K-128K), shuffled"
 )
 
@@ -72,11 +72,11 @@ def run(work: Path, runs: int) -> str:
         print(f"plan: {num_samples:,} samples", file=sys.stderr)
         rows += _measure(num_samples, rounds * runs)
     text = (
-        f"Lengths {MIX128K}. `pack` is the algorithm alone, with its default options, at capacity {CAPACITY:,}; "
-        "`packs` is what it makes, `bound` the least possible (Martello and Toth's L2). `plan` is `build_plan` with "
-        f"groups 16k:1,128k:8 on {NUM_GPUS} GPUs and all else at the defaults of `hbpack plan`, that is "
-        f"{_defaults()}, with this packing; `check` is `check_plan`. Those that cut samples plan one group of 128K. "
-        "The floor is `numpy.sort` of the same lengths. Medians; compiled before. "
+        f"Lengths: {MIX128K}. `pack` is the time of the algorithm alone, with its default options, at capacity "
+        f"{CAPACITY:,}; `packs` is the number of packs it makes, and `bound` the minimum possible (Martello and "
+        f"Toth's L2). `plan` is `build_plan` with this packing, groups 16k:1,128k:8 on {NUM_GPUS} GPUs, and the "
+        f"defaults of `hbpack plan` for everything else ({_defaults()}); `check` is `check_plan`. Algorithms that cut "
+        "samples plan one group of 128K. The floor is `numpy.sort` of the same lengths. Medians, after compilation. "
         f"Rounds: {', '.join(f'{rounds * runs} at {n:,}' for n, rounds in _ROUNDS.items())}. "
         f"{versions(('numpy', 'numba'))}."
     )

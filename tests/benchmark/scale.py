@@ -71,15 +71,15 @@ def run(work: Path, runs: int) -> str:
             verdict = "Met" if growth <= _FLAT else "Missed"
             lines.append(
                 f"- {verdict}: with `{packing}` a sample costs {growth:.2f} times as much at {SIZES[-1]:,} as at "
-                f"{SIZES[0]:,} (asked: flat, here at most {_FLAT:g} times)."
+                f"{SIZES[0]:,} (target: flat, which means at most {_FLAT:g} times)."
             )
     text = (
-        f"Lengths {MIX128K}. Groups 16k:1,128k:8 on 32 GPUs, all else at the defaults of `hbpack plan` but the "
-        "packing; each plan in a fresh process, which has loaded its kernels by planning 20,000 samples. CPU seconds, "
-        f"wall time where nobody else works, for a plan uses one core; *plan* is `{'` + `'.join(_ASKED)}`. Memory is "
-        "the process's greatest resident set (VmHWM), all stages, lengths and sample ids included; *before* is what "
-        "it holds with these two alone. Best of "
-        f"{runs} runs, at {SIZES[-1]:,} of one."
+        f"Lengths: {MIX128K}. Groups 16k:1,128k:8 on 32 GPUs, and the defaults of `hbpack plan` for everything but "
+        "the packing. Each plan has a new process, which has loaded its kernels by planning 20,000 samples. The "
+        "figures are CPU seconds, which equal wall time on an idle machine because a plan uses one core; *plan* is "
+        f"`{'` + `'.join(_ASKED)}`. Memory is the largest resident set of the process (VmHWM), with all stages, "
+        f"lengths and sample ids; *before* is that with the lengths and sample ids alone. Best of {runs} runs; at "
+        f"{SIZES[-1]:,}, one run."
     )
     header = [
         "packing", "samples", *(f"`{stage}`" for stage in _STAGES), "plan", "plan, wall", "ns a sample",
@@ -98,9 +98,9 @@ def _targets(packing: str, result: dict[str, float]) -> list[str]:
     checks = (
         (
             total < _MOST_SECONDS,
-            f"{SIZES[-1]:,} samples are planned in {total:.0f} s of wall time (asked: under {_MOST_SECONDS:g} s)",
+            f"{SIZES[-1]:,} samples are planned in {total:.0f} s of wall time (target: under {_MOST_SECONDS:g} s)",
         ),
-        (peak < _MOST_GIB, f"that takes {peak:.1f} GiB (asked: within {_MOST_GIB:g} GiB)"),
+        (peak < _MOST_GIB, f"that takes {peak:.1f} GiB (target: within {_MOST_GIB:g} GiB)"),
     )
     return [f"- {'Met' if holds else 'Missed'}: with `{packing}` {what}." for holds, what in checks]
 

@@ -206,12 +206,13 @@ def _masked_part(masked: Mapping[str, dict[str, list[float]]]) -> str:
     ]
     header = ["", "back end", "plain, MB/s", "masked, MB/s", "masked to plain"]
     return (
-        "**Records with a loss mask.** Prompts and completions of the shared chats as JSON lines, trained on as a "
-        "whole (`--loss-on all`, plain) and on the completion alone (masked). The tokenizers have their family's "
-        f"normalizer, splitter and added tokens and {_VOCABULARY:,} ids learned from these records and from code "
-        f"({_SLOW_VOCABULARY:,} for what gigatoken does not load). One process, `hbpack tokenize --workers 1` from "
-        "the file to the token store without the start of Python; MB of JSON a second of CPU time, median "
-        f"(least-greatest), the two taking turns. {versions(('gigatoken', 'tokenizers'))}.\n\n{table(header, rows)}"
+        "**Records with a loss mask.** Prompts and completions of the shared chats as JSON lines, with a loss on the "
+        "whole record (`--loss-on all`, *plain*) or on the completion alone (*masked*). The tokenizers have the "
+        f"normalizer, splitter and added tokens of their family, and {_VOCABULARY:,} ids learned from these records "
+        f"and from code ({_SLOW_VOCABULARY:,} if gigatoken does not load them). One process runs `hbpack tokenize "
+        "--workers 1`, from the file to the token store, without the start of Python. The figures are MB of JSON per "
+        "second of CPU time, median (minimum-maximum), the two in turn. "
+        f"{versions(('gigatoken', 'tokenizers'))}.\n\n{table(header, rows)}"
     )
 
 
@@ -228,9 +229,9 @@ def _code_part(shares: Mapping[str, dict[str, list[float]]], code: Path) -> str:
     header = ["", "gigatoken alone, MB/s", "hbpack tokenize, MB/s", "share"]
     return (
         f"**Code.** {code.stat().st_size / 1e6:,.0f} MB of Python sources as JSON lines. *gigatoken alone*: "
-        f"`encode_batch` of lists of {_GIGATOKEN_TEXTS} texts that lie in memory, on one core, its ids thrown away; a "
-        "new tokenizer each time. "
-        "*hbpack tokenize*: reads, parses, checks, encodes, compares with `tokenizers`, hashes and writes; measured "
+        f"`encode_batch` on one core, with lists of {_GIGATOKEN_TEXTS} texts that are already in memory and with a "
+        "new tokenizer each time; the ids are thrown away. "
+        "*hbpack tokenize* reads, parses, checks, encodes, compares with `tokenizers`, hashes and writes; measured "
         f"as above.\n\n{table(header, rows)}"
     )
 
@@ -240,9 +241,9 @@ def _verdicts(masked: Mapping[str, dict[str, list[float]]], shares: Mapping[str,
     worst = max(masked, key=lambda name: statistics.median(_ratios(masked[name]["all"], masked[name]["completion"])))
     ratio = statistics.median(_ratios(masked[worst]["all"], masked[worst]["completion"]))
     lines.append(
-        (ratio <= MOST, f"a masked record costs at most {ratio:.2f}x a plain one ({SHOWN[worst]}; asked: {MOST}x)")
+        (ratio <= MOST, f"a masked record costs at most {ratio:.2f}x a plain one ({SHOWN[worst]}; target: {MOST}x)")
     )
     for name, rates in shares.items():
         share = statistics.median(_ratios(rates["hbpack"], rates["gigatoken"]))
-        lines.append((share >= LEAST, f"{CODE[name]}: {share:.0%} of gigatoken's own rate (asked: {LEAST:.0%})"))
+        lines.append((share >= LEAST, f"{CODE[name]}: {share:.0%} of gigatoken's own rate (target: {LEAST:.0%})"))
     return "\n".join(f"- {'Met' if holds else 'Missed'}: {what}." for holds, what in lines)

@@ -58,18 +58,18 @@ def run(work: Path, runs: int) -> str:
         )
         if not met:  # What is asked of large files; thousands of small ones are waits for the disk.
             verdict = "Met" if rate >= ASKED else "Missed"
-            met.append(f"- {verdict}: {name}: {rate:.2f} of the copy's rate (asked: {ASKED}).")
+            met.append(f"- {verdict}: {name}: {rate:.2f} of the copy's rate (target: {ASKED}).")
         shutil.rmtree(folder)
     header = [
         "", "MiB", "files", "copy, s", "write, s", "imports, s", "copy, CPU s", "write, CPU s",
         "rate to the copy's", "without imports",
     ]  # fmt: skip
     text = (
-        f"*Write*: the command `hbpack write FOLDER`, from its start to its end; the plan and the token store, of the "
-        f"shared corpora {COPIES} times over, lie in the page cache. *Copy*: `cp -r` of what it wrote, and `sync`. "
-        "Both read and write the same number of bytes; hbpack puts them into another order, takes checksums, and "
-        "syncs each file. *Imports*: Python with the modules of `write`, and nothing done. "
-        f"{runs} runs each, in turn; median (least-greatest). {HOW_LONG} {versions(('numpy', 'pyarrow', 'xxhash'))}."
+        f"*Write* is the command `hbpack write FOLDER`, from its start to its end; the plan and the token store, made "
+        f"from {COPIES} copies of the shared corpora, are in the page cache. *Copy* is `cp -r` of what it wrote, and "
+        "`sync`. Both read and write the same number of bytes; hbpack puts them into another order, computes "
+        "checksums, and syncs each file. *Imports* is Python with the modules of `write`, without any work. "
+        f"{runs} runs each, in turn; median (minimum-maximum). {HOW_LONG} {versions(('numpy', 'pyarrow', 'xxhash'))}."
     )
     return f"{text}\n\n{table(header, rows)}\n\n" + "\n".join(met)
 

@@ -157,18 +157,19 @@ def _cpu_seconds(function: Callable[[], object]) -> float:
 
 def _intro(found: dict[str, str], missing: dict[str, str], runs: int) -> str:
     text = (
-        f"Lengths {MIX128K}; *short4k*: the short ones alone, at most 4,096. Lengths in, packs out, as each function "
-        "takes and gives them; a process for each contender, compiled before; TRL's token lists hold nulls, so that "
-        "no token is moved. CPU time, which is the wall time of an idle machine, for all of them use one core. Median "
-        f"of up to {_ROUNDS * runs} rounds in {runs} passes (one round where it takes over {_QUICK:.0f} s); over "
-        f"{TOO_LONG:.0f} s, or where that is expected, a case is left out. Every result was checked: each sample in "
-        "one pack, none over capacity. *Over the bound*: packs at the three sizes over the "
-        "least possible (Martello and Toth's L2). *To ours*: time at the greatest size that it did, to the fastest of "
-        f"hbpack's that needs no more packs. {versions(('numpy', 'numba'))}; {', '.join(sorted(set(found.values())))}."
+        f"Lengths: {MIX128K}; *short4k*, the short ones alone, at most 4,096. Each function takes lengths and returns "
+        "packs in its own form. Each contender has its own process, and is compiled before; TRL's token lists hold "
+        "nulls, so no token is moved. The figures are CPU time, which equals the wall time of an idle machine because "
+        f"all of them use one core: the median of up to {_ROUNDS * runs} rounds in {runs} passes (one round if it "
+        f"takes over {_QUICK:.0f} s). Cases that take over {TOO_LONG:.0f} s, or are expected to, are left out. Every "
+        "result was checked: each sample is in one pack, and no pack exceeds its capacity. *Over the bound* is the "
+        "number of packs above the minimum possible (Martello and Toth's L2), at the three sizes. *To ours* is the "
+        "time at the largest size that the contender managed, compared with the fastest of hbpack's that needs no "
+        f"more packs. {versions(('numpy', 'numba'))}; {', '.join(sorted(set(found.values())))}."
     )
     absent = [
         f"- {name} is left out: it is not installed ({reason})."
-        + (f" `{PEERS[name].install}`, maybe in an environment of its own that {PYTHON_VARIABLE} names."
+        + (f" Run `{PEERS[name].install}`, if necessary in an environment of its own that {PYTHON_VARIABLE} names."
            if PEERS[name].install else "")
         for name, reason in missing.items()
     ]  # fmt: skip
@@ -233,11 +234,11 @@ def _targets(
             factor = results[peer][case].median / best.median
             text += (
                 f", {factor:.1f} times faster than the fastest peer that needs no more packs, {peer} "
-                f"(asked: {_FASTER:g} times)"
+                f"(target: {_FASTER:g} times)"
             )
             lines.append(f"{_verdict(factor >= _FASTER)}: {text}.")
         else:
-            lines.append(f"Met: {text}; no peer that was measured does (asked: {_FASTER:g} times faster than it).")
+            lines.append(f"Met: {text}; no peer that was measured does (target: {_FASTER:g} times faster than it).")
     near = bound * (1 + _NEAR)
     ours, peer = _fastest(results, case, near, is_ours=True), _fastest(results, case, near, is_ours=False)
     if ours and peer:
@@ -250,13 +251,13 @@ def _targets(
     for name in dict.fromkeys([_DEFAULT, _fastest(results, case, bound + 1, is_ours=True) or _DEFAULT]):
         took = results[name][case].median
         what = f"packing {SIZES[-1]:,} with {name}{' (the default)' if name == _DEFAULT else ''} takes {seconds(took)}"
-        lines.append(f"{_verdict(took < _PACK_SECONDS)}: {what} (asked: under {_PACK_SECONDS:g} s).")
+        lines.append(f"{_verdict(took < _PACK_SECONDS)}: {what} (target: under {_PACK_SECONDS:g} s).")
     if mix == "mix128k":
         build, check = plan_seconds
         lines.append(
             f"{_verdict(build + check < _PLAN_SECONDS)}: the whole plan of {SIZES[-1]:,} (16k:1,128k:8, 32 GPUs, all "
             f"else at its default) takes {seconds(build + check)}: `build_plan` {seconds(build)}, `check_plan` "
-            f"{seconds(check)} (asked: under {_PLAN_SECONDS:g} s)."
+            f"{seconds(check)} (target: under {_PLAN_SECONDS:g} s)."
         )
     return lines
 
