@@ -57,13 +57,13 @@ format: $(VENV)/.dev  ## Format the code
 docs: $(VENV)/.dev  ## Make the generated docs and schemas
 	$(BIN)/python scripts/generate.py
 
-bench: $(VENV)/.bench  ## Measure beside peers; writes docs/benchmarks.md
+bench: $(VENV)/.bench  ## Compare hbpack with its peers; writes docs/benchmarks.md
 	$(BIN)/python -m tests.benchmark
 
 bench-gpu: $(VENV)/.bench  ## Profile a decoder on this GPU, and compare predictions with real packs
 	$(BIN)/python -m tests.benchmark.gpu
 
-sample: $(VENV)/.dev  ## Make the bundled sample corpus and tokenizer anew
+sample: $(VENV)/.dev  ## Rewrite the bundled sample corpus and tokenizer
 	$(BIN)/python scripts/make_sample.py
 
 clean:  ## Remove the environment and everything made

@@ -93,7 +93,7 @@ def _type(kind: pa.DataType) -> str:
 
 def example_config() -> str:
     return """\
-# Every option of `hbpack pack` can stand here: hbpack pack --config config.yaml
+# You can set every option of `hbpack pack` here: hbpack pack --config config.yaml
 inputs:
   - examples/sample/chats.jsonl
   - examples/sample/journals.jsonl@2.0
