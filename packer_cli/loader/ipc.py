@@ -62,7 +62,7 @@ class ShardFile:
 
     Raises:
         FormatError: its columns are not those of a shard, or it is no uncompressed Arrow IPC file.
-        OSError, pa.ArrowInvalid: pyarrow cannot read it.
+        OSError, pa.ArrowInvalid, UnicodeDecodeError: pyarrow cannot read it.
     """
 
     def __init__(self, source: pa.NativeFile) -> None:
@@ -194,6 +194,9 @@ class _Row:
         numbers = {name: kind.bit_width for name, kind in kinds.items() if name not in lists}
         self.buffers = [first[CHECKSUM] + 1, *(first[name] + 1 for name in numbers)]
         self.buffers += [first[name] + at for name in lists for at in (1, 3)]
+        odd = next((name for name, width in numbers.items() if width not in _BITS), None)
+        if odd is not None:
+            raise ValueError(f"its column {odd} is {kinds[odd]}")
         codes = [_BITS[width] for width in numbers.values()]
         self._numbers = [
             (Struct(f"<{code}").unpack_from, width // 8) for code, width in zip(codes, numbers.values(), strict=True)

@@ -143,7 +143,7 @@ class ShardReader:
                 if foreign is None:
                     return _Open(file, kept, entry, is_checked)
                 why = foreign
-            except (OSError, FormatError, pa.ArrowException) as error:
+            except (OSError, FormatError, pa.ArrowException, UnicodeDecodeError) as error:
                 why = str(error)
             if kept is not None:
                 kept.close()

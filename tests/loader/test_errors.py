@@ -16,7 +16,7 @@ from packer_cli import __version__
 from packer_cli.epochs import MAX_EPOCH
 from packer_cli.errors import ConfigError, FormatError
 from packer_cli.loader import PackedDataset
-from tests.loader.packed_set import write_manifest, write_set
+from tests.loader.packed_set import SHARD_SCHEMA, write_manifest, write_set
 
 REMEDY = "run hbpack write, which rewrites what is damaged"
 
@@ -290,6 +290,25 @@ def test_shards(own_set: Any) -> None:
     assert read_error(own_set) == f"{start}[Errno 2] No such file or directory: {str(shard)!r}{end}"
     own_set.edit_manifest(groups=[{"name": "g0", "capacity": 32, "sp_size": 1, "shards": []}])
     assert read_error(own_set) == (f"hbpack.json lists no shard 0 of group 0, which a rank manifest names; {REMEDY}")
+
+
+def test_shards_whose_schema_is_damaged(own_set: Any) -> None:
+    """A bit of a column's name, or of its type: 2 is the number of integers in Arrow's metadata, 6 that of booleans."""
+    shard = own_set.path / "shards/g0-32-sp1/shard-00000.arrow"
+    data = shard.read_bytes()
+    footer = len(data) - 10 - int.from_bytes(data[-10:-6], "little")
+    wanted = PackedDataset(own_set.path, 0, 2)[0]["input_ids"]
+    flips = [(data.index(name.encode(), footer), 128) for name in SHARD_SCHEMA.names]
+    flips += [(at, 4) for at in range(footer, len(data)) if data[at] == 2]
+    reasons = set()
+    for at, bit in flips:
+        shard.write_bytes(data[:at] + bytes([data[at] ^ bit]) + data[at + 1 :])
+        try:
+            assert torch.equal(PackedDataset(own_set.path, 0, 2)[0]["input_ids"], wanted)
+        except FormatError as error:
+            reasons.add(str(error).partition("incomplete (")[2])
+    assert any(reason.startswith("'utf-8' codec can't decode byte ") for reason in reasons)
+    assert any(re.match(r"row \d+ cannot be read: its column group is bool\)", reason) for reason in reasons)
 
 
 def test_shards_of_another_shape(own_set: Any) -> None:

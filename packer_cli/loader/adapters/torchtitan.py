@@ -130,7 +130,7 @@ class PackedDataLoader(BaseDataLoader):
 
 def _read_degree(config: PackedDataLoader.Config) -> tuple[int, int]:
     """GPUs that share a row, and GPUs of the set."""
-    storage = open_storage(config.path, verify="none", cache_dir=config.cache_dir, cache_bytes=0, storage_options=None)
+    storage = open_storage(config.path, verify="lazy", cache_dir=config.cache_dir, cache_bytes=0, storage_options=None)
     manifest = read_manifest(config.path, storage)
     degrees = sorted({int(group["sp_size"]) for group in manifest["groups"]})
     if len(degrees) > 1:
