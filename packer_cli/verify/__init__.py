@@ -1,13 +1,14 @@
-"""`hbpack verify`: whether a packed set is as it was written, whole, and what its plan and its tokens say.
+"""`hbpack verify`: whether a packed set is complete, as it was written, and what its plan and its tokens say.
 
 ::
 
-    files.py     every file has its checksum, and is this set's
+    verifier.py  runs all checks, and skips those that a damaged file makes pointless
     plan.py      the plan holds each sample once, within the rules of `plan.check`
     ranks.py     the ranks read what the plan says: each pack once over all of them, in each epoch
     packs.py     the packs in the shards are the plan's, and their tokens the token store's
+    report.py    what was found
 
-Each finds what is wrong by itself; `Verifier` runs them, and leaves out what a damaged file makes pointless.
+The checksums of the files are compared by `shards.repair`, which also repairs what it finds.
 """
 
 from packer_cli.verify.report import Report

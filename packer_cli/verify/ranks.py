@@ -46,9 +46,13 @@ def check_epoch(
         wrong = [name for name, values in expected.items() if not np.array_equal(values, table[name])]
         if wrong:
             found[path] = f"its {', '.join(wrong)} are not the plan's"
+            continue
         is_own = (table["sp_rank"] == 0) & (table["shard"] >= 0)
-        packs = first_pack[table["group"][is_own], table["shard"][is_own]] + table["row"][is_own]
-        np.add.at(times, packs, 1)
+        try:
+            packs = first_pack[table["group"][is_own], table["shard"][is_own]] + table["row"][is_own]
+            np.add.at(times, packs, 1)
+        except IndexError:
+            found[path] = "it names packs that the set does not have"
     if found or any(f"{epoch.path}/{rank_name(rank)}" in skip for rank in range(num_gpus)):
         return found  # Others' packs cannot be counted.
     wrong_packs = np.flatnonzero(times > 1 if epoch.first_step else times != 1)

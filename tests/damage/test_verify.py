@@ -161,6 +161,11 @@ def test_what_is_wrong_in_spite_of_checksums(own: Packed) -> None:
     found = damaged(own.folder)
     assert set(found) == {"plan.arrow", "ranks/epoch-000"}
     assert " times over all ranks, not once; so are " in found["ranks/epoch-000"]
+    shards = pa.array([99] * len(other), pa.int32())
+    other = other.set_column(other.column_names.index("shard"), other.schema.field("shard"), shards)
+    write_ipc(own.folder, RANK, other, 10_000, fingerprint)
+    update_checksums(own.folder)
+    assert damaged(own.folder)[RANK] == "it names packs that the set does not have"
 
 
 def test_without_tokens_or_with_those_of_another_plan(own: Packed, others: Path, tmp_path: Path) -> None:

@@ -293,7 +293,7 @@ def test_shards(own_set: Any) -> None:
 
 
 def test_shards_whose_schema_is_damaged(own_set: Any) -> None:
-    """A bit of a column's name, or of its type: 2 is the number of integers in Arrow's metadata, 6 that of booleans."""
+    """One bit of a column's name, or of its type: in Arrow's metadata integers are type 2, booleans type 6."""
     shard = own_set.path / "shards/g0-32-sp1/shard-00000.arrow"
     data = shard.read_bytes()
     footer = len(data) - 10 - int.from_bytes(data[-10:-6], "little")
