@@ -41,6 +41,11 @@ def row_loss(ids: Any, targets: Any, cu_seqlens: Any) -> tuple[float, int]:
     return packed_loss(ids, targets, torch.arange(len(ids)) - cu_seqlens[segments], block_mask(segments))
 
 
+def one_segment(cu_seqlens: Any) -> Any:
+    """The borders of a row whose samples are merged."""
+    return cu_seqlens[[0, -1]]
+
+
 # OLMo-core
 
 
@@ -69,7 +74,7 @@ def olmo_core_losses(batch: dict[str, Any]) -> Iterator[tuple[float, int]]:
 def test_olmo_core(repo: Path, pack: Pack, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     packed, path = pack(GROUPS, NUM_RANKS), repo / "examples" / "olmo_core_trainer.py"
     example = load_without(path, "olmo_core", monkeypatch, TextDataLoaderBase=TextDataLoaderBase, DataCollator=dict)
-    total, count = 0.0, 0
+    total, merged, count = 0.0, 0.0, 0
     for rank in range(NUM_RANKS):
         loader = example.PackedDataLoader(packed, work_dir=tmp_path, dp_rank=rank, dp_world_size=NUM_RANKS)
         loader.reshuffle(1)
@@ -81,6 +86,8 @@ def test_olmo_core(repo: Path, pack: Pack, tmp_path: Path, monkeypatch: pytest.M
         assert batch["max_doc_lens"] == [int(row.max()) for row in batch["doc_lens"]]
         for loss, num_tokens in olmo_core_losses(batch):
             total, count = total + loss, count + num_tokens
+        one_document = {**batch, "doc_lens": batch["doc_lens"].sum(dim=1, keepdim=True)}
+        merged += sum(loss for loss, _ in olmo_core_losses(one_document))
         assert (batch["step_tokens"] == batch["step_tokens"][0]).all()
         # As after a crash: what is left is the same.
         again = example.PackedDataLoader(packed, work_dir=tmp_path, dp_rank=rank, dp_world_size=NUM_RANKS)
@@ -92,7 +99,9 @@ def test_olmo_core(repo: Path, pack: Pack, tmp_path: Path, monkeypatch: pytest.M
         again.reshuffle(2)
         assert [row["input_ids"].tolist() for row in again] != [row["input_ids"].tolist() for row in batches]
     assert count == batch["step_tokens"][0]
-    assert total / count == pytest.approx(mean_loss(packed, STEP), rel=1e-6)
+    wanted = mean_loss(packed, STEP)
+    assert total / count == pytest.approx(wanted, rel=1e-6)
+    assert merged / count != pytest.approx(wanted, rel=1e-4)
 
 
 def test_olmo_core_itself(repo: Path, pack: Pack, tmp_path: Path) -> None:
@@ -150,13 +159,18 @@ def test_composer(repo: Path, pack: Pack, monkeypatch: pytest.MonkeyPatch) -> No
         assert example.num_rows(steps[-1]) == len(steps_of(packed)[STEP])
     # `_train_microbatches`: each row's loss times its tokens over the mean of the ranks' tokens; DDP averages.
     share = sum(example.num_tokens(rows)["loss_generating"] for rows in steps) / NUM_RANKS
-    total = 0.0
+    total, merged = 0.0, 0.0
     for row in (row for rows in steps for row in rows):
         weight = example.num_tokens(row)["loss_generating"] / share
-        loss, count = row_loss(row["input_ids"][0], shift(row["labels"][0]), row["cu_seq_lens_q"])
+        ids, targets = row["input_ids"][0], shift(row["labels"][0])
+        loss, count = row_loss(ids, targets, row["cu_seq_lens_q"])
         assert count == row["num_loss_tokens"]
-        total += loss / max(count, 1) * weight / NUM_RANKS
-    assert total == pytest.approx(mean_loss(packed, STEP), rel=1e-6)
+        share_of_row = weight / max(count, 1) / NUM_RANKS
+        total += loss * share_of_row
+        merged += row_loss(ids, targets, one_segment(row["cu_seq_lens_q"]))[0] * share_of_row
+    wanted = mean_loss(packed, STEP)
+    assert total == pytest.approx(wanted, rel=1e-6)
+    assert merged != pytest.approx(wanted, rel=1e-4)
 
 
 def test_what_composer_does_to_a_row_by_itself() -> None:
@@ -207,7 +221,10 @@ def test_veomni(repo: Path, pack: Pack, monkeypatch: pytest.MonkeyPatch) -> None
         again.set_epoch(0)
         left = [[row["input_ids"].tolist() for row in rows] for rows in again]
         assert left == [[row["input_ids"].tolist() for row in rows] for rows in found[STEP:]]
-    assert veomni_mean_loss(steps) == pytest.approx(mean_loss(packed, STEP), rel=1e-6)
+    wanted = mean_loss(packed, STEP)
+    assert veomni_mean_loss(steps) == pytest.approx(wanted, rel=1e-6)
+    merged = [[{**row, "cu_seq_lens_q": one_segment(row["cu_seq_lens_q"])} for row in rows] for rows in steps]
+    assert veomni_mean_loss(merged) != pytest.approx(wanted, rel=1e-4)
 
 
 def test_veomni_collates_it(repo: Path, pack: Pack) -> None:

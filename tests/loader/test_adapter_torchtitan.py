@@ -98,6 +98,7 @@ def test_the_loss_is_that_of_the_samples(titan: Any, own_rows: Any) -> None:
     """Documents begin where positions are 0, as torchtitan's `get_document_mask_mod` has it."""
     model = tiny_llama("sdpa")
     batches = [b for b in islice(build(titan, own_rows), 10) if metadata_of(b)["num_samples"] > 2]
+    assert len(batches) > 1
     for inputs, labels in batches[:2]:
         known = metadata_of((inputs, labels))
         logits = model(input_ids=inputs["input"][None], position_ids=inputs["positions"][None]).logits

@@ -42,6 +42,7 @@ def test_a_row_trains_as_its_samples_one_by_one(packed: Any, monkeypatch: pytest
         layer.attn._attention_call = attend
     rows = PackedDataset(packed.path, 0, packed.num_gpus, format="torchtune")
     batches = [batch for batch in rows if (metadata_of(batch)["sample_num_loss_tokens"][1:] > 5).sum() > 1]
+    assert len(batches) > 1
     for batch in batches[:2]:
         samples = [packed.samples[i] for i in metadata_of(batch)["sample_ids"].tolist()]
         wanted = []
