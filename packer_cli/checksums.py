@@ -7,6 +7,7 @@ networks do to files, and do not protect from an attacker, who can compute them 
 from __future__ import annotations
 
 import json
+import os
 import re
 from pathlib import Path
 from typing import Any
@@ -77,10 +78,10 @@ def inside(folder: Path, path: str) -> Path:
         ValueError: its path, or a link on the way, leads out of the folder.
     """
     file = folder / check_path(path)
-    if not file.resolve().is_relative_to(folder.resolve()):
-        raise ValueError(
-            f"{str(file)!r} is a link to {str(file.resolve())!r}, outside the set's folder; copy the file"
-        )
+    # Not Path.resolve, which raises RuntimeError for links in a circle before Python 3.13.
+    real = os.path.realpath(file)
+    if not Path(real).is_relative_to(os.path.realpath(folder)):
+        raise ValueError(f"{str(file)!r} is a link to {real!r}, outside the set's folder; copy the file")
     return file
 
 

@@ -47,7 +47,7 @@ def read_manifest(path: Path | str, storage: Storage) -> dict[str, Any]:
             f"{str(path)!r} holds no hbpack.json, so it is no packed set or an unfinished one; run hbpack pack (again)"
         ) from None
     except OSError as error:
-        raise FormatError(f"{str(file)!r} cannot be read ({error.strerror}); {storage.remedy}") from None
+        raise FormatError(f"{str(file)!r} cannot be read ({error.strerror or error}); {storage.remedy}") from None
     try:
         manifest = json.loads(text)
     except (ValueError, RecursionError) as error:

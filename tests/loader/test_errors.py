@@ -204,6 +204,15 @@ def test_links_that_lead_out(own_set: Any, tmp_path: Path, kind: str) -> None:
         list(PackedDataset(own_set.path, 0, 2))
 
 
+@pytest.mark.parametrize("name", ["hbpack.json", "ranks/epoch-000/rank-00000.arrow", "shards"])
+def test_links_in_a_circle(own_set: Any, name: str) -> None:
+    path = own_set.path / name
+    path.rename(own_set.path / "before")
+    path.symlink_to(path)
+    with pytest.raises(FormatError, match=r"Too many levels of symbolic links"):
+        list(PackedDataset(own_set.path, 0, 2))
+
+
 def test_links_inside_the_set_and_to_it(own_set: Any, tmp_path: Path) -> None:
     (own_set.path / "shards").rename(own_set.path / "real")
     (own_set.path / "shards").symlink_to("real")
