@@ -105,14 +105,17 @@ def read_rank_rows(storage: Storage, manifest: dict[str, Any], rank: int, epoch:
     """
     entry, written = find_epoch(manifest, epoch)
     file = f"{entry['path']}/rank-{rank:05d}.arrow"
-    damage = f"{storage.name(file)!r} is damaged or incomplete; {storage.remedy}"
+
+    def damaged(why: object) -> FormatError:
+        return FormatError(f"{storage.name(file)!r} is damaged or incomplete ({why}); {storage.remedy}")
+
     try:
         data = storage.read(file)
         why = None if storage.verify == "none" else check_bytes(data, entry["rank_xxh3"][rank])
         reader = pa.ipc.open_file(data)
         why = find_foreign(reader.schema, manifest["fingerprint"], file) or why
         if why is not None:
-            raise FormatError(f"{damage} ({why})")
+            raise damaged(why)
         table = reader.read_all().select(ROW_COLUMNS)
         # Copied, so that no map outlives this call.
         columns = {
@@ -121,18 +124,18 @@ def read_rank_rows(storage: Storage, manifest: dict[str, Any], rank: int, epoch:
         }
         del table, reader, data
     except (OSError, KeyError, pa.ArrowException) as error:
-        raise FormatError(f"{damage} ({error})") from None
+        raise damaged(error) from None
     rows = RankRows(epoch=epoch, columns=columns, num_steps=int(entry["num_steps"]))
     step = columns["step"]
     num_iterations = len(step)
     if num_iterations != entry["num_iterations"]:
-        raise FormatError(f"{damage} ({num_iterations} iterations, hbpack.json says {entry['num_iterations']})")
+        raise damaged(f"{num_iterations} iterations, hbpack.json says {entry['num_iterations']}")
     if not np.array_equal(columns["iteration"], np.arange(num_iterations)):
-        raise FormatError(f"{damage} (its iterations are not 0, 1, 2, ...)")
+        raise damaged("its iterations are not 0, 1, 2, ...")
     # From -1 to the number of steps, so that the first and the last must be there; in [0, 1], but 1 at both ends.
     strides = np.diff(step, prepend=-1, append=rows.num_steps)
     if strides.min() < 0 or strides.max() > 1 or not strides[0] == strides[-1] == 1:
-        raise FormatError(f"{damage} (its steps are not 0 to {rows.num_steps - 1} in order)")
+        raise damaged(f"its steps are not 0 to {rows.num_steps - 1} in order")
     if not written:
         return permute_steps(rows, int(manifest["seed"]))
     first_step = int(entry.get("first_step", 0))

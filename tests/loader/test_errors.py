@@ -236,7 +236,7 @@ def test_rank_manifests(own_set: Any) -> None:
     file = own_set.path / name
     whole = file.read_bytes()
     table = pa.ipc.open_file(whole).read_all()
-    damage = f"{str(file)!r} is damaged or incomplete; {REMEDY}"
+    start, end = f"{str(file)!r} is damaged or incomplete (", f"); {REMEDY}"
 
     def rewrite(changed: pa.Table) -> str:
         own_set.rewrite(name, changed)
@@ -252,28 +252,28 @@ def test_rank_manifests(own_set: Any) -> None:
     assert n > 3
     for number in (num_steps - 1, num_steps + 1):
         own_set.edit_manifest(epochs=[{**epochs[0], "num_steps": number}, *epochs[1:]])
-        assert message(FormatError, own_set.path) == f"{damage} (its steps are not 0 to {number - 1} in order)"
+        assert message(FormatError, own_set.path) == f"{start}its steps are not 0 to {number - 1} in order{end}"
     own_set.edit_manifest(epochs=epochs)
-    assert rewrite(table.slice(0, n - 1).combine_chunks()) == (f"{damage} ({n - 1} iterations, hbpack.json says {n})")
-    assert rewrite(with_column("iteration", [0] * n)) == f"{damage} (its iterations are not 0, 1, 2, ...)"
-    wrong_steps = f"{damage} (its steps are not 0 to {num_steps - 1} in order)"
+    assert rewrite(table.slice(0, n - 1).combine_chunks()) == f"{start}{n - 1} iterations, hbpack.json says {n}{end}"
+    assert rewrite(with_column("iteration", [0] * n)) == f"{start}its iterations are not 0, 1, 2, ...{end}"
+    wrong_steps = f"{start}its steps are not 0 to {num_steps - 1} in order{end}"
     assert rewrite(with_column("step", [0] * n)) == wrong_steps
     assert rewrite(with_column("step", list(range(n, 0, -1)))) == wrong_steps
-    assert rewrite(table.drop_columns("group")).startswith(damage)
+    assert rewrite(table.drop_columns("group")).startswith(start)
     own_set.rewrite(name, table)
     assert file.read_bytes() == whole
     file.write_bytes((own_set.path / "ranks/epoch-000/rank-00001.arrow").read_bytes())
-    assert message(FormatError, own_set.path) == f"{damage} (it is a copy of ranks/epoch-000/rank-00001.arrow)"
-    assert message(FormatError, own_set.path, verify="none").endswith(
-        "(it is a copy of ranks/epoch-000/rank-00001.arrow)"
+    assert message(FormatError, own_set.path) == f"{start}it is a copy of ranks/epoch-000/rank-00001.arrow{end}"
+    assert message(FormatError, own_set.path, verify="none") == (
+        f"{start}it is a copy of ranks/epoch-000/rank-00001.arrow{end}"
     )
     other = write_set(own_set.path.parent / "other", [(32, 1, 20)], num_gpus=2, num_epochs=1, fingerprint="fp-1")
     file.write_bytes((other.path / name).read_bytes())
-    assert message(FormatError, own_set.path) == f"{damage} (it is of another set, fp-1, and not of fp-0)"
+    assert message(FormatError, own_set.path) == f"{start}it is of another set, fp-1, and not of fp-0{end}"
     file.write_bytes(whole[:100])
-    assert message(FormatError, own_set.path).startswith(damage)
+    assert message(FormatError, own_set.path).startswith(start)
     file.unlink()
-    assert message(FormatError, own_set.path).startswith(damage)
+    assert message(FormatError, own_set.path).startswith(start)
 
 
 def read_error(packed: Any) -> str:

@@ -118,7 +118,9 @@ def test_damage_in_the_store_and_missing_files(packed: Any, memory: Any, tmp_pat
     system.rm_file(f"{root}/{shard['path']}")
     assert message().startswith(begin)
     system.rm_file(f"{root}/ranks/epoch-000/rank-00000.arrow")
-    assert message().startswith(f"'{url}/ranks/epoch-000/rank-00000.arrow' is damaged or incomplete; copy the set")
+    gone = message()
+    assert gone.startswith(f"'{url}/ranks/epoch-000/rank-00000.arrow' is damaged or incomplete (")
+    assert gone.endswith("); copy the set again")
     system.rm_file(f"{root}/hbpack.json")
     assert message().startswith(f"'{url}' holds no hbpack.json, so it is no packed set or an unfinished one")
 
