@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -49,3 +50,12 @@ class Report:
             "not_checked": self.not_checked,
             "checked": self.checked,
         }
+
+
+def without_remedy(error: Exception) -> str:
+    """What an error says is wrong: a report has remedies of its own.
+
+    >>> without_remedy(ValueError("'hbpack.json' is damaged (it is empty); run hbpack write, which rewrites it"))
+    "'hbpack.json' is damaged (it is empty)"
+    """
+    return re.sub("; (run|tokenize) [^;]*$", "", str(error))

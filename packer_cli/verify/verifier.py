@@ -24,7 +24,7 @@ from packer_cli.tokens.store import TokenStore
 from packer_cli.verify.packs import Expected, check_shard
 from packer_cli.verify.plan import prove_pieces, prove_schedules
 from packer_cli.verify.ranks import check_epoch
-from packer_cli.verify.report import Report
+from packer_cli.verify.report import Report, without_remedy
 
 
 def open_verifier(folder: Path, engine: LocalEngine, *, fast: bool = False) -> Verifier | Report:
@@ -37,7 +37,7 @@ def open_verifier(folder: Path, engine: LocalEngine, *, fast: bool = False) -> V
     try:
         return Verifier(folder, read_manifest(folder), engine, fast=fast)
     except FormatError as error:
-        report.add({MANIFEST_NAME: str(error)}, f"hbpack write {folder}")
+        report.add({MANIFEST_NAME: without_remedy(error)}, f"hbpack write {folder}")
     except InputError:
         if not (folder / PLAN_NAME).exists():
             raise
@@ -102,7 +102,7 @@ class Verifier:
             if set_fingerprint(header["fingerprint"], shard_size) != self._manifest.planned_fingerprint:
                 raise FormatError("it is not the plan of the shards beside it")
         except HbpackError as error:
-            self.report.add({PLAN_NAME: str(error)}, f"{self._pack}, or hbpack plan and hbpack write")
+            self.report.add({PLAN_NAME: without_remedy(error)}, f"{self._pack}, or hbpack plan and hbpack write")
             return None
         return plan, piece_loss_tokens, header
 
@@ -122,7 +122,7 @@ class Verifier:
         except InputError:
             self._leave_out_tokens(f"there is no token store {str(store)!r}")
         except FormatError as error:
-            self.report.add({f"{header['store']}/{INDEX_NAME}": str(error)}, self._pack)
+            self.report.add({f"{header['store']}/{INDEX_NAME}": without_remedy(error)}, self._pack)
             self._leave_out_tokens("the token store is damaged")
         return None
 
@@ -155,7 +155,9 @@ class Verifier:
                 except (FormatError, PlanError) as error:
                     path = (generation.schedules or self._manifest.plan).path
                     if not self.report.is_damaged(path):
-                        self.report.add({path: str(error)}, f"{self._write}, and then hbpack rebalance again")
+                        self.report.add(
+                            {path: without_remedy(error)}, f"{self._write}, and then hbpack rebalance again"
+                        )
                     schedules = None
             for number, epoch in enumerate(generation.epochs):
                 columns = None
