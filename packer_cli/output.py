@@ -9,7 +9,8 @@ from inspect import signature
 from pathlib import Path
 from typing import ParamSpec, TypeVar
 
-from packer_cli.errors import RunError
+from packer_cli.checksums import inside
+from packer_cli.errors import OutputError, RunError
 from packer_cli.files import is_temporary, lock_folder
 from packer_cli.folders import holds_something_else, writable_entries
 from packer_cli.shards.manifest import MANIFEST_NAME, REJECTED_NAME
@@ -45,6 +46,7 @@ def alone(*, has_plan: bool = False) -> Callable[[Callable[P, T]], Callable[P, T
                 check_output(folder)
             elif not (folder / PLAN_NAME).exists() or not os.access(folder, os.W_OK):
                 return stage(*args, **kwargs)
+            _check_links(folder)
             key = folder.resolve()
             if key in _held:
                 return stage(*args, **kwargs)
@@ -77,6 +79,23 @@ def check_output(folder: Path) -> None:
     entries = writable_entries(folder)
     if entries and not _is_own(folder, entries):
         raise holds_something_else(folder, entries)
+
+
+def _check_links(folder: Path) -> None:
+    """Refuse to write through a link to elsewhere: the files there may be another set's, and no loader reads them.
+
+    Raises:
+        OutputError
+    """
+    for pattern in ("shards", "shards/*", "ranks", "ranks/*", "ranks/*/epoch-*"):
+        for path in folder.glob(pattern):
+            try:
+                inside(folder, path.relative_to(folder).as_posix())
+            except ValueError:
+                raise OutputError(
+                    f"output folder {str(folder)!r}: {str(path)!r} is a link to {os.path.realpath(path)!r}; "
+                    "remove the link, or name another folder"
+                ) from None
 
 
 def _is_own(folder: Path, entries: list[str]) -> bool:

@@ -91,7 +91,7 @@ ALLOWED: dict[str, set[str]] = {
     },
     "warming": {"config", "files", "plan", "planning", "report"},
     "planning": {"config", "errors", "files", "plan", "profile", "report", "shards", "tokens"},
-    "output": {"errors", "files", "folders", "shards", "tokens"},
+    "output": {"checksums", "errors", "files", "folders", "shards", "tokens"},
     "rebalance": {"config", "epochs", "errors", "files", "plan", "planning", "report", "shards", "sizes", "tokens"},
     "verify": {
         "arrays",

@@ -221,6 +221,24 @@ def test_files_that_are_not_the_sets(own: Packed) -> None:
     assert (report["sound"], report["not_checked"]) == (True, [note])
 
 
+@pytest.mark.parametrize("name", ["shards", "ranks", "ranks/epoch-001"])
+def test_nothing_is_written_through_a_link_to_another_set(own: Packed, others: Path, name: str) -> None:
+    before, path = tree(others), own.folder / name
+    shutil.rmtree(path)
+    path.symlink_to(others / name)
+    message = (
+        f"error: output folder {str(own.folder)!r}: {str(path)!r} is a link to {str(others / name)!r}; "
+        "remove the link, or name another folder\n"
+    )
+    for words in (["write", own.folder], [*own.words, "--output", own.folder], ["rebalance", own.folder, "--gpus", 4]):
+        done = hbpack(*words)
+        assert (done.code, done.stdout, done.stderr) == (2, "", message)
+    assert tree(others) == before
+    path.unlink()
+    assert hbpack("write", own.folder, "--shard-size", "65536").code == 0
+    assert damaged(own.folder) == {}
+
+
 def test_other_commands_stop_at_damage(own: Packed, tmp_path: Path) -> None:
     folder = own.folder
     whole = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
