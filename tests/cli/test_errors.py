@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import ctypes
 import json
 import os
 import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
@@ -258,13 +263,41 @@ def test_outputs_that_are_not_ours(pack, chats, tmp_path):
     refuses(file / "below", f"output folder '{file}/below': '{file}' is a file; name another")
 
 
-@pytest.mark.skipif(not hasattr(os, "getuid") or os.getuid() == 0, reason="root may write everywhere")
-def test_an_output_that_cannot_be_written(pack, chats, tmp_path):
+@pytest.fixture
+def pack_as_user(sample) -> Callable[[Path, Path], str]:
+    """`hbpack pack INPUT --output OUT` as a process that file permissions bind, as they do not bind root: stderr."""
+    is_root = hasattr(os, "geteuid") and os.geteuid() == 0
+    if is_root and sys.platform != "linux":
+        pytest.skip("root may read and write everything")
+
+    def drop() -> None:
+        libc = ctypes.CDLL(None)
+        for capability in (1, 2):  # CAP_DAC_OVERRIDE, CAP_DAC_READ_SEARCH
+            libc.prctl(24, capability, 0, 0, 0)  # PR_CAPBSET_DROP
+
+    def call(path: Path, output: Path) -> str:
+        words = ["pack", path, "--tokenizer", sample / "tokenizer", "--workers", "1", "--output", output]
+        command = [sys.executable, "-m", "packer_cli", *words, "--groups", "1k", "--gpus", "1"]
+        done = subprocess.run(command, preexec_fn=drop if is_root else None, capture_output=True, text=True)
+        assert done.returncode == 2
+        assert not output.exists()
+        return done.stderr
+
+    return call
+
+
+def test_an_output_that_cannot_be_written(pack_as_user, chats, tmp_path):
     closed = tmp_path / "closed"
     closed.mkdir(mode=0o500)
-    done = pack(chats, output=closed / "out")
-    assert done.stderr == f"error: output folder '{closed}/out': '{closed}' cannot be written to; name another\n"
-    assert done.code == 2
+    assert pack_as_user(chats, closed / "out") == (
+        f"error: output folder '{closed}/out': '{closed}' cannot be written to; name another\n"
+    )
+
+
+def test_an_input_that_cannot_be_read(pack_as_user, chats, tmp_path):
+    path = shutil.copy(chats, tmp_path / "closed.jsonl")
+    path.chmod(0)
+    assert pack_as_user(path, tmp_path / "out") == f"error: {path}: cannot be read: Permission denied\n"
 
 
 def test_the_output_is_never_an_input(pack, hbpack, chats, tmp_path, tokenizer):
