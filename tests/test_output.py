@@ -12,25 +12,18 @@ import sys
 import pytest
 
 from packer_cli.files import LOCK_NAME, lock_folder
+from tests.cli_runner import HBPACK, pack_words, run_process
 from tests.reference import tree
-
-HBPACK = [sys.executable, "-m", "packer_cli"]
 
 
 @pytest.fixture(scope="module")
 def arguments(repo):
-    sample = repo / "examples" / "sample"
-    return [
-        *map(str, ["pack", sample / "chats.jsonl", "--tokenizer", sample / "tokenizer"]),
-        "--groups", "1k,8k:4", "--gpus", "8", "--workers", "1", "--output",
-    ]  # fmt: skip
+    return [*pack_words(repo, "chats.jsonl"), "--workers", "1", "--output"]
 
 
 @pytest.fixture(scope="module")
 def packed(arguments, tmp_path_factory):
-    folder = tmp_path_factory.mktemp("packed") / "out"
-    subprocess.run([*HBPACK, *arguments, folder], check=True, capture_output=True)
-    return folder
+    return run_process(arguments, tmp_path_factory.mktemp("packed") / "out")
 
 
 def holder(folder):

@@ -13,9 +13,8 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
+from tests.cli_runner import HBPACK
 from tests.reference import assert_holds_samples, expected_samples, read_packs, read_rows, tree
-
-HBPACK = [sys.executable, "-m", "packer_cli"]
 
 
 def hbpack(*arguments, check=True, cwd=None):

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-HBPACK = [sys.executable, "-m", "packer_cli"]
+from tests.cli_runner import HBPACK
 
 
 def test_all_of_the_output_arrives():

@@ -9,7 +9,6 @@ import random
 import shutil
 import signal
 import subprocess
-import sys
 import time
 
 import psutil
@@ -19,10 +18,10 @@ from packer_cli.engine.local import LocalEngine
 from packer_cli.errors import RunError
 from packer_cli.files import HashingFile
 from tests.cli.conftest import GROUPS
+from tests.cli_runner import HBPACK
 from tests.reference import read_packs, tree
 
 UP_TO_DATE = ["the plan is up to date", "the shards are up to date"]
-HBPACK = [sys.executable, "-m", "packer_cli"]
 
 
 def test_a_changed_input_is_read_again(pack, lines_of, tmp_path):

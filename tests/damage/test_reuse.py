@@ -5,32 +5,24 @@ from __future__ import annotations
 import shutil
 import struct
 import subprocess
-import sys
 
 import pytest
 import xxhash
 
 from packer_cli.checksums import file_checksum
 from packer_cli.files import is_intact
+from tests.cli_runner import HBPACK, pack_words, run_process
 from tests.reference import tree
-
-HBPACK = [sys.executable, "-m", "packer_cli"]
 
 
 @pytest.fixture(scope="module")
 def arguments(repo):
-    sample = repo / "examples" / "sample"
-    return [
-        *map(str, ["pack", sample / "chats.jsonl", sample / "journals.jsonl", "--tokenizer", sample / "tokenizer"]),
-        "--groups", "1k,8k:4", "--gpus", "8", "--shard-size", "128KiB", "--output",
-    ]  # fmt: skip
+    return [*pack_words(repo, "chats.jsonl", "journals.jsonl"), "--shard-size", "128KiB", "--output"]
 
 
 @pytest.fixture(scope="module")
 def packed(arguments, tmp_path_factory):
-    folder = tmp_path_factory.mktemp("packed") / "out"
-    subprocess.run([*HBPACK, *arguments, folder], check=True, capture_output=True)
-    return folder
+    return run_process(arguments, tmp_path_factory.mktemp("packed") / "out")
 
 
 def flip(path, at, bit=1):
