@@ -95,7 +95,9 @@ def test_the_models_own_loss_shifts_the_labels_once(packed: Any) -> None:
     """Given `labels` the model shifts, given `shift_labels` it does not; both are the mean over the loss tokens."""
     model = tiny_llama("sdpa", dtype=torch.float32)
     ranks = [PackedDataset(packed.path, 0, packed.num_gpus, sp_slice=False)[i] for i in range(len(packed.epochs[0]))]
-    for batch in [b for b in ranks if b["num_loss_tokens"] > 10 and b["sp_size"] > 1][:2]:
+    batches = [b for b in ranks if b["num_loss_tokens"] > 10 and b["sp_size"] > 1]
+    assert len(batches) > 1
+    for batch in batches[:2]:
         inputs = {name: batch[name] for name in ("input_ids", "position_ids", "labels")}
         losses = torch.cat(sample_losses(model, samples_of(packed, batch)))
         wanted = float(losses.sum()) / batch["num_loss_tokens"]
