@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import click
+from click.core import ParameterSource
 
 from packer_cli.cli.options import LocalPath, config_option, model_options, workers_option
 from packer_cli.config import WriteConfig, validate
@@ -19,10 +20,13 @@ from packer_cli.config import WriteConfig, validate
 def command(folder: str, workers: int | None, **values: Any) -> None:
     """Plan to shards and rank manifests.
 
-    FOLDER is the output of `hbpack plan`.
+    FOLDER is the output of `hbpack plan`. In the output of an earlier write or pack, damaged files are rewritten;
+    shards keep their size unless you give another.
     """
     from packer_cli.engine.local import LocalEngine, default_workers
     from packer_cli.pipeline import run_write
 
+    if click.get_current_context().get_parameter_source("shard_size") is ParameterSource.DEFAULT:
+        del values["shard_size"]
     engine = LocalEngine(workers or default_workers())  # Threads are all that it is asked for.
     run_write(validate(WriteConfig, values), Path(folder), engine)

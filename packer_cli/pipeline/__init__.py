@@ -193,6 +193,9 @@ def run_write(config: WriteConfig, folder: Path, engine: LocalEngine, *, trusts_
     header = read_plan_header(folder / PLAN_NAME)
     store = _store_of(folder, header)
     manifest = _current_manifest(folder)
+    if manifest and "shard_size" not in config.model_fields_set and _is_of_plan(folder, header["fingerprint"]):
+        # So that a repair changes nothing else.
+        config = config.model_copy(update={"shard_size": manifest.config["write"]["shard_size"]})
     wanted = set_fingerprint(header["fingerprint"], config.shard_size)
     is_same = manifest is not None and manifest.planned_fingerprint == wanted
 
