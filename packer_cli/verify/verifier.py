@@ -13,7 +13,7 @@ from packer_cli.errors import FormatError, HbpackError, InputError, PlanError
 from packer_cli.plan.cost import QUADRATIC, parse_cost
 from packer_cli.shards.layout import pack_places
 from packer_cli.shards.manifest import MANIFEST_NAME, Manifest, read_manifest
-from packer_cli.shards.plan_file import PLAN_NAME, read_plan
+from packer_cli.shards.plan_file import PLAN_NAME, read_plan, read_plan_header
 from packer_cli.shards.ranks import RankColumns
 from packer_cli.shards.repair import Progress, find_damaged, generation_schedules, manifest_shards, set_files
 from packer_cli.shards.schema import rank_name
@@ -34,15 +34,31 @@ def open_verifier(folder: Path, engine: LocalEngine, *, fast: bool = False) -> V
         InputError: there is no packed set.
     """
     report = Report(not_checked=[f"everything else: {MANIFEST_NAME} lists it"])
+    write = _what_writes_shards(folder)
+    if write != _PACK:
+        write += " (with --shard-size, if you gave one before)"  # Only the manifest knew.
     try:
         return Verifier(folder, read_manifest(folder), engine, fast=fast)
     except FormatError as error:
-        report.add({MANIFEST_NAME: without_remedy(error)}, f"hbpack write {folder}")
+        report.add({MANIFEST_NAME: without_remedy(error)}, write)
     except InputError:
         if not (folder / PLAN_NAME).exists():
             raise
-        report.add({MANIFEST_NAME: "it is missing: the set is not finished"}, f"hbpack write {folder}")
+        report.add({MANIFEST_NAME: "it is missing: the set is not finished"}, write)
     return report
+
+
+_PACK = "the same hbpack pack again"
+_PLAN = f"{_PACK}, or hbpack plan and hbpack write"
+
+
+def _what_writes_shards(folder: Path) -> str:
+    """The command that makes damaged shards again; `hbpack write` needs the plan and the token store."""
+    try:
+        store = folder / read_plan_header(folder / PLAN_NAME)["store"]
+    except (HbpackError, KeyError):
+        return _PACK
+    return f"hbpack write {folder}" if (store / INDEX_NAME).exists() else _PACK
 
 
 class Verifier:
@@ -54,16 +70,24 @@ class Verifier:
         self._manifest = manifest
         self._engine = engine
         self._fast = fast
-        self._write = f"hbpack write {folder}"
-        self._pack = "the same hbpack pack again"
+        self._write = _what_writes_shards(folder)
+
+    @property
+    def _write_all(self) -> str:
+        """Repairs files whose checksums hold: while there is a manifest that vouches for them, they are kept."""
+        return f"rm {self._folder / MANIFEST_NAME}, then {self._write}"
 
     def check_files(self, progress: Progress | None = None) -> None:
         """Every file has its checksum and is this set's. Price: reading all of them once."""
         files = list(set_files(self._manifest))
         found = find_damaged(self._folder, files, self._engine, progress)
         kinds = {file.path: file.kind for file in files}
+        has_plan = self._manifest.plan.path not in found
+        if not has_plan:
+            self._write = _PACK
         repairs = {
-            "plan": f"{self._pack}, or hbpack plan and hbpack write",
+            "plan": _PLAN,
+            "rank": f"hbpack write {self._folder}" if has_plan else _PACK,
             "schedules": f"{self._write}, and then hbpack rebalance again",
         }
         for path, what in found.items():
@@ -88,7 +112,7 @@ class Verifier:
         try:
             prove_pieces(plan.pieces, validate(PlanConfig, header["config"]), store)
         except (PlanError, IndexError) as error:
-            self.report.add({PLAN_NAME: str(error)}, f"{self._pack}, or hbpack plan and hbpack write")
+            self.report.add({PLAN_NAME: str(error)}, _PLAN)
             return
         self._check_ranks((plan, piece_loss_tokens))
         self._check_packs(expected, progress)
@@ -102,7 +126,7 @@ class Verifier:
             if set_fingerprint(header["fingerprint"], shard_size) != self._manifest.planned_fingerprint:
                 raise FormatError("it is not the plan of the shards beside it")
         except HbpackError as error:
-            self.report.add({PLAN_NAME: without_remedy(error)}, f"{self._pack}, or hbpack plan and hbpack write")
+            self.report.add({PLAN_NAME: without_remedy(error)}, _PLAN)
             return None
         return plan, piece_loss_tokens, header
 
@@ -117,12 +141,12 @@ class Verifier:
             found = self._check_store(store, index)
             if not found:
                 return TokenStore(store, index)
-            self.report.add({f"{header['store']}/{name}": what for name, what in found.items()}, self._pack)
+            self.report.add({f"{header['store']}/{name}": what for name, what in found.items()}, _PACK)
             self._leave_out_tokens("the token store is damaged")
         except InputError:
             self._leave_out_tokens(f"there is no token store {str(store)!r}")
         except FormatError as error:
-            self.report.add({f"{header['store']}/{INDEX_NAME}": without_remedy(error)}, self._pack)
+            self.report.add({f"{header['store']}/{INDEX_NAME}": without_remedy(error)}, _PACK)
             self._leave_out_tokens("the token store is damaged")
         return None
 
@@ -167,7 +191,7 @@ class Verifier:
                 paths = {f"{epoch.path}/{rank_name(rank)}" for rank in range(generation.num_gpus)}
                 skip = {path for path in paths if self.report.is_damaged(path)}
                 found = check_epoch(self._folder, self._manifest, generation.num_gpus, epoch, columns, skip)
-                self.report.add(found, self._write)
+                self.report.add(found, self._write_all)
 
     def _check_packs(self, expected: Expected, progress: Progress | None) -> None:
         shards = [shard for shard in manifest_shards(self._manifest) if not self.report.is_damaged(shard.path)]
@@ -180,7 +204,7 @@ class Verifier:
             done += sizes[shards[i].path]
             if progress:
                 progress(done, total)
-        self.report.add(dict(sorted(found.items())), self._write)
+        self.report.add(dict(sorted(found.items())), self._write_all)
         plan = expected.plan
         self.report.checked["packs"] = sum(shard.num_packs for shard in shards if shard.path not in found)
         self.report.checked["samples"] = len(plan.pieces)

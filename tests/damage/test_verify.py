@@ -83,7 +83,7 @@ def test_every_damaged_file_is_listed_with_what_repairs_it(own: Packed) -> None:
     assert done.code == 1
     assert f"{gone}: it is missing; run {write}\n" in done.stdout
     assert done.stderr == f"error: {str(own.folder)!r} is damaged in 4 places; run {write}\n"
-    again = hbpack("write", own.folder, "--shard-size", "65536")
+    again = hbpack("write", own.folder)  # Shards keep their size.
     assert again.stderr.count("warning: ") == 4
     assert again.stderr.endswith("wrote the 4 damaged files again; the others are up to date\n")
     assert tree(own.folder) == whole
@@ -93,7 +93,10 @@ def test_a_damaged_manifest_is_reported_with_one_remedy(own: Packed) -> None:
     (own.folder / "hbpack.json").write_bytes(b"")
     done = hbpack("verify", own.folder)
     why = "it does not end with its checksum, so an earlier release wrote it, or it was changed"
-    path, write = own.folder / "hbpack.json", f"run hbpack write {own.folder}"
+    path, write = (
+        own.folder / "hbpack.json",
+        f"run hbpack write {own.folder} (with --shard-size, if you gave one before)",
+    )
     assert done.code == 1
     assert done.stdout == (
         f"hbpack.json: {str(path)!r} is damaged ({why}); {write}\nnot checked: everything else: hbpack.json lists it\n"
@@ -138,8 +141,8 @@ def test_what_is_wrong_in_spite_of_checksums(own: Packed) -> None:
     """As a writer with an error would leave it: the checksums are those of the wrong bytes."""
     name = shard_of(own.folder, 1)
     fingerprint = json.loads((own.folder / "hbpack.json").read_text())["fingerprint"]
-    whole = (own.folder / name).read_bytes()
-    rows = pa.ipc.open_file(whole).read_all()
+    whole = tree(own.folder)
+    rows = pa.ipc.open_file((own.folder / name).read_bytes()).read_all()
 
     def change(column: str, value: Any, *, signs: bool = True) -> dict[str, str]:
         table = rows.to_pylist()
@@ -164,11 +167,20 @@ def test_what_is_wrong_in_spite_of_checksums(own: Packed) -> None:
     assert change("attention_work", lambda number: number + 1) == "has another attention_work than the plan"
     assert change("cp_sharding", lambda number: 1, signs=False) == "has another cp_sharding than the plan"
     assert change("checksum", lambda number: 1, signs=False) == "has another checksum than the plan"
-    (own.folder / name).write_bytes(whole)
     other = pa.ipc.open_file((own.folder / RANK.replace("00000.arrow", "00001.arrow")).read_bytes()).read_all()
     write_ipc(own.folder, RANK, other, 10_000, fingerprint)
     update_checksums(own.folder)
-    assert damaged(own.folder)[RANK].endswith("are not the plan's")
+    report = verify(own.folder)["damaged"]
+    assert {damage["file"] for damage in report} == {name, RANK}
+    assert report[0]["what"].endswith("are not the plan's")
+    assert {damage["repair"] for damage in report} == {
+        f"rm {own.folder / 'hbpack.json'}, then hbpack write {own.folder}"
+    }
+    (own.folder / "hbpack.json").unlink()
+    assert hbpack("write", own.folder, "--shard-size", "65536").code == 0
+    assert tree(own.folder) == whole
+    write_ipc(own.folder, RANK, other, 10_000, fingerprint)
+    update_checksums(own.folder)
     (own.folder / "plan.arrow").unlink()
     found = damaged(own.folder)
     assert set(found) == {"plan.arrow", "ranks/epoch-000"}
@@ -189,6 +201,20 @@ def test_without_tokens_or_with_those_of_another_plan(own: Packed, others: Path,
     shutil.copytree(others / "tokens", own.folder / "tokens")
     other = f"{what}the token store {str(own.folder / 'tokens')!r} is of other samples than the plan"
     assert verify(own.folder)["not_checked"] == [other]
+
+
+def test_without_tokens_pack_repairs_what_write_cannot(packed: Packed, tmp_path: Path) -> None:
+    words, folder = [*packed.words, "--no-keep-tokens"], tmp_path / "out"
+    assert hbpack(*words, "--output", folder).code == 0
+    whole = tree(folder)
+    write, pack = f"hbpack write {folder}", "the same hbpack pack again"
+    for name, repair in ((RANK, write), (shard_of(folder), pack), ("rejected.jsonl", pack), ("hbpack.json", pack)):
+        flip(folder / name)
+        assert [(damage["file"], damage["repair"]) for damage in verify(folder)["damaged"]] == [(name, repair)]
+        assert (hbpack("write", folder).code == 0) == (repair == write)
+        if repair == pack:
+            assert hbpack(*words, "--output", folder).code == 0
+        assert tree(folder) == whole
 
 
 def test_a_plan_elsewhere_and_other_gpus(own: Packed, tmp_path: Path) -> None:
