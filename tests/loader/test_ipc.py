@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import struct
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -91,3 +93,34 @@ def test_what_is_no_shard(packed: Any, tmp_path: Path) -> None:
         compressed.read(0)
     empty = rewritten(packed, path, lambda table: table.slice(0, 0))
     assert empty.read(0) is None
+
+
+def test_flipped_bits_of_the_metadata(packed: Any) -> None:
+    """Of each record batch and of the footer: the packs that were written, or an error that the reader expects."""
+    path = shards(packed)[0]
+    data, wanted = path.read_bytes(), naive.read_packs(str(path), COLUMNS)
+    whole = ShardFile(pa.BufferReader(data))
+    assert whole.num_batches > 1
+    footer = len(data) - 10 - int.from_bytes(data[-10:-6], "little")
+    places = [*range(footer, len(data))]
+    for number in range(whole.num_batches):
+        offset, size = struct.unpack_from("<qi", data, whole._blocks + 24 * number)
+        places += range(offset, offset + size)
+    errors: Counter[str] = Counter()
+    for bit in range(0, 8 * len(places), 5):
+        damaged = bytearray(data)
+        damaged[places[bit // 8]] ^= 1 << bit % 8
+        try:
+            file = ShardFile(pa.BufferReader(damaged))
+            for row in range(0, len(wanted), 7):
+                pack = file.read(row)
+                if pack is None or pack.pack_id != wanted[row][COLUMNS.index("pack_id")]:
+                    errors["another row"] += 1  # Which the reader compares with the manifest.
+                    break
+                file.check(row)
+                assert as_read(pack) == wanted[row]
+        except (FormatError, pa.ArrowException, OSError, UnicodeDecodeError) as error:
+            errors[str(error).partition("cannot be read: ")[2] or type(error).__name__] += 1
+    reasons = ("its buffers are not aligned", "it is compressed, or none", "it was written by Arrow before 0.15")
+    assert {*reasons, "it lacks buffers", "another row", "OSError", "UnicodeDecodeError"} <= errors.keys()
+    assert any(why.startswith("unpack_from requires a buffer of at least ") for why in errors)
