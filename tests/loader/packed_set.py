@@ -125,6 +125,9 @@ def update_checksums(folder: Path) -> None:
     for epoch in manifest["epochs"]:
         ranks = sorted((folder / epoch["path"]).iterdir())
         epoch["rank_xxh3"] = [xxhash.xxh3_128_hexdigest(rank.read_bytes()) for rank in ranks]
+    if "plan" in manifest and (folder / "plan.arrow").exists():
+        data = (folder / "plan.arrow").read_bytes()
+        manifest["plan"] |= {"xxh3": xxhash.xxh3_128_hexdigest(data), "num_bytes": len(data)}
     write_manifest(file, manifest)
 
 

@@ -231,6 +231,15 @@ def test_pad_tokens_are_in_the_vocabulary(own_set: Any) -> None:
     assert "pad_token_id is 1000" in message(ConfigError, own_set.path)
 
 
+def test_a_set_without_a_whole_epoch_has_none_to_repeat(own_set: Any) -> None:
+    epochs = json.loads((own_set.path / "hbpack.json").read_text())["epochs"]
+    own_set.edit_manifest(epochs=[{**epochs[0], "first_step": 1}])
+    assert len(PackedDataset(own_set.path, 0, 2)) > 3
+    assert message(FormatError, own_set.path, 0, 2, 1) == (
+        "hbpack.json lists no whole epoch to repeat; run hbpack rebalance or hbpack write again"
+    )
+
+
 def test_rank_manifests(own_set: Any) -> None:
     name = "ranks/epoch-000/rank-00000.arrow"
     file = own_set.path / name

@@ -18,6 +18,7 @@ import xxhash
 
 from packer_cli.errors import FormatError, RemoteError
 from packer_cli.loader import PackedDataset
+from packer_cli.loader.cache import FileCache
 from tests.loader.packed_set import write_manifest
 from tests.loader.remote import assert_same, batches, break_reads, cached, next_shards, shards_of
 
@@ -99,6 +100,79 @@ def test_a_damaged_file_in_the_cache_is_fetched_again(packed: Any, memory: Any, 
         data[len(data) // 2] ^= 1
         path.write_bytes(data)
     assert_same(list(PackedDataset(memory[0], 0, 2, cache_dir=tmp_path, verify="lazy")), expected)
+
+
+@pytest.mark.parametrize("times", [1, 2])
+def test_a_download_that_ends_early_is_fetched_again_once(
+    packed: Any, memory: Any, tmp_path: Path, monkeypatch: Any, times: int
+) -> None:
+    shard, short = shards_of(packed)[0], []
+
+    def fail(number: int, path: str, data: bytes) -> bytes:
+        if path.endswith(shard["path"]) and len(short) < times:
+            short.append(path)
+            return data[:-1]
+        return data
+
+    break_reads(monkeypatch, fail)
+    options: Any = {"cache_dir": tmp_path, "prefetch": 0, "verify": "full"}
+    if times == 1:
+        assert_same(list(PackedDataset(memory[0], 0, 2, **options)), batches(PackedDataset(packed.path, 0, 2)))
+        return
+    with pytest.raises(FormatError) as error:
+        PackedDataset(memory[0], 0, 2, **options)
+    n = shard["num_bytes"]
+    assert str(error.value) == (
+        f"shard '{memory[0]}/{shard['path']}' is damaged or incomplete (bytes 0 to {n} came as {n - 1} bytes); copy "
+        "the set again"
+    )
+
+
+@pytest.mark.parametrize("times", [1, 2])
+def test_a_disk_that_harms_the_cache_is_tried_twice(
+    packed: Any, memory: Any, tmp_path: Path, monkeypatch: Any, times: int
+) -> None:
+    """Each time after a shard came whole."""
+    shard, harmed, whole = shards_of(packed)[0], [], FileCache.open
+
+    def harm(cache: FileCache, name: str, *args: Any) -> Any:
+        file = whole(cache, name, *args)
+        if name.startswith(shard["xxh3"]) and len(harmed) < times:
+            harmed.append(name)
+            file.path.write_bytes(b"x" * shard["num_bytes"])
+        return file
+
+    monkeypatch.setattr(FileCache, "open", harm)
+    options: Any = {"cache_dir": tmp_path, "prefetch": 0, "verify": "full"}
+    if times == 1:
+        assert_same(list(PackedDataset(memory[0], 0, 2, **options)), batches(PackedDataset(packed.path, 0, 2)))
+        return
+    with pytest.raises(FormatError, match=r"is damaged or incomplete \(its checksum is .*\); copy the set again$"):
+        PackedDataset(memory[0], 0, 2, **options)
+    assert cached(tmp_path) == []
+
+
+@pytest.mark.parametrize("times", [1, 2])
+def test_a_file_that_goes_while_it_is_opened_is_fetched_again_once(
+    packed: Any, memory: Any, tmp_path: Path, monkeypatch: Any, times: int
+) -> None:
+    gone, memory_map = [], pa.memory_map
+
+    def lose(path: str) -> Any:
+        if len(gone) < times:
+            gone.append(path)
+            Path(path).unlink()
+        return memory_map(path)
+
+    data = PackedDataset(memory[0], 0, 2, cache_dir=tmp_path, prefetch=0)
+    monkeypatch.setattr(pa, "memory_map", lose)
+    if times == 1:
+        found = list(data)
+        monkeypatch.undo()
+        assert_same(found, batches(PackedDataset(packed.path, 0, 2)))
+        return
+    with pytest.raises(FormatError, match=r"is damaged or incomplete \(.*No such file.*\); copy the set again$"):
+        list(data)
 
 
 def test_damage_in_the_store_and_missing_files(packed: Any, memory: Any, tmp_path: Path) -> None:

@@ -169,6 +169,11 @@ def test_states_that_do_not_fit(packed: Any) -> None:
             assert message(**{key: wrong}) == (
                 f"the loader state has no {key}: it was changed; start from another one"
             )
+    for none in ({}, [], None, "state"):
+        with pytest.raises(
+            FormatError, match=r"^the loader state is none that a PackedDataset gave: save ds\.state_d"
+        ):
+            ds.load_state_dict(none)
     assert message(version=2) == (
         "the loader state has version 2; this release reads version 1: resume with the release that saved it"
     )

@@ -203,3 +203,15 @@ def test_write_repairs_a_rebalanced_set(planned, out):
     assert done.code == 0
     assert "the set becomes as it was planned, for 4 GPUs; run hbpack rebalance again" in done.stderr
     assert tree(out) == tree(planned)
+
+
+def test_the_end_of_an_epoch_is_the_start_of_the_next(out):
+    _, _, state = read_steps(out, 0, None)
+    assert state["epoch"] == 0
+    rebalance(out, 8, Stop(name="state", **{key: state[key] for key in ("fingerprint", "epoch", "step", "iteration")}))
+    data = loader.PackedDataset(out, 0, 8)
+    assert (data.epoch, data.position) == (1, 0)
+    with pytest.raises(FormatError, match=r"at the very place of this state: .* \(epoch 1, step 0\)$"):
+        data.load_state_dict(state)
+    with pytest.raises(FormatError, match=r"at another place \(epoch 1, step 0\)"):
+        data.load_state_dict({**state, "iteration": state["iteration"] - 1})
