@@ -208,6 +208,9 @@ def test_files_of_another_shape_in_spite_of_checksums(own: Packed) -> None:
         write_ipc(own.folder, path, rows(pa.ipc.open_file(whole).read_all()), in_batch, fingerprint)
         update_checksums(own.folder)
         found = damaged(own.folder)
+        done = hbpack("export", own.folder, "--to", "parquet", "--output", own.folder.parent / "exported")
+        assert (done.code, done.stdout) == (1, "")
+        assert str(own.folder / path) in done.stderr
         (own.folder / path).write_bytes(whole)
         update_checksums(own.folder)
         assert set(found) == {path}
@@ -317,6 +320,20 @@ def test_nothing_is_written_through_a_link_to_another_set(own: Packed, others: P
     path.unlink()
     assert hbpack("write", own.folder, "--shard-size", "65536").code == 0
     assert damaged(own.folder) == {}
+
+
+def test_a_file_that_is_a_link_to_another_sets_is_replaced(own: Packed, others: Path) -> None:
+    before, whole, name = tree(others), tree(own.folder), shard_of(own.folder)
+    path = own.folder / name
+    path.unlink()
+    path.symlink_to(others / name)
+    assert damaged(own.folder) == {
+        name: f"{str(path)!r} is a link to {str(others / name)!r}, outside the set's folder; copy the file"
+    }
+    assert hbpack("write", own.folder).code == 0
+    assert not path.is_symlink()
+    assert tree(own.folder) == whole
+    assert tree(others) == before
 
 
 def test_other_commands_stop_at_damage(own: Packed, tmp_path: Path) -> None:

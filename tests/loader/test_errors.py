@@ -204,6 +204,15 @@ def test_links_that_lead_out(own_set: Any, tmp_path: Path, kind: str) -> None:
         list(PackedDataset(own_set.path, 0, 2))
 
 
+def test_a_manifest_that_is_a_folder(own_set: Any) -> None:
+    file = own_set.path / "hbpack.json"
+    file.unlink()
+    file.mkdir()
+    text = message(FormatError, own_set.path)
+    assert text.startswith(f"{str(file)!r} cannot be read (Expected file path, but ")
+    assert text.endswith(f" is a directory); {REMEDY}")
+
+
 @pytest.mark.parametrize("name", ["hbpack.json", "ranks/epoch-000/rank-00000.arrow", "shards"])
 def test_links_in_a_circle(own_set: Any, name: str) -> None:
     path = own_set.path / name
