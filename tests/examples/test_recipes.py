@@ -106,7 +106,7 @@ def test_olmo_core(repo: Path, pack: Pack, tmp_path: Path, monkeypatch: pytest.M
 
 def test_olmo_core_itself(repo: Path, pack: Pack, tmp_path: Path) -> None:
     """Gradients of its train module on a step, and of its model on the samples one by one."""
-    pytest.importorskip("olmo_core.train", reason="ai2-olmo-core is not installed", exc_type=Exception)
+    pytest.importorskip("olmo_core.train", exc_type=Exception)
     from olmo_core.train import Duration, TrainerConfig
 
     example = load_example(repo / "examples" / "olmo_core_trainer.py")
@@ -175,7 +175,7 @@ def test_composer(repo: Path, pack: Pack, monkeypatch: pytest.MonkeyPatch) -> No
 
 def test_what_composer_does_to_a_row_by_itself() -> None:
     """Why the recipe has a `split_batch`: the borders of samples are gone, and nothing says so."""
-    spec = pytest.importorskip("composer.core.data_spec", reason="mosaicml is not installed", exc_type=Exception)
+    spec = pytest.importorskip("composer.core.data_spec", exc_type=Exception)
     row = {"input_ids": torch.zeros(1, 6, dtype=torch.long), "cu_seq_lens_q": torch.tensor([0, 2, 6])}
     (found,) = spec.default_split_batch(row, 1)
     assert found["cu_seq_lens_q"].tolist() == [0]
@@ -228,7 +228,7 @@ def test_veomni(repo: Path, pack: Pack, monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def test_veomni_collates_it(repo: Path, pack: Pack) -> None:
-    collator = pytest.importorskip("veomni.data.data_collator", reason="VeOmni is not installed", exc_type=Exception)
+    collator = pytest.importorskip("veomni.data.data_collator", exc_type=Exception)
     from packer_cli.loader import PackedDataset
 
     example, packed = load_example(repo / "examples" / "veomni_trainer.py"), pack(GROUPS, NUM_RANKS)

@@ -70,9 +70,7 @@ def test_the_loss_is_that_of_the_samples(rows, filled, wanted_loss):
 
 def test_its_own_functions_take_it(rows, filled, exported, wanted_loss):
     """The loader that a recipe with `prepacked: true` builds, to the loss that it computes."""
-    loader = pytest.importorskip(
-        "nemo_automodel.components.datasets.loader", reason="nemo-automodel is not installed", exc_type=Exception
-    )
+    loader = pytest.importorskip("nemo_automodel.components.datasets.loader", exc_type=Exception)
     from nemo_automodel.components.datasets.utils import packed_sequence_thd_collater
     from nemo_automodel.components.distributed.thd_utils import process_input_for_thd
     from nemo_automodel.components.loss.masked_ce import MaskedCrossEntropy

@@ -106,9 +106,7 @@ def test_the_loss_is_that_of_the_samples(alone, wanted_loss):
 
 
 def test_its_own_class_reads_it(alone, filled, wanted_loss):
-    module = pytest.importorskip(
-        "megatron.bridge.data.packing.parquet", reason="Megatron-Bridge is not installed", exc_type=Exception
-    )
+    module = pytest.importorskip("megatron.bridge.data.packing.parquet", exc_type=Exception)
 
     unused = {"prompt_template": "{text} {output}", "label_key": "output"}  # It checks them all the same.
 

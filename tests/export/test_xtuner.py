@@ -105,11 +105,7 @@ def test_the_loss_is_that_of_the_samples(exported, filled, wanted_loss):
 
 
 def test_its_own_classes_read_it(exported, filled, repo, wanted_loss):
-    pytest.importorskip(
-        "xtuner.v1.datasets.preset_pack",
-        reason="needs XTuner's sources: no release has preset packs",
-        exc_type=Exception,
-    )
+    pytest.importorskip("xtuner.v1.datasets.preset_pack", exc_type=Exception)
     from xtuner.v1.datasets.collator import sft_llm_collator
     from xtuner.v1.datasets.jsonl import JsonlDataset
     from xtuner.v1.datasets.preset_pack import PresetPackDataset

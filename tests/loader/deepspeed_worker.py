@@ -17,7 +17,7 @@ WORLD_SIZE = 2
 
 
 def main(rank: int, folder: str, output: str) -> None:
-    """Write, for each pack, the losses of this rank's part of its row."""
+    """Write, for each pack, the losses of this rank's part of its row, and those of one whose samples are merged."""
     torch.set_num_threads(1)
     os.environ |= {"GLOO_SOCKET_IFNAME": "lo", "RANK": str(rank), "LOCAL_RANK": str(rank), "MASTER_ADDR": "127.0.0.1"}
     torch.distributed.init_process_group(
@@ -38,6 +38,10 @@ def main(rank: int, folder: str, output: str) -> None:
                 # As the DeepSpeed loop does: the labels go past the model.
                 labels = batch.pop("shift_labels")
                 losses = token_losses(model(**batch, use_cache=False).logits, labels)
-                found[known["pack_id"]] = losses.detach()
+                # As with positions that do not restart.
+                length = batch["position_ids"].numel()
+                batch["position_ids"] = torch.arange(rank * length, (rank + 1) * length)[None]
+                merged = token_losses(model(**batch, use_cache=False).logits, labels)
+                found[known["pack_id"]] = losses.detach(), merged.detach()
     torch.save(found, Path(output) / f"losses-{rank}.pt")
     torch.distributed.destroy_process_group()

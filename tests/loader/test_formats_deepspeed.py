@@ -51,7 +51,9 @@ def test_its_attention_gives_the_losses_of_the_samples(make_set: Any, tmp_path: 
     assert parts[0].keys() == parts[1].keys() == {pack.id for pack in packed.packs}
     assert max(len(pack.samples) for pack in packed.packs) > 2
     for pack in packed.packs:
-        found = torch.cat([part[pack.id] for part in parts])
+        found, merged = (torch.cat(halves) for halves in zip(*(part[pack.id] for part in parts), strict=True))
         wanted = torch.cat(sample_losses(model, pack.samples)).detach()
         torch.testing.assert_close(found[: len(wanted)], wanted, rtol=1e-10, atol=1e-10)
         assert not found[len(wanted) :].any()
+        if len(pack.samples) > 1:
+            assert abs(merged.sum().item() - wanted.sum().item()) > 1e-2
