@@ -57,7 +57,12 @@ def samples_of(pack: dict[str, Any]) -> list[Sample]:
     return found
 
 
-def train(packed: Path, model_folder: Path, num_steps: int) -> Trajectory:
+def merge(samples: list[Sample]) -> list[Sample]:
+    """One sample in the place of several, as a trainer that loses their borders takes a row."""
+    return [(torch.cat([ids for ids, _ in samples]), torch.cat([labels for _, labels in samples]))] if samples else []
+
+
+def train(packed: Path, model_folder: Path, num_steps: int, *, is_merged: bool = False) -> Trajectory:
     """AdamW, gradients clipped at 1, the mean over all loss tokens of the step."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)  # more only wait for each other with so small a model
@@ -65,7 +70,8 @@ def train(packed: Path, model_folder: Path, num_steps: int) -> Trajectory:
     optimizer = torch.optim.AdamW(model.parameters(), lr=LEARNING_RATE, weight_decay=0.0)
     found = Trajectory([], [], [weights_of(model)])
     for iterations in steps_of(packed)[:num_steps]:
-        samples = [sample for packs in iterations for pack in packs for sample in samples_of(pack)]
+        rows = [samples_of(pack) for packs in iterations for pack in packs]
+        samples = [sample for row in rows for sample in (merge(row) if is_merged else row)]
         count = sum(int((labels >= 0).sum()) for _, labels in samples)
         total = 0.0
         for ids, labels in samples:

@@ -89,6 +89,18 @@ def test_the_sets_hold_what_the_trainers_get_wrong(pack: Callable[..., Path], gr
     assert len({pack["num_loss_tokens"] for pack in packs if pack}) > len(packs) / 4
 
 
+@pytest.mark.parametrize("groups", [OWN_GPU, SHARED])
+def test_merged_samples_would_train_otherwise(
+    pack: Callable[..., Path], wanted: Train, model_folder: Path, groups: str
+) -> None:
+    """Ten times farther off than `assert_same` lets the examples be."""
+    packed = pack(groups, 2)
+    merged, right = train(packed, model_folder, 2, is_merged=True), wanted(packed)
+    for i in range(2):
+        assert merged.losses[i] != pytest.approx(right.losses[i], rel=1e-4)
+        assert merged.norms[i] != pytest.approx(right.norms[i], rel=1e-3)
+
+
 @pytest.mark.parametrize(
     ("name", "groups", "options"),
     [
