@@ -237,7 +237,7 @@ class PackedDataset(Dataset):
         epoch = self.epoch
         while i < len(self):
             if self.epoch != epoch:
-                raise RuntimeError(f"epoch {self.epoch} was set while epoch {epoch} was iterated: iterate anew")
+                raise RuntimeError(f"epoch {self.epoch} was set while epoch {epoch} was iterated: iterate again")
             batch = self[i]
             i += 1
             # Before the yield, so that a state saved while a batch is in use begins with the next one.

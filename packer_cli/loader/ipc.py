@@ -61,7 +61,7 @@ class ShardFile:
         source: the file's memory map; packs are views of it, and keep it.
 
     Raises:
-        FormatError: its columns are not those of a shard, or it is no uncompressed Arrow IPC file.
+        FormatError: its columns are not those of a shard, or it is not an uncompressed Arrow IPC file.
         OSError, pa.ArrowInvalid, UnicodeDecodeError: pyarrow cannot read it.
     """
 

@@ -44,7 +44,8 @@ def read_manifest(path: Path | str, storage: Storage) -> dict[str, Any]:
         text = storage.read("hbpack.json").to_pybytes()
     except FileNotFoundError:
         raise FormatError(
-            f"{str(path)!r} holds no hbpack.json, so it is no packed set or an unfinished one; run hbpack pack (again)"
+            f"{str(path)!r} holds no hbpack.json, so it is not a packed set, or not a finished one; "
+            "run hbpack pack (again)"
         ) from None
     except OSError as error:
         raise FormatError(f"{str(file)!r} cannot be read ({error.strerror or error}); {storage.remedy}") from None

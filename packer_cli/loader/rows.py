@@ -148,7 +148,7 @@ def permute_steps(rows: RankRows, seed: int) -> RankRows:
     """`rows` with whole steps in an order drawn from `seed` and `rows.epoch`, the same on every rank.
 
     The iterations of a step stay together and in order, so that a rank still meets its partners; steps and
-    iterations are numbered anew from 0.
+    iterations are renumbered from 0.
     """
     take = repeat_iterations(seed, rows.epoch, rows.columns["step"])
     columns = {name: column[take] for name, column in rows.columns.items()}

@@ -89,7 +89,7 @@ class _Pass(Iterator[int]):
     def __next__(self) -> int:
         epoch = self.rows.epoch
         if self._place.epoch != epoch:
-            raise RuntimeError(f"epoch {self._place.epoch} was set while epoch {epoch} was iterated: iterate anew")
+            raise RuntimeError(f"epoch {self._place.epoch} was set while epoch {epoch} was iterated: iterate again")
         if not self._has_begun:
             self._has_begun = True
             self._place.begin_pass()

@@ -37,7 +37,7 @@ def read_state(state: Any, manifest: dict[str, Any], name: str) -> tuple[int, in
         FormatError: it is of another packed set, of another version, or damaged.
     """
     if not isinstance(state, dict) or "version" not in state:
-        raise FormatError("the loader state is none that a PackedDataset gave: save ds.state_dict(), and load that")
+        raise FormatError("the loader state is not one that a PackedDataset gave: save ds.state_dict(), and load that")
     if state["version"] != STATE_VERSION:
         raise FormatError(
             f"the loader state has version {state['version']!r}; this release reads version {STATE_VERSION}: "
@@ -70,8 +70,8 @@ def _of_another_set(state: dict[str, Any], manifest: dict[str, Any], name: str) 
     origin = manifest.get("origin")
     before = {entry["fingerprint"]: entry for entry in manifest.get("history", ())}.get(state.get("fingerprint"))
     if before is None or origin is None:
-        return FormatError(f"{begin}: resume with the set that the run began with, or start anew")
-    begin += f", dealt anew from {before['num_gpus']} to {manifest['num_gpus']} GPUs"
+        return FormatError(f"{begin}: resume with the set that the run began with, or start over")
+    begin += f", rebalanced from {before['num_gpus']} to {manifest['num_gpus']} GPUs"
     # Nothing is mapped in silence: a StatefulDataLoader would keep the old position beside a new epoch.
     if state["fingerprint"] == origin["fingerprint"] and _is_at(state, origin, before):
         return FormatError(
@@ -85,7 +85,7 @@ def _of_another_set(state: dict[str, Any], manifest: dict[str, Any], name: str) 
 
 
 def _is_at(state: dict[str, Any], origin: dict[str, Any], before: dict[str, Any]) -> bool:
-    """Whether a state is where the set was dealt anew; the end of an epoch is the start of the next."""
+    """Whether a state is where the set was rebalanced; the end of an epoch is the start of the next."""
     place = (state["epoch"], state["iteration"])
     if origin["iteration"] == 0 and place[0] == origin["epoch"] - 1 and place[0] >= before["first_epoch"]:
         return bool(place[1] == find_epoch(before, place[0])[0]["num_iterations"])

@@ -216,4 +216,4 @@ class Verifier:
         for path in sorted([*self._folder.glob("shards/**/*"), *self._folder.glob("ranks/**/*")]):
             name = path.relative_to(self._folder).as_posix()
             if not path.is_dir() and name not in known:
-                self.report.not_checked.append(f"{name}: it is no file of the set; remove it if you do not need it")
+                self.report.not_checked.append(f"{name}: not a file of the set; remove it if you do not need it")

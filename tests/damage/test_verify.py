@@ -299,7 +299,7 @@ def test_a_plan_elsewhere_and_other_gpus(own: Packed, tmp_path: Path) -> None:
 
 def test_files_that_are_not_the_sets(own: Packed) -> None:
     (own.folder / "shards" / "notes.txt").write_text("mine")
-    note = "shards/notes.txt: it is no file of the set; remove it if you do not need it"
+    note = "shards/notes.txt: not a file of the set; remove it if you do not need it"
     report = verify(own.folder)
     assert (report["sound"], report["not_checked"]) == (True, [note])
 

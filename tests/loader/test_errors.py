@@ -107,7 +107,8 @@ def test_folders_that_are_no_packed_set(tmp_path: Path) -> None:
         f"{str(nowhere)!r} is not a folder: name the OUT folder that hbpack pack wrote"
     )
     assert message(FormatError, tmp_path) == (
-        f"{str(tmp_path)!r} holds no hbpack.json, so it is no packed set or an unfinished one; run hbpack pack (again)"
+        f"{str(tmp_path)!r} holds no hbpack.json, so it is not a packed set, or not a finished one; "
+        "run hbpack pack (again)"
     )
     file = tmp_path / "hbpack.json"
     file.write_text("{")

@@ -94,7 +94,7 @@ def test_set_epoch_ends_an_iteration(packed: Any) -> None:
     it = iter(ds)
     next(it)
     ds.set_epoch(1)
-    with pytest.raises(RuntimeError, match=r"^epoch 1 was set while epoch 0 was iterated: iterate anew$"):
+    with pytest.raises(RuntimeError, match=r"^epoch 1 was set while epoch 0 was iterated: iterate again$"):
         next(it)
 
 
@@ -162,7 +162,7 @@ def test_states_that_do_not_fit(packed: Any) -> None:
 
     assert message(fingerprint="fp-9") == (
         f"the loader state is of the packed set fp-9 and {str(packed.path)!r} is fp-0: "
-        "resume with the set that the run began with, or start anew"
+        "resume with the set that the run began with, or start over"
     )
     for key in ("fingerprint", "epoch", "iteration", "step"):
         for wrong in ([], {"a": 1}, None, 1.5, True):
@@ -171,7 +171,7 @@ def test_states_that_do_not_fit(packed: Any) -> None:
             )
     for none in ({}, [], None, "state"):
         with pytest.raises(
-            FormatError, match=r"^the loader state is none that a PackedDataset gave: save ds\.state_d"
+            FormatError, match=r"^the loader state is not one that a PackedDataset gave: save ds\.state_d"
         ):
             ds.load_state_dict(none)
     assert message(version=2) == (

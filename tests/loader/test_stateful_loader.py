@@ -271,7 +271,7 @@ def test_an_epoch_set_during_a_pass_ends_it(short_first: Any) -> None:
     it = iter(new_loader(ds))
     next(it)
     ds.set_epoch(2)
-    with pytest.raises(RuntimeError, match=r"^epoch 2 was set while epoch 1 was iterated: iterate anew$"):
+    with pytest.raises(RuntimeError, match=r"^epoch 2 was set while epoch 1 was iterated: iterate again$"):
         next(it)
 
 

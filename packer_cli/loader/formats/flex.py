@@ -25,7 +25,7 @@ class DocumentMask(BlockMask):
     cu_seqlens: torch.Tensor
 
     def to(self, device: torch.device | str) -> BlockMask:
-        """The same mask, made anew on `device`."""
+        """The same mask on `device`."""
         return document_mask(self.cu_seqlens, device=device, block_size=self.BLOCK_SIZE[0])
 
     def __reduce__(self) -> tuple[Any, ...]:

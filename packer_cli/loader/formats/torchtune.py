@@ -13,8 +13,8 @@ def adapt(micro: MicroBatch) -> Batch:
     """`tokens`, `labels` (shifted), `input_pos` int64 [1, T], and `mask`, a `BlockMask` of the whole row.
 
     A recipe pops `labels` and passes the rest on, ``model(**batch)``, so there is no other key. `batch_to_device`
-    moves the mask by its `to`, which makes it anew there. Rows are whole. torchtune's context parallelism slices
-    tensors only, not block masks: use groups of degree 1 with it.
+    moves the mask by its `to`. Rows are whole. torchtune's context parallelism slices tensors only, not block masks:
+    use groups of degree 1 with it.
     """
     batch = {
         "tokens": torch.from_numpy(micro.input_ids[None]),
