@@ -23,6 +23,7 @@ from packer_cli.plan.schedule import StepRules
 from packer_cli.plan.types import Group, Int32Array, Int64Array, Pieces, Plan
 from packer_cli.report.stats import plan_stats, sample_counts
 from packer_cli.shards.plan_file import PLAN_VERSION
+from packer_cli.sizes import counted
 from packer_cli.tokens.index import StoreIndex
 from packer_cli.tokens.store import TokenStore
 
@@ -202,8 +203,8 @@ def _refuse_overflow(
     if len(long):
         file, line = next(store.locate(long[:1]))
         raise RunError(
-            f"{file}:{line}: the sample has {lengths[long[0]]} tokens, over the largest group's {capacity}; "
-            f"there are {len(np.unique(long))} such samples; choose --overflow split, truncate or drop"
+            f"{file}:{line}: the sample has {lengths[long[0]]} tokens, over the largest group's {capacity} "
+            f"({counted(len(np.unique(long)), 'such sample')}); choose --overflow split, truncate or drop"
         )
 
 

@@ -34,7 +34,7 @@ from packer_cli.shards.repair import generation_schedules, manifest_shards
 from packer_cli.shards.schema import generation_path
 from packer_cli.shards.stage import file_info, set_fingerprint, write_epochs
 from packer_cli.shards.stop import Stop
-from packer_cli.sizes import format_tokens
+from packer_cli.sizes import counted, format_tokens
 from packer_cli.tokens.store import TokenStore
 
 REBALANCE_VERSION = 1
@@ -211,7 +211,7 @@ def _refuse_inside(
     raise InputError(
         f"{stop.name} is inside step {step} (iterations {iteration} to {end - 1}, {stop.iteration} comes next), and "
         "GPUs can change only between two steps; save the state after a step's last batch, or give --from-step "
-        f"{step}, which runs {stop.iteration - iteration} iterations again"
+        f"{step}, which runs {counted(stop.iteration - iteration, 'iteration')} again"
     )
 
 

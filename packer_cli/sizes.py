@@ -1,4 +1,4 @@
-"""Numbers as people write them: 16k tokens, 256MiB."""
+"""Numbers as people write them: 16k tokens, 256MiB, 1 shard."""
 
 from __future__ import annotations
 
@@ -61,6 +61,15 @@ def format_tokens(tokens: int) -> str:
     ('128k', '5000')
     """
     return f"{tokens // 1024}k" if tokens and tokens % 1024 == 0 else str(tokens)
+
+
+def counted(number: int, noun: str) -> str:
+    """Write a number of things; the plural takes an s.
+
+    >>> counted(1, "shard"), counted(1200, "shard")
+    ('1 shard', '1,200 shards')
+    """
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
 def format_bytes(num_bytes: float) -> str:

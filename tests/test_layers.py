@@ -28,7 +28,7 @@ ALLOWED: dict[str, set[str]] = {
     "config": {"errors", "sizes"},
     # The rooms, in the order of the flow: each sees what is before it.
     "corpus": {"errors", "kernels", "sizes"},
-    "tokens": {"arrays", "checksums", "corpus", "config", "engine", "errors", "files"},
+    "tokens": {"arrays", "checksums", "corpus", "config", "engine", "errors", "files", "sizes"},
     "plan": {"errors", "kernels", "sizes"},  # Lengths only: it sees no tokens.
     "shards": {
         "arrays",
@@ -90,7 +90,7 @@ ALLOWED: dict[str, set[str]] = {
         "warming",
     },
     "warming": {"config", "files", "plan", "planning", "report"},
-    "planning": {"config", "errors", "files", "plan", "profile", "report", "shards", "tokens"},
+    "planning": {"config", "errors", "files", "plan", "profile", "report", "shards", "sizes", "tokens"},
     "output": {"checksums", "errors", "files", "folders", "shards", "tokens"},
     "rebalance": {"config", "epochs", "errors", "files", "plan", "planning", "report", "shards", "sizes", "tokens"},
     "verify": {
@@ -102,6 +102,7 @@ ALLOWED: dict[str, set[str]] = {
         "marks",
         "plan",
         "shards",
+        "sizes",
         "tokens",
     },
     "pipeline": {
@@ -117,6 +118,7 @@ ALLOWED: dict[str, set[str]] = {
         "profile",
         "report",
         "shards",
+        "sizes",
         "tokens",
         "verify",
         "warming",

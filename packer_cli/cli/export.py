@@ -56,7 +56,7 @@ def command(
     from packer_cli.engine.local import LocalEngine, default_workers
     from packer_cli.export.stage import ExportOptions, export_set, parse_shard_size
     from packer_cli.report.console import Stopwatch, progress_bar, say
-    from packer_cli.sizes import format_bytes
+    from packer_cli.sizes import counted, format_bytes
 
     watch = Stopwatch()
     options = ExportOptions(
@@ -69,6 +69,7 @@ def command(
         say("the export is up to date")
         return
     say(
-        f"exported {done.num_rows:,} packs, {done.num_samples:,} samples, {done.num_tokens:,} tokens to "
-        f"{format_name}: {done.num_files:,} files, {format_bytes(done.num_bytes)} ({watch})"
+        f"exported {counted(done.num_rows, 'pack')}, {counted(done.num_samples, 'sample')}, "
+        f"{counted(done.num_tokens, 'token')} to {format_name}: {counted(done.num_files, 'file')}, "
+        f"{format_bytes(done.num_bytes)} ({watch})"
     )

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from packer_cli.cli.options import config_option, workers_option
+from packer_cli.sizes import counted
 
 if TYPE_CHECKING:
     from packer_cli.verify import Report
@@ -44,8 +45,7 @@ def command(folder: str, fast: bool, as_json: bool, workers: int | None) -> None
         _print(report, folder, watch)
     if not report.is_sound:
         repairs = " / ".join(dict.fromkeys(damage.repair for damage in report.damaged))
-        count = len(report.damaged)
-        raise FormatError(f"{folder!r} is damaged in {count:,} place{'s' if count > 1 else ''}; run {repairs}")
+        raise FormatError(f"{folder!r} is damaged in {counted(len(report.damaged), 'place')}; run {repairs}")
 
 
 def _print(report: Report, folder: str, watch: object) -> None:
@@ -53,6 +53,7 @@ def _print(report: Report, folder: str, watch: object) -> None:
         click.echo(f"{damage.file}: {damage.what}; run {damage.repair}")
     for text in report.not_checked:
         click.echo(f"not checked: {text}")
-    checked = ", ".join(f"{number:,} {name.replace('_', ' ')}" for name, number in report.checked.items())
+    nouns = ((name.replace("_", " ").removesuffix("s"), number) for name, number in report.checked.items())
+    checked = ", ".join(counted(number, noun) for noun, number in nouns)
     if report.is_sound:
         click.echo(f"{folder} is sound: {checked} ({watch})")

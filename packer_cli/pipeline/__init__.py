@@ -19,6 +19,7 @@ from packer_cli.pipeline.rejected import write_rejected
 from packer_cli.report.console import Stopwatch, progress_bar, say, warn
 from packer_cli.shards.manifest import MANIFEST_NAME, REJECTED_NAME, Manifest, read_manifest, write_manifest
 from packer_cli.shards.plan_file import PLAN_NAME, read_plan, read_plan_header
+from packer_cli.sizes import counted, format_bytes
 
 if TYPE_CHECKING:
     from packer_cli.report.sources import Samples
@@ -161,8 +162,8 @@ def _plan(config: PlanConfig, source: Path, folder: Path) -> dict[str, Any]:
     write_rejected(folder, index, source / TOKENS, result.overflow)
     overall = result.header["metrics"]["overall"]
     say(
-        f"planned {overall['num_packs']:,} packs, {overall['num_iterations']:,} iterations, "
-        f"{overall['num_steps']:,} steps ({watch})"
+        f"planned {counted(overall['num_packs'], 'pack')}, {counted(overall['num_iterations'], 'iteration')}, "
+        f"{counted(overall['num_steps'], 'step')} ({watch})"
     )
     return result.header
 
@@ -209,7 +210,7 @@ def run_write(config: WriteConfig, folder: Path, engine: LocalEngine, *, trusts_
     check_tokens()
     if manifest and manifest.history and is_same:
         warn(
-            f"files are missing or damaged: the set becomes as it was planned, for {header['num_gpus']} GPUs; "
+            f"files are missing or damaged: the set becomes as it was planned, for {counted(header['num_gpus'], 'GPU')}; "
             "run hbpack rebalance again"
         )
     with progress_bar("Writing", unit="tokens") as progress:
@@ -217,8 +218,8 @@ def run_write(config: WriteConfig, folder: Path, engine: LocalEngine, *, trusts_
     shards = [shard for group in manifest.groups for shard in group.shards]
     num_bytes = sum(shard.num_bytes for shard in shards)
     say(
-        f"wrote {len(shards)} shards, {num_bytes / 2**20:,.0f} MiB, and manifests for {manifest.num_gpus} ranks "
-        f"({watch})"
+        f"wrote {counted(len(shards), 'shard')}, {format_bytes(num_bytes)}, and manifests for "
+        f"{counted(manifest.num_gpus, 'rank')} ({watch})"
     )
     _drop_tokens(config, folder, store)
     return manifest
@@ -284,19 +285,19 @@ def _is_whole(
     files = [file for file in set_files(manifest) if file.kind != "rejected"]  # `_renamed` looks after that.
     with progress_bar("Checking") as progress:
         damaged = find_damaged(folder, files, engine, progress)
-    rebalanced = f", rebalanced to {manifest.num_gpus} GPUs" if manifest.history else ""
+    rebalanced = f", rebalanced to {counted(manifest.num_gpus, 'GPU')}" if manifest.history else ""
     if not damaged:
         say(f"the shards are up to date{rebalanced}")
         return True
     for path, why in itertools.islice(damaged.items(), _MOST_WARNINGS):
         warn(f"{str(folder / path)!r} is damaged ({why})")
     if len(damaged) > _MOST_WARNINGS:
-        warn(f"{len(damaged) - _MOST_WARNINGS:,} more files are damaged; hbpack verify lists them")
+        warn(f"and {counted(len(damaged) - _MOST_WARNINGS, 'other damaged file')}; hbpack verify lists them all")
     if any(file.kind == "shard" for file in files if file.path in damaged):
         check_tokens()
     if not repair(folder, manifest, damaged, store, engine):
         return False
-    say(f"wrote the {len(damaged):,} damaged files again; the others are up to date{rebalanced}")
+    say(f"rewrote {counted(len(damaged), 'damaged file')}; the others are up to date{rebalanced}")
     return True
 
 
@@ -328,7 +329,7 @@ def _renamed(manifest: Manifest, folder: Path, store: Path, header: dict[str, An
 
         overflow = overflow_entries(validate(PlanConfig, header["config"]), store, index)
         if write_rejected(folder, index, store, overflow):
-            say(f"{REJECTED_NAME} is rewritten")
+            say(f"{REJECTED_NAME} is made anew")
         named = named.model_copy(update={"rejected": file_info(folder, REJECTED_NAME)})
     if named != manifest:
         write_manifest(folder, named)

@@ -9,6 +9,7 @@ from packer_cli.rebalance import rebalance
 from packer_cli.report.console import Stopwatch, say
 from packer_cli.shards.manifest import Manifest, read_manifest
 from packer_cli.shards.stop import Stop, read_state
+from packer_cli.sizes import counted
 
 
 @alone(has_plan=True)
@@ -31,14 +32,15 @@ def run_rebalance(
     before = read_manifest(folder)
     manifest, is_new = rebalance(folder, num_gpus, stop, global_tokens)
     first = manifest.epochs[0]
+    overall = manifest.metrics["overall"]
     where = f"epoch {manifest.first_epoch} from step {first.first_step} on"
     if not is_new:
-        say(f"the set is for {num_gpus} GPUs already, {where}")
+        say(f"the set is for {counted(num_gpus, 'GPU')} already, {where}")
         return manifest
     say(
-        f"dealt {where} to {num_gpus} GPUs: {first.num_iterations:,} iterations, {first.num_steps:,} steps; whole "
-        f"epochs have {manifest.metrics['overall']['num_iterations']:,} iterations, "
-        f"{manifest.metrics['overall']['num_steps']:,} steps ({watch})"
+        f"dealt {where} to {counted(num_gpus, 'GPU')}: {counted(first.num_iterations, 'iteration')}, "
+        f"{counted(first.num_steps, 'step')}; whole epochs have {counted(overall['num_iterations'], 'iteration')}, "
+        f"{counted(overall['num_steps'], 'step')} ({watch})"
     )
     if manifest.config["plan"]["global_tokens"] is None and num_gpus != before.num_gpus:
         say(

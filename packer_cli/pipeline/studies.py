@@ -15,6 +15,7 @@ from packer_cli.pipeline import tokenize_corpus, with_known_groups
 from packer_cli.report.console import Stopwatch, say
 from packer_cli.shards.manifest import MANIFEST_NAME, read_manifest
 from packer_cli.shards.plan_file import PLAN_NAME, read_plan, read_plan_header
+from packer_cli.sizes import counted
 
 if TYPE_CHECKING:
     from packer_cli.profile.select.choice import Choice
@@ -68,7 +69,10 @@ def run_compare(
         add_savings(comparison, baseline)
     if choice is not None:
         comparison["group_choice"] = choice
-    say(f"compared {len(rows)} plans of {len(samples.lengths):,} samples, {workers} at a time ({watch})")
+    say(
+        f"compared {counted(len(rows), 'plan')} of {counted(len(samples.lengths), 'sample')}, "
+        f"{workers} at a time ({watch})"
+    )
     return comparison
 
 

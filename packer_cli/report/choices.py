@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from packer_cli.config import TokenizeConfig
+from packer_cli.sizes import counted
 from packer_cli.tokens.tokenizer_reads import template_file
 
 if TYPE_CHECKING:
@@ -61,9 +62,9 @@ def tokenized(config: TokenizeConfig, index: StoreIndex, num_reused: int, second
     num_samples = sum(part.num_samples for part in parts)
     num_rejected = sum(part.num_rejected for part in parts)
     num_records = num_samples + num_rejected
-    done = f"tokenized {num_records - num_reused:,} records"
-    if num_reused == num_records:
-        done = f"reused {num_records:,} tokenized records"
+    done = f"tokenized {counted(num_records - num_reused, 'record')}"
+    if num_reused and num_reused == num_records:
+        done = f"reused {counted(num_records, 'tokenized record')}"
     elif num_reused:
         done += f" and reused {num_reused:,}"
     shapes: dict[str, int] = {}
@@ -71,15 +72,16 @@ def tokenized(config: TokenizeConfig, index: StoreIndex, num_reused: int, second
         for shape, count in part.shapes.items():
             shapes[shape] = shapes.get(shape, 0) + count
     by_shape = ", ".join(f"{count:,} {shape}" for shape, count in sorted(shapes.items(), key=lambda item: -item[1]))
-    what = f"{num_samples:,} samples ({by_shape})" if shapes else "0 samples"
+    what = counted(num_samples, "sample") + (f" ({by_shape})" if shapes else "")
     num_tokens = sum(part.num_tokens for part in parts)
-    lines = [f"{done}: {what}, {num_tokens:,} tokens, {num_rejected:,} rejected ({seconds})"]
+    lines = [f"{done}: {what}, {counted(num_tokens, 'token')}, {num_rejected:,} rejected ({seconds})"]
     if num_samples:
         lines.append(_ends(config, index, sum(part.num_open for part in parts), num_samples))
     num_special = sum(part.num_with_special for part in parts)
     if num_special:
         how = "as ordinary text" if config.plain_content else "as control tokens (see --plain-content)"
-        lines.append(f"{num_special:,} records hold the text of special tokens, encoded {how}")
+        hold = "holds" if num_special == 1 else "hold"
+        lines.append(f"{counted(num_special, 'record')} {hold} the text of special tokens, encoded {how}")
     return lines
 
 
@@ -92,4 +94,5 @@ def _ends(config: TokenizeConfig, index: StoreIndex, num_open: int, num_samples:
         why = 'the tokenizer names no EOS token; put "eos_token" into its tokenizer_config.json'
     else:
         why = "pre-tokenized records, and chats in which the assistant does not speak last, stay as they are"
-    return f"{num_open:,} of {num_samples:,} samples end without EOS or an end of turn: {why}"
+    ends = "ends" if num_open == 1 else "end"
+    return f"{num_open:,} of {counted(num_samples, 'sample')} {ends} without EOS or an end of turn: {why}"

@@ -9,7 +9,7 @@ import click
 from packer_cli.profile.select.choice import HBP, LONGEST, Choice
 from packer_cli.profile.select.settings import Setting
 from packer_cli.report.console import print_table
-from packer_cli.sizes import format_tokens
+from packer_cli.sizes import counted, format_tokens
 
 _GIB = 2**30
 
@@ -66,7 +66,10 @@ def _mark(choice: Choice, setting: Setting, fastest: Setting) -> str:
 def print_choice(choice: Choice, record: dict[str, Any]) -> None:
     """All of it, on stdout."""
     rows = candidates(choice)
-    title = f"{record['samples']:,} samples, {record['tokens']:,} tokens, the longest {record['longest']:,}"
+    title = (
+        f"{counted(record['samples'], 'sample')}, {counted(record['tokens'], 'token')}, "
+        f"the longest {record['longest']:,}"
+    )
     header = ["length", "SP", "layers", "iteration, s", "s a million tokens", "memory, GiB", ""]
     print_table(title, header, [_cells(row) for row in rows], is_dense=True)
     click.echo(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from packer_cli.report.console import print_table, ratio
+from packer_cli.sizes import counted
 
 _HEADER = [
     "",
@@ -36,13 +37,14 @@ def print_stats(stats: dict[str, Any]) -> None:
     rows = [[row[i] for i in shown] for row in rows]
     print_table("Balance and padding (lower is better, but for Ave-T)", [_HEADER[i] for i in shown], rows)
     print(
-        f"  {overall['num_steps']:,} steps; displacement from a uniform order {overall['mean_displacement']:,.1f} "
+        f"  {counted(overall['num_steps'], 'step')}; displacement from a uniform order "
+        f"{overall['mean_displacement']:,.1f} "
         f"steps on average (uniform: {overall['num_steps'] / 3:,.1f}), {overall['max_displacement']:,} at most; "
         f"length-step correlation {overall['length_step_correlation']:.3f}; "
         f"length mix spread {overall['length_mix_spread']:.3f}, source mix spread {overall['source_mix_spread']:.3f}"
     )
     if overall["num_fillers"]:
-        print(f"  {overall['num_fillers']} filler micro-batches without loss keep every rank busy")
+        print(f"  {counted(overall['num_fillers'], 'filler')} (without loss, so that every rank is busy)")
 
 
 def print_lengths(stats: dict[str, Any]) -> None:

@@ -19,6 +19,7 @@ from packer_cli.engine.local import LocalEngine
 from packer_cli.engine.worker import Died
 from packer_cli.errors import HbpackError, InputError, RunError, TooManyRejectedError
 from packer_cli.files import Committer, fingerprint, remove_temporaries, write_json
+from packer_cli.sizes import counted
 from packer_cli.tokens.cutting import cut_files, group_slices, is_columnar, without_crashes
 from packer_cli.tokens.index import (
     STORE_VERSION,
@@ -313,6 +314,6 @@ def _slice_bytes(tasks: Sequence[PartTask]) -> list[int]:
 def _check_rejected(num_rejected: int, most: int | None, folder: Path) -> None:
     if most is not None and num_rejected > most:
         raise TooManyRejectedError(
-            f"{num_rejected} records were rejected, over --max-rejected {most}; "
+            f"{counted(num_rejected, 'record')} rejected, more than --max-rejected {most}; "
             f"see {folder / 'rejected-*.jsonl'!s}, or raise the limit"
         )

@@ -14,6 +14,7 @@ from packer_cli.arrays import to_numpy
 from packer_cli.shards.manifest import EpochInfo, Manifest
 from packer_cli.shards.ranks import RankColumns
 from packer_cli.shards.schema import RANK_SCHEMA, rank_name
+from packer_cli.sizes import counted
 
 
 def check_epoch(
@@ -58,9 +59,8 @@ def check_epoch(
     wrong_packs = np.flatnonzero(times > 1 if epoch.first_step else times != 1)
     if len(wrong_packs):
         pack = int(wrong_packs[0])
-        found[epoch.path] = (
-            f"pack {pack} is read {times[pack]} times over all ranks, not once; so are {len(wrong_packs) - 1:,} others"
-        )
+        others = f"; {counted(len(wrong_packs) - 1, 'other pack')} likewise" if len(wrong_packs) > 1 else ""
+        found[epoch.path] = f"pack {pack} is read {counted(int(times[pack]), 'time')} over all ranks, not once{others}"
     return found
 
 

@@ -58,7 +58,7 @@ def test_the_choices_and_what_came_of_them(tokenize, lines_of, tokenizer, tmp_pa
     shapes = "2 messages, 1 alpaca, 1 prompt-completion, 1 text, 1 tokens"
     result = f"6 samples ({shapes}), {num_tokens} tokens, 0 rejected (# s)"
     ends = (
-        "1 of 6 samples end without EOS or an end of turn: pre-tokenized records, and chats in which the assistant "
+        "1 of 6 samples ends without EOS or an end of turn: pre-tokenized records, and chats in which the assistant "
         "does not speak last, stay as they are"
     )
     assert lines_without_seconds(done) == [*choices, f"tokenized 6 records: {result}", ends]

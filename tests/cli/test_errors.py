@@ -345,8 +345,8 @@ def test_overflow_error_names_the_record(pack, sample):
     done = pack(sample / "journals.jsonl", "--groups", "1k", "--overflow", "error")
     assert done.code == 1
     assert done.stderr.splitlines()[-1] == (
-        f"error: {sample}/journals.jsonl:2: the sample has 9200 tokens, over the largest group's 1024; "
-        "there are 59 such samples; choose --overflow split, truncate or drop"
+        f"error: {sample}/journals.jsonl:2: the sample has 9200 tokens, over the largest group's 1024 "
+        "(59 such samples); choose --overflow split, truncate or drop"
     )
 
 

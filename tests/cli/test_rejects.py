@@ -82,7 +82,7 @@ def assert_ends(done, message):
 def test_max_rejected(pack, lines_of, tmp_path):
     path = lines_of({"text": "good"}, "bad", "worse")
     message = (
-        f"error: 2 records were rejected, over --max-rejected 1; see {tmp_path}/out/tokens/rejected-*.jsonl, "
+        f"error: 2 records rejected, more than --max-rejected 1; see {tmp_path}/out/tokens/rejected-*.jsonl, "
         "or raise the limit\n"
     )
     assert_ends(pack(path, "--max-rejected", 1), message)

@@ -46,7 +46,7 @@ def test_a_changed_shard_is_written_again_and_no_other(arguments, packed, tmp_pa
     words = [*arguments, out] if command == "pack" else ["write", out, "--shard-size", "128KiB"]
     done = subprocess.run([*HBPACK, *words, "--workers", str(workers)], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    assert done.stderr.endswith("wrote the 1 damaged files again; the others are up to date\n")
+    assert done.stderr.endswith("rewrote 1 damaged file; the others are up to date\n")
     assert tree(out) == tree(packed)
     after = times(out, "shards/*/*.arrow")
     assert [path for path in before if after[path] != before[path]] == [shard]

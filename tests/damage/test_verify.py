@@ -15,6 +15,7 @@ import pyarrow as pa
 import pytest
 
 from packer_cli.shards.plan_file import read_plan, write_plan
+from packer_cli.sizes import counted
 from tests.damage.conftest import Packed, hbpack
 from tests.loader.packed_set import row_checksum, update_checksums, write_ipc
 from tests.reference import tree
@@ -54,7 +55,8 @@ def test_a_sound_set(packed: Packed) -> None:
     assert verify(packed.folder, "--fast") == {**sound, "checked": counts}
     done = hbpack("verify", packed.folder)
     assert (done.code, done.stderr) == (0, "")
-    assert done.stdout.startswith(f"{packed.folder} is sound: {num_shards} shards, 4 rank manifests, 1 token parts, ")
+    parts = f"{counted(num_shards, 'shard')}, 4 rank manifests, 1 token part, "
+    assert done.stdout.startswith(f"{packed.folder} is sound: {parts}")
 
 
 def test_what_is_no_set(tmp_path: Path) -> None:
@@ -90,7 +92,7 @@ def test_every_damaged_file_is_listed_with_what_repairs_it(own: Packed) -> None:
     assert done.stderr == f"error: {str(own.folder)!r} is damaged in 4 places; run {write}\n"
     again = hbpack("write", own.folder)  # Shards keep their size.
     assert again.stderr.count("warning: ") == 4
-    assert again.stderr.endswith("wrote the 4 damaged files again; the others are up to date\n")
+    assert again.stderr.endswith("rewrote 4 damaged files; the others are up to date\n")
     assert tree(own.folder) == whole
 
 
@@ -191,7 +193,7 @@ def test_what_is_wrong_in_spite_of_checksums(own: Packed) -> None:
     (own.folder / "plan.arrow").unlink()
     found = damaged(own.folder)
     assert set(found) == {"plan.arrow", "ranks/epoch-000"}
-    assert " times over all ranks, not once; so are " in found["ranks/epoch-000"]
+    assert " times over all ranks, not once; " in found["ranks/epoch-000"]
     shards = pa.array([99] * len(other), pa.int32())
     other = other.set_column(other.column_names.index("shard"), other.schema.field("shard"), shards)
     write_ipc(own.folder, RANK, other, 10_000, fingerprint)

@@ -6,6 +6,7 @@ import json
 from typing import Any
 
 from packer_cli.cli import main
+from packer_cli.sizes import counted
 from tests.cli_runner import run
 from tests.rebalance.sets import loader, manifest_of
 from tests.reference import tree
@@ -65,7 +66,7 @@ def test_messages(out, tmp_path):
     assert of_state(good.state_dict(inside)) == (
         f"--state {str(file)!r} is inside step {steps[inside]} (iterations {first} to {last}, {inside} comes next), "
         f"and GPUs can change only between two steps; save the state after a step's last batch, or give --from-step "
-        f"{steps[inside]}, which runs {inside - first} iterations again"
+        f"{steps[inside]}, which runs {counted(inside - first, 'iteration')} again"
     )
     assert "which has" in of_state(good.state_dict(0) | {"iteration": last + 1})
     assert of_state(good.state_dict(0) | {"fingerprint": "x"}) == (

@@ -24,6 +24,7 @@ from packer_cli.profile.measure.subject import Subject
 from packer_cli.profile.measured import fit_profile
 from packer_cli.profile.model_config import read_shape
 from packer_cli.profile.profile_file import IterationRow, Profile
+from packer_cli.sizes import counted
 
 Say = Callable[[str], None]
 
@@ -168,7 +169,7 @@ class _Run:
             settings = [layers for layers in settings if (peaks[layers] or self._limit + 1) <= self._limit]
             least = settings[0] if settings else None
         self._say(
-            f"{length} tokens on {sp_size} GPU{'s' if sp_size > 1 else ''}: "
+            f"{length} tokens on {counted(sp_size, 'GPU')}: "
             + ("do not fit" if least is None else f"fit with {least} of {self._num_layers} layers checkpointed")
         )
         fewest = min(self._options.samples)

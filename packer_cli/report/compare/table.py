@@ -14,6 +14,7 @@ from packer_cli.plan.cost import parse_cost
 from packer_cli.plan.pieces import describe_overflow
 from packer_cli.profile.options import GIVE
 from packer_cli.report.console import print_table, ratio
+from packer_cli.sizes import counted
 
 
 @dataclass(frozen=True)
@@ -137,9 +138,9 @@ def print_comparison(comparison: dict[str, Any], config: PlanConfig) -> None:
     linear = parse_cost(config.cost).linear_tokens
     cost = f", cost 1,{linear}" if linear else ""
     title = (
-        f"{lengths['num_samples']:,} samples, {lengths['num_tokens']:,} tokens; groups "
-        f"{','.join(map(str, config.groups))} on {config.gpus} GPUs{cost}; packing {config.packing} and balance "
-        f"{config.balance} where a row names none"
+        f"{counted(lengths['num_samples'], 'sample')}, {counted(lengths['num_tokens'], 'token')}; groups "
+        f"{','.join(map(str, config.groups))} on {counted(config.gpus, 'GPU')}{cost}; packing {config.packing} "
+        f"and balance {config.balance} where a row names none"
     )
     print_table(title, ["", *(column.header for column in columns)], cells, is_dense=True)
     for row in rows:

@@ -17,6 +17,7 @@ from packer_cli.report.show.places import Place
 from packer_cli.report.show.safe import make_safe, one_line
 from packer_cli.report.show.view import View
 from packer_cli.shards.manifest import Manifest
+from packer_cli.sizes import counted
 
 _MASKED, _TRAINED = "masked", "trained"
 _WIDTH = len(_TRAINED)
@@ -122,7 +123,7 @@ def _step_lines(view: View, manifest: Manifest) -> Iterator[str]:
     ]
     header = ("iteration", "pack", "group", "")
     widths = [max(map(len, column)) for column in zip(header, *rows, strict=True)]
-    yield f"  step {view.place.step} has {len(rows)} iterations:"
+    yield f"  step {view.place.step} has {counted(len(rows), 'iteration')}:"
     for row in (header, *rows):
         cells = (f"{row[0]:>{widths[0]}}", f"{row[1]:>{widths[1]}}", f"{row[2]:<{widths[2]}}", row[3])
         yield f"    {'  '.join(cells)}".rstrip()
@@ -140,7 +141,9 @@ def _sample_lines(sample: ShownSample, decode: Decode, style: Style) -> Iterator
     for part in (slice(0, head), slice(tail, None)):
         if part.start and head < tail:
             left_out = sample.loss_mask[head:tail]
-            text = f"{tail - head:,} tokens left out, {int(left_out.sum()):,} of them trained; --full shows them"
+            text = (
+                f"{counted(tail - head, 'token')} left out, {int(left_out.sum()):,} of them trained; --full shows them"
+            )
             yield style.paint(f"{'...':<{_WIDTH}} ~ {text}", "yellow")
         ids, mask = sample.input_ids[part], sample.loss_mask[part]
         if not len(ids):
@@ -158,8 +161,8 @@ def _about(sample: ShownSample) -> str:
     length = len(sample.input_ids)
     piece = f", a piece of its sample, from token {sample.start:,} on" if sample.start else ""
     return (
-        f"id {sample.sample_id}, {one_line(place)}, {length:,} tokens [{sample.begin}, {sample.begin + length}), "
-        f"{sample.num_loss_tokens:,} trained{piece}"
+        f"id {sample.sample_id}, {one_line(place)}, {counted(length, 'token')} "
+        f"[{sample.begin}, {sample.begin + length}), {sample.num_loss_tokens:,} trained{piece}"
     )
 
 

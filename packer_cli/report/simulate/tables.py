@@ -11,6 +11,7 @@ from packer_cli.config import PlanConfig
 from packer_cli.profile.simulate.epoch import PARTS
 from packer_cli.report.compare.table import amount, overflow_notes, row_notes
 from packer_cli.report.console import print_table, ratio
+from packer_cli.sizes import counted
 
 _HEADERS = {"communication": "SP comm.", "steps": "step extra"}
 _FIRST = ("compute", "recompute", "communication", "waiting")
@@ -35,9 +36,9 @@ def print_plan_simulation(result: dict[str, Any]) -> None:
         for name, figures in named
     ]
     header = ["", "iterations", "s each", "GPU-days", "tokens/s/GPU", *headers(parts)]
-    print_table(f"Predicted epoch on {overall['num_gpus']:,} GPUs, and where their time goes", header, rows)
+    print_table(f"Predicted epoch on {counted(overall['num_gpus'], 'GPU')}, and where their time goes", header, rows)
     print(
-        f"  An epoch takes {duration(overall['seconds'])}: {overall['num_steps']:,} steps of "
+        f"  An epoch takes {duration(overall['seconds'])}: {counted(overall['num_steps'], 'step')} of "
         f"{amount(overall['step_seconds'])} s, {amount(overall['gpu_days'])} GPU-days. The baseline takes "
         f"{duration(baseline['seconds'])}, {amount(baseline['gpu_days'])} GPU-days: {_saved(saves)}."
     )
@@ -65,8 +66,9 @@ def print_strategies(comparison: dict[str, Any], config: PlanConfig) -> None:
         "PR",
     ]
     title = (
-        f"Predicted epochs of {lengths['num_samples']:,} samples, {lengths['num_tokens']:,} tokens; groups "
-        f"{','.join(map(str, config.groups))} on {config.gpus} GPUs; packing {config.packing} and balance "
+        f"Predicted epochs of {counted(lengths['num_samples'], 'sample')}, "
+        f"{counted(lengths['num_tokens'], 'token')}; groups "
+        f"{','.join(map(str, config.groups))} on {counted(config.gpus, 'GPU')}; packing {config.packing} and balance "
         f"{config.balance} where a row names none"
     )
     print_table(title, header, [_strategy(row, parts, len(header)) for row in rows], is_dense=True)

@@ -7,6 +7,7 @@ from typing import Any
 import click
 
 from packer_cli.report.console import print_table
+from packer_cli.sizes import counted
 
 _HEADER = (
     "group", "workers", "batches", "tokens a batch", "ms a batch", "batches/s", "million tokens/s", "floor, ms",
@@ -59,7 +60,7 @@ def _facts(entry: dict[str, Any]) -> list[str]:
 
 
 def _workers(number: int) -> str:
-    return {0: "no workers", 1: "1 worker"}.get(number, f"{number} workers")
+    return counted(number, "worker") if number else "no workers"
 
 
 def _milliseconds(seconds: float) -> str:
