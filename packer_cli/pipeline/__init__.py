@@ -146,7 +146,7 @@ def _plan(config: PlanConfig, source: Path, folder: Path) -> dict[str, Any]:
         say("the plan is up to date")
         overflow = overflow_entries(config, source / TOKENS, index)
         if write_rejected(folder, index, source / TOKENS, overflow):  # It has names of files, and the plan has none.
-            say(f"{REJECTED_NAME} is made anew")
+            say(f"{REJECTED_NAME} is rewritten")
         return header
     keeps_set = _is_of_plan(folder, wanted)
     try:
@@ -329,7 +329,7 @@ def _renamed(manifest: Manifest, folder: Path, store: Path, header: dict[str, An
 
         overflow = overflow_entries(validate(PlanConfig, header["config"]), store, index)
         if write_rejected(folder, index, store, overflow):
-            say(f"{REJECTED_NAME} is made anew")
+            say(f"{REJECTED_NAME} is rewritten")
         named = named.model_copy(update={"rejected": file_info(folder, REJECTED_NAME)})
     if named != manifest:
         write_manifest(folder, named)

@@ -64,7 +64,7 @@ def test_files_of_other_names(pack, here, tmp_path, options):
     (here / "b.jsonl").rename(here / "other.jsonl")
     done = pack("./a.jsonl", "other.jsonl", *options)
     assert (
-        "the plan is up to date\nrejected.jsonl is made anew\nthe shards are up to date\nhbpack.json " in done.stderr
+        "the plan is up to date\nrejected.jsonl is rewritten\nthe shards are up to date\nhbpack.json " in done.stderr
     )
     assert pack("./a.jsonl", "other.jsonl", *options, output=fresh).code == 0
     assert tree(out) == tree(fresh)
