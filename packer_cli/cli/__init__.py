@@ -6,10 +6,12 @@ A command's module is imported only when the command runs, so that `hbpack --hel
 from __future__ import annotations
 
 import atexit
+import difflib
 import errno
 import gc
 import importlib
 import os
+import re
 import sys
 
 import click
@@ -54,6 +56,18 @@ class LazyGroup(click.Group):
         command: click.Command = importlib.import_module(f"packer_cli.cli.{cmd_name.replace('-', '_')}").command
         return command
 
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """The command, or an error that names those with nearly the same name."""
+        try:
+            return super().resolve_command(ctx, args)
+        except click.UsageError:
+            near = difflib.get_close_matches(args[0], COMMANDS)
+            if not near:
+                raise
+            ctx.fail(f"No such command {args[0]!r} (did you mean {' or '.join(map(repr, near))}?)")
+
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Without importing the commands."""
         with formatter.section("Commands"):
@@ -80,14 +94,13 @@ def main() -> None:
     except HbpackError as error:
         _fail(str(error), error.exit_code)
     except click.Abort:
-        command = next((word for word in sys.argv[1:] if not word.startswith("-")), "")
-        _fail(f"interrupted{'; run the same command again to go on' if command in _GOES_ON else ''}", 130)
+        _fail(f"interrupted{'; run the same command again to go on' if _command() in _GOES_ON else ''}", 130)
     except click.exceptions.NoArgsIsHelpError as error:
         error.show()
         sys.exit(error.exit_code)
     except click.ClickException as error:
-        context = getattr(error, "ctx", None)
-        _fail(f"{_one_line(error)}; see {context.command_path if context else 'hbpack'} --help", error.exit_code)
+        path = " ".join(("hbpack", _command())).strip()
+        _fail(f"{_one_line(error)}; see {path} --help", error.exit_code)
     except BrokenPipeError:
         # Whoever reads, `head` for example, has enough; nor can Python's last flush complain.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -143,9 +156,16 @@ _REMEDIES = {
 }
 
 
+def _command() -> str:
+    """The command on the command line, or nothing."""
+    name = next((word for word in sys.argv[1:] if not word.startswith("-")), "")
+    return name if name in COMMANDS else ""
+
+
 def _one_line(error: click.ClickException) -> str:
     """Click's message as ours are: it begins small and has no full stop."""
     text = " ".join(error.format_message().split()).rstrip(".")
+    text = re.sub(r"\.? \(?Did you mean (.*\?)\)?$", r" (did you mean \1)", text)
     return text[:1].lower() + text[1:]
 
 

@@ -99,7 +99,7 @@ GROUP_FORM = "is not CAPACITY[:SP_DEGREE[:CHECKPOINT_LAYERS]], such as 16k:1 or 
         ),
         (
             ["--alpaca", "auto", "--append-eos"],
-            "option '--append-eos' requires an argument; see hbpack --help",
+            "option '--append-eos' requires an argument; see hbpack pack --help",
         ),
     ],
 )
@@ -111,6 +111,8 @@ def test_a_wrong_option(pack, chats, tmp_path, options, message):
     ("arguments", "message"),
     [
         (["frobnicate"], "no such command 'frobnicate'; see hbpack --help"),
+        (["pakc"], "no such command 'pakc' (did you mean 'pack'?); see hbpack --help"),
+        (["stats", "--seeds", "3"], "no such option '--seeds' (did you mean '--seed'?); see hbpack stats --help"),
         (["pack", "in.jsonl"], "missing option '--output' / '-o'; see hbpack pack --help"),
         (["pack", "-o", "out", "--tokenizer", "t", "--groups", "1k", "--gpus", "1"], "INPUT is required"),
         (["pack", "in.jsonl", "-o", "out"], "--tokenizer is required"),
