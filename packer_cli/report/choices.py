@@ -51,6 +51,10 @@ def _eos(config: TokenizeConfig, eos: str | None) -> str:
     return f"{eos} after completions, texts and chats that are left open"
 
 
+_SHAPES = {"tokens": "pre-tokenized"}
+"""Shapes whose names would mislead beside a number."""
+
+
 def tokenized(config: TokenizeConfig, index: StoreIndex, num_reused: int, seconds: str) -> list[str]:
     """What came of the records.
 
@@ -71,7 +75,9 @@ def tokenized(config: TokenizeConfig, index: StoreIndex, num_reused: int, second
     for part in parts:
         for shape, count in part.shapes.items():
             shapes[shape] = shapes.get(shape, 0) + count
-    by_shape = ", ".join(f"{count:,} {shape}" for shape, count in sorted(shapes.items(), key=lambda item: -item[1]))
+    by_shape = ", ".join(
+        f"{count:,} {_SHAPES.get(shape, shape)}" for shape, count in sorted(shapes.items(), key=lambda item: -item[1])
+    )
     what = counted(num_samples, "sample") + (f" ({by_shape})" if shapes else "")
     num_tokens = sum(part.num_tokens for part in parts)
     lines = [f"{done}: {what}, {counted(num_tokens, 'token')}, {num_rejected:,} rejected ({seconds})"]

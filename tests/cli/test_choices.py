@@ -55,7 +55,7 @@ def test_the_choices_and_what_came_of_them(tokenize, lines_of, tokenizer, tmp_pa
         "EOS        <|end|> after completions, texts and chats that are left open",
     ]
     num_tokens = sum(map(len, samples(tmp_path / "out")))
-    shapes = "2 messages, 1 alpaca, 1 prompt-completion, 1 text, 1 tokens"
+    shapes = "2 messages, 1 alpaca, 1 prompt-completion, 1 text, 1 pre-tokenized"
     result = f"6 samples ({shapes}), {num_tokens} tokens, 0 rejected (# s)"
     ends = (
         "1 of 6 samples ends without EOS or an end of turn: pre-tokenized records, and chats in which the assistant "
