@@ -22,6 +22,7 @@ from packer_cli.plan.pieces import make_pieces, weighted_samples
 from packer_cli.plan.schedule import StepRules
 from packer_cli.plan.types import Group, Int32Array, Int64Array, Pieces, Plan
 from packer_cli.report.stats import plan_stats, sample_counts
+from packer_cli.shards.manifest import REJECTED_NAME
 from packer_cli.shards.plan_file import PLAN_VERSION
 from packer_cli.sizes import counted
 from packer_cli.tokens.index import StoreIndex
@@ -146,7 +147,7 @@ def plan_store(
     pieces = make_pieces(lengths, samples, capacity, config.overflow)
     if not len(pieces):
         raise NothingToPlanError(
-            _why_nothing(store, samples), _overflow_entries(config, store, lengths, samples, capacity)
+            _why_nothing(store, samples, folder), _overflow_entries(config, store, lengths, samples, capacity)
         )
     plan = build_plan(pieces, rules)
     pieces = plan.pieces  # the packing may have cut them
@@ -183,15 +184,16 @@ def overflow_entries(config: PlanConfig, folder: Path, index: StoreIndex) -> lis
     return _overflow_entries(config, store, store.lengths(), samples, config.groups[-1].capacity)
 
 
-def _why_nothing(store: TokenStore, samples: Int64Array) -> str:
+def _why_nothing(store: TokenStore, samples: Int64Array, folder: Path) -> str:
+    reasons = repr(str(folder / REJECTED_NAME))
     num_rejected = sum(part.num_rejected for part in store.index.parts)
     if not len(store) and not num_rejected:
         return "there is nothing to plan: the inputs hold no records"
     if not len(store):
-        return "there is nothing to plan: every record was rejected, see rejected.jsonl"
+        return f"there is nothing to plan: every record was rejected, see {reasons}"
     if not len(samples):
         return "there is nothing to plan: the weights leave out every sample; raise them"
-    return "there is nothing to plan: every sample was dropped, see rejected.jsonl"
+    return f"there is nothing to plan: every sample was dropped, see {reasons}"
 
 
 def _refuse_overflow(

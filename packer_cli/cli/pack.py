@@ -37,4 +37,4 @@ def command(output: str, workers: int | None, dry_run: bool, **values: Any) -> N
     print_counts(header["counts"])
     print_stats(header["metrics"])
     if any(header["counts"][name] for name in ("rejected", "dropped", "truncated")):
-        click.echo(f"  records left out, with reasons: {Path(output) / 'rejected.jsonl'}")
+        click.echo(f"  records left out or cut, with reasons: {Path(output) / 'rejected.jsonl'}")

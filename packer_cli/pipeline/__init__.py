@@ -15,7 +15,7 @@ from packer_cli.config import PackConfig, PlanConfig, TokenizeConfig, WriteConfi
 from packer_cli.engine.local import LocalEngine
 from packer_cli.errors import FormatError, HbpackError, InputError, RunError, UsageError
 from packer_cli.output import TOKENS, alone
-from packer_cli.pipeline.rejected import write_rejected
+from packer_cli.pipeline.rejected import first_rejected, write_rejected
 from packer_cli.report.console import Stopwatch, progress_bar, say, warn
 from packer_cli.shards.manifest import MANIFEST_NAME, REJECTED_NAME, Manifest, read_manifest, write_manifest
 from packer_cli.shards.plan_file import PLAN_NAME, read_plan, read_plan_header
@@ -74,8 +74,10 @@ def run_tokenize(config: TokenizeConfig, folder: Path, engine: LocalEngine) -> S
         RunError: every record was rejected.
     """
     index = tokenize_corpus(config, folder, engine)
-    if not any(part.num_samples for part in index.parts) and any(part.num_rejected for part in index.parts):
-        raise RunError(f"every record was rejected, see {str(folder / REJECTED_NAME)!r}")
+    if any(part.num_rejected for part in index.parts):
+        if not any(part.num_samples for part in index.parts):
+            raise RunError(f"every record was rejected, see {str(folder / REJECTED_NAME)!r}")
+        say(f"rejected records, with reasons: {folder / REJECTED_NAME}")
     return index
 
 
@@ -104,6 +106,9 @@ def tokenize_corpus(config: TokenizeConfig, folder: Path, engine: LocalEngine) -
         warn(f"{file.path}: {file.unreadable}")
     for line in tokenized(config, index, num_reused, str(watch)):
         say(line)
+    rejected = first_rejected(index, folder / TOKENS)
+    if rejected is not None:
+        say(f"first rejected: {rejected}")
     if not _is_planned(folder, index):
         write_rejected(folder, index, folder / TOKENS, [])  # With a plan, it says what became of its samples too.
     return index
@@ -126,6 +131,7 @@ def run_plan(config: PlanConfig, source: Path, folder: Path) -> dict[str, Any]:
 def _plan(config: PlanConfig, source: Path, folder: Path) -> dict[str, Any]:
     from packer_cli.kernels import skip_extensions
     from packer_cli.planning import NothingToPlanError, overflow_entries, plan_fingerprint, plan_store
+    from packer_cli.report.compare.table import overflow_notes
     from packer_cli.report.sources import samples_of_store
     from packer_cli.shards.plan_file import write_plan
     from packer_cli.tokens.index import read_index
@@ -165,6 +171,8 @@ def _plan(config: PlanConfig, source: Path, folder: Path) -> dict[str, Any]:
         f"planned {counted(overall['num_packs'], 'pack')}, {counted(overall['num_iterations'], 'iteration')}, "
         f"{counted(overall['num_steps'], 'step')} ({watch})"
     )
+    for note in overflow_notes(result.header["counts"], config):
+        say(note)
     return result.header
 
 
@@ -210,8 +218,8 @@ def run_write(config: WriteConfig, folder: Path, engine: LocalEngine, *, trusts_
     check_tokens()
     if manifest and manifest.history and is_same:
         warn(
-            f"files are missing or damaged: the set becomes as it was planned, for {counted(header['num_gpus'], 'GPU')}; "
-            "run hbpack rebalance again"
+            "files are missing or damaged: the set becomes as it was planned, for "
+            f"{counted(header['num_gpus'], 'GPU')}; run hbpack rebalance again"
         )
     with progress_bar("Writing", unit="tokens") as progress:
         manifest = write_set(config, folder, store, engine, progress)

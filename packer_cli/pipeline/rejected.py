@@ -34,7 +34,21 @@ def write_rejected(folder: Path, index: StoreIndex, store: Path, overflow: list[
     return True
 
 
+def first_rejected(index: StoreIndex, store: Path) -> str | None:
+    """The first rejected record with its reason, for people; None where no record was rejected.
+
+    Raises:
+        FormatError: the token store is damaged.
+    """
+    entry = next(_rejects(index, store), None)
+    return None if entry is None else f"{entry['file']}:{entry['line']}: {entry['reason']}"
+
+
 def _lines(index: StoreIndex, store: Path, overflow: list[dict[str, Any]]) -> Iterator[bytes]:
+    return map(_line, chain(_rejects(index, store), overflow))
+
+
+def _rejects(index: StoreIndex, store: Path) -> Iterator[dict[str, Any]]:
     from packer_cli.tokens.part import read_rejects, rejects_path
 
     for part in index.parts:
@@ -48,8 +62,7 @@ def _lines(index: StoreIndex, store: Path, overflow: list[dict[str, Any]]) -> It
                     "tokenize again"
                 )
             for name, reject in zip(names, rejects, strict=True):
-                yield _line({"file": name, "line": reject.line, "reason": reject.reason})
-    yield from map(_line, overflow)
+                yield {"file": name, "line": reject.line, "reason": reject.reason}
 
 
 _encode = json.JSONEncoder(ensure_ascii=False).encode  # Made once: there may be millions of lines.

@@ -178,19 +178,28 @@ def test_tokenize_lists_what_it_rejects(tokenize, hbpack, lines_of, tmp_path):
     assert (out / "rejected.jsonl").read_bytes() == first
 
 
+def test_rejected_records_are_named(tokenize, lines_of, tmp_path):
+    path = lines_of(TEXT, {"text": 5}, "x")
+    assert lines_without_seconds(tokenize(path))[-2:] == [
+        f'first rejected: {path}:2: "text" must be a string, this is a number',
+        f"rejected records, with reasons: {tmp_path}/out/rejected.jsonl",
+    ]
+
+
 def test_all_rejected(tokenize, pack, lines_of, tmp_path):
     path, out = lines_of("x", {"text": 5}), tmp_path / "out"
     done = tokenize(path)
     assert (done.code, done.stdout) == (1, "")
     assert lines_without_seconds(done)[4:] == [
         "tokenized 2 records: 0 samples, 0 tokens, 2 rejected (# s)",
+        f"first rejected: {path}:1: broken JSON: unexpected character, expected a JSON value at column 1",
         f"error: every record was rejected, see '{out}/rejected.jsonl'",
     ]
     assert [entry[1] for entry in rejected(out)] == [1, 2]
     done = pack(path)
     assert (done.code, done.stdout) == (1, "")
     assert done.stderr.splitlines()[-1] == (
-        "error: there is nothing to plan: every record was rejected, see rejected.jsonl"
+        f"error: there is nothing to plan: every record was rejected, see '{out}/rejected.jsonl'"
     )
     assert [entry[1] for entry in rejected(out)] == [1, 2]
     assert pack(lines_of(TEXT)).code == 0

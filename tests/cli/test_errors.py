@@ -330,10 +330,11 @@ def test_nothing_to_plan_says_why(pack, lines_of, chats, sample, tmp_path):
 
     fails("the inputs hold no records", lines_of("", "  ", name="blank.jsonl"))
     fails("the weights leave out every sample; raise them", f"{chats}@0.000001")
-    fails("every record was rejected, see rejected.jsonl", lines_of("x", "y"))
+    reasons = repr(f"{tmp_path}/out/rejected.jsonl")
+    fails(f"every record was rejected, see {reasons}", lines_of("x", "y"))
     assert len((tmp_path / "out" / "rejected.jsonl").read_text().splitlines()) == 2
     fails(
-        "every sample was dropped, see rejected.jsonl",
+        f"every sample was dropped, see {reasons}",
         sample / "journals.jsonl",
         "--groups",
         "8",

@@ -253,7 +253,8 @@ def test_nothing_to_choose_for(pack, chats, auto, lines_of, tmp_path):
     nothing = lines_of({"messages": "none"})
     done = pack(nothing, *auto)
     assert (done.code, done.stdout) == (1, "")
-    assert done.stderr.endswith("error: there is nothing to plan: every record was rejected, see rejected.jsonl\n")
+    why = f"every record was rejected, see '{tmp_path}/out/rejected.jsonl'"
+    assert done.stderr.endswith(f"error: there is nothing to plan: {why}\n")
     done = pack(chats, *auto, "--max-length", 5, "--overflow", "drop", output=tmp_path / "other")
     assert (done.code, done.stdout) == (1, "")
     assert len((tmp_path / "other" / "rejected.jsonl").read_text().splitlines()) == 40

@@ -61,7 +61,7 @@ def test_every_record_is_packed_or_rejected_with_its_line(pack, mixture, tmp_pat
     counts = json.loads((tmp_path / "out" / "hbpack.json").read_text())["counts"]
     assert (counts["records"], counts["rejected"], counts["samples"]) == (len(LINES) - 1, len(expected), num_good)
     assert f"tokenized {len(LINES) - 1} records: {num_good} samples (" in done.stderr
-    assert f"records left out, with reasons: {tmp_path}/out/rejected.jsonl" in done.stdout
+    assert f"records left out or cut, with reasons: {tmp_path}/out/rejected.jsonl" in done.stdout
     again = pack(mixture)
     assert again.stderr.splitlines()[-2:] == ["the plan is up to date", "the shards are up to date"]
     assert again.stdout == done.stdout
@@ -117,7 +117,9 @@ def test_what_overflow_leaves_out_is_listed(pack, sample, tmp_path):
     cut = rejected(tmp_path / "out")
     assert cut[0] == ("journals.jsonl", 2, "has 9200 tokens, over the largest group's 1024; the rest was cut off")
     assert [entry[:2] for entry in cut] == [entry[:2] for entry in dropped]
-    assert "records left out, with reasons" in done.stdout
+    assert "records left out or cut, with reasons" in done.stdout
+    note = "--overflow truncate: 59 samples are longer than 1,024 tokens and cut off there; "
+    assert done.stderr.splitlines()[-2].startswith(note)
     done = pack(journals, "--groups", "1k", "--overflow", "split")
     assert rejected(tmp_path / "out") == []
     assert "records left out" not in done.stdout
