@@ -82,80 +82,83 @@ class TokenizeConfig(_Model):
     tokenizer: str = Field(min_length=1)
     """Folder, tokenizer.json, SentencePiece .model, vocab.json beside merges.txt, or a hub name."""
     tokenizer_backend: Literal["auto", "gigatoken", "tokenizers"] = "auto"
-    """What encodes; `auto` is gigatoken where it can load the tokenizer, checked against tokenizers."""
+    """Library that encodes; `auto` is gigatoken if it can load the tokenizer, checked against tokenizers."""
     record_schema: Literal["auto", "messages", "alpaca", "prompt-completion", "text", "tokens"] = "auto"
-    """Shape of the records; `auto` finds it for each record."""
+    """Shape of the records; `auto` detects it for each record."""
     chat_template: str | None = None
-    """A Jinja file (or text) in place of the tokenizer's own template."""
+    """Jinja file (or text) to use instead of the tokenizer's own template."""
     loss_on: Literal["completion", "all"] = "completion"
     """`completion`: assistant turns and completions (and all of a plain text); `all`: every token."""
     append_eos: Literal["auto", "always", "never"] = "auto"
-    """Which samples get the EOS token at their end, and learn it: `auto` completions and texts, and chats whose
-    template does not end the last turn; `always` every sample that does not end with it; `never` none."""
+    """Which samples get the EOS token at their end, and are trained on it: `auto`: completions, texts, and chats whose
+    template does not end the last turn; `always`: every sample that does not end with it; `never`: none."""
     alpaca: Literal["auto", "template", "stanford"] = "auto"
-    """What Alpaca records become: a conversation for the chat `template`, or `stanford`, the prompt of the Stanford
-    Alpaca project with its completion; `auto` is the template where there is one."""
+    """What Alpaca records become: `template`: a conversation for the chat template; `stanford`: the prompt of the
+    Stanford Alpaca project and its completion; `auto`: the template if there is one."""
     plain_content: bool = False
     """Encode special tokens written inside the data as ordinary text."""
     max_rejected: int | None = Field(default=None, ge=0)
-    """Stop when more records than this are rejected; by default never."""
+    """Stop if more records than this are rejected. By default, go on."""
     max_record_bytes: Bytes = 256 * 2**20
-    """Largest record, in bytes of text once decompressed; longer ones are rejected. Reading takes a few times this."""
+    """Largest record, in bytes of decompressed text; longer ones are rejected. Reading takes a few times as much
+    memory."""
 
 
 class GpuConfig(_Model):
     """What time and memory are predicted from: the model's shape and a GPU, or what was measured."""
 
     model: str | None = Field(default=None, min_length=1)
-    """The model's config.json (Hugging Face), or its folder; --gpu goes with it."""
+    """The model's config.json (Hugging Face), or its folder; needs --gpu."""
     gpu: str | None = Field(default=None, min_length=1)
-    """GPU that trains, such as h100: its speed, memory and links."""
+    """GPU to train on, such as h100: its speed, memory and links."""
     profile: str | None = Field(default=None, min_length=1)
-    """File of `hbpack profile`: what was measured, in place of --model and --gpu."""
+    """File of `hbpack profile`, to use measurements instead of --model and --gpu."""
 
 
 class AutoGroupsConfig(GpuConfig):
     """How `auto` chooses groups, see `hbpack groups`."""
 
     group_algorithm: Literal["search", "hbp"] = "search"
-    """How groups are chosen: `search` for the shortest predicted epoch of these lengths, or HBP's algorithm 1."""
+    """How to choose groups: `search` for the shortest predicted epoch of these lengths; `hbp`: HBP's algorithm 1."""
     max_groups: int = Field(default=4, ge=1, le=8)
-    """Most groups that the search may choose."""
+    """Most groups the search may choose."""
     max_length: PackTokens | None = None
-    """Longest capacity that may be chosen; what is longer goes by --overflow. By default the longest sample fits."""
+    """Longest capacity to choose; longer samples follow --overflow. By default, the longest sample fits."""
 
 
 class PlanConfig(AutoGroupsConfig):
     """Lengths to plan."""
 
     groups: tuple[GroupConfig, ...]
-    """By rising capacity: CAPACITY[:SP_DEGREE[:CHECKPOINT_LAYERS]], such as 16k:1,128k:8; or `auto`, chosen from the
-    lengths with --model and --gpu, or --profile."""
+    """CAPACITY[:SP_DEGREE[:CHECKPOINT_LAYERS]] of each, shortest first, such as 16k:1,128k:8; or `auto`, to choose
+    them from the lengths with --model and --gpu, or --profile."""
     gpus: int = Field(ge=1, le=2**20)
-    """GPUs that train."""
+    """Number of GPUs that train."""
     packing: str = "bfs"
     """Packing algorithm with its options, such as isf:rounds=50."""
     fill: Literal["balanced", "greedy"] = "balanced"
-    """Which short samples fill long packs: those that even out attention work, or the longest that fit (HBP)."""
+    """Which short samples fill long packs: `balanced`: those that even out attention work; `greedy`: the longest that
+    fit (HBP)."""
     balance: str = "refine"
-    """Which packs share an iteration: `sort` by attention work (HBP), `window:K` sorts inside windows of K
-    iterations, `none` is random; `+refine` exchanges samples within iterations; `refine` is `sort+refine`."""
+    """Which packs share an iteration: `sort`: those of similar attention work (HBP); `window:K`: the same within
+    windows of K iterations; `none`: random ones. `+refine` also exchanges samples within iterations; `refine` is
+    `sort+refine`."""
     cost: str = "quadratic"
-    """What is evened out: `quadratic` is attention work, the sum of squared lengths (HBP); `A,B` is A a squared token
-    and B a token, such as 1,24576 for a 7B model; `profile` takes both from --profile, or from --model and --gpu."""
+    """What to even out: `quadratic`: attention work, the sum of squared lengths (HBP); `A,B`: A a squared token and B
+    a token, such as 1,24576 for a 7B model; `profile`: both from --profile, or from --model and --gpu."""
     overflow: Literal["split", "truncate", "drop", "error"] = "split"
-    """What becomes of a sample longer than the largest group."""
+    """What to do with samples longer than the largest group."""
     global_tokens: StepTokens | None = None
-    """Tokens of an optimizer step; by default each iteration is one step."""
+    """Tokens in an optimizer step. By default, each iteration is one step."""
     step_mix: Literal["alternate", "stratified"] = "alternate"
-    """Which iterations come together in a step of several: any of them, shuffled, or groups and lengths in the same
-    proportions in every step."""
+    """How to combine iterations into steps of several: `alternate`: shuffled; `stratified`: with the same proportions
+    of groups and lengths in every step."""
     curriculum_steps: int = Field(default=0, ge=0, lt=2**31)
-    """Steps at the start that take only the groups below the longest."""
+    """Steps at the start without the longest group."""
     epochs: int = Field(default=1, ge=1, le=1000)
-    """Epochs to write rank manifests for; a loader can go on beyond them."""
+    """Epochs to write rank manifests for; the loader can go on beyond them."""
     seed: int = Field(default=0, ge=0)
-    """Seed of everything random."""
+    """Seed for everything random."""
 
     @property
     def is_auto(self) -> bool:
@@ -203,7 +206,7 @@ class WriteConfig(_Model):
     """Plan to shards."""
 
     shard_size: Bytes = 256 * 2**20
-    """Bytes of a shard, about."""
+    """Approximate size of a shard."""
     keep_tokens: bool = True
     """Keep the token store, to plan again without tokenizing."""
 

@@ -21,20 +21,20 @@ from packer_cli.errors import HbpackError
 from packer_cli.report.console import say_colored
 
 COMMANDS = {
-    "pack": "Corpus to packed, balanced, scheduled shards: tokenize, plan and write.",
-    "tokenize": "Corpus to a token store.",
-    "plan": "Token store to a plan: groups, packs, iterations and steps.",
-    "write": "Plan to shards and rank manifests.",
-    "rebalance": "Packed data set to another number of GPUs, also in the middle of an epoch.",
+    "pack": "Turn a corpus into packed, balanced, scheduled shards: tokenize, plan and write.",
+    "tokenize": "Tokenize a corpus into a token store.",
+    "plan": "Plan a token store: groups, packs, iterations and steps.",
+    "write": "Write the shards and rank manifests of a plan.",
+    "rebalance": "Adapt a packed data set to a different number of GPUs, even in the middle of an epoch.",
     "verify": "Check a packed data set for damage.",
     "export": "Write a packed data set in another trainer's format.",
-    "profile": "Iteration times and peak memory of your model on the GPUs at hand, and what is fitted to them.",
-    "groups": "The length groups of the shortest epoch, for your own lengths, model and GPUs; and why.",
-    "stats": "Balance, padding and communication of a packed set, a token store or lengths.",
-    "show": "A rank's packs as text: samples, loss masks, and the records that they were made from.",
-    "bench-loader": "How fast the loader reads a packed set on this machine, beside a plain copy.",
-    "compare": "Packing algorithms and ways to balance side by side, on your own lengths.",
-    "simulate": "Predicted time of an epoch, where the GPUs' time goes, and what is saved against naive packing.",
+    "profile": "Measure iteration times and peak memory of your model on the GPUs of this machine.",
+    "groups": "Find the length groups with the shortest epoch for your lengths, model and GPUs.",
+    "stats": "Report balance, padding and communication of a packed set, a token store or lengths.",
+    "show": "Show a rank's packs as text: samples, loss masks, and the records they come from.",
+    "bench-loader": "Measure how fast the loader reads a packed set on this machine, next to a plain copy.",
+    "compare": "Compare packing algorithms and balances side by side on your own lengths.",
+    "simulate": "Predict an epoch's time, where the GPUs' time goes, and the savings over naive packing.",
 }
 
 

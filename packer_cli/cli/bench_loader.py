@@ -13,7 +13,12 @@ from packer_cli.errors import ConfigError
 @click.command("bench-loader")
 @click.argument("folder", metavar="OUT")
 @click.option(
-    "--format", "format_name", default="transformers", show_default=True, metavar="FORMAT", help="Whose batches."
+    "--format",
+    "format_name",
+    default="transformers",
+    show_default=True,
+    metavar="FORMAT",
+    help="Trainer format of the batches.",
 )
 @click.option(
     "--workers",
@@ -38,7 +43,7 @@ from packer_cli.errors import ConfigError
     "--cache-dir",
     type=LocalPath(is_output=True),
     metavar="DIR",
-    help="Of a remote set: where a folder for its shards is made, and removed at the end.  "
+    help="For a remote set: where to make a folder for its shards, which is removed at the end.  "
     "[default: the loader's cache]",
 )
 @click.option("--json", "as_json", is_flag=True, help="JSON with the keys rows, workers, open_seconds and others.")
@@ -52,11 +57,11 @@ def command(
     cache_dir: str | None,
     as_json: bool,
 ) -> None:
-    """How fast the loader reads a packed set on this machine, beside a plain copy.
+    """Measure how fast the loader reads a packed set on this machine, next to a plain copy.
 
-    OUT is the output of `hbpack pack` or `hbpack write`, or its URL in remote storage. For each number of workers the
-    epoch is read in its order, as it is found: in the page cache or not, or not yet fetched where the set is remote.
-    Then some iterations of each group are read again and again. Needs torch.
+    OUT is the output of `hbpack pack` or `hbpack write`, or its URL in remote storage. For each number of workers,
+    the epoch is read in its order and in the state it is in: in the page cache or not, or not yet fetched if the set
+    is remote. Then some iterations of each group are read repeatedly. Needs torch.
     """
     counts = _parse_workers(workers)
     try:

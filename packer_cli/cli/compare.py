@@ -25,13 +25,13 @@ from packer_cli.config import PlanConfig, TokenizeConfig, validate
 @click.option(
     "--algorithms",
     metavar="ROW,...",
-    help="Rows in place of all: [PACKING][/BALANCE][@longest], such as isf,bfd,/window:8 or isf:rounds=10/none; what "
+    help="Only these rows: [PACKING][/BALANCE][@longest], such as isf,bfd,/window:8 or isf:rounds=10/none; what "
     "a row leaves out is as in --packing, --balance and --groups, and @longest is the longest group alone.",
 )
 @click.option(
     "--sort",
     metavar="COLUMN",
-    help="Least first in a column of the table, such as abr, packs or time; -COLUMN is greatest first.",
+    help="Sort by a column of the table, such as abr, packs or time; -COLUMN sorts in descending order.",
 )
 @click.option("--json", "as_json", is_flag=True, help="JSON with the keys config, lengths, counts and rows.")
 @bound_option
@@ -48,7 +48,7 @@ def command(
     workers: int | None,
     **values: Any,
 ) -> None:
-    """Packing algorithms and ways to balance side by side, on your own lengths.
+    """Compare packing algorithms and balances side by side on your own lengths.
 
     INPUT is a file of lengths (.npy, or text with one integer a line), a token store, or a packed data set that keeps
     its tokens; or, with --tokenizer, a corpus as `hbpack pack` takes it. Nothing is kept.

@@ -14,25 +14,29 @@ from packer_cli.export.formats import FORMATS, ORDERS
 @click.command("export")
 @click.argument("folder", metavar="OUT", type=LocalPath())
 @click.option("--to", "format_name", required=True, metavar="FORMAT", help=f"Format to write: {', '.join(FORMATS)}.")
-@output_option("Folder to write: new, empty, or the same export's, killed.")
+@output_option("Folder to write: new, empty, or of the same export, interrupted.")
 @click.option(
-    "--groups", metavar="GROUPS", help="Groups to export, such as 16k or 16k:1,128k:8, or names of their folders; all."
+    "--groups",
+    metavar="GROUPS",
+    help="Groups to export, such as 16k or 16k:1,128k:8, or names of their folders.  [default: all]",
 )
 @click.option(
     "--order",
     type=click.Choice(list(ORDERS)),
     default="use",
     show_default=True,
-    help="Rows in the order of use: iteration by iteration, in each by DP rank; or as packs stand in the shards.",
+    help="`use`: rows as training reads them, by iteration, then DP rank; `packs`: as they lie in the shards.",
 )
 @click.option(
     "--epoch",
     type=click.IntRange(0, MAX_EPOCH),
     metavar="N",
-    help="Epoch whose order of use is taken.  [default: the first]",
+    help="Epoch whose order `use` takes.  [default: the first]",
 )
 @click.option(
-    "--shard-size", metavar="BYTES", help="Bytes of a file, about: 256MiB; 64MiB for mds. megatron has one file."
+    "--shard-size",
+    metavar="BYTES",
+    help="Approximate size of a file; megatron has one.  [default: 256MiB; mds: 64MiB]",
 )
 @workers_option
 @config_option
@@ -49,9 +53,9 @@ def command(
     """Write a packed data set in another trainer's format.
 
     OUT is the output of `hbpack pack` or `hbpack write`. One row, or document, is one pack; token ids, loss masks and
-    the borders of samples are kept. docs/export.md says what each format holds, and what it has no place for.
+    sample borders are kept. docs/export.md says what each format holds, and what it has no place for.
 
-    A run that was killed goes on where it stopped.
+    An interrupted run goes on where it stopped.
     """
     from packer_cli.engine.local import LocalEngine, default_workers
     from packer_cli.export.stage import ExportOptions, export_set, parse_shard_size

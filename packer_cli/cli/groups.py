@@ -39,12 +39,12 @@ _OF_CHOICE = set(AutoGroupsConfig.model_fields) - {"group_algorithm"}
 @config_option
 @click.pass_context
 def command(ctx: click.Context, as_json: bool, workers: int | None, **values: Any) -> None:
-    """The length groups of the shortest epoch, for your own lengths, model and GPUs; and why.
+    """Find the length groups with the shortest epoch for your lengths, model and GPUs.
 
     INPUT is a file of lengths (.npy, or text with one integer a line), a token store, or a packed data set that keeps
     its tokens; or, with --tokenizer, a corpus as `hbpack pack` takes it. Nothing is kept.
 
-    Times and memory are predicted from the model's shape and the GPU's data sheet (--model, --gpu), or are those that
+    Times and memory are predicted from the model's shape and the GPU's data sheet (--model, --gpu), or from what
     `hbpack profile` measured (--profile). `hbpack pack --groups auto` with the same options packs with these groups.
     """
     of_plan = {name: values[name] for name in _OF_PLAN | set(AutoGroupsConfig.model_fields)}

@@ -110,9 +110,9 @@ def bound_option(function: Callable[..., Any]) -> Callable[..., Any]:
         type=click.Choice(["l2", "lp"]),
         default="l2",
         show_default=True,
-        help="How the least number of packs is proved: by sizes alone (Martello and Toth's L2), or where a plan has "
-        "more packs than that also by the linear program of cutting stock, which takes seconds, 60 at most, for each "
-        "group of each plan.",
+        help="Proof of the least number of packs: `l2` uses sizes alone (Martello and Toth's L2); `lp` also solves "
+        "the linear program of cutting stock where a plan has more packs than that, which takes up to 60 seconds for "
+        "each group of each plan.",
     )(function)
 
 

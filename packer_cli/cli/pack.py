@@ -19,10 +19,10 @@ from packer_cli.config import PackConfig, validate
 @config_option
 @click.option("--dry-run", is_flag=True, help="Tokenize, plan and show the metrics, but write no shards.")
 def command(output: str, workers: int | None, dry_run: bool, **values: Any) -> None:
-    """Corpus to packed, balanced, scheduled shards: tokenize, plan and write.
+    """Turn a corpus into packed, balanced, scheduled shards: tokenize, plan and write.
 
-    INPUT is a file, folder or glob of JSONL, JSON, Parquet, Arrow or text, or a Hugging Face data set; PATH@2.0 sees
-    its samples twice an epoch, PATH@0.5 a half of them.
+    INPUT is a file, folder or glob of JSONL, JSON, Parquet, Arrow or text, or a Hugging Face data set; PATH@2.0 shows
+    each sample twice an epoch, PATH@0.5 half of them.
 
     Run it again after a crash, or with other groups: what is there and still valid is reused.
     """

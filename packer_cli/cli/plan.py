@@ -17,7 +17,7 @@ from packer_cli.config import PlanConfig, validate
 @model_options(PlanConfig)
 @config_option
 def command(store: str, output: str | None, **values: Any) -> None:
-    """Token store to a plan: groups, packs, iterations and steps.
+    """Plan a token store: groups, packs, iterations and steps.
 
     FOLDER is the output of `hbpack tokenize` or `hbpack pack`. Nothing is tokenized again, so other groups or another
     number of GPUs take seconds. `hbpack write` makes the shards.

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     default="2k,4k,8k,16k,32k,64k,128k",
     show_default=True,
     metavar="TOKENS,...",
-    help="Rows to measure; two at least.",
+    help="Row lengths to measure, at least two.",
 )
 @click.option(
     "--sp",
@@ -56,7 +56,7 @@ if TYPE_CHECKING:
     default="1,8",
     show_default=True,
     metavar="N,...",
-    help="Samples in a row: rows of several tell the square of the length from the length.",
+    help="Samples in a row; rows of several tell linear from quadratic cost.",
 )
 @click.option(
     "--gpus",
@@ -85,7 +85,7 @@ if TYPE_CHECKING:
     type=click.Choice(["auto", "flash-attn", "torch-varlen", "sdpa"]),
     default="auto",
     show_default=True,
-    help="Attention kernel; `auto` is the first that is here, and on a CPU sdpa.",
+    help="Attention kernel; `auto` is the first that is installed; sdpa on a CPU.",
 )
 @click.option(
     "--logits",
@@ -100,17 +100,17 @@ if TYPE_CHECKING:
     type=click.Choice(["auto", "cuda", "cpu"]),
     default="auto",
     show_default=True,
-    help="Where; `auto` is the GPU if there is one. A CPU's times say nothing of a GPU.",
+    help="Where to measure; `auto` is the GPU if there is one. Times of a CPU say nothing about a GPU.",
 )
 @click.option(
     "--repeats", type=click.IntRange(1, 1000), default=5, show_default=True, metavar="N", help="Runs for each median."
 )
 def command(output: str, repeats: int, gpus: int | None, **values: Any) -> None:
-    """Iteration times and peak memory of your model on the GPUs at hand, and what is fitted to them.
+    """Measure iteration times and peak memory of your model on the GPUs of this machine.
 
     Forward and backward of packed rows are measured for each length, SP degree and number of checkpointed layers, with
-    random weights and no data. Run it under torchrun to measure SP degrees above 1 with the processes' real
-    all-to-alls, and weights that all GPUs share (FSDP). Needs torch.
+    random weights and no data, and a model of time and memory is fitted to them. Run it under torchrun to measure SP
+    degrees above 1 with the processes' real all-to-alls, and weights that all GPUs share (FSDP). Needs torch.
 
     `hbpack groups`, `hbpack simulate` and `--cost profile` take the file as --profile.
     """

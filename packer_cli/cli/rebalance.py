@@ -19,15 +19,15 @@ from packer_cli.sizes import parse_tokens
     "--state",
     type=LocalPath(),
     metavar="FILE",
-    help="Where the run stopped: the loader's state as JSON, at the end of a step. It may be older than the last "
-    "rebalance.",
+    help="The loader's state as JSON, saved at the end of the last step of training; it may be older than the "
+    "last rebalance.",
 )
 @click.option(
     "--from-step",
     type=click.IntRange(min=0),
     metavar="STEP",
-    help="Where the run stopped, in its own words: the first step of the epoch that it did not run. Without this and "
-    "--state all that the set in force holds is dealt again; after an earlier rebalance it begins where that did.",
+    help="First step of the epoch that training did not run, as training counted it. Without this and --state, "
+    "everything is distributed again, from where the last rebalance began.",
 )
 @click.option(
     "--epoch", type=click.IntRange(0, MAX_EPOCH), metavar="N", help="Epoch of --from-step.  [default: the first]"
@@ -36,10 +36,10 @@ from packer_cli.sizes import parse_tokens
 def command(
     folder: str, gpus: int, state: str | None, from_step: int | None, epoch: int | None, global_tokens: str | None
 ) -> None:
-    """Packed data set to another number of GPUs, also in the middle of an epoch.
+    """Adapt a packed data set to a different number of GPUs, even in the middle of an epoch.
 
-    OUT is the output of `hbpack pack` or `hbpack write`. Its shards and packs stay as they are. The packs that are
-    left of the epoch are dealt anew, balanced by attention work, and so are all packs for the epochs after it: a run
+    OUT is the output of `hbpack pack` or `hbpack write`. Its shards and packs stay as they are. The packs that the
+    epoch has left are distributed again, balanced by attention work, and so are all packs for later epochs: training
     goes on with every remaining sample once. The SP degree of each group must divide the number of GPUs.
     """
     if state is not None and (from_step is not None or epoch is not None):

@@ -25,7 +25,7 @@ from packer_cli.errors import ConfigError
     "--epoch",
     type=click.IntRange(0, MAX_EPOCH),
     metavar="N",
-    help="Epoch, also one after the last written.  [default: the first]",
+    help="Epoch; it may be later than the last written one.  [default: the first]",
 )
 @click.option("--pack", type=int, metavar="ID", help="This pack, wherever the epoch uses it.")
 @click.option(
@@ -42,7 +42,7 @@ from packer_cli.errors import ConfigError
     default=2000,
     show_default=True,
     metavar="N",
-    help="Longer samples are shortened in the middle to about so many characters.",
+    help="Shorten longer samples in the middle to about this many characters.",
 )
 @click.option("--full", is_flag=True, help="Shorten nothing.")
 @click.option("--tokens", "by_token", is_flag=True, help="One line for each token, with its place and id.")
@@ -69,11 +69,11 @@ def command(
     color: str,
     as_json: bool,
 ) -> None:
-    """A rank's packs as text: samples, loss masks, and the records that they were made from.
+    """Show a rank's packs as text: samples, loss masks, and the records they come from.
 
-    OUT is the output of `hbpack pack` or `hbpack write`, or its URL in remote storage. The samples of one pack stand
-    one after another; tokens without a loss are dim, or called masked where there are no colors, and those with one
-    green, or called trained. Of a step with several iterations the first is shown, and the others are listed.
+    OUT is the output of `hbpack pack` or `hbpack write`, or its URL in remote storage. The samples of a pack follow
+    one another. Tokens with a loss are green, the others dim; without colors they are labelled trained and masked. Of
+    a step with several iterations, the first is shown and the others are listed.
     """
     _refuse_two_places(step=step, iteration=iteration, pack=pack, sample=sample, rank=rank)
     from packer_cli.report.console import warn

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     default=1,
     show_default=True,
     metavar="N",
-    help="Stages of the pipeline; --gpus counts those of one stage.",
+    help="Pipeline stages; --gpus counts the GPUs of one stage.",
 )
 @click.option(
     "--pad-to",
@@ -49,19 +49,19 @@ if TYPE_CHECKING:
     default=0.0,
     show_default=True,
     metavar="S",
-    help="Seconds of each optimizer step whatever is in it: gradient sync and optimizer.",
+    help="Fixed seconds of each optimizer step: gradient sync and optimizer.",
 )
 @click.option(
     "--algorithms",
     metavar="ROW,...",
-    help="Strategies in place of all, as hbpack compare takes them; the baseline is always there.",
+    help="Only these strategies, written as for hbpack compare, and the baseline.",
 )
 @click.option(
     "--sort",
     metavar="COLUMN",
     default="epoch",
     show_default=True,
-    help="Least first in a column of hbpack compare; -COLUMN is greatest first.",
+    help="Sort by a column of hbpack compare; -COLUMN sorts in descending order.",
 )
 @click.option("--json", "as_json", is_flag=True, help="JSON: overall, groups, baseline; or config, lengths, rows.")
 @model_options(TokenizeConfig)
@@ -79,10 +79,10 @@ def command(
     workers: int | None,
     **values: Any,
 ) -> None:
-    """Predicted time of an epoch, where the GPUs' time goes, and what is saved against naive packing.
+    """Predict an epoch's time, where the GPUs' time goes, and the savings over naive packing.
 
-    INPUT is a packed data set or a plan.arrow, which is predicted as it is. With --groups and --gpus it is whatever
-    `hbpack compare` takes, and every strategy is planned and predicted, the fastest first.
+    INPUT is a packed data set or a plan.arrow, which is predicted as it is. With --groups and --gpus, it is anything
+    that `hbpack compare` takes; every strategy is planned and predicted, the fastest first.
 
     Times are predicted from the model's shape and the GPU's data sheet (--model, --gpu), or from what `hbpack profile`
     measured (--profile).

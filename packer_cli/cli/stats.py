@@ -20,11 +20,11 @@ from packer_cli.errors import ConfigError
 @model_options(PlanConfig)
 @config_option
 def command(path: str, as_json: bool, bound: str, **values: Any) -> None:
-    """Balance, padding and communication of a packed set, a token store or lengths.
+    """Report balance, padding and communication of a packed set, a token store or lengths.
 
-    PATH is a packed data set or a plan, which are reported as they are; or a token store, or a file of lengths (.npy,
-    or text with one integer a line), which are planned in memory with the options below. Without --groups and --gpus
-    these two report lengths only.
+    PATH is a packed data set or a plan, reported as it is; or a token store or a file of lengths (.npy, or text with
+    one integer a line), planned in memory with the options below. Of these two, only lengths are reported without
+    --groups and --gpus.
     """
     from packer_cli.report.sources import stats_of
 

@@ -18,7 +18,7 @@ from packer_cli.config import TokenizeConfig, validate
 @workers_option
 @config_option
 def command(output: str, workers: int | None, **values: Any) -> None:
-    """Corpus to a token store.
+    """Tokenize a corpus into a token store.
 
     The first stage of `hbpack pack`. Plan the store as often as you like with `hbpack plan`.
     """

@@ -18,7 +18,7 @@ from packer_cli.config import WriteConfig, validate
 @workers_option
 @config_option
 def command(folder: str, workers: int | None, **values: Any) -> None:
-    """Plan to shards and rank manifests.
+    """Write the shards and rank manifests of a plan.
 
     FOLDER is the output of `hbpack plan`. In the output of an earlier write or pack, damaged files are rewritten;
     shards keep their size unless you give another.
