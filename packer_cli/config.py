@@ -253,7 +253,7 @@ def _rule(error: Any) -> str:
 
 
 _LIMITS = {"ge": "at least", "gt": "above", "le": "at most", "lt": "below", "expected": "one of"}
-_TYPES = {"int": "a whole number", "string": "text", "bool": "true or false", "tuple": "a list", "model": "a mapping"}
+_TYPES = {"int": "an integer", "string": "text", "bool": "true or false", "tuple": "a list", "model": "a mapping"}
 
 
 def show_value(value: Any) -> str:

@@ -30,13 +30,13 @@ def parse_bytes(text: str) -> int:
 
 
 def parse_integer(text: str) -> int:
-    """Read a whole number in ASCII digits; `int` takes those of every script, and underscores.
+    """Read an integer in ASCII digits; `int` takes those of every script, and underscores.
 
     >>> parse_integer("-12")
     -12
     """
     if not re.fullmatch(f"-?{_DIGITS}", text):
-        raise ValueError(f"{text!r} is no whole number; write it in digits, for example 8")
+        raise ValueError(f"{text!r} is not an integer; write it in digits, for example 8")
     return int(text)
 
 
@@ -51,7 +51,7 @@ def parse_number(text: str) -> float:
             return float(text)
     except ValueError:
         pass
-    raise ValueError(f"{text!r} is no number; write it in digits, for example 0.5 or 1e3")
+    raise ValueError(f"{text!r} is not a number; write it in digits, for example 0.5 or 1e3")
 
 
 def format_tokens(tokens: int) -> str:
@@ -88,5 +88,5 @@ def format_bytes(num_bytes: float) -> str:
 def _parse(text: str, units: dict[str, int], what: str, examples: str) -> int:
     match = re.fullmatch(rf"\s*({_DIGITS})\s*([a-zA-Z]*)\s*", text)
     if not match or match[2].lower() not in units:
-        raise ValueError(f"{text!r} is no number of {what}; write for example {examples}")
+        raise ValueError(f"{text!r} is not a number of {what}; write for example {examples}")
     return int(match[1]) * units[match[2].lower()]

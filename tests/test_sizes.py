@@ -11,9 +11,9 @@ from packer_cli.sizes import parse_bytes, parse_integer, parse_number, parse_tok
 
 @pytest.mark.parametrize("text", ["١٦k", "１６k", "16K\u200b", "²k", "1_6k", "9" * 5000])
 def test_only_ascii_digits_are_numbers(text: str) -> None:
-    with pytest.raises(ValueError, match="is no number of tokens; write for example 16384, 16k or 1m"):
+    with pytest.raises(ValueError, match="is not a number of tokens; write for example 16384, 16k or 1m"):
         parse_tokens(text)
-    with pytest.raises(ValueError, match="is no number of bytes"):
+    with pytest.raises(ValueError, match="is not a number of bytes"):
         parse_bytes(text)
 
 
@@ -23,7 +23,7 @@ def test_numbers_are_read() -> None:
 
 @pytest.mark.parametrize("text", ["٣", "３", "+3", " 3", "1_6", "3.0", "", "-", "--3", "9" * 5000])
 def test_only_plain_digits_are_whole_numbers(text: str) -> None:
-    with pytest.raises(ValueError, match="is no whole number; write it in digits, for example 8"):
+    with pytest.raises(ValueError, match="is not an integer; write it in digits, for example 8"):
         parse_integer(text)
     for group in (f"16k:{text}", f"16k:8:{text}"):
         with pytest.raises(ValueError, match=r"is not CAPACITY\[:SP_DEGREE\[:CHECKPOINT_LAYERS\]\], such as 16k:1"):
@@ -42,7 +42,7 @@ def test_whole_numbers_are_read() -> None:
 def test_only_ascii_notation_is_a_number(text: str) -> None:
     with pytest.raises(ValueError) as caught:
         parse_number(text)
-    assert str(caught.value) == f"{text!r} is no number; write it in digits, for example 0.5 or 1e3"
+    assert str(caught.value) == f"{text!r} is not a number; write it in digits, for example 0.5 or 1e3"
 
 
 def test_numbers_with_a_point_are_read() -> None:

@@ -84,5 +84,5 @@ def _parse_workers(text: str) -> tuple[int, ...]:
     """Numbers of workers, each once."""
     words = [word.strip() for word in text.split(",")]
     if not all(word.isascii() and word.isdigit() and len(word) < 4 for word in words):
-        raise ConfigError(f"--workers: {text!r} is no list of numbers from 0 to 999; write for example 0,2,4")
+        raise ConfigError(f"--workers: {text!r} is not a list of numbers from 0 to 999; write for example 0,2,4")
     return tuple(dict.fromkeys(map(int, words)))

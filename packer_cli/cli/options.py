@@ -41,7 +41,7 @@ class FiniteRange(click.FloatRange):
         """The number."""
         number = super().convert(value, param, ctx)
         if number != number:
-            self.fail(f"{value} is no number.", param, ctx)
+            self.fail(f"{value} is not a number.", param, ctx)
         return number
 
 

@@ -176,7 +176,7 @@ def _output(name: str) -> Path:
         try:
             read_profile(path)
         except InputError:
-            raise OutputError(f"--output: {name!r} is there and is no profile; name another file") from None
+            raise OutputError(f"--output: {name!r} already exists and is not a profile; name another file") from None
     return path
 
 

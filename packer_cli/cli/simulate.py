@@ -153,7 +153,7 @@ def _planned(ctx: click.Context, values: dict[str, Any]) -> Path:
         )
     file = path / "plan.arrow" if path.is_dir() else path
     if file.suffix != ".arrow" or not file.exists():
-        raise ConfigError(f"{str(path)!r} is no packed data set or plan; give {needs} to plan it in every way")
+        raise ConfigError(f"{str(path)!r} is not a packed data set or plan; give {needs} to plan it in every way")
     of_plans = {*PlanConfig.model_fields, *TokenizeConfig.model_fields, "algorithms", "sort", "workers"}
     name = first_given(ctx, of_plans - {*GpuConfig.model_fields, "inputs"})
     if name is not None:

@@ -48,7 +48,7 @@ def parse_input(text: str) -> tuple[str, float]:
     """Split "PATH@2.0" into the path and its weight, 1.0 without one.
 
     A path that exists as it stands wins over the reading as a weight. Raises ConfigError when the weight
-    is no number above 0 and up to `MOST_WEIGHT`.
+    is not a number above 0 and up to `MOST_WEIGHT`.
     """
     name, at, tail = text.rpartition("@")
     if not at or os.path.exists(text):

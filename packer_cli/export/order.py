@@ -33,7 +33,7 @@ def choose_groups(manifest: Manifest, text: str | None) -> list[int]:
         found = [number for number, group in enumerate(manifest.groups) if _is_named(group, word)]
         if len(found) != 1:
             known = ", ".join(f"{_spelled(group)} ({group.name})" for group in manifest.groups)
-            rule = "is several groups" if found else "is no group of this set"
+            rule = "is several groups" if found else "is not a group of this set"
             raise ConfigError(f"--groups: {word!r} {rule}; it has {known}")
         chosen.add(found[0])
     return sorted(chosen)

@@ -56,7 +56,7 @@ def parse_gpu(text: str) -> Gpu:
     (GPUs of a node). A name that is no preset needs the first four.
 
     Raises:
-        ConfigError: an unknown name or key, or a value that is no number of its kind.
+        ConfigError: an unknown name or key, or a value that is not a number of its kind.
 
     >>> parse_gpu("h100:memory=94GiB,network=25GB").network_bandwidth
     25000000000.0
@@ -94,6 +94,6 @@ def _number(text: str, key: str, value: str) -> float:
     except ValueError:
         number = math.nan
     if not (math.isfinite(number) and number > 0):
-        rules = {"node": "a whole number above 0", "flops": "a number above 0, such as 989e12"}
+        rules = {"node": "an integer above 0", "flops": "a number above 0, such as 989e12"}
         raise ConfigError(f"--gpu: {text!r}: {key} must be {rules.get(key, 'bytes, such as 80GiB')}, got {value!r}")
     return number

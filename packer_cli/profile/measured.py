@@ -60,7 +60,7 @@ def fit_profile(profile: Profile) -> tuple[CostFit, MemoryFit]:
     shape = known_shape(profile.model)
     num_layers = profile.model.get("num_layers")
     if type(num_layers) is not int or num_layers < 1:
-        raise ConfigError(f"the profile's model must have num_layers, a whole number above 0, got {num_layers!r}")
+        raise ConfigError(f"the profile's model must have num_layers, an integer above 0, got {num_layers!r}")
     most = max((row.checkpoint_layers for row in profile.iterations), default=0)
     if most > num_layers:
         raise ConfigError(f"the profile has a row with {most} checkpointed layers, and its model has {num_layers}")

@@ -38,8 +38,8 @@ def read_shape(path: str | Path) -> ModelShape:
         path: `config.json`, or the folder that holds it.
 
     Raises:
-        InputError: there is no such file, it is no JSON object, or a key is missing or of the wrong type; the message
-            names it.
+        InputError: there is no such file, it is not a JSON object, or a key is missing or of the wrong type; the
+            message names it.
     """
     file = Path(path)
     file = file / "config.json" if file.is_dir() else file
@@ -50,7 +50,7 @@ def read_shape(path: str | Path) -> ModelShape:
             f"{str(file)!r}: {error.strerror}; give a model's config.json, or the folder that holds it"
         ) from None
     except (ValueError, RecursionError) as error:
-        raise InputError(f"{str(file)!r} is no JSON: {' '.join(str(error).split())}") from None
+        raise InputError(f"{str(file)!r} is not JSON: {' '.join(str(error).split())}") from None
     if not isinstance(config, dict):
         raise InputError(f"{str(file)!r} must hold a JSON object, the model's config")
     try:
@@ -95,7 +95,7 @@ def _attention(config: Mapping[str, Any], values: Mapping[str, int]) -> dict[str
     if not head_dim:
         if heads < 1 or values["hidden_size"] % heads:
             raise ValueError(
-                f"hidden_size, {values['hidden_size']}, is no multiple of num_attention_heads, {heads}, "
+                f"hidden_size, {values['hidden_size']}, is not a multiple of num_attention_heads, {heads}, "
                 "and there is no head_dim"
             )
         head_dim = values["hidden_size"] // heads
@@ -159,9 +159,9 @@ def _number(config: Mapping[str, Any], keys: tuple[str, ...], default: int | Non
         if value is None:
             continue
         if type(value) is not int or value < 0:
-            raise ValueError(f"{key} must be a whole number, got {value!r}")
+            raise ValueError(f"{key} must be an integer, got {value!r}")
         return value
     if default is None:
         others = f" (or {', '.join(keys[1:])})" if keys[1:] else ""
-        raise ValueError(f"the key {keys[0]!r}{others} is missing: it is no config of a decoder that is known here")
+        raise ValueError(f"the key {keys[0]!r}{others} is missing: the model type is not supported")
     return default

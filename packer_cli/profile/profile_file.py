@@ -84,7 +84,7 @@ def read_profile(path: Path) -> Profile:
     """Read and validate.
 
     Raises:
-        InputError: there is no such file, or it is no profile; the message names the first field that is wrong.
+        InputError: there is no such file, or it is not a profile; the message names the first field that is wrong.
     """
     try:
         return Profile.model_validate_json(path.read_bytes())
@@ -94,5 +94,5 @@ def read_profile(path: Path) -> Profile:
         first = error.errors()[0]
         place = ".".join(str(part) for part in first["loc"])
         raise InputError(
-            f"{str(path)!r} is no profile: {place or 'the file'}: {first['msg']}; make one with hbpack profile"
+            f"{str(path)!r} is not a profile: {place or 'the file'}: {first['msg']}; make one with hbpack profile"
         ) from None

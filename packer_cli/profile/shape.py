@@ -59,7 +59,7 @@ class ModelShape:
             value = getattr(self, field.name)
             if field.type == "int" and (type(value) is not int or value < (field.name not in may_be_zero)):
                 least = 0 if field.name in may_be_zero else 1
-                raise ValueError(f"{field.name} must be a whole number of at least {least}, got {value!r}")
+                raise ValueError(f"{field.name} must be an integer of at least {least}, got {value!r}")
         if self.num_heads % self.num_kv_heads:
             raise ValueError(f"num_heads, {self.num_heads}, must be a multiple of num_kv_heads, {self.num_kv_heads}")
         if self.dtype not in get_args(Dtype):

@@ -82,7 +82,7 @@ def require_samples(path: Path) -> Samples:
         return samples
     if (path / PLAN_NAME).exists():
         raise ConfigError(f"{str(path)!r} is planned and keeps no tokens; leave out --groups and --gpus")
-    raise InputError(f"{str(path)!r} is no packed data set (hbpack.json), plan, token store, or file of lengths")
+    raise InputError(f"{str(path)!r} is not a packed data set (hbpack.json), plan, token store, or file of lengths")
 
 
 def compared_samples(inputs: Sequence[str]) -> Samples:
@@ -103,16 +103,16 @@ def compared_samples(inputs: Sequence[str]) -> Samples:
     if samples is None and (path / PLAN_NAME).exists():
         raise InputError(f"{inputs[0]!r} is planned and keeps no tokens, so there is nothing to plan; {NAMED}")
     if samples is None:
-        raise InputError(f"{inputs[0]!r} is no token store; {NAMED}, or give --tokenizer if it is a corpus")
+        raise InputError(f"{inputs[0]!r} is not a token store; {NAMED}, or give --tokenizer if it is a corpus")
     return samples
 
 
 def refuse_known_lengths(inputs: Sequence[str]) -> None:
-    """What has lengths already is no corpus; ConfigError."""
+    """What has lengths already is not a corpus; ConfigError."""
     for name in inputs:
         path = Path(name)
         if path.suffix == ".npy" or any((path / folder / INDEX_NAME).exists() for folder in (".", "tokens")):
-            raise ConfigError(f"{name!r} has its lengths already and is no corpus; leave out --tokenizer")
+            raise ConfigError(f"{name!r} has its lengths already and is not a corpus; leave out --tokenizer")
 
 
 def pieces_to_plan(samples: Samples, config: PlanConfig) -> Pieces:

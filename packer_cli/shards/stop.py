@@ -47,8 +47,8 @@ def read_state(path: Path) -> Stop:
         or any(type(state.get(key)) is not int or state[key] < 0 for key in numbers)
     ):
         raise InputError(
-            f"--state {str(path)!r} is no state of a PackedDataset, which has fingerprint, epoch, step and iteration; "
-            "save ds.state_dict() with json.dump"
+            f"--state {str(path)!r} is not a state of a PackedDataset, which has fingerprint, epoch, step and "
+            "iteration; save ds.state_dict() with json.dump"
         )
     if state.get("version") != STATE_VERSION:
         raise InputError(

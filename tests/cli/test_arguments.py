@@ -19,8 +19,11 @@ EMPTY = (
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["bench-loader", "x", "--seconds", "nan"], SECONDS.format("seconds", "nan is no number", "bench-loader")),
-        (["simulate", "x", "--step-seconds", "nan"], SECONDS.format("step-seconds", "nan is no number", "simulate")),
+        (["bench-loader", "x", "--seconds", "nan"], SECONDS.format("seconds", "nan is not a number", "bench-loader")),
+        (
+            ["simulate", "x", "--step-seconds", "nan"],
+            SECONDS.format("step-seconds", "nan is not a number", "simulate"),
+        ),
         (
             ["simulate", "x", "--step-seconds", "inf"],
             SECONDS.format("step-seconds", "inf is not in the range 0<=x<=86400", "simulate"),

@@ -116,8 +116,8 @@ def test_a_remote_set_is_fetched_into_a_folder_that_goes_again(packed, tmp_path)
                 "transformers, flash-attn, torchtitan, megatron, megatron-thd, deepspeed, torchtune"
             ),
         ),
-        (["--workers", "0,x"], "--workers: '0,x' is no list of numbers from 0 to 999; write for example 0,2,4"),
-        (["--workers", "-1"], "--workers: '-1' is no list of numbers from 0 to 999; write for example 0,2,4"),
+        (["--workers", "0,x"], "--workers: '0,x' is not a list of numbers from 0 to 999; write for example 0,2,4"),
+        (["--workers", "-1"], "--workers: '-1' is not a list of numbers from 0 to 999; write for example 0,2,4"),
         (
             ["--seconds", 0],
             "invalid value for '--seconds': 0.0 is not in the range 0<x<=3600; see hbpack bench-loader --help",

@@ -164,8 +164,8 @@ NO_SOLVER = (
         (["chats.jsonl"], "'chats.jsonl' is a corpus, which needs --tokenizer"),
         (["chats.txt.gz"], "'chats.txt.gz' is a corpus, which needs --tokenizer"),
         (["nowhere"], f"'nowhere' does not exist; name {LENGTHS}, or a corpus and its --tokenizer"),
-        (["."], f"'.' is no token store; name {LENGTHS}, or give --tokenizer if it is a corpus"),
-        (["5.npy", "--tokenizer", "t"], "'5.npy' has its lengths already and is no corpus; leave out --tokenizer"),
+        (["."], f"'.' is not a token store; name {LENGTHS}, or give --tokenizer if it is a corpus"),
+        (["5.npy", "--tokenizer", "t"], "'5.npy' has its lengths already and is not a corpus; leave out --tokenizer"),
         (["5.txt", "--append-eos", "auto"], "--append-eos is for a corpus; give --tokenizer with it, or leave it out"),
         (
             ["5.txt", "--sort", "speed"],

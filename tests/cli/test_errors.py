@@ -60,7 +60,7 @@ GROUP_FORM = "is not CAPACITY[:SP_DEGREE[:CHECKPOINT_LAYERS]], such as 16k:1 or 
         ),
         (["--gpus", "0"], "--gpus must be at least 1, got 0"),
         (["--gpus", "-1"], "--gpus must be at least 1, got -1"),
-        (["--gpus", "many"], "--gpus must be a whole number, got 'many'"),
+        (["--gpus", "many"], "--gpus must be an integer, got 'many'"),
         (["--gpus", "99999999999"], "--gpus must be at most 1048576, got 99999999999"),
         (["--packing", "magic"], f"--packing: unknown packing algorithm 'magic'; known: {', '.join(REGISTRY)}"),
         (
@@ -72,17 +72,17 @@ GROUP_FORM = "is not CAPACITY[:SP_DEGREE[:CHECKPOINT_LAYERS]], such as 16k:1 or 
         (["--global-tokens", "9" * 30], f"--global-tokens must be at most {2**62}, got {'9' * 30}"),
         (
             ["--global-tokens", "lots"],
-            "--global-tokens: 'lots' is no number of tokens; write for example 16384, 16k or 1m",
+            "--global-tokens: 'lots' is not a number of tokens; write for example 16384, 16k or 1m",
         ),
         (["--epochs", "0"], "--epochs must be at least 1, got 0"),
         (["--epochs", "1001"], "--epochs must be at most 1000, got 1001"),
         (["--seed", "-1"], "--seed must be at least 0, got -1"),
-        (["--curriculum-steps", "1.5"], "--curriculum-steps must be a whole number, got '1.5'"),
+        (["--curriculum-steps", "1.5"], "--curriculum-steps must be an integer, got '1.5'"),
         (["--max-rejected", "-1"], "--max-rejected must be at least 0, got -1"),
         (["--shard-size", "1"], "--shard-size must be at least 65536, got 1"),
         (
             ["--shard-size", "big"],
-            "--shard-size: 'big' is no number of bytes; write for example 1048576, 256MiB or 1GB",
+            "--shard-size: 'big' is not a number of bytes; write for example 1048576, 256MiB or 1GB",
         ),
         (["--tokenizer", ""], "--tokenizer is required"),
         (
@@ -129,7 +129,7 @@ def test_a_wrong_option(pack, chats, tmp_path, options, message):
             ["stats", "nowhere"],
             "'nowhere' does not exist; name a packed data set, a token store or a file of lengths",
         ),
-        (["stats", "."], "'.' is no packed data set (hbpack.json), plan, token store, or file of lengths"),
+        (["stats", "."], "'.' is not a packed data set (hbpack.json), plan, token store, or file of lengths"),
         (
             ["stats", ".", "--gpus", "1"],
             "--groups and --gpus go together; give both, or neither for the lengths alone",

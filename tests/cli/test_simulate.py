@@ -165,8 +165,8 @@ PLAN = "give --groups and --gpus"
             ["nowhere", "MODEL"],
             "'nowhere' does not exist; name a packed data set or a plan, or what to plan with --groups and --gpus",
         ),
-        (["5.npy", "MODEL"], f"'5.npy' is no packed data set or plan; {PLAN} to plan it in every way"),
-        ([".", "MODEL"], f"'.' is no packed data set or plan; {PLAN} to plan it in every way"),
+        (["5.npy", "MODEL"], f"'5.npy' is not a packed data set or plan; {PLAN} to plan it in every way"),
+        ([".", "MODEL"], f"'.' is not a packed data set or plan; {PLAN} to plan it in every way"),
         (["5.npy", "--groups", "1k", "MODEL"], "--gpus is required"),
         (["nowhere", *GROUPS, "MODEL", "--sort", "speed"], "--sort: there is no column 'speed'; columns: "),
         (

@@ -222,16 +222,16 @@ def test_options_in_a_config_file(packed, tmp_path):
         ),
         (
             ["--groups", "2k"],
-            "--groups: '2k' is no group of this set; it has 1k:1 (g0-1024-sp1), 8k:4 (g1-8192-sp4)",
+            "--groups: '2k' is not a group of this set; it has 1k:1 (g0-1024-sp1), 8k:4 (g1-8192-sp4)",
         ),
         (
             ["--groups", "8k:1"],
-            "--groups: '8k:1' is no group of this set; it has 1k:1 (g0-1024-sp1), 8k:4 (g1-8192-sp4)",
+            "--groups: '8k:1' is not a group of this set; it has 1k:1 (g0-1024-sp1), 8k:4 (g1-8192-sp4)",
         ),
         (["--shard-size", "1"], "--shard-size must be at least 65536, got 1"),
         (
             ["--shard-size", "much"],
-            "--shard-size: 'much' is no number of bytes; write for example 1048576, 256MiB or 1GB",
+            "--shard-size: 'much' is not a number of bytes; write for example 1048576, 256MiB or 1GB",
         ),
         (
             ["--to", "mds", "--shard-size", "3GiB"],

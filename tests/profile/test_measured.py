@@ -190,7 +190,7 @@ def test_rows_that_ran_out_of_memory_are_left_out():
     ("change", "message"),
     [
         ({"memory_limit": None}, "the profile has no memory_limit: profile again with --memory, or write it into"),
-        ({"model": {"num_heads": 2}}, "the profile's model must have num_layers, a whole number above 0, got None"),
+        ({"model": {"num_heads": 2}}, "the profile's model must have num_layers, an integer above 0, got None"),
         ({"model": {"num_layers": 4}}, "a row with 32 checkpointed layers, and its model has 4"),
         ({"assumed": {"bandwidth": "fast"}}, "the profile's assumed bandwidth must be a number, got 'fast'"),
         ({"assumed": {"bandwidth": 0}}, "assumed bandwidth must be above 0 bytes/s, got 0"),

@@ -102,16 +102,19 @@ def test_a_file_or_its_folder(tmp_path):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("{", "is no JSON: Expecting property name enclosed in double quotes"),
+        ("{", "is not JSON: Expecting property name enclosed in double quotes"),
         ("[]", "must hold a JSON object, the model's config"),
         (
             json.dumps({**LLAMA, "hidden_size": None}),
-            "the key 'hidden_size' (or n_embd, d_model) is missing: it is no config of a decoder that is known here",
+            "the key 'hidden_size' (or n_embd, d_model) is missing: the model type is not supported",
         ),
-        (json.dumps({**LLAMA, "vocab_size": "many"}), "vocab_size must be a whole number, got 'many'"),
-        (json.dumps({**LLAMA, "num_hidden_layers": 0}), "num_layers must be a whole number of at least 1, got 0"),
-        (json.dumps({**LLAMA, "num_attention_heads": 30}), "hidden_size, 4096, is no multiple of num_attention_heads"),
-        (json.dumps({**LLAMA, "num_attention_heads": 0}), "is no multiple of num_attention_heads, 0"),
+        (json.dumps({**LLAMA, "vocab_size": "many"}), "vocab_size must be an integer, got 'many'"),
+        (json.dumps({**LLAMA, "num_hidden_layers": 0}), "num_layers must be an integer of at least 1, got 0"),
+        (
+            json.dumps({**LLAMA, "num_attention_heads": 30}),
+            "hidden_size, 4096, is not a multiple of num_attention_heads",
+        ),
+        (json.dumps({**LLAMA, "num_attention_heads": 0}), "is not a multiple of num_attention_heads, 0"),
         (json.dumps({**LLAMA, "num_key_value_heads": 5}), "num_heads, 32, must be a multiple of num_kv_heads, 5"),
         (json.dumps({**MIXTRAL, "num_experts_per_tok": 9}), "must be from 1 to num_experts, 8, got 9"),
         (json.dumps({**QWEN_MOE, "mlp_only_layers": 3}), "mlp_only_layers must be a list of layers, got 3"),
@@ -135,7 +138,7 @@ def test_no_config(tmp_path):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"num_layers": 1.5}, "num_layers must be a whole number of at least 1, got 1.5"),
+        ({"num_layers": 1.5}, "num_layers must be an integer of at least 1, got 1.5"),
         ({"dtype": "int8"}, "dtype must be one of bfloat16, float16, float32, got 'int8'"),
         ({"num_experts": 2, "experts_per_token": 1}, "expert_ffn_size must be at least 1 where there are experts"),
         ({"num_dense_layers": 33}, "num_dense_layers must be at most num_layers, 32, got 33"),
@@ -184,7 +187,7 @@ def test_presets_and_other_gpus():
         ),
         ("h100:memory=big", "--gpu: 'h100:memory=big': memory must be bytes, such as 80GiB, got 'big'"),
         ("h100:flops=nan", "--gpu: 'h100:flops=nan': flops must be a number above 0, such as 989e12, got 'nan'"),
-        ("h100:node=0", "--gpu: 'h100:node=0': node must be a whole number above 0, got '0'"),
+        ("h100:node=0", "--gpu: 'h100:node=0': node must be an integer above 0, got '0'"),
     ],
 )
 def test_a_gpu_that_is_wrong(text, message):

@@ -45,7 +45,7 @@ def test_messages(out, tmp_path):
     assert message("--gpus", 8, "--state", file) == f"--state {str(file)!r} cannot be read: No such file or directory"
     assert of_state("{").startswith(f"--state {str(file)!r} is not JSON (")
     shape = (
-        f"--state {str(file)!r} is no state of a PackedDataset, which has fingerprint, epoch, step and iteration; "
+        f"--state {str(file)!r} is not a state of a PackedDataset, which has fingerprint, epoch, step and iteration; "
         "save ds.state_dict() with json.dump"
     )
     assert of_state([]) == of_state({"epoch": 1}) == of_state(good.state_dict(1) | {"step": -1}) == shape

@@ -278,7 +278,7 @@ def profile_of(path: Path) -> Path:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("--lengths", "5x"), "--lengths: '5x' is no number of tokens; write for example 16384, 16k or 1m"),
+        (("--lengths", "5x"), "--lengths: '5x' is not a number of tokens; write for example 16384, 16k or 1m"),
         (("--lengths", "0"), "--lengths: numbers must be at least 1, got 0"),
         (
             ("--lengths", "64,64"),
@@ -294,10 +294,10 @@ def profile_of(path: Path) -> Path:
                 "lengths"
             ),
         ),
-        (("--samples", "1,b"), "--samples: 'b' is no whole number; write it in digits, for example 8"),
+        (("--samples", "1,b"), "--samples: 'b' is not an integer; write it in digits, for example 8"),
         (("--bandwidth", "1,2,3"), "--bandwidth takes one or two numbers, got '1,2,3'"),
         (("--memory", "1GB,2GB"), "--memory takes one number, got '1GB,2GB'"),
-        (("--memory", "much"), "--memory: 'much' is no number of bytes; write for example 1048576, 256MiB or 1GB"),
+        (("--memory", "much"), "--memory: 'much' is not a number of bytes; write for example 1048576, 256MiB or 1GB"),
         (
             ("--sp", "2"),
             (
@@ -324,7 +324,7 @@ def test_a_gpu_that_is_not_there(config, tmp_path):
 
 def test_an_output_that_is_something_else(config, tmp_path, monkeypatch):
     for output, rule in (
-        (config, "is there and is no profile; name another file"),
+        (config, "already exists and is not a profile; name another file"),
         (tmp_path, "is a folder; name a file, such as profile.json"),
         (tmp_path / "no" / "p.json", "is in a folder that does not exist; name a file, such as profile.json"),
     ):
@@ -383,5 +383,5 @@ def test_a_damaged_profile(tmp_path):
         read_profile(tmp_path / "p.json")
     file = tmp_path / "p.json"
     file.write_text(profile_of(file).read_text().replace('"num_gpus":1', '"num_gpus":0'))
-    with pytest.raises(InputError, match="is no profile: num_gpus: Input should be greater than or equal to 1"):
+    with pytest.raises(InputError, match="is not a profile: num_gpus: Input should be greater than or equal to 1"):
         read_profile(file)
