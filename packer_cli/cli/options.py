@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import typing
 from collections.abc import Callable, Collection
 from typing import Any, Literal
@@ -206,8 +207,11 @@ def _load_config(ctx: click.Context, param: click.Parameter, value: str | None) 
     for key, item in load_config_file(value).items():
         parameter = known.get(key)
         if parameter is None:
-            options = ", ".join(sorted({_config_names(each)[0].replace("_", "-") for each in known.values()}))
-            raise ConfigError(f"config file {value!r}: {ctx.info_name} has no option {key!r}; it has {options}")
+            options = sorted({_config_names(each)[0].replace("_", "-") for each in known.values()})
+            key = key.replace("_", "-")
+            near = difflib.get_close_matches(key, options, n=1, cutoff=0.7)
+            hint = f"did you mean {near[0]!r}?" if near else f"it has {', '.join(options)}"
+            raise ConfigError(f"config file {value!r}: {ctx.info_name} has no option {key!r}; {hint}")
         assert parameter.name
         if item is not None:
             defaults[parameter.name] = _from_yaml(parameter, item, f"config file {value!r}: {key.replace('_', '-')}")

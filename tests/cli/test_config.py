@@ -86,6 +86,7 @@ def test_the_command_line_wins(configured, tmp_path, chats):
     ("text", "message"),
     [
         ("bogus: 1", f"config file '{{}}': pack has no option 'bogus'; it has {OPTIONS}"),
+        ("los-on: all", "config file '{}': pack has no option 'los-on'; did you mean 'loss-on'?"),
         ("config: x", f"config file '{{}}': pack has no option 'config'; it has {OPTIONS}"),
         ("gpus: 8\ngpus: 4", "config file '{}' gives 'gpus' twice; keep one of them"),
         ("append-eos: true\nappend_eos: true", "config file '{}' gives 'append_eos' twice; keep one of them"),
