@@ -62,6 +62,8 @@ def find_samples(path: Path) -> Samples | None:
     """
     if not path.exists():
         raise InputError(f"{str(path)!r} does not exist; {NAMED}")
+    if _is_corpus(path):
+        raise InputError(f"{str(path)!r} is a corpus; run hbpack tokenize, and name its output")
     if path.is_file():
         return Samples(lengths=read_lengths_file(path))
     for folder in (path, path / "tokens"):
@@ -97,7 +99,7 @@ def compared_samples(inputs: Sequence[str]) -> Samples:
     path = Path(inputs[0])
     if not path.exists():
         raise InputError(f"{inputs[0]!r} does not exist; {NAMED}, or a corpus and its --tokenizer")
-    if path.is_file() and (FORMATS.get(path.suffix, "text") != "text" or path.suffix in COMPRESSIONS):
+    if _is_corpus(path):
         raise ConfigError(f"{inputs[0]!r} is a corpus, which needs --tokenizer")
     samples = find_samples(path)
     if samples is None and (path / PLAN_NAME).exists():
@@ -105,6 +107,11 @@ def compared_samples(inputs: Sequence[str]) -> Samples:
     if samples is None:
         raise InputError(f"{inputs[0]!r} is not a token store; {NAMED}, or give --tokenizer if it is a corpus")
     return samples
+
+
+def _is_corpus(path: Path) -> bool:
+    """Whether a file is one by its name; text may be lengths."""
+    return path.is_file() and (FORMATS.get(path.suffix, "text") != "text" or path.suffix in COMPRESSIONS)
 
 
 def refuse_known_lengths(inputs: Sequence[str]) -> None:
@@ -153,6 +160,8 @@ def stats_of(path: Path, config: PlanConfig | None, *, by_program: bool = False)
         InputError: the path is nothing that has lengths.
         ConfigError: a packed set has its plan already, so it takes no plan options.
     """
+    if path.name == PLAN_NAME and path.is_file():
+        path = path.parent
     if config is None and (path / PLAN_NAME).exists():
         check_plan_file(path / PLAN_NAME)
         header = read_plan_header(path / PLAN_NAME)

@@ -35,7 +35,7 @@ def print_stats(stats: dict[str, Any]) -> None:
     overall = stats["overall"]
     shown = [i for i, name in enumerate(_HEADER) if not name.startswith("CBR") or "cbr" in overall]
     rows = [[row[i] for i in shown] for row in rows]
-    print_table("Balance and padding (lower is better, but for Ave-T)", [_HEADER[i] for i in shown], rows)
+    print_table("Balance and padding (lower is better, except Ave-T)", [_HEADER[i] for i in shown], rows)
     print(
         f"  {counted(overall['num_steps'], 'step')}; displacement from a uniform order "
         f"{overall['mean_displacement']:,.1f} "
@@ -50,10 +50,14 @@ def print_stats(stats: dict[str, Any]) -> None:
 def print_lengths(stats: dict[str, Any]) -> None:
     """Distribution of lengths."""
     rows = [
-        [name.replace("_", " "), f"{value:,.1f}" if isinstance(value, float) else f"{value:,}"]
+        [_length_label(name), f"{value:,.1f}" if isinstance(value, float) else f"{value:,}"]
         for name, value in stats.items()
     ]
     print_table("Lengths, in tokens", ["", "value"], rows)
+
+
+def _length_label(name: str) -> str:
+    return name.removeprefix("num_").replace("tokens_over_", "tokens of samples over ")
 
 
 def print_counts(counts: dict[str, int]) -> None:

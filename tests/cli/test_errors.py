@@ -210,6 +210,8 @@ def test_tokenizers_that_cannot_be_used(pack, chats, tokenizer, tmp_path):
     assert done.stderr.startswith(f"error: {folder}: tokenizer.json is not readable JSON (")
     assert done.stderr.count("\n") == 1
     assert not (tmp_path / "out").exists()
+    done = pack(chats, "--tokenizer", folder / "tokenizer.json")
+    assert done.stderr.startswith(f"error: {folder}/tokenizer.json is not readable JSON (")
 
 
 def test_chats_need_a_template_wherever_the_first_one_stands(pack, chats, sample, tokenizer, tmp_path):
@@ -383,6 +385,18 @@ def test_a_wrong_file_of_lengths(hbpack, tmp_path, content, reason):
     path = tmp_path / "lengths.txt"
     path.write_text(content)
     assert hbpack("stats", path) == (2, "", f"error: lengths file '{path}': {reason}\n")
+
+
+def test_stats_of_a_plan_file_and_of_a_corpus(hbpack, pack, chats, tmp_path):
+    assert pack(chats).code == 0
+    done = hbpack("stats", tmp_path / "out" / "plan.arrow")
+    assert done == hbpack("stats", tmp_path / "out")
+    assert done.stdout.startswith("Records\n")
+    message = f"error: '{chats}' is a corpus; run hbpack tokenize, and name its output\n"
+    assert hbpack("stats", chats) == (2, "", message)
+    lengths = hbpack("stats", tmp_path / "out" / "tokens").stdout
+    assert "  samples " in lengths
+    assert "  tokens of samples over 8k " in lengths
 
 
 def test_running_out_of_memory_is_one_line(pack, chats, monkeypatch):
