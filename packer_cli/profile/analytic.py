@@ -13,6 +13,7 @@ from packer_cli.errors import ConfigError
 from packer_cli.profile.gpus import Gpu
 from packer_cli.profile.models import CostModel, GpuModel, MemoryModel
 from packer_cli.profile.shape import ModelShape
+from packer_cli.sizes import counted
 
 Logits = Literal["float32", "chunked"]
 
@@ -76,7 +77,7 @@ def analytic_model(
     memory = _memory(shape, gpu, num_gpus, assumptions)
     if memory.constant >= memory.limit:
         raise ConfigError(
-            f"the model's share of {num_gpus} GPUs takes {memory.constant / 1e9:.1f} GB and a GPU has "
+            f"the model's share of {counted(num_gpus, 'GPU')} takes {memory.constant / 1e9:.1f} GB and a GPU has "
             f"{memory.limit / 1e9:.1f} GB for training: give more GPUs, or GPUs with more memory"
         )
     sp_sizes = shape.sp_sizes(num_gpus)

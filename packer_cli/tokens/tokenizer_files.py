@@ -137,7 +137,8 @@ def _read_json(file: Path, shown: str) -> dict[str, Any]:
     try:
         value = json.loads(file.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
-        raise TokenizerError(f"{shown}: {file.name} is not readable JSON ({str(error)[:200]}); {_FORMS}") from None
+        name = shown if Path(shown).name == file.name else f"{shown}: {file.name}"
+        raise TokenizerError(f"{name} is not readable JSON ({str(error)[:200]}); {_FORMS}") from None
     if not isinstance(value, dict):
         raise TokenizerError(f"{shown}: {file.name} holds no JSON object; {_FORMS}")
     return value

@@ -81,7 +81,7 @@ def test_a_chunked_loss_takes_no_logits():
         (
             lambda: analytic_model(SHAPE, H100, 1),
             (
-                "the model's share of 1 GPUs takes 128.5 GB and a GPU has 77.3 GB for training: give more GPUs, or "
+                "the model's share of 1 GPU takes 128.5 GB and a GPU has 77.3 GB for training: give more GPUs, or "
                 "GPUs with more memory"
             ),
         ),
