@@ -125,7 +125,7 @@ def _find(name: str, source_id: int, output: str | None) -> list[CorpusFile]:
     if output is not None and os.path.exists(name) and _is_within(name, output):
         raise InputError(f"{name}: lies in the output folder; name another output")
     if _is_packed(name):
-        raise InputError(f"{name}: is what hbpack wrote; name the data that it was made from")
+        raise InputError(f"{name}: is an output of hbpack; name the data that it was made from")
     if hf.saved_path(name) is not None:
         return [hf.find(name, source_id)]
     if os.path.isdir(name):

@@ -318,7 +318,7 @@ def test_the_output_is_never_an_input(pack, hbpack, chats, tmp_path, tokenizer):
         done = pack(folder / pattern, output=tmp_path / f"other{len(pattern)}")
         assert "tokenized 40 records: 40 samples" in done.stderr
     done = pack(out, output=tmp_path / "third")
-    assert done.stderr == f"error: {out}: is what hbpack wrote; name the data that it was made from\n"
+    assert done.stderr == f"error: {out}: is an output of hbpack; name the data that it was made from\n"
     done = pack(out / "tokens", output=out)
     assert done.stderr == f"error: {out}/tokens: lies in the output folder; name another output\n"
 
