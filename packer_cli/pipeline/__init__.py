@@ -84,7 +84,7 @@ def run_tokenize(config: TokenizeConfig, folder: Path, engine: LocalEngine) -> S
 @alone()
 def tokenize_corpus(config: TokenizeConfig, folder: Path, engine: LocalEngine) -> StoreIndex:
     """As `run_tokenize`, where it is for the caller to say that nothing is left."""
-    from packer_cli.report.choices import choices, tokenized
+    from packer_cli.report.choices import choices, repeated, tokenized
     from packer_cli.tokens.stage import tokenize
 
     before = {path for path in [folder, *folder.rglob("*")] if path.exists()}
@@ -104,6 +104,9 @@ def tokenize_corpus(config: TokenizeConfig, folder: Path, engine: LocalEngine) -
         warn(text)
     for file in (file for part in index.parts for file in part.files if file.unreadable):
         warn(f"{file.path}: {file.unreadable}")
+    twice = repeated(index)
+    if twice is not None:
+        warn(twice)
     for line in tokenized(config, index, num_reused, str(watch)):
         say(line)
     rejected = first_rejected(index, folder / TOKENS)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING, Any
 
 from packer_cli.config import TokenizeConfig
@@ -102,3 +103,15 @@ def _ends(config: TokenizeConfig, index: StoreIndex, num_open: int, num_samples:
         why = "pre-tokenized records, and chats in which the assistant does not speak last, stay as they are"
     ends = "ends" if num_open == 1 else "end"
     return f"{num_open:,} of {counted(num_samples, 'sample')} {ends} without EOS or an end of turn: {why}"
+
+
+def repeated(index: StoreIndex) -> str | None:
+    """A warning of files that several inputs hold: an epoch has their samples once for each."""
+    sources: dict[str, set[int]] = {}
+    for file in (file for part in index.parts for file in part.files):
+        sources.setdefault(os.path.realpath(file.path), set()).add(file.source)
+    paths = [path for path, holders in sources.items() if len(holders) > 1]
+    if not paths:
+        return None
+    others = f", and {counted(len(paths) - 1, 'other file')}," if len(paths) > 1 else ""
+    return f"{paths[0]}{others} is in several inputs, and an epoch has it once for each; leave it out of all but one"

@@ -108,6 +108,15 @@ def test_a_template_that_raises_rejects_its_conversation(pack, lines_of, tmp_pat
     assert rejected(tmp_path / "out") == [("lines.jsonl", 1, "the chat template cannot render it: no user first")]
 
 
+def test_a_file_of_two_inputs_is_warned_about(pack, lines_of, tmp_path):
+    path = lines_of({"text": "a"}, {"text": "b"}, name="twice.jsonl")
+    assert "warning" not in pack(f"{path}@2.0").stderr
+    done = pack(path, path.parent / "*.jsonl")
+    assert "4 samples (4 text), " in done.stderr
+    warning = f"{path} is in several inputs, and an epoch has it once for each; leave it out of all but one"
+    assert f"\nwarning: {warning}\n" in done.stderr
+
+
 def test_what_overflow_leaves_out_is_listed(pack, sample, tmp_path):
     journals = sample / "journals.jsonl"
     assert pack(journals, "--groups", "1k", "--overflow", "drop").code == 0
