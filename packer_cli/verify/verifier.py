@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -58,7 +59,11 @@ def _what_writes_shards(folder: Path) -> str:
         store = folder / read_plan_header(folder / PLAN_NAME)["store"]
     except (HbpackError, KeyError):
         return _PACK
-    return f"hbpack write {folder}" if (store / INDEX_NAME).exists() else _PACK
+    return _write(folder) if (store / INDEX_NAME).exists() else _PACK
+
+
+def _write(folder: Path) -> str:
+    return f"hbpack write {shlex.quote(str(folder))}"
 
 
 class Verifier:
@@ -87,7 +92,7 @@ class Verifier:
             self._write = _PACK
         repairs = {
             "plan": _PLAN,
-            "rank": f"hbpack write {self._folder}" if has_plan else _PACK,
+            "rank": _write(self._folder) if has_plan else _PACK,
             "schedules": f"{self._write}, and then hbpack rebalance again",
         }
         for path, what in found.items():

@@ -59,6 +59,13 @@ def test_a_sound_set(packed: Packed) -> None:
     assert done.stdout.startswith(f"{packed.folder} is sound: {parts}")
 
 
+def test_the_command_that_repairs_can_be_pasted(own: Packed, tmp_path: Path) -> None:
+    folder = own.folder.rename(tmp_path / "my set")
+    flip(folder / RANK)
+    repairs = [damage["repair"] for damage in verify(folder)["damaged"]]
+    assert repairs == [f"hbpack write '{folder}'"]
+
+
 def test_what_is_no_set(tmp_path: Path) -> None:
     done = hbpack("verify", tmp_path)
     assert (done.code, done.stdout) == (2, "")
