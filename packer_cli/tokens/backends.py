@@ -28,9 +28,10 @@ class BackendMismatch(RunError):  # noqa: N818 - a signal: the caller encodes th
     with `encoder.fallback(mismatch)`.
     """
 
-    def __init__(self, message: str, *, line: int, what: Literal["ids", "template"] = "ids"):
-        super().__init__(message)
+    def __init__(self, why: str, *, line: int, what: Literal["ids", "template"] = "ids"):
+        super().__init__(why)
         self.line = line
+        """Of the document."""
         self.what = what
         """`ids`: another backend helps. `template`: conversations must be rendered in the slow way."""
 

@@ -113,9 +113,7 @@ class Preparer:
         else:
             return
         if wrong is not None:
-            raise BackendMismatch(
-                f"line {line}: {wrong}; this part is rendered in the slow way", line=line, what="template"
-            )
+            raise BackendMismatch(f"{wrong}; this part is rendered by transformers", line=line, what="template")
 
     def _renderer(self, *, with_tools: bool) -> ChatRenderer:
         tokenizer = self._tokenizer

@@ -74,16 +74,19 @@ def tokenize_part(task: PartTask) -> PartResult:
     A part in which the fast backend and the reference disagree is encoded again as a whole by the reference.
     """
     from packer_cli.tokens.encoder import BackendMismatch
+    from packer_cli.tokens.pieces import place_of
 
     if multiprocessing.parent_process() is not None:
         # The workers share the cores already.
         os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     encoder = _encoder(task)
-    try:
-        info, temporary = _write_part(task, encoder)
-    except BackendMismatch as mismatch:
-        info, temporary = _write_part(task, encoder.fallback(mismatch))
-    return PartResult(info=info, tokenizer=describe_tokenizer(task), temporary=temporary)
+    while True:
+        try:
+            info, temporary = _write_part(task, encoder)
+        except BackendMismatch as mismatch:
+            encoder = encoder.fallback(mismatch, place_of(mismatch.line, task.pieces))
+        else:
+            return PartResult(info=info, tokenizer=describe_tokenizer(task), temporary=temporary)
 
 
 def describe_tokenizer(task: PartTask) -> dict[str, Any]:

@@ -17,8 +17,8 @@ from packer_cli.corpus.types import AlpacaForm, CorpusSlice, DocumentBatch, Reco
 
 LINE_BITS = 44
 _LINE = (1 << LINE_BITS) - 1
-_EXPANSION = 8
-"""How many bytes a byte of a compressed file counts for."""
+EXPANSION = 8
+"""How many bytes a compressed byte counts for, about."""
 
 
 def read_pieces(
@@ -38,7 +38,7 @@ def read_pieces(
             base = number << LINE_BITS
             merged.documents += [document._replace(line=base + document.line) for document in batch.documents]
             merged.rejects += [Reject(base + reject.line, reject.reason) for reject in batch.rejects]
-            held += min(piece.file.num_bytes * (1 if piece.file.compression == "none" else _EXPANSION), BATCH_BYTES)
+            held += min(piece.file.num_bytes * (1 if piece.file.compression == "none" else EXPANSION), BATCH_BYTES)
             if held >= BATCH_BYTES:
                 yield merged
                 merged, held = DocumentBatch(), 0
@@ -49,6 +49,11 @@ def read_pieces(
 def lines_of(keys: NDArray[np.int64]) -> NDArray[np.int64]:
     """Line of each record in its file."""
     return keys & _LINE
+
+
+def place_of(key: int, pieces: Sequence[CorpusSlice]) -> str:
+    """File and line of a record, for people."""
+    return f"{pieces[key >> LINE_BITS].file.path}, line {key & _LINE}"
 
 
 def count_by_piece(keys: NDArray[np.int64], num_pieces: int) -> NDArray[np.int64]:

@@ -1,13 +1,19 @@
 """Which backend encodes, how it is compared with the reference, and what follows where they differ."""
 
+import json
 from dataclasses import replace
 
 import pytest
 
+from packer_cli.config import TokenizeConfig
 from packer_cli.corpus.types import Document
+from packer_cli.engine.local import LocalEngine
 from packer_cli.errors import TokenizerError
-from packer_cli.tokens.backends import BackendMismatch
+from packer_cli.pipeline import run_tokenize
+from packer_cli.tokens import part, pieces
+from packer_cli.tokens.backends import BackendMismatch, GigatokenBackend
 from packer_cli.tokens.encoder import Encoder
+from packer_cli.tokens.templates import ChatRenderer
 from tests.tokens.helpers import CHATS, chats, encode, rows, tokens, turns
 
 
@@ -82,12 +88,13 @@ def test_a_wrong_id_among_the_first_texts_sends_the_part_to_tokenizers(load, mon
     documents = [Document("text", line, text=f"hello {line}") for line in range(1, 41)]
     encoder = Encoder(load("bytes"), check_samples=8)
     spoil(encoder, monkeypatch, "hello 7")
-    with pytest.raises(BackendMismatch, match=r"^line 7: gigatoken and tokenizers give different ids") as caught:
+    with pytest.raises(BackendMismatch, match=r"^gigatoken and tokenizers give different ids; ") as caught:
         encode(encoder, documents)
-    again = encoder.fallback(caught.value)
+    assert caught.value.line == 7
+    again = encoder.fallback(caught.value, "data.jsonl, line 7")
     assert again.backend_used == "tokenizers"
     again.start_part()
-    assert again.warnings == [str(caught.value)]
+    assert again.warnings == [f"data.jsonl, line 7: {caught.value}"]
     assert caught.value.what == "ids"
     assert rows(encode(again, documents)) == rows(encode(Encoder(load("bytes"), backend="tokenizers"), documents))
     encoder.start_part()
@@ -127,7 +134,43 @@ def test_a_mark_that_lies_sends_the_part_the_slow_way(load):
     renderer._edges = replace(renderer._edges, prompt="")
     with pytest.raises(BackendMismatch, match="should begin at char") as caught:
         encode(encoder, chats(*CHATS))
-    again = encoder.fallback(caught.value)
+    again = encoder.fallback(caught.value, "data.jsonl, line 1")
     assert caught.value.what == "template"
     assert rows(encode(again, chats(*CHATS))) == expected
     assert [renderer.engine for renderer in again._preparer._renderers.values()] == ["transformers"]
+
+
+WRONG_IDS = "gigatoken and tokenizers give different ids; this part is encoded by tokenizers"
+WRONG_TEXT = "the text is another than transformers gives"
+
+
+@pytest.mark.parametrize("order", [("wrong ids", "wrong text"), ("wrong text", "wrong ids")])
+def test_a_part_of_several_files_may_need_both_slow_ways(order, repo, tmp_path, monkeypatch):
+    """The warnings name the file and its line; the samples are those of the reference."""
+    for name, answer in zip("abc", ("fine", *order), strict=True):
+        lines = [json.dumps({"messages": turns("x", text)}) for text in ("fine", answer)]
+        (tmp_path / f"{name}.jsonl").write_text("\n".join(lines))
+    tokenizer = str(repo / "examples" / "sample" / "tokenizer")
+    config = TokenizeConfig(inputs=(str(tmp_path / "*.jsonl"),), tokenizer=tokenizer)
+    expected = run_tokenize(config, tmp_path / "expected", LocalEngine(1))
+    part._encoders.clear()
+    encode_honestly, disproof = GigatokenBackend.encode, ChatRenderer.disproof
+
+    def encode_wrongly(self, texts):
+        ids = encode_honestly(self, texts)
+        return ids._replace(input_ids=ids.input_ids + any("wrong ids" in text for text in texts))
+
+    def disprove_wrongly(self, chat):
+        return WRONG_TEXT if "wrong text" in chat.text else disproof(self, chat)
+
+    monkeypatch.setattr(GigatokenBackend, "encode", encode_wrongly)
+    monkeypatch.setattr(ChatRenderer, "disproof", disprove_wrongly)
+    monkeypatch.setattr(pieces, "BATCH_BYTES", 1)
+    index = run_tokenize(config, tmp_path / "out", LocalEngine(1))
+    part._encoders.clear()
+    assert len(index.parts) == 1
+    why = {"wrong ids": WRONG_IDS, "wrong text": f"{WRONG_TEXT}; this part is rendered by transformers"}
+    assert index.parts[0].warnings == tuple(
+        f"{tmp_path}/{name}.jsonl, line 2: {why[wrong]}" for name, wrong in zip("bc", order, strict=True)
+    )
+    assert index.parts[0].xxh3 == expected.parts[0].xxh3
