@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from itertools import chain
 from typing import Any, NamedTuple
 
-from packer_cli.tokens.templates.minijinja_source import UNSAFE_CHARS
+from packer_cli.tokens.templates.minijinja.rules import UNSAFE_CHARS
 from packer_cli.tokens.templates.types import TemplateRejectError
 
 _REASONING_FIELDS = ("reasoning_content", "thinking", "reasoning")
@@ -48,16 +49,16 @@ def read_chat(messages: list[dict[str, Any]], tools: list[Any] | None = None) ->
     if type(messages) is not list or not messages:
         raise TemplateRejectError("the conversation is empty; a chat needs at least one message")
     try:
-        values = [value for message in messages for value in message.values()]
+        values = list(chain.from_iterable(map(dict.values, messages)))
         text = "\0".join(values)
         keys: set[str] = set().union(*messages)
-    except (TypeError, AttributeError):
+    except TypeError:
         return _read_any_chat(messages, tools)
     if tools is not None or not keys.isdisjoint(_REASONING_FIELDS):
         return _read_any_chat(messages, tools)
     is_plain = keys == _PLAIN_FIELDS and len(values) == 2 * len(messages)
-    is_safe = is_plain or _is_safe_text("\0".join(keys))
-    return Chat(messages, None, text, is_safe and _is_safe_text(text), is_plain)
+    is_safe = is_plain or is_safe_text("\0".join(keys))
+    return Chat(messages, None, text, is_safe and is_safe_text(text), is_plain)
 
 
 def _read_any_chat(messages: list[Any], tools: list[Any] | None) -> Chat:
@@ -71,10 +72,11 @@ def _read_any_chat(messages: list[Any], tools: list[Any] | None) -> Chat:
     keys: set[str] = set()
     is_safe = all([_collect(value, texts, keys) for value in (*messages, *(tools or ()))])  # noqa: C419 - all are collected
     text = "\0".join(texts)
-    return Chat(messages, tools, text, is_safe and _is_safe_text(text) and _is_safe_text("\0".join(keys)), False)
+    return Chat(messages, tools, text, is_safe and is_safe_text(text) and is_safe_text("\0".join(keys)), False)
 
 
-def _is_safe_text(text: str) -> bool:
+def is_safe_text(text: str) -> bool:
+    """Whether both engines take the text alike, and it holds no mark."""
     for char in UNSAFE_CHARS:
         if char in text:
             return False
@@ -100,7 +102,7 @@ def _collect(value: Any, texts: list[str], keys: set[str]) -> bool:
     if kind is int:
         return abs(value) < 1 << 63
     if kind is float:
-        return value == 0.0 or 1e-4 <= abs(value) < 1e15
+        return 1e-4 <= abs(value) < 1e15 and not value.is_integer()  # minijinja hands 2.0 to a filter as 2.
     return value is None or kind is bool
 
 

@@ -10,7 +10,7 @@ from packer_cli.tokens.templates.conversation import PROBES, Chat, read_chat
 from packer_cli.tokens.templates.disproof import CHECKED_MESSAGES, ranges_disproof, text_disproof
 from packer_cli.tokens.templates.limits import TemplateLimitError
 from packer_cli.tokens.templates.marks import MarkedTemplate, Place
-from packer_cli.tokens.templates.minijinja_engine import MinijinjaTemplate
+from packer_cli.tokens.templates.minijinja.engine import MinijinjaTemplate
 from packer_cli.tokens.templates.prefixes import prefix_rounds
 from packer_cli.tokens.templates.turns import turn_edges
 from packer_cli.tokens.templates.types import Rendered, Span, TemplateRejectError

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import json
-from datetime import datetime
 from typing import Any, Self
 
 from packer_cli.tokens.templates.compiled import CompiledTemplate
-from packer_cli.tokens.templates.conversation import Chat
+from packer_cli.tokens.templates.conversation import Chat, is_safe_text
 from packer_cli.tokens.templates.limits import FUEL, FUEL_PER_MESSAGE
 from packer_cli.tokens.templates.marks import CHARS, Place, marked_tree, split_chars
-from packer_cli.tokens.templates.minijinja_source import UNSAFE_CHARS, NotTranslatableError, minijinja_source
+from packer_cli.tokens.templates.minijinja.functions import FILTERS, GLOBALS
+from packer_cli.tokens.templates.minijinja.rules import NotTranslatableError
+from packer_cli.tokens.templates.minijinja.source import minijinja_source
 from packer_cli.tokens.templates.specialize import specialize
 from packer_cli.tokens.templates.types import Span
 
@@ -25,12 +25,10 @@ class MinijinjaTemplate:
         from minijinja import Environment, TemplateError
 
         self._environment = Environment(keep_trailing_newline=True)
-        for name, function in (("tojson", _tojson), ("string", _text), ("_method", _method), ("_filter", _filter)):
+        for name, function in FILTERS.items():
             self._environment.add_filter(name, function)
-        self._environment.add_global("raise_exception", _raise)
-        self._environment.add_global("strftime_now", _now)
         self._constants = template.context()
-        for name, value in self._constants.items():
+        for name, value in (GLOBALS | self._constants).items():
             self._environment.add_global(name, value)
         self._is_marked = place is not None
         self._is_compared = place == "anywhere"
@@ -75,7 +73,11 @@ class MinijinjaTemplate:
                 return None
             return found
         except Exception:
-            # TemplateError, what the functions below raise, or a lone surrogate.
+            # TemplateError, what a filter raises, or a lone surrogate.
+            return None
+        except BaseException as error:
+            if type(error).__name__ != "PanicException":
+                raise
             return None
 
 
@@ -97,47 +99,5 @@ def _check_literals(template: CompiledTemplate) -> None:
     tree = template.environment.parse(template.source)
     texts = [node.data for node in tree.find_all(nodes.TemplateData)]
     texts += [node.value for node in tree.find_all(nodes.Const) if isinstance(node.value, str)]
-    if not all(UNSAFE_CHARS.isdisjoint(text) for text in (*texts, *map(str, template.variables.values()))):
-        raise NotTranslatableError("the template holds control characters")
-
-
-def _tojson(
-    value: Any,
-    is_defined: bool,
-    ensure_ascii: bool = False,
-    indent: Any = None,
-    separators: Any = None,
-    sort_keys: bool = False,
-) -> str:
-    """transformers' own."""
-    if not is_defined:
-        raise TypeError("undefined")
-    return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
-
-
-def _text(value: Any, is_defined: bool) -> str:
-    return str(value) if is_defined else ""
-
-
-def _method(value: Any, name: str, *arguments: Any) -> Any:
-    """A method of strings whose name `minijinja_source` knows."""
-    if type(value) is not str:
-        raise TypeError("not a string")
-    return getattr(value, name)(*arguments)
-
-
-def _filter(value: Any, name: str, *arguments: Any, **keywords: Any) -> Any:
-    """A filter on strings, by jinja2."""
-    from jinja2.filters import FILTERS
-
-    if type(value) is not str:
-        raise TypeError("not a string")
-    return FILTERS[name](value, *arguments, **keywords)
-
-
-def _raise(message: Any = None) -> Any:
-    raise ValueError(message)
-
-
-def _now(form: str) -> str:
-    return datetime.now().strftime(form)
+    if not all(map(is_safe_text, (*texts, *map(str, template.variables.values())))):
+        raise NotTranslatableError("the template holds control characters or a lone surrogate")
