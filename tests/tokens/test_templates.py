@@ -9,7 +9,7 @@ from transformers.utils.chat_template_utils import render_jinja_template
 
 from packer_cli.errors import TokenizerError
 from packer_cli.tokens.templates import ChatRenderer, TemplateRejectError, read_chat
-from packer_cli.tokens.templates.marks import CHARS, MARKS
+from packer_cli.tokens.templates.marks import CHARS, MARKS, split, split_chars
 
 VARIABLES = {"bos_token": "<s>", "eos_token": "</s>"}
 SPECIALS = ("<|im_start|>", "<|im_end|>", "<s>", "</s>", "<|endoftext|>")
@@ -256,3 +256,10 @@ def test_disproof_sees_a_wrong_range(templates, monkeypatch):
     assert ours.disproof(read_chat(messages)) is None
     monkeypatch.setattr(ours, "_edges", replace(ours._edges, prompt=""))
     assert "should begin at char" in ours.disproof(read_chat(messages))
+
+
+@given(st.text(alphabet="ab" + "".join(CHARS.values()), max_size=12) | st.text(alphabet="a\x01\x02", max_size=12))
+def test_marks_that_are_chars_are_those_of_a_stream(text):
+    keys = {char: key for key, char in CHARS.items()}
+    text += CHARS["O", 0]  # The loop ends.
+    assert split_chars(text) == split(list(text), map(keys.get, text))

@@ -226,17 +226,22 @@ def split(blocks: list[str], keys: Iterable[tuple[str, int] | None]) -> tuple[st
 
 def split_chars(text: str) -> tuple[str, list[Span]]:
     """`split` for marks that are characters."""
-    if CHARS["A", 1] in text or CHARS["O", 1] in text:
-        pieces = _ANY_CHAR.split(text)
-        return split(pieces, map(_KEY_OF_CHAR.get, pieces))
     begin, end = CHARS["A", 0], CHARS["O", 0]
-    before, *rounds = text.split(begin)
-    position = len(before) - before.count(end)
     spans: list[Span] = []
-    for block in rounds:
-        said, _, after = block.partition(end)
-        stop = position + len(said)
-        if said:
-            spans.append((position, stop))
-        position = stop + len(after) - after.count(end)
-    return text.replace(begin, "").replace(end, ""), spans
+    position = 0
+    pieces = text.split(end)
+    for piece in pieces:
+        at = piece.find(begin)
+        if at < 0:
+            position += len(piece)
+        else:
+            start = position + at
+            position += len(piece) - 1
+            if position > start:
+                spans.append((start, position))
+    whole = "".join(pieces).replace(begin, "")
+    if position == len(whole) and CHARS["A", 1] not in text and CHARS["O", 1] not in text:
+        return whole, spans
+    # Two rounds of the assistant's follow each other, or loops are nested.
+    pieces = _ANY_CHAR.split(text)
+    return split(pieces, map(_KEY_OF_CHAR.get, pieces))

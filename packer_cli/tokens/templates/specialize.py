@@ -18,7 +18,7 @@ _SIMPLE_FILTERS = frozenset(("length", "count"))
 
 
 class _Known(NamedTuple):
-    """What is known about a value."""
+    """All we know about a value."""
 
     kind: Literal["constant", "string", "undefined", "message"]
     value: Any = None
@@ -101,6 +101,7 @@ class _Specializer:
                 self._set(node.target, _MESSAGE if self._is_list(node.iter) else None, inner)
                 self._round(node, inner)
                 self.body(node.else_, dict(env))
+                _end_early(node)
             elif isinstance(node, nodes.Scope):
                 self.body(node.body, dict(env))
             elif isinstance(node, nodes.AssignBlock):
@@ -114,6 +115,8 @@ class _Specializer:
         written once for the assistant and once for others."""
         from jinja2 import nodes
 
+        if not loop.body:
+            return
         first, *rest = loop.body
         name = loop.target.name if isinstance(loop.target, nodes.Name) else ""
         is_assistant = nodes.Compare(
@@ -302,6 +305,26 @@ class _Specializer:
         if known is not None and known.kind == "constant" and isinstance(known.value, str):
             return [nodes.Const(known.value)]
         return [node]
+
+
+def _end_early(loop: Any) -> None:
+    """End a loop that does nothing more once it has lowered a flag, as those that look for the last question."""
+    from jinja2 import nodes
+
+    if len(loop.body) != 1 or not isinstance(loop.body[0], nodes.If) or loop.test is not None or loop.else_:
+        return
+    (only,) = loop.body
+    flag = only.test
+    while isinstance(flag, nodes.And):
+        flag = flag.left
+    if only.elif_ or only.else_ or not isinstance(flag, nodes.Getattr) or not isinstance(flag.node, nodes.Name):
+        return
+    target = nodes.NSRef(flag.node.name, flag.attr)
+    assigned = [node for node in only.find_all((nodes.Assign, nodes.AssignBlock)) if node.target == target]
+    calls_macro = any(isinstance(call.node, nodes.Name) for call in only.find_all(nodes.Call))
+    lowers = [nodes.Assign(target, nodes.Const(False))]
+    if assigned == lowers and assigned[0] in only.body and not calls_macro:
+        only.body.append(nodes.Break())
 
 
 def _common(outcomes: list[_Env]) -> Iterator[tuple[str, _Known]]:

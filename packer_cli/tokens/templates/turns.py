@@ -14,7 +14,7 @@ class TurnEdges:
     prompt: str
     """The generation prompt: the model goes on after it."""
     endings: tuple[str, ...]
-    """Strings that can end a turn, longest first."""
+    """Strings that can end a turn, EOS first: it ends most of them."""
     closers: tuple[str, ...]
     """Those that end a turn even after its round: EOS, unless it is BOS as well."""
 
@@ -55,7 +55,7 @@ def turn_edges(prompt: str, special_tokens: tuple[str, ...], variables: dict[str
     eos = variables.get("eos_token")
     return TurnEdges(
         prompt=prompt,
-        endings=tuple(sorted(special_tokens, key=len, reverse=True)),
+        endings=tuple(sorted(special_tokens, key=lambda token: token != eos)),
         closers=(eos,) if eos and eos != variables.get("bos_token") else (),
     )
 
