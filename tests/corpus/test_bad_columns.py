@@ -46,3 +46,54 @@ def test_a_bad_row_is_rejected_as_in_json_lines(tmp_path: Path, name: str, what:
     assert [reject.line for reject in rejects] == [2]
     assert [document.line for document in documents] == [document.line for document in expected] == [1, 3]
     assert [list(document.input_ids) for document in documents] == [list(document.input_ids) for document in expected]
+
+
+def chats(answers: pa.Array, path: Path) -> Path:
+    """An Arrow file with a chat for each value, which the answer holds."""
+    roles, contents = ([word for _ in answers for word in pair] for pair in (("user", "assistant"), ("Hi", "Ho")))
+    places = pa.array([place for row in range(len(answers)) for place in (None, row)], pa.int32())
+    turns = pa.StructArray.from_arrays(
+        [pa.array(roles), pa.array(contents), answers.take(places)], ["role", "content", "x"]
+    )
+    messages = pa.ListArray.from_arrays(pa.array(range(0, len(turns) + 1, 2), pa.int32()), turns)
+    as_file(pa.table({"messages": messages}), path)
+    return path
+
+
+@pytest.mark.parametrize(
+    ("kind", "value", "reason"),
+    [
+        (pa.timestamp("s"), 1 << 60, "Python int too large to convert to C int"),  # OverflowError
+        (pa.duration("s"), 1 << 60, "Python int too large to convert to C int"),
+        (pa.timestamp("us"), 1 << 62, "date value out of range"),
+        (
+            pa.timestamp("ns", "Asia/Tokyo"),  # ValueError
+            (1 << 63) - 1,
+            "Converting 2262-04-11 23:47:16 to Asia/Tokyo overflows past 2262-04-11 23:47:16.854775807",
+        ),
+    ],
+)
+def test_values_that_python_cannot_hold_cost_their_row(tmp_path, kind, value, reason) -> None:
+    path = chats(pa.array([5, value, 7], pa.int64()).view(kind), tmp_path / "a.arrow")
+    documents, rejects = read_all(path)
+    assert [document.line for document in documents] == [1, 3]
+    assert [reject.line for reject in rejects] == [2]
+    assert rejects[0].reason.startswith(f'column "messages" cannot be read: {reason}')
+
+
+def test_a_time_zone_that_does_not_exist_costs_the_rows_with_times(tmp_path) -> None:
+    path = chats(pa.array([5, None], pa.int64()).view(pa.timestamp("s", "Foo/Bar")), tmp_path / "a.arrow")
+    documents, rejects = read_all(path)
+    assert [document.line for document in documents] == [2]
+    assert [reject.line for reject in rejects] == [1]
+    assert rejects[0].reason.startswith('column "messages" cannot be read: ')
+
+
+@pytest.mark.parametrize("kind", [pa.string_view(), pa.large_string()])
+def test_entries_of_a_dictionary_may_be_of_any_kind(tmp_path, kind) -> None:
+    """Polars writes categories with string views, which Arrow cannot take by their numbers."""
+    texts = pa.DictionaryArray.from_arrays(pa.array([1, None, 0, 1], pa.int8()), pa.array(["Hi", "Ho"], kind))
+    as_file(pa.table({"text": texts}), tmp_path / "a.arrow")
+    documents, rejects = read_all(tmp_path / "a.arrow")
+    assert [(document.line, document.text) for document in documents] == [(1, "Ho"), (3, "Hi"), (4, "Ho")]
+    assert [reject.line for reject in rejects] == [2]

@@ -81,7 +81,7 @@ def _cuts(sizes: NDArray[np.int64], rules: ReadRules) -> Iterator[tuple[int, int
 
 
 def _records(columns: list[pa.Array], names: list[str], first_row: int) -> RawBatch:
-    values = [_column(column, name) for column, name in zip(columns, names, strict=True)]
+    values = [_column(column) for column in columns]
     out = RawBatch()
     for row, row_values in enumerate(zip(*values, strict=True), first_row):
         record = {name: value for name, value in zip(names, row_values, strict=True) if value is not None}
@@ -158,24 +158,20 @@ def _is_binary(kind: pa.DataType) -> bool:
     return pa.types.is_binary(kind) or pa.types.is_large_binary(kind) or pa.types.is_fixed_size_binary(kind)
 
 
-def _column(column: pa.Array, name: str) -> list[Any]:
-    import pyarrow as pa
-
+def _column(column: pa.Array) -> list[Any]:
     try:
         arrays = _integer_lists(column)
         return to_python(column) if arrays is None else arrays
-    except (pa.ArrowException, ValueError, OverflowError, TypeError, NotImplementedError):
+    except (ValueError, OverflowError):
         return [_one_value(column.slice(row, 1)) for row in range(len(column))]
 
 
 def _one_value(value: pa.Array) -> Any:
-    import pyarrow as pa
-
     try:
         return to_python(value)[0]
     except UnicodeDecodeError as error:
         return _Unreadable(f"invalid UTF-8: byte 0x{error.object[error.start]:02x} at offset {error.start}")
-    except (pa.ArrowException, ValueError, OverflowError, TypeError, NotImplementedError) as error:
+    except (ValueError, OverflowError) as error:  # A time out of Python's range, or in no known zone.
         return _Unreadable(" ".join(str(error).split()) or type(error).__name__)
 
 
@@ -225,7 +221,7 @@ def to_python(column: pa.Array) -> list[Any]:
     kind = column.type
     if pa.types.is_dictionary(kind):  # Rows share the entries, which decoding would copy for each.
         used = column.indices.unique().drop_null()
-        entries = dict(zip(used.to_pylist(), to_python(column.dictionary.take(used)), strict=True))
+        entries = dict(zip(used.to_pylist(), _entries(column.dictionary, used), strict=True))
         return [entries.get(index) for index in column.indices.to_pylist()]
     if isinstance(kind, pa.BaseExtensionType):
         return to_python(column.storage)
@@ -237,6 +233,15 @@ def to_python(column: pa.Array) -> list[Any]:
     if pa.types.is_nested(kind):
         return [_without_nulls(value) for value in column.to_pylist()]
     return column.to_pylist()
+
+
+def _entries(dictionary: pa.Array, used: pa.Array) -> list[Any]:
+    import pyarrow as pa
+
+    try:
+        return to_python(dictionary.take(used))
+    except pa.ArrowNotImplementedError:  # For string views, among others.
+        return [to_python(dictionary.slice(place, 1))[0] for place in used.to_pylist()]
 
 
 def _structs(column: pa.Array) -> list[dict[str, Any]]:
