@@ -3,11 +3,11 @@
 numba takes NUMBA_CACHE_DIR, else `__pycache__` beside the source, else the user's cache folder. It tells that a kernel
 is outdated by the kernel's own file; but compiled code holds that of the kernels it calls too, from whatever file. So
 kernels lie one folder deeper, named by a stamp of all files that may hold any: where one of them changes, all are
-compiled anew. The folders used last are kept, for those who go back and forth between versions.
+compiled again. The folders used last are kept, for those who go back and forth between versions.
 
 Where none of the places can be written to, as in a container that runs an installed package as a user without a home,
 numba refuses to define a kernel. There a folder that is removed at exit takes their place: kernels are then compiled
-anew in each run. Workers inherit the choice by the environment. Price: 0.6 ms, without numba, whose import is slow.
+in each run. Workers inherit the choice by the environment. Price: 0.6 ms, without numba, whose import is slow.
 """
 
 from __future__ import annotations

@@ -17,7 +17,7 @@ def aside(functions: Sequence[Callable[[], None]]) -> Iterator[None]:
     """Call each function in a process of its own; they have ended when the block has, and are killed if it fails.
 
     What goes wrong in them is lost: they must be such that everything works without them. They are forked from this
-    process where that is safe, so that nothing is imported anew.
+    process where that is safe, so that nothing is imported again.
     """
     context: Any = multiprocessing.get_context("fork" if sys.platform == "linux" else "spawn")
     processes = [context.Process(target=_run, args=(function,), daemon=True) for function in functions]

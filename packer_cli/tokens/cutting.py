@@ -14,6 +14,7 @@ from packer_cli.corpus.types import CorpusFile, CorpusSlice
 from packer_cli.engine.local import LocalEngine
 from packer_cli.engine.worker import Died
 from packer_cli.files import fingerprint
+from packer_cli.tokens.pieces import EXPANSION
 
 COLUMNAR = ("parquet", "arrow", "datasets")
 """Formats that pyarrow reads; what is damaged may crash the process, or be read as if it were right."""
@@ -21,8 +22,6 @@ FILES_A_TASK = 64
 GROUP_BYTES = 4 << 20
 """Small files share a part up to this size, that of the least slice of a large one."""
 GROUP_FILES = 1024
-EXPANSION = 8
-"""How many bytes a compressed or columnar byte counts for, about."""
 
 
 def is_columnar(file: CorpusFile) -> bool:

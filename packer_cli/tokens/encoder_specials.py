@@ -61,23 +61,6 @@ class TokenFinder:
                 return True
         return False
 
-    def finds_in_messages(self, messages: list[dict[str, Any]]) -> bool:
-        """`finds_in` for the usual case: messages whose values are all strings."""
-        try:
-            return self.finds("\0".join([value for message in messages for value in message.values()]))
-        except (TypeError, AttributeError):
-            return self.finds_in(messages)
-
-    def finds_in(self, value: Any) -> bool:
-        """Whether a token is in any string of a JSON value, keys left out."""
-        if type(value) is str:
-            return self.finds(value)
-        if isinstance(value, dict):
-            return any(map(self.finds_in, value.values()))
-        if isinstance(value, (list, tuple)):
-            return any(map(self.finds_in, value))
-        return False
-
 
 def control_tokens(tokenizer: LoadedTokenizer, chat_template: str | None) -> tuple[str, ...]:
     """Texts that may not act as tokens when people write them: special tokens, and those of the template.

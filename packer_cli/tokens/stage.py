@@ -205,7 +205,7 @@ def _sample_options(config: TokenizeConfig) -> dict[str, Any]:
 
 
 def library_versions() -> dict[str, str]:
-    """Versions of the libraries that decide ids; another version makes the parts anew."""
+    """Versions of the libraries that decide ids; with other versions parts are rewritten."""
     return {name: importlib.metadata.version(name) for name in _LIBRARIES}
 
 

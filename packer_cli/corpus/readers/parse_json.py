@@ -24,5 +24,5 @@ def why_not_json(text: bytes, error: Any, what: str) -> str:
 
 
 def why_not_object(value: object) -> str:
-    """The reason to reject a JSON value that is no record."""
+    """Why a JSON value that is not an object is rejected."""
     return f"a record must be a JSON object, this is {type_name(value)}"
