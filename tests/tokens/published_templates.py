@@ -161,6 +161,68 @@ LLAMA2 = """{% if messages[0]['role'] == 'system' %}{% set loop_messages = messa
 
 LLAMA3 = """{% set loop_messages = messages %}{% for message in loop_messages %}{% set content = '<|start_header_id|>' + message['role'] + '<|end_header_id|>\\n\\n'+ message['content'] | trim + '<|eot_id|>' %}{% if loop.index0 == 0 %}{% set content = bos_token + content %}{% endif %}{{ content }}{% endfor %}{% if add_generation_prompt %}{{ '<|start_header_id|>assistant<|end_header_id|>\\n\\n' }}{% endif %}"""
 
+LLAMA31 = """{{- bos_token }}
+{%- if custom_tools is defined %}
+    {%- set tools = custom_tools %}
+{%- endif %}
+{%- if not date_string is defined %}
+    {%- set date_string = "26 Jul 2024" %}
+{%- endif %}
+{%- if messages[0]['role'] == 'system' %}
+    {%- set system_message = messages[0]['content']|trim %}
+    {%- set messages = messages[1:] %}
+{%- else %}
+    {%- set system_message = "" %}
+{%- endif %}
+{{- "<|start_header_id|>system<|end_header_id|>\\n\\n" }}
+{%- if builtin_tools is defined %}
+    {{- "Tools: " + builtin_tools | reject('equalto', 'code_interpreter') | join(", ") + "\\n\\n"}}
+{%- endif %}
+{{- "Today Date: " + date_string + "\\n\\n" }}
+{%- if tools is not none %}
+    {%- for t in tools %}
+        {{- t | tojson(indent=4) }}
+        {{- "\\n\\n" }}
+    {%- endfor %}
+{%- endif %}
+{{- system_message }}
+{{- "<|eot_id|>" }}
+{%- for message in messages %}
+    {%- if not (message.role == 'ipython' or message.role == 'tool' or 'tool_calls' in message) %}
+        {{- '<|start_header_id|>' + message['role'] + '<|end_header_id|>\\n\\n'+ message['content'] | trim + '<|eot_id|>' }}
+    {%- elif 'tool_calls' in message %}
+        {%- if not message.tool_calls|length == 1 %}
+            {{- raise_exception("only one call at a time") }}
+        {%- endif %}
+        {%- set tool_call = message.tool_calls[0].function %}
+        {{- '<|start_header_id|>assistant<|end_header_id|>\\n\\n' -}}
+        {%- if builtin_tools is defined and tool_call.name in builtin_tools %}
+            {{- "<|python_tag|>" + tool_call.name + ".call(" }}
+            {%- for arg_name, arg_val in tool_call.arguments | items %}
+                {{- arg_name + '="' + arg_val + '"' }}
+            {%- endfor %}
+            {{- ")" }}
+        {%- else %}
+            {{- '{"name": "' + tool_call.name + '", "parameters": ' }}
+            {{- tool_call.arguments | tojson }}
+            {{- "}" }}
+        {%- endif %}
+        {{- "<|eot_id|>" }}
+    {%- else %}
+        {{- "<|start_header_id|>ipython<|end_header_id|>\\n\\n" }}
+        {%- if message.content is mapping or message.content is iterable %}
+            {{- message.content | tojson }}
+        {%- else %}
+            {{- message.content }}
+        {%- endif %}
+        {{- "<|eot_id|>" }}
+    {%- endif %}
+{%- endfor %}
+{%- if add_generation_prompt %}
+    {{- '<|start_header_id|>assistant<|end_header_id|>\\n\\n' }}
+{%- endif %}
+"""
+
 MISTRAL = """{%- if messages[0]["role"] == "system" %}
     {%- set system_message = messages[0]["content"] %}
     {%- set loop_messages = messages[1:] %}
@@ -224,6 +286,21 @@ MISTRAL = """{%- if messages[0]["role"] == "system" %}
     {%- endif %}
 {%- endfor %}
 """
+
+MISTRAL_ALTERNATING = MISTRAL.replace(
+    "\n{{- bos_token }}",
+    """{%- set ns = namespace() %}
+{%- set ns.index = 0 %}
+{%- for message in loop_messages %}
+    {%- if not (message.role == "tool" or (message.tool_calls is defined and message.tool_calls is not none)) %}
+        {%- if (message["role"] == "user") != (ns.index % 2 == 0) %}
+            {{- raise_exception("roles must alternate") }}
+        {%- endif %}
+        {%- set ns.index = ns.index + 1 %}
+    {%- endif %}
+{%- endfor %}
+{{- bos_token }}""",
+)
 
 GEMMA = """{{ bos_token }}{% if messages[0]['role'] == 'system' %}{{ raise_exception('System role not supported') }}{% endif %}{% for message in messages %}{% if (message['role'] == 'user') != (loop.index0 % 2 == 0) %}{{ raise_exception('Conversation roles must alternate user/assistant/user/assistant/...') }}{% endif %}{% if (message['role'] == 'assistant') %}{% set role = 'model' %}{% else %}{% set role = message['role'] %}{% endif %}{{ '<start_of_turn>' + role + '\\n' + message['content'] | trim + '<end_of_turn>\\n' }}{% endfor %}{% if add_generation_prompt %}{{'<start_of_turn>model\\n'}}{% endif %}"""
 
@@ -292,15 +369,18 @@ DATED = """{%- set today = strftime_now("%d %b %Y") %}
 
 _IM = ("<|endoftext|>", "<|im_end|>", ("<|im_start|>", "<|im_end|>", "<|endoftext|>"))
 _LLAMA = ("<s>", "</s>", ("<s>", "</s>"))
-
+_LLAMA3 = ("<|begin_of_text|>", "<|eot_id|>", ("<|begin_of_text|>", "<|eot_id|>", "<|start_header_id|>"))
+_MISTRAL = ("<s>", "</s>", ("<s>", "</s>", "[INST]", "[/INST]"))
 PUBLISHED = {
     "chatml": (CHATML, *_IM),
     "chatml-generation": (CHATML_GENERATION, *_IM),
     "qwen2.5": (QWEN25, *_IM),
     "qwen3": (QWEN3, *_IM),
     "llama2": (LLAMA2, *_LLAMA),
-    "llama3": (LLAMA3, "<|begin_of_text|>", "<|eot_id|>", ("<|begin_of_text|>", "<|eot_id|>", "<|start_header_id|>")),
-    "mistral": (MISTRAL, "<s>", "</s>", ("<s>", "</s>", "[INST]", "[/INST]")),
+    "llama3": (LLAMA3, *_LLAMA3),
+    "llama3.1": (LLAMA31, *_LLAMA3),
+    "mistral": (MISTRAL, *_MISTRAL),
+    "mistral-alternating": (MISTRAL_ALTERNATING, *_MISTRAL),
     "gemma": (GEMMA, "<bos>", "<eos>", ("<bos>", "<eos>", "<start_of_turn>", "<end_of_turn>")),
     "phi3": (PHI3, "<s>", "<|endoftext|>", ("<s>", "<|endoftext|>", "<|end|>", "<|user|>", "<|assistant|>")),
     "deepseek-r1": (

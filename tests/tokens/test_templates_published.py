@@ -119,7 +119,7 @@ def test_minijinja_renders_ordinary_conversations_itself(name, monkeypatch):
     assert said[1].strip().endswith(PUBLISHED[name][3]) or name == "dated"
 
 
-@pytest.mark.parametrize("name", ["qwen2.5", "qwen3", "mistral"])
+@pytest.mark.parametrize("name", ["qwen2.5", "qwen3", "mistral", "llama3.1"])
 def test_minijinja_renders_tool_calls_itself(name, monkeypatch):
     ours = renderer(name)
     monkeypatch.setattr(ours, "_render_by_jinja2", lambda chat: pytest.fail("jinja2 was asked"))

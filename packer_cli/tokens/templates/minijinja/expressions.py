@@ -84,12 +84,13 @@ class ExpressionWriter:
             return f"({value}|map(attribute={self.write(attribute)}))"
         if node.kwargs:
             raise NotTranslatableError(f"|{node.name} is not translated with keywords")
+        tests = node.args
         if node.name.endswith("attr"):
-            known = node.args and _is_plain_attribute(node.args[0])
-            if not known or (len(node.args) > 1 and getattr(node.args[1], "value", None) not in rules.LAZY_TESTS):
-                raise NotTranslatableError(f"|{node.name} is not translated with this test")
-        elif arguments:
-            raise NotTranslatableError(f"|{node.name} is not translated with a test")
+            if not tests or not _is_plain_attribute(tests[0]):
+                raise NotTranslatableError(f"|{node.name} is not translated for this attribute")
+            tests = tests[1:]
+        if tests and getattr(tests[0], "value", None) not in rules.LAZY_TESTS:
+            raise NotTranslatableError(f"|{node.name} is not translated with this test")
         if node.name == "reverse":
             return f"({value}|_list_slice(none,none,-1))"  # minijinja leaves dicts as they are.
         return f"({value}|{node.name}({','.join(arguments)}))"
@@ -131,11 +132,12 @@ class ExpressionWriter:
     def _Getattr(self, node: Any) -> str:  # noqa: N802
         from jinja2 import nodes
 
-        is_loop = isinstance(node.node, nodes.Name) and node.node.name == "loop"
-        if not is_loop and node.attr in rules.PYTHON_ATTRIBUTES:
+        owner = node.node.name if isinstance(node.node, nodes.Name) else ""
+        if owner == "loop":
+            if node.attr not in rules.LOOP_ATTRIBUTES:
+                raise NotTranslatableError(f"loop.{node.attr} is not translated")
+        elif owner not in self._namespaces and node.attr in rules.PYTHON_ATTRIBUTES:
             raise NotTranslatableError(f".{node.attr} is a method")
-        if is_loop and node.attr not in rules.LOOP_ATTRIBUTES:
-            raise NotTranslatableError(f"loop.{node.attr} is not translated")
         return f"{self._owner(node.node)}.{attribute(node.attr)}"
 
     def _owner(self, node: Any) -> str:
