@@ -14,7 +14,7 @@ from typing import IO, Any
 
 import xxhash
 
-from packer_cli.checksums import find_damage
+from packer_cli.format.checksums import find_damage
 
 LOCK_NAME = ".hbpack.lock"
 """File in an output folder while a run writes there. A killed run leaves it, unlocked, and it hinders nobody."""

@@ -217,12 +217,12 @@ def test_the_plan_is_pure(repo):
             {"click", "torch", "pyarrow", "pydantic", "rich", "pulp", "highspy"},
         ),
         (
-            "import packer_cli.report.show.view, packer_cli.report.show.lines",
+            "import packer_cli.show.view, packer_cli.show.lines",
             {"torch", "transformers", "tokenizers", "datasets", "rich"},
         ),
         ("import packer_cli.corpus.discover", {"torch", "numba", "click", "pydantic", "datasets", "transformers"}),
-        ("import packer_cli.pipeline", {"torch", "datasets", "transformers", "tokenizers", "rich"}),
-        ("import packer_cli.group_choice", {"click", "torch", "pyarrow", "rich", "datasets", "transformers"}),
+        ("import packer_cli.stages.pipeline", {"torch", "datasets", "transformers", "tokenizers", "rich"}),
+        ("import packer_cli.stages.groups", {"click", "torch", "pyarrow", "rich", "datasets", "transformers"}),
         (
             "import packer_cli.loader",
             {"click", "numba", "pulp", "datasets", "transformers", "pydantic", "rich", "tokenizers", "yaml"},

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from packer_cli.profile.simulate.epoch import PARTS, simulate
+from packer_cli.simulate.epoch import PARTS, simulate
 from tests.benchmark.paper import Mix
 from tests.benchmark.paper_times import FULL, LLAMA_8B, ROWS, from_the_papers_profile, make_plans, model_of, ratios
 

@@ -18,7 +18,7 @@ import click
 
 import packer_cli
 from packer_cli.errors import HbpackError
-from packer_cli.report.console import say_colored
+from packer_cli.console import say_colored
 
 COMMANDS = {
     "pack": "Turn a corpus into packed, balanced, scheduled shards: tokenize, plan and write.",

@@ -65,9 +65,9 @@ def command(
     """
     counts = _parse_workers(workers)
     try:
-        from packer_cli.report.speed.measure import SpeedOptions, measure_loader
-        from packer_cli.report.speed.table import print_speed
-        from packer_cli.report.speed.timing import Limit
+        from packer_cli.measure.reading.measure import SpeedOptions, measure_loader
+        from packer_cli.cli.tables.bench_loader import print_speed
+        from packer_cli.measure.reading.timing import Limit
 
         limit = Limit(num_batches=batches) if batches is not None else Limit(seconds=seconds)
         options = SpeedOptions(rank=rank, format=format_name, workers=counts, limit=limit, cache_dir=cache_dir)

@@ -58,14 +58,14 @@ def command(
     measured; with --model and --gpu, or --profile, the epoch's time is predicted as well (`hbpack simulate` says where
     it goes).
     """
-    from packer_cli.profile.options import has_gpu_model
-    from packer_cli.report.compare.table import parse_sort, print_comparison, sort_rows
+    from packer_cli.cost.options import has_gpu_model
+    from packer_cli.cli.tables.compare import parse_sort, print_comparison, sort_rows
 
     config = validate(PlanConfig, values_of(PlanConfig, values))
     has_model = has_gpu_model(config.model, config.gpu, config.profile)
     order = None if sort is None else parse_sort(sort, has_model=has_model, has_cost=config.cost != "quadratic")
     refuse_without_tokenizer(ctx, values)
-    from packer_cli.pipeline.studies import run_compare
+    from packer_cli.stages.studies import run_compare
 
     corpus = validate(TokenizeConfig, values_of(TokenizeConfig, values)) if values["tokenizer"] is not None else None
     comparison = run_compare(values["inputs"], corpus, config, algorithms, workers, by_program=bound == "lp")

@@ -118,7 +118,7 @@ def bound_option(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def gpu_options(function: Callable[..., Any]) -> Callable[..., Any]:
-    """`--model PATH --gpu NAME`, or `--profile FILE`, for `packer_cli.profile.options.load_gpu_model`."""
+    """`--model PATH --gpu NAME`, or `--profile FILE`, for `packer_cli.cost.options.load_gpu_model`."""
     return model_options(GpuConfig)(function)
 
 

@@ -27,11 +27,11 @@ def command(output: str, workers: int | None, dry_run: bool, **values: Any) -> N
     Run it again after a crash, or with other groups: what is there and still valid is reused.
     """
     from packer_cli.engine.local import make_engine
-    from packer_cli.report.tables import print_counts, print_stats
+    from packer_cli.cli.tables.plan import print_counts, print_stats
 
     config = validate(PackConfig, values)
     with make_engine(workers) as engine:
-        from packer_cli.pipeline import run_pack
+        from packer_cli.stages.pipeline import run_pack
 
         header = run_pack(config, Path(output), engine, dry_run=dry_run)
     print_counts(header["counts"])

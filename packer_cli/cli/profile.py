@@ -13,7 +13,7 @@ from packer_cli.errors import ConfigError, InputError, OutputError, RunError
 from packer_cli.sizes import parse_bytes, parse_integer, parse_tokens
 
 if TYPE_CHECKING:
-    from packer_cli.profile.profile_file import Profile
+    from packer_cli.cost.profile_file import Profile
 
 
 @click.command("profile")
@@ -135,11 +135,11 @@ def command(output: str, repeats: int, gpus: int | None, **values: Any) -> None:
         raise ConfigError(f"--memory takes one number, got {values['memory']!r}")
     numbers["memory"] = numbers["memory"][0] if numbers["memory"] else None
     try:
-        from packer_cli.profile.measure.run import ProfileOptions, measure_profile
+        from packer_cli.measure.run import ProfileOptions, measure_profile
     except ImportError as error:
         raise ConfigError(str(error)) from None
     from packer_cli.files import write_text
-    from packer_cli.report.console import say
+    from packer_cli.console import say
 
     is_first = os.environ.get("RANK", "0") == "0"
     profile = measure_profile(
@@ -152,7 +152,7 @@ def command(output: str, repeats: int, gpus: int | None, **values: Any) -> None:
         say if is_first else lambda text: None,
     )
     if is_first:
-        from packer_cli.report.profile import print_profile
+        from packer_cli.cli.tables.profile import print_profile
 
         try:
             write_text(path, profile.model_dump_json(indent=2) + "\n")
@@ -164,7 +164,7 @@ def command(output: str, repeats: int, gpus: int | None, **values: Any) -> None:
 
 def _output(name: str) -> Path:
     """Refused before anything is measured: what is there must be an older profile."""
-    from packer_cli.profile.profile_file import read_profile
+    from packer_cli.cost.profile_file import read_profile
 
     path = Path(name)
     if os.path.isdir(path) or not path.parent.is_dir():
@@ -182,7 +182,7 @@ def _output(name: str) -> Path:
 
 def _require_fits(output: str, profile: Profile) -> None:
     """What a command that takes the file would say of it, said now. The file stays: its rows are worth keeping."""
-    from packer_cli.profile.measured import measured_model
+    from packer_cli.cost.measured import measured_model
 
     try:
         measured_model(profile)

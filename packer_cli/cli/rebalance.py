@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from packer_cli.cli.options import LocalPath
-from packer_cli.epochs import MAX_EPOCH
+from packer_cli.format.epochs import MAX_EPOCH
 from packer_cli.errors import ConfigError
 from packer_cli.sizes import parse_tokens
 
@@ -48,6 +48,6 @@ def command(
         tokens = None if global_tokens is None else parse_tokens(global_tokens)
     except ValueError as error:
         raise ConfigError(f"--global-tokens: {error}") from None
-    from packer_cli.pipeline.rebalancing import run_rebalance
+    from packer_cli.stages.rebalancing import run_rebalance
 
     run_rebalance(Path(folder), gpus, state, epoch, from_step, tokens)

@@ -10,7 +10,7 @@ import sys
 
 import click
 
-from packer_cli.epochs import MAX_EPOCH
+from packer_cli.format.epochs import MAX_EPOCH
 from packer_cli.errors import ConfigError
 
 
@@ -76,12 +76,12 @@ def command(
     a step with several iterations, the first is shown and the others are listed.
     """
     _refuse_two_places(step=step, iteration=iteration, pack=pack, sample=sample, rank=rank)
-    from packer_cli.report.console import warn
-    from packer_cli.report.show.files import open_files
-    from packer_cli.report.show.lines import Style, view_lines
-    from packer_cli.report.show.tokenizer import load_decoder
-    from packer_cli.report.show.values import view_value
-    from packer_cli.report.show.view import Wanted, look
+    from packer_cli.console import warn
+    from packer_cli.show.files import open_files
+    from packer_cli.show.lines import Style, view_lines
+    from packer_cli.show.tokenizer import load_decoder
+    from packer_cli.show.values import view_value
+    from packer_cli.show.view import Wanted, look
 
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # A terminal need not know every character of the data.

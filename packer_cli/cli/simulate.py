@@ -22,7 +22,7 @@ from packer_cli.config import GpuConfig, PlanConfig, TokenizeConfig, validate
 from packer_cli.errors import ConfigError, InputError
 
 if TYPE_CHECKING:
-    from packer_cli.profile.simulate.figures import SimulateRules
+    from packer_cli.simulate.figures import SimulateRules
 
 
 @click.command("simulate")
@@ -87,8 +87,8 @@ def command(
     Times are predicted from the model's shape and the GPU's data sheet (--model, --gpu), or from what `hbpack profile`
     measured (--profile).
     """
-    from packer_cli.profile.options import refuse_partial_options
-    from packer_cli.profile.simulate.figures import SimulateRules
+    from packer_cli.cost.options import refuse_partial_options
+    from packer_cli.simulate.figures import SimulateRules
 
     refuse_partial_options(values["model"], values["gpu"], values["profile"], "hbpack simulate")
     rules = SimulateRules(pp=pp, pad_to=pad_to, step_seconds=step_seconds)
@@ -99,14 +99,14 @@ def command(
 
 
 def _simulate_plan(ctx: click.Context, values: dict[str, Any], rules: SimulateRules, as_json: bool) -> None:
-    from packer_cli.pipeline.studies import run_simulate
+    from packer_cli.stages.studies import run_simulate
 
     path = _planned(ctx, values)
     result = run_simulate(path, validate(GpuConfig, values_of(GpuConfig, values)), rules)
     if as_json:
         click.echo(json.dumps(result, indent=2))
         return
-    from packer_cli.report.simulate.tables import print_plan_simulation
+    from packer_cli.cli.tables.simulate import print_plan_simulation
 
     print_plan_simulation(result)
 
@@ -120,8 +120,8 @@ def _simulate_strategies(
     workers: int | None,
     as_json: bool,
 ) -> None:
-    from packer_cli.pipeline.studies import run_compare
-    from packer_cli.report.compare.table import parse_sort, sort_rows
+    from packer_cli.stages.studies import run_compare
+    from packer_cli.cli.tables.compare import parse_sort, sort_rows
 
     config = validate(PlanConfig, values_of(PlanConfig, values))
     order = parse_sort(sort, has_cost=config.cost != "quadratic")
@@ -132,7 +132,7 @@ def _simulate_strategies(
     if as_json:
         click.echo(json.dumps(result, indent=2))
         return
-    from packer_cli.report.simulate.tables import print_strategies
+    from packer_cli.cli.tables.simulate import print_strategies
 
     print_strategies(result, validate(PlanConfig, result["config"]))
 

@@ -26,7 +26,7 @@ def command(path: str, as_json: bool, bound: str, **values: Any) -> None:
     one integer a line), planned in memory with the options below. Of these two, only lengths are reported without
     --groups and --gpus.
     """
-    from packer_cli.report.sources import stats_of
+    from packer_cli.stages.samples import stats_of
 
     if values["groups"] is None and values["gpus"] is None:
         config = None
@@ -42,7 +42,7 @@ def command(path: str, as_json: bool, bound: str, **values: Any) -> None:
 
 
 def _print(stats: dict[str, Any]) -> None:
-    from packer_cli.report.tables import print_counts, print_lengths, print_stats
+    from packer_cli.cli.tables.plan import print_counts, print_lengths, print_stats
 
     if "lengths" in stats:
         print_lengths(stats["lengths"])

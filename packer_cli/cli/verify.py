@@ -32,8 +32,8 @@ def command(folder: str, fast: bool, as_json: bool, workers: int | None) -> None
     """
     from packer_cli.engine.local import LocalEngine, default_workers
     from packer_cli.errors import FormatError, InputError
-    from packer_cli.pipeline.verifying import run_verify
-    from packer_cli.report.console import Stopwatch
+    from packer_cli.stages.verify import run_verify
+    from packer_cli.console import Stopwatch
 
     if "://" in folder:
         raise InputError(f"{folder!r} is a URL, and verify reads folders; copy the set to this machine first")

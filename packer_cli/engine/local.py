@@ -23,7 +23,7 @@ def default_workers() -> int:
     return os.cpu_count() or 1
 
 
-_PRELOAD = ["packer_cli.preload"]
+_PRELOAD = ["packer_cli.tokens.preload"]
 
 
 def start_server() -> None:

@@ -18,7 +18,7 @@ import numpy as np
 import pyarrow as pa
 
 from packer_cli.errors import FormatError
-from packer_cli.marks import CHECKSUM, row_checksum
+from packer_cli.format.marks import CHECKSUM, row_checksum
 
 PACKS_PER_BATCH = 16
 BATCHES_KEPT = 64

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from packer_cli.epochs import MAX_EPOCH
+from packer_cli.format.epochs import MAX_EPOCH
 from packer_cli.loader.options import as_integer
 from packer_cli.loader.rows import RankRows, read_rank_rows
 from packer_cli.loader.storage import Storage

@@ -8,7 +8,7 @@ from typing import Any, Literal, Protocol
 
 import pyarrow as pa
 
-from packer_cli.checksums import find_damage, inside
+from packer_cli.format.checksums import find_damage, inside
 from packer_cli.errors import FormatError
 
 Verify = Literal["none", "lazy", "full"]

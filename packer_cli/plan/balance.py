@@ -13,7 +13,7 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from packer_cli.plan.random import shuffle
+from packer_cli.plan.streams import shuffle
 from packer_cli.plan.types import Int64Array
 
 

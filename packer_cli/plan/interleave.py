@@ -12,7 +12,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from packer_cli.plan.random import next_uint64, shuffle, shuffled
+from packer_cli.plan.streams import next_uint64, shuffle, shuffled
 from packer_cli.plan.types import Int64Array
 
 StepMix = Literal["alternate", "stratified"]

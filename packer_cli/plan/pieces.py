@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from packer_cli.errors import RunError
-from packer_cli.plan.random import rng_state
+from packer_cli.plan.streams import rng_state
 from packer_cli.plan.types import Int32Array, Int64Array, Pieces
 
 Overflow = Literal["split", "truncate", "drop", "error"]

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from packer_cli.plan.interleave import StepMix, interleave
-from packer_cli.plan.random import rng_state, shuffle
+from packer_cli.plan.streams import rng_state, shuffle
 from packer_cli.plan.types import FILLER, Group, Int64Array, Schedule
 
 _STREAM_ORDER = 4

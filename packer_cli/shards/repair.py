@@ -1,6 +1,6 @@
 """Which files of a packed set are damaged, and writing just those again.
 
-The manifest vouches for every other file, also for other numbers of GPUs (`packer_cli.rebalance`), so a repair
+The manifest vouches for every other file, also for other numbers of GPUs (`packer_cli.stages.rebalance`), so a repair
 replaces files one by one and leaves the manifest as it is.
 """
 
@@ -14,11 +14,11 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from packer_cli.checksums import find_damage, inside
+from packer_cli.format.checksums import find_damage, inside
 from packer_cli.engine.local import LocalEngine
 from packer_cli.errors import FormatError
 from packer_cli.files import commit_file
-from packer_cli.marks import find_foreign
+from packer_cli.format.marks import find_foreign
 from packer_cli.plan.cost import QUADRATIC, parse_cost
 from packer_cli.plan.types import Plan, Schedule
 from packer_cli.shards.layout import ShardRange, pack_places

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 import packer_cli
-from packer_cli.checksums import file_checksum
+from packer_cli.format.checksums import file_checksum
 from packer_cli.config import WriteConfig
 from packer_cli.engine.local import LocalEngine
 from packer_cli.errors import HbpackError

@@ -6,7 +6,7 @@ import json
 from dataclasses import dataclass
 from pathlib import Path
 
-from packer_cli.epochs import MAX_EPOCH
+from packer_cli.format.epochs import MAX_EPOCH
 from packer_cli.errors import InputError
 
 STATE_VERSION = 1

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from packer_cli.arrays import to_arrow, to_lists
 from packer_cli.engine.ahead import one_ahead
 from packer_cli.files import temporary_file
-from packer_cli.marks import identify, row_checksums
+from packer_cli.format.marks import identify, row_checksums
 from packer_cli.plan.cost import Cost, segment_sums
 from packer_cli.plan.types import Int64Array, Plan
 from packer_cli.shards.layout import ShardRange

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from packer_cli.checksums import find_damage
+from packer_cli.format.checksums import find_damage
 from packer_cli.corpus.types import AlpacaForm, CorpusSlice, DocumentBatch, RecordSchema, Reject
 from packer_cli.errors import FormatError, TokenizerError
 from packer_cli.files import atomic_file, temporary_file
@@ -21,8 +21,8 @@ from packer_cli.tokens.index import INDEX_NAME, PartFile, PartInfo
 from packer_cli.tokens.writer import PartWriter
 
 if TYPE_CHECKING:
-    from packer_cli.tokens.encoder import Encoder
-    from packer_cli.tokens.tokenizer import LoadedTokenizer
+    from packer_cli.tokens.encode.encoder import Encoder
+    from packer_cli.tokens.tokenizer.loading import LoadedTokenizer
 
 MARKERS = ".parts"
 """Folder, in the store, of what says that a part is finished while the index is not yet written."""
@@ -73,7 +73,7 @@ def tokenize_part(task: PartTask) -> PartResult:
 
     A part in which the fast backend and the reference disagree is encoded again as a whole by the reference.
     """
-    from packer_cli.tokens.encoder import BackendMismatch
+    from packer_cli.tokens.encode.encoder import BackendMismatch
     from packer_cli.tokens.pieces import place_of
 
     if multiprocessing.parent_process() is not None:
@@ -130,7 +130,7 @@ def read_rejects(path: Path, xxh3: str | None) -> list[Reject]:
 
 
 def _tokenizer(task: PartTask) -> LoadedTokenizer:
-    from packer_cli.tokens.tokenizer import load_tokenizer
+    from packer_cli.tokens.tokenizer.loading import load_tokenizer
 
     key = (task.tokenizer, task.tokenizer_fingerprint)
     if key not in _tokenizers:
@@ -139,7 +139,7 @@ def _tokenizer(task: PartTask) -> LoadedTokenizer:
 
 
 def _encoder(task: PartTask) -> Encoder:
-    from packer_cli.tokens.encoder import Encoder
+    from packer_cli.tokens.encode.encoder import Encoder
 
     key = (task.tokenizer, task.tokenizer_fingerprint, task.encoder_options)
     if key not in _encoders:

@@ -11,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from packer_cli.checksums import find_damage
+from packer_cli.format.checksums import find_damage
 from packer_cli.config import TokenizeConfig
 from packer_cli.corpus.discover import discover
 from packer_cli.corpus.types import CorpusSlice, Source
@@ -43,8 +43,8 @@ from packer_cli.tokens.part import (
     tokenize_part,
 )
 from packer_cli.tokens.pieces import read_through
-from packer_cli.tokens.tokenizer import read_template
-from packer_cli.tokens.tokenizer_reads import tokenizer_fingerprint
+from packer_cli.tokens.tokenizer.loading import read_template
+from packer_cli.tokens.tokenizer.reads import tokenizer_fingerprint
 
 _LIBRARIES = ("gigatoken", "tokenizers", "transformers", "jinja2", "minijinja", "sentencepiece")
 

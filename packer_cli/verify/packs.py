@@ -11,7 +11,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from packer_cli.arrays import to_numpy
-from packer_cli.marks import CHECKSUM, row_checksums
+from packer_cli.format.marks import CHECKSUM, row_checksums
 from packer_cli.plan.cost import Cost
 from packer_cli.plan.types import Plan
 from packer_cli.shards.layout import ShardRange

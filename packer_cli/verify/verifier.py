@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from packer_cli.checksums import find_damage
+from packer_cli.format.checksums import find_damage
 from packer_cli.config import PlanConfig, validate
 from packer_cli.engine.local import LocalEngine
 from packer_cli.errors import FormatError, HbpackError, InputError, PlanError

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from packer_cli.tokens.templates import ChatRenderer
-from packer_cli.tokens.tokenizer import load_tokenizer
+from packer_cli.tokens.tokenizer.loading import load_tokenizer
 from tests.benchmark.pack import corpora
 from tests.benchmark.report import table, times, versions
 from tests.tokens.published_templates import PUBLISHED

@@ -15,7 +15,7 @@ import numpy as np
 from numba import njit
 
 from packer_cli.plan.types import Group, Int32Array, Packs, Pieces, Plan, Schedule
-from packer_cli.profile.models import CostModel
+from packer_cli.cost.models import CostModel
 
 _MOST_MICRO_BATCHES = 3
 

@@ -1,7 +1,7 @@
 """HBP's tables 5, 6, 11, 12 and 14 (arXiv 2503.07680v3): predicted times beside the paper's.
 
 Every row has the same model of time: the shape of the model, an H100's data sheet, and the defaults of
-`profile.analytic`. Nothing is fitted to the rows.
+`cost.analytic`. Nothing is fitted to the rows.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from packer_cli.plan.types import Group, Int32Array, Plan
-from packer_cli.profile.analytic import Assumptions, analytic_model
-from packer_cli.profile.gpus import parse_gpu
-from packer_cli.profile.models import GpuModel
-from packer_cli.profile.shape import ModelShape
-from packer_cli.profile.simulate.epoch import PARTS, Simulation, simulate
+from packer_cli.cost.analytic import Assumptions, analytic_model
+from packer_cli.cost.gpus import parse_gpu
+from packer_cli.cost.models import GpuModel
+from packer_cli.cost.shape import ModelShape
+from packer_cli.simulate.epoch import PARTS, Simulation, simulate
 from tests.benchmark.flexsp import plan_flexsp
 from tests.benchmark.paper import HBP, HIERARCHICAL, NAIVE, NUM_GPUS, OURS, Mix, Scheme, make_plan
 from tests.benchmark.report import table

@@ -16,7 +16,7 @@ from packer_cli.plan.check import check_plan
 from packer_cli.plan.packing import REGISTRY, PackingAlgorithm
 from packer_cli.plan.pieces import make_pieces
 from packer_cli.plan.types import Group, Pieces
-from packer_cli.planning import plan_rules
+from packer_cli.stages.planning import plan_rules
 from tests.benchmark.measure import repeat
 from tests.benchmark.report import seconds, table, times, versions
 

@@ -400,12 +400,12 @@ def test_stats_of_a_plan_file_and_of_a_corpus(hbpack, pack, chats, tmp_path):
 
 
 def test_running_out_of_memory_is_one_line(pack, chats, monkeypatch):
-    import packer_cli.planning
+    import packer_cli.stages.planning
 
     def plan(*_):
         raise MemoryError
 
-    monkeypatch.setattr(packer_cli.planning, "plan_store", plan)
+    monkeypatch.setattr(packer_cli.stages.planning, "plan_store", plan)
     done = pack(chats)
     assert done.code == 1
     assert done.stderr.splitlines()[-1] == (

@@ -7,11 +7,11 @@ import json
 import numpy as np
 import pytest
 
-from packer_cli.profile.analytic import analytic_model
-from packer_cli.profile.gpus import parse_gpu
-from packer_cli.profile.model_config import read_shape
-from packer_cli.profile.simulate.epoch import PARTS, simulate
-from packer_cli.report.compare.table import COLUMNS
+from packer_cli.cost.analytic import analytic_model
+from packer_cli.cost.gpus import parse_gpu
+from packer_cli.cost.model_config import read_shape
+from packer_cli.simulate.epoch import PARTS, simulate
+from packer_cli.cli.tables.compare import COLUMNS
 from packer_cli.shards.plan_file import read_plan
 from tests.cli.conftest import GROUPS
 

@@ -9,7 +9,7 @@ import subprocess
 import pytest
 import xxhash
 
-from packer_cli.checksums import file_checksum
+from packer_cli.format.checksums import file_checksum
 from packer_cli.files import is_intact
 from tests.cli_runner import HBPACK, pack_words, run_process
 from tests.reference import tree

@@ -1,4 +1,4 @@
-"""Plain twin of `packer_cli.tokens.encoder_rows.Frame`: one sample at a time."""
+"""Plain twin of `packer_cli.tokens.encode.rows.Frame`: one sample at a time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Twin of `plan.random`."""
+"""Twin of `plan.streams`."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ MASK = 0xFFFFFFFFFFFFFFFF
 
 
 class SplitMix64:
-    """Twin of `plan.random`."""
+    """Twin of `plan.streams`."""
 
     def __init__(self, state: int) -> None:
         self.state = state

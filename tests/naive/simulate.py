@@ -1,4 +1,4 @@
-"""The plain twin of `profile.simulate`: slot by slot, with the formulas of the docs written out."""
+"""The plain twin of `simulate`: slot by slot, with the formulas of the docs written out."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections import defaultdict
 from dataclasses import dataclass
 
 from packer_cli.plan.types import FILLER, Plan
-from packer_cli.profile.models import GpuModel
+from packer_cli.cost.models import GpuModel
 
 
 @dataclass

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from packer_cli.plan.packing.isf import iterative_sampling_filling
-from packer_cli.plan.random import rng_state
+from packer_cli.plan.streams import rng_state
 from tests import naive
 from tests.plan.packing import instances, run
 

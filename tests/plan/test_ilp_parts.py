@@ -16,7 +16,7 @@ from packer_cli.plan.packing.ilp.knapsack import best_patterns, patterns_from
 from packer_cli.plan.packing.ilp.knots import most_worth, packs_with
 from packer_cli.plan.packing.ilp.slack import min_bin_slack
 from packer_cli.plan.packing.ilp.stages import pack_near
-from packer_cli.plan.random import rng_state
+from packer_cli.plan.streams import rng_state
 from tests.plan.ilp import triples
 
 

@@ -11,7 +11,7 @@ from packer_cli.plan.build import PlanRules, build_plan
 from packer_cli.plan.check import check_pieces, check_plan
 from packer_cli.plan.packing import REGISTRY, parse_packing
 from packer_cli.plan.pieces import make_pieces, weighted_samples
-from packer_cli.plan.random import rng_state
+from packer_cli.plan.streams import rng_state
 from packer_cli.plan.types import Group
 from tests import naive
 from tests.plan.packing import run

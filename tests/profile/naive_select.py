@@ -1,4 +1,4 @@
-"""Plain twins of `packer_cli.profile.select`: samples one by one, and every set of groups."""
+"""Plain twins of `packer_cli.groups`: samples one by one, and every set of groups."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 
 from packer_cli.plan.types import Group
-from packer_cli.profile.models import CostModel
+from packer_cli.cost.models import CostModel
 
 
 def gpu_seconds(lengths: Sequence[int], groups: Sequence[Group], cost: CostModel, num_gpus: int) -> float:

@@ -10,10 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from packer_cli.errors import ConfigError
-from packer_cli.profile.analytic import Assumptions, activation_bytes, analytic_model, send_seconds, ulysses_bytes
-from packer_cli.profile.gpus import PRESETS, Gpu
-from packer_cli.profile.model_config import shape_of
-from packer_cli.profile.shape import ModelShape
+from packer_cli.cost.analytic import Assumptions, activation_bytes, analytic_model, send_seconds, ulysses_bytes
+from packer_cli.cost.gpus import PRESETS, Gpu
+from packer_cli.cost.model_config import shape_of
+from packer_cli.cost.shape import ModelShape
 from tests.profile.test_shape import DEEPSEEK, LLAMA, MIXTRAL
 
 K = 1024
@@ -181,9 +181,9 @@ def test_the_formula_is_what_torch_keeps(tmp_path, modelling, dtype, exactly):
     torch = pytest.importorskip("torch")
     import json
 
-    from packer_cli.profile.measure.device import Device
-    from packer_cli.profile.measure.kernels import RowAttention, sdpa
-    from packer_cli.profile.measure.subject import Subject
+    from packer_cli.measure.device import Device
+    from packer_cli.measure.kernels import RowAttention, sdpa
+    from packer_cli.measure.subject import Subject
 
     tiny = {"hidden_size": 64, "intermediate_size": 176, "num_attention_heads": 8, "num_key_value_heads": 4,
             "num_hidden_layers": 4, "vocab_size": 500, "torch_dtype": dtype}  # fmt: skip

@@ -12,19 +12,19 @@ from hypothesis import strategies as st
 
 from packer_cli.config import PlanConfig
 from packer_cli.errors import ConfigError
-from packer_cli.group_choice import to_config
+from packer_cli.stages.groups import to_config
 from packer_cli.plan.build import build_plan
 from packer_cli.plan.pieces import make_pieces
 from packer_cli.plan.types import Group
-from packer_cli.planning import plan_rules
-from packer_cli.profile.models import CostModel, GpuModel, MemoryModel
-from packer_cli.profile.profile_file import Profile, read_profile
-from packer_cli.profile.select.choice import choose_groups, choose_measured_groups
-from packer_cli.profile.select.epoch import EpochModel
-from packer_cli.profile.select.hbp import hbp_groups
-from packer_cli.profile.select.lengths import LengthSums
-from packer_cli.profile.select.search import search_groups
-from packer_cli.profile.select.settings import (
+from packer_cli.stages.planning import plan_rules
+from packer_cli.cost.models import CostModel, GpuModel, MemoryModel
+from packer_cli.cost.profile_file import Profile, read_profile
+from packer_cli.groups.choice import choose_groups, choose_measured_groups
+from packer_cli.groups.epoch import EpochModel
+from packer_cli.groups.hbp import hbp_groups
+from packer_cli.groups.lengths import LengthSums
+from packer_cli.groups.search import search_groups
+from packer_cli.groups.settings import (
     Setting,
     best_settings,
     candidate_lengths,
@@ -32,7 +32,7 @@ from packer_cli.profile.select.settings import (
     predicted_settings,
     settings_of,
 )
-from packer_cli.profile.simulate.epoch import simulate
+from packer_cli.simulate.epoch import simulate
 from tests.profile import naive_select as naive
 
 GPUS = 32

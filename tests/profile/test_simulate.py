@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 
 from packer_cli.errors import ConfigError
 from packer_cli.plan.types import FILLER, Group, Packs, Pieces, Plan, Schedule
-from packer_cli.profile.models import CostModel, GpuModel, MemoryModel
-from packer_cli.profile.simulate.epoch import PARTS, simulate
-from packer_cli.profile.simulate.figures import simulation_figures
-from packer_cli.profile.simulate.layers import choose_layers
-from packer_cli.profile.simulate.slots import PAD_TO
+from packer_cli.cost.models import CostModel, GpuModel, MemoryModel
+from packer_cli.simulate.epoch import PARTS, simulate
+from packer_cli.simulate.figures import simulation_figures
+from packer_cli.simulate.layers import choose_layers
+from packer_cli.simulate.slots import PAD_TO
 from tests.naive import simulate as naive
 
 NUM_LAYERS = 4

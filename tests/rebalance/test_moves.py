@@ -13,10 +13,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from packer_cli import rebalance as module
+from packer_cli.stages import rebalance as module
 from packer_cli.cli import main
 from packer_cli.errors import FormatError
-from packer_cli.rebalance import rebalance
+from packer_cli.stages.rebalance import rebalance
 from packer_cli.shards.stop import Stop
 from tests.cli_runner import run
 from tests.rebalance.sets import all_packs, loader, read_steps, shard_bytes

@@ -164,7 +164,7 @@ CONFIG = {"bos_token": "<s>", "eos_token": "<|im_end|>", "pad_token": "<|endofte
 @pytest.fixture(scope="session")
 def load(make_tokenizer_folder):
     """load(kind, template name or None) -> LoadedTokenizer; the same one for the same arguments."""
-    from packer_cli.tokens.tokenizer import load_tokenizer
+    from packer_cli.tokens.tokenizer.loading import load_tokenizer
 
     folders = {}
     loaded = {}
@@ -185,14 +185,14 @@ def load(make_tokenizer_folder):
 
 @pytest.fixture(scope="session")
 def minimind(shared_data):
-    from packer_cli.tokens.tokenizer import load_tokenizer
+    from packer_cli.tokens.tokenizer.loading import load_tokenizer
 
     return load_tokenizer(str(shared_data / "tokenizers" / "minimind-chatml"))
 
 
 @pytest.fixture(scope="session")
 def neox(shared_data):
-    from packer_cli.tokens.tokenizer import load_tokenizer
+    from packer_cli.tokens.tokenizer.loading import load_tokenizer
 
     return load_tokenizer(str(shared_data / "tokenizers" / "gpt-neox-20b"))
 

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import packer_cli.preload  # noqa: F401
+import packer_cli.tokens.preload  # noqa: F401
 from packer_cli.corpus.readers import READERS, arrow
 
 

@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from packer_cli.corpus.types import Document
-from packer_cli.tokens.encoder import Encoder
-from packer_cli.tokens.encoder_rows import Frame, Samples
-from packer_cli.tokens.tokenizer import load_tokenizer
+from packer_cli.tokens.encode.encoder import Encoder
+from packer_cli.tokens.encode.rows import Frame, Samples
+from packer_cli.tokens.tokenizer.loading import load_tokenizer
 from tests.naive.frame import framed
 from tests.tokens.helpers import CHATS, assert_well_formed, chats, encode, rows, tokens, turns
 

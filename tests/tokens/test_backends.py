@@ -6,8 +6,8 @@ import unicodedata
 import numpy as np
 import pytest
 
-from packer_cli.tokens.backends import GigatokenBackend, ReferenceBackend
-from packer_cli.tokens.backends_unicode import _unassigned, is_settled
+from packer_cli.tokens.encode.backends import GigatokenBackend, ReferenceBackend
+from packer_cli.tokens.encode.unicode import _unassigned, is_settled
 
 
 @pytest.mark.parametrize(

@@ -9,10 +9,10 @@ from packer_cli.config import TokenizeConfig
 from packer_cli.corpus.types import Document
 from packer_cli.engine.local import LocalEngine
 from packer_cli.errors import TokenizerError
-from packer_cli.pipeline import run_tokenize
+from packer_cli.stages.pipeline import run_tokenize
 from packer_cli.tokens import part, pieces
-from packer_cli.tokens.backends import BackendMismatch, GigatokenBackend
-from packer_cli.tokens.encoder import Encoder
+from packer_cli.tokens.encode.backends import BackendMismatch, GigatokenBackend
+from packer_cli.tokens.encode.encoder import Encoder
 from packer_cli.tokens.templates import ChatRenderer
 from tests.tokens.helpers import CHATS, chats, encode, rows, tokens, turns
 
@@ -54,7 +54,7 @@ def test_gigatoken_is_used_where_it_can(load):
 def test_what_gigatoken_cannot_load_goes_to_tokenizers(tmp_path):
     from tokenizers import Tokenizer, models, pre_tokenizers
 
-    from packer_cli.tokens.tokenizer import load_tokenizer
+    from packer_cli.tokens.tokenizer.loading import load_tokenizer
 
     words = Tokenizer(models.WordLevel({"<unk>": 0, "a": 1, "b": 2}, unk_token="<unk>"))
     words.pre_tokenizer = pre_tokenizers.Whitespace()

@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from packer_cli.corpus.types import Document
-from packer_cli.tokens.encoder import Encoder
+from packer_cli.tokens.encode.encoder import Encoder
 from tests.tokens.helpers import chats, encode, rows, turns
 
 PIECES = [

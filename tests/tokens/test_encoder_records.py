@@ -4,7 +4,7 @@ import pytest
 
 from packer_cli.corpus.types import Document, Reject
 from packer_cli.errors import TokenizerError
-from packer_cli.tokens.encoder import Encoder
+from packer_cli.tokens.encode.encoder import Encoder
 from tests.tokens.helpers import assert_well_formed, chats, encode, rows, tokens, turns
 
 

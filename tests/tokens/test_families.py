@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 
 from packer_cli.corpus.types import Document
-from packer_cli.tokens.backends import GigatokenBackend, ReferenceBackend
-from packer_cli.tokens.backends_unicode import is_settled
-from packer_cli.tokens.encoder import Encoder
-from packer_cli.tokens.tokenizer import load_tokenizer
+from packer_cli.tokens.encode.backends import GigatokenBackend, ReferenceBackend
+from packer_cli.tokens.encode.unicode import is_settled
+from packer_cli.tokens.encode.encoder import Encoder
+from packer_cli.tokens.tokenizer.loading import load_tokenizer
 from tests.tokens.conftest import CORPUS
 from tests.tokens.families import BY_TOKENIZERS, FAMILIES, LLAMA2_TEMPLATE, save_family
 from tests.tokens.helpers import encode, rows

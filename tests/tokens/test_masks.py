@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from packer_cli.tokens.masks import mark_spans, mask_by_offsets
+from packer_cli.tokens.encode.masks import mark_spans, mask_by_offsets
 
 
 def naive_mask(lengths, spans):

@@ -2,7 +2,7 @@
 
 import pytest
 
-from packer_cli.tokens.encoder import Encoder
+from packer_cli.tokens.encode.encoder import Encoder
 from tests.tokens.helpers import chats, encode, rows
 from tests.tokens.published_templates import PUBLISHED
 

@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 from packer_cli.errors import TokenizerError
-from packer_cli.tokens import tokenizer_hub
-from packer_cli.tokens.tokenizer import load_tokenizer
+from packer_cli.tokens.tokenizer import hub as tokenizer_hub
+from packer_cli.tokens.tokenizer.loading import load_tokenizer
 
 PROBES = ["Hello world, how are you?", " two  spaces\n\n", "naïve 你好 🙂", "<|im_start|>user\nhi<|im_end|>\n", ""]
 
@@ -136,7 +136,7 @@ def test_sentencepiece_model_encodes_as_sentencepiece(tmp_path, options):
     (tmp_path / "corpus.txt").unlink()
     assert load_tokenizer(str(tmp_path)).describe() == loaded.describe()
     from packer_cli.corpus.types import Document, DocumentBatch
-    from packer_cli.tokens.encoder import Encoder
+    from packer_cli.tokens.encode.encoder import Encoder
 
     documents = DocumentBatch(documents=[Document("text", line, text=text) for line, text in enumerate(probes)])
     batch = Encoder(loaded).encode(documents)
@@ -292,7 +292,7 @@ def test_a_silent_name_server_is_not_waited_for(monkeypatch):
 
 def test_importing_the_room_is_cheap():
     code = (
-        "import sys, packer_cli.tokens.encoder, packer_cli.tokens.tokenizer, packer_cli.tokens.templates\n"
+        "import sys, packer_cli.tokens.encode.encoder, packer_cli.tokens.tokenizer.loading, packer_cli.tokens.templates\n"
         "print([name for name in ('transformers', 'numba', 'torch', 'gigatoken', 'jinja2') if name in sys.modules])"
     )
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
@@ -302,7 +302,7 @@ def test_importing_the_room_is_cheap():
 def test_a_generic_tokenizer_needs_no_torch_and_prints_nothing(make_tokenizer_folder):
     folder = make_tokenizer_folder("bytes", eos_token="<|im_end|>")
     code = (
-        "import sys\nfrom packer_cli.tokens.tokenizer import load_tokenizer\n"
+        "import sys\nfrom packer_cli.tokens.tokenizer.loading import load_tokenizer\n"
         f"load_tokenizer({str(folder)!r})\nassert 'torch' not in sys.modules"
     )
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from packer_cli.errors import TokenizerError
-from packer_cli.tokens.tokenizer import load_tokenizer
-from packer_cli.tokens.tokenizer_reads import files_of, tokenizer_fingerprint
+from packer_cli.tokens.tokenizer.loading import load_tokenizer
+from packer_cli.tokens.tokenizer.reads import files_of, tokenizer_fingerprint
 
 from .conftest import CHATML
 
@@ -205,7 +205,7 @@ def test_what_is_nowhere_is_an_error_at_once(hub, name):
 
 def test_what_is_fetched_is_fetched_before(hub, monkeypatch):
     """A first run and the next one see the same files."""
-    from packer_cli.tokens import tokenizer_hub
+    from packer_cli.tokens.tokenizer import hub as tokenizer_hub
 
     expected = tokenizer_fingerprint("some/name")
     os.rename(hub, hub.with_name("away"))

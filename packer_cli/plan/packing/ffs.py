@@ -11,7 +11,7 @@ import numpy as np
 from packer_cli.plan.packing.base import PackingAlgorithm, PackingOptions
 from packer_cli.plan.packing.csr import group_moves
 from packer_cli.plan.packing.ffd import first_fit
-from packer_cli.plan.random import rng_state, shuffled
+from packer_cli.plan.streams import rng_state, shuffled
 from packer_cli.plan.types import Int32Array, Int64Array
 
 

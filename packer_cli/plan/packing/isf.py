@@ -16,7 +16,7 @@ from numba import njit
 from numpy.typing import NDArray
 
 from packer_cli.plan.packing.base import PackingAlgorithm, PackingOptions
-from packer_cli.plan.random import bucket_bits, rng_state, shuffle, shuffle_buckets
+from packer_cli.plan.streams import bucket_bits, rng_state, shuffle, shuffle_buckets
 from packer_cli.plan.types import Int32Array, Int64Array
 
 

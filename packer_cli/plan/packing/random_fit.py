@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from packer_cli.plan.packing.base import PackingAlgorithm, PackingOptions
 from packer_cli.plan.packing.next_fit import next_fit
-from packer_cli.plan.random import rng_state, shuffled
+from packer_cli.plan.streams import rng_state, shuffled
 from packer_cli.plan.types import Int32Array, Int64Array
 
 

@@ -14,7 +14,7 @@ import numpy as np
 
 from packer_cli.plan.packing import next_fit
 from packer_cli.plan.packing.base import PackingAlgorithm
-from packer_cli.plan.random import rng_state, shuffled
+from packer_cli.plan.streams import rng_state, shuffled
 from packer_cli.plan.types import Pieces
 
 

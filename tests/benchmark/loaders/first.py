@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 
 from packer_cli.arrays import to_arrow
-from packer_cli.checksums import file_checksum, sign_json
+from packer_cli.format.checksums import file_checksum, sign_json
 
 WHERE = ("start", "middle", "another epoch")
 STEP_ITERATIONS = 8

@@ -15,8 +15,8 @@ import numpy as np
 import pytest
 
 from packer_cli.cli import main
-from packer_cli.profile.measured import measured_model
-from packer_cli.profile.profile_file import Profile, read_profile
+from packer_cli.cost.measured import measured_model
+from packer_cli.cost.profile_file import Profile, read_profile
 from tests.cli_runner import run
 
 torch = pytest.importorskip("torch")
@@ -77,8 +77,8 @@ def test_a_profile_is_measured_fitted_and_read(config, tmp_path, repo, modelling
 
 def test_the_fewest_layers_that_fit_are_found(config, monkeypatch):
     """For limits just at and below the peaks that are counted with each number of layers."""
-    from packer_cli.profile.measure import run as measuring
-    from packer_cli.profile.measure.run import ProfileOptions, measure_profile
+    from packer_cli.measure import run as measuring
+    from packer_cli.measure.run import ProfileOptions, measure_profile
 
     monkeypatch.setattr(measuring, "measure_attention", lambda *_: [])
     options = {"model": str(config), "modelling": "plain", "lengths": (96,), "device": "cpu", "repeats": 1,
@@ -97,10 +97,10 @@ def test_the_fewest_layers_that_fit_are_found(config, monkeypatch):
 
 
 def test_chunked_logits_are_the_same_loss_in_less_memory(config):
-    from packer_cli.profile.measure.decoder import PlainDecoder
-    from packer_cli.profile.measure.device import LiveBytes
-    from packer_cli.profile.measure.kernels import RowAttention, sdpa
-    from packer_cli.profile.model_config import shape_of
+    from packer_cli.measure.decoder import PlainDecoder
+    from packer_cli.measure.device import LiveBytes
+    from packer_cli.measure.kernels import RowAttention, sdpa
+    from packer_cli.cost.model_config import shape_of
 
     attention = RowAttention(sdpa)
     attention.set((100, 28), None, torch.device("cpu"))
@@ -119,7 +119,7 @@ def test_chunked_logits_are_the_same_loss_in_less_memory(config):
 
 
 def test_running_out_of_memory_is_recorded(config, tmp_path, monkeypatch):
-    from packer_cli.profile.measure import subject
+    from packer_cli.measure import subject
 
     run_row = subject.Subject.run
 
@@ -146,7 +146,7 @@ def test_running_out_of_memory_is_recorded(config, tmp_path, monkeypatch):
 
 def test_a_length_that_cannot_be_shared_is_said(config, tmp_path):
     from packer_cli.loader.parallel import SPGroups
-    from packer_cli.profile.measure.run import ProfileOptions, _Run
+    from packer_cli.measure.run import ProfileOptions, _Run
 
     said = []
     groups = SPGroups(rank=0, world_size=2, groups={2: None})
@@ -177,7 +177,7 @@ def test_rows_that_do_not_fit_are_written_and_fail(config, tmp_path):
 
 def test_rows_of_one_length_are_written_and_fail(config, tmp_path, monkeypatch):
     """They are too few to fit, and HBP's algorithm takes them as they are."""
-    from packer_cli.profile.measure import subject
+    from packer_cli.measure import subject
 
     run_row = subject.Subject.run
 

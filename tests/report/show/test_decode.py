@@ -10,7 +10,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
-from packer_cli.report.show.decode import CONTEXT, decode_parts, decode_runs, decode_tokens, mask_borders, shorten
+from packer_cli.show.decode import CONTEXT, decode_parts, decode_runs, decode_tokens, mask_borders, shorten
 from tests.conftest import ROOT
 
 BYTE_LEVEL = Tokenizer.from_file(str(ROOT / "examples" / "sample" / "tokenizer" / "tokenizer.json"))

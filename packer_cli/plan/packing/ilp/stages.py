@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from packer_cli.plan.length_index import index_add, index_ceiling, index_floor, index_remove, make_index
 from packer_cli.plan.packing.ilp.knots import ManyLengths, solve_many
-from packer_cli.plan.random import next_below, rng_state
+from packer_cli.plan.streams import next_below, rng_state
 from packer_cli.plan.types import Int32Array, Int64Array
 
 NUM_KNOTS = 100

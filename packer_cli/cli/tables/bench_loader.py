@@ -1,0 +1,71 @@
+"""The figures of `hbpack bench-loader` for people."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from packer_cli.console import print_table
+from packer_cli.sizes import counted
+
+_HEADER = (
+    "group", "workers", "batches", "tokens a batch", "ms a batch", "batches/s", "million tokens/s", "floor, ms",
+    "to the floor",
+)  # fmt: skip
+
+
+def print_speed(figures: dict[str, Any]) -> None:
+    """The table, then what was measured once for each number of workers."""
+    title = (
+        f"Loader speed: format {figures['format']}, rank {figures['rank']} of {figures['num_gpus']}, "
+        f"torch {figures['torch_version']}, {figures['num_cpus']} CPUs"
+    )
+    print_table(title, list(_HEADER), [_cells(row) for row in figures["rows"]], is_dense=True)
+    click.echo(f"  opened in {_milliseconds(figures['open_seconds'])} ms")
+    for entry in figures["workers"]:
+        click.echo(f"  {_workers(entry['workers'])}: {'; '.join(_facts(entry))}")
+    click.echo(
+        "  floor: cloning the tensors of a batch, which lie finished in memory, in one process; 'in order' reads the "
+        "epoch as\n  training does, with the files as they are found; the other rows read what has been read before"
+    )
+
+
+def _cells(row: dict[str, Any]) -> list[str]:
+    seconds, floor = row["seconds_per_batch"], row["floor_seconds_per_batch"]
+    if seconds is None:
+        return [row["name"], str(row["workers"]), "0", *["-"] * 6]
+    return [
+        row["name"],
+        str(row["workers"]),
+        f"{row['num_batches']:,}",
+        f"{row['tokens_per_batch']:,.0f}",
+        _milliseconds(seconds),
+        f"{row['batches_per_second']:,.0f}" if row["batches_per_second"] >= 10 else f"{row['batches_per_second']:.2f}",
+        f"{row['tokens_per_second'] / 1e6:,.1f}",
+        "-" if floor is None else _milliseconds(floor),
+        "-" if not floor else f"{seconds / floor:.1f} x",
+    ]
+
+
+def _facts(entry: dict[str, Any]) -> list[str]:
+    facts = [f"first batch after {_milliseconds(entry['first_batch_seconds'])} ms"]
+    if entry["peak_bytes"] is not None:
+        mapped = entry["mapped_bytes"]
+        of_it = f", of which {_mebibytes(mapped)} are mapped files" if mapped else ""
+        facts.append(f"memory grew by {_mebibytes(entry['peak_bytes'])} at most{of_it}")
+    if entry["worker_bytes"] is not None:
+        facts.append(f"the workers hold {_mebibytes(entry['worker_bytes'])} of their own")
+    return facts
+
+
+def _workers(number: int) -> str:
+    return counted(number, "worker") if number else "no workers"
+
+
+def _milliseconds(seconds: float) -> str:
+    return f"{seconds * 1000:,.1f}" if seconds >= 0.01 else f"{seconds * 1000:.3f}"
+
+
+def _mebibytes(num_bytes: int) -> str:
+    return f"{num_bytes / 2**20:,.0f} MiB"

@@ -1,0 +1,183 @@
+"""The table of `hbpack compare`, and the order of its rows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import click
+
+from packer_cli.config import PlanConfig
+from packer_cli.errors import ConfigError
+from packer_cli.plan.cost import parse_cost
+from packer_cli.plan.pieces import describe_overflow
+from packer_cli.cost.options import GIVE
+from packer_cli.console import print_table, ratio
+from packer_cli.sizes import counted
+
+
+@dataclass(frozen=True)
+class Column:
+    """One figure of every row."""
+
+    name: str
+    """As `--sort` takes it."""
+    header: str
+    value: Callable[[dict[str, Any]], Any]
+    """Of a row that has not failed; None where there is none."""
+    show: Callable[[Any], str]
+
+
+def _overall(key: str) -> Callable[[dict[str, Any]], Any]:
+    return lambda row: row["overall"].get(key)
+
+
+def _predicted(key: str) -> Callable[[dict[str, Any]], Any]:
+    return lambda row: row["simulation"]["overall"][key] if "simulation" in row else None
+
+
+def _over_bound(row: dict[str, Any]) -> float:
+    overall = row["overall"]
+    return float(overall["num_packs"] / overall["packs_lower_bound"] - 1)
+
+
+def _whole(value: Any) -> str:
+    return f"{value:,.0f}"
+
+
+def _three(value: Any) -> str:
+    return f"{value:.3f}"
+
+
+def amount(value: float) -> str:
+    """An amount for a table: three digits, more only before the point.
+
+    >>> amount(0.0123), amount(99.96), amount(12345.6)
+    ('0.0123', '100', '12,346')
+    """
+    return f"{value:,.0f}" if abs(value) >= 99.95 else f"{value:#.3g}"
+
+
+PREDICTED = (
+    Column("epoch", "epoch, h", _predicted("seconds"), lambda value: amount(value / 3600)),
+    Column("gpu-days", "GPU-days", _predicted("gpu_days"), amount),
+)
+"""What only a comparison with a model of time has."""
+
+COSTED = (
+    Column("cbr", "CBR", _overall("cbr"), ratio),
+    Column("cbr-bound", "CBR bound", _overall("cbr_bound"), ratio),
+)
+"""What only a comparison by a cost other than attention work has."""
+
+COLUMNS = (
+    Column("packs", "packs", _overall("num_packs"), _whole),
+    Column("over-bound", "over bound", _over_bound, lambda value: f"{value:.2%}" if value < 1 else f"{value:,.0%}"),
+    Column("pr", "PR", _overall("pr"), ratio),
+    Column("dbr", "DBR", _overall("dbr"), ratio),
+    Column("abr", "ABR", _overall("abr"), ratio),
+    Column("abr-bound", "ABR bound", _overall("abr_bound"), ratio),
+    *COSTED,
+    Column("cr", "CR", _overall("cr"), ratio),
+    Column("ave-t", "Ave-T", _overall("ave_t"), _whole),
+    Column("imbalance", "imbalance", _overall("imbalance"), _three),
+    Column("displacement", "displaced", _overall("mean_displacement"), lambda value: f"{value:,.1f}"),
+    Column("length-mix", "length mix", _overall("length_mix_spread"), _three),
+    Column("source-mix", "source mix", _overall("source_mix_spread"), _three),
+    Column(
+        "time", "time, s", lambda row: row["seconds"], lambda value: f"{value:.2f}" if value >= 1 else f"{value:.4f}"
+    ),
+    Column("memory", "MiB", lambda row: row["peak_bytes"], lambda value: f"{value / 2**20:,.1f}"),
+    *PREDICTED,
+)
+
+_PLACES = {column.name: column for column in COLUMNS}
+
+
+def parse_sort(text: str, *, has_model: bool = True, has_cost: bool = True) -> tuple[Column, bool]:
+    """(column, whether greatest comes first) of `COLUMN` or `-COLUMN`.
+
+    Args:
+        has_model: whether epochs are predicted.
+        has_cost: whether plans are balanced by a cost other than attention work.
+
+    Raises:
+        ConfigError: no such column, or none without a model of time or a cost.
+    """
+    name = text.removeprefix("-").lower().replace("_", "-")
+    if name not in _PLACES:
+        raise ConfigError(f"--sort: there is no column {text!r}; columns: {', '.join(_PLACES)}")
+    if not has_model and _PLACES[name] in PREDICTED:
+        raise ConfigError(f"--sort {text} needs {GIVE}")
+    if not has_cost and _PLACES[name] in COSTED:
+        raise ConfigError(f"--sort {text} needs a --cost, such as 1,24576; without one it is ABR")
+    return _PLACES[name], text.startswith("-")
+
+
+def sort_rows(rows: list[dict[str, Any]], order: tuple[Column, bool] | None) -> list[dict[str, Any]]:
+    """By a column; equal rows stay as they are, and those without a figure come last."""
+    if order is None:
+        return rows
+    column, is_falling = order
+    figures = [None if row["error"] else column.value(row) for row in rows]
+    known = [(-figure if is_falling else figure, i) for i, figure in enumerate(figures) if figure is not None]
+    return [rows[i] for _, i in sorted(known)] + [rows[i] for i, figure in enumerate(figures) if figure is None]
+
+
+def print_comparison(comparison: dict[str, Any], config: PlanConfig) -> None:
+    """The table on stdout, and what must be known of single rows below it."""
+    rows, lengths = comparison["rows"], comparison["lengths"]
+    done = [row for row in rows if not row["error"]]
+    columns = [
+        column
+        for column in COLUMNS
+        if any(column.value(row) is not None for row in done) and (column.name != "source-mix" or _has_sources(done))
+    ]
+    cells = [[_name(row), *(_cell(row, column) for column in columns)] for row in rows]
+    linear = parse_cost(config.cost).linear_tokens
+    cost = f", cost 1,{linear}" if linear else ""
+    title = (
+        f"{counted(lengths['num_samples'], 'sample')}, {counted(lengths['num_tokens'], 'token')}; groups "
+        f"{','.join(map(str, config.groups))} on {counted(config.gpus, 'GPU')}{cost}; packing {config.packing} "
+        f"and balance {config.balance} where a row names none"
+    )
+    print_table(title, ["", *(column.header for column in columns)], cells, is_dense=True)
+    for row in rows:
+        for note in row_notes(row):
+            click.echo(f"  {row['name']}: {note}")
+    for note in overflow_notes(comparison["counts"], config):
+        click.echo(f"  {note}")
+    if any(row["name"].endswith("@longest") for row in rows):
+        click.echo(f"  @longest: {config.groups[-1]} alone")
+
+
+def overflow_notes(counts: dict[str, int], config: PlanConfig) -> list[str]:
+    """What the rows do not hold; for people."""
+    num_long = counts["dropped"] + counts["truncated"]
+    note = describe_overflow(num_long, config.groups[-1].capacity, config.overflow)
+    return [f"{note}; {counts['tokens']:,} tokens are planned"] if note else []
+
+
+def _has_sources(rows: list[dict[str, Any]]) -> bool:
+    """Where no sources are known, or only one is, their mix spreads by nothing in every row."""
+    return any(row["overall"]["source_mix_spread"] for row in rows)
+
+
+def _name(row: dict[str, Any]) -> str:
+    return f"{row['name']} *" if not row["error"] and row["cut_off"] else str(row["name"])
+
+
+def _cell(row: dict[str, Any], column: Column) -> str:
+    value = None if row["error"] else column.value(row)
+    return "-" if value is None else column.show(value)
+
+
+def row_notes(row: dict[str, Any]) -> list[str]:
+    """What a reader must know of the row; for people."""
+    notes = [row["note"]] if row["note"] else []
+    if row["error"]:
+        notes.append(f"failed: {row['error']}")
+    elif row["cut_off"]:
+        notes.append("* stopped at its time limit; its packs are the best so far, and another run may find others")
+    return notes

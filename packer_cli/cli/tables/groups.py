@@ -1,0 +1,119 @@
+"""The tables of `hbpack groups`: candidates as in HBP's tables 18 and 19, the choice, and what it is better than."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from packer_cli.groups.choice import HBP, LONGEST, Choice
+from packer_cli.groups.settings import Setting
+from packer_cli.console import print_table
+from packer_cli.sizes import counted, format_tokens
+
+_GIB = 2**30
+
+
+def describe(record: dict[str, Any]) -> str:
+    """A choice, as it is recorded, in one line."""
+    if record["seconds"] is None:
+        return f"chose groups {record['groups']} by HBP's algorithm 1 from the rows of the profile"
+    others = [
+        f"; {each['name']} ({each['groups']}) {each['gain']:+.1%}"
+        for each in record["alternatives"]
+        if each["name"] in (HBP, LONGEST) and each["groups"] != record["groups"]
+    ]
+    seconds = _amount(record["seconds"])
+    return f"chose groups {record['groups']}: {seconds} s an epoch predicted on {record['gpus']} GPUs" + "".join(
+        others
+    )
+
+
+def candidates(choice: Choice) -> list[dict[str, Any]]:
+    """JSON values, one row for each length and SP degree; `mark` says what a row is."""
+    fastest = min(
+        (best for best in map(choice.best, choice.settings) if best is not None),
+        key=lambda setting: setting.seconds_per_token or 0.0,
+    )
+    return [
+        {
+            "length": setting.group.capacity,
+            "sp_size": setting.group.sp_size,
+            "checkpoint_layers": setting.group.checkpoint_layers,
+            "seconds": setting.seconds,
+            "seconds_per_token": setting.seconds_per_token,
+            "memory_bytes": setting.memory_bytes,
+            "fits": setting.seconds is not None,
+            "measured": setting.is_measured,
+            "mark": _mark(choice, setting, fastest),
+        }
+        for length in sorted(choice.settings)
+        for setting in choice.settings[length]
+    ]
+
+
+def _mark(choice: Choice, setting: Setting, fastest: Setting) -> str:
+    marks = []
+    if setting is fastest:
+        marks.append("best")
+    elif setting is choice.best(setting.group.capacity):
+        marks.append("best of its length")
+    if setting.group in choice.groups:
+        marks.append("chosen")
+    return ", ".join(marks)
+
+
+def print_choice(choice: Choice, record: dict[str, Any]) -> None:
+    """All of it, on stdout."""
+    rows = candidates(choice)
+    title = (
+        f"{counted(record['samples'], 'sample')}, {counted(record['tokens'], 'token')}, "
+        f"the longest {record['longest']:,}"
+    )
+    header = ["length", "SP", "layers", "iteration, s", "s a million tokens", "memory, GiB", ""]
+    print_table(title, header, [_cells(row) for row in rows], is_dense=True)
+    click.echo(
+        "  layers: checkpointed layers, the fewest that fit; iteration: one row on each SP group; a million tokens\n"
+        f"  on all {choice.num_gpus} GPUs" + _origin(rows)
+    )
+    for note in record["notes"]:
+        click.echo(f"  {note}")
+    click.echo(f"\n  --groups {record['groups']}\n")
+    if choice.seconds is None:
+        return
+    gpu_hours = _amount(record["gpu_hours"])
+    click.echo(f"  predicted epoch on {choice.num_gpus} GPUs: {_amount(choice.seconds)} s, {gpu_hours} GPU-hours\n")
+    table = [
+        [each["name"], each["groups"], _amount(each["seconds"]), _gain(each, record)]
+        for each in record["alternatives"]
+    ]
+    print_table("Alternatives", ["", "groups", "epoch, s", "slower by"], table, is_dense=True)
+
+
+def _cells(row: dict[str, Any]) -> list[str]:
+    fits, memory = row["fits"], row["memory_bytes"]
+    return [
+        format_tokens(row["length"]),
+        str(row["sp_size"]),
+        str(row["checkpoint_layers"]),
+        _amount(row["seconds"]) if fits else "OOM",
+        f"{row['seconds_per_token'] * 1e6:.3f}" if fits else "-",
+        "-" if memory is None else f"{memory / _GIB:.1f}",
+        row["mark"],
+    ]
+
+
+def _origin(rows: list[dict[str, Any]]) -> str:
+    measured = sum(row["measured"] for row in rows)
+    if not measured:
+        return "; predicted, with samples in the mix of those that are no longer than the row"
+    return "; as measured" + ("" if measured == len(rows) else ", those that were not by the fitted model")
+
+
+def _amount(value: float) -> str:
+    """Four digits, and all before the point."""
+    return f"{value:#,.4g}" if value < 1000 else f"{value:,.0f}"
+
+
+def _gain(alternative: dict[str, Any], record: dict[str, Any]) -> str:
+    return "chosen" if alternative["groups"] == record["groups"] else f"{alternative['gain']:.1%}"

@@ -1,0 +1,156 @@
+"""The tables of `hbpack simulate`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import click
+
+from packer_cli.config import PlanConfig
+from packer_cli.simulate.epoch import PARTS
+from packer_cli.cli.tables.compare import amount, overflow_notes, row_notes
+from packer_cli.console import print_table, ratio
+from packer_cli.sizes import counted
+
+_HEADERS = {"communication": "SP comm.", "steps": "step extra"}
+_FIRST = ("compute", "recompute", "communication", "waiting")
+"""Parts that always have a column; the others only where some row has them."""
+
+
+def print_plan_simulation(result: dict[str, Any]) -> None:
+    """Groups, the whole and the baseline, one row each; then what an epoch takes, and notes."""
+    overall, baseline, saves = result["overall"], result["baseline"], result["saves"]
+    named = [(group["name"], group) for group in result["groups"]]
+    named += [("all", overall), (f"baseline: {baseline['name']}", baseline)]
+    parts = shown_parts([figures["split"] for _, figures in named])
+    rows = [
+        [
+            name,
+            f"{figures['num_iterations']:,}",
+            amount(figures["iteration_seconds"]),
+            amount(figures["gpu_days"]),
+            f"{figures['tokens_per_gpu_second']:,.0f}",
+            *shares(figures["split"], parts),
+        ]
+        for name, figures in named
+    ]
+    header = ["", "iterations", "s each", "GPU-days", "tokens/s/GPU", *headers(parts)]
+    print_table(f"Predicted epoch on {counted(overall['num_gpus'], 'GPU')}, and where their time goes", header, rows)
+    print(
+        f"  An epoch takes {duration(overall['seconds'])}: {counted(overall['num_steps'], 'step')} of "
+        f"{amount(overall['step_seconds'])} s, {amount(overall['gpu_days'])} GPU-days. The baseline takes "
+        f"{duration(baseline['seconds'])}, {amount(baseline['gpu_days'])} GPU-days: {_saved(saves)}."
+    )
+    for note in result["notes"]:
+        print(f"  {note}")
+    print(f"  {describe_origin(result['predicted_with'])}")
+
+
+def print_strategies(comparison: dict[str, Any], config: PlanConfig) -> None:
+    """One row each, and what must be known of single rows below."""
+    rows, lengths = comparison["rows"], comparison["lengths"]
+    done = [row for row in rows if not row["error"]]
+    parts = shown_parts([row["simulation"]["overall"]["split"] for row in done])
+    header = [
+        "",
+        "epoch, h",
+        "s a step",
+        "GPU-days",
+        "saved",
+        "speed-up",
+        "tokens/s/GPU",
+        *headers(parts),
+        "ABR",
+        "CR",
+        "PR",
+    ]
+    title = (
+        f"Predicted epochs of {counted(lengths['num_samples'], 'sample')}, "
+        f"{counted(lengths['num_tokens'], 'token')}; groups "
+        f"{','.join(map(str, config.groups))} on {counted(config.gpus, 'GPU')}; packing {config.packing} and balance "
+        f"{config.balance} where a row names none"
+    )
+    print_table(title, header, [_strategy(row, parts, len(header)) for row in rows], is_dense=True)
+    for row in rows:
+        for note in row_notes(row):
+            click.echo(f"  {row['name']}: {note}")
+    for note in overflow_notes(comparison["counts"], config):
+        click.echo(f"  {note}")
+    for note in dict.fromkeys(note for row in done for note in row["simulation"]["notes"]):
+        click.echo(f"  {note}")
+    if any(row["name"].endswith("@longest") for row in rows):
+        click.echo(f"  @longest: {config.groups[-1]} alone")
+    click.echo(f"  {describe_origin(comparison['predicted_with'])}")
+
+
+def _strategy(row: dict[str, Any], parts: Sequence[str], num_cells: int) -> list[str]:
+    if row["error"]:
+        return [row["name"], *["-"] * (num_cells - 1)]
+    overall = row["simulation"]["overall"]
+    saves = row.get("saves")
+    return [
+        row["name"],
+        amount(overall["seconds"] / 3600),
+        amount(overall["step_seconds"]),
+        amount(overall["gpu_days"]),
+        amount(saves["gpu_days"]) if saves else "-",
+        f"{saves['speedup']:.2f}" if saves else "-",
+        f"{overall['tokens_per_gpu_second']:,.0f}",
+        *shares(overall["split"], parts),
+        *(ratio(row["overall"][name]) for name in ("abr", "cr", "pr")),
+    ]
+
+
+def shown_parts(splits: list[dict[str, float]]) -> list[str]:
+    """Names of the parts that have a column."""
+    return [
+        name
+        for name in PARTS
+        if name in _FIRST or any(split[name] >= 5e-4 * sum(split.values()) > 0 for split in splits)
+    ]
+
+
+def headers(parts: Sequence[str]) -> list[str]:
+    """Of the parts' columns."""
+    return [_HEADERS.get(name, name) for name in parts]
+
+
+def shares(split: dict[str, float], parts: Sequence[str]) -> list[str]:
+    """Cells of the parts, each as its share of the GPUs' time."""
+    total = sum(split.values())
+    return [f"{split[name] / total:.1%}" if total else "-" for name in parts]
+
+
+def duration(seconds: float) -> str:
+    """Seconds for people.
+
+    >>> duration(0.5), duration(100), duration(9000), duration(1e6)
+    ('0.500 s', '100 s', '2.5 h', '11.6 days')
+    """
+    if seconds < 600:
+        return f"{amount(seconds)} s"
+    if seconds < 3600:
+        return f"{seconds / 60:.1f} min"
+    return f"{seconds / 3600:.1f} h" if seconds < 2 * 86400 else f"{seconds / 86400:.1f} days"
+
+
+def _saved(saves: dict[str, float]) -> str:
+    days = amount(abs(saves["gpu_days"]))
+    if saves["gpu_days"] < 0:
+        return f"{days} GPU-days are lost"
+    return f"{days} GPU-days ({saves['share']:.0%}) are saved, {saves['speedup']:.2f} times as fast"
+
+
+def describe_origin(origin: dict[str, Any]) -> str:
+    """One line on what the times are predicted with."""
+    gpu = origin.get("gpu")
+    name = gpu.get("name") if isinstance(gpu, dict) else gpu
+    if origin.get("source") != "analytic":
+        return f"Predicted from what was measured on {name}."
+    assumed = origin["assumptions"]
+    return (
+        f"Predicted from the shape of the model ({origin['num_parameters'] / 1e9:.1f}B parameters) and the data sheet "
+        f"of {name}: {assumed['gemm_efficiency']:.0%} of its peak, in attention "
+        f"{assumed['attention_efficiency']:.0%}. hbpack profile measures them."
+    )

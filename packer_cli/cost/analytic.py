@@ -1,0 +1,208 @@
+"""Time and memory from a model's shape and a GPU's data sheet: no GPU is needed, and every assumption is stated.
+
+The formulas, with their sources, are in docs/profile.md. A prediction of absolute seconds is as good as the two
+efficiencies; which setting is faster, and which fits, depends little on them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, fields
+from typing import Literal
+
+from packer_cli.errors import ConfigError
+from packer_cli.cost.gpus import Gpu
+from packer_cli.cost.models import CostModel, GpuModel, MemoryModel
+from packer_cli.cost.shape import ModelShape
+from packer_cli.sizes import counted
+
+Logits = Literal["float32", "chunked"]
+
+LOGITS_CHUNK = 1024
+"""Tokens whose logits exist at once where the loss is chunked."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Assumptions:
+    """What no data sheet says. One set for all models, GPUs and settings."""
+
+    gemm_efficiency: float = 0.5
+    """Share of the peak FLOP/s that all but attention reaches: GEMMs about 0.65, and the element-wise operators
+    between them, whose FLOPs are not counted, take the rest."""
+    attention_efficiency: float = 0.4
+    """Share of the peak FLOP/s of attention: FlashAttention-2 has 0.35 on an H100 (arXiv 2407.08608, abstract) and 0.5
+    to 0.73 on an A100 (arXiv 2307.08691, abstract)."""
+    bandwidth_efficiency: float = 0.7
+    """Share of the links' peak bandwidth that collectives reach."""
+    collective_latency: float = 3e-5
+    """Seconds that an all-to-all takes beside its bytes."""
+    exposed_gather: float = 0.5
+    """Share of FSDP's all-gathers and reduce-scatter that computing does not hide."""
+    state_bytes: float = 16.0
+    """Bytes a parameter of weights, gradients and Adam, shared by all GPUs (ZeRO, arXiv 1910.02054, section 3.1)."""
+    memory_reserve: float = 0.1
+    """Share of the GPU's memory that tensors cannot use: CUDA's context, NCCL's buffers, fragmentation."""
+    logits: Logits = "float32"
+    """`float32`: all logits at once, as transformers' loss has them; `chunked`: a fused or chunked loss."""
+
+    def __post_init__(self) -> None:
+        """Shares are shares."""
+        for field in fields(self):
+            value = getattr(self, field.name)
+            if field.name.endswith("_efficiency") and not 0 < value <= 1:
+                raise ConfigError(f"{field.name} must be above 0 and at most 1, got {value}")
+            if field.name == "memory_reserve" and not 0 <= value < 1:
+                raise ConfigError(f"memory_reserve must be from 0 to below 1, got {value}")
+            if field.name in ("exposed_gather", "state_bytes", "collective_latency") and not value >= 0:
+                raise ConfigError(f"{field.name} must be at least 0, got {value}")
+
+
+def analytic_model(
+    shape: ModelShape,
+    gpu: Gpu,
+    num_gpus: int,
+    assumptions: Assumptions = Assumptions(),
+) -> GpuModel:
+    """Predict from the shape alone.
+
+    Args:
+        num_gpus: GPUs that share weights, gradients and optimizer (FSDP, ZeRO-3).
+
+    Raises:
+        ConfigError: fewer than one GPU, or so little memory that not even the weights fit.
+
+    Price: microseconds.
+    """
+    if num_gpus < 1:
+        raise ConfigError(f"the number of GPUs must be at least 1, got {num_gpus}")
+    memory = _memory(shape, gpu, num_gpus, assumptions)
+    if memory.constant >= memory.limit:
+        raise ConfigError(
+            f"the model's share of {counted(num_gpus, 'GPU')} takes {memory.constant / 1e9:.1f} GB and a GPU has "
+            f"{memory.limit / 1e9:.1f} GB for training: give more GPUs, or GPUs with more memory"
+        )
+    sp_sizes = shape.sp_sizes(num_gpus)
+    origin = {
+        "source": "analytic",
+        "model": asdict(shape),
+        "num_parameters": round(shape.num_parameters),
+        "gpu": asdict(gpu),
+        "assumptions": asdict(assumptions),
+    }
+    return GpuModel(
+        cost=_cost(shape, gpu, num_gpus, sp_sizes, assumptions),
+        memory=memory,
+        num_gpus=num_gpus,
+        sp_sizes=sp_sizes,
+        origin=origin,
+    )
+
+
+def _cost(shape: ModelShape, gpu: Gpu, num_gpus: int, sp_sizes: tuple[int, ...], assumed: Assumptions) -> CostModel:
+    # Backward takes twice the FLOPs of forward. A float32 model runs its GEMMs in TF32, at half the rate of bf16.
+    peak = gpu.flops * 2 / shape.dtype_bytes
+    linear = 3 * 2 * (shape.num_layers * shape.layer_parameters[1] + shape.vocabulary_size * shape.hidden_size)
+    # Scores and their weighted sum of values, halved by the causal mask: s^2 (dim of keys + dim of values) a head.
+    quadratic = 3 * shape.num_layers * (shape.query_size + shape.value_size)
+    return CostModel(
+        quadratic=quadratic / (peak * assumed.attention_efficiency),
+        linear=linear / (peak * assumed.gemm_efficiency),
+        constant=_gather_seconds(shape, gpu, num_gpus, assumed) * assumed.exposed_gather,
+        num_layers=shape.num_layers,
+        send={
+            degree: send_seconds(
+                shape.num_layers * ulysses_bytes(shape, degree), gpu, degree, assumed.bandwidth_efficiency
+            )
+            for degree in sp_sizes
+            if degree > 1
+        },
+        send_constant=8 * shape.num_layers * assumed.collective_latency,
+    )
+
+
+def ulysses_bytes(shape: ModelShape, sp_size: int) -> float:
+    """Bytes that all-to-alls carry for each token of a layer, forward and backward, what stays on a GPU included.
+
+    Queries, keys, values and the output, four forward and four backward; key-value heads fewer than the degree are
+    copied first. Source: DeepSpeed Ulysses (arXiv 2309.14509), section 3.
+    """
+    copies = max(1, sp_size // shape.num_kv_heads)
+    return 2 * shape.dtype_bytes * (shape.query_size + copies * shape.kv_size + shape.value_size)
+
+
+def send_seconds(num_bytes: float, gpu: Gpu, sp_size: int, efficiency: float) -> float:
+    """Seconds for each token of a row of all-to-alls that carry `num_bytes` for it, over `sp_size` GPUs.
+
+    Each GPU holds a `1 / sp_size` of the tokens and sends the same share of them to each of the others; what goes to
+    its own node and what goes to other nodes use different links at the same time.
+    """
+    a_peer = num_bytes / sp_size / sp_size
+    near = min(sp_size, gpu.gpus_per_node) - 1
+    far = sp_size - 1 - near
+    return max(near * a_peer / gpu.node_bandwidth, far * a_peer / gpu.network_bandwidth) / efficiency
+
+
+def _gather_seconds(shape: ModelShape, gpu: Gpu, num_gpus: int, assumed: Assumptions) -> float:
+    """Of a micro-batch under FSDP: weights gathered forward and backward, gradients scattered.
+
+    Rings over all GPUs cross to other nodes through all ports of a node at once, so a GPU's NVLink or the ports of
+    its node limit them.
+    """
+    bandwidth = gpu.node_bandwidth
+    if num_gpus > gpu.gpus_per_node:
+        bandwidth = min(bandwidth, gpu.gpus_per_node * gpu.network_bandwidth)
+    num_bytes = 3 * shape.dtype_bytes * shape.num_parameters
+    return num_bytes * (num_gpus - 1) / num_gpus / (bandwidth * assumed.bandwidth_efficiency)
+
+
+def _memory(shape: ModelShape, gpu: Gpu, num_gpus: int, assumed: Assumptions) -> MemoryModel:
+    size = shape.dtype_bytes
+    constant = assumed.state_bytes * shape.num_parameters / num_gpus
+    if num_gpus > 1:
+        constant += gathered_bytes(shape)
+    # In backward, logits in their own type; in float32 the log-softmax, its gradient, and that of the logits.
+    logits = (size + 12) * shape.vocabulary_size
+    layer = activation_bytes(shape)
+    if assumed.logits == "chunked":
+        constant += LOGITS_CHUNK * logits
+        logits = 0
+    # Embedding and the last norm, then the loss; once that is over, backward recomputes one layer at a time.
+    per_token = size * shape.hidden_size + _norm_bytes(shape) + max(logits, layer)
+    return MemoryModel(
+        limit=gpu.memory_bytes * (1 - assumed.memory_reserve),
+        constant=constant,
+        per_token=per_token,
+        per_layer_token=layer,
+        per_checkpointed_token=size * shape.hidden_size,
+        num_layers=shape.num_layers,
+    )
+
+
+def gathered_bytes(shape: ModelShape) -> float:
+    """What FSDP holds of others' shares: two layers' weights (one is prefetched) and one's gradients.
+
+    Embedding and output layer stay gathered, with their gradients.
+    """
+    return shape.dtype_bytes * (3 * shape.layer_parameters[0] + 2 * shape.embedding_parameters)
+
+
+def activation_bytes(shape: ModelShape) -> float:
+    """Bytes that a layer keeps for each token, mean over the layers.
+
+    Korthikanti et al. (arXiv 2205.05198), section 4.1, counted for RMSNorm, rotary embedding, flash attention (no
+    s^2 term; a float32 sum a head) and a gated FFN, as transformers computes them: no operator is fused. Of the
+    experts those that a token runs through count.
+    """
+    size, hidden = shape.dtype_bytes, shape.hidden_size
+    attention = size * (shape.query_size + shape.kv_size + shape.value_size) + 4 * shape.num_heads
+    # Gated: gate, its activation, up, their product. Plain: the first product and its activation.
+    kept = 4 if shape.gated else 2
+    moe = shape.num_moe_layers / shape.num_layers
+    active = shape.experts_per_token * shape.expert_ffn_size + shape.shared_ffn_size
+    ffn = kept * size * ((1 - moe) * shape.ffn_size + moe * active)
+    routed = moe * 2 * size * hidden * shape.experts_per_token  # Copies to the experts and back.
+    return 2 * _norm_bytes(shape) + attention + ffn + routed
+
+
+def _norm_bytes(shape: ModelShape) -> float:
+    """Input in float32, normalized values, the output that the next GEMM keeps, and a float32 scale."""
+    return (4 + 2 * shape.dtype_bytes) * shape.hidden_size + 4

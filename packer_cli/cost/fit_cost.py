@@ -1,0 +1,211 @@
+"""A `CostModel` fitted to measured iterations: which coefficients the rows can tell, and their values."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from packer_cli.errors import ConfigError
+from packer_cli.cost.analytic import Assumptions
+from packer_cli.cost.least_squares import solve_nonnegative, standard_errors
+from packer_cli.cost.models import CostModel
+from packer_cli.cost.profile_file import Fit, IterationRow, Profile
+from packer_cli.cost.shape import ModelShape
+
+Floats = NDArray[np.float64]
+
+RECOMPUTE = CostModel.recompute
+RESEND = CostModel.resend
+
+LEAST_TOLD = 1e-3
+"""A coefficient is fitted where this share of its column, and more, is no combination of the others'."""
+
+
+@dataclass(frozen=True)
+class CostFit:
+    """What came out."""
+
+    model: CostModel
+    """`send` has the measured degrees."""
+    fit: Fit
+    notes: tuple[str, ...]
+    """What could not be told, and what was taken in its place."""
+
+
+def fit_cost(profile: Profile, shape: ModelShape | None) -> CostFit:
+    """Non-negative least squares on relative errors, over all rows that ran.
+
+    `recompute` enters the model as a factor, so it is searched from 0 to 1, and the others are solved for each value.
+    `resend` is not fitted: a repeated forward pass sends what the first did, half of forward and backward together.
+
+    Args:
+        shape: where it is known, what a profile of one kind of rows leaves open is taken from its FLOPs.
+
+    Raises:
+        ConfigError: nothing was measured, or too little to tell the square of the length from the length.
+
+    Price: some 60 solutions of as many unknowns as there are coefficients.
+    """
+    rows = [row for row in profile.iterations if row.seconds is not None and not row.out_of_memory]
+    num_layers = int(profile.model["num_layers"])
+    if not rows:
+        raise ConfigError(
+            "the profile has no iteration that ran: measure shorter lengths with hbpack profile, or give it more "
+            "--memory"
+        )
+    system = _System(rows, num_layers, profile.num_measured or profile.num_gpus)
+    notes: list[str] = []
+    names, ratio = _choose(system, shape, notes)
+    search = "recompute" in names
+    linear = [name for name in names if name != "recompute"]
+    recompute = system.best_recompute(linear, ratio) if search else RECOMPUTE
+    solved = system.solve(linear, recompute, ratio)
+    if ratio is not None:
+        solved["quadratic"] = solved["linear"] * ratio
+    values = {"constant": 0.0, "send_constant": 0.0, "recompute": recompute} | solved
+    model = CostModel(
+        quadratic=values["quadratic"],
+        linear=values["linear"],
+        constant=values["constant"],
+        num_layers=num_layers,
+        recompute=recompute,
+        send={degree: values[f"send.{degree}"] for degree in system.degrees},
+        send_constant=values["send_constant"],
+    )
+    jacobian = system.columns(linear, recompute, ratio)
+    if search:
+        jacobian = np.column_stack((jacobian, system.recompute_column(model)))
+    residuals = system.predict(model) / system.seconds - 1
+    errors = standard_errors(jacobian, residuals)
+    fitted = [*linear, *(["recompute"] if search else [])]
+    fit = Fit(
+        coefficients=values,
+        errors={name: float(error) for name, error in zip(fitted, errors, strict=True) if np.isfinite(error)},
+        mean_error=float(np.abs(residuals).mean()),
+    )
+    return CostFit(model, fit, tuple(notes))
+
+
+def _choose(system: _System, shape: ModelShape | None, notes: list[str]) -> tuple[list[str], float | None]:
+    """The coefficients that the rows tell; and quadratic / linear where they do not tell these two apart."""
+    names = ["linear"]
+    ratio = None
+    if system.told(names, "quadratic", None):
+        names.append("quadratic")
+    elif shape is None:
+        raise ConfigError(
+            "the profile cannot tell the square of the length from the length: measure at least two lengths, or "
+            "rows of several samples beside rows of one"
+        )
+    else:
+        ratio = flops_ratio(shape)
+        notes.append("attention's share of the time is not measured (one length only): taken from the FLOPs")
+    names += [f"send.{degree}" for degree in system.degrees]
+    remarks = {
+        "recompute": f"what checkpointing costs is not measured: assumed to be {RECOMPUTE:.3f} of the computing time",
+        "constant": "the constant of a micro-batch is not measured: assumed to be 0",
+        "send_constant": "the constant of the communication is not measured: assumed to be 0",
+    }
+    for name, remark in remarks.items():
+        if name == "send_constant" and not system.degrees:
+            continue
+        if system.told(names, name, ratio):
+            names.append(name)
+        else:
+            notes.append(remark)
+    return names, ratio
+
+
+def flops_ratio(shape: ModelShape) -> float:
+    """`quadratic / linear` by FLOPs and the assumed efficiencies; no peak enters it."""
+    assumed = Assumptions()
+    quadratic = shape.num_layers * (shape.query_size + shape.value_size) / assumed.attention_efficiency
+    linear = 2 * (shape.num_layers * shape.layer_parameters[1] + shape.vocabulary_size * shape.hidden_size)
+    return quadratic / (linear / assumed.gemm_efficiency)
+
+
+class _System:
+    """Rows as equations; every row is divided by its seconds, so errors are relative."""
+
+    def __init__(self, rows: Sequence[IterationRow], num_layers: int, num_gpus: int) -> None:
+        self.length = np.array([row.length for row in rows], dtype=np.float64)
+        self.work = np.array([row.work or row.length**2 for row in rows], dtype=np.float64)
+        self.sp_size = np.array([row.sp_size for row in rows], dtype=np.float64)
+        self.share = np.array([row.checkpoint_layers / num_layers for row in rows])
+        tokens = np.array([row.tokens for row in rows], dtype=np.float64)
+        # Rows may hold several micro-batches of every rank, so that settings compare at the same tokens.
+        num_micro_batches = tokens * self.sp_size / (num_gpus * self.length)
+        self.seconds = np.array([row.seconds for row in rows]) / num_micro_batches
+        self.degrees = sorted({row.sp_size for row in rows} - {1})
+
+    def columns(self, names: Sequence[str], recompute: float, ratio: float | None) -> Floats:
+        """Derivatives of the relative prediction, float64 [n, k]."""
+        again = (1 + recompute * self.share) / self.sp_size
+        shared = self.sp_size > 1
+        work = self.work * again
+        columns: dict[str, Floats] = {
+            "quadratic": work,
+            "linear": self.length * again + (0.0 if ratio is None else ratio * work),
+            "constant": np.ones_like(self.length),
+            "send_constant": shared.astype(np.float64),
+        }
+        for degree in self.degrees:
+            columns[f"send.{degree}"] = (self.sp_size == degree) * self.length * (1 + RESEND * self.share)
+        return np.column_stack([columns[name] for name in names]) / self.seconds[:, None]
+
+    def solve(self, names: Sequence[str], recompute: float, ratio: float | None) -> dict[str, float]:
+        solution = solve_nonnegative(self.columns(names, recompute, ratio), np.ones_like(self.seconds))
+        return dict(zip(names, map(float, solution), strict=True))
+
+    def best_recompute(self, names: Sequence[str], ratio: float | None) -> float:
+        """A grid, then the golden section around its best."""
+
+        def error(recompute: float) -> float:
+            matrix = self.columns(names, recompute, ratio)
+            return float(np.linalg.norm(matrix @ solve_nonnegative(matrix, np.ones(len(matrix))) - 1))
+
+        grid = np.linspace(0, 1, 21)
+        best = float(grid[int(np.argmin([error(each) for each in grid]))])
+        low, high = max(0.0, best - 0.05), min(1.0, best + 0.05)
+        golden = (np.sqrt(5) - 1) / 2
+        while high - low > 1e-6:
+            left, right = high - golden * (high - low), low + golden * (high - low)
+            low, high = (low, right) if error(left) <= error(right) else (left, high)
+        return (low + high) / 2
+
+    def told(self, names: Sequence[str], name: str, ratio: float | None) -> bool:
+        """Whether the rows tell the coefficient `name` from those of `names`."""
+        both = [each for each in (*names, name) if each != "recompute"]
+        matrix = self.columns(both, RECOMPUTE, ratio)
+        if "recompute" in (*names, name):
+            # A rough model is enough to see whether the rows tell its derivative.
+            values = self.solve([each for each in names if each != "recompute"], RECOMPUTE, ratio)
+            again = self.share / self.sp_size / self.seconds
+            quadratic = values["linear"] * ratio if ratio is not None else values["quadratic"]
+            column = again * (quadratic * self.work + values["linear"] * self.length)
+            matrix = np.column_stack((matrix, column) if name == "recompute" else (column, matrix))
+        norms = np.linalg.norm(matrix, axis=0)
+        if not norms[-1]:
+            return False
+        others, last = matrix[:, :-1] / np.where(norms[:-1] > 0, norms[:-1], 1), matrix[:, -1] / norms[-1]
+        rest = last - others @ np.linalg.lstsq(others, last, rcond=None)[0]
+        return len(self.seconds) > matrix.shape[1] - 1 and float(np.linalg.norm(rest)) > LEAST_TOLD
+
+    def recompute_column(self, model: CostModel) -> Floats:
+        """Derivative of the relative prediction by `recompute`."""
+        alone = model.quadratic * self.work + model.linear * self.length
+        return alone * self.share / self.sp_size / self.seconds
+
+    def predict(self, model: CostModel) -> Floats:
+        """Seconds of each row's micro-batch."""
+        layers = np.rint(self.share * model.num_layers).astype(int)
+        rows = zip(self.work, self.length, self.sp_size.astype(int), layers, strict=True)
+        return np.array([float(model.seconds(work, tokens, sp, ckpt)) for work, tokens, sp, ckpt in rows])
+
+
+def add_degrees(model: CostModel, send: Mapping[int, float]) -> CostModel:
+    """The model with more SP degrees; measured ones stay."""
+    return replace(model, send=dict(sorted((dict(send) | dict(model.send)).items())))

@@ -1,0 +1,105 @@
+"""Time and memory as they were measured: a profile file's rows to the two models."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import fields
+from typing import Any
+
+from packer_cli.errors import ConfigError
+from packer_cli.cost.analytic import send_seconds, ulysses_bytes
+from packer_cli.cost.fit_cost import CostFit, add_degrees, fit_cost
+from packer_cli.cost.fit_memory import MemoryFit, fit_memory
+from packer_cli.cost.gpus import Gpu
+from packer_cli.cost.models import GpuModel
+from packer_cli.cost.profile_file import Profile
+from packer_cli.cost.shape import ModelShape
+
+
+def measured_model(profile: Profile) -> GpuModel:
+    """Fit both models to the rows.
+
+    The fits that the file holds are for people; they are made anew. SP degrees that were not measured are computed
+    from the bandwidth in `assumed`, where there is one, and are left out where there is none.
+
+    Raises:
+        ConfigError: the rows are too few to tell time or memory; the message says what to measure.
+
+    Price: milliseconds.
+    """
+    cost, memory = fit_profile(profile)
+    shape = known_shape(profile.model)
+    model = cost.model
+    notes = [*cost.notes, *memory.notes]
+    given = _given_bandwidth(profile, shape)
+    if given:
+        others = sorted(set(given) - set(model.send))
+        if others:
+            notes.append(f"SP degrees {', '.join(map(str, others))} are computed from the bandwidth that was given")
+        model = add_degrees(model, given)
+    origin = {
+        "source": "profile",
+        "model": dict(profile.model),
+        "gpu": profile.gpu,
+        "cost": cost.fit.model_dump(),
+        "memory": memory.fit.model_dump(),
+        "assumed": dict(profile.assumed),
+        "notes": notes,
+    }
+    return GpuModel(
+        cost=model,
+        memory=memory.model,
+        num_gpus=profile.num_gpus,
+        sp_sizes=(1, *model.send),
+        origin=origin,
+    )
+
+
+def fit_profile(profile: Profile) -> tuple[CostFit, MemoryFit]:
+    """Both fits, of what was measured alone."""
+    shape = known_shape(profile.model)
+    num_layers = profile.model.get("num_layers")
+    if type(num_layers) is not int or num_layers < 1:
+        raise ConfigError(f"the profile's model must have num_layers, an integer above 0, got {num_layers!r}")
+    most = max((row.checkpoint_layers for row in profile.iterations), default=0)
+    if most > num_layers:
+        raise ConfigError(f"the profile has a row with {most} checkpointed layers, and its model has {num_layers}")
+    added = _number(profile, "constant_bytes_added", 0.0)
+    return fit_cost(profile, shape), fit_memory(profile, shape, added)
+
+
+def known_shape(model: Mapping[str, Any]) -> ModelShape | None:
+    """The shape in a profile, None where it says less than a whole one."""
+    names = {field.name for field in fields(ModelShape)}
+    try:
+        return ModelShape(**{key: value for key, value in model.items() if key in names})
+    except (TypeError, ValueError):
+        return None
+
+
+def _given_bandwidth(profile: Profile, shape: ModelShape | None) -> dict[int, float]:
+    """Seconds a token for all degrees, from `assumed.bandwidth` and `assumed.network_bandwidth`."""
+    if shape is None or "bandwidth" not in profile.assumed:
+        return {}
+    bandwidth = _number(profile, "bandwidth", 0.0)
+    network = _number(profile, "network_bandwidth", 0.0)
+    node = int(_number(profile, "gpus_per_node", 8))
+    if bandwidth <= 0:
+        raise ConfigError(f"the profile's assumed bandwidth must be above 0 bytes/s, got {bandwidth}")
+    gpu = Gpu(
+        name=profile.gpu, flops=1.0, memory_bytes=1.0, node_bandwidth=bandwidth,
+        network_bandwidth=network or bandwidth, gpus_per_node=node,
+    )  # fmt: skip
+    return {
+        degree: send_seconds(shape.num_layers * ulysses_bytes(shape, degree), gpu, degree, 1.0)
+        for degree in shape.sp_sizes(profile.num_gpus)
+        # Beyond a node only where it is known how fast its network is.
+        if degree > 1 and (degree <= node or network > 0)
+    }
+
+
+def _number(profile: Profile, key: str, default: float) -> float:
+    value = profile.assumed.get(key, default)
+    if not isinstance(value, (int, float)) or isinstance(value, bool):
+        raise ConfigError(f"the profile's assumed {key} must be a number, got {value!r}")
+    return float(value)

@@ -1,0 +1,208 @@
+"""The choice of groups with all that says why."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from numpy.typing import ArrayLike
+
+from packer_cli.errors import ConfigError
+from packer_cli.plan.types import Group
+from packer_cli.cost.models import GpuModel
+from packer_cli.cost.profile_file import Profile
+from packer_cli.groups.epoch import EpochModel
+from packer_cli.groups.hbp import hbp_groups
+from packer_cli.groups.lengths import LengthSums
+from packer_cli.groups.search import Found, search_groups
+from packer_cli.groups.settings import (
+    Setting,
+    best_setting,
+    best_settings,
+    candidate_lengths,
+    hbp_lengths,
+    longest_that_fits,
+    measured_settings,
+    predicted_settings,
+    settings_of,
+)
+
+MOST_COMPARED = 4
+"""Sets of 1 to so many groups are compared, whatever may be chosen."""
+
+
+HBP = "HBP's algorithm 1"
+LONGEST = "the longest alone"
+"""Names of alternatives."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Alternative:
+    """A set of groups to compare with."""
+
+    name: str
+    groups: tuple[Group, ...]
+    seconds: float
+    """Predicted for the epoch."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Choice:
+    """Groups, and why these."""
+
+    groups: tuple[Group, ...]
+    """By rising capacity."""
+    seconds: float | None
+    """Predicted for the epoch; None where there is no model."""
+    num_gpus: int
+    alternatives: tuple[Alternative, ...]
+    """HBP's, one group at the longest length, the best of 1, 2, .. groups; the chosen one among them."""
+    settings: Mapping[int, Sequence[Setting]]
+    """By length: what algorithm 1 chooses from, and the chosen lengths."""
+    origin: Mapping[str, Any]
+    """What predicted it, see `GpuModel`."""
+    sums: LengthSums
+
+    @property
+    def gpu_hours(self) -> float | None:
+        """Predicted for the epoch."""
+        return None if self.seconds is None else self.seconds * self.num_gpus / 3600
+
+    def best(self, length: int) -> Setting | None:
+        """The fastest setting of a length."""
+        return best_setting(self.settings[length])
+
+
+def choose_groups(
+    model: GpuModel,
+    lengths: ArrayLike,
+    num_gpus: int,
+    *,
+    profile: Profile | None = None,
+    algorithm: Literal["search", "hbp"] = "search",
+    max_groups: int = 4,
+    max_length: int | None = None,
+) -> Choice:
+    """Choose the groups for these lengths. O(n log n), and some milliseconds for the search.
+
+    Args:
+        lengths: int[n], n > 0, what is packed; none is over `max_length`.
+        profile: where rows were measured at all lengths that algorithm 1 looks at, it takes those, not the model's.
+        max_groups: most groups that the search chooses; algorithm 1 has up to four.
+        max_length: the longest capacity that may be chosen; it is then a candidate itself.
+
+    Raises:
+        ConfigError: the longest sample fits on no SP degree.
+    """
+    sums = LengthSums(lengths)
+    settings = _measured_for_hbp(sums, num_gpus, profile, max_length)
+    settings = settings or _predicted_for_hbp(model, sums, num_gpus, max_length)
+    ways = {
+        length: settings_of(model, length, num_gpus)
+        for length in candidate_lengths(sums.longest, model.sp_sizes, max_length)
+    }
+    best = best_settings(settings)
+    if not best or max(best) < sums.longest:
+        raise ConfigError(_why_not(model, sums.longest, num_gpus))
+    hbp = hbp_groups(best, lambda length: next(iter(settings_of(model, length, num_gpus)), None))
+    # What was measured to fit, fits; so the search knows all that algorithm 1 may choose.
+    for group in (*hbp, *(setting.group for setting in best.values())):
+        if group not in ways.setdefault(group.capacity, []):
+            ways[group.capacity].append(group)
+    epoch = EpochModel(model.cost, sums, num_gpus)
+    found = search_groups(epoch, ways, max(max_groups, MOST_COMPARED))
+    allowed = found[:max_groups]
+    fewest = min(allowed, key=lambda each: each.gpu_seconds)
+    one = (best[max(best)].group,)
+    sets = [Found(groups=groups, gpu_seconds=epoch.gpu_seconds(groups)) for groups in (hbp, one)]
+    chosen = sets[0] if algorithm == "hbp" else fewest
+    names = [HBP, LONGEST, *(_name(each) for each in found)]
+    shown = [length for length in (group.capacity for group in chosen.groups) if length not in settings]
+    return Choice(
+        groups=chosen.groups,
+        seconds=chosen.gpu_seconds / num_gpus,
+        num_gpus=num_gpus,
+        alternatives=tuple(
+            Alternative(name=name, groups=each.groups, seconds=each.gpu_seconds / num_gpus)
+            for name, each in zip(names, [*sets, *found], strict=True)
+        ),
+        settings=settings | predicted_settings(model, shown, num_gpus, sums),
+        origin=model.origin,
+        sums=sums,
+    )
+
+
+def choose_measured_groups(
+    profile: Profile, lengths: ArrayLike, num_gpus: int, max_length: int | None = None
+) -> Choice | None:
+    """Algorithm 1 on nothing but measured rows, where they are too few for a model: no epoch is predicted.
+
+    None where no row holds the longest sample.
+    """
+    sums = LengthSums(lengths)
+    settings = _measured_for_hbp(sums, num_gpus, profile, max_length)
+    if not settings:
+        return None
+    return Choice(
+        groups=hbp_groups(best_settings(settings), lambda length: None),
+        seconds=None,
+        num_gpus=num_gpus,
+        alternatives=(),
+        settings=settings,
+        origin={"source": "profile", "model": dict(profile.model), "gpu": profile.gpu},
+        sums=sums,
+    )
+
+
+def _measured_for_hbp(
+    sums: LengthSums, num_gpus: int, profile: Profile | None, max_length: int | None
+) -> dict[int, list[Setting]]:
+    """What was measured, up to the first length that holds the longest sample; nothing where none does."""
+    if profile is None:
+        return {}
+    measured = measured_settings(profile, num_gpus)
+    enough = [
+        length
+        for length in best_settings(measured)
+        if length >= sums.longest and (max_length is None or length <= max_length)
+    ]
+    return {length: rows for length, rows in measured.items() if length <= enough[0]} if enough else {}
+
+
+def _predicted_for_hbp(
+    model: GpuModel, sums: LengthSums, num_gpus: int, max_length: int | None
+) -> dict[int, list[Setting]]:
+    """Of the powers of two that the data needs."""
+    lengths = hbp_lengths(sums.longest)
+    if max_length is not None and lengths[-1] > max_length:
+        lengths = [length for length in lengths if length < max_length] + [max_length]
+    if lengths[-1] > sums.longest and not settings_of(model, lengths[-1], num_gpus):
+        # The next power of two is too long, the longest sample may not be.
+        between = candidate_lengths(sums.longest, model.sp_sizes, max_length)
+        between = [length for length in between if sums.longest <= length < lengths[-1]]
+        between = [length for length in between if settings_of(model, length, num_gpus)]
+        lengths[-1] = between[-1] if between else sums.longest
+    return predicted_settings(model, lengths, num_gpus, sums)
+
+
+def _name(found: Found) -> str:
+    return f"best of {len(found.groups)}" if len(found.groups) > 1 else "best single group"
+
+
+def _why_not(model: GpuModel, longest: int, num_gpus: int) -> str:
+    fits = longest_that_fits(model, num_gpus)
+    degrees = [degree for degree in model.sp_sizes if num_gpus % degree == 0]
+    if not fits:
+        return f"no sample fits: a GPU's memory is full before any; use more than {num_gpus} GPUs, or larger ones"
+    return (
+        f"the longest sample has {longest:,} tokens, and at most {fits:,} fit, with all {model.memory.num_layers} "
+        f"layers checkpointed and SP degree {degrees[-1]}: use a higher degree (more GPUs, or a model with more "
+        f"heads) or GPUs with more memory; or cut or leave out what is longer: --max-length {_round(fits)} with "
+        "--overflow split or drop"
+    )
+
+
+def _round(tokens: int) -> int:
+    """Down to a number of tokens that is easy to divide."""
+    return tokens // 1024 * 1024 or tokens

@@ -1,0 +1,39 @@
+"""HBP's algorithm 1 as it is published (arXiv 2503.07680): up to four groups from the fastest settings."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from packer_cli.plan.types import Group
+from packer_cli.groups.settings import Setting
+
+
+def hbp_groups(best: Mapping[int, Setting], setting_of: Callable[[int], Group | None]) -> tuple[Group, ...]:
+    """Groups by rising capacity: `[l1, l_best, l2, l_max]` if l2 > l_best, else `[l1, l_best, l_max]`.
+
+    l_best has the least time a token, l_max is the longest; l1 = floor(l_best / sp_best) and l2 = floor(l_max /
+    sp_max) are the lengths that need no communication. Equal lengths are one group.
+
+    Args:
+        best: the fastest setting of each candidate length that fits; at least one.
+        setting_of: how a row of a length that is no candidate runs on one GPU; None where it is not known.
+    """
+    fastest = min(best.values(), key=_time)
+    longest = best[max(best)]
+    groups = {longest.group.capacity: longest.group, fastest.group.capacity: fastest.group}
+    short = [fastest.group]
+    if longest.group.capacity // longest.group.sp_size > fastest.group.capacity:
+        short.append(longest.group)
+    for group in short:
+        length = group.capacity // group.sp_size
+        if length not in groups:
+            # A GPU holds as many tokens as it did in the group: the same layers fit.
+            same = Group(capacity=length, checkpoint_layers=group.checkpoint_layers)
+            groups[length] = setting_of(length) or same
+    return tuple(groups[length] for length in sorted(groups))
+
+
+def _time(setting: Setting) -> tuple[float, int]:
+    """Of two that are as fast, the shorter comes first."""
+    assert setting.seconds_per_token is not None
+    return setting.seconds_per_token, setting.group.capacity

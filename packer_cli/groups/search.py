@@ -1,0 +1,76 @@
+"""The groups of the shortest predicted epoch, by dynamic programming over candidate lengths.
+
+The predicted seconds of all samples up to a capacity are `(1 - f) C + g` of those up to the group before it (see
+`select.epoch`), where f and g know nothing of the groups below: with C least, the whole is least. So the best of k
+groups that end at a length follows from the best of k - 1 that end at each shorter one, and nothing is missed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from packer_cli.plan.types import Group
+from packer_cli.groups.epoch import EpochModel
+
+
+@dataclass(frozen=True, kw_only=True)
+class Found:
+    """A set of groups with its epoch."""
+
+    groups: tuple[Group, ...]
+    """By rising capacity."""
+    gpu_seconds: float
+    """Of the epoch."""
+
+
+def search_groups(model: EpochModel, settings: Mapping[int, Sequence[Group]], max_groups: int) -> list[Found]:
+    """The best of exactly 1, 2, .. `max_groups` groups; fewer where there are fewer lengths.
+
+    Every group holds samples of its own: one without changes nothing. Of epochs that take equally long the one with
+    longer rows comes first. O(groups * candidates^2 * degrees) array elements.
+
+    Args:
+        settings: candidate length to the ways to run it. The longest sample fits in the longest length; lengths that
+            have none are left out.
+    """
+    lengths = np.array([0, *sorted(length for length in settings if settings[length])], dtype=np.int64)
+    ranges = [model.range_of(lengths[:j], int(lengths[j])) for j in range(1, len(lengths))]
+    steps = [
+        [(range_.share, model.cost_of(range_, group), group) for group in settings[int(length)]]
+        for length, range_ in zip(lengths[1:], ranges, strict=True)
+    ]
+    samples = model.sums.up_to(lengths)[0]
+    # best[j]: seconds of all samples up to lengths[j], in the number of groups so far.
+    best = np.where(np.arange(len(lengths)) == 0, 0.0, np.inf)
+    back: list[list[tuple[int, Group] | None]] = []
+    found = []
+    for _ in range(min(max_groups, len(lengths) - 1)):
+        following = np.full(len(lengths), np.inf)
+        came: list[tuple[int, Group] | None] = [None] * len(lengths)
+        for j in range(1, len(lengths)):
+            for share, own, group in steps[j - 1]:
+                is_open = np.isfinite(best[:j]) & (samples[:j] < samples[j])
+                totals = np.where(is_open, (1 - share) * np.where(is_open, best[:j], 0.0) + own, np.inf)
+                i = len(totals) - 1 - int(np.argmin(totals[::-1]))
+                if totals[i] < following[j]:
+                    following[j], came[j] = totals[i], (i, group)
+        back.append(came)
+        best = following
+        ends = np.where(lengths >= model.sums.longest, best, np.inf)
+        last = len(ends) - 1 - int(np.argmin(ends[::-1]))
+        if np.isfinite(ends[last]):
+            found.append(Found(groups=_trace(back, last), gpu_seconds=float(ends[last])))
+    return found
+
+
+def _trace(back: Sequence[Sequence[tuple[int, Group] | None]], last: int) -> tuple[Group, ...]:
+    groups: list[Group] = []
+    for came in reversed(back):
+        step = came[last]
+        assert step is not None
+        last, group = step
+        groups.append(group)
+    return tuple(reversed(groups))

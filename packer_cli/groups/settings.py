@@ -1,0 +1,165 @@
+"""Candidates: lengths, and for each the SP degrees and checkpointed layers that fit in memory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from packer_cli.plan.types import Group
+from packer_cli.cost.models import GpuModel
+from packer_cli.cost.profile_file import IterationRow, Profile
+from packer_cli.groups.lengths import LengthSums
+
+SHORTEST_HBP = 8192
+"""The shortest candidate of HBP's algorithm 1, but for what it divides by SP degrees."""
+LONGEST_HBP = 131072
+"""Candidates go so far even where the lengths do not: rows may be longer than any sample."""
+_PARTS = range(8, 16)
+"""Eighths of an octave. All candidates are multiples of 128, and those from 2K on of 256: degrees divide them."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Setting:
+    """A length with a way to run its rows."""
+
+    group: Group
+    """Length, SP degree, checkpointed layers."""
+    seconds: float | None
+    """Of an iteration that gives every SP group one row; None where it does not fit, or was not measured."""
+    seconds_per_token: float | None
+    """Of all GPUs together."""
+    memory_bytes: float | None
+    """Of a GPU; None where it was not measured."""
+    is_measured: bool
+    """Measured, or predicted."""
+
+
+def candidate_lengths(longest: int, sp_sizes: Iterable[int], max_length: int | None) -> list[int]:
+    """Lengths that the search may choose, rising: eight an octave from 1K, and HBP's l / sp; up to `max_length`.
+
+    The longest sample alone matters to them, and only where it is over 128K: by the octave.
+    """
+    top = max(hbp_lengths(longest)[-1], LONGEST_HBP)
+    grid = {part << shift for shift in range(7, 31) for part in _PARTS if part << shift <= top}
+    grid |= {length // sp for length in hbp_lengths(top) for sp in sp_sizes if length >= sp}
+    if max_length is None or max_length >= top:
+        return sorted(grid)
+    return sorted({length for length in grid if length < max_length} | {max_length})
+
+
+def hbp_lengths(longest: int) -> list[int]:
+    """Powers of two from 8K up to what the data needs.
+
+    >>> hbp_lengths(20_000)
+    [8192, 16384, 32768]
+    """
+    lengths = [SHORTEST_HBP]
+    while lengths[-1] < longest:
+        lengths.append(2 * lengths[-1])
+    return lengths
+
+
+def settings_of(model: GpuModel, length: int, num_gpus: int) -> list[Group]:
+    """For each SP degree that divides the GPUs, the fewest checkpointed layers that fit; none for one that cannot."""
+    groups = []
+    for sp_size in model.sp_sizes:
+        layers = model.memory.least_checkpoint_layers(length, sp_size)
+        if num_gpus % sp_size == 0 and layers is not None:
+            groups.append(Group(capacity=length, sp_size=sp_size, checkpoint_layers=layers))
+    return groups
+
+
+def longest_that_fits(model: GpuModel, num_gpus: int) -> int:
+    """The most tokens of a row on any SP degree, with every layer checkpointed."""
+    return max((model.memory.longest(sp) for sp in model.sp_sizes if num_gpus % sp == 0), default=0)
+
+
+def predicted_settings(
+    model: GpuModel, lengths: Iterable[int], num_gpus: int, sums: LengthSums
+) -> dict[int, list[Setting]]:
+    """Settings by length, as `model` predicts them; also degrees that fit with no number of layers.
+
+    Rows are full, of samples in the mix of those that are no longer than the row. In HBP's table 19 time a token
+    hardly rises with the length; with one sample a row it would, by the square, and no long row would ever be best.
+    """
+    settings = {}
+    for length in lengths:
+        work = sums.density_up_to(length) * length
+        fits = {group.sp_size: group for group in settings_of(model, length, num_gpus)}
+        settings[length] = [
+            _predict(model, fits[sp_size], work, num_gpus)
+            if sp_size in fits
+            else _does_not_fit(model, length, sp_size)
+            for sp_size in model.sp_sizes
+            if num_gpus % sp_size == 0
+        ]
+    return settings
+
+
+def _predict(model: GpuModel, group: Group, work: float, num_gpus: int) -> Setting:
+    length, sp_size, layers = group.capacity, group.sp_size, group.checkpoint_layers
+    seconds = float(model.cost.seconds(work, length, sp_size, layers))
+    return Setting(
+        group=group,
+        seconds=seconds,
+        seconds_per_token=seconds * sp_size / num_gpus / length,
+        memory_bytes=model.memory.bytes(length, sp_size, layers),
+        is_measured=False,
+    )
+
+
+def _does_not_fit(model: GpuModel, length: int, sp_size: int) -> Setting:
+    layers = model.memory.num_layers
+    return Setting(
+        group=Group(capacity=length, sp_size=sp_size, checkpoint_layers=layers),
+        seconds=None,
+        seconds_per_token=None,
+        memory_bytes=model.memory.bytes(length, sp_size, layers),
+        is_measured=False,
+    )
+
+
+def measured_settings(profile: Profile, num_gpus: int) -> dict[int, list[Setting]]:
+    """Settings by length, as they were measured; also those that did not fit."""
+    scale = (profile.num_measured or profile.num_gpus) / num_gpus
+    settings: dict[int, list[Setting]] = {}
+    for row in profile.iterations:
+        if num_gpus % row.sp_size == 0:
+            settings.setdefault(row.length, []).append(_measured(row, scale))
+    return {length: settings[length] for length in sorted(settings)}
+
+
+def _measured(row: IterationRow, scale: float) -> Setting:
+    """A row; its GPUs are `scale` times those of the plan."""
+    seconds = None if row.out_of_memory else row.seconds
+    return Setting(
+        group=Group(capacity=row.length, sp_size=row.sp_size, checkpoint_layers=row.checkpoint_layers),
+        seconds=seconds,
+        seconds_per_token=None if seconds is None else seconds / row.tokens * scale,
+        memory_bytes=row.memory_bytes,
+        is_measured=True,
+    )
+
+
+def best_setting(settings: Sequence[Setting]) -> Setting | None:
+    """The fastest, each SP degree with the fewest checkpointed layers that fit (HBP, algorithm 1); None: none fits."""
+    fewest: dict[int, Setting] = {}
+    for setting in settings:
+        if setting.seconds_per_token is None:
+            continue
+        sp_size = setting.group.sp_size
+        kept = fewest.get(sp_size)
+        if kept is None or setting.group.checkpoint_layers < kept.group.checkpoint_layers:
+            fewest[sp_size] = setting
+    return min(fewest.values(), key=_speed, default=None)
+
+
+def _speed(setting: Setting) -> tuple[float, int]:
+    assert setting.seconds_per_token is not None
+    return setting.seconds_per_token, setting.group.sp_size
+
+
+def best_settings(settings: Mapping[int, Sequence[Setting]]) -> dict[int, Setting]:
+    """The fastest of each length that fits, by rising length."""
+    best = {length: best_setting(settings[length]) for length in sorted(settings)}
+    return {length: setting for length, setting in best.items() if setting is not None}

@@ -1,0 +1,204 @@
+"""All that `hbpack bench-loader` measures, as JSON values.
+
+For each number of workers: the epoch in its order, as training reads it and as the files are found, in the page cache
+or not; then a few iterations of each group again and again, once they have been read. The workers' start is told
+apart, as the time to the first batch.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import shutil
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager, nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.utils.data import DataLoader
+
+from packer_cli.errors import ConfigError
+from packer_cli.loader import FORMATS, PackedDataset
+from packer_cli.loader.storage import is_url
+from packer_cli.compare.memory import PeakMemory, mapped_bytes, private_bytes
+from packer_cli.show.files import open_files
+from packer_cli.show.places import RankEpoch, read_rank
+from packer_cli.measure.reading.floor import floor_seconds
+from packer_cli.measure.reading.timing import Limit, Repeated, Timings, time_loader, time_reading
+
+MOST_ITERATIONS = 64
+"""Of a group that are read again and again: so few that they lie in a shard or two, and one pass ends in time."""
+
+ALL = "all, in order"
+
+
+@dataclass(frozen=True, kw_only=True)
+class SpeedOptions:
+    """What to measure."""
+
+    rank: int = 0
+    format: str = "transformers"
+    workers: tuple[int, ...] = (0,)
+    limit: Limit
+    """Of each row of the table."""
+    cache_dir: str | None = None
+    """Of a remote set: where a folder for its shards is made, and removed at the end."""
+
+
+def measure_loader(path: str, options: SpeedOptions) -> dict[str, Any]:
+    """JSON values: `open_seconds`, `rows`, `workers` (one entry a number of workers) and what they were measured on.
+
+    Price: `limit` for each number of workers and group, and once more for the epoch in its order; then the floors,
+    which read again what was read, up to 256 MiB of each. Of a remote set the shards of the first iterations are
+    fetched once for each number of workers.
+
+    Raises:
+        ConfigError: there is no such rank or format.
+        HbpackError: as `PackedDataset`.
+        ImportError: the format, or the remote storage, needs a library that is missing.
+    """
+    if options.format not in FORMATS:
+        raise ConfigError(f"--format: unknown format {options.format!r}; known: {', '.join(FORMATS)}")
+    is_remote = is_url(path)
+    name = f"{ALL}, uncached" if is_remote else ALL
+    files = open_files(path)
+    manifest = files.manifest()
+    groups = _by_group(read_rank(files, manifest, options.rank, manifest.first_epoch))
+    rows: list[dict[str, Any]] = []
+    entries: list[dict[str, Any]] = []
+    opening: float | None = None
+    floors: dict[str, float] = {}
+    for workers in options.workers:
+        mapped, memory = mapped_bytes(), PeakMemory()
+        with _open_set(path, manifest.num_gpus, options) as (dataset, seconds):
+            opening = seconds if opening is None else opening
+            meter = _Meter(dataset, workers, options.limit)
+            rows.append(_row(name, workers, meter.measure(range(len(dataset)))))
+            first = meter.first_batch
+            for group, iterations in groups.items():
+                for i in iterations:  # Once, so that nothing is fetched meanwhile.
+                    dataset[i]
+                rows.append(_row(manifest.groups[group].name, workers, meter.measure(Repeated(iterations))))
+            peak = memory.num_bytes()
+            entries.append(
+                {
+                    "workers": workers,
+                    "first_batch_seconds": first,
+                    "peak_bytes": peak,
+                    "mapped_bytes": _growth(mapped, mapped_bytes(), peak),
+                    "worker_bytes": meter.worker_bytes,
+                }
+            )
+            if workers == options.workers[-1]:  # At the end, since what lies finished is no memory of the loader.
+                in_order = next((row for row in rows if not row["workers"]), None)
+                if in_order is not None:
+                    floors[in_order["name"]] = floor_seconds(dataset, range(in_order["num_batches"]))
+                for group, iterations in groups.items():
+                    floors[manifest.groups[group].name] = floor_seconds(dataset, iterations)
+            del dataset, meter
+    for row in rows:  # It is that of one process; what workers read in order is another part of the epoch.
+        is_same = row["name"] != name or not row["workers"]
+        row["floor_seconds_per_batch"] = floors[row["name"]] if is_same else None
+    return {
+        "format": options.format,
+        "rank": options.rank,
+        "num_gpus": manifest.num_gpus,
+        "is_remote": is_remote,
+        "open_seconds": opening,
+        "rows": rows,
+        "workers": entries,
+        "num_cpus": os.cpu_count(),
+        "torch_version": torch.__version__,
+    }
+
+
+class _Meter:
+    """Measures with some number of workers."""
+
+    def __init__(self, dataset: PackedDataset, workers: int, limit: Limit) -> None:
+        self.dataset = dataset
+        self.workers = workers
+        self.limit = limit
+        self.first_batch: float | None = None
+        """Seconds to the very first one, the start of the workers included."""
+        self.worker_bytes: int | None = None
+        """Private memory of all workers, at most."""
+
+    def measure(self, iterations: range | Repeated) -> Timings:
+        """Batches of these iterations, until the limit or the end."""
+        if not self.workers:
+            if self.first_batch is None:
+                self.first_batch = _mean(time_reading(self.dataset, [0], Limit(num_batches=1)).seconds)
+            return time_reading(self.dataset, iterations, self.limit)
+        loader = DataLoader(self.dataset, batch_size=None, sampler=iterations, num_workers=self.workers)
+        first, timings = time_loader(loader, self.limit, self._weigh)
+        if self.first_batch is None:
+            self.first_batch = first
+        return timings
+
+    def _weigh(self) -> None:
+        pids = [process.pid for process in multiprocessing.active_children() if process.pid is not None]
+        held = private_bytes(pids)
+        if held is not None:
+            self.worker_bytes = max(held, self.worker_bytes or 0)
+
+
+def _by_group(rows: RankEpoch) -> dict[int, list[int]]:
+    """The first iterations of each group in the order of the epoch, `MOST_ITERATIONS` at most."""
+    groups: dict[int, list[int]] = {}
+    for i, group in enumerate(rows.columns["group"].tolist()):
+        iterations = groups.setdefault(group, [])
+        if len(iterations) < MOST_ITERATIONS:
+            iterations.append(i)
+    return dict(sorted(groups.items()))
+
+
+def _row(name: str, workers: int, timings: Timings) -> dict[str, Any]:
+    """Figures out of the sums: an epoch takes as long as all its batches."""
+    seconds, tokens = sum(timings.seconds), sum(timings.num_tokens)
+    num = len(timings.seconds)
+    return {
+        "name": name,
+        "workers": workers,
+        "num_batches": num,
+        "tokens_per_batch": tokens / num if num else None,
+        "seconds_per_batch": seconds / num if num else None,
+        "batches_per_second": num / seconds if seconds else None,
+        "tokens_per_second": tokens / seconds if seconds else None,
+    }
+
+
+def _growth(before: int | None, now: int | None, most: int | None) -> int | None:
+    return None if before is None or now is None or most is None else min(max(0, now - before), most)
+
+
+def _mean(values: Sequence[float]) -> float:
+    return sum(values) / len(values)
+
+
+@contextmanager
+def _open_set(path: str, num_gpus: int, options: SpeedOptions) -> Iterator[tuple[PackedDataset, float]]:
+    """The data set, and the seconds that opening took. A remote one's shards lie in a new folder, which goes again."""
+    with _cache(options.cache_dir) if is_url(path) else nullcontext() as cache_dir:
+        start = time.perf_counter()
+        dataset = PackedDataset(path, options.rank, num_gpus, format=options.format, cache_dir=cache_dir)
+        seconds = time.perf_counter() - start
+        with closing(dataset):  # Else a shard that is fetched ahead may come into the folder while that is removed.
+            yield dataset, seconds
+
+
+@contextmanager
+def _cache(cache_dir: str | None) -> Iterator[Path]:
+    from packer_cli.loader.remote import default_cache_dir
+
+    parent = Path(cache_dir) if cache_dir is not None else default_cache_dir()
+    parent.mkdir(parents=True, exist_ok=True)
+    folder = Path(tempfile.mkdtemp(prefix="bench-loader-", dir=parent))
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)

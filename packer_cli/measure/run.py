@@ -1,0 +1,267 @@
+"""Which settings are measured, in which order, and the profile that comes out."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, replace
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from packer_cli.errors import ConfigError
+from packer_cli.loader.parallel import SPGroups, init_sp_groups
+from packer_cli.cost.analytic import Assumptions, gathered_bytes
+from packer_cli.cost.fit_memory import search_checkpoint_layers
+from packer_cli.measure.attention import measure_attention
+from packer_cli.measure.device import Device, is_out_of_memory
+from packer_cli.measure.kernels import RowAttention, choose_kernel, cut
+from packer_cli.measure.subject import Subject
+from packer_cli.cost.measured import fit_profile
+from packer_cli.cost.model_config import read_shape
+from packer_cli.cost.profile_file import IterationRow, Profile
+from packer_cli.sizes import counted
+
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProfileOptions:
+    """What to measure."""
+
+    model: str
+    """A config.json of transformers, or its folder."""
+    modelling: str = "transformers"
+    lengths: tuple[int, ...]
+    """Tokens of a row."""
+    samples: tuple[int, ...] = (1, 8)
+    """Samples that a row holds, of even lengths; the fewest must go into every row."""
+    sp_sizes: tuple[int, ...] = ()
+    """SP degrees; empty: all that the processes and the heads allow."""
+    checkpoint_layers: tuple[int, ...] | None = None
+    """Numbers of checkpointed layers; None: the fewest that fit, and all."""
+    gpus: int | None = None
+    """GPUs that will train; None: those that measure."""
+    device: str = "auto"
+    attention: str = "auto"
+    logits: str = "float32"
+    """`chunked`: the loss a thousand tokens at a time; of `plain` alone."""
+    dtype: str | None = None
+    """None: the config's."""
+    memory: int | None = None
+    """Bytes of a GPU that training may take; None: what it has, less a reserve."""
+    bandwidth: tuple[float, ...] = ()
+    """Bytes/s that collectives reach: in a node, and to other nodes."""
+    warm_up: int = 2
+    repeats: int = 5
+
+
+def measure_profile(options: ProfileOptions, say: Say = lambda text: None) -> Profile:
+    """Measure, and fit where the rows are enough; `measured_model` says why where they are not.
+
+    Under torchrun all processes call it, and return the same.
+
+    Price: for each length and degree two to five iterations to find the layers, and `warm_up + repeats` of each kind
+    of row; minutes for lengths to 128k.
+
+    Raises:
+        ConfigError: an option does not fit the model, the GPUs or the other options.
+        InputError: the model's config cannot be read.
+    """
+    shape = read_shape(options.model)
+    if options.dtype is not None:
+        shape = replace(shape, dtype=options.dtype)  # type: ignore[arg-type]
+    device = Device(options.device)
+    with _processes(device) as world_size:
+        gpus = options.gpus or world_size
+        degrees = options.sp_sizes or shape.sp_sizes(world_size)
+        _check(options, shape.sp_sizes(world_size), degrees, world_size, gpus, shape.num_layers)
+        groups = init_sp_groups(degrees) if world_size > 1 else SPGroups(rank=0, world_size=1, groups={1: None})
+        kernel_name, kernel = choose_kernel(options.attention, device.device)
+        subject = Subject(
+            Path(options.model),
+            shape,
+            options.modelling,
+            RowAttention(kernel),
+            device.device,
+            chunked_logits=options.logits == "chunked",
+        )
+        subject.run(max(degrees) * 16, 1, 0, None)  # From here on there are gradients.
+        # The same number in every process: they must take the same ways, or wait for each other for ever.
+        state = Assumptions().state_bytes * subject.num_parameters / gpus - device.greatest(subject.held_bytes)
+        if gpus > 1 == world_size:
+            state += gathered_bytes(shape)
+        total = -device.greatest(-device.total_memory)  # The least of all.
+        limit = options.memory or int(total * (1 - Assumptions().memory_reserve))
+        run = _Run(options, device, subject, groups, limit=limit - state, num_layers=shape.num_layers, say=say)
+        settings = [(length, degree) for length in sorted(set(options.lengths)) for degree in sorted(set(degrees))]
+        rows = [row for length, degree in settings for row in run.rows(length, degree)]
+        say("the attention kernel alone")
+        # Two key lengths tell how it grows.
+        keys = tuple(sorted({min(max(options.lengths), most) for most in (4096, 32768)}))
+        attention = measure_attention(device, kernel, shape, keys, options.repeats)
+    assumed: dict[str, Any] = {
+        "constant_bytes_added": round(state),
+        "state_bytes": Assumptions().state_bytes,
+        "attention": kernel_name,
+        "modelling": options.modelling,
+        "logits": options.logits,
+    }
+    if options.bandwidth:
+        assumed["bandwidth"] = options.bandwidth[0]
+        if len(options.bandwidth) > 1:
+            assumed["network_bandwidth"] = options.bandwidth[1]
+    if not device.is_gpu:
+        assumed["device"] = "CPU: these are no times of a GPU; memory is counted, not measured"
+    profile = Profile(
+        model=asdict(shape),
+        gpu=device.name,
+        num_gpus=gpus,
+        num_measured=None if gpus == world_size else world_size,
+        memory_limit=limit,
+        iterations=tuple(rows),
+        attention=tuple(attention),
+        assumed=assumed,
+        library_versions={"torch": torch.__version__},
+    )
+    return with_fits(profile, say)
+
+
+def with_fits(profile: Profile, say: Say) -> Profile:
+    """The profile with what was fitted to its rows; unchanged where they are too few."""
+    try:
+        cost, memory = fit_profile(profile)
+    except ConfigError:
+        return profile
+    for note in (*cost.notes, *memory.notes):
+        say(note)
+    return profile.model_copy(update={"cost": cost.fit, "memory": memory.fit})
+
+
+class _Run:
+    """Rows of one length and degree after another."""
+
+    def __init__(
+        self, options: ProfileOptions, device: Device, subject: Subject, groups: SPGroups, *,
+        limit: float, num_layers: int, say: Say,
+    ) -> None:  # fmt: skip
+        self._options, self._device, self._subject, self._groups = options, device, subject, groups
+        self._limit, self._num_layers, self._say = limit, num_layers, say
+
+    def rows(self, length: int, sp_size: int) -> list[IterationRow]:
+        """Of one length and degree: one sample and several, the fewest checkpointed layers and all."""
+        if length % sp_size:
+            self._say(f"{length} tokens cannot be shared by {sp_size} GPUs: left out")
+            return []
+        peaks: dict[int, float | None] = {}
+        if self._options.checkpoint_layers is None:
+            least, peaks = search_checkpoint_layers(
+                lambda layers: self._peak(length, sp_size, layers), self._num_layers, self._limit
+            )
+            settings = [] if least is None else sorted({least, self._num_layers})
+        else:
+            settings = sorted(set(self._options.checkpoint_layers))
+            peaks = {layers: self._peak(length, sp_size, layers) for layers in settings}
+            settings = [layers for layers in settings if (peaks[layers] or self._limit + 1) <= self._limit]
+            least = settings[0] if settings else None
+        self._say(
+            f"{length} tokens on {counted(sp_size, 'GPU')}: "
+            + ("do not fit" if least is None else f"fit with {least} of {self._num_layers} layers checkpointed")
+        )
+        fewest = min(self._options.samples)
+        # A peak without a time is kept too: it tells the memory.
+        rows = [
+            self._row(length, sp_size, layers, fewest, None, peak)
+            for layers, peak in sorted(peaks.items())
+            if layers not in settings
+        ]
+        too_many = [num_samples for num_samples in self._options.samples if num_samples > length]
+        for num_samples in too_many:
+            self._say(f"{length} tokens cannot hold {num_samples} samples: left out")
+        for layers in settings:
+            for num_samples in self._options.samples:
+                if num_samples not in too_many:
+                    seconds = self._seconds(length, sp_size, layers, num_samples)
+                    peak = peaks[layers] if num_samples == fewest else None
+                    rows.append(self._row(length, sp_size, layers, num_samples, seconds, peak))
+        return rows
+
+    def _row(
+        self, length: int, sp_size: int, layers: int, num_samples: int, seconds: float | None, peak: float | None
+    ) -> IterationRow:
+        return IterationRow(
+            length=length,
+            sp_size=sp_size,
+            checkpoint_layers=layers,
+            seconds=seconds,
+            tokens=length * self._groups.world_size // sp_size,
+            work=sum(size**2 for size in cut(length, num_samples)),
+            memory_bytes=None if peak is None else int(peak),
+            out_of_memory=seconds is None and (peak is None or peak > self._limit),
+        )
+
+    def _peak(self, length: int, sp_size: int, layers: int) -> float | None:
+        group = self._groups.group(sp_size)
+        fewest = min(self._options.samples)
+        return self._device.peak_bytes(
+            lambda: self._subject.run(length, fewest, layers, group), self._subject.held_bytes
+        )
+
+    def _seconds(self, length: int, sp_size: int, layers: int, num_samples: int) -> float | None:
+        group = self._groups.group(sp_size)
+        try:
+            return self._device.median_seconds(
+                lambda: self._subject.run(length, num_samples, layers, group),
+                warm_up=self._options.warm_up,
+                repeats=self._options.repeats,
+            )
+        except RuntimeError as error:
+            if not is_out_of_memory(error):
+                raise
+        return None
+
+
+def _check(
+    options: ProfileOptions,
+    possible: tuple[int, ...],
+    degrees: tuple[int, ...],
+    world_size: int,
+    gpus: int,
+    num_layers: int,
+) -> None:
+    for degree in degrees:
+        if degree not in possible:
+            remedy = "run it under torchrun with more processes" if degree > world_size else "choose one of them"
+            raise ConfigError(
+                f"--sp: degree {degree} cannot be measured: {world_size} process(es) and the model's heads allow "
+                f"{', '.join(map(str, possible))}; {remedy}, or give --bandwidth"
+            )
+    most = max(options.checkpoint_layers or (0,))
+    if most > num_layers:
+        raise ConfigError(f"--checkpoint-layers: the model has {num_layers} layers, got {most}")
+    fewest, shortest = min(options.samples), min(options.lengths)
+    if fewest > shortest:
+        raise ConfigError(
+            f"--samples: a row of {shortest} tokens (--lengths) cannot hold {fewest} samples; give fewer samples, or "
+            "longer lengths"
+        )
+    if gpus % world_size:
+        raise ConfigError(f"--gpus must be a multiple of the {world_size} GPUs that measure, got {gpus}")
+
+
+@contextmanager
+def _processes(device: Device) -> Iterator[int]:
+    """torchrun's processes, joined; 1 without torchrun."""
+    world_size = int(os.environ.get("WORLD_SIZE", 1))
+    if world_size == 1:
+        yield 1
+        return
+    dist.init_process_group("nccl" if device.is_gpu else "gloo", timeout=timedelta(minutes=10))
+    try:
+        yield world_size
+    finally:
+        dist.destroy_process_group()

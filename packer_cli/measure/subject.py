@@ -1,0 +1,145 @@
+"""The model to measure: forward and backward of a packed row, with any number of checkpointed layers."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+import torch.nn.functional as F  # noqa: N812
+
+from packer_cli.errors import ConfigError
+from packer_cli.loader.checkpointing import LayerCheckpointing
+from packer_cli.cost.analytic import LOGITS_CHUNK
+from packer_cli.measure.decoder import PlainDecoder
+from packer_cli.measure.kernels import RowAttention, cut
+from packer_cli.cost.shape import ModelShape
+
+MODELLINGS = ("transformers", "plain")
+
+_ATTENTION = "hbpack_profile"
+"""Our attention's name among transformers'."""
+
+
+class Subject:
+    """Runs iterations. Under torchrun the model is shared by all processes (FSDP2).
+
+    Each process makes the whole model, with random weights, before it keeps its share.
+
+    Raises:
+        ConfigError: transformers cannot make the model, checkpoint its layers, or chunk its logits.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        shape: ModelShape,
+        modelling: str,
+        attention: RowAttention,
+        device: torch.device,
+        *,
+        chunked_logits: bool = False,
+    ) -> None:
+        self.device = device
+        self._vocabulary_size = shape.vocabulary_size
+        self._is_plain = modelling == "plain"
+        self._attention = attention
+        torch.manual_seed(0)
+        if self._is_plain:
+            model = _plain(shape, attention, device, LOGITS_CHUNK if chunked_logits else 0)
+        elif chunked_logits:
+            raise ConfigError("--logits chunked needs --modelling plain: transformers computes all logits at once")
+        else:
+            model = _transformers(path, shape, attention, device)
+        self.num_parameters = sum(parameter.numel() for parameter in model.parameters())
+        try:
+            self._checkpointing = LayerCheckpointing(model, model.layers if self._is_plain else None)
+        except ValueError as error:
+            raise ConfigError(f"--model {str(path)!r}: {error}") from None
+        if len(self._checkpointing.layers) != shape.num_layers:
+            raise ConfigError(
+                f"--model {str(path)!r}: the config says {shape.num_layers} layers, and the model has "
+                f"{len(self._checkpointing.layers)}"
+            )
+        if dist.is_initialized() and dist.get_world_size() > 1:
+            from torch.distributed.fsdp import fully_shard
+
+            for layer in self._checkpointing.layers:
+                fully_shard(layer)
+            fully_shard(model)
+        self.model = model.train()
+
+    @property
+    def held_bytes(self) -> int:
+        """Weights and gradients that this process holds."""
+        held = 0
+        for parameter in self.model.parameters():
+            for tensor in (parameter, parameter.grad):
+                if tensor is not None:
+                    local = tensor.to_local() if hasattr(tensor, "to_local") else tensor
+                    held += local.numel() * local.element_size()
+        return held
+
+    def run(
+        self, length: int, num_samples: int, checkpoint_layers: int, group: dist.ProcessGroup | None = None
+    ) -> None:
+        """Forward and backward of one row of so many samples of even lengths; see `run_samples`."""
+        self.run_samples(cut(length, num_samples), checkpoint_layers, group)
+
+    def run_samples(
+        self, samples: tuple[int, ...], checkpoint_layers: int, group: dist.ProcessGroup | None = None
+    ) -> None:
+        """Forward and backward of one row; gradients add up, as in a step of several iterations.
+
+        Args:
+            samples: lengths of the row's samples; their sum divides by the number of processes that share the row.
+            group: these processes.
+        """
+        length = sum(samples)
+        sp_size = 1 if group is None else dist.get_world_size(group)
+        begin = 0 if group is None else dist.get_rank(group) * (length // sp_size)
+        mine = slice(begin, begin + length // sp_size)
+        self._attention.set(samples, group, self.device)
+        self._checkpointing.set(checkpoint_layers)
+        positions = torch.cat([torch.arange(size) for size in samples])[mine].to(self.device)
+        ids = torch.arange(mine.start, mine.stop, device=self.device) * 7919 % self._vocabulary_size
+        if self._is_plain:
+            loss = self.model(ids, positions, ids)
+        else:
+            logits = self.model(input_ids=ids[None], position_ids=positions[None], use_cache=False).logits[0]
+            loss = F.cross_entropy(logits.float(), ids)
+        loss.backward()
+
+
+def _plain(shape: ModelShape, attention: RowAttention, device: torch.device, chunk: int) -> Any:
+    with torch.device(device):
+        return PlainDecoder(shape, attention, chunk).to(getattr(torch, shape.dtype))
+
+
+def _transformers(path: Path, shape: ModelShape, attention: RowAttention, device: torch.device) -> Any:
+    from transformers import AutoConfig, AutoModelForCausalLM
+    from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+
+    def function(module: Any, query: Any, key: Any, value: Any, mask: Any, **kwargs: Any) -> Any:
+        """[1, heads, t, dim] in, [1, t, heads, dim] out."""
+        return attention(*(x[0].transpose(0, 1) for x in (query, key, value)))[None], None
+
+    ALL_ATTENTION_FUNCTIONS.register(_ATTENTION, function)
+    try:
+        values = json.loads((path / "config.json" if path.is_dir() else path).read_bytes())
+        config = AutoConfig.for_model(**values).get_text_config()
+        with torch.device(device):
+            # Code that comes with a model never runs.
+            model = AutoModelForCausalLM.from_config(
+                config, dtype=getattr(torch, shape.dtype), trust_remote_code=False
+            )
+    except (ImportError, KeyError, TypeError, ValueError) as error:
+        raise ConfigError(
+            f"--model {str(path)!r}: transformers cannot make it ({' '.join(str(error).split())}); "
+            "give another config, or --modelling plain"
+        ) from None
+    # Set on the config: an unregistered name is refused by the constructor.
+    model.config._attn_implementation = _ATTENTION
+    return model

@@ -1,0 +1,268 @@
+"""DBR, PR, ABR, CBR, CR, Ave-T, imbalance and randomness: one definition for every user.
+
+Sources: HBP (arXiv 2503.07680) section 3.1 for DBR, PR, ABR, CR and Ave-T; WLB-LLM (arXiv 2503.17924) for the
+imbalance. All of it is vectorised numpy over the slots of a schedule, O(slots).
+"""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from packer_cli.plan.bounds import least_max_work, packs_lower_bound
+from packer_cli.plan.streams import rng_state
+from packer_cli.plan.types import FILLER, Int64Array, Pieces, Plan, Schedule
+from packer_cli.plan.work import pack_tokens_and_work
+
+_STREAM_REFERENCE = 6
+
+
+@dataclass(frozen=True, kw_only=True)
+class Metrics:
+    """Figures of a set of iterations. Ratios are in 0..1, and lower is better."""
+
+    dbr: float
+    """Dist balance ratio: sum_i (T_max - T_i) / (T_max N), mean over iterations; T_i is a DP rank's tokens, padded to
+    a multiple of the SP degree."""
+    pr: float
+    """Padding ratio: padding tokens / token slots, a slot being a row of the iteration's row length; fillers count as
+    all padding."""
+    abr: float
+    """Attention balance ratio: sum_i (A_max - A_i) / (A_max N), mean over iterations; A_i = sum of s^2."""
+    abr_bound: float
+    """The least ABR that any deal of each iteration's samples to its ranks could have, proved by
+    `plan.bounds.least_max_work`: above 0 where a long sample makes balance impossible."""
+    cbr: float | None = None
+    """Cost balance ratio: the same as ABR of predicted work, sum of s (s + linear), see `plan.cost`; None where
+    `linear` is 0 and it would be ABR."""
+    cbr_bound: float | None = None
+    """Of CBR, what `abr_bound` is of ABR."""
+    cr: float
+    """Communication ratio: tokens in iterations with SP degree > 1 / all tokens."""
+    ave_t: float
+    """Tokens an iteration and DP rank, mean over both."""
+    imbalance: float
+    """WLB-LLM: M max_j w_j / sum_j w_j over the M micro-batches of a step, w = sum of s (s + linear) a GPU; mean over
+    steps."""
+    num_samples: int
+    """Pieces: a sample that was cut counts once a piece."""
+    num_tokens: int
+    num_packs: int
+    packs_lower_bound: int
+    """No packing of the same samples to the same capacities needs fewer packs: `plan.bounds.packs_lower_bound`."""
+    num_iterations: int
+    num_fillers: int
+    """Slots without a pack."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Randomness:
+    """How far the order of samples is from a uniformly random one. Steps are optimizer steps."""
+
+    mean_displacement: float
+    """Mean distance, in steps, of a sample from its place in a seeded uniform order; a uniform order has a third of
+    the number of steps."""
+    max_displacement: int
+    length_step_correlation: float
+    """Pearson correlation of a sample's length with its step, over the group where it is greatest; 0 is random."""
+    length_mix_spread: float
+    """Mean over steps of the distance (half the L1 norm, in tokens) of the step's mix of lengths, in powers of two,
+    from the whole's: what sorting costs."""
+    source_mix_spread: float
+    """Mean over steps of the distance (half the L1 norm, in tokens) of the step's mix of sources from the whole's."""
+
+
+def balance_ratio(values: NDArray[np.float64], slot_iteration: Int64Array) -> NDArray[np.float64]:
+    """`1 - sum_i x_i / (x_max N)` for each iteration (float64[i]): ABR of attention work, DBR of tokens.
+
+    The slots must be sorted by iteration. An iteration of zeros is balanced.
+
+    >>> K = 1024
+    >>> work = np.array([4 * K**2, 2 * (2 * K) ** 2], dtype=float)  # {1K, 1K, 1K, 1K} and {2K, 2K}
+    >>> balance_ratio(work, np.array([0, 0])).tolist()
+    [0.25]
+    """
+    if not len(values):
+        return np.zeros(0)
+    first = np.flatnonzero(np.diff(slot_iteration, prepend=slot_iteration[0] - 1))
+    total = np.add.reduceat(values, first)
+    greatest = np.maximum.reduceat(values, first)
+    count = np.diff(np.append(first, len(values)))
+    return np.where(greatest > 0, 1 - total / np.where(greatest > 0, greatest * count, 1), 0.0)
+
+
+def imbalance(values: NDArray[np.float64], slot_step: Int64Array) -> float:
+    """WLB-LLM's imbalance, `M max_j w_j / sum_j w_j`, mean over steps. The slots must be sorted by step."""
+    ratio = balance_ratio(values, slot_step)
+    return float(np.mean(1 / (1 - ratio))) if len(ratio) else 1.0
+
+
+def least_works(plan: Plan, epoch: int = 0, linear: int = 0) -> Int64Array:
+    """For each iteration (int64[i]) what the greatest work of a rank is at least, however its samples are dealt.
+
+    Price: O(m log m) for m pieces.
+
+    Args:
+        linear: tokens, see `plan.cost`; 0 is attention work.
+    """
+    schedule = plan.epochs[epoch]
+    first = np.searchsorted(schedule.slot_iteration, np.arange(schedule.num_iterations + 1))
+    bounds = np.zeros(schedule.num_iterations, dtype=np.int64)
+    for i, (begin, end) in enumerate(itertools.pairwise(first.tolist())):
+        packs = schedule.slot_pack[begin:end]
+        packs = packs[packs != FILLER]
+        if len(packs):
+            pieces = [plan.packs.pieces[plan.packs.offsets[k] : plan.packs.offsets[k + 1]] for k in packs]
+            falling = np.sort(plan.pieces.length[np.concatenate(pieces)])[::-1].astype(np.int64)
+            capacity = plan.groups[plan.packs.group[packs[0]]].capacity
+            bounds[i] = least_max_work(falling, end - begin, capacity, linear)
+    return bounds
+
+
+def measure(
+    plan: Plan,
+    group: int | None = None,
+    epoch: int = 0,
+    least: Int64Array | None = None,
+    linear: int = 0,
+    least_predicted: Int64Array | None = None,
+) -> Metrics:
+    """Metrics of one group's iterations, or of all.
+
+    Args:
+        least: what `least_works` gave for this epoch, so that it need not be found again.
+        linear: tokens, see `plan.cost`: what CBR and the imbalance are of.
+        least_predicted: as `least`, with `linear`.
+    """
+    least = least_works(plan, epoch) if least is None else least
+    schedule = plan.epochs[epoch]
+    pack_tokens, pack_work = pack_tokens_and_work(plan.packs.offsets, plan.packs.pieces, plan.pieces.length)
+    slot_group = _slot_groups(plan, schedule)
+    chosen = np.ones(len(slot_group), dtype=np.bool_) if group is None else slot_group == group
+    pack = schedule.slot_pack[chosen]
+    iteration = schedule.slot_iteration[chosen]
+    sp_size = schedule.slot_sp_size[chosen].astype(np.int64)
+    tokens = np.append(pack_tokens, 0)[pack]
+    work = np.append(pack_work, 0)[pack].astype(np.float64)
+    padded = -(-tokens // sp_size) * sp_size
+    num_tokens = int(tokens.sum())
+    token_slots = int(schedule.iteration_row_length[iteration].astype(np.int64).sum())
+    packs = pack[pack != FILLER]
+    abr, abr_bound = _ratio_and_bound(work, iteration, least)
+    cbr, cbr_bound = None, None
+    if linear:
+        work += linear * tokens.astype(np.float64)
+        least_predicted = least_works(plan, epoch, linear) if least_predicted is None else least_predicted
+        cbr, cbr_bound = _ratio_and_bound(work, iteration, least_predicted)
+    return Metrics(
+        dbr=_mean(balance_ratio(padded.astype(np.float64), iteration)),
+        pr=1 - num_tokens / token_slots if token_slots else 0.0,
+        abr=abr,
+        abr_bound=abr_bound,
+        cbr=cbr,
+        cbr_bound=cbr_bound,
+        cr=float(tokens[sp_size > 1].sum()) / num_tokens if num_tokens else 0.0,
+        ave_t=num_tokens / len(pack) if len(pack) else 0.0,
+        imbalance=imbalance(work / sp_size, schedule.iteration_step[iteration]),
+        num_samples=int(np.diff(plan.packs.offsets)[packs].sum()),
+        num_tokens=num_tokens,
+        num_packs=len(packs),
+        packs_lower_bound=_lower_bound(plan, group),
+        num_iterations=len(np.unique(iteration)),
+        num_fillers=len(pack) - len(packs),
+    )
+
+
+def measure_randomness(plan: Plan, source_of_sample: Int64Array | None = None, seed: int = 0) -> Randomness:
+    """Randomness of epoch 0.
+
+    Args:
+        source_of_sample: int64[samples]; without it the source mix is not measured (0).
+    """
+    schedule = plan.epochs[0]
+    step_of_piece = _step_of_piece(plan, schedule)
+    num_pieces, num_steps = len(plan.pieces), max(1, schedule.num_steps)
+    reference = np.random.Generator(np.random.Philox(int(rng_state(seed, _STREAM_REFERENCE)[0])))
+    expected = reference.permutation(num_pieces) * num_steps // max(1, num_pieces)
+    displacement = np.abs(step_of_piece - expected)
+    correlations = [
+        abs(_correlation(plan.pieces.length[members], step_of_piece[members])) for members in pieces_by_group(plan)
+    ]
+    size = np.floor(np.log2(plan.pieces.length)).astype(np.int64)
+    spread = 0.0
+    if source_of_sample is not None:
+        spread = _mix_spread(plan.pieces, source_of_sample[plan.pieces.sample], step_of_piece, num_steps)
+    return Randomness(
+        mean_displacement=_mean(displacement),
+        max_displacement=int(displacement.max(initial=0)),
+        length_step_correlation=max(correlations, default=0.0),
+        length_mix_spread=_mix_spread(plan.pieces, size, step_of_piece, num_steps),
+        source_mix_spread=spread,
+    )
+
+
+def _ratio_and_bound(work: NDArray[np.float64], iteration: Int64Array, least: Int64Array) -> tuple[float, float]:
+    """Means over iterations of the balance ratio, and of the least that it could be.
+
+    Args:
+        work: float64[k], of each slot.
+        iteration: int64[k], of each slot, sorted.
+        least: int64[all iterations], of `least_works`.
+    """
+    own, num_slots = np.unique(iteration, return_counts=True)
+    means = np.bincount(iteration, weights=work, minlength=len(least))[own] / num_slots
+    bounds = np.maximum(0.0, 1 - means / np.maximum(least[own], 1))
+    return _mean(balance_ratio(work, iteration)), _mean(bounds)
+
+
+def _mean(values: NDArray[Any]) -> float:
+    return float(np.mean(values)) if len(values) else 0.0
+
+
+def _slot_groups(plan: Plan, schedule: Schedule) -> Int64Array:
+    """Group of each slot; a filler belongs to the group of its iteration."""
+    group = np.append(plan.packs.group.astype(np.int64), -1)[schedule.slot_pack]
+    of_iteration = np.full(schedule.num_iterations, -1, dtype=np.int64)
+    np.maximum.at(of_iteration, schedule.slot_iteration, group)
+    return of_iteration[schedule.slot_iteration]
+
+
+def _lower_bound(plan: Plan, group: int | None) -> int:
+    lengths = plan.pieces.length
+    groups = range(len(plan.groups)) if group is None else (group,)
+    by_group = pieces_by_group(plan)
+    return sum(packs_lower_bound(lengths[by_group[g]], plan.groups[g].capacity) for g in groups)
+
+
+def pieces_by_group(plan: Plan) -> list[Int64Array]:
+    """The pieces in the packs of each group."""
+    group_of_slot = np.repeat(plan.packs.group, np.diff(plan.packs.offsets))
+    return [plan.packs.pieces[group_of_slot == g] for g in range(len(plan.groups))]
+
+
+def _step_of_piece(plan: Plan, schedule: Schedule) -> Int64Array:
+    step_of_pack = np.zeros(len(plan.packs) + 1, dtype=np.int64)
+    step_of_pack[schedule.slot_pack] = schedule.iteration_step[schedule.slot_iteration]
+    step_of_piece = np.empty(len(plan.pieces), dtype=np.int64)
+    step_of_piece[plan.packs.pieces] = np.repeat(step_of_pack[:-1], np.diff(plan.packs.offsets))
+    return step_of_piece
+
+
+def _correlation(x: NDArray[Any], y: NDArray[Any]) -> float:
+    if len(x) < 2 or np.ptp(x) == 0 or np.ptp(y) == 0:
+        return 0.0
+    return float(np.corrcoef(x, y)[0, 1])
+
+
+def _mix_spread(pieces: Pieces, kind: Int64Array, step: Int64Array, num_steps: int) -> float:
+    """Mean distance of a step's mix of kinds from the whole's; pieces count by their tokens."""
+    num_kinds = int(kind.max(initial=0)) + 1
+    tokens = np.bincount(step * num_kinds + kind, weights=pieces.length, minlength=num_steps * num_kinds)
+    mix = tokens.reshape(num_steps, num_kinds)
+    of_step = mix / np.maximum(mix.sum(axis=1, keepdims=True), 1)
+    whole = mix.sum(axis=0) / max(1.0, mix.sum())
+    return float(np.abs(of_step - whole).sum(axis=1).mean() / 2)

@@ -1,0 +1,160 @@
+"""A pack as it lies in its shard, and where its samples came from."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from packer_cli.arrays import to_numpy
+from packer_cli.errors import FormatError, HbpackError
+from packer_cli.format.marks import CHECKSUM, row_checksums
+from packer_cli.show.files import SetFiles
+from packer_cli.shards.manifest import Manifest
+from packer_cli.shards.plan_file import PLAN_NAME, parse_plan_header
+from packer_cli.shards.schema import PACKS_PER_BATCH, SHARD_SCHEMA
+from packer_cli.tokens.index import INDEX_NAME, parse_index
+
+
+@dataclass(frozen=True, kw_only=True)
+class ShownSample:
+    """One sample of a pack, or a piece of one."""
+
+    index: int
+    """Place in the pack."""
+    sample_id: int
+    source: str
+    """Name of the input."""
+    file: str | None
+    """The record's file; None where the set does not keep its token store."""
+    line: int | None
+    begin: int
+    """First token in the row."""
+    start: int
+    """Where the piece begins in its sample; 0 unless it was cut."""
+    input_ids: NDArray[np.int32]
+    """int32[t]"""
+    loss_mask: NDArray[np.int8]
+    """int8[t]"""
+
+    @property
+    def num_loss_tokens(self) -> int:
+        """Tokens with a loss."""
+        return int(self.loss_mask.sum(dtype=np.int64))
+
+
+@dataclass(frozen=True, kw_only=True)
+class ShownPack:
+    """One pack."""
+
+    pack_id: int
+    group: int
+    num_tokens: int
+    num_loss_tokens: int
+    attention_work: int
+    samples: tuple[ShownSample, ...]
+
+
+def read_pack(files: SetFiles, manifest: Manifest, group: int, shard: int, row: int) -> ShownPack:
+    """The pack in a row of a shard. Price: one record batch; of a remote shard, some 16 packs travel.
+
+    Raises:
+        FormatError: the shard is missing or damaged.
+    """
+    try:
+        info = manifest.groups[group].shards[shard]
+    except IndexError:
+        raise FormatError(
+            f"hbpack.json lists no shard {shard} of group {group}, which a rank manifest names; {files.remedy}"
+        ) from None
+    with files.open(info.path) as reader:
+        batch = reader.get_batch(row // PACKS_PER_BATCH)
+        _check_row(batch.slice(row % PACKS_PER_BATCH, 1), info.first_pack + row)
+        values: dict[str, Any] = {}
+        for field in SHARD_SCHEMA:
+            item = batch.column(field.name)[row % PACKS_PER_BATCH]
+            is_list = field.name in _LISTS
+            values[field.name] = np.array(to_numpy(item.values)) if is_list else item.as_py()
+            del item
+        del batch
+        borders = values["cu_seqlens"]
+        if (
+            len(borders) < 2
+            or borders[-1] != len(values["input_ids"])
+            or len(borders) != len(values["sample_ids"]) + 1
+        ):
+            raise ValueError("the borders of its samples do not agree with its tokens")
+    origins = sample_origins(files, values["sample_ids"])
+    samples = tuple(
+        ShownSample(
+            index=i,
+            sample_id=int(values["sample_ids"][i]),
+            source=_source_name(manifest, int(values["source_ids"][i])),
+            file=origins[i][0] if origins else None,
+            line=origins[i][1] if origins else None,
+            begin=int(borders[i]),
+            start=int(values["sample_starts"][i]),
+            input_ids=values["input_ids"][borders[i] : borders[i + 1]],
+            loss_mask=values["loss_mask"][borders[i] : borders[i + 1]],
+        )
+        for i in range(len(borders) - 1)
+    )
+    return ShownPack(
+        pack_id=values["pack_id"],
+        group=group,
+        num_tokens=len(values["input_ids"]),
+        num_loss_tokens=values["num_loss_tokens"],
+        attention_work=values["attention_work"],
+        samples=samples,
+    )
+
+
+def _check_row(row: pa.RecordBatch, pack: int) -> None:
+    """Raise ValueError where this row is not as it was written."""
+    row.validate(full=True)
+    if row.column(CHECKSUM).to_pylist() != row_checksums(row).tolist():
+        raise ValueError(f"the checksum of pack {pack} is not the one that was written")
+    if row.column("pack_id").to_pylist() != [pack]:
+        raise ValueError(f"pack {pack} is not where it should be")
+
+
+_LISTS = ("input_ids", "loss_mask", "cu_seqlens", "sample_ids", "sample_starts", "source_ids")
+
+
+def _source_name(manifest: Manifest, source: int) -> str:
+    return str(manifest.sources[source]["name"]) if 0 <= source < len(manifest.sources) else f"source {source}"
+
+
+def sample_origins(files: SetFiles, samples: NDArray[np.int64]) -> list[tuple[str, int]] | None:
+    """(file, line) of each sample, out of the token store; None where it is gone, or is another one by now.
+
+    Price: the line column of the parts that hold them, 8 bytes a sample.
+    """
+    try:
+        with files.open(PLAN_NAME) as reader:
+            header = parse_plan_header(reader.schema)
+        index = parse_index(files.read(f"{header['store']}/{INDEX_NAME}"))
+        if index.fingerprint != header["store_fingerprint"]:
+            return None
+        first = np.cumsum([0, *(part.num_samples for part in index.parts)])
+        numbers = np.searchsorted(first, samples, side="right") - 1
+        lines = {number: _lines(files, f"{header['store']}/{index.parts[number].path}") for number in set(numbers)}
+        paths = [file.path for part in index.parts for file in part.files]
+        ends = np.cumsum([file.num_samples for part in index.parts for file in part.files])
+        return [
+            (paths[file], int(lines[number][sample - first[number]]))
+            for number, file, sample in zip(
+                numbers.tolist(), np.searchsorted(ends, samples, side="right").tolist(), samples.tolist(), strict=True
+            )
+        ]
+    except (HbpackError, OSError, ValueError, TypeError, KeyError, IndexError):
+        return None
+
+
+def _lines(files: SetFiles, path: str) -> NDArray[np.int64]:
+    with files.open(path, ["line"]) as reader:
+        batches = [reader.get_batch(i) for i in range(reader.num_record_batches)]
+        return np.concatenate([np.array(to_numpy(batch.column("line"))) for batch in batches])

@@ -1,0 +1,207 @@
+"""A view in lines for people.
+
+With colors, the text stands as it is, masked tokens dim and trained ones green. Without, each run of equal mask begins
+a line with its name, and a line without a name goes on after a newline of the text: nothing in the text can look so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import click
+
+from packer_cli.show.contents import ShownSample
+from packer_cli.show.decode import Decode, Run, decode_runs, decode_tokens, shorten
+from packer_cli.show.places import Place
+from packer_cli.show.safe import make_safe, one_line
+from packer_cli.show.view import View
+from packer_cli.shards.manifest import Manifest
+from packer_cli.sizes import counted
+
+_MASKED, _TRAINED = "masked", "trained"
+_WIDTH = len(_TRAINED)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Style:
+    """How to show it."""
+
+    is_colored: bool = False
+    max_chars: int | None = 2000
+    """Of a sample; None is all of it."""
+    is_by_token: bool = False
+    width: int = 80
+
+    def paint(self, text: str, color: str | None = None, **style: bool) -> str:
+        """`text`, colored where colors are wanted."""
+        return click.style(text, fg=color, **style) if self.is_colored and text else text
+
+    def mask(self, text: str, is_trained: bool) -> str:
+        """`text` as masked or trained."""
+        return self.paint(text, "green") if is_trained else self.paint(text, dim=True)
+
+
+def view_lines(view: View, manifest: Manifest, decode: Decode, style: Style) -> Iterator[str]:
+    """All lines of one view."""
+    yield style.paint(_title(view, manifest), bold=True)
+    yield ""
+    for name, value in _facts(view, manifest):
+        yield f"  {name:<16}{value}"
+    if view.step_places:
+        yield ""
+        yield from _step_lines(view, manifest)
+    if style.is_colored and view.samples:
+        yield ""
+        yield f"  {style.mask('masked: no loss', False)}   {style.mask('trained: carries a loss', True)}"
+    for sample in view.samples:
+        yield ""
+        yield from _sample_lines(sample, decode, style)
+
+
+def _title(view: View, manifest: Manifest) -> str:
+    place = view.place
+    pack = (
+        "filler"
+        if view.pack is None
+        else f"pack {view.pack.pack_id} of {one_line(manifest.groups[view.pack.group].name)}"
+    )
+    if place is None:
+        return f"{pack}: not used in epoch {view.epoch}"
+    return f"epoch {place.epoch}, step {place.step}, iteration {place.iteration}, rank {place.rank}: {pack}"
+
+
+def _facts(view: View, manifest: Manifest) -> Iterator[tuple[str, str]]:
+    place, pack = view.place, view.pack
+    if pack is None:
+        assert place
+        yield "tokens", "a few of padding without a loss: the rank has no pack in this iteration"
+    else:
+        capacity = manifest.groups[pack.group].capacity
+        yield "samples", f"{len(pack.samples):,}"
+        yield "tokens", f"{pack.num_tokens:,} of {capacity:,} (capacity)"
+        share = pack.num_loss_tokens / pack.num_tokens
+        whole = f"; the whole step has {place.global_num_loss_tokens:,}" if place else ""
+        yield "loss tokens", f"{pack.num_loss_tokens:,} ({share:.1%} of the tokens){whole}"
+        to_row = f", {place.row_length - pack.num_tokens:,} to the iteration's row length" if place else ""
+        yield "padding", f"{capacity - pack.num_tokens:,} to the capacity{to_row}, where the loader is told to pad"
+        yield "attention work", f"{pack.attention_work:,}"
+    if place is None:
+        yield "SP degree", f"{manifest.groups[pack.group].sp_size if pack else 1}"
+        yield "used", "before the set was dealt to other GPUs, in an earlier part of the epoch"
+        return
+    yield "SP degree", _sharing(view, place)
+    yield "DP rank", f"{place.dp_rank} of {place.dp_size}"
+
+
+def _sharing(view: View, place: Place) -> str:
+    if place.sp_size == 1:
+        return "1: this rank has the whole row"
+    first = place.rank - place.sp_rank
+    text = f"{place.sp_size}: ranks {first} to {first + place.sp_size - 1} hold this row"
+    if view.pack is None:
+        return text
+    begin, end = view.rank_tokens
+    end = min(end, view.pack.num_tokens)
+    if begin >= end:
+        return f"{text}; of contiguous parts (Ulysses) rank {place.rank} has only padding"
+    held = [s.index for s in view.pack.samples if s.begin < end and s.begin + len(s.input_ids) > begin]
+    samples = f"sample {held[0]}" if len(held) == 1 else f"samples {held[0]} to {held[-1]}"
+    return f"{text}; of contiguous parts (Ulysses) rank {place.rank} has tokens [{begin}, {end}), {samples}"
+
+
+def _step_lines(view: View, manifest: Manifest) -> Iterator[str]:
+    assert view.place
+    rows = [
+        (
+            f"{place.iteration}",
+            "filler" if place.shard < 0 else f"{_pack_id(place, manifest)}",
+            one_line(manifest.groups[place.group].name),
+            "shown below" if place.iteration == view.place.iteration else f"--iteration {place.iteration}",
+        )
+        for place in view.step_places
+    ]
+    header = ("iteration", "pack", "group", "")
+    widths = [max(map(len, column)) for column in zip(header, *rows, strict=True)]
+    yield f"  step {view.place.step} has {counted(len(rows), 'iteration')}:"
+    for row in (header, *rows):
+        cells = (f"{row[0]:>{widths[0]}}", f"{row[1]:>{widths[1]}}", f"{row[2]:<{widths[2]}}", row[3])
+        yield f"    {'  '.join(cells)}".rstrip()
+
+
+def _pack_id(place: Place, manifest: Manifest) -> int:
+    return manifest.groups[place.group].shards[place.shard].first_pack + place.row
+
+
+def _sample_lines(sample: ShownSample, decode: Decode, style: Style) -> Iterator[str]:
+    begin = f"-- sample {sample.index} "
+    yield style.paint(begin + "-" * max(2, style.width - len(begin)), "cyan")
+    yield "   " + _about(sample)
+    head, tail = shorten(decode, sample.input_ids, style.max_chars)
+    for part in (slice(0, head), slice(tail, None)):
+        if part.start and head < tail:
+            left_out = sample.loss_mask[head:tail]
+            text = (
+                f"{counted(tail - head, 'token')} left out, {int(left_out.sum()):,} of them trained; --full shows them"
+            )
+            yield style.paint(f"{'...':<{_WIDTH}} ~ {text}", "yellow")
+        ids, mask = sample.input_ids[part], sample.loss_mask[part]
+        if not len(ids):
+            continue
+        if style.is_by_token:
+            yield from _token_lines(decode_tokens(decode, ids, mask), part.start or 0, style)
+        elif style.is_colored:
+            yield from _colored_lines(decode_runs(decode, ids, mask), style)
+        else:
+            yield from _plain_lines(decode_runs(decode, ids, mask))
+
+
+def _about(sample: ShownSample) -> str:
+    place = sample.source if sample.file is None else f"{sample.file}:{sample.line}"
+    length = len(sample.input_ids)
+    piece = f", a piece of its sample, from token {sample.start:,} on" if sample.start else ""
+    return (
+        f"id {sample.sample_id}, {one_line(place)}, {counted(length, 'token')} "
+        f"[{sample.begin}, {sample.begin + length}), {sample.num_loss_tokens:,} trained{piece}"
+    )
+
+
+def _label(is_trained: bool) -> str:
+    return _TRAINED if is_trained else _MASKED
+
+
+def _plain_lines(runs: list[Run]) -> Iterator[str]:
+    for run in runs:
+        for number, line in enumerate(make_safe(run.text).split("\n")):
+            yield f"{'' if number else _label(run.is_trained):<{_WIDTH}} | {line}"
+
+
+def _colored_lines(runs: list[Run], style: Style) -> Iterator[str]:
+    """A newline beside another mask is shown, since nobody could see its color."""
+    bar = style.paint("| ", "cyan")
+    line = bar
+    for run in runs:
+        text = make_safe(run.text)
+        pieces = text.split("\n")
+        for number, piece in enumerate(pieces):
+            if number:
+                is_border = (number == 1 and not pieces[0]) or (number + 1 == len(pieces) and not piece)
+                yield line + (style.mask("\u21b5", run.is_trained) if is_border else "")
+                line = bar
+            line += style.mask(piece, run.is_trained)
+    yield line
+
+
+def _token_lines(runs: list[Run], first: int, style: Style) -> Iterator[str]:
+    """One line for each token: its mask, place in the sample, id and text."""
+    for run in runs:
+        ids = "+".join(map(str, run.input_ids))
+        label = style.mask(f"{_label(run.is_trained):<{_WIDTH}}", run.is_trained)
+        yield f"{label} | {first:>7} {ids:>7}  {style.mask(_quoted(run.text), run.is_trained)}"
+        first += len(run.input_ids)
+
+
+def _quoted(text: str) -> str:
+    r"""In quotes, so that spaces show; newlines as `\n`."""
+    escaped = text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n").replace("\t", "\\t")
+    return f'"{make_safe(escaped)}"'

@@ -1,0 +1,184 @@
+"""Which row of which rank manifest a user means: a step or iteration of a rank, a pack, a sample.
+
+Price: a rank's manifest is some 70 bytes an iteration; to find a pack, those of the ranks before it are read as well;
+to find a sample, `plan.arrow`, some 50 bytes a sample.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from packer_cli.arrays import to_numpy
+from packer_cli.format.epochs import repeat_iterations
+from packer_cli.errors import ConfigError, FormatError
+from packer_cli.show.files import SetFiles
+from packer_cli.shards.manifest import Manifest, find_epoch
+from packer_cli.shards.plan_file import PLAN_NAME
+from packer_cli.shards.schema import RANK_SCHEMA, rank_name
+
+
+@dataclass(frozen=True, kw_only=True)
+class Place:
+    """One iteration of one rank: the columns of its manifest, Python ints, and what they belong to."""
+
+    epoch: int
+    rank: int
+    num_iterations: int
+    """Of the epoch."""
+    step: int
+    iteration: int
+    group: int
+    shard: int
+    """-1: a filler, the rank has no pack in this iteration."""
+    row: int
+    sp_size: int
+    sp_rank: int
+    dp_rank: int
+    dp_size: int
+    row_length: int
+    checkpoint_layers: int
+    global_num_samples: int
+    global_num_tokens: int
+    global_num_loss_tokens: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class RankEpoch:
+    """What one rank reads in one epoch."""
+
+    epoch: int
+    rank: int
+    columns: dict[str, NDArray[Any]]
+    """Name -> [i], in the order of the epoch; steps and iterations are numbered as the loader does."""
+
+    def __len__(self) -> int:
+        return len(self.columns["step"])
+
+    def place(self, iteration: int) -> Place:
+        """Iteration `iteration`."""
+        row = {name: column.item(iteration) for name, column in self.columns.items()}
+        return Place(epoch=self.epoch, rank=self.rank, num_iterations=len(self), **row)
+
+
+def read_rank(files: SetFiles, manifest: Manifest, rank: int, epoch: int) -> RankEpoch:
+    """The manifest of a rank in an epoch; one that was not written repeats one that was, as for the loader.
+
+    Raises:
+        ConfigError: there is no such rank or epoch.
+        FormatError: the file is missing or damaged.
+    """
+    if not 0 <= rank < manifest.num_gpus:
+        raise ConfigError(
+            f"--rank must be from 0 to {manifest.num_gpus - 1}, got {rank}: the set is for {manifest.num_gpus} GPUs"
+        )
+    entry, is_written = find_epoch(manifest, epoch)
+    path = f"{entry.path}/{rank_name(rank)}"
+    with files.open(path, xxh3=entry.rank_xxh3[rank]) as reader:
+        table = reader.read_all()
+        # Copied, so that no map outlives this call.
+        columns = {name: np.array(_flat(table.column(name))) for name in RANK_SCHEMA.names}
+        del table
+    if len(columns["step"]) != entry.num_iterations:
+        raise FormatError(
+            f"{files.name(path)!r} is missing or damaged ({len(columns['step'])} iterations, hbpack.json says "
+            f"{entry.num_iterations}); {files.remedy}"
+        )
+    if is_written:
+        columns["step"] = columns["step"] + entry.first_step
+    else:
+        take = repeat_iterations(manifest.seed, epoch, columns["step"])
+        columns = {name: column[take] for name, column in columns.items()}
+        columns["step"] = np.cumsum(np.diff(columns["step"], prepend=columns["step"][:1]) != 0)
+        columns["iteration"] = np.arange(len(take))
+    return RankEpoch(epoch=epoch, rank=rank, columns=columns)
+
+
+def iterations_of_step(rows: RankEpoch, step: int) -> list[int]:
+    """The iterations of a step, rising. Raises ConfigError where the epoch has no such step."""
+    steps = rows.columns["step"]
+    first, last = int(steps[0]), int(steps[-1])
+    if not first <= step <= last:
+        raise ConfigError(
+            f"--step must be from {first} to {last}, got {step}: those are the steps of epoch {rows.epoch}"
+        )
+    return np.flatnonzero(steps == step).tolist()
+
+
+def check_iteration(rows: RankEpoch, iteration: int) -> None:
+    """Raise ConfigError where the epoch has no such iteration."""
+    if not 0 <= iteration < len(rows):
+        raise ConfigError(
+            f"--iteration must be from 0 to {len(rows) - 1}, got {iteration}: those are the iterations of epoch "
+            f"{rows.epoch}"
+        )
+
+
+def locate_pack(manifest: Manifest, pack: int) -> tuple[int, int, int]:
+    """(group, shard, row) of a pack. Raises ConfigError where there is none of that id."""
+    for g, group in enumerate(manifest.groups):
+        for s, shard in enumerate(group.shards):
+            if shard.first_pack <= pack < shard.first_pack + shard.num_packs:
+                return g, s, pack - shard.first_pack
+    num_packs = sum(group.num_packs for group in manifest.groups)
+    raise ConfigError(f"--pack must be from 0 to {num_packs - 1}, got {pack}: the set has {num_packs:,} packs")
+
+
+def find_pack(files: SetFiles, manifest: Manifest, packs: Iterable[int], epoch: int) -> dict[int, Place]:
+    """Where each pack is used in an epoch, on the first rank of its SP group; packs that are not used are left out.
+
+    A set that was dealt to other GPUs in mid-epoch does not use again what it had used before.
+
+    Raises:
+        ConfigError: there is no such pack or epoch.
+    """
+    wanted = {locate_pack(manifest, pack): pack for pack in packs}
+    keys = np.array([_key(*place) for place in wanted], dtype=np.int64)
+    found: dict[int, Place] = {}
+    for rank in range(manifest.num_gpus):
+        if len(found) == len(wanted):
+            break
+        rows = read_rank(files, manifest, rank, epoch)
+        own = _key(*(rows.columns[name].astype(np.int64) for name in ("group", "shard", "row")))
+        for iteration in np.flatnonzero(np.isin(own, keys) & (rows.columns["shard"] >= 0)).tolist():
+            place = rows.place(iteration)
+            found.setdefault(wanted[place.group, place.shard, place.row], place)
+    return found
+
+
+def packs_of_sample(files: SetFiles, manifest: Manifest, sample: int) -> list[int]:
+    """The packs that hold a sample, or pieces of it, rising.
+
+    Raises:
+        ConfigError: none does.
+        FormatError: `plan.arrow`, which tells, is missing or damaged.
+    """
+    wanted = ["piece_sample", "pack_offsets", "pack_pieces"]
+    with files.open(PLAN_NAME, wanted, xxh3=manifest.plan.xxh3) as reader:
+        batch = reader.get_batch(0)
+        samples, offsets, pieces = (
+            to_numpy(batch.column(name).values) for name in ("piece_sample", "pack_offsets", "pack_pieces")
+        )
+        places = np.flatnonzero(np.isin(pieces, np.flatnonzero(samples == sample)))
+        packs = np.unique(np.searchsorted(offsets, places, side="right") - 1).tolist()
+        last = int(samples.max(initial=-1))
+        del batch, samples, offsets, pieces
+    if not packs:
+        raise ConfigError(
+            f"--sample {sample} is in no pack; sample ids are the row numbers of the token store, here 0 to {last}, "
+            "and some may be left out (see rejected.jsonl, and weights as in PATH@0.5)"
+        )
+    return packs
+
+
+def _key(group: Any, shard: Any, row: Any) -> Any:
+    return (group << 52) | (shard << 32) | row
+
+
+def _flat(column: pa.ChunkedArray) -> NDArray[Any]:
+    return to_numpy(column.combine_chunks())

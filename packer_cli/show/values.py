@@ -1,0 +1,61 @@
+"""A view as JSON values: what `--json` prints. Nothing is shortened."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Any
+
+from packer_cli.show.contents import ShownSample
+from packer_cli.show.decode import Decode, decode_runs
+from packer_cli.show.view import View
+from packer_cli.shards.manifest import Manifest
+
+
+def view_value(view: View, manifest: Manifest, decode: Decode | None) -> dict[str, Any]:
+    """The keys `place` (null where the pack is not used in the epoch), `pack` (null for a filler), `samples`.
+
+    Args:
+        decode: None leaves the texts null.
+    """
+    place, pack = view.place, view.pack
+    return {
+        "place": None if place is None else asdict(place),
+        "pack": None
+        if pack is None
+        else {
+            "pack_id": pack.pack_id,
+            "group": manifest.groups[pack.group].name,
+            "capacity": manifest.groups[pack.group].capacity,
+            "num_tokens": pack.num_tokens,
+            "num_loss_tokens": pack.num_loss_tokens,
+            "attention_work": pack.attention_work,
+            "num_samples": len(pack.samples),
+            "rank_tokens": None if place is None else list(view.rank_tokens),
+        },
+        "samples": [_sample_value(sample, decode) for sample in view.samples],
+        "step_iterations": [other.iteration for other in view.step_places] or ([place.iteration] if place else []),
+    }
+
+
+def _sample_value(sample: ShownSample, decode: Decode | None) -> dict[str, Any]:
+    runs = decode_runs(decode or (lambda ids: ""), sample.input_ids, sample.loss_mask)
+    return {
+        "index": sample.index,
+        "sample_id": sample.sample_id,
+        "source": sample.source,
+        "file": sample.file,
+        "line": sample.line,
+        "begin": sample.begin,
+        "start": sample.start,
+        "num_tokens": len(sample.input_ids),
+        "num_loss_tokens": sample.num_loss_tokens,
+        "runs": [
+            {
+                "trained": run.is_trained,
+                "num_tokens": len(run.input_ids),
+                "text": run.text if decode else None,
+                "input_ids": run.input_ids,
+            }
+            for run in runs
+        ],
+    }

@@ -1,0 +1,116 @@
+"""A simulation as JSON values, for reports."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from packer_cli.plan.types import Plan
+from packer_cli.cost.models import GpuModel
+from packer_cli.simulate.epoch import PARTS, Simulation, simulate
+from packer_cli.simulate.slots import PadTo
+from packer_cli.sizes import format_tokens
+
+_HOUR = 3600.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class SimulateRules:
+    """How a plan is trained, as far as the plan does not say; see `simulate`."""
+
+    pp: int = 1
+    pad_to: PadTo = "multiple"
+    step_seconds: float = 0.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Simulator:
+    """What plans are simulated with."""
+
+    model: GpuModel
+    rules: SimulateRules
+
+    def figures(self, plan: Plan) -> dict[str, Any]:
+        """`simulation_figures` of the plan's first epoch.
+
+        Raises:
+            ConfigError: the plan has an SP degree that the model does not know.
+        """
+        return simulation_figures(simulate(plan, self.model, **vars(self.rules)), plan, self.model)
+
+
+def simulation_figures(simulation: Simulation, plan: Plan, model: GpuModel) -> dict[str, Any]:
+    """JSON values of an epoch: `overall` with `split`, `groups` with the same, and `notes` for people."""
+    notes = [note for g in range(len(plan.groups)) for note in _group_notes(simulation, plan, model, g)]
+    if simulation.num_gpus != model.num_gpus:
+        notes.append(
+            f"the model of time and memory is of {model.num_gpus} GPUs that share the weights, and "
+            f"{simulation.num_gpus} train: memory, and what depends on it, is for the former"
+        )
+    return {
+        "overall": _overall(simulation),
+        "groups": [_group(simulation, plan, g) for g in range(len(plan.groups))],
+        "notes": notes,
+    }
+
+
+def _overall(simulation: Simulation) -> dict[str, Any]:
+    num_iterations, num_steps = len(simulation.iteration_seconds), len(simulation.step_seconds)
+    return {
+        "seconds": _round(simulation.seconds),
+        "gpu_hours": _round(simulation.seconds * simulation.num_gpus / _HOUR),
+        "gpu_days": _round(simulation.gpu_days),
+        "num_gpus": simulation.num_gpus,
+        "num_iterations": num_iterations,
+        "num_steps": num_steps,
+        "iteration_seconds": _round(float(simulation.iteration_seconds.sum()) / max(1, num_iterations)),
+        "step_seconds": _round(simulation.seconds / max(1, num_steps)),
+        "tokens_per_gpu_second": _round(simulation.tokens_per_gpu_second),
+        "useful": _round(simulation.useful),
+        "split": _split(simulation.gpu_seconds.sum(axis=0).tolist()),
+    }
+
+
+def _group(simulation: Simulation, plan: Plan, g: int) -> dict[str, Any]:
+    group = plan.groups[g]
+    seconds = float(simulation.gpu_seconds[g].sum())
+    tokens = int(simulation.group_tokens[g])
+    return {
+        "name": f"{format_tokens(group.capacity)}:{group.sp_size}",
+        "capacity": group.capacity,
+        "sp_size": group.sp_size,
+        "checkpoint_layers": simulation.layers[g].layers,
+        "fits": simulation.layers[g].fits,
+        "seconds": _round(seconds / simulation.num_gpus),
+        "gpu_hours": _round(seconds / _HOUR),
+        "gpu_days": _round(seconds / _HOUR / 24),
+        "num_iterations": int(simulation.group_iterations[g]),
+        "iteration_seconds": _round(float(simulation.group_iteration_seconds[g])),
+        "num_tokens": tokens,
+        "tokens_per_gpu_second": _round(tokens / seconds if seconds else 0.0),
+        "useful": _round(float(simulation.gpu_seconds[g, 0]) / seconds if seconds else 0.0),
+        "split": _split(simulation.gpu_seconds[g].tolist()),
+    }
+
+
+def _split(seconds: list[float]) -> dict[str, float]:
+    """GPU-hours by part."""
+    return {name: _round(value / _HOUR) for name, value in zip(PARTS, seconds, strict=True)}
+
+
+def _group_notes(simulation: Simulation, plan: Plan, model: GpuModel, g: int) -> list[str]:
+    """What a reader must know of a group."""
+    group, layers, num_layers = plan.groups[g], simulation.layers[g], model.memory.num_layers
+    note = ""
+    if layers.needed is None:
+        note = f"does not fit in memory by the model, with all {num_layers} layers checkpointed; raise its SP degree"
+    elif not layers.fits:
+        note = f"checkpoints {layers.layers} layers, and by the model of memory needs {layers.needed}"
+    elif layers.layers and not group.checkpoint_layers:
+        note = f"names no checkpointed layers: {layers.layers} of {num_layers} assumed, the fewest that fit"
+    return [f"group {format_tokens(group.capacity)}:{group.sp_size} {note}"] if note else []
+
+
+def _round(value: float) -> float:
+    """Ten digits: the last bits of a sum are not worth a difference between machines."""
+    return float(f"{value:.10g}")

@@ -1,0 +1,134 @@
+"""Seconds of each slot's micro-batch, by part: vectorised over the slots of a schedule."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, get_args
+
+import numpy as np
+from numpy.typing import NDArray
+
+from packer_cli.errors import ConfigError
+from packer_cli.plan.types import FILLER, Int64Array, Plan, Schedule
+from packer_cli.plan.work import pack_tokens_and_work
+from packer_cli.cost.models import GpuModel
+
+PadTo = Literal["multiple", "row", "capacity"]
+PAD_TO: tuple[PadTo, ...] = get_args(PadTo)
+"""As the loader's `pad_to`: to a multiple of the SP degree, to the iteration's row length, to the group's capacity."""
+FILLER_TOKENS = 8
+"""Padding tokens of a filler for each GPU of its slot, as the loader makes it."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SlotSeconds:
+    """Seconds of each slot on each of its GPUs, over all stages of a pipeline. k slots, float64[k] each."""
+
+    compute: NDArray[np.float64]
+    """Forward and backward of real tokens."""
+    recompute: NDArray[np.float64]
+    """The forward pass again, of real tokens in checkpointed layers."""
+    communication: NDArray[np.float64]
+    """SP communication of real tokens."""
+    padding: NDArray[np.float64]
+    """All of these for padding."""
+    constant: float
+    """Of every micro-batch."""
+    group: Int64Array
+    """int64[k]: the slot's group; a filler's is that of the longest group in its iteration."""
+    tokens: Int64Array
+    """int64[k]: real tokens of the slot."""
+
+    def on_a_stage(self, pp: int) -> NDArray[np.float64]:
+        """Seconds (float64[k]) of the slot on one of `pp` stages."""
+        return (self.compute + self.recompute + self.communication + self.padding) / pp + self.constant
+
+    def tokens_of_groups(self, num_groups: int) -> Int64Array:
+        """Real tokens (int64[g]) of each group."""
+        sums = np.zeros(num_groups, dtype=np.int64)
+        np.add.at(sums, self.group, self.tokens)
+        return sums
+
+
+def slot_seconds(
+    plan: Plan, schedule: Schedule, model: GpuModel, checkpoint_layers: Sequence[int], pad_to: PadTo = "multiple"
+) -> SlotSeconds:
+    """What the model says of every slot. Price: O(pieces + slots).
+
+    Padding is a sample of its own at the end of a row, as the loader adds it: it takes linear work, attention of its
+    own length, and communication.
+
+    Args:
+        checkpoint_layers: of each group.
+
+    Raises:
+        ConfigError: the plan has an SP degree that the model does not know.
+    """
+    refuse_unknown_degrees(np.unique(schedule.slot_sp_size).tolist(), model)
+    group = _slot_groups(plan, schedule)
+    pack_tokens, pack_work = pack_tokens_and_work(plan.packs.offsets, plan.packs.pieces, plan.pieces.length)
+    tokens = np.append(pack_tokens, 0)[schedule.slot_pack]
+    work = np.append(pack_work, 0)[schedule.slot_pack].astype(np.float64)
+    padding = _padded(plan, schedule, tokens, group, pad_to) - tokens
+    compute, recompute, communication, of_padding = np.zeros((4, len(tokens)))
+    layers = np.array(checkpoint_layers, dtype=np.int64)[group]
+    degrees = schedule.slot_sp_size.astype(np.int64)
+    cost = model.cost
+    setting = degrees * (cost.num_layers + 1) + layers
+    for each in np.unique(setting).tolist():
+        those = setting == each
+        degree, num_layers = divmod(each, cost.num_layers + 1)
+        of = (work[those], tokens[those], degree)
+        once, again = cost.computing(*of), cost.computing(*of, num_layers)
+        compute[those] = once - cost.constant
+        recompute[those] = again - once
+        communication[those] = cost.communication(tokens[those], degree, num_layers)
+        whole = cost.seconds(
+            work[those] + padding[those].astype(np.float64) ** 2, tokens[those] + padding[those], degree, num_layers
+        )
+        of_padding[those] = whole - again - communication[those]
+    return SlotSeconds(
+        compute=compute,
+        recompute=recompute,
+        communication=communication,
+        padding=of_padding,
+        constant=cost.constant,
+        group=group,
+        tokens=tokens,
+    )
+
+
+def iteration_groups(schedule: Schedule, slot_group: Int64Array) -> Int64Array:
+    """The longest group (int64[i]) in each iteration; -1 in `slot_group` is none."""
+    group = np.full(schedule.num_iterations, -1, dtype=np.int64)
+    np.maximum.at(group, schedule.slot_iteration, slot_group)
+    return group
+
+
+def _slot_groups(plan: Plan, schedule: Schedule) -> Int64Array:
+    """Group of each slot (int64[k]); a filler's is that of the longest group in its iteration."""
+    group = np.append(plan.packs.group.astype(np.int64), -1)[schedule.slot_pack]
+    return np.where(schedule.slot_pack == FILLER, iteration_groups(schedule, group)[schedule.slot_iteration], group)
+
+
+def _padded(plan: Plan, schedule: Schedule, tokens: Int64Array, group: Int64Array, pad_to: PadTo) -> NDArray[Any]:
+    """Tokens of each slot's row with padding, a multiple of its degree."""
+    degree = schedule.slot_sp_size.astype(np.int64)
+    length = np.where(schedule.slot_pack == FILLER, FILLER_TOKENS * degree, tokens)
+    if pad_to == "row":
+        length = np.maximum(length, schedule.iteration_row_length[schedule.slot_iteration])
+    elif pad_to == "capacity":
+        length = np.maximum(length, np.array([each.capacity for each in plan.groups])[group])
+    return -(-length // degree) * degree
+
+
+def refuse_unknown_degrees(degrees: Iterable[int], model: GpuModel) -> None:
+    """ConfigError for the least SP degree that the model does not know."""
+    known = {1, *model.cost.send}
+    unknown = sorted(set(degrees) - known)
+    if unknown:
+        raise ConfigError(
+            f"SP degree {unknown[0]} is none of those that the model of the GPUs knows: "
+            f"{', '.join(map(str, sorted(known)))}; plan with one of these, or give a --profile that holds it"
+        )

@@ -1,0 +1,117 @@
+"""What tokenizing chose, in words: before the work, and what came of it."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any
+
+from packer_cli.config import TokenizeConfig
+from packer_cli.sizes import counted
+from packer_cli.tokens.tokenizer.reads import template_file
+
+if TYPE_CHECKING:
+    from packer_cli.tokens.index import StoreIndex
+
+
+def choices(config: TokenizeConfig, tokenizer: dict[str, Any]) -> list[str]:
+    """One line each on the tokenizer, the template, the loss and EOS.
+
+    Args:
+        tokenizer: of `packer_cli.tokens.part.describe_tokenizer`.
+    """
+    rows = {
+        "tokenizer": f"{config.tokenizer}, run by {tokenizer['backend']}",
+        "template": _template(config, has_template=tokenizer["chat_template_fingerprint"] is not None),
+        "loss": "on every token" if config.loss_on == "all" else "on assistant turns, completions and plain texts",
+        "EOS": _eos(config, tokenizer["eos_token"] if tokenizer["eos_token_id"] is not None else None),
+    }
+    return [f"{name:<11}{text}" for name, text in rows.items()]
+
+
+def _template(config: TokenizeConfig, *, has_template: bool) -> str:
+    if not has_template:
+        return "none; Alpaca records take Stanford's prompt"
+    if config.chat_template is None:
+        name = template_file(config.tokenizer)
+        source = f"the tokenizer's own ({name})" if name else "the tokenizer's own"
+    else:
+        is_text = "\n" in config.chat_template or "{" in config.chat_template
+        source = "the text given as --chat-template" if is_text else config.chat_template
+    if config.alpaca == "stanford":
+        return f"{source}; Alpaca records take Stanford's prompt"
+    return f"{source}, for Alpaca records too"
+
+
+def _eos(config: TokenizeConfig, eos: str | None) -> str:
+    if config.append_eos == "never":
+        return "never added"
+    if eos is None:
+        return "none: the tokenizer names no EOS token"
+    if config.append_eos == "always":
+        return f"{eos} after every sample"
+    return f"{eos} after completions, texts and chats that are left open"
+
+
+_SHAPES = {"tokens": "pre-tokenized"}
+"""Shapes whose names would mislead beside a number."""
+
+
+def tokenized(config: TokenizeConfig, index: StoreIndex, num_reused: int, seconds: str) -> list[str]:
+    """What came of the records.
+
+    Args:
+        num_reused: records of parts that were there already.
+        seconds: how long it took.
+    """
+    parts = index.parts
+    num_samples = sum(part.num_samples for part in parts)
+    num_rejected = sum(part.num_rejected for part in parts)
+    num_records = num_samples + num_rejected
+    done = f"tokenized {counted(num_records - num_reused, 'record')}"
+    if num_reused and num_reused == num_records:
+        done = f"reused {counted(num_records, 'tokenized record')}"
+    elif num_reused:
+        done += f" and reused {num_reused:,}"
+    shapes: dict[str, int] = {}
+    for part in parts:
+        for shape, count in part.shapes.items():
+            shapes[shape] = shapes.get(shape, 0) + count
+    by_shape = ", ".join(
+        f"{count:,} {_SHAPES.get(shape, shape)}" for shape, count in sorted(shapes.items(), key=lambda item: -item[1])
+    )
+    what = counted(num_samples, "sample") + (f" ({by_shape})" if shapes else "")
+    num_tokens = sum(part.num_tokens for part in parts)
+    lines = [f"{done}: {what}, {counted(num_tokens, 'token')}, {num_rejected:,} rejected ({seconds})"]
+    if num_samples:
+        lines.append(_ends(config, index, sum(part.num_open for part in parts), num_samples))
+    num_special = sum(part.num_with_special for part in parts)
+    if num_special:
+        how = "as ordinary text" if config.plain_content else "as control tokens (see --plain-content)"
+        hold = "holds" if num_special == 1 else "hold"
+        lines.append(f"{counted(num_special, 'record')} {hold} the text of special tokens, encoded {how}")
+    return lines
+
+
+def _ends(config: TokenizeConfig, index: StoreIndex, num_open: int, num_samples: int) -> str:
+    if not num_open:
+        return "every sample ends with EOS or an end of turn"
+    if config.append_eos == "never":
+        why = "--append-eos never"
+    elif index.tokenizer["eos_token_id"] is None:
+        why = 'the tokenizer names no EOS token; put "eos_token" into its tokenizer_config.json'
+    else:
+        why = "pre-tokenized records, and chats in which the assistant does not speak last, stay as they are"
+    ends = "ends" if num_open == 1 else "end"
+    return f"{num_open:,} of {counted(num_samples, 'sample')} {ends} without EOS or an end of turn: {why}"
+
+
+def repeated(index: StoreIndex) -> str | None:
+    """A warning of files that several inputs hold: an epoch has their samples once for each."""
+    sources: dict[str, set[int]] = {}
+    for file in (file for part in index.parts for file in part.files):
+        sources.setdefault(os.path.realpath(file.path), set()).add(file.source)
+    paths = [path for path, holders in sources.items() if len(holders) > 1]
+    if not paths:
+        return None
+    others = f", and {counted(len(paths) - 1, 'other file')}," if len(paths) > 1 else ""
+    return f"{paths[0]}{others} is in several inputs, and an epoch has it once for each; leave it out of all but one"

@@ -1,0 +1,122 @@
+"""The output folder: that it is ours to write to, and that one run at a time does."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from functools import wraps
+from inspect import signature
+from pathlib import Path
+from typing import ParamSpec, TypeVar
+
+from packer_cli.format.checksums import inside
+from packer_cli.errors import OutputError, RunError
+from packer_cli.files import is_temporary, lock_folder
+from packer_cli.folders import holds_something_else, writable_entries
+from packer_cli.shards.manifest import MANIFEST_NAME, REJECTED_NAME
+from packer_cli.shards.plan_file import PLAN_NAME
+
+TOKENS = "tokens"
+"""The token store's folder in an output folder."""
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+_held: set[Path] = set()
+"""Folders that this process has to itself."""
+
+
+def alone(*, has_plan: bool = False) -> Callable[[Callable[P, T]], Callable[P, T]]:
+    """Decorate a stage: check its argument `folder`, and keep other runs out of it. A stage inside another has it.
+
+    Args:
+        has_plan: the folder must hold a plan, instead of being new or of an earlier run; the stage says where it does
+            not, and what cannot be written.
+
+    Raises:
+        OutputError
+        RunError: another run is writing there.
+    """
+
+    def decorate(stage: Callable[P, T]) -> Callable[P, T]:
+        @wraps(stage)
+        def run(*args: P.args, **kwargs: P.kwargs) -> T:
+            folder: Path = signature(stage).bind(*args, **kwargs).arguments["folder"]
+            if not has_plan:
+                check_output(folder)
+            elif not (folder / PLAN_NAME).exists() or not os.access(folder, os.W_OK):
+                return stage(*args, **kwargs)
+            _check_links(folder)
+            key = folder.resolve()
+            if key in _held:
+                return stage(*args, **kwargs)
+            try:
+                with lock_folder(folder):
+                    _held.add(key)
+                    try:
+                        return stage(*args, **kwargs)
+                    finally:
+                        _held.remove(key)
+            except BlockingIOError as error:
+                if error.filename != str(folder):
+                    raise
+                raise RunError(
+                    f"output folder {str(folder)!r}: another hbpack run writes to it; wait until that has ended, "
+                    "or name another folder"
+                ) from None
+
+        return run
+
+    return decorate
+
+
+def check_output(folder: Path) -> None:
+    """Refuse a folder that cannot be written, or that holds what hbpack did not write.
+
+    Raises:
+        OutputError
+    """
+    entries = writable_entries(folder)
+    if entries and not _is_own(folder, entries):
+        raise holds_something_else(folder, entries)
+
+
+def _check_links(folder: Path) -> None:
+    """Refuse to write through a link to elsewhere: the files there may be another set's, and no loader reads them.
+
+    Raises:
+        OutputError
+    """
+    for pattern in ("shards", "shards/*", "ranks", "ranks/*", "ranks/*/epoch-*"):
+        for path in folder.glob(pattern):
+            try:
+                inside(folder, path.relative_to(folder).as_posix())
+            except ValueError:
+                raise OutputError(
+                    f"output folder {str(folder)!r}: {str(path)!r} is a link to {os.path.realpath(path)!r}; "
+                    "remove the link, or name another folder"
+                ) from None
+
+
+def _is_own(folder: Path, entries: list[str]) -> bool:
+    """Whether hbpack wrote in this folder, to an end or not."""
+    from packer_cli.tokens.index import INDEX_NAME
+    from packer_cli.tokens.part import MARKERS
+
+    tokens = folder / TOKENS
+    signs = (folder / MANIFEST_NAME, folder / PLAN_NAME, tokens / INDEX_NAME, tokens / MARKERS)
+    if any(path.exists() for path in signs):
+        return True
+    begun = entries == [TOKENS] and tokens.is_dir() and not any(tokens.iterdir())
+    names = {name for name in entries if not is_temporary(name)}
+    return begun or not names or _holds_only_reasons(folder, names)
+
+
+def _holds_only_reasons(folder: Path, names: set[str]) -> bool:
+    """Where nothing was left to plan, elsewhere than the store; an earlier plan's shards may still be there."""
+    path = folder / REJECTED_NAME
+    if not path.is_file() or not names <= {REJECTED_NAME, "shards", "ranks"}:
+        return False
+    begin = b'{"file": '
+    with path.open("rb") as file:
+        return file.read(len(begin)) in (b"", begin)

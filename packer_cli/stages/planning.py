@@ -1,0 +1,246 @@
+"""The plan stage: a token store to `plan.arrow`."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from packer_cli.config import GroupConfig, PlanConfig
+from packer_cli.errors import ConfigError, RunError
+from packer_cli.files import fingerprint
+from packer_cli.plan.balance import parse_balance
+from packer_cli.plan.build import PlanRules, build_plan
+from packer_cli.plan.check import check_pieces, check_plan
+from packer_cli.plan.cost import Cost, parse_cost, require_exact
+from packer_cli.plan.packing import REGISTRY, parse_packing
+from packer_cli.plan.pieces import make_pieces, weighted_samples
+from packer_cli.plan.schedule import StepRules
+from packer_cli.plan.types import Group, Int32Array, Int64Array, Pieces, Plan
+from packer_cli.plan.figures import plan_stats, sample_counts
+from packer_cli.shards.manifest import REJECTED_NAME
+from packer_cli.shards.plan_file import PLAN_VERSION
+from packer_cli.sizes import counted
+from packer_cli.tokens.index import StoreIndex
+from packer_cli.tokens.store import TokenStore
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlanResult:
+    """A checked plan with what is written beside it."""
+
+    plan: Plan
+    piece_loss_tokens: NDArray[np.int32]
+    header: dict[str, Any]
+    """Configuration, counts and metrics; JSON values."""
+    overflow: list[dict[str, Any]]
+    """Entries of `rejected.jsonl` for samples that were dropped or truncated."""
+
+
+class NothingToPlanError(RunError):
+    """No piece is left."""
+
+    def __init__(self, message: str, overflow: list[dict[str, Any]]) -> None:
+        super().__init__(message)
+        self.overflow = overflow
+        """As in `PlanResult`."""
+
+
+def to_group(config: GroupConfig) -> Group:
+    """The plan's form of a group."""
+    return Group(capacity=config.capacity, sp_size=config.sp_size, checkpoint_layers=config.checkpoint_layers)
+
+
+def with_known_cost(config: PlanConfig) -> PlanConfig:
+    """The options with numbers in the place of `--cost profile`, for they decide the plan and not where they are from.
+
+    Raises:
+        ConfigError, InputError, FormatError: `--profile`, or `--model` and `--gpu`, do not say what to predict with.
+    """
+    if config.cost != "profile":
+        return config
+    from packer_cli.cost.options import load_gpu_model
+
+    model = load_gpu_model(config.model, config.gpu, config.profile, config.gpus, what="--cost profile").cost
+    try:
+        # As many digits as mean something, and as are the same on every machine.
+        cost = Cost(quadratic=float(f"{model.quadratic:.6g}"), linear=float(f"{model.linear:.6g}"))
+    except ValueError as error:
+        raise ConfigError(f"--cost profile: {error}") from None
+    return config.model_copy(update={"cost": str(cost)})
+
+
+def plan_rules(config: PlanConfig) -> PlanRules:
+    """The plan's form of the options.
+
+    Raises:
+        ConfigError: an unknown packing algorithm or option of it, or one that the groups or `--overflow` rule out; a
+            balance or cost that is none.
+    """
+    try:
+        algorithm, options = parse_packing(config.packing, REGISTRY)
+    except ValueError as error:
+        raise ConfigError(f"--packing: {error}") from None
+    if algorithm.needs_split and config.overflow != "split":
+        raise ConfigError(
+            f"--packing: packing {algorithm.name!r} cuts what is longer than the greatest capacity, so it needs "
+            f"--overflow split, not {config.overflow}; give that, or packing bfd"
+        )
+    try:
+        balance = parse_balance(config.balance)
+    except ValueError as error:
+        raise ConfigError(f"--balance: {error}") from None
+    groups = tuple(to_group(group) for group in config.groups)
+    try:
+        linear = parse_cost(with_known_cost(config).cost).linear_tokens
+        require_exact(linear, groups, config.gpus)
+    except ValueError as error:
+        raise ConfigError(f"--cost: {error}") from None
+    try:
+        return PlanRules(
+            groups=groups,
+            num_gpus=config.gpus,
+            algorithm=algorithm.with_linear(linear),
+            packing_options=options,
+            steps=StepRules(
+                global_tokens=config.global_tokens, curriculum_steps=config.curriculum_steps, mix=config.step_mix
+            ),
+            epochs=config.epochs,
+            seed=config.seed,
+            balance=balance,
+            fill=config.fill,
+            linear=linear,
+        )
+    except ValueError as error:
+        raise ConfigError(f"--packing: {error}") from None
+
+
+def plan_fingerprint(config: PlanConfig, store_fingerprint: str, group_choice: dict[str, Any] | None = None) -> str:
+    """Equal for plans with equal bytes; `group_choice` says why the groups are these, where they were chosen."""
+    facts = [config.decisions(), store_fingerprint, PLAN_VERSION]
+    return fingerprint(*facts, *([group_choice] if group_choice else []))
+
+
+def plan_store(
+    config: PlanConfig, store: TokenStore, folder: Path, group_choice: dict[str, Any] | None = None
+) -> PlanResult:
+    """Plan all samples of a store. `folder` is where the plan will stand; the header names the store from there.
+
+    Args:
+        group_choice: for the header, see `packer_cli.stages.groups`.
+
+    Raises:
+        RunError: there is nothing to plan, or a sample is too long under `--overflow error`.
+        PlanError: the plan broke an invariant, which is a bug.
+    """
+    rules = plan_rules(config)
+    weights = [source.weight for source in store.index.sources]
+    lengths = store.lengths()
+    sources = store.sources()
+    samples = weighted_samples(sources, weights, config.seed)
+    capacity = rules.groups[-1].capacity
+    _refuse_overflow(config, store, lengths, samples, capacity)
+    pieces = make_pieces(lengths, samples, capacity, config.overflow)
+    if not len(pieces):
+        raise NothingToPlanError(
+            _why_nothing(store, samples, folder), _overflow_entries(config, store, lengths, samples, capacity)
+        )
+    plan = build_plan(pieces, rules)
+    pieces = plan.pieces  # the packing may have cut them
+    kept = samples if config.overflow != "drop" else samples[lengths[samples] <= capacity]
+    check_pieces(pieces, lengths, kept, is_whole=config.overflow != "truncate")
+    check_plan(plan)
+    header = {
+        "fingerprint": plan_fingerprint(config, store.index.fingerprint, group_choice),
+        "store": os.path.relpath(store.folder, folder),
+        "store_fingerprint": store.index.fingerprint,
+        "config": config.decisions(),
+        **({"group_choice": group_choice} if group_choice else {}),
+        "counts": _counts(store, sample_counts(lengths, samples, pieces, capacity, config.overflow)),
+        "metrics": plan_stats(plan, config.seed, sources, rules.linear),
+    }
+    return PlanResult(
+        plan=plan,
+        piece_loss_tokens=_piece_loss_tokens(store, lengths, pieces),
+        header=header,
+        overflow=_overflow_entries(config, store, lengths, samples, capacity),
+    )
+
+
+def overflow_entries(config: PlanConfig, folder: Path, index: StoreIndex) -> list[dict[str, Any]]:
+    """`PlanResult.overflow` of a plan that was made before, with the names that its token store has now.
+
+    Raises:
+        FormatError: the store is damaged.
+    """
+    if config.overflow not in _OVERFLOW:
+        return []  # The store need not be opened.
+    store = TokenStore(folder, index)
+    samples = weighted_samples(store.sources(), [source.weight for source in index.sources], config.seed)
+    return _overflow_entries(config, store, store.lengths(), samples, config.groups[-1].capacity)
+
+
+def _why_nothing(store: TokenStore, samples: Int64Array, folder: Path) -> str:
+    reasons = repr(str(folder / REJECTED_NAME))
+    num_rejected = sum(part.num_rejected for part in store.index.parts)
+    if not len(store) and not num_rejected:
+        return "there is nothing to plan: the inputs hold no records"
+    if not len(store):
+        return f"there is nothing to plan: every record was rejected, see {reasons}"
+    if not len(samples):
+        return "there is nothing to plan: the weights leave out every sample; raise them"
+    return f"there is nothing to plan: every sample was dropped, see {reasons}"
+
+
+def _refuse_overflow(
+    config: PlanConfig, store: TokenStore, lengths: Int32Array, samples: Int64Array, capacity: int
+) -> None:
+    if config.overflow != "error":
+        return
+    long = samples[lengths[samples] > capacity]
+    if len(long):
+        file, line = next(store.locate(long[:1]))
+        raise RunError(
+            f"{file}:{line}: the sample has {lengths[long[0]]} tokens, over the largest group's {capacity} "
+            f"({counted(len(np.unique(long)), 'such sample')}); choose --overflow split, truncate or drop"
+        )
+
+
+def _piece_loss_tokens(store: TokenStore, lengths: Int32Array, pieces: Pieces) -> Int32Array:
+    """Loss tokens of each piece; only the masks of cut samples are read."""
+    loss_tokens = store.num_loss_tokens()[pieces.sample]
+    cut = np.flatnonzero(pieces.length != lengths[pieces.sample])
+    if len(cut):
+        loss_tokens[cut] = store.loss_tokens_of(pieces.sample[cut], pieces.start[cut], pieces.length[cut])
+    return loss_tokens
+
+
+def _counts(store: TokenStore, of_samples: dict[str, int]) -> dict[str, int]:
+    parts = store.index.parts
+    num_rejected = sum(part.num_rejected for part in parts)
+    return {
+        "records": len(store) + num_rejected,
+        "rejected": num_rejected,
+        **of_samples,
+        "records_with_special_tokens": sum(part.num_with_special for part in parts),
+    }
+
+
+_OVERFLOW = {"drop": "dropped", "truncate": "the rest was cut off"}
+
+
+def _overflow_entries(
+    config: PlanConfig, store: TokenStore, lengths: Int32Array, samples: Int64Array, capacity: int
+) -> list[dict[str, Any]]:
+    if config.overflow not in _OVERFLOW:
+        return []
+    long = np.unique(samples[lengths[samples] > capacity])
+    what = f"over the largest group's {capacity}; {_OVERFLOW[config.overflow]}"
+    return [
+        {"file": file, "line": line, "reason": f"has {length} tokens, {what}"}
+        for (file, line), length in zip(store.locate(long), lengths[long].tolist(), strict=True)
+    ]

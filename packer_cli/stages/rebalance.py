@@ -1,0 +1,254 @@
+"""Another number of GPUs for a set that is written: new schedules and rank manifests over the same shards.
+
+What a set is for one number of GPUs is a *generation*. The first is the plan's; each change adds a folder
+`ranks/rebalanced-001` with its schedules and rank manifests, and then replaces `hbpack.json`, which alone says which
+generation is in force. So a run that is killed leaves the set as it was, a run that trains on the old generation goes
+on undisturbed, and a state of any generation can be taken up again.
+"""
+
+from __future__ import annotations
+
+import math
+import shutil
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from packer_cli.config import PlanConfig, validate
+from packer_cli.format.epochs import MAX_EPOCH, repeat_order
+from packer_cli.errors import ConfigError, FormatError, HbpackError, InputError
+from packer_cli.files import fingerprint
+from packer_cli.plan.build import PlanRules
+from packer_cli.plan.check import check_plan
+from packer_cli.plan.resume import DealRules, check_rest, deal_epoch, rest_of_epoch, short_packs
+from packer_cli.plan.types import Int64Array, Plan, Schedule
+from packer_cli.stages.planning import plan_rules
+from packer_cli.plan.figures import plan_stats
+from packer_cli.shards.layout import pack_places
+from packer_cli.shards.manifest import Generation, Manifest, Origin, read_manifest, write_manifest
+from packer_cli.shards.plan_file import PLAN_NAME, read_plan, write_schedules
+from packer_cli.shards.repair import generation_schedules, manifest_shards
+from packer_cli.shards.schema import generation_path
+from packer_cli.shards.stage import file_info, set_fingerprint, write_epochs
+from packer_cli.shards.stop import Stop
+from packer_cli.sizes import counted, format_tokens
+from packer_cli.tokens.store import TokenStore
+
+REBALANCE_VERSION = 1
+SCHEDULES_NAME = "schedules.arrow"
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Left:
+    """What the generation that is left has not run."""
+
+    epoch: int
+    step: int
+    iteration: int
+    packs: Int64Array
+    """int64[r]"""
+
+
+def rebalance(folder: Path, num_gpus: int, stop: Stop, global_tokens: int | None = None) -> tuple[Manifest, bool]:
+    """Deal what is left of an epoch, and the epochs after it, to `num_gpus`.
+
+    Price: O(packs log packs) and one pass over the plan; the shards are not read.
+
+    Args:
+        global_tokens: tokens of a step from now on; None: as before.
+
+    Returns:
+        The manifest in force, and whether it is new.
+
+    Raises:
+        ConfigError, InputError: the number of GPUs or the stop does not fit the set.
+        FormatError: the set is damaged.
+        PlanError: the new schedule broke an invariant, which is a bug.
+    """
+    manifest = read_manifest(folder)
+    _check_gpus(manifest, num_gpus)
+    config = {**manifest.config["plan"], "gpus": num_gpus}
+    if global_tokens is not None:
+        config["global_tokens"] = global_tokens
+    if _is_there(manifest, stop, config):
+        return manifest, False
+    plan, piece_loss_tokens, header = read_plan(folder / PLAN_NAME, check=True)
+    if set_fingerprint(header["fingerprint"], manifest.config["write"]["shard_size"]) != manifest.planned_fingerprint:
+        raise FormatError(
+            f"{str(folder / PLAN_NAME)!r} is not the plan of the shards beside it; run hbpack write, which writes them"
+        )
+    source = _generation(manifest, stop, folder)
+    left = _what_is_left(folder, manifest, plan, source, stop)
+    rules = plan_rules(validate(PlanConfig, config))
+    origin = Origin(fingerprint=source.fingerprint, epoch=left.epoch, step=left.step, iteration=left.iteration)
+    own_fingerprint = _fingerprint(origin, config)
+    if own_fingerprint == manifest.fingerprint:
+        return manifest, False
+    is_short = short_packs(plan.epochs[0], plan.packs, plan.groups)
+    schedules = _schedules(plan, left, is_short, rules)
+    dealt = replace(plan, num_gpus=num_gpus)
+    whole = schedules[1:] if left.step else schedules
+    check_plan(replace(dealt, epochs=tuple(whole)))
+    check_rest(dealt, schedules[0], left.packs, num_gpus)
+    path = generation_path(len(manifest.history) + 1)
+    shutil.rmtree(folder / path, ignore_errors=True)  # What a killed run left; nothing names it.
+    facts: dict[str, Any] = {"fingerprint": own_fingerprint, "num_gpus": num_gpus, "first_epoch": left.epoch}
+    write_schedules(folder / path / SCHEDULES_NAME, schedules, facts)
+    places = pack_places(manifest_shards(manifest), len(plan.packs))
+    first, *others = write_epochs(
+        folder, path, left.epoch, dealt, schedules, piece_loss_tokens, places, own_fingerprint
+    )
+    new = manifest.model_copy(
+        update={
+            **facts,
+            "epochs": (first.model_copy(update={"first_step": left.step}), *others),
+            "schedules": file_info(folder, f"{path}/{SCHEDULES_NAME}"),
+            "history": (*manifest.history, manifest.generation),
+            "origin": origin,
+            "metrics": plan_stats(
+                replace(dealt, epochs=tuple(whole)), manifest.seed, _sources(folder, header), rules.linear
+            ),
+            "config": {**manifest.config, "plan": config},
+        }
+    )
+    write_manifest(folder, new)
+    return new, True
+
+
+def plan_in_force(folder: Path) -> Plan:
+    """The plan of a packed set with the schedules of its generation in force, of whole epochs.
+
+    Raises:
+        InputError, FormatError: there is no such set, or it is damaged.
+    """
+    manifest = read_manifest(folder)
+    plan, _, _ = read_plan(folder / PLAN_NAME, check=True)
+    schedules = generation_schedules(folder, manifest.generation, plan)
+    whole = [schedule for schedule, epoch in zip(schedules, manifest.epochs, strict=True) if epoch.first_step == 0]
+    return replace(plan, num_gpus=manifest.num_gpus, epochs=tuple(whole))
+
+
+def _check_gpus(manifest: Manifest, num_gpus: int) -> None:
+    multiple = math.lcm(*(group.sp_size for group in manifest.groups))
+    for group in manifest.groups:
+        if num_gpus % group.sp_size:
+            below = num_gpus // multiple * multiple
+            choices = " or ".join(str(number) for number in (below, below + multiple) if number)
+            raise ConfigError(
+                f"--gpus {num_gpus}: the SP degree {group.sp_size} of group {format_tokens(group.capacity)} must "
+                f"divide it, since the shards stay as they are; choose {choices}, or pack again with other --groups"
+            )
+
+
+def _fingerprint(origin: Origin, config: dict[str, Any]) -> str:
+    return fingerprint(origin.model_dump(), config, REBALANCE_VERSION)
+
+
+def _is_there(manifest: Manifest, stop: Stop, config: dict[str, Any]) -> bool:
+    """Whether the generation in force is what is wanted, and nothing of it was run."""
+    return (
+        config == manifest.config["plan"]
+        and stop.fingerprint in (None, manifest.fingerprint)
+        and stop.epoch in (None, manifest.first_epoch)
+        and stop.step in (None, manifest.epochs[0].first_step)
+        and stop.iteration in (None, 0)
+    )
+
+
+def _generation(manifest: Manifest, stop: Stop, folder: Path) -> Generation:
+    """The generation that the run read."""
+    if stop.fingerprint is None:
+        return manifest.generation
+    known = {generation.fingerprint: generation for generation in (*manifest.history, manifest.generation)}
+    if stop.fingerprint in known:
+        return known[stop.fingerprint]
+    raise InputError(
+        f"{stop.name} is of the packed set {stop.fingerprint}, and {str(folder)!r} is and was "
+        f"{', '.join(reversed(known))}; name the folder that the run read"
+    )
+
+
+def _what_is_left(folder: Path, manifest: Manifest, plan: Plan, source: Generation, stop: Stop) -> _Left:
+    epoch = source.first_epoch if stop.epoch is None else stop.epoch
+    if epoch < source.first_epoch:
+        raise ConfigError(
+            f"{stop.name}: epoch {epoch} was over when the set was dealt to {source.num_gpus} GPUs; its first is "
+            f"{source.first_epoch}"
+        )
+    schedules = generation_schedules(folder, source, plan)
+    schedule, first_step, order = _find_epoch(source, schedules, epoch, manifest.seed)
+    num_steps = first_step + schedule.num_steps
+    step = first_step if stop.step is None else stop.step
+    if not first_step <= step <= num_steps:
+        raise ConfigError(
+            f"{stop.name}: step {step} of epoch {epoch} is not there; on {source.num_gpus} GPUs the epoch has steps "
+            f"{first_step} to {num_steps - 1}, and {num_steps} is its end"
+        )
+    packs, iteration = rest_of_epoch(schedule, step - first_step, order)
+    if stop.iteration not in (None, iteration):
+        _refuse_inside(schedule, first_step, order, step, iteration, stop)
+    if step == num_steps:
+        # The epoch is over: the next one begins, whole.
+        if epoch == MAX_EPOCH:
+            raise ConfigError(f"{stop.name}: epoch {epoch} was the last that there is; choose an earlier place")
+        return _Left(epoch=epoch + 1, step=0, iteration=0, packs=np.arange(len(plan.packs)))
+    return _Left(epoch=epoch, step=step, iteration=iteration, packs=packs)
+
+
+def _refuse_inside(
+    schedule: Schedule, first_step: int, order: Int64Array | None, step: int, iteration: int, stop: Stop
+) -> None:
+    _, end = rest_of_epoch(schedule, min(step - first_step + 1, schedule.num_steps), order)
+    assert stop.iteration is not None
+    if not iteration < stop.iteration < end:
+        raise InputError(
+            f"{stop.name}: iteration {stop.iteration} is not in step {step}, which has {iteration} to {end - 1}; "
+            "it was changed or is of another packed set"
+        )
+    raise InputError(
+        f"{stop.name} is inside step {step} (iterations {iteration} to {end - 1}, {stop.iteration} comes next), and "
+        "GPUs can change only between two steps; save the state after a step's last batch, or give --from-step "
+        f"{step}, which runs {counted(stop.iteration - iteration, 'iteration')} again"
+    )
+
+
+def _find_epoch(
+    source: Generation, schedules: tuple[Schedule, ...], epoch: int, seed: int
+) -> tuple[Schedule, int, Int64Array | None]:
+    """Schedule of an epoch, the steps of it that came before, and the order of the schedule's steps, as a loader."""
+    number = epoch - source.first_epoch
+    if number < len(source.epochs):
+        return schedules[number], source.epochs[number].first_step, None
+    repeated = next(k for k, entry in enumerate(source.epochs) if entry.first_step == 0)
+    return schedules[repeated], 0, repeat_order(seed, epoch, schedules[repeated].num_steps)
+
+
+def _schedules(plan: Plan, left: _Left, is_short: NDArray[np.bool_], rules: PlanRules) -> list[Schedule]:
+    """The rest of the epoch, and whole ones: as many as were asked for, and one at least."""
+    steps = rules.steps
+    curriculum = max(0, steps.curriculum_steps - left.step) if left.epoch == 0 else 0
+    deal_rules = DealRules(
+        num_gpus=rules.num_gpus,
+        balance=rules.balance,
+        steps=replace(steps, curriculum_steps=curriculum),
+        seed=rules.seed,
+        linear=rules.linear,
+    )
+    every = np.arange(len(plan.packs))
+    stop = max(rules.epochs, left.epoch + (2 if left.step else 1))
+    return [
+        deal_epoch(plan, left.packs if epoch == left.epoch else every, is_short, deal_rules, epoch)
+        for epoch in range(left.epoch, stop)
+    ]
+
+
+def _sources(folder: Path, header: dict[str, Any]) -> NDArray[np.int32] | None:
+    """Source of each sample, for the metrics; None where the token store is gone."""
+    try:
+        store = TokenStore.open(folder / header["store"])
+    except HbpackError:
+        return None
+    return store.sources() if store.index.fingerprint == header["store_fingerprint"] else None

@@ -1,0 +1,94 @@
+"""The kernels of a plan, loaded or compiled before there are lengths."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+
+import numpy as np
+
+from packer_cli.config import PlanConfig
+from packer_cli.files import fingerprint
+from packer_cli.plan.balance import parse_balance
+from packer_cli.plan.build import build_plan
+from packer_cli.plan.check import check_pieces, check_plan
+from packer_cli.plan.packing import REGISTRY, parse_packing
+from packer_cli.plan.pieces import make_pieces
+from packer_cli.plan.refine import refine_packs
+from packer_cli.plan.schedule import GroupIterations, StepRules, schedule_epoch
+from packer_cli.plan.types import Group, Packs, Plan
+from packer_cli.stages.planning import plan_rules
+from packer_cli.plan.figures import baseline_plan, plan_figures
+
+
+def warm_up(config: PlanConfig) -> None:
+    """Load the kernels of a plan, or compile them, which takes seconds, on a first run."""
+    for share in kernel_shares(config):
+        share()
+
+
+def kernel_shares(config: PlanConfig) -> list[Callable[[], None]]:
+    """Functions that together load or compile all kernels from lengths to shards; apart, hardly any twice.
+
+    They are called with tiny inputs: whatever signature a kernel has, it is the one that is compiled.
+    """
+    # Two, which take equally long: more would compile what they have in common more than once.
+    shares: list[Callable[[], None]] = [partial(_warm_all_but_refine, config)]
+    if parse_balance(config.balance).refine:
+        shares.insert(0, _warm_refine)
+    return shares
+
+
+def kernels_name(config: PlanConfig) -> str:
+    """A name for the kernels that `kernel_shares` compiles: equal where they are."""
+    import llvmlite.binding  # type: ignore[import-untyped]
+    import numba
+
+    needed = (parse_packing(config.packing, REGISTRY)[0].name, config.fill, parse_balance(config.balance).refine)
+    return "compiled-" + fingerprint(numba.__version__, llvmlite.binding.get_host_cpu_name(), needed)
+
+
+def _warm_all_but_refine(config: PlanConfig) -> None:
+    _warm_plan(config)
+    _warm_checks(config)
+
+
+def _warm_plan(config: PlanConfig) -> None:
+    """A tiny plan, and the baseline of the report."""
+    rules = plan_rules(config)
+    rules = replace(
+        rules,
+        num_gpus=math.lcm(*(group.sp_size for group in rules.groups)),
+        balance=replace(rules.balance, refine=False),
+    )
+    # In every group a few packs that are nearly full, and short samples to fill them.
+    lengths = [max(1, group.capacity - 1 - i) for group in rules.groups for i in range(5)] + [1] * 8
+    # What best-fit packs badly, so that `ilp` loads its solver: 4 4 3 3 3 3 are two packs of 10.
+    lengths += [max(1, rules.groups[0].capacity * tenths // 10) for tenths in (4, 4, 3, 3, 3, 3)]
+    samples = np.arange(len(lengths), dtype=np.int64)
+    pieces = make_pieces(np.array(lengths, dtype=np.int32), samples, rules.groups[-1].capacity, "split")
+    plan = build_plan(pieces, rules)
+    baseline_plan(pieces, plan.groups[-1], plan.num_gpus, config.seed)
+
+
+def _warm_refine() -> None:
+    """An iteration that is not even: a pack of four long samples, one of many short ones."""
+    lengths = np.array([8] * 4 + [1] * 32, dtype=np.int32)
+    refine_packs(np.array([0, 4, 36]), np.arange(36), lengths, 0, 2, 2, 40)
+
+
+def _warm_checks(config: PlanConfig) -> None:
+    """What looks at a plan and writes it out: two packs in one iteration, and a sample that was cut."""
+    lengths = np.array([3, 1, 2], dtype=np.int32)
+    samples = np.arange(3)
+    pieces = make_pieces(lengths, samples, 2, "split")
+    groups = (Group(capacity=3),)
+    packs = Packs(offsets=np.array([0, 2, 4]), pieces=np.array([0, 2, 1, 3]), group=np.zeros(2, dtype=np.int16))
+    iterations = [GroupIterations(slots=np.array([[0, 1]]))]
+    schedule = schedule_epoch(groups, iterations, np.array([3, 3]), np.array([5, 5]), 2, StepRules(), 0)
+    plan = Plan(groups=groups, num_gpus=2, pieces=pieces, packs=packs, epochs=(schedule,))
+    check_pieces(pieces, lengths, samples, is_whole=True)
+    check_plan(plan)
+    plan_figures(plan, config.seed)

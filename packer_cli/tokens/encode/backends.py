@@ -1,0 +1,186 @@
+"""Texts -> ids: `tokenizers` (the reference, with offsets where asked) and gigatoken (20-90 times as fast).
+
+gigatoken adds no BOS or EOS and gives no offsets. Its ids are those of `tokenizers`, except on code points
+that are too young (see `backends_unicode`); words that hold any go to `tokenizers`.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from itertools import chain, pairwise, zip_longest
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+
+import numpy as np
+
+from packer_cli.errors import RunError, TokenizerError
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from packer_cli.tokens.tokenizer.loading import LoadedTokenizer
+
+
+class BackendMismatch(RunError):  # noqa: N818 - a signal: the caller encodes the part again
+    """A fast way gave another result than the reference on a sampled text; the part must be done again.
+
+    Catch it around all of a part, drop what the part gave so far, and encode the part from its beginning
+    with `encoder.fallback(mismatch)`.
+    """
+
+    def __init__(self, why: str, *, line: int, what: Literal["ids", "template"] = "ids"):
+        super().__init__(why)
+        self.line = line
+        """Of the document."""
+        self.what = what
+        """`ids`: another backend helps. `template`: conversations must be rendered in the slow way."""
+
+
+class Ids(NamedTuple):
+    """Ids of n texts, flat."""
+
+    input_ids: NDArray[np.int32]
+    offsets: NDArray[np.int64]
+    """int64[n+1]"""
+
+    def row(self, number: int) -> NDArray[np.int32]:
+        """The ids of one text."""
+        return self.input_ids[self.offsets[number] : self.offsets[number + 1]]
+
+
+class CharRanges(NamedTuple):
+    """Which chars of its text each of t tokens is made of; several tokens of one char all have that char's range."""
+
+    starts: NDArray[np.int64]
+    """int64[t]"""
+    ends: NDArray[np.int64]
+    """int64[t]: one past the last char."""
+
+
+def flat(rows: list[Any]) -> Ids:
+    """One flat array of several; the rows are all arrays (int32 or uint32), or all lists of ints."""
+    offsets = np.zeros(len(rows) + 1, dtype=np.int64)
+    np.cumsum([len(row) for row in rows], out=offsets[1:])
+    if not rows:
+        joined = np.zeros(0, dtype=np.int32)
+    elif isinstance(rows[0], np.ndarray):
+        joined = rows[0] if len(rows) == 1 else np.concatenate(rows)
+    else:
+        joined = np.fromiter(chain.from_iterable(rows), dtype=np.int32, count=int(offsets[-1]))
+    return Ids(joined.view(np.int32), offsets)
+
+
+class ReferenceBackend:
+    """The `tokenizers` library. 4-5 MB/s on two cores."""
+
+    name = "tokenizers"
+
+    def __init__(self, tokenizer: LoadedTokenizer):
+        from tokenizers import Tokenizer
+
+        # The post-processor is left out: what it adds is added by the encoder, and without it offsets
+        # keep the space at a token's beginning.
+        self._tokenizer = Tokenizer.from_str(tokenizer.backend_json)
+        self._tokenizer.post_processor = None
+        self._tokenizer.encode_special_tokens = bool(tokenizer.hf.split_special_tokens)
+
+    def encode(self, texts: list[str]) -> Ids:
+        """Ids without anything added. A `UnicodeEncodeError` must have been ruled out before."""
+        return flat([one.ids for one in self._tokenizer.encode_batch_fast(texts, add_special_tokens=False)])
+
+    def encode_with_ranges(self, texts: list[str]) -> tuple[Ids, list[CharRanges]]:
+        """Ids without anything added, and for each text where its tokens come from."""
+        encodings = self._tokenizer.encode_batch(texts, add_special_tokens=False)
+        ranges = []
+        for one in encodings:
+            pairs = np.fromiter(chain.from_iterable(one.offsets), dtype=np.int64, count=2 * len(one)).reshape(-1, 2)
+            ranges.append(CharRanges(pairs[:, 0], pairs[:, 1]))
+        return flat([one.ids for one in encodings]), ranges
+
+    def encode_as_text(self, text: str) -> list[int]:
+        """Ids of a text in which nothing is a special or added token."""
+        tokenizer = self._tokenizer
+        if tokenizer.normalizer is not None:
+            text = tokenizer.normalizer.normalize_str(text)
+        pieces = [text]
+        if tokenizer.pre_tokenizer is not None:
+            pieces = [piece for piece, _ in tokenizer.pre_tokenizer.pre_tokenize_str(text)]
+        return [token.id for piece in pieces for token in tokenizer.model.tokenize(piece)]
+
+
+class GigatokenBackend:
+    """gigatoken for settled text, the reference for the rest.
+
+    Raises: TokenizerError where gigatoken cannot do this tokenizer.
+    """
+
+    name = "gigatoken"
+
+    def __init__(self, tokenizer: LoadedTokenizer, reference: ReferenceBackend):
+        if tokenizer.hf.split_special_tokens:
+            raise TokenizerError("gigatoken cannot split special tokens, as this tokenizer's config asks for")
+        try:
+            import gigatoken
+
+            self._tokenizer = gigatoken.Tokenizer.from_json(tokenizer.backend_json)
+        except Exception as error:
+            reason = " ".join(str(error).split())[:200] or type(error).__name__
+            raise TokenizerError(
+                f"gigatoken cannot load this tokenizer ({reason}); use --tokenizer-backend auto or tokenizers"
+            ) from None
+        self._reference = reference
+        self._cut = _word_cut(tokenizer.config)
+
+    def encode(self, texts: list[str]) -> Ids:
+        """Ids without anything added, on one core. A `UnicodeEncodeError` must have been ruled out before."""
+        from packer_cli.tokens.encode.unicode import is_settled
+
+        # One call a text: a batch comes back as an awkward array, which takes 600 us to make.
+        encode = self._tokenizer.backend.encode
+        unsettled = [number for number, text in enumerate(texts) if not (text.isascii() or is_settled(text))]
+        if not unsettled:
+            return flat([encode(text) for text in texts])
+        rows = {number: self._encode_unsettled(texts[number]) for number in unsettled}
+        return flat([rows[number] if number in rows else encode(text) for number, text in enumerate(texts)])
+
+    def _encode_unsettled(self, text: str) -> NDArray[np.uint32]:
+        """Only words with such code points, and their neighbours, go to the reference, if words can be told apart."""
+        from packer_cli.tokens.encode.unicode import unsettled_places
+
+        cuts = [0, *(cut.end() for cut in self._cut.finditer(text))]
+        borders = np.unique(np.array([cut for cut in cuts if cut < len(text)], dtype=np.int64))
+        is_slow = np.zeros(len(borders), dtype=np.bool_)
+        is_slow[np.searchsorted(borders, unsettled_places(text), side="right") - 1] = True
+        firsts = np.flatnonzero(np.concatenate([[True], is_slow[1:] != is_slow[:-1]]))
+        pieces = [text[start:stop] for start, stop in pairwise([*borders[firsts].tolist(), len(text)])]
+        slow = self._reference.encode(pieces[0 if is_slow[0] else 1 :: 2])
+        rows: list[Any] = [slow.row(number).view(np.uint32) for number in range(len(slow.offsets) - 1)]
+        encode = self._tokenizer.backend.encode
+        fast = [encode(piece) for piece in pieces[1 if is_slow[0] else 0 :: 2]]
+        first, second = (rows, fast) if is_slow[0] else (fast, rows)
+        return np.concatenate([row for pair in zip_longest(first, second) for row in pair if row is not None])
+
+
+_CUT = re.compile(r"\S\n(?=[A-Za-z])|(?= [A-Za-z])")
+_CUT_BY_SPACES = re.compile(r"\S\n(?=[A-Za-z]|  )|(?<=\S)(?= [A-Za-z])")
+"""Where added tokens take two spaces and more together."""
+_NEVER = re.compile("(?!)")
+
+
+def _word_cut(config: dict[str, Any]) -> re.Pattern[str]:
+    """Where a text can be cut without changing its ids: between a line feed that ends a line and a letter, and before
+    a space and a letter.
+
+    All splitting patterns of byte-level BPE that gigatoken knows end a word there, and NFC composes nothing.
+    """
+    if config["model"].get("byte_fallback") or '"add_prefix_space": true' in json.dumps(config["pre_tokenizer"]):
+        return _NEVER
+    tokens = config["added_tokens"]
+    contents = [token["content"] for token in tokens if token["content"].strip(" ")]
+    if any(token["lstrip"] or token["rstrip"] for token in tokens):
+        return _NEVER
+    if any(re.search("[\n ][A-Za-z]|\n | $", content) for content in contents):
+        return _NEVER
+    if len(contents) == len(tokens):
+        return _CUT
+    return _CUT_BY_SPACES if any(token["content"] == "  " for token in tokens) else _NEVER

@@ -1,0 +1,266 @@
+"""Documents -> samples: ids and loss mask. One `Encoder` for each worker.
+
+A part (one slice of the input) is encoded batch by batch::
+
+    encoder.start_part()
+    try:
+        for batch in read(slice): write(encoder.encode(batch))
+    except BackendMismatch as mismatch:
+        encoder = encoder.fallback(mismatch, "data.jsonl, line 7")   # and the part again from its beginning
+
+The part may have another mismatch then, of the other kind.
+
+What a document becomes depends on the document, the options and, for a part with a mismatch, the part;
+never on how documents are put in batches or on the number of workers.
+
+Price: 50 us for a chat of eight messages, nearly half of it the template; long texts 75-400 MB/s (gigatoken).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+
+from packer_cli.corpus.types import Reject
+from packer_cli.errors import TokenizerError
+from packer_cli.tokens.encode.backends import (
+    BackendMismatch,
+    CharRanges,
+    GigatokenBackend,
+    Ids,
+    ReferenceBackend,
+)
+from packer_cli.tokens.encode.masker import Masker
+from packer_cli.tokens.encode.prepare import Preparer
+from packer_cli.tokens.encode.rows import AppendEos, Frame, Row, Samples, Text
+from packer_cli.tokens.types import EncodedBatch
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from numpy.typing import NDArray
+
+    from packer_cli.corpus.types import DocumentBatch
+    from packer_cli.tokens.tokenizer.loading import LoadedTokenizer
+
+_CHECKED_CHARS = 1024
+"""So much of a sampled text is compared: the reference is many times slower, and part by part that adds up."""
+_FIRST_CHARS = 1 << 13
+"""About how many chars of a part's first texts are compared."""
+_SPREAD_CHARS = 1 << 15
+"""About how many chars of a part are compared besides its first texts."""
+_SPREAD_EVERY = 128
+
+_SURROGATE = "holds a lone surrogate, which cannot be encoded as UTF-8"
+
+
+class Encoder:
+    """Encodes batches of documents with one tokenizer.
+
+    Args:
+        tokenizer: from `load_tokenizer`.
+        backend: `auto` takes gigatoken where it can do the tokenizer; `gigatoken` insists on it.
+        loss_on: `completion` trains on what the assistant says (messages) and on completions
+            (prompt-completion); `all` on every token. Texts are trained on as a whole either way.
+        append_eos: which samples get EOS at their end, see `Frame`.
+        plain_content: special tokens that people wrote into their texts are encoded as ordinary text.
+        check_samples: how many texts at the beginning of each part are compared with the reference;
+            more cost 0.5 ms a chat and guard better; about one in 128 of the later ones is compared, too.
+
+    Raises: TokenizerError.
+    """
+
+    def __init__(
+        self,
+        tokenizer: LoadedTokenizer,
+        *,
+        backend: Literal["auto", "gigatoken", "tokenizers"] = "auto",
+        loss_on: Literal["completion", "all"] = "completion",
+        append_eos: AppendEos = "never",
+        plain_content: bool = False,
+        check_samples: int = 16,
+        _slow_templates: bool = False,
+    ):
+        if append_eos == "always" and tokenizer.eos_token_id is None:
+            raise TokenizerError(
+                "--append-eos always needs an EOS token, and the tokenizer names none; "
+                'put "eos_token" into its tokenizer_config.json'
+            )
+        self._tokenizer = tokenizer
+        self._options: dict[str, Any] = {
+            "loss_on": loss_on,
+            "append_eos": append_eos,
+            "plain_content": plain_content,
+            "check_samples": check_samples,
+        }
+        self._wanted_backend = backend
+        self._slow_templates = _slow_templates
+        self._check_samples = check_samples
+        self.warnings: list[str] = []
+        """Sentences for people about the part in work, each once."""
+        self._why_slow: list[str] = []
+        self._reference = ReferenceBackend(tokenizer)
+        self._backend: ReferenceBackend | GigatokenBackend = self._reference
+        if backend != "tokenizers":
+            try:
+                self._backend = GigatokenBackend(tokenizer, self._reference)
+            except TokenizerError:
+                if backend == "gigatoken":
+                    raise
+        self.backend_used: str = self._backend.name
+        """`gigatoken` or `tokenizers`."""
+        self._masker = Masker(tokenizer, self._reference, self._same)
+        self._frame = Frame(tokenizer, append_eos=append_eos)
+        self._preparer = Preparer(
+            tokenizer,
+            self._reference,
+            all_tokens=loss_on == "all",
+            plain_content=plain_content,
+            fast_templates=not _slow_templates,
+            check_chats=check_samples,
+            warnings=self.warnings,
+        )
+        self.start_part()
+
+    def start_part(self) -> None:
+        """A new part begins: its first texts will be compared with the reference again, and warnings are its own."""
+        self.warnings[:] = self._why_slow
+        self._texts_checked = self._first_checked = self._spread_checked = 0
+        self._preparer.start_part()
+
+    def fallback(self, mismatch: BackendMismatch, place: str) -> Encoder:
+        """The encoder for all of the part in which `encode` raised: what differed is done by the reference.
+
+        place: of the document, for people.
+        """
+        is_template = mismatch.what == "template"
+        backend = self._wanted_backend if is_template else "tokenizers"
+        slow = self._slow_templates or is_template
+        other = Encoder(self._tokenizer, backend=backend, **self._options, _slow_templates=slow)
+        other._why_slow = [*self._why_slow, f"{place}: {mismatch}"]
+        other.start_part()
+        return other
+
+    def encode(self, batch: DocumentBatch) -> EncodedBatch:
+        """The samples of a batch, in the order of its documents.
+
+        `rejects` of the result are the documents refused here, not those that the batch came with.
+
+        Raises: TokenizerError (conversations, and no chat template), BackendMismatch (see the module).
+        """
+        items: list[Text | Row] = []
+        rejects: list[Reject] = []
+        num_with_special = 0
+        for document in batch.documents:
+            try:
+                item, with_special = self._preparer.prepare(document)
+            except UnicodeEncodeError:
+                rejects.append(Reject(document.line, _SURROGATE))
+            except ValueError as error:
+                rejects.append(Reject(document.line, str(error)))
+            else:
+                num_with_special += with_special
+                items.append(item)
+        return self._finish(items, rejects, num_with_special)
+
+    def _finish(self, items: list[Text | Row], rejects: list[Reject], num_with_special: int) -> EncodedBatch:
+        texts = [item for item in items if isinstance(item, Text)]
+        ids, ranges = self._encode_texts(texts)
+        self._check_ids(texts, ids)
+        loss_mask = self._masker.mask(texts, ids, ranges)
+        samples = Samples(ids.offsets, ids.input_ids, loss_mask)
+        if len(texts) < len(items):
+            samples = _in_order(items, samples)
+        is_empty = np.diff(samples.offsets) == 0
+        if is_empty.any():
+            empty = [item for item, is_one in zip(items, is_empty, strict=True) if is_one]
+            rejects += [Reject(item.line, "is empty: it gives no token") for item in empty]
+            rejects.sort(key=lambda reject: reject.line)
+            items = [item for item, is_one in zip(items, is_empty, strict=True) if not is_one]
+            samples = samples._replace(offsets=samples.offsets[np.concatenate([[True], ~is_empty])])
+        is_plain = [not item.is_chat if isinstance(item, Text) else item.is_plain for item in items]
+        may_close = [item.may_close for item in items]
+        framed, num_open = self._frame.put(samples, np.array(is_plain, np.bool_), np.array(may_close, np.bool_))
+        return EncodedBatch(
+            offsets=framed.offsets,
+            input_ids=framed.input_ids,
+            loss_mask=framed.loss_mask,
+            lines=np.array([item.line for item in items], dtype=np.int64),
+            rejects=rejects,
+            num_with_special=num_with_special,
+            num_open=num_open,
+        )
+
+    def _encode_texts(self, texts: list[Text]) -> tuple[Ids, list[CharRanges] | None]:
+        plain = [item.text for item in texts]
+        if self._backend is self._reference and self._masker.wants_ranges and any(item.spans for item in texts):
+            return self._reference.encode_with_ranges(plain)
+        return self._backend.encode(plain), None
+
+    def _check_ids(self, texts: list[Text], ids: Ids) -> None:
+        """Compare sampled texts with the reference."""
+        if self._backend is self._reference:
+            return
+        samples: list[tuple[Text, str, Any]] = []
+        for number in self._sampled(texts):
+            item = texts[number]
+            text = item.text
+            if len(text) <= _CHECKED_CHARS:
+                samples.append((item, text, ids.row(number)))
+            else:
+                start = _scatter(item.line) % (len(text) - _CHECKED_CHARS)
+                samples.append((item, text[start : start + _CHECKED_CHARS], None))
+        if not samples:
+            return
+        expected = self._reference.encode([text for _, text, _ in samples])
+        again = self._backend.encode([text for _, text, row in samples if row is None])
+        redone = iter(range(len(samples)))
+        for number, (item, _, row) in enumerate(samples):
+            self._same(item, again.row(next(redone)) if row is None else row, expected.row(number))
+
+    def _sampled(self, texts: list[Text]) -> Iterator[int]:
+        """Which texts to compare: the first ones of a part, and some of the others, by their lines."""
+        first = 0
+        while first < len(texts) and self._texts_checked < self._check_samples and self._first_checked < _FIRST_CHARS:
+            self._texts_checked += 1
+            self._first_checked += min(len(texts[first].text), _CHECKED_CHARS)
+            yield first
+            first += 1
+        lines = np.array([item.line for item in texts[first:]], dtype=np.int64)
+        for number in np.flatnonzero(_scatter(lines) % _SPREAD_EVERY == 0).tolist():
+            size = min(len(texts[first + number].text), _CHECKED_CHARS)
+            if self._spread_checked + size <= _SPREAD_CHARS:
+                self._spread_checked += size
+                yield first + number
+
+    def _same(self, item: Text, got: NDArray[np.int32], expected: NDArray[np.int32]) -> None:
+        if not np.array_equal(got, expected):
+            raise BackendMismatch(
+                f"{self.backend_used} and tokenizers give different ids; this part is encoded by tokenizers",
+                line=item.line,
+            )
+
+
+def _scatter(line: Any) -> Any:
+    """Line numbers as numbers that look random."""
+    return line * 2654435761 >> 8
+
+
+def _in_order(items: list[Text | Row], texts: Samples) -> Samples:
+    """The samples of all items; those of the texts among them are given."""
+    encoded = zip(texts.offsets[:-1].tolist(), texts.offsets[1:].tolist(), strict=True)
+    text_mask = np.ones(len(texts.input_ids), dtype=np.int8) if texts.loss_mask is None else texts.loss_mask
+    ids, masks = [], []
+    for item in items:
+        if isinstance(item, Row):
+            ids.append(item.input_ids)
+            masks.append(item.loss_mask)
+        else:
+            start, stop = next(encoded)
+            ids.append(texts.input_ids[start:stop])
+            masks.append(text_mask[start:stop])
+    lengths = np.array([len(row) for row in ids], dtype=np.int64)
+    return Samples(
+        np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths)]), np.concatenate(ids), np.concatenate(masks)
+    )

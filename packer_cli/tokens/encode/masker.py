@@ -1,0 +1,112 @@
+"""Loss masks of a batch of texts: from the bytes of their tokens, and where those don't tell, from offsets."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from packer_cli.tokens.encode.byte_lengths import UNKNOWN_SPANS, ByteLengths
+from packer_cli.tokens.encode.masks import mark_spans, mask_by_offsets
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from numpy.typing import NDArray
+
+    from packer_cli.tokens.encode.backends import CharRanges, Ids, ReferenceBackend
+    from packer_cli.tokens.encode.rows import Text
+    from packer_cli.tokens.tokenizer.loading import LoadedTokenizer
+
+
+class Masker:
+    """Makes loss masks.
+
+    Args:
+        check: called with a text, its ids and the reference's where the two were both made.
+    """
+
+    def __init__(
+        self,
+        tokenizer: LoadedTokenizer,
+        reference: ReferenceBackend,
+        check: Callable[[Text, NDArray[np.int32], NDArray[np.int32]], None],
+    ):
+        self._lengths = ByteLengths(tokenizer)
+        self._reference = reference
+        self._check = check
+        self.num_by_ranges = 0
+        """Texts so far whose marks took offsets from `tokenizers`."""
+
+    @property
+    def wants_ranges(self) -> bool:
+        """Whether every text with spans needs offsets."""
+        return not self._lengths.are_known
+
+    def mask(self, texts: list[Text], ids: Ids, ranges: list[CharRanges] | None) -> NDArray[np.int8] | None:
+        """int8[t] for all texts, without what is put around them; None: all of it is trained on.
+
+        ranges: of each text, if they are known.
+        """
+        if all(item.spans is None for item in texts):
+            return None
+        loss_mask = np.zeros(len(ids.input_ids), dtype=np.int8)
+        others = list(range(len(texts)))
+        if ranges is None and self._lengths.are_known:
+            loss_mask, exact = self._by_lengths(texts, ids)
+            others = np.flatnonzero(~exact).tolist()
+        self._by_ranges(texts, ids, [number for number in others if texts[number].spans], ranges, loss_mask)
+        for number, item in enumerate(texts):
+            if item.spans is None:
+                loss_mask[ids.offsets[number] : ids.offsets[number + 1]] = 1
+        return loss_mask
+
+    def _by_lengths(self, texts: list[Text], ids: Ids) -> tuple[NDArray[np.int8], NDArray[np.bool_]]:
+        spans: list[tuple[int, int]] = []
+        counts, sizes = [], []
+        locate = self._lengths.locate
+        keeps_ascii = self._lengths.keep_ascii
+        for _, text, wanted, is_chat, _ in texts:
+            if not wanted:
+                size, found = UNKNOWN_SPANS
+            elif keeps_ascii and text.isascii():
+                size, found = len(text), wanted
+            else:
+                size, found = locate(text, wanted, whole_last_char=not is_chat)
+            spans += found
+            counts.append(len(found))
+            sizes.append(size)
+        counted = np.array(counts, dtype=np.int64)
+        # In half bytes: see `ByteLengths.of`. A last char that does not count as a whole ends after the first half.
+        units = 2 * np.array(spans, dtype=np.int64).reshape(-1, 2)
+        units[:, 1] -= np.repeat(np.array([item.is_chat for item in texts], dtype=np.int64), counted)
+        return mark_spans(
+            ids.offsets,
+            self._lengths.of([item.text for item in texts], ids),
+            2 * np.array(sizes, dtype=np.int64),
+            np.concatenate([np.zeros(1, np.int64), np.cumsum(counted)]),
+            units,
+        )
+
+    def _by_ranges(
+        self,
+        texts: list[Text],
+        ids: Ids,
+        numbers: list[int],
+        ranges: list[CharRanges] | None,
+        loss_mask: NDArray[np.int8],
+    ) -> None:
+        if not numbers:
+            return
+        self.num_by_ranges += len(numbers)
+        if ranges is None:
+            expected, found = self._reference.encode_with_ranges([texts[number].text for number in numbers])
+            for row, number in enumerate(numbers):
+                self._check(texts[number], ids.row(number), expected.row(row))
+        else:
+            found = [ranges[number] for number in numbers]
+        for number, (starts, ends) in zip(numbers, found, strict=True):
+            item = texts[number]
+            assert item.spans
+            at = slice(ids.offsets[number], ids.offsets[number + 1])
+            loss_mask[at] = mask_by_offsets(starts, ends, item.spans, whole_last_char=not item.is_chat)

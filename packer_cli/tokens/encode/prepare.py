@@ -1,0 +1,196 @@
+"""One document -> a text with the ranges to train on, or a sample that is ready."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from packer_cli.errors import TokenizerError
+from packer_cli.tokens.encode.backends import BackendMismatch
+from packer_cli.tokens.encode.rows import Row, Text
+from packer_cli.tokens.encode.specials import END, START, PlainContentEncoder, TokenFinder, control_tokens, mark
+from packer_cli.tokens.templates import ChatRenderer, read_chat
+
+if TYPE_CHECKING:
+    from packer_cli.corpus.types import Document
+    from packer_cli.tokens.encode.backends import ReferenceBackend
+    from packer_cli.tokens.templates.conversation import Chat
+    from packer_cli.tokens.tokenizer.loading import LoadedTokenizer
+
+
+_SPREAD_CHARS = 1 << 15
+"""About how many chars of a part's conversations have their rendering compared, besides the first."""
+_SPREAD_EVERY = 128
+
+
+class Preparer:
+    """Turns documents into `Text` or `Row`.
+
+    Args:
+        fast_templates: False renders as transformers does, and proves each conversation's ranges.
+        check_chats: how many conversations at the beginning of each part are compared with slower ways; a spread of
+            the later ones has its text and ranges compared, too.
+        warnings: grows.
+    """
+
+    def __init__(
+        self,
+        tokenizer: LoadedTokenizer,
+        reference: ReferenceBackend,
+        *,
+        all_tokens: bool,
+        plain_content: bool,
+        fast_templates: bool,
+        check_chats: int,
+        warnings: list[str],
+    ):
+        self._tokenizer = tokenizer
+        self._all_tokens = all_tokens
+        self._fast_templates = fast_templates
+        self._check_chats = check_chats
+        self._warnings = warnings
+        self._finder = TokenFinder(tokenizer.special_tokens)
+        self._renderers: dict[str, ChatRenderer] = {}
+        self._controls: dict[str, TokenFinder] = {}
+        self._plain = PlainContentEncoder(tokenizer, reference) if plain_content else None
+        self.start_part()
+
+    def start_part(self) -> None:
+        """The first conversations will be compared again."""
+        self._chats_checked = self._chars_checked = 0
+        self._is_warned = False
+
+    def prepare(self, document: Document) -> tuple[Text | Row, bool]:
+        """The document in its next form, and whether its own text holds a special token's.
+
+        Raises: ValueError with a reason for people, UnicodeEncodeError (a kind of ValueError),
+            TokenizerError, BackendMismatch.
+        """
+        kind = document.kind
+        if kind == "messages" or document.messages:
+            return self._prepare_chat(document)
+        if kind == "tokens":
+            return self._given_ids(document), False
+        if kind == "text":
+            text, spans = document.text, None
+        else:
+            text = document.prompt + document.completion
+            spans = None if self._all_tokens else [(len(document.prompt), len(text))]
+        _check_utf8(text)
+        special = self._finder.finds(text)
+        if self._plain is not None and (special or START in text or END in text):
+            return self._plain_text(document.line, text, spans), special
+        return Text(document.line, text, spans, is_chat=False), special
+
+    def _prepare_chat(self, document: Document) -> tuple[Text | Row, bool]:
+        tools = document.tools
+        renderer = self._renderer(with_tools=tools is not None)
+        chat = read_chat(document.messages, tools)
+        special = self._finder.finds(chat.text)
+        if self._plain is not None:
+            controls = self._control_finder(renderer.chat_template)
+            if controls.finds(chat.text):
+                return self._plain_chat(document, renderer, controls), special
+        rendered = renderer.render_chat(chat)
+        _check_utf8(rendered.text)
+        if self._fast_templates:
+            self._check(document.line, renderer, chat, len(rendered.text))
+        spans = None if self._all_tokens else rendered.spans
+        return Text(document.line, rendered.text, spans, is_chat=True, may_close=_ends_with_answer(document)), special
+
+    def _check(self, line: int, renderer: ChatRenderer, chat: Chat, num_chars: int) -> None:
+        """Compare the part's first conversations, and some of the others, with slower ways.
+
+        Raises: BackendMismatch.
+        """
+        if self._chats_checked < self._check_chats:
+            self._chats_checked += 1
+            wrong = renderer.disproof(chat)
+        elif (line * 2654435761 >> 8) % _SPREAD_EVERY == 0 and self._chars_checked < _SPREAD_CHARS:
+            self._chars_checked += num_chars
+            wrong = renderer.text_disproof(chat)
+        else:
+            return
+        if wrong is not None:
+            raise BackendMismatch(f"{wrong}; this part is rendered by transformers", line=line, what="template")
+
+    def _renderer(self, *, with_tools: bool) -> ChatRenderer:
+        tokenizer = self._tokenizer
+        template = (tokenizer.tool_template if with_tools else None) or tokenizer.chat_template
+        if template is None:
+            raise TokenizerError(
+                "the data holds conversations, and the tokenizer has no chat template; "
+                "give one with --chat-template FILE"
+            )
+        renderer = self._renderers.get(template)
+        if renderer is None:
+            renderer = ChatRenderer(
+                template,
+                variables=tokenizer.special_tokens_map,
+                special_tokens=tokenizer.special_tokens,
+                want_spans=not self._all_tokens,
+                engine="minijinja" if self._fast_templates else "transformers",
+            )
+            self._renderers[template] = renderer
+        if renderer.depends_on_date and not self._is_warned:
+            self._is_warned = True
+            self._warnings.append(
+                "the chat template writes today's date (strftime_now), so another day gives other tokens; "
+                "put a fixed date into a copy of the template, and give it with --chat-template FILE"
+            )
+        return renderer
+
+    def _control_finder(self, template: str) -> TokenFinder:
+        finder = self._controls.get(template)
+        if finder is None:
+            finder = TokenFinder((*control_tokens(self._tokenizer, template), START, END))
+            self._controls[template] = finder
+        return finder
+
+    def _plain_chat(self, document: Document, renderer: ChatRenderer, controls: TokenFinder) -> Row:
+        assert self._plain is not None
+        tokens = TokenFinder(control_tokens(self._tokenizer, renderer.chat_template)).pattern
+        rendered = renderer.render(mark(document.messages, tokens), mark(document.tools, tokens))
+        _check_utf8(rendered.text)
+        ids, loss_mask = self._plain.encode(rendered.text, rendered.spans, whole_last_char=False)
+        if self._all_tokens:
+            loss_mask[:] = 1
+        return Row(document.line, ids, loss_mask, is_plain=False, may_close=_ends_with_answer(document))
+
+    def _plain_text(self, line: int, text: str, spans: list[tuple[int, int]] | None) -> Row:
+        assert self._plain is not None
+        cut = spans[0][0] if spans else 0
+        before, after = (part.replace(START, "").replace(END, "") for part in (text[:cut], text[cut:]))
+        bare, cut = before + after, len(before)
+        start = cut
+        for found in self._finder.pattern.finditer(bare):
+            if found.end() <= cut:
+                start += 2
+            elif found.start() < cut:
+                start += 1
+        marked = mark(bare, self._finder.pattern)
+        ids, loss_mask = self._plain.encode(marked, [(start, len(marked))], whole_last_char=True)
+        return Row(line, ids, loss_mask, is_plain=True, may_close=True)
+
+    def _given_ids(self, document: Document) -> Row:
+        ids = document.input_ids
+        size = self._tokenizer.vocab_size
+        if ids.max() >= size:
+            bad = int(ids[ids >= size][0])
+            raise ValueError(f"input_ids holds {bad}; the tokenizer's ids are 0 to {size - 1}")
+        loss_mask = document.loss_mask
+        if loss_mask is None:
+            loss_mask = np.ones(len(ids), dtype=np.int8)
+        return Row(document.line, ids, loss_mask, is_plain=False, may_close=False)
+
+
+def _ends_with_answer(document: Document) -> bool:
+    """Whether the model speaks last: what others said is not its to end."""
+    return document.messages[-1].get("role") == "assistant"
+
+
+def _check_utf8(text: str) -> None:
+    """Raises: UnicodeEncodeError."""
+    if not text.isascii():
+        text.encode()

@@ -1,0 +1,160 @@
+"""What a document is on its way through the encoder, and what is put around it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from packer_cli.tokens.tokenizer.loading import LoadedTokenizer
+
+AppendEos = Literal["auto", "always", "never"]
+
+
+class Text(NamedTuple):
+    """A text on its way to the backend."""
+
+    line: int
+    text: str
+    spans: list[tuple[int, int]] | None
+    """Char ranges to train on; None: all of it, and what is put around it."""
+    is_chat: bool
+    """Whether a template wrote it, and so all that goes around it."""
+    may_close: bool = True
+    """Whether EOS may follow it: its last part is what the model generates."""
+
+
+class Row(NamedTuple):
+    """A sample whose ids are known."""
+
+    line: int
+    input_ids: NDArray[np.int32]
+    loss_mask: NDArray[np.int8]
+    is_plain: bool
+    """Whether the post-processor's ids go around it."""
+    may_close: bool
+    """As in `Text`."""
+
+
+class Samples(NamedTuple):
+    """n samples, flat; none is empty."""
+
+    offsets: NDArray[np.int64]
+    """int64[n+1]"""
+    input_ids: NDArray[np.int32]
+    """int32[t]"""
+    loss_mask: NDArray[np.int8] | None
+    """int8[t]; None: all ones."""
+
+
+class Frame:
+    """Puts around samples what belongs there: the post-processor's ids, and EOS.
+
+    `auto` puts EOS after each sample that may be closed and has no end: its last token, blanks aside, is neither EOS
+    nor a special token that the chat template writes. `always` puts it after each sample that does not end with it.
+    Price: 3 ns a token where anything is added, else 50 us a batch.
+    """
+
+    def __init__(self, tokenizer: LoadedTokenizer, *, append_eos: AppendEos):
+        self._append_eos = append_eos
+        self._eos = -1 if tokenizer.eos_token_id is None else tokenizer.eos_token_id
+        self._before = np.array(tokenizer.prefix_ids, dtype=np.int32)
+        self._after = np.array(tokenizer.suffix_ids, dtype=np.int32)
+        self._ends = np.zeros(tokenizer.vocab_size, dtype=np.bool_)
+        self._ends[_end_ids(tokenizer)] = True
+        self._blanks = _Blanks(tokenizer)
+
+    def put(self, samples: Samples, is_plain: NDArray[np.bool_], may_close: NDArray[np.bool_]) -> tuple[Samples, int]:
+        """The samples with what goes around each, and how many of them have no end.
+
+        What comes after a sample is trained on; what comes before it is where its first token is.
+
+        Args:
+            is_plain: bool[n]: the post-processor's ids go around it.
+            may_close: bool[n]: EOS may follow it.
+        """
+        offsets, input_ids, loss_mask = samples
+        starts, stops = offsets[:-1], offsets[1:]
+        last, has_end = input_ids[stops - 1], self._has_end(samples)
+        before, after = self._before, self._after
+        if len(after):
+            last = np.where(is_plain, after[-1], last)
+            has_end = np.where(is_plain, self._ends[after[-1]], has_end)
+        closed = np.zeros(len(starts), dtype=np.bool_)
+        if self._append_eos == "always":
+            closed = last != self._eos
+        elif self._append_eos == "auto" and self._eos >= 0:
+            closed = may_close & ~has_end
+        num_open = int(np.count_nonzero(~has_end & ~closed))
+        plain = np.flatnonzero(is_plain) if len(before) or len(after) else np.zeros(0, dtype=np.int64)
+        # At equal places, what ends a sample comes before what begins the next.
+        places = [np.repeat(stops[plain], len(after)), stops[closed], np.repeat(starts[plain], len(before))]
+        at = np.concatenate(places)
+        if not len(at):
+            return samples, num_open
+        eos = np.full(len(places[1]), self._eos, dtype=np.int32)
+        ids = np.concatenate([np.tile(after, len(plain)), eos, np.tile(before, len(plain))])
+        order = np.argsort(at, kind="stable")
+        is_new = np.zeros(len(input_ids) + len(at), dtype=np.bool_)
+        is_new[at[order] + np.arange(len(at))] = True
+        if loss_mask is not None:
+            added = np.ones(len(at), dtype=np.int8)
+            added[len(at) - len(places[2]) :] = np.repeat(loss_mask[starts[plain]], len(before))
+            loss_mask = _merge(loss_mask, added[order], is_new)
+        sizes = np.diff(offsets) + is_plain * (len(before) + len(after)) + closed
+        return Samples(
+            np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(sizes)]),
+            _merge(input_ids, ids[order], is_new),
+            loss_mask,
+        ), num_open
+
+    def _has_end(self, samples: Samples) -> NDArray[np.bool_]:
+        """bool[n]: whether the last token that is not blank ends something."""
+        offsets, input_ids, _ = samples
+        at = offsets[1:] - 1
+        last = input_ids[at]
+        has_end = self._ends[last]
+        rows = np.flatnonzero(self._blanks.find(last))
+        while len(rows):
+            at[rows] -= 1
+            rows = rows[at[rows] >= offsets[rows]]
+            last = input_ids[at[rows]]
+            has_end[rows] = self._ends[last]
+            rows = rows[self._blanks.find(last)]
+        return has_end
+
+
+class _Blanks:
+    """Tells which ids stand for white space alone; looks at each id once."""
+
+    def __init__(self, tokenizer: LoadedTokenizer):
+        self._tokenizer = tokenizer
+        self._known = np.zeros(tokenizer.vocab_size, dtype=np.bool_)
+        self._is_blank = np.zeros(tokenizer.vocab_size, dtype=np.bool_)
+
+    def find(self, ids: NDArray[np.int32]) -> NDArray[np.bool_]:
+        """bool[n]"""
+        decode = self._tokenizer.hf.backend_tokenizer.decode
+        for number in np.unique(ids[~self._known[ids]]).tolist():
+            self._is_blank[number] = not decode([number], skip_special_tokens=False).strip()
+            self._known[number] = True
+        return self._is_blank[ids]
+
+
+def _end_ids(tokenizer: LoadedTokenizer) -> list[int]:
+    """EOS, and the special tokens that the chat template names: among them is what ends its turns."""
+    named = tokenizer.special_tokens_map
+    no_ends = {named.get("bos_token"), named.get("unk_token"), None}
+    templates = (tokenizer.chat_template or "") + (tokenizer.tool_template or "")
+    written = [token for token in tokenizer.special_tokens if token in templates and token not in no_ends]
+    ids = {tokenizer.added_tokens[token] for token in written}
+    return sorted(ids if tokenizer.eos_token_id is None else ids | {tokenizer.eos_token_id})
+
+
+def _merge(old: NDArray[Any], new: NDArray[Any], is_new: NDArray[np.bool_]) -> NDArray[Any]:
+    merged = np.empty(len(is_new), dtype=old.dtype)
+    merged[~is_new], merged[is_new] = old, new
+    return merged

@@ -1,0 +1,242 @@
+"""Where a tokenizer's files are, and which transformers class reads them.
+
+Code that comes with a tokenizer never runs: `trust_remote_code=False` in every call, else transformers may ask for
+leave on stdin.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from packer_cli.errors import TokenizerError
+from packer_cli.tokens.tokenizer.reads import SIBLINGS, locate, models_in, refused_code
+
+_GENERIC_CLASSES = (None, "PreTrainedTokenizerFast", "TokenizersBackend")
+_HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*(/[\w.-]+)?")
+_FORMS = (
+    "a tokenizer is a folder with tokenizer.json, a tokenizer.json, a SentencePiece .model, "
+    "a vocab.json beside its merges.txt, or a Hugging Face name"
+)
+
+
+def load_hf(path: str) -> Any:
+    """transformers' tokenizer for a folder, a file or a Hub name.
+
+    Raises: TokenizerError.
+    """
+    where = locate(path)
+    if where is not None:
+        try:
+            return _load_folder(where, path) if where.is_dir() else _load_file(where, path)
+        except TokenizerError:
+            raise
+        except Exception as error:
+            raise _broken(where, path, error) from None
+    if _looks_like_path(path):
+        raise TokenizerError(f"{path}: no such file or folder; {_FORMS}")
+    from packer_cli.tokens.tokenizer.hub import load_from_hub
+
+    return load_from_hub(path)
+
+
+def check_template(template: Any, shown: str) -> None:
+    """Raise TokenizerError for a tokenizer's `chat_template` that is of none of the forms that transformers knows."""
+    named = template
+    if isinstance(template, (list, tuple)) and all(isinstance(item, dict) for item in template):
+        named = {item.get("name"): item.get("template") for item in template}
+    texts = [*named, *named.values()] if isinstance(named, dict) else [named]
+    if template is not None and not all(isinstance(text, str) for text in texts):
+        raise TokenizerError(
+            f"{shown}: its chat_template is {json.dumps(template, default=str)[:100]}; it must be Jinja text, or a "
+            'list of {"name": TEXT, "template": TEXT}; correct it in tokenizer_config.json'
+        )
+
+
+def _broken(where: Path, shown: str, error: Exception) -> TokenizerError:
+    """What is plainly wrong with the files, else what the library says."""
+    try:
+        _check_files(where, shown)
+    except TokenizerError as found:
+        return found
+    refused = refused_code(error, shown)
+    if refused is not None:
+        return refused
+    text = re.sub(r"\s+", " ", str(error)).strip() or type(error).__name__
+    return TokenizerError(f"{shown}: cannot be loaded as a tokenizer ({text[:300]}); {_FORMS}")
+
+
+def _check_files(where: Path, shown: str) -> None:
+    folder, file = (where, where / "tokenizer.json") if where.is_dir() else (where.parent, where)
+    if file.suffix == ".json" and file.name != "vocab.json" and file.is_file():
+        _check_backend(file, shown, {"model": dict, "added_tokens": list})
+    if (folder / "tokenizer_config.json").is_file():
+        check_template(_read_json(folder / "tokenizer_config.json", shown).get("chat_template"), shown)
+
+
+def _check_backend(file: Path, shown: str, parts: dict[str, type]) -> None:
+    content = _read_json(file, shown)
+    missing = [name for name, kind in parts.items() if not isinstance(content.get(name), kind)]
+    if missing:
+        raise TokenizerError(f"{shown}: not a tokenizer.json (it has no {' and no '.join(missing)}); {_FORMS}")
+
+
+def _looks_like_path(path: str) -> bool:
+    return (
+        path.startswith((".", "/", "~"))
+        or path.endswith((".json", ".model", ".jinja", ".txt", ".tiktoken", "/"))
+        or not _HUB_NAME.fullmatch(path)
+        or os.path.isdir(os.path.dirname(path) or "\0")
+    )
+
+
+def _load_folder(folder: Path, shown: str) -> Any:
+    tokenizer_file = folder / "tokenizer.json"
+    if tokenizer_file.is_file():
+        if _is_generic(folder):
+            return _generic(str(folder), shown)
+        return _auto(str(folder), shown)
+    models = models_in(folder)
+    if models:
+        return _load_sentencepiece(models[0], shown)
+    if (folder / "vocab.json").is_file() and (folder / "merges.txt").is_file():
+        return _load_gpt2(folder, shown)
+    raise TokenizerError(f"{shown}: the folder holds no tokenizer.json; {_FORMS}")
+
+
+def _load_file(file: Path, shown: str) -> Any:
+    if file.suffix == ".model":
+        return _load_sentencepiece(file, shown)
+    if file.suffix == ".tiktoken":
+        raise TokenizerError(
+            f"{shown}: a .tiktoken file does not say how text is split before merging; "
+            "give the model's tokenizer.json instead"
+        )
+    if file.name == "merges.txt" or (file.name == "vocab.json" and (file.parent / "merges.txt").is_file()):
+        return _load_gpt2(file.parent, shown)
+    if file.suffix != ".json":
+        raise TokenizerError(f"{shown}: of no known kind; {_FORMS}")
+    _check_backend(file, shown, {"model": dict})
+    if file.name == "tokenizer.json":
+        return _load_folder(file.parent, shown)
+    # transformers goes by file names, so show it the file under the usual one.
+    with tempfile.TemporaryDirectory(prefix="hbpack-") as scratch:
+        folder = Path(scratch)
+        (folder / "tokenizer.json").symlink_to(file.resolve())
+        for name in SIBLINGS:
+            if (file.parent / name).exists():
+                (folder / name).symlink_to((file.parent / name).resolve())
+        return _load_folder(folder, shown)
+
+
+def _read_json(file: Path, shown: str) -> dict[str, Any]:
+    try:
+        value = json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        name = shown if Path(shown).name == file.name else f"{shown}: {file.name}"
+        raise TokenizerError(f"{name} is not readable JSON ({str(error)[:200]}); {_FORMS}") from None
+    if not isinstance(value, dict):
+        raise TokenizerError(f"{shown}: {file.name} holds no JSON object; {_FORMS}")
+    return value
+
+
+def _is_generic(folder: Path) -> bool:
+    """Whether AutoTokenizer would take the generic class, by what the folder says."""
+    if (folder / "config.json").exists():
+        return False
+    config_file = folder / "tokenizer_config.json"
+    if not config_file.is_file():
+        return True
+    config = _read_json(config_file, str(folder))
+    return config.get("tokenizer_class") in _GENERIC_CLASSES and "auto_map" not in config
+
+
+def _generic(folder: str, shown: str, **kwargs: Any) -> Any:
+    from transformers.tokenization_utils_tokenizers import TokenizersBackend
+
+    return TokenizersBackend.from_pretrained(folder, local_files_only=True, trust_remote_code=False, **kwargs)
+
+
+def _auto(folder: str, shown: str) -> Any:
+    from transformers import AutoTokenizer
+
+    return AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+
+
+def _load_sentencepiece(file: Path, shown: str) -> Any:
+    """A .model: by its folder's config where there is one, else as SentencePiece itself encodes.
+
+    A bare .model adds no BOS or EOS, as `sentencepiece` does; a model's own class may.
+    """
+    config_file = file.parent / "tokenizer_config.json"
+    named = (file.parent / "config.json").is_file() or (
+        config_file.is_file() and _read_json(config_file, shown).get("tokenizer_class") not in _GENERIC_CLASSES
+    )
+    if named and file.name == "tokenizer.model":
+        return _auto(str(file.parent), shown)
+    from transformers.tokenization_utils_tokenizers import TokenizersBackend
+
+    hf = TokenizersBackend.from_pretrained(str(file), local_files_only=True, trust_remote_code=False)
+    _normalize_as_sentencepiece(hf, file)
+    return hf
+
+
+def _normalize_as_sentencepiece(hf: Any, file: Path) -> None:
+    """What the generic class leaves out of a model file: spaces, and pieces that are never split.
+
+    Ids are sentencepiece's own, except where a model that removes extra spaces has a space beside one of
+    its user-defined pieces (the space is dropped), and for a space at the beginning of the text if a model
+    has such pieces and a dummy prefix.
+    """
+    from sentencepiece import sentencepiece_model_pb2
+    from tokenizers import AddedToken, Regex, normalizers, pre_tokenizers
+
+    model = sentencepiece_model_pb2.ModelProto()
+    model.ParseFromString(file.read_bytes())
+    spec = model.normalizer_spec
+    steps: list[Any] = []
+    if spec.precompiled_charsmap:
+        steps.append(normalizers.Precompiled(spec.precompiled_charsmap))
+    if spec.remove_extra_whitespaces:
+        steps += [normalizers.Strip(), normalizers.Replace(Regex(" {2,}"), " ")]
+    kinds = model.SentencePiece.Type
+    own = [piece.piece for piece in model.pieces if piece.type == kinds.USER_DEFINED]
+    if spec.add_dummy_prefix and own:
+        # A normalizer would put the space after each of these pieces, too.
+        splitter = pre_tokenizers.Metaspace(prepend_scheme="first", split=False)
+        hf.backend_tokenizer.pre_tokenizer = splitter
+    elif spec.add_dummy_prefix:
+        steps.append(normalizers.Prepend(" "))
+    steps.append(normalizers.Replace(" ", "\u2581"))
+    hf.backend_tokenizer.normalizer = normalizers.Sequence(steps)
+    controls = [piece.piece for piece in model.pieces if piece.type == kinds.CONTROL]
+    hf.add_tokens([AddedToken(piece, normalized=False) for piece in own])
+    hf.add_tokens([AddedToken(piece, normalized=False, special=True) for piece in controls], special_tokens=True)
+
+
+def _load_gpt2(folder: Path, shown: str) -> Any:
+    """vocab.json and merges.txt: byte-level BPE as GPT-2's, without a space put before the text."""
+    if (folder / "config.json").is_file() or not _is_generic(folder):
+        return _auto(str(folder), shown)
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+    from transformers.tokenization_utils_tokenizers import TokenizersBackend
+
+    model = models.BPE.from_file(str(folder / "vocab.json"), str(folder / "merges.txt"))
+    backend = Tokenizer(model)
+    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    backend.decoder = decoders.ByteLevel()
+    options: dict[str, Any] = {}
+    config_file = folder / "tokenizer_config.json"
+    if config_file.is_file():
+        config = _read_json(config_file, shown)
+        options = {key: config[key] for key in config if key.endswith("_token") or key == "chat_template"}
+    elif backend.token_to_id("<|endoftext|>") is not None:
+        options = dict.fromkeys(("bos_token", "eos_token", "unk_token"), "<|endoftext|>")
+    template_file = folder / "chat_template.jinja"
+    if template_file.is_file():
+        options["chat_template"] = template_file.read_text(encoding="utf-8")
+    return TokenizersBackend(tokenizer_object=backend, **options)

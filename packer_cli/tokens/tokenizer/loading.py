@@ -1,0 +1,196 @@
+"""Finds and loads a tokenizer: folder, file or Hub name -> `LoadedTokenizer`.
+
+Ids are those of transformers' `AutoTokenizer`. Where its choice of class is foreseeable (the generic class,
+no model config) the class is loaded directly: 0.5 s instead of 2 s, mostly imports.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from packer_cli.errors import TokenizerError
+
+
+@dataclass(frozen=True, kw_only=True)
+class LoadedTokenizer:
+    """A tokenizer with what the tokens room needs to know about it. Can be pickled."""
+
+    hf: Any
+    """transformers' tokenizer (`TokenizersBackend` or a class of one model)."""
+    backend_json: str
+    """The `tokenizers` tokenizer as JSON, without truncation and padding."""
+    vocab_size: int
+    """One more than the largest id, added tokens included."""
+    bos_token_id: int | None
+    eos_token_id: int | None
+    pad_token_id: int | None
+    chat_template: str | None
+    """Jinja source, or None."""
+    tool_template: str | None = None
+    """Template for conversations with tools, of tokenizers that have a second one."""
+    special_tokens_map: dict[str, str] = field(default_factory=dict)
+    """`bos_token` and so on, as templates see them."""
+    special_tokens: tuple[str, ...] = ()
+    """Texts of the added tokens that are special, sorted."""
+    added_tokens: dict[str, int] = field(default_factory=dict)
+    """Text -> id of all added tokens."""
+    prefix_ids: tuple[int, ...] = ()
+    """Ids that the post-processor puts before a plain text."""
+    suffix_ids: tuple[int, ...] = ()
+    """Ids that the post-processor puts after a plain text."""
+
+    @cached_property
+    def config(self) -> dict[str, Any]:
+        """`backend_json` parsed."""
+        parsed: dict[str, Any] = json.loads(self.backend_json)
+        return parsed
+
+    def describe(self) -> dict[str, Any]:
+        """What identifies the tokenizer, as JSON values; no paths.
+
+        Two tokenizers with equal fingerprints give equal ids and texts.
+        """
+        import xxhash
+
+        parts = [
+            self.backend_json,
+            self.chat_template or "",
+            self.tool_template or "",
+            json.dumps(self.special_tokens_map, sort_keys=True),
+            str(bool(self.hf.split_special_tokens)),
+        ]
+        template = self.chat_template
+        return {
+            "fingerprint": xxhash.xxh3_128_hexdigest("\0".join(parts).encode("utf-8", "surrogatepass")),
+            "vocab_size": self.vocab_size,
+            "bos_token_id": self.bos_token_id,
+            "eos_token_id": self.eos_token_id,
+            "eos_token": self.special_tokens_map.get("eos_token"),
+            "pad_token_id": self.pad_token_id,
+            "chat_template_fingerprint": None
+            if template is None
+            else xxhash.xxh3_128_hexdigest(template.encode("utf-8", "surrogatepass")),
+        }
+
+
+def load_tokenizer(path: str, *, chat_template: str | None = None) -> LoadedTokenizer:
+    """Load a tokenizer.
+
+    Args:
+        path: a folder (tokenizer.json, or a SentencePiece model, or vocab.json and merges.txt, with
+            tokenizer_config.json and chat_template.jinja where there are); one such file, whose siblings
+            are used too; or a name on the Hugging Face Hub (looked up in the local cache first).
+        chat_template: Jinja text, or a file that holds it, instead of the tokenizer's own.
+
+    Raises: TokenizerError, in one line.
+    """
+    from packer_cli.tokens.tokenizer.files import check_template, load_hf
+
+    hf = load_hf(path)
+    backend = getattr(hf, "backend_tokenizer", None)
+    if backend is None:
+        raise TokenizerError(
+            f"{path}: {type(hf).__name__} runs in pure Python; hbpack needs a fast tokenizer, "
+            "convert it to a tokenizer.json first"
+        )
+    templates = hf.chat_template
+    tool_template = None
+    if chat_template is None:
+        check_template(templates, path)
+    if isinstance(templates, dict):
+        tool_template = templates.get("tool_use")
+        templates = templates.get("default")
+    if chat_template is not None:
+        templates, tool_template = read_template(chat_template), None
+    vocab = hf.get_vocab()
+    added = hf.added_tokens_decoder
+    prefix, suffix = _added_around(backend, path)
+    return LoadedTokenizer(
+        hf=hf,
+        backend_json=_plain_backend_json(backend),
+        vocab_size=max(len(hf), max(vocab.values(), default=-1) + 1),
+        bos_token_id=_id_of(hf, "bos_token"),
+        eos_token_id=_id_of(hf, "eos_token"),
+        pad_token_id=_id_of(hf, "pad_token"),
+        chat_template=templates,
+        tool_template=tool_template,
+        special_tokens_map=hf.special_tokens_map,
+        special_tokens=tuple(sorted(token.content for token in added.values() if token.special)),
+        added_tokens={token.content: number for number, token in added.items()},
+        prefix_ids=prefix,
+        suffix_ids=suffix,
+    )
+
+
+def _id_of(hf: Any, name: str) -> int | None:
+    token = getattr(hf, name, None)
+    if token is None:
+        return None
+    number: int | None = hf.backend_tokenizer.token_to_id(str(token))
+    return number
+
+
+def _plain_backend_json(backend: Any) -> str:
+    text: str = backend.to_str()
+    if backend.truncation is None and backend.padding is None:
+        return text
+    # transformers switches both off on each call without `padding` and `truncation`.
+    config = json.loads(text)
+    config["truncation"] = config["padding"] = None
+    return json.dumps(config, ensure_ascii=False)
+
+
+def _added_around(backend: Any, path: str) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Ids that the post-processor puts around every text."""
+    processor = backend.post_processor
+    if processor is None or processor.num_special_tokens_to_add(False) == 0:
+        return (), ()
+    found = set()
+    for probe in ("a", "The 7 words\n", "é"):
+        bare = backend.encode(probe, add_special_tokens=False).ids
+        full = backend.encode(probe, add_special_tokens=True).ids
+        extra = len(full) - len(bare)
+        at = next((at for at in range(extra + 1) if bare and full[at : at + len(bare)] == bare), None)
+        if at is not None:
+            found.add((tuple(full[:at]), tuple(full[at + len(bare) :])))
+    if len(found) != 1:
+        raise TokenizerError(
+            f"{path}: its post-processor does more than put tokens around a text; hbpack cannot use such a tokenizer"
+        )
+    return found.pop()
+
+
+_JINJA = re.compile(r"\{[{%#]")
+
+
+def read_template(given: str) -> str:
+    """The template's text, from a file or as it is.
+
+    Raises: TokenizerError.
+    """
+    if not given.strip():
+        raise TokenizerError(
+            f"chat template {given!r}: is empty; give the path of a Jinja file, or Jinja text with {{% or {{{{ in it"
+        )
+    if not _JINJA.search(given) or ("\n" not in given and len(given) < 4096 and os.path.isfile(given)):
+        try:
+            return Path(given).read_text(encoding="utf-8")
+        except UnicodeDecodeError:
+            raise TokenizerError(f"chat template {given}: the file is not UTF-8 text; save it as UTF-8") from None
+        except (OSError, ValueError) as error:
+            reason = getattr(error, "strerror", None) or str(error)
+            raise TokenizerError(
+                f"chat template {given[:200]!r}: cannot be read ({reason}); "
+                "give the path of a Jinja file, or Jinja text with {% or {{ in it"
+            ) from None
+    try:
+        given.encode()
+    except UnicodeEncodeError:
+        raise TokenizerError(f"chat template {given[:200]!a}: is not UTF-8 text; write it as UTF-8") from None
+    return given
