@@ -17,8 +17,8 @@ import sys
 import click
 
 import packer_cli
-from packer_cli.errors import HbpackError
 from packer_cli.console import say_colored
+from packer_cli.errors import HbpackError
 
 COMMANDS = {
     "pack": "Turn a corpus into packed, balanced, scheduled shards: tokenize, plan and write.",

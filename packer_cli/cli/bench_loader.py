@@ -65,8 +65,8 @@ def command(
     """
     counts = _parse_workers(workers)
     try:
-        from packer_cli.measure.reading.measure import SpeedOptions, measure_loader
         from packer_cli.cli.tables.bench_loader import print_speed
+        from packer_cli.measure.reading.measure import SpeedOptions, measure_loader
         from packer_cli.measure.reading.timing import Limit
 
         limit = Limit(num_batches=batches) if batches is not None else Limit(seconds=seconds)

@@ -58,8 +58,8 @@ def command(
     measured; with --model and --gpu, or --profile, the epoch's time is predicted as well (`hbpack simulate` says where
     it goes).
     """
-    from packer_cli.cost.options import has_gpu_model
     from packer_cli.cli.tables.compare import parse_sort, print_comparison, sort_rows
+    from packer_cli.cost.options import has_gpu_model
 
     config = validate(PlanConfig, values_of(PlanConfig, values))
     has_model = has_gpu_model(config.model, config.gpu, config.profile)

@@ -7,8 +7,8 @@ from pathlib import Path
 import click
 
 from packer_cli.cli.options import LocalPath, config_option, output_option, workers_option
-from packer_cli.format.epochs import MAX_EPOCH
 from packer_cli.export.formats import FORMATS, ORDERS
+from packer_cli.format.epochs import MAX_EPOCH
 
 
 @click.command("export")
@@ -57,9 +57,9 @@ def command(
 
     An interrupted run goes on where it stopped.
     """
+    from packer_cli.console import Stopwatch, progress_bar, say
     from packer_cli.engine.local import LocalEngine, default_workers
     from packer_cli.export.stage import ExportOptions, export_set, parse_shard_size
-    from packer_cli.console import Stopwatch, progress_bar, say
     from packer_cli.sizes import counted, format_bytes
 
     watch = Stopwatch()

@@ -7,8 +7,8 @@ from pathlib import Path
 import click
 
 from packer_cli.cli.options import LocalPath
-from packer_cli.format.epochs import MAX_EPOCH
 from packer_cli.errors import ConfigError
+from packer_cli.format.epochs import MAX_EPOCH
 from packer_cli.sizes import parse_tokens
 
 

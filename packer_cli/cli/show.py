@@ -10,8 +10,8 @@ import sys
 
 import click
 
-from packer_cli.format.epochs import MAX_EPOCH
 from packer_cli.errors import ConfigError
+from packer_cli.format.epochs import MAX_EPOCH
 
 
 @click.command("show")

@@ -120,8 +120,8 @@ def _simulate_strategies(
     workers: int | None,
     as_json: bool,
 ) -> None:
-    from packer_cli.stages.studies import run_compare
     from packer_cli.cli.tables.compare import parse_sort, sort_rows
+    from packer_cli.stages.studies import run_compare
 
     config = validate(PlanConfig, values_of(PlanConfig, values))
     order = parse_sort(sort, has_cost=config.cost != "quadratic")

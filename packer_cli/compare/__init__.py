@@ -12,15 +12,15 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from packer_cli.config import PlanConfig
-from packer_cli.engine.isolated import Failed, run_isolated
-from packer_cli.simulate.figures import Simulator
-from packer_cli.simulate.slots import refuse_unknown_degrees
 from packer_cli.compare.row_figures import RowTask, row_figures, save_samples
 from packer_cli.compare.rows import Row
+from packer_cli.config import PlanConfig
 from packer_cli.console import progress_bar
-from packer_cli.stages.samples import Samples, counts_of, pieces_to_plan
+from packer_cli.engine.isolated import Failed, run_isolated
 from packer_cli.plan.figures import length_stats
+from packer_cli.simulate.figures import Simulator
+from packer_cli.simulate.slots import refuse_unknown_degrees
+from packer_cli.stages.samples import Samples, counts_of, pieces_to_plan
 
 PRELOAD = "packer_cli.compare.preload"
 

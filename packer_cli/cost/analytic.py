@@ -9,10 +9,10 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, fields
 from typing import Literal
 
-from packer_cli.errors import ConfigError
 from packer_cli.cost.gpus import Gpu
 from packer_cli.cost.models import CostModel, GpuModel, MemoryModel
 from packer_cli.cost.shape import ModelShape
+from packer_cli.errors import ConfigError
 from packer_cli.sizes import counted
 
 Logits = Literal["float32", "chunked"]

@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from dataclasses import fields
 from typing import Any
 
-from packer_cli.errors import ConfigError
 from packer_cli.cost.analytic import send_seconds, ulysses_bytes
 from packer_cli.cost.fit_cost import CostFit, add_degrees, fit_cost
 from packer_cli.cost.fit_memory import MemoryFit, fit_memory
@@ -14,6 +13,7 @@ from packer_cli.cost.gpus import Gpu
 from packer_cli.cost.models import GpuModel
 from packer_cli.cost.profile_file import Profile
 from packer_cli.cost.shape import ModelShape
+from packer_cli.errors import ConfigError
 
 
 def measured_model(profile: Profile) -> GpuModel:

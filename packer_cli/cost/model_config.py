@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from packer_cli.errors import InputError
 from packer_cli.cost.shape import DTYPE_BYTES, ModelShape
+from packer_cli.errors import InputError
 
 _NAMES = {
     "num_layers": ("num_hidden_layers", "n_layer", "num_layers"),

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from packer_cli.errors import ConfigError
 from packer_cli.cost.models import GpuModel
+from packer_cli.errors import ConfigError
 
 GIVE = "--model CONFIG.JSON --gpu NAME (such as h100), or --profile FILE of hbpack profile"
 """What predictions need; for messages."""

@@ -17,10 +17,10 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from packer_cli.format.checksums import find_damage, inside
 from packer_cli.engine.local import LocalEngine
 from packer_cli.errors import FormatError
 from packer_cli.export.copy import copy_bytes
+from packer_cli.format.checksums import find_damage, inside
 from packer_cli.shards.manifest import Manifest, ShardInfo
 from packer_cli.shards.schema import PACKS_PER_BATCH, SHARD_SCHEMA
 

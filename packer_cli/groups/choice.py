@@ -8,10 +8,9 @@ from typing import Any, Literal
 
 from numpy.typing import ArrayLike
 
-from packer_cli.errors import ConfigError
-from packer_cli.plan.types import Group
 from packer_cli.cost.models import GpuModel
 from packer_cli.cost.profile_file import Profile
+from packer_cli.errors import ConfigError
 from packer_cli.groups.epoch import EpochModel
 from packer_cli.groups.hbp import hbp_groups
 from packer_cli.groups.lengths import LengthSums
@@ -27,6 +26,7 @@ from packer_cli.groups.settings import (
     predicted_settings,
     settings_of,
 )
+from packer_cli.plan.types import Group
 
 MOST_COMPARED = 4
 """Sets of 1 to so many groups are compared, whatever may be chosen."""

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from packer_cli.plan.types import Group
 from packer_cli.groups.epoch import EpochModel
+from packer_cli.plan.types import Group
 
 
 @dataclass(frozen=True, kw_only=True)

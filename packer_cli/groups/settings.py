@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from packer_cli.plan.types import Group
 from packer_cli.cost.models import GpuModel
 from packer_cli.cost.profile_file import IterationRow, Profile
 from packer_cli.groups.lengths import LengthSums
+from packer_cli.plan.types import Group
 
 SHORTEST_HBP = 8192
 """The shortest candidate of HBP's algorithm 1, but for what it divides by SP degrees."""

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from packer_cli import __version__
-from packer_cli.format.checksums import check_json, check_path, is_checksum
 from packer_cli.errors import ConfigError, FormatError
+from packer_cli.format.checksums import check_json, check_path, is_checksum
 from packer_cli.loader.storage import Storage
 
 FORMAT_NAME = "hbpack"

@@ -17,8 +17,8 @@ from typing import Any, TypeVar
 import pyarrow as pa
 import xxhash
 
-from packer_cli.format.checksums import find_damage
 from packer_cli.errors import FormatError, RemoteError
+from packer_cli.format.checksums import find_damage
 from packer_cli.loader.cache import FileCache
 from packer_cli.loader.storage import Verify
 

@@ -13,12 +13,12 @@ import numpy as np
 import pyarrow as pa
 
 from packer_cli.arrays import to_numpy
+from packer_cli.errors import FormatError
 from packer_cli.format.checksums import check_bytes
 from packer_cli.format.epochs import repeat_iterations
-from packer_cli.errors import FormatError
+from packer_cli.format.marks import find_foreign
 from packer_cli.loader.manifest import find_epoch
 from packer_cli.loader.storage import Storage
-from packer_cli.format.marks import find_foreign
 
 ROW_COLUMNS = (
     "step",

@@ -18,9 +18,9 @@ from typing import Any
 import pyarrow as pa
 
 from packer_cli.errors import FormatError
+from packer_cli.format.marks import find_foreign
 from packer_cli.loader.ipc import Pack, ShardFile
 from packer_cli.loader.storage import Storage
-from packer_cli.format.marks import find_foreign
 
 __all__ = ["Pack", "ShardReader"]
 

@@ -8,8 +8,8 @@ from typing import Any, Literal, Protocol
 
 import pyarrow as pa
 
-from packer_cli.format.checksums import find_damage, inside
 from packer_cli.errors import FormatError
+from packer_cli.format.checksums import find_damage, inside
 
 Verify = Literal["none", "lazy", "full"]
 VERIFY: tuple[Verify, ...] = ("none", "lazy", "full")

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import torch
 
-from packer_cli.measure.device import Device
-from packer_cli.measure.kernels import Kernel, Segments
 from packer_cli.cost.profile_file import AttentionRow
 from packer_cli.cost.shape import ModelShape
+from packer_cli.measure.device import Device
+from packer_cli.measure.kernels import Kernel, Segments
 
 QUERY_LENGTHS = (16, 32, 64, 128, 256, 512, 1024, 4096)
 """Under 256 a GPU's tiles are not filled (WLB-LLM, arXiv 2503.17924, section 5.2)."""

@@ -9,8 +9,8 @@ import torch.nn.functional as F  # noqa: N812
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
-from packer_cli.errors import ConfigError
 from packer_cli.cost.shape import ModelShape
+from packer_cli.errors import ConfigError
 
 Attention = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
 

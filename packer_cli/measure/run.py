@@ -13,17 +13,17 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from packer_cli.errors import ConfigError
-from packer_cli.loader.parallel import SPGroups, init_sp_groups
 from packer_cli.cost.analytic import Assumptions, gathered_bytes
 from packer_cli.cost.fit_memory import search_checkpoint_layers
+from packer_cli.cost.measured import fit_profile
+from packer_cli.cost.model_config import read_shape
+from packer_cli.cost.profile_file import IterationRow, Profile
+from packer_cli.errors import ConfigError
+from packer_cli.loader.parallel import SPGroups, init_sp_groups
 from packer_cli.measure.attention import measure_attention
 from packer_cli.measure.device import Device, is_out_of_memory
 from packer_cli.measure.kernels import RowAttention, choose_kernel, cut
 from packer_cli.measure.subject import Subject
-from packer_cli.cost.measured import fit_profile
-from packer_cli.cost.model_config import read_shape
-from packer_cli.cost.profile_file import IterationRow, Profile
 from packer_cli.sizes import counted
 
 Say = Callable[[str], None]

@@ -10,12 +10,12 @@ import torch
 import torch.distributed as dist
 import torch.nn.functional as F  # noqa: N812
 
+from packer_cli.cost.analytic import LOGITS_CHUNK
+from packer_cli.cost.shape import ModelShape
 from packer_cli.errors import ConfigError
 from packer_cli.loader.checkpointing import LayerCheckpointing
-from packer_cli.cost.analytic import LOGITS_CHUNK
 from packer_cli.measure.decoder import PlainDecoder
 from packer_cli.measure.kernels import RowAttention, cut
-from packer_cli.cost.shape import ModelShape
 
 MODELLINGS = ("transformers", "plain")
 

@@ -12,9 +12,9 @@ from packer_cli.plan.balance import order_packs, spread
 from packer_cli.plan.fill import balanced_fill, greedy_fill, median_length, pick_samples
 from packer_cli.plan.groups import is_in_group
 from packer_cli.plan.packing.csr import copy_packs, group_by_pack, merge_packs, rename_members, select_packs
-from packer_cli.plan.streams import rng_state
 from packer_cli.plan.refine import refine_packs
 from packer_cli.plan.sorting import argsort_descending, count_lengths
+from packer_cli.plan.streams import rng_state
 from packer_cli.plan.types import Int32Array, Int64Array
 from packer_cli.plan.work import pack_tokens_and_work
 

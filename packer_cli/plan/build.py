@@ -12,8 +12,8 @@ from packer_cli.plan.arrange import GroupPacks, arrange_group
 from packer_cli.plan.balance import BalanceRule
 from packer_cli.plan.packing import PackingAlgorithm, PackingOptions
 from packer_cli.plan.packing.csr import copy_packs
-from packer_cli.plan.streams import rng_state
 from packer_cli.plan.schedule import GroupIterations, StepRules, deal, schedule_epoch
+from packer_cli.plan.streams import rng_state
 from packer_cli.plan.types import FILLER, Group, Int64Array, Packs, Pieces, Plan, Schedule
 from packer_cli.plan.work import pack_tokens_and_work
 

@@ -9,10 +9,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from packer_cli.errors import RunError
-from packer_cli.plan.metrics import Metrics, least_works, measure, measure_randomness, pieces_by_group
 from packer_cli.plan.balance import BalanceRule
 from packer_cli.plan.bounds import lp_lower_bound
 from packer_cli.plan.build import PlanRules, build_plan
+from packer_cli.plan.metrics import Metrics, least_works, measure, measure_randomness, pieces_by_group
 from packer_cli.plan.packing import REGISTRY
 from packer_cli.plan.schedule import StepRules
 from packer_cli.plan.types import Group, Pieces, Plan

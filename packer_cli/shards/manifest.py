@@ -9,9 +9,9 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
-from packer_cli.format.checksums import check_json, check_path, describe_signature, sign_json
 from packer_cli.errors import ConfigError, FormatError, InputError
 from packer_cli.files import atomic_file
+from packer_cli.format.checksums import check_json, check_path, describe_signature, sign_json
 
 MANIFEST_NAME = "hbpack.json"
 REJECTED_NAME = "rejected.jsonl"

@@ -14,10 +14,10 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from packer_cli.format.checksums import find_damage, inside
 from packer_cli.engine.local import LocalEngine
 from packer_cli.errors import FormatError
 from packer_cli.files import commit_file
+from packer_cli.format.checksums import find_damage, inside
 from packer_cli.format.marks import find_foreign
 from packer_cli.plan.cost import QUADRATIC, parse_cost
 from packer_cli.plan.types import Plan, Schedule

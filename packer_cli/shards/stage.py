@@ -11,11 +11,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 import packer_cli
-from packer_cli.format.checksums import file_checksum
 from packer_cli.config import WriteConfig
 from packer_cli.engine.local import LocalEngine
 from packer_cli.errors import HbpackError
 from packer_cli.files import Committer, fingerprint, is_intact, remove_temporaries, write_json
+from packer_cli.format.checksums import file_checksum
 from packer_cli.plan.cost import QUADRATIC, parse_cost, segment_sums
 from packer_cli.plan.types import Plan, Schedule
 from packer_cli.shards.layout import ShardRange, lay_out, pack_places

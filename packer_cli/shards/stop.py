@@ -6,8 +6,8 @@ import json
 from dataclasses import dataclass
 from pathlib import Path
 
-from packer_cli.format.epochs import MAX_EPOCH
 from packer_cli.errors import InputError
+from packer_cli.format.epochs import MAX_EPOCH
 
 STATE_VERSION = 1
 

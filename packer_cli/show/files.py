@@ -12,8 +12,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from packer_cli.format.checksums import check_bytes
 from packer_cli.errors import FormatError, InputError, RemoteError
+from packer_cli.format.checksums import check_bytes
 from packer_cli.shards.manifest import MANIFEST_NAME, Manifest, parse_manifest, read_manifest
 
 

@@ -11,12 +11,12 @@ from dataclasses import dataclass
 
 import click
 
+from packer_cli.shards.manifest import Manifest
 from packer_cli.show.contents import ShownSample
 from packer_cli.show.decode import Decode, Run, decode_runs, decode_tokens, shorten
 from packer_cli.show.places import Place
 from packer_cli.show.safe import make_safe, one_line
 from packer_cli.show.view import View
-from packer_cli.shards.manifest import Manifest
 from packer_cli.sizes import counted
 
 _MASKED, _TRAINED = "masked", "trained"

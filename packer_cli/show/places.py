@@ -15,12 +15,12 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from packer_cli.arrays import to_numpy
-from packer_cli.format.epochs import repeat_iterations
 from packer_cli.errors import ConfigError, FormatError
-from packer_cli.show.files import SetFiles
+from packer_cli.format.epochs import repeat_iterations
 from packer_cli.shards.manifest import Manifest, find_epoch
 from packer_cli.shards.plan_file import PLAN_NAME
 from packer_cli.shards.schema import RANK_SCHEMA, rank_name
+from packer_cli.show.files import SetFiles
 
 
 @dataclass(frozen=True, kw_only=True)

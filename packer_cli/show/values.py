@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import Any
 
+from packer_cli.shards.manifest import Manifest
 from packer_cli.show.contents import ShownSample
 from packer_cli.show.decode import Decode, decode_runs
 from packer_cli.show.view import View
-from packer_cli.shards.manifest import Manifest
 
 
 def view_value(view: View, manifest: Manifest, decode: Decode | None) -> dict[str, Any]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from packer_cli.shards.manifest import Manifest
 from packer_cli.show.contents import ShownPack, ShownSample, read_pack
 from packer_cli.show.files import SetFiles
 from packer_cli.show.places import (
@@ -15,7 +16,6 @@ from packer_cli.show.places import (
     packs_of_sample,
     read_rank,
 )
-from packer_cli.shards.manifest import Manifest
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,10 +9,10 @@ from typing import Any, Literal, get_args
 import numpy as np
 from numpy.typing import NDArray
 
+from packer_cli.cost.models import GpuModel
 from packer_cli.errors import ConfigError
 from packer_cli.plan.types import FILLER, Int64Array, Plan, Schedule
 from packer_cli.plan.work import pack_tokens_and_work
-from packer_cli.cost.models import GpuModel
 
 PadTo = Literal["multiple", "row", "capacity"]
 PAD_TO: tuple[PadTo, ...] = get_args(PadTo)

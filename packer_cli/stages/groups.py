@@ -9,14 +9,14 @@ from typing import Any
 import numpy as np
 
 from packer_cli.config import AutoGroupsConfig, GroupConfig, PlanConfig
-from packer_cli.errors import ConfigError, RunError
-from packer_cli.files import fingerprint
-from packer_cli.plan.pieces import Overflow, describe_overflow, make_pieces
-from packer_cli.plan.types import Group, Int32Array
 from packer_cli.cost.models import GpuModel
 from packer_cli.cost.options import load_gpu_model, refuse_partial_options
 from packer_cli.cost.profile_file import Profile, read_profile
+from packer_cli.errors import ConfigError, RunError
+from packer_cli.files import fingerprint
 from packer_cli.groups.choice import Choice, choose_groups, choose_measured_groups
+from packer_cli.plan.pieces import Overflow, describe_overflow, make_pieces
+from packer_cli.plan.types import Group, Int32Array
 
 AUTO_NEEDS = "--groups auto"
 

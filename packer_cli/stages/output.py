@@ -9,10 +9,10 @@ from inspect import signature
 from pathlib import Path
 from typing import ParamSpec, TypeVar
 
-from packer_cli.format.checksums import inside
 from packer_cli.errors import OutputError, RunError
 from packer_cli.files import is_temporary, lock_folder
 from packer_cli.folders import holds_something_else, writable_entries
+from packer_cli.format.checksums import inside
 from packer_cli.shards.manifest import MANIFEST_NAME, REJECTED_NAME
 from packer_cli.shards.plan_file import PLAN_NAME
 

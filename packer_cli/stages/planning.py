@@ -17,11 +17,11 @@ from packer_cli.plan.balance import parse_balance
 from packer_cli.plan.build import PlanRules, build_plan
 from packer_cli.plan.check import check_pieces, check_plan
 from packer_cli.plan.cost import Cost, parse_cost, require_exact
+from packer_cli.plan.figures import plan_stats, sample_counts
 from packer_cli.plan.packing import REGISTRY, parse_packing
 from packer_cli.plan.pieces import make_pieces, weighted_samples
 from packer_cli.plan.schedule import StepRules
 from packer_cli.plan.types import Group, Int32Array, Int64Array, Pieces, Plan
-from packer_cli.plan.figures import plan_stats, sample_counts
 from packer_cli.shards.manifest import REJECTED_NAME
 from packer_cli.shards.plan_file import PLAN_VERSION
 from packer_cli.sizes import counted

@@ -18,15 +18,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from packer_cli.config import PlanConfig, validate
-from packer_cli.format.epochs import MAX_EPOCH, repeat_order
 from packer_cli.errors import ConfigError, FormatError, HbpackError, InputError
 from packer_cli.files import fingerprint
+from packer_cli.format.epochs import MAX_EPOCH, repeat_order
 from packer_cli.plan.build import PlanRules
 from packer_cli.plan.check import check_plan
+from packer_cli.plan.figures import plan_stats
 from packer_cli.plan.resume import DealRules, check_rest, deal_epoch, rest_of_epoch, short_packs
 from packer_cli.plan.types import Int64Array, Plan, Schedule
-from packer_cli.stages.planning import plan_rules
-from packer_cli.plan.figures import plan_stats
 from packer_cli.shards.layout import pack_places
 from packer_cli.shards.manifest import Generation, Manifest, Origin, read_manifest, write_manifest
 from packer_cli.shards.plan_file import PLAN_NAME, read_plan, write_schedules
@@ -35,6 +34,7 @@ from packer_cli.shards.schema import generation_path
 from packer_cli.shards.stage import file_info, set_fingerprint, write_epochs
 from packer_cli.shards.stop import Stop
 from packer_cli.sizes import counted, format_tokens
+from packer_cli.stages.planning import plan_rules
 from packer_cli.tokens.store import TokenStore
 
 REBALANCE_VERSION = 1

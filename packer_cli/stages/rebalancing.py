@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from packer_cli.stages.output import alone
-from packer_cli.stages.rebalance import rebalance
 from packer_cli.console import Stopwatch, say
 from packer_cli.shards.manifest import Manifest, read_manifest
 from packer_cli.shards.stop import Stop, read_state
 from packer_cli.sizes import counted
+from packer_cli.stages.output import alone
+from packer_cli.stages.rebalance import rebalance
 
 
 @alone(has_plan=True)

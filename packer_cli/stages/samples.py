@@ -14,12 +14,12 @@ from packer_cli.corpus.discover import COMPRESSIONS, FORMATS
 from packer_cli.errors import ConfigError, InputError, RunError
 from packer_cli.plan.build import build_plan
 from packer_cli.plan.check import check_plan
+from packer_cli.plan.figures import length_stats, plan_stats, prove_by_program, sample_counts
 from packer_cli.plan.pieces import make_pieces, weighted_samples
 from packer_cli.plan.types import Int32Array, Int64Array, Pieces
-from packer_cli.stages.lengths import read_lengths_file
-from packer_cli.plan.figures import length_stats, plan_stats, prove_by_program, sample_counts
 from packer_cli.shards.manifest import MANIFEST_NAME, read_manifest
 from packer_cli.shards.plan_file import PLAN_NAME, check_plan_file, read_plan, read_plan_header
+from packer_cli.stages.lengths import read_lengths_file
 from packer_cli.tokens.index import INDEX_NAME
 from packer_cli.tokens.store import TokenStore
 

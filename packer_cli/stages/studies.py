@@ -8,14 +8,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from packer_cli.config import GpuConfig, PlanConfig, TokenizeConfig
+from packer_cli.console import Stopwatch, say
 from packer_cli.engine.local import LocalEngine, default_workers, make_engine
 from packer_cli.errors import TooManyRejectedError
-from packer_cli.stages.output import TOKENS
-from packer_cli.stages.pipeline import tokenize_corpus, with_known_groups
-from packer_cli.console import Stopwatch, say
 from packer_cli.shards.manifest import MANIFEST_NAME, read_manifest
 from packer_cli.shards.plan_file import PLAN_NAME, read_plan, read_plan_header
 from packer_cli.sizes import counted
+from packer_cli.stages.output import TOKENS
+from packer_cli.stages.pipeline import tokenize_corpus, with_known_groups
 
 if TYPE_CHECKING:
     from packer_cli.groups.choice import Choice
@@ -41,13 +41,13 @@ def run_compare(
         rules: simulate by these, beside HBP's baseline.
         by_program: prove the least packs by the linear program too.
     """
-    from packer_cli.stages.groups import stand_in
-    from packer_cli.stages.planning import plan_rules, with_known_cost
-    from packer_cli.cost.options import has_gpu_model
-    from packer_cli.simulate.figures import SimulateRules
     from packer_cli.compare import compare
     from packer_cli.compare.rows import default_rows, parse_rows, with_baseline
     from packer_cli.compare.savings import add_savings
+    from packer_cli.cost.options import has_gpu_model
+    from packer_cli.simulate.figures import SimulateRules
+    from packer_cli.stages.groups import stand_in
+    from packer_cli.stages.planning import plan_rules, with_known_cost
 
     config = with_known_cost(config)
     likely = stand_in(config)
@@ -89,8 +89,8 @@ def run_groups(
 
 def run_simulate(path: Path, config: GpuConfig, rules: SimulateRules) -> dict[str, Any]:
     """Predict an epoch of a packed set as it is now, or of a plan."""
-    from packer_cli.stages.rebalance import plan_in_force
     from packer_cli.compare.savings import plan_simulation
+    from packer_cli.stages.rebalance import plan_in_force
 
     file = path / PLAN_NAME if path.is_dir() else path
     header = read_plan_header(file)

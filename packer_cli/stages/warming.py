@@ -14,13 +14,13 @@ from packer_cli.files import fingerprint
 from packer_cli.plan.balance import parse_balance
 from packer_cli.plan.build import build_plan
 from packer_cli.plan.check import check_pieces, check_plan
+from packer_cli.plan.figures import baseline_plan, plan_figures
 from packer_cli.plan.packing import REGISTRY, parse_packing
 from packer_cli.plan.pieces import make_pieces
 from packer_cli.plan.refine import refine_packs
 from packer_cli.plan.schedule import GroupIterations, StepRules, schedule_epoch
 from packer_cli.plan.types import Group, Packs, Plan
 from packer_cli.stages.planning import plan_rules
-from packer_cli.plan.figures import baseline_plan, plan_figures
 
 
 def warm_up(config: PlanConfig) -> None:

@@ -11,9 +11,9 @@ from typing import Annotated, Any
 import pyarrow as pa
 from pydantic import AfterValidator, BaseModel, ConfigDict, model_validator
 
-from packer_cli.format.checksums import check_json, check_path, describe_signature, find_damage, sign_json
 from packer_cli.errors import FormatError, InputError
 from packer_cli.files import atomic_file, fingerprint
+from packer_cli.format.checksums import check_json, check_path, describe_signature, find_damage, sign_json
 
 INDEX_NAME = "tokens.json"
 STORE_FORMAT = "hbpack-tokens"

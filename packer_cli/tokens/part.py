@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from packer_cli.format.checksums import find_damage
 from packer_cli.corpus.types import AlpacaForm, CorpusSlice, DocumentBatch, RecordSchema, Reject
 from packer_cli.errors import FormatError, TokenizerError
 from packer_cli.files import atomic_file, temporary_file
+from packer_cli.format.checksums import find_damage
 from packer_cli.tokens.index import INDEX_NAME, PartFile, PartInfo
 from packer_cli.tokens.writer import PartWriter
 

@@ -11,7 +11,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from packer_cli.format.checksums import find_damage
 from packer_cli.config import TokenizeConfig
 from packer_cli.corpus.discover import discover
 from packer_cli.corpus.types import CorpusSlice, Source
@@ -19,6 +18,7 @@ from packer_cli.engine.local import LocalEngine
 from packer_cli.engine.worker import Died
 from packer_cli.errors import HbpackError, InputError, RunError, TooManyRejectedError
 from packer_cli.files import Committer, fingerprint, remove_temporaries, write_json
+from packer_cli.format.checksums import find_damage
 from packer_cli.sizes import counted
 from packer_cli.tokens.cutting import cut_files, group_slices, is_columnar, without_crashes
 from packer_cli.tokens.index import (

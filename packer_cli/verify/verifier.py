@@ -7,10 +7,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from packer_cli.format.checksums import find_damage
 from packer_cli.config import PlanConfig, validate
 from packer_cli.engine.local import LocalEngine
 from packer_cli.errors import FormatError, HbpackError, InputError, PlanError
+from packer_cli.format.checksums import find_damage
 from packer_cli.plan.cost import QUADRATIC, parse_cost
 from packer_cli.shards.layout import pack_places
 from packer_cli.shards.manifest import MANIFEST_NAME, Manifest, read_manifest

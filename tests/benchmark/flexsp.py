@@ -14,8 +14,8 @@ from collections.abc import Iterator
 import numpy as np
 from numba import njit
 
-from packer_cli.plan.types import Group, Int32Array, Packs, Pieces, Plan, Schedule
 from packer_cli.cost.models import CostModel
+from packer_cli.plan.types import Group, Int32Array, Packs, Pieces, Plan, Schedule
 
 _MOST_MICRO_BATCHES = 3
 

@@ -21,13 +21,13 @@ from typing import Any
 import numpy as np
 
 from packer_cli.cli import main as hbpack
+from packer_cli.cost.measured import measured_model
+from packer_cli.cost.model_config import read_shape
+from packer_cli.cost.models import GpuModel
 from packer_cli.measure.device import Device
 from packer_cli.measure.kernels import RowAttention, choose_kernel
 from packer_cli.measure.run import ProfileOptions, measure_profile
 from packer_cli.measure.subject import Subject
-from packer_cli.cost.measured import measured_model
-from packer_cli.cost.model_config import read_shape
-from packer_cli.cost.models import GpuModel
 from tests.benchmark.report import table
 from tests.cli_runner import run
 

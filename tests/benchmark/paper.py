@@ -13,10 +13,10 @@ from statistics import NormalDist
 
 import numpy as np
 
-from packer_cli.plan.metrics import Metrics, measure
 from packer_cli.plan.balance import parse_balance
 from packer_cli.plan.build import PlanRules, build_plan
 from packer_cli.plan.check import check_plan
+from packer_cli.plan.metrics import Metrics, measure
 from packer_cli.plan.packing import REGISTRY, PackingOptions
 from packer_cli.plan.packing.isf import IsfOptions
 from packer_cli.plan.pieces import make_pieces

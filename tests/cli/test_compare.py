@@ -14,9 +14,9 @@ import psutil
 import pytest
 
 import packer_cli.compare
-from packer_cli.plan.packing import REGISTRY
-from packer_cli.compare.row_figures import row_figures
 from packer_cli.cli.tables.compare import COLUMNS
+from packer_cli.compare.row_figures import row_figures
+from packer_cli.plan.packing import REGISTRY
 from tests.cli.conftest import GROUPS
 
 COST = {"seconds", "peak_bytes"}

@@ -9,8 +9,8 @@ import subprocess
 import pytest
 import xxhash
 
-from packer_cli.format.checksums import file_checksum
 from packer_cli.files import is_intact
+from packer_cli.format.checksums import file_checksum
 from tests.cli_runner import HBPACK, pack_words, run_process
 from tests.reference import tree
 

@@ -13,8 +13,8 @@ import pytest
 import torch
 
 from packer_cli import __version__
-from packer_cli.format.epochs import MAX_EPOCH
 from packer_cli.errors import ConfigError, FormatError
+from packer_cli.format.epochs import MAX_EPOCH
 from packer_cli.loader import PackedDataset
 from tests.loader.packed_set import SHARD_SCHEMA, write_manifest, write_set
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import defaultdict
 from dataclasses import dataclass
 
-from packer_cli.plan.types import FILLER, Plan
 from packer_cli.cost.models import GpuModel
+from packer_cli.plan.types import FILLER, Plan
 
 
 @dataclass

@@ -15,9 +15,9 @@ from packer_cli.plan.bounds import packs_lower_bound
 from packer_cli.plan.cost import segment_sums
 from packer_cli.plan.fill import balanced_fill, greedy_fill, median_length, pick_samples
 from packer_cli.plan.length_index import full_index, index_add, index_ceiling, index_floor, index_remove, make_index
-from packer_cli.plan.streams import next_below, next_uint64, rng_state, shuffle, shuffle_buckets
 from packer_cli.plan.schedule import _steps
 from packer_cli.plan.sorting import argsort_descending, count_lengths
+from packer_cli.plan.streams import next_below, next_uint64, rng_state, shuffle, shuffle_buckets
 from packer_cli.plan.work import pack_tokens_and_work
 from tests import naive
 

@@ -11,14 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from packer_cli.config import PlanConfig
-from packer_cli.errors import ConfigError
-from packer_cli.stages.groups import to_config
-from packer_cli.plan.build import build_plan
-from packer_cli.plan.pieces import make_pieces
-from packer_cli.plan.types import Group
-from packer_cli.stages.planning import plan_rules
 from packer_cli.cost.models import CostModel, GpuModel, MemoryModel
 from packer_cli.cost.profile_file import Profile, read_profile
+from packer_cli.errors import ConfigError
 from packer_cli.groups.choice import choose_groups, choose_measured_groups
 from packer_cli.groups.epoch import EpochModel
 from packer_cli.groups.hbp import hbp_groups
@@ -32,7 +27,12 @@ from packer_cli.groups.settings import (
     predicted_settings,
     settings_of,
 )
+from packer_cli.plan.build import build_plan
+from packer_cli.plan.pieces import make_pieces
+from packer_cli.plan.types import Group
 from packer_cli.simulate.epoch import simulate
+from packer_cli.stages.groups import to_config
+from packer_cli.stages.planning import plan_rules
 from tests.profile import naive_select as naive
 
 GPUS = 32

@@ -7,10 +7,10 @@ from dataclasses import replace
 
 import pytest
 
-from packer_cli.errors import ConfigError, InputError
 from packer_cli.cost.gpus import PRESETS, parse_gpu
 from packer_cli.cost.model_config import read_shape, shape_of
 from packer_cli.cost.shape import ModelShape
+from packer_cli.errors import ConfigError, InputError
 
 LLAMA = {
     "model_type": "llama", "hidden_size": 4096, "intermediate_size": 14336, "num_attention_heads": 32,

@@ -9,11 +9,11 @@ from typing import Any
 import click
 
 from packer_cli.config import PlanConfig
+from packer_cli.console import print_table, ratio
+from packer_cli.cost.options import GIVE
 from packer_cli.errors import ConfigError
 from packer_cli.plan.cost import parse_cost
 from packer_cli.plan.pieces import describe_overflow
-from packer_cli.cost.options import GIVE
-from packer_cli.console import print_table, ratio
 from packer_cli.sizes import counted
 
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from packer_cli.plan.figures import BASELINE_NAME, baseline_plan
 from packer_cli.plan.schedule import StepRules
 from packer_cli.plan.types import Plan
 from packer_cli.simulate.figures import Simulator
-from packer_cli.plan.figures import BASELINE_NAME, baseline_plan
 
 
 def plan_simulation(plan: Plan, simulator: Simulator, seed: int, global_tokens: int | None) -> dict[str, Any]:

@@ -21,14 +21,14 @@ from typing import Any
 import torch
 from torch.utils.data import DataLoader
 
+from packer_cli.compare.memory import PeakMemory, mapped_bytes, private_bytes
 from packer_cli.errors import ConfigError
 from packer_cli.loader import FORMATS, PackedDataset
 from packer_cli.loader.storage import is_url
-from packer_cli.compare.memory import PeakMemory, mapped_bytes, private_bytes
-from packer_cli.show.files import open_files
-from packer_cli.show.places import RankEpoch, read_rank
 from packer_cli.measure.reading.floor import floor_seconds
 from packer_cli.measure.reading.timing import Limit, Repeated, Timings, time_loader, time_reading
+from packer_cli.show.files import open_files
+from packer_cli.show.places import RankEpoch, read_rank
 
 MOST_ITERATIONS = 64
 """Of a group that are read again and again: so few that they lie in a shard or two, and one pass ends in time."""

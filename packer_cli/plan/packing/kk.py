@@ -23,8 +23,8 @@ from packer_cli.plan.cost import MOST_WORK
 from packer_cli.plan.packing.base import PackingAlgorithm, PackingOptions, require_objective
 from packer_cli.plan.packing.csr import group_by_pack
 from packer_cli.plan.packing.heap import heap_pop, heap_push, heap_replace
-from packer_cli.plan.streams import rng_state, shuffled
 from packer_cli.plan.sorting import argsort_into
+from packer_cli.plan.streams import rng_state, shuffled
 from packer_cli.plan.types import Int32Array, Int64Array
 
 

@@ -12,14 +12,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from packer_cli.config import PackConfig, PlanConfig, TokenizeConfig, WriteConfig, validate
+from packer_cli.console import Stopwatch, progress_bar, say, warn
 from packer_cli.engine.local import LocalEngine
 from packer_cli.errors import FormatError, HbpackError, InputError, RunError, UsageError
-from packer_cli.stages.output import TOKENS, alone
-from packer_cli.stages.rejected import first_rejected, write_rejected
-from packer_cli.console import Stopwatch, progress_bar, say, warn
 from packer_cli.shards.manifest import MANIFEST_NAME, REJECTED_NAME, Manifest, read_manifest, write_manifest
 from packer_cli.shards.plan_file import PLAN_NAME, read_plan, read_plan_header
 from packer_cli.sizes import counted, format_bytes
+from packer_cli.stages.output import TOKENS, alone
+from packer_cli.stages.rejected import first_rejected, write_rejected
 
 if TYPE_CHECKING:
     from packer_cli.stages.samples import Samples
@@ -132,11 +132,11 @@ def run_plan(config: PlanConfig, source: Path, folder: Path) -> dict[str, Any]:
 
 @alone()
 def _plan(config: PlanConfig, source: Path, folder: Path) -> dict[str, Any]:
-    from packer_cli.kernels import skip_extensions
-    from packer_cli.stages.planning import NothingToPlanError, overflow_entries, plan_fingerprint, plan_store
     from packer_cli.cli.tables.compare import overflow_notes
-    from packer_cli.stages.samples import samples_of_store
+    from packer_cli.kernels import skip_extensions
     from packer_cli.shards.plan_file import write_plan
+    from packer_cli.stages.planning import NothingToPlanError, overflow_entries, plan_fingerprint, plan_store
+    from packer_cli.stages.samples import samples_of_store
     from packer_cli.tokens.index import read_index
     from packer_cli.tokens.store import TokenStore
 
@@ -183,8 +183,8 @@ def with_known_groups(config: PlanConfig, samples: Callable[[], Samples]) -> tup
     """The options with groups in the place of `auto`, and what is recorded of the choice."""
     if not config.is_auto:
         return config, None  # Their samples need not be read.
-    from packer_cli.stages.groups import resolve
     from packer_cli.cli.tables.groups import describe
+    from packer_cli.stages.groups import resolve
 
     config, choice = resolve(config, samples().epoch_lengths(config.seed))
     if choice is not None:

@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from packer_cli.tokens.encode.unicode import is_settled
 from packer_cli.tokens.encode.byte_schemes import (
     MARK,
     UNKNOWN_LENGTH,
@@ -29,6 +28,7 @@ from packer_cli.tokens.encode.byte_schemes import (
     scheme_of,
     stretch_ends,
 )
+from packer_cli.tokens.encode.unicode import is_settled
 
 if TYPE_CHECKING:
     from collections.abc import Callable

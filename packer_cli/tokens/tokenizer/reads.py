@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from packer_cli.format.checksums import file_checksum
 from packer_cli.errors import TokenizerError
 from packer_cli.files import fingerprint
+from packer_cli.format.checksums import file_checksum
 
 TEMPLATE_FOLDER = "additional_chat_templates"
 SIBLINGS = (

@@ -97,10 +97,10 @@ def test_the_fewest_layers_that_fit_are_found(config, monkeypatch):
 
 
 def test_chunked_logits_are_the_same_loss_in_less_memory(config):
+    from packer_cli.cost.model_config import shape_of
     from packer_cli.measure.decoder import PlainDecoder
     from packer_cli.measure.device import LiveBytes
     from packer_cli.measure.kernels import RowAttention, sdpa
-    from packer_cli.cost.model_config import shape_of
 
     attention = RowAttention(sdpa)
     attention.set((100, 28), None, torch.device("cpu"))

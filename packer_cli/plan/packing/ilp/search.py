@@ -22,8 +22,8 @@ from packer_cli.plan.packing.ilp.columns import (
 )
 from packer_cli.plan.packing.ilp.knapsack import patterns_from
 from packer_cli.plan.packing.patterns import pack_patterns
-from packer_cli.plan.streams import next_below, rng_state
 from packer_cli.plan.sorting import argsort_descending
+from packer_cli.plan.streams import next_below, rng_state
 from packer_cli.plan.types import Int32Array, Int64Array
 
 _DIVES = 12
