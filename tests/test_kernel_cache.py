@@ -102,7 +102,7 @@ from packer_cli.config import PlanConfig, validate
 from packer_cli.plan.build import build_plan
 from packer_cli.plan.check import check_pieces, check_plan
 from packer_cli.plan.pieces import make_pieces
-from packer_cli.stages.planning import plan_rules
+from packer_cli.config.rules import plan_rules
 from packer_cli.stages.warming import kernel_shares
 from packer_cli.plan.figures import plan_stats
 config = validate(PlanConfig, {"groups": "1k:1,8k:4", "gpus": 8})

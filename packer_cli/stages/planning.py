@@ -10,18 +10,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from packer_cli.config import GroupConfig, PlanConfig
-from packer_cli.errors import ConfigError, RunError
+from packer_cli.config import PlanConfig
+from packer_cli.config.rules import plan_rules
+from packer_cli.errors import RunError
 from packer_cli.files import fingerprint
-from packer_cli.plan.balance import parse_balance
-from packer_cli.plan.build import PlanRules, build_plan
+from packer_cli.plan.build import build_plan
 from packer_cli.plan.check import check_pieces, check_plan
-from packer_cli.plan.cost import Cost, parse_cost, require_exact
 from packer_cli.plan.figures import plan_stats, sample_counts
-from packer_cli.plan.packing import REGISTRY, parse_packing
 from packer_cli.plan.pieces import make_pieces, weighted_samples
-from packer_cli.plan.schedule import StepRules
-from packer_cli.plan.types import Group, Int32Array, Int64Array, Pieces, Plan
+from packer_cli.plan.types import Int32Array, Int64Array, Pieces, Plan
 from packer_cli.shards.manifest import REJECTED_NAME
 from packer_cli.shards.plan_file import PLAN_VERSION
 from packer_cli.sizes import counted
@@ -48,75 +45,6 @@ class NothingToPlanError(RunError):
         super().__init__(message)
         self.overflow = overflow
         """As in `PlanResult`."""
-
-
-def to_group(config: GroupConfig) -> Group:
-    """The plan's form of a group."""
-    return Group(capacity=config.capacity, sp_size=config.sp_size, checkpoint_layers=config.checkpoint_layers)
-
-
-def with_known_cost(config: PlanConfig) -> PlanConfig:
-    """The options with numbers in the place of `--cost profile`, for they decide the plan and not where they are from.
-
-    Raises:
-        ConfigError, InputError, FormatError: `--profile`, or `--model` and `--gpu`, do not say what to predict with.
-    """
-    if config.cost != "profile":
-        return config
-    from packer_cli.cost.options import load_gpu_model
-
-    model = load_gpu_model(config.model, config.gpu, config.profile, config.gpus, what="--cost profile").cost
-    try:
-        # As many digits as mean something, and as are the same on every machine.
-        cost = Cost(quadratic=float(f"{model.quadratic:.6g}"), linear=float(f"{model.linear:.6g}"))
-    except ValueError as error:
-        raise ConfigError(f"--cost profile: {error}") from None
-    return config.model_copy(update={"cost": str(cost)})
-
-
-def plan_rules(config: PlanConfig) -> PlanRules:
-    """The plan's form of the options.
-
-    Raises:
-        ConfigError: an unknown packing algorithm or option of it, or one that the groups or `--overflow` rule out; a
-            balance or cost that is none.
-    """
-    try:
-        algorithm, options = parse_packing(config.packing, REGISTRY)
-    except ValueError as error:
-        raise ConfigError(f"--packing: {error}") from None
-    if algorithm.needs_split and config.overflow != "split":
-        raise ConfigError(
-            f"--packing: packing {algorithm.name!r} cuts what is longer than the greatest capacity, so it needs "
-            f"--overflow split, not {config.overflow}; give that, or packing bfd"
-        )
-    try:
-        balance = parse_balance(config.balance)
-    except ValueError as error:
-        raise ConfigError(f"--balance: {error}") from None
-    groups = tuple(to_group(group) for group in config.groups)
-    try:
-        linear = parse_cost(with_known_cost(config).cost).linear_tokens
-        require_exact(linear, groups, config.gpus)
-    except ValueError as error:
-        raise ConfigError(f"--cost: {error}") from None
-    try:
-        return PlanRules(
-            groups=groups,
-            num_gpus=config.gpus,
-            algorithm=algorithm.with_linear(linear),
-            packing_options=options,
-            steps=StepRules(
-                global_tokens=config.global_tokens, curriculum_steps=config.curriculum_steps, mix=config.step_mix
-            ),
-            epochs=config.epochs,
-            seed=config.seed,
-            balance=balance,
-            fill=config.fill,
-            linear=linear,
-        )
-    except ValueError as error:
-        raise ConfigError(f"--packing: {error}") from None
 
 
 def plan_fingerprint(config: PlanConfig, store_fingerprint: str, group_choice: dict[str, Any] | None = None) -> str:

@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from packer_cli.config import PlanConfig, validate
+from packer_cli.config.rules import plan_rules
 from packer_cli.errors import ConfigError, FormatError, HbpackError, InputError
 from packer_cli.files import fingerprint
 from packer_cli.format.epochs import MAX_EPOCH, repeat_order
@@ -34,7 +35,6 @@ from packer_cli.shards.schema import generation_path
 from packer_cli.shards.stage import file_info, set_fingerprint, write_epochs
 from packer_cli.shards.stop import Stop
 from packer_cli.sizes import counted, format_tokens
-from packer_cli.stages.planning import plan_rules
 from packer_cli.tokens.store import TokenStore
 
 REBALANCE_VERSION = 1

@@ -174,7 +174,7 @@ def stats_of(path: Path, config: PlanConfig | None, *, by_program: bool = False)
     stats: dict[str, Any] = {"lengths": length_stats(samples.lengths)}
     if config is None:
         return stats
-    from packer_cli.stages.planning import plan_rules
+    from packer_cli.config.rules import plan_rules
 
     if config.is_auto:
         from packer_cli.stages.groups import resolve

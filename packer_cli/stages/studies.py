@@ -44,10 +44,10 @@ def run_compare(
     from packer_cli.compare import compare
     from packer_cli.compare.rows import default_rows, parse_rows, with_baseline
     from packer_cli.compare.savings import add_savings
+    from packer_cli.config.rules import plan_rules, with_known_cost
     from packer_cli.cost.options import has_gpu_model
     from packer_cli.simulate.figures import SimulateRules
     from packer_cli.stages.groups import stand_in
-    from packer_cli.stages.planning import plan_rules, with_known_cost
 
     config = with_known_cost(config)
     likely = stand_in(config)

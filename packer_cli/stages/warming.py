@@ -10,6 +10,7 @@ from functools import partial
 import numpy as np
 
 from packer_cli.config import PlanConfig
+from packer_cli.config.rules import plan_rules
 from packer_cli.files import fingerprint
 from packer_cli.plan.balance import parse_balance
 from packer_cli.plan.build import build_plan
@@ -20,7 +21,6 @@ from packer_cli.plan.pieces import make_pieces
 from packer_cli.plan.refine import refine_packs
 from packer_cli.plan.schedule import GroupIterations, StepRules, schedule_epoch
 from packer_cli.plan.types import Group, Packs, Plan
-from packer_cli.stages.planning import plan_rules
 
 
 def warm_up(config: PlanConfig) -> None:

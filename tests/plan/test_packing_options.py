@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from packer_cli.config import PlanConfig
+from packer_cli.config.rules import plan_rules
 from packer_cli.errors import ConfigError
 from packer_cli.plan.packing import REGISTRY, parse_packing
 from packer_cli.plan.packing.isf import IsfOptions
-from packer_cli.stages.planning import plan_rules
 
 
 def refusal(**options):

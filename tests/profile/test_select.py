@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from packer_cli.config import PlanConfig
+from packer_cli.config.rules import plan_rules
 from packer_cli.cost.models import CostModel, GpuModel, MemoryModel
 from packer_cli.cost.profile_file import Profile, read_profile
 from packer_cli.errors import ConfigError
@@ -32,7 +33,6 @@ from packer_cli.plan.pieces import make_pieces
 from packer_cli.plan.types import Group
 from packer_cli.simulate.epoch import simulate
 from packer_cli.stages.groups import to_config
-from packer_cli.stages.planning import plan_rules
 from tests.profile import naive_select as naive
 
 GPUS = 32

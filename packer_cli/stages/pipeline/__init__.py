@@ -32,8 +32,8 @@ _MOST_WARNINGS = 10
 @alone()
 def run_pack(config: PackConfig, folder: Path, engine: LocalEngine, *, dry_run: bool = False) -> dict[str, Any]:
     """Corpus to shards. Gives the plan's header (configuration, counts, metrics)."""
+    from packer_cli.config.rules import plan_rules
     from packer_cli.stages.groups import stand_in
-    from packer_cli.stages.planning import plan_rules
 
     likely = stand_in(config.part(PlanConfig))
     plan_rules(likely)  # What is wrong with them is said before the long work.
@@ -119,8 +119,8 @@ def tokenize_corpus(config: TokenizeConfig, folder: Path, engine: LocalEngine) -
 
 def run_plan(config: PlanConfig, source: Path, folder: Path) -> dict[str, Any]:
     """Token store in `source/tokens` to `folder/plan.arrow`, and `folder/rejected.jsonl`."""
+    from packer_cli.config.rules import plan_rules, with_known_cost
     from packer_cli.stages.groups import stand_in
-    from packer_cli.stages.planning import plan_rules, with_known_cost
     from packer_cli.tokens.index import read_index
 
     config = with_known_cost(config)

@@ -6,16 +6,12 @@ The JSON Schema in `schemas/config.schema.json` is generated from `PackConfig`.
 from __future__ import annotations
 
 import math
-import os
-import re
-import reprlib
-from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, field_validator, model_validator
 from pydantic_core import PydanticCustomError
 
-from packer_cli.errors import ConfigError
+from packer_cli.config.messages import rule
 from packer_cli.sizes import format_tokens, parse_bytes, parse_integer, parse_tokens
 
 AUTO = "auto"
@@ -71,7 +67,7 @@ def parse_group(text: str) -> GroupConfig:
         return GroupConfig(**dict(zip(names, numbers, strict=False)))
     except ValidationError as error:
         first = error.errors()[0]
-        raise ValueError(f"group {text!r}: {first['loc'][0]} {_rule(first)}") from None
+        raise ValueError(f"group {text!r}: {first['loc'][0]} {rule(first)}") from None
 
 
 class TokenizeConfig(_Model):
@@ -217,117 +213,6 @@ class PackConfig(WriteConfig, PlanConfig, TokenizeConfig):
     def part(self, model: type[_Model]) -> Any:
         """The fields of one stage as its own model."""
         return model(**{name: getattr(self, name) for name in model.model_fields})
-
-
-def validate(model: type[_Model], values: dict[str, Any]) -> Any:
-    """Build a model; a wrong value becomes a ConfigError of one line. None stands for an option that was not given."""
-    try:
-        return model(**{name: value for name, value in values.items() if value is not None})
-    except ValidationError as error:
-        raise ConfigError(_say(error)) from None
-
-
-def _say(error: ValidationError) -> str:
-    """The first thing that is wrong, in words: the option, the rule, the value."""
-    first = error.errors()[0]
-    place, kind, value = first["loc"], first["type"], first["input"]
-    option = _option(str(place[0])) if place else ""
-    inner = " ".join(part for part in place[1:] if isinstance(part, str))
-    name = f"{option}: {inner}" if inner else option
-    if kind == "value_error":
-        return ": ".join(filter(None, (option, first["msg"].removeprefix("Value error, "))))
-    if kind in ("missing", "too_short", "string_too_short"):
-        return f"{name} is required"
-    if kind == "extra_forbidden":
-        return f"{option}: unknown key {inner!r}"
-    return f"{name} {_rule(first)}, got {show_value(value)}"
-
-
-def _rule(error: Any) -> str:
-    limits = error.get("ctx", {})
-    for name, words in _LIMITS.items():
-        if name in limits:
-            return f"must be {words} {limits[name]}"
-    kind = error["type"].split("_")[0]
-    return f"must be {_TYPES[kind]}" if kind in _TYPES else f"is wrong ({error['msg']})"
-
-
-_LIMITS = {"ge": "at least", "gt": "above", "le": "at most", "lt": "below", "expected": "one of"}
-_TYPES = {"int": "an integer", "string": "text", "bool": "true or false", "tuple": "a list", "model": "a mapping"}
-
-
-def show_value(value: Any) -> str:
-    """A wrong value for a message; cut short, for a few lines of YAML can hold one without end."""
-    if isinstance(value, str) and re.fullmatch("-?[0-9]+", value):
-        return value
-    short = reprlib.Repr()
-    short.maxlevel, short.maxstring, short.maxother = 3, 200, 200
-    return short.repr(value)
-
-
-def load_config_file(path: str) -> dict[str, Any]:
-    """Read a YAML file of options; keys are option names with `-` or `_`.
-
-    Numbers are written in decimal: YAML 1.1 would read the group 16384:1 as a time of day, and 010 as eight.
-    """
-    import yaml
-
-    try:
-        data = yaml.load(Path(path).read_text(encoding="utf-8"), Loader=_loader(path))
-    except OSError as error:
-        raise ConfigError(f"config file {path!r} cannot be read: {error.strerror}") from None
-    except (yaml.YAMLError, UnicodeDecodeError, ValueError, RecursionError) as error:
-        raise ConfigError(f"config file {path!r} is not YAML: {' '.join(str(error).split())}") from None
-    if data is None:
-        return {}
-    if not isinstance(data, dict) or not all(isinstance(key, str) for key in data):
-        raise ConfigError(f"config file {path!r} must hold a mapping from option names to values")
-    options: dict[str, Any] = {}
-    for key, value in data.items():
-        name = key.replace("-", "_")
-        if name in options:
-            raise ConfigError(f"config file {path!r} gives {key!r} twice; keep one of them")
-        options[name] = value
-    return options
-
-
-def _is_plain_text(text: str) -> bool:
-    """Whether a name on disk may have it, as all that a command line can give."""
-    try:
-        return b"\0" not in os.fsencode(text)
-    except UnicodeEncodeError:
-        return False
-
-
-def _loader(path: str) -> Any:
-    """PyYAML's safe loader with the integers of YAML 1.2, and without keys that are given twice."""
-    import yaml
-
-    class Loader(yaml.SafeLoader):
-        def construct_scalar(self, node: Any) -> Any:
-            value = super().construct_scalar(node)
-            if isinstance(value, str) and not _is_plain_text(value):
-                raise ConfigError(f"config file {path!r} holds {value!a}; no option takes such a character")
-            return value
-
-        def construct_mapping(self, node: Any, deep: bool = False) -> Any:
-            keys = [self.construct_object(key, deep=True) for key, _ in node.value]
-            twice = next((key for i, key in enumerate(keys) if key in keys[:i]), None)
-            if twice is not None:
-                raise ConfigError(f"config file {path!r} gives {twice!r} twice; keep one of them")
-            return super().construct_mapping(node, deep)
-
-    Loader.yaml_implicit_resolvers = {
-        first: [(tag, pattern) for tag, pattern in resolvers if tag != "tag:yaml.org,2002:int"]
-        for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
-    }
-    Loader.add_implicit_resolver("tag:yaml.org,2002:int", re.compile(r"[-+]?(0|[1-9][0-9]*)$"), list("-+0123456789"))
-    return Loader
-
-
-def _option(name: str) -> str:
-    field = name.split(".")[0]
-    return {"inputs": "INPUT", "record_schema": "--schema"}.get(field, "--" + field.replace("_", "-"))
 
 
 def _divisors(number: int) -> list[int]:

@@ -1,0 +1,63 @@
+"""A wrong value in words: the option, the rule, the value."""
+
+from __future__ import annotations
+
+import re
+import reprlib
+from typing import Any
+
+from pydantic import BaseModel, ValidationError
+
+from packer_cli.errors import ConfigError
+
+
+def validate(model: type[BaseModel], values: dict[str, Any]) -> Any:
+    """Build a model; a wrong value becomes a ConfigError of one line. None stands for an option that was not given."""
+    try:
+        return model(**{name: value for name, value in values.items() if value is not None})
+    except ValidationError as error:
+        raise ConfigError(_say(error)) from None
+
+
+def _say(error: ValidationError) -> str:
+    """The first thing that is wrong, in words: the option, the rule, the value."""
+    first = error.errors()[0]
+    place, kind, value = first["loc"], first["type"], first["input"]
+    option = _option(str(place[0])) if place else ""
+    inner = " ".join(part for part in place[1:] if isinstance(part, str))
+    name = f"{option}: {inner}" if inner else option
+    if kind == "value_error":
+        return ": ".join(filter(None, (option, first["msg"].removeprefix("Value error, "))))
+    if kind in ("missing", "too_short", "string_too_short"):
+        return f"{name} is required"
+    if kind == "extra_forbidden":
+        return f"{option}: unknown key {inner!r}"
+    return f"{name} {rule(first)}, got {show_value(value)}"
+
+
+def rule(error: Any) -> str:
+    """What pydantic\'s error says that a value must be."""
+    limits = error.get("ctx", {})
+    for name, words in _LIMITS.items():
+        if name in limits:
+            return f"must be {words} {limits[name]}"
+    kind = error["type"].split("_")[0]
+    return f"must be {_TYPES[kind]}" if kind in _TYPES else f"is wrong ({error['msg']})"
+
+
+_LIMITS = {"ge": "at least", "gt": "above", "le": "at most", "lt": "below", "expected": "one of"}
+_TYPES = {"int": "an integer", "string": "text", "bool": "true or false", "tuple": "a list", "model": "a mapping"}
+
+
+def show_value(value: Any) -> str:
+    """A wrong value for a message; cut short, for a few lines of YAML can hold one without end."""
+    if isinstance(value, str) and re.fullmatch("-?[0-9]+", value):
+        return value
+    short = reprlib.Repr()
+    short.maxlevel, short.maxstring, short.maxother = 3, 200, 200
+    return short.repr(value)
+
+
+def _option(name: str) -> str:
+    field = name.split(".")[0]
+    return {"inputs": "INPUT", "record_schema": "--schema"}.get(field, "--" + field.replace("_", "-"))
