@@ -103,11 +103,11 @@ from packer_cli.plan.build import build_plan
 from packer_cli.plan.check import check_pieces, check_plan
 from packer_cli.plan.pieces import make_pieces
 from packer_cli.config.rules import plan_rules
-from packer_cli.stages.warming import kernel_shares
+from packer_cli.plan.warming import kernel_shares
 from packer_cli.plan.figures import plan_stats
 config = validate(PlanConfig, {"groups": "1k:1,8k:4", "gpus": 8})
 compiled = []
-for share in kernel_shares(config):
+for share in kernel_shares(plan_rules(config)):
     with event.install_recorder("numba:compile") as recorder:
         share()
     names = [e.data["dispatcher"].py_func for _, e in recorder.buffer if e.is_start]

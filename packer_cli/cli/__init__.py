@@ -17,7 +17,7 @@ import sys
 import click
 
 import packer_cli
-from packer_cli.console import say_colored
+from packer_cli.cli.console import say_colored, show_progress
 from packer_cli.errors import HbpackError
 
 COMMANDS = {
@@ -88,6 +88,7 @@ def main() -> None:
     """The command line: errors become one line; 2 for usage, 1 for failure, 130 for Ctrl-C."""
     # No torch is needed here, and transformers need not say that it misses it.
     os.environ.setdefault("TRANSFORMERS_NO_ADVISORY_WARNINGS", "1")
+    show_progress()
     try:
         _start_early(sys.argv[1:])
         cli.main(prog_name="hbpack", standalone_mode=False)

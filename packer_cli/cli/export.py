@@ -57,8 +57,8 @@ def command(
 
     An interrupted run goes on where it stopped.
     """
-    from packer_cli.console import Stopwatch, progress_bar, say
     from packer_cli.engine.local import LocalEngine, default_workers
+    from packer_cli.engine.progress import Stopwatch, progress_bar, say
     from packer_cli.export.stage import ExportOptions, export_set, parse_shard_size
     from packer_cli.sizes import counted, format_bytes
 

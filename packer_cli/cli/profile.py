@@ -138,7 +138,7 @@ def command(output: str, repeats: int, gpus: int | None, **values: Any) -> None:
         from packer_cli.measure.run import ProfileOptions, measure_profile
     except ImportError as error:
         raise ConfigError(str(error)) from None
-    from packer_cli.console import say
+    from packer_cli.engine.progress import say
     from packer_cli.files import write_text
 
     is_first = os.environ.get("RANK", "0") == "0"

@@ -76,7 +76,7 @@ def command(
     a step with several iterations, the first is shown and the others are listed.
     """
     _refuse_two_places(step=step, iteration=iteration, pack=pack, sample=sample, rank=rank)
-    from packer_cli.console import warn
+    from packer_cli.engine.progress import warn
     from packer_cli.show.files import open_files
     from packer_cli.show.lines import Style, view_lines
     from packer_cli.show.tokenizer import load_decoder

@@ -30,8 +30,8 @@ def command(folder: str, fast: bool, as_json: bool, workers: int | None) -> None
 
     Every damaged file is listed, with the command that repairs it. Exit codes: 0 sound, 1 damaged, 2 wrong usage.
     """
-    from packer_cli.console import Stopwatch
     from packer_cli.engine.local import LocalEngine, default_workers
+    from packer_cli.engine.progress import Stopwatch
     from packer_cli.errors import FormatError, InputError
     from packer_cli.stages.verify import run_verify
 

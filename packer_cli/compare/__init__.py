@@ -15,12 +15,12 @@ from typing import Any
 from packer_cli.compare.row_figures import RowTask, row_figures, save_samples
 from packer_cli.compare.rows import Row
 from packer_cli.config import PlanConfig
-from packer_cli.console import progress_bar
 from packer_cli.engine.isolated import Failed, run_isolated
+from packer_cli.engine.progress import progress_bar
 from packer_cli.plan.figures import length_stats
+from packer_cli.plan.samples import Samples, pieces_to_plan, sample_counts
 from packer_cli.simulate.figures import Simulator
 from packer_cli.simulate.slots import refuse_unknown_degrees
-from packer_cli.stages.samples import Samples, counts_of, pieces_to_plan
 
 PRELOAD = "packer_cli.compare.preload"
 
@@ -54,7 +54,10 @@ def compare(
     if simulator is not None:
         refuse_unknown_degrees((group.sp_size for group in config.groups), simulator.model)
     # What is wrong with the samples is wrong with every row.
-    counts = counts_of(samples, config, pieces_to_plan(samples, config))
+    capacity = config.groups[-1].capacity
+    pieces = pieces_to_plan(samples, capacity, config.overflow, config.seed)
+    counts = sample_counts(samples.lengths, samples.chosen(config.seed), pieces, capacity, config.overflow)
+    del pieces
     # What has a time limit may take longest, so it does not come last.
     order = sorted(range(len(rows)), key=lambda i: not rows[i].has_time_limit)
     outcomes: dict[int, Any] = {}

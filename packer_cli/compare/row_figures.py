@@ -18,10 +18,10 @@ from packer_cli.plan.build import PlanRules, build_plan
 from packer_cli.plan.check import check_plan
 from packer_cli.plan.figures import plan_figures, prove_by_program
 from packer_cli.plan.packing import PackingAlgorithm
-from packer_cli.plan.types import Int32Array, Int64Array
+from packer_cli.plan.samples import Samples, pieces_to_plan
+from packer_cli.plan.types import Int32Array, Int64Array, Pieces
+from packer_cli.plan.warming import warm_up
 from packer_cli.simulate.figures import Simulator
-from packer_cli.stages.samples import Samples, pieces_to_plan
-from packer_cli.stages.warming import warm_up
 
 _LENGTHS = "lengths.npy"
 _SOURCES = "sources.npy"
@@ -57,13 +57,13 @@ def row_figures(task: RowTask) -> dict[str, Any]:
     `cut_off` says that a packing took all of its time limit. With a simulator, `simulation` is what it says.
     """
     rules = plan_rules(task.config)
-    warm_up(task.config)
+    warm_up(rules)
     samples = _load_samples(task)
     _rehearse(samples, task.config, rules)
     packing = _Timed(rules.algorithm, getattr(rules.packing_options, "time_limit", None))
     rules = packing.within(rules)
     memory = PeakMemory()
-    pieces = pieces_to_plan(samples, task.config)
+    pieces = _pieces(samples, task.config)
     begin = time.perf_counter()
     plan = build_plan(pieces, rules)
     seconds = time.perf_counter() - begin
@@ -89,7 +89,11 @@ def _rehearse(samples: Samples, config: PlanConfig, rules: PlanRules) -> None:
     if hasattr(options, "time_limit"):
         options = type(options)(**vars(options) | {"time_limit": min(0.1, options.time_limit)})
     with suppress(RunError):  # None of the few can be planned.
-        build_plan(pieces_to_plan(few, config), replace(rules, packing_options=options))
+        build_plan(_pieces(few, config), replace(rules, packing_options=options))
+
+
+def _pieces(samples: Samples, config: PlanConfig) -> Pieces:
+    return pieces_to_plan(samples, config.groups[-1].capacity, config.overflow, config.seed)
 
 
 def _load_samples(task: RowTask) -> Samples:

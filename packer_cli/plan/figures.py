@@ -16,7 +16,6 @@ from packer_cli.plan.metrics import Metrics, least_works, measure, measure_rando
 from packer_cli.plan.packing import REGISTRY
 from packer_cli.plan.schedule import StepRules
 from packer_cli.plan.types import Group, Pieces, Plan
-from packer_cli.shards.schema import group_name
 
 BASELINE_NAME = "ISF at the longest length"
 
@@ -51,7 +50,7 @@ def plan_figures(
     }
     groups = [
         {
-            "name": group_name(g, group),
+            "name": group.name(g),
             "capacity": group.capacity,
             "sp_size": group.sp_size,
             **_figures(measure(plan, g, least=least, linear=linear, least_predicted=predicted)),
@@ -102,31 +101,6 @@ def baseline_plan(pieces: Pieces, longest: Group, num_gpus: int, seed: int, step
         balance=BalanceRule(window=None),
     )
     return build_plan(pieces, rules)
-
-
-def sample_counts(
-    lengths: NDArray[np.int32], chosen: NDArray[np.int64], pieces: Pieces, capacity: int, overflow: str
-) -> dict[str, int]:
-    """What became of the samples, by the names of a plan's `counts`: every one is in the pieces or counted out.
-
-    Args:
-        lengths: int32[n], of all samples.
-        chosen: int64[m], sample ids as often as an epoch sees them, rising.
-        pieces: what is packed, also of samples that a packing cut.
-        capacity: of the longest group; what is longer is cut, or left out, as `overflow` says.
-    """
-    different = chosen[np.diff(chosen, prepend=-1) > 0]
-    num_long = int(np.count_nonzero(lengths[different] > capacity))
-    return {
-        "samples": len(lengths),
-        "left_out_by_weight": len(lengths) - len(different),
-        "repeated_by_weight": len(chosen) - len(different),
-        "split": len(np.unique(pieces.sample[pieces.start > 0])),
-        "truncated": num_long if overflow == "truncate" else 0,
-        "dropped": num_long if overflow == "drop" else 0,
-        "pieces": len(pieces),
-        "tokens": int(pieces.length.sum(dtype=np.int64)),
-    }
 
 
 def length_stats(lengths: NDArray[np.int32]) -> dict[str, Any]:

@@ -1,53 +1,16 @@
-"""Overflow and weights: from samples to the pieces that are packed."""
+"""Overflow: from samples to the pieces that are packed."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from packer_cli.errors import RunError
-from packer_cli.plan.streams import rng_state
 from packer_cli.plan.types import Int32Array, Int64Array, Pieces
 
 Overflow = Literal["split", "truncate", "drop", "error"]
 
-MOST_SAMPLES = 2**31 - 1
-"""Of an epoch, where weights repeat them: what they add up to by mistake must not end in a lack of memory."""
-_STREAM_WEIGHTS = 1
-
-
-def weighted_samples(sources: Int32Array, weights: Sequence[float], seed: int) -> Int64Array:
-    """Sample ids (int64[m], rising) as often as an epoch sees them.
-
-    A source of n samples with weight 2.5 gives each twice, and round(n / 2) of them, drawn with the seed, once more.
-
-    Args:
-        sources: int32[n], the source of each sample.
-        weights: one a source, > 0.
-
-    Raises:
-        RunError: they would be more than `MOST_SAMPLES`.
-    """
-    if all(weight == 1.0 for weight in weights):
-        return np.arange(len(sources), dtype=np.int64)
-    wanted = sum(weight * np.count_nonzero(sources == source) for source, weight in enumerate(weights))
-    if wanted > MOST_SAMPLES:
-        raise RunError(
-            f"the weights make about {wanted:.3g} samples an epoch out of {len(sources)}; it may have {MOST_SAMPLES} "
-            "at most: give smaller weights (PATH@WEIGHT), or more epochs"
-        )
-    times = np.zeros(len(sources), dtype=np.int64)
-    for source, weight in enumerate(weights):
-        members = np.flatnonzero(sources == source)
-        whole = int(weight)
-        times[members] = whole
-        extra = round((weight - whole) * len(members))
-        generator = np.random.Generator(np.random.Philox(int(rng_state(seed, _STREAM_WEIGHTS, source)[0])))
-        times[generator.permutation(members)[:extra]] += 1
-    return np.repeat(np.arange(len(sources), dtype=np.int64), times)
 
 
 def describe_overflow(num_long: int, capacity: int, overflow: str) -> str | None:

@@ -35,6 +35,14 @@ class Group:
     checkpoint_layers: int = 0
     """Layers with gradient checkpointing; a hint for the trainer."""
 
+    def name(self, number: int) -> str:
+        """Of the group with this number in a plan; also of the folder with its shards.
+
+        >>> Group(capacity=131072, sp_size=8).name(1)
+        'g1-131072-sp8'
+        """
+        return f"g{number}-{self.capacity}-sp{self.sp_size}"
+
     def num_dp_ranks(self, num_gpus: int) -> int:
         """Data-parallel ranks of the group on that many GPUs."""
         return num_gpus // self.sp_size

@@ -56,18 +56,9 @@ RANK_SCHEMA = _schema(
 SCHEMAS = {"shard": SHARD_SCHEMA, "rank": RANK_SCHEMA}
 
 
-def group_name(number: int, group: Group) -> str:
-    """Folder of a group's shards.
-
-    >>> group_name(1, Group(capacity=131072, sp_size=8))
-    'g1-131072-sp8'
-    """
-    return f"g{number}-{group.capacity}-sp{group.sp_size}"
-
-
 def shard_path(number: int, group: Group, shard: int) -> str:
     """Path of a shard in the output folder."""
-    return f"shards/{group_name(number, group)}/shard-{shard:05d}.arrow"
+    return f"shards/{group.name(number)}/shard-{shard:05d}.arrow"
 
 
 def epoch_name(epoch: int) -> str:

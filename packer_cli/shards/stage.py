@@ -33,7 +33,7 @@ from packer_cli.shards.manifest import (
 )
 from packer_cli.shards.plan_file import PLAN_NAME, read_plan
 from packer_cli.shards.ranks import RankColumns, write_ranks
-from packer_cli.shards.schema import epoch_name, group_name
+from packer_cli.shards.schema import epoch_name
 from packer_cli.shards.write import (
     MARKERS,
     ShardResult,
@@ -195,7 +195,7 @@ def _manifest(
         ]
         groups.append(
             GroupInfo(
-                name=group_name(g, group),
+                name=group.name(g),
                 **vars(group),
                 num_packs=int((plan.packs.group == g).sum()),
                 num_samples=int(members.sum()),

@@ -16,8 +16,9 @@ from packer_cli.errors import RunError
 from packer_cli.files import fingerprint
 from packer_cli.plan.build import build_plan
 from packer_cli.plan.check import check_pieces, check_plan
-from packer_cli.plan.figures import plan_stats, sample_counts
-from packer_cli.plan.pieces import make_pieces, weighted_samples
+from packer_cli.plan.figures import plan_stats
+from packer_cli.plan.pieces import make_pieces
+from packer_cli.plan.samples import sample_counts, weighted_samples
 from packer_cli.plan.types import Int32Array, Int64Array, Pieces, Plan
 from packer_cli.shards.manifest import REJECTED_NAME
 from packer_cli.shards.plan_file import PLAN_VERSION

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from packer_cli.console import Stopwatch, say
+from packer_cli.engine.progress import Stopwatch, say
 from packer_cli.shards.manifest import Manifest, read_manifest
 from packer_cli.shards.stop import Stop, read_state
 from packer_cli.sizes import counted

@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from packer_cli.config import PlanConfig
 from packer_cli.corpus.discover import COMPRESSIONS, FORMATS
-from packer_cli.errors import ConfigError, InputError, RunError
+from packer_cli.errors import ConfigError, InputError
 from packer_cli.plan.build import build_plan
 from packer_cli.plan.check import check_plan
-from packer_cli.plan.figures import length_stats, plan_stats, prove_by_program, sample_counts
-from packer_cli.plan.pieces import make_pieces, weighted_samples
-from packer_cli.plan.types import Int32Array, Int64Array, Pieces
+from packer_cli.plan.figures import length_stats, plan_stats, prove_by_program
+from packer_cli.plan.samples import Samples, pieces_to_plan, sample_counts
 from packer_cli.shards.manifest import MANIFEST_NAME, read_manifest
 from packer_cli.shards.plan_file import PLAN_NAME, check_plan_file, read_plan, read_plan_header
 from packer_cli.stages.lengths import read_lengths_file
@@ -24,28 +20,6 @@ from packer_cli.tokens.index import INDEX_NAME
 from packer_cli.tokens.store import TokenStore
 
 NAMED = "name a packed data set, a token store or a file of lengths"
-
-
-@dataclass(frozen=True, kw_only=True)
-class Samples:
-    """What a plan needs to know of the samples."""
-
-    lengths: Int32Array
-    """int32[n]"""
-    sources: Int32Array | None = None
-    """int32[n], the source of each; None where that is not known."""
-    weights: tuple[float, ...] = ()
-    """One a source: how often an epoch sees its samples."""
-
-    def chosen(self, seed: int) -> Int64Array:
-        """Sample ids (int64[m], rising) as often as an epoch sees them."""
-        if self.sources is None:
-            return np.arange(len(self.lengths), dtype=np.int64)
-        return weighted_samples(self.sources, self.weights, seed)
-
-    def epoch_lengths(self, seed: int) -> Int32Array:
-        """int32[m]: the lengths of `chosen`."""
-        return self.lengths[self.chosen(seed)]
 
 
 def samples_of_store(store: TokenStore) -> Samples:
@@ -122,34 +96,6 @@ def refuse_known_lengths(inputs: Sequence[str]) -> None:
             raise ConfigError(f"{name!r} has its lengths already and is not a corpus; leave out --tokenizer")
 
 
-def pieces_to_plan(samples: Samples, config: PlanConfig) -> Pieces:
-    """What is packed: the samples as often as their weights say, with `--overflow` applied.
-
-    Raises:
-        RunError: there is nothing to plan, or a sample is too long under `--overflow error`.
-    """
-    capacity = config.groups[-1].capacity
-    chosen = samples.chosen(config.seed)
-    if config.overflow == "error":
-        longest = int(samples.lengths[chosen].max(initial=0))
-        if longest > capacity:
-            raise RunError(
-                f"the longest sample has {longest} tokens, over the largest group's {capacity}; "
-                "choose --overflow split, truncate or drop"
-            )
-    pieces = make_pieces(samples.lengths, chosen, capacity, config.overflow)
-    if not len(pieces):
-        raise RunError("there is nothing to plan: no length is left")
-    return pieces
-
-
-def counts_of(samples: Samples, config: PlanConfig, pieces: Pieces) -> dict[str, int]:
-    """`plan.figures.sample_counts` of what `pieces_to_plan` gave, or a packing made of it."""
-    return sample_counts(
-        samples.lengths, samples.chosen(config.seed), pieces, config.groups[-1].capacity, config.overflow
-    )
-
-
 def stats_of(path: Path, config: PlanConfig | None, *, by_program: bool = False) -> dict[str, Any]:
     """JSON values; see `plan.figures.plan_stats` for the keys.
 
@@ -181,9 +127,12 @@ def stats_of(path: Path, config: PlanConfig | None, *, by_program: bool = False)
 
         config, stats["group_choice"] = resolve(config, samples.epoch_lengths(config.seed))
     rules = plan_rules(config)
-    plan = build_plan(pieces_to_plan(samples, config), rules)
+    capacity = rules.groups[-1].capacity
+    plan = build_plan(pieces_to_plan(samples, capacity, config.overflow, config.seed), rules)
     check_plan(plan)
-    stats["counts"] = counts_of(samples, config, plan.pieces)
+    stats["counts"] = sample_counts(
+        samples.lengths, samples.chosen(config.seed), plan.pieces, capacity, config.overflow
+    )
     metrics = plan_stats(plan, config.seed, samples.sources, rules.linear)
     if by_program:
         prove_by_program(metrics, plan)

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from packer_cli.config import GpuConfig, PlanConfig, TokenizeConfig
-from packer_cli.console import Stopwatch, say
 from packer_cli.engine.local import LocalEngine, default_workers, make_engine
+from packer_cli.engine.progress import Stopwatch, say
 from packer_cli.errors import TooManyRejectedError
 from packer_cli.shards.manifest import MANIFEST_NAME, read_manifest
 from packer_cli.shards.plan_file import PLAN_NAME, read_plan, read_plan_header
@@ -19,8 +19,8 @@ from packer_cli.stages.pipeline import tokenize_corpus, with_known_groups
 
 if TYPE_CHECKING:
     from packer_cli.groups.choice import Choice
+    from packer_cli.plan.samples import Samples
     from packer_cli.simulate.figures import SimulateRules, Simulator
-    from packer_cli.stages.samples import Samples
 
 
 def run_compare(

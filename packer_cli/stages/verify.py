@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from packer_cli.console import progress_bar
 from packer_cli.engine.local import LocalEngine
+from packer_cli.engine.progress import progress_bar
 from packer_cli.verify import Report, Verifier, open_verifier
 
 

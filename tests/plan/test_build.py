@@ -10,12 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from packer_cli.errors import PlanError, RunError
-from packer_cli.plan import pieces as pieces_module
+from packer_cli.plan import samples as samples_module
 from packer_cli.plan.balance import parse_balance
 from packer_cli.plan.build import PlanRules, build_plan
 from packer_cli.plan.check import check_pieces, check_plan
 from packer_cli.plan.packing import REGISTRY, parse_packing
-from packer_cli.plan.pieces import make_pieces, weighted_samples
+from packer_cli.plan.pieces import make_pieces
+from packer_cli.plan.samples import weighted_samples
 from packer_cli.plan.schedule import StepRules
 from packer_cli.plan.types import FILLER, Group, Pieces
 
@@ -232,7 +233,7 @@ def test_weights_that_ask_for_too_many_samples(monkeypatch):
     )
     with pytest.raises(RunError, match=message):
         weighted_samples(sources, [1e12, 2.0], seed=0)
-    monkeypatch.setattr(pieces_module, "MOST_SAMPLES", 95)
+    monkeypatch.setattr(samples_module, "MOST_SAMPLES", 95)
     assert len(weighted_samples(sources, [2.5, 2.0], seed=0)) == 95
     with pytest.raises(RunError, match="about 105 samples an epoch out of 40; it may have 95 at most"):
         weighted_samples(sources, [2.5, 3.0], seed=0)

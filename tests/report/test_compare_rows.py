@@ -7,10 +7,10 @@ import sys
 
 import pytest
 
+from packer_cli.cli.console import print_table
 from packer_cli.cli.tables.compare import COLUMNS, parse_sort, sort_rows
 from packer_cli.compare.rows import BALANCES, FORM, TIME_LIMIT, default_rows, parse_rows
 from packer_cli.config import PlanConfig
-from packer_cli.console import print_table
 from packer_cli.errors import ConfigError
 from packer_cli.plan.balance import parse_balance
 from packer_cli.plan.packing import REGISTRY

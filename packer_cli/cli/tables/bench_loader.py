@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from packer_cli.console import print_table
+from packer_cli.cli.console import print_table
 from packer_cli.sizes import counted
 
 _HEADER = (

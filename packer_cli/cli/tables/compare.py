@@ -8,8 +8,8 @@ from typing import Any
 
 import click
 
+from packer_cli.cli.console import print_table, ratio
 from packer_cli.config import PlanConfig
-from packer_cli.console import print_table, ratio
 from packer_cli.cost.options import GIVE
 from packer_cli.errors import ConfigError
 from packer_cli.plan.cost import parse_cost

@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from packer_cli.console import print_table
+from packer_cli.cli.console import print_table
 from packer_cli.groups.choice import HBP, LONGEST, Choice
 from packer_cli.groups.settings import Setting
 from packer_cli.sizes import counted, format_tokens

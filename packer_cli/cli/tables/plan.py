@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from packer_cli.console import print_table, ratio
+from packer_cli.cli.console import print_table, ratio
 from packer_cli.sizes import counted
 
 _HEADER = [

@@ -7,9 +7,9 @@ from typing import Any
 
 import click
 
+from packer_cli.cli.console import print_table, ratio
 from packer_cli.cli.tables.compare import amount, overflow_notes, row_notes
 from packer_cli.config import PlanConfig
-from packer_cli.console import print_table, ratio
 from packer_cli.simulate.epoch import PARTS
 from packer_cli.sizes import counted
 

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from packer_cli.config import PackConfig, PlanConfig, TokenizeConfig, WriteConfig, validate
-from packer_cli.console import Stopwatch, progress_bar, say, warn
 from packer_cli.engine.local import LocalEngine
+from packer_cli.engine.progress import Stopwatch, progress_bar, say, warn
 from packer_cli.errors import FormatError, HbpackError, InputError, RunError, UsageError
 from packer_cli.shards.manifest import MANIFEST_NAME, REJECTED_NAME, Manifest, read_manifest, write_manifest
 from packer_cli.shards.plan_file import PLAN_NAME, read_plan, read_plan_header
@@ -22,7 +22,7 @@ from packer_cli.stages.output import TOKENS, alone
 from packer_cli.stages.rejected import first_rejected, write_rejected
 
 if TYPE_CHECKING:
-    from packer_cli.stages.samples import Samples
+    from packer_cli.plan.samples import Samples
     from packer_cli.tokens.index import StoreIndex
 
 

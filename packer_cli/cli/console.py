@@ -2,24 +2,36 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import click
 
-
-def say(text: str) -> None:
-    """A line of progress, on stderr; above the bar, where one runs."""
-    print(text, file=sys.stderr, flush=True)  # Not by click, which writes past the bar.
+from packer_cli.engine.progress import LOGGER, Progress, show_bars
 
 
-def warn(text: str) -> None:
-    """A warning, on stderr."""
-    say_colored("warning: ", "yellow", text)
+class _Lines(logging.Handler):
+    """What stages say, on stderr; above the bar, where one runs."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Show a line."""
+        if record.levelno >= logging.WARNING:
+            say_colored("warning: ", "yellow", record.getMessage())
+        else:
+            print(record.getMessage(), file=sys.stderr, flush=True)  # Not by click, which writes past the bar.
+
+
+def show_progress() -> None:
+    """Show what the stages of this process tell."""
+    if not LOGGER.handlers:
+        LOGGER.addHandler(_Lines())
+        LOGGER.setLevel(logging.INFO)
+        LOGGER.propagate = False
+    show_bars(_progress_bar)
 
 
 def say_colored(word: str, color: str, text: str) -> None:
@@ -29,8 +41,8 @@ def say_colored(word: str, color: str, text: str) -> None:
 
 
 @contextmanager
-def progress_bar(label: str, *, unit: str = "bytes") -> Iterator[Callable[[int, int], None]]:
-    """A bar that is told (done, total); silent where stderr is no terminal."""
+def _progress_bar(label: str, unit: str) -> Iterator[Progress]:
+    """Silent where stderr is no terminal."""
     if not sys.stderr.isatty():
         yield lambda done, total: None
         return
@@ -42,16 +54,6 @@ def progress_bar(label: str, *, unit: str = "bytes") -> Iterator[Callable[[int, 
     with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task(label, total=None, amount="")
         yield lambda done, total: bar.update(task, completed=done, total=total, amount=f"{done:,}/{total:,} {unit}")
-
-
-class Stopwatch:
-    """Seconds since it was made."""
-
-    def __init__(self) -> None:
-        self._start = time.perf_counter()
-
-    def __str__(self) -> str:
-        return f"{time.perf_counter() - self._start:.1f} s"
 
 
 def print_table(

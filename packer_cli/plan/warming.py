@@ -9,55 +9,40 @@ from functools import partial
 
 import numpy as np
 
-from packer_cli.config import PlanConfig
-from packer_cli.config.rules import plan_rules
-from packer_cli.files import fingerprint
-from packer_cli.plan.balance import parse_balance
-from packer_cli.plan.build import build_plan
+from packer_cli.plan.build import PlanRules, build_plan
 from packer_cli.plan.check import check_pieces, check_plan
 from packer_cli.plan.figures import baseline_plan, plan_figures
-from packer_cli.plan.packing import REGISTRY, parse_packing
 from packer_cli.plan.pieces import make_pieces
 from packer_cli.plan.refine import refine_packs
 from packer_cli.plan.schedule import GroupIterations, StepRules, schedule_epoch
 from packer_cli.plan.types import Group, Packs, Plan
 
 
-def warm_up(config: PlanConfig) -> None:
+def warm_up(rules: PlanRules) -> None:
     """Load the kernels of a plan, or compile them, which takes seconds, on a first run."""
-    for share in kernel_shares(config):
+    for share in kernel_shares(rules):
         share()
 
 
-def kernel_shares(config: PlanConfig) -> list[Callable[[], None]]:
+def kernel_shares(rules: PlanRules) -> list[Callable[[], None]]:
     """Functions that together load or compile all kernels from lengths to shards; apart, hardly any twice.
 
     They are called with tiny inputs: whatever signature a kernel has, it is the one that is compiled.
     """
     # Two, which take equally long: more would compile what they have in common more than once.
-    shares: list[Callable[[], None]] = [partial(_warm_all_but_refine, config)]
-    if parse_balance(config.balance).refine:
+    shares: list[Callable[[], None]] = [partial(_warm_all_but_refine, rules)]
+    if rules.balance.refine:
         shares.insert(0, _warm_refine)
     return shares
 
 
-def kernels_name(config: PlanConfig) -> str:
-    """A name for the kernels that `kernel_shares` compiles: equal where they are."""
-    import llvmlite.binding  # type: ignore[import-untyped]
-    import numba
-
-    needed = (parse_packing(config.packing, REGISTRY)[0].name, config.fill, parse_balance(config.balance).refine)
-    return "compiled-" + fingerprint(numba.__version__, llvmlite.binding.get_host_cpu_name(), needed)
+def _warm_all_but_refine(rules: PlanRules) -> None:
+    _warm_plan(rules)
+    _warm_checks(rules.seed)
 
 
-def _warm_all_but_refine(config: PlanConfig) -> None:
-    _warm_plan(config)
-    _warm_checks(config)
-
-
-def _warm_plan(config: PlanConfig) -> None:
+def _warm_plan(rules: PlanRules) -> None:
     """A tiny plan, and the baseline of the report."""
-    rules = plan_rules(config)
     rules = replace(
         rules,
         num_gpus=math.lcm(*(group.sp_size for group in rules.groups)),
@@ -70,7 +55,7 @@ def _warm_plan(config: PlanConfig) -> None:
     samples = np.arange(len(lengths), dtype=np.int64)
     pieces = make_pieces(np.array(lengths, dtype=np.int32), samples, rules.groups[-1].capacity, "split")
     plan = build_plan(pieces, rules)
-    baseline_plan(pieces, plan.groups[-1], plan.num_gpus, config.seed)
+    baseline_plan(pieces, plan.groups[-1], plan.num_gpus, rules.seed)
 
 
 def _warm_refine() -> None:
@@ -79,7 +64,7 @@ def _warm_refine() -> None:
     refine_packs(np.array([0, 4, 36]), np.arange(36), lengths, 0, 2, 2, 40)
 
 
-def _warm_checks(config: PlanConfig) -> None:
+def _warm_checks(seed: int) -> None:
     """What looks at a plan and writes it out: two packs in one iteration, and a sample that was cut."""
     lengths = np.array([3, 1, 2], dtype=np.int32)
     samples = np.arange(3)
@@ -91,4 +76,4 @@ def _warm_checks(config: PlanConfig) -> None:
     plan = Plan(groups=groups, num_gpus=2, pieces=pieces, packs=packs, epochs=(schedule,))
     check_pieces(pieces, lengths, samples, is_whole=True)
     check_plan(plan)
-    plan_figures(plan, config.seed)
+    plan_figures(plan, seed)
