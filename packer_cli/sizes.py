@@ -90,3 +90,12 @@ def _parse(text: str, units: dict[str, int], what: str, examples: str) -> int:
     if not match or match[2].lower() not in units:
         raise ValueError(f"{text!r} is not a number of {what}; write for example {examples}")
     return int(match[1]) * units[match[2].lower()]
+
+
+def four_digits(value: float) -> str:
+    """A number for people: four digits, and all before the point.
+
+    >>> four_digits(0.123456), four_digits(123456.7)
+    ('0.1235', '123,457')
+    """
+    return f"{value:#,.4g}" if value < 1000 else f"{value:,.0f}"

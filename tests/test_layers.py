@@ -221,7 +221,7 @@ def test_the_plan_is_pure(repo):
             {"torch", "transformers", "tokenizers", "datasets", "rich"},
         ),
         ("import packer_cli.corpus.discover", {"torch", "numba", "click", "pydantic", "datasets", "transformers"}),
-        ("import packer_cli.stages.pipeline", {"torch", "datasets", "transformers", "tokenizers", "rich"}),
+        ("import packer_cli.stages.pack", {"torch", "datasets", "transformers", "tokenizers", "rich"}),
         ("import packer_cli.stages.groups", {"click", "torch", "pyarrow", "rich", "datasets", "transformers"}),
         (
             "import packer_cli.loader",

@@ -65,7 +65,7 @@ def command(
     has_model = has_gpu_model(config.model, config.gpu, config.profile)
     order = None if sort is None else parse_sort(sort, has_model=has_model, has_cost=config.cost != "quadratic")
     refuse_without_tokenizer(ctx, values)
-    from packer_cli.stages.studies import run_compare
+    from packer_cli.stages.compare import run_compare
 
     corpus = validate(TokenizeConfig, values_of(TokenizeConfig, values)) if values["tokenizer"] is not None else None
     comparison = run_compare(values["inputs"], corpus, config, algorithms, workers, by_program=bound == "lp")

@@ -58,22 +58,11 @@ def command(
     An interrupted run goes on where it stopped.
     """
     from packer_cli.engine.local import LocalEngine, default_workers
-    from packer_cli.engine.progress import Stopwatch, progress_bar, say
-    from packer_cli.export.stage import ExportOptions, export_set, parse_shard_size
-    from packer_cli.sizes import counted, format_bytes
+    from packer_cli.export.stage import ExportOptions, parse_shard_size
+    from packer_cli.stages.export import run_export
 
-    watch = Stopwatch()
     options = ExportOptions(
         format=format_name, groups=groups, epoch=epoch, order=order, shard_size=parse_shard_size(shard_size)
     )
     engine = LocalEngine(workers or default_workers())  # Threads are all that it is asked for.
-    with progress_bar("Exporting", unit="tokens") as progress:
-        done = export_set(options, Path(folder), Path(output), engine, progress)
-    if not done.is_new:
-        say("the export is up to date")
-        return
-    say(
-        f"exported {counted(done.num_rows, 'pack')}, {counted(done.num_samples, 'sample')}, "
-        f"{counted(done.num_tokens, 'token')} to {format_name}: {counted(done.num_files, 'file')}, "
-        f"{format_bytes(done.num_bytes)} ({watch})"
-    )
+    run_export(options, Path(folder), Path(output), engine)

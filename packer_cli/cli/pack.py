@@ -31,7 +31,7 @@ def command(output: str, workers: int | None, dry_run: bool, **values: Any) -> N
 
     config = validate(PackConfig, values)
     with make_engine(workers) as engine:
-        from packer_cli.stages.pipeline import run_pack
+        from packer_cli.stages.pack import run_pack
 
         header = run_pack(config, Path(output), engine, dry_run=dry_run)
     print_counts(header["counts"])

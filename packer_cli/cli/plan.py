@@ -23,7 +23,7 @@ def command(store: str, output: str | None, **values: Any) -> None:
     number of GPUs take seconds. `hbpack write` makes the shards.
     """
     from packer_cli.cli.tables.plan import print_counts, print_stats
-    from packer_cli.stages.pipeline import run_plan
+    from packer_cli.stages.plan import run_plan
 
     header = run_plan(validate(PlanConfig, values), Path(store), Path(output or store))
     print_counts(header["counts"])

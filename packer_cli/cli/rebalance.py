@@ -48,6 +48,6 @@ def command(
         tokens = None if global_tokens is None else parse_tokens(global_tokens)
     except ValueError as error:
         raise ConfigError(f"--global-tokens: {error}") from None
-    from packer_cli.stages.rebalancing import run_rebalance
+    from packer_cli.stages.rebalance import run_rebalance
 
     run_rebalance(Path(folder), gpus, state, epoch, from_step, tokens)

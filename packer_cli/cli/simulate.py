@@ -99,7 +99,7 @@ def command(
 
 
 def _simulate_plan(ctx: click.Context, values: dict[str, Any], rules: SimulateRules, as_json: bool) -> None:
-    from packer_cli.stages.studies import run_simulate
+    from packer_cli.stages.simulate import run_simulate
 
     path = _planned(ctx, values)
     result = run_simulate(path, validate(GpuConfig, values_of(GpuConfig, values)), rules)
@@ -121,7 +121,7 @@ def _simulate_strategies(
     as_json: bool,
 ) -> None:
     from packer_cli.cli.tables.compare import parse_sort, sort_rows
-    from packer_cli.stages.studies import run_compare
+    from packer_cli.stages.compare import run_compare
 
     config = validate(PlanConfig, values_of(PlanConfig, values))
     order = parse_sort(sort, has_cost=config.cost != "quadratic")

@@ -26,7 +26,7 @@ def command(path: str, as_json: bool, bound: str, **values: Any) -> None:
     one integer a line), planned in memory with the options below. Of these two, only lengths are reported without
     --groups and --gpus.
     """
-    from packer_cli.stages.samples import stats_of
+    from packer_cli.stages.stats import stats_of
 
     if values["groups"] is None and values["gpus"] is None:
         config = None

@@ -25,6 +25,6 @@ def command(output: str, workers: int | None, **values: Any) -> None:
     from packer_cli.engine.local import make_engine
 
     with make_engine(workers) as engine:
-        from packer_cli.stages.pipeline import run_tokenize
+        from packer_cli.stages.tokenize import run_tokenize
 
         run_tokenize(validate(TokenizeConfig, values), Path(output), engine)

@@ -24,7 +24,7 @@ def command(folder: str, workers: int | None, **values: Any) -> None:
     shards keep their size unless you give another.
     """
     from packer_cli.engine.local import LocalEngine, default_workers
-    from packer_cli.stages.pipeline import run_write
+    from packer_cli.stages.write import run_write
 
     if click.get_current_context().get_parameter_source("shard_size") is ParameterSource.DEFAULT:
         del values["shard_size"]

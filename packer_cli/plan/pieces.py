@@ -12,7 +12,6 @@ from packer_cli.plan.types import Int32Array, Int64Array, Pieces
 Overflow = Literal["split", "truncate", "drop", "error"]
 
 
-
 def describe_overflow(num_long: int, capacity: int, overflow: str) -> str | None:
     """What `drop` and `truncate` take away, for people; None where that is nothing, or nothing is lost.
 
@@ -24,6 +23,12 @@ def describe_overflow(num_long: int, capacity: int, overflow: str) -> str | None
         return None
     number = "1 sample is" if num_long == 1 else f"{num_long:,} samples are"
     return f"--overflow {overflow}: {number} longer than {capacity:,} tokens and {what}"
+
+
+def overflow_notes(counts: dict[str, int], capacity: int, overflow: str) -> list[str]:
+    """What a plan with these `counts` does not hold; for people."""
+    note = describe_overflow(counts["dropped"] + counts["truncated"], capacity, overflow)
+    return [f"{note}; {counts['tokens']:,} tokens are planned"] if note else []
 
 
 def make_pieces(lengths: Int32Array, samples: Int64Array, capacity: int, overflow: Overflow) -> Pieces:

@@ -1,172 +1,37 @@
-"""`--groups auto`: from the lengths to groups, and what a plan's header says of the choice."""
+"""The groups stage: which groups make an epoch of these samples shortest. It leaves nothing behind."""
 
 from __future__ import annotations
 
-from dataclasses import asdict
-from pathlib import Path
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
 
-import numpy as np
+from packer_cli.config import PlanConfig, TokenizeConfig
+from packer_cli.engine.progress import say
 
-from packer_cli.config import AutoGroupsConfig, GroupConfig, PlanConfig
-from packer_cli.cost.models import GpuModel
-from packer_cli.cost.options import load_gpu_model, refuse_partial_options
-from packer_cli.cost.profile_file import Profile, read_profile
-from packer_cli.errors import ConfigError, RunError
-from packer_cli.files import fingerprint
-from packer_cli.groups.choice import Choice, choose_groups, choose_measured_groups
-from packer_cli.plan.pieces import Overflow, describe_overflow, make_pieces
-from packer_cli.plan.types import Group, Int32Array
-
-AUTO_NEEDS = "--groups auto"
+if TYPE_CHECKING:
+    from packer_cli.groups.choice import Choice
+    from packer_cli.plan.samples import Samples
 
 
-def load_models(config: AutoGroupsConfig, num_gpus: int, what: str) -> tuple[GpuModel | None, Profile | None]:
-    """The model that the options name, and the rows that it was fitted to; errors are those of `load_gpu_model`.
-
-    Rows may be too few for a model, and enough for HBP's algorithm 1: then there is none.
-    """
-    refuse_partial_options(config.model, config.gpu, config.profile, what)
-    profile = None if config.profile is None else read_profile(Path(config.profile))
-    # On more GPUs the weights may be shared by as many, or by more, which leaves more memory; on fewer they are not.
-    if profile is not None and profile.num_gpus > num_gpus:
-        raise ConfigError(
-            f"{config.profile!r} is of a model whose weights {profile.num_gpus} GPUs share, so on {num_gpus} there is "
-            f"less memory left than it says; profile with --gpus {num_gpus}, or plan for {profile.num_gpus}"
-        )
-    try:
-        return load_gpu_model(config.model, config.gpu, config.profile, num_gpus, what=what), profile
-    except ConfigError:
-        if profile is None or config.group_algorithm != "hbp":
-            raise
-        return None, profile
-
-
-def choose(
-    config: AutoGroupsConfig, lengths: Int32Array, num_gpus: int, overflow: Overflow, what: str = AUTO_NEEDS
+def run_groups(
+    inputs: Sequence[str], corpus: TokenizeConfig | None, config: PlanConfig, workers: int | None
 ) -> tuple[Choice, dict[str, Any]]:
-    """Groups for the samples of an epoch, int32[n], and the record of the choice.
+    """Choose groups for the samples of an epoch: the choice, and what a plan would record of it."""
+    from packer_cli.groups.auto import choose, load_models
+    from packer_cli.stages.samples import read_samples
 
-    Raises:
-        UsageError: too little or too much was given, or the longest sample does not fit.
-        RunError: there are no lengths.
-    """
-    model, profile = load_models(config, num_gpus, what)
-    num_long = 0 if config.max_length is None else int(np.count_nonzero(lengths > config.max_length))
-    lengths = _bounded(config, lengths, overflow)
-    if not len(lengths):
-        raise RunError("there is nothing to plan: no length is left")
-    if model is None:
-        assert profile is not None
-        choice = choose_measured_groups(profile, lengths, num_gpus, config.max_length)
-        if choice is None:
-            longest = max(row.length for row in profile.iterations) if profile.iterations else 0
-            raise ConfigError(
-                f"the longest sample has {int(lengths.max()):,} tokens, and the profile's rows go to {longest:,} and "
-                "are too few to predict others: measure longer ones with hbpack profile, or give --max-length"
-            )
-    else:
-        choice = choose_groups(
-            model,
-            lengths,
-            num_gpus,
-            profile=profile,
-            algorithm=config.group_algorithm,
-            max_groups=config.max_groups,
-            max_length=config.max_length,
-        )
-    lost = describe_overflow(num_long, config.max_length or 0, overflow)
-    return choice, _record(config, model, profile, choice, [lost] if lost else [])
+    load_models(config, config.gpus, "hbpack groups")  # What is wrong with the options is said before the long work.
+    samples = read_samples(inputs, corpus, workers)
+    return choose(config, samples.epoch_lengths(config.seed), config.gpus, config.overflow, "hbpack groups")
 
 
-def resolve(config: PlanConfig, lengths: Int32Array) -> tuple[PlanConfig, dict[str, Any] | None]:
-    """The options with their groups chosen for the samples of an epoch, and the record; None where they were given."""
+def with_known_groups(config: PlanConfig, samples: Callable[[], Samples]) -> tuple[PlanConfig, dict[str, Any] | None]:
+    """The options with groups in the place of `auto`, and what is recorded of the choice."""
     if not config.is_auto:
-        return config, None
-    if not len(_bounded(config, lengths, config.overflow)):
-        # There is nothing to plan, and the planner says why.
-        return config.model_copy(update={"groups": (GroupConfig(capacity=config.max_length or 1024),)}), None
-    choice, record = choose(config, lengths, config.gpus, config.overflow)
-    return config.model_copy(update={"groups": tuple(map(to_config, choice.groups))}), record
+        return config, None  # Their samples need not be read.
+    from packer_cli.groups.auto import describe, resolve
 
-
-def _bounded(config: AutoGroupsConfig, lengths: Int32Array, overflow: Overflow) -> Int32Array:
-    """What is left of the lengths under `max_length`."""
-    if config.max_length is None:
-        return lengths
-    # What `error` refuses is refused later, by file and line.
-    cut = "drop" if overflow == "error" else overflow
-    return make_pieces(lengths, np.arange(len(lengths)), config.max_length, cut).length
-
-
-def stand_in(config: PlanConfig) -> PlanConfig:
-    """Options with some groups in place of `auto`, to look at all others before there are lengths.
-
-    Raises:
-        UsageError: nothing to choose with was given.
-    """
-    if not config.is_auto:
-        return config
-    load_models(config, config.gpus, AUTO_NEEDS)
-    groups = (GroupConfig(capacity=1024), GroupConfig(capacity=8192))[: config.max_groups]
-    return config.model_copy(update={"groups": groups})
-
-
-def to_config(group: Group) -> GroupConfig:
-    """A group as an option writes it."""
-    return GroupConfig(**asdict(group))
-
-
-def groups_text(groups: tuple[Group, ...]) -> str:
-    """The value of `--groups`."""
-    return ",".join(str(to_config(group)) for group in groups)
-
-
-def _record(
-    config: AutoGroupsConfig, model: GpuModel | None, profile: Profile | None, choice: Choice, notes: list[str]
-) -> dict[str, Any]:
-    """JSON values. Its fingerprint covers all numbers that the choice was made with."""
-    facts = [asdict(model.cost), asdict(model.memory), model.sp_sizes] if model else []
-    rows = profile.model_dump(mode="json") if profile else None
-    return {
-        "groups": groups_text(choice.groups),
-        "algorithm": config.group_algorithm,
-        "max_groups": config.max_groups,
-        "max_length": config.max_length,
-        "gpus": choice.num_gpus,
-        "samples": choice.sums.num_samples,
-        "tokens": choice.sums.num_tokens,
-        "longest": choice.sums.longest,
-        "seconds": choice.seconds and _digits(choice.seconds),
-        "gpu_hours": choice.gpu_hours and _digits(choice.gpu_hours),
-        "notes": [*notes, *_notes(choice, profile)],
-        "alternatives": [
-            {
-                "name": each.name,
-                "groups": groups_text(each.groups),
-                "seconds": _digits(each.seconds),
-                "gain": round(each.seconds / choice.seconds - 1, 6),
-            }
-            for each in choice.alternatives
-            if choice.seconds
-        ],
-        "predicted_with": dict(choice.origin),
-        "fingerprint": fingerprint(*facts, rows),
-    }
-
-
-def _notes(choice: Choice, profile: Profile | None) -> list[str]:
-    notes = list(choice.origin.get("notes", ()))
-    if profile is not None and profile.num_gpus != choice.num_gpus:
-        notes.append(
-            f"the profile is of {profile.num_gpus} GPUs that share the weights; on {choice.num_gpus} each one's share "
-            "takes another part of its memory"
-        )
-    if choice.seconds is None:
-        notes.append("the profile's rows are too few to predict an epoch; hbpack profile says what to measure")
-    return notes
-
-
-def _digits(value: float) -> float:
-    """As many as mean something, and as are the same on every machine."""
-    return float(f"{value:.6g}")
+    config, choice = resolve(config, samples().epoch_lengths(config.seed))
+    if choice is not None:
+        say(describe(choice))
+    return config, choice

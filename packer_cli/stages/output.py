@@ -7,14 +7,14 @@ from collections.abc import Callable
 from functools import wraps
 from inspect import signature
 from pathlib import Path
-from typing import ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
-from packer_cli.errors import OutputError, RunError
+from packer_cli.errors import HbpackError, OutputError, RunError
 from packer_cli.files import is_temporary, lock_folder
 from packer_cli.folders import holds_something_else, writable_entries
 from packer_cli.format.checksums import inside
-from packer_cli.shards.manifest import MANIFEST_NAME, REJECTED_NAME
-from packer_cli.shards.plan_file import PLAN_NAME
+from packer_cli.shards.manifest import MANIFEST_NAME, REJECTED_NAME, Manifest, read_manifest
+from packer_cli.shards.plan_file import PLAN_NAME, read_plan
 
 TOKENS = "tokens"
 """The token store's folder in an output folder."""
@@ -120,3 +120,34 @@ def _holds_only_reasons(folder: Path, names: set[str]) -> bool:
     begin = b'{"file": '
     with path.open("rb") as file:
         return file.read(len(begin)) in (b"", begin)
+
+
+def store_of(folder: Path, header: dict[str, Any]) -> Path:
+    """The token store of the plan in a folder."""
+    return Path(os.path.normpath(folder / header["store"]))
+
+
+def current_plan(folder: Path) -> dict[str, Any] | None:
+    """Header of the plan in a folder; None where there is none, or a damaged one."""
+    try:
+        return read_plan(folder / PLAN_NAME, check=True)[2]
+    except HbpackError:
+        return None
+
+
+def current_manifest(folder: Path) -> Manifest | None:
+    """The manifest in a folder; None where there is none, or a damaged one."""
+    try:
+        return read_manifest(folder)
+    except HbpackError:
+        return None
+
+
+def is_of_plan(folder: Path, plan_fingerprint: str) -> bool:
+    """Whether the set in a folder was written by this very plan, which then is only damaged or gone."""
+    from packer_cli.shards.stage import set_fingerprint
+
+    manifest = current_manifest(folder)
+    return manifest is not None and (
+        set_fingerprint(plan_fingerprint, manifest.config["write"]["shard_size"]) == manifest.planned_fingerprint
+    )

@@ -60,7 +60,7 @@ def plan_store(
     """Plan all samples of a store. `folder` is where the plan will stand; the header names the store from there.
 
     Args:
-        group_choice: for the header, see `packer_cli.stages.groups`.
+        group_choice: for the header, see `packer_cli.groups.auto`.
 
     Raises:
         RunError: there is nothing to plan, or a sample is too long under `--overflow error`.

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from packer_cli.config import PlanConfig, validate
 from packer_cli.config.rules import plan_rules
+from packer_cli.engine.progress import Stopwatch, say
 from packer_cli.errors import ConfigError, FormatError, HbpackError, InputError
 from packer_cli.files import fingerprint
 from packer_cli.format.epochs import MAX_EPOCH, repeat_order
@@ -33,8 +34,9 @@ from packer_cli.shards.plan_file import PLAN_NAME, read_plan, write_schedules
 from packer_cli.shards.repair import generation_schedules, manifest_shards
 from packer_cli.shards.schema import generation_path
 from packer_cli.shards.stage import file_info, set_fingerprint, write_epochs
-from packer_cli.shards.stop import Stop
+from packer_cli.shards.stop import Stop, read_state
 from packer_cli.sizes import counted, format_tokens
+from packer_cli.stages.output import alone
 from packer_cli.tokens.store import TokenStore
 
 REBALANCE_VERSION = 1
@@ -50,6 +52,44 @@ class _Left:
     iteration: int
     packs: Int64Array
     """int64[r]"""
+
+
+@alone(has_plan=True)
+def run_rebalance(
+    folder: Path, num_gpus: int, state: str | None, epoch: int | None, step: int | None, global_tokens: int | None
+) -> Manifest:
+    """The set in `folder` for another number of GPUs, from where a run stopped."""
+    watch = Stopwatch()
+    if state is not None:
+        stop = read_state(Path(state))
+    else:
+        name = (
+            "the start"
+            if step is None and epoch is None
+            else f"--epoch {epoch}"
+            if step is None
+            else f"--from-step {step}"
+        )
+        stop = Stop(name=name, epoch=epoch, step=step)
+    before = read_manifest(folder)
+    manifest, is_new = rebalance(folder, num_gpus, stop, global_tokens)
+    first = manifest.epochs[0]
+    overall = manifest.metrics["overall"]
+    where = f"epoch {manifest.first_epoch} from step {first.first_step} on"
+    if not is_new:
+        say(f"the set is for {counted(num_gpus, 'GPU')} already, {where}")
+        return manifest
+    say(
+        f"dealt {where} to {counted(num_gpus, 'GPU')}: {counted(first.num_iterations, 'iteration')}, "
+        f"{counted(first.num_steps, 'step')}; whole epochs have {counted(overall['num_iterations'], 'iteration')}, "
+        f"{counted(overall['num_steps'], 'step')} ({watch})"
+    )
+    if manifest.config["plan"]["global_tokens"] is None and num_gpus != before.num_gpus:
+        say(
+            f"each iteration is one step, so a step holds {num_gpus / before.num_gpus:.3g} times the packs that it "
+            "held; --global-tokens keeps its tokens"
+        )
+    return manifest
 
 
 def rebalance(folder: Path, num_gpus: int, stop: Stop, global_tokens: int | None = None) -> tuple[Manifest, bool]:

@@ -1,21 +1,20 @@
-"""Samples from wherever a user has them, and the plan options tried on them: `hbpack stats`, `hbpack compare`."""
+"""Samples from wherever a user has them: `hbpack stats`, `compare` and `groups`."""
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
-from packer_cli.config import PlanConfig
+from packer_cli.config import TokenizeConfig
 from packer_cli.corpus.discover import COMPRESSIONS, FORMATS
-from packer_cli.errors import ConfigError, InputError
-from packer_cli.plan.build import build_plan
-from packer_cli.plan.check import check_plan
-from packer_cli.plan.figures import length_stats, plan_stats, prove_by_program
-from packer_cli.plan.samples import Samples, pieces_to_plan, sample_counts
-from packer_cli.shards.manifest import MANIFEST_NAME, read_manifest
-from packer_cli.shards.plan_file import PLAN_NAME, check_plan_file, read_plan, read_plan_header
+from packer_cli.engine.local import LocalEngine, make_engine
+from packer_cli.errors import ConfigError, InputError, TooManyRejectedError
+from packer_cli.plan.samples import Samples
+from packer_cli.shards.plan_file import PLAN_NAME
 from packer_cli.stages.lengths import read_lengths_file
+from packer_cli.stages.output import TOKENS
+from packer_cli.stages.tokenize import tokenize_corpus
 from packer_cli.tokens.index import INDEX_NAME
 from packer_cli.tokens.store import TokenStore
 
@@ -96,44 +95,22 @@ def refuse_known_lengths(inputs: Sequence[str]) -> None:
             raise ConfigError(f"{name!r} has its lengths already and is not a corpus; leave out --tokenizer")
 
 
-def stats_of(path: Path, config: PlanConfig | None, *, by_program: bool = False) -> dict[str, Any]:
-    """JSON values; see `plan.figures.plan_stats` for the keys.
+def read_samples(inputs: Sequence[str], corpus: TokenizeConfig | None, workers: int | None) -> Samples:
+    """Of what the inputs are; a corpus is tokenized."""
+    if corpus is None:
+        return compared_samples(inputs)
+    refuse_known_lengths(inputs)
+    with make_engine(workers) as engine:
+        return _tokenized_samples(corpus, engine)
 
-    Args:
-        by_program: as `plan.figures.prove_by_program` does.
 
-    Raises:
-        InputError: the path is nothing that has lengths.
-        ConfigError: a packed set has its plan already, so it takes no plan options.
-    """
-    if path.name == PLAN_NAME and path.is_file():
-        path = path.parent
-    if config is None and (path / PLAN_NAME).exists():
-        check_plan_file(path / PLAN_NAME)
-        header = read_plan_header(path / PLAN_NAME)
-        manifest = read_manifest(path) if (path / MANIFEST_NAME).exists() else None
-        metrics = manifest.metrics if manifest and manifest.history else header["metrics"]
-        if by_program:
-            prove_by_program(metrics, read_plan(path / PLAN_NAME, check=True)[0])
-        return {"counts": header["counts"], **metrics}
-    samples = require_samples(path)
-    stats: dict[str, Any] = {"lengths": length_stats(samples.lengths)}
-    if config is None:
-        return stats
-    from packer_cli.config.rules import plan_rules
-
-    if config.is_auto:
-        from packer_cli.stages.groups import resolve
-
-        config, stats["group_choice"] = resolve(config, samples.epoch_lengths(config.seed))
-    rules = plan_rules(config)
-    capacity = rules.groups[-1].capacity
-    plan = build_plan(pieces_to_plan(samples, capacity, config.overflow, config.seed), rules)
-    check_plan(plan)
-    stats["counts"] = sample_counts(
-        samples.lengths, samples.chosen(config.seed), plan.pieces, capacity, config.overflow
-    )
-    metrics = plan_stats(plan, config.seed, samples.sources, rules.linear)
-    if by_program:
-        prove_by_program(metrics, plan)
-    return {**stats, **metrics}
+def _tokenized_samples(config: TokenizeConfig, engine: LocalEngine) -> Samples:
+    with tempfile.TemporaryDirectory(prefix="hbpack-tokens-") as name:
+        try:
+            tokenize_corpus(config, Path(name) / "out", engine)
+        except TooManyRejectedError:
+            raise TooManyRejectedError(
+                f"more records were rejected than --max-rejected {config.max_rejected}; hbpack tokenize keeps the "
+                "reasons, or raise the limit"
+            ) from None
+        return samples_of_store(TokenStore.open(Path(name) / "out" / TOKENS))

@@ -18,7 +18,7 @@ from packer_cli.plan.metrics import least_works, measure, measure_randomness
 from packer_cli.plan.packing import REGISTRY
 from packer_cli.plan.pieces import make_pieces
 from packer_cli.plan.types import Group
-from packer_cli.stages.pipeline import run_tokenize
+from packer_cli.stages.tokenize import run_tokenize
 from packer_cli.tokens.store import TokenStore
 from tests.benchmark.plan import mix128k, short4k
 from tests.benchmark.report import seconds, table

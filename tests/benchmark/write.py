@@ -21,7 +21,7 @@ PLANS = {
     "1,024 ranks, 3 epochs": ["--groups", "2k:1,16k:8", "--gpus", "1024", "--epochs", "3"],
 }
 ASKED = 0.6
-_IMPORTS = "import packer_cli.cli.write, packer_cli.stages.pipeline, packer_cli.shards.stage, pyarrow.compute"
+_IMPORTS = "import packer_cli.cli.write, packer_cli.stages.pack, packer_cli.shards.stage, pyarrow.compute"
 
 
 def run(work: Path, runs: int) -> str:

@@ -15,6 +15,7 @@ from packer_cli.config.rules import plan_rules
 from packer_cli.cost.models import CostModel, GpuModel, MemoryModel
 from packer_cli.cost.profile_file import Profile, read_profile
 from packer_cli.errors import ConfigError
+from packer_cli.groups.auto import to_config
 from packer_cli.groups.choice import choose_groups, choose_measured_groups
 from packer_cli.groups.epoch import EpochModel
 from packer_cli.groups.hbp import hbp_groups
@@ -32,7 +33,6 @@ from packer_cli.plan.build import build_plan
 from packer_cli.plan.pieces import make_pieces
 from packer_cli.plan.types import Group
 from packer_cli.simulate.epoch import simulate
-from packer_cli.stages.groups import to_config
 from tests.profile import naive_select as naive
 
 GPUS = 32

@@ -13,7 +13,7 @@ import pytest
 from packer_cli.config import TokenizeConfig
 from packer_cli.engine.local import LocalEngine
 from packer_cli.errors import RunError
-from packer_cli.stages.pipeline import run_tokenize
+from packer_cli.stages.tokenize import run_tokenize
 from packer_cli.tokens import stage
 from tests.reference import tree
 

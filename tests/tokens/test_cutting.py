@@ -11,7 +11,7 @@ import pytest
 from packer_cli.config import TokenizeConfig
 from packer_cli.corpus.types import CorpusFile, CorpusSlice
 from packer_cli.engine.local import LocalEngine
-from packer_cli.stages.pipeline import run_tokenize
+from packer_cli.stages.tokenize import run_tokenize
 from packer_cli.tokens.cutting import GROUP_BYTES, GROUP_FILES, group_slices
 from packer_cli.tokens.store import TokenStore
 

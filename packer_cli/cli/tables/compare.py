@@ -13,7 +13,7 @@ from packer_cli.config import PlanConfig
 from packer_cli.cost.options import GIVE
 from packer_cli.errors import ConfigError
 from packer_cli.plan.cost import parse_cost
-from packer_cli.plan.pieces import describe_overflow
+from packer_cli.plan.pieces import overflow_notes
 from packer_cli.sizes import counted
 
 
@@ -146,17 +146,10 @@ def print_comparison(comparison: dict[str, Any], config: PlanConfig) -> None:
     for row in rows:
         for note in row_notes(row):
             click.echo(f"  {row['name']}: {note}")
-    for note in overflow_notes(comparison["counts"], config):
+    for note in overflow_notes(comparison["counts"], config.groups[-1].capacity, config.overflow):
         click.echo(f"  {note}")
     if any(row["name"].endswith("@longest") for row in rows):
         click.echo(f"  @longest: {config.groups[-1]} alone")
-
-
-def overflow_notes(counts: dict[str, int], config: PlanConfig) -> list[str]:
-    """What the rows do not hold; for people."""
-    num_long = counts["dropped"] + counts["truncated"]
-    note = describe_overflow(num_long, config.groups[-1].capacity, config.overflow)
-    return [f"{note}; {counts['tokens']:,} tokens are planned"] if note else []
 
 
 def _has_sources(rows: list[dict[str, Any]]) -> bool:

@@ -7,26 +7,11 @@ from typing import Any
 import click
 
 from packer_cli.cli.console import print_table
-from packer_cli.groups.choice import HBP, LONGEST, Choice
+from packer_cli.groups.choice import Choice
 from packer_cli.groups.settings import Setting
-from packer_cli.sizes import counted, format_tokens
+from packer_cli.sizes import counted, format_tokens, four_digits
 
 _GIB = 2**30
-
-
-def describe(record: dict[str, Any]) -> str:
-    """A choice, as it is recorded, in one line."""
-    if record["seconds"] is None:
-        return f"chose groups {record['groups']} by HBP's algorithm 1 from the rows of the profile"
-    others = [
-        f"; {each['name']} ({each['groups']}) {each['gain']:+.1%}"
-        for each in record["alternatives"]
-        if each["name"] in (HBP, LONGEST) and each["groups"] != record["groups"]
-    ]
-    seconds = _amount(record["seconds"])
-    return f"chose groups {record['groups']}: {seconds} s an epoch predicted on {record['gpus']} GPUs" + "".join(
-        others
-    )
 
 
 def candidates(choice: Choice) -> list[dict[str, Any]]:
@@ -81,10 +66,12 @@ def print_choice(choice: Choice, record: dict[str, Any]) -> None:
     click.echo(f"\n  --groups {record['groups']}\n")
     if choice.seconds is None:
         return
-    gpu_hours = _amount(record["gpu_hours"])
-    click.echo(f"  predicted epoch on {choice.num_gpus} GPUs: {_amount(choice.seconds)} s, {gpu_hours} GPU-hours\n")
+    gpu_hours = four_digits(record["gpu_hours"])
+    click.echo(
+        f"  predicted epoch on {choice.num_gpus} GPUs: {four_digits(choice.seconds)} s, {gpu_hours} GPU-hours\n"
+    )
     table = [
-        [each["name"], each["groups"], _amount(each["seconds"]), _gain(each, record)]
+        [each["name"], each["groups"], four_digits(each["seconds"]), _gain(each, record)]
         for each in record["alternatives"]
     ]
     print_table("Alternatives", ["", "groups", "epoch, s", "slower by"], table, is_dense=True)
@@ -96,7 +83,7 @@ def _cells(row: dict[str, Any]) -> list[str]:
         format_tokens(row["length"]),
         str(row["sp_size"]),
         str(row["checkpoint_layers"]),
-        _amount(row["seconds"]) if fits else "OOM",
+        four_digits(row["seconds"]) if fits else "OOM",
         f"{row['seconds_per_token'] * 1e6:.3f}" if fits else "-",
         "-" if memory is None else f"{memory / _GIB:.1f}",
         row["mark"],
@@ -108,11 +95,6 @@ def _origin(rows: list[dict[str, Any]]) -> str:
     if not measured:
         return "; predicted, with samples in the mix of those that are no longer than the row"
     return "; as measured" + ("" if measured == len(rows) else ", those that were not by the fitted model")
-
-
-def _amount(value: float) -> str:
-    """Four digits, and all before the point."""
-    return f"{value:#,.4g}" if value < 1000 else f"{value:,.0f}"
 
 
 def _gain(alternative: dict[str, Any], record: dict[str, Any]) -> str:

@@ -8,8 +8,9 @@ from typing import Any
 import click
 
 from packer_cli.cli.console import print_table, ratio
-from packer_cli.cli.tables.compare import amount, overflow_notes, row_notes
+from packer_cli.cli.tables.compare import amount, row_notes
 from packer_cli.config import PlanConfig
+from packer_cli.plan.pieces import overflow_notes
 from packer_cli.simulate.epoch import PARTS
 from packer_cli.sizes import counted
 
@@ -75,7 +76,7 @@ def print_strategies(comparison: dict[str, Any], config: PlanConfig) -> None:
     for row in rows:
         for note in row_notes(row):
             click.echo(f"  {row['name']}: {note}")
-    for note in overflow_notes(comparison["counts"], config):
+    for note in overflow_notes(comparison["counts"], config.groups[-1].capacity, config.overflow):
         click.echo(f"  {note}")
     for note in dict.fromkeys(note for row in done for note in row["simulation"]["notes"]):
         click.echo(f"  {note}")

@@ -1,6 +1,0 @@
-"""What an iteration costs: seconds and bytes, from a model's shape and a GPU's data, or measured.
-
-    config.json + GPU -> analytic \
-                                    -> CostModel, MemoryModel -> select (groups), simulate (epochs), --cost (plans)
-    hbpack profile    -> measured /
-"""

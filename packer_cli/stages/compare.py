@@ -1,0 +1,70 @@
+"""The compare stage: many plans of the same samples, side by side. It leaves nothing behind."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from packer_cli.config import PlanConfig, TokenizeConfig
+from packer_cli.engine.local import default_workers
+from packer_cli.engine.progress import Stopwatch, say
+from packer_cli.sizes import counted
+from packer_cli.stages.groups import with_known_groups
+from packer_cli.stages.samples import read_samples
+from packer_cli.stages.simulate import load_simulator
+
+if TYPE_CHECKING:
+    from packer_cli.simulate.figures import SimulateRules
+
+
+def run_compare(
+    inputs: Sequence[str],
+    corpus: TokenizeConfig | None,
+    config: PlanConfig,
+    algorithms: str | None,
+    workers: int | None,
+    rules: SimulateRules | None = None,
+    *,
+    by_program: bool = False,
+) -> dict[str, Any]:
+    """Plan the same samples once for each row. A corpus is tokenized into a folder that goes again.
+
+    Where the options name a model of time, each row's epoch is predicted.
+
+    Args:
+        rules: simulate by these, beside HBP's baseline.
+        by_program: prove the least packs by the linear program too.
+    """
+    from packer_cli.compare import compare
+    from packer_cli.compare.rows import default_rows, parse_rows, with_baseline
+    from packer_cli.compare.savings import add_savings
+    from packer_cli.config.rules import plan_rules, with_known_cost
+    from packer_cli.cost.options import has_gpu_model
+    from packer_cli.groups.auto import stand_in
+    from packer_cli.simulate.figures import SimulateRules
+
+    config = with_known_cost(config)
+    likely = stand_in(config)
+    plan_rules(likely)  # What is wrong with the options is said before the long work.
+    if algorithms is not None:
+        parse_rows(algorithms, likely)
+    has_model = rules is not None or has_gpu_model(config.model, config.gpu, config.profile)
+    simulator = load_simulator(config, config.gpus, rules or SimulateRules()) if has_model else None
+    workers = workers or default_workers()
+    samples = read_samples(inputs, corpus, workers)
+    config, choice = with_known_groups(config, lambda: samples)
+    rows = default_rows(config) if algorithms is None else parse_rows(algorithms, config)
+    baseline = None
+    if rules is not None:
+        rows, baseline = with_baseline(rows, config)
+    watch = Stopwatch()
+    comparison = compare(samples, config, rows, workers, simulator, by_program=by_program)
+    if baseline is not None:
+        add_savings(comparison, baseline)
+    if choice is not None:
+        comparison["group_choice"] = choice
+    say(
+        f"compared {counted(len(rows), 'plan')} of {counted(len(samples.lengths), 'sample')}, "
+        f"{workers} at a time ({watch})"
+    )
+    return comparison

@@ -1,0 +1,30 @@
+"""The export stage: a packed set in another trainer's format."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from packer_cli.engine.local import LocalEngine
+from packer_cli.engine.progress import Stopwatch, progress_bar, say
+from packer_cli.export.stage import ExportOptions, export_set
+from packer_cli.sizes import counted, format_bytes
+
+
+def run_export(options: ExportOptions, folder: Path, output: Path, engine: LocalEngine) -> None:
+    """Write the packed set in `folder` to `output`; a run that was killed goes on.
+
+    Raises:
+        OutputError: `output` holds something else.
+        InputError, FormatError: there is no packed set, or it is damaged.
+    """
+    watch = Stopwatch()
+    with progress_bar("Exporting", unit="tokens") as progress:
+        done = export_set(options, folder, output, engine, progress)
+    if not done.is_new:
+        say("the export is up to date")
+        return
+    say(
+        f"exported {counted(done.num_rows, 'pack')}, {counted(done.num_samples, 'sample')}, "
+        f"{counted(done.num_tokens, 'token')} to {options.format}: {counted(done.num_files, 'file')}, "
+        f"{format_bytes(done.num_bytes)} ({watch})"
+    )

@@ -1,0 +1,69 @@
+"""The pack stage: the chain tokenize -> plan -> write."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, nullcontext
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from packer_cli.config import PackConfig, PlanConfig, TokenizeConfig, WriteConfig
+from packer_cli.engine.local import LocalEngine
+from packer_cli.files import fingerprint
+from packer_cli.shards.plan_file import PLAN_NAME
+from packer_cli.stages.output import alone
+from packer_cli.stages.plan import run_plan
+from packer_cli.stages.tokenize import tokenize_corpus
+from packer_cli.stages.write import run_write
+
+if TYPE_CHECKING:
+    from packer_cli.plan.build import PlanRules
+
+
+@alone()
+def run_pack(config: PackConfig, folder: Path, engine: LocalEngine, *, dry_run: bool = False) -> dict[str, Any]:
+    """Corpus to shards. Gives the plan's header (configuration, counts, metrics)."""
+    from packer_cli.config.rules import plan_rules
+    from packer_cli.groups.auto import stand_in
+
+    likely = plan_rules(
+        stand_in(config.part(PlanConfig))
+    )  # What is wrong with the options is said before the long work.
+    is_parallel = engine.workers > 1 and not (folder / PLAN_NAME).exists()
+    with _kernels(likely) if is_parallel else nullcontext():
+        tokenize_corpus(config.part(TokenizeConfig), folder, engine)
+    engine.release()
+    header = run_plan(config.part(PlanConfig), folder, folder)
+    if not dry_run:
+        run_write(config.part(WriteConfig), folder, engine, trusts_tokens=True)
+    return header
+
+
+@contextmanager
+def _kernels(rules: PlanRules) -> Iterator[None]:
+    """Load the plan's kernels on a thread beside the block; on a first run, compile them in processes beside it."""
+    from packer_cli.engine.aside import aside
+    from packer_cli.kernels import known_as_compiled, note_compiled, skip_extensions
+    from packer_cli.plan.warming import kernel_shares, warm_up
+
+    skip_extensions()
+    name = _kernels_name(rules)
+    if known_as_compiled(name):
+        with ThreadPoolExecutor(1) as thread:
+            loading = thread.submit(warm_up, rules)
+            yield
+        loading.result()
+        return
+    with aside(kernel_shares(rules)):
+        yield
+    note_compiled(name)
+
+
+def _kernels_name(rules: PlanRules) -> str:
+    """A name for the kernels that `kernel_shares` compiles: equal where they are."""
+    import llvmlite.binding  # type: ignore[import-untyped]
+    import numba
+
+    needed = (rules.algorithm.name, rules.fill, rules.balance.refine)
+    return "compiled-" + fingerprint(numba.__version__, llvmlite.binding.get_host_cpu_name(), needed)

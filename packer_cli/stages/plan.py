@@ -1,0 +1,88 @@
+"""The plan stage: a token store to `plan.arrow` and `rejected.jsonl`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from packer_cli.config import PlanConfig
+from packer_cli.engine.progress import Stopwatch, say
+from packer_cli.shards.manifest import MANIFEST_NAME, REJECTED_NAME
+from packer_cli.shards.plan_file import PLAN_NAME
+from packer_cli.sizes import counted
+from packer_cli.stages.groups import with_known_groups
+from packer_cli.stages.output import TOKENS, alone, current_plan, is_of_plan, store_of
+from packer_cli.stages.rejected import write_rejected
+
+
+def run_plan(config: PlanConfig, source: Path, folder: Path) -> dict[str, Any]:
+    """Token store in `source/tokens` to `folder/plan.arrow`, and `folder/rejected.jsonl`."""
+    from packer_cli.config.rules import plan_rules, with_known_cost
+    from packer_cli.groups.auto import stand_in
+    from packer_cli.tokens.index import read_index
+
+    config = with_known_cost(config)
+    plan_rules(stand_in(config))  # What is wrong with the options is said first.
+    # `folder` may be `source`, and who named the wrong one must not read that his output folder is in use.
+    read_index(source / TOKENS)
+    return _plan(config, source, folder)
+
+
+@alone()
+def _plan(config: PlanConfig, source: Path, folder: Path) -> dict[str, Any]:
+    from packer_cli.kernels import skip_extensions
+    from packer_cli.plan.pieces import overflow_notes
+    from packer_cli.shards.plan_file import write_plan
+    from packer_cli.stages.planning import NothingToPlanError, overflow_entries, plan_fingerprint, plan_store
+    from packer_cli.stages.samples import samples_of_store
+    from packer_cli.tokens.index import read_index
+    from packer_cli.tokens.store import TokenStore
+
+    watch = Stopwatch()
+    skip_extensions()
+    index = read_index(source / TOKENS)
+    config, choice = with_known_groups(config, lambda: samples_of_store(TokenStore(source / TOKENS, index)))
+    wanted = plan_fingerprint(config, index.fingerprint, choice)
+    header = current_plan(folder)
+    if (
+        header
+        and header["fingerprint"] == wanted
+        and store_of(folder, header).resolve() == (source / TOKENS).resolve()
+        and (folder / REJECTED_NAME).exists()
+    ):
+        say("the plan is up to date")
+        overflow = overflow_entries(config, source / TOKENS, index)
+        if write_rejected(folder, index, source / TOKENS, overflow):  # It has names of files, and the plan has none.
+            say(f"{REJECTED_NAME} is rewritten")
+        return header
+    keeps_set = is_of_plan(folder, wanted)
+    try:
+        result = plan_store(config, TokenStore(source / TOKENS, index), folder, choice)
+    except NothingToPlanError as error:
+        _disown_plan(folder)
+        write_rejected(folder, index, source / TOKENS, error.overflow)
+        (folder / PLAN_NAME).unlink(missing_ok=True)
+        raise
+    if not keeps_set:
+        _disown_plan(folder)
+    write_plan(folder / PLAN_NAME, result.plan, result.piece_loss_tokens, result.header)
+    write_rejected(folder, index, source / TOKENS, result.overflow)
+    overall = result.header["metrics"]["overall"]
+    say(
+        f"planned {counted(overall['num_packs'], 'pack')}, {counted(overall['num_iterations'], 'iteration')}, "
+        f"{counted(overall['num_steps'], 'step')} ({watch})"
+    )
+    for note in overflow_notes(result.header["counts"], config.groups[-1].capacity, config.overflow):
+        say(note)
+    return result.header
+
+
+def _disown_plan(folder: Path) -> None:
+    """Before another plan is written in its place; `rejected.jsonl` comes last and vouches for that.
+
+    The plan itself stays until then, or the reasons why there is none: they say that the folder is ours, should this
+    run be killed.
+    """
+    (folder / MANIFEST_NAME).unlink(missing_ok=True)
+    if (folder / PLAN_NAME).exists():
+        (folder / REJECTED_NAME).unlink(missing_ok=True)

@@ -1,0 +1,35 @@
+"""The simulate stage: the predicted epoch of a packed set or of a plan."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from packer_cli.config import GpuConfig
+from packer_cli.shards.manifest import MANIFEST_NAME, read_manifest
+from packer_cli.shards.plan_file import PLAN_NAME, read_plan, read_plan_header
+
+if TYPE_CHECKING:
+    from packer_cli.simulate.figures import SimulateRules, Simulator
+
+
+def run_simulate(path: Path, config: GpuConfig, rules: SimulateRules) -> dict[str, Any]:
+    """Predict an epoch of a packed set as it is now, or of a plan."""
+    from packer_cli.compare.savings import plan_simulation
+    from packer_cli.stages.rebalance import plan_in_force
+
+    file = path / PLAN_NAME if path.is_dir() else path
+    header = read_plan_header(file)
+    is_rebalanced = (file.parent / MANIFEST_NAME).exists() and bool(read_manifest(file.parent).history)
+    plan = plan_in_force(file.parent) if is_rebalanced else read_plan(file, check=True)[0]
+    simulator = load_simulator(config, plan.num_gpus, rules)
+    return plan_simulation(plan, simulator, header["config"]["seed"], header["config"]["global_tokens"])
+
+
+def load_simulator(config: GpuConfig, num_gpus: int, rules: SimulateRules) -> Simulator:
+    """What predicts with the model that the options name; all stages of a pipeline share its weights."""
+    from packer_cli.cost.options import load_gpu_model
+    from packer_cli.simulate.figures import Simulator
+
+    model = load_gpu_model(config.model, config.gpu, config.profile, num_gpus * rules.pp, what="a prediction of time")
+    return Simulator(model=model, rules=rules)

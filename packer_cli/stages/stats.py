@@ -1,0 +1,57 @@
+"""`hbpack stats`: the figures of a packed set, of a token store or of lengths."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from packer_cli.config import PlanConfig
+from packer_cli.config.rules import plan_rules
+from packer_cli.plan.build import build_plan
+from packer_cli.plan.check import check_plan
+from packer_cli.plan.figures import length_stats, plan_stats, prove_by_program
+from packer_cli.plan.samples import pieces_to_plan, sample_counts
+from packer_cli.shards.manifest import MANIFEST_NAME, read_manifest
+from packer_cli.shards.plan_file import PLAN_NAME, check_plan_file, read_plan, read_plan_header
+from packer_cli.stages.samples import require_samples
+
+
+def stats_of(path: Path, config: PlanConfig | None, *, by_program: bool = False) -> dict[str, Any]:
+    """JSON values; see `plan.figures.plan_stats` for the keys.
+
+    Args:
+        by_program: as `plan.figures.prove_by_program` does.
+
+    Raises:
+        InputError: the path is nothing that has lengths.
+        ConfigError: a packed set has its plan already, so it takes no plan options.
+    """
+    if path.name == PLAN_NAME and path.is_file():
+        path = path.parent
+    if config is None and (path / PLAN_NAME).exists():
+        check_plan_file(path / PLAN_NAME)
+        header = read_plan_header(path / PLAN_NAME)
+        manifest = read_manifest(path) if (path / MANIFEST_NAME).exists() else None
+        metrics = manifest.metrics if manifest and manifest.history else header["metrics"]
+        if by_program:
+            prove_by_program(metrics, read_plan(path / PLAN_NAME, check=True)[0])
+        return {"counts": header["counts"], **metrics}
+    samples = require_samples(path)
+    stats: dict[str, Any] = {"lengths": length_stats(samples.lengths)}
+    if config is None:
+        return stats
+    if config.is_auto:
+        from packer_cli.groups.auto import resolve
+
+        config, stats["group_choice"] = resolve(config, samples.epoch_lengths(config.seed))
+    rules = plan_rules(config)
+    capacity = rules.groups[-1].capacity
+    plan = build_plan(pieces_to_plan(samples, capacity, config.overflow, config.seed), rules)
+    check_plan(plan)
+    stats["counts"] = sample_counts(
+        samples.lengths, samples.chosen(config.seed), plan.pieces, capacity, config.overflow
+    )
+    metrics = plan_stats(plan, config.seed, samples.sources, rules.linear)
+    if by_program:
+        prove_by_program(metrics, plan)
+    return {**stats, **metrics}

@@ -1,0 +1,87 @@
+"""The tokenize stage: a corpus to a token store."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from packer_cli.config import TokenizeConfig
+from packer_cli.engine.local import LocalEngine
+from packer_cli.engine.progress import Stopwatch, progress_bar, say, warn
+from packer_cli.errors import RunError, UsageError
+from packer_cli.shards.manifest import REJECTED_NAME
+from packer_cli.stages.output import TOKENS, alone, current_plan, store_of
+from packer_cli.stages.rejected import first_rejected, write_rejected
+
+if TYPE_CHECKING:
+    from packer_cli.tokens.index import StoreIndex
+
+
+def run_tokenize(config: TokenizeConfig, folder: Path, engine: LocalEngine) -> StoreIndex:
+    """Corpus to `folder/tokens`, and `folder/rejected.jsonl`.
+
+    Raises:
+        RunError: every record was rejected.
+    """
+    index = tokenize_corpus(config, folder, engine)
+    if any(part.num_rejected for part in index.parts):
+        if not any(part.num_samples for part in index.parts):
+            raise RunError(f"every record was rejected, see {str(folder / REJECTED_NAME)!r}")
+        say(f"rejected records, with reasons: {folder / REJECTED_NAME}")
+    return index
+
+
+@alone()
+def tokenize_corpus(config: TokenizeConfig, folder: Path, engine: LocalEngine) -> StoreIndex:
+    """As `run_tokenize`, where it is for the caller to say that nothing is left."""
+    from packer_cli.stages.choices import choices, repeated, tokenized
+    from packer_cli.tokens.stage import tokenize
+
+    before = {path for path in [folder, *folder.rglob("*")] if path.exists()}
+    watch = Stopwatch()
+
+    def announce(tokenizer: dict[str, Any]) -> None:
+        for line in choices(config, tokenizer):
+            say(line)
+
+    try:
+        with progress_bar("Tokenizing") as progress:
+            index, num_reused = tokenize(config, folder / TOKENS, engine, progress, announce)
+    except UsageError:
+        _remove_new(folder, before)
+        raise
+    for text in dict.fromkeys(text for part in index.parts for text in part.warnings):
+        warn(text)
+    for file in (file for part in index.parts for file in part.files if file.unreadable):
+        warn(f"{file.path}: {file.unreadable}")
+    twice = repeated(index)
+    if twice is not None:
+        warn(twice)
+    for line in tokenized(config, index, num_reused, str(watch)):
+        say(line)
+    rejected = first_rejected(index, folder / TOKENS)
+    if rejected is not None:
+        say(f"first rejected: {rejected}")
+    if not _is_planned(folder, index):
+        write_rejected(folder, index, folder / TOKENS, [])  # With a plan, it says what became of its samples too.
+    return index
+
+
+def _is_planned(folder: Path, index: StoreIndex) -> bool:
+    """Whether the plan in a folder is of the token store there, as it is now."""
+    header = current_plan(folder)
+    return (
+        header is not None
+        and header["store_fingerprint"] == index.fingerprint
+        and store_of(folder, header).resolve() == (folder / TOKENS).resolve()
+        and (folder / REJECTED_NAME).exists()
+    )
+
+
+def _remove_new(folder: Path, before: set[Path]) -> None:
+    """After a usage error nothing may have been written: remove what was not there before."""
+    for path in sorted({folder, *folder.rglob("*")} - before, reverse=True):
+        if path.is_dir():
+            path.rmdir()
+        else:
+            path.unlink(missing_ok=True)

@@ -1,0 +1,150 @@
+"""The write stage: a plan and its token store to shards, rank manifests and `hbpack.json`."""
+
+from __future__ import annotations
+
+import itertools
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from packer_cli.config import PlanConfig, WriteConfig, validate
+from packer_cli.engine.local import LocalEngine
+from packer_cli.engine.progress import Stopwatch, progress_bar, say, warn
+from packer_cli.errors import FormatError, InputError
+from packer_cli.shards.manifest import MANIFEST_NAME, REJECTED_NAME, Manifest, write_manifest
+from packer_cli.shards.plan_file import PLAN_NAME, read_plan_header
+from packer_cli.sizes import counted, format_bytes
+from packer_cli.stages.output import TOKENS, alone, current_manifest, is_of_plan, store_of
+from packer_cli.stages.rejected import write_rejected
+
+_MOST_WARNINGS = 10
+
+
+@alone(has_plan=True)
+def run_write(config: WriteConfig, folder: Path, engine: LocalEngine, *, trusts_tokens: bool = False) -> Manifest:
+    """The plan in `folder` to shards, rank manifests and `hbpack.json`.
+
+    Args:
+        trusts_tokens: the token store was written or checked just now.
+    """
+    from packer_cli.shards.stage import set_fingerprint, write_set
+
+    watch = Stopwatch()
+    header = read_plan_header(folder / PLAN_NAME)
+    store = store_of(folder, header)
+    manifest = current_manifest(folder)
+    if manifest and "shard_size" not in config.model_fields_set and is_of_plan(folder, header["fingerprint"]):
+        # So that a repair changes nothing else.
+        config = config.model_copy(update={"shard_size": manifest.config["write"]["shard_size"]})
+    wanted = set_fingerprint(header["fingerprint"], config.shard_size)
+    is_same = manifest is not None and manifest.planned_fingerprint == wanted
+
+    def check_tokens() -> None:
+        _check_store(store, header, None if trusts_tokens else engine)
+
+    if manifest and is_same and _is_whole(folder, manifest, store, check_tokens, engine):
+        manifest = _renamed(manifest, folder, store, header)
+        _drop_tokens(config, folder, store)
+        return manifest
+    check_tokens()
+    if manifest and manifest.history and is_same:
+        warn(
+            "files are missing or damaged: the set becomes as it was planned, for "
+            f"{counted(header['num_gpus'], 'GPU')}; run hbpack rebalance again"
+        )
+    with progress_bar("Writing", unit="tokens") as progress:
+        manifest = write_set(config, folder, store, engine, progress)
+    shards = [shard for group in manifest.groups for shard in group.shards]
+    num_bytes = sum(shard.num_bytes for shard in shards)
+    say(
+        f"wrote {counted(len(shards), 'shard')}, {format_bytes(num_bytes)}, and manifests for "
+        f"{counted(manifest.num_gpus, 'rank')} ({watch})"
+    )
+    _drop_tokens(config, folder, store)
+    return manifest
+
+
+def _is_whole(
+    folder: Path, manifest: Manifest, store: Path, check_tokens: Callable[[], None], engine: LocalEngine
+) -> bool:
+    """Whether every file of the set has its bytes, perhaps since the damaged ones were written again."""
+    from packer_cli.shards.repair import find_damaged, repair, set_files
+
+    files = [file for file in set_files(manifest) if file.kind != "rejected"]  # `_renamed` looks after that.
+    with progress_bar("Checking") as progress:
+        damaged = find_damaged(folder, files, engine, progress)
+    rebalanced = f", rebalanced to {counted(manifest.num_gpus, 'GPU')}" if manifest.history else ""
+    if not damaged:
+        say(f"the shards are up to date{rebalanced}")
+        return True
+    for path, why in itertools.islice(damaged.items(), _MOST_WARNINGS):
+        warn(f"{str(folder / path)!r} is damaged ({why})")
+    if len(damaged) > _MOST_WARNINGS:
+        warn(f"and {counted(len(damaged) - _MOST_WARNINGS, 'other damaged file')}; hbpack verify lists them all")
+    if any(file.kind == "shard" for file in files if file.path in damaged):
+        check_tokens()
+    if not repair(folder, manifest, damaged, store, engine):
+        return False
+    say(f"rewrote {counted(len(damaged), 'damaged file')}; the others are up to date{rebalanced}")
+    return True
+
+
+def _renamed(manifest: Manifest, folder: Path, store: Path, header: dict[str, Any]) -> Manifest:
+    """The manifest with the names that the store has now, which are no part of its fingerprint; written if new.
+
+    `rejected.jsonl`, which has these names, is written again where it is damaged or has others.
+    """
+    from packer_cli.shards.repair import describe_damage, set_files
+    from packer_cli.shards.stage import file_info, with_names
+    from packer_cli.tokens.index import read_index
+
+    rejected = next((file for file in set_files(manifest) if file.kind == "rejected"), None)
+    why = describe_damage(folder, rejected) if rejected else None
+    try:
+        index = read_index(store)
+    except InputError:
+        index = None  # The tokens were not kept, and so nothing has another name.
+    if index is None or index.fingerprint != header["store_fingerprint"]:
+        if why is not None:
+            raise FormatError(
+                f"{str(folder / REJECTED_NAME)!r} is damaged ({why}), and the token store that it is made from is "
+                "gone; run the same hbpack pack again"
+            )
+        return manifest
+    named = with_names(manifest, index)
+    if why is not None:
+        from packer_cli.stages.planning import overflow_entries
+
+        overflow = overflow_entries(validate(PlanConfig, header["config"]), store, index)
+        if write_rejected(folder, index, store, overflow):
+            say(f"{REJECTED_NAME} is rewritten")
+        named = named.model_copy(update={"rejected": file_info(folder, REJECTED_NAME)})
+    if named != manifest:
+        write_manifest(folder, named)
+        say(f"{MANIFEST_NAME} has the names that inputs and tokenizer have now")
+    return named
+
+
+def _check_store(store: Path, header: dict[str, Any], engine: LocalEngine | None) -> None:
+    """That a token store is the plan's, and with an engine, that its parts are whole, which reads them once."""
+    from packer_cli.tokens.index import find_part_damage, read_index
+
+    if not store.is_dir():
+        raise InputError(f"the plan's token store {str(store)!r} is gone; run hbpack tokenize and hbpack plan again")
+    index = read_index(store)
+    if index.fingerprint != header["store_fingerprint"]:
+        raise FormatError(f"the token store {str(store)!r} has changed since the plan was made; run hbpack plan again")
+    if engine is not None:
+        for i, why in engine.run_threads(lambda part: find_part_damage(store, part), index.parts):
+            if why is not None:
+                name = str(store / index.parts[i].path)
+                raise FormatError(
+                    f"token store part {name!r} is damaged ({why}); run the same hbpack tokenize or pack again"
+                )
+
+
+def _drop_tokens(config: WriteConfig, folder: Path, store: Path) -> None:
+    """Remove the token store if asked, but only one that is the output's own."""
+    if not config.keep_tokens and store.resolve() == (folder / TOKENS).resolve():
+        shutil.rmtree(store, ignore_errors=True)
