@@ -14,10 +14,11 @@ from packer_cli.compare.memory import PeakMemory
 from packer_cli.config import PlanConfig
 from packer_cli.config.rules import plan_rules
 from packer_cli.errors import RunError
-from packer_cli.plan.build import PlanRules, build_plan
+from packer_cli.plan.build import build_plan
 from packer_cli.plan.check import check_plan
 from packer_cli.plan.figures import plan_figures, prove_by_program
 from packer_cli.plan.packing import PackingAlgorithm
+from packer_cli.plan.rules import PlanRules
 from packer_cli.plan.samples import Samples, pieces_to_plan
 from packer_cli.plan.types import Int32Array, Int64Array, Pieces
 from packer_cli.plan.warming import warm_up

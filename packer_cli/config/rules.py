@@ -5,9 +5,9 @@ from __future__ import annotations
 from packer_cli.config.models import GroupConfig, PlanConfig
 from packer_cli.errors import ConfigError
 from packer_cli.plan.balance import parse_balance
-from packer_cli.plan.build import PlanRules
 from packer_cli.plan.cost import Cost, parse_cost, require_exact
 from packer_cli.plan.packing import REGISTRY, parse_packing
+from packer_cli.plan.rules import PlanRules
 from packer_cli.plan.schedule import StepRules
 from packer_cli.plan.types import Group
 

@@ -13,13 +13,14 @@ from torch.utils.data import Dataset
 from packer_cli.loader.batch import BatchBuilder, PadTo, SPSharding
 from packer_cli.loader.formats import get_format
 from packer_cli.loader.manifest import choose_pad_token, planned_fingerprint, read_manifest
+from packer_cli.loader.opening import open_storage
 from packer_cli.loader.options import as_integer, check_options, check_rank
 from packer_cli.loader.place import Place
 from packer_cli.loader.rows import RankRows
 from packer_cli.loader.sampler import PackedSampler, is_left_to_sampler
 from packer_cli.loader.shards import ShardReader
 from packer_cli.loader.state import make_state, read_state
-from packer_cli.loader.storage import Verify, is_url, open_storage
+from packer_cli.loader.storage import Verify, is_url
 
 
 class PackedDataset(Dataset):

@@ -1,4 +1,7 @@
-"""Where a packed set lies: a folder, memory-mapped without a copy, or remote storage behind a cache (`remote.py`)."""
+"""Where a packed set lies: a folder, memory-mapped without a copy, or remote storage behind a cache (`remote.py`).
+
+`opening.py` tells which.
+"""
 
 from __future__ import annotations
 
@@ -111,20 +114,3 @@ class LocalStorage:
 def is_url(path: str | os.PathLike[str]) -> bool:
     """Whether a path names remote storage, as `s3://bucket/out` does."""
     return "://" in str(path)
-
-
-def open_storage(
-    path: str | os.PathLike[str],
-    *,
-    verify: Verify,
-    cache_dir: str | os.PathLike[str] | None,
-    cache_bytes: int,
-    storage_options: dict[str, Any] | None,
-) -> Storage:
-    """The storage of a folder or URL; the arguments are those of `PackedDataset`."""
-    if not is_url(path):
-        return LocalStorage(Path(path), verify)
-    from packer_cli.loader.remote import RemoteStorage, default_cache_dir
-
-    folder = Path(cache_dir) if cache_dir is not None else default_cache_dir()
-    return RemoteStorage(str(path).rstrip("/"), folder, cache_bytes, verify, storage_options or {})

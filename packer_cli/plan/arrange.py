@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,13 +12,11 @@ from packer_cli.plan.fill import balanced_fill, greedy_fill, median_length, pick
 from packer_cli.plan.groups import is_in_group
 from packer_cli.plan.packing.csr import copy_packs, group_by_pack, merge_packs, rename_members, select_packs
 from packer_cli.plan.refine import refine_packs
+from packer_cli.plan.rules import PlanRules
 from packer_cli.plan.sorting import argsort_descending, count_lengths
 from packer_cli.plan.streams import rng_state
 from packer_cli.plan.types import Int32Array, Int64Array
 from packer_cli.plan.work import pack_tokens_and_work
-
-if TYPE_CHECKING:
-    from packer_cli.plan.build import PlanRules
 
 _STREAM_PACKING = 2
 _STREAM_BALANCE = 3

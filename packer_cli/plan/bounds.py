@@ -114,26 +114,3 @@ def _bound_by_room(
     share = -(-left // np.arange(num_ranks, 0, -1))
     is_enough = share <= most
     return int(share[np.argmax(is_enough)]) if is_enough.any() else 0
-
-
-def lp_lower_bound(lengths: NDArray[np.int32], capacity: int, time_limit: float = 60.0, max_lengths: int = 300) -> int:
-    """The rounded-up linear program of cutting stock: no packing needs fewer packs; at least `packs_lower_bound`.
-
-    Source: Gilmore and Gomory 1961; Farley 1990, whose bound holds where column generation is stopped early. The
-    optimum is hardly ever more than one pack above the full program's value, so it tells a good packing from a merely
-    plausible one; with more than `max_lengths` distinct lengths it is hardly weaker (see `packing.ilp.knots`).
-    Price: seconds, O(distinct lengths * capacity) a round; `packs_lower_bound` is as good where samples are short
-    against the capacity, and free.
-
-    Args:
-        lengths: int32[n], each 1 .. capacity.
-        capacity: most tokens of a pack.
-        time_limit: seconds; less gives a valid bound that may be smaller.
-        max_lengths: distinct lengths that are solved exactly.
-
-    Raises:
-        ValueError: PuLP has no solver.
-    """
-    from packer_cli.plan.packing.ilp.cutting_stock import lp_bound  # It builds on this module.
-
-    return lp_bound(lengths, capacity, time_limit, max_lengths)

@@ -3,50 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
-from typing import Literal
+from dataclasses import replace
 
 import numpy as np
 
 from packer_cli.plan.arrange import GroupPacks, arrange_group
-from packer_cli.plan.balance import BalanceRule
-from packer_cli.plan.packing import PackingAlgorithm, PackingOptions
 from packer_cli.plan.packing.csr import copy_packs
-from packer_cli.plan.schedule import GroupIterations, StepRules, deal, schedule_epoch
+from packer_cli.plan.rules import PlanRules
+from packer_cli.plan.schedule import GroupIterations, deal, schedule_epoch
 from packer_cli.plan.streams import rng_state
-from packer_cli.plan.types import FILLER, Group, Int64Array, Packs, Pieces, Plan, Schedule
+from packer_cli.plan.types import FILLER, Int64Array, Packs, Pieces, Plan, Schedule
 from packer_cli.plan.work import pack_tokens_and_work
 
 _STREAM_CUT = 7
-
-
-@dataclass(frozen=True, kw_only=True)
-class PlanRules:
-    """All that shapes a plan besides the lengths."""
-
-    groups: tuple[Group, ...]
-    """By rising capacity; each degree divides `num_gpus`."""
-    num_gpus: int
-    algorithm: PackingAlgorithm
-    packing_options: PackingOptions
-    steps: StepRules = field(default_factory=StepRules)
-    epochs: int = 1
-    """Epochs to schedule; all use the same packs."""
-    seed: int = 0
-    balance: BalanceRule = field(default_factory=BalanceRule)
-    """How packs come together in iterations."""
-    fill: Literal["greedy", "balanced"] = "greedy"
-    """With what the free space of long packs is filled: the longest that fits, or what evens their work out."""
-    linear: int = 0
-    """Tokens, at least 0: the work that is evened out is s (s + linear) a sample, see `plan.cost`. How great it may be
-    is what `cost.require_exact` says; `algorithm` is for it (`PackingAlgorithm.with_linear`)."""
-
-    def __post_init__(self) -> None:
-        if self.algorithm.cut and len(self.groups) != 1:
-            raise ValueError(
-                f"packing {self.algorithm.name!r} cuts samples anywhere, so it needs exactly one group; "
-                "give one, or another packing"
-            )
 
 
 def build_plan(pieces: Pieces, rules: PlanRules) -> Plan:

@@ -10,10 +10,10 @@ from numpy.typing import NDArray
 
 from packer_cli.errors import RunError
 from packer_cli.plan.balance import BalanceRule
-from packer_cli.plan.bounds import lp_lower_bound
-from packer_cli.plan.build import PlanRules, build_plan
+from packer_cli.plan.build import build_plan
 from packer_cli.plan.metrics import Metrics, least_works, measure, measure_randomness, pieces_by_group
 from packer_cli.plan.packing import REGISTRY
+from packer_cli.plan.rules import PlanRules
 from packer_cli.plan.schedule import StepRules
 from packer_cli.plan.types import Group, Pieces, Plan
 
@@ -61,7 +61,7 @@ def plan_figures(
 
 
 def prove_by_program(figures: dict[str, Any], plan: Plan) -> None:
-    """Raise each `packs_lower_bound` of a plan's figures to `plan.bounds.lp_lower_bound`, in place.
+    """Raise each `packs_lower_bound` of a plan's figures to `lp_lower_bound`, in place.
 
     Price: that of the linear program for each group whose packs are more than the bound so far, and for the baseline,
     if there is one.
@@ -82,6 +82,8 @@ def prove_by_program(figures: dict[str, Any], plan: Plan) -> None:
 def _raise_bound(figures: dict[str, Any], lengths: NDArray[np.int32], capacity: int) -> None:
     if figures["num_packs"] <= figures["packs_lower_bound"]:
         return
+    from packer_cli.plan.packing.ilp.cutting_stock import lp_lower_bound  # With the solver, 0.1 s.
+
     try:
         figures["packs_lower_bound"] = lp_lower_bound(lengths, capacity)
     except ValueError as error:

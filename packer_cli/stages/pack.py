@@ -18,7 +18,7 @@ from packer_cli.stages.tokenize import tokenize_corpus
 from packer_cli.stages.write import run_write
 
 if TYPE_CHECKING:
-    from packer_cli.plan.build import PlanRules
+    from packer_cli.plan.rules import PlanRules
 
 
 @alone()

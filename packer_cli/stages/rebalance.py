@@ -23,10 +23,10 @@ from packer_cli.engine.progress import Stopwatch, say
 from packer_cli.errors import ConfigError, FormatError, HbpackError, InputError
 from packer_cli.files import fingerprint
 from packer_cli.format.epochs import MAX_EPOCH, repeat_order
-from packer_cli.plan.build import PlanRules
 from packer_cli.plan.check import check_plan
 from packer_cli.plan.figures import plan_stats
 from packer_cli.plan.resume import DealRules, check_rest, deal_epoch, rest_of_epoch, short_packs
+from packer_cli.plan.rules import PlanRules
 from packer_cli.plan.types import Int64Array, Plan, Schedule
 from packer_cli.shards.layout import pack_places
 from packer_cli.shards.manifest import Generation, Manifest, Origin, read_manifest, write_manifest

@@ -43,8 +43,8 @@ from packer_cli.tokens.part import (
     tokenize_part,
 )
 from packer_cli.tokens.pieces import read_through
+from packer_cli.tokens.tokenizer.fingerprint import tokenizer_fingerprint
 from packer_cli.tokens.tokenizer.loading import read_template
-from packer_cli.tokens.tokenizer.reads import tokenizer_fingerprint
 
 _LIBRARIES = ("gigatoken", "tokenizers", "transformers", "jinja2", "minijinja", "sentencepiece")
 

@@ -9,8 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from packer_cli.plan.bounds import lp_lower_bound, packs_lower_bound
+from packer_cli.plan.bounds import packs_lower_bound
 from packer_cli.plan.packing.ilp import ALGORITHM, IlpOptions
+from packer_cli.plan.packing.ilp.cutting_stock import lp_lower_bound
 from packer_cli.plan.packing.ilp.slack import min_bin_slack
 from tests import naive
 from tests.plan.ilp import array, cut_packs, num_bfd, solve, triples

@@ -1,4 +1,4 @@
-"""Which files a tokenizer is read from, and the fingerprint of what they hold: one list for loading and for reuse."""
+"""Which files a tokenizer is read from: one list for loading and for the fingerprint."""
 
 from __future__ import annotations
 
@@ -6,8 +6,6 @@ import os
 from pathlib import Path
 
 from packer_cli.errors import TokenizerError
-from packer_cli.files import fingerprint
-from packer_cli.format.checksums import file_checksum
 
 TEMPLATE_FOLDER = "additional_chat_templates"
 SIBLINGS = (
@@ -74,30 +72,3 @@ def files_of(where: Path) -> list[Path]:
     named = [folder / name for name in NAMES]
     found = [path for pattern in _PATTERNS for path in sorted(folder.glob(pattern))]
     return [path for path in dict.fromkeys([*named, *found, where]) if path.is_file()]
-
-
-def tokenizer_fingerprint(name: str) -> str:
-    """Of the content of a tokenizer's files, so that reuse can be decided without loading it.
-
-    What the Hub's cache does not hold yet is loaded, so that this run and the next see the same files.
-
-    Raises: TokenizerError, where the Hub is asked and has none.
-    """
-    where = locate(name)
-    if where is not None:
-        # A file may be read in another way than its folder is: vocab.json, where a tokenizer.json is beside it.
-        own = [] if where.is_dir() or where.name == "tokenizer.json" else [where.name]
-        return fingerprint(_contents(where), *own)
-    from packer_cli.tokens.tokenizer.files import load_hf
-    from packer_cli.tokens.tokenizer.hub import cached_snapshot
-
-    snapshot = cached_snapshot(name)
-    if snapshot is None:
-        load_hf(name)
-        snapshot = cached_snapshot(name)
-    return fingerprint("hub", name, _contents(snapshot) if snapshot else [])
-
-
-def _contents(where: Path) -> list[tuple[str, str]]:
-    folder = where if where.is_dir() else where.parent
-    return [(path.relative_to(folder).as_posix(), file_checksum(path)) for path in files_of(where)]

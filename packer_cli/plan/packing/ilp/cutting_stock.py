@@ -83,8 +83,24 @@ def _better(
     return replace(best, offsets=found, order=members) if len(found) - 1 < best.num_packs else best
 
 
-def lp_bound(lengths: Int32Array, capacity: int, time_limit: float, max_lengths: int) -> int:
-    """See `bounds.lp_lower_bound`."""
+def lp_lower_bound(lengths: Int32Array, capacity: int, time_limit: float = 60.0, max_lengths: int = 300) -> int:
+    """The rounded-up linear program of cutting stock: no packing needs fewer packs; at least `packs_lower_bound`.
+
+    Source: Gilmore and Gomory 1961; Farley 1990, whose bound holds where column generation is stopped early. The
+    optimum is hardly ever more than one pack above the full program's value, so it tells a good packing from a merely
+    plausible one; with more than `max_lengths` distinct lengths it is hardly weaker (see `knots`).
+    Price: seconds, O(distinct lengths * capacity) a round; `packs_lower_bound` is as good where samples are short
+    against the capacity, and free.
+
+    Args:
+        lengths: int32[n], each 1 .. capacity.
+        capacity: most tokens of a pack.
+        time_limit: seconds; less gives a valid bound that may be smaller.
+        max_lengths: distinct lengths that are solved exactly.
+
+    Raises:
+        ValueError: PuLP has no solver.
+    """
     deadline = time.monotonic() + time_limit
     bound = packs_lower_bound(lengths, capacity)
     classes = make_classes(lengths, capacity, max_lengths)
