@@ -14,7 +14,7 @@ import click
 import pyarrow as pa
 from click.testing import CliRunner
 
-from packer_cli.cli import COMMANDS, cli
+from packer_cli.cli.main import COMMANDS, cli
 from packer_cli.config import PackConfig
 from packer_cli.cost.profile_file import Profile
 from packer_cli.plan.packing import REGISTRY

@@ -94,7 +94,7 @@ def test_a_plan_elsewhere_may_be_read_while_its_store_is_written(packed, tmp_pat
 
 KILLED = """
 import os
-from packer_cli.cli import main
+from packer_cli.cli.main import main
 from packer_cli.shards import plan_file
 plan_file.write_plan = lambda *arguments: os._exit(9)
 main()

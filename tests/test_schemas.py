@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 import yaml
 
-from packer_cli.cli import main
+from packer_cli.cli.main import main
 from tests.cli_runner import run
 
 

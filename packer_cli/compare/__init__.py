@@ -2,103 +2,10 @@
 
 ::
 
-    plan options -> rows -> one process a row: plan, check, measure -> one table
+    plan options -> rows.py -> row_figures.py, one process a row: plan, check, measure -> side_by_side.py
+    memory.py    what a row's plan took; savings.py: what its epoch saves
 """
 
-from __future__ import annotations
+from packer_cli.compare.side_by_side import compare
 
-import tempfile
-from collections.abc import Sequence
-from pathlib import Path
-from typing import Any
-
-from packer_cli.compare.row_figures import RowTask, row_figures, save_samples
-from packer_cli.compare.rows import Row
-from packer_cli.config import PlanConfig
-from packer_cli.engine.isolated import Failed, run_isolated
-from packer_cli.engine.progress import progress_bar
-from packer_cli.plan.figures import length_stats
-from packer_cli.plan.samples import Samples, pieces_to_plan, sample_counts
-from packer_cli.simulate.figures import Simulator
-from packer_cli.simulate.slots import refuse_unknown_degrees
-
-PRELOAD = "packer_cli.compare.preload"
-
-
-def compare(
-    samples: Samples,
-    config: PlanConfig,
-    rows: Sequence[Row],
-    workers: int,
-    simulator: Simulator | None = None,
-    *,
-    by_program: bool = False,
-) -> dict[str, Any]:
-    """JSON values: `config`, `lengths`, `counts`, and `rows` in the order given; all equal for any number of workers.
-
-    The counts are those of the options; rows with another `--overflow` hold what they hold.
-
-    A row has `name`, `kind`, `note`, the `options` in which it differs from others, `error`, and unless that says
-    what went wrong also what `row_figures` gives. Price: that of the plans, `workers` at a time, each with its own
-    memory.
-
-    Args:
-        config: the options that the rows were made from.
-        simulator: predicts each row's epoch, which is then the row's `simulation`.
-        by_program: as `plan.figures.prove_by_program` does.
-
-    Raises:
-        ConfigError: the simulator does not know an SP degree of the groups.
-        RunError: there is nothing to plan, or a sample is too long under `--overflow error`.
-    """
-    if simulator is not None:
-        refuse_unknown_degrees((group.sp_size for group in config.groups), simulator.model)
-    # What is wrong with the samples is wrong with every row.
-    capacity = config.groups[-1].capacity
-    pieces = pieces_to_plan(samples, capacity, config.overflow, config.seed)
-    counts = sample_counts(samples.lengths, samples.chosen(config.seed), pieces, capacity, config.overflow)
-    del pieces
-    # What has a time limit may take longest, so it does not come last.
-    order = sorted(range(len(rows)), key=lambda i: not rows[i].has_time_limit)
-    outcomes: dict[int, Any] = {}
-    with tempfile.TemporaryDirectory(prefix="hbpack-compare-") as name, progress_bar("Planning", unit="rows") as bar:
-        folder = Path(name)
-        save_samples(samples, folder)
-        tasks = [
-            RowTask(
-                config=rows[i].config,
-                folder=folder,
-                weights=samples.weights,
-                simulator=simulator,
-                by_program=by_program,
-            )
-            for i in order
-        ]
-        bar(0, len(rows))
-        for number, outcome in run_isolated(row_figures, tasks, workers, [PRELOAD]):
-            outcomes[order[number]] = outcome
-            bar(len(outcomes), len(rows))
-    return {
-        **({"predicted_with": dict(simulator.model.origin)} if simulator else {}),
-        "config": config.model_dump(mode="json"),
-        "lengths": length_stats(samples.lengths),
-        "counts": counts,
-        "rows": [_row(row, outcomes[i]) for i, row in enumerate(rows)],
-    }
-
-
-def _row(row: Row, outcome: Any) -> dict[str, Any]:
-    about = {
-        "name": row.name,
-        "kind": row.kind,
-        "note": row.note,
-        "options": {
-            "groups": ",".join(map(str, row.config.groups)),
-            "packing": row.config.packing,
-            "balance": row.config.balance,
-            "overflow": row.config.overflow,
-        },
-    }
-    if isinstance(outcome, Failed):
-        return {**about, "error": outcome.reason}
-    return {**about, "error": None, **outcome}
+__all__ = ["compare"]

@@ -8,18 +8,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from packer_cli.plan.balance import order_packs, spread
+from packer_cli.plan.balance.refine import refine_packs
 from packer_cli.plan.fill import balanced_fill, greedy_fill, median_length, pick_samples
 from packer_cli.plan.groups import is_in_group
 from packer_cli.plan.packing.csr import copy_packs, group_by_pack, merge_packs, rename_members, select_packs
-from packer_cli.plan.refine import refine_packs
 from packer_cli.plan.rules import PlanRules
 from packer_cli.plan.sorting import argsort_descending, count_lengths
-from packer_cli.plan.streams import rng_state
+from packer_cli.plan.streams import Stream, rng_state
 from packer_cli.plan.types import Int32Array, Int64Array
 from packer_cli.plan.work import pack_tokens_and_work
 
-_STREAM_PACKING = 2
-_STREAM_BALANCE = 3
 FOR_FILLERS = 1 / 16
 """Share of a long pack that should be free for fillers: more of it lowers ABR, and raises CR."""
 
@@ -52,7 +50,7 @@ def arrange_group(lengths: Int32Array, is_left: NDArray[np.bool_], g: int, rules
     is_left[own] = False
     count = count_lengths(lengths, rules.groups[g - 1].capacity, is_left) if g else np.zeros(1, dtype=np.int64)
     offsets, pieces = _pack_own(lengths, own, count, g, rules)
-    state = rng_state(rules.seed, _STREAM_BALANCE, g)
+    state = rng_state(rules.seed, Stream.BALANCE, g)
     tokens, work = pack_tokens_and_work(offsets, pieces, lengths)
     order = None
     if len(tokens) and count.any():
@@ -91,7 +89,7 @@ def _pack_own(
     """
     capacity = rules.groups[g].capacity
     length = lengths[own]
-    seed = int(rng_state(rules.seed, _STREAM_PACKING, g)[0])
+    seed = int(rng_state(rules.seed, Stream.PACKING, g)[0])
     offsets, pieces = rules.algorithm.pack(length, capacity, seed, rules.packing_options)
     room = int((len(offsets) - 1) * capacity * FOR_FILLERS)
     free = (len(offsets) - 1) * capacity - int(length.sum(dtype=np.int64))

@@ -11,11 +11,9 @@ from packer_cli.plan.arrange import GroupPacks, arrange_group
 from packer_cli.plan.packing.csr import copy_packs
 from packer_cli.plan.rules import PlanRules
 from packer_cli.plan.schedule import GroupIterations, deal, schedule_epoch
-from packer_cli.plan.streams import rng_state
+from packer_cli.plan.streams import Stream, rng_state
 from packer_cli.plan.types import FILLER, Int64Array, Packs, Pieces, Plan, Schedule
 from packer_cli.plan.work import pack_tokens_and_work
-
-_STREAM_CUT = 7
 
 
 def build_plan(pieces: Pieces, rules: PlanRules) -> Plan:
@@ -26,7 +24,7 @@ def build_plan(pieces: Pieces, rules: PlanRules) -> Plan:
     the rest. `check_plan` proves the result.
     """
     if rules.algorithm.cut:
-        seed = int(rng_state(rules.seed, _STREAM_CUT)[0])
+        seed = int(rng_state(rules.seed, Stream.CUT)[0])
         pieces = rules.algorithm.cut(pieces, rules.groups[0].capacity, seed)
     lengths = pieces.length
     is_left = np.ones(len(pieces), dtype=np.bool_)

@@ -14,11 +14,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from packer_cli.plan.bounds import least_max_work, packs_lower_bound
-from packer_cli.plan.streams import rng_state
+from packer_cli.plan.streams import Stream, rng_state
 from packer_cli.plan.types import FILLER, Int64Array, Pieces, Plan, Schedule
 from packer_cli.plan.work import pack_tokens_and_work
-
-_STREAM_REFERENCE = 6
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -186,7 +184,7 @@ def measure_randomness(plan: Plan, source_of_sample: Int64Array | None = None, s
     schedule = plan.epochs[0]
     step_of_piece = _step_of_piece(plan, schedule)
     num_pieces, num_steps = len(plan.pieces), max(1, schedule.num_steps)
-    reference = np.random.Generator(np.random.Philox(int(rng_state(seed, _STREAM_REFERENCE)[0])))
+    reference = np.random.Generator(np.random.Philox(int(rng_state(seed, Stream.REFERENCE)[0])))
     expected = reference.permutation(num_pieces) * num_steps // max(1, num_pieces)
     displacement = np.abs(step_of_piece - expected)
     correlations = [

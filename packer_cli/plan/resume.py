@@ -2,7 +2,7 @@
 
 The samples of a pack stay together, since the shards stay; what changes is which packs share an iteration, and how
 many there are. So balance batching (sort by work, `plan.balance`) applies as it did, and the exchange of
-samples (`plan.refine`) and the spreading of a group's last packs do not. Price: O(p log p) for p packs.
+samples (`plan.balance.refine`) and the spreading of a group's last packs do not. Price: O(p log p) for p packs.
 """
 
 from __future__ import annotations
@@ -17,11 +17,9 @@ from packer_cli.plan.balance import BalanceRule, order_packs
 from packer_cli.plan.check import check_plan
 from packer_cli.plan.packing.csr import select_packs
 from packer_cli.plan.schedule import GroupIterations, StepRules, deal, schedule_epoch
-from packer_cli.plan.streams import rng_state
+from packer_cli.plan.streams import Stream, rng_state
 from packer_cli.plan.types import FILLER, Group, Int64Array, Packs, Pieces, Plan, Schedule
 from packer_cli.plan.work import pack_tokens_and_work
-
-_STREAM_DEAL = 8
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,7 +86,7 @@ def deal_epoch(plan: Plan, chosen: Int64Array, is_short: NDArray[np.bool_], rule
     for g, group in enumerate(plan.groups):
         members = chosen[packs.group[chosen] == g]
         num_ranks = group.num_dp_ranks(rules.num_gpus)
-        order = order_packs(work[members], num_ranks, rules.balance, rng_state(rules.seed, _STREAM_DEAL, g, epoch))
+        order = order_packs(work[members], num_ranks, rules.balance, rng_state(rules.seed, Stream.DEAL, g, epoch))
         slots = deal(members[order], num_ranks)
         is_long = (~np.append(is_short, True)[slots]).any(axis=1)  # FILLER is -1, the appended one
         num_short = len(slots) - 1 - int(np.flatnonzero(is_long)[-1]) if is_long.any() else len(slots)

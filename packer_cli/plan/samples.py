@@ -9,12 +9,11 @@ import numpy as np
 
 from packer_cli.errors import RunError
 from packer_cli.plan.pieces import Overflow, make_pieces
-from packer_cli.plan.streams import rng_state
+from packer_cli.plan.streams import Stream, rng_state
 from packer_cli.plan.types import Int32Array, Int64Array, Pieces
 
 MOST_SAMPLES = 2**31 - 1
 """Of an epoch, where weights repeat them: what they add up to by mistake must not end in a lack of memory."""
-_STREAM_WEIGHTS = 1
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -110,6 +109,6 @@ def weighted_samples(sources: Int32Array, weights: Sequence[float], seed: int) -
         whole = int(weight)
         times[members] = whole
         extra = round((weight - whole) * len(members))
-        generator = np.random.Generator(np.random.Philox(int(rng_state(seed, _STREAM_WEIGHTS, source)[0])))
+        generator = np.random.Generator(np.random.Philox(int(rng_state(seed, Stream.WEIGHTS, source)[0])))
         times[generator.permutation(members)[:extra]] += 1
     return np.repeat(np.arange(len(sources), dtype=np.int64), times)

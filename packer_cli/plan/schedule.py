@@ -13,11 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from packer_cli.plan.interleave import StepMix, interleave
-from packer_cli.plan.streams import rng_state, shuffle
+from packer_cli.plan.streams import Stream, rng_state, shuffle
 from packer_cli.plan.types import FILLER, Group, Int64Array, Schedule
 
-_STREAM_ORDER = 4
-_STREAM_RANKS = 5
 _ROW_MULTIPLE = 128
 
 
@@ -69,13 +67,13 @@ def schedule_epoch(
     work = np.concatenate([_iteration_sums(it.slots, pack_work) for it in iterations])
     row_length = np.concatenate([_row_lengths(g, it, pack_tokens) for g, it in zip(groups, iterations, strict=True)])
     curriculum = rules.curriculum_steps if epoch == 0 else 0
-    state = rng_state(seed, _STREAM_ORDER, epoch)
+    state = rng_state(seed, Stream.ORDER, epoch)
     order, steps = _order_and_steps(group_of, tokens, work, len(groups) - 1, rules, curriculum, state)
 
     num_ranks = np.array([group.num_dp_ranks(num_gpus) for group in groups], dtype=np.int64)
     first_slot = np.concatenate([[0], np.cumsum(num_ranks[group_of[order]])])
     slot_pack = np.empty(first_slot[-1], dtype=np.int64)
-    state = rng_state(seed, _STREAM_RANKS, epoch)
+    state = rng_state(seed, Stream.RANKS, epoch)
     for g, group_iterations in enumerate(iterations):
         places = np.flatnonzero(group_of[order] == g)
         slots = group_iterations.slots[number[order[places]]]

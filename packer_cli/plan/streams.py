@@ -5,6 +5,8 @@ Steele, Lea and Flood, "Fast splittable pseudorandom number generators", OOPSLA 
 
 from __future__ import annotations
 
+from enum import IntEnum, unique
+
 import numpy as np
 from numba import njit
 from numpy.typing import NDArray
@@ -14,8 +16,29 @@ _MIX_1 = np.uint64(0xBF58476D1CE4E5B9)
 _MIX_2 = np.uint64(0x94D049BB133111EB)
 
 
+@unique
+class Stream(IntEnum):
+    """What a stream of random numbers is for; two of one seed must differ. Values decide bytes: they stay."""
+
+    WEIGHTS = 1
+    """Which samples an epoch sees once more."""
+    PACKING = 2
+    BALANCE = 3
+    """The order of a group's packs before they are sorted."""
+    ORDER = 4
+    """The order of an epoch's iterations."""
+    RANKS = 5
+    """Which rank gets which pack of an iteration."""
+    REFERENCE = 6
+    """The uniform order that displacement is measured against."""
+    CUT = 7
+    """Packing that cuts samples."""
+    DEAL = 8
+    """As `BALANCE`, for what is left of an epoch."""
+
+
 def rng_state(seed: int, *stream: int) -> NDArray[np.uint64]:
-    """State (uint64[1]) for a seed and the numbers of a stream (purpose, group, epoch).
+    """State (uint64[1]) for a seed and the numbers of a stream (`Stream`, group, epoch).
 
     >>> int(rng_state(0)[0]) != int(rng_state(0, 1)[0])
     True

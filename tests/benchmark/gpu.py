@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from packer_cli.cli import main as hbpack
+from packer_cli.cli.main import main as hbpack
 from packer_cli.cost.measured import measured_model
 from packer_cli.cost.model_config import read_shape
 from packer_cli.cost.models import GpuModel

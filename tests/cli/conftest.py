@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from packer_cli.cli import main
+from packer_cli.cli.main import main
 from tests.cli_runner import Done, run
 
 GROUPS = ("--groups", "1k:1,8k:4", "--gpus", 8)

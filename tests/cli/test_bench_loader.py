@@ -10,7 +10,7 @@ from uuid import uuid4
 import fsspec
 import pytest
 
-from packer_cli.cli import main
+from packer_cli.cli.main import main
 from tests.cli_runner import run
 
 pytest.importorskip("torch")
@@ -141,7 +141,7 @@ def test_without_torch(packed):
     code = (
         "import sys\n"
         "sys.modules['torch'] = None\n"
-        "from packer_cli.cli import main\n"
+        "from packer_cli.cli.main import main\n"
         f"sys.argv = ['hbpack', 'bench-loader', {str(packed)!r}]\n"
         "main()\n"
     )

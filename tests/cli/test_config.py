@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from packer_cli.cli import cli
+from packer_cli.cli.main import cli
 from packer_cli.config import load_config_file
 from tests.cli.conftest import GROUPS
 
@@ -166,7 +166,7 @@ def test_numbers_are_decimal(config):
 
 
 def test_every_option_of_every_command_can_stand_in_a_file():
-    from packer_cli.cli import COMMANDS
+    from packer_cli.cli.main import COMMANDS
     from packer_cli.cli.options import _config_names
 
     for name in COMMANDS:

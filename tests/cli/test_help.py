@@ -10,7 +10,7 @@ import click
 import pytest
 
 import packer_cli
-from packer_cli.cli import COMMANDS, cli
+from packer_cli.cli.main import COMMANDS, cli
 
 HEAVY = ("numba", "numpy", "pyarrow", "pydantic", "rich", "tokenizers", "torch", "transformers", "yaml")
 
@@ -55,7 +55,7 @@ def test_help_is_at_once():
 def test_help_loads_nothing_heavy():
     code = (
         "import sys\n"
-        "from packer_cli.cli import main\n"
+        "from packer_cli.cli.main import main\n"
         "sys.argv = ['hbpack', '--help']\n"
         "try:\n    main()\nexcept SystemExit:\n    pass\n"
         f"print(sorted(set({HEAVY!r}) & set(sys.modules)))\n"

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import pytest
 
-from packer_cli.cli import main
+from packer_cli.cli.main import main
 from tests.cli_runner import Done, run
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from packer_cli.cli import main
+from packer_cli.cli.main import main
 from tests.cli_runner import run
 from tests.examples.launcher import Launcher
 

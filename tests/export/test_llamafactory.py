@@ -48,7 +48,7 @@ def test_rows_are_multiples_of_eight(packed, tmp_path, repo):
     """Its collator pads to those, and `position_ids` are left as they are."""
     import datasets
 
-    from packer_cli.cli import main
+    from packer_cli.cli.main import main
     from tests.cli_runner import run
 
     sample = repo / "examples" / "sample"

@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
-from packer_cli.cli import main
+from packer_cli.cli.main import main
 from packer_cli.export.formats import FORMATS, load_format
 from packer_cli.files import lock_folder
 from tests.cli_runner import run
@@ -37,7 +37,7 @@ def killing(self, job, part, sink):
         os.kill(os.getpid(), signal.SIGKILL)
     return done
 format.write_part = killing
-from packer_cli.cli import main
+from packer_cli.cli.main import main
 sys.argv = ["hbpack", *arguments]
 main()
 """

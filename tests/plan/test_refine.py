@@ -9,11 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from packer_cli.plan.bounds import least_max_work
-from packer_cli.plan.cost import require_exact
-from packer_cli.plan.refine import refine_packs
-from packer_cli.plan.refine.moves import find_move
-from packer_cli.plan.refine.places import (
+from packer_cli.plan.balance.moves import find_move
+from packer_cli.plan.balance.places import (
     HEAVY_COUNT,
     HEAVY_FIRST,
     HEAVY_OTHER,
@@ -25,6 +22,9 @@ from packer_cli.plan.refine.places import (
     MOST_PLACES,
     NUM_FIELDS,
 )
+from packer_cli.plan.balance.refine import refine_packs
+from packer_cli.plan.bounds import least_max_work
+from packer_cli.plan.cost import require_exact
 from packer_cli.plan.types import Group
 from packer_cli.plan.work import pack_tokens_and_work
 from tests.naive import exchange as naive

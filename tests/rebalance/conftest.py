@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from packer_cli.cli import main
+from packer_cli.cli.main import main
 from tests.cli_runner import run
 
 

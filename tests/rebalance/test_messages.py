@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from packer_cli.cli import main
+from packer_cli.cli.main import main
 from packer_cli.sizes import counted
 from tests.cli_runner import run
 from tests.rebalance.sets import loader, manifest_of

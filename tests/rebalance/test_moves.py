@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from packer_cli.cli import main
+from packer_cli.cli.main import main
 from packer_cli.errors import FormatError
 from packer_cli.shards.stop import Stop
 from packer_cli.stages import rebalance as module

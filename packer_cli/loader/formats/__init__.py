@@ -1,38 +1,6 @@
-"""How trainers want a batch: one adapter a file, one registry.
+"""How trainers want a batch: one adapter a file, one registry."""
 
-An adapter takes a `MicroBatch` and gives what `PackedDataset` returns: a `Batch`, or for torchtitan a pair that begins
-with one. `metadata_of` reads the metadata of any of them.
-"""
-
-from __future__ import annotations
-
-from packer_cli.loader.formats import (
-    deepspeed,
-    flash_attn,
-    megatron,
-    torchtitan,
-    torchtune,
-    transfer,  # noqa: F401  (registers how batches travel)
-    transformers,
-)
 from packer_cli.loader.formats.base import Batch, Format, metadata_of
+from packer_cli.loader.formats.registry import FORMATS, get_format
 
 __all__ = ["FORMATS", "Batch", "Format", "get_format", "metadata_of"]
-
-FORMATS: dict[str, Format] = {
-    "transformers": transformers.FORMAT,
-    "flash-attn": flash_attn.FORMAT,
-    "torchtitan": torchtitan.FORMAT,
-    "megatron": megatron.ROW_FORMAT,
-    "megatron-thd": megatron.THD_FORMAT,
-    "deepspeed": deepspeed.FORMAT,
-    "torchtune": torchtune.FORMAT,
-}
-
-
-def get_format(name: str) -> Format:
-    """The format of that name; ValueError lists the known names."""
-    try:
-        return FORMATS[name]
-    except KeyError:
-        raise ValueError(f"unknown batch format {name!r}: choose one of {', '.join(sorted(FORMATS))}") from None

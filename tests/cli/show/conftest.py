@@ -7,7 +7,7 @@ import shutil
 
 import pytest
 
-from packer_cli.cli import main
+from packer_cli.cli.main import main
 from tests.cli_runner import run
 from tests.reference import expected_samples, read_rows
 

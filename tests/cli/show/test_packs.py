@@ -7,7 +7,7 @@ import json
 
 import pytest
 
-from packer_cli.cli import main
+from packer_cli.cli.main import main
 from tests.cli.show.conftest import GPUS, PICTURES, parse, rank_rows, views_of
 from tests.cli_runner import run
 from tests.reference import read_rows

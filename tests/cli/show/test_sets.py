@@ -10,7 +10,7 @@ from uuid import uuid4
 
 import fsspec
 
-from packer_cli.cli import main
+from packer_cli.cli.main import main
 from tests.cli.show.conftest import rank_rows, views_of
 from tests.cli_runner import run
 from tests.loader.packed_set import write_manifest

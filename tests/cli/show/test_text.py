@@ -6,7 +6,7 @@ import json
 import re
 import shutil
 
-from packer_cli.cli import main
+from packer_cli.cli.main import main
 from tests.cli.show.conftest import PICTURES, parse, views_of
 from tests.cli_runner import run
 from tests.loader.packed_set import write_manifest

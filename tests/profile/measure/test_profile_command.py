@@ -14,7 +14,7 @@ import jsonschema
 import numpy as np
 import pytest
 
-from packer_cli.cli import main
+from packer_cli.cli.main import main
 from packer_cli.cost.measured import measured_model
 from packer_cli.cost.profile_file import Profile, read_profile
 from tests.cli_runner import run
@@ -367,7 +367,7 @@ def test_without_torch(config, tmp_path):
     code = (
         "import sys\n"
         "sys.modules['torch'] = None\n"
-        "from packer_cli.cli import main\n"
+        "from packer_cli.cli.main import main\n"
         f"sys.argv = ['hbpack', 'profile', '--model', {str(config)!r}, '-o', {str(tmp_path / 'p.json')!r}]\n"
         "main()\n"
     )

@@ -16,7 +16,7 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from packer_cli.plan.refine.places import NONE, ONE, ZERO, fill_places, list_place, note, num_at_least
+from packer_cli.plan.balance.places import NONE, ONE, ZERO, fill_places, list_place, note, num_at_least
 
 _STARTS = 8
 """Places in the light pack from which several short samples are gathered."""

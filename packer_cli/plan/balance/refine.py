@@ -13,8 +13,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from packer_cli.plan.balance.exchange import exchange_until
 from packer_cli.plan.bounds import least_max_work
-from packer_cli.plan.refine.exchange import exchange_until
 from packer_cli.plan.types import Int32Array, Int64Array
 
 _MOST_PARTNERS = 31

@@ -6,8 +6,8 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from packer_cli.plan.refine.moves import find_move
-from packer_cli.plan.refine.places import (
+from packer_cli.plan.balance.moves import find_move
+from packer_cli.plan.balance.places import (
     HEAVY_COUNT,
     HEAVY_FIRST,
     HEAVY_OTHER,

@@ -1,0 +1,176 @@
+"""The command line: one file a command; options -> config -> pipeline, nothing else.
+
+A command's module is imported only when the command runs, so that `hbpack --help` answers at once.
+"""
+
+from __future__ import annotations
+
+import atexit
+import difflib
+import errno
+import gc
+import importlib
+import os
+import re
+import sys
+
+import click
+
+import packer_cli
+from packer_cli.cli.console import say_colored, show_progress
+from packer_cli.errors import HbpackError
+
+COMMANDS = {
+    "pack": "Turn a corpus into packed, balanced, scheduled shards: tokenize, plan and write.",
+    "tokenize": "Tokenize a corpus into a token store.",
+    "plan": "Plan a token store: groups, packs, iterations and steps.",
+    "write": "Write the shards and rank manifests of a plan.",
+    "rebalance": "Adapt a packed data set to a different number of GPUs, even in the middle of an epoch.",
+    "verify": "Check a packed data set for damage.",
+    "export": "Write a packed data set in another trainer's format.",
+    "profile": "Measure iteration times and peak memory of your model on the GPUs of this machine.",
+    "groups": "Find the length groups with the shortest epoch for your lengths, model and GPUs.",
+    "stats": "Report balance, padding and communication of a packed set, a token store or lengths.",
+    "show": "Show a rank's packs as text: samples, loss masks, and the records they come from.",
+    "bench-loader": "Measure how fast the loader reads a packed set on this machine, next to a plain copy.",
+    "compare": "Compare packing algorithms and balances side by side on your own lengths.",
+    "simulate": "Predict an epoch's time, where the GPUs' time goes, and the savings over naive packing.",
+}
+
+
+_GOES_ON = {"pack", "tokenize", "plan", "write", "rebalance", "export"}
+"""What keeps the work of a run that was interrupted."""
+
+
+class LazyGroup(click.Group):
+    """Imports `packer_cli.cli.<name>` when the command is asked for."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """In the order of the work."""
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """The command object `command` of its module."""
+        if cmd_name not in COMMANDS:
+            return None
+        command: click.Command = importlib.import_module(f"packer_cli.cli.{cmd_name.replace('-', '_')}").command
+        return command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """The command, or an error that names those with nearly the same name."""
+        try:
+            return super().resolve_command(ctx, args)
+        except click.UsageError:
+            near = difflib.get_close_matches(args[0], COMMANDS)
+            if not near:
+                raise
+            ctx.fail(f"No such command {args[0]!r} (did you mean {' or '.join(map(repr, near))}?)")
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Without importing the commands."""
+        with formatter.section("Commands"):
+            formatter.write_dl(list(COMMANDS.items()))
+
+
+@click.command(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(packer_cli.__version__, prog_name="hbpack")
+def cli() -> None:
+    """Pack, balance and schedule mixed-length training data, before training.
+
+    Reads corpora, tokenizes them, chooses which samples share a pack and which packs an iteration, and writes indexed
+    shards that any trainer reads without further work.
+    """
+
+
+def main() -> None:
+    """The command line: errors become one line; 2 for usage, 1 for failure, 130 for Ctrl-C."""
+    # No torch is needed here, and transformers need not say that it misses it.
+    os.environ.setdefault("TRANSFORMERS_NO_ADVISORY_WARNINGS", "1")
+    show_progress()
+    try:
+        _start_early(sys.argv[1:])
+        cli.main(prog_name="hbpack", standalone_mode=False)
+    except HbpackError as error:
+        _fail(str(error), error.exit_code)
+    except click.Abort:
+        _fail(f"interrupted{'; run the same command again to go on' if _command() in _GOES_ON else ''}", 130)
+    except click.exceptions.NoArgsIsHelpError as error:
+        error.show()
+        sys.exit(error.exit_code)
+    except click.ClickException as error:
+        path = " ".join(("hbpack", _command())).strip()
+        _fail(f"{_one_line(error)}; see {path} --help", error.exit_code)
+    except BrokenPipeError:
+        # Whoever reads, `head` for example, has enough; nor can Python's last flush complain.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(1)
+    except OSError as error:
+        place = f" ({error.filename})" if error.filename else ""
+        _fail(f"{error.strerror or error}{place}{_REMEDIES.get(error.errno or 0, '')}", 1)
+    except MemoryError:
+        _fail("out of memory; close other programs, or give fewer --workers, and run the same command again", 1)
+
+
+_ON_WORKERS = {"pack", "tokenize"}
+_NOT_EARLY = ("-h", "--help", "--workers")
+
+
+def _start_early(words: list[str]) -> None:
+    """Start what workers are forked from: it imports for half a second, while this process reads its options."""
+    if words[:1] and words[0] in _ON_WORKERS and not any(word.startswith(_NOT_EARLY) for word in words):
+        from packer_cli.engine.local import start_server
+
+        start_server()
+
+
+def run() -> None:
+    """Entry point of the process: `main`, and then an end at once.
+
+    Once all handlers have run, there is nothing left that needs the interpreter taken apart, module by module, which
+    takes 0.4 s with numba's kernels loaded.
+    """
+    gc.set_threshold(50_000)  # Of what imports make, hardly anything is garbage; looking for it took 0.15 s.
+    code = 1  # Of an error that nobody expected: Python prints its traceback.
+
+    def leave() -> None:
+        try:
+            sys.stdout.flush()
+            sys.stderr.flush()
+        except OSError:
+            os._exit(code or 1)
+        os._exit(code)
+
+    atexit.register(leave)  # Handlers run in the reverse order, so this one comes last.
+    try:
+        main()
+        code = 0
+    except SystemExit as end:
+        code = end.code if isinstance(end.code, int) else int(end.code is not None)
+        raise
+
+
+_REMEDIES = {
+    errno.ENOSPC: "; make room and run the same command again to go on",
+    errno.EDQUOT: "; make room and run the same command again to go on",
+}
+
+
+def _command() -> str:
+    """The command on the command line, or nothing."""
+    name = next((word for word in sys.argv[1:] if not word.startswith("-")), "")
+    return name if name in COMMANDS else ""
+
+
+def _one_line(error: click.ClickException) -> str:
+    """Click's message as ours are: it begins small and has no full stop."""
+    text = " ".join(error.format_message().split()).rstrip(".")
+    text = re.sub(r"\.? \(?Did you mean (.*\?)\)?$", r" (did you mean \1)", text)
+    return text[:1].lower() + text[1:]
+
+
+def _fail(message: str, code: int) -> None:
+    one_line = "".join(char if char.isprintable() else ascii(char)[1:-1] for char in message)
+    say_colored("error: ", "red", one_line)
+    sys.exit(code)

@@ -1,0 +1,87 @@
+"""Record shapes: from a raw dict to a `Document`, one shape a file, one registry.
+
+The order of `SHAPES` is the order in which `auto` tries them, so a record with `messages` and `text`
+is a chat. Detection looks at the keys alone and is remembered by the tuple of keys.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Literal
+
+from packer_cli.corpus.records import alpaca, messages, prompt_completion, text, tokens
+from packer_cli.corpus.records.base import Record, Shape, show_keys
+from packer_cli.corpus.types import AlpacaForm, Document, RecordSchema, Reject
+from packer_cli.errors import ConfigError
+
+SHAPES: dict[RecordSchema, Shape] = {
+    "tokens": tokens.SHAPE,
+    "messages": messages.SHAPE,
+    "alpaca": alpaca.SHAPES["stanford"],
+    "prompt-completion": prompt_completion.SHAPE,
+    "text": text.SHAPE,
+}
+"""Every record shape by the name that `--schema` takes, in the order of detection."""
+
+SCHEMA_CHOICES: tuple[str, ...] = ("auto", *SHAPES)
+"""What `--schema` takes."""
+
+Parse = Callable[[Record, int], Document | Reject]
+
+
+class Normalizer:
+    """Turns records into documents by one schema, or by each record's own shape (`auto`).
+
+    Args:
+        alpaca_form: what Alpaca records become, see `packer_cli.corpus.records.alpaca`.
+
+    Price: below 1 us a record beside what its shape costs. Holds one entry for each set of keys seen.
+    """
+
+    def __init__(self, schema: RecordSchema | Literal["auto"] = "auto", alpaca_form: AlpacaForm = "stanford") -> None:
+        if schema != "auto" and schema not in SHAPES:
+            raise ConfigError(f"schema must be one of {', '.join(SCHEMA_CHOICES)}, not {schema!r}")
+        self._schema = schema
+        self._by_keys: dict[tuple[str, ...], Parse] = {}
+        self._shapes = {**SHAPES, "alpaca": alpaca.SHAPES[alpaca_form]}
+        if schema != "auto":
+            self._shapes = {schema: self._shapes[schema]}
+        self.fields: frozenset[str] = frozenset(key for shape in self._shapes.values() for key in shape.fields())
+        """The only keys that matter; columnar readers load no others."""
+
+    def parse(self, record: Record, line: int) -> Document | Reject:
+        """The document of one record, or why it has none."""
+        keys = tuple(record)
+        parse = self._by_keys.get(keys)
+        if parse is None:
+            parse = self._detect(keys)
+            if len(self._by_keys) < 10_000:  # data with random keys must not fill the memory
+                self._by_keys[keys] = parse
+        document = parse(record, line)
+        # `None in record.values()` would compare arrays, which have no truth value.
+        if type(document) is Reject and any(value is None for value in record.values()):
+            # Tables written as JSON lines give every record every key, null where it has none.
+            present = {key: value for key, value in record.items() if value is not None}
+            if tuple(present) != keys:
+                again = self.parse(present, line)
+                return again if type(again) is Document else document
+        return document
+
+    def _detect(self, keys: tuple[str, ...]) -> Parse:
+        if self._schema != "auto":
+            shape = self._shapes[self._schema]
+            if shape.matches(keys):
+                return shape.parse
+            schema, expected = self._schema, shape.expected()
+            return lambda record, line: Reject(
+                line, f"not a {schema} record: has keys {show_keys(record)}; needs {expected}"
+            )
+        for name, shape in self._shapes.items():
+            if shape.matches(keys) and not (name == "text" and "text" not in keys and "role" in keys):
+                return shape.parse
+        return _unknown
+
+
+def _unknown(record: Record, line: int) -> Reject:
+    expected = ", ".join(shape.expected() for shape in SHAPES.values())
+    return Reject(line, f"no known record shape: has keys {show_keys(record)}; expected one of {expected}")

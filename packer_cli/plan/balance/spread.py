@@ -1,0 +1,58 @@
+"""A group's last packs, too few for all ranks, as one lighter row for each rank."""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+
+def spread(
+    lengths: NDArray[np.int32], order: NDArray[np.int64], capacity: int, num_rows: int, linear: int = 0
+) -> tuple[NDArray[np.int64], bool]:
+    """Deal samples over rows so that their work is even: the longest first, to the row of least work with room.
+
+    It turns a group's last packs, too few for all ranks, into one lighter row for each rank. The rule is Graham's LPT
+    with a capacity. O(n * rows).
+
+    Args:
+        lengths: int32[n]
+        order: int64[n], the samples by falling length.
+        capacity: most tokens of a row.
+        num_rows: rows to fill.
+        linear: tokens, see `Cost.linear_tokens`.
+
+    Returns:
+        `(row int64[n], fits)`; `fits` is False where some sample found no row, and `row` is then of no use.
+    """
+    row_of = np.full(len(lengths), -1, dtype=np.int64)
+    tokens, work = np.zeros((2, num_rows), dtype=np.int64)
+    return row_of, bool(_spread(lengths, order, capacity, linear, row_of, tokens, work))
+
+
+@njit(cache=True)
+def _spread(
+    lengths: NDArray[np.int32],
+    order: NDArray[np.int64],
+    capacity: int,
+    linear: int,
+    row_of: NDArray[np.int64],
+    tokens: NDArray[np.int64],
+    work: NDArray[np.int64],
+) -> bool:
+    """Writes to `row_of`, and to `tokens` and `work` of each row, which are zeros."""
+    for i in range(len(order)):
+        sample = order[i]
+        length = np.int64(lengths[sample])
+        best = -1
+        for row in range(len(work)):
+            if tokens[row] + length <= capacity and (
+                best < 0 or work[row] < work[best] or (work[row] == work[best] and tokens[row] < tokens[best])
+            ):
+                best = row
+        if best < 0:
+            return False
+        row_of[sample] = best
+        tokens[best] += length
+        work[best] += length * (length + linear)
+    return True

@@ -1,0 +1,63 @@
+"""The fewest packs, by integer programming over the histogram of lengths: cutting stock with column generation.
+
+Source: Gilmore and Gomory 1961 (patterns and pricing); Farley 1990 (the bound of an unfinished run). A linear program
+chooses how often each *pattern* of lengths is packed; its whole part is kept, the rest is dived for and then given to
+an integer program, and best-fit decreasing places what remains. The result is never worse than `bfd`'s.
+
+Price: O(n) for best-fit, and nothing more where its packs meet the bound, as they do on most mixed lengths; minimum
+bin slack closes most of the rest, so that a million such samples take a fraction of a second. Else rounds of pricing
+at O(distinct lengths * capacity), seconds to a minute. Use it when samples are a third of the capacity or more, so
+that a few lengths must be matched just so and `bfd` pads. Do not use it on lengths that are short against the
+capacity: little is left to win there.
+
+Up to `max_lengths` distinct lengths are solved exactly, mostly to the bound or a pack above it. With more, short
+samples are left to best-fit; where the long ones are still too many, they are packed in `stages`, by a linear program
+of a hundred `knots`. What that leaves above the proved bound at capacity 128K, of 20,000 samples: a pack or none
+where lengths are uniform between 30K and 60K (`bfd`: 8.7 %) or 20K and 50K (3.4 %), 0.1 % between 20K and 100K, where
+two fill a pack and each must find its counterpart (0.6 %), 0.2 % for a normal distribution about 45K (4.6 %).
+`solve_cutting_stock` tells the bound that was proved on the way. Proofs by the integer program hold to the solver's
+tolerances, those by the linear program are in integers.
+
+A run that ends within `time_limit` gives the same packs everywhere; one that is cut off gives the best so far, which
+depends on the machine's speed.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from packer_cli.plan.packing.base import PackingAlgorithm, PackingOptions
+from packer_cli.plan.packing.ilp.cutting_stock import solve_cutting_stock
+from packer_cli.plan.types import Int32Array, Int64Array
+
+
+@dataclass(frozen=True, kw_only=True)
+class IlpOptions(PackingOptions):
+    """More of either takes longer and pads less."""
+
+    time_limit: float = 60.0
+    """Seconds for each call, after which the best packing so far is given."""
+    max_lengths: int = 300
+    """Distinct lengths that are solved exactly."""
+
+    def __post_init__(self) -> None:
+        if not 0 < self.time_limit <= 1e6:  # nor NaN
+            raise ValueError(
+                f"option 'time_limit' of packing 'ilp' must be over 0 and at most 1e6 seconds, got {self.time_limit}"
+            )
+        if not 1 <= self.max_lengths <= 2000:
+            raise ValueError(f"option 'max_lengths' of packing 'ilp' must be in 1..2000, got {self.max_lengths}")
+
+
+def pack(lengths: Int32Array, capacity: int, seed: int, options: IlpOptions) -> tuple[Int64Array, Int64Array]:
+    """See the package for shapes."""
+    result = solve_cutting_stock(lengths, capacity, options.time_limit, options.max_lengths)
+    return result.offsets, result.order
+
+
+ALGORITHM = PackingAlgorithm(
+    name="ilp",
+    summary="cutting stock by column generation: fewest packs, slow",
+    pack=pack,
+    options=IlpOptions,
+)
