@@ -17,9 +17,9 @@ from click.testing import CliRunner
 from packer_cli.cli.main import COMMANDS, cli
 from packer_cli.config import PackConfig
 from packer_cli.cost.profile_file import Profile
+from packer_cli.format.schema import SCHEMAS
 from packer_cli.plan.packing import REGISTRY
 from packer_cli.shards.manifest import Manifest
-from packer_cli.shards.schema import SCHEMAS
 from packer_cli.tokens.index import PART_SCHEMA, StoreIndex
 
 ROOT = Path(__file__).parent.parent

@@ -1,217 +1,142 @@
-"""Who may import whom: the rooms stand in one order, and the pure ones load nothing that reads or writes."""
+"""The rules of the house: who may import whom, what is pure, who prints. Each check is shown a violation, too."""
 
 from __future__ import annotations
 
 import ast
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from packer_cli.format import constants as format_constants
+from tests.house import (
+    against_order,
+    circles,
+    constants,
+    defining_packages,
+    import_graph,
+    impure,
+    printing,
+    read_modules,
+    room_graph,
+)
+
 PACKAGE = "packer_cli"
 
-ALLOWED: dict[str, set[str]] = {
-    # The foundations.
-    "__init__": set(),
-    "arrays": set(),
-    "checksums": set(),
-    "marks": {"arrays"},
-    "epochs": set(),
-    "errors": set(),
-    "sizes": set(),
-    "kernels": set(),
-    "files": {"checksums"},
-    "folders": {"errors", "files"},
-    "engine": {"errors"},
-    "config": {"errors", "sizes"},
-    # The rooms, in the order of the flow: each sees what is before it.
-    "corpus": {"errors", "kernels", "sizes"},
-    "tokens": {"arrays", "checksums", "corpus", "config", "engine", "errors", "files", "sizes"},
-    "plan": {"errors", "kernels", "sizes"},  # Lengths only: it sees no tokens.
-    "shards": {
-        "arrays",
-        "checksums",
-        "config",
-        "engine",
-        "epochs",
-        "errors",
-        "files",
-        "marks",
-        "plan",
-        "tokens",
-        "__init__",
-    },
-    "loader": {
-        "arrays",
-        "checksums",
-        "epochs",
-        "errors",
-        "marks",
-        "__init__",
-    },  # Trains without the preparation side; the formats on disk are the contract.
-    "export": {
-        "arrays",
-        "checksums",
-        "engine",
-        "epochs",
-        "errors",
-        "files",
-        "folders",
-        "kernels",
-        "plan",
-        "shards",
-        "sizes",
-        "__init__",
-    },
-    "profile": {"errors", "loader", "plan", "sizes"},  # The loader only to measure what it does on GPUs.
-    # What stands above the rooms.
-    "group_choice": {"config", "errors", "files", "plan", "profile"},
-    "metrics": {"plan"},
-    "report": {
-        "arrays",
-        "checksums",
-        "config",
-        "corpus",
-        "engine",
-        "epochs",
-        "errors",
-        "group_choice",
-        "loader",  # Only to measure it: `hbpack bench-loader`.
-        "marks",
-        "metrics",
-        "plan",
-        "planning",
-        "profile",
-        "shards",
-        "sizes",
-        "tokens",
-        "warming",
-    },
-    "warming": {"config", "files", "plan", "planning", "report"},
-    "planning": {"config", "errors", "files", "plan", "profile", "report", "shards", "sizes", "tokens"},
-    "output": {"checksums", "errors", "files", "folders", "shards", "tokens"},
-    "rebalance": {"config", "epochs", "errors", "files", "plan", "planning", "report", "shards", "sizes", "tokens"},
-    "verify": {
-        "arrays",
-        "checksums",
-        "config",
-        "engine",
-        "errors",
-        "marks",
-        "plan",
-        "shards",
-        "sizes",
-        "tokens",
-    },
-    "pipeline": {
-        "rebalance",
-        "config",
-        "engine",
-        "errors",
-        "files",
-        "group_choice",
-        "kernels",
-        "output",
-        "planning",
-        "profile",
-        "report",
-        "shards",
-        "sizes",
-        "tokens",
-        "verify",
-        "warming",
-    },
-    "preload": {"corpus", "tokens"},
-    "cli": {
-        "config",
-        "engine",
-        "epochs",
-        "errors",
-        "export",
-        "files",
-        "pipeline",
-        "profile",
-        "report",
-        "sizes",
-        "verify",
-        "__init__",
-    },
-    "__main__": {"cli"},
-}
-FLOW = ("corpus", "tokens", "plan", "shards", "loader")
+ORDER = [
+    ["__init__", "errors", "kernels", "sizes"],
+    ["format"],
+    ["files", "engine", "cost", "plan", "corpus"],
+    ["folders", "config", "loader"],
+    ["tokens", "groups", "simulate"],
+    ["shards", "compare"],
+    ["export", "show", "verify"],
+    ["measure"],
+    ["stages"],
+    ["cli"],
+    ["__main__"],
+]
+"""The rooms from the ground up: each sees what is in the lines above its own."""
 
-PURE = {"numpy", "numba", "collections", "dataclasses", "typing", "functools", "itertools", "math", "enum"}
+NUMERIC = {"numpy", "numba", "collections", "dataclasses", "typing", "functools", "itertools", "math", "enum"}
 """All that `plan` may import from outside: nothing that reads or writes."""
-
-
 SOLVERS = {"time", "pulp", "highspy"}
 """What only `plan/packing/ilp` may import besides: solvers, and the clock of its time limit."""
+OF_THE_LOADER = {"format", "errors", "__init__"}
+"""Rooms that the loader sees: it trains without the preparation side; what lies on disk is the contract."""
+USES_THE_LOADER = {"measure", "loader"}
+"""Its package needs torch, which the preparation side does without."""
 
 
-def imports(path: Path) -> Iterator[str]:
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-        if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
-        elif isinstance(node, ast.ImportFrom):
-            assert node.level == 0, f"{path}: relative import"
-            yield node.module or ""
+@pytest.fixture(scope="module")
+def modules(repo: Path) -> dict[str, ast.Module]:
+    return read_modules(repo / PACKAGE)
 
 
-def rooms_of(name: str) -> str | None:
-    """The room of a module of the package, None for others."""
-    first, *rest = name.split(".")
-    if first != PACKAGE:
-        return None
-    return rest[0] if rest else "__init__"
+def room(modules: dict[str, ast.Module], name: str) -> dict[str, ast.Module]:
+    prefix = f"{PACKAGE}.{name}"
+    return {module: tree for module, tree in modules.items() if module == prefix or module.startswith(prefix + ".")}
 
 
-def files(repo: Path) -> Iterator[tuple[str, Path]]:
-    root = repo / PACKAGE
-    for path in sorted(root.rglob("*.py")):
-        yield path.relative_to(root).parts[0].removesuffix(".py"), path
+def planted(**sources: str) -> dict[str, ast.Module]:
+    """A package `p`; names have `__` for dots."""
+    return {"p": ast.parse("")} | {f"p.{name.replace('__', '.')}": ast.parse(text) for name, text in sources.items()}
 
 
-def test_imports_follow_the_table(repo):
-    used: dict[str, set[str]] = {}
-    for room, path in files(repo):
-        used.setdefault(room, set())
-        for name in imports(path):
-            other = rooms_of(name)
-            if other is not None and other != room:
-                used[room].add(other)
-    assert used == ALLOWED
+def test_the_graphs_have_no_circle(modules):
+    graph = import_graph(modules)
+    assert circles(graph) == []
+    assert circles(room_graph(graph)) == []
 
 
-def test_nothing_imports_backwards_along_the_flow():
-    for i, room in enumerate(FLOW):
-        assert not ALLOWED[room] & set(FLOW[i + 1 :]), room
-        assert not ALLOWED[room] & {"cli", "pipeline", "planning", "report"}, room
+def test_a_circle_is_found():
+    for_types = "if TYPE_CHECKING:\n    from p.b.y import Y"
+    graph = import_graph(planted(a__x=for_types, b__y="from p.a import z", a__z="", b__v="def f():\n    import p.a.x"))
+    assert circles(graph) == []
+    assert circles(room_graph(graph)) == [["a", "b"]]
+    graph = import_graph(planted(a__x=for_types, b__y="from p.a.x import X"))
+    assert circles(graph) == [["p.a.x", "p.b.y"]]
 
 
-def test_only_what_measures_imports_the_loader(repo):
-    """Its package needs torch, which the preparation side does without."""
-    for room, path in files(repo):
-        if room not in ("loader", "__init__") and "loader" in {rooms_of(name) for name in imports(path)}:
-            assert path.parent.parts[-2:] in {("report", "speed"), ("profile", "measure")}, path
+def test_each_room_sees_only_rooms_before_it(modules):
+    graph = import_graph(modules)
+    assert against_order(graph, ORDER) == []
+    assert {name for line in ORDER for name in line} == set(room_graph(graph))
 
 
-def test_the_plan_is_pure(repo):
-    for room, path in files(repo):
-        if room == "plan":
-            outside = {name.split(".")[0] for name in imports(path)} - {PACKAGE, "__future__"}
-            assert outside <= (PURE | SOLVERS if path.parent.name == "ilp" else PURE), path
-            calls = [node.func.id for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
-                     if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)]  # fmt: skip
-            assert not {"open", "print", "input", "exec", "eval"} & set(calls), path
+def test_an_import_against_the_order_is_found():
+    graph = import_graph(planted(plan__x="from p.shards import write", shards__write="", lost="import p.plan.x"))
+    assert against_order(graph, [["__init__"], ["plan"], ["shards"]]) == ["lost -> plan", "plan -> shards"]
+
+
+def test_the_loader_sees_the_formats_alone(modules):
+    rooms = room_graph(import_graph(modules))
+    assert rooms["loader"] <= OF_THE_LOADER
+    assert {name for name, others in rooms.items() if "loader" in others} <= USES_THE_LOADER
+
+
+def test_the_plan_is_pure(modules):
+    def may_import(name: str) -> set[str]:
+        return NUMERIC | SOLVERS if ".packing.ilp." in name else NUMERIC
+
+    assert impure(room(modules, "plan"), may_import) == []
+    assert impure(room(modules, "simulate"), may_import) == []
+
+
+def test_what_is_impure_is_found():
+    found = impure(planted(x="import json\nfrom pathlib import Path\nopen('a')\n"), lambda name: {"json"})
+    assert found == ["p.x imports pathlib", "p.x calls open"]
+
+
+def test_only_the_command_line_prints(modules):
+    assert [name for name in printing(modules) if not name.startswith(f"{PACKAGE}.cli.")] == []
+
+
+def test_who_prints_is_found():
+    sources = planted(a="print(1)", b="import rich.table", c="def f():\n    click.echo('x')", d="import logging")
+    assert printing(sources) == ["p.a", "p.b", "p.c"]
+
+
+def test_packages_only_re_export(repo, tmp_path):
+    assert defining_packages(repo / PACKAGE) == []
+    for name, text in {"a": '"""Text."""\nfrom p import b\n__all__ = ["b"]\n', "c": "def f(): ...\n"}.items():
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "__init__.py").write_text(text)
+    assert defining_packages(tmp_path) == ["c"]
+
+
+@pytest.mark.parametrize("name", sorted(name for name in vars(format_constants) if name.isupper()))
+def test_a_constant_of_the_disk_format_is_defined_once(modules, name):
+    assert len(constants(modules, name)) == 1
+    assert constants(planted(a="X = 1", b="X = 2"), "X") == ["p.a", "p.b"]
 
 
 @pytest.mark.parametrize(
     ("statement", "forbidden"),
     [
         ("import packer_cli", {"torch", "numba", "numpy", "pyarrow", "click", "pydantic"}),
-        ("import packer_cli.cli", {"torch", "numba", "numpy", "pyarrow", "pydantic", "rich", "yaml"}),
+        ("import packer_cli.cli.main", {"torch", "numba", "numpy", "pyarrow", "pydantic", "rich", "yaml"}),
         (
             "import packer_cli.plan.build, packer_cli.plan.check",
             {"click", "torch", "pyarrow", "pydantic", "rich", "pulp", "highspy"},
@@ -221,8 +146,9 @@ def test_the_plan_is_pure(repo):
             {"torch", "transformers", "tokenizers", "datasets", "rich"},
         ),
         ("import packer_cli.corpus.discover", {"torch", "numba", "click", "pydantic", "datasets", "transformers"}),
-        ("import packer_cli.stages.pack", {"torch", "datasets", "transformers", "tokenizers", "rich"}),
-        ("import packer_cli.stages.groups", {"click", "torch", "pyarrow", "rich", "datasets", "transformers"}),
+        ("import packer_cli.stages.pack", {"torch", "numba", "datasets", "transformers", "tokenizers", "rich"}),
+        ("import packer_cli.stages.write", {"torch", "numba", "datasets", "transformers", "tokenizers", "rich"}),
+        ("import packer_cli.groups.auto", {"click", "torch", "pyarrow", "rich", "datasets", "transformers"}),
         (
             "import packer_cli.loader",
             {"click", "numba", "pulp", "datasets", "transformers", "pydantic", "rich", "tokenizers", "yaml"},

@@ -12,6 +12,7 @@ from packer_cli.corpus.blocks import Blocks, unreadable
 from packer_cli.corpus.readers import READERS, hf
 from packer_cli.corpus.types import CorpusFile, CorpusSlice, FileFormat, Source
 from packer_cli.errors import ConfigError, InputError
+from packer_cli.format.constants import MANIFEST_NAME
 from packer_cli.sizes import parse_number
 
 FORMATS: dict[str, FileFormat] = {
@@ -40,7 +41,7 @@ BESIDE_THE_DATA = (
 """Files of tokenizers, models and packages in a folder are not data either; named on their own they are read."""
 MOST_WEIGHT = 10**6
 """Far above any use: a source that an epoch repeats more often is a slip of the pen, such as 1e12."""
-PACKED = ("hbpack.json", "tokens/tokens.json", "tokens/.parts")
+PACKED = (MANIFEST_NAME, "tokens/tokens.json", "tokens/.parts")
 """A folder that holds one of these is what hbpack wrote, to an end or not, and no data."""
 
 

@@ -16,9 +16,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from packer_cli.arrays import to_lists
 from packer_cli.export.job import Format, Int64Array, Job, Part, Piece, Sink
 from packer_cli.export.packed import PackedSet
+from packer_cli.format.arrays import to_lists
 
 _ROWS_PER_GROUP = 16
 

@@ -10,13 +10,13 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from packer_cli.arrays import to_numpy
 from packer_cli.errors import ConfigError, FormatError
+from packer_cli.format.arrays import to_numpy
 from packer_cli.format.checksums import check_bytes, inside
 from packer_cli.format.epochs import repeat_iterations
+from packer_cli.format.schema import rank_name
 from packer_cli.plan.types import FILLER
 from packer_cli.shards.manifest import EpochInfo, GroupInfo, Manifest, find_epoch
-from packer_cli.shards.schema import rank_name
 from packer_cli.sizes import format_tokens, parse_tokens
 
 

@@ -11,10 +11,10 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from packer_cli.arrays import to_arrow, to_lists
 from packer_cli.export.job import Format, Int64Array, Job, Part, Piece, Sink
 from packer_cli.export.packed import LISTS, PackedSet
-from packer_cli.shards.schema import SHARD_SCHEMA
+from packer_cli.format.arrays import to_arrow, to_lists
+from packer_cli.format.schema import SHARD_SCHEMA
 
 _ROWS_PER_GROUP = 1024
 

@@ -12,10 +12,10 @@ from typing import Any, ClassVar
 
 import pyarrow as pa
 
-from packer_cli.arrays import to_lists
 from packer_cli.export.job import Format, Int64Array, Job, Part, Piece, Sink
 from packer_cli.export.packed import Lists
 from packer_cli.files import fingerprint
+from packer_cli.format.arrays import to_lists
 
 _ROWS_PER_BATCH = 1000
 

@@ -1,1 +1,11 @@
-"""What lies on disk, once: checksums, the marks that say which set a file is of, the order of epochs."""
+"""What lies on disk, once, for whatever writes or reads it.
+
+::
+
+    constants.py  names and versions
+    schema.py     the columns of shards and rank manifests, names of files and folders
+    checksums.py  of files and of JSON; names that stay in a set's folder
+    marks.py      which set a file is of, and a checksum a row
+    epochs.py     the order of epochs that were not written
+    arrays.py     between numpy and Arrow
+"""

@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 import xxhash
 
-from packer_cli.arrays import to_numpy
+from packer_cli.format.arrays import to_numpy
 
 CHECKSUM = "checksum"
 """Column of a shard: `row_checksums` of the others."""

@@ -8,6 +8,7 @@ from typing import Literal, get_args
 
 import numpy as np
 
+from packer_cli.format.constants import FILLER_TOKENS
 from packer_cli.loader.pages import PAGES
 from packer_cli.loader.parallel.sharding import Sharding, length_multiple, local_indices
 from packer_cli.loader.passes import IGNORE_INDEX, count_loss_tokens, write_labels, write_positions
@@ -21,9 +22,6 @@ SPSharding = Literal[Sharding, "planned"]
 """A sharding, or "planned": that of the pack's `cp_sharding` column, 0 `zigzag` (per sequence), 1 `document`."""
 SP_SHARDINGS: tuple[SPSharding, ...] = (*get_args(Sharding), "planned")
 PLANNED: tuple[Sharding, ...] = ("zigzag", "document")
-
-FILLER_TOKENS = 8
-"""Padding tokens of a filler for each GPU of its slot, before rounding."""
 
 
 @dataclass(slots=True, kw_only=True)

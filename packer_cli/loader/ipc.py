@@ -18,14 +18,16 @@ import numpy as np
 import pyarrow as pa
 
 from packer_cli.errors import FormatError
+from packer_cli.format.constants import PACKS_PER_BATCH
 from packer_cli.format.marks import CHECKSUM, row_checksum
+from packer_cli.format.schema import SHARD_SCHEMA
 
-PACKS_PER_BATCH = 16
 BATCHES_KEPT = 64
 
-LISTS = {"input_ids": pa.int32(), "loss_mask": pa.int8(), "cu_seqlens": pa.int32(), "sample_ids": pa.int64()}
-NUMBERS = {"pack_id": pa.int64(), "num_loss_tokens": pa.int32(), "cp_sharding": pa.int8()}
-CHECKED = {CHECKSUM: pa.uint64()}
+_KINDS = {field.name: field.type for field in SHARD_SCHEMA}
+LISTS = {name: _KINDS[name].value_type for name in ("input_ids", "loss_mask", "cu_seqlens", "sample_ids")}
+NUMBERS = {name: _KINDS[name] for name in ("pack_id", "num_loss_tokens", "cp_sharding")}
+CHECKED = {CHECKSUM: _KINDS[CHECKSUM]}
 
 _END = Struct("<I6s")
 _BLOCK = Struct("<qi4xq")

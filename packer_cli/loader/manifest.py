@@ -9,10 +9,8 @@ from typing import Any
 from packer_cli import __version__
 from packer_cli.errors import ConfigError, FormatError
 from packer_cli.format.checksums import check_json, check_path, is_checksum
+from packer_cli.format.constants import FORMAT_NAME, FORMAT_VERSION, MANIFEST_NAME
 from packer_cli.loader.storage import Storage
-
-FORMAT_NAME = "hbpack"
-FORMAT_VERSION = 1
 
 _SHARD = {"path": "path", "first_pack": int, "num_packs": int, "num_bytes": int, "xxh3": "checksum"}
 _GROUP = {"capacity": int, "sp_size": int, "shards": [_SHARD]}
@@ -37,11 +35,11 @@ def read_manifest(path: Path | str, storage: Storage) -> dict[str, Any]:
 
     Raises FormatError where there is none, or one that is damaged, or that this release cannot read.
     """
-    file = storage.name("hbpack.json")
+    file = storage.name(MANIFEST_NAME)
     if not storage.is_remote and not Path(path).is_dir():
         raise FormatError(f"{str(path)!r} is not a folder: name the OUT folder that hbpack pack wrote")
     try:
-        text = storage.read("hbpack.json").to_pybytes()
+        text = storage.read(MANIFEST_NAME).to_pybytes()
     except FileNotFoundError:
         raise FormatError(
             f"{str(path)!r} holds no hbpack.json, so it is not a packed set, or not a finished one; "

@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from packer_cli.arrays import to_numpy
 from packer_cli.errors import FormatError
+from packer_cli.format.arrays import to_numpy
 from packer_cli.format.checksums import check_bytes
 from packer_cli.format.epochs import repeat_iterations
 from packer_cli.format.marks import find_foreign

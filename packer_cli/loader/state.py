@@ -9,10 +9,10 @@ from __future__ import annotations
 from typing import Any
 
 from packer_cli.errors import FormatError
+from packer_cli.format.constants import STATE_VERSION
 from packer_cli.format.epochs import MAX_EPOCH
 from packer_cli.loader.manifest import find_epoch
 
-STATE_VERSION = 1
 _NUMBERS = ("epoch", "iteration", "step")
 
 

@@ -8,8 +8,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from packer_cli.format.constants import PACKS_PER_BATCH
+from packer_cli.format.schema import shard_path
 from packer_cli.plan.types import FILLER, Int64Array, Plan
-from packer_cli.shards.schema import PACKS_PER_BATCH, shard_path
 
 _BYTES_PER_TOKEN = 5
 _BYTES_PER_PIECE = 20
@@ -42,7 +43,7 @@ def lay_out(plan: Plan, pack_tokens: Int64Array, shard_size: int) -> list[ShardR
         for number, (begin, end) in enumerate(_cuts(num_bytes[first:stop], shard_size)):
             shards.append(
                 ShardRange(
-                    path=shard_path(g, group, number),
+                    path=shard_path(group.name(g), number),
                     group=g,
                     number=number,
                     first_pack=first + begin,

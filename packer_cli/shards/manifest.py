@@ -12,11 +12,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationErr
 from packer_cli.errors import ConfigError, FormatError, InputError
 from packer_cli.files import atomic_file
 from packer_cli.format.checksums import check_json, check_path, describe_signature, sign_json
-
-MANIFEST_NAME = "hbpack.json"
-REJECTED_NAME = "rejected.jsonl"
-FORMAT_VERSION = 1
-
+from packer_cli.format.constants import FORMAT_VERSION, MANIFEST_NAME
 
 RelativePath = Annotated[str, AfterValidator(check_path)]
 """Below the folder of the manifest."""

@@ -12,12 +12,11 @@ import pyarrow as pa
 import xxhash
 from numpy.typing import NDArray
 
-from packer_cli.arrays import to_arrow, to_numpy
 from packer_cli.errors import FormatError, InputError, PlanError
 from packer_cli.files import atomic_file
+from packer_cli.format.arrays import to_arrow, to_numpy
 from packer_cli.plan.types import Group, Packs, Pieces, Plan, Schedule
 
-PLAN_NAME = "plan.arrow"
 PLAN_VERSION = 3
 _KEY = b"hbpack"
 _DIGEST = "xxh3"

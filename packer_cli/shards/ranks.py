@@ -11,12 +11,12 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from packer_cli.arrays import to_arrow
 from packer_cli.files import atomic_file
+from packer_cli.format.arrays import to_arrow
 from packer_cli.format.marks import identify
+from packer_cli.format.schema import RANK_SCHEMA, rank_name
 from packer_cli.plan.cost import segment_sums
 from packer_cli.plan.types import FILLER, Int64Array, Plan, Schedule
-from packer_cli.shards.schema import RANK_SCHEMA, rank_name
 
 _WRITERS = 8
 

@@ -16,13 +16,12 @@ from packer_cli.engine.local import LocalEngine
 from packer_cli.errors import HbpackError
 from packer_cli.files import Committer, fingerprint, is_intact, remove_temporaries, write_json
 from packer_cli.format.checksums import file_checksum
+from packer_cli.format.constants import FORMAT_VERSION, MANIFEST_NAME, PLAN_NAME, REJECTED_NAME
+from packer_cli.format.schema import epoch_name
 from packer_cli.plan.cost import QUADRATIC, parse_cost, segment_sums
 from packer_cli.plan.types import Plan, Schedule
 from packer_cli.shards.layout import ShardRange, lay_out, pack_places
 from packer_cli.shards.manifest import (
-    FORMAT_VERSION,
-    MANIFEST_NAME,
-    REJECTED_NAME,
     EpochInfo,
     FileInfo,
     GroupInfo,
@@ -31,9 +30,8 @@ from packer_cli.shards.manifest import (
     read_manifest,
     write_manifest,
 )
-from packer_cli.shards.plan_file import PLAN_NAME, read_plan
+from packer_cli.shards.plan_file import read_plan
 from packer_cli.shards.ranks import RankColumns, write_ranks
-from packer_cli.shards.schema import epoch_name
 from packer_cli.shards.write import (
     MARKERS,
     ShardResult,

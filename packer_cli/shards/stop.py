@@ -7,9 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from packer_cli.errors import InputError
+from packer_cli.format.constants import STATE_VERSION
 from packer_cli.format.epochs import MAX_EPOCH
-
-STATE_VERSION = 1
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -12,14 +12,15 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from packer_cli.arrays import to_arrow, to_lists
 from packer_cli.engine.ahead import one_ahead
 from packer_cli.files import temporary_file
+from packer_cli.format.arrays import to_arrow, to_lists
+from packer_cli.format.constants import PACKS_PER_BATCH
 from packer_cli.format.marks import identify, row_checksums
+from packer_cli.format.schema import SHARD_SCHEMA
 from packer_cli.plan.cost import Cost, segment_sums
 from packer_cli.plan.types import Int64Array, Plan
 from packer_cli.shards.layout import ShardRange
-from packer_cli.shards.schema import PACKS_PER_BATCH, SHARD_SCHEMA
 from packer_cli.tokens.store import TokenStore
 
 MARKERS = ".shards"

@@ -14,7 +14,8 @@ import pyarrow as pa
 
 from packer_cli.errors import FormatError, InputError, RemoteError
 from packer_cli.format.checksums import check_bytes
-from packer_cli.shards.manifest import MANIFEST_NAME, Manifest, parse_manifest, read_manifest
+from packer_cli.format.constants import MANIFEST_NAME
+from packer_cli.shards.manifest import Manifest, parse_manifest, read_manifest
 
 
 class SetFiles:

@@ -14,12 +14,12 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from packer_cli.arrays import to_numpy
 from packer_cli.errors import ConfigError, FormatError
+from packer_cli.format.arrays import to_numpy
+from packer_cli.format.constants import PLAN_NAME
 from packer_cli.format.epochs import repeat_iterations
+from packer_cli.format.schema import RANK_SCHEMA, rank_name
 from packer_cli.shards.manifest import Manifest, find_epoch
-from packer_cli.shards.plan_file import PLAN_NAME
-from packer_cli.shards.schema import RANK_SCHEMA, rank_name
 from packer_cli.show.files import SetFiles
 
 

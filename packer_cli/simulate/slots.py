@@ -11,14 +11,13 @@ from numpy.typing import NDArray
 
 from packer_cli.cost.models import GpuModel
 from packer_cli.errors import ConfigError
+from packer_cli.format.constants import FILLER_TOKENS
 from packer_cli.plan.types import FILLER, Int64Array, Plan, Schedule
 from packer_cli.plan.work import pack_tokens_and_work
 
 PadTo = Literal["multiple", "row", "capacity"]
 PAD_TO: tuple[PadTo, ...] = get_args(PadTo)
 """As the loader's `pad_to`: to a multiple of the SP degree, to the iteration's row length, to the group's capacity."""
-FILLER_TOKENS = 8
-"""Padding tokens of a filler for each GPU of its slot, as the loader makes it."""
 
 
 @dataclass(frozen=True, kw_only=True)

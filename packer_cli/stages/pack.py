@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from packer_cli.config import PackConfig, PlanConfig, TokenizeConfig, WriteConfig
 from packer_cli.engine.local import LocalEngine
 from packer_cli.files import fingerprint
-from packer_cli.shards.plan_file import PLAN_NAME
+from packer_cli.format.constants import PLAN_NAME
 from packer_cli.stages.output import alone
 from packer_cli.stages.plan import run_plan
 from packer_cli.stages.tokenize import tokenize_corpus

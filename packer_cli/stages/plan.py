@@ -7,8 +7,7 @@ from typing import Any
 
 from packer_cli.config import PlanConfig
 from packer_cli.engine.progress import Stopwatch, say
-from packer_cli.shards.manifest import MANIFEST_NAME, REJECTED_NAME
-from packer_cli.shards.plan_file import PLAN_NAME
+from packer_cli.format.constants import MANIFEST_NAME, PLAN_NAME, REJECTED_NAME
 from packer_cli.sizes import counted
 from packer_cli.stages.groups import with_known_groups
 from packer_cli.stages.output import TOKENS, alone, current_plan, is_of_plan, store_of

@@ -14,13 +14,13 @@ from packer_cli.config import PlanConfig
 from packer_cli.config.rules import plan_rules
 from packer_cli.errors import RunError
 from packer_cli.files import fingerprint
+from packer_cli.format.constants import REJECTED_NAME
 from packer_cli.plan.build import build_plan
 from packer_cli.plan.check import check_pieces, check_plan
 from packer_cli.plan.figures import plan_stats
 from packer_cli.plan.pieces import make_pieces
 from packer_cli.plan.samples import sample_counts, weighted_samples
 from packer_cli.plan.types import Int32Array, Int64Array, Pieces, Plan
-from packer_cli.shards.manifest import REJECTED_NAME
 from packer_cli.shards.plan_file import PLAN_VERSION
 from packer_cli.sizes import counted
 from packer_cli.tokens.index import StoreIndex

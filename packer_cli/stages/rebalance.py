@@ -22,7 +22,9 @@ from packer_cli.config.rules import plan_rules
 from packer_cli.engine.progress import Stopwatch, say
 from packer_cli.errors import ConfigError, FormatError, HbpackError, InputError
 from packer_cli.files import fingerprint
+from packer_cli.format.constants import PLAN_NAME
 from packer_cli.format.epochs import MAX_EPOCH, repeat_order
+from packer_cli.format.schema import generation_path
 from packer_cli.plan.check import check_plan
 from packer_cli.plan.figures import plan_stats
 from packer_cli.plan.resume import DealRules, check_rest, deal_epoch, rest_of_epoch, short_packs
@@ -30,9 +32,8 @@ from packer_cli.plan.rules import PlanRules
 from packer_cli.plan.types import Int64Array, Plan, Schedule
 from packer_cli.shards.layout import pack_places
 from packer_cli.shards.manifest import Generation, Manifest, Origin, read_manifest, write_manifest
-from packer_cli.shards.plan_file import PLAN_NAME, read_plan, write_schedules
+from packer_cli.shards.plan_file import read_plan, write_schedules
 from packer_cli.shards.repair import generation_schedules, manifest_shards
-from packer_cli.shards.schema import generation_path
 from packer_cli.shards.stage import file_info, set_fingerprint, write_epochs
 from packer_cli.shards.stop import Stop, read_state
 from packer_cli.sizes import counted, format_tokens

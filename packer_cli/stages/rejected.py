@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from packer_cli.errors import FormatError
 from packer_cli.files import atomic_file, holds
-from packer_cli.shards.manifest import REJECTED_NAME
+from packer_cli.format.constants import REJECTED_NAME
 
 if TYPE_CHECKING:
     from packer_cli.tokens.index import StoreIndex

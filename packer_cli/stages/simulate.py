@@ -6,8 +6,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from packer_cli.config import GpuConfig
-from packer_cli.shards.manifest import MANIFEST_NAME, read_manifest
-from packer_cli.shards.plan_file import PLAN_NAME, read_plan, read_plan_header
+from packer_cli.format.constants import MANIFEST_NAME, PLAN_NAME
+from packer_cli.shards.manifest import read_manifest
+from packer_cli.shards.plan_file import read_plan, read_plan_header
 
 if TYPE_CHECKING:
     from packer_cli.simulate.figures import SimulateRules, Simulator

@@ -7,12 +7,13 @@ from typing import Any
 
 from packer_cli.config import PlanConfig
 from packer_cli.config.rules import plan_rules
+from packer_cli.format.constants import MANIFEST_NAME, PLAN_NAME
 from packer_cli.plan.build import build_plan
 from packer_cli.plan.check import check_plan
 from packer_cli.plan.figures import length_stats, plan_stats, prove_by_program
 from packer_cli.plan.samples import pieces_to_plan, sample_counts
-from packer_cli.shards.manifest import MANIFEST_NAME, read_manifest
-from packer_cli.shards.plan_file import PLAN_NAME, check_plan_file, read_plan, read_plan_header
+from packer_cli.shards.manifest import read_manifest
+from packer_cli.shards.plan_file import check_plan_file, read_plan, read_plan_header
 from packer_cli.stages.samples import require_samples
 
 

@@ -9,7 +9,7 @@ from packer_cli.config import TokenizeConfig
 from packer_cli.engine.local import LocalEngine
 from packer_cli.engine.progress import Stopwatch, progress_bar, say, warn
 from packer_cli.errors import RunError, UsageError
-from packer_cli.shards.manifest import REJECTED_NAME
+from packer_cli.format.constants import REJECTED_NAME
 from packer_cli.stages.output import TOKENS, alone, current_plan, store_of
 from packer_cli.stages.rejected import first_rejected, write_rejected
 

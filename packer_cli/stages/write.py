@@ -12,8 +12,9 @@ from packer_cli.config import PlanConfig, WriteConfig, validate
 from packer_cli.engine.local import LocalEngine
 from packer_cli.engine.progress import Stopwatch, progress_bar, say, warn
 from packer_cli.errors import FormatError, InputError
-from packer_cli.shards.manifest import MANIFEST_NAME, REJECTED_NAME, Manifest, write_manifest
-from packer_cli.shards.plan_file import PLAN_NAME, read_plan_header
+from packer_cli.format.constants import MANIFEST_NAME, PLAN_NAME, REJECTED_NAME
+from packer_cli.shards.manifest import Manifest, write_manifest
+from packer_cli.shards.plan_file import read_plan_header
 from packer_cli.sizes import counted, format_bytes
 from packer_cli.stages.output import TOKENS, alone, current_manifest, is_of_plan, store_of
 from packer_cli.stages.rejected import write_rejected

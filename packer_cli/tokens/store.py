@@ -14,8 +14,8 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from packer_cli.arrays import to_numpy
 from packer_cli.errors import FormatError
+from packer_cli.format.arrays import to_numpy
 from packer_cli.tokens.index import StoreIndex, open_part, read_index
 from packer_cli.tokens.spans import copy_spans
 

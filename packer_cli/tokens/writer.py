@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from packer_cli.arrays import to_arrow, to_lists
+from packer_cli.format.arrays import to_arrow, to_lists
 from packer_cli.tokens.index import PART_SCHEMA
 
 if TYPE_CHECKING:

@@ -10,12 +10,13 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from packer_cli.arrays import to_numpy
+from packer_cli.format.arrays import to_numpy
+from packer_cli.format.constants import PACKS_PER_BATCH
 from packer_cli.format.marks import CHECKSUM, row_checksums
+from packer_cli.format.schema import SHARD_SCHEMA
 from packer_cli.plan.cost import Cost
 from packer_cli.plan.types import Plan
 from packer_cli.shards.layout import ShardRange
-from packer_cli.shards.schema import PACKS_PER_BATCH, SHARD_SCHEMA
 from packer_cli.tokens.store import TokenStore
 
 

@@ -10,10 +10,10 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from packer_cli.arrays import to_numpy
+from packer_cli.format.arrays import to_numpy
+from packer_cli.format.schema import RANK_SCHEMA, rank_name
 from packer_cli.shards.manifest import EpochInfo, Manifest
 from packer_cli.shards.ranks import RankColumns
-from packer_cli.shards.schema import RANK_SCHEMA, rank_name
 from packer_cli.sizes import counted
 
 

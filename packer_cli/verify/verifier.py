@@ -11,13 +11,14 @@ from packer_cli.config import PlanConfig, validate
 from packer_cli.engine.local import LocalEngine
 from packer_cli.errors import FormatError, HbpackError, InputError, PlanError
 from packer_cli.format.checksums import find_damage
+from packer_cli.format.constants import MANIFEST_NAME, PLAN_NAME
+from packer_cli.format.schema import rank_name
 from packer_cli.plan.cost import QUADRATIC, parse_cost
 from packer_cli.shards.layout import pack_places
-from packer_cli.shards.manifest import MANIFEST_NAME, Manifest, read_manifest
-from packer_cli.shards.plan_file import PLAN_NAME, read_plan, read_plan_header
+from packer_cli.shards.manifest import Manifest, read_manifest
+from packer_cli.shards.plan_file import read_plan, read_plan_header
 from packer_cli.shards.ranks import RankColumns
 from packer_cli.shards.repair import Progress, find_damaged, generation_schedules, manifest_shards, set_files
-from packer_cli.shards.schema import rank_name
 from packer_cli.shards.stage import set_fingerprint
 from packer_cli.tokens.index import INDEX_NAME, StoreIndex, find_part_damage, read_index
 from packer_cli.tokens.part import rejects_path

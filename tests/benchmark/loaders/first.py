@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-from packer_cli.arrays import to_arrow
+from packer_cli.format.arrays import to_arrow
 from packer_cli.format.checksums import file_checksum, sign_json
 
 WHERE = ("start", "middle", "another epoch")

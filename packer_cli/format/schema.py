@@ -4,10 +4,6 @@ from __future__ import annotations
 
 import pyarrow as pa
 
-from packer_cli.plan.types import Group
-
-PACKS_PER_BATCH = 16
-
 
 def _list(item: pa.DataType) -> pa.DataType:
     return pa.list_(pa.field("item", item, nullable=False))
@@ -56,9 +52,9 @@ RANK_SCHEMA = _schema(
 SCHEMAS = {"shard": SHARD_SCHEMA, "rank": RANK_SCHEMA}
 
 
-def shard_path(number: int, group: Group, shard: int) -> str:
-    """Path of a shard in the output folder."""
-    return f"shards/{group.name(number)}/shard-{shard:05d}.arrow"
+def shard_path(group: str, shard: int) -> str:
+    """Path of a shard in the output folder, by its group's name."""
+    return f"shards/{group}/shard-{shard:05d}.arrow"
 
 
 def epoch_name(epoch: int) -> str:

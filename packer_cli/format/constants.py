@@ -1,0 +1,15 @@
+"""Names and versions of what lies on disk, and what both sides must agree on."""
+
+from __future__ import annotations
+
+FORMAT_NAME = "hbpack"
+FORMAT_VERSION = 1
+MANIFEST_NAME = "hbpack.json"
+REJECTED_NAME = "rejected.jsonl"
+PLAN_NAME = "plan.arrow"
+STATE_VERSION = 1
+"""Of the state that the loader saves and `hbpack rebalance` reads."""
+PACKS_PER_BATCH = 16
+"""Rows of each record batch of a shard but the last."""
+FILLER_TOKENS = 8
+"""Tokens for each GPU that shares a filler micro-batch."""

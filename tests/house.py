@@ -1,0 +1,145 @@
+"""What the files of a package import from each other, and what in them breaks the rules of the house."""
+
+from __future__ import annotations
+
+import ast
+import itertools
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+
+Graph = Mapping[str, set[str]]
+"""Module -> modules of the same package that it imports, also for types alone."""
+
+
+def read_modules(root: Path) -> dict[str, ast.Module]:
+    """Syntax trees of a package's modules, by their dotted names."""
+    found = {}
+    for path in sorted(root.rglob("*.py")):
+        parts = [root.name, *path.relative_to(root).with_suffix("").parts]
+        name = ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+        found[name] = ast.parse(path.read_text(encoding="utf-8"))
+    return found
+
+
+def imports(tree: ast.Module) -> Iterable[tuple[str, str]]:
+    """(module, name taken from it, or "") of each import, wherever it stands."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from ((alias.name, "") for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, "relative import"
+            yield from ((node.module or "", alias.name) for alias in node.names)
+
+
+def import_graph(modules: Mapping[str, ast.Module]) -> dict[str, set[str]]:
+    """Who imports whom; `from a import b` is `a.b` where that is a module."""
+    graph: dict[str, set[str]] = {}
+    for name, tree in modules.items():
+        pairs = [(module, f"{module}.{taken}") for module, taken in imports(tree)]
+        targets = {inner if inner in modules else module for module, inner in pairs}
+        graph[name] = {target for target in targets if target in modules and target != name}
+    return graph
+
+
+def room_of(module: str) -> str:
+    """The package or file that a module is in, right below the root; `__init__` for the root."""
+    return module.split(".")[1] if "." in module else "__init__"
+
+
+def room_graph(graph: Graph) -> dict[str, set[str]]:
+    """Who imports whom, by rooms."""
+    rooms: dict[str, set[str]] = {}
+    for name, targets in graph.items():
+        own = rooms.setdefault(room_of(name), set())
+        own |= {room_of(target) for target in targets} - {room_of(name)}
+    return rooms
+
+
+def circles(graph: Graph) -> list[list[str]]:
+    """Groups of nodes that reach each other."""
+    reached: dict[str, set[str]] = {}
+    for start in graph:
+        seen: set[str] = set()
+        waiting = [start]
+        while waiting:
+            for target in graph.get(waiting.pop(), ()):
+                if target not in seen:
+                    seen.add(target)
+                    waiting.append(target)
+        reached[start] = seen
+    found = {
+        tuple(sorted(other for other in seen if start in reached.get(other, ())))
+        for start, seen in reached.items()
+        if start in seen
+    }
+    return [list(circle) for circle in sorted(found)]
+
+
+def against_order(graph: Graph, order: list[list[str]]) -> list[str]:
+    """Imports of rooms that do not come before in the order; rooms of one line do not see each other."""
+    level = {room: number for number, line in enumerate(order) for room in line}
+    return sorted(
+        f"{room} -> {other}"
+        for room, others in room_graph(graph).items()
+        for other in others
+        if room not in level or other not in level or level[other] >= level[room]
+    )
+
+
+def calls(tree: ast.Module) -> set[str]:
+    """Names of the functions that are called, with what they are attributes of where that is a name."""
+    found = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
+            found.add(node.func.id)
+        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+            owner = node.func.value
+            found.add(f"{owner.id}.{node.func.attr}" if isinstance(owner, ast.Name) else node.func.attr)
+    return found
+
+
+def impure(modules: Mapping[str, ast.Module], may_import: Callable[[str], set[str]]) -> list[str]:
+    """Modules that import from outside the package what they may not, or read, write or ask."""
+    found = []
+    for name, tree in modules.items():
+        outside = {module.split(".")[0] for module, _ in imports(tree)} - {name.split(".")[0], "__future__"}
+        found += [f"{name} imports {module}" for module in sorted(outside - may_import(name))]
+        found += [f"{name} calls {call}" for call in sorted(calls(tree) & {"open", "print", "input", "exec", "eval"})]
+    return found
+
+
+def printing(modules: Mapping[str, ast.Module]) -> list[str]:
+    """Modules that print: by `print`, click, rich or the standard streams."""
+    printers = {"print", "click.echo", "click.secho", "sys.stdout.write", "sys.stderr.write"}
+    return sorted(
+        name
+        for name, tree in modules.items()
+        if calls(tree) & printers or any(module.split(".")[0] == "rich" for module, _ in imports(tree))
+    )
+
+
+def defining_packages(root: Path) -> list[str]:
+    """Packages whose `__init__.py` holds more than text, imports, `__all__`, calls, `try` around imports."""
+    return sorted(
+        path.parent.relative_to(root).as_posix()
+        for path in root.rglob("__init__.py")
+        if not all(map(_is_no_definition, ast.parse(path.read_text(encoding="utf-8")).body))
+    )
+
+
+def _is_no_definition(node: ast.stmt) -> bool:
+    if isinstance(node, ast.Assign):
+        return all(isinstance(target, ast.Name) and target.id.startswith("__") for target in node.targets)
+    if isinstance(node, ast.Try):
+        return all(isinstance(inner, (ast.Import, ast.ImportFrom)) for inner in node.body)
+    return isinstance(node, (ast.Import, ast.ImportFrom, ast.Expr))
+
+
+def constants(modules: Mapping[str, ast.Module], name: str) -> list[str]:
+    """Modules that define a constant of this name."""
+    return [
+        module
+        for module, tree in modules.items()
+        for target in itertools.chain.from_iterable(n.targets for n in tree.body if isinstance(n, ast.Assign))
+        if isinstance(target, ast.Name) and target.id == name
+    ]
