@@ -42,4 +42,7 @@ def test_the_packing_algorithm_works(repo: Path, tmp_path: Path) -> None:
     options = ("--groups", "100", "--gpus", "1", "--packing", "two-ends", "--json")
     stats = json.loads(python("-m", "packer_cli", "stats", "lengths.npy", *options))
     assert stats["overall"]["num_packs"] == 30
-    assert "two-ends" in python("-m", "packer_cli", "plan", "--help")
+    rows = json.loads(
+        python("-m", "packer_cli", "compare", "lengths.npy", *options[:4], "--algorithms", "bfd,two-ends", "--json")
+    )
+    assert [row["name"] for row in rows["rows"]] == ["bfd", "two-ends"]
