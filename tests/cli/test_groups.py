@@ -19,7 +19,7 @@ MODEL = {
     "num_key_value_heads": 8,
     "vocab_size": 128256,
 }
-TABLE_19 = Path(__file__).parent.parent / "profile" / "data" / "hbp-table-19.json"
+TABLE_19 = Path(__file__).parent.parent / "groups" / "data" / "hbp-table-19.json"
 NEEDS = "needs --model CONFIG.JSON --gpu NAME (such as h100), or --profile FILE of hbpack profile"
 
 

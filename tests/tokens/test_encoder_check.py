@@ -4,12 +4,12 @@ import json
 from dataclasses import replace
 
 import pytest
-from packer_cli.stages.pipeline import run_tokenize
 
 from packer_cli.config import TokenizeConfig
 from packer_cli.corpus.types import Document
 from packer_cli.engine.local import LocalEngine
 from packer_cli.errors import TokenizerError
+from packer_cli.stages.tokenize import run_tokenize
 from packer_cli.tokens import part, pieces
 from packer_cli.tokens.encode.backends import BackendMismatch, GigatokenBackend
 from packer_cli.tokens.encode.encoder import Encoder

@@ -249,7 +249,7 @@ def test_two_processes_measure_real_all_to_alls(config, tmp_path):
               "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}  # fmt: skip
     processes = [
         subprocess.Popen(command, env={**common, "RANK": str(rank), "LOCAL_RANK": str(rank)}, text=True,
-                         stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=Path(__file__).parents[3])
+                         stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=Path(__file__).parents[2])
         for rank in range(2)
     ]  # fmt: skip
     outputs = [process.communicate(timeout=120) for process in processes]

@@ -14,7 +14,7 @@ from packer_cli.cost.gpus import PRESETS, Gpu
 from packer_cli.cost.model_config import shape_of
 from packer_cli.cost.shape import ModelShape
 from packer_cli.errors import ConfigError
-from tests.profile.test_shape import DEEPSEEK, LLAMA, MIXTRAL
+from tests.cost.test_shape import DEEPSEEK, LLAMA, MIXTRAL
 
 K = 1024
 SHAPE = shape_of(LLAMA)

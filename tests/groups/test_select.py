@@ -33,7 +33,7 @@ from packer_cli.plan.build import build_plan
 from packer_cli.plan.pieces import make_pieces
 from packer_cli.plan.types import Group
 from packer_cli.simulate.epoch import simulate
-from tests.profile import naive_select as naive
+from tests.groups import naive_select as naive
 
 GPUS = 32
 LAYERS = 32
