@@ -1,4 +1,6 @@
-"""What `hbpack profile` runs: iterations of the user's model on the GPUs at hand. Needs torch.
+"""What `hbpack profile` and `hbpack bench-loader` run, with torch.
+
+`profile` measures iterations of the user's model on the GPUs at hand.
 
 ::
 
@@ -8,6 +10,7 @@
     device.py     GPU or CPU: clock, peak memory, running out of it
     attention.py  the attention kernel alone
     run.py        which settings are measured, and the profile that comes out
+    reading/      how fast the loader reads a set
 """
 
 try:
@@ -15,4 +18,4 @@ try:
 except ModuleNotFoundError as error:
     if error.name != "torch":
         raise
-    raise ImportError("hbpack profile needs torch: pip install 'hbpack[torch]'") from None
+    raise ImportError("this command needs torch: pip install 'hbpack[torch]'") from None

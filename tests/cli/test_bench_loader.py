@@ -149,5 +149,5 @@ def test_without_torch(packed):
     assert (done.returncode, done.stdout, done.stderr) == (
         2,
         "",
-        "error: packer_cli.loader needs torch: pip install 'hbpack[torch]'\n",
+        "error: this command needs torch: pip install 'hbpack[torch]'\n",
     )

@@ -35,9 +35,9 @@ def test_output_that_cannot_be_written_is_a_failure():
 
 def test_what_a_command_leaves_to_the_exit_is_done():
     code = (
-        "import atexit, packer_cli.cli;"
-        "packer_cli.cli.main = lambda: atexit.register(print, 'handled');"
-        "packer_cli.cli.run()"
+        "import atexit, packer_cli.cli.main;"
+        "packer_cli.cli.main.main = lambda: atexit.register(print, 'handled');"
+        "packer_cli.cli.main.run()"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.returncode == 0

@@ -373,7 +373,7 @@ def test_without_torch(config, tmp_path):
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr == "error: hbpack profile needs torch: pip install 'hbpack[torch]'\n"
+    assert done.stderr == "error: this command needs torch: pip install 'hbpack[torch]'\n"
 
 
 def test_a_damaged_profile(tmp_path):
