@@ -1,7 +1,7 @@
 """The groups of the shortest predicted epoch, by dynamic programming over candidate lengths.
 
 The predicted seconds of all samples up to a capacity are `(1 - f) C + g` of those up to the group before it (see
-`select.epoch`), where f and g know nothing of the groups below: with C least, the whole is least. So the best of k
+`groups.epoch`), where f and g know nothing of the groups below: with C least, the whole is least. So the best of k
 groups that end at a length follows from the best of k - 1 that end at each shorter one, and nothing is missed.
 """
 
