@@ -8,7 +8,7 @@ from typing import Literal
 from packer_cli.corpus.readers import READERS
 from packer_cli.corpus.readers.base import BATCH_BYTES, MAX_RECORD_BYTES, RawBatch, ReadRules
 from packer_cli.corpus.records import Normalizer
-from packer_cli.corpus.types import AlpacaForm, CorpusSlice, Document, DocumentBatch, RecordSchema, Reject
+from packer_cli.corpus.types import AlpacaForm, CorpusSlice, Document, DocumentBatch, Gap, RecordSchema
 from packer_cli.errors import ConfigError
 
 
@@ -31,7 +31,7 @@ def read_slice(
         if value < 1:
             raise ConfigError(f"{name} must be at least 1, not {value}")
     if piece.unreadable:
-        yield DocumentBatch(rejects=[Reject(piece.first_line, piece.unreadable)])
+        yield DocumentBatch(rejects=[Gap(piece.first_line, piece.unreadable)])
         return
     normalizer = Normalizer(schema, alpaca_form)
     rules = ReadRules(batch_bytes=batch_bytes, max_record_bytes=max_record_bytes)

@@ -83,6 +83,12 @@ class Reject(NamedTuple):
     """A sentence for people: what was wrong and the rule, without the file and line."""
 
 
+class Gap(Reject):
+    """A reject that stands for other records too, often an unknown number: the rest of a file, or of a row group."""
+
+    __slots__ = ()
+
+
 @dataclass(kw_only=True)
 class DocumentBatch:
     """Some records of a slice, in order."""

@@ -42,7 +42,7 @@ class PartFile(_Model):
     num_samples: int
     num_rejected: int
     unreadable: str = ""
-    """Why none of it could be read, where that is so."""
+    """Why it, or a part of it, could not be read; the first reason, where there are several."""
 
 
 class PartInfo(_Model):

@@ -161,7 +161,7 @@ def _alpaca_form(task: PartTask) -> AlpacaForm:
 
 
 def _write_part(task: PartTask, encoder: Encoder) -> tuple[PartInfo, Path]:
-    from packer_cli.tokens.pieces import count_by_piece, lines_of, read_pieces, with_lines
+    from packer_cli.tokens.pieces import count_by_piece, gap_of_each, lines_of, read_pieces, with_lines
 
     encoder.start_part()
     rejects: list[Reject] = []
@@ -184,6 +184,7 @@ def _write_part(task: PartTask, encoder: Encoder) -> tuple[PartInfo, Path]:
         _forget(task)
     rejects_xxh3 = _write_rejects(rejects_path(task.folder, task.name), with_lines(rejects))
     num_rejected = count_by_piece(np.array([reject.line for reject in rejects], dtype=np.int64), len(task.pieces))
+    of_each = num_samples.tolist(), num_rejected.tolist(), gap_of_each(rejects, len(task.pieces))
     info = PartInfo(
         path=task.name,
         fingerprint=task.fingerprint,
@@ -193,9 +194,9 @@ def _write_part(task: PartTask, encoder: Encoder) -> tuple[PartInfo, Path]:
                 source=piece.file.source_id,
                 num_samples=samples,
                 num_rejected=rejected,
-                unreadable=piece.unreadable,
+                unreadable=gap,
             )
-            for piece, samples, rejected in zip(task.pieces, num_samples.tolist(), num_rejected.tolist(), strict=True)
+            for piece, samples, rejected, gap in zip(task.pieces, *of_each, strict=True)
         ),
         num_samples=writer.num_samples,
         num_tokens=writer.num_tokens,

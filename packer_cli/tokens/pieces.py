@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from packer_cli.corpus.read import read_slice
 from packer_cli.corpus.readers.base import BATCH_BYTES
-from packer_cli.corpus.types import AlpacaForm, CorpusSlice, DocumentBatch, RecordSchema, Reject
+from packer_cli.corpus.types import AlpacaForm, CorpusSlice, DocumentBatch, Gap, RecordSchema, Reject
 
 LINE_BITS = 44
 _LINE = (1 << LINE_BITS) - 1
@@ -37,7 +37,7 @@ def read_pieces(
                 continue
             base = number << LINE_BITS
             merged.documents += [document._replace(line=base + document.line) for document in batch.documents]
-            merged.rejects += [Reject(base + reject.line, reject.reason) for reject in batch.rejects]
+            merged.rejects += [reject._replace(line=base + reject.line) for reject in batch.rejects]
             held += min(piece.file.num_bytes * (1 if piece.file.compression == "none" else EXPANSION), BATCH_BYTES)
             if held >= BATCH_BYTES:
                 yield merged
@@ -64,7 +64,13 @@ def count_by_piece(keys: NDArray[np.int64], num_pieces: int) -> NDArray[np.int64
 def with_lines(rejects: Sequence[Reject]) -> list[Reject]:
     """Rejects by slice and line, their keys made lines again."""
     ordered = sorted(rejects, key=lambda reject: reject.line)
-    return [Reject(reject.line & _LINE, reject.reason) for reject in ordered]
+    return [reject._replace(line=reject.line & _LINE) for reject in ordered]
+
+
+def gap_of_each(rejects: Sequence[Reject], num_pieces: int) -> list[str]:
+    """The reason of each slice's first gap; "" for a slice that has none."""
+    first = {reject.line >> LINE_BITS: reject.reason for reject in reversed(rejects) if isinstance(reject, Gap)}
+    return [first.get(number, "") for number in range(num_pieces)]
 
 
 def read_through(piece: CorpusSlice) -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import shutil
+import sys
 
 import pytest
 
@@ -115,6 +117,47 @@ def test_a_file_of_two_inputs_is_warned_about(pack, lines_of, tmp_path):
     assert "4 samples (4 text), " in done.stderr
     warning = f"{path} is in several inputs, and an epoch has it once for each; leave it out of all but one"
     assert f"\nwarning: {warning}\n" in done.stderr
+
+
+def test_a_file_whose_rest_is_lost_is_warned_about(pack, hbpack, lines_of, tmp_path, tokenizer):
+    if sys.version_info >= (3, 14):
+        from compression import zstd
+    else:
+        from backports import zstd
+
+    whole = lines_of(*({"text": f"text number {i}"} for i in range(200)), name="a whole.jsonl")
+    data = whole.read_bytes()
+    half = len(data) // 2 + 3
+    (tmp_path / "b.jsonl.gz").write_bytes(gzip.compress(data)[:-300])
+    (tmp_path / "c.jsonl.zst").write_bytes(zstd.compress(data[:half]) + zstd.compress(data[half:])[:-5])
+    (tmp_path / "d.jsonl").write_bytes(data[:half])
+    (tmp_path / "e.jsonl").write_bytes(data)
+    inputs = [whole, *(tmp_path / name for name in ("b.jsonl.gz", "c.jsonl.zst", "d.jsonl", "e.jsonl"))]
+    column = half - data.rindex(b"\n", 0, half)
+    reasons = {
+        "b.jsonl.gz": "compressed data ends early; the rest of the file is lost",
+        "c.jsonl.zst": "compressed data ends early; the rest of the file is lost",
+        "d.jsonl": (
+            f"broken JSON: unexpected end of data at column {column}; the file ends in this line, so the rest of it "
+            "may be lost"
+        ),
+    }
+
+    def warnings(done):
+        assert done.code == 0
+        return [line for line in done.stderr.splitlines() if line.startswith("warning")]
+
+    expected = [f"warning: {tmp_path / name}: {reason}" for name, reason in reasons.items()]
+    assert warnings(pack(*inputs)) == expected
+    assert [(name, reason) for name, _, reason in rejected(tmp_path / "out")] == list(reasons.items())
+    parts = json.loads((tmp_path / "out" / "tokens" / "tokens.json").read_text())["parts"]
+    assert [len(part["files"]) for part in parts] == [5]
+    assert [file["num_samples"] for file in parts[0]["files"]][::4] == [200, 200]
+    assert warnings(pack(*inputs)) == expected
+    command = ("tokenize", *inputs, "--tokenizer", tokenizer, "--workers", 1, "--output", tmp_path / "out")
+    assert warnings(hbpack(*command)) == expected
+    moved = (tmp_path / "b.jsonl.gz").rename(tmp_path / "f.jsonl.gz")
+    assert warnings(pack(inputs[0], moved, *inputs[2:]))[0] == f"warning: {moved}: {reasons['b.jsonl.gz']}"
 
 
 def test_what_overflow_leaves_out_is_listed(pack, sample, tmp_path):

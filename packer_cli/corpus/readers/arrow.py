@@ -14,7 +14,7 @@ from packer_cli.corpus.blocks import Progress, fingerprint, unreadable
 from packer_cli.corpus.readers.base import FileReader, RawBatch, ReadRules, default_slice_bytes
 from packer_cli.corpus.readers.columns import raw_batches
 from packer_cli.corpus.readers.parquet import cut_units
-from packer_cli.corpus.types import CorpusFile, CorpusSlice, Reject
+from packer_cli.corpus.types import CorpusFile, CorpusSlice, Gap
 
 FILE_MAGIC = b"ARROW1"
 
@@ -73,7 +73,7 @@ def read(piece: CorpusSlice, rules: ReadRules, fields: frozenset[str]) -> Iterat
         except Exception as error:  # Whatever pyarrow finds in a damaged file.
             reason = " ".join(str(error).split()) or type(error).__name__
             rest = "the rest of this slice is lost" if is_file else "the rest of the stream is lost"
-            yield RawBatch(rejects=[Reject(row, f"record batch {number} cannot be read ({reason}); {rest}")])
+            yield RawBatch(rejects=[Gap(row, f"record batch {number} cannot be read ({reason}); {rest}")])
 
 
 READER = FileReader(cut, read)

@@ -20,7 +20,7 @@ from urllib.parse import urlsplit
 from packer_cli.corpus.blocks import Progress, unreadable
 from packer_cli.corpus.readers.base import FileReader, RawBatch, ReadRules, default_slice_bytes
 from packer_cli.corpus.readers.columns import raw_batches
-from packer_cli.corpus.types import CorpusFile, CorpusSlice, Reject
+from packer_cli.corpus.types import CorpusFile, CorpusSlice, Gap
 from packer_cli.errors import InputError, RunError
 
 NAME = re.compile(r"[\w-][\w.-]*(/[\w.-]+){0,2}(:\w[^/]*)?")
@@ -217,7 +217,7 @@ def read(piece: CorpusSlice, rules: ReadRules, fields: frozenset[str]) -> Iterat
         except Exception as error:  # Whatever pyarrow finds in a damaged file.
             reason = " ".join(str(error).split()) or type(error).__name__
             lost = f"rows {row} to {stop} cannot be read ({reason}) and are lost"
-            yield RawBatch(rejects=[Reject(row, lost)])
+            yield RawBatch(rejects=[Gap(row, lost)])
 
 
 READER = FileReader(cut, read)

@@ -14,7 +14,7 @@ from packer_cli.corpus.blocks import Blocks, Progress, fingerprint
 from packer_cli.corpus.readers.base import FileReader, RawBatch, ReadRules, default_slice_bytes
 from packer_cli.corpus.readers.parse_json import why_not_json, why_not_object
 from packer_cli.corpus.readers.stream import RecordStream, cut_compressed, read_stream
-from packer_cli.corpus.types import CorpusFile, CorpusSlice, Reject
+from packer_cli.corpus.types import CorpusFile, CorpusSlice, Gap, Reject
 
 BOM = b"\xef\xbb\xbf"
 BORDERS = 1 << 14
@@ -193,7 +193,7 @@ class _Elements(RecordStream):
         text = b"".join(self._open).strip() if self._open else b""
         if self._blocks.broken:
             reason = f"{self._blocks.broken}; the rest of the array from element {max(self.number, 1)} cannot be read"
-            taken.rejects.append(Reject(max(self.number, 1), reason))
+            taken.rejects.append(Gap(max(self.number, 1), reason))
         elif self._borders.is_closed:
             if text or self._open_bytes > self._rules.max_record_bytes:
                 self._lose(taken, "there is more text after the array")
@@ -210,7 +210,7 @@ class _Elements(RecordStream):
         """Nothing is read behind a break."""
         self._ended = True
         self._ends.clear()
-        taken.rejects.append(Reject(max(self.number, 1), f"broken JSON: {why}"))
+        taken.rejects.append(Gap(max(self.number, 1), f"broken JSON: {why}"))
 
     def parse(self, taken: _Taken) -> RawBatch:
         """The records of elements."""

@@ -14,13 +14,14 @@ from packer_cli.corpus.blocks import Blocks, Progress, fingerprint
 from packer_cli.corpus.readers.base import FileReader, RawBatch, ReadRules, default_slice_bytes
 from packer_cli.corpus.readers.parse_json import why_not_json, why_not_object
 from packer_cli.corpus.readers.stream import RecordStream, cut_compressed, read_stream
-from packer_cli.corpus.types import CorpusFile, CorpusSlice, Reject
+from packer_cli.corpus.types import CorpusFile, CorpusSlice, Gap, Reject
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
 BOM = b"\xef\xbb\xbf"
+CUT_SHORT = "; the file ends in this line, so the rest of it may be lost"
 _CACHED_BYTES = 1 << 18
 
 
@@ -155,7 +156,7 @@ class _Lines(RecordStream):
         """The last line, which has no newline; it goes with the rest where the data breaks off."""
         self._ended = True
         if self._blocks.broken:
-            return Reject(self.number, f"{self._blocks.broken}; the rest of the file is lost")
+            return Gap(self.number, f"{self._blocks.broken}; the rest of the file is lost")
         if self._open_bytes > self._rules.max_record_bytes:
             return Reject(self.number, self._rules.too_long())
         self._whole = b"".join(self._open)
@@ -185,7 +186,9 @@ class _Lines(RecordStream):
             except JSONDecodeError as error:
                 line = bytes(text)
                 if line.strip():
-                    rejects.append(Reject(number, why_not_json(line, error, "line")))
+                    reason = why_not_json(line, error, "line")
+                    has_line_feed = end < len(data)
+                    rejects.append(Reject(number, reason) if has_line_feed else Gap(number, reason + CUT_SHORT))
                 continue
             if type(record) is dict:
                 keep((number, record))

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from packer_cli.corpus.blocks import Progress, fingerprint, unreadable
 from packer_cli.corpus.readers.base import FileReader, RawBatch, ReadRules, default_slice_bytes
 from packer_cli.corpus.readers.columns import raw_batches
-from packer_cli.corpus.types import CorpusFile, CorpusSlice, Reject
+from packer_cli.corpus.types import CorpusFile, CorpusSlice, Gap
 
 if TYPE_CHECKING:
     import pyarrow.parquet as pq
@@ -83,7 +83,7 @@ def read(piece: CorpusSlice, rules: ReadRules, fields: frozenset[str]) -> Iterat
             except Exception as error:  # Whatever pyarrow finds in a damaged file.
                 reason = " ".join(str(error).split()) or type(error).__name__
                 lost = f"row group {index} cannot be read ({reason}); its rows {row} to {stop - 1} are lost"
-                yield RawBatch(rejects=[Reject(row, lost)])
+                yield RawBatch(rejects=[Gap(row, lost)])
             row = stop
 
 
