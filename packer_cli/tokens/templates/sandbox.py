@@ -30,6 +30,9 @@ _SAFE_STR_METHODS = frozenset(_STR_METHODS.split())
 
 _LOOP_ATTRIBUTES = frozenset(("index", "index0", "first", "last", "length", "revindex", "revindex0", "depth"))
 
+_SYNTAX = ("trim_blocks", "lstrip_blocks", "keep_trailing_newline", "newline_sequence", "undefined", "autoescape")
+"""Options of an environment that decide how a template reads."""
+
 _PLAIN_TYPES = frozenset((str, int, float, bool, type(None), list, dict))
 
 
@@ -149,7 +152,13 @@ def make_environment(*, fast: bool = True) -> Any:
     from transformers.utils.chat_template_utils import _cached_compile_jinja_template
 
     # Not the memoized `_compile_jinja_template`: its environment is shared with transformers' own renders.
-    environment = cast("Any", _cached_compile_jinja_template("")).environment
-    if fast:
-        environment.__class__ = _fast_sandbox()
+    theirs = cast("Any", _cached_compile_jinja_template("")).environment
+    if not fast:
+        return theirs
+    environment = _fast_sandbox()(
+        **{name: getattr(theirs, name) for name in _SYNTAX},
+        extensions=[type(extension) for extension in theirs.extensions.values()],
+    )
+    for names in ("filters", "tests", "globals", "policies"):
+        getattr(environment, names).update(getattr(theirs, names))
     return environment
