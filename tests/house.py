@@ -32,11 +32,12 @@ def imports(tree: ast.Module) -> Iterable[tuple[str, str]]:
 
 
 def import_graph(modules: Mapping[str, ast.Module]) -> dict[str, set[str]]:
-    """Who imports whom; `from a import b` is `a.b` where that is a module."""
+    """Who imports whom; `from a import b` is `a.b` where that is a module. A module named in a string is imported."""
     graph: dict[str, set[str]] = {}
     for name, tree in modules.items():
         pairs = [(module, f"{module}.{taken}") for module, taken in imports(tree)]
         targets = {inner if inner in modules else module for module, inner in pairs}
+        targets |= {node.value for node in ast.walk(tree) if isinstance(node, ast.Constant)}
         graph[name] = {target for target in targets if target in modules and target != name}
     return graph
 

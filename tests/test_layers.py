@@ -88,6 +88,8 @@ def test_each_room_sees_only_rooms_before_it(modules):
 def test_an_import_against_the_order_is_found():
     graph = import_graph(planted(plan__x="from p.shards import write", shards__write="", lost="import p.plan.x"))
     assert against_order(graph, [["__init__"], ["plan"], ["shards"]]) == ["lost -> plan", "plan -> shards"]
+    graph = import_graph(planted(engine__x="PRELOAD = ['p.tokens']", tokens=""))
+    assert against_order(graph, [["__init__"], ["engine"], ["tokens"]]) == ["engine -> tokens"]
 
 
 def test_the_loader_sees_the_formats_alone(modules):

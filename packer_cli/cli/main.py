@@ -120,7 +120,7 @@ _NOT_EARLY = ("-h", "--help", "--workers")
 def _start_early(words: list[str]) -> None:
     """Start what workers are forked from: it imports for half a second, while this process reads its options."""
     if words[:1] and words[0] in _ON_WORKERS and not any(word.startswith(_NOT_EARLY) for word in words):
-        from packer_cli.engine.local import start_server
+        from packer_cli.stages.workers import start_server
 
         start_server()
 

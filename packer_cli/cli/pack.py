@@ -27,7 +27,7 @@ def command(output: str, workers: int | None, dry_run: bool, **values: Any) -> N
     Run it again after a crash, or with other groups: what is there and still valid is reused.
     """
     from packer_cli.cli.tables.plan import print_counts, print_stats
-    from packer_cli.engine.local import make_engine
+    from packer_cli.stages.workers import make_engine
 
     config = validate(PackConfig, values)
     with make_engine(workers) as engine:

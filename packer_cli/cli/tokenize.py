@@ -22,7 +22,7 @@ def command(output: str, workers: int | None, **values: Any) -> None:
 
     The first stage of `hbpack pack`. Plan the store as often as you like with `hbpack plan`.
     """
-    from packer_cli.engine.local import make_engine
+    from packer_cli.stages.workers import make_engine
 
     with make_engine(workers) as engine:
         from packer_cli.stages.tokenize import run_tokenize

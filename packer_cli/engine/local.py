@@ -23,24 +23,6 @@ def default_workers() -> int:
     return os.cpu_count() or 1
 
 
-_PRELOAD = ["packer_cli.tokens.preload"]
-
-
-def start_server() -> None:
-    """Start what the workers of `make_engine()` are forked from, ahead of it.
-
-    Raises:
-        RunError: it cannot be started.
-    """
-    if default_workers() > 1:
-        process_context(_PRELOAD)
-
-
-def make_engine(workers: int | None = None) -> LocalEngine:
-    """An engine for all stages. Enter it before the imports of the stages: its workers load at the same time."""
-    return LocalEngine(workers or default_workers(), _PRELOAD)
-
-
 def never(task: Any) -> bool:
     """No task ends its process."""
     return False

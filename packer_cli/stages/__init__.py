@@ -8,5 +8,6 @@
     output.py     the output folder: that it is ours, and that one run at a time writes there
     samples.py, lengths.py    samples from wherever a user has them
     planning.py   a token store to a checked plan
+    workers.py    the processes that the stages run on
     rejected.py   `rejected.jsonl`; choices.py: what was chosen, in words
 """

@@ -8,13 +8,14 @@ from pathlib import Path
 
 from packer_cli.config import TokenizeConfig
 from packer_cli.corpus.discover import COMPRESSIONS, FORMATS
-from packer_cli.engine.local import LocalEngine, make_engine
+from packer_cli.engine.local import LocalEngine
 from packer_cli.errors import ConfigError, InputError, TooManyRejectedError
 from packer_cli.format.constants import PLAN_NAME
 from packer_cli.plan.samples import Samples
 from packer_cli.stages.lengths import read_lengths_file
 from packer_cli.stages.output import TOKENS
 from packer_cli.stages.tokenize import tokenize_corpus
+from packer_cli.stages.workers import make_engine
 from packer_cli.tokens.index import INDEX_NAME
 from packer_cli.tokens.store import TokenStore
 

@@ -10,7 +10,6 @@ from pathlib import Path
 import numpy as np
 
 from packer_cli.config import TokenizeConfig
-from packer_cli.engine.local import make_engine
 from packer_cli.plan.balance import parse_balance
 from packer_cli.plan.build import build_plan
 from packer_cli.plan.check import check_plan
@@ -20,6 +19,7 @@ from packer_cli.plan.pieces import make_pieces
 from packer_cli.plan.rules import PlanRules
 from packer_cli.plan.types import Group
 from packer_cli.stages.tokenize import run_tokenize
+from packer_cli.stages.workers import make_engine
 from packer_cli.tokens.store import TokenStore
 from tests.benchmark.plan import mix128k, short4k
 from tests.benchmark.report import seconds, table
