@@ -24,6 +24,7 @@ from packer_cli.plan.balance.places import (
 )
 
 
+@njit(cache=True)
 def exchange_until(
     lengths: NDArray[np.int64],
     pieces: NDArray[np.int64],
@@ -48,34 +49,12 @@ def exchange_until(
         most_tries: pairs of packs that an exchange is looked for in; the last round may exceed it.
         most_partners: lighter packs that are tried before the heaviest one is given up.
     """
-    num_packs, width = lengths.shape
-    move, places = np.zeros(NUM_FIELDS, dtype=np.int64), np.empty(MOST_PLACES, dtype=np.int64)
+    width = lengths.size // len(work)
+    lengths, pieces = lengths.ravel(), pieces.ravel()
+    move, places = np.empty(NUM_FIELDS, dtype=np.int64), np.empty(MOST_PLACES, dtype=np.int64)
     sums = np.empty(max(4 * (width + 1), 6 * width), dtype=np.int64)
-    tried_in = np.full(num_packs, -1, dtype=np.int64)
-    partners = min(most_partners, num_packs - 1)
-    rows = lengths.ravel(), pieces.ravel(), width, count, tokens, work
-    _exchange(*rows, capacity, linear, limit, most_tries, partners, move, sums, places, tried_in)
-
-
-@njit(cache=True)
-def _exchange(
-    lengths: NDArray[np.int64],
-    pieces: NDArray[np.int64],
-    width: int,
-    count: NDArray[np.int64],
-    tokens: NDArray[np.int64],
-    work: NDArray[np.int64],
-    capacity: int,
-    linear: int,
-    limit: float,
-    most_tries: int,
-    partners: int,
-    move: NDArray[np.int64],
-    sums: NDArray[np.int64],
-    places: NDArray[np.int64],
-    tried_in: NDArray[np.int64],
-) -> None:
-    """`tried_in` (int64[packs], -1 at first): the round in which a pack was looked at last."""
+    tried_in = np.empty(len(work), dtype=np.int64)  # The round in which a pack was looked at last.
+    tried_in[:] = NONE
     number, tries = ZERO, ZERO
     while tries < most_tries:
         heavy = ZERO
@@ -86,7 +65,7 @@ def _exchange(
             return
         tried_in[heavy] = number
         left, gap = ZERO, ZERO
-        for _ in range(partners):
+        for _ in range(min(most_partners, len(work) - 1)):
             light = NONE
             for p in range(len(work)):
                 if tried_in[p] < number and (light < 0 or work[p] < work[light]):
