@@ -12,7 +12,7 @@ from click.core import ParameterSource
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
-from packer_cli.config import AutoGroupsConfig, GpuConfig, TokenizeConfig, load_config_file, show_value
+from packer_cli.config import AutoGroupsConfig, TokenizeConfig, load_config_file, show_value
 from packer_cli.errors import ConfigError, InputError, OutputError
 
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
@@ -115,11 +115,6 @@ def bound_option(function: Callable[..., Any]) -> Callable[..., Any]:
         "the linear program of cutting stock where a plan has more packs than that, which takes up to 60 seconds for "
         "each group of each plan.",
     )(function)
-
-
-def gpu_options(function: Callable[..., Any]) -> Callable[..., Any]:
-    """`--model PATH --gpu NAME`, or `--profile FILE`, for `packer_cli.cost.options.load_gpu_model`."""
-    return model_options(GpuConfig)(function)
 
 
 def config_option(function: Callable[..., Any]) -> Callable[..., Any]:

@@ -1,4 +1,4 @@
-"""From the options `--model --gpu` or `--profile` (`packer_cli.cli.options.gpu_options`) to what they predict."""
+"""From the options `--model --gpu` or `--profile` to what they predict."""
 
 from __future__ import annotations
 

@@ -16,7 +16,6 @@ from packer_cli.loader.rows import Row
 from packer_cli.loader.shards import Pack
 
 PadTo = Literal["multiple", "row", "capacity"]
-PAD_TO: tuple[PadTo, ...] = ("multiple", "row", "capacity")
 
 SPSharding = Literal[Sharding, "planned"]
 """A sharding, or "planned": that of the pack's `cp_sharding` column, 0 `zigzag` (per sequence), 1 `document`."""

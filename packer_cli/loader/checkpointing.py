@@ -47,7 +47,6 @@ class LayerCheckpointing:
         # What `gradient_checkpointing_enable` does, but for the layers alone; each then goes by its flag.
         for layer in self.layers:
             layer._gradient_checkpointing_func = partial(checkpoint, use_reentrant=use_reentrant)
-        self.num_checkpointed = len(self.layers)
         self.set(0)
 
     def set(self, checkpoint_layers: int) -> None:
@@ -62,7 +61,6 @@ class LayerCheckpointing:
             )
         for i, layer in enumerate(self.layers):
             layer.gradient_checkpointing = i < checkpoint_layers
-        self.num_checkpointed = checkpoint_layers
 
 
 def _can_checkpoint(layer: nn.Module) -> bool:

@@ -15,8 +15,6 @@ import torch.nn.functional as F  # noqa: N812
 from packer_cli.errors import ConfigError
 from packer_cli.loader.parallel import ulysses_attention
 
-KERNELS = ("auto", "flash-attn", "torch-varlen", "sdpa")
-
 
 @dataclass(frozen=True)
 class Segments:

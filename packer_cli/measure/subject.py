@@ -17,8 +17,6 @@ from packer_cli.loader.checkpointing import LayerCheckpointing
 from packer_cli.measure.decoder import PlainDecoder
 from packer_cli.measure.kernels import RowAttention, cut
 
-MODELLINGS = ("transformers", "plain")
-
 _ATTENTION = "hbpack_profile"
 """Our attention's name among transformers'."""
 

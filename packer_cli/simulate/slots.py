@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,7 +16,6 @@ from packer_cli.plan.types import FILLER, Int64Array, Plan, Schedule
 from packer_cli.plan.work import pack_tokens_and_work
 
 PadTo = Literal["multiple", "row", "capacity"]
-PAD_TO: tuple[PadTo, ...] = get_args(PadTo)
 """As the loader's `pad_to`: to a multiple of the SP degree, to the iteration's row length, to the group's capacity."""
 
 

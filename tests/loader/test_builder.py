@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
+from typing import get_args
 
 import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from packer_cli.loader.batch import PAD_TO, BatchBuilder
+from packer_cli.loader.batch import BatchBuilder, PadTo
 from packer_cli.loader.rows import Row
 from packer_cli.loader.shards import Pack
 
@@ -19,7 +20,7 @@ from packer_cli.loader.shards import Pack
     seed=st.integers(0, 2**32 - 1),
     sp_size=st.sampled_from([1, 2, 3, 4, 8]),
     multiple=st.integers(1, 9),
-    pad_to=st.sampled_from(PAD_TO),
+    pad_to=st.sampled_from(get_args(PadTo)),
     extra=st.integers(0, 40),
 )
 def test_slices_agree_with_the_whole_row(

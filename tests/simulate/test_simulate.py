@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import get_args
 
 import numpy as np
 import pytest
@@ -15,9 +16,10 @@ from packer_cli.plan.types import FILLER, Group, Packs, Pieces, Plan, Schedule
 from packer_cli.simulate.epoch import PARTS, simulate
 from packer_cli.simulate.figures import simulation_figures
 from packer_cli.simulate.layers import choose_layers
-from packer_cli.simulate.slots import PAD_TO
+from packer_cli.simulate.slots import PadTo
 from tests.naive import simulate as naive
 
+PAD_TO = get_args(PadTo)
 NUM_LAYERS = 4
 NUM_GPUS = 4
 

@@ -176,14 +176,27 @@ def holds(document, is_it):
     return any(map(is_it, contents))
 
 
+def texts_by_ranges(encoder, monkeypatch):
+    """A list that grows by each text whose marks take offsets from `tokenizers`."""
+    taken, by_ranges = [], encoder._masker._by_ranges
+
+    def count(texts, ids, numbers, *rest):
+        taken.extend(numbers)
+        by_ranges(texts, ids, numbers, *rest)
+
+    monkeypatch.setattr(encoder._masker, "_by_ranges", count)
+    return taken
+
+
 FEW = ("bert", "llama1", "metaspace", "roberta", "sentencepiece")
 
 
 @pytest.mark.parametrize("name", [*FAMILIES, "sentencepiece"])
-def test_hostile_records(family, name):
+def test_hostile_records(family, name, monkeypatch):
     loaded = family(name)
     documents = hostile(7, REAL)[: 100 if name in FEW else 300]
     encoder = Encoder(loaded)
+    by_ranges = texts_by_ranges(encoder, monkeypatch)
     assert encoder.backend_used == ("tokenizers" if name in BY_TOKENIZERS else "gigatoken")
     batch = encode(encoder, documents)
     reference = Reference(loaded)
@@ -196,7 +209,7 @@ def test_hostile_records(family, name):
         assert reference.num_confirmed > len(documents) // 4
     marked = sum(holds(document, lambda text: "\u2581" in text) for document in documents)
     young = sum(holds(document, lambda text: not is_settled(text)) for document in documents)
-    taken = encoder._masker.num_by_ranges
+    taken = len(by_ranges)
     if name in BY_TOKENIZERS:
         assert taken == len(documents)
     elif name in ("neox", "qwen2"):  # And texts in which a char composes over a border of what is trained on.
@@ -208,13 +221,14 @@ def test_hostile_records(family, name):
 
 
 @pytest.mark.parametrize("name", FAMILIES)
-def test_ordinary_records_need_no_offsets(family, name):
+def test_ordinary_records_need_no_offsets(family, name, monkeypatch):
     loaded = family(name)
     documents = [Document("messages", line, messages=messages) for line, messages in enumerate(REAL, 1)]
     documents.append(Document("prompt-completion", 4, prompt="Capital of Perú?\n", completion="Lima, é 你好 🙂"))
     encoder = Encoder(loaded)
+    by_ranges = texts_by_ranges(encoder, monkeypatch)
     assert encode(encoder, documents).loss_mask.sum() > 0
-    assert encoder._masker.num_by_ranges == (4 if name in BY_TOKENIZERS else 0)
+    assert len(by_ranges) == (4 if name in BY_TOKENIZERS else 0)
 
 
 @pytest.mark.parametrize("name", sorted(FAMILIES.keys() - BY_TOKENIZERS))

@@ -35,7 +35,6 @@ class PackingAlgorithm:
     """One line for help texts."""
     pack: PackFunction
     options: type[PackingOptions] = PackingOptions
-    uses_seed: bool = False
     cut: CutFunction | None = None
     """What cuts samples anywhere before `pack`; a plan with it has exactly one group."""
     needs_split: bool = False

@@ -25,4 +25,4 @@ def pack(lengths: Int32Array, capacity: int, seed: int, options: PackingOptions)
     return group_moves(to_pack, to_number, order, num_packs)
 
 
-ALGORITHM = PackingAlgorithm(name="bfs", summary="best-fit on a shuffled order", pack=pack, uses_seed=True)
+ALGORITHM = PackingAlgorithm(name="bfs", summary="best-fit on a shuffled order", pack=pack)

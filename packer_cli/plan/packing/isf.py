@@ -111,5 +111,4 @@ ALGORITHM = PackingAlgorithm(
     summary="iterative sampling and filling: random packs, little padding",
     pack=pack,
     options=IsfOptions,
-    uses_seed=True,
 )

@@ -218,6 +218,5 @@ ALGORITHM = PackingAlgorithm(
     summary="Karmarkar-Karp: packs of even tokens, for small sets",
     pack=pack,
     options=KkOptions,
-    uses_seed=True,
     uses_work=True,
 )

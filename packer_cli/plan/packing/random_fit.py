@@ -18,6 +18,4 @@ def pack(lengths: Int32Array, capacity: int, seed: int, options: PackingOptions)
     return next_fit(lengths[order], capacity), order
 
 
-ALGORITHM = PackingAlgorithm(
-    name="random", summary="baseline: next-fit on a shuffled order", pack=pack, uses_seed=True
-)
+ALGORITHM = PackingAlgorithm(name="random", summary="baseline: next-fit on a shuffled order", pack=pack)

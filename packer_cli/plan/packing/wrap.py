@@ -51,5 +51,4 @@ ALGORITHM = PackingAlgorithm(
     summary="pre-training: concatenate and cut at the capacity; pads nothing, cuts samples; one group only",
     pack=next_fit.pack,
     cut=cut,
-    uses_seed=True,
 )

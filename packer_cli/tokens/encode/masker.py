@@ -35,8 +35,6 @@ class Masker:
         self._lengths = ByteLengths(tokenizer)
         self._reference = reference
         self._check = check
-        self.num_by_ranges = 0
-        """Texts so far whose marks took offsets from `tokenizers`."""
 
     @property
     def wants_ranges(self) -> bool:
@@ -98,7 +96,6 @@ class Masker:
     ) -> None:
         if not numbers:
             return
-        self.num_by_ranges += len(numbers)
         if ranges is None:
             expected, found = self._reference.encode_with_ranges([texts[number].text for number in numbers])
             for row, number in enumerate(numbers):
