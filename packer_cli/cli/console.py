@@ -56,9 +56,7 @@ def _progress_bar(label: str, unit: str) -> Iterator[Progress]:
         yield lambda done, total: bar.update(task, completed=done, total=total, amount=f"{done:,}/{total:,} {unit}")
 
 
-def print_table(
-    title: str, header: list[str], rows: list[list[str]], note: str = "", *, is_dense: bool = False
-) -> None:
+def print_table(title: str, header: list[str], rows: list[list[str]], *, is_dense: bool = False) -> None:
     """A table on stdout: the first column to the left, the others to the right.
 
     No column is cut: those for which a terminal is too narrow follow below, beside the first column again.
@@ -72,8 +70,7 @@ def print_table(
     blocks = _blocks(widths, console.width - 2)
     for number, block in enumerate(blocks):
         cells = [[row[i] for i in block] for row in [header, *rows]]
-        is_last = number + 1 == len(blocks)
-        _print_block(console, title if number == 0 else "", cells, note if is_last else "", padding)
+        _print_block(console, title if number == 0 else "", cells, padding)
 
 
 def _blocks(widths: list[int], room: int) -> list[list[int]]:
@@ -89,15 +86,12 @@ def _blocks(widths: list[int], room: int) -> list[list[int]]:
     return blocks
 
 
-def _print_block(
-    console: Any, title: str, cells: list[list[str]], note: str, padding: tuple[int, int, int, int]
-) -> None:
+def _print_block(console: Any, title: str, cells: list[list[str]], padding: tuple[int, int, int, int]) -> None:
     from rich.box import SIMPLE_HEAD
     from rich.table import Table
 
-    table = Table(box=SIMPLE_HEAD, title_justify="left", caption_justify="left", padding=padding)
+    table = Table(box=SIMPLE_HEAD, title_justify="left", padding=padding)
     table.title = title or None
-    table.caption = note or None
     for i, name in enumerate(cells[0]):
         table.add_column(name, justify="right" if i else "left", no_wrap=True)
     for row in cells[1:]:

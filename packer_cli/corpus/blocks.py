@@ -14,9 +14,6 @@ SCAN_BYTES = 8 << 20
 COMPRESSED_BYTES = 128 << 10
 """Compressed bytes a read."""
 
-Progress = Callable[[int], None]
-"""Called with the number of bytes just read."""
-
 
 def unreadable(path: str, error: BaseException | str) -> InputError:
     """The one-line error for a file that cannot be read."""
@@ -24,9 +21,7 @@ def unreadable(path: str, error: BaseException | str) -> InputError:
     return InputError(f"{path}: cannot be read: {' '.join(str(reason).split()) or type(error).__name__}")
 
 
-def fingerprint(
-    path: str, *, progress: Progress | None = None, on_chunk: Callable[[bytes], None] | None = None
-) -> str:
+def fingerprint(path: str, *, on_chunk: Callable[[bytes], None] | None = None) -> str:
     """xxh3-128 of a file's bytes, in hexadecimal; `on_chunk` sees each chunk of the same pass.
 
     Reads the file once, 8 MiB at a time. Raises InputError when it cannot be read.
@@ -40,8 +35,6 @@ def fingerprint(
                 digest.update(chunk)
                 if on_chunk is not None:
                     on_chunk(chunk)
-                if progress is not None:
-                    progress(len(chunk))
     except OSError as error:
         raise unreadable(path, error) from error
     return digest.hexdigest()

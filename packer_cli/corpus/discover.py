@@ -5,7 +5,7 @@ from __future__ import annotations
 import glob
 import math
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Literal
 
 from packer_cli.corpus.blocks import Blocks, unreadable
@@ -98,16 +98,11 @@ def discover(inputs: Sequence[str], *, output: str | None = None) -> tuple[list[
     return sources, files
 
 
-def slice_corpus(
-    files: Sequence[CorpusFile],
-    *,
-    slice_bytes: int | None = None,
-    progress: Callable[[int], None] | None = None,
-) -> list[CorpusSlice]:
+def slice_corpus(files: Sequence[CorpusFile], *, slice_bytes: int | None = None) -> list[CorpusSlice]:
     """Cut files into slices, in file order, and fingerprint them in the same pass.
 
     `slice_bytes` defaults to a 32nd of each file within 4..128 MiB, so that the cut depends on the file
-    alone. `progress` gets the number of bytes just read. Each slice carries its file with the fingerprint.
+    alone. Each slice carries its file with the fingerprint.
     Price: reads every file once, at the speed of the disk (about 2 GB/s a core from the page cache).
     Raises InputError, in one line, for a file that cannot be read.
     """
@@ -117,7 +112,7 @@ def slice_corpus(
     for file in files:
         if file.compression != "none":
             _check_compressed(file)
-        slices.extend(READERS[file.format].cut(file, slice_bytes, progress))
+        slices.extend(READERS[file.format].cut(file, slice_bytes))
     return slices
 
 

@@ -137,11 +137,9 @@ def test_fingerprints_are_of_the_content(tmp_path: Path) -> None:
     import xxhash
 
     a, b = write_jsonl(tmp_path / "a.jsonl", [TEXT] * 99), write_jsonl(tmp_path / "b.jsonl", [TEXT] * 99)
-    seen: list[int] = []
-    slices = slice_corpus(discover([str(a), str(b)])[1], progress=seen.append)
+    slices = slice_corpus(discover([str(a), str(b)])[1])
     expected = xxhash.xxh3_128_hexdigest(a.read_bytes())
     assert [piece.file.fingerprint for piece in slices] == [expected, expected]
-    assert sum(seen) == 2 * a.stat().st_size
 
 
 def test_missing_paths(tmp_path: Path) -> None:

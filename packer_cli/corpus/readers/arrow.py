@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
-from packer_cli.corpus.blocks import Progress, fingerprint, unreadable
+from packer_cli.corpus.blocks import fingerprint, unreadable
 from packer_cli.corpus.readers.base import FileReader, RawBatch, ReadRules, default_slice_bytes
 from packer_cli.corpus.readers.columns import raw_batches
 from packer_cli.corpus.readers.parquet import cut_units
@@ -42,7 +42,7 @@ def _open(path: str, first_field_only: bool = False) -> Iterator[tuple[Any, bool
             yield reader, is_file
 
 
-def cut(file: CorpusFile, slice_bytes: int | None, progress: Progress | None) -> list[CorpusSlice]:
+def cut(file: CorpusFile, slice_bytes: int | None) -> list[CorpusSlice]:
     """Record batches up to `slice_bytes` by their share of rows; a stream is one slice, 0..1."""
     with _open(file.path, first_field_only=True) as (reader, is_file):
         rows: list[int] = []
@@ -51,7 +51,7 @@ def cut(file: CorpusFile, slice_bytes: int | None, progress: Progress | None) ->
                 rows = [reader.get_batch(i).num_rows for i in range(reader.num_record_batches)]
             except Exception as error:
                 raise unreadable(file.path, error) from error
-    done = replace(file, fingerprint=fingerprint(file.path, progress=progress))
+    done = replace(file, fingerprint=fingerprint(file.path))
     if not is_file:
         return [CorpusSlice(file=done, start=0, stop=1)]
     total = max(sum(rows), 1)

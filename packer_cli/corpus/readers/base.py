@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from packer_cli.corpus.blocks import Progress
 from packer_cli.corpus.types import CorpusFile, CorpusSlice, Reject
 
 MIB = 1 << 20
@@ -43,8 +42,8 @@ class ReadRules:
 class FileReader(NamedTuple):
     """How one file format is cut and read."""
 
-    cut: Callable[[CorpusFile, int | None, Progress | None], list[CorpusSlice]]
-    """(file, slice_bytes, progress) -> slices in order, with the fingerprint filled in.
+    cut: Callable[[CorpusFile, int | None], list[CorpusSlice]]
+    """(file, slice_bytes) -> slices in order, with the fingerprint filled in.
 
     Raises InputError when the file cannot be read."""
     read: Callable[[CorpusSlice, ReadRules, frozenset[str]], Iterator[RawBatch]]

@@ -17,7 +17,7 @@ from functools import lru_cache
 from typing import Any
 from urllib.parse import urlsplit
 
-from packer_cli.corpus.blocks import Progress, unreadable
+from packer_cli.corpus.blocks import unreadable
 from packer_cli.corpus.readers.base import FileReader, RawBatch, ReadRules, default_slice_bytes
 from packer_cli.corpus.readers.columns import raw_batches
 from packer_cli.corpus.types import CorpusFile, CorpusSlice, Gap
@@ -182,13 +182,11 @@ def _hub_answers(endpoint: str) -> bool:
     return bool(answers)
 
 
-def cut(file: CorpusFile, slice_bytes: int | None, progress: Progress | None) -> list[CorpusSlice]:
+def cut(file: CorpusFile, slice_bytes: int | None) -> list[CorpusSlice]:
     """Equal ranges of rows of about `slice_bytes`; the fingerprint is the data set's own."""
     data = load(file.path)
     num_rows, num_bytes = data.num_rows, data.data.nbytes
     done = replace(file, fingerprint=str(data._fingerprint))
-    if progress is not None:
-        progress(file.num_bytes)
     rows = max(1, (slice_bytes or default_slice_bytes(num_bytes)) * num_rows // max(num_bytes, 1))
     return [
         CorpusSlice(file=done, start=start, stop=min(start + rows, num_rows), first_line=start + 1)

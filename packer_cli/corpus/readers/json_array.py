@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
-from packer_cli.corpus.blocks import Blocks, Progress, fingerprint
+from packer_cli.corpus.blocks import Blocks, fingerprint
 from packer_cli.corpus.readers.base import FileReader, RawBatch, ReadRules, default_slice_bytes
 from packer_cli.corpus.readers.parse_json import why_not_json, why_not_object
 from packer_cli.corpus.readers.stream import RecordStream, cut_compressed, read_stream
@@ -21,16 +21,16 @@ BORDERS = 1 << 14
 """Borders that one call of the kernel looks for."""
 
 
-def cut(file: CorpusFile, slice_bytes: int | None, progress: Progress | None) -> list[CorpusSlice]:
+def cut(file: CorpusFile, slice_bytes: int | None) -> list[CorpusSlice]:
     """Slices that begin behind a comma between elements, each at least `slice_bytes` long but the last."""
     if file.compression != "none":
-        return cut_compressed(file, slice_bytes, progress)
+        return cut_compressed(file, slice_bytes)
     limit = slice_bytes or default_slice_bytes(file.num_bytes)
     if file.num_bytes <= limit:  # Without the kernel, whose import takes longer than reading a small file.
-        done = replace(file, fingerprint=fingerprint(file.path, progress=progress))
+        done = replace(file, fingerprint=fingerprint(file.path))
         return [CorpusSlice(file=done, start=0, stop=file.num_bytes)]
     cutter = _ElementCutter(limit)
-    done = replace(file, fingerprint=fingerprint(file.path, progress=progress, on_chunk=cutter.see))
+    done = replace(file, fingerprint=fingerprint(file.path, on_chunk=cutter.see))
     stops = [start for start, _ in cutter.cuts[1:]] + [file.num_bytes]
     return [
         CorpusSlice(file=done, start=start, stop=stop, first_line=number)

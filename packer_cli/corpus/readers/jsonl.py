@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
-from packer_cli.corpus.blocks import Blocks, Progress, fingerprint
+from packer_cli.corpus.blocks import Blocks, fingerprint
 from packer_cli.corpus.readers.base import FileReader, RawBatch, ReadRules, default_slice_bytes
 from packer_cli.corpus.readers.parse_json import why_not_json, why_not_object
 from packer_cli.corpus.readers.stream import RecordStream, cut_compressed, read_stream
@@ -67,12 +67,12 @@ def _line_feeds(data: bytes) -> NDArray[np.int64]:
     return np.concatenate(found) if found else np.zeros(0, dtype=np.int64)
 
 
-def cut(file: CorpusFile, slice_bytes: int | None, progress: Progress | None) -> list[CorpusSlice]:
+def cut(file: CorpusFile, slice_bytes: int | None) -> list[CorpusSlice]:
     """Slices that begin behind a newline, each at least `slice_bytes` long but the last."""
     if file.compression != "none":
-        return cut_compressed(file, slice_bytes, progress)
+        return cut_compressed(file, slice_bytes)
     cutter = _LineCutter(slice_bytes or default_slice_bytes(file.num_bytes))
-    done = replace(file, fingerprint=fingerprint(file.path, progress=progress, on_chunk=cutter.see))
+    done = replace(file, fingerprint=fingerprint(file.path, on_chunk=cutter.see))
     starts = [cut for cut in cutter.cuts if cut[0] < file.num_bytes]
     stops = [start for start, _ in starts[1:]] + [file.num_bytes]
     return [

@@ -10,7 +10,7 @@ from contextlib import ExitStack
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from packer_cli.corpus.blocks import Progress, fingerprint, unreadable
+from packer_cli.corpus.blocks import fingerprint, unreadable
 from packer_cli.corpus.readers.base import FileReader, RawBatch, ReadRules, default_slice_bytes
 from packer_cli.corpus.readers.columns import raw_batches
 from packer_cli.corpus.types import CorpusFile, CorpusSlice, Gap
@@ -35,13 +35,13 @@ def _open(path: str, read_dictionary: Sequence[str] = ()) -> pq.ParquetFile:
         raise unreadable(path, error) from error
 
 
-def cut(file: CorpusFile, slice_bytes: int | None, progress: Progress | None) -> list[CorpusSlice]:
+def cut(file: CorpusFile, slice_bytes: int | None) -> list[CorpusSlice]:
     """Row groups up to `slice_bytes` of uncompressed data by the footer, one at least."""
     with _open(file.path) as table:
         groups = [table.metadata.row_group(i) for i in range(table.metadata.num_row_groups)]
         sizes = [(group.num_rows, group.total_byte_size) for group in groups]
     limit = slice_bytes or default_slice_bytes(sum(size for _, size in sizes))
-    done = replace(file, fingerprint=fingerprint(file.path, progress=progress))
+    done = replace(file, fingerprint=fingerprint(file.path))
     return cut_units(done, sizes, limit)
 
 

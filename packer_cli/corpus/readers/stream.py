@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
-from packer_cli.corpus.blocks import Blocks, Progress, fingerprint
+from packer_cli.corpus.blocks import Blocks, fingerprint
 from packer_cli.corpus.readers.base import RawBatch, ReadRules, default_slice_bytes
 from packer_cli.corpus.types import CorpusFile, CorpusSlice
 
@@ -91,13 +91,13 @@ def read_stream(
             stream.close()
 
 
-def cut_compressed(file: CorpusFile, slice_bytes: int | None, progress: Progress | None) -> list[CorpusSlice]:
+def cut_compressed(file: CorpusFile, slice_bytes: int | None) -> list[CorpusSlice]:
     """Equal slices of the decompressed length that the beginning of the file lets expect.
 
     The last one takes what is there beyond it; where the rest compresses better than the beginning, slices at the end
     hold nothing.
     """
-    done = replace(file, fingerprint=fingerprint(file.path, progress=progress))
+    done = replace(file, fingerprint=fingerprint(file.path))
     size = 0
     with Blocks(file) as blocks:
         while size < HEAD_BYTES and (block := blocks.read(1 << 20)):

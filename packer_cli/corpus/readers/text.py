@@ -8,14 +8,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from packer_cli.corpus.blocks import Blocks, Progress, fingerprint
+from packer_cli.corpus.blocks import Blocks, fingerprint
 from packer_cli.corpus.readers.base import FileReader, RawBatch, ReadRules
 from packer_cli.corpus.types import CorpusFile, CorpusSlice, Reject
 
 
-def cut(file: CorpusFile, slice_bytes: int | None, progress: Progress | None) -> list[CorpusSlice]:
+def cut(file: CorpusFile, slice_bytes: int | None) -> list[CorpusSlice]:
     """One slice, as the file is one document."""
-    done = replace(file, fingerprint=fingerprint(file.path, progress=progress))
+    done = replace(file, fingerprint=fingerprint(file.path))
     return [CorpusSlice(file=done, start=0, stop=file.num_bytes)]
 
 
