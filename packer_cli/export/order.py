@@ -83,10 +83,10 @@ def packs_by_use(folder: Path, manifest: Manifest, groups: list[int], epoch: int
     manifest is read once; 8 bytes a slot.
 
     Raises:
-        ConfigError: the epoch was over when the set was dealt to other GPUs.
+        ConfigError: there is no such epoch.
         FormatError: a rank's manifest is missing or damaged.
     """
-    entry, is_written = find_epoch(manifest, epoch)
+    entry, is_written = find_epoch(manifest.generation, epoch)
     counts = [len(group.shards) for group in manifest.groups]
     first_shard = np.cumsum(counts) - counts
     first_pack = np.array([shard.first_pack for group in manifest.groups for shard in group.shards], dtype=np.int64)

@@ -109,7 +109,8 @@ class PackedDataset(Dataset):
 
     Raises:
         FormatError: no packed set, a damaged one, or another format version.
-        ConfigError: it was planned for another number of GPUs, or `pad_token_id` is not in the vocabulary.
+        ConfigError: it was planned for another number of GPUs, the epoch was over when it was dealt to this number,
+            or `pad_token_id` is not in the vocabulary.
         TypeError, ValueError: another argument is wrong.
 
     Price: less than two plain copies of the batch's tensors, 16K tokens in about 50 us from a warm page cache. Memory

@@ -8,6 +8,7 @@ from typing import Any
 
 from packer_cli import __version__
 from packer_cli.errors import ConfigError, FormatError
+from packer_cli.format import epochs
 from packer_cli.format.checksums import check_json, check_path, is_checksum
 from packer_cli.format.constants import FORMAT_NAME, FORMAT_VERSION, MANIFEST_NAME
 from packer_cli.loader.storage import Storage
@@ -123,24 +124,11 @@ def planned_fingerprint(manifest: dict[str, Any]) -> str:
 
 
 def find_epoch(manifest: dict[str, Any], epoch: int) -> tuple[dict[str, Any], bool]:
-    """The entry of `epochs` that holds an epoch, and whether it was written: else its steps come in another order.
-
-    Raises:
-        ValueError: the epoch was over when the set was dealt to other GPUs.
-        FormatError: the set holds no whole epoch.
-    """
-    first, entries = manifest.get("first_epoch") or 0, manifest["epochs"]
-    if epoch < first:
-        raise ValueError(
-            f"epoch is {epoch}: it was over when the set was dealt to {manifest['num_gpus']} GPUs; "
-            f"the first is {first}"
-        )
-    if epoch - first < len(entries):
-        return entries[epoch - first], True
-    for entry in entries:
-        if not entry.get("first_step"):
-            return entry, False
-    raise FormatError("hbpack.json lists no whole epoch to repeat; run hbpack rebalance or hbpack write again")
+    """The entry of `epochs` that an epoch is or repeats, and whether it is that one. Raises ConfigError: no such."""
+    entries = manifest["epochs"]
+    first_steps = [entry.get("first_step") or 0 for entry in entries]
+    number, is_written = epochs.find_epoch(epoch, manifest.get("first_epoch") or 0, first_steps, manifest["num_gpus"])
+    return entries[number], is_written
 
 
 def choose_pad_token(manifest: dict[str, Any], pad_token_id: int | None) -> int:

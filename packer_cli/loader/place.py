@@ -17,6 +17,7 @@ class Place:
 
     Raises:
         FormatError: the rank's rows are missing or damaged.
+        ConfigError: the set does not hold the epoch.
         TypeError, ValueError: there is no such epoch.
     """
 

@@ -9,8 +9,9 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
-from packer_cli.errors import ConfigError, FormatError, InputError
+from packer_cli.errors import FormatError, InputError
 from packer_cli.files import atomic_file
+from packer_cli.format import epochs
 from packer_cli.format.checksums import check_json, check_path, describe_signature, sign_json
 from packer_cli.format.constants import FORMAT_VERSION, MANIFEST_NAME
 
@@ -233,20 +234,12 @@ def describe(error: Exception) -> str:
     return f"{place or 'it'}: {first['msg'].removeprefix('Value error, ')}"
 
 
-def find_epoch(manifest: Manifest, epoch: int) -> tuple[EpochInfo, bool]:
-    """The written epoch that an epoch is or repeats, and whether it is that.
+def find_epoch(generation: Generation, epoch: int, name: str = "--epoch") -> tuple[EpochInfo, bool]:
+    """The written epoch that an epoch is or repeats, and whether it is that one.
 
     Raises:
-        ConfigError: the epoch was over when the set was dealt to other GPUs, or there is no whole one to repeat.
+        ConfigError: see `epochs.find_epoch`.
     """
-    if epoch < manifest.first_epoch:
-        raise ConfigError(
-            f"--epoch must be at least {manifest.first_epoch}, got {epoch}: it was over when the set was dealt to "
-            f"{manifest.num_gpus} GPUs"
-        )
-    if epoch - manifest.first_epoch < len(manifest.epochs):
-        return manifest.epochs[epoch - manifest.first_epoch], True
-    for entry in manifest.epochs:
-        if not entry.first_step:
-            return entry, False
-    raise ConfigError(f"--epoch {epoch} would repeat a whole epoch, and this set holds none; choose one that it holds")
+    first_steps = [entry.first_step for entry in generation.epochs]
+    number, is_written = epochs.find_epoch(epoch, generation.first_epoch, first_steps, generation.num_gpus, name)
+    return generation.epochs[number], is_written

@@ -77,7 +77,7 @@ def read_rank(files: SetFiles, manifest: Manifest, rank: int, epoch: int) -> Ran
         raise ConfigError(
             f"--rank must be from 0 to {manifest.num_gpus - 1}, got {rank}: the set is for {manifest.num_gpus} GPUs"
         )
-    entry, is_written = find_epoch(manifest, epoch)
+    entry, is_written = find_epoch(manifest.generation, epoch)
     path = f"{entry.path}/{rank_name(rank)}"
     with files.open(path, xxh3=entry.rank_xxh3[rank]) as reader:
         table = reader.read_all()

@@ -23,7 +23,7 @@ from packer_cli.engine.progress import Stopwatch, say
 from packer_cli.errors import ConfigError, FormatError, HbpackError, InputError
 from packer_cli.files import fingerprint
 from packer_cli.format.constants import PLAN_NAME
-from packer_cli.format.epochs import MAX_EPOCH, repeat_order
+from packer_cli.format.epochs import MAX_EPOCH, find_epoch, repeat_order
 from packer_cli.format.schema import generation_path
 from packer_cli.plan.check import check_plan
 from packer_cli.plan.figures import plan_stats
@@ -214,13 +214,11 @@ def _generation(manifest: Manifest, stop: Stop, folder: Path) -> Generation:
 
 def _what_is_left(folder: Path, manifest: Manifest, plan: Plan, source: Generation, stop: Stop) -> _Left:
     epoch = source.first_epoch if stop.epoch is None else stop.epoch
-    if epoch < source.first_epoch:
-        raise ConfigError(
-            f"{stop.name}: epoch {epoch} was over when the set was dealt to {source.num_gpus} GPUs; its first is "
-            f"{source.first_epoch}"
-        )
-    schedules = generation_schedules(folder, source, plan)
-    schedule, first_step, order = _find_epoch(source, schedules, epoch, manifest.seed)
+    first_steps = [entry.first_step for entry in source.epochs]
+    number, is_written = find_epoch(epoch, source.first_epoch, first_steps, source.num_gpus, f"{stop.name}: epoch")
+    schedule = generation_schedules(folder, source, plan)[number]
+    first_step = first_steps[number]
+    order = None if is_written else repeat_order(manifest.seed, epoch, schedule.num_steps)
     num_steps = first_step + schedule.num_steps
     step = first_step if stop.step is None else stop.step
     if not first_step <= step <= num_steps:
@@ -254,17 +252,6 @@ def _refuse_inside(
         "GPUs can change only between two steps; save the state after a step's last batch, or give --from-step "
         f"{step}, which runs {counted(stop.iteration - iteration, 'iteration')} again"
     )
-
-
-def _find_epoch(
-    source: Generation, schedules: tuple[Schedule, ...], epoch: int, seed: int
-) -> tuple[Schedule, int, Int64Array | None]:
-    """Schedule of an epoch, the steps of it that came before, and the order of the schedule's steps, as a loader."""
-    number = epoch - source.first_epoch
-    if number < len(source.epochs):
-        return schedules[number], source.epochs[number].first_step, None
-    repeated = next(k for k, entry in enumerate(source.epochs) if entry.first_step == 0)
-    return schedules[repeated], 0, repeat_order(seed, epoch, schedules[repeated].num_steps)
 
 
 def _schedules(plan: Plan, left: _Left, is_short: NDArray[np.bool_], rules: PlanRules) -> list[Schedule]:

@@ -181,7 +181,7 @@ def test_an_epoch_that_was_over(packed, tmp_path):
     manifest |= {"first_epoch": 1, "epochs": [{**manifest["epochs"][1], "first_step": 2}]}
     write_manifest(other / "hbpack.json", manifest)
     done = export(other, "parquet", tmp_path / "dir", "--epoch", 0)
-    message = "--epoch must be at least 1, got 0: it was over when the set was dealt to 8 GPUs"
+    message = "--epoch 0 was over when the set was dealt to 8 GPUs; choose 1 or a later one"
     assert (done.code, done.stderr) == (2, f"error: {message}\n")
     done = export(other, "parquet", tmp_path / "dir", "--epoch", 2)
     assert "--epoch 2 would repeat a whole epoch, and this set holds none" in done.stderr

@@ -245,8 +245,8 @@ def test_a_set_without_a_whole_epoch_has_none_to_repeat(own_set: Any) -> None:
     epochs = json.loads((own_set.path / "hbpack.json").read_text())["epochs"]
     own_set.edit_manifest(epochs=[{**epochs[0], "first_step": 1}])
     assert len(PackedDataset(own_set.path, 0, 2)) > 3
-    assert message(FormatError, own_set.path, 0, 2, 1) == (
-        "hbpack.json lists no whole epoch to repeat; run hbpack rebalance or hbpack write again"
+    assert message(ConfigError, own_set.path, 0, 2, 1) == (
+        "epoch 1 would repeat a whole epoch, and this set holds none; choose one that it holds"
     )
 
 

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from packer_cli.cli.main import main
-from packer_cli.errors import FormatError
+from packer_cli.errors import ConfigError, FormatError
 from packer_cli.shards.stop import Stop
 from packer_cli.stages import rebalance as module
 from packer_cli.stages.rebalance import rebalance
@@ -180,12 +180,12 @@ def test_epochs_that_were_over_are_refused(out):
     rebalance(out, 2, Stop(name="", epoch=1, step=1))
     assert loader.PackedDataset(out, 0, 2).epoch == 1
     with pytest.raises(
-        ValueError, match=r"^epoch is 0: it was over when the set was dealt to 2 GPUs; the first is 1$"
+        ConfigError, match=r"^epoch 0 was over when the set was dealt to 2 GPUs; choose 1 or a later one$"
     ):
         loader.PackedDataset(out, 0, 2, 0)
     done = run(main, "rebalance", out, "--gpus", 4, "--from-step", 0, "--epoch", 0)
     assert (done.code, done.stderr) == (
-        2, "error: --from-step 0: epoch 0 was over when the set was dealt to 2 GPUs; its first is 1\n"
+        2, "error: --from-step 0: epoch 0 was over when the set was dealt to 2 GPUs; choose 1 or a later one\n"
     )  # fmt: skip
 
 

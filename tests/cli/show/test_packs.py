@@ -182,5 +182,5 @@ def test_a_rebalanced_set(copy):
     done = run(main, "show", copy, "--epoch", 0)
     assert (done.code, done.stderr) == (
         2,
-        "error: --epoch must be at least 1, got 0: it was over when the set was dealt to 8 GPUs\n",
+        "error: --epoch 0 was over when the set was dealt to 8 GPUs; choose 1 or a later one\n",
     )
