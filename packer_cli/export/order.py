@@ -4,17 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
 from packer_cli.errors import ConfigError, FormatError
-from packer_cli.format.arrays import to_numpy
-from packer_cli.format.checksums import check_bytes, inside
-from packer_cli.format.epochs import repeat_iterations
-from packer_cli.format.schema import rank_name
+from packer_cli.format.checksums import inside
+from packer_cli.format.ranks import Columns, read_rank, repeat_rows
+from packer_cli.format.schema import rank_path
 from packer_cli.plan.types import FILLER
 from packer_cli.shards.manifest import EpochInfo, GroupInfo, Manifest, find_epoch
 from packer_cli.sizes import format_tokens, parse_tokens
@@ -91,40 +89,35 @@ def packs_by_use(folder: Path, manifest: Manifest, groups: list[int], epoch: int
     first_shard = np.cumsum(counts) - counts
     first_pack = np.array([shard.first_pack for group in manifest.groups for shard in group.shards], dtype=np.int64)
     wanted = np.isin(np.arange(len(manifest.groups)), groups)
-    columns = _read(folder, entry, 0)
-    step, dp_size = columns["step"], columns["dp_size"].astype(np.int64)
-    first_slot = np.cumsum(dp_size) - dp_size
-    slots = np.full(int(dp_size.sum()), FILLER, dtype=np.int64)
+    slots = first_slot = np.zeros(0, dtype=np.int64)
     for rank in range(manifest.num_gpus):
-        if rank:
-            columns = _read(folder, entry, rank)
+        columns = _read(folder, manifest, entry, rank)
+        if not is_written:
+            columns = repeat_rows(columns, manifest.seed, epoch)
+        if not rank:
+            dp_size = columns["dp_size"].astype(np.int64)
+            first_slot = np.cumsum(dp_size) - dp_size
+            slots = np.full(int(dp_size.sum()), FILLER, dtype=np.int64)
         is_own = (columns["sp_rank"] == 0) & (columns["shard"] >= 0) & wanted[columns["group"]]
         own = {name: values[is_own] for name, values in columns.items()}
         place = first_slot[own["iteration"]] + own["dp_rank"]
         slots[place] = first_pack[first_shard[own["group"]] + own["shard"]] + own["row"]
-    if not is_written:
-        iterations = repeat_iterations(manifest.seed, epoch, step)
-        slots = slots[_ranges(first_slot[iterations], dp_size[iterations])]
     return slots[slots != FILLER]
 
 
-def _ranges(first: NDArray[np.int64], size: NDArray[np.int64]) -> NDArray[np.int64]:
-    """The numbers `first .. first + size - 1` of each, one after another."""
-    return np.repeat(first - (np.cumsum(size) - size), size) + np.arange(int(size.sum()))
-
-
-def _read(folder: Path, entry: EpochInfo, rank: int) -> dict[str, NDArray[Any]]:
-    path = folder / entry.path / rank_name(rank)
-    names = ("step", "iteration", "group", "shard", "row", "sp_rank", "dp_rank", "dp_size")
+def _read(folder: Path, manifest: Manifest, entry: EpochInfo, rank: int) -> Columns:
+    path = rank_path(entry.path, rank)
     try:
-        with pa.memory_map(str(inside(folder, f"{entry.path}/{rank_name(rank)}"))) as source:
-            data = source.read_buffer()
-            why = check_bytes(data, entry.rank_xxh3[rank])
-            if why is not None:
-                raise ValueError(why)
-            table = pa.ipc.open_file(data).read_all().select(names)
-            columns = {name: np.array(to_numpy(table.column(name).combine_chunks())) for name in names}
-            del table, data
-    except (OSError, KeyError, ValueError, pa.ArrowException) as error:
-        raise FormatError(f"{str(path)!r} is damaged or missing ({error}); run hbpack write again") from None
-    return columns
+        with pa.memory_map(str(inside(folder, path))) as source:
+            return read_rank(
+                source.read_buffer(),
+                path,
+                entry.rank_xxh3[rank],
+                fingerprint=manifest.fingerprint,
+                num_iterations=entry.num_iterations,
+                num_steps=entry.num_steps,
+            )
+    except (OSError, ValueError) as error:
+        raise FormatError(
+            f"{str(folder / path)!r} is damaged or incomplete ({error}); run hbpack write again"
+        ) from None

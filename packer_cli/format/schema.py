@@ -67,6 +67,6 @@ def generation_path(number: int) -> str:
     return f"ranks/rebalanced-{number:03d}"
 
 
-def rank_name(rank: int) -> str:
-    """File of a rank's manifest."""
-    return f"rank-{rank:05d}.arrow"
+def rank_path(folder: str, rank: int) -> str:
+    """Path of a rank's manifest in the output folder, by the folder of its epoch."""
+    return f"{folder}/rank-{rank:05d}.arrow"

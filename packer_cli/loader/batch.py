@@ -9,10 +9,10 @@ from typing import Literal, get_args
 import numpy as np
 
 from packer_cli.format.constants import FILLER_TOKENS
+from packer_cli.format.ranks import RankRow
 from packer_cli.loader.pages import PAGES
 from packer_cli.loader.parallel.sharding import Sharding, length_multiple, local_indices
 from packer_cli.loader.passes import IGNORE_INDEX, count_loss_tokens, write_labels, write_positions
-from packer_cli.loader.rows import Row
 from packer_cli.loader.shards import Pack
 
 PadTo = Literal["multiple", "row", "capacity"]
@@ -51,7 +51,7 @@ class MicroBatch:
     """int64 [n]"""
     sample_ids: np.ndarray
     """int64 [n]; padding is no sample"""
-    row: Row
+    row: RankRow
     pack_id: int
     num_loss_tokens: int
     epoch: int
@@ -83,7 +83,7 @@ class BatchBuilder:
     align_samples: bool = False
     """Pad each sample to a multiple of 2 * sp_size, where sp_size > 1 (Megatron, TransformerEngine)."""
 
-    def padded_length(self, num_tokens: int, row: Row, sharding: Sharding = "contiguous") -> int:
+    def padded_length(self, num_tokens: int, row: RankRow, sharding: Sharding = "contiguous") -> int:
         """Length T of the padded row of a pack of `num_tokens` tokens."""
         if self.pad_to == "row":
             num_tokens = max(num_tokens, row.row_length)
@@ -94,7 +94,7 @@ class BatchBuilder:
             return num_tokens
         return round_up(num_tokens, math.lcm(self.pad_to_multiple_of, multiple))
 
-    def build(self, pack: Pack, row: Row, epoch: int) -> MicroBatch:
+    def build(self, pack: Pack, row: RankRow, epoch: int) -> MicroBatch:
         """The micro-batch of `row`, which reads `pack`. Price: less than two plain copies of its arrays."""
         degree = row.sp_size
         borders = pack.cu_seqlens
@@ -134,7 +134,7 @@ class BatchBuilder:
             sliced=sliced,
         )
 
-    def filler(self, row: Row, epoch: int) -> MicroBatch:
+    def filler(self, row: RankRow, epoch: int) -> MicroBatch:
         """The micro-batch of an iteration in which the rank has no pack: padding tokens without loss.
 
         A few of them, or as many as `pad_to` asks for: who needs fixed shapes needs them here too.
@@ -167,7 +167,7 @@ class BatchBuilder:
         )
 
     @staticmethod
-    def _alignment(row: Row) -> int:
+    def _alignment(row: RankRow) -> int:
         return 2 * row.sp_size if row.sp_size > 1 else 1
 
     def _run(self, pack: Pack, cu_seqlens: np.ndarray, start: int, stop: int) -> _Tokens:

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from packer_cli.files import atomic_file
 from packer_cli.format.arrays import to_arrow
 from packer_cli.format.marks import identify
-from packer_cli.format.schema import RANK_SCHEMA, rank_name
+from packer_cli.format.schema import RANK_SCHEMA, rank_path
 from packer_cli.plan.cost import segment_sums
 from packer_cli.plan.types import FILLER, Int64Array, Plan, Schedule
 
@@ -82,7 +82,7 @@ def write_ranks(
     """
 
     def write(rank: int) -> str:
-        name = f"{path}/{rank_name(rank)}"
+        name = rank_path(path, rank)
         schema = identify(RANK_SCHEMA, fingerprint, name)
         arrays = [to_arrow(values) for values in columns.of(rank).values()]
         with atomic_file(folder / name) as file, pa.ipc.new_file(pa.PythonFile(file, mode="w"), schema) as writer:

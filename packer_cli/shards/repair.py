@@ -19,7 +19,7 @@ from packer_cli.errors import FormatError
 from packer_cli.files import commit_file
 from packer_cli.format.checksums import find_damage, inside
 from packer_cli.format.marks import find_foreign
-from packer_cli.format.schema import rank_name
+from packer_cli.format.schema import rank_path
 from packer_cli.plan.cost import QUADRATIC, parse_cost
 from packer_cli.plan.types import Plan, Schedule
 from packer_cli.shards.layout import ShardRange, pack_places
@@ -65,7 +65,7 @@ def set_files(manifest: Manifest) -> Iterator[SetFile]:
         for epoch in generation.epochs:
             for rank, xxh3 in enumerate(epoch.rank_xxh3):
                 yield SetFile(
-                    path=f"{epoch.path}/{rank_name(rank)}",
+                    path=rank_path(epoch.path, rank),
                     kind="rank",
                     xxh3=xxh3,
                     fingerprint=generation.fingerprint,
@@ -174,7 +174,7 @@ def _write_ranks(
 ) -> None:
     wanted: dict[int, list[int]] = {}
     for e, epoch in enumerate(generation.epochs):
-        ranks = [rank for rank in range(generation.num_gpus) if f"{epoch.path}/{rank_name(rank)}" in damaged]
+        ranks = [rank for rank in range(generation.num_gpus) if rank_path(epoch.path, rank) in damaged]
         if ranks:
             wanted[e] = ranks
     if not wanted:

@@ -47,26 +47,40 @@ class SetFiles:
             FormatError: it is missing or damaged, also where that shows inside the block.
             RemoteError: it cannot be fetched.
         """
+        with self.reading(path), self._source(path) if xxh3 is None else self._checked(path, xxh3) as source:
+            reader = pa.ipc.open_file(source)
+            if columns is not None:
+                numbers = [reader.schema.get_field_index(name) for name in columns]
+                if -1 in numbers:
+                    raise KeyError(f"no column {columns[numbers.index(-1)]!r}")
+                reader = pa.ipc.open_file(source, options=pa.ipc.IpcReadOptions(included_fields=numbers))
+            yield reader
+
+    @contextmanager
+    def reading(self, path: str) -> Iterator[None]:
+        """While a file is read: what goes wrong becomes an error that names the file and the remedy.
+
+        Raises:
+            FormatError: it is missing or damaged.
+            RemoteError: it cannot be fetched.
+        """
         try:
-            with self._source(path) if xxh3 is None else self._checked(path, xxh3) as source:
-                reader = pa.ipc.open_file(source)
-                if columns is not None:
-                    numbers = [reader.schema.get_field_index(name) for name in columns]
-                    if -1 in numbers:
-                        raise KeyError(f"no column {columns[numbers.index(-1)]!r}")
-                    reader = pa.ipc.open_file(source, options=pa.ipc.IpcReadOptions(included_fields=numbers))
-                yield reader
+            yield
         except (FormatError, RemoteError):
             raise
         except (OSError, pa.ArrowException, KeyError, IndexError, ValueError) as error:
             raise self._error(path, error) from None
 
+    def buffer(self, path: str) -> pa.Buffer:
+        """All of a file; for use inside `reading`."""
+        with self._source(path) as source:
+            return source.read_buffer()
+
     def _source(self, path: str) -> pa.NativeFile:
         return pa.memory_map(self.name(path))
 
     def _checked(self, path: str, xxh3: str) -> pa.NativeFile:
-        with self._source(path) as source:
-            data = source.read_buffer()
+        data = self.buffer(path)
         why = check_bytes(data, xxh3)
         if why is not None:
             raise ValueError(why)

@@ -68,7 +68,7 @@ def _title(view: View, manifest: Manifest) -> str:
     )
     if place is None:
         return f"{pack}: not used in epoch {view.epoch}"
-    return f"epoch {place.epoch}, step {place.step}, iteration {place.iteration}, rank {place.rank}: {pack}"
+    return f"epoch {place.epoch}, step {place.row.step}, iteration {place.row.iteration}, rank {place.rank}: {pack}"
 
 
 def _facts(view: View, manifest: Manifest) -> Iterator[tuple[str, str]]:
@@ -81,9 +81,9 @@ def _facts(view: View, manifest: Manifest) -> Iterator[tuple[str, str]]:
         yield "samples", f"{len(pack.samples):,}"
         yield "tokens", f"{pack.num_tokens:,} of {capacity:,} (capacity)"
         share = pack.num_loss_tokens / pack.num_tokens
-        whole = f"; the whole step has {place.global_num_loss_tokens:,}" if place else ""
+        whole = f"; the whole step has {place.row.global_num_loss_tokens:,}" if place else ""
         yield "loss tokens", f"{pack.num_loss_tokens:,} ({share:.1%} of the tokens){whole}"
-        to_row = f", {place.row_length - pack.num_tokens:,} to the iteration's row length" if place else ""
+        to_row = f", {place.row.row_length - pack.num_tokens:,} to the iteration's row length" if place else ""
         yield "padding", f"{capacity - pack.num_tokens:,} to the capacity{to_row}, where the loader is told to pad"
         yield "attention work", f"{pack.attention_work:,}"
     if place is None:
@@ -91,14 +91,14 @@ def _facts(view: View, manifest: Manifest) -> Iterator[tuple[str, str]]:
         yield "used", "before the set was dealt to other GPUs, in an earlier part of the epoch"
         return
     yield "SP degree", _sharing(view, place)
-    yield "DP rank", f"{place.dp_rank} of {place.dp_size}"
+    yield "DP rank", f"{place.row.dp_rank} of {place.row.dp_size}"
 
 
 def _sharing(view: View, place: Place) -> str:
-    if place.sp_size == 1:
+    if place.row.sp_size == 1:
         return "1: this rank has the whole row"
-    first = place.rank - place.sp_rank
-    text = f"{place.sp_size}: ranks {first} to {first + place.sp_size - 1} hold this row"
+    first = place.rank - place.row.sp_rank
+    text = f"{place.row.sp_size}: ranks {first} to {first + place.row.sp_size - 1} hold this row"
     if view.pack is None:
         return text
     begin, end = view.rank_tokens
@@ -114,23 +114,23 @@ def _step_lines(view: View, manifest: Manifest) -> Iterator[str]:
     assert view.place
     rows = [
         (
-            f"{place.iteration}",
-            "filler" if place.shard < 0 else f"{_pack_id(place, manifest)}",
-            one_line(manifest.groups[place.group].name),
-            "shown below" if place.iteration == view.place.iteration else f"--iteration {place.iteration}",
+            f"{place.row.iteration}",
+            "filler" if place.row.shard < 0 else f"{_pack_id(place, manifest)}",
+            one_line(manifest.groups[place.row.group].name),
+            "shown below" if place.row.iteration == view.place.row.iteration else f"--iteration {place.row.iteration}",
         )
         for place in view.step_places
     ]
     header = ("iteration", "pack", "group", "")
     widths = [max(map(len, column)) for column in zip(header, *rows, strict=True)]
-    yield f"  step {view.place.step} has {counted(len(rows), 'iteration')}:"
+    yield f"  step {view.place.row.step} has {counted(len(rows), 'iteration')}:"
     for row in (header, *rows):
         cells = (f"{row[0]:>{widths[0]}}", f"{row[1]:>{widths[1]}}", f"{row[2]:<{widths[2]}}", row[3])
         yield f"    {'  '.join(cells)}".rstrip()
 
 
 def _pack_id(place: Place, manifest: Manifest) -> int:
-    return manifest.groups[place.group].shards[place.shard].first_pack + place.row
+    return manifest.groups[place.row.group].shards[place.row.shard].first_pack + place.row.row
 
 
 def _sample_lines(sample: ShownSample, decode: Decode, style: Style) -> Iterator[str]:

@@ -11,41 +11,25 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
-from numpy.typing import NDArray
 
-from packer_cli.errors import ConfigError, FormatError
+from packer_cli.errors import ConfigError
 from packer_cli.format.arrays import to_numpy
 from packer_cli.format.constants import PLAN_NAME
-from packer_cli.format.epochs import repeat_iterations
-from packer_cli.format.schema import RANK_SCHEMA, rank_name
+from packer_cli.format.ranks import Columns, RankRow, count_steps_from, read_rank, repeat_rows
+from packer_cli.format.schema import rank_path
 from packer_cli.shards.manifest import Manifest, find_epoch
 from packer_cli.show.files import SetFiles
 
 
 @dataclass(frozen=True, kw_only=True)
 class Place:
-    """One iteration of one rank: the columns of its manifest, Python ints, and what they belong to."""
+    """One iteration of one rank, and the epoch that it belongs to."""
 
     epoch: int
     rank: int
     num_iterations: int
     """Of the epoch."""
-    step: int
-    iteration: int
-    group: int
-    shard: int
-    """-1: a filler, the rank has no pack in this iteration."""
-    row: int
-    sp_size: int
-    sp_rank: int
-    dp_rank: int
-    dp_size: int
-    row_length: int
-    checkpoint_layers: int
-    global_num_samples: int
-    global_num_tokens: int
-    global_num_loss_tokens: int
+    row: RankRow
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,19 +38,19 @@ class RankEpoch:
 
     epoch: int
     rank: int
-    columns: dict[str, NDArray[Any]]
-    """Name -> [i], in the order of the epoch; steps and iterations are numbered as the loader does."""
+    columns: Columns
+    """In the order of the epoch; steps and iterations are numbered as the loader does."""
 
     def __len__(self) -> int:
         return len(self.columns["step"])
 
     def place(self, iteration: int) -> Place:
         """Iteration `iteration`."""
-        row = {name: column.item(iteration) for name, column in self.columns.items()}
-        return Place(epoch=self.epoch, rank=self.rank, num_iterations=len(self), **row)
+        row = RankRow(*(self.columns[name].item(iteration) for name in RankRow._fields))
+        return Place(epoch=self.epoch, rank=self.rank, num_iterations=len(self), row=row)
 
 
-def read_rank(files: SetFiles, manifest: Manifest, rank: int, epoch: int) -> RankEpoch:
+def read_rank_epoch(files: SetFiles, manifest: Manifest, rank: int, epoch: int) -> RankEpoch:
     """The manifest of a rank in an epoch; one that was not written repeats one that was, as for the loader.
 
     Raises:
@@ -78,24 +62,20 @@ def read_rank(files: SetFiles, manifest: Manifest, rank: int, epoch: int) -> Ran
             f"--rank must be from 0 to {manifest.num_gpus - 1}, got {rank}: the set is for {manifest.num_gpus} GPUs"
         )
     entry, is_written = find_epoch(manifest.generation, epoch)
-    path = f"{entry.path}/{rank_name(rank)}"
-    with files.open(path, xxh3=entry.rank_xxh3[rank]) as reader:
-        table = reader.read_all()
-        # Copied, so that no map outlives this call.
-        columns = {name: np.array(_flat(table.column(name))) for name in RANK_SCHEMA.names}
-        del table
-    if len(columns["step"]) != entry.num_iterations:
-        raise FormatError(
-            f"{files.name(path)!r} is missing or damaged ({len(columns['step'])} iterations, hbpack.json says "
-            f"{entry.num_iterations}); {files.remedy}"
+    path = rank_path(entry.path, rank)
+    with files.reading(path):
+        columns = read_rank(
+            files.buffer(path),
+            path,
+            entry.rank_xxh3[rank],
+            fingerprint=manifest.fingerprint,
+            num_iterations=entry.num_iterations,
+            num_steps=entry.num_steps,
         )
     if is_written:
-        columns["step"] = columns["step"] + entry.first_step
+        columns = count_steps_from(columns, entry.first_step)
     else:
-        take = repeat_iterations(manifest.seed, epoch, columns["step"])
-        columns = {name: column[take] for name, column in columns.items()}
-        columns["step"] = np.cumsum(np.diff(columns["step"], prepend=columns["step"][:1]) != 0)
-        columns["iteration"] = np.arange(len(take))
+        columns = repeat_rows(columns, manifest.seed, epoch)
     return RankEpoch(epoch=epoch, rank=rank, columns=columns)
 
 
@@ -143,11 +123,11 @@ def find_pack(files: SetFiles, manifest: Manifest, packs: Iterable[int], epoch: 
     for rank in range(manifest.num_gpus):
         if len(found) == len(wanted):
             break
-        rows = read_rank(files, manifest, rank, epoch)
+        rows = read_rank_epoch(files, manifest, rank, epoch)
         own = _key(*(rows.columns[name].astype(np.int64) for name in ("group", "shard", "row")))
         for iteration in np.flatnonzero(np.isin(own, keys) & (rows.columns["shard"] >= 0)).tolist():
             place = rows.place(iteration)
-            found.setdefault(wanted[place.group, place.shard, place.row], place)
+            found.setdefault(wanted[place.row.group, place.row.shard, place.row.row], place)
     return found
 
 
@@ -178,7 +158,3 @@ def packs_of_sample(files: SetFiles, manifest: Manifest, sample: int) -> list[in
 
 def _key(group: Any, shard: Any, row: Any) -> Any:
     return (group << 52) | (shard << 32) | row
-
-
-def _flat(column: pa.ChunkedArray) -> NDArray[Any]:
-    return to_numpy(column.combine_chunks())

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from typing import Any
 
 from packer_cli.shards.manifest import Manifest
 from packer_cli.show.contents import ShownSample
 from packer_cli.show.decode import Decode, decode_runs
+from packer_cli.show.places import Place
 from packer_cli.show.view import View
 
 
@@ -19,7 +19,7 @@ def view_value(view: View, manifest: Manifest, decode: Decode | None) -> dict[st
     """
     place, pack = view.place, view.pack
     return {
-        "place": None if place is None else asdict(place),
+        "place": None if place is None else _place_value(place),
         "pack": None
         if pack is None
         else {
@@ -33,8 +33,14 @@ def view_value(view: View, manifest: Manifest, decode: Decode | None) -> dict[st
             "rank_tokens": None if place is None else list(view.rank_tokens),
         },
         "samples": [_sample_value(sample, decode) for sample in view.samples],
-        "step_iterations": [other.iteration for other in view.step_places] or ([place.iteration] if place else []),
+        "step_iterations": [other.row.iteration for other in view.step_places]
+        or ([place.row.iteration] if place else []),
     }
+
+
+def _place_value(place: Place) -> dict[str, Any]:
+    of_epoch = {"epoch": place.epoch, "rank": place.rank, "num_iterations": place.num_iterations}
+    return {**of_epoch, **place.row._asdict()}
 
 
 def _sample_value(sample: ShownSample, decode: Decode | None) -> dict[str, Any]:

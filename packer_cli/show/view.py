@@ -14,7 +14,7 @@ from packer_cli.show.places import (
     iterations_of_step,
     locate_pack,
     packs_of_sample,
-    read_rank,
+    read_rank_epoch,
 )
 
 
@@ -51,8 +51,8 @@ class View:
         """[begin, end) of the row that this rank takes where the row is cut contiguously; the end may be padding."""
         assert self.place
         assert self.pack
-        size = -(-self.pack.num_tokens // self.place.sp_size)
-        return size * self.place.sp_rank, size * (self.place.sp_rank + 1)
+        size = -(-self.pack.num_tokens // self.place.row.sp_size)
+        return size * self.place.row.sp_rank, size * (self.place.row.sp_rank + 1)
 
 
 def look(files: SetFiles, manifest: Manifest, wanted: Wanted) -> list[View]:
@@ -66,7 +66,7 @@ def look(files: SetFiles, manifest: Manifest, wanted: Wanted) -> list[View]:
     epoch = manifest.first_epoch if wanted.epoch is None else wanted.epoch
     if wanted.pack is not None or wanted.sample is not None:
         return _look_for_packs(files, manifest, wanted, epoch)
-    rows = read_rank(files, manifest, wanted.rank, epoch)
+    rows = read_rank_epoch(files, manifest, wanted.rank, epoch)
     others: list[int] = []
     if wanted.iteration is not None:
         check_iteration(rows, wanted.iteration)
@@ -76,7 +76,7 @@ def look(files: SetFiles, manifest: Manifest, wanted: Wanted) -> list[View]:
         others = iterations_of_step(rows, step)
         iteration = others[0]
     place = rows.place(iteration)
-    pack = None if place.shard < 0 else read_pack(files, manifest, place.group, place.shard, place.row)
+    pack = None if place.row.shard < 0 else read_pack(files, manifest, place.row.group, place.row.shard, place.row.row)
     return [
         View(
             epoch=epoch,

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from packer_cli.format.arrays import to_numpy
-from packer_cli.format.schema import RANK_SCHEMA, rank_name
-from packer_cli.shards.manifest import EpochInfo, Manifest
+from packer_cli.format.ranks import read_rank
+from packer_cli.format.schema import rank_path
+from packer_cli.shards.manifest import EpochInfo, Generation, Manifest
 from packer_cli.shards.ranks import RankColumns
 from packer_cli.sizes import counted
 
@@ -20,7 +19,7 @@ from packer_cli.sizes import counted
 def check_epoch(
     folder: Path,
     manifest: Manifest,
-    num_gpus: int,
+    generation: Generation,
     epoch: EpochInfo,
     columns: RankColumns | None,
     skip: Collection[str],
@@ -28,19 +27,28 @@ def check_epoch(
     """What is wrong with the rank manifests of an epoch, by path. Price: all of them, read once.
 
     Args:
+        generation: whose epoch it is.
         columns: what they should hold; None where that is not known.
         skip: files that are known to be damaged.
     """
     found: dict[str, str] = {}
     times = np.zeros(sum(group.num_packs for group in manifest.groups), dtype=np.int64)
     first_pack = _first_packs(manifest)
-    for rank in range(num_gpus):
-        path = f"{epoch.path}/{rank_name(rank)}"
+    for rank in range(generation.num_gpus):
+        path = rank_path(epoch.path, rank)
         if path in skip:
             continue
         try:
-            table = _read(folder / path)
-        except (OSError, ValueError, pa.ArrowException) as error:
+            with pa.memory_map(str(folder / path)) as source:
+                table = read_rank(
+                    source.read_buffer(),
+                    path,
+                    None,
+                    fingerprint=generation.fingerprint,
+                    num_iterations=epoch.num_iterations,
+                    num_steps=epoch.num_steps,
+                )
+        except (OSError, ValueError) as error:
             found[path] = str(error)
             continue
         expected = columns.of(rank) if columns else {}
@@ -54,7 +62,7 @@ def check_epoch(
             np.add.at(times, packs, 1)
         except IndexError:
             found[path] = "it names packs that the set does not have"
-    if found or any(f"{epoch.path}/{rank_name(rank)}" in skip for rank in range(num_gpus)):
+    if found or any(rank_path(epoch.path, rank) in skip for rank in range(generation.num_gpus)):
         return found  # Others' packs cannot be counted.
     wrong_packs = np.flatnonzero(times > 1 if epoch.first_step else times != 1)
     if len(wrong_packs):
@@ -70,14 +78,3 @@ def _first_packs(manifest: Manifest) -> NDArray[np.int64]:
     for g, group in enumerate(manifest.groups):
         first[g, : len(group.shards)] = [shard.first_pack for shard in group.shards]
     return first
-
-
-def _read(path: Path) -> dict[str, NDArray[Any]]:
-    with pa.memory_map(str(path)) as source:
-        reader = pa.ipc.open_file(source)
-        if not reader.schema.equals(RANK_SCHEMA):
-            raise ValueError("it has other columns")
-        table = reader.read_all()
-        columns = {name: np.array(to_numpy(table.column(name).combine_chunks())) for name in table.column_names}
-        del table
-    return columns

@@ -12,7 +12,7 @@ from packer_cli.engine.local import LocalEngine
 from packer_cli.errors import FormatError, HbpackError, InputError, PlanError
 from packer_cli.format.checksums import find_damage
 from packer_cli.format.constants import MANIFEST_NAME, PLAN_NAME
-from packer_cli.format.schema import rank_name
+from packer_cli.format.schema import rank_path
 from packer_cli.plan.cost import QUADRATIC, parse_cost
 from packer_cli.shards.layout import pack_places
 from packer_cli.shards.manifest import Manifest, read_manifest
@@ -194,9 +194,9 @@ class Verifier:
                 if planned is not None and schedules is not None:
                     dealt = replace(planned[0], num_gpus=generation.num_gpus)
                     columns = RankColumns(dealt, schedules[number], planned[1], places)
-                paths = {f"{epoch.path}/{rank_name(rank)}" for rank in range(generation.num_gpus)}
+                paths = {rank_path(epoch.path, rank) for rank in range(generation.num_gpus)}
                 skip = {path for path in paths if self.report.is_damaged(path)}
-                found = check_epoch(self._folder, self._manifest, generation.num_gpus, epoch, columns, skip)
+                found = check_epoch(self._folder, self._manifest, generation, epoch, columns, skip)
                 self.report.add(found, self._write_all)
 
     def _check_packs(self, expected: Expected, progress: Progress | None) -> None:

@@ -35,22 +35,22 @@ SHARD_SCHEMA = pa.schema(
     }
 )
 RANK_SCHEMA = pa.schema(
-    {
-        "step": pa.int64(),
-        "iteration": pa.int64(),
-        "group": pa.int16(),
-        "shard": pa.int32(),
-        "row": pa.int32(),
-        "sp_size": pa.int16(),
-        "sp_rank": pa.int16(),
-        "dp_rank": pa.int32(),
-        "dp_size": pa.int32(),
-        "row_length": pa.int32(),
-        "checkpoint_layers": pa.int16(),
-        "global_num_samples": pa.int64(),
-        "global_num_tokens": pa.int64(),
-        "global_num_loss_tokens": pa.int64(),
-    }
+    [
+        pa.field("step", pa.int64(), nullable=False),
+        pa.field("iteration", pa.int64(), nullable=False),
+        pa.field("group", pa.int16(), nullable=False),
+        pa.field("shard", pa.int32(), nullable=False),
+        pa.field("row", pa.int32(), nullable=False),
+        pa.field("sp_size", pa.int16(), nullable=False),
+        pa.field("sp_rank", pa.int16(), nullable=False),
+        pa.field("dp_rank", pa.int32(), nullable=False),
+        pa.field("dp_size", pa.int32(), nullable=False),
+        pa.field("row_length", pa.int32(), nullable=False),
+        pa.field("checkpoint_layers", pa.int16(), nullable=False),
+        pa.field("global_num_samples", pa.int64(), nullable=False),
+        pa.field("global_num_tokens", pa.int64(), nullable=False),
+        pa.field("global_num_loss_tokens", pa.int64(), nullable=False),
+    ]
 )
 
 

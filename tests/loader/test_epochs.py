@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from packer_cli.format.ranks import RankRow, repeat_rows
 from packer_cli.loader import PackedDataset
-from packer_cli.loader.rows import ROW_COLUMNS, RankRows, permute_steps
 
 
 def steps(ds: PackedDataset) -> list[list[tuple]]:
@@ -65,19 +65,17 @@ def test_written_epochs_are_read_as_written(packed: Any) -> None:
 @given(
     counts=st.lists(st.integers(1, 5), min_size=0, max_size=12), seed=st.integers(-1, 2**64), epoch=st.integers(1, 99)
 )
-def test_permute_steps(counts: list[int], seed: int, epoch: int) -> None:
+def test_repeat_rows(counts: list[int], seed: int, epoch: int) -> None:
     n = sum(counts)
-    columns = {name: np.arange(n) + 1000 * k for k, name in enumerate(ROW_COLUMNS)}
+    columns = {name: np.arange(n) + 1000 * k for k, name in enumerate(RankRow._fields)}
     columns["step"] = np.repeat(np.arange(len(counts)), counts)
     columns["iteration"] = np.arange(n)
-    rows = permute_steps(RankRows(epoch=epoch, columns=columns, num_steps=len(counts)), seed)
-    assert rows.columns["iteration"].tolist() == list(range(n))
-    blocks = [rows.columns["row"][rows.columns["step"] == s].tolist() for s in range(len(counts))]
+    rows = repeat_rows(columns, seed, epoch)
+    assert rows["iteration"].tolist() == list(range(n))
+    blocks = [rows["row"][rows["step"] == s].tolist() for s in range(len(counts))]
     old = [columns["row"][columns["step"] == s].tolist() for s in range(len(counts))]
-    assert [r for block in blocks for r in block] == rows.columns["row"].tolist()
+    assert [r for block in blocks for r in block] == rows["row"].tolist()
     assert sorted(blocks) == sorted(old)
-    for k, name in enumerate(ROW_COLUMNS):
+    for k, name in enumerate(RankRow._fields):
         if name not in ("step", "iteration"):
-            assert (rows.columns[name] - 1000 * k).tolist() == (
-                rows.columns["row"] - 1000 * ROW_COLUMNS.index("row")
-            ).tolist()
+            assert (rows[name] - 1000 * k).tolist() == (rows["row"] - 1000 * RankRow._fields.index("row")).tolist()

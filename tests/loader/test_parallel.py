@@ -11,6 +11,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from packer_cli.format.ranks import RankRow
 from packer_cli.loader import PackedDataset
 from packer_cli.loader.batch import BatchBuilder
 from packer_cli.loader.parallel import (
@@ -24,7 +25,6 @@ from packer_cli.loader.parallel import (
     ulysses_attention,
 )
 from packer_cli.loader.parallel.sharding import length_multiple
-from packer_cli.loader.rows import Row
 from packer_cli.loader.shards import Pack
 
 
@@ -159,7 +159,7 @@ def test_parts_of_a_batch_are_parts_of_its_whole_row(
             sp_sharding=sharding,
             align_samples=align,
         )
-        return builder.build(pack, Row(0, 0, 0, 0, 0, sp_size, sp_rank, 0, 1, 64, 0, 1, 1), 0)
+        return builder.build(pack, RankRow(0, 0, 0, 0, 0, sp_size, sp_rank, 0, 1, 64, 0, 1, 1, 1), 0)
 
     whole = build(False, 0)
     name = ("zigzag", "document")[planned] if sharding == "planned" else sharding

@@ -50,24 +50,22 @@ class Format:
 
 def metadata(micro: MicroBatch) -> dict[str, Any]:
     """What every format tells beside its own keys: Python ints, a string, and int64 [n] tensors."""
-    step, iteration, group, _, _, sp_size, sp_rank, dp_rank, dp_size, _, checkpoint_layers, samples, loss_tokens = (
-        micro.row
-    )
+    row = micro.row
     return {
-        "group": group,
-        "sp_size": sp_size,
-        "sp_rank": sp_rank,
+        "group": row.group,
+        "sp_size": row.sp_size,
+        "sp_rank": row.sp_rank,
         "sp_sharding": micro.sharding,
-        "dp_rank": dp_rank,
-        "dp_size": dp_size,
-        "checkpoint_layers": checkpoint_layers,
+        "dp_rank": row.dp_rank,
+        "dp_size": row.dp_size,
+        "checkpoint_layers": row.checkpoint_layers,
         "epoch": micro.epoch,
-        "step": step,
-        "iteration": iteration,
+        "step": row.step,
+        "iteration": row.iteration,
         "num_samples": len(micro.sample_ids),
         "num_loss_tokens": micro.num_loss_tokens,
-        "global_num_samples": samples,
-        "global_num_loss_tokens": loss_tokens,
+        "global_num_samples": row.global_num_samples,
+        "global_num_loss_tokens": row.global_num_loss_tokens,
         "sample_ids": torch.from_numpy(micro.sample_ids),
         "sample_num_loss_tokens": torch.from_numpy(micro.sample_num_loss_tokens),
         "pack_id": micro.pack_id,

@@ -28,7 +28,7 @@ from packer_cli.loader.storage import is_url
 from packer_cli.measure.reading.floor import floor_seconds
 from packer_cli.measure.reading.timing import Limit, Repeated, Timings, time_loader, time_reading
 from packer_cli.show.files import open_files
-from packer_cli.show.places import RankEpoch, read_rank
+from packer_cli.show.places import RankEpoch, read_rank_epoch
 
 MOST_ITERATIONS = 64
 """Of a group that are read again and again: so few that they lie in a shard or two, and one pass ends in time."""
@@ -67,7 +67,7 @@ def measure_loader(path: str, options: SpeedOptions) -> dict[str, Any]:
     name = f"{ALL}, uncached" if is_remote else ALL
     files = open_files(path)
     manifest = files.manifest()
-    groups = _by_group(read_rank(files, manifest, options.rank, manifest.first_epoch))
+    groups = _by_group(read_rank_epoch(files, manifest, options.rank, manifest.first_epoch))
     rows: list[dict[str, Any]] = []
     entries: list[dict[str, Any]] = []
     opening: float | None = None
