@@ -8,5 +8,6 @@
     marks.py      which set a file is of, and a checksum a row
     epochs.py     which epoch was written, and the order of those that were not
     ranks.py      reads what a rank reads in an epoch
+    state.py      the loader's state
     arrays.py     between numpy and Arrow
 """

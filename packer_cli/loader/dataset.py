@@ -10,6 +10,7 @@ from typing import Any
 
 from torch.utils.data import Dataset
 
+from packer_cli.format.state import LoaderState
 from packer_cli.loader.batch import BatchBuilder, PadTo, SPSharding
 from packer_cli.loader.formats import get_format
 from packer_cli.loader.manifest import choose_pad_token, planned_fingerprint, read_manifest
@@ -19,7 +20,7 @@ from packer_cli.loader.place import Place
 from packer_cli.loader.rows import RankRows
 from packer_cli.loader.sampler import PackedSampler, is_left_to_sampler
 from packer_cli.loader.shards import ShardReader
-from packer_cli.loader.state import make_state, read_state
+from packer_cli.loader.state import read_state
 from packer_cli.loader.storage import Verify, is_url
 
 
@@ -277,7 +278,8 @@ class PackedDataset(Dataset):
         """
         rows = self._rows
         i = self._place.next if iteration is None else as_integer("iteration", iteration)
-        return make_state(self.manifest, rows.epoch, i, self.step_of(i))
+        fingerprint = self.manifest["fingerprint"]
+        return LoaderState(fingerprint=fingerprint, epoch=rows.epoch, iteration=i, step=self.step_of(i)).value()
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go to where `state` says; if its epoch was over, to the start of the next.

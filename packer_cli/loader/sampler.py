@@ -17,8 +17,9 @@ from torch.utils.data import Sampler
 from torch.utils.data.dataloader import _DatasetKind
 
 from packer_cli.errors import ConfigError, FormatError
+from packer_cli.format.state import LoaderState
 from packer_cli.loader.place import Place
-from packer_cli.loader.state import make_state, read_state
+from packer_cli.loader.state import read_state
 
 ANOTHER_WAY = (
     "a state that was saved without it can be used so: ds.set_epoch(epoch of the last batch that was used) and, for "
@@ -51,7 +52,8 @@ class PackedSampler(Sampler[int]):
     def state_dict(self) -> dict[str, Any]:
         """As that of the data set; torchdata calls it with each index that it draws for workers."""
         rows, iteration = self._pass.rows, self._pass.next
-        return make_state(self._manifest, rows.epoch, iteration, rows.step_of(iteration))
+        fingerprint, step = self._manifest["fingerprint"], rows.step_of(iteration)
+        return LoaderState(fingerprint=fingerprint, epoch=rows.epoch, iteration=iteration, step=step).value()
 
     def load_state_dict(self, state: dict[str, Any] | None) -> None:
         """Have the next pass hold what is left of the epoch of a state: nothing, if that was over.

@@ -166,19 +166,18 @@ def test_states_that_do_not_fit(packed: Any) -> None:
     )
     for key in ("fingerprint", "epoch", "iteration", "step"):
         for wrong in ([], {"a": 1}, None, 1.5, True):
-            assert message(**{key: wrong}) == (
-                f"the loader state has no {key}: it was changed; start from another one"
-            )
+            assert message(**{key: wrong}) == (f"the loader state has no valid {key}; it was changed, use another one")
     for none in ({}, [], None, "state"):
         with pytest.raises(
-            FormatError, match=r"^the loader state is not one that a PackedDataset gave: save ds\.state_d"
+            FormatError,
+            match=r"^the loader state is not what state_dict\(\) of a PackedDataset gives; save that",
         ):
             ds.load_state_dict(none)
     assert message(version=2) == (
-        "the loader state has version 2; this release reads version 1: resume with the release that saved it"
+        "the loader state has version 2, this release reads 1; use the release that saved it"
     )
     assert message(epoch=2**31) == (
-        "the loader state is of epoch 2147483648, and the last is 2147483647: it was changed; start from another one"
+        "the loader state is of epoch 2147483648, and the last is 2147483647; it was changed, use another one"
     )
     assert message(iteration=n + 1) == (
         f"the loader state is at iteration {n + 1} of epoch 0, which has {n}: "

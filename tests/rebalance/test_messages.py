@@ -44,11 +44,11 @@ def test_messages(out, tmp_path):
     )
     assert message("--gpus", 8, "--state", file) == f"--state {str(file)!r} cannot be read: No such file or directory"
     assert of_state("{").startswith(f"--state {str(file)!r} is not JSON (")
-    shape = (
-        f"--state {str(file)!r} is not a state of a PackedDataset, which has fingerprint, epoch, step and iteration; "
-        "save ds.state_dict() with json.dump"
+    shape = f"--state {str(file)!r} is not what state_dict() of a PackedDataset gives; save that, in a file as JSON"
+    assert of_state([]) == of_state({"epoch": 1}) == shape
+    assert of_state(good.state_dict(1) | {"step": -1}) == (
+        f"--state {str(file)!r} has no valid step; it was changed, use another one"
     )
-    assert of_state([]) == of_state({"epoch": 1}) == of_state(good.state_dict(1) | {"step": -1}) == shape
     assert of_state(good.state_dict(1) | {"epoch": 10**20}) == (
         f"--state {str(file)!r} is of epoch {10**20}, and the last is 2147483647; it was changed, use another one"
     )
