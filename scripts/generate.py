@@ -13,13 +13,14 @@ from typing import Any
 import click
 import pyarrow as pa
 from click.testing import CliRunner
+from pydantic import TypeAdapter
 
 from packer_cli.cli.main import COMMANDS, cli
 from packer_cli.config import PackConfig
 from packer_cli.cost.profile_file import Profile
+from packer_cli.format.manifest import Manifest
 from packer_cli.format.schema import SCHEMAS
 from packer_cli.plan.packing import REGISTRY
-from packer_cli.shards.manifest import Manifest
 from packer_cli.tokens.index import PART_SCHEMA, StoreIndex
 
 ROOT = Path(__file__).parent.parent
@@ -59,7 +60,7 @@ def _help(command: click.Command, arguments: list[str]) -> list[str]:
 
 
 def json_schema(model: Any, title: str) -> str:
-    schema = {"$schema": DIALECT, **model.model_json_schema(mode="validation"), "title": title}
+    schema = {"$schema": DIALECT, **TypeAdapter(model).json_schema(mode="validation"), "title": title}
     return json.dumps(schema, indent=2, ensure_ascii=False) + "\n"
 
 

@@ -144,3 +144,13 @@ def constants(modules: Mapping[str, ast.Module], name: str) -> list[str]:
         for target in itertools.chain.from_iterable(n.targets for n in tree.body if isinstance(n, ast.Assign))
         if isinstance(target, ast.Name) and target.id == name
     ]
+
+
+def defining(modules: Mapping[str, ast.Module], name: str) -> list[str]:
+    """Modules that define a class or function of this name, not inside another one."""
+    kinds = (ast.ClassDef, ast.FunctionDef)
+    return [
+        module
+        for module, tree in modules.items()
+        if any(isinstance(node, kinds) and node.name == name for node in tree.body)
+    ]

@@ -14,6 +14,7 @@ from tests.house import (
     against_order,
     circles,
     constants,
+    defining,
     defining_packages,
     import_graph,
     impure,
@@ -132,6 +133,31 @@ def test_packages_only_re_export(repo, tmp_path):
 def test_a_constant_of_the_disk_format_is_defined_once(modules, name):
     assert len(constants(modules, name)) == 1
     assert constants(planted(a="X = 1", b="X = 2"), "X") == ["p.a", "p.b"]
+
+
+READERS = (
+    "Manifest",
+    "EpochInfo",
+    "LoaderState",
+    "RankRow",
+    "parse_manifest",
+    "parse_state",
+    "read_rank",
+    "find_epoch",
+)
+"""What says what lies on disk, and what reads it."""
+
+
+@pytest.mark.parametrize("name", READERS)
+def test_a_reader_of_the_disk_format_is_defined_once(modules, name):
+    assert [module.rpartition(".")[0] for module in defining(modules, name)] == [f"{PACKAGE}.format"]
+    assert defining(planted(a="class X: ...", b="def X(): ..."), "X") == ["p.a", "p.b"]
+
+
+def test_the_formats_need_no_other_library(modules):
+    outside = {"numpy", "pyarrow", "xxhash", *sys.stdlib_module_names}
+    found = impure(room(modules, "format"), lambda name: outside)
+    assert [line for line in found if " imports " in line] == []
 
 
 @pytest.mark.parametrize(

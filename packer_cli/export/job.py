@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from packer_cli.export.packed import PackedSet
 from packer_cli.files import HashingFile, atomic_file, temporary_file
-from packer_cli.shards.manifest import Manifest
+from packer_cli.format.manifest import Manifest
 
 Int64Array = NDArray[np.int64]
 

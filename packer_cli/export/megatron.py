@@ -21,7 +21,7 @@ import numpy as np
 from packer_cli.errors import FormatError
 from packer_cli.export.job import Format, Int64Array, Job, Part, Piece, Sink
 from packer_cli.files import HashingFile
-from packer_cli.shards.manifest import Manifest
+from packer_cli.format.manifest import Manifest
 
 _MAGIC = b"MMIDIDX\x00\x00"
 _CODES = {"uint8": 1, "int32": 4, "uint16": 8}

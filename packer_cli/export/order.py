@@ -11,10 +11,10 @@ from numpy.typing import NDArray
 
 from packer_cli.errors import ConfigError, FormatError
 from packer_cli.format.checksums import inside
-from packer_cli.format.ranks import Columns, read_rank, repeat_rows
+from packer_cli.format.manifest import EpochInfo, GroupInfo, Manifest
+from packer_cli.format.ranks import Columns, as_epoch, read_rank
 from packer_cli.format.schema import rank_path
 from packer_cli.plan.types import FILLER
-from packer_cli.shards.manifest import EpochInfo, GroupInfo, Manifest, find_epoch
 from packer_cli.sizes import format_tokens, parse_tokens
 
 
@@ -84,16 +84,14 @@ def packs_by_use(folder: Path, manifest: Manifest, groups: list[int], epoch: int
         ConfigError: there is no such epoch.
         FormatError: a rank's manifest is missing or damaged.
     """
-    entry, is_written = find_epoch(manifest.generation, epoch)
+    entry, is_written = manifest.generation.find_epoch(epoch, "--epoch")
     counts = [len(group.shards) for group in manifest.groups]
     first_shard = np.cumsum(counts) - counts
     first_pack = np.array([shard.first_pack for group in manifest.groups for shard in group.shards], dtype=np.int64)
     wanted = np.isin(np.arange(len(manifest.groups)), groups)
     slots = first_slot = np.zeros(0, dtype=np.int64)
     for rank in range(manifest.num_gpus):
-        columns = _read(folder, manifest, entry, rank)
-        if not is_written:
-            columns = repeat_rows(columns, manifest.seed, epoch)
+        columns = as_epoch(_read(folder, manifest, entry, rank), entry, manifest.seed, epoch, is_written=is_written)
         if not rank:
             dp_size = columns["dp_size"].astype(np.int64)
             first_slot = np.cumsum(dp_size) - dp_size
@@ -109,14 +107,7 @@ def _read(folder: Path, manifest: Manifest, entry: EpochInfo, rank: int) -> Colu
     path = rank_path(entry.path, rank)
     try:
         with pa.memory_map(str(inside(folder, path))) as source:
-            return read_rank(
-                source.read_buffer(),
-                path,
-                entry.rank_xxh3[rank],
-                fingerprint=manifest.fingerprint,
-                num_iterations=entry.num_iterations,
-                num_steps=entry.num_steps,
-            )
+            return read_rank(source.read_buffer(), entry, rank, manifest.fingerprint)
     except (OSError, ValueError) as error:
         raise FormatError(
             f"{str(folder / path)!r} is damaged or incomplete ({error}); run hbpack write again"

@@ -22,8 +22,8 @@ from packer_cli.errors import FormatError
 from packer_cli.export.copy import copy_bytes
 from packer_cli.format.checksums import find_damage, inside
 from packer_cli.format.constants import PACKS_PER_BATCH
+from packer_cli.format.manifest import Manifest, ShardInfo
 from packer_cli.format.schema import SHARD_SCHEMA
-from packer_cli.shards.manifest import Manifest, ShardInfo
 
 Int64Array = NDArray[np.int64]
 

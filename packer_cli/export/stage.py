@@ -26,7 +26,8 @@ from packer_cli.files import (
     remove_temporaries,
     write_json,
 )
-from packer_cli.shards.manifest import Manifest, read_manifest
+from packer_cli.format.manifest import Manifest
+from packer_cli.shards.manifest import read_manifest
 from packer_cli.sizes import parse_bytes
 
 EXPORT_VERSION = 2

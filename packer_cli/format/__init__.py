@@ -6,6 +6,8 @@
     schema.py     the columns of shards and rank manifests, names of files and folders
     checksums.py  of files and of JSON; names that stay in a set's folder
     marks.py      which set a file is of, and a checksum a row
+    manifest.py   hbpack.json: its records, reading and writing it
+    records.py    JSON to frozen dataclasses, strictly
     epochs.py     which epoch was written, and the order of those that were not
     ranks.py      reads what a rank reads in an epoch
     state.py      the loader's state

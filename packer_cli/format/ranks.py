@@ -14,8 +14,9 @@ from numpy.typing import NDArray
 from packer_cli.format.arrays import to_numpy
 from packer_cli.format.checksums import check_bytes
 from packer_cli.format.epochs import repeat_iterations
+from packer_cli.format.manifest import EpochInfo
 from packer_cli.format.marks import find_foreign
-from packer_cli.format.schema import RANK_SCHEMA
+from packer_cli.format.schema import RANK_SCHEMA, rank_path
 
 Columns = dict[str, NDArray[Any]]
 """Name -> integers [i], one an iteration; the names are those of `RANK_SCHEMA`."""
@@ -41,25 +42,21 @@ class RankRow(NamedTuple):
     global_num_loss_tokens: int
 
 
-def read_rank(
-    data: pa.Buffer, path: str, xxh3: str | None, *, fingerprint: str, num_iterations: int, num_steps: int
-) -> Columns:
+def read_rank(data: pa.Buffer, entry: EpochInfo, rank: int, fingerprint: str, *, compares: bool = True) -> Columns:
     """The rows of a rank in an epoch that was written, as they were written; copies, so that `data` may go.
 
     Args:
-        data: the whole file.
-        path: in the set's folder.
-        xxh3: of the file; None: it is not compared.
+        data: the whole file, `rank_path(entry.path, rank)`.
         fingerprint: of the set, or of its generation.
-        num_iterations: of the epoch, as `hbpack.json` says; likewise `num_steps`.
+        compares: whether the checksum of the file is compared; all else is checked always.
 
     Raises:
         ValueError: what is wrong with the file, in a few words.
     """
-    why = None if xxh3 is None else check_bytes(data, xxh3)
+    why = check_bytes(data, entry.rank_xxh3[rank]) if compares else None
     try:
         reader = pa.ipc.open_file(data)
-        why = find_foreign(reader.schema, fingerprint, path) or why
+        why = find_foreign(reader.schema, fingerprint, rank_path(entry.path, rank)) or why
         if why is None and not reader.schema.equals(RANK_SCHEMA):
             why = "it has other columns"
         if why is not None:
@@ -68,7 +65,7 @@ def read_rank(
         columns = {name: np.array(to_numpy(table.column(name).combine_chunks())) for name in RankRow._fields}
     except (OSError, pa.ArrowException) as error:
         raise ValueError(why or str(error)) from None
-    _check_order(columns, num_iterations, num_steps)
+    _check_order(columns, entry.num_iterations, entry.num_steps)
     return columns
 
 
@@ -84,13 +81,18 @@ def _check_order(columns: Columns, num_iterations: int, num_steps: int) -> None:
         raise ValueError(f"its steps are not 0 to {num_steps - 1} in order")
 
 
-def count_steps_from(columns: Columns, first_step: int) -> Columns:
-    """Rows of an epoch that was written, their steps counted through the epoch.
+def as_epoch(columns: Columns, entry: EpochInfo, seed: int, epoch: int, *, is_written: bool) -> Columns:
+    """Rows of an epoch that was written, as `epoch` has them: that very epoch, or one that repeats it.
+
+    Steps are counted through the epoch, also where the first of them ran on another number of GPUs.
 
     Args:
-        first_step: how many of them ran on another number of GPUs.
+        seed: of the set.
+        is_written: whether `epoch` is that very epoch, as `Generation.find_epoch` says.
     """
-    return {**columns, "step": columns["step"] + first_step}
+    if is_written:
+        return {**columns, "step": columns["step"] + entry.first_step}
+    return repeat_rows(columns, seed, epoch)
 
 
 def repeat_rows(columns: Columns, seed: int, epoch: int) -> Columns:

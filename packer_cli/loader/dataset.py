@@ -5,6 +5,7 @@ from __future__ import annotations
 import operator
 import os
 from collections.abc import Iterator
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from torch.utils.data import Dataset
 from packer_cli.format.state import LoaderState
 from packer_cli.loader.batch import BatchBuilder, PadTo, SPSharding
 from packer_cli.loader.formats import get_format
-from packer_cli.loader.manifest import choose_pad_token, planned_fingerprint, read_manifest
+from packer_cli.loader.manifest import choose_pad_token, read_manifest
 from packer_cli.loader.opening import open_storage
 from packer_cli.loader.options import as_integer, check_options, check_rank
 from packer_cli.loader.place import Place
@@ -154,25 +155,28 @@ class PackedDataset(Dataset):
         self._storage = open_storage(
             path, verify=verify, cache_dir=cache_dir, cache_bytes=cache_bytes, storage_options=storage_options
         )
-        self.manifest = read_manifest(self.path, self._storage)
-        """`hbpack.json` as a dictionary."""
-        self.rank, self.world_size = check_rank(rank, world_size, self.manifest["num_gpus"], repr(str(self.path)))
-        groups = self.manifest["groups"]
+        manifest = self._manifest = read_manifest(self.path, self._storage)
+        self.rank, self.world_size = check_rank(rank, world_size, manifest.num_gpus, repr(str(self.path)))
         self._builder = BatchBuilder(
             pad_to=pad_to,
             pad_to_multiple_of=pad_to_multiple_of,
-            pad_token_id=choose_pad_token(self.manifest, pad_token_id),
+            pad_token_id=choose_pad_token(manifest, pad_token_id),
             sp_slice=self._adapt.sp_slice if sp_slice is None else sp_slice,
             sp_sharding=self._adapt.sp_sharding if sp_sharding is None else sp_sharding,
             align_samples=self._adapt.align_samples,
-            capacities=tuple(int(group["capacity"]) for group in groups),
+            capacities=tuple(group.capacity for group in manifest.groups),
         )
-        self._shards = ShardReader(self._storage, groups, planned_fingerprint(self.manifest))
+        self._shards = ShardReader(self._storage, manifest.groups, manifest.planned_fingerprint)
         self._prefetch = prefetch if self._storage.is_remote else 0
-        epoch = (self.manifest.get("first_epoch") or 0) if epoch is None else epoch
-        self._place = Place(self._storage, self.manifest, self.rank, epoch)
+        epoch = manifest.first_epoch if epoch is None else epoch
+        self._place = Place(self._storage, manifest, self.rank, epoch)
         if verify == "full":
             self._shards.check_all()
+
+    @property
+    def manifest(self) -> dict[str, Any]:
+        """`hbpack.json` as a dictionary, made with each call; a list there is a tuple here."""
+        return asdict(self._manifest)
 
     @property
     def epoch(self) -> int:
@@ -253,7 +257,7 @@ class PackedDataset(Dataset):
 
     def sampler(self) -> PackedSampler:
         """The `sampler` of a StatefulDataLoader whose own state is saved: whole epochs, or what is left of one."""
-        return PackedSampler(self._place, self.manifest, repr(str(self.path)))
+        return PackedSampler(self._place, self._manifest, repr(str(self.path)))
 
     def step_of(self, i: int) -> int:
         """The optimizer step of iteration `i`; `num_steps` for the iteration after the last."""
@@ -278,7 +282,7 @@ class PackedDataset(Dataset):
         """
         rows = self._rows
         i = self._place.next if iteration is None else as_integer("iteration", iteration)
-        fingerprint = self.manifest["fingerprint"]
+        fingerprint = self._manifest.fingerprint
         return LoaderState(fingerprint=fingerprint, epoch=rows.epoch, iteration=i, step=self.step_of(i)).value()
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -288,7 +292,7 @@ class PackedDataset(Dataset):
             FormatError: the state is of another packed set or version, or does not fit.
             ConfigError: a StatefulDataLoader without `sampler` loads it.
         """
-        epoch, iteration, is_over = read_state(state, self.manifest, repr(str(self.path)))
+        epoch, iteration, is_over = read_state(state, self._manifest, repr(str(self.path)))
         if not is_left_to_sampler(self._place):
             self.set_epoch(epoch + 1 if is_over else epoch)
             self._place.go_on(0 if is_over else iteration)

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 
 from packer_cli.format.epochs import MAX_EPOCH
+from packer_cli.format.manifest import Manifest
 from packer_cli.loader.options import as_integer
 from packer_cli.loader.rows import RankRows, read_rank_rows
 from packer_cli.loader.storage import Storage
@@ -21,7 +22,7 @@ class Place:
         TypeError, ValueError: there is no such epoch.
     """
 
-    def __init__(self, storage: Storage, manifest: dict[str, Any], rank: int, epoch: int) -> None:
+    def __init__(self, storage: Storage, manifest: Manifest, rank: int, epoch: int) -> None:
         self._storage = storage
         self._manifest = manifest
         self._rank = rank

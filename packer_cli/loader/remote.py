@@ -19,6 +19,7 @@ import xxhash
 
 from packer_cli.errors import FormatError, RemoteError
 from packer_cli.format.checksums import find_damage
+from packer_cli.format.manifest import ShardInfo
 from packer_cli.loader.cache import FileCache
 from packer_cli.loader.storage import Verify
 
@@ -56,7 +57,7 @@ class RemoteStorage:
         self._pid = os.getpid()
         self._opened: tuple[Any, str] | None = None
         self._lock = threading.Lock()
-        self._wanted: list[dict[str, Any]] = []
+        self._wanted: list[ShardInfo] = []
         self._thread: threading.Thread | None = None
 
     def __getstate__(self) -> dict[str, Any]:
@@ -75,11 +76,11 @@ class RemoteStorage:
         system, root = self._system()
         return pa.py_buffer(self._try(path, lambda: system.cat_file(f"{root}/{path}")))
 
-    def open_shard(self, entry: dict[str, Any], release: Any) -> tuple[pa.NativeFile, Any]:
+    def open_shard(self, entry: ShardInfo, release: Any) -> tuple[pa.NativeFile, Any]:
         """Out of the cache; what is kept holds the file there."""
         self._system()
         for again in (False, True):
-            file = self.cache.open(_cached(entry), entry["num_bytes"], self._filler(entry), release)
+            file = self.cache.open(_cached(entry), entry.num_bytes, self._filler(entry), release)
             try:
                 return pa.memory_map(str(file.path)), file
             except OSError:  # The disk of this node did it harm, or it went while it was opened.
@@ -89,12 +90,12 @@ class RemoteStorage:
                     raise
         raise AssertionError
 
-    def check_shard(self, entry: dict[str, Any]) -> None:
+    def check_shard(self, entry: ShardInfo) -> None:
         """A copy that the disk of this node did harm is fetched again."""
         self._system()
         for again in (False, True):
-            file = self.cache.open(_cached(entry), entry["num_bytes"], self._filler(entry))
-            why = find_damage(file.path, entry["num_bytes"], entry["xxh3"])
+            file = self.cache.open(_cached(entry), entry.num_bytes, self._filler(entry))
+            why = find_damage(file.path, entry.num_bytes, entry.xxh3)
             file.close()
             if why is None:
                 return
@@ -102,12 +103,12 @@ class RemoteStorage:
             if again:
                 raise FormatError(why)
 
-    def discard(self, entry: dict[str, Any]) -> bool:
+    def discard(self, entry: ShardInfo) -> bool:
         """Remove it from the cache."""
         self.cache.discard(_cached(entry))
         return True
 
-    def prefetch(self, entries: list[dict[str, Any]]) -> None:
+    def prefetch(self, entries: list[ShardInfo]) -> None:
         """On a thread that lives as long as there is something to fetch; what was wanted before is forgotten."""
         self._system()
         with self._lock:
@@ -134,7 +135,7 @@ class RemoteStorage:
                     return
                 entry = self._wanted.pop(0)
             try:
-                self.cache.fetch(_cached(entry), entry["num_bytes"], self._filler(entry))
+                self.cache.fetch(_cached(entry), entry.num_bytes, self._filler(entry))
             except Exception:  # Whoever needs the shard meets the error, and says so.
                 continue
 
@@ -157,7 +158,7 @@ class RemoteStorage:
                 raise RemoteError(f"{self.url!r} cannot be opened: {error}; check the address") from None
         return self._opened
 
-    def _filler(self, entry: dict[str, Any]) -> Callable[[int], None]:
+    def _filler(self, entry: ShardInfo) -> Callable[[int], None]:
         def fill(descriptor: int) -> None:
             try:
                 self._download(entry, descriptor)
@@ -166,17 +167,17 @@ class RemoteStorage:
 
         return fill
 
-    def _download(self, entry: dict[str, Any], descriptor: int) -> None:
+    def _download(self, entry: ShardInfo, descriptor: int) -> None:
         """Raises FormatError where what came is not what was written; nothing else enters a cache that sets share."""
         system, root = self._system()
-        path = f"{root}/{entry['path']}"
-        num_bytes = self._try(entry["path"], lambda: system.info(path, refresh=True)["size"])
-        if num_bytes != entry["num_bytes"]:
-            raise FormatError(f"{num_bytes} bytes, hbpack.json says {entry['num_bytes']}")
+        path = f"{root}/{entry.path}"
+        num_bytes = self._try(entry.path, lambda: system.info(path, refresh=True)["size"])
+        if num_bytes != entry.num_bytes:
+            raise FormatError(f"{num_bytes} bytes, hbpack.json says {entry.num_bytes}")
         digest = xxhash.xxh3_128()
         for start in range(0, num_bytes, BLOCK):
             stop = min(start + BLOCK, num_bytes)
-            data = self._try(entry["path"], lambda a=start, b=stop: system.cat_file(path, start=a, end=b))  # type: ignore[misc]
+            data = self._try(entry.path, lambda a=start, b=stop: system.cat_file(path, start=a, end=b))  # type: ignore[misc]
             if len(data) != stop - start:
                 raise FormatError(f"bytes {start} to {stop} came as {len(data)} bytes")
             view, at = memoryview(data), start
@@ -184,8 +185,8 @@ class RemoteStorage:
                 written = os.pwrite(descriptor, view, at)
                 view, at = view[written:], at + written
             digest.update(data)
-        if digest.hexdigest() != entry["xxh3"]:
-            raise FormatError(f"its checksum is {digest.hexdigest()}, hbpack.json says {entry['xxh3']}")
+        if digest.hexdigest() != entry.xxh3:
+            raise FormatError(f"its checksum is {digest.hexdigest()}, hbpack.json says {entry.xxh3}")
 
     def _try(self, path: str, read: Callable[[], T]) -> T:
         """Read with patience. Raises FileNotFoundError, or RemoteError after the last try."""
@@ -206,5 +207,5 @@ class RemoteStorage:
         raise AssertionError
 
 
-def _cached(entry: dict[str, Any]) -> str:
-    return f"{entry['xxh3']}-{entry['num_bytes']}.arrow"
+def _cached(entry: ShardInfo) -> str:
+    return f"{entry.xxh3}-{entry.num_bytes}.arrow"

@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 
 from packer_cli.errors import FormatError
-from packer_cli.format.ranks import Columns, RankRow, count_steps_from, read_rank, repeat_rows
+from packer_cli.format.manifest import Manifest
+from packer_cli.format.ranks import Columns, RankRow, as_epoch, read_rank
 from packer_cli.format.schema import rank_path
-from packer_cli.loader.manifest import find_epoch
 from packer_cli.loader.storage import Storage
 
 _LOOK_AHEAD = 4096
@@ -57,29 +57,19 @@ class RankRows:
         return RankRow(*[item(i) for item in self._items])
 
 
-def read_rank_rows(storage: Storage, manifest: dict[str, Any], rank: int, epoch: int) -> RankRows:
+def read_rank_rows(storage: Storage, manifest: Manifest, rank: int, epoch: int) -> RankRows:
     """The rows of `rank` in `epoch`; an epoch that was not written repeats one that was, in another order.
 
     Raises:
         ConfigError: the set does not hold the epoch.
         FormatError: the file is missing, is another's, or does not agree with the manifest.
     """
-    entry, is_written = find_epoch(manifest, epoch)
-    path = rank_path(entry["path"], rank)
+    entry, is_written = manifest.generation.find_epoch(epoch)
+    path = rank_path(entry.path, rank)
     try:
-        columns = read_rank(
-            storage.read(path),
-            path,
-            None if storage.verify == "none" else entry["rank_xxh3"][rank],
-            fingerprint=manifest["fingerprint"],
-            num_iterations=entry["num_iterations"],
-            num_steps=entry["num_steps"],
-        )
+        data = storage.read(path)
+        columns = read_rank(data, entry, rank, manifest.fingerprint, compares=storage.verify != "none")
     except (OSError, ValueError) as error:
         raise FormatError(f"{storage.name(path)!r} is damaged or incomplete ({error}); {storage.remedy}") from None
-    first_step = entry.get("first_step") or 0
-    if is_written:
-        columns = count_steps_from(columns, first_step)
-    else:
-        columns = repeat_rows(columns, manifest["seed"], epoch)
-    return RankRows(epoch=epoch, columns=columns, num_steps=first_step + entry["num_steps"])
+    columns = as_epoch(columns, entry, manifest.seed, epoch, is_written=is_written)
+    return RankRows(epoch=epoch, columns=columns, num_steps=entry.first_step + entry.num_steps)

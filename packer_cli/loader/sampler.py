@@ -17,6 +17,7 @@ from torch.utils.data import Sampler
 from torch.utils.data.dataloader import _DatasetKind
 
 from packer_cli.errors import ConfigError, FormatError
+from packer_cli.format.manifest import Manifest
 from packer_cli.format.state import LoaderState
 from packer_cli.loader.place import Place
 from packer_cli.loader.state import read_state
@@ -33,7 +34,7 @@ class PackedSampler(Sampler[int]):
     Made by `PackedDataset.sampler`. Its state is that of the data set: what was drawn in the newest pass.
     """
 
-    def __init__(self, place: Place, manifest: dict[str, Any], name: str) -> None:
+    def __init__(self, place: Place, manifest: Manifest, name: str) -> None:
         self._place = place
         self._manifest = manifest
         self._name = name
@@ -52,7 +53,7 @@ class PackedSampler(Sampler[int]):
     def state_dict(self) -> dict[str, Any]:
         """As that of the data set; torchdata calls it with each index that it draws for workers."""
         rows, iteration = self._pass.rows, self._pass.next
-        fingerprint, step = self._manifest["fingerprint"], rows.step_of(iteration)
+        fingerprint, step = self._manifest.fingerprint, rows.step_of(iteration)
         return LoaderState(fingerprint=fingerprint, epoch=rows.epoch, iteration=iteration, step=step).value()
 
     def load_state_dict(self, state: dict[str, Any] | None) -> None:

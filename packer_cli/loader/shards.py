@@ -18,6 +18,7 @@ from typing import Any
 import pyarrow as pa
 
 from packer_cli.errors import FormatError
+from packer_cli.format.manifest import GroupInfo, ShardInfo
 from packer_cli.format.marks import find_foreign
 from packer_cli.loader.ipc import Pack, ShardFile
 from packer_cli.loader.storage import Storage
@@ -28,11 +29,11 @@ __all__ = ["Pack", "ShardReader"]
 class _Open:
     """An open shard, and which of its rows were compared with their checksums."""
 
-    def __init__(self, file: ShardFile, kept: Any, entry: dict[str, Any], is_checked: bool) -> None:
+    def __init__(self, file: ShardFile, kept: Any, entry: ShardInfo, is_checked: bool) -> None:
         self._file = file
         self._kept = kept
-        self._first_pack = entry["first_pack"]
-        self._is_checked = bytearray([is_checked]) * entry["num_packs"]
+        self._first_pack = entry.first_pack
+        self._is_checked = bytearray([is_checked]) * entry.num_packs
 
     def read(self, row: int) -> Pack:
         """The pack in a row. Raises FormatError where there is none, or not the one that was written."""
@@ -58,7 +59,7 @@ class ShardReader:
     Not for several threads at once. Pickles to its arguments; a forked process opens its own files.
     """
 
-    def __init__(self, storage: Storage, groups: list[dict[str, Any]], fingerprint: str) -> None:
+    def __init__(self, storage: Storage, groups: tuple[GroupInfo, ...], fingerprint: str) -> None:
         """Open nothing yet.
 
         Args:
@@ -118,7 +119,7 @@ class ShardReader:
     def check_all(self) -> None:
         """Open every shard of the set once, which checks it as the storage was told to."""
         for group, entry in enumerate(self.groups):
-            for shard, item in enumerate(entry["shards"]):
+            for shard, item in enumerate(entry.shards):
                 try:
                     self.storage.check_shard(item)
                 except (OSError, FormatError) as error:
@@ -139,7 +140,7 @@ class ShardReader:
                 raise self._damaged(group, shard, str(error)) from None
             try:
                 file = ShardFile(source)
-                foreign = find_foreign(file.schema, self.fingerprint, entry["path"])
+                foreign = find_foreign(file.schema, self.fingerprint, entry.path)
                 if foreign is None:
                     return _Open(file, kept, entry, is_checked)
                 why = foreign
@@ -152,13 +153,13 @@ class ShardReader:
     def _try_again(self, group: int, shard: int, why: str) -> None:
         """A copy that went wrong is fetched again, once; else it is an error."""
         entry = self._entry(group, shard)
-        if entry["path"] in self._retried or not self.storage.discard(entry):
+        if entry.path in self._retried or not self.storage.discard(entry):
             raise self._damaged(group, shard, why)
-        self._retried.add(entry["path"])
+        self._retried.add(entry.path)
 
-    def _entry(self, group: int, shard: int) -> dict[str, Any]:
+    def _entry(self, group: int, shard: int) -> ShardInfo:
         try:
-            return self.groups[group]["shards"][shard]
+            return self.groups[group].shards[shard]
         except IndexError:
             raise FormatError(
                 f"hbpack.json lists no shard {shard} of group {group}, which a rank manifest names; "
@@ -166,5 +167,5 @@ class ShardReader:
             ) from None
 
     def _damaged(self, group: int, shard: int, why: str) -> FormatError:
-        file = self.storage.name(self._entry(group, shard)["path"])
+        file = self.storage.name(self._entry(group, shard).path)
         return FormatError(f"shard {file!r} is damaged or incomplete ({why}); {self.storage.remedy}")

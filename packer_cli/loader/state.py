@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 from packer_cli.errors import FormatError
+from packer_cli.format.manifest import Generation, Manifest, Origin
 from packer_cli.format.state import LoaderState, parse_state
-from packer_cli.loader.manifest import find_epoch
 
 
-def read_state(state: Any, manifest: dict[str, Any], name: str) -> tuple[int, int, bool]:
+def read_state(state: Any, manifest: Manifest, name: str) -> tuple[int, int, bool]:
     """(epoch, iteration, whether that is the end of the epoch) of a state.
 
     Args:
@@ -22,10 +22,10 @@ def read_state(state: Any, manifest: dict[str, Any], name: str) -> tuple[int, in
         found = parse_state(state, "the loader state")
     except ValueError as error:
         raise FormatError(str(error)) from None
-    if found.fingerprint != manifest["fingerprint"]:
+    if found.fingerprint != manifest.fingerprint:
         raise _of_another_set(found, manifest, name)
     epoch, iteration = found.epoch, found.iteration
-    num_iterations = find_epoch(manifest, epoch)[0]["num_iterations"]
+    num_iterations = manifest.generation.find_epoch(epoch)[0].num_iterations
     if iteration > num_iterations:
         raise FormatError(
             f"the loader state is at iteration {iteration} of epoch {epoch}, which has {num_iterations}: "
@@ -34,28 +34,28 @@ def read_state(state: Any, manifest: dict[str, Any], name: str) -> tuple[int, in
     return epoch, iteration, iteration == num_iterations
 
 
-def _of_another_set(state: LoaderState, manifest: dict[str, Any], name: str) -> FormatError:
-    begin = f"the loader state is of the packed set {state.fingerprint} and {name} is {manifest['fingerprint']}"
-    origin = manifest.get("origin")
-    before = {entry["fingerprint"]: entry for entry in manifest.get("history", ())}.get(state.fingerprint)
+def _of_another_set(state: LoaderState, manifest: Manifest, name: str) -> FormatError:
+    begin = f"the loader state is of the packed set {state.fingerprint} and {name} is {manifest.fingerprint}"
+    origin = manifest.origin
+    before = {entry.fingerprint: entry for entry in manifest.history}.get(state.fingerprint)
     if before is None or origin is None:
         return FormatError(f"{begin}: resume with the set that the run began with, or start over")
-    begin += f", rebalanced from {before['num_gpus']} to {manifest['num_gpus']} GPUs"
+    begin += f", rebalanced from {before.num_gpus} to {manifest.num_gpus} GPUs"
     # Nothing is mapped in silence: a StatefulDataLoader would keep the old position beside a new epoch.
-    if state.fingerprint == origin["fingerprint"] and _is_at(state, origin, before):
+    if state.fingerprint == origin.fingerprint and _is_at(state, origin, before):
         return FormatError(
             f"{begin} at the very place of this state: load no state, a new PackedDataset begins there (epoch "
-            f"{origin['epoch']}, step {origin['step']})"
+            f"{origin.epoch}, step {origin.step})"
         )
     return FormatError(
-        f"{begin} at another place (epoch {origin['epoch']}, step {origin['step']}): save this state as JSON, run "
-        f"hbpack rebalance --gpus {manifest['num_gpus']} --state FILE, and load no state then"
+        f"{begin} at another place (epoch {origin.epoch}, step {origin.step}): save this state as JSON, run "
+        f"hbpack rebalance --gpus {manifest.num_gpus} --state FILE, and load no state then"
     )
 
 
-def _is_at(state: LoaderState, origin: dict[str, Any], before: dict[str, Any]) -> bool:
+def _is_at(state: LoaderState, origin: Origin, before: Generation) -> bool:
     """Whether a state is where the set was rebalanced; the end of an epoch is the start of the next."""
     place = (state.epoch, state.iteration)
-    if origin["iteration"] == 0 and place[0] == origin["epoch"] - 1 and place[0] >= before["first_epoch"]:
-        return bool(place[1] == find_epoch(before, place[0])[0]["num_iterations"])
-    return place == (origin["epoch"], origin["iteration"])
+    if origin.iteration == 0 and place[0] == origin.epoch - 1 and place[0] >= before.first_epoch:
+        return place[1] == before.find_epoch(place[0])[0].num_iterations
+    return place == (origin.epoch, origin.iteration)

@@ -13,6 +13,7 @@ import pyarrow as pa
 
 from packer_cli.errors import FormatError
 from packer_cli.format.checksums import find_damage, inside
+from packer_cli.format.manifest import ShardInfo
 
 Verify = Literal["none", "lazy", "full"]
 VERIFY: tuple[Verify, ...] = ("none", "lazy", "full")
@@ -36,7 +37,7 @@ class Storage(Protocol):
         """A small file. Raises OSError."""
         ...
 
-    def open_shard(self, entry: dict[str, Any], release: Any) -> tuple[pa.NativeFile, Any]:
+    def open_shard(self, entry: ShardInfo, release: Any) -> tuple[pa.NativeFile, Any]:
         """(memory map, what to keep as long as that is used) of a shard of `hbpack.json`. Raises OSError.
 
         Args:
@@ -44,15 +45,15 @@ class Storage(Protocol):
         """
         ...
 
-    def check_shard(self, entry: dict[str, Any]) -> None:
+    def check_shard(self, entry: ShardInfo) -> None:
         """Raise FormatError where a shard has not all the bytes that were written."""
         ...
 
-    def discard(self, entry: dict[str, Any]) -> bool:
+    def discard(self, entry: ShardInfo) -> bool:
         """Forget a copy that proved damaged; whether there was one, so that another try makes sense."""
         ...
 
-    def prefetch(self, entries: list[dict[str, Any]]) -> None:
+    def prefetch(self, entries: list[ShardInfo]) -> None:
         """Fetch shards that are read next, in the background."""
         ...
 
@@ -86,25 +87,25 @@ class LocalStorage:
         except ValueError as error:
             raise FormatError(str(error)) from None
 
-    def open_shard(self, entry: dict[str, Any], release: Any) -> tuple[pa.NativeFile, Any]:
+    def open_shard(self, entry: ShardInfo, release: Any) -> tuple[pa.NativeFile, Any]:
         """Nothing needs to be kept."""
-        file = self._inside(entry["path"])
+        file = self._inside(entry.path)
         num_bytes = os.stat(file).st_size
-        if num_bytes != entry["num_bytes"]:
-            raise FormatError(f"{num_bytes} bytes, hbpack.json says {entry['num_bytes']}")
+        if num_bytes != entry.num_bytes:
+            raise FormatError(f"{num_bytes} bytes, hbpack.json says {entry.num_bytes}")
         return pa.memory_map(file), None
 
-    def check_shard(self, entry: dict[str, Any]) -> None:
+    def check_shard(self, entry: ShardInfo) -> None:
         """Price: one read, some GB/s."""
-        why = find_damage(self._inside(entry["path"]), entry["num_bytes"], entry["xxh3"])
+        why = find_damage(self._inside(entry.path), entry.num_bytes, entry.xxh3)
         if why is not None:
             raise FormatError(why)
 
-    def discard(self, entry: dict[str, Any]) -> bool:
+    def discard(self, entry: ShardInfo) -> bool:
         """There is no copy."""
         return False
 
-    def prefetch(self, entries: list[dict[str, Any]]) -> None:
+    def prefetch(self, entries: list[ShardInfo]) -> None:
         """The page cache reads ahead by itself."""
 
     def stop(self) -> None:

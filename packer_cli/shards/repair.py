@@ -18,12 +18,12 @@ from packer_cli.engine.local import LocalEngine
 from packer_cli.errors import FormatError
 from packer_cli.files import commit_file
 from packer_cli.format.checksums import find_damage, inside
+from packer_cli.format.manifest import Generation, Manifest
 from packer_cli.format.marks import find_foreign
 from packer_cli.format.schema import rank_path
 from packer_cli.plan.cost import QUADRATIC, parse_cost
 from packer_cli.plan.types import Plan, Schedule
 from packer_cli.shards.layout import ShardRange, pack_places
-from packer_cli.shards.manifest import Generation, Manifest
 from packer_cli.shards.plan_file import read_plan, read_schedules, write_plan
 from packer_cli.shards.ranks import RankColumns, write_ranks
 from packer_cli.shards.write import ShardTask, ShardWriter

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,19 +18,12 @@ from packer_cli.errors import HbpackError
 from packer_cli.files import Committer, fingerprint, is_intact, remove_temporaries, write_json
 from packer_cli.format.checksums import file_checksum
 from packer_cli.format.constants import FORMAT_VERSION, MANIFEST_NAME, PLAN_NAME, REJECTED_NAME
+from packer_cli.format.manifest import EpochInfo, FileInfo, GroupInfo, Manifest, ShardInfo
 from packer_cli.format.schema import epoch_name
 from packer_cli.plan.cost import QUADRATIC, parse_cost, segment_sums
 from packer_cli.plan.types import Plan, Schedule
 from packer_cli.shards.layout import ShardRange, lay_out, pack_places
-from packer_cli.shards.manifest import (
-    EpochInfo,
-    FileInfo,
-    GroupInfo,
-    Manifest,
-    ShardInfo,
-    read_manifest,
-    write_manifest,
-)
+from packer_cli.shards.manifest import read_manifest, write_manifest
 from packer_cli.shards.plan_file import read_plan
 from packer_cli.shards.ranks import RankColumns, write_ranks
 from packer_cli.shards.write import (
@@ -138,7 +132,7 @@ def _names(index: StoreIndex) -> dict[str, Any]:
 
 def with_names(manifest: Manifest, index: StoreIndex) -> Manifest:
     """The manifest of a set with the names that its token store has now."""
-    return manifest.model_copy(update=_names(index))
+    return replace(manifest, **_names(index))
 
 
 def _finished(tasks: Sequence[ShardTask], engine: LocalEngine) -> dict[int, ShardResult]:

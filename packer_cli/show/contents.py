@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 from packer_cli.errors import FormatError, HbpackError
 from packer_cli.format.arrays import to_numpy
 from packer_cli.format.constants import PACKS_PER_BATCH, PLAN_NAME
+from packer_cli.format.manifest import Manifest
 from packer_cli.format.marks import CHECKSUM, row_checksums
 from packer_cli.format.schema import SHARD_SCHEMA
-from packer_cli.shards.manifest import Manifest
 from packer_cli.shards.plan_file import parse_plan_header
 from packer_cli.show.files import SetFiles
 from packer_cli.tokens.index import INDEX_NAME, parse_index

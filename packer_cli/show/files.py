@@ -15,7 +15,8 @@ import pyarrow as pa
 from packer_cli.errors import FormatError, InputError, RemoteError
 from packer_cli.format.checksums import check_bytes
 from packer_cli.format.constants import MANIFEST_NAME
-from packer_cli.shards.manifest import Manifest, parse_manifest, read_manifest
+from packer_cli.format.manifest import Manifest, parse_manifest
+from packer_cli.shards.manifest import read_manifest
 
 
 class SetFiles:
@@ -127,7 +128,7 @@ class RemoteFiles(SetFiles):
             ) from None
         except Exception as error:  # Every file system has errors of its own.
             raise self._error(MANIFEST_NAME, error) from None
-        return parse_manifest(data, self.name(MANIFEST_NAME))
+        return parse_manifest(data, self.name(MANIFEST_NAME), self.remedy)
 
     def _source(self, path: str) -> pa.NativeFile:
         try:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import click
 
-from packer_cli.shards.manifest import Manifest
+from packer_cli.format.manifest import Manifest
 from packer_cli.show.contents import ShownSample
 from packer_cli.show.decode import Decode, Run, decode_runs, decode_tokens, shorten
 from packer_cli.show.places import Place

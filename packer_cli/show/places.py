@@ -15,9 +15,9 @@ import numpy as np
 from packer_cli.errors import ConfigError
 from packer_cli.format.arrays import to_numpy
 from packer_cli.format.constants import PLAN_NAME
-from packer_cli.format.ranks import Columns, RankRow, count_steps_from, read_rank, repeat_rows
+from packer_cli.format.manifest import Manifest
+from packer_cli.format.ranks import Columns, RankRow, as_epoch, read_rank
 from packer_cli.format.schema import rank_path
-from packer_cli.shards.manifest import Manifest, find_epoch
 from packer_cli.show.files import SetFiles
 
 
@@ -61,21 +61,11 @@ def read_rank_epoch(files: SetFiles, manifest: Manifest, rank: int, epoch: int) 
         raise ConfigError(
             f"--rank must be from 0 to {manifest.num_gpus - 1}, got {rank}: the set is for {manifest.num_gpus} GPUs"
         )
-    entry, is_written = find_epoch(manifest.generation, epoch)
+    entry, is_written = manifest.generation.find_epoch(epoch, "--epoch")
     path = rank_path(entry.path, rank)
     with files.reading(path):
-        columns = read_rank(
-            files.buffer(path),
-            path,
-            entry.rank_xxh3[rank],
-            fingerprint=manifest.fingerprint,
-            num_iterations=entry.num_iterations,
-            num_steps=entry.num_steps,
-        )
-    if is_written:
-        columns = count_steps_from(columns, entry.first_step)
-    else:
-        columns = repeat_rows(columns, manifest.seed, epoch)
+        columns = read_rank(files.buffer(path), entry, rank, manifest.fingerprint)
+    columns = as_epoch(columns, entry, manifest.seed, epoch, is_written=is_written)
     return RankEpoch(epoch=epoch, rank=rank, columns=columns)
 
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 from packer_cli.errors import ConfigError, TokenizerError
-from packer_cli.shards.manifest import Manifest
+from packer_cli.format.manifest import Manifest
 from packer_cli.show.decode import Decode
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from packer_cli.shards.manifest import Manifest
+from packer_cli.format.manifest import Manifest
 from packer_cli.show.contents import ShownSample
 from packer_cli.show.decode import Decode, decode_runs
 from packer_cli.show.places import Place

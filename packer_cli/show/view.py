@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from packer_cli.shards.manifest import Manifest
+from packer_cli.format.manifest import Manifest
 from packer_cli.show.contents import ShownPack, ShownSample, read_pack
 from packer_cli.show.files import SetFiles
 from packer_cli.show.places import (

@@ -14,7 +14,8 @@ from packer_cli.files import is_temporary, lock_folder
 from packer_cli.folders import holds_something_else, writable_entries
 from packer_cli.format.checksums import inside
 from packer_cli.format.constants import MANIFEST_NAME, PLAN_NAME, REJECTED_NAME
-from packer_cli.shards.manifest import Manifest, read_manifest
+from packer_cli.format.manifest import Manifest
+from packer_cli.shards.manifest import read_manifest
 from packer_cli.shards.plan_file import read_plan
 
 TOKENS = "tokens"

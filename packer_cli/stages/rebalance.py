@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 import shutil
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +24,7 @@ from packer_cli.errors import ConfigError, FormatError, HbpackError, InputError
 from packer_cli.files import fingerprint
 from packer_cli.format.constants import PLAN_NAME
 from packer_cli.format.epochs import MAX_EPOCH, find_epoch, repeat_order
+from packer_cli.format.manifest import Generation, Manifest, Origin
 from packer_cli.format.schema import generation_path
 from packer_cli.plan.check import check_plan
 from packer_cli.plan.figures import plan_stats
@@ -31,7 +32,7 @@ from packer_cli.plan.resume import DealRules, check_rest, deal_epoch, rest_of_ep
 from packer_cli.plan.rules import PlanRules
 from packer_cli.plan.types import Int64Array, Plan, Schedule
 from packer_cli.shards.layout import pack_places
-from packer_cli.shards.manifest import Generation, Manifest, Origin, read_manifest, write_manifest
+from packer_cli.shards.manifest import read_manifest, write_manifest
 from packer_cli.shards.plan_file import read_plan, write_schedules
 from packer_cli.shards.repair import generation_schedules, manifest_shards
 from packer_cli.shards.stage import file_info, set_fingerprint, write_epochs
@@ -142,18 +143,16 @@ def rebalance(folder: Path, num_gpus: int, stop: Stop, global_tokens: int | None
     first, *others = write_epochs(
         folder, path, left.epoch, dealt, schedules, piece_loss_tokens, places, own_fingerprint
     )
-    new = manifest.model_copy(
-        update={
-            **facts,
-            "epochs": (first.model_copy(update={"first_step": left.step}), *others),
-            "schedules": file_info(folder, f"{path}/{SCHEDULES_NAME}"),
-            "history": (*manifest.history, manifest.generation),
-            "origin": origin,
-            "metrics": plan_stats(
-                replace(dealt, epochs=tuple(whole)), manifest.seed, _sources(folder, header), rules.linear
-            ),
-            "config": {**manifest.config, "plan": config},
-        }
+    sources = _sources(folder, header)
+    new = replace(
+        manifest,
+        **facts,
+        epochs=(replace(first, first_step=left.step), *others),
+        schedules=file_info(folder, f"{path}/{SCHEDULES_NAME}"),
+        history=(*manifest.history, manifest.generation),
+        origin=origin,
+        metrics=plan_stats(replace(dealt, epochs=tuple(whole)), manifest.seed, sources, rules.linear),
+        config={**manifest.config, "plan": config},
     )
     write_manifest(folder, new)
     return new, True
@@ -185,7 +184,7 @@ def _check_gpus(manifest: Manifest, num_gpus: int) -> None:
 
 
 def _fingerprint(origin: Origin, config: dict[str, Any]) -> str:
-    return fingerprint(origin.model_dump(), config, REBALANCE_VERSION)
+    return fingerprint(asdict(origin), config, REBALANCE_VERSION)
 
 
 def _is_there(manifest: Manifest, stop: Stop, config: dict[str, Any]) -> bool:

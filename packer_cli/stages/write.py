@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,8 @@ from packer_cli.engine.local import LocalEngine
 from packer_cli.engine.progress import Stopwatch, progress_bar, say, warn
 from packer_cli.errors import FormatError, InputError
 from packer_cli.format.constants import MANIFEST_NAME, PLAN_NAME, REJECTED_NAME
-from packer_cli.shards.manifest import Manifest, write_manifest
+from packer_cli.format.manifest import Manifest
+from packer_cli.shards.manifest import write_manifest
 from packer_cli.shards.plan_file import read_plan_header
 from packer_cli.sizes import counted, format_bytes
 from packer_cli.stages.output import TOKENS, alone, current_manifest, is_of_plan, store_of
@@ -120,7 +122,7 @@ def _renamed(manifest: Manifest, folder: Path, store: Path, header: dict[str, An
         overflow = overflow_entries(validate(PlanConfig, header["config"]), store, index)
         if write_rejected(folder, index, store, overflow):
             say(f"{REJECTED_NAME} is rewritten")
-        named = named.model_copy(update={"rejected": file_info(folder, REJECTED_NAME)})
+        named = replace(named, rejected=file_info(folder, REJECTED_NAME))
     if named != manifest:
         write_manifest(folder, named)
         say(f"{MANIFEST_NAME} has the names that inputs and tokenizer have now")

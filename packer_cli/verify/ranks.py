@@ -9,9 +9,9 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from packer_cli.format.manifest import EpochInfo, Generation, Manifest
 from packer_cli.format.ranks import read_rank
 from packer_cli.format.schema import rank_path
-from packer_cli.shards.manifest import EpochInfo, Generation, Manifest
 from packer_cli.shards.ranks import RankColumns
 from packer_cli.sizes import counted
 
@@ -40,14 +40,7 @@ def check_epoch(
             continue
         try:
             with pa.memory_map(str(folder / path)) as source:
-                table = read_rank(
-                    source.read_buffer(),
-                    path,
-                    None,
-                    fingerprint=generation.fingerprint,
-                    num_iterations=epoch.num_iterations,
-                    num_steps=epoch.num_steps,
-                )
+                table = read_rank(source.read_buffer(), epoch, rank, generation.fingerprint, compares=False)
         except (OSError, ValueError) as error:
             found[path] = str(error)
             continue

@@ -12,10 +12,11 @@ from packer_cli.engine.local import LocalEngine
 from packer_cli.errors import FormatError, HbpackError, InputError, PlanError
 from packer_cli.format.checksums import find_damage
 from packer_cli.format.constants import MANIFEST_NAME, PLAN_NAME
+from packer_cli.format.manifest import Manifest
 from packer_cli.format.schema import rank_path
 from packer_cli.plan.cost import QUADRATIC, parse_cost
 from packer_cli.shards.layout import pack_places
-from packer_cli.shards.manifest import Manifest, read_manifest
+from packer_cli.shards.manifest import read_manifest
 from packer_cli.shards.plan_file import read_plan, read_plan_header
 from packer_cli.shards.ranks import RankColumns
 from packer_cli.shards.repair import Progress, find_damaged, generation_schedules, manifest_shards, set_files

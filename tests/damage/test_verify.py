@@ -106,14 +106,15 @@ def test_every_damaged_file_is_listed_with_what_repairs_it(own: Packed) -> None:
 def test_a_damaged_manifest_is_reported_with_one_remedy(own: Packed) -> None:
     (own.folder / "hbpack.json").write_bytes(b"")
     done = hbpack("verify", own.folder)
-    why = "it does not end with its checksum, so an earlier release wrote it, or it was changed"
+    why = "Expecting value: line 1 column 1 (char 0)"
     path, write = (
         own.folder / "hbpack.json",
         f"run hbpack write {own.folder} (with --shard-size, if you gave one before)",
     )
     assert done.code == 1
     assert done.stdout == (
-        f"hbpack.json: {str(path)!r} is damaged ({why}); {write}\nnot checked: everything else: hbpack.json lists it\n"
+        f"hbpack.json: {str(path)!r} is not JSON ({why}); {write}\n"
+        "not checked: everything else: hbpack.json lists it\n"
     )
     assert done.stderr == f"error: {str(own.folder)!r} is damaged in 1 place; {write}\n"
 

@@ -194,7 +194,17 @@ def write_shards(packed: PackedSet, fingerprint: str) -> list[dict]:
                     "num_packs": len(packs),
                 }
             )
-        group = {"name": name, "capacity": capacity, "sp_size": sp, "checkpoint_layers": g, "shards": shards}
+        group = {
+            "name": name,
+            "capacity": capacity,
+            "sp_size": sp,
+            "checkpoint_layers": g,
+            "num_packs": len(mine),
+            "num_samples": sum(len(p.samples) for p in mine),
+            "num_tokens": sum(p.num_tokens for p in mine),
+            "num_loss_tokens": sum(p.num_loss_tokens for p in mine),
+            "shards": shards,
+        }
         groups.append(group)
     return groups
 
@@ -299,12 +309,20 @@ def write_set(
     manifest = {
         "format": "hbpack",
         "format_version": 1,
+        "hbpack_version": "0",
         "fingerprint": fingerprint,
         "seed": 17,
         "num_gpus": num_gpus,
         "groups": manifest_groups,
         "epochs": epochs,
+        "plan": {"path": "plan.arrow", "num_bytes": 0, "xxh3": "0" * 32},
+        "rejected": None,
         "tokenizer": {"name": "test", "pad_token_id": PAD, "eos_token_id": EOS},
+        "sources": [],
+        "counts": {},
+        "metrics": {},
+        "config": {},
+        "library_versions": {},
     }
     write_manifest(path / "hbpack.json", manifest)
     update_checksums(path)

@@ -169,6 +169,13 @@ def with_value(value: Any, *keys: Any) -> Any:
         (with_value(True, "num_gpus"), "num_gpus is True, not an integer"),
         (with_value({"a": 1}, "groups"), "groups is {'a': 1}, not a list"),
         (with_value([7], "groups"), "groups[0] is 7, not an object"),
+        (with_value(1, "more"), "it has 'more', which this release does not know"),
+        (
+            with_value(1, "groups", 0, "shards", 0, "size"),
+            "it has 'groups[0].shards[0].size', which this release does not know",
+        ),
+        (with_value(-1, "epochs", 0, "num_steps"), "epochs[0].num_steps is -1, below 0"),
+        (with_value("a", "counts", "samples"), "counts.samples is 'a', not an integer"),
         (with_value(0, "groups", 0, "capacity"), "a group has no capacity or no degree"),
         (with_value(1.5, "groups", 0, "sp_size"), "groups[0].sp_size is 1.5, not an integer"),
         (with_value(None, "fingerprint"), "fingerprint is None, not text"),
@@ -181,10 +188,16 @@ def with_value(value: Any, *keys: Any) -> Any:
             "groups[0].shards[0].xxh3 is '../victim', not an xxh3-128 in hex",
         ),
         *(
-            (with_value(path, "groups", 0, "shards", 0, "path"), f"{path!r} is not a path inside the set's folder")
+            (
+                with_value(path, "groups", 0, "shards", 0, "path"),
+                f"groups[0].shards[0].path is {path!r}, not a path inside the set's folder",
+            )
             for path in ("../x", "/etc/passwd", "shards/../../x", "a//b", "./a", "a\\b", "", "a\0b")
         ),
-        (with_value("ranks/../..", "epochs", 0, "path"), "'ranks/../..' is not a path inside the set's folder"),
+        (
+            with_value("ranks/../..", "epochs", 0, "path"),
+            "epochs[0].path is 'ranks/../..', not a path inside the set's folder",
+        ),
     ],
 )
 @pytest.mark.parametrize("verify", ["lazy", "none"])
@@ -316,7 +329,8 @@ def test_shards(own_set: Any) -> None:
     assert read_error(own_set) == f"{start}it is of another set, fp-1, and not of fp-0{end}"
     shard.unlink()
     assert read_error(own_set) == f"{start}[Errno 2] No such file or directory: {str(shard)!r}{end}"
-    own_set.edit_manifest(groups=[{"name": "g0", "capacity": 32, "sp_size": 1, "shards": []}])
+    groups = json.loads((own_set.path / "hbpack.json").read_text())["groups"]
+    own_set.edit_manifest(groups=[{**groups[0], "shards": []}])
     assert read_error(own_set) == (f"hbpack.json lists no shard 0 of group 0, which a rank manifest names; {REMEDY}")
 
 

@@ -132,13 +132,13 @@ def _read_degree(config: PackedDataLoader.Config) -> tuple[int, int]:
     """GPUs that share a row, and GPUs of the set."""
     storage = open_storage(config.path, verify="lazy", cache_dir=config.cache_dir, cache_bytes=0, storage_options=None)
     manifest = read_manifest(config.path, storage)
-    degrees = sorted({int(group["sp_size"]) for group in manifest["groups"]})
+    degrees = sorted({group.sp_size for group in manifest.groups})
     if len(degrees) > 1:
         raise ConfigError(
             f"{config.path!r} has groups of SP degrees {', '.join(map(str, degrees))}, and torchtitan's context "
             "parallel degree is fixed: plan all groups with one degree"
         )
-    return degrees[0], int(manifest["num_gpus"])
+    return degrees[0], manifest.num_gpus
 
 
 def _check_lengths(dataset: PackedDataset, settings: dict[str, int | None], pad_to: PadTo) -> None:

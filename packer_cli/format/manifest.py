@@ -1,0 +1,266 @@
+"""`hbpack.json`: the manifest of a packed data set. Its JSON Schema is `schemas/manifest.schema.json`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from typing import Annotated, Any, ClassVar, Literal
+
+from packer_cli import __version__
+from packer_cli.errors import FormatError
+from packer_cli.format import epochs
+from packer_cli.format.checksums import check_json, check_path, describe_signature, is_checksum, sign_json
+from packer_cli.format.constants import FORMAT_NAME, FORMAT_VERSION
+from packer_cli.format.records import Rule, read_record, shown
+
+
+def _find_path_fault(path: str) -> str | None:
+    try:
+        check_path(path)
+    except ValueError:
+        return "not a path inside the set's folder"
+    return None
+
+
+RelativePath = Annotated[str, Rule(_find_path_fault)]
+"""Below the folder of the manifest."""
+Checksum = Annotated[
+    str,
+    Rule(lambda value: None if is_checksum(value) else "not an xxh3-128 in hex", (("pattern", "^[0-9a-f]{32}$"),)),
+]
+"""xxh3-128 in hex."""
+Count = Annotated[int, Rule(lambda value: None if value >= 0 else "below 0", (("minimum", 0),))]
+
+_FOR_SCHEMA = {"extra": "forbid", "use_attribute_docstrings": True}
+"""How pydantic makes a JSON Schema of these classes."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class FileInfo:
+    """One file of the set."""
+
+    __pydantic_config__: ClassVar[dict[str, Any]] = _FOR_SCHEMA
+
+    path: RelativePath
+    """Relative to the folder of the manifest."""
+    num_bytes: Count
+    xxh3: Checksum
+    """xxh3-128 of the file."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ShardInfo(FileInfo):
+    """One shard file."""
+
+    # Again, as pydantic finds no docstrings of a base class.
+    path: RelativePath
+    """Relative to the folder of the manifest."""
+    xxh3: Checksum
+    """xxh3-128 of the file."""
+    first_pack: Count
+    """Id of its first pack; row r holds pack `first_pack + r`."""
+    num_packs: Count
+
+
+@dataclass(frozen=True, kw_only=True)
+class GroupInfo:
+    """One group and its shards."""
+
+    __pydantic_config__: ClassVar[dict[str, Any]] = _FOR_SCHEMA
+
+    name: str
+    capacity: int
+    """Most tokens of a pack."""
+    sp_size: int
+    """Sequence-parallel degree."""
+    checkpoint_layers: int
+    num_packs: int
+    num_samples: int
+    """Pieces: a sample that was cut counts once a piece."""
+    num_tokens: int
+    num_loss_tokens: int
+    shards: tuple[ShardInfo, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class EpochInfo:
+    """One epoch's rank manifests."""
+
+    __pydantic_config__: ClassVar[dict[str, Any]] = _FOR_SCHEMA
+
+    path: RelativePath
+    """Their folder."""
+    num_iterations: Count
+    """In these files, which number them from 0."""
+    num_steps: Count
+    """In these files, which number them from 0."""
+    first_step: Count = 0
+    """Steps of the epoch that came before these, on another number of GPUs."""
+    rank_xxh3: tuple[Checksum, ...]
+    """xxh3-128 of each rank's file, by rank."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Generation:
+    """What the set was before a change of the number of GPUs (`hbpack rebalance`)."""
+
+    __pydantic_config__: ClassVar[dict[str, Any]] = _FOR_SCHEMA
+
+    fingerprint: str
+    num_gpus: int
+    first_epoch: int
+    epochs: tuple[EpochInfo, ...]
+    schedules: FileInfo | None = None
+    """The file that the rank manifests were made from; None where that is the plan."""
+
+    def find_epoch(self, epoch: int, name: str = "epoch") -> tuple[EpochInfo, bool]:
+        """The written epoch that an epoch is or repeats, and whether it is that one.
+
+        Args:
+            name: what asked for it, for messages.
+
+        Raises:
+            ConfigError: see `epochs.find_epoch`.
+        """
+        first_steps = [entry.first_step for entry in self.epochs]
+        number, is_written = epochs.find_epoch(epoch, self.first_epoch, first_steps, self.num_gpus, name)
+        return self.epochs[number], is_written
+
+
+@dataclass(frozen=True, kw_only=True)
+class Origin:
+    """Where a set for another number of GPUs goes on."""
+
+    __pydantic_config__: ClassVar[dict[str, Any]] = _FOR_SCHEMA
+
+    fingerprint: str
+    """Of the generation that was left, one of `history`."""
+    epoch: int
+    step: int
+    """The first step that it did not run."""
+    iteration: int
+    """The first iteration that it did not run, as it numbered them."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Manifest:
+    """A packed data set."""
+
+    __pydantic_config__: ClassVar[dict[str, Any]] = {**_FOR_SCHEMA, "json_schema_extra": describe_signature}
+
+    format: Literal["hbpack"] = "hbpack"
+    format_version: int = FORMAT_VERSION
+    hbpack_version: str
+    fingerprint: str
+    """Of the tokens, the plan, the shard size and each change of the number of GPUs, and of no names: equal
+    fingerprints mean equal bytes of the shards and rank manifests."""
+    seed: int
+    num_gpus: int
+    groups: tuple[GroupInfo, ...]
+    first_epoch: int = 0
+    """Number of the first of `epochs`."""
+    epochs: tuple[EpochInfo, ...]
+    """A loader makes those after the last one out of the first of these that is whole."""
+    schedules: FileInfo | None = None
+    """The file that the rank manifests were made from; None where that is the plan."""
+    plan: FileInfo
+    """`plan.arrow`."""
+    rejected: FileInfo | None
+    """`rejected.jsonl`; None where the plan stood without it."""
+    history: tuple[Generation, ...] = ()
+    """The set for other numbers of GPUs, as it was planned first; their rank manifests are kept."""
+    origin: Origin | None = None
+    """None where the set is as it was planned."""
+    tokenizer: dict[str, Any]
+    """Its name as the user gave it, fingerprints, vocabulary size and special ids."""
+    sources: tuple[dict[str, Any], ...]
+    """Inputs by source id: name and weight."""
+    counts: dict[str, int]
+    """What became of the records."""
+    metrics: dict[str, Any]
+    """`overall`, `groups` and `baseline`, as `hbpack stats --json` gives them."""
+    config: dict[str, Any]
+    """Options that decided the bytes."""
+    library_versions: dict[str, str]
+
+    @property
+    def generation(self) -> Generation:
+        """What the set is now, as it will stand in `history`."""
+        return Generation(
+            fingerprint=self.fingerprint,
+            num_gpus=self.num_gpus,
+            first_epoch=self.first_epoch,
+            epochs=self.epochs,
+            schedules=self.schedules,
+        )
+
+    @property
+    def generations(self) -> tuple[Generation, ...]:
+        """All of them, the one in force last."""
+        return (*self.history, self.generation)
+
+    @property
+    def shards(self) -> Iterator[ShardInfo]:
+        """Those of all groups, one group after another."""
+        return (shard for group in self.groups for shard in group.shards)
+
+    @property
+    def planned_fingerprint(self) -> str:
+        """Of the tokens, the plan and the shard size, and so of the shards."""
+        return self.history[0].fingerprint if self.history else self.fingerprint
+
+
+def manifest_bytes(manifest: Manifest) -> bytes:
+    """The bytes of `hbpack.json`, with its checksum."""
+    return sign_json(asdict(manifest))
+
+
+def parse_manifest(data: bytes, name: str, remedy: str, *, compares: bool = True) -> Manifest:
+    """The bytes of `hbpack.json`, wherever they were read.
+
+    Args:
+        name: of the file, for messages.
+        remedy: what helps where it is damaged.
+        compares: whether the checksum of the manifest itself is compared.
+
+    Raises:
+        FormatError: they are damaged, or of another version.
+    """
+    try:
+        value = json.loads(data)
+    except (ValueError, RecursionError) as error:
+        raise FormatError(f"{name!r} is not JSON ({error}); {remedy}") from None
+    if not isinstance(value, dict) or value.get("format") != FORMAT_NAME:
+        raise FormatError(f'{name!r} is not the manifest of a packed set (no "format": "hbpack")')
+    version = value.get("format_version")
+    if version != FORMAT_VERSION:  # Before the checksum, which another version may have elsewhere, or not at all.
+        raise FormatError(
+            f"{name!r} has format version {version!r}; hbpack {__version__} reads version {FORMAT_VERSION}: "
+            "read it with the release that wrote it, or run hbpack pack again"
+        )
+    try:
+        if compares:
+            check_json(data)
+        value.pop("xxh3", None)
+        manifest = read_record(Manifest, value)
+        _check(manifest)
+    except ValueError as error:
+        raise FormatError(f"{name!r} is damaged ({error}); {remedy}") from None
+    return manifest
+
+
+def _check(manifest: Manifest) -> None:
+    if not manifest.epochs:
+        raise ValueError("it lists no epochs")
+    for group in manifest.groups:
+        if group.capacity < 1 or group.sp_size < 1:
+            raise ValueError("a group has no capacity or no degree")
+    for generation in manifest.generations:
+        for epoch in generation.epochs:
+            if len(epoch.rank_xxh3) != generation.num_gpus:
+                raise ValueError(f"{epoch.path} has {len(epoch.rank_xxh3)} ranks, not {generation.num_gpus}")
+    for key in ("vocab_size", "pad_token_id", "eos_token_id"):
+        value = manifest.tokenizer.get(key)
+        if value is not None and type(value) is not int:
+            raise ValueError(f"tokenizer.{key} is {shown(value)}, not an integer")

@@ -1,0 +1,142 @@
+"""JSON to frozen dataclasses, as strict as their annotations: no other keys, no other types, no conversion.
+
+Errors name the place in the JSON and the rule. pydantic, which GPU nodes do without, reads the same annotations where
+it makes the JSON Schema of a record.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import MISSING, dataclass, fields, is_dataclass
+from functools import cache
+from types import NoneType, UnionType
+from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+
+T = TypeVar("T")
+
+_NAMES = {str: "text", int: "an integer"}
+
+
+@dataclass(frozen=True)
+class Rule:
+    """What a value must be besides its type: metadata of `Annotated`."""
+
+    find_fault: Callable[[Any], str | None]
+    """What a value is not, in a few words that follow its place and value; None where it is right."""
+    json_schema: tuple[tuple[str, Any], ...] = ()
+    """What the rule adds to the JSON Schema."""
+
+    def __get_pydantic_json_schema__(
+        self, core_schema: Any, handler: Callable[[Any], dict[str, Any]]
+    ) -> dict[str, Any]:
+        """As pydantic asks for it."""
+        return {**handler(core_schema), **dict(self.json_schema)}
+
+
+def read_record(kind: type[T], value: Any) -> T:
+    """The record of JSON values. O(values).
+
+    Raises:
+        ValueError: a value is not as its annotation says, a key is missing, or there is one too many.
+
+    >>> @dataclass
+    ... class Shard:
+    ...     num_packs: int
+    >>> read_record(Shard, {"num_packs": "1"})
+    Traceback (most recent call last):
+    ValueError: num_packs is '1', not an integer
+    """
+    read: Callable[[Any, str], T] = _reader(kind)  # type: ignore[arg-type]  # mypy: a type is not hashable
+    return read(value, "")
+
+
+_Reader = Callable[[Any, str], Any]
+
+
+@cache
+def _reader(kind: Any) -> _Reader:
+    """What reads values of an annotation; it is given the value and its place."""
+    origin, arguments = get_origin(kind), get_args(kind)
+    if is_dataclass(kind):
+        return _record_reader(kind)
+    if origin is Annotated:
+        return _rule_reader(_reader(arguments[0]), kind.__metadata__)
+    if origin is tuple:
+        return _list_reader(_reader(arguments[0]))
+    if origin is dict:
+        return _object_reader(_reader(arguments[1]))
+    if origin in (Union, UnionType):
+        (other,) = (argument for argument in arguments if argument is not NoneType)
+        return _optional_reader(_reader(other))
+    if origin is Literal:
+        return lambda value, place: _expect(value in arguments, value, place, f"{arguments[0]!r}")
+    if kind is Any:
+        return lambda value, place: value
+    return lambda value, place: _expect(type(value) is kind, value, place, _NAMES[kind])
+
+
+def _expect(is_right: bool, value: Any, place: str, rule: str) -> Any:
+    if not is_right:
+        raise ValueError(f"{place or 'it'} is {shown(value)}, not {rule}")
+    return value
+
+
+def shown(value: Any) -> str:
+    """A value in a message.
+
+    >>> shown("x" * 99)[-5:]
+    'xx...'
+    """
+    text = repr(value)
+    return text if len(text) <= 60 else text[:57] + "..."
+
+
+def _record_reader(kind: Any) -> _Reader:
+    hints = get_type_hints(kind, include_extras=True)
+    readers = {field.name: _reader(hints[field.name]) for field in fields(kind)}
+    needed = [field.name for field in fields(kind) if field.default is MISSING]
+
+    def read(value: Any, place: str) -> Any:
+        _expect(isinstance(value, dict), value, place, "an object")
+        begin = f"{place}." if place else ""
+        for name in needed:
+            if name not in value:
+                raise ValueError(f"it lacks {begin}{name}")
+        for name in value:
+            if name not in readers:
+                raise ValueError(f"it has {shown(begin + name)}, which this release does not know")
+        return kind(**{name: readers[name](item, begin + name) for name, item in value.items()})
+
+    return read
+
+
+def _rule_reader(read: _Reader, rules: tuple[Rule, ...]) -> _Reader:
+    def read_and_check(value: Any, place: str) -> Any:
+        value = read(value, place)
+        for rule in rules:
+            fault = rule.find_fault(value)
+            if fault is not None:
+                raise ValueError(f"{place} is {shown(value)}, {fault}")
+        return value
+
+    return read_and_check
+
+
+def _list_reader(read: _Reader) -> _Reader:
+    def read_list(value: Any, place: str) -> Any:
+        _expect(isinstance(value, list), value, place, "a list")
+        return tuple(read(item, f"{place}[{i}]") for i, item in enumerate(value))
+
+    return read_list
+
+
+def _object_reader(read: _Reader) -> _Reader:
+    def read_object(value: Any, place: str) -> Any:
+        _expect(isinstance(value, dict), value, place, "an object")
+        return {name: read(item, f"{place}.{name}") for name, item in value.items()}
+
+    return read_object
+
+
+def _optional_reader(read: _Reader) -> _Reader:
+    return lambda value, place: None if value is None else read(value, place)
