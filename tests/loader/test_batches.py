@@ -250,5 +250,5 @@ def test_the_pad_token_is_the_given_one_or_the_sets_own(own_set: Any) -> None:
     assert (pad(), pad(pad_token_id=0), pad(pad_token_id=9)) == (1, 0, 9)
     own_set.edit_manifest(tokenizer={"pad_token_id": None, "eos_token_id": 2})
     assert pad() == 2
-    own_set.edit_manifest(tokenizer=None)
+    own_set.edit_manifest(tokenizer={})
     assert pad() == 0
