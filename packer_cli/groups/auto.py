@@ -100,7 +100,7 @@ def _bounded(config: AutoGroupsConfig, lengths: Int32Array, overflow: Overflow) 
     return make_pieces(lengths, np.arange(len(lengths)), config.max_length, cut).length
 
 
-def stand_in(config: PlanConfig) -> PlanConfig:
+def with_placeholder_groups(config: PlanConfig) -> PlanConfig:
     """Options with some groups in place of `auto`, to look at all others before there are lengths.
 
     Raises:

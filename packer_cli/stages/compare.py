@@ -40,11 +40,11 @@ def run_compare(
     from packer_cli.compare.savings import add_savings
     from packer_cli.config.rules import plan_rules, with_known_cost
     from packer_cli.cost.options import has_gpu_model
-    from packer_cli.groups.auto import stand_in
+    from packer_cli.groups.auto import with_placeholder_groups
     from packer_cli.simulate.figures import SimulateRules
 
     config = with_known_cost(config)
-    likely = stand_in(config)
+    likely = with_placeholder_groups(config)
     plan_rules(likely)  # What is wrong with the options is said before the long work.
     if algorithms is not None:
         parse_rows(algorithms, likely)

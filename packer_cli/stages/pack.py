@@ -25,10 +25,10 @@ if TYPE_CHECKING:
 def run_pack(config: PackConfig, folder: Path, engine: LocalEngine, *, dry_run: bool = False) -> dict[str, Any]:
     """Corpus to shards. Gives the plan's header (configuration, counts, metrics)."""
     from packer_cli.config.rules import plan_rules
-    from packer_cli.groups.auto import stand_in
+    from packer_cli.groups.auto import with_placeholder_groups
 
     likely = plan_rules(
-        stand_in(config.part(PlanConfig))
+        with_placeholder_groups(config.part(PlanConfig))
     )  # What is wrong with the options is said before the long work.
     is_parallel = engine.workers > 1 and not (folder / PLAN_NAME).exists()
     with _kernels(likely) if is_parallel else nullcontext():

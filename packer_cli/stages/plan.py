@@ -17,11 +17,11 @@ from packer_cli.stages.rejected import write_rejected
 def run_plan(config: PlanConfig, source: Path, folder: Path) -> dict[str, Any]:
     """Token store in `source/tokens` to `folder/plan.arrow`, and `folder/rejected.jsonl`."""
     from packer_cli.config.rules import plan_rules, with_known_cost
-    from packer_cli.groups.auto import stand_in
+    from packer_cli.groups.auto import with_placeholder_groups
     from packer_cli.tokens.index import read_index
 
     config = with_known_cost(config)
-    plan_rules(stand_in(config))  # What is wrong with the options is said first.
+    plan_rules(with_placeholder_groups(config))  # What is wrong with the options is said first.
     # `folder` may be `source`, and who named the wrong one must not read that his output folder is in use.
     read_index(source / TOKENS)
     return _plan(config, source, folder)
