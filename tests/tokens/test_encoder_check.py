@@ -154,17 +154,17 @@ def test_a_part_of_several_files_may_need_both_slow_ways(order, repo, tmp_path, 
     config = TokenizeConfig(inputs=(str(tmp_path / "*.jsonl"),), tokenizer=tokenizer)
     expected = run_tokenize(config, tmp_path / "expected", LocalEngine(1))
     part._encoders.clear()
-    encode_honestly, disproof = GigatokenBackend.encode, ChatRenderer.disproof
+    encode_honestly, mismatch = GigatokenBackend.encode, ChatRenderer.mismatch
 
     def encode_wrongly(self, texts):
         ids = encode_honestly(self, texts)
         return ids._replace(input_ids=ids.input_ids + any("wrong ids" in text for text in texts))
 
-    def disprove_wrongly(self, chat):
-        return WRONG_TEXT if "wrong text" in chat.text else disproof(self, chat)
+    def mismatch_of_wrong_text(self, chat):
+        return WRONG_TEXT if "wrong text" in chat.text else mismatch(self, chat)
 
     monkeypatch.setattr(GigatokenBackend, "encode", encode_wrongly)
-    monkeypatch.setattr(ChatRenderer, "disproof", disprove_wrongly)
+    monkeypatch.setattr(ChatRenderer, "mismatch", mismatch_of_wrong_text)
     monkeypatch.setattr(pieces, "BATCH_BYTES", 1)
     index = run_tokenize(config, tmp_path / "out", LocalEngine(1))
     part._encoders.clear()

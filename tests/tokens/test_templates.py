@@ -122,7 +122,7 @@ def test_thinking_of_earlier_turns_is_left_out_and_the_last_is_trained_on(templa
     ours = renderer(templates["qwen3"])
     assert ours.way == "marks"
     assert said(ours.render(messages)) == ["b<|im_end|>", "<think>\ntwo\n</think>\n\nd<|im_end|>"]
-    assert ours.disproof(read_chat(messages)) is None
+    assert ours.mismatch(read_chat(messages)) is None
 
 
 def test_tool_calls_belong_to_the_assistant(templates):
@@ -247,15 +247,15 @@ def test_minimind_renders_as_transformers_does(minimind, real_chats):
     for messages, one in zip(real_chats, rendered, strict=True):
         answers = [message["content"] for message in messages if message["role"] == "assistant"]
         assert said(one) == [answer.lstrip("\n") + "<|im_end|>" for answer in answers]
-    assert all(ours.disproof(read_chat(messages)) is None for messages in real_chats[:30])
+    assert all(ours.mismatch(read_chat(messages)) is None for messages in real_chats[:30])
 
 
-def test_disproof_sees_a_wrong_range(templates, monkeypatch):
+def test_mismatch_reports_a_wrong_range(templates, monkeypatch):
     ours = renderer(templates["chatml"])
     messages = chat("a", "b")
-    assert ours.disproof(read_chat(messages)) is None
+    assert ours.mismatch(read_chat(messages)) is None
     monkeypatch.setattr(ours, "_edges", replace(ours._edges, prompt=""))
-    assert "should begin at char" in ours.disproof(read_chat(messages))
+    assert "should begin at char" in ours.mismatch(read_chat(messages))
 
 
 @given(st.text(alphabet="ab" + "".join(CHARS.values()), max_size=12) | st.text(alphabet="a\x01\x02", max_size=12))

@@ -106,10 +106,10 @@ class Preparer:
         """
         if self._chats_checked < self._check_chats:
             self._chats_checked += 1
-            wrong = renderer.disproof(chat)
+            wrong = renderer.mismatch(chat)
         elif (line * 2654435761 >> 8) % _SPREAD_EVERY == 0 and self._chars_checked < _SPREAD_CHARS:
             self._chars_checked += num_chars
-            wrong = renderer.text_disproof(chat)
+            wrong = renderer.text_mismatch(chat)
         else:
             return
         if wrong is not None:

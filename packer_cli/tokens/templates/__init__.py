@@ -14,7 +14,7 @@
                     |
                 turns.py      rounds -> ranges: without the header, up to the end of the turn
                     |
-                renderer.py   ChatRenderer: picks the way, gives `Rendered`; disproof.py: compares it with slower ways
+                renderer.py   ChatRenderer: picks the way, gives `Rendered`; mismatch.py: compares it with slower ways
 
 The text is that of `tokenizer.apply_chat_template(messages, tools=tools, tokenize=False)`.
 

@@ -7,10 +7,10 @@ from typing import Any, Literal
 from packer_cli.errors import TokenizerError
 from packer_cli.tokens.templates.compiled import CompiledTemplate
 from packer_cli.tokens.templates.conversation import PROBES, Chat, read_chat
-from packer_cli.tokens.templates.disproof import CHECKED_MESSAGES, ranges_disproof, text_disproof
 from packer_cli.tokens.templates.limits import TemplateLimitError
 from packer_cli.tokens.templates.marks import MarkedTemplate, Place
 from packer_cli.tokens.templates.minijinja.engine import MinijinjaTemplate
+from packer_cli.tokens.templates.mismatch import CHECKED_MESSAGES, ranges_mismatch, text_mismatch
 from packer_cli.tokens.templates.prefixes import prefix_rounds
 from packer_cli.tokens.templates.turns import turn_edges
 from packer_cli.tokens.templates.types import Rendered, Span, TemplateRejectError
@@ -157,7 +157,7 @@ class ChatRenderer:
                 return False
         return True
 
-    def disproof(self, chat: Chat) -> str | None:
+    def mismatch(self, chat: Chat) -> str | None:
         """None, or what a comparison of this conversation with slower ways shows to be wrong.
 
         Proved, for the first messages: text and ranges equal those by jinja2; the text equals transformers'; and, for
@@ -169,8 +169,8 @@ class ChatRenderer:
         """
         return self._compare(chat, with_prefixes=True)
 
-    def text_disproof(self, chat: Chat) -> str | None:
-        """`disproof` without the shorter renders."""
+    def text_mismatch(self, chat: Chat) -> str | None:
+        """`mismatch` without the shorter renders."""
         return self._compare(chat, with_prefixes=False)
 
     def _compare(self, chat: Chat, *, with_prefixes: bool) -> str | None:
@@ -194,7 +194,7 @@ class ChatRenderer:
         return wrong
 
     def _wrong_text(self, context: dict[str, Any], text: str) -> str | None:
-        return text_disproof(self._template, context, text)
+        return text_mismatch(self._template, context, text)
 
     def _wrong_ranges(self, context: dict[str, Any], rendered: Rendered) -> str | None:
-        return ranges_disproof(self._template, context, rendered, self._edges.closers)
+        return ranges_mismatch(self._template, context, rendered, self._edges.closers)

@@ -13,7 +13,7 @@ _CHECKED_ANSWERS = 4
 """About so many of the assistant's messages, spread over these, have their ranges compared."""
 
 
-def text_disproof(template: CompiledTemplate, context: dict[str, Any], text: str) -> str | None:
+def text_mismatch(template: CompiledTemplate, context: dict[str, Any], text: str) -> str | None:
     """None where transformers gives the same text."""
     from transformers.utils.chat_template_utils import render_jinja_template
 
@@ -28,10 +28,10 @@ def text_disproof(template: CompiledTemplate, context: dict[str, Any], text: str
     return None
 
 
-def ranges_disproof(
+def ranges_mismatch(
     template: CompiledTemplate, context: dict[str, Any], rendered: Rendered, closers: tuple[str, ...]
 ) -> str | None:
-    """None where shorter renders agree with the ranges, see `ChatRenderer.disproof`.
+    """None where shorter renders agree with the ranges, see `ChatRenderer.mismatch`.
 
     closers: see `TurnEdges`.
     """
