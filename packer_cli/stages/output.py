@@ -28,7 +28,7 @@ _held: set[Path] = set()
 """Folders that this process has to itself."""
 
 
-def alone(*, has_plan: bool = False) -> Callable[[Callable[P, T]], Callable[P, T]]:
+def locked_output(*, has_plan: bool = False) -> Callable[[Callable[P, T]], Callable[P, T]]:
     """Decorate a stage: check its argument `folder`, and keep other runs out of it. A stage inside another has it.
 
     Args:

@@ -12,7 +12,7 @@ from packer_cli.config import PackConfig, PlanConfig, TokenizeConfig, WriteConfi
 from packer_cli.engine.local import LocalEngine
 from packer_cli.files import fingerprint
 from packer_cli.format.constants import PLAN_NAME
-from packer_cli.stages.output import alone
+from packer_cli.stages.output import locked_output
 from packer_cli.stages.plan import run_plan
 from packer_cli.stages.tokenize import tokenize_corpus
 from packer_cli.stages.write import run_write
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from packer_cli.plan.rules import PlanRules
 
 
-@alone()
+@locked_output()
 def run_pack(config: PackConfig, folder: Path, engine: LocalEngine, *, dry_run: bool = False) -> dict[str, Any]:
     """Corpus to shards. Gives the plan's header (configuration, counts, metrics)."""
     from packer_cli.config.rules import plan_rules

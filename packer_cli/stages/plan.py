@@ -10,7 +10,7 @@ from packer_cli.engine.progress import Stopwatch, say
 from packer_cli.format.constants import MANIFEST_NAME, PLAN_NAME, REJECTED_NAME
 from packer_cli.sizes import counted
 from packer_cli.stages.groups import with_known_groups
-from packer_cli.stages.output import TOKENS, alone, current_plan, is_of_plan, store_of
+from packer_cli.stages.output import TOKENS, current_plan, is_of_plan, locked_output, store_of
 from packer_cli.stages.rejected import write_rejected
 
 
@@ -27,7 +27,7 @@ def run_plan(config: PlanConfig, source: Path, folder: Path) -> dict[str, Any]:
     return _plan(config, source, folder)
 
 
-@alone()
+@locked_output()
 def _plan(config: PlanConfig, source: Path, folder: Path) -> dict[str, Any]:
     from packer_cli.kernels import skip_extensions
     from packer_cli.plan.pieces import overflow_notes

@@ -38,7 +38,7 @@ from packer_cli.shards.repair import generation_schedules, manifest_shards
 from packer_cli.shards.stage import file_info, set_fingerprint, write_epochs
 from packer_cli.shards.stop import Stop, read_state
 from packer_cli.sizes import counted, format_tokens
-from packer_cli.stages.output import alone
+from packer_cli.stages.output import locked_output
 from packer_cli.tokens.store import TokenStore
 
 REBALANCE_VERSION = 1
@@ -56,7 +56,7 @@ class _Left:
     """int64[r]"""
 
 
-@alone(has_plan=True)
+@locked_output(has_plan=True)
 def run_rebalance(
     folder: Path, num_gpus: int, state: str | None, epoch: int | None, step: int | None, global_tokens: int | None
 ) -> Manifest:

@@ -10,7 +10,7 @@ from packer_cli.engine.local import LocalEngine
 from packer_cli.engine.progress import Stopwatch, progress_bar, say, warn
 from packer_cli.errors import RunError, UsageError
 from packer_cli.format.constants import REJECTED_NAME
-from packer_cli.stages.output import TOKENS, alone, current_plan, store_of
+from packer_cli.stages.output import TOKENS, current_plan, locked_output, store_of
 from packer_cli.stages.rejected import first_rejected, write_rejected
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ def run_tokenize(config: TokenizeConfig, folder: Path, engine: LocalEngine) -> S
     return index
 
 
-@alone()
+@locked_output()
 def tokenize_corpus(config: TokenizeConfig, folder: Path, engine: LocalEngine) -> StoreIndex:
     """As `run_tokenize`, where it is for the caller to say that nothing is left."""
     from packer_cli.stages.choices import choices, repeated, tokenized

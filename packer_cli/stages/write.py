@@ -18,13 +18,13 @@ from packer_cli.format.manifest import Manifest
 from packer_cli.shards.manifest import write_manifest
 from packer_cli.shards.plan_file import read_plan_header
 from packer_cli.sizes import counted, format_bytes
-from packer_cli.stages.output import TOKENS, alone, current_manifest, is_of_plan, store_of
+from packer_cli.stages.output import TOKENS, current_manifest, is_of_plan, locked_output, store_of
 from packer_cli.stages.rejected import write_rejected
 
 _MOST_WARNINGS = 10
 
 
-@alone(has_plan=True)
+@locked_output(has_plan=True)
 def run_write(config: WriteConfig, folder: Path, engine: LocalEngine, *, trusts_tokens: bool = False) -> Manifest:
     """The plan in `folder` to shards, rank manifests and `hbpack.json`.
 
