@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from typing import Any, TypeVar
 
-from packer_cli.engine.processes import end_server, how_it_ended, process_context, start_worker, starting_workers
+from packer_cli.engine.processes import describe_exit, end_server, process_context, start_worker, starting_workers
 from packer_cli.errors import HbpackError
 
 Task = TypeVar("Task")
@@ -69,7 +69,7 @@ def _receive(receiving: Any, process: Any) -> Any:
         outcome = receiving.recv()
     except (EOFError, OSError):
         process.join()
-        outcome = Failed(how_it_ended(process.exitcode))
+        outcome = Failed(describe_exit(process.exitcode))
     process.join()
     receiving.close()
     return outcome

@@ -107,7 +107,7 @@ def _end_with(parent: Any) -> None:
     os._exit(1)
 
 
-def how_it_ended(exitcode: int) -> str:
+def describe_exit(exitcode: int) -> str:
     """In words, how a process ended that should have gone on."""
     if exitcode == -signal.SIGKILL:
         return "its process was killed, perhaps for want of memory; try fewer --workers"

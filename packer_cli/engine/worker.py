@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from typing import Any
 
-from packer_cli.engine.processes import how_it_ended, start_worker
+from packer_cli.engine.processes import describe_exit, start_worker
 from packer_cli.errors import RunError
 
 CRASHES = (signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS, signal.SIGFPE, signal.SIGILL)
@@ -31,7 +31,7 @@ class Died:
         return signal.Signals(-self.exitcode).name if self.exitcode < 0 else f"exit code {self.exitcode}"
 
     def __str__(self) -> str:
-        return how_it_ended(self.exitcode)
+        return describe_exit(self.exitcode)
 
 
 class _RemoteTracebackError(Exception):
@@ -74,7 +74,7 @@ class Worker:
                 ) from None
             if -self._process.exitcode not in CRASHES:
                 raise RunError(
-                    f"a worker process failed: {how_it_ended(self._process.exitcode)}; run the same command again to "
+                    f"a worker process failed: {describe_exit(self._process.exitcode)}; run the same command again to "
                     "go on"
                 ) from None
             return Died(self._process.exitcode)

@@ -43,7 +43,7 @@ def run_pack(config: PackConfig, folder: Path, engine: LocalEngine, *, dry_run: 
 @contextmanager
 def _kernels(rules: PlanRules) -> Iterator[None]:
     """Load the plan's kernels on a thread beside the block; on a first run, compile them in processes beside it."""
-    from packer_cli.engine.aside import aside
+    from packer_cli.engine.background import in_background
     from packer_cli.kernels import known_as_compiled, note_compiled, skip_extensions
     from packer_cli.plan.warming import kernel_shares, warm_up
 
@@ -55,7 +55,7 @@ def _kernels(rules: PlanRules) -> Iterator[None]:
             yield
         loading.result()
         return
-    with aside(kernel_shares(rules)):
+    with in_background(kernel_shares(rules)):
         yield
     note_compiled(name)
 

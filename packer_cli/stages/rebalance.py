@@ -46,7 +46,7 @@ SCHEDULES_NAME = "schedules.arrow"
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Left:
+class _Remaining:
     """What the generation that is left has not run."""
 
     epoch: int
@@ -115,7 +115,7 @@ def rebalance(folder: Path, num_gpus: int, stop: Stop, global_tokens: int | None
     config = {**manifest.config["plan"], "gpus": num_gpus}
     if global_tokens is not None:
         config["global_tokens"] = global_tokens
-    if _is_there(manifest, stop, config):
+    if _is_in_force(manifest, stop, config):
         return manifest, False
     plan, piece_loss_tokens, header = read_plan(folder / PLAN_NAME, check=True)
     if set_fingerprint(header["fingerprint"], manifest.config["write"]["shard_size"]) != manifest.planned_fingerprint:
@@ -123,7 +123,7 @@ def rebalance(folder: Path, num_gpus: int, stop: Stop, global_tokens: int | None
             f"{str(folder / PLAN_NAME)!r} is not the plan of the shards beside it; run hbpack write, which writes them"
         )
     source = _generation(manifest, stop, folder)
-    left = _what_is_left(folder, manifest, plan, source, stop)
+    left = _remaining(folder, manifest, plan, source, stop)
     rules = plan_rules(validate(PlanConfig, config))
     origin = Origin(fingerprint=source.fingerprint, epoch=left.epoch, step=left.step, iteration=left.iteration)
     own_fingerprint = _fingerprint(origin, config)
@@ -187,7 +187,7 @@ def _fingerprint(origin: Origin, config: dict[str, Any]) -> str:
     return fingerprint(asdict(origin), config, REBALANCE_VERSION)
 
 
-def _is_there(manifest: Manifest, stop: Stop, config: dict[str, Any]) -> bool:
+def _is_in_force(manifest: Manifest, stop: Stop, config: dict[str, Any]) -> bool:
     """Whether the generation in force is what is wanted, and nothing of it was run."""
     return (
         config == manifest.config["plan"]
@@ -211,7 +211,7 @@ def _generation(manifest: Manifest, stop: Stop, folder: Path) -> Generation:
     )
 
 
-def _what_is_left(folder: Path, manifest: Manifest, plan: Plan, source: Generation, stop: Stop) -> _Left:
+def _remaining(folder: Path, manifest: Manifest, plan: Plan, source: Generation, stop: Stop) -> _Remaining:
     epoch = source.first_epoch if stop.epoch is None else stop.epoch
     first_steps = [entry.first_step for entry in source.epochs]
     number, is_written = find_epoch(epoch, source.first_epoch, first_steps, source.num_gpus, f"{stop.name}: epoch")
@@ -232,8 +232,8 @@ def _what_is_left(folder: Path, manifest: Manifest, plan: Plan, source: Generati
         # The epoch is over: the next one begins, whole.
         if epoch == MAX_EPOCH:
             raise ConfigError(f"{stop.name}: epoch {epoch} was the last that there is; choose an earlier place")
-        return _Left(epoch=epoch + 1, step=0, iteration=0, packs=np.arange(len(plan.packs)))
-    return _Left(epoch=epoch, step=step, iteration=iteration, packs=packs)
+        return _Remaining(epoch=epoch + 1, step=0, iteration=0, packs=np.arange(len(plan.packs)))
+    return _Remaining(epoch=epoch, step=step, iteration=iteration, packs=packs)
 
 
 def _refuse_inside(
@@ -253,7 +253,7 @@ def _refuse_inside(
     )
 
 
-def _schedules(plan: Plan, left: _Left, is_short: NDArray[np.bool_], rules: PlanRules) -> list[Schedule]:
+def _schedules(plan: Plan, left: _Remaining, is_short: NDArray[np.bool_], rules: PlanRules) -> list[Schedule]:
     """The rest of the epoch, and whole ones: as many as were asked for, and one at least."""
     steps = rules.steps
     curriculum = max(0, steps.curriculum_steps - left.step) if left.epoch == 0 else 0

@@ -19,7 +19,7 @@ from packer_cli.stages.workers import make_engine
 from packer_cli.tokens.index import INDEX_NAME
 from packer_cli.tokens.store import TokenStore
 
-NAMED = "name a packed data set, a token store or a file of lengths"
+NAME_SAMPLES = "name a packed data set, a token store or a file of lengths"
 
 
 def samples_of_store(store: TokenStore) -> Samples:
@@ -35,7 +35,7 @@ def find_samples(path: Path) -> Samples | None:
         InputError: the path does not exist, or is a file and holds no lengths.
     """
     if not path.exists():
-        raise InputError(f"{str(path)!r} does not exist; {NAMED}")
+        raise InputError(f"{str(path)!r} does not exist; {NAME_SAMPLES}")
     if _is_corpus(path):
         raise InputError(f"{str(path)!r} is a corpus; run hbpack tokenize, and name its output")
     if path.is_file():
@@ -72,14 +72,14 @@ def compared_samples(inputs: Sequence[str]) -> Samples:
         raise ConfigError("several inputs are a corpus, which needs --tokenizer" if inputs else "INPUT is required")
     path = Path(inputs[0])
     if not path.exists():
-        raise InputError(f"{inputs[0]!r} does not exist; {NAMED}, or a corpus and its --tokenizer")
+        raise InputError(f"{inputs[0]!r} does not exist; {NAME_SAMPLES}, or a corpus and its --tokenizer")
     if _is_corpus(path):
         raise ConfigError(f"{inputs[0]!r} is a corpus, which needs --tokenizer")
     samples = find_samples(path)
     if samples is None and (path / PLAN_NAME).exists():
-        raise InputError(f"{inputs[0]!r} is planned and keeps no tokens, so there is nothing to plan; {NAMED}")
+        raise InputError(f"{inputs[0]!r} is planned and keeps no tokens, so there is nothing to plan; {NAME_SAMPLES}")
     if samples is None:
-        raise InputError(f"{inputs[0]!r} is not a token store; {NAMED}, or give --tokenizer if it is a corpus")
+        raise InputError(f"{inputs[0]!r} is not a token store; {NAME_SAMPLES}, or give --tokenizer if it is a corpus")
     return samples
 
 

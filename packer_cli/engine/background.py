@@ -13,7 +13,7 @@ from packer_cli.engine.processes import start_worker
 
 
 @contextmanager
-def aside(functions: Sequence[Callable[[], None]]) -> Iterator[None]:
+def in_background(functions: Sequence[Callable[[], None]]) -> Iterator[None]:
     """Call each function in a process of its own; they have ended when the block has, and are killed if it fails.
 
     What goes wrong in them is lost: they must be such that everything works without them. They are forked from this
