@@ -14,7 +14,7 @@ from packer_cli.corpus.types import CorpusFile, CorpusSlice
 from packer_cli.engine.local import LocalEngine
 from packer_cli.engine.worker import Died
 from packer_cli.files import fingerprint
-from packer_cli.tokens.pieces import EXPANSION
+from packer_cli.tokens.slices import EXPANSION
 
 COLUMNAR = ("parquet", "arrow", "datasets")
 """Formats that pyarrow reads; what is damaged may crash the process, or be read as if it were right."""
@@ -53,7 +53,7 @@ def cut_files(files: Sequence[CorpusFile], engine: LocalEngine) -> list[CorpusSl
     for number, file in enumerate(files):
         if number not in cut:
             cut[number] = slice_corpus([file])
-    return [piece for number in range(len(files)) for piece in cut[number]]
+    return [slice_ for number in range(len(files)) for slice_ in cut[number]]
 
 
 def _cut_each(files: list[CorpusFile]) -> list[list[CorpusSlice]]:
@@ -74,13 +74,13 @@ def _unreadable(file: CorpusFile, died: Died) -> CorpusSlice:
     )
 
 
-def group_slices(pieces: Sequence[CorpusSlice]) -> list[tuple[CorpusSlice, ...]]:
+def group_slices(slices: Sequence[CorpusSlice]) -> list[tuple[CorpusSlice, ...]]:
     """The slices of each part: small files that follow each other share one, every other slice has its own."""
     parts: list[tuple[CorpusSlice, ...]] = []
     group: list[CorpusSlice] = []
     held = 0
-    for _, slices in groupby(pieces, key=lambda piece: (piece.file.path, piece.file.source_id)):
-        of_file = list(slices)
+    for _, same_file in groupby(slices, key=lambda slice_: (slice_.file.path, slice_.file.source_id)):
+        of_file = list(same_file)
         size = _weight(of_file[0].file)
         is_small = len(of_file) == 1 and size <= GROUP_BYTES
         if group and not (is_small and held + size <= GROUP_BYTES and len(group) < GROUP_FILES):
@@ -90,7 +90,7 @@ def group_slices(pieces: Sequence[CorpusSlice]) -> list[tuple[CorpusSlice, ...]]
             group.append(of_file[0])
             held += size
         else:
-            parts += [(piece,) for piece in of_file]
+            parts += [(slice_,) for slice_ in of_file]
     return [*parts, tuple(group)] if group else parts
 
 
@@ -100,7 +100,7 @@ def _weight(file: CorpusFile) -> int:
 
 
 def without_crashes(
-    pieces: Sequence[CorpusSlice],
+    slices: Sequence[CorpusSlice],
     engine: LocalEngine,
     read: Callable[[CorpusSlice], None],
 ) -> tuple[CorpusSlice, ...] | None:
@@ -108,17 +108,17 @@ def without_crashes(
 
     None where none of them does.
     """
-    outcomes = dict(engine.run(read, list(pieces), is_risky=lambda _: True))
+    outcomes = dict(engine.run(read, list(slices), is_risky=lambda _: True))
     if not any(isinstance(outcome, Died) for outcome in outcomes.values()):
         return None
-    return tuple(_marked(piece, outcomes[number]) for number, piece in enumerate(pieces))
+    return tuple(_marked(slice_, outcomes[number]) for number, slice_ in enumerate(slices))
 
 
-def _marked(piece: CorpusSlice, outcome: Died | None) -> CorpusSlice:
+def _marked(slice_: CorpusSlice, outcome: Died | None) -> CorpusSlice:
     if not isinstance(outcome, Died):
-        return piece
+        return slice_
     reason = (
-        f"damaged: reading it from record {piece.first_line} on crashes the reader ({outcome.signal_name}); "
+        f"damaged: reading it from record {slice_.first_line} on crashes the reader ({outcome.signal_name}); "
         "what it holds from there is left out"
     )
-    return replace(piece, unreadable=reason)
+    return replace(slice_, unreadable=reason)

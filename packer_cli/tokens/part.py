@@ -33,7 +33,7 @@ class PartTask:
     """What a worker needs to make one part."""
 
     number: int
-    pieces: tuple[CorpusSlice, ...]
+    slices: tuple[CorpusSlice, ...]
     """The slices of input that it holds, one after another."""
     fingerprint: str
     folder: Path
@@ -74,7 +74,7 @@ def tokenize_part(task: PartTask) -> PartResult:
     A part in which the fast backend and the reference disagree is encoded again as a whole by the reference.
     """
     from packer_cli.tokens.encode.encoder import BackendMismatch
-    from packer_cli.tokens.pieces import place_of
+    from packer_cli.tokens.slices import describe_line
 
     if multiprocessing.parent_process() is not None:
         # The workers share the cores already.
@@ -84,7 +84,7 @@ def tokenize_part(task: PartTask) -> PartResult:
         try:
             info, temporary = _write_part(task, encoder)
         except BackendMismatch as mismatch:
-            encoder = encoder.fallback(mismatch, place_of(mismatch.line, task.pieces))
+            encoder = encoder.fallback(mismatch, describe_line(mismatch.line, task.slices))
         else:
             return PartResult(info=info, tokenizer=describe_tokenizer(task), temporary=temporary)
 
@@ -161,16 +161,16 @@ def _alpaca_form(task: PartTask) -> AlpacaForm:
 
 
 def _write_part(task: PartTask, encoder: Encoder) -> tuple[PartInfo, Path]:
-    from packer_cli.tokens.pieces import count_by_piece, gap_of_each, lines_of, read_pieces, with_lines
+    from packer_cli.tokens.slices import count_by_slice, gap_of_each, lines_of, read_slices, with_lines
 
     encoder.start_part()
     rejects: list[Reject] = []
-    num_samples = np.zeros(len(task.pieces), dtype=np.int64)
+    num_samples = np.zeros(len(task.slices), dtype=np.int64)
     num_with_special = num_open = 0
     shapes: Counter[str] = Counter()
     with temporary_file(task.folder / task.name) as (temporary, file):
         writer = PartWriter(file)
-        for documents in read_pieces(task.pieces, task.record_schema, _alpaca_form(task), task.max_record_bytes):
+        for documents in read_slices(task.slices, task.record_schema, _alpaca_form(task), task.max_record_bytes):
             encoded = encoder.encode(documents)
             shapes += _shapes(documents, encoded.rejects)
             num_open += encoded.num_open
@@ -178,25 +178,25 @@ def _write_part(task: PartTask, encoder: Encoder) -> tuple[PartInfo, Path]:
             rejects += encoded.rejects
             num_with_special += encoded.num_with_special
             if len(encoded.lines):
-                num_samples += count_by_piece(encoded.lines, len(task.pieces))
+                num_samples += count_by_slice(encoded.lines, len(task.slices))
                 writer.write(replace(encoded, lines=lines_of(encoded.lines)))
         writer.close()
         _forget(task)
     rejects_xxh3 = _write_rejects(rejects_path(task.folder, task.name), with_lines(rejects))
-    num_rejected = count_by_piece(np.array([reject.line for reject in rejects], dtype=np.int64), len(task.pieces))
-    of_each = num_samples.tolist(), num_rejected.tolist(), gap_of_each(rejects, len(task.pieces))
+    num_rejected = count_by_slice(np.array([reject.line for reject in rejects], dtype=np.int64), len(task.slices))
+    of_each = num_samples.tolist(), num_rejected.tolist(), gap_of_each(rejects, len(task.slices))
     info = PartInfo(
         path=task.name,
         fingerprint=task.fingerprint,
         files=tuple(
             PartFile(
-                path=piece.file.path,
-                source=piece.file.source_id,
+                path=slice_.file.path,
+                source=slice_.file.source_id,
                 num_samples=samples,
                 num_rejected=rejected,
                 unreadable=gap,
             )
-            for piece, samples, rejected, gap in zip(task.pieces, *of_each, strict=True)
+            for slice_, samples, rejected, gap in zip(task.slices, *of_each, strict=True)
         ),
         num_samples=writer.num_samples,
         num_tokens=writer.num_tokens,

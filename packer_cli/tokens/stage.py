@@ -42,7 +42,7 @@ from packer_cli.tokens.part import (
     rejects_path,
     tokenize_part,
 )
-from packer_cli.tokens.pieces import read_through
+from packer_cli.tokens.slices import read_all
 from packer_cli.tokens.tokenizer.fingerprint import tokenizer_fingerprint
 from packer_cli.tokens.tokenizer.loading import read_template
 
@@ -72,11 +72,11 @@ def tokenize(
         TooManyRejectedError: see `--max-rejected`; finished parts stay for the next run.
     """
     sources, files = discover(config.inputs, output=str(folder.parent))
-    pieces = cut_files(files, engine)
-    if not pieces:
+    slices = cut_files(files, engine)
+    if not slices:
         raise InputError("the inputs hold no data: " + ", ".join(source.name for source in sources))
     options = _sample_options(config)
-    tasks = _tasks(config, options, group_slices(pieces), folder)
+    tasks = _tasks(config, options, group_slices(slices), folder)
     finished = _finished(folder, tasks, engine)
     todo = [task for task in tasks if task.number not in finished]
     if todo:
@@ -142,17 +142,17 @@ def _run(engine: LocalEngine, todo: list[PartTask], announce: Announce | None) -
 
 
 def _without_crashes(task: PartTask, died: Died, engine: LocalEngine) -> PartTask:
-    pieces = without_crashes(task.pieces, engine, read_through)
-    if pieces is None:
-        names = ", ".join(dict.fromkeys(piece.file.path for piece in task.pieces[:3]))
+    slices = without_crashes(task.slices, engine, read_all)
+    if slices is None:
+        names = ", ".join(dict.fromkeys(slice_.file.path for slice_ in task.slices[:3]))
         raise RunError(
             f"a worker process crashed ({died.signal_name}) while it encoded records of {names}; leave them out"
         )
-    return replace(task, pieces=pieces)
+    return replace(task, slices=slices)
 
 
 def _is_risky(task: PartTask | _Description) -> bool:
-    return any(is_columnar(piece.file) for piece in (task.of if isinstance(task, _Description) else task).pieces)
+    return any(is_columnar(slice_.file) for slice_ in (task.of if isinstance(task, _Description) else task).slices)
 
 
 def _tasks(
@@ -163,8 +163,8 @@ def _tasks(
     return [
         PartTask(
             number=number,
-            pieces=pieces,
-            fingerprint=fingerprint(shared, *map(_content, pieces)),
+            slices=slices,
+            fingerprint=fingerprint(shared, *map(_content, slices)),
             folder=folder,
             tokenizer=config.tokenizer,
             tokenizer_fingerprint=fingerprint(files, options["chat_template"]),
@@ -179,15 +179,15 @@ def _tasks(
                 ("plain_content", config.plain_content),
             ),
         )
-        for number, pieces in enumerate(parts)
+        for number, slices in enumerate(parts)
     ]
 
 
-def _content(piece: CorpusSlice) -> list[Any]:
+def _content(slice_: CorpusSlice) -> list[Any]:
     """What a slice is, whatever its file and its input are called. The bytes of a .gz are other records without it."""
-    file = piece.file
+    file = slice_.file
     compression = [] if file.compression == "none" else [file.compression]
-    return [file.fingerprint, file.format, piece.start, piece.stop, *compression]
+    return [file.fingerprint, file.format, slice_.start, slice_.stop, *compression]
 
 
 def _sample_options(config: TokenizeConfig) -> dict[str, Any]:
@@ -232,8 +232,8 @@ def _finished(folder: Path, tasks: Sequence[PartTask], engine: LocalEngine) -> d
 def _renamed(info: PartInfo, task: PartTask) -> PartInfo:
     """With the names and sources that its files have now."""
     files = [
-        file.model_copy(update={"path": piece.file.path, "source": piece.file.source_id})
-        for file, piece in zip(info.files, task.pieces, strict=True)
+        file.model_copy(update={"path": slice_.file.path, "source": slice_.file.source_id})
+        for file, slice_ in zip(info.files, task.slices, strict=True)
     ]
     return info.model_copy(update={"files": tuple(files)})
 
@@ -307,8 +307,10 @@ def _remove_stale(folder: Path, names: set[str]) -> None:
 
 def _slice_bytes(tasks: Sequence[PartTask]) -> list[int]:
     """Bytes of input of each task, for progress: an even share of its files."""
-    slices = Counter(piece.file.path for task in tasks for piece in task.pieces)
-    return [max(1, sum(p.file.num_bytes // slices[p.file.path] for p in task.pieces)) for task in tasks]
+    num_slices = Counter(slice_.file.path for task in tasks for slice_ in task.slices)
+    return [
+        max(1, sum(slice_.file.num_bytes // num_slices[slice_.file.path] for slice_ in task.slices)) for task in tasks
+    ]
 
 
 def _check_rejected(num_rejected: int, most: int | None, folder: Path) -> None:

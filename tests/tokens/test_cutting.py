@@ -27,7 +27,7 @@ def slices(*sizes: int, num_slices: int = 1, **fields: str) -> list[CorpusSlice]
 
 
 @pytest.mark.parametrize(
-    ("pieces", "parts"),
+    ("cut", "parts"),
     [
         (slices(10, 20, 30), [3]),
         (slices(2 * MIB, 2 * MIB, 1), [2, 1]),
@@ -42,10 +42,10 @@ def slices(*sizes: int, num_slices: int = 1, **fields: str) -> list[CorpusSlice]
         ([], []),
     ],
 )
-def test_small_files_that_follow_each_other_share_a_part(pieces: list[CorpusSlice], parts: list[int]) -> None:
-    grouped = group_slices(pieces)
+def test_small_files_that_follow_each_other_share_a_part(cut: list[CorpusSlice], parts: list[int]) -> None:
+    grouped = group_slices(cut)
     assert [len(part) for part in grouped] == parts
-    assert [piece for part in grouped for piece in part] == pieces
+    assert [slice_ for part in grouped for slice_ in part] == cut
 
 
 def test_many_files_are_as_one_but_for_their_names(tmp_path: Path, repo: Path) -> None:

@@ -21,8 +21,8 @@ EXPANSION = 8
 """How many bytes a compressed byte counts for, about."""
 
 
-def read_pieces(
-    pieces: Sequence[CorpusSlice],
+def read_slices(
+    slices: Sequence[CorpusSlice],
     schema: RecordSchema | Literal["auto"],
     alpaca_form: AlpacaForm,
     max_record_bytes: int,
@@ -30,15 +30,15 @@ def read_pieces(
     """The records of the slices, in order; their `line` is the key. The first slice's keys are its lines."""
     merged = DocumentBatch()
     held = 0
-    for number, piece in enumerate(pieces):
-        for batch in read_slice(piece, schema=schema, alpaca_form=alpaca_form, max_record_bytes=max_record_bytes):
-            if len(pieces) == 1:
+    for number, slice_ in enumerate(slices):
+        for batch in read_slice(slice_, schema=schema, alpaca_form=alpaca_form, max_record_bytes=max_record_bytes):
+            if len(slices) == 1:
                 yield batch
                 continue
             base = number << LINE_BITS
             merged.documents += [document._replace(line=base + document.line) for document in batch.documents]
             merged.rejects += [reject._replace(line=base + reject.line) for reject in batch.rejects]
-            held += min(piece.file.num_bytes * (1 if piece.file.compression == "none" else EXPANSION), BATCH_BYTES)
+            held += min(slice_.file.num_bytes * (1 if slice_.file.compression == "none" else EXPANSION), BATCH_BYTES)
             if held >= BATCH_BYTES:
                 yield merged
                 merged, held = DocumentBatch(), 0
@@ -51,14 +51,14 @@ def lines_of(keys: NDArray[np.int64]) -> NDArray[np.int64]:
     return keys & _LINE
 
 
-def place_of(key: int, pieces: Sequence[CorpusSlice]) -> str:
+def describe_line(key: int, slices: Sequence[CorpusSlice]) -> str:
     """File and line of a record, for people."""
-    return f"{pieces[key >> LINE_BITS].file.path}, line {key & _LINE}"
+    return f"{slices[key >> LINE_BITS].file.path}, line {key & _LINE}"
 
 
-def count_by_piece(keys: NDArray[np.int64], num_pieces: int) -> NDArray[np.int64]:
+def count_by_slice(keys: NDArray[np.int64], num_slices: int) -> NDArray[np.int64]:
     """int64[p]: how many of the records each slice holds."""
-    return np.bincount(keys >> LINE_BITS, minlength=num_pieces)
+    return np.bincount(keys >> LINE_BITS, minlength=num_slices)
 
 
 def with_lines(rejects: Sequence[Reject]) -> list[Reject]:
@@ -67,13 +67,13 @@ def with_lines(rejects: Sequence[Reject]) -> list[Reject]:
     return [reject._replace(line=reject.line & _LINE) for reject in ordered]
 
 
-def gap_of_each(rejects: Sequence[Reject], num_pieces: int) -> list[str]:
+def gap_of_each(rejects: Sequence[Reject], num_slices: int) -> list[str]:
     """The reason of each slice's first gap; "" for a slice that has none."""
     first = {reject.line >> LINE_BITS: reject.reason for reject in reversed(rejects) if isinstance(reject, Gap)}
-    return [first.get(number, "") for number in range(num_pieces)]
+    return [first.get(number, "") for number in range(num_slices)]
 
 
-def read_through(piece: CorpusSlice) -> None:
+def read_all(slice_: CorpusSlice) -> None:
     """Read a slice and forget it: does that crash?"""
-    for _ in read_slice(piece):
+    for _ in read_slice(slice_):
         pass
