@@ -107,7 +107,7 @@ def cut_parts(row_bytes: Int64Array, num_tokens: Int64Array, shard_size: int) ->
 
 
 @dataclass(frozen=True, kw_only=True)
-class Piece:
+class FileRange:
     """Bytes that were written: a file, or a stretch of one that several parts share."""
 
     path: str
@@ -139,7 +139,7 @@ class Sink:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.pieces: list[Piece] = []
+        self.ranges: list[FileRange] = []
         self.temporary: Path | None = None
         """The file of `part`, not yet under its name."""
 
@@ -175,8 +175,10 @@ class Sink:
         self._keep(path, 0, file)
 
     def _keep(self, path: str, offset: int, file: HashingFile, *, is_shared: bool = False) -> None:
-        piece = Piece(path=path, offset=offset, num_bytes=file.num_bytes, xxh3=file.hexdigest(), is_shared=is_shared)
-        self.pieces.append(piece)
+        range_ = FileRange(
+            path=path, offset=offset, num_bytes=file.num_bytes, xxh3=file.hexdigest(), is_shared=is_shared
+        )
+        self.ranges.append(range_)
 
 
 class Format(ABC):
@@ -204,10 +206,10 @@ class Format(ABC):
         """Write the rows of a part; runs on a thread. What it gives (JSON values) goes to `finish`."""
 
     @abstractmethod
-    def finish(self, job: Job, parts: list[dict[str, Any]], pieces: list[Piece], sink: Sink) -> None:
+    def finish(self, job: Job, parts: list[dict[str, Any]], ranges: list[FileRange], sink: Sink) -> None:
         """Write what describes the whole, once all parts are there.
 
         Args:
             parts: what `write_part` gave, in order.
-            pieces: what the parts wrote, in order.
+            ranges: what the parts wrote, in order.
         """

@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from packer_cli.export.copy import as_source, copy_bytes
-from packer_cli.export.job import Format, Int64Array, Job, Part, Piece, Sink
+from packer_cli.export.job import FileRange, Format, Int64Array, Job, Part, Sink
 from packer_cli.export.packed import LISTS, Lists
 
 _COLUMNS = {
@@ -64,16 +64,16 @@ class Exporter(Format):
                 file.write(_encode(job, packs))
         return {"samples": len(rows)}
 
-    def finish(self, job: Job, parts: list[dict[str, Any]], pieces: list[Piece], sink: Sink) -> None:
+    def finish(self, job: Job, parts: list[dict[str, Any]], ranges: list[FileRange], sink: Sink) -> None:
         """`index.json`, with the checksums (the format's `xxh128` is xxh3-128)."""
         shards = [
             {
                 **_config(job.shard_size),
                 "samples": part["samples"],
-                "raw_data": {"basename": piece.path, "bytes": piece.num_bytes, "hashes": {"xxh128": piece.xxh3}},
+                "raw_data": {"basename": range_.path, "bytes": range_.num_bytes, "hashes": {"xxh128": range_.xxh3}},
                 "zip_data": None,
             }
-            for part, piece in zip(parts, pieces, strict=True)
+            for part, range_ in zip(parts, ranges, strict=True)
         ]
         with sink.file("index.json") as file:
             file.write(json.dumps({"version": 2, "shards": shards}, sort_keys=True).encode())

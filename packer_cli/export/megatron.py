@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from packer_cli.errors import FormatError
-from packer_cli.export.job import Format, Int64Array, Job, Part, Piece, Sink
+from packer_cli.export.job import FileRange, Format, Int64Array, Job, Part, Sink
 from packer_cli.files import HashingFile
 from packer_cli.format.manifest import Manifest
 
@@ -60,7 +60,7 @@ class Exporter(Format):
                 file.write(job.packed.lists("loss_mask", packs).values.astype(np.uint8))
         return {}
 
-    def finish(self, job: Job, parts: list[dict[str, Any]], pieces: list[Piece], sink: Sink) -> None:
+    def finish(self, job: Job, parts: list[dict[str, Any]], ranges: list[FileRange], sink: Sink) -> None:
         """Both `.idx` files."""
         for name, dtype in (("tokens", token_dtype(job.manifest)), ("loss_mask", np.dtype("u1"))):
             with sink.file(f"{name}.idx") as file:

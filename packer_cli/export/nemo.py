@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from packer_cli.export.job import Format, Int64Array, Job, Part, Piece, Sink
+from packer_cli.export.job import FileRange, Format, Int64Array, Job, Part, Sink
 from packer_cli.export.packed import PackedSet
 from packer_cli.format.arrays import to_lists
 
@@ -60,7 +60,7 @@ class Exporter(Format):
             "num_given": int(given.sum(dtype=np.int64)),
         }
 
-    def finish(self, job: Job, parts: list[dict[str, Any]], pieces: list[Piece], sink: Sink) -> None:
+    def finish(self, job: Job, parts: list[dict[str, Any]], ranges: list[FileRange], sink: Sink) -> None:
         """`_metadata.json`, for `pad_cu_seqlens`; readers of Parquet folders skip names that begin so."""
         num_rows = len(job.packs)
         given = sum(part["num_given"] for part in parts)

@@ -11,7 +11,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from packer_cli.export.job import Format, Int64Array, Job, Part, Piece, Sink
+from packer_cli.export.job import FileRange, Format, Int64Array, Job, Part, Sink
 from packer_cli.export.packed import LISTS, PackedSet
 from packer_cli.format.arrays import to_arrow, to_lists
 from packer_cli.format.schema import SHARD_SCHEMA
@@ -36,7 +36,7 @@ class Exporter(Format):
                 writer.write_batch(_batch(job.packed, packs))
         return {}
 
-    def finish(self, job: Job, parts: list[dict[str, Any]], pieces: list[Piece], sink: Sink) -> None:
+    def finish(self, job: Job, parts: list[dict[str, Any]], ranges: list[FileRange], sink: Sink) -> None:
         """Nothing: the files say all."""
 
 

@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 
 import pyarrow as pa
 
-from packer_cli.export.job import Format, Int64Array, Job, Part, Piece, Sink
+from packer_cli.export.job import FileRange, Format, Int64Array, Job, Part, Sink
 from packer_cli.export.packed import Lists
 from packer_cli.files import fingerprint
 from packer_cli.format.arrays import to_lists
@@ -47,11 +47,11 @@ class SavedDataset(Format):
                 writer.write_batch(pa.record_batch(arrays, schema=schema))
         return {}
 
-    def finish(self, job: Job, parts: list[dict[str, Any]], pieces: list[Piece], sink: Sink) -> None:
+    def finish(self, job: Job, parts: list[dict[str, Any]], ranges: list[FileRange], sink: Sink) -> None:
         """What `load_from_disk` looks for."""
         state: dict[str, Any] = {
-            "_data_files": [{"filename": piece.path} for piece in pieces],
-            "_fingerprint": fingerprint([piece.xxh3 for piece in pieces])[:16],
+            "_data_files": [{"filename": range_.path} for range_ in ranges],
+            "_fingerprint": fingerprint([range_.xxh3 for range_ in ranges])[:16],
             "_format_columns": None,
             "_format_kwargs": {},
             "_format_type": None,

@@ -16,7 +16,7 @@ from packer_cli.engine.local import LocalEngine
 from packer_cli.errors import ConfigError, RunError
 from packer_cli.export.folder import NAME, check_folder, read_json
 from packer_cli.export.formats import ORDERS, load_format
-from packer_cli.export.job import WORK, Format, Job, Part, Piece, Sink, cut_parts
+from packer_cli.export.job import WORK, FileRange, Format, Job, Part, Sink, cut_parts
 from packer_cli.export.order import check_one_capacity, choose_groups, packs_by_id, packs_by_use
 from packer_cli.export.packed import PackedSet
 from packer_cli.files import (
@@ -170,9 +170,9 @@ def _run(format: Format, job: Job, header: dict[str, Any], engine: LocalEngine, 
     progress(done, sum(sizes))
     todo = [part for part in job.parts if part.number not in done_before]
     if finished and not todo:
-        files = [_piece(item) for item in finished["files"]]
-        of_parts = sum(len(value["pieces"]) for value in done_before.values())
-        if all(piece.is_intact(job.folder / piece.path) for piece in files[of_parts:]):
+        files = [_file_range(item) for item in finished["files"]]
+        of_parts = sum(len(value["ranges"]) for value in done_before.values())
+        if all(range_.is_intact(job.folder / range_.path) for range_ in files[of_parts:]):
             shutil.rmtree(work, ignore_errors=True)
             return _result(job, files, is_new=False)
     (job.folder / NAME).unlink(missing_ok=True)
@@ -181,18 +181,18 @@ def _run(format: Format, job: Job, header: dict[str, Any], engine: LocalEngine, 
         _make_room(job.folder, path, num_bytes)
     found = dict(done_before)
 
-    def write(part: Part) -> tuple[dict[str, Any], list[Piece], Path | None]:
+    def write(part: Part) -> tuple[dict[str, Any], list[FileRange], Path | None]:
         sink = Sink(job.folder)
-        return format.write_part(job, part, sink), sink.pieces, sink.temporary
+        return format.write_part(job, part, sink), sink.ranges, sink.temporary
 
     with Committer() as committer:
-        for i, (info, pieces, temporary) in engine.run_threads(write, todo):
+        for i, (info, ranges, temporary) in engine.run_threads(write, todo):
             number = todo[i].number
-            found[number] = {"info": info, "pieces": [vars(piece) for piece in pieces]}
+            found[number] = {"info": info, "ranges": [vars(range_) for range_ in ranges]}
             marker = _marker(job.folder, number)
             value = {"fingerprint": header["fingerprint"], "part": number, **found[number]}
             if temporary:
-                committer.add(temporary, job.folder / pieces[0].path, marker, value)
+                committer.add(temporary, job.folder / ranges[0].path, marker, value)
             else:
                 write_json(marker, value, sync=False)
             done += sizes[number]
@@ -201,27 +201,27 @@ def _run(format: Format, job: Job, header: dict[str, Any], engine: LocalEngine, 
         if not (job.folder / path).exists():
             os.replace(work / path, job.folder / path)
     results = [found[part.number] for part in job.parts]
-    written = [_piece(item) for result in results for item in result["pieces"]]
+    written = [_file_range(item) for result in results for item in result["ranges"]]
     sink = Sink(job.folder)
     format.finish(job, [result["info"] for result in results], written, sink)
-    files = [*written, *sink.pieces]
+    files = [*written, *sink.ranges]
     remove_temporaries(job.folder)
     result = _result(job, files, is_new=True)
     totals = {"num_rows": result.num_rows, "num_samples": result.num_samples, "num_tokens": result.num_tokens}
     parts = [item["info"] for item in results]
     text = {"hbpack_version": packer_cli.__version__, **header, **totals, "parts": parts}
-    write_json(job.folder / NAME, {**text, "files": [vars(piece) for piece in files]})
+    write_json(job.folder / NAME, {**text, "files": [vars(range_) for range_ in files]})
     shutil.rmtree(work, ignore_errors=True)
     return result
 
 
-def _result(job: Job, files: list[Piece], *, is_new: bool) -> ExportResult:
+def _result(job: Job, files: list[FileRange], *, is_new: bool) -> ExportResult:
     return ExportResult(
         num_rows=len(job.packs),
         num_samples=int(job.row_samples().sum(dtype=np.int64)),
         num_tokens=int(job.row_tokens().sum(dtype=np.int64)),
-        num_files=len({piece.path for piece in files}),
-        num_bytes=sum(piece.num_bytes for piece in files),
+        num_files=len({range_.path for range_ in files}),
+        num_bytes=sum(range_.num_bytes for range_ in files),
         is_new=is_new,
     )
 
@@ -234,20 +234,25 @@ def _reopen(
     shared = set(format.shared_files(job))
     candidates: dict[int, Any] = {}
     if finished:
-        pieces = iter(finished["files"])
+        ranges = iter(finished["files"])
         for part, info in zip(job.parts, finished["parts"], strict=True):
-            own = [next(pieces) for _ in range(max(1, len(shared)))]
-            candidates[part.number] = {"info": info, "pieces": own}
+            own = [next(ranges) for _ in range(max(1, len(shared)))]
+            candidates[part.number] = {"info": info, "ranges": own}
     else:
         for part in job.parts:
             value = read_json(_marker(job.folder, part.number))
-            if value and value.get("fingerprint") == header["fingerprint"] and value.get("part") == part.number:
-                candidates[part.number] = {"info": value["info"], "pieces": value["pieces"]}
+            if (
+                value
+                and value.get("fingerprint") == header["fingerprint"]
+                and value.get("part") == part.number
+                and "ranges" in value
+            ):
+                candidates[part.number] = {"info": value["info"], "ranges": value["ranges"]}
     numbers = list(candidates)
 
     def check(number: int) -> bool:
-        pieces = [_piece(item) for item in candidates[number]["pieces"]]
-        return all(piece.is_intact(_where(job.folder, work, piece.path)) for piece in pieces)
+        ranges = [_file_range(item) for item in candidates[number]["ranges"]]
+        return all(range_.is_intact(_where(job.folder, work, range_.path)) for range_ in ranges)
 
     found = {numbers[i]: candidates[numbers[i]] for i, intact in engine.run_threads(check, numbers) if intact}
     if finished and len(found) < len(job.parts):
@@ -276,5 +281,5 @@ def _marker(folder: Path, number: int) -> Path:
     return folder / WORK / f"part-{number:05d}.json"
 
 
-def _piece(item: dict[str, Any]) -> Piece:
-    return Piece(**item)
+def _file_range(item: dict[str, Any]) -> FileRange:
+    return FileRange(**item)

@@ -21,7 +21,7 @@ from numpy.lib import format as npy
 from numpy.typing import NDArray
 
 from packer_cli.export.columns import NO_LOSS, labels_of
-from packer_cli.export.job import Format, Int64Array, Job, Part, Piece, Sink
+from packer_cli.export.job import FileRange, Format, Int64Array, Job, Part, Sink
 from packer_cli.export.packed import Lists, PackedSet
 from packer_cli.files import HashingFile
 from packer_cli.format.arrays import to_arrow, to_lists
@@ -46,7 +46,7 @@ class Exporter(Format):
                 file.write(_lines(job.packed, packs))
         return {}
 
-    def finish(self, job: Job, parts: list[dict[str, Any]], pieces: list[Piece], sink: Sink) -> None:
+    def finish(self, job: Job, parts: list[dict[str, Any]], ranges: list[FileRange], sink: Sink) -> None:
         """The packs and their order."""
         num_rows = len(job.packs)
         is_short = job.row_tokens() < job.capacity
@@ -61,11 +61,11 @@ class Exporter(Format):
                 for packs in job.batches(part.first, part.stop, _ROWS_PER_BATCH):
                     lengths = job.packed.sample_lengths(packs)
                     num_pads = job.capacity - job.packed.num_tokens[packs]
-                    file.write(_slices(part.number, line, lengths, num_pads, pad_path=len(pieces)))
+                    file.write(_slices(part.number, line, lengths, num_pads, pad_path=len(ranges)))
                     line += len(lengths.values)
         with sink.file(_PAD_FILE) as file:
             file.write(_pad_line(job.pad_token_id, job.capacity))
-        paths = [str((job.folder / path).absolute()) for path in (*(piece.path for piece in pieces), _PAD_FILE)]
+        paths = [str((job.folder / path).absolute()) for path in (*(range_.path for range_ in ranges), _PAD_FILE)]
         with sink.file("packs/paths.json") as file:
             file.write((json.dumps(paths, indent=2, ensure_ascii=False) + "\n").encode())
         with sink.file("order.npy") as file:
