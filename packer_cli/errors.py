@@ -3,16 +3,16 @@
 ::
 
     HbpackError                    base; `exit_code` 1
-    ├── UsageError                 what was asked for cannot be done; exit code 2, nothing written
-    │   ├── ConfigError            an option or a config file
-    │   ├── InputError             an input that cannot be read or is of no known format
-    │   ├── TokenizerError         an unknown, broken or unsuitable tokenizer or chat template
-    │   └── OutputError            the output folder holds something else
+    ├── UsageError                 the request cannot be met; exit code 2, nothing written
+    │   ├── ConfigError            an option or a config file is wrong
+    │   ├── InputError             an input cannot be read, or its format is unknown
+    │   ├── TokenizerError         a tokenizer or chat template is unknown, broken or unsuitable
+    │   └── OutputError            the output folder holds files that hbpack did not write
     └── RunError                   the run failed; exit code 1
         ├── TooManyRejectedError   more records were rejected than `--max-rejected` allows
         ├── PlanError              a plan breaks an invariant
-        ├── FormatError            a packed data set that is damaged, or of another format version
-        └── RemoteError            remote storage that does not answer
+        ├── FormatError            a packed data set is damaged, or has another format version
+        └── RemoteError            remote storage does not answer
 
 A message names the thing (file, line, value), the rule, and the remedy, in one line.
 """
@@ -25,7 +25,7 @@ class HbpackError(Exception):
 
 
 class UsageError(HbpackError):
-    """What was asked for cannot be done; nothing has been written."""
+    """The request cannot be met; nothing has been written."""
 
     exit_code = 2
 
@@ -35,7 +35,7 @@ class ConfigError(UsageError):
 
 
 class InputError(UsageError):
-    """An input cannot be read, or is of no known format."""
+    """An input cannot be read, or its format is unknown."""
 
 
 class TokenizerError(UsageError):
@@ -47,7 +47,7 @@ class OutputError(UsageError):
 
 
 class RunError(HbpackError):
-    """The run failed after it had begun."""
+    """The run failed after it had started."""
 
 
 class TooManyRejectedError(RunError):
@@ -59,8 +59,8 @@ class PlanError(RunError):
 
 
 class FormatError(RunError):
-    """A packed data set is damaged, or of a format version that this release cannot read."""
+    """A packed data set is damaged, or has a format version that this release cannot read."""
 
 
 class RemoteError(RunError):
-    """Remote storage does not answer, or refuses."""
+    """Remote storage does not answer, or refuses the request."""

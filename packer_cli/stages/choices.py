@@ -1,4 +1,4 @@
-"""What tokenizing chose, in words: before the work, and what came of it."""
+"""Lines for people about tokenizing: the choices before the work, the results after it."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ if TYPE_CHECKING:
 
 
 def choices(config: TokenizeConfig, tokenizer: dict[str, Any]) -> list[str]:
-    """One line each on the tokenizer, the template, the loss and EOS.
+    """One line each for the tokenizer, the template, the loss and EOS.
 
     Args:
-        tokenizer: of `packer_cli.tokens.part.describe_tokenizer`.
+        tokenizer: the result of `packer_cli.tokens.part.describe_tokenizer`.
     """
     rows = {
         "tokenizer": f"{config.tokenizer}, run by {tokenizer['backend']}",
@@ -53,15 +53,15 @@ def _eos(config: TokenizeConfig, eos: str | None) -> str:
 
 
 _SHAPES = {"tokens": "pre-tokenized"}
-"""Shapes whose names would mislead beside a number."""
+"""Names to show for shapes whose own name would mislead next to a number."""
 
 
 def tokenized(config: TokenizeConfig, index: StoreIndex, num_reused: int, seconds: str) -> list[str]:
-    """What came of the records.
+    """Lines about the records that were tokenized, reused and rejected.
 
     Args:
-        num_reused: records of parts that were there already.
-        seconds: how long it took.
+        num_reused: records in parts that an earlier run wrote.
+        seconds: the time it took, as text.
     """
     parts = index.parts
     num_samples = sum(part.num_samples for part in parts)
@@ -106,7 +106,7 @@ def _ends(config: TokenizeConfig, index: StoreIndex, num_open: int, num_samples:
 
 
 def repeated(index: StoreIndex) -> str | None:
-    """A warning of files that several inputs hold: an epoch has their samples once for each."""
+    """A warning if several inputs hold the same file, whose samples then repeat in each epoch; None if no file repeats."""
     sources: dict[str, set[int]] = {}
     for file in (file for part in index.parts for file in part.files):
         sources.setdefault(os.path.realpath(file.path), set()).add(file.source)

@@ -1,4 +1,4 @@
-"""The compare stage: many plans of the same samples, side by side. It leaves nothing behind."""
+"""The compare stage: many plans of the same samples, side by side. It keeps no files."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ def run_compare(
     *,
     by_program: bool = False,
 ) -> dict[str, Any]:
-    """Plan the same samples once for each row. A corpus is tokenized into a folder that goes again.
+    """Plan the same samples once for each row. A corpus is tokenized into a temporary folder.
 
-    Where the options name a model of time, each row's epoch is predicted.
+    If the options name a time model, each row's epoch time is predicted too.
 
     Args:
-        rules: simulate by these, beside HBP's baseline.
-        by_program: prove the least packs by the linear program too.
+        rules: simulate each row with these rules, and add HBP's baseline.
+        by_program: also prove the least number of packs with the linear program.
     """
     from packer_cli.compare import compare
     from packer_cli.compare.rows import default_rows, parse_rows, with_baseline
@@ -44,10 +44,10 @@ def run_compare(
     from packer_cli.simulate.figures import SimulateRules
 
     config = with_known_cost(config)
-    likely = with_placeholder_groups(config)
-    plan_rules(likely)  # What is wrong with the options is said before the long work.
+    placeholder = with_placeholder_groups(config)
+    plan_rules(placeholder)  # Report wrong options before the long work.
     if algorithms is not None:
-        parse_rows(algorithms, likely)
+        parse_rows(algorithms, placeholder)
     has_model = rules is not None or has_gpu_model(config.model, config.gpu, config.profile)
     simulator = load_simulator(config, config.gpus, rules or SimulateRules()) if has_model else None
     workers = workers or default_workers()

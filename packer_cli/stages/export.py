@@ -11,10 +11,10 @@ from packer_cli.sizes import counted, format_bytes
 
 
 def run_export(options: ExportOptions, folder: Path, output: Path, engine: LocalEngine) -> None:
-    """Write the packed set in `folder` to `output`; a run that was killed goes on.
+    """Write the packed set in `folder` to `output`. A run that was killed continues where it stopped.
 
     Raises:
-        OutputError: `output` holds something else.
+        OutputError: `output` holds other files.
         InputError, FormatError: there is no packed set, or it is damaged.
     """
     watch = Stopwatch()

@@ -1,4 +1,4 @@
-"""The groups stage: which groups make an epoch of these samples shortest. It leaves nothing behind."""
+"""The groups stage: find the groups that make an epoch of these samples shortest. It keeps no files."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ if TYPE_CHECKING:
 def run_groups(
     inputs: Sequence[str], corpus: TokenizeConfig | None, config: PlanConfig, workers: int | None
 ) -> tuple[Choice, dict[str, Any]]:
-    """Choose groups for the samples of an epoch: the choice, and what a plan would record of it."""
+    """Choose groups for the samples of an epoch. Returns the choice, and what a plan would record about it."""
     from packer_cli.groups.auto import choose, load_models
     from packer_cli.stages.samples import read_samples
 
-    load_models(config, config.gpus, "hbpack groups")  # What is wrong with the options is said before the long work.
+    load_models(config, config.gpus, "hbpack groups")  # Report wrong options before the long work.
     samples = read_samples(inputs, corpus, workers)
     return choose(config, samples.epoch_lengths(config.seed), config.gpus, config.overflow, "hbpack groups")
 
 
 def with_known_groups(config: PlanConfig, samples: Callable[[], Samples]) -> tuple[PlanConfig, dict[str, Any] | None]:
-    """The options with groups in the place of `auto`, and what is recorded of the choice."""
+    """The options with `auto` replaced by groups, and what a plan records about the choice."""
     if not config.is_auto:
-        return config, None  # Their samples need not be read.
+        return config, None  # No need to read the samples.
     from packer_cli.groups.auto import describe, resolve
 
     config, choice = resolve(config, samples().epoch_lengths(config.seed))

@@ -1,4 +1,4 @@
-"""Lengths from a file: `.npy`, or text."""
+"""Read lengths from a `.npy` or text file."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ _RULE = "a length is 1 .. 2147483647"
 
 
 def read_lengths_file(path: Path) -> Int32Array:
-    """Lengths (int32[n]) from a `.npy` of integers, or a text file with one integer a line.
+    """Lengths (int32[n]) from a `.npy` of integers, or a text file with one integer per line.
 
     Raises:
-        InputError: naming the first bad line or value; a length must be 1 .. 2^31 - 1.
+        InputError: the file cannot be read, or holds a value outside 1 .. 2^31 - 1. Names the first bad value.
     """
     try:
         values = np.load(path, allow_pickle=False) if path.suffix == ".npy" else _read_text(path)
@@ -54,7 +54,7 @@ def _read_text(path: Path) -> np.ndarray:
 
 
 def _fits(text: bytes) -> bool:
-    """Whether numpy reads it as an integer of 64 bits."""
+    """Whether numpy reads it as a 64-bit integer."""
     try:
         np.array([text], dtype=np.int64)
     except (ValueError, OverflowError):

@@ -1,4 +1,4 @@
-"""The output folder: that it is ours to write to, and that one run at a time does."""
+"""Checks that hbpack may write to an output folder, and locks it for one run at a time."""
 
 from __future__ import annotations
 
@@ -25,19 +25,19 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 _held: set[Path] = set()
-"""Folders that this process has to itself."""
+"""Folders that this process has locked."""
 
 
 def locked_output(*, has_plan: bool = False) -> Callable[[Callable[P, T]], Callable[P, T]]:
-    """Decorate a stage: check its argument `folder`, and keep other runs out of it. A stage inside another has it.
+    """Decorate a stage: check its argument `folder`, and lock it against other runs. Nested stages reuse the lock.
 
     Args:
-        has_plan: the folder must hold a plan, instead of being new or of an earlier run; the stage says where it does
-            not, and what cannot be written.
+        has_plan: the folder must hold a plan, rather than be new or an earlier run's. The stage itself reports a
+            missing plan or a read-only folder.
 
     Raises:
-        OutputError
-        RunError: another run is writing there.
+        OutputError: the folder holds other files, or cannot be written to.
+        RunError: another run is writing to it.
     """
 
     def decorate(stage: Callable[P, T]) -> Callable[P, T]:
@@ -73,10 +73,10 @@ def locked_output(*, has_plan: bool = False) -> Callable[[Callable[P, T]], Calla
 
 
 def check_output(folder: Path) -> None:
-    """Refuse a folder that cannot be written, or that holds what hbpack did not write.
+    """Refuse a folder that cannot be written to, or that holds files that hbpack did not write.
 
     Raises:
-        OutputError
+        OutputError: see above.
     """
     entries = writable_entries(folder)
     if entries and not _is_own(folder, entries):
@@ -84,10 +84,10 @@ def check_output(folder: Path) -> None:
 
 
 def _check_links(folder: Path) -> None:
-    """Refuse to write through a link to elsewhere: the files there may be another set's, and no loader reads them.
+    """Refuse to write through a link out of the folder: it may lead to another set's files, and no loader follows it.
 
     Raises:
-        OutputError
+        OutputError: there is such a link.
     """
     for pattern in ("shards", "shards/*", "ranks", "ranks/*", "ranks/*/epoch-*"):
         for path in folder.glob(pattern):
@@ -101,21 +101,21 @@ def _check_links(folder: Path) -> None:
 
 
 def _is_own(folder: Path, entries: list[str]) -> bool:
-    """Whether hbpack wrote in this folder, to an end or not."""
+    """Whether hbpack wrote this folder, finished or not."""
     from packer_cli.tokens.index import INDEX_NAME
     from packer_cli.tokens.part import MARKERS
 
     tokens = folder / TOKENS
-    signs = (folder / MANIFEST_NAME, folder / PLAN_NAME, tokens / INDEX_NAME, tokens / MARKERS)
-    if any(path.exists() for path in signs):
+    traces = (folder / MANIFEST_NAME, folder / PLAN_NAME, tokens / INDEX_NAME, tokens / MARKERS)
+    if any(path.exists() for path in traces):
         return True
-    begun = entries == [TOKENS] and tokens.is_dir() and not any(tokens.iterdir())
+    is_started = entries == [TOKENS] and tokens.is_dir() and not any(tokens.iterdir())
     names = {name for name in entries if not is_temporary(name)}
-    return begun or not names or _holds_only_reasons(folder, names)
+    return is_started or not names or _holds_only_reasons(folder, names)
 
 
 def _holds_only_reasons(folder: Path, names: set[str]) -> bool:
-    """Where nothing was left to plan, elsewhere than the store; an earlier plan's shards may still be there."""
+    """Whether the folder is that of a plan without samples, apart from its store. It may still hold an earlier plan's shards."""
     path = folder / REJECTED_NAME
     if not path.is_file() or not names <= {REJECTED_NAME, "shards", "ranks"}:
         return False
@@ -130,7 +130,7 @@ def store_of(folder: Path, header: dict[str, Any]) -> Path:
 
 
 def current_plan(folder: Path) -> dict[str, Any] | None:
-    """Header of the plan in a folder; None where there is none, or a damaged one."""
+    """Header of the plan in a folder; None if it is missing or damaged."""
     try:
         return read_plan(folder / PLAN_NAME, check=True)[2]
     except HbpackError:
@@ -138,7 +138,7 @@ def current_plan(folder: Path) -> dict[str, Any] | None:
 
 
 def current_manifest(folder: Path) -> Manifest | None:
-    """The manifest in a folder; None where there is none, or a damaged one."""
+    """The manifest in a folder; None if it is missing or damaged."""
     try:
         return read_manifest(folder)
     except HbpackError:
@@ -146,7 +146,7 @@ def current_manifest(folder: Path) -> Manifest | None:
 
 
 def is_of_plan(folder: Path, plan_fingerprint: str) -> bool:
-    """Whether the set in a folder was written by this very plan, which then is only damaged or gone."""
+    """Whether the set in a folder was written from this plan; the plan file itself may be damaged or missing."""
     from packer_cli.shards.stage import set_fingerprint
 
     manifest = current_manifest(folder)

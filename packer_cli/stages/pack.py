@@ -23,15 +23,14 @@ if TYPE_CHECKING:
 
 @locked_output()
 def run_pack(config: PackConfig, folder: Path, engine: LocalEngine, *, dry_run: bool = False) -> dict[str, Any]:
-    """Corpus to shards. Gives the plan's header (configuration, counts, metrics)."""
+    """Turn a corpus into shards. Returns the plan's header (configuration, counts, metrics)."""
     from packer_cli.config.rules import plan_rules
     from packer_cli.groups.auto import with_placeholder_groups
 
-    likely = plan_rules(
-        with_placeholder_groups(config.part(PlanConfig))
-    )  # What is wrong with the options is said before the long work.
+    # Report wrong options before the long work.
+    rules = plan_rules(with_placeholder_groups(config.part(PlanConfig)))
     is_parallel = engine.workers > 1 and not (folder / PLAN_NAME).exists()
-    with _kernels(likely) if is_parallel else nullcontext():
+    with _kernels(rules) if is_parallel else nullcontext():
         tokenize_corpus(config.part(TokenizeConfig), folder, engine)
     engine.release()
     header = run_plan(config.part(PlanConfig), folder, folder)
@@ -42,7 +41,7 @@ def run_pack(config: PackConfig, folder: Path, engine: LocalEngine, *, dry_run: 
 
 @contextmanager
 def _kernels(rules: PlanRules) -> Iterator[None]:
-    """Load the plan's kernels on a thread beside the block; on a first run, compile them in processes beside it."""
+    """Load the plan's kernels on a thread while the block runs; on the first run, compile them in other processes."""
     from packer_cli.engine.background import in_background
     from packer_cli.kernels import known_as_compiled, note_compiled, skip_extensions
     from packer_cli.plan.warming import kernel_shares, warm_up
@@ -61,7 +60,7 @@ def _kernels(rules: PlanRules) -> Iterator[None]:
 
 
 def _kernels_name(rules: PlanRules) -> str:
-    """A name for the kernels that `kernel_shares` compiles: equal where they are."""
+    """A name for the set of kernels that `kernel_shares` compiles; equal sets have equal names."""
     import llvmlite.binding  # type: ignore[import-untyped]
     import numba
 

@@ -15,14 +15,14 @@ from packer_cli.stages.rejected import write_rejected
 
 
 def run_plan(config: PlanConfig, source: Path, folder: Path) -> dict[str, Any]:
-    """Token store in `source/tokens` to `folder/plan.arrow`, and `folder/rejected.jsonl`."""
+    """Plan the token store in `source/tokens`. Writes `folder/plan.arrow` and `folder/rejected.jsonl`."""
     from packer_cli.config.rules import plan_rules, with_known_cost
     from packer_cli.groups.auto import with_placeholder_groups
     from packer_cli.tokens.index import read_index
 
     config = with_known_cost(config)
-    plan_rules(with_placeholder_groups(config))  # What is wrong with the options is said first.
-    # `folder` may be `source`, and who named the wrong one must not read that his output folder is in use.
+    plan_rules(with_placeholder_groups(config))  # Report wrong options first.
+    # `folder` may be `source`: for a wrong name, report the missing store, not an unusable output folder.
     read_index(source / TOKENS)
     return _plan(config, source, folder)
 
@@ -51,7 +51,7 @@ def _plan(config: PlanConfig, source: Path, folder: Path) -> dict[str, Any]:
     ):
         say("the plan is up to date")
         overflow = overflow_entries(config, source / TOKENS, index)
-        if write_rejected(folder, index, source / TOKENS, overflow):  # It has names of files, and the plan has none.
+        if write_rejected(folder, index, source / TOKENS, overflow):  # It names files, which the plan does not.
             say(f"{REJECTED_NAME} is rewritten")
         return header
     keeps_set = is_of_plan(folder, wanted)
@@ -77,10 +77,10 @@ def _plan(config: PlanConfig, source: Path, folder: Path) -> dict[str, Any]:
 
 
 def _disown_plan(folder: Path) -> None:
-    """Before another plan is written in its place; `rejected.jsonl` comes last and vouches for that.
+    """Remove the manifest of the old plan before a new one replaces it; `rejected.jsonl` is written last.
 
-    The plan itself stays until then, or the reasons why there is none: they say that the folder is ours, should this
-    run be killed.
+    The old plan, or without one its `rejected.jsonl`, stays until then: it marks the folder as hbpack's if the run is
+    killed.
     """
     (folder / MANIFEST_NAME).unlink(missing_ok=True)
     if (folder / PLAN_NAME).exists():

@@ -1,4 +1,4 @@
-"""The plan stage: a token store to `plan.arrow`."""
+"""From a token store to a checked plan."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from packer_cli.tokens.store import TokenStore
 
 @dataclass(frozen=True, kw_only=True)
 class PlanResult:
-    """A checked plan with what is written beside it."""
+    """A checked plan and what is written along with it."""
 
     plan: Plan
     piece_loss_tokens: NDArray[np.int32]
@@ -40,7 +40,7 @@ class PlanResult:
 
 
 class NothingToPlanError(RunError):
-    """No piece is left."""
+    """No sample is left to plan."""
 
     def __init__(self, message: str, overflow: list[dict[str, Any]]) -> None:
         super().__init__(message)
@@ -49,7 +49,7 @@ class NothingToPlanError(RunError):
 
 
 def plan_fingerprint(config: PlanConfig, store_fingerprint: str, group_choice: dict[str, Any] | None = None) -> str:
-    """Equal for plans with equal bytes; `group_choice` says why the groups are these, where they were chosen."""
+    """Equal for plans with equal bytes. `group_choice` records how automatic groups were chosen."""
     facts = [config.decisions(), store_fingerprint, PLAN_VERSION]
     return fingerprint(*facts, *([group_choice] if group_choice else []))
 
@@ -57,10 +57,10 @@ def plan_fingerprint(config: PlanConfig, store_fingerprint: str, group_choice: d
 def plan_store(
     config: PlanConfig, store: TokenStore, folder: Path, group_choice: dict[str, Any] | None = None
 ) -> PlanResult:
-    """Plan all samples of a store. `folder` is where the plan will stand; the header names the store from there.
+    """Plan all samples of a store. `folder` will hold the plan; the header gives the store's path relative to it.
 
     Args:
-        group_choice: for the header, see `packer_cli.groups.auto`.
+        group_choice: recorded in the header, see `packer_cli.groups.auto`.
 
     Raises:
         RunError: there is nothing to plan, or a sample is too long under `--overflow error`.
@@ -79,7 +79,7 @@ def plan_store(
             _why_nothing(store, samples, folder), _overflow_entries(config, store, lengths, samples, capacity)
         )
     plan = build_plan(pieces, rules)
-    pieces = plan.pieces  # the packing may have cut them
+    pieces = plan.pieces  # The packing may have cut them.
     kept = samples if config.overflow != "drop" else samples[lengths[samples] <= capacity]
     check_pieces(pieces, lengths, kept, is_whole=config.overflow != "truncate")
     check_plan(plan)
@@ -101,13 +101,13 @@ def plan_store(
 
 
 def overflow_entries(config: PlanConfig, folder: Path, index: StoreIndex) -> list[dict[str, Any]]:
-    """`PlanResult.overflow` of a plan that was made before, with the names that its token store has now.
+    """`PlanResult.overflow` of an existing plan, with the file names that its token store has now.
 
     Raises:
         FormatError: the store is damaged.
     """
     if config.overflow not in _OVERFLOW:
-        return []  # The store need not be opened.
+        return []  # No need to open the store.
     store = TokenStore(folder, index)
     samples = weighted_samples(store.sources(), [source.weight for source in index.sources], config.seed)
     return _overflow_entries(config, store, store.lengths(), samples, config.groups[-1].capacity)

@@ -1,9 +1,9 @@
-"""Another number of GPUs for a set that is written: new schedules and rank manifests over the same shards.
+"""Adapt a packed set to a different number of GPUs: new schedules and rank manifests over the same shards.
 
-What a set is for one number of GPUs is a *generation*. The first is the plan's; each change adds a folder
-`ranks/rebalanced-001` with its schedules and rank manifests, and then replaces `hbpack.json`, which alone says which
-generation is in force. So a run that is killed leaves the set as it was, a run that trains on the old generation goes
-on undisturbed, and a state of any generation can be taken up again.
+The schedules and rank manifests for one number of GPUs are a *generation*. The first is the plan's. Each change adds
+a folder such as `ranks/rebalanced-001` and then replaces `hbpack.json`, the only file that says which generation is in
+force. So a run that is killed leaves the set as it was, training on the old generation is not disturbed, and a loader
+state of any generation can be resumed.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ SCHEDULES_NAME = "schedules.arrow"
 
 @dataclass(frozen=True, kw_only=True)
 class _Remaining:
-    """What the generation that is left has not run."""
+    """The part of a generation that training has not run."""
 
     epoch: int
     step: int
@@ -60,7 +60,7 @@ class _Remaining:
 def run_rebalance(
     folder: Path, num_gpus: int, state: str | None, epoch: int | None, step: int | None, global_tokens: int | None
 ) -> Manifest:
-    """The set in `folder` for another number of GPUs, from where a run stopped."""
+    """Adapt the set in `folder` to `num_gpus` GPUs, from where training stopped."""
     watch = Stopwatch()
     if state is not None:
         stop = read_state(Path(state))
@@ -95,15 +95,15 @@ def run_rebalance(
 
 
 def rebalance(folder: Path, num_gpus: int, stop: Stop, global_tokens: int | None = None) -> tuple[Manifest, bool]:
-    """Deal what is left of an epoch, and the epochs after it, to `num_gpus`.
+    """Deal the rest of an epoch, and the epochs after it, to `num_gpus` GPUs.
 
-    Price: O(packs log packs) and one pass over the plan; the shards are not read.
+    Price: O(packs log packs) and one pass over the plan; no shard is read.
 
     Args:
-        global_tokens: tokens of a step from now on; None: as before.
+        global_tokens: tokens per step from now on; None keeps the current number.
 
     Returns:
-        The manifest in force, and whether it is new.
+        The current manifest, and whether this call wrote it.
 
     Raises:
         ConfigError, InputError: the number of GPUs or the stop does not fit the set.
@@ -136,7 +136,7 @@ def rebalance(folder: Path, num_gpus: int, stop: Stop, global_tokens: int | None
     check_plan(replace(dealt, epochs=tuple(whole)))
     check_rest(dealt, schedules[0], left.packs, num_gpus)
     path = generation_path(len(manifest.history) + 1)
-    shutil.rmtree(folder / path, ignore_errors=True)  # What a killed run left; nothing names it.
+    shutil.rmtree(folder / path, ignore_errors=True)  # Left by a killed run; nothing refers to it.
     facts: dict[str, Any] = {"fingerprint": own_fingerprint, "num_gpus": num_gpus, "first_epoch": left.epoch}
     write_schedules(folder / path / SCHEDULES_NAME, schedules, facts)
     places = pack_places(manifest_shards(manifest), len(plan.packs))
@@ -159,7 +159,7 @@ def rebalance(folder: Path, num_gpus: int, stop: Stop, global_tokens: int | None
 
 
 def plan_in_force(folder: Path) -> Plan:
-    """The plan of a packed set with the schedules of its generation in force, of whole epochs.
+    """The plan of a packed set, with the schedules of the current generation; whole epochs only.
 
     Raises:
         InputError, FormatError: there is no such set, or it is damaged.
@@ -188,7 +188,7 @@ def _fingerprint(origin: Origin, config: dict[str, Any]) -> str:
 
 
 def _is_in_force(manifest: Manifest, stop: Stop, config: dict[str, Any]) -> bool:
-    """Whether the generation in force is what is wanted, and nothing of it was run."""
+    """Whether the current generation is the requested one, and training has run none of it."""
     return (
         config == manifest.config["plan"]
         and stop.fingerprint in (None, manifest.fingerprint)
@@ -199,7 +199,7 @@ def _is_in_force(manifest: Manifest, stop: Stop, config: dict[str, Any]) -> bool
 
 
 def _generation(manifest: Manifest, stop: Stop, folder: Path) -> Generation:
-    """The generation that the run read."""
+    """The generation that training read."""
     if stop.fingerprint is None:
         return manifest.generation
     known = {generation.fingerprint: generation for generation in (*manifest.history, manifest.generation)}
@@ -229,7 +229,7 @@ def _remaining(folder: Path, manifest: Manifest, plan: Plan, source: Generation,
     if stop.iteration not in (None, iteration):
         _refuse_inside(schedule, first_step, order, step, iteration, stop)
     if step == num_steps:
-        # The epoch is over: the next one begins, whole.
+        # The epoch is over, so the whole next one is left.
         if epoch == MAX_EPOCH:
             raise ConfigError(f"{stop.name}: epoch {epoch} was the last that there is; choose an earlier place")
         return _Remaining(epoch=epoch + 1, step=0, iteration=0, packs=np.arange(len(plan.packs)))
@@ -254,7 +254,7 @@ def _refuse_inside(
 
 
 def _schedules(plan: Plan, left: _Remaining, is_short: NDArray[np.bool_], rules: PlanRules) -> list[Schedule]:
-    """The rest of the epoch, and whole ones: as many as were asked for, and one at least."""
+    """Schedules of the rest of the epoch and of the whole epochs after it: as many as requested, at least one."""
     steps = rules.steps
     curriculum = max(0, steps.curriculum_steps - left.step) if left.epoch == 0 else 0
     deal_rules = DealRules(
@@ -273,7 +273,7 @@ def _schedules(plan: Plan, left: _Remaining, is_short: NDArray[np.bool_], rules:
 
 
 def _sources(folder: Path, header: dict[str, Any]) -> NDArray[np.int32] | None:
-    """Source of each sample, for the metrics; None where the token store is gone."""
+    """Source of each sample (int32[n]), for the metrics; None if the token store is gone or has changed."""
     try:
         store = TokenStore.open(folder / header["store"])
     except HbpackError:

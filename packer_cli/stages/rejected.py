@@ -1,4 +1,4 @@
-"""`rejected.jsonl`: every record that was left out, by the names that the files have now."""
+"""`rejected.jsonl` lists every record that was left out, with the current names of the files."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ if TYPE_CHECKING:
 
 
 def write_rejected(folder: Path, index: StoreIndex, store: Path, overflow: list[dict[str, Any]]) -> bool:
-    """Write it, unless it holds just this already; gives whether it was written. Memory: the rejects of one part.
+    """Write the file unless it already holds these lines. Returns whether it was written. Memory: one part's rejects.
 
     Args:
-        overflow: what the plan left out.
+        overflow: entries for samples that the plan dropped or truncated.
 
     Raises:
         FormatError: the token store is damaged.
@@ -35,7 +35,7 @@ def write_rejected(folder: Path, index: StoreIndex, store: Path, overflow: list[
 
 
 def first_rejected(index: StoreIndex, store: Path) -> str | None:
-    """The first rejected record with its reason, for people; None where no record was rejected.
+    """The first rejected record with its reason, for people; None if no record was rejected.
 
     Raises:
         FormatError: the token store is damaged.
@@ -65,7 +65,7 @@ def _rejects(index: StoreIndex, store: Path) -> Iterator[dict[str, Any]]:
                 yield {"file": name, "line": reject.line, "reason": reject.reason}
 
 
-_encode = json.JSONEncoder(ensure_ascii=False).encode  # Made once: there may be millions of lines.
+_encode = json.JSONEncoder(ensure_ascii=False).encode  # Created once: there may be millions of lines.
 
 
 def _line(entry: dict[str, Any]) -> bytes:

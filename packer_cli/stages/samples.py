@@ -1,4 +1,4 @@
-"""Samples from wherever a user has them: `hbpack stats`, `compare` and `groups`."""
+"""Read samples for `hbpack stats`, `compare` and `groups`: from a set, a store, a lengths file or a corpus."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ NAME_SAMPLES = "name a packed data set, a token store or a file of lengths"
 
 
 def samples_of_store(store: TokenStore) -> Samples:
-    """Everything in a token store."""
+    """All samples of a token store."""
     weights = tuple(source.weight for source in store.index.sources)
     return Samples(lengths=store.lengths(), sources=store.sources(), weights=weights)
 
 
 def find_samples(path: Path) -> Samples | None:
-    """Samples of a file of lengths, of a token store, or of a packed set that keeps its tokens; else None.
+    """Samples of a file of lengths, a token store, or a packed set that keeps its tokens; None for anything else.
 
     Raises:
-        InputError: the path does not exist, or is a file and holds no lengths.
+        InputError: the path does not exist, is a corpus, or is a file without lengths.
     """
     if not path.exists():
         raise InputError(f"{str(path)!r} does not exist; {NAME_SAMPLES}")
@@ -47,11 +47,11 @@ def find_samples(path: Path) -> Samples | None:
 
 
 def require_samples(path: Path) -> Samples:
-    """As `find_samples`; what has none is an error.
+    """Like `find_samples`, but raises an error if there are no samples.
 
     Raises:
-        ConfigError: a packed set has its plan already, and nothing to make another from.
-        InputError: the path is nothing that has lengths.
+        ConfigError: the packed set is planned already, and keeps no tokens to plan again.
+        InputError: the path has no lengths.
     """
     samples = find_samples(path)
     if samples is not None:
@@ -62,11 +62,11 @@ def require_samples(path: Path) -> Samples:
 
 
 def compared_samples(inputs: Sequence[str]) -> Samples:
-    """Samples of the one thing that `hbpack compare` is given without a tokenizer.
+    """Samples of the one input that `hbpack compare` takes without a tokenizer.
 
     Raises:
-        ConfigError: several inputs, or a corpus.
-        InputError: nothing that has lengths.
+        ConfigError: there are several inputs or none, or the input is a corpus.
+        InputError: the input has no lengths.
     """
     if len(inputs) != 1:
         raise ConfigError("several inputs are a corpus, which needs --tokenizer" if inputs else "INPUT is required")
@@ -84,12 +84,12 @@ def compared_samples(inputs: Sequence[str]) -> Samples:
 
 
 def _is_corpus(path: Path) -> bool:
-    """Whether a file is one by its name; text may be lengths."""
+    """Whether the name says that a file is a corpus; a text file may hold lengths."""
     return path.is_file() and (FORMATS.get(path.suffix, "text") != "text" or path.suffix in COMPRESSIONS)
 
 
 def refuse_known_lengths(inputs: Sequence[str]) -> None:
-    """What has lengths already is not a corpus; ConfigError."""
+    """Raise ConfigError for inputs that already have lengths, and so are not a corpus."""
     for name in inputs:
         path = Path(name)
         if path.suffix == ".npy" or any((path / folder / INDEX_NAME).exists() for folder in (".", "tokens")):
@@ -97,7 +97,7 @@ def refuse_known_lengths(inputs: Sequence[str]) -> None:
 
 
 def read_samples(inputs: Sequence[str], corpus: TokenizeConfig | None, workers: int | None) -> Samples:
-    """Of what the inputs are; a corpus is tokenized."""
+    """Samples of the inputs; a corpus (`corpus` is not None) is tokenized first."""
     if corpus is None:
         return compared_samples(inputs)
     refuse_known_lengths(inputs)

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def run_simulate(path: Path, config: GpuConfig, rules: SimulateRules) -> dict[str, Any]:
-    """Predict an epoch of a packed set as it is now, or of a plan."""
+    """Predict an epoch of a packed set, after any rebalance, or of a plan."""
     from packer_cli.compare.savings import plan_simulation
     from packer_cli.stages.rebalance import plan_in_force
 
@@ -28,7 +28,7 @@ def run_simulate(path: Path, config: GpuConfig, rules: SimulateRules) -> dict[st
 
 
 def load_simulator(config: GpuConfig, num_gpus: int, rules: SimulateRules) -> Simulator:
-    """What predicts with the model that the options name; all stages of a pipeline share its weights."""
+    """The simulator with the model that the options name; all pipeline stages share its weights."""
     from packer_cli.cost.options import load_gpu_model
     from packer_cli.simulate.figures import Simulator
 

@@ -21,11 +21,11 @@ def stats_of(path: Path, config: PlanConfig | None, *, by_program: bool = False)
     """JSON values; see `plan.figures.plan_stats` for the keys.
 
     Args:
-        by_program: as `plan.figures.prove_by_program` does.
+        by_program: also prove the least number of packs, see `plan.figures.prove_by_program`.
 
     Raises:
-        InputError: the path is nothing that has lengths.
-        ConfigError: a packed set has its plan already, so it takes no plan options.
+        InputError: the path has no lengths.
+        ConfigError: the packed set is planned already, and keeps no tokens to plan again.
     """
     if path.name == PLAN_NAME and path.is_file():
         path = path.parent

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def run_tokenize(config: TokenizeConfig, folder: Path, engine: LocalEngine) -> StoreIndex:
-    """Corpus to `folder/tokens`, and `folder/rejected.jsonl`.
+    """Tokenize a corpus into `folder/tokens`, and write `folder/rejected.jsonl`.
 
     Raises:
         RunError: every record was rejected.
@@ -33,7 +33,7 @@ def run_tokenize(config: TokenizeConfig, folder: Path, engine: LocalEngine) -> S
 
 @locked_output()
 def tokenize_corpus(config: TokenizeConfig, folder: Path, engine: LocalEngine) -> StoreIndex:
-    """As `run_tokenize`, where it is for the caller to say that nothing is left."""
+    """Like `run_tokenize`, but without an error if every record was rejected."""
     from packer_cli.stages.choices import choices, repeated, tokenized
     from packer_cli.tokens.stage import tokenize
 
@@ -63,12 +63,12 @@ def tokenize_corpus(config: TokenizeConfig, folder: Path, engine: LocalEngine) -
     if rejected is not None:
         say(f"first rejected: {rejected}")
     if not _is_planned(folder, index):
-        write_rejected(folder, index, folder / TOKENS, [])  # With a plan, it says what became of its samples too.
+        write_rejected(folder, index, folder / TOKENS, [])  # If there is a plan, the file lists its samples too.
     return index
 
 
 def _is_planned(folder: Path, index: StoreIndex) -> bool:
-    """Whether the plan in a folder is of the token store there, as it is now."""
+    """Whether the plan in a folder was made from the token store there, as it is now."""
     header = current_plan(folder)
     return (
         header is not None
@@ -79,7 +79,7 @@ def _is_planned(folder: Path, index: StoreIndex) -> bool:
 
 
 def _remove_new(folder: Path, before: set[Path]) -> None:
-    """After a usage error nothing may have been written: remove what was not there before."""
+    """Remove what was not there before: after a usage error, nothing may have been written."""
     for path in sorted({folder, *folder.rglob("*")} - before, reverse=True):
         if path.is_dir():
             path.rmdir()

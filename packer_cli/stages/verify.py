@@ -1,4 +1,4 @@
-"""The verify stage: whether a packed set is sound."""
+"""The verify stage: check a packed set for damage."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from packer_cli.verify import Report, Verifier, open_verifier
 
 
 def run_verify(folder: Path, engine: LocalEngine, *, fast: bool) -> Report:
-    """All that is wrong with the set in a folder.
+    """Report everything that is wrong with the set in a folder.
 
     Raises:
         InputError: there is no packed set.

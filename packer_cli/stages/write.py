@@ -26,10 +26,10 @@ _MOST_WARNINGS = 10
 
 @locked_output(has_plan=True)
 def run_write(config: WriteConfig, folder: Path, engine: LocalEngine, *, trusts_tokens: bool = False) -> Manifest:
-    """The plan in `folder` to shards, rank manifests and `hbpack.json`.
+    """Write the shards, rank manifests and `hbpack.json` of the plan in `folder`.
 
     Args:
-        trusts_tokens: the token store was written or checked just now.
+        trusts_tokens: skip the check of the token store, which was just written or checked.
     """
     from packer_cli.shards.stage import set_fingerprint, write_set
 
@@ -38,7 +38,7 @@ def run_write(config: WriteConfig, folder: Path, engine: LocalEngine, *, trusts_
     store = store_of(folder, header)
     manifest = current_manifest(folder)
     if manifest and "shard_size" not in config.model_fields_set and is_of_plan(folder, header["fingerprint"]):
-        # So that a repair changes nothing else.
+        # A repair must change nothing else.
         config = config.model_copy(update={"shard_size": manifest.config["write"]["shard_size"]})
     wanted = set_fingerprint(header["fingerprint"], config.shard_size)
     is_same = manifest is not None and manifest.planned_fingerprint == wanted
@@ -71,10 +71,10 @@ def run_write(config: WriteConfig, folder: Path, engine: LocalEngine, *, trusts_
 def _is_whole(
     folder: Path, manifest: Manifest, store: Path, check_tokens: Callable[[], None], engine: LocalEngine
 ) -> bool:
-    """Whether every file of the set has its bytes, perhaps since the damaged ones were written again."""
+    """Whether every file of the set is intact, after repairing the damaged ones where possible."""
     from packer_cli.shards.repair import find_damaged, repair, set_files
 
-    files = [file for file in set_files(manifest) if file.kind != "rejected"]  # `_renamed` looks after that.
+    files = [file for file in set_files(manifest) if file.kind != "rejected"]  # `_renamed` handles that one.
     with progress_bar("Checking") as progress:
         damaged = find_damaged(folder, files, engine, progress)
     rebalanced = f", rebalanced to {counted(manifest.num_gpus, 'GPU')}" if manifest.history else ""
@@ -94,9 +94,9 @@ def _is_whole(
 
 
 def _renamed(manifest: Manifest, folder: Path, store: Path, header: dict[str, Any]) -> Manifest:
-    """The manifest with the names that the store has now, which are no part of its fingerprint; written if new.
+    """The manifest with the current names of inputs and tokenizer, which its fingerprint leaves out; written if changed.
 
-    `rejected.jsonl`, which has these names, is written again where it is damaged or has others.
+    Also rewrites `rejected.jsonl` if it is damaged, since it holds these names.
     """
     from packer_cli.shards.repair import describe_damage, set_files
     from packer_cli.shards.stage import file_info, with_names
@@ -107,7 +107,7 @@ def _renamed(manifest: Manifest, folder: Path, store: Path, header: dict[str, An
     try:
         index = read_index(store)
     except InputError:
-        index = None  # The tokens were not kept, and so nothing has another name.
+        index = None  # The tokens were not kept, so no name can have changed.
     if index is None or index.fingerprint != header["store_fingerprint"]:
         if why is not None:
             raise FormatError(
@@ -130,7 +130,7 @@ def _renamed(manifest: Manifest, folder: Path, store: Path, header: dict[str, An
 
 
 def _check_store(store: Path, header: dict[str, Any], engine: LocalEngine | None) -> None:
-    """That a token store is the plan's, and with an engine, that its parts are whole, which reads them once."""
+    """Check that the token store is the plan's and, with an engine, that its parts are intact. Reads them once."""
     from packer_cli.tokens.index import find_part_damage, read_index
 
     if not store.is_dir():
@@ -148,6 +148,6 @@ def _check_store(store: Path, header: dict[str, Any], engine: LocalEngine | None
 
 
 def _drop_tokens(config: WriteConfig, folder: Path, store: Path) -> None:
-    """Remove the token store if asked, but only one that is the output's own."""
+    """Remove the token store if requested and if it lies in the output folder."""
     if not config.keep_tokens and store.resolve() == (folder / TOKENS).resolve():
         shutil.rmtree(store, ignore_errors=True)
