@@ -81,7 +81,7 @@ def command(
 
 
 def _parse_workers(text: str) -> tuple[int, ...]:
-    """Numbers of workers, each once."""
+    """The numbers of workers, without repetitions."""
     words = [word.strip() for word in text.split(",")]
     if not all(word.isascii() and word.isdigit() and len(word) < 4 for word in words):
         raise ConfigError(f"--workers: {text!r} is not a list of numbers from 0 to 999; write for example 0,2,4")

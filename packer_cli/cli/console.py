@@ -1,4 +1,4 @@
-"""What a person sees: progress on stderr while it is a terminal, results on stdout."""
+"""Output for people: progress on stderr if it is a terminal, results on stdout."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from packer_cli.engine.progress import LOGGER, Progress, show_bars
 
 
 class _Lines(logging.Handler):
-    """What stages say, on stderr; above the bar, where one runs."""
+    """Prints the lines of the stages on stderr, above the bar if there is one."""
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Show a line."""
+        """Print a line."""
         if record.levelno >= logging.WARNING:
             say_colored("warning: ", "yellow", record.getMessage())
         else:
-            print(record.getMessage(), file=sys.stderr, flush=True)  # Not by click, which writes past the bar.
+            print(record.getMessage(), file=sys.stderr, flush=True)  # Click would write over the bar.
 
 
 def show_progress() -> None:
-    """Show what the stages of this process tell."""
+    """Show the lines and bars of the stages in this process."""
     if not LOGGER.handlers:
         LOGGER.addHandler(_Lines())
         LOGGER.setLevel(logging.INFO)
@@ -35,14 +35,14 @@ def show_progress() -> None:
 
 
 def say_colored(word: str, color: str, text: str) -> None:
-    """A line on stderr that begins with a colored word, where there is a terminal and no NO_COLOR."""
+    """Print a line on stderr. Its first word is colored if stderr is a terminal and NO_COLOR is not set."""
     plain = False if os.environ.get("NO_COLOR") else None
     click.echo(click.style(word, fg=color, bold=True) + text, err=True, color=plain)
 
 
 @contextmanager
 def _progress_bar(label: str, unit: str) -> Iterator[Progress]:
-    """Silent where stderr is no terminal."""
+    """A bar, or nothing if stderr is not a terminal."""
     if not sys.stderr.isatty():
         yield lambda done, total: None
         return
@@ -57,9 +57,9 @@ def _progress_bar(label: str, unit: str) -> Iterator[Progress]:
 
 
 def print_table(title: str, header: list[str], rows: list[list[str]], *, is_dense: bool = False) -> None:
-    """A table on stdout: the first column to the left, the others to the right.
+    """Print a table on stdout: the first column left-aligned, the others right-aligned.
 
-    No column is cut: those for which a terminal is too narrow follow below, beside the first column again.
+    If the terminal is too narrow, the remaining columns follow below, with the first column repeated.
     """
     from rich.console import Console
 
@@ -74,7 +74,7 @@ def print_table(title: str, header: list[str], rows: list[list[str]], *, is_dens
 
 
 def _blocks(widths: list[int], room: int) -> list[list[int]]:
-    """The columns of each table, all of which begin with the first one."""
+    """The column indices of each block; every block starts with column 0."""
     blocks = [[0]]
     left = room - widths[0]
     for i in range(1, len(widths)):
@@ -102,7 +102,7 @@ def _print_block(console: Any, title: str, cells: list[list[str]], padding: tupl
 
 
 def ratio(value: Any) -> str:
-    """A ratio for a table: enough digits to compare, no noise.
+    """Format a ratio for a table, with enough digits to compare.
 
     >>> ratio(0.5), ratio(0.00123), ratio(0)
     ('0.500', '0.0012', '0')

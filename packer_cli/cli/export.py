@@ -55,7 +55,7 @@ def command(
     OUT is the output of `hbpack pack` or `hbpack write`. One row, or document, is one pack; token ids, loss masks and
     sample borders are kept. docs/export.md says what each format holds, and what it has no place for.
 
-    An interrupted run goes on where it stopped.
+    An interrupted run continues where it stopped.
     """
     from packer_cli.engine.local import LocalEngine, default_workers
     from packer_cli.export.stage import ExportOptions, parse_shard_size
@@ -64,5 +64,5 @@ def command(
     options = ExportOptions(
         format=format_name, groups=groups, epoch=epoch, order=order, shard_size=parse_shard_size(shard_size)
     )
-    engine = LocalEngine(workers or default_workers())  # Threads are all that it is asked for.
+    engine = LocalEngine(workers or default_workers())  # Only its threads are used.
     run_export(options, Path(folder), Path(output), engine)

@@ -1,6 +1,6 @@
-"""The command line: one file a command; options -> config -> pipeline, nothing else.
+"""The command line, one file per command: options -> config -> stage -> table.
 
-A command's module is imported only when the command runs, so that `hbpack --help` answers at once.
+A command's module is imported only when the command runs, so `hbpack --help` answers at once.
 """
 
 from __future__ import annotations
@@ -38,19 +38,19 @@ COMMANDS = {
 }
 
 
-_GOES_ON = {"pack", "tokenize", "plan", "write", "rebalance", "export"}
-"""What keeps the work of a run that was interrupted."""
+_RESUMABLE = {"pack", "tokenize", "plan", "write", "rebalance", "export"}
+"""Commands that keep the work of an interrupted run."""
 
 
 class LazyGroup(click.Group):
-    """Imports `packer_cli.cli.<name>` when the command is asked for."""
+    """Imports `packer_cli.cli.<name>` when the command is needed."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """In the order of the work."""
+        """The names, in the order in which they are used."""
         return list(COMMANDS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """The command object `command` of its module."""
+        """The object `command` in the command's module."""
         if cmd_name not in COMMANDS:
             return None
         command: click.Command = importlib.import_module(f"packer_cli.cli.{cmd_name.replace('-', '_')}").command
@@ -59,7 +59,7 @@ class LazyGroup(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """The command, or an error that names those with nearly the same name."""
+        """The command, or an error that suggests similar names."""
         try:
             return super().resolve_command(ctx, args)
         except click.UsageError:
@@ -69,7 +69,7 @@ class LazyGroup(click.Group):
             ctx.fail(f"No such command {args[0]!r} (did you mean {' or '.join(map(repr, near))}?)")
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Without importing the commands."""
+        """List the commands without importing them."""
         with formatter.section("Commands"):
             formatter.write_dl(list(COMMANDS.items()))
 
@@ -85,8 +85,8 @@ def cli() -> None:
 
 
 def main() -> None:
-    """The command line: errors become one line; 2 for usage, 1 for failure, 130 for Ctrl-C."""
-    # No torch is needed here, and transformers need not say that it misses it.
+    """Run the command line. An error becomes one line; exit code 2 for wrong usage, 1 for failure, 130 for Ctrl-C."""
+    # hbpack needs no torch here, so transformers should not advise to install it.
     os.environ.setdefault("TRANSFORMERS_NO_ADVISORY_WARNINGS", "1")
     show_progress()
     try:
@@ -95,7 +95,7 @@ def main() -> None:
     except HbpackError as error:
         _fail(str(error), error.exit_code)
     except click.Abort:
-        _fail(f"interrupted{'; run the same command again to go on' if _command() in _GOES_ON else ''}", 130)
+        _fail(f"interrupted{'; run the same command again to go on' if _command() in _RESUMABLE else ''}", 130)
     except click.exceptions.NoArgsIsHelpError as error:
         error.show()
         sys.exit(error.exit_code)
@@ -103,7 +103,7 @@ def main() -> None:
         path = " ".join(("hbpack", _command())).strip()
         _fail(f"{_one_line(error)}; see {path} --help", error.exit_code)
     except BrokenPipeError:
-        # Whoever reads, `head` for example, has enough; nor can Python's last flush complain.
+        # The reader, such as `head`, has closed the pipe. Keep Python's last flush from failing too.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(1)
     except OSError as error:
@@ -118,7 +118,7 @@ _NOT_EARLY = ("-h", "--help", "--workers")
 
 
 def _start_early(words: list[str]) -> None:
-    """Start what workers are forked from: it imports for half a second, while this process reads its options."""
+    """Start the server that forks workers: it imports for half a second while this process reads its options."""
     if words[:1] and words[0] in _ON_WORKERS and not any(word.startswith(_NOT_EARLY) for word in words):
         from packer_cli.stages.workers import start_server
 
@@ -126,13 +126,13 @@ def _start_early(words: list[str]) -> None:
 
 
 def run() -> None:
-    """Entry point of the process: `main`, and then an end at once.
+    """Entry point of the process: run `main`, then exit at once.
 
-    Once all handlers have run, there is nothing left that needs the interpreter taken apart, module by module, which
-    takes 0.4 s with numba's kernels loaded.
+    Once all exit handlers have run, nothing needs the interpreter's shutdown, which takes 0.4 s with numba's kernels
+    loaded.
     """
-    gc.set_threshold(50_000)  # Of what imports make, hardly anything is garbage; looking for it took 0.15 s.
-    code = 1  # Of an error that nobody expected: Python prints its traceback.
+    gc.set_threshold(50_000)  # Imports create hardly any garbage; looking for it took 0.15 s.
+    code = 1  # For an unexpected error, whose traceback Python prints.
 
     def leave() -> None:
         try:
@@ -142,7 +142,7 @@ def run() -> None:
             os._exit(code or 1)
         os._exit(code)
 
-    atexit.register(leave)  # Handlers run in the reverse order, so this one comes last.
+    atexit.register(leave)  # Handlers run in reverse order, so this one runs last.
     try:
         main()
         code = 0
@@ -158,13 +158,13 @@ _REMEDIES = {
 
 
 def _command() -> str:
-    """The command on the command line, or nothing."""
+    """The command on the command line, or an empty string."""
     name = next((word for word in sys.argv[1:] if not word.startswith("-")), "")
     return name if name in COMMANDS else ""
 
 
 def _one_line(error: click.ClickException) -> str:
-    """Click's message as ours are: it begins small and has no full stop."""
+    """Click's message in hbpack's style: it starts with a lower-case letter and has no full stop."""
     text = " ".join(error.format_message().split()).rstrip(".")
     text = re.sub(r"\.? \(?Did you mean (.*\?)\)?$", r" (did you mean \1)", text)
     return text[:1].lower() + text[1:]

@@ -1,4 +1,4 @@
-"""Click options made from the fields of a config model: one definition for options, YAML, schema and docs."""
+"""Click options generated from the fields of a config model: options, YAML, schema and docs have one definition."""
 
 from __future__ import annotations
 
@@ -36,10 +36,10 @@ _METAVARS = {
 
 
 class FiniteRange(click.FloatRange):
-    """A range without NaN, which is in none and passes every comparison."""
+    """A range of floats that rejects NaN, which click's range accepts."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """The number."""
+        """Return the number, or fail."""
         number = super().convert(value, param, ctx)
         if number != number:
             self.fail(f"{value} is not a number.", param, ctx)
@@ -55,7 +55,7 @@ class LocalPath(click.ParamType):
         self._is_output = is_output
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """The path as it is."""
+        """Return the path unchanged, or fail."""
         text = str(value)
         if "://" in text and self._is_output:
             raise OutputError(f"{text}: hbpack writes local files; name a local path, and upload what is there")
@@ -65,20 +65,20 @@ class LocalPath(click.ParamType):
 
 
 class _OutputFolder(LocalPath):
-    """A folder to write to. An empty name, as of a variable that is not set, would be the current one."""
+    """A folder to write to. An empty name, as from an unset variable, is refused: it would mean the current folder."""
 
     def __init__(self) -> None:
         super().__init__(is_output=True)
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """The name as it is."""
+        """Return the name unchanged, or fail."""
         if not str(value):
             self.fail("it is empty; name a folder, or '.' for the current one.", param, ctx)
         return super().convert(value, param, ctx)
 
 
 class _Value(click.ParamType):
-    """Text, or what a config file holds; the model validates it."""
+    """Text, or a value from a config file; the model validates it."""
 
     name = "text"
 
@@ -100,12 +100,12 @@ def model_options(model: type[BaseModel], names: Collection[str] | None = None) 
 
 
 def output_option(text: str, *, required: bool = True) -> Decorator:
-    """`--output FOLDER`, of which `text` says what it is."""
+    """`--output FOLDER`; `text` is its help."""
     return click.option("--output", "-o", type=_OutputFolder(), required=required, metavar="FOLDER", help=text)
 
 
 def bound_option(function: Callable[..., Any]) -> Callable[..., Any]:
-    """`--bound`, of the number of packs."""
+    """`--bound`: how the least number of packs is proved."""
     return click.option(
         "--bound",
         type=click.Choice(["l2", "lp"]),
@@ -146,12 +146,12 @@ def inputs_argument(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def values_of(model: type[BaseModel], values: dict[str, Any]) -> dict[str, Any]:
-    """What a command was given of a model's fields."""
+    """The values of a command that are fields of a model."""
     return {name: values[name] for name in model.model_fields}
 
 
 def refuse_without_tokenizer(ctx: click.Context, values: dict[str, Any]) -> None:
-    """ConfigError for options of a corpus that would do nothing."""
+    """Raise ConfigError for corpus options given without a tokenizer."""
     if values["tokenizer"] is not None:
         return
     name = first_given(ctx, set(TokenizeConfig.model_fields) - {"inputs"})
@@ -160,7 +160,7 @@ def refuse_without_tokenizer(ctx: click.Context, values: dict[str, Any]) -> None
 
 
 def first_given(ctx: click.Context, names: Collection[str]) -> str | None:
-    """The first option of these parameters that stands on the command line."""
+    """The first of these options that is on the command line; None if there is none."""
     for parameter in ctx.command.params:
         if parameter.name in names and ctx.get_parameter_source(parameter.name) is ParameterSource.COMMANDLINE:
             return parameter.opts[0]
@@ -214,7 +214,7 @@ def _load_config(ctx: click.Context, param: click.Parameter, value: str | None) 
 
 
 def _config_names(parameter: click.Parameter) -> list[str]:
-    """The names of an option in a config file, the usual one first; none for what cannot stand there."""
+    """The names of an option in a config file, the usual one first; empty if a config file cannot set it."""
     if parameter.name in ("config", "help"):
         return []
     if isinstance(parameter, click.Argument):
@@ -223,7 +223,7 @@ def _config_names(parameter: click.Parameter) -> list[str]:
 
 
 def _from_yaml(parameter: click.Parameter, item: Any, where: str) -> Any:
-    """A value of a config file in the form that click takes; the model validates the rest."""
+    """Convert a value from a config file into the form that click expects; the model validates the rest."""
     if parameter.name == "inputs":
         items = item if isinstance(item, list) else [item]
         if not all(isinstance(each, str) for each in items):

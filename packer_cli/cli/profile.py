@@ -157,13 +157,13 @@ def command(output: str, repeats: int, gpus: int | None, **values: Any) -> None:
         try:
             write_text(path, profile.model_dump_json(indent=2) + "\n")
         finally:
-            print_profile(profile)  # Also where the disk is full: measuring again takes minutes.
+            print_profile(profile)  # Print it even if the disk is full: measuring again takes minutes.
         click.echo(f"wrote {output}")
         _require_fits(output, profile)
 
 
 def _output(name: str) -> Path:
-    """Refused before anything is measured: what is there must be an older profile."""
+    """The output path, checked before anything is measured. An existing file must be a profile."""
     from packer_cli.cost.profile_file import read_profile
 
     path = Path(name)
@@ -181,20 +181,20 @@ def _output(name: str) -> Path:
 
 
 def _require_fits(output: str, profile: Profile) -> None:
-    """What a command that takes the file would say of it, said now. The file stays: its rows are worth keeping."""
+    """Raise now the error that a command given this file would raise. The file stays, since its rows are useful."""
     from packer_cli.cost.measured import measured_model
 
     try:
         measured_model(profile)
     except ConfigError as error:
-        # HBP's algorithm 1 takes rows as they are.
+        # HBP's algorithm 1 uses the rows directly.
         has_rows = any(row.seconds is not None for row in profile.iterations)
         users = "only --group-algorithm hbp can use it" if has_rows else "no command can use it yet"
         raise RunError(f"nothing was fitted to {output!r}, so {users}: {error}") from None
 
 
 def _list(option: str, text: str, parse: Any, least: int = 1) -> tuple[int, ...]:
-    """Numbers, each once."""
+    """The numbers, without repetitions."""
     try:
         numbers = [parse(word.strip()) for word in text.split(",")]
     except ValueError as error:

@@ -75,7 +75,7 @@ def command(
     one another. Tokens with a loss are green, the others dim; without colors they are labelled trained and masked. Of
     a step with several iterations, the first is shown and the others are listed.
     """
-    _refuse_two_places(step=step, iteration=iteration, pack=pack, sample=sample, rank=rank)
+    _refuse_conflicts(step=step, iteration=iteration, pack=pack, sample=sample, rank=rank)
     from packer_cli.engine.progress import warn
     from packer_cli.show.files import open_files
     from packer_cli.show.lines import Style, view_lines
@@ -84,7 +84,7 @@ def command(
     from packer_cli.show.view import Wanted, look
 
     if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(errors="backslashreplace")  # A terminal need not know every character of the data.
+        sys.stdout.reconfigure(errors="backslashreplace")  # The terminal may lack some characters of the data.
     files = open_files(folder)
     manifest = files.manifest()
     wanted = Wanted(epoch=epoch, rank=rank or 0, step=step, iteration=iteration, pack=pack, sample=sample)
@@ -109,9 +109,9 @@ def command(
             click.echo(line, color=style.is_colored)
 
 
-def _refuse_two_places(**places: int | None) -> None:
-    """A pack or a sample says where it is; and so does an iteration."""
-    given = [name for name, value in places.items() if value is not None]
+def _refuse_conflicts(**options: int | None) -> None:
+    """Refuse further options beside a pack or a sample, and a step beside an iteration."""
+    given = [name for name, value in options.items() if value is not None]
     for name in ("sample", "pack"):
         if name in given and len(given) > 1:
             other = next(each for each in given if each != name)

@@ -138,7 +138,7 @@ def _simulate_strategies(
 
 
 def _planned(ctx: click.Context, values: dict[str, Any]) -> Path:
-    """The packed set or plan that is named; ConfigError for what has none, or options that would do nothing."""
+    """The path of the packed set or plan. Raises ConfigError for other inputs, and for options without effect."""
     needs = "--groups and --gpus"
     if len(values["inputs"]) != 1:
         raise ConfigError(

@@ -28,5 +28,5 @@ def command(folder: str, workers: int | None, **values: Any) -> None:
 
     if click.get_current_context().get_parameter_source("shard_size") is ParameterSource.DEFAULT:
         del values["shard_size"]
-    engine = LocalEngine(workers or default_workers())  # Threads are all that it is asked for.
+    engine = LocalEngine(workers or default_workers())  # Only its threads are used.
     run_write(validate(WriteConfig, values), Path(folder), engine)

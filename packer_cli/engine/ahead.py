@@ -1,4 +1,4 @@
-"""An iterator on a thread of its own, one item ahead of who reads it."""
+"""Runs an iterator on its own thread, one item ahead of its consumer."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _END = object()
 
 
 def one_ahead(items: Iterator[Item]) -> Iterator[Item]:
-    """The same items; each is made while the caller works on the one before. Errors come in their place."""
+    """Yield the same items; each is computed while the caller works on the one before. Errors are raised in order."""
     with ThreadPoolExecutor(1) as thread:
         waiting = thread.submit(next, items, _END)
         while (item := waiting.result()) is not _END:

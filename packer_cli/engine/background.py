@@ -1,4 +1,4 @@
-"""Work that goes on beside the stages, for what it leaves on disk alone."""
+"""Background work whose only result is what it leaves on disk, such as compiled kernels."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from packer_cli.engine.processes import start_worker
 
 @contextmanager
 def in_background(functions: Sequence[Callable[[], None]]) -> Iterator[None]:
-    """Call each function in a process of its own; they have ended when the block has, and are killed if it fails.
+    """Call each function in its own process while the block runs.
 
-    What goes wrong in them is lost: they must be such that everything works without them. They are forked from this
-    process where that is safe, so that nothing is imported again.
+    The block waits for the processes at its end, and kills them if it fails. Their errors are ignored, so everything
+    must work without them. On Linux they are forked from this process, and so import nothing again.
     """
     context: Any = multiprocessing.get_context("fork" if sys.platform == "linux" else "spawn")
     processes = [context.Process(target=_run, args=(function,), daemon=True) for function in functions]
@@ -39,6 +39,6 @@ def in_background(functions: Sequence[Callable[[], None]]) -> Iterator[None]:
 
 def _run(function: Callable[[], None]) -> None:
     start_worker()
-    gc.disable()  # A compiler makes many objects, and this process ends soon.
+    gc.disable()  # A compiler creates many objects, and this process ends soon.
     with suppress(Exception):
         function()

@@ -1,4 +1,4 @@
-"""Tasks each in a process of its own: time and memory are the task's alone, and one that dies takes no other along."""
+"""Runs each task in its own process, so that its time and memory can be measured and its crash harms no other task."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ class Failed:
     """A task without a result."""
 
     reason: str
-    """For people, one line."""
+    """One line, for people."""
 
 
 def run_isolated(
     function: Callable[[Task], Result], tasks: Sequence[Task], workers: int, preload: Sequence[str] = ()
 ) -> Iterator[tuple[int, Result | Failed]]:
-    """Yield (index of the task, result) as tasks end, at most `workers` of them at a time.
+    """Yield (index of the task, result) as tasks end; at most `workers` tasks run at a time.
 
-    An error in a task, or its death, is its result. What still runs when the iterator is closed is killed. Price: a
-    fork of a server that has imported `preload` for each task.
+    A task that raises or crashes yields `Failed`. Closing the iterator kills the tasks that still run. Price: one fork
+    per task, of a server that has imported `preload`.
 
     Raises:
         RunError: processes cannot be started.
@@ -48,9 +48,9 @@ def run_isolated(
                     with starting_workers():
                         process.start()
                 except KeyboardInterrupt:
-                    end_server()  # It may be compiling, and would go on alone.
+                    end_server()  # Otherwise it might go on compiling.
                     raise
-                sending.close()  # Else the end of the process would not end the pipe.
+                sending.close()  # Otherwise the pipe would stay open after the process ends.
                 running[receiving] = (number, process)
             for receiving in wait(list(running)):
                 number, process = running[receiving]
@@ -86,6 +86,6 @@ def _run(sending: Connection, function: Callable[[Any], Any], task: Any) -> None
         outcome = Failed("out of memory; try fewer --workers")
     except Exception as error:  # A bug in one task must not hide what the others found.
         outcome = Failed(f"{type(error).__name__}: {' '.join(str(error).split())}")
-    with suppress(BrokenPipeError):  # Interrupted: nobody listens any longer, nor should anything be printed.
+    with suppress(BrokenPipeError):  # Interrupted: nobody is listening, and nothing should be printed.
         sending.send(outcome)
     sending.close()

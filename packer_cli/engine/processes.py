@@ -1,4 +1,4 @@
-"""Where processes come from, how they start, and how they end."""
+"""Starting worker processes, keeping Ctrl-C from them, and describing how they ended."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from typing import Any
 from packer_cli.errors import RunError
 
 _preloaded: list[str] = []
-"""What the server that runs was told to import."""
+"""The modules that the running server was told to import."""
 
 
 def process_context(preload: Sequence[str] = ()) -> Any:
-    """Where processes come from: a server that imports `preload` once and is forked. It is started if none runs.
+    """A context whose processes are forked from a server that has imported `preload`; starts the server if needed.
 
-    One that imported something else is replaced; the processes that it started must have ended.
+    A server with other imports is replaced; its processes must have ended. Without fork, processes are spawned.
 
     Raises:
         RunError: the server cannot be started.
@@ -40,7 +40,7 @@ def process_context(preload: Sequence[str] = ()) -> Any:
 
 
 def end_server() -> None:
-    """Kill the server, whatever it is importing or compiling; the next process that is started brings another."""
+    """Kill the server, even if it is importing or compiling; starting another process starts a new one."""
     from multiprocessing import forkserver
 
     server: Any = forkserver._forkserver
@@ -48,15 +48,15 @@ def end_server() -> None:
     if pid is not None:
         with suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
-        server._stop()  # It waits, and forgets the server.
+        server._stop()  # Waits for its end and forgets it.
 
 
 @contextmanager
 def starting_workers() -> Iterator[None]:
-    """Failing to start a process becomes a RunError."""
+    """Turn a failure to start a process into a RunError."""
     try:
         yield
-    except (OSError, EOFError) as error:  # Among them the broken pipe of a server that ended.
+    except (OSError, EOFError) as error:  # Such as the broken pipe of a server that has ended.
         raise RunError(
             f"worker processes cannot be started ({str(error) or type(error).__name__}); try --workers 1"
         ) from None
@@ -64,7 +64,7 @@ def starting_workers() -> Iterator[None]:
 
 @contextmanager
 def interrupts_later() -> Iterator[None]:
-    """Hold Ctrl-C back until the block ends."""
+    """Delay Ctrl-C until the block ends."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -80,13 +80,13 @@ def interrupts_later() -> Iterator[None]:
 
 @contextmanager
 def _interrupts_blocked() -> Iterator[None]:
-    """Hold Ctrl-C back until the block ends, and for good in processes that are started inside.
+    """Delay Ctrl-C until the block ends; processes started inside never receive it.
 
     Ctrl-C reaches all processes of a terminal. Workers leave it to this process, which then ends them.
     """
     from multiprocessing import resource_tracker
 
-    resource_tracker.ensure_running()  # It is started beside the server otherwise, and unblocks the signal.
+    resource_tracker.ensure_running()  # Otherwise it starts with the server, and unblocks the signal.
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield
@@ -95,7 +95,7 @@ def _interrupts_blocked() -> Iterator[None]:
 
 
 def start_worker() -> None:
-    """In a worker: ignore Ctrl-C, and end when the process that started it is gone, however it ended."""
+    """Call in a worker: ignore Ctrl-C, and exit when the parent process has ended, for whatever reason."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     parent = multiprocessing.parent_process()
     if parent is not None:
@@ -108,7 +108,7 @@ def _end_with(parent: Any) -> None:
 
 
 def describe_exit(exitcode: int) -> str:
-    """In words, how a process ended that should have gone on."""
+    """Say how a process ended that should have gone on."""
     if exitcode == -signal.SIGKILL:
         return "its process was killed, perhaps for want of memory; try fewer --workers"
     if exitcode < 0:

@@ -1,4 +1,4 @@
-"""What a stage tells while it runs: lines, by `logging` under the name `hbpack`, and bars.
+"""Progress of a stage: lines, sent to the `hbpack` logger, and bars.
 
 Nothing is printed here. The command line shows both (`packer_cli.cli.console`); a program that calls the stages
 configures logging as it likes.
@@ -16,16 +16,16 @@ LOGGER = logging.getLogger("hbpack")
 Progress = Callable[[int, int], None]
 """(done, total)"""
 ShowBar = Callable[[str, str], AbstractContextManager[Progress]]
-"""(label, unit) -> what is told of the progress"""
+"""(label, unit) -> a context manager that gives a `Progress`"""
 
 
 def say(text: str) -> None:
-    """A line about what was done."""
+    """Log a line about what was done."""
     LOGGER.info("%s", text)
 
 
 def warn(text: str) -> None:
-    """A warning."""
+    """Log a warning."""
     LOGGER.warning("%s", text)
 
 
@@ -38,18 +38,18 @@ _show_bar: ShowBar = _no_bar
 
 
 def show_bars(show: ShowBar) -> None:
-    """Have all bars of this process shown in this way."""
+    """Set how this process shows bars."""
     global _show_bar
     _show_bar = show
 
 
 def progress_bar(label: str, *, unit: str = "bytes") -> AbstractContextManager[Progress]:
-    """A bar that is told (done, total)."""
+    """A progress bar; call the value of the block with (done, total)."""
     return _show_bar(label, unit)
 
 
 class Stopwatch:
-    """Seconds since it was made."""
+    """Seconds since its creation, as text such as `1.5 s`."""
 
     def __init__(self) -> None:
         self._start = time.perf_counter()

@@ -1,4 +1,4 @@
-"""A process that does one task after another."""
+"""A process that runs one task after another."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from packer_cli.engine.processes import describe_exit, start_worker
 from packer_cli.errors import RunError
 
 CRASHES = (signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS, signal.SIGFPE, signal.SIGILL)
-"""How a process ends by what it does. What else ends it comes from outside, and says nothing of its task."""
+"""Signals that a process causes itself. Any other comes from outside and says nothing about its task."""
 
 
 @dataclass(frozen=True)
@@ -23,11 +23,11 @@ class Died:
     """A task whose process crashed."""
 
     exitcode: int
-    """As of `multiprocessing`: a signal's number below 0."""
+    """As in `multiprocessing`: a negative number is a signal."""
 
     @property
     def signal_name(self) -> str:
-        """SIGSEGV and the like; of an exit, its code."""
+        """The signal, such as SIGSEGV; after an exit, `exit code N`."""
         return signal.Signals(-self.exitcode).name if self.exitcode < 0 else f"exit code {self.exitcode}"
 
     def __str__(self) -> str:
@@ -35,32 +35,32 @@ class Died:
 
 
 class _RemoteTracebackError(Exception):
-    """Where in the worker an error was raised; stands as its cause."""
+    """The worker's traceback, attached to its error as the cause."""
 
     def __str__(self) -> str:
         return f"\n{self.args[0]}"
 
 
 class Worker:
-    """The process and the pipe to it."""
+    """A process and the pipe to it."""
 
     def __init__(self, context: Any) -> None:
         self.connection, theirs = context.Pipe()
         self._process = context.Process(target=_serve, args=(theirs,), daemon=True)
         self._process.start()
-        theirs.close()  # Else the end of the process would not end the pipe.
+        theirs.close()  # Otherwise the pipe would stay open after the process ends.
 
     def send(self, function: Callable[[Any], Any], task: Any) -> None:
-        """Give it a task; `receive` tells when it is gone."""
+        """Send a task; if the process is gone, `receive` reports it."""
         with suppress(BrokenPipeError):
             self.connection.send((function, task))
 
     def receive(self) -> Any:
-        """The result of its task, or how it died.
+        """The result of the task, or `Died` if the task crashed the process.
 
         Raises:
-            RunError: it was killed, most often for want of memory, or ended otherwise from outside.
-            Exception: what the task raised.
+            RunError: the process was killed, usually because memory ran out, or was ended from outside in another way.
+            Exception: the task's own error.
         """
         try:
             is_error, outcome, text = self.connection.recv()
@@ -84,12 +84,12 @@ class Worker:
         return outcome
 
     def end(self) -> None:
-        """Let it end, when it has nothing to do."""
+        """End the idle process and wait for it."""
         self.connection.close()
         self._process.join()
 
     def kill(self) -> None:
-        """End it at once."""
+        """End the process at once."""
         self._process.kill()
         self.end()
 
@@ -106,12 +106,12 @@ def _serve(connection: Connection) -> None:
             answer = (False, function(task), "")
         except Exception as error:
             answer = (True, _sendable(error), traceback.format_exc())
-        with suppress(BrokenPipeError):  # Interrupted: nobody listens any longer.
+        with suppress(BrokenPipeError):  # Interrupted: nobody is listening.
             connection.send(answer)
 
 
 def _sendable(error: Exception) -> Exception:
-    """The error, or one in its place where it cannot travel."""
+    """The error, or a RunError with its text if it cannot be pickled."""
     try:
         pickle.loads(pickle.dumps(error))
     except Exception:

@@ -106,7 +106,7 @@ def _ends(config: TokenizeConfig, index: StoreIndex, num_open: int, num_samples:
 
 
 def repeated(index: StoreIndex) -> str | None:
-    """A warning if several inputs hold the same file, whose samples then repeat in each epoch; None if no file repeats."""
+    """A warning if several inputs hold the same file, so that its samples repeat in each epoch; else None."""
     sources: dict[str, set[int]] = {}
     for file in (file for part in index.parts for file in part.files):
         sources.setdefault(os.path.realpath(file.path), set()).add(file.source)

@@ -115,7 +115,7 @@ def _is_own(folder: Path, entries: list[str]) -> bool:
 
 
 def _holds_only_reasons(folder: Path, names: set[str]) -> bool:
-    """Whether the folder is that of a plan without samples, apart from its store. It may still hold an earlier plan's shards."""
+    """Whether planning found no samples and left only its reasons here, maybe beside an earlier plan's shards."""
     path = folder / REJECTED_NAME
     if not path.is_file() or not names <= {REJECTED_NAME, "shards", "ranks"}:
         return False

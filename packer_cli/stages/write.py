@@ -94,9 +94,9 @@ def _is_whole(
 
 
 def _renamed(manifest: Manifest, folder: Path, store: Path, header: dict[str, Any]) -> Manifest:
-    """The manifest with the current names of inputs and tokenizer, which its fingerprint leaves out; written if changed.
+    """The manifest with the current names of inputs and tokenizer; written if they changed.
 
-    Also rewrites `rejected.jsonl` if it is damaged, since it holds these names.
+    The fingerprint does not cover these names. Also rewrites a damaged `rejected.jsonl`, which holds them too.
     """
     from packer_cli.shards.repair import describe_damage, set_files
     from packer_cli.shards.stage import file_info, with_names

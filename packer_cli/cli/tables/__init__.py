@@ -1,1 +1,1 @@
-"""The tables of the commands, one file each."""
+"""The commands' tables, one file per command."""

@@ -1,4 +1,4 @@
-"""The figures of `hbpack bench-loader` for people."""
+"""The table of `hbpack bench-loader`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _HEADER = (
 
 
 def print_speed(figures: dict[str, Any]) -> None:
-    """The table, then what was measured once for each number of workers."""
+    """Print the table, then the figures of each number of workers."""
     title = (
         f"Loader speed: format {figures['format']}, rank {figures['rank']} of {figures['num_gpus']}, "
         f"torch {figures['torch_version']}, {figures['num_cpus']} CPUs"

@@ -25,7 +25,7 @@ class Column:
     """As `--sort` takes it."""
     header: str
     value: Callable[[dict[str, Any]], Any]
-    """Of a row that has not failed; None where there is none."""
+    """The figure of a row that has not failed; None if it has none."""
     show: Callable[[Any], str]
 
 
@@ -51,7 +51,7 @@ def _three(value: Any) -> str:
 
 
 def amount(value: float) -> str:
-    """An amount for a table: three digits, more only before the point.
+    """Format an amount for a table: three significant digits, and all digits before the point.
 
     >>> amount(0.0123), amount(99.96), amount(12345.6)
     ('0.0123', '100', '12,346')
@@ -63,13 +63,13 @@ PREDICTED = (
     Column("epoch", "epoch, h", _predicted("seconds"), lambda value: amount(value / 3600)),
     Column("gpu-days", "GPU-days", _predicted("gpu_days"), amount),
 )
-"""What only a comparison with a model of time has."""
+"""Columns of a comparison with a time model."""
 
 COSTED = (
     Column("cbr", "CBR", _overall("cbr"), ratio),
     Column("cbr-bound", "CBR bound", _overall("cbr_bound"), ratio),
 )
-"""What only a comparison by a cost other than attention work has."""
+"""Columns of a comparison with a cost other than attention work."""
 
 COLUMNS = (
     Column("packs", "packs", _overall("num_packs"), _whole),
@@ -92,41 +92,41 @@ COLUMNS = (
     *PREDICTED,
 )
 
-_PLACES = {column.name: column for column in COLUMNS}
+_COLUMN_OF = {column.name: column for column in COLUMNS}
 
 
 def parse_sort(text: str, *, has_model: bool = True, has_cost: bool = True) -> tuple[Column, bool]:
-    """(column, whether greatest comes first) of `COLUMN` or `-COLUMN`.
+    """Parse `COLUMN` or `-COLUMN` into (column, whether the order is descending).
 
     Args:
         has_model: whether epochs are predicted.
         has_cost: whether plans are balanced by a cost other than attention work.
 
     Raises:
-        ConfigError: no such column, or none without a model of time or a cost.
+        ConfigError: there is no such column, or it needs a time model or a cost.
     """
     name = text.removeprefix("-").lower().replace("_", "-")
-    if name not in _PLACES:
-        raise ConfigError(f"--sort: there is no column {text!r}; columns: {', '.join(_PLACES)}")
-    if not has_model and _PLACES[name] in PREDICTED:
+    if name not in _COLUMN_OF:
+        raise ConfigError(f"--sort: there is no column {text!r}; columns: {', '.join(_COLUMN_OF)}")
+    if not has_model and _COLUMN_OF[name] in PREDICTED:
         raise ConfigError(f"--sort {text} needs {GIVE}")
-    if not has_cost and _PLACES[name] in COSTED:
+    if not has_cost and _COLUMN_OF[name] in COSTED:
         raise ConfigError(f"--sort {text} needs a --cost, such as 1,24576; without one it is ABR")
-    return _PLACES[name], text.startswith("-")
+    return _COLUMN_OF[name], text.startswith("-")
 
 
 def sort_rows(rows: list[dict[str, Any]], order: tuple[Column, bool] | None) -> list[dict[str, Any]]:
-    """By a column; equal rows stay as they are, and those without a figure come last."""
+    """Sort rows by a column, stably; rows without a figure come last."""
     if order is None:
         return rows
-    column, is_falling = order
+    column, is_descending = order
     figures = [None if row["error"] else column.value(row) for row in rows]
-    known = [(-figure if is_falling else figure, i) for i, figure in enumerate(figures) if figure is not None]
+    known = [(-figure if is_descending else figure, i) for i, figure in enumerate(figures) if figure is not None]
     return [rows[i] for _, i in sorted(known)] + [rows[i] for i, figure in enumerate(figures) if figure is None]
 
 
 def print_comparison(comparison: dict[str, Any], config: PlanConfig) -> None:
-    """The table on stdout, and what must be known of single rows below it."""
+    """Print the table on stdout, and notes on single rows below it."""
     rows, lengths = comparison["rows"], comparison["lengths"]
     done = [row for row in rows if not row["error"]]
     columns = [
@@ -153,7 +153,7 @@ def print_comparison(comparison: dict[str, Any], config: PlanConfig) -> None:
 
 
 def _has_sources(rows: list[dict[str, Any]]) -> bool:
-    """Where no sources are known, or only one is, their mix spreads by nothing in every row."""
+    """Whether the rows have several sources; otherwise every spread is 0."""
     return any(row["overall"]["source_mix_spread"] for row in rows)
 
 
@@ -167,7 +167,7 @@ def _cell(row: dict[str, Any], column: Column) -> str:
 
 
 def row_notes(row: dict[str, Any]) -> list[str]:
-    """What a reader must know of the row; for people."""
+    """Notes on a row, for people."""
     notes = [row["note"]] if row["note"] else []
     if row["error"]:
         notes.append(f"failed: {row['error']}")

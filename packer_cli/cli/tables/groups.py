@@ -1,4 +1,4 @@
-"""The tables of `hbpack groups`: candidates as in HBP's tables 18 and 19, the choice, and what it is better than."""
+"""The tables of `hbpack groups`: candidates as in HBP's tables 18 and 19, the choice, and its alternatives."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _GIB = 2**30
 
 
 def candidates(choice: Choice) -> list[dict[str, Any]]:
-    """JSON values, one row for each length and SP degree; `mark` says what a row is."""
+    """JSON values, one row per length and SP degree; `mark` is `best`, `best of its length`, `chosen` or empty."""
     fastest = min(
         (best for best in map(choice.best, choice.settings) if best is not None),
         key=lambda setting: setting.seconds_per_token or 0.0,
@@ -49,7 +49,7 @@ def _mark(choice: Choice, setting: Setting, fastest: Setting) -> str:
 
 
 def print_choice(choice: Choice, record: dict[str, Any]) -> None:
-    """All of it, on stdout."""
+    """Print the candidates, the choice and its alternatives on stdout."""
     rows = candidates(choice)
     title = (
         f"{counted(record['samples'], 'sample')}, {counted(record['tokens'], 'token')}, "

@@ -1,4 +1,4 @@
-"""The tables of `hbpack stats` and of the end of `hbpack pack`."""
+"""The tables of `hbpack stats`, `plan` and `pack`."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _HEADER = [
 
 
 def print_stats(stats: dict[str, Any]) -> None:
-    """Groups, the whole and the baseline, one row each; then randomness."""
+    """Print one row each for the groups, all packs and the baseline; then the figures on randomness."""
     rows = [_row(group["name"], group) for group in stats["groups"]]
     rows.append(_row("all", stats["overall"]))
     baseline = stats["baseline"]
@@ -48,7 +48,7 @@ def print_stats(stats: dict[str, Any]) -> None:
 
 
 def print_lengths(stats: dict[str, Any]) -> None:
-    """Distribution of lengths."""
+    """Print the distribution of lengths."""
     rows = [
         [_length_label(name), f"{value:,.1f}" if isinstance(value, float) else f"{value:,}"]
         for name, value in stats.items()
@@ -61,7 +61,7 @@ def _length_label(name: str) -> str:
 
 
 def print_counts(counts: dict[str, int]) -> None:
-    """What became of every record, or where only lengths are known of every sample."""
+    """Print what happened to the records, or to the samples if only lengths are known."""
     rows = [
         [name.replace("_", " "), f"{counts[name]:,}"]
         for name, is_always in _COUNTS.items()
@@ -83,7 +83,7 @@ _COUNTS = {
     "tokens": True,
     "records_with_special_tokens": False,
 }
-"""In the order of a record's way; False: shown only if there are any."""
+"""In processing order; False: shown only if there are any."""
 
 
 def _row(name: str, figures: dict[str, Any]) -> list[str]:

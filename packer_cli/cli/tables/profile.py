@@ -1,4 +1,4 @@
-"""A profile for people: what was measured, and what was fitted to it."""
+"""The tables of `hbpack profile`: measurements, and the models fitted to them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ _HEADER = ["length", "SP", "checkpointed", "work / length^2", "seconds", "tokens
 
 
 def print_profile(profile: Profile) -> None:
-    """Two tables, and what the fits are worth."""
+    """Print the measured iterations, then the fitted coefficients with their errors."""
     num_gpus = profile.num_measured or profile.num_gpus
     rows = [_cells(row, num_gpus) for row in profile.iterations]
     print_table(f"Iterations on {num_gpus} x {profile.gpu}, forward and backward", _HEADER, rows)

@@ -16,11 +16,11 @@ from packer_cli.sizes import counted
 
 _HEADERS = {"communication": "SP comm.", "steps": "step extra"}
 _FIRST = ("compute", "recompute", "communication", "waiting")
-"""Parts that always have a column; the others only where some row has them."""
+"""Parts that always have a column; the others have one only if some row has them."""
 
 
 def print_plan_simulation(result: dict[str, Any]) -> None:
-    """Groups, the whole and the baseline, one row each; then what an epoch takes, and notes."""
+    """Print one row each for the groups, all packs and the baseline; then the epoch's time, and notes."""
     overall, baseline, saves = result["overall"], result["baseline"], result["saves"]
     named = [(group["name"], group) for group in result["groups"]]
     named += [("all", overall), (f"baseline: {baseline['name']}", baseline)]
@@ -49,7 +49,7 @@ def print_plan_simulation(result: dict[str, Any]) -> None:
 
 
 def print_strategies(comparison: dict[str, Any], config: PlanConfig) -> None:
-    """One row each, and what must be known of single rows below."""
+    """Print one row per strategy, and notes on single rows below."""
     rows, lengths = comparison["rows"], comparison["lengths"]
     done = [row for row in rows if not row["error"]]
     parts = shown_parts([row["simulation"]["overall"]["split"] for row in done])
@@ -104,7 +104,7 @@ def _strategy(row: dict[str, Any], parts: Sequence[str], num_cells: int) -> list
 
 
 def shown_parts(splits: list[dict[str, float]]) -> list[str]:
-    """Names of the parts that have a column."""
+    """The names of the parts that get a column."""
     return [
         name
         for name in PARTS
@@ -113,18 +113,18 @@ def shown_parts(splits: list[dict[str, float]]) -> list[str]:
 
 
 def headers(parts: Sequence[str]) -> list[str]:
-    """Of the parts' columns."""
+    """The headers of the parts' columns."""
     return [_HEADERS.get(name, name) for name in parts]
 
 
 def shares(split: dict[str, float], parts: Sequence[str]) -> list[str]:
-    """Cells of the parts, each as its share of the GPUs' time."""
+    """The parts' cells: each part's share of the GPUs' time."""
     total = sum(split.values())
     return [f"{split[name] / total:.1%}" if total else "-" for name in parts]
 
 
 def duration(seconds: float) -> str:
-    """Seconds for people.
+    """Format seconds for people.
 
     >>> duration(0.5), duration(100), duration(9000), duration(1e6)
     ('0.500 s', '100 s', '2.5 h', '11.6 days')
@@ -144,7 +144,7 @@ def _saved(saves: dict[str, float]) -> str:
 
 
 def describe_origin(origin: dict[str, Any]) -> str:
-    """One line on what the times are predicted with."""
+    """One line on how the times are predicted."""
     gpu = origin.get("gpu")
     name = gpu.get("name") if isinstance(gpu, dict) else gpu
     if origin.get("source") != "analytic":
