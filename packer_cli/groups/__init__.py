@@ -1,4 +1,4 @@
-"""Which length groups make an epoch shortest: HBP's algorithm 1, and a search over the lengths themselves.
+"""Choose the length groups that make an epoch shortest, by HBP's algorithm 1 or by a search over the lengths.
 
     lengths -> LengthSums -\
     GpuModel  -> settings --> EpochModel -> search (dynamic program) -> Choice: groups, seconds, alternatives

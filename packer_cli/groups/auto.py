@@ -1,4 +1,4 @@
-"""`--groups auto`: from the lengths to groups, and what a plan's header says of the choice."""
+"""`--groups auto`: choose groups for the lengths, and record the choice for a plan's header."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ AUTO_NEEDS = "--groups auto"
 
 
 def load_models(config: AutoGroupsConfig, num_gpus: int, what: str) -> tuple[GpuModel | None, Profile | None]:
-    """The model that the options name, and the rows that it was fitted to; errors are those of `load_gpu_model`.
+    """The GPU model that the options name, and the profile it was fitted to. Raises the errors of `load_gpu_model`.
 
-    Rows may be too few for a model, and enough for HBP's algorithm 1: then there is none.
+    The model is None if the profile has too few rows to fit one but enough for HBP's algorithm 1.
     """
     refuse_partial_options(config.model, config.gpu, config.profile, what)
     profile = None if config.profile is None else read_profile(Path(config.profile))
-    # On more GPUs the weights may be shared by as many, or by more, which leaves more memory; on fewer they are not.
+    # More GPUs than the profile's may share the weights, which leaves at least as much memory. Fewer leave less.
     if profile is not None and profile.num_gpus > num_gpus:
         raise ConfigError(
             f"{config.profile!r} is of a model whose weights {profile.num_gpus} GPUs share, so on {num_gpus} there is "
@@ -46,10 +46,10 @@ def load_models(config: AutoGroupsConfig, num_gpus: int, what: str) -> tuple[Gpu
 def choose(
     config: AutoGroupsConfig, lengths: Int32Array, num_gpus: int, overflow: Overflow, what: str = AUTO_NEEDS
 ) -> tuple[Choice, dict[str, Any]]:
-    """Groups for the samples of an epoch, int32[n], and the record of the choice.
+    """Choose groups for the lengths (int32[n]) of an epoch. Returns the choice and its record, see `_record`.
 
     Raises:
-        UsageError: too little or too much was given, or the longest sample does not fit.
+        UsageError: options are missing or contradict each other, or the longest sample does not fit.
         RunError: there are no lengths.
     """
     model, profile = load_models(config, num_gpus, what)
@@ -81,30 +81,30 @@ def choose(
 
 
 def resolve(config: PlanConfig, lengths: Int32Array) -> tuple[PlanConfig, dict[str, Any] | None]:
-    """The options with their groups chosen for the samples of an epoch, and the record; None where they were given."""
+    """The options with groups chosen for the lengths (int32[n]), and the record; None if you named the groups."""
     if not config.is_auto:
         return config, None
     if not len(_bounded(config, lengths, config.overflow)):
-        # There is nothing to plan, and the planner says why.
+        # There is nothing to plan; the planner reports why.
         return config.model_copy(update={"groups": (GroupConfig(capacity=config.max_length or 1024),)}), None
     choice, record = choose(config, lengths, config.gpus, config.overflow)
     return config.model_copy(update={"groups": tuple(map(to_config, choice.groups))}), record
 
 
 def _bounded(config: AutoGroupsConfig, lengths: Int32Array, overflow: Overflow) -> Int32Array:
-    """What is left of the lengths under `max_length`."""
+    """The lengths after cutting or dropping those over `max_length`."""
     if config.max_length is None:
         return lengths
-    # What `error` refuses is refused later, by file and line.
+    # The planner raises the error of `--overflow error`, with file and line.
     cut = "drop" if overflow == "error" else overflow
     return make_pieces(lengths, np.arange(len(lengths)), config.max_length, cut).length
 
 
 def with_placeholder_groups(config: PlanConfig) -> PlanConfig:
-    """Options with some groups in place of `auto`, to look at all others before there are lengths.
+    """The options with made-up groups in place of `auto`, to check the other options before the lengths are known.
 
     Raises:
-        UsageError: nothing to choose with was given.
+        UsageError: the options name no GPU model to choose with.
     """
     if not config.is_auto:
         return config
@@ -114,7 +114,7 @@ def with_placeholder_groups(config: PlanConfig) -> PlanConfig:
 
 
 def to_config(group: Group) -> GroupConfig:
-    """A group as an option writes it."""
+    """A group as a config value."""
     return GroupConfig(**asdict(group))
 
 
@@ -126,7 +126,7 @@ def groups_text(groups: tuple[Group, ...]) -> str:
 def _record(
     config: AutoGroupsConfig, model: GpuModel | None, profile: Profile | None, choice: Choice, notes: list[str]
 ) -> dict[str, Any]:
-    """JSON values. Its fingerprint covers all numbers that the choice was made with."""
+    """JSON values. The fingerprint covers every number that the choice depends on."""
     facts = [asdict(model.cost), asdict(model.memory), model.sp_sizes] if model else []
     rows = profile.model_dump(mode="json") if profile else None
     return {
@@ -169,12 +169,12 @@ def _notes(choice: Choice, profile: Profile | None) -> list[str]:
 
 
 def _digits(value: float) -> float:
-    """As many as mean something, and as are the same on every machine."""
+    """Round to six significant digits, which are the same on every machine."""
     return float(f"{value:.6g}")
 
 
 def describe(record: dict[str, Any]) -> str:
-    """A choice, as it is recorded, in one line."""
+    """Describe a recorded choice in one line."""
     if record["seconds"] is None:
         return f"chose groups {record['groups']} by HBP's algorithm 1 from the rows of the profile"
     others = [

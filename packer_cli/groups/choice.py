@@ -1,4 +1,4 @@
-"""The choice of groups with all that says why."""
+"""The choice of groups, with its reasons."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from packer_cli.groups.settings import (
 from packer_cli.plan.types import Group
 
 MOST_COMPARED = 4
-"""Sets of 1 to so many groups are compared, whatever may be chosen."""
+"""Sets of 1 to this many groups are compared, even if fewer may be chosen."""
 
 
 HBP = "HBP's algorithm 1"
@@ -39,38 +39,38 @@ LONGEST = "the longest alone"
 
 @dataclass(frozen=True, kw_only=True)
 class Alternative:
-    """A set of groups to compare with."""
+    """A set of groups to compare the choice with."""
 
     name: str
     groups: tuple[Group, ...]
     seconds: float
-    """Predicted for the epoch."""
+    """Predicted epoch time."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Choice:
-    """Groups, and why these."""
+    """The chosen groups, and what they were compared with."""
 
     groups: tuple[Group, ...]
-    """By rising capacity."""
+    """By increasing capacity."""
     seconds: float | None
-    """Predicted for the epoch; None where there is no model."""
+    """Predicted epoch time; None without a model."""
     num_gpus: int
     alternatives: tuple[Alternative, ...]
-    """HBP's, one group at the longest length, the best of 1, 2, .. groups; the chosen one among them."""
+    """HBP's, one group at the longest length, the best of 1, 2, .. groups; these include the choice."""
     settings: Mapping[int, Sequence[Setting]]
-    """By length: what algorithm 1 chooses from, and the chosen lengths."""
+    """By length: the candidates of algorithm 1, and the chosen lengths."""
     origin: Mapping[str, Any]
-    """What predicted it, see `GpuModel`."""
+    """The source of the predictions, see `GpuModel.origin`."""
     sums: LengthSums
 
     @property
     def gpu_hours(self) -> float | None:
-        """Predicted for the epoch."""
+        """Predicted GPU-hours of the epoch; None without a model."""
         return None if self.seconds is None else self.seconds * self.num_gpus / 3600
 
     def best(self, length: int) -> Setting | None:
-        """The fastest setting of a length."""
+        """The fastest setting of a length; None if none fits."""
         return best_setting(self.settings[length])
 
 
@@ -84,13 +84,13 @@ def choose_groups(
     max_groups: int = 4,
     max_length: int | None = None,
 ) -> Choice:
-    """Choose the groups for these lengths. O(n log n), and some milliseconds for the search.
+    """Choose the groups for these lengths. Price: O(n log n), and a few milliseconds for the search.
 
     Args:
-        lengths: int[n], n > 0, what is packed; none is over `max_length`.
-        profile: where rows were measured at all lengths that algorithm 1 looks at, it takes those, not the model's.
-        max_groups: most groups that the search chooses; algorithm 1 has up to four.
-        max_length: the longest capacity that may be chosen; it is then a candidate itself.
+        lengths: int[n], n > 0, of the samples to pack; none is over `max_length`.
+        profile: if its rows reach the longest sample, algorithm 1 uses them instead of the model's predictions.
+        max_groups: most groups that the search may choose; algorithm 1 chooses up to four.
+        max_length: the largest allowed capacity, which is then a candidate.
 
     Raises:
         ConfigError: the longest sample fits on no SP degree.
@@ -106,7 +106,7 @@ def choose_groups(
     if not best or max(best) < sums.longest:
         raise ConfigError(_why_not(model, sums.longest, num_gpus))
     hbp = hbp_groups(best, lambda length: next(iter(settings_of(model, length, num_gpus)), None))
-    # What was measured to fit, fits; so the search knows all that algorithm 1 may choose.
+    # Measured settings fit even if the model says otherwise. The search gets all that algorithm 1 may choose.
     for group in (*hbp, *(setting.group for setting in best.values())):
         if group not in ways.setdefault(group.capacity, []):
             ways[group.capacity].append(group)
@@ -136,9 +136,9 @@ def choose_groups(
 def choose_measured_groups(
     profile: Profile, lengths: ArrayLike, num_gpus: int, max_length: int | None = None
 ) -> Choice | None:
-    """Algorithm 1 on nothing but measured rows, where they are too few for a model: no epoch is predicted.
+    """Apply algorithm 1 to measured rows that are too few for a model, and so predict no epoch.
 
-    None where no row holds the longest sample.
+    Returns None if no row holds the longest sample.
     """
     sums = LengthSums(lengths)
     settings = _measured_for_hbp(sums, num_gpus, profile, max_length)
@@ -158,7 +158,7 @@ def choose_measured_groups(
 def _measured_for_hbp(
     sums: LengthSums, num_gpus: int, profile: Profile | None, max_length: int | None
 ) -> dict[int, list[Setting]]:
-    """What was measured, up to the first length that holds the longest sample; nothing where none does."""
+    """The measured settings, up to the first length that holds the longest sample; empty if no length does."""
     if profile is None:
         return {}
     measured = measured_settings(profile, num_gpus)
@@ -173,12 +173,12 @@ def _measured_for_hbp(
 def _predicted_for_hbp(
     model: GpuModel, sums: LengthSums, num_gpus: int, max_length: int | None
 ) -> dict[int, list[Setting]]:
-    """Of the powers of two that the data needs."""
+    """Predicted settings of the powers of two that the data needs."""
     lengths = hbp_lengths(sums.longest)
     if max_length is not None and lengths[-1] > max_length:
         lengths = [length for length in lengths if length < max_length] + [max_length]
     if lengths[-1] > sums.longest and not settings_of(model, lengths[-1], num_gpus):
-        # The next power of two is too long, the longest sample may not be.
+        # The next power of two does not fit, but the longest sample may.
         between = candidate_lengths(sums.longest, model.sp_sizes, max_length)
         between = [length for length in between if sums.longest <= length < lengths[-1]]
         between = [length for length in between if settings_of(model, length, num_gpus)]
@@ -204,5 +204,5 @@ def _why_not(model: GpuModel, longest: int, num_gpus: int) -> str:
 
 
 def _round(tokens: int) -> int:
-    """Down to a number of tokens that is easy to divide."""
+    """Round down to a multiple of 1024, if there is one above 0."""
     return tokens // 1024 * 1024 or tokens

@@ -1,16 +1,16 @@
-"""GPU-seconds of an epoch for a set of groups, predicted from the lengths alone, without a plan.
+"""Predicts the GPU-seconds of an epoch for a set of groups from the lengths, without a plan.
 
-Groups are taken by rising capacity. With C seconds for all samples up to the last group's capacity, the next group
-makes `(1 - f) C + g`: it takes a share f of all shorter samples as fillers, and g is what its packs cost.
+Groups are added by increasing capacity. With C seconds for all samples up to the last group's capacity, the next group
+gives `(1 - f) C + g`: it takes a share f of all shorter samples as fillers, and its packs cost g.
 
-Approximations, all of which a plan (`hbpack simulate`) does without:
+These approximations do not apply to a plan (`hbpack simulate`):
 
-- A group's own samples need as many packs as the L2 bound of Martello and Toth says, at four thresholds, or so many
-  that `FOR_FILLERS` of their space is free, where there are shorter samples enough.
+- A group's own samples need as many packs as Martello and Toth's L2 bound at four thresholds; or, if there are enough
+  shorter samples, so many that `FOR_FILLERS` of their space is free.
 - Free space is filled to the token, with shorter samples in the mix of all shorter ones.
-- Packs share iterations by falling work, and no pack waits but those whose longest sample is over half the capacity:
-  ranks wait for the difference of these samples' squares, which no filler makes up.
-- What is free and finds no filler costs nothing: rows are not padded.
+- Packs are dealt to iterations by decreasing work. Ranks wait only because of samples over half the capacity, for the
+  difference of these samples' squares, which fillers cannot make up.
+- Free space without a filler costs nothing: rows are not padded.
 """
 
 from __future__ import annotations
@@ -29,40 +29,40 @@ from packer_cli.plan.types import Group
 FloatArray = NDArray[np.float64]
 
 _THRESHOLDS = (1 / 3, 1 / 4, 1 / 8, 0.0)
-"""Of the capacity, for the L2 bound: samples below are as if they were not there."""
+"""Thresholds of the L2 bound, as shares of the capacity: shorter samples are ignored."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Range:
-    """The packs of a group above each of k capacities, float64[k] unless said."""
+    """The packs of a group above each of k smaller capacities; float64[k] unless noted."""
 
     packs: FloatArray
     share: FloatArray
-    """Of all shorter samples, those that are fillers here."""
+    """Share of all shorter samples that are fillers in this group."""
     tokens: FloatArray
-    """Fillers included, as in `work`."""
+    """Including fillers, as in `work`."""
     work: FloatArray
     large: FloatArray
-    """float64[3, k], samples, tokens and work of the group's own samples over half the capacity."""
+    """float64[3, k]: number, tokens and work of the group's own samples over half the capacity."""
     longest: FloatArray
-    """Squared length of the longest own sample, float64."""
+    """Squared length of the group's longest sample; float64, a scalar."""
     shortest: FloatArray
-    """Squared length of the shortest that is over half the capacity."""
+    """Squared length of the group's shortest sample over half the capacity."""
 
     def waiting(self, num_ranks: int) -> FloatArray:
-        """Attention work that ranks wait for, of samples over half the capacity in packs dealt by falling length.
+        """Attention work that ranks wait for: samples over half the capacity, dealt to packs by decreasing length.
 
-        In whole iterations neighbours differ, between them all, by no more than (ranks - 1) / 2 of the whole range;
-        beside the last few samples the other ranks do nothing of the kind.
+        In full iterations, the differences between neighbours add up to at most (ranks - 1) / 2 of the whole range. In
+        the last iteration, ranks without such a sample wait for the others.
         """
         samples, _, work = self.large
         differ = np.minimum(samples * self.longest - work, (num_ranks - 1) / 2 * (self.longest - self.shortest))
-        alone = np.ceil(samples / num_ranks) * num_ranks - samples
-        return np.where(samples > 0, np.maximum(0.0, differ) + alone * self.shortest, 0.0)
+        idle = np.ceil(samples / num_ranks) * num_ranks - samples
+        return np.where(samples > 0, np.maximum(0.0, differ) + idle * self.shortest, 0.0)
 
 
 class EpochModel:
-    """Predicts epochs of some lengths on some GPUs."""
+    """Predicts epochs of given lengths on a given number of GPUs."""
 
     def __init__(self, cost: CostModel, sums: LengthSums, num_gpus: int) -> None:
         self.sums = sums
@@ -71,10 +71,10 @@ class EpochModel:
         self._variable = replace(cost, constant=0.0, send_constant=0.0)
 
     def gpu_seconds(self, groups: Sequence[Group]) -> float:
-        """Of an epoch, seconds times GPUs. O(groups log u).
+        """GPU-seconds of an epoch. O(groups log u) for u different lengths.
 
         Args:
-            groups: by rising capacity; the last one holds the longest sample.
+            groups: by increasing capacity; the last one holds the longest sample.
         """
         total, below = 0.0, 0
         for group in groups:
@@ -84,19 +84,19 @@ class EpochModel:
         return total
 
     def add_group(self, below: NDArray[np.int64], group: Group) -> tuple[FloatArray, FloatArray]:
-        """(f, g) of a group above each capacity in `below`, float64[k] both, see the module.
+        """(f, g) of a group above each capacity in `below`, both float64[k]; see the module.
 
         Args:
-            below: int64[k], the capacity of the group before, 0 where this is the first.
+            below: int64[k], the capacity of the previous group, 0 for the first group.
         """
         range_ = self.range_of(below, group.capacity)
         return range_.share, self.cost_of(range_, group)
 
     def range_of(self, below: NDArray[np.int64], capacity: int) -> _Range:
-        """What is in the packs of a group, however it runs."""
+        """The contents of a group's packs, whatever its SP degree."""
         shorter = self.sums.up_to(below)
         samples, tokens, work = self.sums.up_to(capacity)[:, None] - shorter
-        # More room for fillers, as the plan makes it, while they are at most half of what is shorter.
+        # More packs make room for fillers, as in the plan, for at most half of the shorter tokens.
         roomy = np.minimum(tokens / (1 - FOR_FILLERS), tokens + shorter[1] / 2) / capacity
         packs = np.where(samples > 0, np.maximum(self._num_packs(below, capacity), roomy), 0.0)
         free = np.maximum(0.0, packs * capacity - tokens)
@@ -113,20 +113,20 @@ class EpochModel:
         )
 
     def cost_of(self, range_: _Range, group: Group) -> FloatArray:
-        """GPU-seconds, float64[k], of the packs of a group."""
+        """GPU-seconds (float64[k]) of a group's packs."""
         num_ranks = group.num_dp_ranks(self.num_gpus)
-        a_work, a_token = self._rates(group)
-        own: FloatArray = a_work * (range_.work + range_.waiting(num_ranks)) + a_token * range_.tokens
+        per_work, per_token = self._rates(group)
+        own: FloatArray = per_work * (range_.work + range_.waiting(num_ranks)) + per_token * range_.tokens
         return own + np.ceil(range_.packs / num_ranks) * self.num_gpus * self._constant(group)
 
     def _rates(self, group: Group) -> tuple[float, float]:
-        """GPU-seconds for a unit of attention work, and for a token."""
+        """GPU-seconds per unit of attention work (token^2), and per token."""
         how = group.sp_size, group.checkpoint_layers
-        a_work, a_token = (float(self._variable.seconds(*each, *how)) for each in ((1.0, 0.0), (0.0, 1.0)))
-        return a_work * group.sp_size, a_token * group.sp_size
+        per_work, per_token = (float(self._variable.seconds(*each, *how)) for each in ((1.0, 0.0), (0.0, 1.0)))
+        return per_work * group.sp_size, per_token * group.sp_size
 
     def _constant(self, group: Group) -> float:
-        """Seconds of a micro-batch, whatever is in it."""
+        """Seconds of a micro-batch that do not depend on its contents."""
         return float(self._cost.seconds(0.0, 0.0, group.sp_size, group.checkpoint_layers))
 
     def _num_packs(self, below: NDArray[np.int64], capacity: int) -> FloatArray:
@@ -137,7 +137,7 @@ class EpochModel:
         bounds = []
         for threshold in _THRESHOLDS:
             least = max(int(capacity * threshold), 1)
-            # Next to those over capacity - least none that counts finds room.
+            # No sample of at least `least` fits beside one over capacity - least.
             top = self.sums.up_to(np.maximum(half, capacity - least))
             beside = (top - up_to_half)[:2]
             room = beside[0] * capacity - beside[1]

@@ -1,4 +1,4 @@
-"""HBP's algorithm 1 as it is published (arXiv 2503.07680): up to four groups from the fastest settings."""
+"""HBP's algorithm 1 as published (arXiv 2503.07680): up to four groups from the fastest settings."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from packer_cli.plan.types import Group
 
 
 def hbp_groups(best: Mapping[int, Setting], setting_of: Callable[[int], Group | None]) -> tuple[Group, ...]:
-    """Groups by rising capacity: `[l1, l_best, l2, l_max]` if l2 > l_best, else `[l1, l_best, l_max]`.
+    """Groups by increasing capacity: `[l1, l_best, l2, l_max]` if l2 > l_best, else `[l1, l_best, l_max]`.
 
-    l_best has the least time a token, l_max is the longest; l1 = floor(l_best / sp_best) and l2 = floor(l_max /
-    sp_max) are the lengths that need no communication. Equal lengths are one group.
+    l_best has the least time per token, l_max is the longest; l1 = floor(l_best / sp_best) and l2 = floor(l_max /
+    sp_max) are the lengths that need no communication. Equal lengths become one group.
 
     Args:
         best: the fastest setting of each candidate length that fits; at least one.
-        setting_of: how a row of a length that is no candidate runs on one GPU; None where it is not known.
+        setting_of: gives the setting on one GPU of a length that is not a candidate; None if unknown.
     """
     fastest = min(best.values(), key=_time)
     longest = best[max(best)]
@@ -27,13 +27,13 @@ def hbp_groups(best: Mapping[int, Setting], setting_of: Callable[[int], Group | 
     for group in short:
         length = group.capacity // group.sp_size
         if length not in groups:
-            # A GPU holds as many tokens as it did in the group: the same layers fit.
+            # Each GPU holds as many tokens as in that group, so the same layers fit.
             same = Group(capacity=length, checkpoint_layers=group.checkpoint_layers)
             groups[length] = setting_of(length) or same
     return tuple(groups[length] for length in sorted(groups))
 
 
 def _time(setting: Setting) -> tuple[float, int]:
-    """Of two that are as fast, the shorter comes first."""
+    """Sort key: time per token, then length."""
     assert setting.seconds_per_token is not None
     return setting.seconds_per_token, setting.group.capacity

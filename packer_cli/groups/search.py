@@ -1,8 +1,8 @@
-"""The groups of the shortest predicted epoch, by dynamic programming over candidate lengths.
+"""Finds the groups with the shortest predicted epoch, by dynamic programming over candidate lengths.
 
-The predicted seconds of all samples up to a capacity are `(1 - f) C + g` of those up to the group before it (see
-`groups.epoch`), where f and g know nothing of the groups below: with C least, the whole is least. So the best of k
-groups that end at a length follows from the best of k - 1 that end at each shorter one, and nothing is missed.
+The predicted seconds of all samples up to a capacity are `(1 - f) C + g`, with C those up to the previous group (see
+`groups.epoch`). f and g do not depend on the groups below, so the least C gives the least total. The best k groups
+that end at a length therefore follow from the best k - 1 groups that end at each shorter one: the search is exact.
 """
 
 from __future__ import annotations
@@ -18,23 +18,23 @@ from packer_cli.plan.types import Group
 
 @dataclass(frozen=True, kw_only=True)
 class Found:
-    """A set of groups with its epoch."""
+    """A set of groups and its predicted epoch."""
 
     groups: tuple[Group, ...]
-    """By rising capacity."""
+    """By increasing capacity."""
     gpu_seconds: float
-    """Of the epoch."""
+    """GPU-seconds of the epoch."""
 
 
 def search_groups(model: EpochModel, settings: Mapping[int, Sequence[Group]], max_groups: int) -> list[Found]:
-    """The best of exactly 1, 2, .. `max_groups` groups; fewer where there are fewer lengths.
+    """The best sets of exactly 1, 2, .. `max_groups` groups, or fewer if there are fewer lengths.
 
-    Every group holds samples of its own: one without changes nothing. Of epochs that take equally long the one with
-    longer rows comes first. O(groups * candidates^2 * degrees) array elements.
+    Every group has samples of its own, since one without changes nothing. Ties go to the set with longer rows. Price:
+    O(groups * candidates^2 * degrees) array elements.
 
     Args:
-        settings: candidate length to the ways to run it. The longest sample fits in the longest length; lengths that
-            have none are left out.
+        settings: candidate length to its settings. The longest length holds the longest sample; lengths without
+            settings are skipped.
     """
     lengths = np.array([0, *sorted(length for length in settings if settings[length])], dtype=np.int64)
     ranges = [model.range_of(lengths[:j], int(lengths[j])) for j in range(1, len(lengths))]
@@ -43,7 +43,7 @@ def search_groups(model: EpochModel, settings: Mapping[int, Sequence[Group]], ma
         for length, range_ in zip(lengths[1:], ranges, strict=True)
     ]
     samples = model.sums.up_to(lengths)[0]
-    # best[j]: seconds of all samples up to lengths[j], in the number of groups so far.
+    # best[j]: least GPU-seconds of all samples up to lengths[j], with the current number of groups.
     best = np.where(np.arange(len(lengths)) == 0, 0.0, np.inf)
     back: list[list[tuple[int, Group] | None]] = []
     found = []

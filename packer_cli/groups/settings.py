@@ -1,4 +1,4 @@
-"""Candidates: lengths, and for each the SP degrees and checkpointed layers that fit in memory."""
+"""Candidate lengths, each with the SP degrees and checkpointed layers that fit in memory."""
 
 from __future__ import annotations
 
@@ -11,33 +11,33 @@ from packer_cli.groups.lengths import LengthSums
 from packer_cli.plan.types import Group
 
 SHORTEST_HBP = 8192
-"""The shortest candidate of HBP's algorithm 1, but for what it divides by SP degrees."""
+"""The shortest candidate of HBP's algorithm 1, before it divides lengths by SP degrees."""
 LONGEST_HBP = 131072
-"""Candidates go so far even where the lengths do not: rows may be longer than any sample."""
+"""Candidates reach this length even if no sample does: rows may be longer than any sample."""
 _PARTS = range(8, 16)
-"""Eighths of an octave. All candidates are multiples of 128, and those from 2K on of 256: degrees divide them."""
+"""Eighths of an octave. All candidates are multiples of 128, from 2K on of 256, so SP degrees divide them."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Setting:
-    """A length with a way to run its rows."""
+    """A length, and one way to run its rows."""
 
     group: Group
     """Length, SP degree, checkpointed layers."""
     seconds: float | None
-    """Of an iteration that gives every SP group one row; None where it does not fit, or was not measured."""
+    """Time of an iteration in which every SP group runs one row; None if it does not fit or was not measured."""
     seconds_per_token: float | None
-    """Of all GPUs together."""
+    """Iteration time divided by the tokens of all GPUs together."""
     memory_bytes: float | None
-    """Of a GPU; None where it was not measured."""
+    """Bytes per GPU; None if not measured."""
     is_measured: bool
-    """Measured, or predicted."""
+    """Whether the figures are measured rather than predicted."""
 
 
 def candidate_lengths(longest: int, sp_sizes: Iterable[int], max_length: int | None) -> list[int]:
-    """Lengths that the search may choose, rising: eight an octave from 1K, and HBP's l / sp; up to `max_length`.
+    """Lengths that the search may choose, increasing: eight per octave from 1K, and HBP's l / sp; up to `max_length`.
 
-    The longest sample alone matters to them, and only where it is over 128K: by the octave.
+    Of the samples, they depend only on the longest, and only if it is over 128K: then on its octave.
     """
     top = max(hbp_lengths(longest)[-1], LONGEST_HBP)
     grid = {part << shift for shift in range(7, 31) for part in _PARTS if part << shift <= top}
@@ -60,7 +60,7 @@ def hbp_lengths(longest: int) -> list[int]:
 
 
 def settings_of(model: GpuModel, length: int, num_gpus: int) -> list[Group]:
-    """For each SP degree that divides the GPUs, the fewest checkpointed layers that fit; none for one that cannot."""
+    """A group for each SP degree that fits and divides the GPUs, with the fewest checkpointed layers."""
     groups = []
     for sp_size in model.sp_sizes:
         layers = model.memory.least_checkpoint_layers(length, sp_size)
@@ -70,17 +70,17 @@ def settings_of(model: GpuModel, length: int, num_gpus: int) -> list[Group]:
 
 
 def longest_that_fits(model: GpuModel, num_gpus: int) -> int:
-    """The most tokens of a row on any SP degree, with every layer checkpointed."""
+    """The longest row (tokens) that fits on any SP degree, with every layer checkpointed."""
     return max((model.memory.longest(sp) for sp in model.sp_sizes if num_gpus % sp == 0), default=0)
 
 
 def predicted_settings(
     model: GpuModel, lengths: Iterable[int], num_gpus: int, sums: LengthSums
 ) -> dict[int, list[Setting]]:
-    """Settings by length, as `model` predicts them; also degrees that fit with no number of layers.
+    """Settings by length, as `model` predicts them, including SP degrees that do not fit.
 
-    Rows are full, of samples in the mix of those that are no longer than the row. In HBP's table 19 time a token
-    hardly rises with the length; with one sample a row it would, by the square, and no long row would ever be best.
+    Rows are assumed full of samples in the mix of those no longer than the row. In HBP's table 19, time per token
+    hardly grows with the length. With one sample per row it would grow, and no long row would ever be best.
     """
     settings = {}
     for length in lengths:
@@ -120,7 +120,7 @@ def _does_not_fit(model: GpuModel, length: int, sp_size: int) -> Setting:
 
 
 def measured_settings(profile: Profile, num_gpus: int) -> dict[int, list[Setting]]:
-    """Settings by length, as they were measured; also those that did not fit."""
+    """Measured settings by length, including those that did not fit."""
     scale = (profile.num_measured or profile.num_gpus) / num_gpus
     settings: dict[int, list[Setting]] = {}
     for row in profile.iterations:
@@ -130,7 +130,7 @@ def measured_settings(profile: Profile, num_gpus: int) -> dict[int, list[Setting
 
 
 def _measured(row: IterationRow, scale: float) -> Setting:
-    """A row; its GPUs are `scale` times those of the plan."""
+    """The setting of a row, measured on `scale` times the plan's GPUs."""
     seconds = None if row.out_of_memory else row.seconds
     return Setting(
         group=Group(capacity=row.length, sp_size=row.sp_size, checkpoint_layers=row.checkpoint_layers),
@@ -142,7 +142,7 @@ def _measured(row: IterationRow, scale: float) -> Setting:
 
 
 def best_setting(settings: Sequence[Setting]) -> Setting | None:
-    """The fastest, each SP degree with the fewest checkpointed layers that fit (HBP, algorithm 1); None: none fits."""
+    """The fastest that fits, each SP degree with its fewest checkpointed layers (HBP, algorithm 1); else None."""
     fewest: dict[int, Setting] = {}
     for setting in settings:
         if setting.seconds_per_token is None:
@@ -160,6 +160,6 @@ def _speed(setting: Setting) -> tuple[float, int]:
 
 
 def best_settings(settings: Mapping[int, Sequence[Setting]]) -> dict[int, Setting]:
-    """The fastest of each length that fits, by rising length."""
+    """The fastest setting of each length that fits, by increasing length."""
     best = {length: best_setting(settings[length]) for length in sorted(settings)}
     return {length: setting for length, setting in best.items() if setting is not None}
