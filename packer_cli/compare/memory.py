@@ -1,4 +1,4 @@
-"""The most memory that a stretch of work has held."""
+"""Peak memory of part of a process's work."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from collections.abc import Iterable
 
 
 class PeakMemory:
-    """What this process holds at most, above what it held when this was made.
+    """The peak memory of this process, above the memory at the object's creation.
 
-    Linux tells what is held now and lets the peak be set back. Elsewhere only the highest peak of the process so far
-    is known, and work that stays below an earlier peak seems to take nothing.
+    Linux reports the current memory and can reset the peak. Elsewhere only the highest peak so far is known, so work
+    that stays below an earlier peak seems to take nothing.
     """
 
     def __init__(self) -> None:
@@ -22,21 +22,21 @@ class PeakMemory:
         self._before = _status("VmRSS") or _highest()
 
     def num_bytes(self) -> int | None:
-        """Bytes so far; None where the system does not tell."""
+        """Bytes so far; None if the system does not report them."""
         now = _status("VmHWM") or _highest()
         return None if now is None or self._before is None else max(0, now - self._before)
 
 
 def mapped_bytes() -> int | None:
-    """What this process holds of files that it maps, which the system takes back when it needs memory."""
+    """Bytes that this process holds of mapped files, which the system can reclaim; None if not reported."""
     return _status("RssFile")
 
 
 def private_bytes(processes: Iterable[int]) -> int | None:
-    """What these processes hold that they share with nobody and wrote themselves; None where the system does not tell.
+    """Bytes that these processes wrote and share with no other process; None if the system does not report them.
 
     Args:
-        processes: their ids.
+        processes: process ids.
     """
     held = [_field(f"/proc/{number}/smaps_rollup", "Private_Dirty") for number in processes]
     known = [num_bytes for num_bytes in held if num_bytes is not None]

@@ -1,4 +1,4 @@
-"""What the processes of all rows need, imported once by the server that they are forked from: also its kernels."""
+"""Imports that all row processes need, and their kernels: loaded once, by the server that forks them."""
 
 import packer_cli.compare.row_figures  # noqa: F401
 from packer_cli.config import GroupConfig, PlanConfig

@@ -1,4 +1,4 @@
-"""One row of a comparison, in a process of its own: plan, check, measure."""
+"""One row of a comparison, run in its own process: plan, check, measure."""
 
 from __future__ import annotations
 
@@ -26,36 +26,37 @@ from packer_cli.simulate.figures import Simulator
 
 _LENGTHS = "lengths.npy"
 _SOURCES = "sources.npy"
-_REHEARSED = 2000
+_NUM_REHEARSED = 2000
+"""About how many samples are planned before the clock starts."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class RowTask:
-    """What the process of a row is told."""
+    """The task of a row's process."""
 
     config: PlanConfig
     folder: Path
-    """Of `save_samples`."""
+    """The folder given to `save_samples`."""
     weights: tuple[float, ...]
     simulator: Simulator | None = None
-    """What predicts the epoch's time."""
+    """Predicts the epoch's time."""
     by_program: bool = False
-    """As `plan.figures.prove_by_program` does."""
+    """Also prove the least number of packs, see `plan.figures.prove_by_program`."""
 
 
 def save_samples(samples: Samples, folder: Path) -> None:
-    """Where all rows can map them."""
+    """Save the samples as files that all row processes map."""
     np.save(folder / _LENGTHS, samples.lengths)
     if samples.sources is not None:
         np.save(folder / _SOURCES, samples.sources)
 
 
 def row_figures(task: RowTask) -> dict[str, Any]:
-    """JSON values: `overall` and `groups` as in `plan.figures.plan_stats`, and what the plan cost.
+    """JSON values: `overall` and `groups` as in `plan.figures.plan_stats`, and what it took to plan.
 
-    `seconds` are those of `build_plan` with its kernels loaded. `peak_bytes` is what choosing and planning the samples
-    held at most, above the samples themselves and what the rehearsal on a few of them left free to use again.
-    `cut_off` says that a packing took all of its time limit. With a simulator, `simulation` is what it says.
+    `seconds` is the time of `build_plan` with its kernels loaded. `peak_bytes` is the peak memory of choosing and
+    planning the samples, above the samples themselves and the memory that a rehearsal on a few of them had freed.
+    `cut_off` is true if a packing used up its time limit. With a simulator, `simulation` holds its figures.
     """
     rules = plan_rules(task.config)
     warm_up(rules)
@@ -83,13 +84,13 @@ def row_figures(task: RowTask) -> dict[str, Any]:
 
 
 def _rehearse(samples: Samples, config: PlanConfig, rules: PlanRules) -> None:
-    """Plan some of the samples, so that whatever kernel these lengths need is loaded before the clock starts."""
-    some = slice(None, None, 1 + len(samples.lengths) // _REHEARSED)
+    """Plan some of the samples, to load every kernel that these lengths need before the clock starts."""
+    some = slice(None, None, 1 + len(samples.lengths) // _NUM_REHEARSED)
     few = replace(samples, lengths=samples.lengths[some], sources=None)
     options = rules.packing_options
     if hasattr(options, "time_limit"):
         options = type(options)(**vars(options) | {"time_limit": min(0.1, options.time_limit)})
-    with suppress(RunError):  # None of the few can be planned.
+    with suppress(RunError):  # None of these few may fit.
         build_plan(_pieces(few, config), replace(rules, packing_options=options))
 
 
@@ -98,7 +99,7 @@ def _pieces(samples: Samples, config: PlanConfig) -> Pieces:
 
 
 def _load_samples(task: RowTask) -> Samples:
-    """Mapped, and read once, so that they are no part of what the plan takes."""
+    """Map the samples and read them once, so that the plan is not charged for them."""
     lengths = np.load(task.folder / _LENGTHS, mmap_mode="r")
     lengths.max(initial=0)
     path = task.folder / _SOURCES
@@ -107,7 +108,7 @@ def _load_samples(task: RowTask) -> Samples:
 
 
 class _Timed:
-    """A packing algorithm that notes whether a call took as long as it may."""
+    """Wraps a packing algorithm and records whether a call reached its time limit."""
 
     def __init__(self, algorithm: PackingAlgorithm, time_limit: float | None) -> None:
         self.is_cut_off = False

@@ -1,8 +1,8 @@
-"""The rows of a comparison: the plan options, with another packing, balance or group in each.
+"""The rows of a comparison: the plan options, each with a different packing, balance or group.
 
-A row is written `[PACKING][/BALANCE][@longest]`; what is left out is as in the plan options, and `@longest` is the
-longest group alone. `isf:rounds=10/window:8` and `/none` and `none@longest` are rows. So every row of the default
-table has a name that `--algorithms` reads.
+A row is written `[PACKING][/BALANCE][@longest]`. Omitted parts are as in the plan options; `@longest` keeps only the
+longest group. Examples: `isf:rounds=10/window:8`, `/none`, `none@longest`. `--algorithms` accepts the name of every
+row of the default table.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ BALANCES = tuple(
     order + refine for order in ("none", "window:4", "window:16", "window:64", "sort") for refine in ("", "+refine")
 )
 TIME_LIMIT = 10.0
-"""Seconds for all groups together of a packing that takes a time limit, where the default table names it."""
+"""Seconds, for all groups together, that the default table gives to a packing with a time limit."""
 
 _LONGEST = "longest"
 
@@ -33,23 +33,23 @@ class Row:
     """One plan to compare."""
 
     name: str
-    """As `--algorithms` takes it."""
+    """In the form that `--algorithms` takes."""
     kind: str
-    """What the row is there to show: `packing`, `balance`, `baseline`, or `chosen` by the user."""
+    """Why the row is in the table: `packing`, `balance`, `baseline`, or `chosen` by the user."""
     config: PlanConfig
     note: str = ""
-    """What a reader must know of the row; for people."""
+    """A remark for the reader of the table."""
 
     @property
     def has_time_limit(self) -> bool:
-        """Whether the packing may stop before it is done."""
+        """Whether the packing may stop at a time limit."""
         return hasattr(parse_packing(self.config.packing, REGISTRY)[1], "time_limit")
 
 
 def default_rows(config: PlanConfig) -> list[Row]:
-    """Every packing algorithm, every way to balance, and the baselines of the papers.
+    """Rows for every packing algorithm, every balance, and the baselines of the papers.
 
-    Algorithms share the balance of the options, ways to balance their packing; equal rows stand once.
+    Packing rows use the options' balance, balance rows the options' packing; equal rows appear once.
     """
     chosen = config.packing.partition(":")[0]
     rows = []
@@ -62,27 +62,27 @@ def default_rows(config: PlanConfig) -> list[Row]:
         _make_row(config, "baseline", "sorted", "sort", is_longest=True, note="LongAlign's sorted batches"),
         _make_row(config, "baseline", "none", "none", is_longest=True, note="one sample a row, shuffled"),
     ]
-    return _each_once(rows)
+    return _unique(rows)
 
 
 def with_baseline(rows: list[Row], config: PlanConfig) -> tuple[list[Row], int]:
-    """The rows with HBP's baseline among them, last if it was not there; and its place."""
+    """The rows with HBP's baseline, appended if missing; and the baseline's index."""
     baseline = _baseline_row(config)
-    rows = _each_once([*rows, baseline])
+    rows = _unique([*rows, baseline])
     return rows, [_key(row.config) for row in rows].index(_key(baseline.config))
 
 
 def parse_rows(text: str, config: PlanConfig) -> list[Row]:
-    """Read rows with commas between them, see the module for their form.
+    """Parse comma-separated rows, in the form that the module describes.
 
     Raises:
-        ConfigError: no row, or one that is not of the form; an unknown packing, option or balance.
+        ConfigError: a row is empty or malformed, or names an unknown packing, option or balance.
     """
     rows = []
     for item in split_rows(text):
-        spec, at, place = item.partition("@")
+        spec, at, which = item.partition("@")
         packing, slash, balance = spec.partition("/")
-        if not item or (slash and not balance) or (at and place != _LONGEST):
+        if not item or (slash and not balance) or (at and which != _LONGEST):
             raise ConfigError(f"--algorithms: row {item!r} is not {FORM}")
         try:
             parse_packing(packing or config.packing, REGISTRY)
@@ -91,11 +91,11 @@ def parse_rows(text: str, config: PlanConfig) -> list[Row]:
             hint = f"; a balance stands after a slash: /{packing}" if _is_balance(packing) else ""
             raise ConfigError(f"--algorithms: row {item!r}: {error}{hint}") from None
         rows.append(_make_row(config, "chosen", packing, balance, is_longest=bool(at)))
-    return _each_once(rows)
+    return _unique(rows)
 
 
 def split_rows(text: str) -> list[str]:
-    """At the commas that do not stand between the options of a packing.
+    """Split at commas, except those between the options of a packing.
 
     >>> split_rows("isf:rounds=10,threshold=0.9/none,bfd")
     ['isf:rounds=10,threshold=0.9/none', 'bfd']
@@ -104,7 +104,7 @@ def split_rows(text: str) -> list[str]:
 
 
 def _make_row(config: PlanConfig, kind: str, packing: str, balance: str, *, is_longest: bool, note: str = "") -> Row:
-    """A row by its three parts; what its packing needs is changed besides, and noted."""
+    """A row from its three parts, with any further change that its packing needs; a note says so."""
     algorithm, _ = parse_packing(packing or config.packing, REGISTRY)
     changes: dict[str, Any] = {}
     if packing:
@@ -130,18 +130,18 @@ def _baseline_row(config: PlanConfig) -> Row:
 
 def _name(row: PlanConfig, config: PlanConfig) -> str:
     is_same = parse_balance(row.balance) == parse_balance(config.balance)
-    place = f"@{_LONGEST}" if row.groups != config.groups else ""
-    return row.packing + ("" if is_same else f"/{row.balance}") + place
+    suffix = f"@{_LONGEST}" if row.groups != config.groups else ""
+    return row.packing + ("" if is_same else f"/{row.balance}") + suffix
 
 
 def _limited(algorithm: PackingAlgorithm, num_groups: int) -> str:
-    """An algorithm's name; with a time limit if it takes one."""
+    """The algorithm's name, with a time limit if it has that option."""
     fields = {field.name for field in dataclasses.fields(algorithm.options)}
     return f"{algorithm.name}:time_limit={TIME_LIMIT / num_groups:g}" if "time_limit" in fields else algorithm.name
 
 
-def _each_once(rows: Iterable[Row]) -> list[Row]:
-    """Equal rows stand where the first one does, with the note of any."""
+def _unique(rows: Iterable[Row]) -> list[Row]:
+    """Keep the first of equal rows, with the first note that any of them has."""
     kept: dict[Any, Row] = {}
     for row in rows:
         key = _key(row.config)

@@ -1,4 +1,4 @@
-"""`hbpack simulate`: the predicted epoch of a plan, or of every strategy, beside the baseline's."""
+"""Compares predicted epochs with the baseline's, for `hbpack simulate`."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from packer_cli.simulate.figures import Simulator
 
 
 def plan_simulation(plan: Plan, simulator: Simulator, seed: int, global_tokens: int | None) -> dict[str, Any]:
-    """JSON values: `predicted_with`, the plan's `overall`, `groups` and `notes`, `baseline`, and what it `saves`.
+    """JSON values: `predicted_with`, the plan's `overall`, `groups` and `notes`, the `baseline`, and the `saves`.
 
-    The baseline is that of `hbpack stats`, with steps of as many tokens. Price: one ISF packing and O(pieces + slots).
+    The baseline is that of `hbpack stats`, with equal tokens per step. Price: one ISF packing and O(pieces + slots).
 
     Raises:
         ConfigError: the plan has an SP degree that the model does not know.
@@ -30,20 +30,20 @@ def plan_simulation(plan: Plan, simulator: Simulator, seed: int, global_tokens: 
 
 
 def savings(overall: dict[str, Any], baseline: dict[str, Any]) -> dict[str, float]:
-    """What an epoch saves against another: `gpu_days`, their `share`, and the `speedup`; JSON values."""
-    days, other = overall["gpu_days"], baseline["gpu_days"]
+    """JSON values: the `gpu_days` that an epoch saves over a baseline, their `share`, and the `speedup`."""
+    days, naive = overall["gpu_days"], baseline["gpu_days"]
     return {
-        "gpu_days": other - days,
-        "share": 1 - days / other if other else 0.0,
-        "speedup": other / days if days else 1.0,
+        "gpu_days": naive - days,
+        "share": 1 - days / naive if naive else 0.0,
+        "speedup": naive / days if days else 1.0,
     }
 
 
-def add_savings(comparison: dict[str, Any], place: int) -> None:
-    """Put `saves` into every row that was predicted, against the row at `place`; nothing where that one failed."""
+def add_savings(comparison: dict[str, Any], baseline: int) -> None:
+    """Add `saves` to every predicted row, against the row of index `baseline`. Does nothing if that row failed."""
     rows = comparison["rows"]
-    if rows[place]["error"]:
+    if rows[baseline]["error"]:
         return
     for row in rows:
         if not row["error"]:
-            row["saves"] = savings(row["simulation"]["overall"], rows[place]["simulation"]["overall"])
+            row["saves"] = savings(row["simulation"]["overall"], rows[baseline]["simulation"]["overall"])

@@ -34,18 +34,17 @@ def compare(
     *,
     by_program: bool = False,
 ) -> dict[str, Any]:
-    """JSON values: `config`, `lengths`, `counts`, and `rows` in the order given; all equal for any number of workers.
+    """JSON values: `config`, `lengths`, `counts`, and `rows` in the order given; the same for any number of workers.
 
-    The counts are those of the options; rows with another `--overflow` hold what they hold.
+    `counts` are for the given options; rows with another `--overflow` may hold other samples.
 
-    A row has `name`, `kind`, `note`, the `options` in which it differs from others, `error`, and unless that says
-    what went wrong also what `row_figures` gives. Price: that of the plans, `workers` at a time, each with its own
-    memory.
+    A row has `name`, `kind`, `note`, the `options` in which rows differ, and `error`; unless it failed, it also has
+    the values of `row_figures`. Price: that of the plans, `workers` at a time, each with its own memory.
 
     Args:
-        config: the options that the rows were made from.
-        simulator: predicts each row's epoch, which is then the row's `simulation`.
-        by_program: as `plan.figures.prove_by_program` does.
+        config: the options that the rows were derived from.
+        simulator: predicts each row's epoch, as the row's `simulation`.
+        by_program: also prove the least number of packs, see `plan.figures.prove_by_program`.
 
     Raises:
         ConfigError: the simulator does not know an SP degree of the groups.
@@ -53,12 +52,12 @@ def compare(
     """
     if simulator is not None:
         refuse_unknown_degrees((group.sp_size for group in config.groups), simulator.model)
-    # What is wrong with the samples is wrong with every row.
+    # Errors in the samples concern every row, so they are raised here.
     capacity = config.groups[-1].capacity
     pieces = pieces_to_plan(samples, capacity, config.overflow, config.seed)
     counts = sample_counts(samples.lengths, samples.chosen(config.seed), pieces, capacity, config.overflow)
     del pieces
-    # What has a time limit may take longest, so it does not come last.
+    # Rows with a time limit may take longest, so they start first.
     order = sorted(range(len(rows)), key=lambda i: not rows[i].has_time_limit)
     outcomes: dict[int, Any] = {}
     with tempfile.TemporaryDirectory(prefix="hbpack-compare-") as name, progress_bar("Planning", unit="rows") as bar:
