@@ -1,4 +1,4 @@
-"""From the seconds of slots to those of iterations, steps and an epoch, and the GPU-seconds of each part."""
+"""Adds up the seconds of slots to iterations, steps and an epoch, and the GPU-seconds of each part."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from packer_cli.simulate.layers import GroupLayers, choose_layers
 from packer_cli.simulate.slots import PadTo, SlotSeconds, iteration_groups, slot_seconds
 
 PARTS = ("compute", "recompute", "communication", "padding", "waiting", "constant", "bubbles", "steps")
-"""What a GPU does, in the order of the columns of `Simulation.gpu_seconds`."""
+"""How a GPU spends its time: the columns of `Simulation.gpu_seconds`."""
 _DAY = 86_400.0
 
 
@@ -22,42 +22,44 @@ class Simulation:
     """One epoch, predicted. i iterations, s steps, g groups."""
 
     iteration_seconds: NDArray[np.float64]
-    """float64[i]: of each iteration on a stage, until its slowest rank is done."""
+    """float64[i]: time of each iteration on one pipeline stage, until its slowest rank is done."""
     step_seconds: NDArray[np.float64]
-    """float64[s]: iterations, pipeline bubbles and what every step takes besides."""
+    """float64[s]: time of each step: iterations, pipeline bubbles and the fixed seconds of a step."""
     gpu_seconds: NDArray[np.float64]
-    """float64[g, parts]: of all GPUs together, by group and by `PARTS`; the sum is `seconds * num_gpus`."""
+    """float64[g, parts]: time of all GPUs together, by group and by `PARTS`; the sum is `seconds * num_gpus`."""
     group_tokens: Int64Array
-    """int64[g]: real tokens."""
+    """int64[g]: real tokens, without padding."""
     group_iterations: Int64Array
     """int64[g]: iterations that hold slots of the group."""
     group_iteration_seconds: NDArray[np.float64]
-    """float64[g]: mean of their seconds; 0 where there are none."""
+    """float64[g]: mean seconds of these iterations; 0 if there are none."""
     layers: tuple[GroupLayers, ...]
-    """Checkpointed layers that were assumed, of each group."""
+    """The checkpointed layers assumed for each group."""
     num_gpus: int
-    """GPUs of all stages together."""
+    """GPUs of all pipeline stages together."""
 
     @property
     def seconds(self) -> float:
-        """Of the epoch."""
+        """Seconds of the epoch."""
         return float(self.step_seconds.sum())
 
     @property
     def gpu_days(self) -> float:
-        """Days of one GPU that all of them together take."""
+        """GPU-days of the epoch: days times GPUs."""
         return self.seconds * self.num_gpus / _DAY
 
     @property
     def tokens_per_gpu_second(self) -> float:
-        """Real tokens a second and GPU."""
+        """Real tokens per second and GPU."""
         total = self.seconds * self.num_gpus
         return float(self.group_tokens.sum()) / total if total else 0.0
 
     @property
     def useful(self) -> float:
-        """Share of the GPUs' time in which they compute real tokens for the first time: the MFU of the epoch, over
-        the MFU of the model's arithmetic alone."""
+        """Share of the GPUs' time spent computing real tokens for the first time.
+
+        It is the epoch's MFU divided by the MFU of that computation.
+        """
         total = float(self.gpu_seconds.sum())
         return float(self.gpu_seconds[:, 0].sum()) / total if total else 0.0
 
@@ -74,16 +76,16 @@ def simulate(
     """Predict an epoch of the plan.
 
     An iteration takes as long as its slowest slot: a slot's GPUs compute, communicate and then wait for the others. On
-    a pipeline of P stages each stage has a P-th of a slot's work and communication and the whole constant, and a step
-    of iterations of T_1..T_v seconds a stage takes `sum T_j + (P - 1) max T_j`: Hydraulis' `sum + (P - 1) max`
-    (arXiv 2412.07894, stage 1), and where the iterations are equal its `(max cost + c) (P - 1 + v)` (stage 2).
+    a pipeline of P stages, each stage takes 1/P of a slot's work and communication and the whole constant, and a step
+    of iterations of T_1..T_v seconds per stage takes `sum T_j + (P - 1) max T_j`: Hydraulis' `sum + (P - 1) max`
+    (arXiv 2412.07894, stage 1), and for equal iterations its `(max cost + c) (P - 1 + v)` (stage 2).
 
     Price: O(pieces + slots).
 
     Args:
-        pp: stages of the pipeline, P. The plan's GPUs are those of one stage, so P times as many train.
+        pp: pipeline stages, P. The plan's GPUs are those of one stage, so P times as many train.
         pad_to: what the loader pads rows to.
-        step_seconds: of each optimizer step, whatever is in it: gradient sync and optimizer; models do not tell it.
+        step_seconds: fixed seconds of each optimizer step (gradient sync, optimizer), which `model` does not predict.
 
     Raises:
         ConfigError: the plan has an SP degree that the model does not know.
@@ -129,10 +131,10 @@ def _split(
     pp: int,
     step_seconds: float,
 ) -> NDArray[np.float64]:
-    """GPU-seconds by group and part.
+    """GPU-seconds (float64[g, parts]) by group and part.
 
-    GPUs without a slot wait; that, bubbles and what steps take besides go to the longest group of their iteration, for
-    a step its longest.
+    GPUs without a slot wait. That time goes to the longest group of the iteration; bubbles and the fixed seconds of a
+    step go to the longest group of the step's longest iteration.
     """
     num_groups, num_gpus = len(plan.groups), plan.num_gpus * pp
     gpus = schedule.slot_sp_size.astype(np.float64) * pp
@@ -159,8 +161,8 @@ def _split(
     return np.stack([parts[name] for name in PARTS], axis=1)
 
 
-def _sums(place: Int64Array, values: NDArray[np.float64], length: int) -> NDArray[np.float64]:
-    """Sum (float64[length]) of the values at each place."""
+def _sums(index: Int64Array, values: NDArray[np.float64], length: int) -> NDArray[np.float64]:
+    """Sums (float64[length]) of the values with the same index."""
     sums = np.zeros(length)
-    np.add.at(sums, place, values)
+    np.add.at(sums, index, values)
     return sums

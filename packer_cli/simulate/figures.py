@@ -16,7 +16,7 @@ _HOUR = 3600.0
 
 @dataclass(frozen=True, kw_only=True)
 class SimulateRules:
-    """How a plan is trained, as far as the plan does not say; see `simulate`."""
+    """How a plan is trained, beyond what the plan says; see `simulate`."""
 
     pp: int = 1
     pad_to: PadTo = "multiple"
@@ -25,7 +25,7 @@ class SimulateRules:
 
 @dataclass(frozen=True, kw_only=True)
 class Simulator:
-    """What plans are simulated with."""
+    """Simulates plans with one model and one set of rules."""
 
     model: GpuModel
     rules: SimulateRules
@@ -40,7 +40,7 @@ class Simulator:
 
 
 def simulation_figures(simulation: Simulation, plan: Plan, model: GpuModel) -> dict[str, Any]:
-    """JSON values of an epoch: `overall` with `split`, `groups` with the same, and `notes` for people."""
+    """JSON values of an epoch: `overall` and `groups`, each with a `split` by part, and `notes` for people."""
     notes = [note for g in range(len(plan.groups)) for note in _group_notes(simulation, plan, model, g)]
     if simulation.num_gpus != model.num_gpus:
         notes.append(
@@ -99,7 +99,7 @@ def _split(seconds: list[float]) -> dict[str, float]:
 
 
 def _group_notes(simulation: Simulation, plan: Plan, model: GpuModel, g: int) -> list[str]:
-    """What a reader must know of a group."""
+    """Notes on a group, for people."""
     group, layers, num_layers = plan.groups[g], simulation.layers[g], model.memory.num_layers
     note = ""
     if layers.needed is None:
@@ -112,5 +112,5 @@ def _group_notes(simulation: Simulation, plan: Plan, model: GpuModel, g: int) ->
 
 
 def _round(value: float) -> float:
-    """Ten digits: the last bits of a sum are not worth a difference between machines."""
+    """Round to ten digits: the last bits of a sum may differ between machines."""
     return float(f"{value:.10g}")

@@ -1,4 +1,4 @@
-"""How many layers each group checkpoints: as the plan says, else the fewest that fit."""
+"""The number of layers that each group checkpoints: the plan's, or else the fewest that fit."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from packer_cli.plan.types import Group
 
 @dataclass(frozen=True, kw_only=True)
 class GroupLayers:
-    """What a group's rows run with."""
+    """The checkpointed layers of a group's rows."""
 
     layers: int
-    """Checkpointed layers that are assumed."""
+    """Checkpointed layers that the prediction assumes."""
     needed: int | None
-    """The fewest with which a full row fits by the memory model; None where it does not fit at all."""
+    """The fewest with which a full row fits, by the memory model; None if it never fits."""
 
     @property
     def fits(self) -> bool:
-        """Whether a full row fits by the memory model."""
+        """Whether a full row fits, by the memory model."""
         return self.needed is not None and self.needed <= self.layers
 
 

@@ -1,4 +1,4 @@
-"""Seconds of each slot's micro-batch, by part: vectorised over the slots of a schedule."""
+"""Seconds of each slot's micro-batch, by part, vectorized over the slots of a schedule."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from packer_cli.plan.types import FILLER, Int64Array, Plan, Schedule
 from packer_cli.plan.work import pack_tokens_and_work
 
 PadTo = Literal["multiple", "row", "capacity"]
-"""As the loader's `pad_to`: to a multiple of the SP degree, to the iteration's row length, to the group's capacity."""
+"""The loader's `pad_to`: to a multiple of the SP degree, the iteration's row length, or the group's capacity."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,20 +26,20 @@ class SlotSeconds:
     compute: NDArray[np.float64]
     """Forward and backward of real tokens."""
     recompute: NDArray[np.float64]
-    """The forward pass again, of real tokens in checkpointed layers."""
+    """The repeated forward pass of real tokens in checkpointed layers."""
     communication: NDArray[np.float64]
     """SP communication of real tokens."""
     padding: NDArray[np.float64]
-    """All of these for padding."""
+    """All of the above, for padding."""
     constant: float
-    """Of every micro-batch."""
+    """Constant seconds of every micro-batch."""
     group: Int64Array
-    """int64[k]: the slot's group; a filler's is that of the longest group in its iteration."""
+    """int64[k]: the slot's group; for a filler, the longest group in its iteration."""
     tokens: Int64Array
     """int64[k]: real tokens of the slot."""
 
     def on_a_stage(self, pp: int) -> NDArray[np.float64]:
-        """Seconds (float64[k]) of the slot on one of `pp` stages."""
+        """Seconds (float64[k]) of each slot on one of `pp` pipeline stages."""
         return (self.compute + self.recompute + self.communication + self.padding) / pp + self.constant
 
     def tokens_of_groups(self, num_groups: int) -> Int64Array:
@@ -52,13 +52,13 @@ class SlotSeconds:
 def slot_seconds(
     plan: Plan, schedule: Schedule, model: GpuModel, checkpoint_layers: Sequence[int], pad_to: PadTo = "multiple"
 ) -> SlotSeconds:
-    """What the model says of every slot. Price: O(pieces + slots).
+    """Predict the seconds of every slot. Price: O(pieces + slots).
 
-    Padding is a sample of its own at the end of a row, as the loader adds it: it takes linear work, attention of its
-    own length, and communication.
+    Padding is a sample of its own at the end of a row, as in the loader: it takes linear work, attention over its own
+    length, and communication.
 
     Args:
-        checkpoint_layers: of each group.
+        checkpoint_layers: checkpointed layers of each group.
 
     Raises:
         ConfigError: the plan has an SP degree that the model does not know.
@@ -98,20 +98,20 @@ def slot_seconds(
 
 
 def iteration_groups(schedule: Schedule, slot_group: Int64Array) -> Int64Array:
-    """The longest group (int64[i]) in each iteration; -1 in `slot_group` is none."""
+    """The longest group (int64[i]) in each iteration; -1 in `slot_group` means no group."""
     group = np.full(schedule.num_iterations, -1, dtype=np.int64)
     np.maximum.at(group, schedule.slot_iteration, slot_group)
     return group
 
 
 def _slot_groups(plan: Plan, schedule: Schedule) -> Int64Array:
-    """Group of each slot (int64[k]); a filler's is that of the longest group in its iteration."""
+    """Group of each slot (int64[k]); for a filler, the longest group in its iteration."""
     group = np.append(plan.packs.group.astype(np.int64), -1)[schedule.slot_pack]
     return np.where(schedule.slot_pack == FILLER, iteration_groups(schedule, group)[schedule.slot_iteration], group)
 
 
 def _padded(plan: Plan, schedule: Schedule, tokens: Int64Array, group: Int64Array, pad_to: PadTo) -> NDArray[Any]:
-    """Tokens of each slot's row with padding, a multiple of its degree."""
+    """Tokens of each slot's padded row (int64[k]), a multiple of its SP degree."""
     degree = schedule.slot_sp_size.astype(np.int64)
     length = np.where(schedule.slot_pack == FILLER, FILLER_TOKENS * degree, tokens)
     if pad_to == "row":
@@ -122,7 +122,7 @@ def _padded(plan: Plan, schedule: Schedule, tokens: Int64Array, group: Int64Arra
 
 
 def refuse_unknown_degrees(degrees: Iterable[int], model: GpuModel) -> None:
-    """ConfigError for the least SP degree that the model does not know."""
+    """Raise ConfigError if the model does not know an SP degree; the message names the lowest."""
     known = {1, *model.cost.send}
     unknown = sorted(set(degrees) - known)
     if unknown:
