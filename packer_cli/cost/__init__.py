@@ -1,4 +1,4 @@
-"""What an iteration costs: seconds and bytes, from a model's shape and a GPU's data, or measured.
+"""Predicts what an iteration costs in seconds and bytes, from a model's shape and a GPU's data, or from measurements.
 
 ::
 

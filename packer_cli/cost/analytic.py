@@ -1,7 +1,7 @@
-"""Time and memory from a model's shape and a GPU's data sheet: no GPU is needed, and every assumption is stated.
+"""Predicts time and memory from a model's shape and a GPU's data sheet. Needs no GPU; states every assumption.
 
-The formulas, with their sources, are in docs/profile.md. A prediction of absolute seconds is as good as the two
-efficiencies; which setting is faster, and which fits, depends little on them.
+docs/profile.md has the formulas with their sources. Predicted seconds are only as accurate as the two efficiencies;
+which setting is faster, and which fits, hardly depends on them.
 """
 
 from __future__ import annotations
@@ -18,34 +18,34 @@ from packer_cli.sizes import counted
 Logits = Literal["float32", "chunked"]
 
 LOGITS_CHUNK = 1024
-"""Tokens whose logits exist at once where the loss is chunked."""
+"""Tokens whose logits exist at once if the loss is chunked."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Assumptions:
-    """What no data sheet says. One set for all models, GPUs and settings."""
+    """Values that no data sheet gives. One set serves all models, GPUs and settings."""
 
     gemm_efficiency: float = 0.5
-    """Share of the peak FLOP/s that all but attention reaches: GEMMs about 0.65, and the element-wise operators
-    between them, whose FLOPs are not counted, take the rest."""
+    """Share of the peak FLOP/s reached outside attention: GEMMs reach about 0.65; the element-wise operators between
+    them, whose FLOPs are not counted, take the rest."""
     attention_efficiency: float = 0.4
-    """Share of the peak FLOP/s of attention: FlashAttention-2 has 0.35 on an H100 (arXiv 2407.08608, abstract) and 0.5
-    to 0.73 on an A100 (arXiv 2307.08691, abstract)."""
+    """Share of the peak FLOP/s reached in attention: FlashAttention-2 reaches 0.35 on an H100 (arXiv 2407.08608,
+    abstract) and 0.5 to 0.73 on an A100 (arXiv 2307.08691, abstract)."""
     bandwidth_efficiency: float = 0.7
     """Share of the links' peak bandwidth that collectives reach."""
     collective_latency: float = 3e-5
-    """Seconds that an all-to-all takes beside its bytes."""
+    """Seconds of an all-to-all in addition to the transfer of its bytes."""
     exposed_gather: float = 0.5
-    """Share of FSDP's all-gathers and reduce-scatter that computing does not hide."""
+    """Share of FSDP's all-gathers and reduce-scatter that computation does not hide."""
     state_bytes: float = 16.0
-    """Bytes a parameter of weights, gradients and Adam, shared by all GPUs (ZeRO, arXiv 1910.02054, section 3.1)."""
+    """Bytes per parameter of weights, gradients and Adam, sharded over all GPUs (ZeRO, arXiv 1910.02054, sec. 3.1)."""
     memory_reserve: float = 0.1
-    """Share of the GPU's memory that tensors cannot use: CUDA's context, NCCL's buffers, fragmentation."""
+    """Share of the GPU's memory not available to tensors: CUDA context, NCCL buffers, fragmentation."""
     logits: Logits = "float32"
-    """`float32`: all logits at once, as transformers' loss has them; `chunked`: a fused or chunked loss."""
+    """`float32`: all logits at once, as in transformers' loss; `chunked`: a fused or chunked loss."""
 
     def __post_init__(self) -> None:
-        """Shares are shares."""
+        """Check the ranges."""
         for field in fields(self):
             value = getattr(self, field.name)
             if field.name.endswith("_efficiency") and not 0 < value <= 1:
@@ -62,7 +62,7 @@ def analytic_model(
     num_gpus: int,
     assumptions: Assumptions = Assumptions(),
 ) -> GpuModel:
-    """Predict from the shape alone.
+    """Build the model from the shape and the data sheet.
 
     Args:
         num_gpus: GPUs that share weights, gradients and optimizer (FSDP, ZeRO-3).
@@ -101,7 +101,7 @@ def _cost(shape: ModelShape, gpu: Gpu, num_gpus: int, sp_sizes: tuple[int, ...],
     # Backward takes twice the FLOPs of forward. A float32 model runs its GEMMs in TF32, at half the rate of bf16.
     peak = gpu.flops * 2 / shape.dtype_bytes
     linear = 3 * 2 * (shape.num_layers * shape.layer_parameters[1] + shape.vocabulary_size * shape.hidden_size)
-    # Scores and their weighted sum of values, halved by the causal mask: s^2 (dim of keys + dim of values) a head.
+    # Scores and weighted sum of values, halved by the causal mask: s^2 (dim of keys + dim of values) per head.
     quadratic = 3 * shape.num_layers * (shape.query_size + shape.value_size)
     return CostModel(
         quadratic=quadratic / (peak * assumed.attention_efficiency),
@@ -120,32 +120,31 @@ def _cost(shape: ModelShape, gpu: Gpu, num_gpus: int, sp_sizes: tuple[int, ...],
 
 
 def ulysses_bytes(shape: ModelShape, sp_size: int) -> float:
-    """Bytes that all-to-alls carry for each token of a layer, forward and backward, what stays on a GPU included.
+    """Bytes per token of a layer in all-to-alls, forward and backward, including those that stay on their GPU.
 
-    Queries, keys, values and the output, four forward and four backward; key-value heads fewer than the degree are
-    copied first. Source: DeepSpeed Ulysses (arXiv 2309.14509), section 3.
+    Queries, keys, values and the output: four forward, four backward. If there are fewer key-value heads than the
+    degree, they are copied first. Source: DeepSpeed Ulysses (arXiv 2309.14509), section 3.
     """
     copies = max(1, sp_size // shape.num_kv_heads)
     return 2 * shape.dtype_bytes * (shape.query_size + copies * shape.kv_size + shape.value_size)
 
 
 def send_seconds(num_bytes: float, gpu: Gpu, sp_size: int, efficiency: float) -> float:
-    """Seconds for each token of a row of all-to-alls that carry `num_bytes` for it, over `sp_size` GPUs.
+    """Seconds per token of a row for all-to-alls over `sp_size` GPUs that carry `num_bytes` per token.
 
-    Each GPU holds a `1 / sp_size` of the tokens and sends the same share of them to each of the others; what goes to
-    its own node and what goes to other nodes use different links at the same time.
+    Each GPU holds `1 / sp_size` of the tokens, and sends `1 / sp_size` of those to each other GPU. Transfers within the
+    node and to other nodes use different links at the same time.
     """
-    a_peer = num_bytes / sp_size / sp_size
+    per_peer = num_bytes / sp_size / sp_size
     near = min(sp_size, gpu.gpus_per_node) - 1
     far = sp_size - 1 - near
-    return max(near * a_peer / gpu.node_bandwidth, far * a_peer / gpu.network_bandwidth) / efficiency
+    return max(near * per_peer / gpu.node_bandwidth, far * per_peer / gpu.network_bandwidth) / efficiency
 
 
 def _gather_seconds(shape: ModelShape, gpu: Gpu, num_gpus: int, assumed: Assumptions) -> float:
-    """Of a micro-batch under FSDP: weights gathered forward and backward, gradients scattered.
+    """Seconds of a micro-batch's collectives in FSDP: weights gathered forward and backward, gradients scattered.
 
-    Rings over all GPUs cross to other nodes through all ports of a node at once, so a GPU's NVLink or the ports of
-    its node limit them.
+    Rings over all GPUs use all ports of a node at once, so the limit is a GPU's NVLink or its node's ports together.
     """
     bandwidth = gpu.node_bandwidth
     if num_gpus > gpu.gpus_per_node:
@@ -159,13 +158,13 @@ def _memory(shape: ModelShape, gpu: Gpu, num_gpus: int, assumed: Assumptions) ->
     constant = assumed.state_bytes * shape.num_parameters / num_gpus
     if num_gpus > 1:
         constant += gathered_bytes(shape)
-    # In backward, logits in their own type; in float32 the log-softmax, its gradient, and that of the logits.
+    # In backward: logits in their own type; in float32 the log-softmax, its gradient, and the logits' gradient.
     logits = (size + 12) * shape.vocabulary_size
     layer = activation_bytes(shape)
     if assumed.logits == "chunked":
         constant += LOGITS_CHUNK * logits
         logits = 0
-    # Embedding and the last norm, then the loss; once that is over, backward recomputes one layer at a time.
+    # Embedding and last norm, then the loss; after that, backward recomputes one layer at a time.
     per_token = size * shape.hidden_size + _norm_bytes(shape) + max(logits, layer)
     return MemoryModel(
         limit=gpu.memory_bytes * (1 - assumed.memory_reserve),
@@ -178,19 +177,19 @@ def _memory(shape: ModelShape, gpu: Gpu, num_gpus: int, assumed: Assumptions) ->
 
 
 def gathered_bytes(shape: ModelShape) -> float:
-    """What FSDP holds of others' shares: two layers' weights (one is prefetched) and one's gradients.
+    """Bytes that FSDP gathers from other GPUs: the weights of two layers (one is prefetched), and one's gradients.
 
-    Embedding and output layer stay gathered, with their gradients.
+    The embedding and the output layer stay gathered, with their gradients.
     """
     return shape.dtype_bytes * (3 * shape.layer_parameters[0] + 2 * shape.embedding_parameters)
 
 
 def activation_bytes(shape: ModelShape) -> float:
-    """Bytes that a layer keeps for each token, mean over the layers.
+    """Bytes per token that a layer keeps for backward, averaged over the layers.
 
     Korthikanti et al. (arXiv 2205.05198), section 4.1, counted for RMSNorm, rotary embedding, flash attention (no
-    s^2 term; a float32 sum a head) and a gated FFN, as transformers computes them: no operator is fused. Of the
-    experts those that a token runs through count.
+    s^2 term; a float32 sum a head) and a gated FFN as in transformers, without fused operators. Only the experts that
+    a token uses count.
     """
     size, hidden = shape.dtype_bytes, shape.hidden_size
     attention = size * (shape.query_size + shape.kv_size + shape.value_size) + 4 * shape.num_heads
@@ -204,5 +203,5 @@ def activation_bytes(shape: ModelShape) -> float:
 
 
 def _norm_bytes(shape: ModelShape) -> float:
-    """Input in float32, normalized values, the output that the next GEMM keeps, and a float32 scale."""
+    """Bytes per token of a norm: float32 input, normalized values, output kept for the next GEMM, float32 scale."""
     return (4 + 2 * shape.dtype_bytes) * shape.hidden_size + 4

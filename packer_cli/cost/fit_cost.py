@@ -1,4 +1,4 @@
-"""A `CostModel` fitted to measured iterations: which coefficients the rows can tell, and their values."""
+"""Fits a `CostModel` to measured iterations: finds the coefficients that the rows determine, and their values."""
 
 from __future__ import annotations
 
@@ -20,34 +20,34 @@ Floats = NDArray[np.float64]
 RECOMPUTE = CostModel.recompute
 RESEND = CostModel.resend
 
-LEAST_TOLD = 1e-3
-"""A coefficient is fitted where this share of its column, and more, is no combination of the others'."""
+LEAST_INDEPENDENT = 1e-3
+"""A coefficient is fitted if more than this share of its column is independent of the other columns."""
 
 
 @dataclass(frozen=True)
 class CostFit:
-    """What came out."""
+    """A fitted cost model."""
 
     model: CostModel
-    """`send` has the measured degrees."""
+    """Its `send` has the measured SP degrees."""
     fit: Fit
     notes: tuple[str, ...]
-    """What could not be told, and what was taken in its place."""
+    """What the rows cannot determine, and the values assumed instead."""
 
 
 def fit_cost(profile: Profile, shape: ModelShape | None) -> CostFit:
     """Non-negative least squares on relative errors, over all rows that ran.
 
-    `recompute` enters the model as a factor, so it is searched from 0 to 1, and the others are solved for each value.
-    `resend` is not fitted: a repeated forward pass sends what the first did, half of forward and backward together.
+    `recompute` is a factor in the model, so it is searched from 0 to 1, and the others are solved for each value.
+    `resend` is not fitted: a repeated forward pass sends as much as the first, half of forward and backward together.
 
     Args:
-        shape: where it is known, what a profile of one kind of rows leaves open is taken from its FLOPs.
+        shape: if known, its FLOPs give the ratio of quadratic to linear cost that one kind of rows cannot determine.
 
     Raises:
-        ConfigError: nothing was measured, or too little to tell the square of the length from the length.
+        ConfigError: no row ran, or the rows cannot separate quadratic from linear cost.
 
-    Price: some 60 solutions of as many unknowns as there are coefficients.
+    Price: about 60 least-squares solutions with one unknown per coefficient.
     """
     rows = [row for row in profile.iterations if row.seconds is not None and not row.out_of_memory]
     num_layers = int(profile.model["num_layers"])
@@ -90,10 +90,10 @@ def fit_cost(profile: Profile, shape: ModelShape | None) -> CostFit:
 
 
 def _choose(system: _System, shape: ModelShape | None, notes: list[str]) -> tuple[list[str], float | None]:
-    """The coefficients that the rows tell; and quadratic / linear where they do not tell these two apart."""
+    """The coefficients that the rows determine; and the assumed quadratic / linear if they cannot separate them."""
     names = ["linear"]
     ratio = None
-    if system.told(names, "quadratic", None):
+    if system.determines(names, "quadratic", None):
         names.append("quadratic")
     elif shape is None:
         raise ConfigError(
@@ -112,7 +112,7 @@ def _choose(system: _System, shape: ModelShape | None, notes: list[str]) -> tupl
     for name, remark in remarks.items():
         if name == "send_constant" and not system.degrees:
             continue
-        if system.told(names, name, ratio):
+        if system.determines(names, name, ratio):
             names.append(name)
         else:
             notes.append(remark)
@@ -120,7 +120,7 @@ def _choose(system: _System, shape: ModelShape | None, notes: list[str]) -> tupl
 
 
 def flops_ratio(shape: ModelShape) -> float:
-    """`quadratic / linear` by FLOPs and the assumed efficiencies; no peak enters it."""
+    """`quadratic / linear` from FLOPs and the assumed efficiencies; independent of the GPU's peak."""
     assumed = Assumptions()
     quadratic = shape.num_layers * (shape.query_size + shape.value_size) / assumed.attention_efficiency
     linear = 2 * (shape.num_layers * shape.layer_parameters[1] + shape.vocabulary_size * shape.hidden_size)
@@ -128,7 +128,7 @@ def flops_ratio(shape: ModelShape) -> float:
 
 
 class _System:
-    """Rows as equations; every row is divided by its seconds, so errors are relative."""
+    """The rows as linear equations, each divided by its seconds, so that errors are relative."""
 
     def __init__(self, rows: Sequence[IterationRow], num_layers: int, num_gpus: int) -> None:
         self.length = np.array([row.length for row in rows], dtype=np.float64)
@@ -136,7 +136,7 @@ class _System:
         self.sp_size = np.array([row.sp_size for row in rows], dtype=np.float64)
         self.share = np.array([row.checkpoint_layers / num_layers for row in rows])
         tokens = np.array([row.tokens for row in rows], dtype=np.float64)
-        # Rows may hold several micro-batches of every rank, so that settings compare at the same tokens.
+        # A row may hold several micro-batches per rank, so that settings compare at the same number of tokens.
         num_micro_batches = tokens * self.sp_size / (num_gpus * self.length)
         self.seconds = np.array([row.seconds for row in rows]) / num_micro_batches
         self.degrees = sorted({row.sp_size for row in rows} - {1})
@@ -161,7 +161,7 @@ class _System:
         return dict(zip(names, map(float, solution), strict=True))
 
     def best_recompute(self, names: Sequence[str], ratio: float | None) -> float:
-        """A grid, then the golden section around its best."""
+        """Search a grid, then refine its best point by golden section."""
 
         def error(recompute: float) -> float:
             matrix = self.columns(names, recompute, ratio)
@@ -176,12 +176,12 @@ class _System:
             low, high = (low, right) if error(left) <= error(right) else (left, high)
         return (low + high) / 2
 
-    def told(self, names: Sequence[str], name: str, ratio: float | None) -> bool:
-        """Whether the rows tell the coefficient `name` from those of `names`."""
+    def determines(self, names: Sequence[str], name: str, ratio: float | None) -> bool:
+        """Whether the rows can separate the coefficient `name` from those of `names`."""
         both = [each for each in (*names, name) if each != "recompute"]
         matrix = self.columns(both, RECOMPUTE, ratio)
         if "recompute" in (*names, name):
-            # A rough model is enough to see whether the rows tell its derivative.
+            # A rough model is enough for the derivative by `recompute`.
             values = self.solve([each for each in names if each != "recompute"], RECOMPUTE, ratio)
             again = self.share / self.sp_size / self.seconds
             quadratic = values["linear"] * ratio if ratio is not None else values["quadratic"]
@@ -192,12 +192,12 @@ class _System:
             return False
         others, last = matrix[:, :-1] / np.where(norms[:-1] > 0, norms[:-1], 1), matrix[:, -1] / norms[-1]
         rest = last - others @ np.linalg.lstsq(others, last, rcond=None)[0]
-        return len(self.seconds) > matrix.shape[1] - 1 and float(np.linalg.norm(rest)) > LEAST_TOLD
+        return len(self.seconds) > matrix.shape[1] - 1 and float(np.linalg.norm(rest)) > LEAST_INDEPENDENT
 
     def recompute_column(self, model: CostModel) -> Floats:
         """Derivative of the relative prediction by `recompute`."""
-        alone = model.quadratic * self.work + model.linear * self.length
-        return alone * self.share / self.sp_size / self.seconds
+        computing = model.quadratic * self.work + model.linear * self.length
+        return computing * self.share / self.sp_size / self.seconds
 
     def predict(self, model: CostModel) -> Floats:
         """Seconds of each row's micro-batch."""
@@ -207,5 +207,5 @@ class _System:
 
 
 def add_degrees(model: CostModel, send: Mapping[int, float]) -> CostModel:
-    """The model with more SP degrees; measured ones stay."""
+    """The model with further SP degrees; the measured ones stay."""
     return replace(model, send=dict(sorted((dict(send) | dict(model.send)).items())))

@@ -1,4 +1,4 @@
-"""A `MemoryModel` fitted to measured peaks; and the search for the fewest checkpointed layers that fit."""
+"""Fits a `MemoryModel` to measured peaks, and finds the fewest checkpointed layers that fit by measuring."""
 
 from __future__ import annotations
 
@@ -18,24 +18,24 @@ from packer_cli.errors import ConfigError
 
 @dataclass(frozen=True)
 class MemoryFit:
-    """What came out."""
+    """A fitted memory model."""
 
     model: MemoryModel
     fit: Fit
     notes: tuple[str, ...]
-    """What could not be told, and what was taken in its place."""
+    """What the rows cannot determine, and the values assumed instead."""
 
 
 def fit_memory(profile: Profile, shape: ModelShape | None, added: float = 0.0) -> MemoryFit:
     """Non-negative least squares on relative errors, over all rows whose peak was measured.
 
-    All rows have the model's number of layers, so that they tell three things: the bytes whatever the batch, the bytes
-    of a token with every layer checkpointed, and what a layer adds that is not (algorithm 4's slope). A checkpointed
-    layer keeps its input; that is taken from the shape, and only parts `per_token` from it: no prediction depends on
-    it.
+    All rows have the model's number of layers, so they determine three values: the bytes that do not depend on the
+    batch, the bytes per token with every layer checkpointed, and the bytes per token that each layer without
+    checkpointing adds (algorithm 4's slope). A checkpointed layer keeps its input, whose size comes from the shape. It
+    only separates `per_token` from `per_checkpointed_token`; no prediction depends on it.
 
     Args:
-        added: bytes that training holds on a GPU beyond what was measured; added to the constant.
+        added: bytes per GPU that training needs beyond the measured ones; added to the constant.
 
     Raises:
         ConfigError: the profile has no `memory_limit`, or too few rows.
@@ -70,7 +70,7 @@ def fit_memory(profile: Profile, shape: ModelShape | None, added: float = 0.0) -
     residuals = (matrix @ solution - peaks) / weights
     found = dict(zip(columns, map(float, solution), strict=True))
     found.setdefault("kept_layer", slope or 0.0)
-    # Of a token with all layers checkpointed, the layers' inputs are a part; the rest is the token's own.
+    # With all layers checkpointed, a token's bytes are the layers' inputs plus `per_token`.
     inputs = shape.dtype_bytes * shape.hidden_size if shape else found["token"] / num_layers
     inputs = min(inputs, found["token"] / num_layers)
     model = MemoryModel(
@@ -97,20 +97,20 @@ def fit_memory(profile: Profile, shape: ModelShape | None, added: float = 0.0) -
 def search_checkpoint_layers(
     measure: Callable[[int], float | None], num_layers: int, limit: float
 ) -> tuple[int | None, dict[int, float | None]]:
-    """The fewest layers to checkpoint so that an iteration fits in memory, by measuring it (HBP, algorithm 4).
+    """Find the fewest layers to checkpoint so that an iteration fits in memory, by measuring (HBP, algorithm 4).
 
-    Two settings give the slope, the slope gives the number, and measurements confirm that it fits and that one layer
-    less does not; so the result is right for any peak that falls with the layers, a straight line or not.
+    Two measurements give the slope, and the slope gives the number. Further ones confirm that it fits and that one
+    layer fewer does not, so the result is right whenever the peak falls with the layers, linearly or not.
 
     Args:
-        measure: checkpointed layers to the peak in bytes; None where it ran out of memory.
-        num_layers: the most.
-        limit: bytes that the peak may have.
+        measure: maps checkpointed layers to the peak in bytes, or to None if it ran out of memory.
+        num_layers: the model's layers, the most that can be checkpointed.
+        limit: most bytes that the peak may have.
 
     Returns:
-        The number, or None where even all layers are too few; and what was measured.
+        The number, or None if checkpointing all layers is not enough; and all measured peaks.
 
-    Price: two to five measurements where memory is about a straight line.
+    Price: two to five measurements if memory is about linear in the layers.
     """
     peaks: dict[int, float | None] = {}
 
@@ -124,7 +124,7 @@ def search_checkpoint_layers(
         return None, peaks
     if peak(0) <= limit:
         return 0, peaks
-    # The second setting is the farthest from the first that runs at all.
+    # The second setting is the one with the fewest checkpointed layers that runs at all.
     low = 0
     while math.isinf(peak(low)) and low < num_layers - 1:
         low = (low + num_layers + 1) // 2

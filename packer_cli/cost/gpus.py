@@ -1,4 +1,4 @@
-"""GPUs by name, or by their numbers: all that the analytic model knows of one."""
+"""GPUs by name or by their numbers, for the analytic model."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ GIB = 2**30
 
 @dataclass(frozen=True, kw_only=True)
 class Gpu:
-    """One GPU, and how it is connected. Peaks: what of them is reached is an assumption of the model."""
+    """A GPU and its links. All rates are peaks; the model assumes which share of them is reached."""
 
     name: str
     flops: float
     """Dense bf16 FLOP/s, from the data sheet."""
     memory_bytes: float
-    """As its driver reports them."""
+    """Bytes of memory, as the driver reports them."""
     node_bandwidth: float
-    """Bytes/s to the GPUs of its node (NVLink), in one direction."""
+    """Bytes/s to other GPUs of the node (NVLink), in one direction."""
     network_bandwidth: float
-    """Bytes/s to other nodes, this GPU's share, in one direction."""
+    """Bytes/s to other nodes, in one direction: this GPU's share."""
     gpus_per_node: int = 8
 
 
@@ -36,7 +36,7 @@ PRESETS = {
         Gpu(name="b200", flops=2250e12, memory_bytes=178 * GIB, node_bandwidth=900e9, network_bandwidth=50e9),
     )
 }
-"""SXM, in a DGX or HGX of eight with one InfiniBand port a GPU: 200 Gbit/s (a100) or 400 Gbit/s."""
+"""SXM models in a DGX or HGX of eight, with one InfiniBand port per GPU: 200 Gbit/s (a100) or 400 Gbit/s."""
 
 _KEYS = {
     "flops": "flops",
@@ -50,10 +50,10 @@ GPU_SYNTAX = "NAME[:KEY=VALUE,...]"
 
 
 def parse_gpu(text: str) -> Gpu:
-    """Read a preset's name, with or without other numbers: `NAME[:KEY=VALUE,...]`.
+    """Parse a preset's name, with or without changed numbers: `NAME[:KEY=VALUE,...]`.
 
     Keys: `flops` (dense bf16 FLOP/s), `memory` (bytes), `nvlink` and `network` (bytes/s in one direction), `node`
-    (GPUs of a node). A name that is no preset needs the first four.
+    (GPUs per node). A name other than a preset's needs the first four.
 
     Raises:
         ConfigError: an unknown name or key, or a value that is not a number of its kind.

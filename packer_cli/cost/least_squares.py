@@ -9,10 +9,10 @@ Floats = NDArray[np.float64]
 
 
 def solve_nonnegative(features: Floats, values: Floats) -> Floats:
-    """The x >= 0 of least `|features @ x - values|`.
+    """The x >= 0 with the least `|features @ x - values|`.
 
     Args:
-        features: float64 [n, k]; columns may be of any scale, and may depend on each other.
+        features: float64 [n, k]; columns may have any scale, and may be linearly dependent.
         values: float64 [n].
 
     Returns:
@@ -43,7 +43,7 @@ def solve_nonnegative(features: Floats, values: Floats) -> Floats:
                 break
             step = np.min(x[negative] / (x[negative] - trial[negative]))
             x += step * (trial - x)
-            # What reached the bound leaves; rounding must not keep it.
+            # Variables that reached 0 leave the free set, whatever the rounding.
             gone = negative & (x <= 1e-15)
             gone |= negative & (x == x[negative].min())
             free[gone] = False
@@ -53,14 +53,14 @@ def solve_nonnegative(features: Floats, values: Floats) -> Floats:
 
 
 def standard_errors(jacobian: Floats, residuals: Floats) -> Floats:
-    """Standard errors of the coefficients of a least-squares fit; infinite where the rows cannot tell one.
+    """Standard errors of the coefficients of a least-squares fit; infinite for those that the rows do not determine.
 
     Args:
-        jacobian: float64 [n, k], of the residuals.
+        jacobian: float64 [n, k], derivatives of the residuals.
         residuals: float64 [n].
 
     Returns:
-        float64 [k]; infinite for all where there are no more rows than coefficients.
+        float64 [k]; all infinite if there are no more rows than coefficients.
 
     Source: the usual `s^2 (J^T J)^-1`. Price: one singular value decomposition.
     """
@@ -70,10 +70,10 @@ def standard_errors(jacobian: Floats, residuals: Floats) -> Floats:
     scale = np.linalg.norm(jacobian, axis=0)
     scale[scale == 0] = 1.0
     _, singular, directions = np.linalg.svd(jacobian / scale, full_matrices=False)
-    told = singular > 1e-9 * singular[0]
+    determined = singular > 1e-9 * singular[0]
     variance = float(residuals @ residuals) / (num_rows - num)
-    inverse = np.divide(1.0, singular, out=np.zeros_like(singular), where=told)
+    inverse = np.divide(1.0, singular, out=np.zeros_like(singular), where=determined)
     errors: Floats = np.sqrt(variance * ((directions.T * inverse) ** 2).sum(axis=1)) / scale
-    untold = (np.abs(directions[~told]) > 1e-6).any(axis=0) if not told.all() else np.zeros(num, dtype=bool)
-    errors[untold] = np.inf
+    undetermined = (np.abs(directions[~determined]) > 1e-6).any(axis=0)
+    errors[undetermined] = np.inf
     return errors

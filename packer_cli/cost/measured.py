@@ -1,4 +1,4 @@
-"""Time and memory as they were measured: a profile file's rows to the two models."""
+"""Builds the models of time and memory from the rows of a profile."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from packer_cli.errors import ConfigError
 def measured_model(profile: Profile) -> GpuModel:
     """Fit both models to the rows.
 
-    The fits that the file holds are for people; they are made anew. SP degrees that were not measured are computed
-    from the bandwidth in `assumed`, where there is one, and are left out where there is none.
+    The fits in the file are for people; this function fits again. SP degrees that were not measured are computed from
+    the bandwidth in `assumed`; without one they are left out.
 
     Raises:
-        ConfigError: the rows are too few to tell time or memory; the message says what to measure.
+        ConfigError: the rows do not determine time or memory; the message says what to measure.
 
     Price: milliseconds.
     """
@@ -56,7 +56,7 @@ def measured_model(profile: Profile) -> GpuModel:
 
 
 def fit_profile(profile: Profile) -> tuple[CostFit, MemoryFit]:
-    """Both fits, of what was measured alone."""
+    """Fit time and memory to the measured rows, without assumed bandwidths."""
     shape = known_shape(profile.model)
     num_layers = profile.model.get("num_layers")
     if type(num_layers) is not int or num_layers < 1:
@@ -69,7 +69,7 @@ def fit_profile(profile: Profile) -> tuple[CostFit, MemoryFit]:
 
 
 def known_shape(model: Mapping[str, Any]) -> ModelShape | None:
-    """The shape in a profile, None where it says less than a whole one."""
+    """The shape in a profile; None if it is incomplete."""
     names = {field.name for field in fields(ModelShape)}
     try:
         return ModelShape(**{key: value for key, value in model.items() if key in names})
@@ -78,7 +78,7 @@ def known_shape(model: Mapping[str, Any]) -> ModelShape | None:
 
 
 def _given_bandwidth(profile: Profile, shape: ModelShape | None) -> dict[int, float]:
-    """Seconds a token for all degrees, from `assumed.bandwidth` and `assumed.network_bandwidth`."""
+    """Seconds per token for all degrees, from `assumed.bandwidth` and `assumed.network_bandwidth`."""
     if shape is None or "bandwidth" not in profile.assumed:
         return {}
     bandwidth = _number(profile, "bandwidth", 0.0)
@@ -93,7 +93,7 @@ def _given_bandwidth(profile: Profile, shape: ModelShape | None) -> dict[int, fl
     return {
         degree: send_seconds(shape.num_layers * ulysses_bytes(shape, degree), gpu, degree, 1.0)
         for degree in shape.sp_sizes(profile.num_gpus)
-        # Beyond a node only where it is known how fast its network is.
+        # Degrees beyond a node need the network's bandwidth.
         if degree > 1 and (degree <= node or network > 0)
     }
 

@@ -1,4 +1,4 @@
-"""`config.json` of transformers to a `ModelShape`: the key names of the families that are trained on long data."""
+"""Reads a transformers `config.json` into a `ModelShape`; knows the key names of common model families."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _NAMES = {
     "ffn_size": ("intermediate_size", "n_inner", "ffn_dim", "ffn_hidden_size"),
     "vocabulary_size": ("vocab_size",),
 }
-"""Field to its keys, the usual one first."""
+"""Keys of each field, the usual one first."""
 
 _NUM_EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts")
 _EXPERTS_PER_TOKEN = ("num_experts_per_tok", "experts_per_token", "num_selected_experts")
@@ -25,10 +25,10 @@ _EXPERTS_PER_TOKEN = ("num_experts_per_tok", "experts_per_token", "num_selected_
 _PLAIN_FFN = {
     "gpt_neox", "gpt2", "gptj", "gpt_bigcode", "phi", "opt", "bloom", "falcon", "starcoder2", "nemotron",
 }  # fmt: skip
-"""Model types whose FFN is not gated; that of phi3 and later ones is."""
+"""Model types whose FFN is not gated; phi3 and later ones have a gated FFN."""
 
 _TIED = ("gemma", "gpt2", "gpt_bigcode", "opt", "bloom", "falcon", "cohere", "starcoder2")
-"""How model types begin whose config says nothing of embeddings that are tied."""
+"""Prefixes of model types whose embeddings are tied if the config does not say."""
 
 
 def read_shape(path: str | Path) -> ModelShape:
@@ -38,7 +38,7 @@ def read_shape(path: str | Path) -> ModelShape:
         path: `config.json`, or the folder that holds it.
 
     Raises:
-        InputError: there is no such file, it is not a JSON object, or a key is missing or of the wrong type; the
+        InputError: the file does not exist or is not a JSON object, or a key is missing or has the wrong type; the
             message names it.
     """
     file = Path(path)
@@ -60,7 +60,7 @@ def read_shape(path: str | Path) -> ModelShape:
 
 
 def shape_of(config: Mapping[str, Any]) -> ModelShape:
-    """The shape in a config's values; of a model with several parts, its `text_config`'s.
+    """The shape in a config; for a model with several parts, the shape in its `text_config`.
 
     Raises:
         ValueError: a key is missing or wrong.
@@ -77,7 +77,7 @@ def shape_of(config: Mapping[str, Any]) -> ModelShape:
 
 def _attention(config: Mapping[str, Any], values: Mapping[str, int]) -> dict[str, Any]:
     heads = values["num_heads"]
-    if config.get("kv_lora_rank"):  # MLA: the keys' and values' heads are as many as the queries', once expanded.
+    if config.get("kv_lora_rank"):  # MLA: once expanded, keys and values have as many heads as queries.
         rope = _number(config, ("qk_rope_head_dim",))
         return {
             "num_kv_heads": heads,
@@ -133,7 +133,7 @@ def _num_dense_layers(config: Mapping[str, Any], num_layers: int) -> int:
 
 
 def _ffn_size(config: Mapping[str, Any], hidden_size: int) -> int:
-    """GPT-2 and its kin leave it out: four times the hidden size."""
+    """The FFN's inner width. GPT-2 and similar models omit it: it is four times the hidden size."""
     default = 4 * hidden_size if _type(config) in _PLAIN_FFN else None
     return _number(config, _NAMES["ffn_size"], default)
 
@@ -144,7 +144,7 @@ def _rest(config: Mapping[str, Any]) -> dict[str, Any]:
     return {
         "gated": _type(config) not in _PLAIN_FFN,
         "tied_embeddings": _type(config).startswith(_TIED) if tied is None else bool(tied),
-        # What is stored in another type (float8) is computed in this one.
+        # Weights stored in another type (float8) are computed in bfloat16.
         "dtype": dtype if dtype in DTYPE_BYTES else "bfloat16",
     }
 

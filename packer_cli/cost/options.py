@@ -1,4 +1,4 @@
-"""From the options `--model --gpu` or `--profile` to what they predict."""
+"""Loads the GPU model that the options `--model --gpu` or `--profile` name."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from packer_cli.cost.models import GpuModel
 from packer_cli.errors import ConfigError
 
 GIVE = "--model CONFIG.JSON --gpu NAME (such as h100), or --profile FILE of hbpack profile"
-"""What predictions need; for messages."""
+"""The options that predictions need; for messages."""
 
 
 def has_gpu_model(model: str | None, gpu: str | None, profile: str | None) -> bool:
@@ -20,12 +20,12 @@ def load_gpu_model(model: str | None, gpu: str | None, profile: str | None, num_
     """The model that the options name.
 
     Args:
-        num_gpus: GPUs that train, and share the weights.
-        what: what needs it, such as `--groups auto`; for messages.
+        num_gpus: GPUs that train and share the weights.
+        what: the option or command that needs the model, such as `--groups auto`; for messages.
 
     Raises:
-        ConfigError: too little or too much was given, an unknown GPU, or weights that do not fit.
-        InputError: a file is missing, or is no model or no profile.
+        ConfigError: options are missing or contradict each other, the GPU is unknown, or the weights do not fit.
+        InputError: a file is missing, or is not a model config or profile.
     """
     refuse_partial_options(model, gpu, profile, what)
     if profile is not None:
@@ -43,7 +43,7 @@ def load_gpu_model(model: str | None, gpu: str | None, profile: str | None, num_
 
 
 def refuse_partial_options(model: str | None, gpu: str | None, profile: str | None, what: str) -> None:
-    """ConfigError unless the options name exactly one model."""
+    """Raise ConfigError unless the options name exactly one model."""
     if profile is not None and (model is not None or gpu is not None):
         raise ConfigError(f"--profile stands in place of --model and --gpu; {what} takes one or the other")
     if profile is None and (model is None or gpu is None):

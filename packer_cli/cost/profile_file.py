@@ -1,4 +1,4 @@
-"""The profile file: iteration times and memory that were measured on GPUs, and what was fitted to them."""
+"""The profile file: iteration times and memory measured on GPUs, and the models fitted to them."""
 
 from __future__ import annotations
 
@@ -15,33 +15,33 @@ class _Model(BaseModel):
 
 
 class IterationRow(_Model):
-    """One setting: rows of a length on groups of an SP degree, with some layers checkpointed."""
+    """The measurement of one setting: row length, SP degree, checkpointed layers."""
 
     length: int = Field(ge=1)
     """Tokens of the row that one SP group shares."""
     sp_size: int = Field(default=1, ge=1)
-    """GPUs of the group."""
+    """GPUs of the SP group."""
     checkpoint_layers: int = Field(default=0, ge=0)
     """Layers that recompute their activations."""
     seconds: float | None = Field(default=None, gt=0)
-    """Median of forward and backward; None where it did not fit."""
+    """Median time of forward and backward; None if it did not fit."""
     tokens: int = Field(ge=1)
-    """Tokens that all GPUs together ran in these seconds; settings are compared by seconds a token."""
+    """Tokens that all GPUs together ran in these seconds; settings are compared by seconds per token."""
     work: int | None = Field(default=None, ge=1)
-    """Attention work of one row, sum of s^2; None where it is one sample, length^2."""
+    """Attention work of one row, sum of s^2; None for a row of one sample, length^2."""
     memory_bytes: int | None = Field(default=None, ge=0)
-    """Peak of a GPU; None where it was not measured."""
+    """Peak memory of a GPU; None if not measured."""
     out_of_memory: bool = False
-    """Whether it did not fit."""
+    """Whether the setting ran out of memory."""
 
 
 class AttentionRow(_Model):
-    """The attention kernel alone, for the choice of context-parallel sharding."""
+    """A measurement of the attention kernel, for the choice of context-parallel sharding."""
 
     query_length: int = Field(ge=1)
-    """Tokens of a stretch of queries."""
+    """Number of consecutive query tokens."""
     key_length: int = Field(ge=1)
-    """Tokens that they attend to."""
+    """Number of tokens that they attend to."""
     seconds: float = Field(gt=0)
     """Median of one layer's forward pass."""
 
@@ -50,9 +50,9 @@ class Fit(_Model):
     """Coefficients of a model with their standard errors."""
 
     coefficients: dict[str, float]
-    """By the names of `CostModel` or `MemoryModel`; of `send`, by `send.DEGREE`."""
+    """Named as in `CostModel` or `MemoryModel`; those of `send` are named `send.DEGREE`."""
     errors: dict[str, float]
-    """Standard error of each that was fitted; what was given or assumed has none."""
+    """Standard errors of the fitted coefficients; given or assumed ones have none."""
     mean_error: float = Field(ge=0)
     """Mean of |predicted - measured| / measured over the rows."""
 
@@ -68,7 +68,7 @@ class Profile(_Model):
     num_gpus: int = Field(ge=1)
     """GPUs that share the weights when training."""
     num_measured: int | None = Field(default=None, ge=1)
-    """GPUs that ran the rows, where they were not `num_gpus`; a row's tokens are theirs."""
+    """GPUs that ran the rows, if not `num_gpus`; a row's `tokens` are those of these GPUs."""
     memory_limit: int | None = Field(default=None, ge=1)
     """Bytes of a GPU that training may take."""
     iterations: tuple[IterationRow, ...]
@@ -76,15 +76,15 @@ class Profile(_Model):
     cost: Fit | None = None
     memory: Fit | None = None
     assumed: dict[str, Any] = {}
-    """What was not measured: bandwidths given, for example."""
+    """Values that were not measured, such as given bandwidths."""
     library_versions: dict[str, str] = {}
 
 
 def read_profile(path: Path) -> Profile:
-    """Read and validate.
+    """Read and validate a profile.
 
     Raises:
-        InputError: there is no such file, or it is not a profile; the message names the first field that is wrong.
+        InputError: the file does not exist or is not a profile; the message names the first wrong field.
     """
     try:
         return Profile.model_validate_json(path.read_bytes())

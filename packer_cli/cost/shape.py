@@ -1,4 +1,4 @@
-"""The shape of a decoder: what its time and memory follow from; by hand, or from a `config.json` of transformers."""
+"""The shape of a decoder, from which its time and memory follow."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ DTYPE_BYTES: dict[str, int] = {"bfloat16": 2, "float16": 2, "float32": 4}
 class ModelShape:
     """A decoder of equal layers: attention and a feed-forward network (FFN), which may be experts (MoE).
 
-    Raises ValueError where a number is out of range; the message names the field.
+    Raises:
+        ValueError: a number is out of range; the message names the field.
     """
 
     num_layers: int
@@ -23,9 +24,9 @@ class ModelShape:
     num_kv_heads: int
     """Key-value heads; fewer than `num_heads` is grouped-query attention (GQA)."""
     head_dim: int
-    """Of queries and keys."""
+    """Size of a head's queries and keys."""
     value_head_dim: int = 0
-    """Of values; 0: `head_dim`."""
+    """Size of a head's values; 0: same as `head_dim`."""
     ffn_size: int
     """Inner width of the FFN of a layer without experts."""
     gated: bool = True
@@ -34,26 +35,26 @@ class ModelShape:
     tied_embeddings: bool = False
     """Whether the output layer is the embedding matrix."""
     num_experts: int = 0
-    """Routed experts of a MoE layer; 0: no experts."""
+    """Routed experts of an MoE layer; 0: no experts."""
     experts_per_token: int = 0
     """Routed experts that a token runs through."""
     expert_ffn_size: int = 0
     """Inner width of one expert."""
     shared_ffn_size: int = 0
-    """Inner width of all shared experts of a layer together."""
+    """Total inner width of a layer's shared experts."""
     num_dense_layers: int = 0
-    """Layers without experts of a model that has some."""
+    """Layers without experts in an MoE model."""
     q_lora_rank: int = 0
     """Rank of the queries' factors in multi-head latent attention (MLA); 0: no factors."""
     kv_lora_rank: int = 0
     """Rank of keys and values in MLA; 0: no MLA."""
     rope_head_dim: int = 0
-    """Of `head_dim`, what MLA rotates and all heads share."""
+    """The part of `head_dim` that MLA rotates; all heads share its keys."""
     dtype: Dtype = "bfloat16"
-    """Of the computation."""
+    """Number type of the computation."""
 
     def __post_init__(self) -> None:
-        """The numbers fit each other."""
+        """Check that the numbers are in range and consistent."""
         may_be_zero = {field.name for field in fields(self) if field.default == 0}
         for field in fields(self):
             value = getattr(self, field.name)
@@ -110,27 +111,27 @@ class ModelShape:
 
     @property
     def layer_parameters(self) -> tuple[float, float]:
-        """Weights of a layer, mean over the layers: all of them, and those that a token runs through."""
+        """Weights of a layer, averaged over the layers: all of them, and those that one token uses."""
         matrices = 3 if self.gated else 2
-        a_unit = matrices * self.hidden_size
+        per_unit = matrices * self.hidden_size
         moe = self.num_moe_layers / self.num_layers
         dense = (1 - moe) * self.ffn_size
         router = self.hidden_size * self.num_experts
         widths = (self.num_experts * self.expert_ffn_size, self.experts_per_token * self.expert_ffn_size)
         total, active = (
-            self.attention_parameters + a_unit * dense + moe * (a_unit * (width + self.shared_ffn_size) + router)
+            self.attention_parameters + per_unit * dense + moe * (per_unit * (width + self.shared_ffn_size) + router)
             for width in widths
         )
         return total, active
 
     @property
     def embedding_parameters(self) -> int:
-        """Weights of the embedding and the output layer; once where they are tied."""
+        """Weights of the embedding and the output layer; counted once if they are tied."""
         return self.vocabulary_size * self.hidden_size * (1 if self.tied_embeddings else 2)
 
     @property
     def num_parameters(self) -> float:
-        """All weights but norms and biases, a thousandth of them."""
+        """All weights except norms and biases, which are about a thousandth."""
         return self.num_layers * self.layer_parameters[0] + self.embedding_parameters
 
     @property
@@ -139,9 +140,10 @@ class ModelShape:
         return DTYPE_BYTES[self.dtype]
 
     def sp_sizes(self, num_gpus: int) -> tuple[int, ...]:
-        """SP degrees that Ulysses can deal the heads to, on so many GPUs; rising.
+        """The SP degrees, increasing, that Ulysses allows on `num_gpus` GPUs.
 
-        The degree divides the query heads; key-value heads divide by it, or it by them (then they are copied).
+        A degree divides the GPUs and the query heads. It divides the key-value heads too, or is a multiple of them
+        (then they are copied).
 
         >>> shape = ModelShape(num_layers=1, hidden_size=48, num_heads=12, num_kv_heads=4, head_dim=4, ffn_size=8,
         ...                    vocabulary_size=8)
