@@ -132,8 +132,8 @@ def ulysses_bytes(shape: ModelShape, sp_size: int) -> float:
 def send_seconds(num_bytes: float, gpu: Gpu, sp_size: int, efficiency: float) -> float:
     """Seconds per token of a row for all-to-alls over `sp_size` GPUs that carry `num_bytes` per token.
 
-    Each GPU holds `1 / sp_size` of the tokens, and sends `1 / sp_size` of those to each other GPU. Transfers within the
-    node and to other nodes use different links at the same time.
+    Each GPU holds `1 / sp_size` of the tokens, and sends `1 / sp_size` of those to each other GPU. Transfers within
+    the node and to other nodes use different links at the same time.
     """
     per_peer = num_bytes / sp_size / sp_size
     near = min(sp_size, gpu.gpus_per_node) - 1

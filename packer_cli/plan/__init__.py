@@ -1,7 +1,7 @@
-"""The plan: which samples share a pack, which packs an iteration, and with which SP degree.
+"""The plan: which samples share a pack, which packs share an iteration, and with which SP degree.
 
-PURE: arrays in, arrays out. Nothing here reads a file, or imports click, torch or pyarrow, and only the time limit of
-`packing/ilp` looks at a clock. (Importing it chooses a folder for numba's cache, see `packer_cli.kernels`.) ::
+Pure: arrays in, arrays out. Nothing here reads a file or imports click, torch or pyarrow; only the time limit of
+`packing/ilp` reads a clock. (Importing it chooses a folder for numba's cache, see `packer_cli.kernels`.) ::
 
     lengths -> pieces -> groups -> packing -> fill -> balance -> schedule -> Plan -> check
                overflow  GroupData  isf, ...   GreedyFill  sort      slots, steps     every invariant

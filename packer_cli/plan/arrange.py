@@ -1,4 +1,4 @@
-"""One group: its packs, filled, dealt to iterations, and evened out (HBP, algorithm 2, lines 12 to 14)."""
+"""Arranges one group: packs, fills, deals packs to iterations, evens them out (HBP, algorithm 2, lines 12 to 14)."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from packer_cli.plan.types import Int32Array, Int64Array
 from packer_cli.plan.work import pack_tokens_and_work
 
 FOR_FILLERS = 1 / 16
-"""Share of a long pack that should be free for fillers: more of it lowers ABR, and raises CR."""
+"""Share of a long pack that should be free for fillers: a larger one lowers ABR and raises CR."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,17 +31,17 @@ class GroupPacks:
     pieces: Int64Array
     """int64[m]"""
     num_whole: int
-    """Packs before this one are whole iterations; those from here on are the rest."""
+    """Packs before this index form whole iterations; the others are the rest."""
     is_spread: bool
-    """Whether the rest was dealt over all ranks, in rows shorter than the capacity."""
+    """Whether the rest was spread over all ranks, in rows shorter than the capacity."""
 
 
 def arrange_group(lengths: Int32Array, is_left: NDArray[np.bool_], g: int, rules: PlanRules) -> GroupPacks:
-    """Pack the group's own pieces, fill with shorter ones, form iterations, even them out.
+    """Pack the group's own pieces, fill with shorter ones, form iterations, and even them out.
 
     Args:
         lengths: int32[m], length of every piece.
-        is_left: bool[m], pieces that no longer group has taken; what is packed here is struck out.
+        is_left: bool[m], pieces that longer groups have left; cleared for those packed here.
         g: index of the group.
     """
     capacity, num_ranks = rules.groups[g].capacity, rules.groups[g].num_dp_ranks(rules.num_gpus)
@@ -55,7 +55,7 @@ def arrange_group(lengths: Int32Array, is_left: NDArray[np.bool_], g: int, rules
     order = None
     if len(tokens) and count.any():
         if rules.fill == "balanced":
-            # By attention work, whatever the cost: filled packs have the same tokens, and so the same linear term.
+            # By attention work, even with a linear cost: filled packs have equal tokens, so equal linear terms.
             order = order_packs(work, num_ranks, rules.balance, state)
             pack_of, chosen = balanced_fill(capacity - tokens, work, order, num_ranks, count, median_length(count))
             added = pick_samples(chosen, lengths, is_left, len(count) - 1)
@@ -78,14 +78,14 @@ def arrange_group(lengths: Int32Array, is_left: NDArray[np.bool_], g: int, rules
 def _pack_own(
     lengths: Int32Array, own: NDArray[np.bool_], count: Int64Array, g: int, rules: PlanRules
 ) -> tuple[Int64Array, Int64Array]:
-    """Packs of the group's own pieces; their numbers are made only after the packing.
+    """Pack the group's own pieces; `(offsets, pieces)` as CSR arrays.
 
-    Packs of few long samples that are full to the token could not be evened out: where there are fillers enough, and
-    the packs leave them less than `FOR_FILLERS` of the capacity, they are made anew with that much room.
+    Completely full packs of a few long samples could not be evened out. So if there are enough fillers, and the packs
+    leave them less than `FOR_FILLERS` of the capacity, the pieces are packed again with that much free space.
 
     Args:
         own: bool[m], the group's own pieces.
-        count: int64[x+1], how many pieces of each length may fill.
+        count: int64[x+1], number of pieces of each length that may fill packs.
     """
     capacity = rules.groups[g].capacity
     length = lengths[own]
@@ -95,7 +95,7 @@ def _pack_own(
     free = (len(offsets) - 1) * capacity - int(length.sum(dtype=np.int64))
     if rules.fill == "balanced" and free < room and 2 * room <= int(count @ np.arange(len(count))):
         less = capacity - int(capacity * FOR_FILLERS)
-        # What is longer has a pack of its own, as it would have at this length.
+        # A longer piece gets a pack of its own, as one of this length does.
         offsets, pieces = rules.algorithm.pack(np.minimum(length, less), less, seed, rules.packing_options)
     rename_members(pieces, np.flatnonzero(own))
     return offsets, pieces
@@ -104,9 +104,9 @@ def _pack_own(
 def _order(
     tokens: Int64Array, work: Int64Array, num_ranks: int, rules: PlanRules, state: NDArray[np.uint64]
 ) -> Int64Array:
-    """The packs in the order of their iterations, the rest last.
+    """The packs (int64[p]) in the order of their iterations, the rest last.
 
-    The rest is always of least attention work (`work`, int64[p]): its samples are short, and so are dealt out evenly.
+    The rest always has the least attention work (`work`, int64[p]): its samples are short, and so easy to deal evenly.
     """
     order = order_packs(work, num_ranks, rules.balance, state)
     if rules.linear:
@@ -125,7 +125,7 @@ def _complete(
     num_ranks: int,
     linear: int,
 ) -> GroupPacks:
-    """The packs in order, those that do not fill an iteration spread over all ranks."""
+    """The packs in order; those that do not fill an iteration are spread over all ranks."""
     num_left = _num_to_spread(len(order), num_ranks)
     num_whole = len(order) - num_left
     left_offsets, left = select_packs(offsets, pieces, order[num_whole:])
@@ -141,10 +141,10 @@ def _complete(
 
 
 def _num_to_spread(num_packs: int, num_ranks: int) -> int:
-    """How many of the last packs are dealt out anew, so that no rank idles in the last iteration.
+    """How many of the last packs are dealt again, so that no rank idles in the last iteration.
 
-    A few packs over many ranks would be a handful of samples a rank, too few to be even: then the packs of the
-    iteration before join them, and two iterations of rows over half full come out.
+    A few packs spread over many ranks would give each rank too few samples to be even. Then the packs of the iteration
+    before join them; this gives two iterations, each over half full.
     """
     num_left = num_packs % num_ranks
     if 0 < num_left < num_ranks / 2 and num_packs > num_left:
@@ -155,7 +155,7 @@ def _num_to_spread(num_packs: int, num_ranks: int) -> int:
 def _spread(
     lengths: Int32Array, pieces: Int64Array, capacity: int, num_rows: int, linear: int
 ) -> tuple[Int64Array, Int64Array] | None:
-    """The pieces over rows of even work, the heaviest row first; None where they do not fit."""
+    """Spread the pieces over rows of even work, the heaviest row first; None if they do not fit."""
     num_rows = min(num_rows, len(pieces))
     by_length = argsort_descending(lengths[pieces], capacity)
     row_of, fits = spread(lengths[pieces], by_length, capacity, num_rows, linear)
@@ -167,7 +167,7 @@ def _spread(
 
 
 def _refine(lengths: Int32Array, packs: GroupPacks, capacity: int, num_ranks: int, linear: int) -> None:
-    """Even out the iterations in place; spread rows stay as short as they are."""
+    """Even out the iterations in place; spread rows do not become longer."""
     rest_tokens, _ = pack_tokens_and_work(packs.offsets[packs.num_whole :], packs.pieces, lengths)
     longest_rest = int(rest_tokens.max(initial=0))
     num_packs = len(packs.offsets) - 1

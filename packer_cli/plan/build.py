@@ -1,4 +1,4 @@
-"""The chain group -> pack -> fill -> balance -> schedule (HBP, algorithm 2)."""
+"""Builds a plan: group -> pack -> fill -> balance -> schedule (HBP, algorithm 2)."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from packer_cli.plan.work import pack_tokens_and_work
 
 
 def build_plan(pieces: Pieces, rules: PlanRules) -> Plan:
-    """Plan the pieces; every one ends in exactly one pack.
+    """Plan the pieces; each ends up in exactly one pack.
 
     From the longest group down: pack the group's own pieces, fill with shorter ones, balance. The plan's pieces are
-    those given, or what a packing that cuts samples made of them. Price: that of the packing algorithm, plus O(m) for
+    the given ones, unless the packing cut samples. Price: that of the packing algorithm, plus O(m) for
     the rest. `check_plan` proves the result.
     """
     if rules.algorithm.cut:

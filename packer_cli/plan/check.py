@@ -1,4 +1,4 @@
-"""The one checker of a plan: the tests and every production run use it. O(pieces + slots)."""
+"""The checker of a plan, used by the tests and by every run. Price: O(pieces + slots)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _BLOCK = 1 << 20
 
 
 def check_plan(plan: Plan) -> None:
-    """Prove the plan: pieces once, packs within capacity, every GPU busy, steps in order.
+    """Prove that every piece is packed once, packs fit their capacity, every GPU is busy, and steps are in order.
 
     Raises:
         PlanError: naming the first pack, iteration or step that breaks a rule.
@@ -24,17 +24,20 @@ def check_plan(plan: Plan) -> None:
 
 
 def check_pieces(pieces: Pieces, lengths: Int32Array, samples: Int64Array, *, is_whole: bool) -> None:
-    """Prove that the pieces cover the samples, each as often as asked and without a gap.
+    """Prove that the pieces cover each sample as often as requested, without gaps.
 
     Args:
         lengths: int32[n], length of each sample.
-        samples: int64[k], the samples asked for, rising, with repetitions.
-        is_whole: False where samples may be truncated.
+        samples: int64[k], the requested sample ids, increasing, with repetitions.
+        is_whole: False if samples may be truncated.
+
+    Raises:
+        PlanError: they do not.
     """
     _require(len(pieces) == 0 or int(pieces.length.min()) > 0, "a piece is empty")
     if _are_chains(pieces, lengths, samples, is_whole):
         return
-    # In another order: sorted, which costs more, and tells what is wrong.
+    # The pieces are in another order: sort them, which costs more and finds the error.
     order = np.lexsort((pieces.start, pieces.sample))
     sample, start, length = pieces.sample[order], pieces.start[order], pieces.length[order]
     begins = start == 0
@@ -49,8 +52,8 @@ def check_pieces(pieces: Pieces, lengths: Int32Array, samples: Int64Array, *, is
         wrong = np.flatnonzero(covered != times * lengths.astype(np.float64))
         if len(wrong):
             raise PlanError(f"sample {wrong[0]} is not covered by its pieces: plan is broken")
-        # Where pieces end inside a sample, as many must begin: then they form chains from its begin to its end,
-        # and the copies of a sample may be cut at different places.
+        # At each position inside a sample, as many pieces must begin as end. The pieces then form chains from its
+        # begin to its end; copies of a sample may be cut at different positions.
         end = start + length
         inside = end < lengths[sample]
         by_end = np.lexsort((end[inside], sample[inside]))
@@ -61,10 +64,10 @@ def check_pieces(pieces: Pieces, lengths: Int32Array, samples: Int64Array, *, is
 
 
 def _are_chains(pieces: Pieces, lengths: Int32Array, samples: Int64Array, is_whole: bool) -> bool:
-    """Whether the pieces are, one after the other, those of `samples[0]`, of `samples[1]`, ..., without a gap."""
+    """Whether the pieces are those of `samples[0]`, then of `samples[1]`, ..., each in order without gaps."""
     num_begun = 0
     for first in range(0, len(pieces), _BLOCK):
-        block = slice(max(first - 1, 0), first + _BLOCK)  # with the piece before, which this block's first may go on
+        block = slice(max(first - 1, 0), first + _BLOCK)  # with the piece before, which the block's first may continue
         sample, start = pieces.sample[block], pieces.start[block]
         end = start + pieces.length[block]
         begins = start == 0
@@ -84,7 +87,7 @@ def _are_chains(pieces: Pieces, lengths: Int32Array, samples: Int64Array, is_who
 
 
 def _is_permutation(values: NDArray[np.int64]) -> bool:
-    """Whether each of 0 .. n-1 is there once. The values must lie there. O(n)."""
+    """Whether each of 0 .. n-1 occurs once. All values must lie in that range. O(n)."""
     seen = np.zeros(len(values), dtype=np.bool_)
     seen[values] = True
     return bool(seen.all())
@@ -154,7 +157,7 @@ def _check_schedule(schedule: Schedule, plan: Plan, tokens: Int64Array, epoch: i
 
 
 def _check_gpus(schedule: Schedule, num_gpus: int, where: str) -> None:
-    """Every GPU is in exactly one slot of every iteration."""
+    """Require that every GPU is in exactly one slot of every iteration."""
     iteration = schedule.slot_iteration
     begins = np.ones(len(iteration), dtype=np.bool_)
     begins[1:] = iteration[1:] != iteration[:-1]

@@ -1,9 +1,9 @@
-"""Work of packs: attention costs the square of each sample's length, not of the pack's; all else costs its length.
+"""The work of packs: attention costs the square of each sample's length (not the pack's), the rest its length.
 
 A micro-batch takes `a sum(s^2) + b sum(s)` (WLB-LLM, arXiv 2503.17924, eq. 2; Hydraulis, arXiv 2412.07894): matrix
-products, element-wise operators and collectives grow with the tokens. HBP balances the first term alone. Which packs
-are even depends only on b / a, so a plan counts in whole numbers: a sample's *work* is `s (s + linear)`, where
-`linear` is b / a in tokens, the length at which both terms cost the same. With `linear` 0 work is attention work.
+products, element-wise operators and collectives grow with the tokens. HBP balances only the first term. Balance
+depends only on b / a, so a plan can count in integers: a sample's *work* is `s (s + linear)`, where `linear` is b / a
+in tokens, the length at which both terms cost the same. With `linear` 0, work is attention work.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from packer_cli.sizes import parse_number
 
 QUADRATIC = "quadratic"
 MOST_WORK = 2**62
-"""What is added up comes to less, so that sums, and twice the work of a pack, stay within int64."""
+"""Every sum of work must be less, so that twice the work of a pack fits int64."""
 _MOST_LINEAR = 2**31
 
 
@@ -30,9 +30,9 @@ class Cost:
     """Predicted cost of a micro-batch, `quadratic * sum(s^2) + linear * sum(s)`, in any unit."""
 
     quadratic: float = 1.0
-    """For each token^2 of attention work: a, above 0."""
+    """Cost per token^2 of attention work: a, above 0."""
     linear: float = 0.0
-    """For each token: b, at least 0. More of it evens out tokens rather than squares."""
+    """Cost per token: b, at least 0. A larger one evens out tokens rather than squares."""
 
     def __post_init__(self) -> None:
         if not (0 < self.quadratic < math.inf and 0 <= self.linear < math.inf):
@@ -48,12 +48,12 @@ class Cost:
 
     @property
     def linear_tokens(self) -> int:
-        """b / a in whole tokens: what a plan is balanced with."""
+        """b / a in whole tokens, by which plans are balanced."""
         return round(self.linear / self.quadratic)
 
 
 def parse_cost(text: str) -> Cost:
-    """Read `quadratic`, or `A,B`.
+    """Parse `quadratic` or `A,B`.
 
     >>> parse_cost("1,24576").linear_tokens
     24576
@@ -73,13 +73,13 @@ def parse_cost(text: str) -> Cost:
 
 
 def require_exact(linear: int, groups: Iterable[Group], num_gpus: int) -> None:
-    """Refuse a linear term with which the work of an iteration might pass what int64 holds.
+    """Refuse a linear term for which the work of an iteration might overflow int64.
 
     The rule: for each group, ranks * capacity * (capacity + linear) < `MOST_WORK`. Without a linear term nothing is
-    refused: 2^31 tokens, in one sample or many, are below it.
+    refused, since 2^31 tokens in any samples stay below it.
 
     Raises:
-        ValueError: naming the group.
+        ValueError: a group breaks the rule; the message names its capacity.
     """
     for group in groups:
         num_ranks = group.num_dp_ranks(num_gpus)

@@ -1,4 +1,4 @@
-"""The figures of `hbpack stats`: a plan's metrics beside those of the paper's baseline on the same data."""
+"""The figures of `hbpack stats`: a plan's metrics, next to those of the paper's baseline on the same data."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ BASELINE_NAME = "ISF at the longest length"
 def plan_stats(plan: Plan, seed: int, source_of_sample: NDArray[Any] | None = None, linear: int = 0) -> dict[str, Any]:
     """JSON values with the keys `overall`, `groups` (a list) and `baseline`.
 
-    The baseline is the paper's: everything packed by ISF to the longest capacity, with that group's SP degree, the
-    packs in seeded order. Price: one ISF packing and O(slots).
+    The baseline is the paper's: ISF packs everything to the longest capacity, with that group's SP degree; the packs
+    are in seeded order. Price: one ISF packing and O(slots).
 
     Args:
-        linear: tokens, see `plan.cost`; with it there are `cbr` and `cbr_bound` too.
+        linear: tokens, see `plan.cost`; above 0 it adds `cbr` and `cbr_bound`.
     """
     baseline = baseline_plan(plan.pieces, plan.groups[-1], plan.num_gpus, seed)
     return {
@@ -63,8 +63,7 @@ def plan_figures(
 def prove_by_program(figures: dict[str, Any], plan: Plan) -> None:
     """Raise each `packs_lower_bound` of a plan's figures to `lp_lower_bound`, in place.
 
-    Price: that of the linear program for each group whose packs are more than the bound so far, and for the baseline,
-    if there is one.
+    Price: one linear program for each group with more packs than its bound so far, and for the baseline, if present.
 
     Raises:
         RunError: PuLP has no solver.
@@ -82,7 +81,7 @@ def prove_by_program(figures: dict[str, Any], plan: Plan) -> None:
 def _raise_bound(figures: dict[str, Any], lengths: NDArray[np.int32], capacity: int) -> None:
     if figures["num_packs"] <= figures["packs_lower_bound"]:
         return
-    from packer_cli.plan.packing.ilp.cutting_stock import lp_lower_bound  # With the solver, 0.1 s.
+    from packer_cli.plan.packing.ilp.cutting_stock import lp_lower_bound  # Imports the solver, 0.1 s.
 
     try:
         figures["packs_lower_bound"] = lp_lower_bound(lengths, capacity)
@@ -129,6 +128,6 @@ def _figures(metrics: Metrics) -> dict[str, Any]:
 
 
 def _rounded(values: dict[str, Any]) -> dict[str, Any]:
-    """Ten digits: the last bits of a mean are not worth a difference between machines. What is None is left out."""
+    """Round to ten digits, since the last bits of a mean may differ between machines; drop values that are None."""
     known = {key: value for key, value in values.items() if value is not None}
     return {key: round(value, 10) if isinstance(value, float) else value for key, value in known.items()}

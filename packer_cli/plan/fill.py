@@ -1,13 +1,12 @@
 """Fill the free space of long packs with shorter samples (HBP, algorithm 6).
 
-`greedy_fill` is the paper's: longest first. Written literally it is quadratic; here the lengths of the remaining
+`greedy_fill` is the paper's: longest first. As published it is quadratic. Here the lengths of the remaining
 samples are counted and indexed, so each placed sample costs one look-up: O(candidates + placed + capacity). Both rules
-choose lengths, and `pick_samples` then finds samples of these lengths, in order: nothing is sorted, nor held for those
-that stay.
+choose lengths, and `pick_samples` then finds samples of these lengths, in order, without sorting.
 
-`balanced_fill` is ours: the packs of an iteration receive fillers of such lengths that their attention work meets. A
-pack of free space r that lacks work w takes fillers of about w / r tokens, since a filler of s tokens does s work a
-token. It leaves the lengths that HBP would use up first for later, and pads as little.
+`balanced_fill` is our own: it gives the packs of an iteration fillers of lengths that make their attention work equal.
+A pack with free space r that lacks work w takes fillers of about w / r tokens, since a filler of s tokens does work s
+per token. It saves the lengths that HBP would use up first, and pads as little.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from packer_cli.plan.length_index import full_index, index_ceiling, index_floor,
 from packer_cli.plan.types import Int64Array
 
 _ONE = cast(int, np.int64(1))
-"""Not Python's own number: numba would compile a function anew for each of those that it is called with."""
+"""An int64, since numba compiles a function again for each Python literal passed to it."""
 
 
 def median_length(count: Int64Array) -> int:
@@ -35,9 +34,9 @@ def median_length(count: Int64Array) -> int:
 def pick_samples(
     chosen: NDArray[np.int32], lengths: NDArray[np.int32], is_left: NDArray[np.bool_], longest: int
 ) -> NDArray[np.int64]:
-    """The candidate (int64[a]) for each chosen length: the k-th of a length gets the k-th candidate of that length.
+    """A candidate (int64[a]) for each chosen length: the k-th choice of a length gets its k-th candidate.
 
-    O(n + a + longest); it stops where all are found.
+    O(n + a + longest); it stops when all are found.
     """
     begin = np.concatenate([[0], np.cumsum(np.bincount(chosen, minlength=longest + 1))])
     found, samples = (np.empty(len(chosen), dtype=np.int64) for _ in range(2))
@@ -54,7 +53,7 @@ def _find(
     place: NDArray[np.int64],
     found: NDArray[np.int64],
 ) -> None:
-    """The first candidates of each length, by length; `place` is where the next one of each goes."""
+    """Write the first candidates of each length to `found`, by length; `place` is the next index of each length."""
     num_found = 0
     for i in range(len(lengths)):
         if num_found == len(found):
@@ -70,18 +69,18 @@ def _find(
 def _in_order(
     chosen: NDArray[np.int32], place: NDArray[np.int64], found: NDArray[np.int64], samples: NDArray[np.int64]
 ) -> None:
-    """For each chosen length, in turn, the next one that was found."""
+    """Write the next found candidate for each chosen length in turn."""
     for j in range(len(chosen)):
         samples[j] = found[place[chosen[j]]]
         place[chosen[j]] += 1
 
 
 def greedy_fill(room: NDArray[np.int64], count: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
-    """Choose lengths for each pack in turn: always the longest that still fits.
+    """Choose lengths for each pack in turn, always the longest that still fits.
 
     Args:
         room: int64[p], free tokens of each pack.
-        count: int64[longest + 1], candidates of each length.
+        count: int64[longest + 1], number of candidates of each length.
 
     Returns:
         `(offsets int64[p+1], chosen int32[a])`: pack k receives samples of the lengths
@@ -121,7 +120,7 @@ def _fill_greedily(
 
 @njit(cache=True, no_cpython_wrapper=True)
 def _next_length(free: int, lack: float) -> int:
-    """Longest of the fillers that fill `free` tokens and do `lack` work, if the others are alike.
+    """The longest of the fillers that fill `free` tokens and do `lack` work, if the others are equal.
 
     k equal fillers do free^2 / k work, so k = ceil(free^2 / lack) of them do at most `lack`; one longer and k - 1
     equal ones do it exactly.
@@ -150,9 +149,9 @@ def balanced_fill(
     Args:
         room: int64[p], free tokens of each pack.
         work: int64[p], attention work of each pack before it is filled.
-        order: int64[p], the packs by falling work; `num_ranks` in a row form an iteration.
-        count: int64[longest + 1], candidates of each length.
-        typical: a length that is plentiful; the heaviest packs are filled with about this.
+        order: int64[p], the packs by decreasing work; `num_ranks` consecutive ones form an iteration.
+        count: int64[longest + 1], number of candidates of each length.
+        typical: a plentiful length; the heaviest packs get fillers of about this length.
 
     Returns:
         `(pack int64[a], chosen int32[a])`: a sample of length `chosen[j]` goes to pack `pack[j]`, see `pick_samples`.
@@ -160,7 +159,7 @@ def balanced_fill(
     words, starts = full_index(count > 0)
     chosen = np.empty(count.sum(), dtype=np.int32)  # untouched memory costs nothing
     pack_of = np.empty(len(chosen), dtype=np.int64)
-    # What the packs of an iteration should meet at: most of what any of them does with fillers of typical length.
+    # The target of an iteration: the greatest work that any pack has with fillers of typical length.
     goal = (work + room.astype(np.float64) * typical)[order]
     target = np.maximum.reduceat(goal, np.arange(0, len(order), num_ranks))
     num_chosen = _fill_evenly(room, work, order, num_ranks, target, count.copy(), words, starts, pack_of, chosen)

@@ -1,4 +1,4 @@
-"""GroupData: which group's samples a piece belongs to (HBP, algorithm 5)."""
+"""Assigns pieces to length groups (GroupData; HBP, algorithm 5)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from packer_cli.plan.types import Group, Int32Array
 
 
 def is_in_group(lengths: Int32Array, groups: Sequence[Group], g: int) -> NDArray[np.bool_]:
-    """Whether each piece (bool[n]) is of group g: `previous capacity < length <= capacity`. O(n).
+    """Whether each piece (bool[n]) belongs to group g: `previous capacity < length <= capacity`. O(n).
 
     >>> groups = (Group(capacity=4), Group(capacity=16, sp_size=2))
     >>> is_in_group(np.array([1, 4, 5, 16], dtype=np.int32), groups, 1).tolist()

@@ -1,8 +1,9 @@
-"""Orders of an epoch's iterations: which of them come together in an optimizer step.
+"""Orders an epoch's iterations, and so decides which ones share an optimizer step.
 
-A step takes consecutive iterations. `alternate` shuffles all of them: steps then hold more or less of a group, and of
-long samples, by chance. `stratify` is proportionate stratified sampling: every stretch of the order holds groups, and
-inside a group light and heavy iterations, as the whole epoch does. Price of both: O(i log i) for i iterations.
+A step takes consecutive iterations. `alternate` shuffles all of them, so a step's share of each group and of long
+samples varies by chance. `stratify` is proportionate stratified sampling: every stretch of the order has the groups,
+and within a group the light and heavy iterations, in the proportions of the whole epoch. Price of
+both: O(i log i) for i iterations.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from packer_cli.plan.types import Int64Array
 StepMix = Literal["alternate", "stratified"]
 
 NUM_STRATA = 10
-"""Classes of work in a group; inside one the order is random. More of them gain no more, and leave fewer
+"""Classes of work in a group; within a class the order is random. More classes gain nothing, and leave fewer
 iterations to draw from, so that the same ones would be neighbours in every epoch."""
 
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
@@ -26,27 +27,27 @@ _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 
 
 def interleave(mix: StepMix, group: Int64Array, work: Int64Array, state: NDArray[np.uint64]) -> Int64Array:
-    """An order (int64[i]) of iterations.
+    """The order (int64[i]) of the iterations.
 
     Args:
         group: int64[i], group of each.
         work: int64[i], work of each, see `plan.cost`.
-        state: uint64[1], moved on.
+        state: uint64[1], advanced.
     """
     return stratify(group, work, state) if mix == "stratified" else alternate(len(group), state)
 
 
 def alternate(num: int, state: NDArray[np.uint64]) -> Int64Array:
-    """All in one seeded shuffle."""
+    """All iterations in a seeded shuffle."""
     order = np.arange(num, dtype=np.int64)
     shuffle(order, state)
     return order
 
 
 def stratify(group: Int64Array, work: Int64Array, state: NDArray[np.uint64]) -> Int64Array:
-    """Each group's iterations at even distances over the epoch, from a random start; light and heavy ones mixed.
+    """Space each group's iterations evenly over the epoch, from a random start, with light and heavy ones mixed.
 
-    Any stretch that is a share x of the epoch holds x of each group's iterations, less or more than one.
+    A stretch that is a share x of the epoch holds a share x of each group's iterations, to within one iteration.
     """
     place = np.empty(len(group), dtype=np.float64)
     for g in range(int(group.max(initial=-1)) + 1):
@@ -58,7 +59,7 @@ def stratify(group: Int64Array, work: Int64Array, state: NDArray[np.uint64]) -> 
 
 
 def spread_by_rank(values: Int64Array, state: NDArray[np.uint64]) -> Int64Array:
-    """An order (int64[n]) in which the ranks of neighbours are far apart: every stretch holds all sizes of values.
+    """An order (int64[n]) in which every stretch has values of all sizes.
 
     The k-th is taken near the quantile `frac(k * golden ratio + start)` (a Kronecker sequence, whose stretches are all
     of low discrepancy; Niederreiter, "Random Number Generation and Quasi-Monte Carlo Methods", 1992, section 3.1), at

@@ -1,7 +1,7 @@
-"""Numba kernels for a set of small integers with nearest-neighbour queries: a 64-way bitmap tree.
+"""Numba kernels for a set of small integers with nearest-neighbor queries: a 64-way bitmap tree.
 
-Three levels of 64-bit words cover 0 .. 2^18 - 1, and so on; insert, remove, `ceiling` and `floor` cost one word a
-level. It indexes lengths, or remaining capacities, and is what makes best-fit linear in practice.
+Three levels of 64-bit words cover 0 .. 2^18 - 1, and so on; insert, remove, `ceiling` and `floor` access one or two
+words per level. The set indexes lengths or remaining capacities, which makes best-fit linear in practice.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def empty_index(size: int) -> tuple[NDArray[np.uint64], NDArray[np.int64]]:
 
 
 def full_index(members: NDArray[np.bool_]) -> tuple[NDArray[np.uint64], NDArray[np.int64]]:
-    """The set of the places (of bool[size]) that are True, as `empty_index` has it."""
+    """The set of the indices at which `members` (bool[size]) is True, in the form of `empty_index`."""
     words, starts = empty_index(len(members))
     for first, stop in itertools.pairwise(starts.tolist()):
         bits = np.zeros((stop - first) * 8, dtype=np.uint8)
@@ -65,12 +65,12 @@ def full_index(members: NDArray[np.bool_]) -> tuple[NDArray[np.uint64], NDArray[
 
 
 make_index = njit(cache=True)(empty_index)
-"""The same for kernels: they should be given an index, for what allocates memory takes long to compile."""
+"""`empty_index` for kernels. Prefer to pass an index in: kernels that allocate memory compile slowly."""
 
 
 @njit(cache=True)
 def index_add(words: NDArray[np.uint64], starts: NDArray[np.int64], value: int) -> None:
-    """Put a value in."""
+    """Add a value."""
     for level in range(len(starts) - 1):
         words[starts[level] + (value >> 6)] |= _ONE << np.uint64(value & 63)
         value >>= 6
@@ -78,7 +78,7 @@ def index_add(words: NDArray[np.uint64], starts: NDArray[np.int64], value: int) 
 
 @njit(cache=True)
 def index_remove(words: NDArray[np.uint64], starts: NDArray[np.int64], value: int) -> None:
-    """Take a value out."""
+    """Remove a value."""
     for level in range(len(starts) - 1):
         slot = starts[level] + (value >> 6)
         words[slot] &= ~(_ONE << np.uint64(value & 63))

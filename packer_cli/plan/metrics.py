@@ -1,7 +1,7 @@
 """DBR, PR, ABR, CBR, CR, Ave-T, imbalance and randomness: one definition for every user.
 
 Sources: HBP (arXiv 2503.07680) section 3.1 for DBR, PR, ABR, CR and Ave-T; WLB-LLM (arXiv 2503.17924) for the
-imbalance. All of it is vectorised numpy over the slots of a schedule, O(slots).
+imbalance. All are vectorized over the slots of a schedule, O(slots).
 """
 
 from __future__ import annotations
@@ -27,31 +27,31 @@ class Metrics:
     """Dist balance ratio: sum_i (T_max - T_i) / (T_max N), mean over iterations; T_i is a DP rank's tokens, padded to
     a multiple of the SP degree."""
     pr: float
-    """Padding ratio: padding tokens / token slots, a slot being a row of the iteration's row length; fillers count as
-    all padding."""
+    """Padding ratio: padding tokens / token slots, where a slot is a row of the iteration's row length; fillers
+    count as padding."""
     abr: float
     """Attention balance ratio: sum_i (A_max - A_i) / (A_max N), mean over iterations; A_i = sum of s^2."""
     abr_bound: float
-    """The least ABR that any deal of each iteration's samples to its ranks could have, proved by
-    `plan.bounds.least_max_work`: above 0 where a long sample makes balance impossible."""
+    """A lower bound on the ABR of any deal of each iteration's samples to its ranks, proved by
+    `plan.bounds.least_max_work`: above 0 if a long sample makes balance impossible."""
     cbr: float | None = None
-    """Cost balance ratio: the same as ABR of predicted work, sum of s (s + linear), see `plan.cost`; None where
-    `linear` is 0 and it would be ABR."""
+    """Cost balance ratio: as ABR, but of predicted work, sum of s (s + linear), see `plan.cost`; None if `linear` is
+    0, as it would equal ABR."""
     cbr_bound: float | None = None
-    """Of CBR, what `abr_bound` is of ABR."""
+    """The lower bound on CBR, as `abr_bound` is on ABR."""
     cr: float
     """Communication ratio: tokens in iterations with SP degree > 1 / all tokens."""
     ave_t: float
-    """Tokens an iteration and DP rank, mean over both."""
+    """Tokens per iteration and DP rank, mean over both."""
     imbalance: float
-    """WLB-LLM: M max_j w_j / sum_j w_j over the M micro-batches of a step, w = sum of s (s + linear) a GPU; mean over
-    steps."""
+    """WLB-LLM: M max_j w_j / sum_j w_j over the M micro-batches of a step, w = sum of s (s + linear) per GPU; mean
+    over steps."""
     num_samples: int
-    """Pieces: a sample that was cut counts once a piece."""
+    """Number of pieces: a sample that was cut counts once per piece."""
     num_tokens: int
     num_packs: int
     packs_lower_bound: int
-    """No packing of the same samples to the same capacities needs fewer packs: `plan.bounds.packs_lower_bound`."""
+    """A lower bound on the packs of the same samples with the same capacities: `plan.bounds.packs_lower_bound`."""
     num_iterations: int
     num_fillers: int
     """Slots without a pack."""
@@ -62,16 +62,17 @@ class Randomness:
     """How far the order of samples is from a uniformly random one. Steps are optimizer steps."""
 
     mean_displacement: float
-    """Mean distance, in steps, of a sample from its place in a seeded uniform order; a uniform order has a third of
-    the number of steps."""
+    """Mean distance, in steps, of a sample from its position in a seeded uniform order; for a uniform order this is a
+    third of the number of steps."""
     max_displacement: int
     length_step_correlation: float
-    """Pearson correlation of a sample's length with its step, over the group where it is greatest; 0 is random."""
+    """Pearson correlation of a sample's length with its step, in the group where it is greatest; 0 is random."""
     length_mix_spread: float
     """Mean over steps of the distance (half the L1 norm, in tokens) of the step's mix of lengths, in powers of two,
-    from the whole's: what sorting costs."""
+    from the whole epoch's: the price of sorting."""
     source_mix_spread: float
-    """Mean over steps of the distance (half the L1 norm, in tokens) of the step's mix of sources from the whole's."""
+    """Mean over steps of the distance (half the L1 norm, in tokens) of the step's mix of sources from the whole
+    epoch's."""
 
 
 def balance_ratio(values: NDArray[np.float64], slot_iteration: Int64Array) -> NDArray[np.float64]:
@@ -100,7 +101,7 @@ def imbalance(values: NDArray[np.float64], slot_step: Int64Array) -> float:
 
 
 def least_works(plan: Plan, epoch: int = 0, linear: int = 0) -> Int64Array:
-    """For each iteration (int64[i]) what the greatest work of a rank is at least, however its samples are dealt.
+    """A lower bound (int64[i]) on the greatest work of a rank in each iteration, however its samples are dealt.
 
     Price: O(m log m) for m pieces.
 
@@ -132,9 +133,9 @@ def measure(
     """Metrics of one group's iterations, or of all.
 
     Args:
-        least: what `least_works` gave for this epoch, so that it need not be found again.
-        linear: tokens, see `plan.cost`: what CBR and the imbalance are of.
-        least_predicted: as `least`, with `linear`.
+        least: the result of `least_works` for this epoch, if known.
+        linear: tokens, see `plan.cost`, for CBR and the imbalance.
+        least_predicted: as `least`, computed with `linear`.
     """
     least = least_works(plan, epoch) if least is None else least
     schedule = plan.epochs[epoch]
@@ -176,10 +177,10 @@ def measure(
 
 
 def measure_randomness(plan: Plan, source_of_sample: Int64Array | None = None, seed: int = 0) -> Randomness:
-    """Randomness of epoch 0.
+    """Measure the randomness of epoch 0.
 
     Args:
-        source_of_sample: int64[samples]; without it the source mix is not measured (0).
+        source_of_sample: int64[samples]; None leaves the spread of the source mix at 0.
     """
     schedule = plan.epochs[0]
     step_of_piece = _step_of_piece(plan, schedule)
@@ -204,12 +205,12 @@ def measure_randomness(plan: Plan, source_of_sample: Int64Array | None = None, s
 
 
 def _ratio_and_bound(work: NDArray[np.float64], iteration: Int64Array, least: Int64Array) -> tuple[float, float]:
-    """Means over iterations of the balance ratio, and of the least that it could be.
+    """Means over iterations of the balance ratio, and of its lower bound.
 
     Args:
-        work: float64[k], of each slot.
-        iteration: int64[k], of each slot, sorted.
-        least: int64[all iterations], of `least_works`.
+        work: float64[k], work of each slot.
+        iteration: int64[k], iteration of each slot, sorted.
+        least: int64[all iterations], the result of `least_works`.
     """
     own, num_slots = np.unique(iteration, return_counts=True)
     means = np.bincount(iteration, weights=work, minlength=len(least))[own] / num_slots
@@ -237,7 +238,7 @@ def _lower_bound(plan: Plan, group: int | None) -> int:
 
 
 def pieces_by_group(plan: Plan) -> list[Int64Array]:
-    """The pieces in the packs of each group."""
+    """The pieces (int64) in each group's packs."""
     group_of_slot = np.repeat(plan.packs.group, np.diff(plan.packs.offsets))
     return [plan.packs.pieces[group_of_slot == g] for g in range(len(plan.groups))]
 
@@ -257,7 +258,7 @@ def _correlation(x: NDArray[Any], y: NDArray[Any]) -> float:
 
 
 def _mix_spread(pieces: Pieces, kind: Int64Array, step: Int64Array, num_steps: int) -> float:
-    """Mean distance of a step's mix of kinds from the whole's; pieces count by their tokens."""
+    """Mean distance of a step's mix of kinds from the whole epoch's; pieces are weighted by their tokens."""
     num_kinds = int(kind.max(initial=0)) + 1
     tokens = np.bincount(step * num_kinds + kind, weights=pieces.length, minlength=num_steps * num_kinds)
     mix = tokens.reshape(num_steps, num_kinds)

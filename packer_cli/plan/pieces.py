@@ -1,4 +1,4 @@
-"""Overflow: from samples to the pieces that are packed."""
+"""Turns samples into the pieces to pack, and applies `--overflow` to samples that are too long."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Overflow = Literal["split", "truncate", "drop", "error"]
 
 
 def describe_overflow(num_long: int, capacity: int, overflow: str) -> str | None:
-    """What `drop` and `truncate` take away, for people; None where that is nothing, or nothing is lost.
+    """Say how many samples `drop` or `truncate` removes or cuts; None if no tokens are lost.
 
     >>> describe_overflow(2, 512, "drop")
     '--overflow drop: 2 samples are longer than 512 tokens and left out'
@@ -26,27 +26,27 @@ def describe_overflow(num_long: int, capacity: int, overflow: str) -> str | None
 
 
 def overflow_notes(counts: dict[str, int], capacity: int, overflow: str) -> list[str]:
-    """What a plan with these `counts` does not hold; for people."""
+    """Notes for people on what a plan with these `counts` leaves out."""
     note = describe_overflow(counts["dropped"] + counts["truncated"], capacity, overflow)
     return [f"{note}; {counts['tokens']:,} tokens are planned"] if note else []
 
 
 def make_pieces(lengths: Int32Array, samples: Int64Array, capacity: int, overflow: Overflow) -> Pieces:
-    """Whole samples, and what `overflow` makes of those longer than `capacity`.
+    """The pieces: whole samples, with `overflow` applied to those longer than `capacity`.
 
     `split` cuts after every `capacity` tokens; `truncate` keeps the first `capacity`; `drop` leaves the sample out.
-    `error` must have been refused before. O(n).
+    The caller raises the error of `error`. O(n).
 
     Args:
         lengths: int32[n], length of every sample, each at least 1.
-        samples: int64[k], the sample ids to pack, rising, with repetitions.
+        samples: int64[k], the sample ids to pack, increasing, with repetitions.
     """
     length = lengths[samples]
     if overflow == "drop":
         keep = length <= capacity
         samples, length = samples[keep], length[keep]
     if overflow != "split" or not len(length) or int(length.max()) <= capacity:
-        # `length` is a copy already. Zeros take no memory before they are written to.
+        # `length` is a copy already. Zeros take no memory until they are written to.
         np.minimum(length, capacity, out=length)
         return Pieces(sample=samples, start=np.zeros(len(samples), dtype=np.int64), length=length)
     sample, start, length = _split(samples, length, capacity)

@@ -1,8 +1,8 @@
-"""Packs that are written already, dealt anew to another number of GPUs, in the middle of an epoch or for whole ones.
+"""Deals packs that are already written to a different number of GPUs, for the rest of an epoch or for whole epochs.
 
-The samples of a pack stay together, since the shards stay; what changes is which packs share an iteration, and how
-many there are. So balance batching (sort by work, `plan.balance`) applies as it did, and the exchange of
-samples (`plan.balance.refine`) and the spreading of a group's last packs do not. Price: O(p log p) for p packs.
+The shards stay as they are, and so do the samples of each pack. Only the iterations change: which packs share one, and
+how many there are. So packs are still sorted by work (`plan.balance`), but samples are not exchanged
+(`plan.balance.refine`) and a group's last packs are not spread. Price: O(p log p) for p packs.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from packer_cli.plan.work import pack_tokens_and_work
 
 @dataclass(frozen=True, kw_only=True)
 class DealRules:
-    """How packs become iterations and steps again."""
+    """How packs become iterations and steps."""
 
     num_gpus: int
-    """Each group's degree divides it."""
+    """Each group's SP degree divides it."""
     balance: BalanceRule
-    """`refine` is of no effect."""
+    """Its `refine` has no effect."""
     steps: StepRules
     seed: int
     linear: int = 0
@@ -37,28 +37,28 @@ class DealRules:
 
 
 def rest_of_epoch(schedule: Schedule, step: int, order: Int64Array | None = None) -> tuple[Int64Array, int]:
-    """Packs that are left where `step` begins, and the iteration with which it begins. O(slots).
+    """The packs that are left when `step` begins, and its first iteration. O(slots).
 
     Args:
         step: 0 to `schedule.num_steps`.
-        order: int64[s], the steps of `schedule` in the order in which the epoch runs them; None: as they are.
+        order: int64[s], the steps of `schedule` in the order in which the epoch runs them; None: unchanged.
 
     Returns:
-        `(packs int64[r] in rising order, iteration)`.
+        `(packs int64[r], increasing; iteration)`.
     """
-    place = np.arange(schedule.num_steps)
+    position = np.arange(schedule.num_steps)
     if order is not None:
-        place[order] = np.arange(schedule.num_steps)
-    is_left = place[schedule.iteration_step] >= step
+        position[order] = np.arange(schedule.num_steps)
+    is_left = position[schedule.iteration_step] >= step
     packs = schedule.slot_pack[is_left[schedule.slot_iteration]]
     return np.sort(packs[packs != FILLER]), int((~is_left).sum())
 
 
 def short_packs(schedule: Schedule, packs: Packs, groups: tuple[Group, ...]) -> NDArray[np.bool_]:
-    """bool[p]: packs whose iterations had rows below the capacity, since a group's last packs were spread over them.
+    """bool[p]: packs in iterations with rows below the capacity, over which a group's last packs were spread.
 
     Args:
-        schedule: one that holds every pack.
+        schedule: a schedule of all packs.
     """
     is_pack = schedule.slot_pack != FILLER
     pack = schedule.slot_pack[is_pack]
@@ -70,14 +70,13 @@ def short_packs(schedule: Schedule, packs: Packs, groups: tuple[Group, ...]) -> 
 
 
 def deal_epoch(plan: Plan, chosen: Int64Array, is_short: NDArray[np.bool_], rules: DealRules, epoch: int) -> Schedule:
-    """A schedule of the chosen packs on `rules.num_gpus`: the fewest iterations that hold them, each of one group.
+    """Schedule the chosen packs on `rules.num_gpus` GPUs, in the fewest iterations, each of one group.
 
-    Only the last iteration of a group, that of its lightest packs, has fillers, and only where the packs do not
-    fill it.
+    Only a group's last iteration, that of its lightest packs, has fillers, and only if the packs do not fill it.
 
     Args:
         chosen: int64[r], pack numbers, each once.
-        is_short: bool[p], see `short_packs`; iterations of nothing else keep short rows.
+        is_short: bool[p], see `short_packs`; iterations of only such packs keep short rows.
         epoch: number of the epoch, which decides the order.
     """
     packs = plan.packs
@@ -95,10 +94,10 @@ def deal_epoch(plan: Plan, chosen: Int64Array, is_short: NDArray[np.bool_], rule
 
 
 def check_rest(plan: Plan, schedule: Schedule, chosen: Int64Array, num_gpus: int) -> None:
-    """Prove that a schedule runs every sample of the chosen packs exactly once, and nothing else. O(pieces + slots).
+    """Prove that a schedule runs exactly the chosen packs, each once. O(pieces + slots).
 
     Raises:
-        PlanError: as `check_plan`, of which it is the plan of these packs alone; its packs are numbered as `chosen`.
+        PlanError: a pack that was not chosen is scheduled, or `check_plan` fails; it numbers packs as in `chosen`.
     """
     number = np.full(len(plan.packs) + 1, -2, dtype=np.int64)
     number[chosen] = np.arange(len(chosen))

@@ -1,4 +1,4 @@
-"""The rules of a plan: what a user decides, typed."""
+"""The rules of a plan: the user's decisions as typed values."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from packer_cli.plan.types import Group
 
 @dataclass(frozen=True, kw_only=True)
 class PlanRules:
-    """All that shapes a plan besides the lengths."""
+    """Everything besides the lengths that decides a plan."""
 
     groups: tuple[Group, ...]
-    """By rising capacity; each degree divides `num_gpus`."""
+    """By increasing capacity; each SP degree divides `num_gpus`."""
     num_gpus: int
     algorithm: PackingAlgorithm
     packing_options: PackingOptions
@@ -25,12 +25,12 @@ class PlanRules:
     """Epochs to schedule; all use the same packs."""
     seed: int = 0
     balance: BalanceRule = field(default_factory=BalanceRule)
-    """How packs come together in iterations."""
+    """Which packs share an iteration."""
     fill: Literal["greedy", "balanced"] = "greedy"
-    """With what the free space of long packs is filled: the longest that fits, or what evens their work out."""
+    """What fills the free space of long packs: the longest samples that fit, or those that even out their work."""
     linear: int = 0
-    """Tokens, at least 0: the work that is evened out is s (s + linear) a sample, see `plan.cost`. How great it may be
-    is what `cost.require_exact` says; `algorithm` is for it (`PackingAlgorithm.with_linear`)."""
+    """Tokens, at least 0: the plan evens out work of s (s + linear) per sample, see `plan.cost`. `cost.require_exact`
+    limits it; `algorithm` must be built for it (`PackingAlgorithm.with_linear`)."""
 
     def __post_init__(self) -> None:
         if self.algorithm.cut and len(self.groups) != 1:

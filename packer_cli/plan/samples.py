@@ -1,4 +1,4 @@
-"""The samples of a corpus, as far as a plan sees them, and the pieces that are made of them."""
+"""The samples of a corpus as a plan sees them, and the pieces made from them."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ from packer_cli.plan.streams import Stream, rng_state
 from packer_cli.plan.types import Int32Array, Int64Array, Pieces
 
 MOST_SAMPLES = 2**31 - 1
-"""Of an epoch, where weights repeat them: what they add up to by mistake must not end in a lack of memory."""
+"""Most samples of an epoch with weights. A wrong weight must raise an error, not exhaust the memory."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Samples:
-    """What a plan needs to know of the samples."""
+    """The facts about samples that a plan needs."""
 
     lengths: Int32Array
     """int32[n]"""
     sources: Int32Array | None = None
-    """int32[n], the source of each; None where that is not known."""
+    """int32[n], the source of each sample; None if unknown."""
     weights: tuple[float, ...] = ()
-    """One a source: how often an epoch sees its samples."""
+    """One per source: how often an epoch contains its samples."""
 
     def chosen(self, seed: int) -> Int64Array:
-        """Sample ids (int64[m], rising) as often as an epoch sees them."""
+        """The sample ids (int64[m], increasing) of an epoch, repeated by weight."""
         if self.sources is None:
             return np.arange(len(self.lengths), dtype=np.int64)
         return weighted_samples(self.sources, self.weights, seed)
@@ -39,7 +39,7 @@ class Samples:
 
 
 def pieces_to_plan(samples: Samples, capacity: int, overflow: Overflow, seed: int) -> Pieces:
-    """What is packed: the samples as often as their weights say, with `overflow` applied to those over the capacity.
+    """The pieces to pack: samples repeated by weight, with `overflow` applied to those over the capacity.
 
     Raises:
         RunError: there is nothing to plan, or a sample is too long under `error`.
@@ -61,13 +61,13 @@ def pieces_to_plan(samples: Samples, capacity: int, overflow: Overflow, seed: in
 def sample_counts(
     lengths: Int32Array, chosen: Int64Array, pieces: Pieces, capacity: int, overflow: str
 ) -> dict[str, int]:
-    """What became of the samples, by the names of a plan's `counts`: every one is in the pieces or counted out.
+    """A plan's `counts` of samples: every sample is in the pieces or in one of the other counts.
 
     Args:
         lengths: int32[n], of all samples.
-        chosen: int64[m], sample ids as often as an epoch sees them, rising.
-        pieces: what is packed, also of samples that a packing cut.
-        capacity: of the longest group; what is longer is cut, or left out, as `overflow` says.
+        chosen: int64[m], the sample ids of an epoch, repeated by weight, increasing.
+        pieces: the packed pieces, including those that a packing cut.
+        capacity: capacity of the longest group; longer samples follow `overflow`.
     """
     different = chosen[np.diff(chosen, prepend=-1) > 0]
     num_long = int(np.count_nonzero(lengths[different] > capacity))
@@ -84,16 +84,16 @@ def sample_counts(
 
 
 def weighted_samples(sources: Int32Array, weights: Sequence[float], seed: int) -> Int64Array:
-    """Sample ids (int64[m], rising) as often as an epoch sees them.
+    """The sample ids (int64[m], increasing) of an epoch, repeated by weight.
 
     A source of n samples with weight 2.5 gives each twice, and round(n / 2) of them, drawn with the seed, once more.
 
     Args:
         sources: int32[n], the source of each sample.
-        weights: one a source, > 0.
+        weights: one per source, > 0.
 
     Raises:
-        RunError: they would be more than `MOST_SAMPLES`.
+        RunError: there would be more than `MOST_SAMPLES`.
     """
     if all(weight == 1.0 for weight in weights):
         return np.arange(len(sources), dtype=np.int64)

@@ -1,4 +1,4 @@
-"""Slots, steps and their order: when and on which GPUs each pack runs.
+"""Schedules slots and steps: when and on which GPUs each pack runs.
 
 All micro-batches of an iteration come from one group. The first `curriculum_steps` steps take only the groups below
 the longest (HBP section 4.3: 500 steps; 100 already help); then all groups alternate, see `plan.interleave`.
@@ -21,12 +21,12 @@ _ROW_MULTIPLE = 128
 
 @dataclass(frozen=True, kw_only=True)
 class GroupIterations:
-    """The iterations of one group, balanced, in no particular order."""
+    """The balanced iterations of one group, not yet ordered."""
 
     slots: Int64Array
-    """int64[iterations, dp_ranks]: pack numbers, FILLER where a rank has none."""
+    """int64[iterations, dp_ranks]: pack numbers; FILLER for a rank without a pack."""
     num_spread: int = 0
-    """How many of the last iterations hold spread packs, which are shorter than the capacity."""
+    """Number of iterations at the end that hold spread packs, which are shorter than the capacity."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,11 +34,11 @@ class StepRules:
     """How iterations become optimizer steps."""
 
     global_tokens: int | None = None
-    """Tokens of a step over all ranks: iterations are added until it is reached; None: one iteration a step."""
+    """Tokens per step over all ranks: a step takes iterations until it reaches them; None: one iteration per step."""
     curriculum_steps: int = 0
     """Steps at the start of the first epoch that take only the groups below the longest."""
     mix: StepMix = "alternate"
-    """Which iterations come together in a step."""
+    """Which iterations share a step."""
 
 
 def schedule_epoch(
@@ -51,15 +51,15 @@ def schedule_epoch(
     seed: int,
     epoch: int = 0,
 ) -> Schedule:
-    """Order the iterations of all groups, and deal each one's packs to the ranks.
+    """Order the iterations of all groups, and deal each iteration's packs to the ranks.
 
-    Price: O(slots + i log i) for i iterations. Ranks are drawn with the seed in each iteration, so that no rank always
+    Price: O(slots + i log i) for i iterations. The seed decides the ranks in each iteration, so that no rank always
     has the heaviest pack.
 
     Args:
         pack_tokens: int64[p], tokens of each pack.
         pack_work: int64[p], work of each pack, see `plan.cost`.
-        epoch: another epoch has another order, and no curriculum.
+        epoch: each epoch has its own order; only epoch 0 has a curriculum.
     """
     group_of = np.concatenate([np.full(len(it.slots), g) for g, it in enumerate(iterations)]).astype(np.int64)
     number = np.concatenate([np.arange(len(it.slots)) for it in iterations]).astype(np.int64)
@@ -117,7 +117,7 @@ def _order_and_steps(
     curriculum_steps: int,
     state: NDArray[np.uint64],
 ) -> tuple[Int64Array, Int64Array]:
-    """Final order of the iterations and the step of each."""
+    """Final order of the iterations (int64[i]), and the step of each (int64[i])."""
     target = 0 if rules.global_tokens is None else rules.global_tokens
     order = interleave(rules.mix, group_of, work, state)
     short = order[group_of[order] != longest_group]
@@ -126,14 +126,14 @@ def _order_and_steps(
     steps = _steps(tokens[short], target)
     steps = steps[steps < curriculum_steps]
     first = short[: len(steps)]
-    # Mixed anew: the longest group's that stood among the first would follow them in one block.
+    # Mix the rest again: otherwise the longest group's iterations would follow the curriculum in one block.
     later = np.flatnonzero(~np.isin(np.arange(len(order)), first))
     later = later[interleave(rules.mix, group_of[later], work[later], state)]
     return np.concatenate([first, later]), np.concatenate([steps, _steps(tokens[later], target) + (steps[-1] + 1)])
 
 
 def _steps(tokens: NDArray[np.int64], target: int) -> NDArray[np.int64]:
-    """Step of each iteration: a step ends where another iteration would take it further from the target."""
+    """Step of each iteration: a step ends when another iteration would take it further from the target."""
     steps = np.zeros(len(tokens), dtype=np.int64)
     step = total = 0
     for i, more in enumerate(tokens.tolist()):
@@ -146,7 +146,7 @@ def _steps(tokens: NDArray[np.int64], target: int) -> NDArray[np.int64]:
 
 
 def deal(order: Int64Array, num_ranks: int) -> Int64Array:
-    """Consecutive packs as iterations: int64[ceil(p / ranks), ranks], the last one completed with FILLER."""
+    """Iterations of consecutive packs: int64[ceil(p / ranks), ranks], the last one completed with FILLER."""
     num_iterations = -(-len(order) // num_ranks)
     slots = np.full(num_iterations * num_ranks, FILLER, dtype=np.int64)
     slots[: len(order)] = order

@@ -1,4 +1,4 @@
-"""Counting sort by length: lengths are small integers, so sorting is linear."""
+"""Counting sort by length, linear because lengths are small integers."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ _BLOCK = 1 << 20
 
 
 def count_lengths(lengths: NDArray[np.int32], longest: int, chosen: NDArray[np.bool_] | None = None) -> Int64Array:
-    """The histogram, int64[longest + 1], of all lengths (int32[n]) or of the chosen ones (bool[n]). O(n + longest).
+    """Histogram (int64[longest + 1]) of the lengths (int32[n]), or of the chosen ones (bool[n]). O(n + longest).
 
-    Block by block, as numpy counts a copy of 8 bytes a value; a block is no shorter than the histogram.
+    Counts in blocks, since numpy copies its input as int64. A block is at least as long as the histogram.
     """
     count = np.zeros(longest + 1, dtype=np.int64)
     size = max(_BLOCK, longest)
@@ -28,7 +28,7 @@ def count_lengths(lengths: NDArray[np.int32], longest: int, chosen: NDArray[np.b
 
 
 def argsort_descending(lengths: NDArray[np.int32], longest: int) -> NDArray[np.int64]:
-    """Indices (int64[n]) of lengths (int32[n], all <= longest) by falling length.
+    """Indices (int64[n]) of lengths (int32[n], all <= longest) by decreasing length.
 
     Ties keep their order. O(n + longest).
     """
@@ -39,7 +39,7 @@ def argsort_descending(lengths: NDArray[np.int32], longest: int) -> NDArray[np.i
 
 @njit(cache=True)
 def argsort_into(lengths: NDArray[np.int32], place: NDArray[np.int64], order: NDArray[np.int64]) -> None:
-    """The kernel of `argsort_descending`: writes to `order`; `place` is int64[longest + 2], zeros at first."""
+    """The kernel of `argsort_descending`. Writes to `order`; `place` is int64[longest + 2], initially zeros."""
     longest = len(place) - 2
     for i in range(len(lengths)):
         place[longest - lengths[i] + 1] += 1

@@ -18,10 +18,10 @@ _MIX_2 = np.uint64(0x94D049BB133111EB)
 
 @unique
 class Stream(IntEnum):
-    """What a stream of random numbers is for; two of one seed must differ. Values decide bytes: they stay."""
+    """The purpose of a random stream. Each has its own number; changing one would change the bytes of plans."""
 
     WEIGHTS = 1
-    """Which samples an epoch sees once more."""
+    """Which samples an epoch repeats once more."""
     PACKING = 2
     BALANCE = 3
     """The order of a group's packs before they are sorted."""
@@ -34,7 +34,7 @@ class Stream(IntEnum):
     CUT = 7
     """Packing that cuts samples."""
     DEAL = 8
-    """As `BALANCE`, for what is left of an epoch."""
+    """Like `BALANCE`, for packs dealt again to a different number of GPUs."""
 
 
 def rng_state(seed: int, *stream: int) -> NDArray[np.uint64]:
@@ -48,7 +48,7 @@ def rng_state(seed: int, *stream: int) -> NDArray[np.uint64]:
 
 @njit(cache=True)
 def next_uint64(state: NDArray[np.uint64]) -> np.uint64:
-    """Advance the state and give 64 random bits."""
+    """Advance the state and return 64 random bits."""
     state[0] += _GOLDEN
     z = state[0]
     z = (z ^ (z >> np.uint64(30))) * _MIX_1
@@ -71,14 +71,14 @@ def shuffle(values: NDArray[np.int64], state: NDArray[np.uint64]) -> None:
 
 
 def shuffle_buckets(values: NDArray[np.int64], state: NDArray[np.uint64], spare: NDArray[np.int64], bits: int) -> None:
-    """A uniform shuffle, in place, for arrays that are larger than the processor's caches. O(n), sequential.
+    """Shuffle uniformly, in place, arrays larger than the processor's caches. O(n), sequential.
 
-    Every value draws one of 2^bits buckets, and the buckets are shuffled one by one, so that memory is read and
-    written in order. Source: Rao 1961; Sandelius 1962.
+    Every value draws one of 2^bits buckets, then each bucket is shuffled, so memory is read and written in order.
+    Source: Rao 1961; Sandelius 1962.
 
     Args:
         spare: int64[n], overwritten.
-        bits: with buckets of a few hundred KiB both passes stay in the caches.
+        bits: choose it so that a bucket has a few hundred KiB, and both passes stay in the caches.
     """
     _shuffle_buckets(values, state, spare, bits, np.zeros((1 << bits) + 2, dtype=np.int64))
 
@@ -87,7 +87,7 @@ def shuffle_buckets(values: NDArray[np.int64], state: NDArray[np.uint64], spare:
 def _shuffle_buckets(
     values: NDArray[np.int64], state: NDArray[np.uint64], spare: NDArray[np.int64], bits: int, end: NDArray[np.int64]
 ) -> None:
-    """`end` (int64[2^bits + 2], zeros) comes to hold where each bucket ends, one place on."""
+    """The kernel. `end` (int64[2^bits + 2]) starts as zeros; bucket b ends up as `spare[end[b]:end[b + 1]]`."""
     shift = np.uint64(64 - bits)
     start = state[0]
     for _ in range(len(values)):
@@ -106,7 +106,7 @@ def _shuffle_buckets(
 
 
 def bucket_bits(num: int) -> int:
-    """For `shuffle_buckets`: buckets of at most 2^17 values, 1 MiB; 0 where one is enough."""
+    """`bits` for `shuffle_buckets`: buckets of about 2^17 values, 1 MiB; 0 if one bucket is enough."""
     return max(0, num.bit_length() - 17)
 
 

@@ -1,4 +1,4 @@
-"""The plan as data: compressed (CSR) arrays, because there may be a billion samples."""
+"""The plan as data, in compressed (CSR) arrays, since there may be a billion samples."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Int64Array = NDArray[np.int64]
 
 
 def read_only(values: NDArray[Any]) -> NDArray[Any]:
-    """A view that cannot be written to: numba compiles a kernel anew for these, so all calls should pass the same."""
+    """A read-only view. Numba compiles a kernel separately for these, so all its callers should pass one kind."""
     view = values.view()
     view.flags.writeable = False
     return view
@@ -31,12 +31,12 @@ class Group:
     capacity: int
     """Most tokens a pack may hold (HBP's packing length). Attention costs its square."""
     sp_size: int = 1
-    """GPUs that share one sequence. More of them fit longer packs, and communicate more."""
+    """GPUs that share one sequence. A higher degree fits longer packs and communicates more."""
     checkpoint_layers: int = 0
     """Layers with gradient checkpointing; a hint for the trainer."""
 
     def name(self, number: int) -> str:
-        """Of the group with this number in a plan; also of the folder with its shards.
+        """Name of the group with this number in a plan, and of the folder with its shards.
 
         >>> Group(capacity=131072, sp_size=8).name(1)
         'g1-131072-sp8'
@@ -44,16 +44,16 @@ class Group:
         return f"g{number}-{self.capacity}-sp{self.sp_size}"
 
     def num_dp_ranks(self, num_gpus: int) -> int:
-        """Data-parallel ranks of the group on that many GPUs."""
+        """Data-parallel ranks of the group on `num_gpus` GPUs."""
         return num_gpus // self.sp_size
 
 
 @dataclass(frozen=True, kw_only=True)
 class Pieces:
-    """What is packed: whole samples, or parts of those that were cut. m pieces."""
+    """The m pieces that are packed: whole samples, or parts of samples that were cut."""
 
     sample: Int64Array
-    """int64[m]: sample id; a sample with weight 2 stands twice."""
+    """int64[m]: sample id; a sample with weight 2 appears twice."""
     start: Int64Array
     """int64[m]: first token of the piece in its sample; 0 unless cut."""
     length: Int32Array
@@ -70,7 +70,7 @@ class Packs:
     offsets: Int64Array
     """int64[p+1]: pack k holds `pieces[offsets[k]:offsets[k+1]]`."""
     pieces: Int64Array
-    """int64[m]: indices of pieces."""
+    """int64[m]: indices into the pieces."""
     group: Int16Array
     """int16[p]: index of each pack's group."""
 
@@ -94,13 +94,13 @@ class Schedule:
     slot_sp_size: Int16Array
     """int16[k]"""
     iteration_step: Int64Array
-    """int64[i]: the optimizer step of each iteration; never falls."""
+    """int64[i]: the optimizer step of each iteration; never decreases."""
     iteration_row_length: Int32Array
-    """int32[i]: tokens a row is padded to by a trainer that needs fixed shapes."""
+    """int32[i]: tokens to which a trainer with fixed shapes pads rows."""
 
     @property
     def num_iterations(self) -> int:
-        """Iterations of the epoch, the same for every rank."""
+        """Iterations of the epoch; equal for all ranks."""
         return len(self.iteration_step)
 
     @property
@@ -114,9 +114,9 @@ class Plan:
     """Everything that training needs to know before a token is written."""
 
     groups: tuple[Group, ...]
-    """By rising capacity."""
+    """By increasing capacity."""
     num_gpus: int
     pieces: Pieces
     packs: Packs
     epochs: tuple[Schedule, ...]
-    """At least one; epoch 0 is the one that metrics describe."""
+    """At least one; the metrics describe epoch 0."""

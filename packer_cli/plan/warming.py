@@ -1,4 +1,4 @@
-"""The kernels of a plan, loaded or compiled before there are lengths."""
+"""Loads or compiles the kernels of a plan before the lengths are known."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ from packer_cli.plan.types import Group, Packs, Plan
 
 
 def warm_up(rules: PlanRules) -> None:
-    """Load the kernels of a plan, or compile them, which takes seconds, on a first run."""
+    """Load the kernels of a plan. On the first run, compile them, which takes seconds."""
     for share in kernel_shares(rules):
         share()
 
 
 def kernel_shares(rules: PlanRules) -> list[Callable[[], None]]:
-    """Functions that together load or compile all kernels from lengths to shards; apart, hardly any twice.
+    """Functions that together load or compile all kernels from lengths to shards, with little overlap.
 
-    They are called with tiny inputs: whatever signature a kernel has, it is the one that is compiled.
+    They run the plan on tiny inputs, so each kernel is compiled with the signature that the plan uses.
     """
-    # Two, which take equally long: more would compile what they have in common more than once.
+    # Two functions that take equally long. More would compile shared kernels more than once.
     shares: list[Callable[[], None]] = [partial(_warm_all_but_refine, rules)]
     if rules.balance.refine:
         shares.insert(0, _warm_refine)
@@ -43,15 +43,15 @@ def _warm_all_but_refine(rules: PlanRules) -> None:
 
 
 def _warm_plan(rules: PlanRules) -> None:
-    """A tiny plan, and the baseline of the report."""
+    """Build a tiny plan, and the baseline of the report."""
     rules = replace(
         rules,
         num_gpus=math.lcm(*(group.sp_size for group in rules.groups)),
         balance=replace(rules.balance, refine=False),
     )
-    # In every group a few packs that are nearly full, and short samples to fill them.
+    # A few nearly full packs in every group, and short samples to fill them.
     lengths = [max(1, group.capacity - 1 - i) for group in rules.groups for i in range(5)] + [1] * 8
-    # What best-fit packs badly, so that `ilp` loads its solver: 4 4 3 3 3 3 are two packs of 10.
+    # Lengths that best-fit packs badly, so that `ilp` loads its solver: 4 4 3 3 3 3 are two packs of 10.
     lengths += [max(1, rules.groups[0].capacity * tenths // 10) for tenths in (4, 4, 3, 3, 3, 3)]
     samples = np.arange(len(lengths), dtype=np.int64)
     pieces = make_pieces(np.array(lengths, dtype=np.int32), samples, rules.groups[-1].capacity, "split")
@@ -60,13 +60,13 @@ def _warm_plan(rules: PlanRules) -> None:
 
 
 def _warm_refine() -> None:
-    """An iteration that is not even: a pack of four long samples, one of many short ones."""
+    """Refine an uneven iteration: one pack of four long samples, one of many short ones."""
     lengths = np.array([8] * 4 + [1] * 32, dtype=np.int32)
     refine_packs(np.array([0, 4, 36]), np.arange(36), lengths, 0, 2, 2, 40)
 
 
 def _warm_checks(seed: int) -> None:
-    """What looks at a plan and writes it out: two packs in one iteration, and a sample that was cut."""
+    """Check and measure a plan of two packs in one iteration, with a sample that was cut."""
     lengths = np.array([3, 1, 2], dtype=np.int32)
     samples = np.arange(3)
     pieces = make_pieces(lengths, samples, 2, "split")

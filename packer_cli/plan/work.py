@@ -1,4 +1,4 @@
-"""Tokens and work of packs, for a whole plan at once: the kernel beside `cost.py`, which needs no numba."""
+"""Tokens and work of all packs of a plan: a numba kernel. `cost.py`, which defines work, needs no numba."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from packer_cli.plan.types import read_only
 def pack_tokens_and_work(
     offsets: NDArray[np.int64], pieces: NDArray[np.int64], lengths: NDArray[np.int32], linear: int = 0
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Tokens and work of each pack, int64[p] both: sum of s (s + linear), attention work (HBP section 3.1) without it.
+    """Tokens and work of each pack, both int64[p]. Work is the sum of s (s + linear); HBP section 3.1 has linear = 0.
 
     Price: O(m).
 
     Args:
-        offsets, pieces: packs as compressed arrays, int64[p+1] and int64[m].
+        offsets, pieces: the packs as CSR arrays, int64[p+1] and int64[m].
         lengths: int32, length of each piece.
         linear: tokens, see `Cost.linear_tokens`.
     """

@@ -2,9 +2,9 @@
 
 ::
 
-    rule.py    what a user chooses: `none`, `sort`, `window:K`, each with `+refine` or without
+    rule.py    the user's choice: `none`, `sort`, `window:K`, each with or without `+refine`
     sort.py    the order of a group's packs (HBP, algorithm 7)
-    spread.py  a group's last packs, too few for all ranks
+    spread.py  spreads a group's last packs, too few for all ranks, over rows for every rank
     refine.py  exchanges samples between the packs of an iteration; exchange.py, moves.py and places.py are its kernels
 """
 

@@ -1,12 +1,12 @@
 """Refine: exchange samples between the packs of one iteration until their work is even (`plan.cost`).
 
-Sorting (HBP, algorithm 7) puts packs of nearly equal work into an iteration; what it leaves is lowered here. The
-heaviest pack gives work to a lighter one by exchanges that keep both within capacity, see `exchange`. An
-iteration is done when no pack does more than the mean, or than the iteration's longest sample alone, which the
-pack that holds it does at least; `bounds.least_max_work` proves what is possible.
+Sorting (HBP, algorithm 7) puts packs of nearly equal work into an iteration; this module reduces the remaining
+difference. The heaviest pack gives work to a lighter one by exchanges that keep both within capacity, see `exchange`.
+An iteration is done when its heaviest pack has at most the mean work or that of the iteration's longest sample, or is
+close to the bound that `bounds.least_max_work` proves.
 
-Ours; the neighbourhood is that of pairwise-interchange heuristics for number partitioning. Price: O(samples) for what
-is even already; an exchange costs O(samples of two packs), and an iteration takes a few of them a pack.
+Our own; the neighborhood is that of pairwise-interchange heuristics for number partitioning. Price: O(samples) for
+even iterations; an exchange costs O(samples of two packs), and an iteration takes a few of them per pack.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from packer_cli.plan.bounds import least_max_work
 from packer_cli.plan.types import Int32Array, Int64Array
 
 _MOST_PARTNERS = 31
-"""Lighter packs that are tried before the heaviest one is given up."""
+"""Lighter packs to try before giving up on the heaviest one."""
 _HOPELESS = 0.1
-"""Where the least possible work is so much over the mean, an eighth of the tries has to do."""
+"""If the least possible work exceeds the mean by this share, only an eighth of the tries is made."""
 _GROWTH = 8
-"""A pack may come to hold so many times the samples of the iteration's largest."""
+"""A pack may grow to this many times the samples of the iteration's largest pack."""
 
 
 def refine_packs(
@@ -37,20 +37,20 @@ def refine_packs(
     tolerance: float = 0.0002,
     most_tries: int = 64,
 ) -> None:
-    """Even out the iterations that packs `first .. stop - 1` form, `num_ranks` consecutive ones each, in place.
+    """Even out, in place, the iterations of packs `first .. stop - 1`, each of `num_ranks` consecutive packs.
 
-    No pack becomes empty or exceeds the capacity, and the greatest work of an iteration never rises. A pack of an
-    iteration that was changed holds its samples by falling length.
+    No pack becomes empty or exceeds the capacity, and the greatest work of an iteration never increases. In a changed
+    iteration, every pack holds its samples by decreasing length.
 
     Args:
         offsets, pieces: the packs, int64[p+1] and int64[m]; both are rewritten.
         lengths: int32, length of each piece.
-        first, stop: packs that are looked at; the last iteration may have fewer than `num_ranks`.
+        first, stop: the range of packs; the last iteration may have fewer than `num_ranks`.
         capacity: most tokens of a pack.
         linear: tokens, see `Cost.linear_tokens`.
-        tolerance: stop where the heaviest pack is within this share of the least possible, half of it where that
-            is more than the mean.
-        most_tries: pairs of packs that an exchange is looked for in, for each pack of an iteration.
+        tolerance: stop when the heaviest pack is within this share of the least possible work, or within half of it if
+            that is more than the mean.
+        most_tries: pairs of packs to search for an exchange, per pack of an iteration.
     """
     for begin in range(first, stop, num_ranks):
         end = min(begin + num_ranks, stop)
@@ -67,7 +67,7 @@ def refine_packs(
         least = least_max_work(length[order], end - begin, capacity, linear)
         count = np.diff(offsets[begin : end + 1])
         must_wait = least * len(work) / work.sum() - 1
-        # Half of it where ranks must wait: what is left should be small beside the bound.
+        # Half of it if ranks must wait anyway: the avoidable waiting should be small against that.
         limit = least * (1 + (tolerance if must_wait <= tolerance else tolerance / 2))
         if work.max() <= limit:
             continue
@@ -80,7 +80,7 @@ def refine_packs(
 
 
 def _to_rows(length: Int64Array, members: Int64Array, count: Int64Array, order: Int64Array) -> Int64Array:
-    """int64[2, packs, width]: lengths and pieces of each pack by falling length."""
+    """int64[2, packs, width]: lengths and pieces of each pack by decreasing length."""
     pack = np.repeat(np.arange(len(count)), count)[order]
     by_pack = np.argsort(pack, kind="stable")
     place = np.arange(len(order)) - np.repeat(np.cumsum(count) - count, count)

@@ -1,4 +1,4 @@
-"""How packs come together in iterations: what a user chooses."""
+"""The user's choice of which packs share an iteration."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, kw_only=True)
 class BalanceRule:
-    """How packs come together in iterations."""
+    """Which packs share an iteration."""
 
     window: int | None = 0
-    """Iterations over which packs are sorted: 0 for all of them (HBP), None for no sorting at all."""
+    """Iterations per sorting window: 0 for all iterations (HBP), None for no sorting."""
     refine: bool = False
     """Exchange samples between the packs of an iteration afterwards, see `refine`."""
 
 
 def parse_balance(text: str) -> BalanceRule:
-    """Read `none`, `sort` or `window:K`, each with `+refine` or without; `refine` is `sort+refine`.
+    """Parse `none`, `sort` or `window:K`, each with or without `+refine`; `refine` is `sort+refine`.
 
     >>> parse_balance("window:8+refine")
     BalanceRule(window=8, refine=True)

@@ -1,8 +1,8 @@
 """Balance batching: iterations of packs with nearly equal work (HBP, algorithm 7; see `plan.cost` for work).
 
 The packs of a group are sorted by work, and consecutive packs form an iteration. Price: O(p log p). A
-global sort puts alike packs together, and costs randomness; sorting inside random windows of a few iterations keeps
-more of it. The order of the iterations is shuffled afterwards.
+global sort puts similar packs together, which costs randomness; sorting within random windows of a few iterations
+keeps more of it. The order of the iterations is shuffled afterwards.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from packer_cli.plan.types import Int64Array
 
 
 def order_packs(work: Int64Array, num_ranks: int, rule: BalanceRule, state: NDArray[np.uint64]) -> Int64Array:
-    """Packs (int64[p]) in the order in which they form iterations of `num_ranks`; equal ones in seeded order.
+    """The order (int64[p]) in which packs form iterations of `num_ranks`; equal ones in seeded order.
 
-    Inside each window the heaviest come first; windows are cut from a seeded order.
+    Within each window the heaviest come first; windows are cut from a seeded order.
     """
     order = np.arange(len(work), dtype=np.int64)
     shuffle(order, state)

@@ -1,4 +1,4 @@
-"""A group's last packs, too few for all ranks, as one lighter row for each rank."""
+"""Spreads a group's last packs, too few for all ranks, over lighter rows for every rank."""
 
 from __future__ import annotations
 
@@ -10,20 +10,19 @@ from numpy.typing import NDArray
 def spread(
     lengths: NDArray[np.int32], order: NDArray[np.int64], capacity: int, num_rows: int, linear: int = 0
 ) -> tuple[NDArray[np.int64], bool]:
-    """Deal samples over rows so that their work is even: the longest first, to the row of least work with room.
+    """Deal samples to rows of even work: the longest sample first, to the row with the least work that has room.
 
-    It turns a group's last packs, too few for all ranks, into one lighter row for each rank. The rule is Graham's LPT
-    with a capacity. O(n * rows).
+    The rule is Graham's LPT with a capacity. O(n * rows).
 
     Args:
         lengths: int32[n]
-        order: int64[n], the samples by falling length.
+        order: int64[n], the samples by decreasing length.
         capacity: most tokens of a row.
         num_rows: rows to fill.
         linear: tokens, see `Cost.linear_tokens`.
 
     Returns:
-        `(row int64[n], fits)`; `fits` is False where some sample found no row, and `row` is then of no use.
+        `(row int64[n], fits)`; `fits` is False if some sample found no row; `row` is then incomplete.
     """
     row_of = np.full(len(lengths), -1, dtype=np.int64)
     tokens, work = np.zeros((2, num_rows), dtype=np.int64)
@@ -40,7 +39,7 @@ def _spread(
     tokens: NDArray[np.int64],
     work: NDArray[np.int64],
 ) -> bool:
-    """Writes to `row_of`, and to `tokens` and `work` of each row, which are zeros."""
+    """The kernel: writes to `row_of`, and to `tokens` and `work` of each row, initially zeros."""
     for i in range(len(order)):
         sample = order[i]
         length = np.int64(lengths[sample])

@@ -87,7 +87,7 @@ def _windows(lengths: Int32Array, capacity: int, window: int, cost: tuple[int, i
 def _difference(lengths: NDArray[np.int32], num_parts: int, quadratic: int, linear: int) -> NDArray[np.int64]:
     """Part (int64[n]) of each sample; the parts are about equal in their sums of the objective.
 
-    A partition of some samples is a list of parts by falling sum; those not listed are empty. The two partitions
+    A partition of some samples is a list of parts by decreasing sum; those not listed are empty. The two partitions
     whose sums differ most are merged, the greatest part of one with the least of the other, until one is left.
     """
     num = len(lengths)

@@ -9,7 +9,7 @@ Do not use it where most samples are short against the capacity: no three of the
 strategy to do, and what it gives is `bfd`'s packing, later.
 
 Unlike in the paper, a strategy is used only as often as it finds all its samples, so no pack is opened to be left
-empty, and what the strategies leave is best-fit by falling length into their gaps and into new packs. Lengths need
+empty, and what the strategies leave is best-fit by decreasing length into their gaps and into new packs. Lengths need
 not fill a pack to the token: the last of a strategy is the longest that fits, and a hundredth may stay free.
 """
 

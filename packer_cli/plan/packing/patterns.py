@@ -23,7 +23,7 @@ def pack_patterns(
 
     Args:
         lengths: int32[n], each 1 .. capacity.
-        order: int64[n], samples by falling length.
+        order: int64[n], samples by decreasing length.
         capacity: most tokens of a pack.
         class_starts: int64[m + 1]: class i is `order[class_starts[i]:class_starts[i + 1]]`.
         patterns: int32[k, m], samples of each class; any of a class fit together.

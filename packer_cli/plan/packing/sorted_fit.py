@@ -1,4 +1,4 @@
-"""Sorted batches, a baseline: samples by falling length, consecutive ones fill a pack.
+"""Sorted batches, a baseline: samples by decreasing length, consecutive ones fill a pack.
 
 Source: LongAlign, arXiv 2401.18058, sorted batching; next-fit decreasing needs at most 1.7 times the optimum (Baker
 and Coffman 1981). Price: O(n), a counting sort and one pass. Use it where the samples of a pack should be alike. Do
@@ -19,4 +19,4 @@ def pack(lengths: Int32Array, capacity: int, seed: int, options: PackingOptions)
     return next_fit(lengths[order], capacity), order
 
 
-ALGORITHM = PackingAlgorithm(name="sorted", summary="baseline: next-fit by falling length (LongAlign)", pack=pack)
+ALGORITHM = PackingAlgorithm(name="sorted", summary="baseline: next-fit by decreasing length (LongAlign)", pack=pack)

@@ -1,4 +1,4 @@
-"""Shortest-pack-first histogram packing: by falling length, into the packs with the most room, many at a time.
+"""Shortest-pack-first histogram packing: by decreasing length, into the packs with the most room, many at a time.
 
 Source: Krell et al., arXiv 2107.02027, algorithm 1; worst-fit decreasing needs at most 5/4 of a large optimum
 (Johnson 1974). Price: O(n) to sort and to write the packs out; the packing itself is O(lengths * samples of a pack)

@@ -120,7 +120,7 @@ def lp_lower_bound(lengths: Int32Array, capacity: int, time_limit: float = 60.0,
 def _samples_of(
     taken: NDArray[np.int32], lengths: NDArray[np.int32], order: NDArray[np.int64], capacity: int
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Samples of the lengths taken, one each, and the others by falling length."""
+    """Samples of the lengths taken, one each, and the others by decreasing length."""
     begin = np.zeros(capacity + 2, dtype=np.int64)
     for length in lengths:
         begin[length] += 1
