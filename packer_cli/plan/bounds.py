@@ -13,8 +13,8 @@ def packs_lower_bound(lengths: NDArray[np.int32], capacity: int) -> int:
 
     It is at least ceil(sum / capacity), and also counts the samples over half a capacity, which cannot share a pack.
     For every a <= capacity/2, take three kinds of lengths: over capacity - a, from capacity/2 to capacity - a, and
-    from a to capacity/2. The third kind fits only beside the second. The bound increases with a up to the next existing
-    length, so only existing lengths are tried. O(n + longest).
+    from a to capacity/2. The third kind fits only beside the second. The bound increases with a up to the next
+    existing length, so only existing lengths are tried. O(n + longest).
 
     Args:
         lengths: int32[n], each 1 .. capacity.

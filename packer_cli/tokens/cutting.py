@@ -1,4 +1,4 @@
-"""From input files to the slices of each part. The result depends on the files alone."""
+"""Cuts input files into the slices of each part. The result depends only on the files."""
 
 from __future__ import annotations
 
@@ -17,22 +17,22 @@ from packer_cli.files import fingerprint
 from packer_cli.tokens.slices import EXPANSION
 
 COLUMNAR = ("parquet", "arrow", "datasets")
-"""Formats that pyarrow reads; what is damaged may crash the process, or be read as if it were right."""
+"""Formats that pyarrow reads. A damaged file may crash the process, or be read without an error."""
 FILES_A_TASK = 64
 GROUP_BYTES = 4 << 20
-"""Small files share a part up to this size, that of the least slice of a large one."""
+"""Small files share a part up to this size, which is the smallest slice of a large file."""
 GROUP_FILES = 1024
 
 
 def is_columnar(file: CorpusFile) -> bool:
-    """Whether pyarrow reads it, which only a process that may crash should ask it to."""
+    """Whether pyarrow reads the file, which may crash the process."""
     return file.format in COLUMNAR
 
 
 def cut_files(files: Sequence[CorpusFile], engine: LocalEngine) -> list[CorpusSlice]:
-    """Slices of all files, in order, with fingerprints; a file that crashes its reader is one that cannot be read.
+    """Slices of all files, in order, with fingerprints; a file that crashes its reader is marked as unreadable.
 
-    Price: that of `slice_corpus`, columnar files on all workers.
+    Price: that of `slice_corpus`; columnar files use all workers.
 
     Raises:
         InputError: a file cannot be read.
@@ -61,7 +61,7 @@ def _cut_each(files: list[CorpusFile]) -> list[list[CorpusSlice]]:
 
 
 def _unreadable(file: CorpusFile, died: Died) -> CorpusSlice:
-    """The whole of a file that crashes the reader before a record is read."""
+    """One unreadable slice for a whole file that crashes its reader on opening."""
     if file.format == "datasets":
         folder = folder_of(file.path)
         names = sorted(name for name in os.listdir(folder) if name.endswith(".arrow"))
@@ -75,7 +75,7 @@ def _unreadable(file: CorpusFile, died: Died) -> CorpusSlice:
 
 
 def group_slices(slices: Sequence[CorpusSlice]) -> list[tuple[CorpusSlice, ...]]:
-    """The slices of each part: small files that follow each other share one, every other slice has its own."""
+    """The slices of each part: consecutive small files share a part; every other slice has its own."""
     parts: list[tuple[CorpusSlice, ...]] = []
     group: list[CorpusSlice] = []
     held = 0
@@ -104,9 +104,9 @@ def without_crashes(
     engine: LocalEngine,
     read: Callable[[CorpusSlice], None],
 ) -> tuple[CorpusSlice, ...] | None:
-    """The slices of a part that crashed its worker, those that do so again by being read marked as unreadable.
+    """The slices of a part that crashed its worker; those that crash again when read are marked as unreadable.
 
-    None where none of them does.
+    None if no slice crashes when read.
     """
     outcomes = dict(engine.run(read, list(slices), is_risky=lambda _: True))
     if not any(isinstance(outcome, Died) for outcome in outcomes.values()):

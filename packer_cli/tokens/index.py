@@ -1,4 +1,4 @@
-"""What the token store is on disk: `tokens.json`, and the Arrow parts that it lists."""
+"""The token store on disk: `tokens.json`, and the Arrow parts that it lists."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class _Model(BaseModel):
 
 
 class PartFile(_Model):
-    """An input file, or a slice of one, in a part: small files share one."""
+    """An input file, or a slice of one, in a part. Small files share a part."""
 
     path: str
     """As the user named it."""
@@ -42,7 +42,7 @@ class PartFile(_Model):
     num_samples: int
     num_rejected: int
     unreadable: str = ""
-    """Why it, or a part of it, could not be read; the first reason, where there are several."""
+    """Why the file, or a part of it, could not be read, the first reason if there are several; empty if it could."""
 
 
 class PartInfo(_Model):
@@ -51,9 +51,9 @@ class PartInfo(_Model):
     path: Annotated[str, AfterValidator(check_path)]
     """File name in the store's folder."""
     fingerprint: str
-    """Of the slices of input, the tokenizer and the options that made it."""
+    """Covers the slices of input, the tokenizer and the options of the part."""
     files: tuple[PartFile, ...]
-    """What it holds, in order: its samples, and its rejected records, are those of one file after another."""
+    """The part's files: its samples, and its rejected records, follow their order."""
     num_samples: int
     num_tokens: int
     num_loss_tokens: int
@@ -68,9 +68,9 @@ class PartInfo(_Model):
     xxh3: str
     """xxh3-128 of the part's file."""
     rejects_xxh3: str | None = None
-    """xxh3-128 of the file of its rejected records; None where there is none."""
+    """xxh3-128 of the file of its rejected records; None if there are none."""
     backend: str
-    """What encoded it."""
+    """The backend that encoded the part."""
     warnings: tuple[str, ...] = ()
 
     @model_validator(mode="after")
@@ -96,24 +96,24 @@ class StoreIndex(_Model):
     format: str = STORE_FORMAT
     format_version: int = STORE_VERSION
     fingerprint: str
-    """Of all parts, which input each is of, and the inputs' weights; of no names."""
+    """Covers all parts, the input of each, and the inputs' weights, but no names."""
     tokenizer: dict[str, Any]
     """Its name as the user gave it, fingerprints, vocabulary size and special ids."""
     options: dict[str, Any]
-    """What shaped the samples."""
+    """The options that shaped the samples."""
     library_versions: dict[str, str]
     sources: tuple[SourceInfo, ...]
     parts: tuple[PartInfo, ...]
 
 
 def store_fingerprint(parts: Sequence[PartInfo], weights: Sequence[float]) -> str:
-    """`StoreIndex.fingerprint`: of all that a plan and its shards take from the store; a weight an input."""
+    """`StoreIndex.fingerprint`: covers all that a plan and its shards use; `weights` has one weight per input."""
     contents = [[part.fingerprint, [file.source for file in part.files]] for part in parts]
     return fingerprint(contents, list(weights))
 
 
 def read_index(folder: Path) -> StoreIndex:
-    """Read `tokens.json`; the errors are those of `TokenStore.open`."""
+    """Read `tokens.json`. Raises the errors of `TokenStore.open`."""
     path = folder / INDEX_NAME
     try:
         data = path.read_bytes()
@@ -126,7 +126,7 @@ def read_index(folder: Path) -> StoreIndex:
 
 
 def _check_version(path: Path, data: bytes) -> None:
-    """Before anything else is believed: another version has other fields."""
+    """Check the version first, since another version has other fields."""
     with suppress(ValueError):
         values = json.loads(data)
         found = (values.get("format"), values.get("format_version")) if isinstance(values, dict) else (None, None)
@@ -138,7 +138,7 @@ def _check_version(path: Path, data: bytes) -> None:
 
 
 def parse_index(data: bytes) -> StoreIndex:
-    """`tokens.json` as it was read. Raises ValueError where it is damaged."""
+    """Parse the bytes of `tokens.json`. Raises ValueError if they are damaged."""
     return StoreIndex.model_validate_json(check_json(data))
 
 
@@ -149,7 +149,7 @@ def write_index(folder: Path, index: StoreIndex) -> None:
 
 
 def find_part_damage(folder: Path, part: PartInfo) -> str | None:
-    """What is wrong with a part's file; None where it is as it was written. Price: reading it once."""
+    """Describe the damage of a part's file; None if it is intact. Price: reading it once."""
     return find_damage(folder / part.path, part.num_bytes, part.xxh3, INDEX_NAME)
 
 
@@ -157,7 +157,7 @@ def open_part(folder: Path, part: PartInfo) -> list[pa.RecordBatch]:
     """The record batches of a part, memory-mapped; reads and checks lengths, not tokens.
 
     Raises:
-        FormatError: it is missing or damaged.
+        FormatError: the part is missing or damaged.
     """
     path = folder / part.path
     try:

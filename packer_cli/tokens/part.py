@@ -1,4 +1,4 @@
-"""One task of the tokenize stage: a slice of input to a part of the token store. Runs in a worker process."""
+"""One task of the tokenize stage, run in a worker process: turns slices of input into a part of the token store."""
 
 from __future__ import annotations
 
@@ -25,21 +25,21 @@ if TYPE_CHECKING:
     from packer_cli.tokens.tokenizer.loading import LoadedTokenizer
 
 MARKERS = ".parts"
-"""Folder, in the store, of what says that a part is finished while the index is not yet written."""
+"""Folder in the store for markers of finished parts, until the index is written."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class PartTask:
-    """What a worker needs to make one part."""
+    """A worker's task: one part."""
 
     number: int
     slices: tuple[CorpusSlice, ...]
-    """The slices of input that it holds, one after another."""
+    """The slices of input in the part, in order."""
     fingerprint: str
     folder: Path
     tokenizer: str
     tokenizer_fingerprint: str
-    """Of the tokenizer's files and the chat template: a process keeps what it has loaded by it."""
+    """Covers the tokenizer's files and the chat template; a process caches loaded tokenizers by it."""
     chat_template: str | None
     record_schema: RecordSchema | Literal["auto"]
     max_record_bytes: int
@@ -55,13 +55,13 @@ class PartTask:
 
 @dataclass(frozen=True, kw_only=True)
 class PartResult:
-    """What a worker gives back."""
+    """A worker's result."""
 
     info: PartInfo
     tokenizer: dict[str, Any]
     """See `describe_tokenizer`."""
     temporary: Path | None = None
-    """The part under its temporary name, yet to be committed."""
+    """The part's temporary file, not yet committed."""
 
 
 _tokenizers: dict[tuple[str, str], LoadedTokenizer] = {}
@@ -71,7 +71,7 @@ _encoders: dict[tuple[Any, ...], Encoder] = {}
 def tokenize_part(task: PartTask) -> PartResult:
     """Read, render, encode and write one part under a temporary name; the caller commits it and writes its marker.
 
-    A part in which the fast backend and the reference disagree is encoded again as a whole by the reference.
+    If the fast backend and the reference disagree, the reference encodes the whole part again.
     """
     from packer_cli.tokens.encode.encoder import BackendMismatch
     from packer_cli.tokens.slices import describe_line
@@ -90,30 +90,30 @@ def tokenize_part(task: PartTask) -> PartResult:
 
 
 def describe_tokenizer(task: PartTask) -> dict[str, Any]:
-    """What `LoadedTokenizer.describe` says of a task's tokenizer, and the `backend` that encodes; JSON values."""
+    """`LoadedTokenizer.describe` of a task's tokenizer, plus the `backend` that encodes; JSON values."""
     return {**_tokenizer(task).describe(), "backend": _encoder(task).backend_used}
 
 
 def marker_of(result: PartResult) -> dict[str, Any]:
-    """What the marker of a part holds: JSON values."""
+    """The contents of a part's marker; JSON values."""
     return {"part": result.info.model_dump(mode="json"), "tokenizer": result.tokenizer}
 
 
 def marker_path(folder: Path, name: str) -> Path:
-    """Where the marker of a part stands."""
+    """Path of a part's marker."""
     return folder / MARKERS / f"{name}.json"
 
 
 def rejects_path(folder: Path, name: str) -> Path:
-    """Where the rejected records of a part stand, if there are any."""
+    """Path of a part's rejected records; the file exists only if there are any."""
     return folder / name.replace("part-", "rejected-").replace(".arrow", ".jsonl")
 
 
 def read_rejects(path: Path, xxh3: str | None) -> list[Reject]:
-    """Rejected records of a part, those of one file after another.
+    """Read the rejected records of a part, file by file.
 
     Args:
-        xxh3: of the file; None: it is not compared.
+        xxh3: checksum of the file; None: not checked.
 
     Raises:
         FormatError: the file is missing or damaged.
@@ -144,7 +144,7 @@ def _encoder(task: PartTask) -> Encoder:
     key = (task.tokenizer, task.tokenizer_fingerprint, task.encoder_options)
     if key not in _encoders:
         _encoders[key] = Encoder(_tokenizer(task), **dict(task.encoder_options))
-        gc.freeze()  # A vocabulary stays: looking through it again and again takes 2 % of the time.
+        gc.freeze()  # Vocabularies stay: scanning them for garbage takes 2 % of the time.
     return _encoders[key]
 
 
@@ -224,13 +224,13 @@ def _shapes(batch: DocumentBatch, rejects: list[Reject]) -> Counter[str]:
 
 
 def _forget(task: PartTask) -> None:
-    """What vouches for the part that is about to be replaced goes first."""
+    """Remove the index and the marker of a part before the part is replaced."""
     (task.folder / INDEX_NAME).unlink(missing_ok=True)
     marker_path(task.folder, task.name).unlink(missing_ok=True)
 
 
 def _write_rejects(path: Path, rejects: list[Reject]) -> str | None:
-    """Gives the checksum of the file, if there is one."""
+    """Write the rejects; return the file's checksum, or None if there are no rejects."""
     if not rejects:
         path.unlink(missing_ok=True)
         return None

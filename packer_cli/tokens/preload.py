@@ -1,14 +1,14 @@
-"""What every worker needs, imported once by the server that workers are forked from."""
+"""Imports that every worker needs: loaded once, by the server that forks the workers."""
 
-# ruff: noqa: E402 - how to import comes before what
+# ruff: noqa: E402 - settings for the imports come first
 import gc
 import os
 
 from packer_cli.tokens.tokenizer.lean_transformers import postpone_package
 
-gc.disable()  # Until all is imported: hardly anything of it is garbage.
+gc.disable()  # During the imports, which create hardly any garbage.
 postpone_package()
-os.environ.setdefault("USE_TORCH", "0")  # Some tokenizers would have transformers import it.
+os.environ.setdefault("USE_TORCH", "0")  # For some tokenizers, transformers would import it.
 
 import gigatoken  # noqa: F401
 import jinja2  # noqa: F401
@@ -23,7 +23,7 @@ import packer_cli.tokens.encode.masks
 import packer_cli.tokens.tokenizer.loading
 import packer_cli.tokens.writer  # noqa: F401
 
-# What is here stays: the collector need not look at it again, nor as often at the many objects of records.
+# The collector skips these objects, which stay, and runs less often, since records create many objects.
 gc.freeze()
 gc.enable()
 gc.set_threshold(50_000)

@@ -1,6 +1,6 @@
-"""The records of a part's slices: those of small files come together, so that they are encoded together.
+"""Reads the records of a part's slices. Those of small files are merged into one batch, to be encoded together.
 
-A record is known by a key, the number of its slice in the part and its line in the file in one integer.
+A record's key combines, in one integer, the number of its slice in the part and its line in the file.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from packer_cli.corpus.types import AlpacaForm, CorpusSlice, DocumentBatch, Gap,
 LINE_BITS = 44
 _LINE = (1 << LINE_BITS) - 1
 EXPANSION = 8
-"""How many bytes a compressed byte counts for, about."""
+"""About how many bytes one compressed byte stands for."""
 
 
 def read_slices(
@@ -27,7 +27,7 @@ def read_slices(
     alpaca_form: AlpacaForm,
     max_record_bytes: int,
 ) -> Iterator[DocumentBatch]:
-    """The records of the slices, in order; their `line` is the key. The first slice's keys are its lines."""
+    """Yield the records of the slices, in order; `line` is their key. The first slice's keys equal its lines."""
     merged = DocumentBatch()
     held = 0
     for number, slice_ in enumerate(slices):
@@ -47,7 +47,7 @@ def read_slices(
 
 
 def lines_of(keys: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Line of each record in its file."""
+    """The line (int64[n]) of each record in its file."""
     return keys & _LINE
 
 
@@ -57,12 +57,12 @@ def describe_line(key: int, slices: Sequence[CorpusSlice]) -> str:
 
 
 def count_by_slice(keys: NDArray[np.int64], num_slices: int) -> NDArray[np.int64]:
-    """int64[p]: how many of the records each slice holds."""
+    """int64[s]: the number of records from each slice."""
     return np.bincount(keys >> LINE_BITS, minlength=num_slices)
 
 
 def with_lines(rejects: Sequence[Reject]) -> list[Reject]:
-    """Rejects by slice and line, their keys made lines again."""
+    """The rejects sorted by slice and line, with keys turned back into lines."""
     ordered = sorted(rejects, key=lambda reject: reject.line)
     return [reject._replace(line=reject.line & _LINE) for reject in ordered]
 
@@ -74,6 +74,6 @@ def gap_of_each(rejects: Sequence[Reject], num_slices: int) -> list[str]:
 
 
 def read_all(slice_: CorpusSlice) -> None:
-    """Read a slice and forget it: does that crash?"""
+    """Read a slice and discard it, to see whether reading it crashes."""
     for _ in read_slice(slice_):
         pass

@@ -61,11 +61,11 @@ def tokenize(
     progress: Progress = lambda done, total: None,
     announce: Announce = lambda tokenizer: None,
 ) -> tuple[StoreIndex, int]:
-    """Tokenize the inputs into the store in `folder`; parts that are there and still valid are kept.
+    """Tokenize the inputs into the store in `folder`; existing parts that are still valid are kept.
 
-    Gives the index, and how many records were in parts that are kept.
+    Returns the index, and the number of records in kept parts.
 
-    Nothing in the folder that holds the store is read as input. The index goes with the first part that is replaced.
+    Files in the folder that holds the store are not read as inputs. Replacing a part first removes the index.
 
     Raises:
         UsageError: an input or the tokenizer cannot be used; the caller removes what is new in the folder.
@@ -80,7 +80,7 @@ def tokenize(
     finished = _finished(folder, tasks, engine)
     todo = [task for task in tasks if task.number not in finished]
     if todo:
-        (folder / MARKERS).mkdir(parents=True, exist_ok=True)  # From now on the folder is known as ours.
+        (folder / MARKERS).mkdir(parents=True, exist_ok=True)  # This marks the folder as hbpack's.
         _keep_markers(folder, finished, tasks)
     sizes = _slice_bytes(tasks)
     done = sum(sizes[number] for number in finished)
@@ -105,7 +105,7 @@ def tokenize(
 
 
 class _Description(NamedTuple):
-    """A task: what the tokenizer of a part is."""
+    """A task: describe the tokenizer of a part."""
 
     of: PartTask
 
@@ -115,9 +115,9 @@ def _work(task: PartTask | _Description) -> PartResult | dict[str, Any]:
 
 
 def _run(engine: LocalEngine, todo: list[PartTask], announce: Announce | None) -> Iterator[tuple[int, PartResult]]:
-    """Each part as it ends; what crashes a worker by being read is left out, and the rest of its part made again.
+    """Yield parts as they end. A slice that crashes its worker when read is left out, and its part is tokenized again.
 
-    A worker loads the tokenizer anyway; the first one says what it is before it goes on to a part.
+    Each worker loads the tokenizer anyway; the first one describes it before it starts on a part.
 
     Raises:
         RunError: a worker crashed over records that can be read.
@@ -184,7 +184,7 @@ def _tasks(
 
 
 def _content(slice_: CorpusSlice) -> list[Any]:
-    """What a slice is, whatever its file and its input are called. The bytes of a .gz are other records without it."""
+    """Identifies a slice's contents, without names. Compression is included: it decides what the bytes mean."""
     file = slice_.file
     compression = [] if file.compression == "none" else [file.compression]
     return [file.fingerprint, file.format, slice_.start, slice_.stop, *compression]
@@ -210,7 +210,7 @@ def library_versions() -> dict[str, str]:
 
 
 def _finished(folder: Path, tasks: Sequence[PartTask], engine: LocalEngine) -> dict[int, PartResult]:
-    """Parts that are there, with the bytes they were written with, and made from the same input in the same way."""
+    """Existing parts that are intact and were made from the same input with the same options."""
     known: dict[str, PartResult] = {}
     index = _current_index(folder)
     if index:
@@ -230,7 +230,7 @@ def _finished(folder: Path, tasks: Sequence[PartTask], engine: LocalEngine) -> d
 
 
 def _renamed(info: PartInfo, task: PartTask) -> PartInfo:
-    """With the names and sources that its files have now."""
+    """The part's info with the names and sources that its files have now."""
     files = [
         file.model_copy(update={"path": slice_.file.path, "source": slice_.file.source_id})
         for file, slice_ in zip(info.files, task.slices, strict=True)
@@ -247,7 +247,7 @@ def _read_marker(path: Path) -> PartResult | None:
 
 
 def _is_whole(folder: Path, info: PartInfo) -> bool:
-    """Whether the files of a part are there and can be read, and the part has its checksum. Price: reading it once."""
+    """Whether a part's files exist, are readable and match their checksums. Price: reading the part once."""
     try:
         open_part(folder, info)
     except HbpackError:
@@ -259,7 +259,7 @@ def _is_whole(folder: Path, info: PartInfo) -> bool:
 
 
 def _keep_markers(folder: Path, finished: dict[int, PartResult], tasks: Sequence[PartTask]) -> None:
-    """Before the index goes, note what it vouches for."""
+    """Before the index is removed, write markers for the parts that it lists."""
     for number, result in finished.items():
         marker = marker_path(folder, tasks[number].name)
         if not marker.exists():
@@ -306,7 +306,7 @@ def _remove_stale(folder: Path, names: set[str]) -> None:
 
 
 def _slice_bytes(tasks: Sequence[PartTask]) -> list[int]:
-    """Bytes of input of each task, for progress: an even share of its files."""
+    """Input bytes of each task, for the progress bar: each slice counts an equal share of its file."""
     num_slices = Counter(slice_.file.path for task in tasks for slice_ in task.slices)
     return [
         max(1, sum(slice_.file.num_bytes // num_slices[slice_.file.path] for slice_ in task.slices)) for task in tasks

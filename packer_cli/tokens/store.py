@@ -1,7 +1,7 @@
-"""The token store, opened for planning and gathering.
+"""Reads a token store, for planning and gathering.
 
-A sample's id is its row number over all parts in order. Reading is memory-mapped: opening touches only lengths, and
-gathering a pack copies just its tokens.
+A sample's id is its row number over all parts in order. The parts are memory-mapped: opening the store reads only
+lengths, and gathering a pack copies only its tokens.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ class TokenStore:
         """Open the store in a folder.
 
         Raises:
-            InputError: no finished store is there.
-            FormatError: it is damaged, or of another version.
+            InputError: the folder holds no finished store.
+            FormatError: the store is damaged, or has another version.
         """
         return cls(folder, read_index(folder))
 
@@ -55,7 +55,7 @@ class TokenStore:
         return _join([batch.num_loss_tokens for batch in self._batches], np.int32)
 
     def sources_of(self, sample: NDArray[np.int64]) -> NDArray[np.int32]:
-        """int32[m]: source of each of the samples."""
+        """int32[m]: source of each of these samples."""
         return self._source[self._file_of(sample)]
 
     def sources(self) -> NDArray[np.int32]:
@@ -66,7 +66,7 @@ class TokenStore:
         return np.searchsorted(np.cumsum(self._num_samples), sample, side="right")
 
     def locate(self, sample: NDArray[np.int64]) -> Iterator[tuple[str, int]]:
-        """Input file and line of each of the samples, which rise."""
+        """Yield the input file and line of each sample. `sample` (int64[m]) must be increasing."""
         paths = iter([self._files[file].path for file in self._file_of(sample).tolist()])
         first = np.searchsorted(sample, self._first_sample)
         for number, batch in enumerate(self._batches):
@@ -91,7 +91,7 @@ class TokenStore:
         """Pieces one after another: ids and loss mask (int32[t], int8[t]), 0 at each first token. O(tokens).
 
         Raises:
-            FormatError: a piece reaches past the end of its sample: the store is not the one that was planned.
+            FormatError: a piece reaches past the end of its sample, so the store is not the planned one.
         """
         number = np.searchsorted(self._first_sample, sample, side="right") - 1
         begin, size = np.empty(len(sample), dtype=np.int64), length.astype(np.int64)
@@ -107,7 +107,7 @@ class TokenStore:
         return input_ids.view(np.int32), loss_mask.view(np.int8)
 
     def _by_batch(self, sample: NDArray[np.int64]) -> Iterable[tuple[_Batch, NDArray[np.int64], NDArray[np.int64]]]:
-        """For each record batch that holds any: (batch, indices into `sample`, rows in the batch), rows rising."""
+        """For each record batch with any of these samples: (batch, indices into `sample`, increasing rows)."""
         order = np.argsort(sample, kind="stable")
         borders = np.searchsorted(sample[order], self._first_sample)
         for number in np.flatnonzero(np.diff(borders)):
@@ -135,7 +135,7 @@ def _join(arrays: list[NDArray[Any]], dtype: type) -> NDArray[Any]:
 def _count_spans(
     loss_mask: NDArray[np.int8], begin: NDArray[np.int64], length: NDArray[np.int32]
 ) -> NDArray[np.int32]:
-    """Tokens of each span that are not masked, but for its first. O(tokens from the first to the last)."""
+    """Loss tokens of each span, not counting its first token. O(tokens between the first and the last span)."""
     first, stop = int(begin.min()), int((begin + length).max())
     up_to = np.concatenate([[0], np.cumsum(loss_mask[first:stop] != 0, dtype=np.int32)])
     return up_to[begin + length - first] - up_to[begin + 1 - first]

@@ -1,4 +1,4 @@
-"""What the tokens room hands on."""
+"""The encoded samples that `tokens/` passes on."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class EncodedBatch:
-    """The samples of one `DocumentBatch`, flat.
+    """The samples of one `DocumentBatch`, in flat arrays: n samples, t tokens.
 
-    n samples, t tokens; every sample has at least one token.
+    Every sample has at least one token.
     """
 
     offsets: NDArray[np.int64]
@@ -24,7 +24,7 @@ class EncodedBatch:
     input_ids: NDArray[np.int32]
     """int32[t]"""
     loss_mask: NDArray[np.int8] | None
-    """int8[t]: 1 where the token is trained on; None: all of them. The first token of a sample may be 1 here;
+    """int8[t]: 1 for tokens that are trained on; None: all are. The first token of a sample may be 1 here;
     it never carries a loss, since nothing predicts it, and the shards clear it."""
     lines: NDArray[np.int64]
     """int64[n]: line of each sample's record in its file."""

@@ -1,4 +1,4 @@
-"""What a comparison with slower ways shows to be wrong about a rendered conversation."""
+"""Compares a rendered conversation with slower ways to render it."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from packer_cli.tokens.templates.compiled import CompiledTemplate
 from packer_cli.tokens.templates.types import Rendered, TemplateRejectError
 
 CHECKED_MESSAGES = 64
-"""A conversation is compared up to here, so that long ones cost no more."""
+"""Most messages of a conversation that are compared, which bounds the price of long ones."""
 _CHECKED_ANSWERS = 4
-"""About so many of the assistant's messages, spread over these, have their ranges compared."""
+"""About how many of the assistant's messages, spread over these, have their ranges compared."""
 
 
 def text_mismatch(template: CompiledTemplate, context: dict[str, Any], text: str) -> str | None:
-    """None where transformers gives the same text."""
+    """The difference from the text that transformers renders; None if they are equal."""
     from transformers.utils.chat_template_utils import render_jinja_template
 
     try:
@@ -31,9 +31,10 @@ def text_mismatch(template: CompiledTemplate, context: dict[str, Any], text: str
 def ranges_mismatch(
     template: CompiledTemplate, context: dict[str, Any], rendered: Rendered, closers: tuple[str, ...]
 ) -> str | None:
-    """None where shorter renders agree with the ranges, see `ChatRenderer.mismatch`.
+    """The difference between the ranges and those of shorter renders, see `ChatRenderer.mismatch`; None if they agree.
 
-    closers: see `TurnEdges`.
+    Args:
+        closers: see `TurnEdges`.
     """
     whole = rendered.text
     messages = context["messages"][:CHECKED_MESSAGES]

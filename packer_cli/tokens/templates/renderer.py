@@ -1,4 +1,4 @@
-"""`ChatRenderer`: one chat template, and the best way to its ranges that holds."""
+"""`ChatRenderer` renders conversations with one chat template, and finds the ranges of the assistant's text."""
 
 from __future__ import annotations
 
@@ -24,14 +24,15 @@ class ChatRenderer:
 
     Args:
         chat_template: Jinja source.
-        variables: what transformers hands to every template (`special_tokens_map`).
+        variables: values that transformers passes to every template (`special_tokens_map`).
         special_tokens: strings that can end a turn.
         want_spans: False leaves out the ranges (`Rendered.spans` is empty).
         engine: `minijinja`, with jinja2 for what minijinja cannot do; `jinja2` with the shortcuts of `sandbox`;
             `transformers`: its own sandbox, and each conversation's ranges proved.
-        way: force one way; by default the best that proves itself on made-up conversations.
+        way: force one way; by default the best one that works on made-up conversations.
 
-    Raises: TokenizerError where the template is not valid Jinja, or asks for too much time or memory.
+    Raises:
+        TokenizerError: the template is not valid Jinja, or needs too much time or memory.
     """
 
     def __init__(
@@ -63,7 +64,7 @@ class ChatRenderer:
 
     @property
     def engine(self) -> Engine:
-        """What renders most conversations."""
+        """The engine that renders most conversations."""
         return "minijinja" if self._minijinja else "transformers" if self._proves_each else "jinja2"
 
     def render(self, messages: list[dict[str, Any]], tools: list[Any] | None = None) -> Rendered:
@@ -75,7 +76,7 @@ class ChatRenderer:
         return self.render_chat(read_chat(messages, tools))
 
     def render_chat(self, chat: Chat) -> Rendered:
-        """`render` for a conversation that was read before."""
+        """Like `render`, for a conversation that is already read."""
         if self._minijinja is not None and chat.is_safe:
             found = self._minijinja.rounds(chat)
             if found is not None:
@@ -108,7 +109,7 @@ class ChatRenderer:
             pass
 
     def _choose_marks(self) -> Place | None:
-        """Marks that hold on made-up conversations; `prefixes` becomes the way where none do."""
+        """Find marks that work on made-up conversations; if none do, the way becomes `prefixes`."""
         if self.way == "prefixes" or (self.way == "generation" and self._proves_each):
             return None
         places: tuple[Place, ...] = ("generation",) if self.way == "generation" else ("stream", "anywhere")
@@ -158,9 +159,9 @@ class ChatRenderer:
         return True
 
     def mismatch(self, chat: Chat) -> str | None:
-        """None, or what a comparison of this conversation with slower ways shows to be wrong.
+        """Compare this conversation with slower ways to render it; returns the difference, or None.
 
-        Proved, for the first messages: text and ranges equal those by jinja2; the text equals transformers'; and, for
+        Checks, for the first messages: text and ranges equal those by jinja2; the text equals transformers'; and, for
         some of the assistant's messages, where the text so far with a generation prompt is a prefix of the whole
         text, that the range begins exactly where that prefix ends; and where the text of `messages[:i + 1]` is a
         prefix too, that only whitespace lies between the range's end and that prefix's end. Templates that write
@@ -170,7 +171,7 @@ class ChatRenderer:
         return self._compare(chat, with_prefixes=True)
 
     def text_mismatch(self, chat: Chat) -> str | None:
-        """`mismatch` without the shorter renders."""
+        """Like `mismatch`, but without the shorter renders."""
         return self._compare(chat, with_prefixes=False)
 
     def _compare(self, chat: Chat, *, with_prefixes: bool) -> str | None:
