@@ -1,4 +1,4 @@
-"""What trainers want to know of each token of a pack: labels, positions, the sample it belongs to; and full rows."""
+"""Computes per-token columns for trainers: labels, positions, the token's sample; and padded rows."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ NO_LOSS = -100
 
 
 def labels_of(packed: PackedSet, packs: Int64Array) -> Lists:
-    """int32: each token's own id where it carries a loss; a sample's first token never does."""
+    """int32: each token's own id if it carries a loss, else -100; a sample's first token never does."""
     ids, mask = packed.lists("input_ids", packs), packed.lists("loss_mask", packs)
     return Lists(offsets=ids.offsets, values=np.where(mask.values != 0, ids.values, np.int32(NO_LOSS)))
 
 
 def shifted(labels: Lists) -> Lists:
-    """Labels one token earlier: what each token has to predict. The last token of a pack predicts nothing.
+    """Labels shifted one token earlier: what each token predicts. The last token of a pack predicts nothing.
 
     Since a sample's first token carries no loss, its last one predicts nothing either.
 
@@ -32,7 +32,7 @@ def shifted(labels: Lists) -> Lists:
 
 
 def positions_of(lengths: Lists, token_offsets: Int64Array) -> Lists:
-    """int32: the place of each token in its sample.
+    """int32: the position of each token in its sample.
 
     Args:
         lengths: tokens of each sample of the packs.
@@ -45,13 +45,13 @@ def positions_of(lengths: Lists, token_offsets: Int64Array) -> Lists:
 
 
 def sample_numbers(lengths: Lists, token_offsets: Int64Array) -> Lists:
-    """int32: 1 at the tokens of a pack's first sample, 2 at those of its second, and so on."""
+    """int32: 1 for the tokens of a pack's first sample, 2 for those of its second, and so on."""
     numbers = np.arange(len(lengths.values)) - np.repeat(lengths.offsets[:-1], np.diff(lengths.offsets)) + 1
     return Lists(offsets=token_offsets, values=np.repeat(numbers, lengths.values).astype(np.int32))
 
 
 def padded(lists: Lists, length: int, value: int | NDArray[np.int32]) -> Lists:
-    """Every pack's items, filled up to `length`. O(k * length).
+    """Every pack's items, padded to `length`. O(k * length).
 
     Args:
         value: what fills them: one number, or int32[k, length] of which row k's end is taken.

@@ -1,4 +1,4 @@
-"""The one kernel of the exports: bytes from where they lie in mapped files to where they belong."""
+"""The exports' kernel, which copies bytes from mapped files to their destination."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def copy_bytes(
     target: NDArray[np.int64],
     out: NDArray[np.uint8],
 ) -> None:
-    """Copy m spans of `source` to their places in `out`. O(bytes); the caller vouches that they lie inside.
+    """Copy m spans of `source` into `out`. O(bytes); the caller guarantees that they are in range.
 
     Args:
         source: uint8[b], read-only.
@@ -30,7 +30,7 @@ def copy_bytes(
 
 
 def as_source(values: NDArray[Any]) -> NDArray[np.uint8]:
-    """The bytes of an array as `copy_bytes` reads them: a read-only view."""
+    """The bytes of an array as a read-only view, as `copy_bytes` expects."""
     view = np.ascontiguousarray(values).view(np.uint8).reshape(-1)
     view.flags.writeable = False
     return view

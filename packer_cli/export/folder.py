@@ -1,4 +1,4 @@
-"""The output folder: that it is new, or of an earlier run of the same export."""
+"""Checks the output folder: it must be new, or from an earlier run of the same export."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from packer_cli.files import is_temporary
 from packer_cli.folders import holds_something_else, writable_entries
 
 NAME = ".hbpack-export.json"
-"""Says of which set, and with which options, an export is; hidden, because readers take visible files for data."""
+"""Names the set and the options of an export. Hidden, since readers take visible files for data."""
 
 
 def check_folder(folder: Path, header: dict[str, Any]) -> None:
@@ -40,7 +40,7 @@ def check_folder(folder: Path, header: dict[str, Any]) -> None:
 
 
 def _difference(earlier: dict[str, Any], header: dict[str, Any]) -> str | None:
-    """In what an earlier export differs from one that is asked for."""
+    """How an earlier export differs from the requested one."""
     if earlier.get("set_fingerprint") != header["set_fingerprint"]:
         return "of another packed set"
     if earlier.get("format") != header["format"]:
@@ -53,7 +53,7 @@ def _difference(earlier: dict[str, Any], header: dict[str, Any]) -> str | None:
 
 
 def read_json(path: Path) -> dict[str, Any] | None:
-    """A JSON object; None where there is none."""
+    """Read a JSON object; None if there is none."""
     try:
         value = json.loads(path.read_bytes())
     except (OSError, ValueError):

@@ -1,4 +1,4 @@
-"""The registry of export formats. A format's module is imported when it is asked for."""
+"""The registry of export formats. A format's module is imported only when needed."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ ORDERS = {
     "use": "as training uses them: iteration by iteration, and in each the DP ranks from 0 on",
     "packs": "as they stand in the shards, by pack id",
 }
-"""How rows are ordered."""
+"""Known orders of rows."""
 
 
 def load_format(name: str) -> Format:
-    """The format of that name.
+    """The format with that name.
 
     Raises:
         ConfigError: there is none.

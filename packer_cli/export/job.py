@@ -1,4 +1,4 @@
-"""What a format is told, and where it writes: rows in their order, cut into parts, and files with their checksums."""
+"""An export's job (rows in order, cut into parts) and its sink (files with their checksums)."""
 
 from __future__ import annotations
 
@@ -21,22 +21,22 @@ from packer_cli.format.manifest import Manifest
 Int64Array = NDArray[np.int64]
 
 WORK = ".export"
-"""Folder, in the output, of what an unfinished export keeps."""
+"""Folder in the output for the state of an unfinished export."""
 
 TOKENS_PER_BATCH = 4 * 2**20
-"""Most tokens that a thread holds at a time, unless one pack has more."""
+"""Most tokens that a thread holds at once, unless one pack has more."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Part:
-    """Rows that one task writes."""
+    """The rows that one task writes."""
 
     number: int
     first: int
     stop: int
     """Rows `first .. stop - 1` of the export."""
     first_token: int
-    """Tokens of all rows before."""
+    """Tokens of all earlier rows."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,7 +51,7 @@ class Job:
     packs: Int64Array
     """int64[r]: the pack of each row."""
     shard_size: int
-    """Bytes of a part, about."""
+    """Approximate bytes of a part."""
     parts: tuple[Part, ...]
 
     def row_tokens(self) -> NDArray[np.int32]:
@@ -69,7 +69,7 @@ class Job:
 
     @property
     def pad_token_id(self) -> int:
-        """What fills a row: the tokenizer's pad token, else its end-of-text token, else 0, as in the loader."""
+        """Pads rows: the tokenizer's pad token, else its end-of-text token, else 0, as the loader does."""
         tokenizer = self.manifest.tokenizer
         known = (tokenizer.get(name) for name in ("pad_token_id", "eos_token_id"))
         return next((token for token in known if token is not None), 0)
@@ -108,7 +108,7 @@ def cut_parts(row_bytes: Int64Array, num_tokens: Int64Array, shard_size: int) ->
 
 @dataclass(frozen=True, kw_only=True)
 class FileRange:
-    """Bytes that were written: a file, or a stretch of one that several parts share."""
+    """Bytes that were written: a whole file, or a range of a file that several parts share."""
 
     path: str
     offset: int
@@ -118,7 +118,7 @@ class FileRange:
     is_shared: bool = False
 
     def is_intact(self, path: Path) -> bool:
-        """Whether these bytes stand in the file at `path`. Price: reading them once."""
+        """Whether the file at `path` has these bytes. Price: reading them once."""
         try:
             size = path.stat().st_size
             if size != self.num_bytes if not self.is_shared else size < self.offset + self.num_bytes:
@@ -135,17 +135,17 @@ class FileRange:
 
 
 class Sink:
-    """Where one task writes; it keeps the checksums of what was written."""
+    """Where one task writes. Records the checksums of what was written."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.ranges: list[FileRange] = []
         self.temporary: Path | None = None
-        """The file of `part`, not yet under its name."""
+        """The temporary file of `part`, not yet renamed."""
 
     @contextmanager
     def part(self, path: str) -> Iterator[HashingFile]:
-        """A file of this part alone; it gets its name later."""
+        """Open a file of this part only; it gets its final name later."""
         with temporary_file(self.folder / path) as (temporary, file):
             yield file
         self._keep(path, 0, file)
@@ -153,7 +153,7 @@ class Sink:
 
     @contextmanager
     def stretch(self, path: str, offset: int) -> Iterator[HashingFile]:
-        """A stretch, from `offset` on, of a file that all parts share; no other part may write there."""
+        """Open the range from `offset` on of a file that all parts share; no other part may write there."""
         place = self.folder / WORK / path
         try:
             with place.open("r+b") as file:
@@ -163,13 +163,13 @@ class Sink:
                 file.flush()
                 os.fsync(file.fileno())
         except OSError as error:
-            error.filename = error.filename or str(place)  # What a failed write does not say.
+            error.filename = error.filename or str(place)  # A failed write does not name its file.
             raise
         self._keep(path, offset, hashing, is_shared=True)
 
     @contextmanager
     def file(self, path: str) -> Iterator[HashingFile]:
-        """A file that is made once all parts are; it gets its name at once."""
+        """Open a file that is written after all parts; it gets its final name when it is closed."""
         with atomic_file(self.folder / path) as file:
             yield file
         self._keep(path, 0, file)
@@ -182,19 +182,19 @@ class Sink:
 
 
 class Format(ABC):
-    """One target format. Its instances hold nothing: a job tells everything."""
+    """One target format. Its instances have no state: the job has it all."""
 
     shard_size = 256 * 2**20
     """Default bytes of a part."""
 
     most_shard_size: int | None = None
-    """Most bytes that a part may be asked to have."""
+    """Most bytes that `--shard-size` may request."""
 
     needs_one_capacity = False
-    """Whether rows are filled up, so that all must have one length."""
+    """Whether rows are padded, so that all must have one capacity."""
 
     def row_bytes(self, num_tokens: Int64Array, num_samples: Int64Array) -> Int64Array:
-        """int64[r]: bytes of each row, about: where the parts are cut."""
+        """int64[r]: approximate bytes of each row, which decide where parts are cut."""
         return 5 * num_tokens + 4 * num_samples + 16
 
     def shared_files(self, job: Job) -> dict[str, int]:
@@ -203,13 +203,13 @@ class Format(ABC):
 
     @abstractmethod
     def write_part(self, job: Job, part: Part, sink: Sink) -> dict[str, Any]:
-        """Write the rows of a part; runs on a thread. What it gives (JSON values) goes to `finish`."""
+        """Write the rows of a part, on a thread. Returns JSON values for `finish`."""
 
     @abstractmethod
     def finish(self, job: Job, parts: list[dict[str, Any]], ranges: list[FileRange], sink: Sink) -> None:
-        """Write what describes the whole, once all parts are there.
+        """Write the files that describe the whole export, after all parts.
 
         Args:
-            parts: what `write_part` gave, in order.
-            ranges: what the parts wrote, in order.
+            parts: the results of `write_part`, in order.
+            ranges: the bytes that the parts wrote, in order.
         """

@@ -23,11 +23,11 @@ class Exporter(Format):
     """See the module."""
 
     def row_bytes(self, num_tokens: Int64Array, num_samples: Int64Array) -> Int64Array:
-        """Before compression."""
+        """Bytes of each row (int64[r]) before compression."""
         return 5 * num_tokens + 20 * num_samples + 64
 
     def write_part(self, job: Job, part: Part, sink: Sink) -> dict[str, Any]:
-        """One file."""
+        """Write one file."""
         with (
             sink.part(f"part-{part.number:05d}.parquet") as file,
             pq.ParquetWriter(pa.PythonFile(file, mode="w"), SHARD_SCHEMA, compression="zstd") as writer,
@@ -37,7 +37,7 @@ class Exporter(Format):
         return {}
 
     def finish(self, job: Job, parts: list[dict[str, Any]], ranges: list[FileRange], sink: Sink) -> None:
-        """Nothing: the files say all."""
+        """Writes nothing: the files are complete."""
 
 
 def _batch(packed: PackedSet, packs: Int64Array) -> pa.RecordBatch:

@@ -21,7 +21,7 @@ _ROWS_PER_BATCH = 1000
 
 
 class SavedDataset(Format):
-    """A format whose files are those of `Dataset.save_to_disk`."""
+    """A format with the files of `Dataset.save_to_disk`."""
 
     columns: ClassVar[tuple[str, ...]]
 
@@ -31,11 +31,11 @@ class SavedDataset(Format):
 
     @property
     def schema(self) -> pa.Schema:
-        """Of the Arrow files."""
+        """Schema of the Arrow files."""
         return pa.schema([(name, pa.list_(pa.field("item", pa.int32()))) for name in self.columns])
 
     def write_part(self, job: Job, part: Part, sink: Sink) -> dict[str, Any]:
-        """One Arrow stream."""
+        """Write one Arrow stream."""
         schema = self.schema
         path = f"data-{part.number:05d}-of-{len(job.parts):05d}.arrow"
         with sink.part(path) as file, pa.ipc.new_stream(pa.PythonFile(file, mode="w"), schema) as writer:
@@ -48,7 +48,7 @@ class SavedDataset(Format):
         return {}
 
     def finish(self, job: Job, parts: list[dict[str, Any]], ranges: list[FileRange], sink: Sink) -> None:
-        """What `load_from_disk` looks for."""
+        """Write the files that `load_from_disk` expects."""
         state: dict[str, Any] = {
             "_data_files": [{"filename": range_.path} for range_ in ranges],
             "_fingerprint": fingerprint([range_.xxh3 for range_ in ranges])[:16],

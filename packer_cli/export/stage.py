@@ -1,4 +1,4 @@
-"""The export: parts of rows on threads, each vouched for by its checksums, and a manifest that comes last."""
+"""Writes an export: parts on threads, each with a marker that holds its checksums; the manifest comes last."""
 
 from __future__ import annotations
 
@@ -41,12 +41,12 @@ Progress = Callable[[int, int], None]
 
 @dataclass(frozen=True, kw_only=True)
 class ExportOptions:
-    """What decides the bytes of an export, besides the packed set."""
+    """The options that, with the packed set, decide the bytes of an export."""
 
     format: str
     groups: str | None = None
     epoch: int | None = None
-    """None: the first of the set, which is not 0 where an earlier one was over when it was dealt to other GPUs."""
+    """None: the set's first epoch, which is above 0 if an earlier one was over when the set was rebalanced."""
     order: str = "use"
     shard_size: int | None = None
     """Bytes; None is the format's default."""
@@ -71,7 +71,7 @@ def parse_shard_size(text: str | None) -> int | None:
 
 @dataclass(frozen=True, kw_only=True)
 class ExportResult:
-    """What was written."""
+    """The result of an export."""
 
     num_rows: int
     num_samples: int
@@ -79,7 +79,7 @@ class ExportResult:
     num_files: int
     num_bytes: int
     is_new: bool
-    """False: an earlier run had finished the same export, and it is whole."""
+    """False if an earlier run had finished the same export, and it is intact."""
 
 
 def export_set(
@@ -229,7 +229,7 @@ def _result(job: Job, files: list[FileRange], *, is_new: bool) -> ExportResult:
 def _reopen(
     format: Format, job: Job, header: dict[str, Any], finished: dict[str, Any] | None, engine: LocalEngine
 ) -> dict[int, dict[str, Any]]:
-    """What an earlier run of the same export wrote and is whole, by part; markers vouch for it if some are lacking."""
+    """The intact parts of an earlier run of the same export, by number. If some are missing, marks the rest."""
     work = job.folder / WORK
     shared = set(format.shared_files(job))
     candidates: dict[int, Any] = {}
@@ -263,12 +263,12 @@ def _reopen(
 
 
 def _where(folder: Path, work: Path, path: str) -> Path:
-    """A file under its name, or where it is made."""
+    """A file under its final name, or its path while it is being written."""
     return folder / path if (folder / path).exists() else work / path
 
 
 def _make_room(folder: Path, path: str, num_bytes: int) -> None:
-    """A shared file of this size that can be written to, with what an earlier run wrote to it."""
+    """Create a shared file of this size, keeping what an earlier run wrote to it."""
     work = folder / WORK / path
     work.parent.mkdir(parents=True, exist_ok=True)
     if (folder / path).exists():

@@ -1,4 +1,4 @@
-"""The attention kernel alone: how fast it is for short and long stretches of queries."""
+"""Measures the attention kernel for short and long runs of queries."""
 
 from __future__ import annotations
 

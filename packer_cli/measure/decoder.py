@@ -1,4 +1,4 @@
-"""A decoder in plain torch: what is measured where transformers' modelling is not wanted, or does not matter."""
+"""A decoder in plain torch, to measure without transformers' modelling code."""
 
 from __future__ import annotations
 

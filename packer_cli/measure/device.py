@@ -1,4 +1,4 @@
-"""The device: its clock, its peak memory, and what happens where there is too little of it."""
+"""The device: its clock, its peak memory, and running out of memory."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Device:
     """
 
     def __init__(self, name: str) -> None:
-        """`auto`, `cuda` or `cpu`; ConfigError where there is no GPU."""
+        """Parse `auto`, `cuda` or `cpu`; ConfigError if there is no GPU."""
         if name == "cuda" and not torch.cuda.is_available():
             raise ConfigError("--device cuda: torch sees no GPU here; give --device cpu to measure this CPU")
         is_gpu = name != "cpu" and torch.cuda.is_available()
@@ -51,7 +51,7 @@ class Device:
         return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
     def median_seconds(self, work: Callable[[], Any], *, warm_up: int, repeats: int) -> float:
-        """Median time of a call, after some that do not count."""
+        """Median time of a call, after some warm-up calls."""
         for _ in range(warm_up):
             work()
         return statistics.median(self._seconds(work) for _ in range(repeats))
@@ -70,7 +70,7 @@ class Device:
             torch.cuda.synchronize(self.device)
 
     def peak_bytes(self, work: Callable[[], Any], held: int) -> int | None:
-        """Peak of a call; None where it ran out of memory.
+        """Peak bytes of a call; None if it ran out of memory.
 
         Args:
             held: bytes that the model held before the call (a CPU's count begins there).
@@ -91,20 +91,20 @@ class Device:
         except RuntimeError as error:
             if not is_out_of_memory(error):
                 raise
-        if peak < 0:  # Outside the handler: its traceback would keep the tensors.
+        if peak < 0:  # Outside the handler, whose traceback would keep the tensors alive.
             self._tidy()
         lost = self.greatest(float(peak < 0))
         peak = self.greatest(peak)
         return None if lost else int(peak)
 
     def _tidy(self) -> None:
-        """Garbage may hold tensors, and the allocator what it freed."""
+        """Free tensors held by garbage, and memory cached by the allocator."""
         gc.collect()
         if self.is_gpu:
             torch.cuda.empty_cache()
 
     def greatest(self, value: float) -> float:
-        """Of all processes' values."""
+        """The greatest of all processes' values."""
         if not dist.is_initialized():
             return value
         tensor = torch.tensor([value], dtype=torch.float64, device=self.device)
@@ -118,7 +118,7 @@ def is_out_of_memory(error: RuntimeError) -> bool:
 
 
 class LiveBytes(TorchDispatchMode):
-    """Counts the bytes of the tensors that operators make, while they live; `peak` is the most at once.
+    """Counts the bytes of the live tensors that operators create; `peak` is the most at once.
 
     What a kernel allocates and frees inside itself is not seen. Price: some microseconds an operator.
     """

@@ -1,4 +1,4 @@
-"""Which settings are measured, in which order, and the profile that comes out."""
+"""Decides which settings to measure and in which order, and builds the profile."""
 
 from __future__ import annotations
 
@@ -39,21 +39,21 @@ class ProfileOptions:
     lengths: tuple[int, ...]
     """Tokens of a row."""
     samples: tuple[int, ...] = (1, 8)
-    """Samples that a row holds, of even lengths; the fewest must go into every row."""
+    """Numbers of even samples in a row; every row must have room for the fewest."""
     sp_sizes: tuple[int, ...] = ()
-    """SP degrees; empty: all that the processes and the heads allow."""
+    """SP degrees; empty: all that the number of processes and heads allow."""
     checkpoint_layers: tuple[int, ...] | None = None
     """Numbers of checkpointed layers; None: the fewest that fit, and all."""
     gpus: int | None = None
-    """GPUs that will train; None: those that measure."""
+    """GPUs that will train; None: those that run the measurement."""
     device: str = "auto"
     attention: str = "auto"
     logits: str = "float32"
-    """`chunked`: the loss a thousand tokens at a time; of `plain` alone."""
+    """`chunked`: the loss a thousand tokens at a time; only for `plain`."""
     dtype: str | None = None
     """None: the config's."""
     memory: int | None = None
-    """Bytes of a GPU that training may take; None: what it has, less a reserve."""
+    """Bytes of a GPU that training may use; None: its memory less a reserve."""
     bandwidth: tuple[float, ...] = ()
     """Bytes/s that collectives reach: in a node, and to other nodes."""
     warm_up: int = 2
@@ -61,7 +61,7 @@ class ProfileOptions:
 
 
 def measure_profile(options: ProfileOptions, say: Say = lambda text: None) -> Profile:
-    """Measure, and fit where the rows are enough; `measured_model` says why where they are not.
+    """Measure, and fit if there are enough rows; if not, `measured_model` says why.
 
     Under torchrun all processes call it, and return the same.
 
@@ -91,17 +91,17 @@ def measure_profile(options: ProfileOptions, say: Say = lambda text: None) -> Pr
             chunked_logits=options.logits == "chunked",
         )
         subject.run(max(degrees) * 16, 1, 0, None)  # From here on there are gradients.
-        # The same number in every process: they must take the same ways, or wait for each other for ever.
+        # The same in every process: they must take the same branches, or they deadlock.
         state = Assumptions().state_bytes * subject.num_parameters / gpus - device.greatest(subject.held_bytes)
         if gpus > 1 == world_size:
             state += gathered_bytes(shape)
-        total = -device.greatest(-device.total_memory)  # The least of all.
+        total = -device.greatest(-device.total_memory)  # The least of all processes.
         limit = options.memory or int(total * (1 - Assumptions().memory_reserve))
         run = _Run(options, device, subject, groups, limit=limit - state, num_layers=shape.num_layers, say=say)
         settings = [(length, degree) for length in sorted(set(options.lengths)) for degree in sorted(set(degrees))]
         rows = [row for length, degree in settings for row in run.rows(length, degree)]
         say("the attention kernel alone")
-        # Two key lengths tell how it grows.
+        # Two key lengths show how it grows.
         keys = tuple(sorted({min(max(options.lengths), most) for most in (4096, 32768)}))
         attention = measure_attention(device, kernel, shape, keys, options.repeats)
     assumed: dict[str, Any] = {
@@ -132,7 +132,7 @@ def measure_profile(options: ProfileOptions, say: Say = lambda text: None) -> Pr
 
 
 def with_fits(profile: Profile, say: Say) -> Profile:
-    """The profile with what was fitted to its rows; unchanged where they are too few."""
+    """The profile with the models fitted to its rows; unchanged if there are too few."""
     try:
         cost, memory = fit_profile(profile)
     except ConfigError:
@@ -153,7 +153,7 @@ class _Run:
         self._limit, self._num_layers, self._say = limit, num_layers, say
 
     def rows(self, length: int, sp_size: int) -> list[IterationRow]:
-        """Of one length and degree: one sample and several, the fewest checkpointed layers and all."""
+        """Measure one length and SP degree: one sample and several, the fewest checkpointed layers and all."""
         if length % sp_size:
             self._say(f"{length} tokens cannot be shared by {sp_size} GPUs: left out")
             return []
@@ -173,7 +173,7 @@ class _Run:
             + ("do not fit" if least is None else f"fit with {least} of {self._num_layers} layers checkpointed")
         )
         fewest = min(self._options.samples)
-        # A peak without a time is kept too: it tells the memory.
+        # Keep a peak without a time too: it helps to fit the memory.
         rows = [
             self._row(length, sp_size, layers, fewest, None, peak)
             for layers, peak in sorted(peaks.items())

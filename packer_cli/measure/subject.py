@@ -18,7 +18,7 @@ from packer_cli.measure.decoder import PlainDecoder
 from packer_cli.measure.kernels import RowAttention, cut
 
 _ATTENTION = "hbpack_profile"
-"""Our attention's name among transformers'."""
+"""The name under which transformers knows hbpack's attention."""
 
 
 class Subject:
@@ -71,7 +71,7 @@ class Subject:
 
     @property
     def held_bytes(self) -> int:
-        """Weights and gradients that this process holds."""
+        """Bytes of weights and gradients that this process holds."""
         held = 0
         for parameter in self.model.parameters():
             for tensor in (parameter, parameter.grad):
@@ -129,7 +129,7 @@ def _transformers(path: Path, shape: ModelShape, attention: RowAttention, device
         values = json.loads((path / "config.json" if path.is_dir() else path).read_bytes())
         config = AutoConfig.for_model(**values).get_text_config()
         with torch.device(device):
-            # Code that comes with a model never runs.
+            # Never run code that comes with a model.
             model = AutoModelForCausalLM.from_config(
                 config, dtype=getattr(torch, shape.dtype), trust_remote_code=False
             )

@@ -1,4 +1,4 @@
-"""The floor: a loader with nothing to work out.
+"""The floor: a loader that computes nothing.
 
 The batches of an epoch, as many as `MOST_BYTES` hold, lie finished in memory, and the tensors of the next one are
 cloned. Like the loader, it finds its source where an epoch is, in memory and not in the core's cache, and writes to

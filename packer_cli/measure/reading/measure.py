@@ -1,4 +1,4 @@
-"""All that `hbpack bench-loader` measures, as JSON values.
+"""The measurements of `hbpack bench-loader`, as JSON values.
 
 For each number of workers: the epoch in its order, as training reads it and as the files are found, in the page cache
 or not; then a few iterations of each group again and again, once they have been read. The workers' start is told
@@ -80,7 +80,7 @@ def measure_loader(path: str, options: SpeedOptions) -> dict[str, Any]:
             rows.append(_row(name, workers, meter.measure(range(len(dataset)))))
             first = meter.first_batch
             for group, iterations in groups.items():
-                for i in iterations:  # Once, so that nothing is fetched meanwhile.
+                for i in iterations:  # Once first, so that nothing is fetched during the measurement.
                     dataset[i]
                 rows.append(_row(manifest.groups[group].name, workers, meter.measure(Repeated(iterations))))
             peak = memory.num_bytes()
@@ -187,7 +187,7 @@ def _open_set(path: str, num_gpus: int, options: SpeedOptions) -> Iterator[tuple
         start = time.perf_counter()
         dataset = PackedDataset(path, options.rank, num_gpus, format=options.format, cache_dir=cache_dir)
         seconds = time.perf_counter() - start
-        with closing(dataset):  # Else a shard that is fetched ahead may come into the folder while that is removed.
+        with closing(dataset):  # Otherwise a prefetched shard may arrive while the folder is being removed.
             yield dataset, seconds
 
 

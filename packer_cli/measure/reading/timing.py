@@ -13,7 +13,7 @@ from packer_cli.measure.reading.floor import batch_tensors, count_tokens
 
 @dataclass(frozen=True, kw_only=True)
 class Limit:
-    """When to stop: after so many batches, or when so many seconds are over; one batch at least."""
+    """When to stop: after a number of batches or seconds, but after one batch at the earliest."""
 
     num_batches: int | None = None
     seconds: float | None = None
@@ -37,7 +37,7 @@ class Timings:
 
 @dataclass(frozen=True)
 class Repeated:
-    """A sampler that goes through some iterations again and again."""
+    """A sampler that repeats the given iterations."""
 
     iterations: Sequence[int]
 
