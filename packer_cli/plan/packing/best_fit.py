@@ -16,7 +16,7 @@ from packer_cli.plan.length_index import empty_index, index_add, index_ceiling, 
 from packer_cli.plan.sorting import count_lengths
 
 
-def runs_by_falling_length(lengths: NDArray[np.int32], longest: int) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
+def runs_by_decreasing_length(lengths: NDArray[np.int32], longest: int) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
     """The histogram: distinct lengths int32[r], falling, and the samples of each, int64[r]. O(n + longest)."""
     count = count_lengths(lengths, longest)
     found = np.flatnonzero(count)[::-1]

@@ -11,7 +11,7 @@ from __future__ import annotations
 import numpy as np
 
 from packer_cli.plan.packing.base import PackingAlgorithm, PackingOptions
-from packer_cli.plan.packing.best_fit import best_fit, runs_by_falling_length
+from packer_cli.plan.packing.best_fit import best_fit, runs_by_decreasing_length
 from packer_cli.plan.packing.csr import group_moves
 from packer_cli.plan.sorting import argsort_descending
 from packer_cli.plan.types import Int32Array, Int64Array
@@ -19,7 +19,7 @@ from packer_cli.plan.types import Int32Array, Int64Array
 
 def pack(lengths: Int32Array, capacity: int, seed: int, options: PackingOptions) -> tuple[Int64Array, Int64Array]:
     """See the package for shapes."""
-    run_lengths, run_counts = runs_by_falling_length(lengths, capacity)
+    run_lengths, run_counts = runs_by_decreasing_length(lengths, capacity)
     to_pack, to_number, num_packs = best_fit(run_lengths, run_counts, capacity, np.empty(0, dtype=np.int64))
     return group_moves(to_pack, to_number, argsort_descending(lengths, capacity), num_packs)
 
