@@ -1,4 +1,4 @@
-"""Many spans of memory, copied one after another by Arrow, without a kernel of our own to import or compile."""
+"""Copies many spans of memory into one array with Arrow, without a kernel to import or compile."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def copy_spans(
 
     Args:
         number: int64[m], index of each span's buffer.
-        begin, size: int64[m], bytes; a size is at least 1. The caller vouches that the spans lie in their buffers.
+        begin, size: int64[m], bytes; a size is at least 1. The caller guarantees that the spans lie in their buffers.
     """
     num_bytes = int(size.sum())
     number, begin, size = _cut(number, begin, size)
@@ -62,7 +62,7 @@ def _fill_inline(
     begin: NDArray[np.int64],
     short: NDArray[np.int64],
 ) -> None:
-    """Put the bytes of short spans into their views, zeros behind them. Price: a few us for each buffer."""
+    """Write the bytes of short spans into their views, followed by zeros. Price: a few us for each buffer."""
     short = short[np.argsort(number[short], kind="stable")]
     place = np.arange(_INLINE)
     for rows in np.split(short, np.flatnonzero(np.diff(number[short])) + 1):

@@ -68,7 +68,7 @@ class PartWriter:
         self.num_loss_tokens += int(num_loss_tokens.sum())
 
     def close(self) -> None:
-        """Write what waits, and the footer."""
+        """Write the remaining samples and the footer."""
         self._flush()
         self._writer.close()
 

@@ -1,7 +1,7 @@
-"""Texts -> ids: `tokenizers` (the reference, with offsets where asked) and gigatoken (20-90 times as fast).
+"""Texts -> ids: `tokenizers` (the reference, with offsets on request) and gigatoken (20-90 times as fast).
 
-gigatoken adds no BOS or EOS and gives no offsets. Its ids are those of `tokenizers`, except on code points
-that are too young (see `backends_unicode`); words that hold any go to `tokenizers`.
+gigatoken adds no BOS or EOS and gives no offsets. Its ids are those of `tokenizers`, except on recent
+Unicode code points (see `encode.unicode`); words that hold any go to `tokenizers`.
 """
 
 from __future__ import annotations
@@ -22,22 +22,22 @@ if TYPE_CHECKING:
 
 
 class BackendMismatch(RunError):  # noqa: N818 - a signal: the caller encodes the part again
-    """A fast way gave another result than the reference on a sampled text; the part must be done again.
+    """A fast way and the reference disagree on a sampled text; the part must be encoded again.
 
-    Catch it around all of a part, drop what the part gave so far, and encode the part from its beginning
-    with `encoder.fallback(mismatch)`.
+    Catch it around a whole part, discard the part's results so far, and encode the part from its beginning with
+    `encoder.fallback(mismatch)`.
     """
 
     def __init__(self, why: str, *, line: int, what: Literal["ids", "template"] = "ids"):
         super().__init__(why)
         self.line = line
-        """Of the document."""
+        """Line of the document."""
         self.what = what
-        """`ids`: another backend helps. `template`: conversations must be rendered in the slow way."""
+        """`ids`: use the reference backend. `template`: render conversations in the slow way."""
 
 
 class Ids(NamedTuple):
-    """Ids of n texts, flat."""
+    """Ids of n texts, in flat arrays."""
 
     input_ids: NDArray[np.int32]
     offsets: NDArray[np.int64]
@@ -49,7 +49,7 @@ class Ids(NamedTuple):
 
 
 class CharRanges(NamedTuple):
-    """Which chars of its text each of t tokens is made of; several tokens of one char all have that char's range."""
+    """The chars of its text that each of t tokens covers; tokens that share a char all have its range."""
 
     starts: NDArray[np.int64]
     """int64[t]"""
@@ -58,7 +58,7 @@ class CharRanges(NamedTuple):
 
 
 def flat(rows: list[Any]) -> Ids:
-    """One flat array of several; the rows are all arrays (int32 or uint32), or all lists of ints."""
+    """Concatenate rows into one flat array; the rows are all arrays (int32 or uint32), or all lists of ints."""
     offsets = np.zeros(len(rows) + 1, dtype=np.int64)
     np.cumsum([len(row) for row in rows], out=offsets[1:])
     if not rows:
@@ -78,7 +78,7 @@ class ReferenceBackend:
     def __init__(self, tokenizer: LoadedTokenizer):
         from tokenizers import Tokenizer
 
-        # The post-processor is left out: what it adds is added by the encoder, and without it offsets
+        # Without the post-processor: the encoder adds its tokens, and without it offsets
         # keep the space at a token's beginning.
         self._tokenizer = Tokenizer.from_str(tokenizer.backend_json)
         self._tokenizer.post_processor = None
@@ -109,9 +109,10 @@ class ReferenceBackend:
 
 
 class GigatokenBackend:
-    """gigatoken for settled text, the reference for the rest.
+    """gigatoken for text on which both libraries agree, the reference for the rest.
 
-    Raises: TokenizerError where gigatoken cannot do this tokenizer.
+    Raises:
+        TokenizerError: gigatoken does not support this tokenizer.
     """
 
     name = "gigatoken"
@@ -135,7 +136,7 @@ class GigatokenBackend:
         """Ids without anything added, on one core. A `UnicodeEncodeError` must have been ruled out before."""
         from packer_cli.tokens.encode.unicode import is_settled
 
-        # One call a text: a batch comes back as an awkward array, which takes 600 us to make.
+        # One call per text: a batch returns an awkward array, which takes 600 us to create.
         encode = self._tokenizer.backend.encode
         unsettled = [number for number, text in enumerate(texts) if not (text.isascii() or is_settled(text))]
         if not unsettled:

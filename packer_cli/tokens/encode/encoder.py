@@ -45,11 +45,11 @@ if TYPE_CHECKING:
     from packer_cli.tokens.tokenizer.loading import LoadedTokenizer
 
 _CHECKED_CHARS = 1024
-"""So much of a sampled text is compared: the reference is many times slower, and part by part that adds up."""
+"""Most chars of a sampled text that are compared: the reference is many times slower, which adds up over parts."""
 _FIRST_CHARS = 1 << 13
 """About how many chars of a part's first texts are compared."""
 _SPREAD_CHARS = 1 << 15
-"""About how many chars of a part are compared besides its first texts."""
+"""About how many further chars of a part are compared."""
 _SPREAD_EVERY = 128
 
 _SURROGATE = "holds a lone surrogate, which cannot be encoded as UTF-8"
@@ -98,7 +98,7 @@ class Encoder:
         self._slow_templates = _slow_templates
         self._check_samples = check_samples
         self.warnings: list[str] = []
-        """Sentences for people about the part in work, each once."""
+        """Sentences for people about the current part, without repetitions."""
         self._why_slow: list[str] = []
         self._reference = ReferenceBackend(tokenizer)
         self._backend: ReferenceBackend | GigatokenBackend = self._reference
@@ -124,15 +124,16 @@ class Encoder:
         self.start_part()
 
     def start_part(self) -> None:
-        """A new part begins: its first texts will be compared with the reference again, and warnings are its own."""
+        """Start a part: compare its first texts with the reference again, and clear the warnings."""
         self.warnings[:] = self._why_slow
         self._texts_checked = self._first_checked = self._spread_checked = 0
         self._preparer.start_part()
 
     def fallback(self, mismatch: BackendMismatch, place: str) -> Encoder:
-        """The encoder for all of the part in which `encode` raised: what differed is done by the reference.
+        """The encoder for the whole part in which `encode` raised: the reference replaces the fast way that differed.
 
-        place: of the document, for people.
+        Args:
+            place: file and line of the document, for people.
         """
         is_template = mismatch.what == "template"
         backend = self._wanted_backend if is_template else "tokenizers"
@@ -220,7 +221,7 @@ class Encoder:
             self._same(item, again.row(next(redone)) if row is None else row, expected.row(number))
 
     def _sampled(self, texts: list[Text]) -> Iterator[int]:
-        """Which texts to compare: the first ones of a part, and some of the others, by their lines."""
+        """Choose the texts to compare: the first ones of a part, and some others, by their line numbers."""
         first = 0
         while first < len(texts) and self._texts_checked < self._check_samples and self._first_checked < _FIRST_CHARS:
             self._texts_checked += 1
@@ -243,12 +244,12 @@ class Encoder:
 
 
 def _scatter(line: Any) -> Any:
-    """Line numbers as numbers that look random."""
+    """Hash line numbers into pseudo-random numbers."""
     return line * 2654435761 >> 8
 
 
 def _in_order(items: list[Text | Row], texts: Samples) -> Samples:
-    """The samples of all items; those of the texts among them are given."""
+    """Merge the samples of all items, in order; those of the texts are given."""
     encoded = zip(texts.offsets[:-1].tolist(), texts.offsets[1:].tolist(), strict=True)
     text_mask = np.ones(len(texts.input_ids), dtype=np.int8) if texts.loss_mask is None else texts.loss_mask
     ids, masks = [], []

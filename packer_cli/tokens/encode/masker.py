@@ -1,4 +1,4 @@
-"""Loss masks of a batch of texts: from the bytes of their tokens, and where those don't tell, from offsets."""
+"""Makes the loss masks of a batch of texts from the bytes of their tokens, or from offsets if these are unknown."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Masker:
         return not self._lengths.are_known
 
     def mask(self, texts: list[Text], ids: Ids, ranges: list[CharRanges] | None) -> NDArray[np.int8] | None:
-        """int8[t] for all texts, without what is put around them; None: all of it is trained on.
+        """int8[t] for all texts, before special tokens are added; None: all tokens are trained on.
 
         ranges: of each text, if they are known.
         """
@@ -75,7 +75,7 @@ class Masker:
             counts.append(len(found))
             sizes.append(size)
         counted = np.array(counts, dtype=np.int64)
-        # In half bytes: see `ByteLengths.of`. A last char that does not count as a whole ends after the first half.
+        # In half bytes, see `ByteLengths.of`. A last char that does not count as a whole ends after the first half.
         units = 2 * np.array(spans, dtype=np.int64).reshape(-1, 2)
         units[:, 1] -= np.repeat(np.array([item.is_chat for item in texts], dtype=np.int64), counted)
         return mark_spans(

@@ -1,4 +1,4 @@
-"""One document -> a text with the ranges to train on, or a sample that is ready."""
+"""One document -> a text with the ranges to train on, or a finished sample."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 _SPREAD_CHARS = 1 << 15
-"""About how many chars of a part's conversations have their rendering compared, besides the first."""
+"""About how many chars of a part's conversations, after the first ones, have their rendering compared."""
 _SPREAD_EVERY = 128
 
 
@@ -57,12 +57,12 @@ class Preparer:
         self.start_part()
 
     def start_part(self) -> None:
-        """The first conversations will be compared again."""
+        """Compare the first conversations again."""
         self._chats_checked = self._chars_checked = 0
         self._is_warned = False
 
     def prepare(self, document: Document) -> tuple[Text | Row, bool]:
-        """The document in its next form, and whether its own text holds a special token's.
+        """The document as `Text` or `Row`, and whether its own text contains that of a special token.
 
         Raises: ValueError with a reason for people, UnicodeEncodeError (a kind of ValueError),
             TokenizerError, BackendMismatch.
@@ -186,7 +186,7 @@ class Preparer:
 
 
 def _ends_with_answer(document: Document) -> bool:
-    """Whether the model speaks last: what others said is not its to end."""
+    """Whether the model speaks last; only then does EOS belong at the end."""
     return document.messages[-1].get("role") == "assistant"
 
 

@@ -1,4 +1,4 @@
-"""What a document is on its way through the encoder, and what is put around it."""
+"""A document's forms inside the encoder, and the tokens that are added around it."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ class Text(NamedTuple):
     line: int
     text: str
     spans: list[tuple[int, int]] | None
-    """Char ranges to train on; None: all of it, and what is put around it."""
+    """Char ranges to train on; None: the whole text, and the tokens added around it."""
     is_chat: bool
-    """Whether a template wrote it, and so all that goes around it."""
+    """Whether a template wrote the text, including everything around it."""
     may_close: bool = True
-    """Whether EOS may follow it: its last part is what the model generates."""
+    """Whether EOS may follow: the text ends with what the model generates."""
 
 
 class Row(NamedTuple):
@@ -34,13 +34,13 @@ class Row(NamedTuple):
     input_ids: NDArray[np.int32]
     loss_mask: NDArray[np.int8]
     is_plain: bool
-    """Whether the post-processor's ids go around it."""
+    """Whether to add the post-processor's ids around it."""
     may_close: bool
     """As in `Text`."""
 
 
 class Samples(NamedTuple):
-    """n samples, flat; none is empty."""
+    """n samples, in flat arrays; none is empty."""
 
     offsets: NDArray[np.int64]
     """int64[n+1]"""
@@ -51,7 +51,7 @@ class Samples(NamedTuple):
 
 
 class Frame:
-    """Puts around samples what belongs there: the post-processor's ids, and EOS.
+    """Adds the post-processor's ids and EOS around samples.
 
     `auto` puts EOS after each sample that may be closed and has no end: its last token, blanks aside, is neither EOS
     nor a special token that the chat template writes. `always` puts it after each sample that does not end with it.
@@ -68,7 +68,7 @@ class Frame:
         self._blanks = _Blanks(tokenizer)
 
     def put(self, samples: Samples, is_plain: NDArray[np.bool_], may_close: NDArray[np.bool_]) -> tuple[Samples, int]:
-        """The samples with what goes around each, and how many of them have no end.
+        """The samples with these tokens added, and the number of samples left without an end.
 
         What comes after a sample is trained on; what comes before it is where its first token is.
 
@@ -90,7 +90,7 @@ class Frame:
             closed = may_close & ~has_end
         num_open = int(np.count_nonzero(~has_end & ~closed))
         plain = np.flatnonzero(is_plain) if len(before) or len(after) else np.zeros(0, dtype=np.int64)
-        # At equal places, what ends a sample comes before what begins the next.
+        # At equal positions, the end of a sample comes before the beginning of the next.
         places = [np.repeat(stops[plain], len(after)), stops[closed], np.repeat(starts[plain], len(before))]
         at = np.concatenate(places)
         if not len(at):
@@ -112,7 +112,7 @@ class Frame:
         ), num_open
 
     def _has_end(self, samples: Samples) -> NDArray[np.bool_]:
-        """bool[n]: whether the last token that is not blank ends something."""
+        """bool[n]: whether the last non-blank token is EOS or a special token of the template."""
         offsets, input_ids, _ = samples
         at = offsets[1:] - 1
         last = input_ids[at]
@@ -128,7 +128,7 @@ class Frame:
 
 
 class _Blanks:
-    """Tells which ids stand for white space alone; looks at each id once."""
+    """Tells which ids stand only for white space; looks up each id once."""
 
     def __init__(self, tokenizer: LoadedTokenizer):
         self._tokenizer = tokenizer
@@ -145,7 +145,7 @@ class _Blanks:
 
 
 def _end_ids(tokenizer: LoadedTokenizer) -> list[int]:
-    """EOS, and the special tokens that the chat template names: among them is what ends its turns."""
+    """EOS, and the special tokens in the chat template, which include those that end its turns."""
     named = tokenizer.special_tokens_map
     no_ends = {named.get("bos_token"), named.get("unk_token"), None}
     templates = (tokenizer.chat_template or "") + (tokenizer.tool_template or "")

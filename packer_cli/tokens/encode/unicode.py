@@ -1,9 +1,9 @@
-"""Which texts mean the same to two tokenizer libraries that carry different Unicode tables.
+"""Finds texts on which two tokenizer libraries with different Unicode tables agree.
 
 Normalizers and the classes of a pre-tokenizer's regex (letter, number, space) come from each library's own
-Unicode tables. They agree on what Unicode 13.0 (2020) assigned, but for the marks that came after 9.0, which the
-normalizers of `tokenizers` neither reorder nor compose; on these, on younger and on unassigned code points ids may
-differ. The running Python's own table is not used: its version depends on Python's.
+Unicode tables. They agree on the code points of Unicode 13.0 (2020), except for marks added after 9.0, which the
+normalizers of `tokenizers` neither reorder nor compose. On these, and on newer or unassigned code points, ids may
+differ. Python's own table is not used, since it depends on Python's version.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ _FIRST_UNASSIGNED = 0x378
 
 @lru_cache(maxsize=1)
 def _unassigned() -> NDArray[np.bool_]:
-    """bool[0x110000]: True for code points that Unicode 13.0 did not assign; 1.1 MB, made once."""
+    """bool[0x110000]: True for code points that Unicode 13.0 did not assign; 1.1 MB, created once."""
     borders = np.cumsum([int(word, 36) for word in _BORDERS.split()])
     steps = np.zeros(0x110000, dtype=np.int8)
     steps[borders[0::2]] = 1
@@ -73,7 +73,7 @@ def _unassigned() -> NDArray[np.bool_]:
 
 @lru_cache(maxsize=1)
 def _unsettled() -> NDArray[np.bool_]:
-    """bool[0x110000]: the unassigned, and the young marks."""
+    """bool[0x110000]: the unassigned code points, and the marks added after 9.0."""
     table = _unassigned().copy()
     for run in _YOUNG_MARKS.split():
         first, _, last = run.partition("-")
@@ -97,5 +97,5 @@ def is_settled(text: str) -> bool:
 
 
 def unsettled_places(text: str) -> NDArray[np.int64]:
-    """int64[u]: where the code points are on which the libraries may differ. Price: 2 ns a char."""
+    """int64[u]: positions of the code points on which the libraries may differ. Price: 2 ns a char."""
     return np.flatnonzero(_unsettled()[np.frombuffer(text.encode("utf-32-le"), dtype=np.uint32)])

@@ -1,9 +1,9 @@
-"""A tokenizer, from a folder, a file or the hub.
+"""Loads tokenizers from a folder, a file or the Hub.
 
 ::
 
-    loading.py  what the rest of hbpack sees: `LoadedTokenizer`
-    files.py    the files of a tokenizer to transformers' class; hub.py finds them by a name
-    reads.py    which files are read; fingerprint.py: of what they hold
-    lean_transformers.py   transformers' submodules without its package
+    loading.py  `LoadedTokenizer`, which the rest of hbpack uses
+    files.py    loads files with transformers; hub.py finds them by a Hub name
+    reads.py    lists the files that are read; fingerprint.py: the fingerprint of their contents
+    lean_transformers.py   imports transformers' submodules without the package
 """

@@ -1,4 +1,4 @@
-"""The fingerprint of what a tokenizer's files hold: whether tokens can be used again."""
+"""The fingerprint of a tokenizer's files, which decides whether tokens can be reused."""
 
 from __future__ import annotations
 
@@ -12,11 +12,12 @@ from packer_cli.tokens.tokenizer.reads import files_of, locate
 
 
 def tokenizer_fingerprint(name: str) -> str:
-    """Of the content of a tokenizer's files, so that reuse can be decided without loading it.
+    """Fingerprint of the contents of a tokenizer's files, found without loading the tokenizer.
 
-    What the Hub's cache does not hold yet is loaded, so that this run and the next see the same files.
+    Files missing from the Hub's cache are downloaded, so that this run and the next see the same files.
 
-    Raises: TokenizerError, where the Hub is asked and has none.
+    Raises:
+        TokenizerError: the name is one of the Hub, and it has no such tokenizer.
     """
     where = locate(name)
     if where is not None:

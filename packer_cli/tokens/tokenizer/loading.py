@@ -1,7 +1,7 @@
 """Finds and loads a tokenizer: folder, file or Hub name -> `LoadedTokenizer`.
 
-Ids are those of transformers' `AutoTokenizer`. Where its choice of class is foreseeable (the generic class,
-no model config) the class is loaded directly: 0.5 s instead of 2 s, mostly imports.
+Ids are those of transformers' `AutoTokenizer`. If it would choose the generic class (no model config), that class is
+loaded directly: 0.5 s instead of 2 s, mostly imports.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from packer_cli.errors import TokenizerError
 
 @dataclass(frozen=True, kw_only=True)
 class LoadedTokenizer:
-    """A tokenizer with what the tokens room needs to know about it. Can be pickled."""
+    """A tokenizer with the facts that `tokens/` needs about it. Can be pickled."""
 
     hf: Any
     """transformers' tokenizer (`TokenizersBackend` or a class of one model)."""
@@ -33,7 +33,7 @@ class LoadedTokenizer:
     chat_template: str | None
     """Jinja source, or None."""
     tool_template: str | None = None
-    """Template for conversations with tools, of tokenizers that have a second one."""
+    """Template for conversations with tools, if the tokenizer has a second one."""
     special_tokens_map: dict[str, str] = field(default_factory=dict)
     """`bos_token` and so on, as templates see them."""
     special_tokens: tuple[str, ...] = ()
@@ -52,7 +52,7 @@ class LoadedTokenizer:
         return parsed
 
     def describe(self) -> dict[str, Any]:
-        """What identifies the tokenizer, as JSON values; no paths.
+        """JSON values that identify the tokenizer, without paths.
 
         Two tokenizers with equal fingerprints give equal ids and texts.
         """

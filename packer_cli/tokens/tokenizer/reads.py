@@ -1,4 +1,4 @@
-"""Which files a tokenizer is read from: one list for loading and for the fingerprint."""
+"""The files that a tokenizer is read from: one list for loading and for the fingerprint."""
 
 from __future__ import annotations
 
@@ -38,13 +38,13 @@ _PATTERNS = ("*.model", "tokenizer.model.*", "tokenizer.*.json", "config.*.json"
 
 
 def locate(name: str) -> Path | None:
-    """The folder or file that a tokenizer's name is the path of; None where there is none."""
+    """The folder or file at a tokenizer's path; None if it does not exist."""
     path = os.path.expanduser(name)
     return Path(path) if os.path.isdir(path) or os.path.isfile(path) else None
 
 
 def models_in(folder: Path) -> list[Path]:
-    """SentencePiece models of a folder; the first is loaded where there is no tokenizer.json."""
+    """SentencePiece models in a folder; the first is loaded if there is no tokenizer.json."""
     return sorted(folder.glob("*.model"))
 
 
@@ -59,7 +59,7 @@ def refused_code(error: Exception, shown: str) -> TokenizerError | None:
 
 
 def template_file(name: str) -> str | None:
-    """The file that a tokenizer's own chat template stands in, where a tokenizer with one is a folder or a file."""
+    """The file that holds the chat template of a tokenizer that has one; None for a Hub name."""
     where = locate(name)
     folder = where if where is None or where.is_dir() else where.parent
     names = ("chat_template.jinja", "tokenizer_config.json")
