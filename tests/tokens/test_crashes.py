@@ -36,8 +36,7 @@ def config(tmp_path, repo):
 PRELOAD = ["tests.tokens.crashing_reader"]
 
 
-def test_what_crashes_its_reader_is_rejected(config, tmp_path, caplog, monkeypatch):
-    monkeypatch.setattr(LOGGER, "propagate", True)  # Not so once a command has shown its progress.
+def test_what_crashes_its_reader_is_rejected(config, tmp_path, caplog):
     caplog.set_level("INFO", LOGGER.name)
     for workers in (1, 2):
         out = tmp_path / f"out-{workers}"
