@@ -58,7 +58,7 @@ class _LineCutter:
 
 
 def _line_feeds(data: bytes) -> NDArray[np.int64]:
-    """int64[n]: where they are. Price: 0.1 ms a MiB, a quarter of what `bytes.count` takes."""
+    """int64[n]: where they are. Price: 0.17 ms a MiB, about half of what `bytes.count` takes."""
     import numpy as np
 
     codes = np.frombuffer(data, dtype=np.uint8)
