@@ -25,8 +25,6 @@ class LoadedTokenizer:
     """transformers' tokenizer (`TokenizersBackend` or a class of one model)."""
     backend_json: str
     """The `tokenizers` tokenizer as JSON, without truncation and padding."""
-    vocab_size: int
-    """One more than the largest id, added tokens included."""
     bos_token_id: int | None
     eos_token_id: int | None
     pad_token_id: int | None
@@ -48,8 +46,17 @@ class LoadedTokenizer:
     @cached_property
     def config(self) -> dict[str, Any]:
         """`backend_json` parsed."""
-        parsed: dict[str, Any] = json.loads(self.backend_json)
+        import orjson
+
+        parsed: dict[str, Any] = orjson.loads(self.backend_json)
         return parsed
+
+    @cached_property
+    def vocab_size(self) -> int:
+        """One more than the largest id, added tokens included."""
+        vocab = self.config["model"]["vocab"]
+        ids = vocab.values() if isinstance(vocab, dict) else range(len(vocab))
+        return max(len(self.hf), max(ids, default=-1) + 1, max(self.added_tokens.values(), default=-1) + 1)
 
     def describe(self) -> dict[str, Any]:
         """JSON values that identify the tokenizer, without paths.
@@ -108,13 +115,11 @@ def load_tokenizer(path: str, *, chat_template: str | None = None) -> LoadedToke
         templates = templates.get("default")
     if chat_template is not None:
         templates, tool_template = read_template(chat_template), None
-    vocab = hf.get_vocab()
     added = hf.added_tokens_decoder
     prefix, suffix = _added_around(backend, path)
     return LoadedTokenizer(
         hf=hf,
         backend_json=_plain_backend_json(backend),
-        vocab_size=max(len(hf), max(vocab.values(), default=-1) + 1),
         bos_token_id=_id_of(hf, "bos_token"),
         eos_token_id=_id_of(hf, "eos_token"),
         pad_token_id=_id_of(hf, "pad_token"),
