@@ -17,7 +17,7 @@ from pydantic import TypeAdapter
 
 from packer_cli.cli.main import COMMANDS, cli
 from packer_cli.config import PackConfig
-from packer_cli.cost.profile_file import Profile
+from packer_cli.cost.profile import Profile
 from packer_cli.format.manifest import Manifest
 from packer_cli.format.schema import SCHEMAS
 from packer_cli.plan.packing import REGISTRY

@@ -13,7 +13,7 @@ from packer_cli.errors import ConfigError, InputError, OutputError, RunError
 from packer_cli.sizes import parse_bytes, parse_integer, parse_tokens
 
 if TYPE_CHECKING:
-    from packer_cli.cost.profile_file import Profile
+    from packer_cli.cost.profile import Profile
 
 
 @click.command("profile")
@@ -164,7 +164,7 @@ def command(output: str, repeats: int, gpus: int | None, **values: Any) -> None:
 
 def _output(name: str) -> Path:
     """The output path, checked before anything is measured. An existing file must be a profile."""
-    from packer_cli.cost.profile_file import read_profile
+    from packer_cli.config.gpu_model import read_profile
 
     path = Path(name)
     if os.path.isdir(path) or not path.parent.is_dir():

@@ -87,22 +87,25 @@ def command(
     Times are predicted from the model's shape and the GPU's data sheet (--model, --gpu), or from what `hbpack profile`
     measured (--profile).
     """
-    from packer_cli.cost.options import refuse_partial_options
+    from packer_cli.config.gpu_model import refuse_partial_options
     from packer_cli.simulate.figures import SimulateRules
 
-    refuse_partial_options(values["model"], values["gpu"], values["profile"], "hbpack simulate")
+    config = validate(GpuConfig, values_of(GpuConfig, values))
+    refuse_partial_options(config, "hbpack simulate")
     rules = SimulateRules(pp=pp, pad_to=pad_to, step_seconds=step_seconds)
     if values["groups"] is None:
-        _simulate_plan(ctx, values, rules, as_json)
+        _simulate_plan(ctx, config, values, rules, as_json)
     else:
         _simulate_strategies(ctx, values, rules, algorithms, sort, workers, as_json)
 
 
-def _simulate_plan(ctx: click.Context, values: dict[str, Any], rules: SimulateRules, as_json: bool) -> None:
+def _simulate_plan(
+    ctx: click.Context, config: GpuConfig, values: dict[str, Any], rules: SimulateRules, as_json: bool
+) -> None:
     from packer_cli.stages.simulate import run_simulate
 
     path = _planned(ctx, values)
-    result = run_simulate(path, validate(GpuConfig, values_of(GpuConfig, values)), rules)
+    result = run_simulate(path, config, rules)
     if as_json:
         click.echo(json.dumps(result, indent=2))
         return

@@ -6,6 +6,7 @@
     messages.py   what is wrong with a value, in words
     yaml_file.py  `--config`
     rules.py      plan options -> the typed rules of `packer_cli.plan`
+    gpu_model.py  `--model --gpu` or `--profile` -> `packer_cli.cost`'s model
 """
 
 from packer_cli.config.messages import show_value, validate

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from packer_cli.config.gpu_model import load_gpu_model
 from packer_cli.config.models import GroupConfig, PlanConfig
 from packer_cli.errors import ConfigError
 from packer_cli.plan.balance import parse_balance
@@ -25,9 +26,7 @@ def with_known_cost(config: PlanConfig) -> PlanConfig:
     """
     if config.cost != "profile":
         return config
-    from packer_cli.cost.options import load_gpu_model
-
-    model = load_gpu_model(config.model, config.gpu, config.profile, config.gpus, what="--cost profile").cost
+    model = load_gpu_model(config, config.gpus, "--cost profile").cost
     try:
         # As many digits as mean something, and as are the same on every machine.
         cost = Cost(quadratic=float(f"{model.quadratic:.6g}"), linear=float(f"{model.linear:.6g}"))

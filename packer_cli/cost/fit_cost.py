@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from packer_cli.cost.analytic import Assumptions
 from packer_cli.cost.least_squares import solve_nonnegative, standard_errors
 from packer_cli.cost.models import CostModel
-from packer_cli.cost.profile_file import Fit, IterationRow, Profile
+from packer_cli.cost.profile import Fit, IterationRow, Profile
 from packer_cli.cost.shape import ModelShape
 from packer_cli.errors import ConfigError
 

@@ -11,7 +11,7 @@ import numpy as np
 from packer_cli.cost.analytic import activation_bytes
 from packer_cli.cost.least_squares import solve_nonnegative, standard_errors
 from packer_cli.cost.models import MemoryModel
-from packer_cli.cost.profile_file import Fit, Profile
+from packer_cli.cost.profile import Fit, Profile
 from packer_cli.cost.shape import ModelShape
 from packer_cli.errors import ConfigError
 

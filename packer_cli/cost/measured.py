@@ -11,7 +11,7 @@ from packer_cli.cost.fit_cost import CostFit, add_degrees, fit_cost
 from packer_cli.cost.fit_memory import MemoryFit, fit_memory
 from packer_cli.cost.gpus import Gpu
 from packer_cli.cost.models import GpuModel
-from packer_cli.cost.profile_file import Profile
+from packer_cli.cost.profile import Profile
 from packer_cli.cost.shape import ModelShape
 from packer_cli.errors import ConfigError
 

@@ -1,14 +1,11 @@
-"""Reads a transformers `config.json` into a `ModelShape`; knows the key names of common model families."""
+"""The shape in a transformers `config.json`; knows the key names of common model families."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 from packer_cli.cost.shape import DTYPE_BYTES, ModelShape
-from packer_cli.errors import InputError
 
 _NAMES = {
     "num_layers": ("num_hidden_layers", "n_layer", "num_layers"),
@@ -29,34 +26,6 @@ _PLAIN_FFN = {
 
 _TIED = ("gemma", "gpt2", "gpt_bigcode", "opt", "bloom", "falcon", "cohere", "starcoder2")
 """Prefixes of model types whose embeddings are tied if the config does not say."""
-
-
-def read_shape(path: str | Path) -> ModelShape:
-    """Read a model's shape.
-
-    Args:
-        path: `config.json`, or the folder that holds it.
-
-    Raises:
-        InputError: the file does not exist or is not a JSON object, or a key is missing or has the wrong type; the
-            message names it.
-    """
-    file = Path(path)
-    file = file / "config.json" if file.is_dir() else file
-    try:
-        config = json.loads(file.read_bytes())
-    except OSError as error:
-        raise InputError(
-            f"{str(file)!r}: {error.strerror}; give a model's config.json, or the folder that holds it"
-        ) from None
-    except (ValueError, RecursionError) as error:
-        raise InputError(f"{str(file)!r} is not JSON: {' '.join(str(error).split())}") from None
-    if not isinstance(config, dict):
-        raise InputError(f"{str(file)!r} must hold a JSON object, the model's config")
-    try:
-        return shape_of(config)
-    except ValueError as error:
-        raise InputError(f"{str(file)!r}: {error}") from None
 
 
 def shape_of(config: Mapping[str, Any]) -> ModelShape:

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from packer_cli.config import AutoGroupsConfig, GroupConfig, PlanConfig
+from packer_cli.config.gpu_model import load_gpu_model, read_profile, refuse_partial_options
+from packer_cli.cost.measured import measured_model
 from packer_cli.cost.models import GpuModel
-from packer_cli.cost.options import load_gpu_model, refuse_partial_options
-from packer_cli.cost.profile_file import Profile, read_profile
+from packer_cli.cost.profile import Profile
 from packer_cli.errors import ConfigError, RunError
 from packer_cli.files import fingerprint
 from packer_cli.groups.choice import HBP, LONGEST, Choice, choose_groups, choose_measured_groups
@@ -27,18 +27,20 @@ def load_models(config: AutoGroupsConfig, num_gpus: int, what: str) -> tuple[Gpu
 
     The model is None if the profile has too few rows to fit one but enough for HBP's algorithm 1.
     """
-    refuse_partial_options(config.model, config.gpu, config.profile, what)
-    profile = None if config.profile is None else read_profile(Path(config.profile))
+    refuse_partial_options(config, what)
+    if config.profile is None:
+        return load_gpu_model(config, num_gpus, what), None
+    profile = read_profile(config.profile)
     # More GPUs than the profile's may share the weights, which leaves at least as much memory. Fewer leave less.
-    if profile is not None and profile.num_gpus > num_gpus:
+    if profile.num_gpus > num_gpus:
         raise ConfigError(
             f"{config.profile!r} is of a model whose weights {profile.num_gpus} GPUs share, so on {num_gpus} there is "
             f"less memory left than it says; profile with --gpus {num_gpus}, or plan for {profile.num_gpus}"
         )
     try:
-        return load_gpu_model(config.model, config.gpu, config.profile, num_gpus, what=what), profile
+        return measured_model(profile), profile
     except ConfigError:
-        if profile is None or config.group_algorithm != "hbp":
+        if config.group_algorithm != "hbp":
             raise
         return None, profile
 

@@ -9,7 +9,7 @@ from typing import Any, Literal
 from numpy.typing import ArrayLike
 
 from packer_cli.cost.models import GpuModel
-from packer_cli.cost.profile_file import Profile
+from packer_cli.cost.profile import Profile
 from packer_cli.errors import ConfigError
 from packer_cli.groups.epoch import EpochModel
 from packer_cli.groups.hbp import hbp_groups

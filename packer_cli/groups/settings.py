@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from packer_cli.cost.models import GpuModel
-from packer_cli.cost.profile_file import IterationRow, Profile
+from packer_cli.cost.profile import IterationRow, Profile
 from packer_cli.groups.lengths import LengthSums
 from packer_cli.plan.types import Group
 

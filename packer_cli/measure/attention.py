@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from packer_cli.cost.profile_file import AttentionRow
+from packer_cli.cost.profile import AttentionRow
 from packer_cli.cost.shape import ModelShape
 from packer_cli.measure.device import Device
 from packer_cli.measure.kernels import Kernel, Segments

@@ -13,11 +13,11 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from packer_cli.config.gpu_model import read_shape
 from packer_cli.cost.analytic import Assumptions, gathered_bytes
 from packer_cli.cost.fit_memory import search_checkpoint_layers
 from packer_cli.cost.measured import fit_profile
-from packer_cli.cost.model_config import read_shape
-from packer_cli.cost.profile_file import IterationRow, Profile
+from packer_cli.cost.profile import IterationRow, Profile
 from packer_cli.errors import ConfigError
 from packer_cli.loader.parallel import SPGroups, init_sp_groups
 from packer_cli.measure.attention import measure_attention

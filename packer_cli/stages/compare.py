@@ -38,8 +38,8 @@ def run_compare(
     from packer_cli.compare import compare
     from packer_cli.compare.rows import default_rows, parse_rows, with_baseline
     from packer_cli.compare.savings import add_savings
+    from packer_cli.config.gpu_model import has_gpu_model
     from packer_cli.config.rules import plan_rules, with_known_cost
-    from packer_cli.cost.options import has_gpu_model
     from packer_cli.groups.auto import with_placeholder_groups
     from packer_cli.simulate.figures import SimulateRules
 
@@ -48,7 +48,7 @@ def run_compare(
     plan_rules(placeholder)  # Report wrong options before the long work.
     if algorithms is not None:
         parse_rows(algorithms, placeholder)
-    has_model = rules is not None or has_gpu_model(config.model, config.gpu, config.profile)
+    has_model = rules is not None or has_gpu_model(config)
     simulator = load_simulator(config, config.gpus, rules or SimulateRules()) if has_model else None
     workers = workers or default_workers()
     samples = read_samples(inputs, corpus, workers)

@@ -29,8 +29,8 @@ def run_simulate(path: Path, config: GpuConfig, rules: SimulateRules) -> dict[st
 
 def load_simulator(config: GpuConfig, num_gpus: int, rules: SimulateRules) -> Simulator:
     """The simulator with the model that the options name; all pipeline stages share its weights."""
-    from packer_cli.cost.options import load_gpu_model
+    from packer_cli.config.gpu_model import load_gpu_model
     from packer_cli.simulate.figures import Simulator
 
-    model = load_gpu_model(config.model, config.gpu, config.profile, num_gpus * rules.pp, what="a prediction of time")
+    model = load_gpu_model(config, num_gpus * rules.pp, "a prediction of time")
     return Simulator(model=model, rules=rules)

@@ -21,8 +21,8 @@ from typing import Any
 import numpy as np
 
 from packer_cli.cli.main import main as hbpack
+from packer_cli.config.gpu_model import read_shape
 from packer_cli.cost.measured import measured_model
-from packer_cli.cost.model_config import read_shape
 from packer_cli.cost.models import GpuModel
 from packer_cli.measure.device import Device
 from packer_cli.measure.kernels import RowAttention, choose_kernel

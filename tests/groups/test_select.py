@@ -11,9 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from packer_cli.config import PlanConfig
+from packer_cli.config.gpu_model import read_profile
 from packer_cli.config.rules import plan_rules
 from packer_cli.cost.models import CostModel, GpuModel, MemoryModel
-from packer_cli.cost.profile_file import Profile, read_profile
+from packer_cli.cost.profile import Profile
 from packer_cli.errors import ConfigError
 from packer_cli.groups.auto import to_config
 from packer_cli.groups.choice import choose_groups, choose_measured_groups

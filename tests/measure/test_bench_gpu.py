@@ -6,7 +6,7 @@ import csv
 
 import pytest
 
-from packer_cli.cost.profile_file import read_profile
+from packer_cli.config.gpu_model import read_profile
 
 pytest.importorskip("torch")
 

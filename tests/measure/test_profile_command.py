@@ -15,8 +15,9 @@ import numpy as np
 import pytest
 
 from packer_cli.cli.main import main
+from packer_cli.config.gpu_model import read_profile
 from packer_cli.cost.measured import measured_model
-from packer_cli.cost.profile_file import Profile, read_profile
+from packer_cli.cost.profile import Profile
 from tests.cli_runner import run
 
 torch = pytest.importorskip("torch")
@@ -374,14 +375,3 @@ def test_without_torch(config, tmp_path):
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr == "error: this command needs torch: pip install 'hbpack[torch]'\n"
-
-
-def test_a_damaged_profile(tmp_path):
-    from packer_cli.errors import InputError
-
-    with pytest.raises(InputError, match="No such file or directory; make a profile with hbpack profile"):
-        read_profile(tmp_path / "p.json")
-    file = tmp_path / "p.json"
-    file.write_text(profile_of(file).read_text().replace('"num_gpus":1', '"num_gpus":0'))
-    with pytest.raises(InputError, match="is not a profile: num_gpus: Input should be greater than or equal to 1"):
-        read_profile(file)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from packer_cli.cli.console import print_table
-from packer_cli.cost.profile_file import Fit, IterationRow, Profile
+from packer_cli.cost.profile import Fit, IterationRow, Profile
 
 _HEADER = ["length", "SP", "checkpointed", "work / length^2", "seconds", "tokens/s a GPU", "peak memory, GB"]
 

@@ -1,13 +1,10 @@
-"""The profile file: iteration times and memory measured on GPUs, and the models fitted to them."""
+"""A profile: iteration times and memory measured on GPUs, and the models fitted to them."""
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
-
-from packer_cli.errors import InputError
+from pydantic import BaseModel, ConfigDict, Field
 
 
 class _Model(BaseModel):
@@ -78,21 +75,3 @@ class Profile(_Model):
     assumed: dict[str, Any] = {}
     """Values that were not measured, such as given bandwidths."""
     library_versions: dict[str, str] = {}
-
-
-def read_profile(path: Path) -> Profile:
-    """Read and validate a profile.
-
-    Raises:
-        InputError: the file does not exist or is not a profile; the message names the first wrong field.
-    """
-    try:
-        return Profile.model_validate_json(path.read_bytes())
-    except OSError as error:
-        raise InputError(f"{str(path)!r}: {error.strerror}; make a profile with hbpack profile") from None
-    except ValidationError as error:
-        first = error.errors()[0]
-        place = ".".join(str(part) for part in first["loc"])
-        raise InputError(
-            f"{str(path)!r} is not a profile: {place or 'the file'}: {first['msg']}; make one with hbpack profile"
-        ) from None

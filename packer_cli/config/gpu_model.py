@@ -1,0 +1,102 @@
+"""Loads the GPU model that the options `--model --gpu` or `--profile` name: reads a `config.json` or a profile."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from packer_cli.config.models import GpuConfig
+from packer_cli.cost.analytic import analytic_model
+from packer_cli.cost.gpus import parse_gpu
+from packer_cli.cost.measured import measured_model
+from packer_cli.cost.model_config import shape_of
+from packer_cli.cost.models import GpuModel
+from packer_cli.cost.profile import Profile
+from packer_cli.cost.shape import ModelShape
+from packer_cli.errors import ConfigError, InputError
+
+GIVE = "--model CONFIG.JSON --gpu NAME (such as h100), or --profile FILE of hbpack profile"
+"""The options that predictions need; for messages."""
+
+
+def has_gpu_model(config: GpuConfig) -> bool:
+    """Whether any of the options was given."""
+    return any(value is not None for value in (config.model, config.gpu, config.profile))
+
+
+def load_gpu_model(config: GpuConfig, num_gpus: int, what: str) -> GpuModel:
+    """The model that the options name.
+
+    Args:
+        num_gpus: GPUs that train and share the weights.
+        what: the option or command that needs the model, such as `--groups auto`; for messages.
+
+    Raises:
+        ConfigError: options are missing or contradict each other, the GPU is unknown, or the weights do not fit.
+        InputError: a file is missing, or is not a model config or profile.
+    """
+    refuse_partial_options(config, what)
+    if config.profile is not None:
+        return measured_model(read_profile(config.profile))
+    assert config.model is not None
+    assert config.gpu is not None
+    return analytic_model(read_shape(config.model), parse_gpu(config.gpu), num_gpus)
+
+
+def refuse_partial_options(config: GpuConfig, what: str) -> None:
+    """Raise ConfigError unless the options name exactly one model."""
+    model, gpu = config.model, config.gpu
+    if config.profile is not None and (model is not None or gpu is not None):
+        raise ConfigError(f"--profile stands in place of --model and --gpu; {what} takes one or the other")
+    if config.profile is None and (model is None or gpu is None):
+        missing = "" if model is gpu is None else f"; {'--model' if model is None else '--gpu'} is missing"
+        raise ConfigError(f"{what} needs {GIVE}{missing}")
+
+
+def read_shape(path: str | Path) -> ModelShape:
+    """Read a model's shape.
+
+    Args:
+        path: `config.json`, or the folder that holds it.
+
+    Raises:
+        InputError: the file does not exist or is not a JSON object, or a key is missing or has the wrong type; the
+            message names it.
+    """
+    file = Path(path)
+    file = file / "config.json" if file.is_dir() else file
+    try:
+        config = json.loads(file.read_bytes())
+    except OSError as error:
+        raise InputError(
+            f"{str(file)!r}: {error.strerror}; give a model's config.json, or the folder that holds it"
+        ) from None
+    except (ValueError, RecursionError) as error:
+        raise InputError(f"{str(file)!r} is not JSON: {' '.join(str(error).split())}") from None
+    if not isinstance(config, dict):
+        raise InputError(f"{str(file)!r} must hold a JSON object, the model's config")
+    try:
+        return shape_of(config)
+    except ValueError as error:
+        raise InputError(f"{str(file)!r}: {error}") from None
+
+
+def read_profile(path: str | Path) -> Profile:
+    """Read and validate a profile.
+
+    Raises:
+        InputError: the file does not exist or is not a profile; the message names the first wrong field.
+    """
+    file = Path(path)
+    try:
+        return Profile.model_validate_json(file.read_bytes())
+    except OSError as error:
+        raise InputError(f"{str(file)!r}: {error.strerror}; make a profile with hbpack profile") from None
+    except ValidationError as error:
+        first = error.errors()[0]
+        place = ".".join(str(part) for part in first["loc"])
+        raise InputError(
+            f"{str(file)!r} is not a profile: {place or 'the file'}: {first['msg']}; make one with hbpack profile"
+        ) from None

@@ -1,0 +1,65 @@
+"""The files that `--model` and `--profile` name: read, and refused in words."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from packer_cli.config.gpu_model import read_profile, read_shape
+from packer_cli.cost.model_config import shape_of
+from packer_cli.errors import InputError
+
+CONFIG = {
+    "hidden_size": 64, "intermediate_size": 128, "num_attention_heads": 4, "num_hidden_layers": 2, "vocab_size": 96,
+}  # fmt: skip
+
+
+def test_a_config_or_its_folder(tmp_path):
+    (tmp_path / "config.json").write_text(json.dumps(CONFIG))
+    assert read_shape(tmp_path) == read_shape(tmp_path / "config.json") == shape_of(CONFIG)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (
+            "{",
+            " is not JSON: Expecting property name enclosed in double quotes: line 1 column 2 (char 1)",
+        ),
+        ("[]", " must hold a JSON object, the model's config"),
+        (
+            json.dumps({**CONFIG, "hidden_size": None}),
+            ": the key 'hidden_size' (or n_embd, d_model) is missing: the model type is not supported",
+        ),
+        (json.dumps({**CONFIG, "vocab_size": "many"}), ": vocab_size must be an integer, got 'many'"),
+    ],
+)  # fmt: skip
+def test_a_config_that_is_wrong(tmp_path, text, message):
+    file = tmp_path / "config.json"
+    file.write_text(text)
+    with pytest.raises(InputError) as error:
+        read_shape(file)
+    assert str(error.value) == f"{str(file)!r}{message}"
+
+
+def test_no_config(tmp_path):
+    with pytest.raises(InputError, match=r"No such file or directory; give a model's config.json, or the folder"):
+        read_shape(tmp_path)
+
+
+def test_a_profile_that_is_wrong(tmp_path):
+    file = tmp_path / "p.json"
+    with pytest.raises(InputError) as error:
+        read_profile(file)
+    assert str(error.value) == f"{str(file)!r}: No such file or directory; make a profile with hbpack profile"
+    table = Path(__file__).parent.parent / "groups" / "data" / "hbp-table-4.json"
+    file.write_text(re.sub('"num_gpus": *[0-9]+', '"num_gpus": 0', table.read_text()))
+    with pytest.raises(InputError) as error:
+        read_profile(file)
+    assert str(error.value) == (
+        f"{str(file)!r} is not a profile: num_gpus: Input should be greater than or equal to 1; "
+        "make one with hbpack profile"
+    )
