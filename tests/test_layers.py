@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import ast
+import re
 import subprocess
 import sys
 from pathlib import Path
+from textwrap import dedent
 
 import pytest
 
+from packer_cli.cli.main import COMMANDS
+from packer_cli.export.formats import FORMATS as EXPORTS
 from packer_cli.format import constants as format_constants
 from tests.house import (
     against_order,
@@ -22,6 +26,7 @@ from tests.house import (
     read_modules,
     room_graph,
 )
+from tests.reached import definitions, unreached
 
 PACKAGE = "packer_cli"
 
@@ -134,6 +139,54 @@ def test_packages_only_re_export(repo, tmp_path):
 def test_a_constant_of_the_disk_format_is_defined_once(modules, name):
     assert len(constants(modules, name)) == 1
     assert constants(planted(a="X = 1", b="X = 2"), "X") == ["p.a", "p.b"]
+
+
+KEPT = [
+    "packer_cli.files.HashingFile.readable",  # These three are what pyarrow asks a file of Python's.
+    "packer_cli.files.HashingFile.seekable",
+    "packer_cli.files.HashingFile.writable",
+    "packer_cli.plan.packing.ilp.minmax.min_max_work",  # The exact answer that tests hold packing algorithms against.
+]
+"""What no command, loader or documented call uses, and stays."""
+
+
+def users(repo: Path) -> dict[str, ast.Module]:
+    """The code that users have: README, docs, examples, scripts."""
+    files = [*(repo / "examples").glob("*.py"), *(repo / "scripts").glob("*.py")]
+    code = [file.read_text(encoding="utf-8") for file in files]
+    for page in (repo / "README.md", *(repo / "docs").glob("*.md")):
+        code += map(dedent, re.findall("```python\n(.*?)```", page.read_text(encoding="utf-8"), re.DOTALL))
+    return {f"user{number}": ast.parse(text) for number, text in enumerate(code)}
+
+
+def called_by_users(repo: Path, modules: dict[str, ast.Module]) -> list[str]:
+    """Commands, exports, and what the loader's page names."""
+    names = [f"{PACKAGE}.__main__", *(f"{PACKAGE}.export.{name}.Exporter" for name in EXPORTS)]
+    names += [f"{PACKAGE}.cli.{name.replace('-', '_')}.command" for name in COMMANDS]
+    words = set(re.findall("`([A-Za-z_]+)", (repo / "docs" / "loader.md").read_text(encoding="utf-8")))
+    return names + [name for name in definitions(room(modules, "loader")) if name.rpartition(".")[2] in words]
+
+
+def test_users_reach_every_definition(repo, modules):
+    others = users(repo)
+    found = unreached(modules | others, [*called_by_users(repo, modules), *KEPT, *others])
+    assert [name for name in found if name.startswith(PACKAGE)] == []
+
+
+def test_a_definition_that_no_user_reaches_is_found():
+    sources = {
+        "cli": "from p.a import used\nfrom p.c import again\nimport p.d\ndef command(): used().kept() + again()",
+        "a": "ONE = TWO = 3\ndef used(): return Made(ONE)\ndef unused(): unused() + helper()\ndef helper(): ...\n"
+        "class Made:\n    def kept(self): ...\n    def lost(self): ...\nclass Other:\n    def kept(self): ...",
+        "b": "def thing(): ...",
+        "c": "from p.b import thing as again, other\nfrom p.a import unused\n__all__ = ['again', 'unused']",
+        "d": "import json\nclass Reader(json.JSONDecoder):\n    def decode(self): ...\nREADER = Reader()\nREADER.x()\n"
+        "class Own(ValueError):\n    def lost(self): ...\ntry:\n    Own()\nexcept Own: ...\n"
+        "class Api:\n    def call(self): ...",
+    }
+    found = unreached(planted(**sources), ["p.cli.command", "p.d.Api"])
+    lost = ["p.a.Made.lost", "p.a.Other", "p.a.Other.kept", "p.a.TWO", "p.a.helper", "p.a.unused"]
+    assert found == [*lost, "p.d.Own.lost"]
 
 
 READERS = (

@@ -50,3 +50,8 @@ CHATS = [
     [{"role": "system", "content": "Be brief."}, *turns("x", "y")],
     turns("only a question"),
 ]
+
+
+def engine_of(renderer):
+    """The engine that renders most conversations."""
+    return "minijinja" if renderer._minijinja else "transformers" if renderer._proves_each else "jinja2"

@@ -14,7 +14,7 @@ from packer_cli.tokens import part, slices
 from packer_cli.tokens.encode.backends import BackendMismatch, GigatokenBackend
 from packer_cli.tokens.encode.encoder import Encoder
 from packer_cli.tokens.templates import ChatRenderer
-from tests.tokens.helpers import CHATS, chats, encode, rows, tokens, turns
+from tests.tokens.helpers import CHATS, chats, encode, engine_of, rows, tokens, turns
 
 
 def mixed_documents():
@@ -137,7 +137,7 @@ def test_a_mark_that_lies_sends_the_part_the_slow_way(load):
     again = encoder.fallback(caught.value, "data.jsonl, line 1")
     assert caught.value.what == "template"
     assert rows(encode(again, chats(*CHATS))) == expected
-    assert [renderer.engine for renderer in again._preparer._renderers.values()] == ["transformers"]
+    assert [engine_of(renderer) for renderer in again._preparer._renderers.values()] == ["transformers"]
 
 
 WRONG_IDS = "gigatoken and tokenizers give different ids; this part is encoded by tokenizers"

@@ -10,6 +10,7 @@ from transformers.utils.chat_template_utils import render_jinja_template
 from packer_cli.errors import TokenizerError
 from packer_cli.tokens.templates import ChatRenderer, TemplateRejectError, read_chat
 from packer_cli.tokens.templates.marks import CHARS, MARKS, split, split_chars
+from tests.tokens.helpers import engine_of
 
 VARIABLES = {"bos_token": "<s>", "eos_token": "</s>"}
 SPECIALS = ("<|im_start|>", "<|im_end|>", "<s>", "</s>", "<|endoftext|>")
@@ -144,7 +145,7 @@ def test_loops_in_macros_are_marked_too(templates):
     for changed in (text, text.replace("{{ all(messages) }}", "{% set x = all(messages) %}{{ x | trim }}")):
         for engine in ("minijinja", "jinja2"):
             ours = renderer(changed, engine=engine)
-            assert (ours.way, ours.engine) == ("marks", engine)
+            assert (ours.way, engine_of(ours)) == ("marks", engine)
             assert said(ours.render(messages)) == ["assistant: b;", "assistant: d;"]
 
 
@@ -153,7 +154,7 @@ def test_marks_that_change_what_a_template_does_are_not_used():
     loop = "{% for m in messages %}{{ m.role }}: {{ m.content }};{% endfor %}"
     template = "{% set x %}" + loop + "{% endset %}{{ x }}{{ x | length }}"
     ours = renderer(template)
-    assert (ours.way, ours.engine) == ("prefixes", "jinja2")
+    assert (ours.way, engine_of(ours)) == ("prefixes", "jinja2")
 
 
 RECURSIVE = (

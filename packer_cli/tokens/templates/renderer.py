@@ -62,11 +62,6 @@ class ChatRenderer:
             if self._minijinja is not None and not self._minijinja_holds_on_probes():
                 self._minijinja = None
 
-    @property
-    def engine(self) -> Engine:
-        """The engine that renders most conversations."""
-        return "minijinja" if self._minijinja else "transformers" if self._proves_each else "jinja2"
-
     def render(self, messages: list[dict[str, Any]], tools: list[Any] | None = None) -> Rendered:
         """One conversation.
 
