@@ -7,6 +7,7 @@ import json
 import click
 
 from packer_cli.cli.options import FiniteRange, LocalPath
+from packer_cli.cli.tables.bench_loader import print_speed
 from packer_cli.errors import ConfigError
 
 
@@ -65,7 +66,6 @@ def command(
     """
     counts = _parse_workers(workers)
     try:
-        from packer_cli.cli.tables.bench_loader import print_speed
         from packer_cli.measure.reading.measure import SpeedOptions, measure_loader
         from packer_cli.measure.reading.timing import Limit
 

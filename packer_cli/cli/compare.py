@@ -59,11 +59,10 @@ def command(
     it goes).
     """
     from packer_cli.cli.tables.compare import parse_sort, print_comparison, sort_rows
-    from packer_cli.config.gpu_model import has_gpu_model
 
     config = validate(PlanConfig, values_of(PlanConfig, values))
-    has_model = has_gpu_model(config)
-    order = None if sort is None else parse_sort(sort, has_model=has_model, has_cost=config.cost != "quadratic")
+    has_cost = config.cost != "quadratic"
+    order = None if sort is None else parse_sort(sort, has_model=config.has_gpu_model, has_cost=has_cost)
     refuse_without_tokenizer(ctx, values)
     from packer_cli.stages.compare import run_compare
 

@@ -51,11 +51,10 @@ def command(ctx: click.Context, as_json: bool, workers: int | None, **values: An
     config = validate(PlanConfig, {**of_plan, "groups": AUTO})
     refuse_without_tokenizer(ctx, values)
     corpus = None if values["tokenizer"] is None else validate(TokenizeConfig, values_of(TokenizeConfig, values))
+    from packer_cli.cli.tables.groups import candidates, print_choice
     from packer_cli.stages.groups import run_groups
 
     choice, record = run_groups(values["inputs"], corpus, config, workers)
-    from packer_cli.cli.tables.groups import candidates, print_choice
-
     if as_json:
         click.echo(json.dumps({**record, "candidates": candidates(choice)}, indent=2))
         return

@@ -8,7 +8,9 @@ from typing import Any
 import click
 
 from packer_cli.cli.options import config_option, inputs_argument, model_options, output_option, workers_option
+from packer_cli.cli.tables.plan import print_counts, print_stats
 from packer_cli.config import PackConfig, validate
+from packer_cli.stages.workers import make_engine
 
 
 @click.command("pack")
@@ -26,9 +28,6 @@ def command(output: str, workers: int | None, dry_run: bool, **values: Any) -> N
 
     Run it again after a crash, or with other groups: what is there and still valid is reused.
     """
-    from packer_cli.cli.tables.plan import print_counts, print_stats
-    from packer_cli.stages.workers import make_engine
-
     config = validate(PackConfig, values)
     with make_engine(workers) as engine:
         from packer_cli.stages.pack import run_pack

@@ -8,6 +8,7 @@ from typing import Any
 import click
 
 from packer_cli.cli.options import LocalPath, config_option, model_options, output_option
+from packer_cli.cli.tables.plan import print_counts, print_stats
 from packer_cli.config import PlanConfig, validate
 
 
@@ -22,7 +23,6 @@ def command(store: str, output: str | None, **values: Any) -> None:
     FOLDER is the output of `hbpack tokenize` or `hbpack pack`. Nothing is tokenized again, so other groups or another
     number of GPUs take seconds. `hbpack write` makes the shards.
     """
-    from packer_cli.cli.tables.plan import print_counts, print_stats
     from packer_cli.stages.plan import run_plan
 
     header = run_plan(validate(PlanConfig, values), Path(store), Path(output or store))

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
 from packer_cli.cli.options import LocalPath
+from packer_cli.cli.tables.profile import print_profile
+from packer_cli.cost.profile import Profile
+from packer_cli.engine.progress import say
 from packer_cli.errors import ConfigError, InputError, OutputError, RunError
+from packer_cli.files import write_text
 from packer_cli.sizes import parse_bytes, parse_integer, parse_tokens
-
-if TYPE_CHECKING:
-    from packer_cli.cost.profile import Profile
 
 
 @click.command("profile")
@@ -138,9 +139,6 @@ def command(output: str, repeats: int, gpus: int | None, **values: Any) -> None:
         from packer_cli.measure.run import ProfileOptions, measure_profile
     except ImportError as error:
         raise ConfigError(str(error)) from None
-    from packer_cli.engine.progress import say
-    from packer_cli.files import write_text
-
     is_first = os.environ.get("RANK", "0") == "0"
     profile = measure_profile(
         ProfileOptions(
@@ -152,8 +150,6 @@ def command(output: str, repeats: int, gpus: int | None, **values: Any) -> None:
         say if is_first else lambda text: None,
     )
     if is_first:
-        from packer_cli.cli.tables.profile import print_profile
-
         try:
             write_text(path, profile.model_dump_json(indent=2) + "\n")
         finally:

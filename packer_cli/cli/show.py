@@ -10,6 +10,7 @@ import sys
 
 import click
 
+from packer_cli.engine.progress import warn
 from packer_cli.errors import ConfigError
 from packer_cli.format.epochs import MAX_EPOCH
 
@@ -76,12 +77,7 @@ def command(
     a step with several iterations, the first is shown and the others are listed.
     """
     _refuse_conflicts(step=step, iteration=iteration, pack=pack, sample=sample, rank=rank)
-    from packer_cli.engine.progress import warn
-    from packer_cli.show.files import open_files
-    from packer_cli.show.lines import Style, view_lines
-    from packer_cli.show.tokenizer import load_decoder
-    from packer_cli.show.values import view_value
-    from packer_cli.show.view import Wanted, look
+    from packer_cli.show import Style, Wanted, load_decoder, look, open_files, view_lines, view_value
 
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # The terminal may lack some characters of the data.

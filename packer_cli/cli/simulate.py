@@ -87,11 +87,10 @@ def command(
     Times are predicted from the model's shape and the GPU's data sheet (--model, --gpu), or from what `hbpack profile`
     measured (--profile).
     """
-    from packer_cli.config.gpu_model import refuse_partial_options
+    config = validate(GpuConfig, values_of(GpuConfig, values))
+    config.require_gpu_model("hbpack simulate")
     from packer_cli.simulate.figures import SimulateRules
 
-    config = validate(GpuConfig, values_of(GpuConfig, values))
-    refuse_partial_options(config, "hbpack simulate")
     rules = SimulateRules(pp=pp, pad_to=pad_to, step_seconds=step_seconds)
     if values["groups"] is None:
         _simulate_plan(ctx, config, values, rules, as_json)
@@ -102,15 +101,14 @@ def command(
 def _simulate_plan(
     ctx: click.Context, config: GpuConfig, values: dict[str, Any], rules: SimulateRules, as_json: bool
 ) -> None:
+    path = _planned(ctx, values)
+    from packer_cli.cli.tables.simulate import print_plan_simulation
     from packer_cli.stages.simulate import run_simulate
 
-    path = _planned(ctx, values)
     result = run_simulate(path, config, rules)
     if as_json:
         click.echo(json.dumps(result, indent=2))
         return
-    from packer_cli.cli.tables.simulate import print_plan_simulation
-
     print_plan_simulation(result)
 
 
@@ -124,6 +122,7 @@ def _simulate_strategies(
     as_json: bool,
 ) -> None:
     from packer_cli.cli.tables.compare import parse_sort, sort_rows
+    from packer_cli.cli.tables.simulate import print_strategies
     from packer_cli.stages.compare import run_compare
 
     config = validate(PlanConfig, values_of(PlanConfig, values))
@@ -135,8 +134,6 @@ def _simulate_strategies(
     if as_json:
         click.echo(json.dumps(result, indent=2))
         return
-    from packer_cli.cli.tables.simulate import print_strategies
-
     print_strategies(result, validate(PlanConfig, result["config"]))
 
 

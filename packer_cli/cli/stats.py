@@ -9,6 +9,7 @@ from typing import Any
 import click
 
 from packer_cli.cli.options import LocalPath, bound_option, config_option, model_options
+from packer_cli.cli.tables.plan import print_counts, print_lengths, print_stats
 from packer_cli.config import PlanConfig, validate
 from packer_cli.errors import ConfigError
 
@@ -26,14 +27,14 @@ def command(path: str, as_json: bool, bound: str, **values: Any) -> None:
     one integer a line), planned in memory with the options below. Of these two, only lengths are reported without
     --groups and --gpus.
     """
-    from packer_cli.stages.stats import stats_of
-
     if values["groups"] is None and values["gpus"] is None:
         config = None
     elif values["groups"] is None or values["gpus"] is None:
         raise ConfigError("--groups and --gpus go together; give both, or neither for the lengths alone")
     else:
         config = validate(PlanConfig, values)
+    from packer_cli.stages.stats import stats_of
+
     stats = stats_of(Path(path), config, by_program=bound == "lp")
     if as_json:
         click.echo(json.dumps(stats, indent=2))
@@ -42,8 +43,6 @@ def command(path: str, as_json: bool, bound: str, **values: Any) -> None:
 
 
 def _print(stats: dict[str, Any]) -> None:
-    from packer_cli.cli.tables.plan import print_counts, print_lengths, print_stats
-
     if "lengths" in stats:
         print_lengths(stats["lengths"])
     if "counts" in stats:

@@ -15,15 +15,7 @@ from packer_cli.cost.model_config import shape_of
 from packer_cli.cost.models import GpuModel
 from packer_cli.cost.profile import Profile
 from packer_cli.cost.shape import ModelShape
-from packer_cli.errors import ConfigError, InputError
-
-GIVE = "--model CONFIG.JSON --gpu NAME (such as h100), or --profile FILE of hbpack profile"
-"""The options that predictions need; for messages."""
-
-
-def has_gpu_model(config: GpuConfig) -> bool:
-    """Whether any of the options was given."""
-    return any(value is not None for value in (config.model, config.gpu, config.profile))
+from packer_cli.errors import InputError
 
 
 def load_gpu_model(config: GpuConfig, num_gpus: int, what: str) -> GpuModel:
@@ -31,28 +23,18 @@ def load_gpu_model(config: GpuConfig, num_gpus: int, what: str) -> GpuModel:
 
     Args:
         num_gpus: GPUs that train and share the weights.
-        what: the option or command that needs the model, such as `--groups auto`; for messages.
+        what: as in `GpuConfig.require_gpu_model`.
 
     Raises:
         ConfigError: options are missing or contradict each other, the GPU is unknown, or the weights do not fit.
         InputError: a file is missing, or is not a model config or profile.
     """
-    refuse_partial_options(config, what)
+    config.require_gpu_model(what)
     if config.profile is not None:
         return measured_model(read_profile(config.profile))
     assert config.model is not None
     assert config.gpu is not None
     return analytic_model(read_shape(config.model), parse_gpu(config.gpu), num_gpus)
-
-
-def refuse_partial_options(config: GpuConfig, what: str) -> None:
-    """Raise ConfigError unless the options name exactly one model."""
-    model, gpu = config.model, config.gpu
-    if config.profile is not None and (model is not None or gpu is not None):
-        raise ConfigError(f"--profile stands in place of --model and --gpu; {what} takes one or the other")
-    if config.profile is None and (model is None or gpu is None):
-        missing = "" if model is gpu is None else f"; {'--model' if model is None else '--gpu'} is missing"
-        raise ConfigError(f"{what} needs {GIVE}{missing}")
 
 
 def read_shape(path: str | Path) -> ModelShape:

@@ -12,10 +12,14 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 from pydantic_core import PydanticCustomError
 
 from packer_cli.config.messages import rule
+from packer_cli.errors import ConfigError
 from packer_cli.sizes import format_tokens, parse_bytes, parse_integer, parse_tokens
 
 AUTO = "auto"
 """The value of `groups` that has them chosen."""
+
+GIVE = "--model CONFIG.JSON --gpu NAME (such as h100), or --profile FILE of hbpack profile"
+"""The options that predictions need; for messages."""
 
 _read_tokens = BeforeValidator(
     lambda value: parse_tokens(value) if isinstance(value, str) else value, json_schema_input_type=int | str
@@ -109,6 +113,24 @@ class GpuConfig(_Model):
     """GPU to train on, such as h100: its speed, memory and links."""
     profile: str | None = Field(default=None, min_length=1)
     """File of `hbpack profile`, to use measurements instead of --model and --gpu."""
+
+    @property
+    def has_gpu_model(self) -> bool:
+        """Whether any of the options was given."""
+        return any(value is not None for value in (self.model, self.gpu, self.profile))
+
+    def require_gpu_model(self, what: str) -> None:
+        """Raise ConfigError unless the options name exactly one model.
+
+        Args:
+            what: the option or command that needs it, such as `--groups auto`; for messages.
+        """
+        if self.profile is not None and (self.model is not None or self.gpu is not None):
+            raise ConfigError(f"--profile stands in place of --model and --gpu; {what} takes one or the other")
+        if self.profile is None and (self.model is None or self.gpu is None):
+            option = "--model" if self.model is None else "--gpu"
+            missing = "" if self.model is self.gpu else f"; {option} is missing"
+            raise ConfigError(f"{what} needs {GIVE}{missing}")
 
 
 class AutoGroupsConfig(GpuConfig):

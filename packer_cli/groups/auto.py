@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from packer_cli.config import AutoGroupsConfig, GroupConfig, PlanConfig
-from packer_cli.config.gpu_model import load_gpu_model, read_profile, refuse_partial_options
+from packer_cli.config.gpu_model import load_gpu_model, read_profile
 from packer_cli.cost.measured import measured_model
 from packer_cli.cost.models import GpuModel
 from packer_cli.cost.profile import Profile
@@ -27,7 +27,7 @@ def load_models(config: AutoGroupsConfig, num_gpus: int, what: str) -> tuple[Gpu
 
     The model is None if the profile has too few rows to fit one but enough for HBP's algorithm 1.
     """
-    refuse_partial_options(config, what)
+    config.require_gpu_model(what)
     if config.profile is None:
         return load_gpu_model(config, num_gpus, what), None
     profile = read_profile(config.profile)

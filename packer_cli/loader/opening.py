@@ -6,6 +6,7 @@ import os
 from pathlib import Path
 from typing import Any
 
+from packer_cli.loader.remote import RemoteStorage, default_cache_dir
 from packer_cli.loader.storage import LocalStorage, Storage, Verify, is_url
 
 
@@ -20,7 +21,5 @@ def open_storage(
     """The storage of a folder or URL; the arguments are those of `PackedDataset`."""
     if not is_url(path):
         return LocalStorage(Path(path), verify)
-    from packer_cli.loader.remote import RemoteStorage, default_cache_dir
-
     folder = Path(cache_dir) if cache_dir is not None else default_cache_dir()
     return RemoteStorage(str(path).rstrip("/"), folder, cache_bytes, verify, storage_options or {})

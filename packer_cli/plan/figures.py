@@ -13,6 +13,7 @@ from packer_cli.plan.balance import BalanceRule
 from packer_cli.plan.build import build_plan
 from packer_cli.plan.metrics import Metrics, least_works, measure, measure_randomness, pieces_by_group
 from packer_cli.plan.packing import REGISTRY
+from packer_cli.plan.packing.ilp.cutting_stock import lp_lower_bound
 from packer_cli.plan.rules import PlanRules
 from packer_cli.plan.schedule import StepRules
 from packer_cli.plan.types import Group, Pieces, Plan
@@ -81,8 +82,6 @@ def prove_by_program(figures: dict[str, Any], plan: Plan) -> None:
 def _raise_bound(figures: dict[str, Any], lengths: NDArray[np.int32], capacity: int) -> None:
     if figures["num_packs"] <= figures["packs_lower_bound"]:
         return
-    from packer_cli.plan.packing.ilp.cutting_stock import lp_lower_bound  # Imports the solver, 0.1 s.
-
     try:
         figures["packs_lower_bound"] = lp_lower_bound(lengths, capacity)
     except ValueError as error:

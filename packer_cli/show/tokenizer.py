@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 from packer_cli.errors import ConfigError, TokenizerError
 from packer_cli.format.manifest import Manifest
 from packer_cli.show.decode import Decode
+from packer_cli.tokens.tokenizer.loading import load_tokenizer
 
 
 class Decoder(NamedTuple):
@@ -28,8 +29,6 @@ def load_decoder(manifest: Manifest, given: str | None) -> Decoder:
         TokenizerError: the one that the user named cannot be loaded.
         ConfigError: it has another vocabulary.
     """
-    from packer_cli.tokens.tokenizer.loading import load_tokenizer
-
     name = given if given is not None else manifest.tokenizer.get("name")
     if name is None:
         return _without("the set does not name its tokenizer; give --tokenizer PATH")

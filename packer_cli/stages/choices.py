@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from packer_cli.config import TokenizeConfig
 from packer_cli.sizes import counted
+from packer_cli.tokens.index import StoreIndex
 from packer_cli.tokens.tokenizer.reads import template_file
-
-if TYPE_CHECKING:
-    from packer_cli.tokens.index import StoreIndex
 
 
 def choices(config: TokenizeConfig, tokenizer: dict[str, Any]) -> list[str]:

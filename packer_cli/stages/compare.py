@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from packer_cli.compare import compare
+from packer_cli.compare.rows import default_rows, parse_rows, with_baseline
+from packer_cli.compare.savings import add_savings
 from packer_cli.config import PlanConfig, TokenizeConfig
+from packer_cli.config.rules import plan_rules, with_known_cost
 from packer_cli.engine.local import default_workers
 from packer_cli.engine.progress import Stopwatch, say
+from packer_cli.groups.auto import with_placeholder_groups
+from packer_cli.simulate.figures import SimulateRules
 from packer_cli.sizes import counted
 from packer_cli.stages.groups import with_known_groups
 from packer_cli.stages.samples import read_samples
 from packer_cli.stages.simulate import load_simulator
-
-if TYPE_CHECKING:
-    from packer_cli.simulate.figures import SimulateRules
 
 
 def run_compare(
@@ -35,20 +38,12 @@ def run_compare(
         rules: simulate each row with these rules, and add HBP's baseline.
         by_program: also prove the least number of packs with the linear program.
     """
-    from packer_cli.compare import compare
-    from packer_cli.compare.rows import default_rows, parse_rows, with_baseline
-    from packer_cli.compare.savings import add_savings
-    from packer_cli.config.gpu_model import has_gpu_model
-    from packer_cli.config.rules import plan_rules, with_known_cost
-    from packer_cli.groups.auto import with_placeholder_groups
-    from packer_cli.simulate.figures import SimulateRules
-
     config = with_known_cost(config)
     placeholder = with_placeholder_groups(config)
     plan_rules(placeholder)  # Report wrong options before the long work.
     if algorithms is not None:
         parse_rows(algorithms, placeholder)
-    has_model = rules is not None or has_gpu_model(config)
+    has_model = rules is not None or config.has_gpu_model
     simulator = load_simulator(config, config.gpus, rules or SimulateRules()) if has_model else None
     workers = workers or default_workers()
     samples = read_samples(inputs, corpus, workers)

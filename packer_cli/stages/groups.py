@@ -3,23 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from packer_cli.config import PlanConfig, TokenizeConfig
 from packer_cli.engine.progress import say
-
-if TYPE_CHECKING:
-    from packer_cli.groups.choice import Choice
-    from packer_cli.plan.samples import Samples
+from packer_cli.groups.auto import choose, describe, load_models, resolve
+from packer_cli.groups.choice import Choice
+from packer_cli.plan.samples import Samples
+from packer_cli.stages.samples import read_samples
 
 
 def run_groups(
     inputs: Sequence[str], corpus: TokenizeConfig | None, config: PlanConfig, workers: int | None
 ) -> tuple[Choice, dict[str, Any]]:
     """Choose groups for the samples of an epoch. Returns the choice, and what a plan would record about it."""
-    from packer_cli.groups.auto import choose, load_models
-    from packer_cli.stages.samples import read_samples
-
     load_models(config, config.gpus, "hbpack groups")  # Report wrong options before the long work.
     samples = read_samples(inputs, corpus, workers)
     return choose(config, samples.epoch_lengths(config.seed), config.gpus, config.overflow, "hbpack groups")
@@ -29,8 +26,6 @@ def with_known_groups(config: PlanConfig, samples: Callable[[], Samples]) -> tup
     """The options with `auto` replaced by groups, and what a plan records about the choice."""
     if not config.is_auto:
         return config, None  # No need to read the samples.
-    from packer_cli.groups.auto import describe, resolve
-
     config, choice = resolve(config, samples().epoch_lengths(config.seed))
     if choice is not None:
         say(describe(choice))

@@ -6,14 +6,13 @@ import json
 from collections.abc import Iterator
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from packer_cli.errors import FormatError
 from packer_cli.files import atomic_file, holds
 from packer_cli.format.constants import REJECTED_NAME
-
-if TYPE_CHECKING:
-    from packer_cli.tokens.index import StoreIndex
+from packer_cli.tokens.index import StoreIndex
+from packer_cli.tokens.part import read_rejects, rejects_path
 
 
 def write_rejected(folder: Path, index: StoreIndex, store: Path, overflow: list[dict[str, Any]]) -> bool:
@@ -49,8 +48,6 @@ def _lines(index: StoreIndex, store: Path, overflow: list[dict[str, Any]]) -> It
 
 
 def _rejects(index: StoreIndex, store: Path) -> Iterator[dict[str, Any]]:
-    from packer_cli.tokens.part import read_rejects, rejects_path
-
     for part in index.parts:
         if part.num_rejected:
             names = chain.from_iterable([file.path] * file.num_rejected for file in part.files)

@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from packer_cli.compare.savings import plan_simulation
 from packer_cli.config import GpuConfig
+from packer_cli.config.gpu_model import load_gpu_model
 from packer_cli.format.constants import MANIFEST_NAME, PLAN_NAME
 from packer_cli.shards.manifest import read_manifest
 from packer_cli.shards.plan_file import read_plan, read_plan_header
-
-if TYPE_CHECKING:
-    from packer_cli.simulate.figures import SimulateRules, Simulator
+from packer_cli.simulate.figures import SimulateRules, Simulator
+from packer_cli.stages.rebalance import plan_in_force
 
 
 def run_simulate(path: Path, config: GpuConfig, rules: SimulateRules) -> dict[str, Any]:
     """Predict an epoch of a packed set, after any rebalance, or of a plan."""
-    from packer_cli.compare.savings import plan_simulation
-    from packer_cli.stages.rebalance import plan_in_force
-
     file = path / PLAN_NAME if path.is_dir() else path
     header = read_plan_header(file)
     is_rebalanced = (file.parent / MANIFEST_NAME).exists() and bool(read_manifest(file.parent).history)
@@ -29,8 +27,5 @@ def run_simulate(path: Path, config: GpuConfig, rules: SimulateRules) -> dict[st
 
 def load_simulator(config: GpuConfig, num_gpus: int, rules: SimulateRules) -> Simulator:
     """The simulator with the model that the options name; all pipeline stages share its weights."""
-    from packer_cli.config.gpu_model import load_gpu_model
-    from packer_cli.simulate.figures import Simulator
-
     model = load_gpu_model(config, num_gpus * rules.pp, "a prediction of time")
     return Simulator(model=model, rules=rules)

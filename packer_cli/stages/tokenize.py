@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from packer_cli.config import TokenizeConfig
 from packer_cli.engine.local import LocalEngine
 from packer_cli.engine.progress import Stopwatch, progress_bar, say, warn
 from packer_cli.errors import RunError, UsageError
 from packer_cli.format.constants import REJECTED_NAME
+from packer_cli.stages.choices import choices, repeated, tokenized
 from packer_cli.stages.output import TOKENS, current_plan, locked_output, store_of
 from packer_cli.stages.rejected import first_rejected, write_rejected
-
-if TYPE_CHECKING:
-    from packer_cli.tokens.index import StoreIndex
+from packer_cli.tokens.index import StoreIndex
+from packer_cli.tokens.stage import tokenize
 
 
 def run_tokenize(config: TokenizeConfig, folder: Path, engine: LocalEngine) -> StoreIndex:
@@ -34,9 +34,6 @@ def run_tokenize(config: TokenizeConfig, folder: Path, engine: LocalEngine) -> S
 @locked_output()
 def tokenize_corpus(config: TokenizeConfig, folder: Path, engine: LocalEngine) -> StoreIndex:
     """Like `run_tokenize`, but without an error if every record was rejected."""
-    from packer_cli.stages.choices import choices, repeated, tokenized
-    from packer_cli.tokens.stage import tokenize
-
     before = {path for path in [folder, *folder.rglob("*")] if path.exists()}
     watch = Stopwatch()
 

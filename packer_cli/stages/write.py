@@ -17,9 +17,12 @@ from packer_cli.format.constants import MANIFEST_NAME, PLAN_NAME, REJECTED_NAME
 from packer_cli.format.manifest import Manifest
 from packer_cli.shards.manifest import write_manifest
 from packer_cli.shards.plan_file import read_plan_header
+from packer_cli.shards.repair import describe_damage, find_damaged, repair, set_files
+from packer_cli.shards.stage import file_info, set_fingerprint, with_names, write_set
 from packer_cli.sizes import counted, format_bytes
 from packer_cli.stages.output import TOKENS, current_manifest, is_of_plan, locked_output, store_of
 from packer_cli.stages.rejected import write_rejected
+from packer_cli.tokens.index import find_part_damage, read_index
 
 _MOST_WARNINGS = 10
 
@@ -31,8 +34,6 @@ def run_write(config: WriteConfig, folder: Path, engine: LocalEngine, *, trusts_
     Args:
         trusts_tokens: skip the check of the token store, which was just written or checked.
     """
-    from packer_cli.shards.stage import set_fingerprint, write_set
-
     watch = Stopwatch()
     header = read_plan_header(folder / PLAN_NAME)
     store = store_of(folder, header)
@@ -72,8 +73,6 @@ def _is_whole(
     folder: Path, manifest: Manifest, store: Path, check_tokens: Callable[[], None], engine: LocalEngine
 ) -> bool:
     """Whether every file of the set is intact, after repairing the damaged ones where possible."""
-    from packer_cli.shards.repair import find_damaged, repair, set_files
-
     files = [file for file in set_files(manifest) if file.kind != "rejected"]  # `_renamed` handles that one.
     with progress_bar("Checking") as progress:
         damaged = find_damaged(folder, files, engine, progress)
@@ -98,10 +97,6 @@ def _renamed(manifest: Manifest, folder: Path, store: Path, header: dict[str, An
 
     The fingerprint does not cover these names. Also rewrites a damaged `rejected.jsonl`, which holds them too.
     """
-    from packer_cli.shards.repair import describe_damage, set_files
-    from packer_cli.shards.stage import file_info, with_names
-    from packer_cli.tokens.index import read_index
-
     rejected = next((file for file in set_files(manifest) if file.kind == "rejected"), None)
     why = describe_damage(folder, rejected) if rejected else None
     try:
@@ -117,7 +112,7 @@ def _renamed(manifest: Manifest, folder: Path, store: Path, header: dict[str, An
         return manifest
     named = with_names(manifest, index)
     if why is not None:
-        from packer_cli.stages.planning import overflow_entries
+        from packer_cli.stages.planning import overflow_entries  # Loads numba, which nothing else here needs.
 
         overflow = overflow_entries(validate(PlanConfig, header["config"]), store, index)
         if write_rejected(folder, index, store, overflow):
@@ -131,8 +126,6 @@ def _renamed(manifest: Manifest, folder: Path, store: Path, header: dict[str, An
 
 def _check_store(store: Path, header: dict[str, Any], engine: LocalEngine | None) -> None:
     """Check that the token store is the plan's and, with an engine, that its parts are intact. Reads them once."""
-    from packer_cli.tokens.index import find_part_damage, read_index
-
     if not store.is_dir():
         raise InputError(f"the plan's token store {str(store)!r} is gone; run hbpack tokenize and hbpack plan again")
     index = read_index(store)

@@ -10,7 +10,7 @@ import click
 
 from packer_cli.cli.console import print_table, ratio
 from packer_cli.config import PlanConfig
-from packer_cli.config.gpu_model import GIVE
+from packer_cli.config.models import GIVE
 from packer_cli.errors import ConfigError
 from packer_cli.plan.cost import parse_cost
 from packer_cli.plan.pieces import overflow_notes

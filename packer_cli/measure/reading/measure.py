@@ -24,6 +24,7 @@ from torch.utils.data import DataLoader
 from packer_cli.compare.memory import PeakMemory, mapped_bytes, private_bytes
 from packer_cli.errors import ConfigError
 from packer_cli.loader import FORMATS, PackedDataset
+from packer_cli.loader.remote import default_cache_dir
 from packer_cli.loader.storage import is_url
 from packer_cli.measure.reading.floor import floor_seconds
 from packer_cli.measure.reading.timing import Limit, Repeated, Timings, time_loader, time_reading
@@ -193,8 +194,6 @@ def _open_set(path: str, num_gpus: int, options: SpeedOptions) -> Iterator[tuple
 
 @contextmanager
 def _cache(cache_dir: str | None) -> Iterator[Path]:
-    from packer_cli.loader.remote import default_cache_dir
-
     parent = Path(cache_dir) if cache_dir is not None else default_cache_dir()
     parent.mkdir(parents=True, exist_ok=True)
     folder = Path(tempfile.mkdtemp(prefix="bench-loader-", dir=parent))
