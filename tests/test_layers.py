@@ -228,7 +228,7 @@ def test_the_formats_need_no_other_library(modules):
             {"torch", "transformers", "tokenizers", "datasets", "rich"},
         ),
         ("import packer_cli.corpus.discover", {"torch", "numba", "click", "pydantic", "datasets", "transformers"}),
-        ("import packer_cli.stages.pack", {"torch", "pulp", "datasets", "transformers", "tokenizers", "rich"}),
+        ("import packer_cli.stages.pack", {"torch", "numba", "datasets", "transformers", "tokenizers", "rich"}),
         ("import packer_cli.stages.tokenize", {"torch", "numba", "datasets", "transformers", "tokenizers", "rich"}),
         ("import packer_cli.stages.write", {"torch", "numba", "datasets", "transformers", "tokenizers", "rich"}),
         ("import packer_cli.groups.auto", {"click", "torch", "pyarrow", "rich", "datasets", "transformers"}),

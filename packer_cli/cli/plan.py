@@ -23,8 +23,9 @@ def command(store: str, output: str | None, **values: Any) -> None:
     FOLDER is the output of `hbpack tokenize` or `hbpack pack`. Nothing is tokenized again, so other groups or another
     number of GPUs take seconds. `hbpack write` makes the shards.
     """
+    config = validate(PlanConfig, values)
     from packer_cli.stages.plan import run_plan
 
-    header = run_plan(validate(PlanConfig, values), Path(store), Path(output or store))
+    header = run_plan(config, Path(store), Path(output or store))
     print_counts(header["counts"])
     print_stats(header["metrics"])

@@ -23,7 +23,8 @@ def command(output: str, workers: int | None, **values: Any) -> None:
 
     The first stage of `hbpack pack`. Plan the store as often as you like with `hbpack plan`.
     """
+    config = validate(TokenizeConfig, values)
     with make_engine(workers) as engine:
         from packer_cli.stages.tokenize import run_tokenize
 
-        run_tokenize(validate(TokenizeConfig, values), Path(output), engine)
+        run_tokenize(config, Path(output), engine)

@@ -24,9 +24,10 @@ def command(folder: str, workers: int | None, **values: Any) -> None:
     FOLDER is the output of `hbpack plan`. In the output of an earlier write or pack, damaged files are rewritten;
     shards keep their size unless you give another.
     """
-    from packer_cli.stages.write import run_write
-
     if click.get_current_context().get_parameter_source("shard_size") is ParameterSource.DEFAULT:
         del values["shard_size"]
     engine = LocalEngine(workers or default_workers())  # Only its threads are used.
-    run_write(validate(WriteConfig, values), Path(folder), engine)
+    config = validate(WriteConfig, values)
+    from packer_cli.stages.write import run_write
+
+    run_write(config, Path(folder), engine)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from packer_cli.config.gpu_model import load_gpu_model
 from packer_cli.config.models import GroupConfig, PlanConfig
 from packer_cli.errors import ConfigError
 from packer_cli.plan.balance import parse_balance
@@ -26,6 +25,8 @@ def with_known_cost(config: PlanConfig) -> PlanConfig:
     """
     if config.cost != "profile":
         return config
+    from packer_cli.config.gpu_model import load_gpu_model  # Only predictions need the cost model.
+
     model = load_gpu_model(config, config.gpus, "--cost profile").cost
     try:
         # As many digits as mean something, and as are the same on every machine.

@@ -15,7 +15,7 @@ from packer_cli.engine.progress import Stopwatch, say
 from packer_cli.groups.auto import with_placeholder_groups
 from packer_cli.simulate.figures import SimulateRules
 from packer_cli.sizes import counted
-from packer_cli.stages.groups import with_known_groups
+from packer_cli.stages.planning import with_known_groups
 from packer_cli.stages.samples import read_samples
 from packer_cli.stages.simulate import load_simulator
 

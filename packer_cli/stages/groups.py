@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from packer_cli.config import PlanConfig, TokenizeConfig
-from packer_cli.engine.progress import say
-from packer_cli.groups.auto import choose, describe, load_models, resolve
+from packer_cli.groups.auto import choose, load_models
 from packer_cli.groups.choice import Choice
-from packer_cli.plan.samples import Samples
 from packer_cli.stages.samples import read_samples
 
 
@@ -20,13 +18,3 @@ def run_groups(
     load_models(config, config.gpus, "hbpack groups")  # Report wrong options before the long work.
     samples = read_samples(inputs, corpus, workers)
     return choose(config, samples.epoch_lengths(config.seed), config.gpus, config.overflow, "hbpack groups")
-
-
-def with_known_groups(config: PlanConfig, samples: Callable[[], Samples]) -> tuple[PlanConfig, dict[str, Any] | None]:
-    """The options with `auto` replaced by groups, and what a plan records about the choice."""
-    if not config.is_auto:
-        return config, None  # No need to read the samples.
-    config, choice = resolve(config, samples().epoch_lengths(config.seed))
-    if choice is not None:
-        say(describe(choice))
-    return config, choice

@@ -6,29 +6,30 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from packer_cli.config import PackConfig, PlanConfig, TokenizeConfig, WriteConfig
-from packer_cli.config.rules import plan_rules
 from packer_cli.engine.background import in_background
 from packer_cli.engine.local import LocalEngine
 from packer_cli.files import fingerprint
 from packer_cli.format.constants import PLAN_NAME
-from packer_cli.groups.auto import with_placeholder_groups
 from packer_cli.kernels import known_as_compiled, note_compiled, skip_extensions
-from packer_cli.plan.rules import PlanRules
-from packer_cli.plan.warming import kernel_shares, warm_up
 from packer_cli.stages.output import locked_output
-from packer_cli.stages.plan import run_plan
 from packer_cli.stages.tokenize import tokenize_corpus
 from packer_cli.stages.write import run_write
+
+if TYPE_CHECKING:
+    from packer_cli.plan.rules import PlanRules
 
 
 @locked_output()
 def run_pack(config: PackConfig, folder: Path, engine: LocalEngine, *, dry_run: bool = False) -> dict[str, Any]:
     """Turn a corpus into shards. Returns the plan's header (configuration, counts, metrics)."""
-    # Report wrong options before the long work.
-    rules = plan_rules(with_placeholder_groups(config.part(PlanConfig)))
+    # Planning loads numba, 0.3 s; by now the folder is checked.
+    from packer_cli.stages.plan import run_plan
+    from packer_cli.stages.planning import checked_rules
+
+    rules = checked_rules(config.part(PlanConfig))
     is_parallel = engine.workers > 1 and not (folder / PLAN_NAME).exists()
     with _kernels(rules) if is_parallel else nullcontext():
         tokenize_corpus(config.part(TokenizeConfig), folder, engine)
@@ -42,6 +43,8 @@ def run_pack(config: PackConfig, folder: Path, engine: LocalEngine, *, dry_run: 
 @contextmanager
 def _kernels(rules: PlanRules) -> Iterator[None]:
     """Load the plan's kernels on a thread while the block runs; on the first run, compile them in other processes."""
+    from packer_cli.plan.warming import kernel_shares, warm_up
+
     skip_extensions()
     name = _kernels_name(rules)
     if known_as_compiled(name):

@@ -6,19 +6,24 @@ from pathlib import Path
 from typing import Any
 
 from packer_cli.config import PlanConfig
-from packer_cli.config.rules import plan_rules, with_known_cost
+from packer_cli.config.rules import with_known_cost
 from packer_cli.engine.progress import Stopwatch, say
 from packer_cli.format.constants import MANIFEST_NAME, PLAN_NAME, REJECTED_NAME
-from packer_cli.groups.auto import with_placeholder_groups
 from packer_cli.kernels import skip_extensions
 from packer_cli.plan.pieces import overflow_notes
 from packer_cli.shards.plan_file import write_plan
 from packer_cli.sizes import counted
-from packer_cli.stages.groups import with_known_groups
 from packer_cli.stages.output import TOKENS, current_plan, is_of_plan, locked_output, store_of
-from packer_cli.stages.planning import NothingToPlanError, overflow_entries, plan_fingerprint, plan_store
+from packer_cli.stages.planning import (
+    NothingToPlanError,
+    checked_rules,
+    overflow_entries,
+    plan_fingerprint,
+    plan_store,
+    samples_of_store,
+    with_known_groups,
+)
 from packer_cli.stages.rejected import write_rejected
-from packer_cli.stages.samples import samples_of_store
 from packer_cli.tokens.index import read_index
 from packer_cli.tokens.store import TokenStore
 
@@ -26,7 +31,7 @@ from packer_cli.tokens.store import TokenStore
 def run_plan(config: PlanConfig, source: Path, folder: Path) -> dict[str, Any]:
     """Plan the token store in `source/tokens`. Writes `folder/plan.arrow` and `folder/rejected.jsonl`."""
     config = with_known_cost(config)
-    plan_rules(with_placeholder_groups(config))  # Report wrong options first.
+    checked_rules(config)
     # `folder` may be `source`: for a wrong name, report the missing store, not an unusable output folder.
     read_index(source / TOKENS)
     return _plan(config, source, folder)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ from numpy.typing import NDArray
 
 from packer_cli.config import PlanConfig
 from packer_cli.config.rules import plan_rules
+from packer_cli.engine.progress import say
 from packer_cli.errors import RunError
 from packer_cli.files import fingerprint
 from packer_cli.format.constants import REJECTED_NAME
@@ -19,12 +21,40 @@ from packer_cli.plan.build import build_plan
 from packer_cli.plan.check import check_pieces, check_plan
 from packer_cli.plan.figures import plan_stats
 from packer_cli.plan.pieces import make_pieces
-from packer_cli.plan.samples import sample_counts, weighted_samples
+from packer_cli.plan.rules import PlanRules
+from packer_cli.plan.samples import Samples, sample_counts, weighted_samples
 from packer_cli.plan.types import Int32Array, Int64Array, Pieces, Plan
 from packer_cli.shards.plan_file import PLAN_VERSION
 from packer_cli.sizes import counted
 from packer_cli.tokens.index import StoreIndex
 from packer_cli.tokens.store import TokenStore
+
+
+def samples_of_store(store: TokenStore) -> Samples:
+    """All samples of a token store."""
+    weights = tuple(source.weight for source in store.index.sources)
+    return Samples(lengths=store.lengths(), sources=store.sources(), weights=weights)
+
+
+def checked_rules(config: PlanConfig) -> PlanRules:
+    """The plan's rules, with made-up groups in place of `auto`: reports wrong options before the long work."""
+    if config.is_auto:
+        from packer_cli.groups.auto import with_placeholder_groups  # Named groups need none of the search.
+
+        config = with_placeholder_groups(config)
+    return plan_rules(config)
+
+
+def with_known_groups(config: PlanConfig, samples: Callable[[], Samples]) -> tuple[PlanConfig, dict[str, Any] | None]:
+    """The options with `auto` replaced by groups, and what a plan records about the choice."""
+    if not config.is_auto:
+        return config, None  # No need to read the samples.
+    from packer_cli.groups.auto import describe, resolve
+
+    config, choice = resolve(config, samples().epoch_lengths(config.seed))
+    if choice is not None:
+        say(describe(choice))
+    return config, choice
 
 
 @dataclass(frozen=True, kw_only=True)

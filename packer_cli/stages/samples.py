@@ -14,18 +14,12 @@ from packer_cli.format.constants import PLAN_NAME
 from packer_cli.plan.samples import Samples
 from packer_cli.stages.lengths import read_lengths_file
 from packer_cli.stages.output import TOKENS
-from packer_cli.stages.tokenize import tokenize_corpus
+from packer_cli.stages.planning import samples_of_store
 from packer_cli.stages.workers import make_engine
 from packer_cli.tokens.index import INDEX_NAME
 from packer_cli.tokens.store import TokenStore
 
 NAME_SAMPLES = "name a packed data set, a token store or a file of lengths"
-
-
-def samples_of_store(store: TokenStore) -> Samples:
-    """All samples of a token store."""
-    weights = tuple(source.weight for source in store.index.sources)
-    return Samples(lengths=store.lengths(), sources=store.sources(), weights=weights)
 
 
 def find_samples(path: Path) -> Samples | None:
@@ -106,6 +100,8 @@ def read_samples(inputs: Sequence[str], corpus: TokenizeConfig | None, workers: 
 
 
 def _tokenized_samples(config: TokenizeConfig, engine: LocalEngine) -> Samples:
+    from packer_cli.stages.tokenize import tokenize_corpus  # Only a corpus needs it.
+
     with tempfile.TemporaryDirectory(prefix="hbpack-tokens-") as name:
         try:
             tokenize_corpus(config, Path(name) / "out", engine)

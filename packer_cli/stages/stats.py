@@ -8,7 +8,6 @@ from typing import Any
 from packer_cli.config import PlanConfig
 from packer_cli.config.rules import plan_rules
 from packer_cli.format.constants import MANIFEST_NAME, PLAN_NAME
-from packer_cli.groups.auto import resolve
 from packer_cli.plan.build import build_plan
 from packer_cli.plan.check import check_plan
 from packer_cli.plan.figures import length_stats, plan_stats, prove_by_program
@@ -43,6 +42,8 @@ def stats_of(path: Path, config: PlanConfig | None, *, by_program: bool = False)
     if config is None:
         return stats
     if config.is_auto:
+        from packer_cli.groups.auto import resolve
+
         config, stats["group_choice"] = resolve(config, samples.epoch_lengths(config.seed))
     rules = plan_rules(config)
     capacity = rules.groups[-1].capacity
