@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from packer_cli.errors import FormatError, InputError, PlanError
 from packer_cli.files import atomic_file
 from packer_cli.format.arrays import to_arrow, to_numpy
+from packer_cli.plan.check import check_plan
 from packer_cli.plan.types import Group, Packs, Pieces, Plan, Schedule
 
 PLAN_VERSION = 3
@@ -155,8 +156,6 @@ def read_plan(path: Path, *, check: bool = False) -> tuple[Plan, NDArray[np.int3
             epochs=_schedules(arrays),
         )
         if check:
-            from packer_cli.plan.check import check_plan
-
             check_plan(plan)
         return plan, arrays["piece_loss_tokens"], header
     except (KeyError, TypeError, ValueError, IndexError, PlanError, pa.ArrowException, OSError) as error:

@@ -12,7 +12,6 @@ from packer_cli.errors import FormatError
 from packer_cli.files import atomic_file, holds
 from packer_cli.format.constants import REJECTED_NAME
 from packer_cli.tokens.index import StoreIndex
-from packer_cli.tokens.part import read_rejects, rejects_path
 
 
 def write_rejected(folder: Path, index: StoreIndex, store: Path, overflow: list[dict[str, Any]]) -> bool:
@@ -48,6 +47,8 @@ def _lines(index: StoreIndex, store: Path, overflow: list[dict[str, Any]]) -> It
 
 
 def _rejects(index: StoreIndex, store: Path) -> Iterator[dict[str, Any]]:
+    from packer_cli.tokens.part import read_rejects, rejects_path
+
     for part in index.parts:
         if part.num_rejected:
             names = chain.from_iterable([file.path] * file.num_rejected for file in part.files)

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 import numpy as np
 
 from packer_cli.errors import RunError, TokenizerError
+from packer_cli.tokens.encode.unicode import is_settled, unsettled_places
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -151,8 +152,6 @@ class GigatokenBackend:
 
     def encode(self, texts: list[str]) -> Ids:
         """Ids without anything added, on one core. A `UnicodeEncodeError` must have been ruled out before."""
-        from packer_cli.tokens.encode.unicode import is_settled
-
         # One call per text: a batch returns an awkward array, which takes 600 us to create.
         encode = self._tokenizer.backend.encode
         unsettled = [number for number, text in enumerate(texts) if not (text.isascii() or is_settled(text))]
@@ -163,8 +162,6 @@ class GigatokenBackend:
 
     def _encode_unsettled(self, text: str) -> NDArray[np.uint32]:
         """Only words with such code points, and their neighbours, go to the reference, if words can be told apart."""
-        from packer_cli.tokens.encode.unicode import unsettled_places
-
         cuts = [0, *(cut.end() for cut in self._cut.finditer(text))]
         borders = np.unique(np.array([cut for cut in cuts if cut < len(text)], dtype=np.int64))
         is_slow = np.zeros(len(borders), dtype=np.bool_)

@@ -13,11 +13,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from packer_cli.tokens.encode.backends import ReferenceBackend
+from packer_cli.tokens.encode.masks import mask_by_offsets
+from packer_cli.tokens.templates.sandbox import make_environment
+from packer_cli.tokens.tokenizer.loading import LoadedTokenizer
+
 if TYPE_CHECKING:
     from numpy.typing import NDArray
-
-    from packer_cli.tokens.encode.backends import ReferenceBackend
-    from packer_cli.tokens.tokenizer.loading import LoadedTokenizer
 
 START, END = "\U000f0000", "\U000f0001"
 """transformers' own marks; what the input holds of them is dropped, as there."""
@@ -83,8 +85,6 @@ def control_tokens(tokenizer: LoadedTokenizer, chat_template: str | None) -> tup
 def _literal_text(chat_template: str) -> str:
     from jinja2 import nodes
 
-    from packer_cli.tokens.templates.sandbox import make_environment
-
     tree = make_environment().parse(chat_template)
     literals = {node.data for node in tree.find_all(nodes.TemplateData)}
     literals |= {node.value for node in tree.find_all(nodes.Const) if isinstance(node.value, str)}
@@ -121,8 +121,6 @@ class PlainContentEncoder:
 
         Raises: ValueError where a token cannot be written as plain text with this vocabulary.
         """
-        from packer_cli.tokens.encode.masks import mask_by_offsets
-
         ids: list[Any] = []
         masks: list[Any] = []
         position = 0

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from packer_cli.errors import TokenizerError
+from packer_cli.tokens.tokenizer.hub import load_from_hub
 from packer_cli.tokens.tokenizer.reads import SIBLINGS, locate, models_in, refused_code
 
 _GENERIC_CLASSES = (None, "PreTrainedTokenizerFast", "TokenizersBackend")
@@ -39,8 +40,6 @@ def load_hf(path: str) -> Any:
             raise _broken(where, path, error) from None
     if _looks_like_path(path):
         raise TokenizerError(f"{path}: no such file or folder; {_FORMS}")
-    from packer_cli.tokens.tokenizer.hub import load_from_hub
-
     return load_from_hub(path)
 
 

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from packer_cli.errors import TokenizerError
+from packer_cli.tokens.tokenizer.files import check_template, load_hf
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,8 +98,6 @@ def load_tokenizer(path: str, *, chat_template: str | None = None) -> LoadedToke
 
     Raises: TokenizerError, in one line.
     """
-    from packer_cli.tokens.tokenizer.files import check_template, load_hf
-
     hf = load_hf(path)
     backend = getattr(hf, "backend_tokenizer", None)
     if backend is None:
