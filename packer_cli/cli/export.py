@@ -7,7 +7,6 @@ from pathlib import Path
 import click
 
 from packer_cli.cli.options import LocalPath, config_option, output_option, workers_option
-from packer_cli.engine.local import LocalEngine, default_workers
 from packer_cli.export.formats import FORMATS, ORDERS
 from packer_cli.format.epochs import MAX_EPOCH
 
@@ -58,6 +57,7 @@ def command(
 
     An interrupted run continues where it stopped.
     """
+    from packer_cli.engine.local import LocalEngine, default_workers
     from packer_cli.export.stage import ExportOptions, parse_shard_size
     from packer_cli.stages.export import run_export
 

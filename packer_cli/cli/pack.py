@@ -10,7 +10,6 @@ import click
 from packer_cli.cli.options import config_option, inputs_argument, model_options, output_option, workers_option
 from packer_cli.cli.tables.plan import print_counts, print_stats
 from packer_cli.config import PackConfig, validate
-from packer_cli.stages.workers import make_engine
 
 
 @click.command("pack")
@@ -29,6 +28,8 @@ def command(output: str, workers: int | None, dry_run: bool, **values: Any) -> N
     Run it again after a crash, or with other groups: what is there and still valid is reused.
     """
     config = validate(PackConfig, values)
+    from packer_cli.stages.workers import make_engine
+
     with make_engine(workers) as engine:
         from packer_cli.stages.pack import run_pack
 

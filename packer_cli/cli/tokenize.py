@@ -9,7 +9,6 @@ import click
 
 from packer_cli.cli.options import config_option, inputs_argument, model_options, output_option, workers_option
 from packer_cli.config import TokenizeConfig, validate
-from packer_cli.stages.workers import make_engine
 
 
 @click.command("tokenize")
@@ -24,6 +23,8 @@ def command(output: str, workers: int | None, **values: Any) -> None:
     The first stage of `hbpack pack`. Plan the store as often as you like with `hbpack plan`.
     """
     config = validate(TokenizeConfig, values)
+    from packer_cli.stages.workers import make_engine
+
     with make_engine(workers) as engine:
         from packer_cli.stages.tokenize import run_tokenize
 

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 import click
 
 from packer_cli.cli.options import config_option, workers_option
-from packer_cli.engine.local import LocalEngine, default_workers
 from packer_cli.engine.progress import Stopwatch
 from packer_cli.errors import FormatError, InputError
 from packer_cli.sizes import counted
@@ -35,6 +34,7 @@ def command(folder: str, fast: bool, as_json: bool, workers: int | None) -> None
     """
     if "://" in folder:
         raise InputError(f"{folder!r} is a URL, and verify reads folders; copy the set to this machine first")
+    from packer_cli.engine.local import LocalEngine, default_workers
     from packer_cli.stages.verify import run_verify
 
     watch = Stopwatch()

@@ -10,7 +10,6 @@ from click.core import ParameterSource
 
 from packer_cli.cli.options import LocalPath, config_option, model_options, workers_option
 from packer_cli.config import WriteConfig, validate
-from packer_cli.engine.local import LocalEngine, default_workers
 
 
 @click.command("write")
@@ -26,8 +25,9 @@ def command(folder: str, workers: int | None, **values: Any) -> None:
     """
     if click.get_current_context().get_parameter_source("shard_size") is ParameterSource.DEFAULT:
         del values["shard_size"]
-    engine = LocalEngine(workers or default_workers())  # Only its threads are used.
     config = validate(WriteConfig, values)
+    from packer_cli.engine.local import LocalEngine, default_workers
     from packer_cli.stages.write import run_write
 
+    engine = LocalEngine(workers or default_workers())  # Only its threads are used.
     run_write(config, Path(folder), engine)
