@@ -14,8 +14,6 @@ from typing import IO, Any
 
 import xxhash
 
-from packer_cli.format.checksums import find_damage
-
 LOCK_NAME = ".hbpack.lock"
 """File in an output folder while a run writes there. A killed run leaves it, unlocked, and it hinders nobody."""
 
@@ -141,34 +139,6 @@ def commit_file(temporary: Path, path: Path, *, sync: bool = True) -> None:
         raise
 
 
-class Committer:
-    """Commits files on a thread of its own, and then writes what vouches for each: waiting for a disk costs no work.
-
-    Use it as a context manager; its end waits for all of them, and raises the first error.
-    """
-
-    def __init__(self) -> None:
-        self._pool = ThreadPoolExecutor(1)
-        self._waiting: list[Future[None]] = []
-
-    def __enter__(self) -> Committer:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, *_: Any) -> None:
-        self._pool.shutdown(wait=True, cancel_futures=kind is not None)
-        if kind is None:
-            for future in self._waiting:
-                future.result()
-
-    def add(self, temporary: Path, path: Path, marker: Path, value: Any) -> None:
-        """Commit a file, then write its marker; a marker that is lost only means that the file is made again."""
-        self._waiting.append(self._pool.submit(self._commit, temporary, path, marker, value))
-
-    def _commit(self, temporary: Path, path: Path, marker: Path, value: Any) -> None:
-        commit_file(temporary, path)
-        write_json(marker, value, sync=False)
-
-
 def write_text(path: Path, text: str, *, sync: bool = True) -> None:
     """Write a text file atomically."""
     with atomic_file(path, sync=sync) as file:
@@ -246,11 +216,6 @@ def fingerprint(*values: Any) -> str:
     """xxh3-128 (hex) of JSON values; the same for the same values, on any machine."""
     text = json.dumps(values, sort_keys=True, separators=(",", ":"), ensure_ascii=True, default=str)
     return xxhash.xxh3_128_hexdigest(text.encode())
-
-
-def is_intact(path: Path, num_bytes: int, xxh3: str) -> bool:
-    """Whether a file is there with this size and xxh3-128. Price: reading it once, unless the size is wrong."""
-    return find_damage(path, num_bytes, xxh3) is None
 
 
 def _sync(path: Path, flags: int) -> None:

@@ -14,7 +14,7 @@ from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
 
 T = TypeVar("T")
 
-_NAMES = {str: "text", int: "an integer"}
+_NAMES = {str: "text", int: "an integer", bool: "true or false"}
 
 
 @dataclass(frozen=True)

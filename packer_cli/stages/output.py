@@ -103,10 +103,10 @@ def _check_links(folder: Path) -> None:
 def _is_own(folder: Path, entries: list[str]) -> bool:
     """Whether hbpack wrote this folder, finished or not."""
     from packer_cli.tokens.index import INDEX_NAME
-    from packer_cli.tokens.part import MARKERS
+    from packer_cli.tokens.part import WORK
 
     tokens = folder / TOKENS
-    traces = (folder / MANIFEST_NAME, folder / PLAN_NAME, tokens / INDEX_NAME, tokens / MARKERS)
+    traces = (folder / MANIFEST_NAME, folder / PLAN_NAME, tokens / INDEX_NAME, tokens / WORK)
     if any(path.exists() for path in traces):
         return True
     is_started = entries == [TOKENS] and tokens.is_dir() and not any(tokens.iterdir())

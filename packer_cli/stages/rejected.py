@@ -49,14 +49,14 @@ def _lines(index: StoreIndex, store: Path, overflow: list[dict[str, Any]]) -> It
 
 
 def _rejects(index: StoreIndex, store: Path) -> Iterator[dict[str, Any]]:
-    from packer_cli.tokens.part import read_rejects, rejects_path
+    from packer_cli.tokens.part import read_rejects, rejects_name
 
     for part in index.parts:
         if part.num_rejected:
             names = chain.from_iterable([file.path] * file.num_rejected for file in part.files)
-            rejects = read_rejects(rejects_path(store, part.path), part.rejects_xxh3)
+            path = store / rejects_name(part.path)
+            rejects = read_rejects(path, part.rejects_xxh3)
             if len(rejects) != part.num_rejected:
-                path = rejects_path(store, part.path)
                 raise FormatError(
                     f"{str(path)!r} is damaged (it has {len(rejects)} lines instead of {part.num_rejected}); "
                     "tokenize again"

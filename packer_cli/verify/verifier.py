@@ -22,7 +22,7 @@ from packer_cli.shards.ranks import RankColumns
 from packer_cli.shards.repair import Progress, find_damaged, generation_schedules, manifest_shards, set_files
 from packer_cli.shards.stage import set_fingerprint
 from packer_cli.tokens.index import INDEX_NAME, StoreIndex, find_part_damage, read_index
-from packer_cli.tokens.part import rejects_path
+from packer_cli.tokens.part import rejects_name
 from packer_cli.tokens.store import TokenStore
 from packer_cli.verify.packs import Expected, check_shard
 from packer_cli.verify.plan import prove_pieces, prove_schedules
@@ -165,7 +165,7 @@ class Verifier:
         }
         for part in index.parts:
             if part.num_rejected:
-                path = rejects_path(store, part.path)
+                path = store / rejects_name(part.path)
                 why = find_damage(path, None, part.rejects_xxh3 or "unknown", "tokens.json")
                 found |= {path.name: why} if why else {}
         self.report.checked["token_parts"] = len(index.parts) - len(found)
