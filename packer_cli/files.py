@@ -2,24 +2,18 @@
 
 from __future__ import annotations
 
-import errno
-import fcntl
 import json
 import os
 from collections.abc import Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import IO, Any
 
 import xxhash
 
-LOCK_NAME = ".hbpack.lock"
-"""File in an output folder while a run writes there. A killed run leaves it, unlocked, and it hinders nobody."""
-
 _TEMPORARY = ".tmp"
 _SYNC_BYTES = 2**25
-_NO_LOCKS = (errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP)
 
 
 class _EarlySync:
@@ -168,48 +162,6 @@ def remove_temporaries(folder: Path) -> None:
     """Remove what a killed run left under temporary names."""
     for path in folder.rglob(f".*{_TEMPORARY}"):
         path.unlink(missing_ok=True)
-
-
-@contextmanager
-def lock_folder(folder: Path) -> Iterator[None]:
-    """Keep a folder for this process while the block runs; make it, and remove it again where it stays empty.
-
-    The lock is `flock` on a file in the folder: it ends with the process that holds it, however that ends. A file
-    system that knows no locks goes without.
-
-    Raises:
-        BlockingIOError: another process holds it; its `filename` is the folder.
-    """
-    made = [path for path in (folder, *folder.parents) if not path.exists()]
-    folder.mkdir(parents=True, exist_ok=True)
-    path = folder / LOCK_NAME
-    descriptor = _lock(path)
-    try:
-        yield
-    finally:
-        with suppress(OSError):
-            path.unlink(missing_ok=True)  # While it is still held: nobody else can hold this file.
-        os.close(descriptor)
-        with suppress(OSError):
-            for new in made:
-                new.rmdir()
-
-
-def _lock(path: Path) -> int:
-    while True:
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            if error.errno in _NO_LOCKS:
-                return descriptor
-            os.close(descriptor)
-            error.filename = str(path.parent)
-            raise
-        with suppress(FileNotFoundError):
-            if os.path.samestat(os.fstat(descriptor), path.stat()):
-                return descriptor
-        os.close(descriptor)  # Its holder removed it after it was opened here.
 
 
 def fingerprint(*values: Any) -> str:

@@ -68,7 +68,7 @@ class FileRange:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Part:
+class FinishedPart:
     """A finished part: the contents of its marker."""
 
     fingerprint: str
@@ -138,7 +138,7 @@ class Written:
     """The result of a task: a part whose files still have temporary names. Can be pickled."""
 
     name: str
-    part: Part
+    part: FinishedPart
     sink: Sink
 
 
@@ -155,7 +155,7 @@ def write_part(write: Callable[[Task, Sink], dict[str, Any]], task: Task, folder
     except BaseException:
         sink.discard()
         raise
-    part = Part(fingerprint=task.fingerprint, files=tuple(sink.files), facts=facts)
+    part = FinishedPart(fingerprint=task.fingerprint, files=tuple(sink.files), facts=facts)
     return Written(name=task.name, part=part, sink=sink)
 
 
@@ -171,7 +171,7 @@ class Parts(Generic[Task]):
             listing: name of the file in it that vouches for the finished output.
             sizes: of each task, for progress.
         """
-        self.finished: dict[str, Part] = {}
+        self.finished: dict[str, FinishedPart] = {}
         """By name."""
         self.work = folder / work
         self._folder = folder
@@ -184,13 +184,13 @@ class Parts(Generic[Task]):
         """The tasks whose parts are not finished, in order."""
         return [task for task in self._tasks if task.name not in self.finished]
 
-    def find(self, engine: LocalEngine, listed: Mapping[str, Part]) -> None:
+    def find(self, engine: LocalEngine, listed: Mapping[str, FinishedPart]) -> None:
         """Find the intact parts of earlier runs. Price: reading their files once.
 
         Args:
             listed: the parts that the listing vouches for, by name.
         """
-        found: dict[str, Part] = {}
+        found: dict[str, FinishedPart] = {}
         for task in self._tasks:
             for part in (self._read_marker(task.name), listed.get(task.name)):
                 if part and (part.fingerprint, part.release) == (task.fingerprint, __version__):
@@ -213,7 +213,7 @@ class Parts(Generic[Task]):
             self._listing.unlink()
 
     @contextmanager
-    def committing(self, progress: Progress) -> Iterator[Callable[[Written], Part]]:
+    def committing(self, progress: Progress) -> Iterator[Callable[[Written], FinishedPart]]:
         """While the block runs, commit the parts that are given to its value.
 
         A thread does so, so that waiting for the disk costs no work. The block ends when all parts are committed, also
@@ -228,7 +228,7 @@ class Parts(Generic[Task]):
         progress(done, total)
         waiting: deque[Future[None]] = deque()
 
-        def add(written: Written) -> Part:
+        def add(written: Written) -> FinishedPart:
             nonlocal done
             while waiting and waiting[0].done():
                 waiting.popleft().result()
@@ -264,12 +264,12 @@ class Parts(Generic[Task]):
     def _marker(self, name: str) -> Path:
         return self.work / f"{name}.json"
 
-    def _read_marker(self, name: str) -> Part | None:
+    def _read_marker(self, name: str) -> FinishedPart | None:
         try:
-            return read_record(Part, json.loads(self._marker(name).read_bytes()))
+            return read_record(FinishedPart, json.loads(self._marker(name).read_bytes()))
         except (OSError, ValueError):
             return None
 
-    def _write_marker(self, name: str, part: Part) -> None:
+    def _write_marker(self, name: str, part: FinishedPart) -> None:
         """Not synced: if the marker is lost, the part is only made again."""
         write_json(self._marker(name), asdict(part), sync=False)

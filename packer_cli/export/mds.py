@@ -18,8 +18,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from packer_cli.engine.parts import FileRange, Sink
 from packer_cli.export.copy import as_source, copy_bytes
-from packer_cli.export.job import FileRange, Format, Int64Array, Job, Part, Sink
+from packer_cli.export.job import Format, Int64Array, Job, Part
 from packer_cli.export.packed import LISTS, Lists
 
 _COLUMNS = {
@@ -56,7 +57,7 @@ class Exporter(Format):
         config = json.dumps(_config(job.shard_size), sort_keys=True).encode()
         first = 4 + 4 * (len(rows) + 1) + len(config)
         offsets = first + np.concatenate([[0], np.cumsum(sizes)])
-        with sink.part(_name(part.number)) as file:
+        with sink.file(_name(part.number)) as file:
             file.write(np.array([len(rows)], dtype="<u4"))
             file.write(offsets.astype("<u4"))
             file.write(config)

@@ -18,8 +18,9 @@ from typing import Any
 
 import numpy as np
 
+from packer_cli.engine.parts import FileRange, Sink
 from packer_cli.errors import FormatError
-from packer_cli.export.job import FileRange, Format, Int64Array, Job, Part, Sink
+from packer_cli.export.job import Format, Int64Array, Job, Part
 from packer_cli.files import HashingFile
 from packer_cli.format.manifest import Manifest
 

@@ -16,7 +16,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from packer_cli.export.job import FileRange, Format, Int64Array, Job, Part, Sink
+from packer_cli.engine.parts import FileRange, Sink
+from packer_cli.export.job import Format, Int64Array, Job, Part
 from packer_cli.export.packed import PackedSet
 from packer_cli.format.arrays import to_lists
 
@@ -43,7 +44,7 @@ class Exporter(Format):
         """One file; gives what `_metadata.json` needs, in tokens that the model is given (a sample's last is not)."""
         longest = 0
         with (
-            sink.part(f"training-{part.number:05d}.idx.parquet") as file,
+            sink.file(f"training-{part.number:05d}.idx.parquet") as file,
             pq.ParquetWriter(pa.PythonFile(file, mode="w"), SCHEMA, compression="zstd") as writer,
         ):
             for packs in job.batches(part.first, part.stop, 64 * _ROWS_PER_GROUP):

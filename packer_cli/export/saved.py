@@ -12,7 +12,8 @@ from typing import Any, ClassVar
 
 import pyarrow as pa
 
-from packer_cli.export.job import FileRange, Format, Int64Array, Job, Part, Sink
+from packer_cli.engine.parts import FileRange, Sink
+from packer_cli.export.job import Format, Int64Array, Job, Part
 from packer_cli.export.packed import Lists
 from packer_cli.files import fingerprint
 from packer_cli.format.arrays import to_lists
@@ -38,7 +39,7 @@ class SavedDataset(Format):
         """Write one Arrow stream."""
         schema = self.schema
         path = f"data-{part.number:05d}-of-{len(job.parts):05d}.arrow"
-        with sink.part(path) as file, pa.ipc.new_stream(pa.PythonFile(file, mode="w"), schema) as writer:
+        with sink.file(path) as file, pa.ipc.new_stream(pa.PythonFile(file, mode="w"), schema) as writer:
             for packs in job.batches(part.first, part.stop, _ROWS_PER_BATCH):
                 arrays = [
                     to_lists(lists.offsets, lists.values).cast(field.type)

@@ -20,8 +20,9 @@ import pyarrow.compute as pc
 from numpy.lib import format as npy
 from numpy.typing import NDArray
 
+from packer_cli.engine.parts import FileRange, Sink
 from packer_cli.export.columns import NO_LOSS, labels_of
-from packer_cli.export.job import FileRange, Format, Int64Array, Job, Part, Sink
+from packer_cli.export.job import Format, Int64Array, Job, Part
 from packer_cli.export.packed import Lists, PackedSet
 from packer_cli.files import HashingFile
 from packer_cli.format.arrays import to_arrow, to_lists
@@ -41,7 +42,7 @@ class Exporter(Format):
 
     def write_part(self, job: Job, part: Part, sink: Sink) -> dict[str, Any]:
         """One JSONL file."""
-        with sink.part(f"samples-{part.number:05d}.jsonl") as file:
+        with sink.file(f"samples-{part.number:05d}.jsonl") as file:
             for packs in job.batches(part.first, part.stop, _ROWS_PER_BATCH):
                 file.write(_lines(job.packed, packs))
         return {}

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 import packer_cli
 from packer_cli.config import WriteConfig
 from packer_cli.engine.local import LocalEngine
-from packer_cli.engine.parts import FileRange, Part, Parts, write_part
+from packer_cli.engine.parts import FileRange, FinishedPart, Parts, write_part
 from packer_cli.engine.progress import Progress
 from packer_cli.errors import HbpackError
 from packer_cli.files import fingerprint, remove_temporaries
@@ -116,14 +116,14 @@ def with_names(manifest: Manifest, index: StoreIndex) -> Manifest:
     return replace(manifest, **_names(index))
 
 
-def _listed(folder: Path) -> dict[str, Part]:
+def _listed(folder: Path) -> dict[str, FinishedPart]:
     """The shards that the manifest vouches for, by path."""
     try:
         manifest = read_manifest(folder)
     except HbpackError:
         return {}
     files = [FileRange(path=shard.path, num_bytes=shard.num_bytes, xxh3=shard.xxh3) for shard in manifest.shards]
-    return {file.path: Part(fingerprint=manifest.planned_fingerprint, files=(file,)) for file in files}
+    return {file.path: FinishedPart(fingerprint=manifest.planned_fingerprint, files=(file,)) for file in files}
 
 
 def _manifest(
@@ -133,7 +133,7 @@ def _manifest(
     index: StoreIndex,
     config: WriteConfig,
     shards: Sequence[ShardRange],
-    finished: dict[str, Part],
+    finished: dict[str, FinishedPart],
     facts: dict[str, Any],
 ) -> Manifest:
     group_of_piece = np.empty(len(plan.pieces), dtype=np.int64)

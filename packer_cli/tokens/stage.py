@@ -14,7 +14,7 @@ from packer_cli.config import TokenizeConfig
 from packer_cli.corpus.discover import discover
 from packer_cli.corpus.types import CorpusSlice
 from packer_cli.engine.local import LocalEngine
-from packer_cli.engine.parts import FileRange, Part, Parts, Written, write_part
+from packer_cli.engine.parts import FileRange, FinishedPart, Parts, Written, write_part
 from packer_cli.engine.progress import Progress
 from packer_cli.engine.worker import Died
 from packer_cli.errors import HbpackError, InputError, RunError, TooManyRejectedError
@@ -201,19 +201,19 @@ def library_versions() -> dict[str, str]:
     return {name: importlib.metadata.version(name) for name in _LIBRARIES}
 
 
-def _listed(folder: Path, index: StoreIndex | None) -> dict[str, Part]:
+def _listed(folder: Path, index: StoreIndex | None) -> dict[str, FinishedPart]:
     """The parts that the index vouches for, by name."""
     return {} if index is None else {info.path: _listed_part(folder, info, index.tokenizer) for info in index.parts}
 
 
-def _listed_part(folder: Path, info: PartInfo, tokenizer: dict[str, Any]) -> Part:
+def _listed_part(folder: Path, info: PartInfo, tokenizer: dict[str, Any]) -> FinishedPart:
     files = [FileRange(path=info.path, num_bytes=info.num_bytes, xxh3=info.xxh3)]
     if info.num_rejected:
         path = folder / rejects_name(info.path)
         num_bytes = path.stat().st_size if path.exists() else 0  # The index holds its checksum alone.
         files.append(FileRange(path=path.name, num_bytes=num_bytes, xxh3=info.rejects_xxh3 or ""))
     facts = {"part": info.model_dump(mode="json"), "tokenizer": tokenizer}
-    return Part(fingerprint=info.fingerprint, files=tuple(files), facts=facts)
+    return FinishedPart(fingerprint=info.fingerprint, files=tuple(files), facts=facts)
 
 
 def _renamed(info: PartInfo, task: PartTask) -> PartInfo:

@@ -16,7 +16,7 @@ import pytest
 
 from packer_cli.cli.main import main
 from packer_cli.export.formats import FORMATS, load_format
-from packer_cli.files import lock_folder
+from packer_cli.folders import lock_folder
 from tests.cli_runner import run
 from tests.export.conftest import FILLED, SIZE, export, options_of, used
 from tests.loader.packed_set import write_manifest
