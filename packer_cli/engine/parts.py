@@ -210,7 +210,7 @@ class Parts(Generic[Task]):
         if self._listing.exists():
             for name, part in self.finished.items():
                 self._write_marker(name, part)
-            self._listing.unlink()
+            self._listing.unlink(missing_ok=True)
 
     @contextmanager
     def committing(self, progress: Progress) -> Iterator[Callable[[Written], FinishedPart]]:
