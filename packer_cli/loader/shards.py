@@ -20,7 +20,7 @@ import pyarrow as pa
 from packer_cli.errors import FormatError
 from packer_cli.format.manifest import GroupInfo, ShardInfo
 from packer_cli.format.marks import find_foreign
-from packer_cli.loader.ipc import Pack, ShardFile
+from packer_cli.format.shards import Pack, ShardFile
 from packer_cli.loader.storage import Storage
 
 __all__ = ["Pack", "ShardReader"]

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 from packer_cli.errors import FormatError
-from packer_cli.loader.ipc import LISTS, NUMBERS, Pack, ShardFile
+from packer_cli.format.shards import LISTS, NUMBERS, Pack, ShardFile
 from tests.loader import naive
 
 COLUMNS = [*LISTS, *NUMBERS]

@@ -68,7 +68,6 @@ class ShardFile:
     """
 
     def __init__(self, source: pa.NativeFile) -> None:
-        # Not IpcReadOptions(included_fields=...): leaving columns out makes get_batch three times slower.
         reader = pa.ipc.open_file(source)
         self.schema: pa.Schema = reader.schema
         if not {*LISTS, *NUMBERS, *CHECKED} <= set(self.schema.names):
@@ -86,11 +85,10 @@ class ShardFile:
             for dtype in ("int8", "int32", "int64")
         }
         self._lists = [(self._views[str(kind)], kind.bit_width // 8) for kind in LISTS.values()]
-        self._buffers: list[int] = []
+        first = first_buffers(self.schema)
+        self._buffers = [first[name] + at for name in LISTS for at in (1, 3)] + [first[name] + 1 for name in NUMBERS]
         self._row: _Row | None = None
         if self.num_batches:
-            self._first = reader.get_batch(0)
-            self._buffers = _find_buffers(self._first)
             self._blocks = self._find_blocks()
         self._places: dict[int, tuple[int, ...]] = {}
         self._row_places: dict[int, tuple[int, ...]] = {}
@@ -129,10 +127,10 @@ class ShardFile:
         """Raise FormatError where a row, of which there must be one, has not its checksum. Price: one read of it."""
         number, i = row // PACKS_PER_BATCH, row % PACKS_PER_BATCH
         try:
-            self._row = self._row or _Row(self._first)
+            self._row = self._row or _Row(self.schema)
             starts = self._row_places.get(number)
             if starts is None:
-                starts = self._row_places[number] = self._parse(number, self._row.buffers)[1:]
+                starts = self._row_places[number] = self.starts(number, self._row.buffers)[1:]
             expected, found = self._row.checksums(self._bytes, starts, i)
         except (error, IndexError, ValueError) as why:
             raise FormatError(f"row {row} cannot be read: {why}") from None
@@ -142,20 +140,24 @@ class ShardFile:
     def _find(self, number: int) -> tuple[int, ...]:
         """Rows; for each list where its offsets begin, in bytes, and its values, in items; then the numbers."""
         try:
-            num_rows, *starts = self._parse(number, self._buffers)
-            for at, (_, width) in enumerate(self._lists):
-                starts[2 * at + 1] //= width
-            places = (num_rows, *starts)
+            num_rows, *starts = self.starts(number, self._buffers)
         except (error, IndexError, ValueError) as why:
             raise FormatError(f"record batch {number} cannot be read: {why}") from None
+        for at, (_, width) in enumerate(self._lists):
+            starts[2 * at + 1] //= width
+        places = (num_rows, *starts)
         if len(self._places) >= BATCHES_KEPT:
             self._places.clear()
             self._row_places.clear()
         self._places[number] = places
         return places
 
-    def _parse(self, number: int, buffers: list[int]) -> tuple[int, ...]:
-        """Rows of a record batch, and the bytes in the file where buffers of it begin."""
+    def starts(self, number: int, buffers: Sequence[int]) -> tuple[int, ...]:
+        """Rows of a record batch, and the bytes in the file where these buffers of it begin, see `first_buffers`.
+
+        Raises:
+            ValueError, IndexError, struct.error: it is damaged or compressed.
+        """
         data = self._bytes
         offset, size, _ = _BLOCK.unpack_from(data, self._blocks + number * _BLOCK.size)
         mark, _ = _PREFIX.unpack_from(data, offset)
@@ -189,9 +191,9 @@ class ShardFile:
 class _Row:
     """Where a whole row lies, and its checksum: what `marks.row_checksums` takes, in its order."""
 
-    def __init__(self, batch: pa.RecordBatch) -> None:
-        first = _first_buffers(batch)
-        kinds = {field.name: field.type for field in batch.schema if field.name != CHECKSUM}
+    def __init__(self, schema: pa.Schema) -> None:
+        first = first_buffers(schema)
+        kinds = {field.name: field.type for field in schema if field.name != CHECKSUM}
         lists = {name: kind.value_type.bit_width // 8 for name, kind in kinds.items() if pa.types.is_list(kind)}
         numbers = {name: kind.bit_width for name, kind in kinds.items() if name not in lists}
         self.buffers = [first[CHECKSUM] + 1, *(first[name] + 1 for name in numbers)]
@@ -220,19 +222,17 @@ class _Row:
         return _u64(data, starts[0] + 8 * i)[0], row_checksum(self._packed, values, lists)
 
 
-def _first_buffers(batch: pa.RecordBatch) -> dict[str, int]:
-    """Number of the first buffer of each column."""
+def first_buffers(schema: pa.Schema) -> dict[str, int]:
+    """Number of the first buffer of each column in a record batch.
+
+    A column of numbers has its validity and its values; one of lists has its validity, its offsets, and the two of its
+    items.
+    """
     first, number = {}, 0
-    for name, column in zip(batch.schema.names, batch.columns, strict=True):
-        first[name] = number
-        number += len(column.buffers())
+    for field in schema:
+        first[field.name] = number
+        number += len(pa.nulls(0, field.type).buffers())
     return first
-
-
-def _find_buffers(batch: pa.RecordBatch) -> list[int]:
-    """Numbers of the buffers of the lists (offsets and values in turn) and of the numbers, in their order above."""
-    first = _first_buffers(batch)
-    return [first[name] + at for name in LISTS for at in (1, 3)] + [first[name] + 1 for name in NUMBERS]
 
 
 def _follow(data: memoryview, place: int) -> int:
