@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import errno
-import fcntl
 import os
 import signal
 import subprocess
@@ -137,32 +135,3 @@ def test_reasons_of_somebody_else_are_not_touched(packed, tmp_path):
     done = subprocess.run([*HBPACK, *words], capture_output=True, text=True)
     assert done.returncode == 2
     assert "holds something else (rejected.jsonl)" in done.stderr
-
-
-def test_a_lock_whose_file_is_gone_is_not_taken(tmp_path, monkeypatch):
-    """Between opening the file and locking it, its holder may have removed it."""
-    honest = fcntl.flock
-    calls = []
-
-    def flock(descriptor, operation):
-        calls.append(descriptor)
-        if len(calls) == 1:
-            (tmp_path / LOCK_NAME).unlink()
-        honest(descriptor, operation)
-
-    monkeypatch.setattr(fcntl, "flock", flock)
-    with lock_folder(tmp_path):
-        assert len(calls) == 2
-        with pytest.raises(BlockingIOError), lock_folder(tmp_path):
-            pass
-    assert not list(tmp_path.iterdir())
-
-
-def test_a_file_system_without_locks_goes_without(tmp_path, monkeypatch):
-    def flock(descriptor, operation):
-        raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
-
-    monkeypatch.setattr(fcntl, "flock", flock)
-    with lock_folder(tmp_path / "new"), lock_folder(tmp_path / "new"):
-        assert (tmp_path / "new" / LOCK_NAME).exists()
-    assert not list(tmp_path.iterdir())
