@@ -1,4 +1,4 @@
-"""Writes an export: parts on threads, each with a marker that holds its checksums; the manifest comes last."""
+"""The export stage: writes the packs of a set in the format of another trainer, part by part."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from packer_cli.engine.progress import Progress
 from packer_cli.errors import ConfigError
 from packer_cli.export.folder import NAME, WORK, is_same_export, read_json
 from packer_cli.export.formats import ORDERS, load_format
-from packer_cli.export.job import Format, Job, cut_parts
+from packer_cli.export.job import Format, Job, Part, cut_parts
 from packer_cli.export.order import check_one_capacity, choose_groups, packs_by_id, packs_by_use
 from packer_cli.export.packed import PackedSet
 from packer_cli.files import fingerprint, remove_temporaries, write_json
@@ -154,10 +154,9 @@ def _run(format: Format, job: Job, header: dict[str, Any], engine: LocalEngine, 
     tokens = job.row_tokens()
     sizes = [int(tokens[part.first : part.stop].sum(dtype=np.int64)) for part in job.parts]
     parts = Parts(folder, WORK, NAME, job.parts, sizes)
-    shared = format.shared_files(job)
     listing = read_json(folder / NAME) or {"files": [], "parts": []}
     files = [FileRange(**item) for item in listing["files"]]
-    each = max(1, len(shared))
+    each = max(1, len(format.shared_files(job)))
     listed = {
         part.name: FinishedPart(fingerprint=part.fingerprint, files=tuple(files[i : i + each]), facts=facts)
         for i, part, facts in zip(range(0, len(files), each), job.parts, listing["parts"], strict=False)
@@ -168,16 +167,9 @@ def _run(format: Format, job: Job, header: dict[str, Any], engine: LocalEngine, 
         progress(sum(sizes), sum(sizes))
         parts.close()
         return _result(job, files, is_new=False)
-    write_json(parts.work / NAME, header)
+    write_json(parts.work / NAME, header)  # It marks the folder as this export's if the run is killed.
     parts.begin()
-    for path, num_bytes in shared.items():
-        _make_room(folder / path, parts.work / path, num_bytes)
-    write = partial(format.write_part, job)
-    with parts.committing(progress) as commit:
-        for _, written in engine.run_threads(lambda part: write_part(write, part, folder, WORK), parts.todo):
-            commit(written)
-    for path in shared:
-        os.replace(parts.work / path, folder / path)
+    _write_parts(format, job, parts, engine, progress)
     results = [parts.finished[part.name] for part in job.parts]
     facts = [result.facts for result in results]
     ranges = [file for result in results for file in result.files]
@@ -192,6 +184,19 @@ def _run(format: Format, job: Job, header: dict[str, Any], engine: LocalEngine, 
     write_json(folder / NAME, {**text, "files": [vars(file) for file in files]})
     parts.close()
     return result
+
+
+def _write_parts(format: Format, job: Job, parts: Parts[Part], engine: LocalEngine, progress: Progress) -> None:
+    """Write the missing parts. Files that they share get their final names when all are written."""
+    shared = format.shared_files(job)
+    for path, num_bytes in shared.items():
+        _make_room(job.folder / path, parts.work / path, num_bytes)
+    write = partial(format.write_part, job)
+    with parts.committing(progress) as commit:
+        for _, written in engine.run_threads(lambda part: write_part(write, part, job.folder, WORK), parts.todo):
+            commit(written)
+    for path in shared:
+        os.replace(parts.work / path, job.folder / path)
 
 
 def _result(job: Job, files: list[FileRange], *, is_new: bool) -> ExportResult:
