@@ -219,7 +219,7 @@ def test_chats_need_a_template_wherever_the_first_one_stands(pack, chats, sample
     bare.mkdir()
     shutil.copy(tokenizer / "tokenizer.json", bare)
     message = (
-        "the data holds conversations, and the tokenizer has no chat template; give one with --chat-template FILE"
+        "the data holds conversations, but the tokenizer has no chat template; give one with --chat-template FILE"
     )
     # With the journals, the first part is written before the second one is found to be impossible.
     for inputs in ([chats], [sample / "journals.jsonl", chats]):

@@ -1,17 +1,17 @@
-"""Documents -> samples: ids and loss mask. One `Encoder` for each worker.
+"""Documents -> samples: ids and loss mask. Each worker has its own `Encoder`.
 
-A part (one slice of the input) is encoded batch by batch::
+It encodes a part (one slice of the input) batch by batch::
 
     encoder.start_part()
     try:
         for batch in read(slice): write(encoder.encode(batch))
     except BackendMismatch as mismatch:
-        encoder = encoder.fallback(mismatch, "data.jsonl, line 7")   # and the part again from its beginning
+        encoder = encoder.fallback(mismatch, "data.jsonl, line 7")   # then encode the part again from its beginning
 
-The part may have another mismatch then, of the other kind.
+The part may then have another mismatch, of the other kind.
 
-What a document becomes depends on the document, the options and, for a part with a mismatch, the part;
-never on how documents are put in batches or on the number of workers.
+The result for a document depends on the document, the options and, for a part with a mismatch, the part;
+never on the batches or on the number of workers.
 
 Price: 50 us for a chat of eight messages, nearly half of it the template; long texts 75-400 MB/s (gigatoken).
 """
@@ -45,11 +45,11 @@ if TYPE_CHECKING:
     from packer_cli.tokens.tokenizer.loading import LoadedTokenizer
 
 _CHECKED_CHARS = 1024
-"""Most chars of a sampled text that are compared: the reference is many times slower, which adds up over parts."""
+"""Most chars of a sampled text to compare: the reference is many times slower, which adds up over parts."""
 _FIRST_CHARS = 1 << 13
-"""About how many chars of a part's first texts are compared."""
+"""About how many chars of a part's first texts to compare."""
 _SPREAD_CHARS = 1 << 15
-"""About how many further chars of a part are compared."""
+"""About how many further chars of a part to compare."""
 _SPREAD_EVERY = 128
 
 _SURROGATE = "holds a lone surrogate, which cannot be encoded as UTF-8"
@@ -60,15 +60,16 @@ class Encoder:
 
     Args:
         tokenizer: from `load_tokenizer`.
-        backend: `auto` takes gigatoken where it can do the tokenizer; `gigatoken` insists on it.
-        loss_on: `completion` trains on what the assistant says (messages) and on completions
-            (prompt-completion); `all` on every token. Texts are trained on as a whole either way.
+        backend: `auto` uses gigatoken if it supports the tokenizer; `gigatoken` insists on it.
+        loss_on: `completion` trains on the assistant's messages and on completions (prompt-completion); `all` on
+            every token. Plain texts are trained on as a whole either way.
         append_eos: which samples get EOS at their end, see `Frame`.
-        plain_content: special tokens that people wrote into their texts are encoded as ordinary text.
-        check_samples: how many texts at the beginning of each part are compared with the reference;
-            more cost 0.5 ms a chat and guard better; about one in 128 of the later ones is compared, too.
+        plain_content: encode special tokens that people wrote into their texts as ordinary text.
+        check_samples: texts at the beginning of each part to compare with the reference. More guard better, and cost
+            0.5 ms a chat. About one in 128 of the later ones is compared, too.
 
-    Raises: TokenizerError.
+    Raises:
+        TokenizerError: gigatoken does not support the tokenizer, or `append_eos` needs an EOS that it lacks.
     """
 
     def __init__(
@@ -84,8 +85,8 @@ class Encoder:
     ):
         if append_eos == "always" and tokenizer.eos_token_id is None:
             raise TokenizerError(
-                "--append-eos always needs an EOS token, and the tokenizer names none; "
-                'put "eos_token" into its tokenizer_config.json'
+                "--append-eos always needs an EOS token, but the tokenizer has none; "
+                'add "eos_token" to its tokenizer_config.json'
             )
         self._tokenizer = tokenizer
         self._options: dict[str, Any] = {
@@ -98,7 +99,7 @@ class Encoder:
         self._slow_templates = _slow_templates
         self._check_samples = check_samples
         self.warnings: list[str] = []
-        """Sentences for people about the current part, without repetitions."""
+        """Warnings about the current part, each once."""
         self._why_slow: list[str] = []
         self._reference = ReferenceBackend(tokenizer)
         self._backend: ReferenceBackend | GigatokenBackend = self._reference
@@ -133,7 +134,7 @@ class Encoder:
         """The encoder for the whole part in which `encode` raised: the reference replaces the fast way that differed.
 
         Args:
-            place: file and line of the document, for people.
+            place: file and line of the document, for the warning.
         """
         is_template = mismatch.what == "template"
         backend = self._wanted_backend if is_template else "tokenizers"
@@ -146,9 +147,11 @@ class Encoder:
     def encode(self, batch: DocumentBatch) -> EncodedBatch:
         """The samples of a batch, in the order of its documents.
 
-        `rejects` of the result are the documents refused here, not those that the batch came with.
+        The result's `rejects` are the documents refused here, without those of the batch.
 
-        Raises: TokenizerError (conversations, and no chat template), BackendMismatch (see the module).
+        Raises:
+            TokenizerError: there are conversations but no chat template.
+            BackendMismatch: see the module.
         """
         items: list[Text | Row] = []
         rejects: list[Reject] = []
@@ -176,7 +179,7 @@ class Encoder:
         is_empty = np.diff(samples.offsets) == 0
         if is_empty.any():
             empty = [item for item, is_one in zip(items, is_empty, strict=True) if is_one]
-            rejects += [Reject(item.line, "is empty: it gives no token") for item in empty]
+            rejects += [Reject(item.line, "is empty: it has no tokens") for item in empty]
             rejects.sort(key=lambda reject: reject.line)
             items = [item for item, is_one in zip(items, is_empty, strict=True) if not is_one]
             samples = samples._replace(offsets=samples.offsets[np.concatenate([[True], ~is_empty])])

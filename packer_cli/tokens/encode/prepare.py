@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 _SPREAD_CHARS = 1 << 15
-"""About how many chars of a part's conversations, after the first ones, have their rendering compared."""
+"""About how many chars of a part's conversations, after the first ones, to compare."""
 _SPREAD_EVERY = 128
 
 
@@ -29,9 +29,9 @@ class Preparer:
 
     Args:
         fast_templates: False renders as transformers does, and proves each conversation's ranges.
-        check_chats: how many conversations at the beginning of each part are compared with slower ways; a spread of
-            the later ones has its text and ranges compared, too.
-        warnings: grows.
+        check_chats: conversations at the beginning of each part to compare with slower ways; some of the later ones
+            have their text and ranges compared, too.
+        warnings: receives the warnings.
     """
 
     def __init__(
@@ -64,8 +64,9 @@ class Preparer:
     def prepare(self, document: Document) -> tuple[Text | Row, bool]:
         """The document as `Text` or `Row`, and whether its own text contains that of a special token.
 
-        Raises: ValueError with a reason for people, UnicodeEncodeError (a kind of ValueError),
-            TokenizerError, BackendMismatch.
+        Raises:
+            ValueError: the document is rejected; the message gives the reason, unless it is a UnicodeEncodeError.
+            TokenizerError, BackendMismatch: as for `Encoder.encode`.
         """
         kind = document.kind
         if kind == "messages" or document.messages:
@@ -120,7 +121,7 @@ class Preparer:
         template = (tokenizer.tool_template if with_tools else None) or tokenizer.chat_template
         if template is None:
             raise TokenizerError(
-                "the data holds conversations, and the tokenizer has no chat template; "
+                "the data holds conversations, but the tokenizer has no chat template; "
                 "give one with --chat-template FILE"
             )
         renderer = self._renderers.get(template)
@@ -136,7 +137,7 @@ class Preparer:
         if renderer.depends_on_date and not self._is_warned:
             self._is_warned = True
             self._warnings.append(
-                "the chat template writes today's date (strftime_now), so another day gives other tokens; "
+                "the chat template writes today's date (strftime_now), so the tokens change from day to day; "
                 "put a fixed date into a copy of the template, and give it with --chat-template FILE"
             )
         return renderer
@@ -191,6 +192,6 @@ def _ends_with_answer(document: Document) -> bool:
 
 
 def _check_utf8(text: str) -> None:
-    """Raises: UnicodeEncodeError."""
+    """Raise UnicodeEncodeError for a lone surrogate."""
     if not text.isascii():
         text.encode()
