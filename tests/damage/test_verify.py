@@ -353,8 +353,8 @@ def test_other_commands_stop_at_damage(own: Packed, tmp_path: Path) -> None:
     cases = [
         ("plan.arrow", ["stats", folder], "run hbpack plan again"),
         ("plan.arrow", ["rebalance", folder, "--gpus", 4], "run hbpack plan again"),
-        ("plan.arrow", ["show", folder, "--sample", 3], "run hbpack write, which rewrites what is damaged"),
-        (RANK, ["show", folder], "run hbpack write, which rewrites what is damaged"),
+        ("plan.arrow", ["show", folder, "--sample", 3], "run hbpack write, which rewrites damaged files"),
+        (RANK, ["show", folder], "run hbpack write, which rewrites damaged files"),
         (RANK, ["export", folder, "--to", "parquet", "--output", tmp_path / "x"], "run hbpack write again"),
         (shard, ["export", folder, "--to", "parquet", "--output", tmp_path / "x"], "run hbpack write again"),
         *(
@@ -396,7 +396,7 @@ def test_show_checks_the_pack_that_it_shows(own: Packed) -> None:
     assert (done.code, done.stdout) == (1, "")
     assert done.stderr == (
         f"error: {str(path)!r} is missing or damaged (the checksum of pack 0 is not the one that was written); run "
-        "hbpack write, which rewrites what is damaged\n"
+        "hbpack write, which rewrites damaged files\n"
     )
     assert hbpack("show", own.folder, "--pack", 1).code == 0
 
