@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import warnings
 from collections.abc import Callable
 from itertools import islice
@@ -150,8 +151,10 @@ def test_a_pass_without_a_batch_says_so(short_first: Any) -> None:
     loader = new_loader(open_set(short_first))
     for _, _, state, _ in states[-2:]:
         loader.load_state_dict(state)
-        message = r"^epoch 1 was over when the loader's state was saved, so no batch is left; call set_epoch\(2\) to continue$"
-        with pytest.warns(UserWarning, match=message):
+        message = (
+            "epoch 1 was over when the loader's state was saved, so no batch is left; call set_epoch(2) to continue"
+        )
+        with pytest.warns(UserWarning, match=f"^{re.escape(message)}$"):
             assert list(loader) == []
     with warnings.catch_warnings():
         warnings.simplefilter("error")
