@@ -302,12 +302,3 @@ class PackedDataset(Dataset):
         """
         self._storage.stop()
         self._shards.close()
-
-    def __getstate__(self) -> dict[str, Any]:
-        state = self.__dict__.copy()
-        del state["_adapt"]
-        return state
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state)
-        self._adapt = get_format(self.format)

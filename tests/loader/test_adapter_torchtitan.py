@@ -141,7 +141,7 @@ def test_an_empty_state_is_the_start(titan: Any, own_rows: Any, shared_rows: Any
     loader = build(titan, own_rows)
     loader.load_state_dict({})
     assert metadata_of(next(iter(loader)))["iteration"] == 0
-    with pytest.raises(FormatError, match="is of the packed set another and"):
+    with pytest.raises(FormatError, match="is of the packed set another, but"):
         loader.load_state_dict({**loader.state_dict(), "fingerprint": "another"})
 
 
@@ -183,7 +183,7 @@ def test_settings_that_do_not_fit(titan: Any, own_rows: Any, shared_rows: Any, p
         build(titan, shared_rows, dp_world_size=4)
     assert str(error.value) == (
         f"{str(shared_rows.path)!r} was planned for 4 GPUs, 2 a row, but torchtitan has 4 data-parallel ranks: "
-        "set --parallelism.context_parallel_degree 2 and start it on 4 GPUs, or plan again for these"
+        "set --parallelism.context_parallel_degree 2 and start it on 4 GPUs, or plan again for these ranks"
     )
     with pytest.raises(ConfigError) as error:
         build(titan, packed, dp_world_size=4)

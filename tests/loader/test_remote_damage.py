@@ -210,7 +210,7 @@ def test_a_damaged_local_shard_is_found(packed: Any, tmp_path: Path, verify: Any
     shard.write_bytes(data)
     begin, end = (
         f"shard {str(shard)!r} is damaged or incomplete (",
-        "); run hbpack write, which rewrites what is damaged",
+        "); run hbpack write, which rewrites damaged files",
     )
     if verify == "full":
         with pytest.raises(FormatError) as error:

@@ -52,7 +52,7 @@ def start_patterns(sizes: Int64Array, demands: Int64Array, capacity: int) -> Pat
     return np.diag(copies).astype(np.int32)
 
 
-def generate(
+def generate_columns(
     sizes: Int64Array, demands: Int64Array, capacity: int, patterns: Patterns, deadline: float
 ) -> Relaxation | None:
     """Add patterns until none lowers the number of packs, the value meets the rounded bound, or the deadline passes.

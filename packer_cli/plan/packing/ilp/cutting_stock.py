@@ -13,7 +13,7 @@ from packer_cli.plan.bounds import packs_lower_bound
 from packer_cli.plan.packing import bfd
 from packer_cli.plan.packing.base import PackingOptions
 from packer_cli.plan.packing.ilp.classes import SAND, make_classes
-from packer_cli.plan.packing.ilp.columns import generate, start_patterns
+from packer_cli.plan.packing.ilp.columns import generate_columns, start_patterns
 from packer_cli.plan.packing.ilp.knots import solve_many
 from packer_cli.plan.packing.ilp.search import CuttingStock, Search
 from packer_cli.plan.packing.ilp.slack import min_bin_slack
@@ -112,7 +112,7 @@ def lp_lower_bound(lengths: Int32Array, capacity: int, time_limit: float = 60.0,
     if len(classes.counts) == 0:
         return bound
     start = start_patterns(classes.down, classes.counts, classes.capacity)
-    relaxed = generate(classes.down, classes.counts, classes.capacity, start, deadline)
+    relaxed = generate_columns(classes.down, classes.counts, classes.capacity, start, deadline)
     return bound if relaxed is None else max(bound, relaxed.bound)
 
 

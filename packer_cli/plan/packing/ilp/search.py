@@ -15,7 +15,7 @@ from packer_cli.plan.packing.ilp.classes import Classes
 from packer_cli.plan.packing.ilp.columns import (
     Patterns,
     Relaxation,
-    generate,
+    generate_columns,
     solve_integer,
     start_patterns,
     total_worth,
@@ -82,7 +82,7 @@ class Search:
         classes = self.classes
         if len(classes.counts) == 0:
             return self.best
-        root = generate(classes.up, classes.counts, classes.capacity, self.first_patterns(), self.deadline)
+        root = generate_columns(classes.up, classes.counts, classes.capacity, self.first_patterns(), self.deadline)
         if root is None:
             return self.best
         self.raise_bound(root)
@@ -146,7 +146,7 @@ class Search:
             cut = np.minimum(patterns, left.astype(np.int32))[:, kept]
             cut = np.unique(cut[cut.any(axis=1)], axis=0)
             start = start_patterns(classes.up[kept], left[kept], classes.capacity)
-            relaxed = generate(
+            relaxed = generate_columns(
                 classes.up[kept], left[kept], classes.capacity, np.concatenate([start, cut]), self.deadline
             )
             if relaxed is None:
