@@ -24,7 +24,7 @@ from packer_cli.errors import RemoteError
 _NO_LOCKS = (errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP)
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 _PART = ".part"
-_PATIENCE = 0.02
+_POLL_SECONDS = 0.02
 """Seconds between checks of a file that another process is fetching."""
 
 
@@ -113,7 +113,7 @@ class FileCache:
                     os.ftruncate(descriptor, num_bytes)
             fill(descriptor)
             os.fsync(descriptor)
-            with self._alone():  # Otherwise a process that counts files could miss one that is being renamed.
+            with self._exclusively():  # Otherwise a process that counts files could miss one that is being renamed.
                 os.replace(part, path)
         except BaseException as error:
             part.unlink(missing_ok=True)
@@ -140,7 +140,7 @@ class FileCache:
             except BlockingIOError:
                 # Do not wait for the lock: once the file is renamed, its readers hold locks on it.
                 os.close(descriptor)
-                time.sleep(_PATIENCE)
+                time.sleep(_POLL_SECONDS)
             else:
                 if _is_at(descriptor, part):
                     if not path.exists():
@@ -152,7 +152,7 @@ class FileCache:
 
     def _reserve(self, descriptor: int, num_bytes: int) -> bool:
         """Extend the unfinished file to its size, so that others count it, if there is room or room can be made."""
-        with self._alone():
+        with self._exclusively():
             total, unused = 0, []
             for entry in os.scandir(self.folder):
                 with suppress(FileNotFoundError):
@@ -174,7 +174,7 @@ class FileCache:
             return True
 
     @contextmanager
-    def _alone(self) -> Iterator[None]:
+    def _exclusively(self) -> Iterator[None]:
         descriptor = os.open(self.folder / ".lock", os.O_RDWR | os.O_CREAT, 0o666)
         try:
             _lock(descriptor, fcntl.LOCK_EX)

@@ -293,7 +293,7 @@ class PackedDataset(Dataset):
         epoch, iteration, is_over = read_state(state, self._manifest, repr(str(self.path)))
         if not is_left_to_sampler(self._place):
             self.set_epoch(epoch + 1 if is_over else epoch)
-            self._place.go_on(0 if is_over else iteration)
+            self._place.resume_at(0 if is_over else iteration)
 
     def close(self) -> None:
         """Close the files, and wait for a shard that is being fetched; reading opens files again.

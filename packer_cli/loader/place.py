@@ -70,13 +70,13 @@ class Place:
             self._epoch_view[0] = epoch
             self._begin()
 
-    def go_on(self, iteration: int, num_passes: int = 1) -> None:
+    def resume_at(self, iteration: int, num_passes: int = 1) -> None:
         """Go to an iteration of the current epoch, at which the next `num_passes` passes of a sampler begin."""
         self.position = self.next = self.first = iteration
         self._num_passes = num_passes
 
     def begin_pass(self) -> None:
-        """Count a new pass of a sampler; passes after those of `go_on` cover the whole epoch."""
+        """Count a new pass of a sampler; passes after those of `resume_at` cover the whole epoch."""
         self._num_passes -= 1
         if self._num_passes <= 0:
             self.first = 0

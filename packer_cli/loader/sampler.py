@@ -22,7 +22,7 @@ from packer_cli.format.state import LoaderState
 from packer_cli.loader.place import Place
 from packer_cli.loader.state import read_state
 
-ANOTHER_WAY = (
+_WITHOUT_SAMPLER = (
     "to use a state that was saved without it, call ds.set_epoch(epoch of the last batch used) and, for the rest of "
     "that epoch, give sampler=range(its iteration + 1, len(ds))"
 )
@@ -64,7 +64,7 @@ class PackedSampler(Sampler[int]):
             ValueError: the current epoch is neither that of the state nor, if that was over, the next one.
         """
         if state is None:
-            raise FormatError(f"the loader's state was saved without sampler=ds.sampler(); {ANOTHER_WAY}")
+            raise FormatError(f"the loader's state was saved without sampler=ds.sampler(); {_WITHOUT_SAMPLER}")
         epoch, iteration, is_over = read_state(state, self._manifest, self._name)
         in_force = self._place.epoch
         if is_over and in_force == epoch + 1:
@@ -76,7 +76,7 @@ class PackedSampler(Sampler[int]):
             )
         # If the state was saved after the loop over an epoch had ended, torchdata begins two passes: one with the
         # state, and then a new one. Neither may repeat the epoch.
-        self._place.go_on(iteration, num_passes=2 if iteration and is_over else 1)
+        self._place.resume_at(iteration, num_passes=2 if iteration and is_over else 1)
 
 
 class _Pass(Iterator[int]):
@@ -119,7 +119,7 @@ def is_left_to_sampler(place: Place) -> bool:
     if not place.has_sampler:
         raise ConfigError(
             "a StatefulDataLoader would skip batches if it resumes after the end of an epoch: give it "
-            f"sampler=ds.sampler(), from the first run on; {ANOTHER_WAY}"
+            f"sampler=ds.sampler(), from the first run on; {_WITHOUT_SAMPLER}"
         )
     return True
 

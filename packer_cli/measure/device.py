@@ -57,15 +57,15 @@ class Device:
         return statistics.median(self._seconds(work) for _ in range(repeats))
 
     def _seconds(self, work: Callable[[], Any]) -> float:
-        self._settle()
+        self._synchronize()
         if dist.is_initialized():
             dist.barrier()
         begin = time.perf_counter()
         work()
-        self._settle()
+        self._synchronize()
         return self.greatest(time.perf_counter() - begin)
 
-    def _settle(self) -> None:
+    def _synchronize(self) -> None:
         if self.is_gpu:
             torch.cuda.synchronize(self.device)
 
@@ -76,13 +76,13 @@ class Device:
             held: bytes that the model held before the call, to which a CPU's count is added.
         """
         if self.is_gpu:
-            self._tidy()
+            self._free_memory()
             torch.cuda.reset_peak_memory_stats(self.device)
         peak = -1.0
         try:
             if self.is_gpu:
                 work()
-                self._settle()
+                self._synchronize()
                 peak = float(torch.cuda.max_memory_allocated(self.device))
             else:
                 with LiveBytes() as live:
@@ -92,12 +92,12 @@ class Device:
             if not is_out_of_memory(error):
                 raise
         if peak < 0:  # Outside the handler, whose traceback would keep the tensors alive.
-            self._tidy()
+            self._free_memory()
         lost = self.greatest(float(peak < 0))
         peak = self.greatest(peak)
         return None if lost else int(peak)
 
-    def _tidy(self) -> None:
+    def _free_memory(self) -> None:
         """Free tensors held by garbage, and memory cached by the allocator."""
         gc.collect()
         if self.is_gpu:

@@ -131,10 +131,10 @@ class RowAttention:
         return ulysses_attention(query, key, value, None, self._group, whole_row)
 
 
-def cut(length: int, num_samples: int) -> tuple[int, ...]:
+def split_evenly(length: int, num_samples: int) -> tuple[int, ...]:
     """Split a row into samples of equal length, as far as possible.
 
-    >>> cut(10, 4)
+    >>> split_evenly(10, 4)
     (2, 3, 2, 3)
     """
     borders = [i * length // num_samples for i in range(num_samples + 1)]

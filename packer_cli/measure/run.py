@@ -22,7 +22,7 @@ from packer_cli.errors import ConfigError
 from packer_cli.loader.parallel import SPGroups, init_sp_groups
 from packer_cli.measure.attention import measure_attention
 from packer_cli.measure.device import Device, is_out_of_memory
-from packer_cli.measure.kernels import RowAttention, choose_kernel, cut
+from packer_cli.measure.kernels import RowAttention, choose_kernel, split_evenly
 from packer_cli.measure.subject import Subject
 from packer_cli.sizes import counted
 
@@ -199,7 +199,7 @@ class _Run:
             checkpoint_layers=layers,
             seconds=seconds,
             tokens=length * self._groups.world_size // sp_size,
-            work=sum(size**2 for size in cut(length, num_samples)),
+            work=sum(size**2 for size in split_evenly(length, num_samples)),
             memory_bytes=None if peak is None else int(peak),
             out_of_memory=seconds is None and (peak is None or peak > self._limit),
         )

@@ -15,7 +15,7 @@ from packer_cli.cost.shape import ModelShape
 from packer_cli.errors import ConfigError
 from packer_cli.loader.checkpointing import LayerCheckpointing
 from packer_cli.measure.decoder import PlainDecoder
-from packer_cli.measure.kernels import RowAttention, cut
+from packer_cli.measure.kernels import RowAttention, split_evenly
 
 _ATTENTION = "hbpack_profile"
 """The name of hbpack's attention in transformers."""
@@ -84,7 +84,7 @@ class Subject:
         self, length: int, num_samples: int, checkpoint_layers: int, group: dist.ProcessGroup | None = None
     ) -> None:
         """Forward and backward on one row of `num_samples` equal samples; see `run_samples`."""
-        self.run_samples(cut(length, num_samples), checkpoint_layers, group)
+        self.run_samples(split_evenly(length, num_samples), checkpoint_layers, group)
 
     def run_samples(
         self, samples: tuple[int, ...], checkpoint_layers: int, group: dist.ProcessGroup | None = None

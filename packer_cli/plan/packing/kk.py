@@ -110,8 +110,8 @@ def _difference(lengths: NDArray[np.int32], num_parts: int, quadratic: int, line
         a = ids[0]
         heap_pop(keys, ids, size)
         b = ids[0]
-        len_a = _listed(first_part[a], next_part, one)
-        len_b = _listed(first_part[b], next_part, other)
+        len_a = _list_parts(first_part[a], next_part, one)
+        len_b = _list_parts(first_part[b], next_part, other)
         num_merged = min(num_parts, len_a + len_b)
         # The empty parts of both cancel out where there are enough of them.
         lead = num_merged - len_b
@@ -153,7 +153,7 @@ def _difference(lengths: NDArray[np.int32], num_parts: int, quadratic: int, line
 
 
 @njit(cache=True)
-def _listed(part: int, next_part: NDArray[np.int64], into: NDArray[np.int64]) -> int:
+def _list_parts(part: int, next_part: NDArray[np.int64], into: NDArray[np.int64]) -> int:
     num = 0
     while part >= 0:
         into[num] = part

@@ -68,7 +68,7 @@ def pack(lengths: Int32Array, capacity: int, seed: int, options: NnlshpOptions) 
     strategies = _strategies(sizes, room, room // _FREE, options.depth)
     weights = np.where(sizes <= room // _SHORT, _SHORT_WEIGHT**2, 1.0)
     use = np.rint(nnls(strategies, weights, counts.astype(np.float64), options.iterations)).astype(np.int64)
-    chosen, use = _as_far_as_samples_go(strategies, use, counts)
+    chosen, use = _limit_to_samples(strategies, use, counts)
     patterns = np.zeros((len(chosen), len(sizes)), dtype=np.int32)
     for d in range(options.depth):
         has_sample = chosen[:, d] >= 0
@@ -138,9 +138,7 @@ def _strategies(sizes: NDArray[np.int64], room: int, free: int, depth: int) -> N
     return found
 
 
-def _as_far_as_samples_go(
-    strategies: Int32Array, use: Int64Array, counts: Int64Array
-) -> tuple[Int32Array, Int64Array]:
+def _limit_to_samples(strategies: Int32Array, use: Int64Array, counts: Int64Array) -> tuple[Int32Array, Int64Array]:
     """The strategies in use, most used first, each only as often as all its samples are there."""
     left = counts.copy()
     ranked = np.argsort(-use, kind="stable")[: np.count_nonzero(use)]

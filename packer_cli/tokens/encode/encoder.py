@@ -32,7 +32,7 @@ from packer_cli.tokens.encode.backends import (
     ReferenceBackend,
 )
 from packer_cli.tokens.encode.masker import Masker
-from packer_cli.tokens.encode.prepare import Preparer
+from packer_cli.tokens.encode.prepare import SPREAD_CHARS, SPREAD_EVERY, Preparer, hash_line
 from packer_cli.tokens.encode.rows import AppendEos, Frame, Row, Samples, Text
 from packer_cli.tokens.types import EncodedBatch
 
@@ -48,9 +48,6 @@ _CHECKED_CHARS = 1024
 """Most chars of a sampled text to compare: the reference is many times slower, which adds up over parts."""
 _FIRST_CHARS = 1 << 13
 """About how many chars of a part's first texts to compare."""
-_SPREAD_CHARS = 1 << 15
-"""About how many further chars of a part to compare."""
-_SPREAD_EVERY = 128
 
 _SURROGATE = "holds a lone surrogate, which cannot be encoded as UTF-8"
 
@@ -111,7 +108,7 @@ class Encoder:
                     raise
         self.backend_used: str = self._backend.name
         """`gigatoken` or `tokenizers`."""
-        self._masker = Masker(tokenizer, self._reference, self._same)
+        self._masker = Masker(tokenizer, self._reference, self._check_same)
         self._frame = Frame(tokenizer, append_eos=append_eos)
         self._preparer = Preparer(
             tokenizer,
@@ -185,7 +182,7 @@ class Encoder:
             samples = samples._replace(offsets=samples.offsets[np.concatenate([[True], ~is_empty])])
         is_plain = [not item.is_chat if isinstance(item, Text) else item.is_plain for item in items]
         may_close = [item.may_close for item in items]
-        framed, num_open = self._frame.put(samples, np.array(is_plain, np.bool_), np.array(may_close, np.bool_))
+        framed, num_open = self._frame.add(samples, np.array(is_plain, np.bool_), np.array(may_close, np.bool_))
         return EncodedBatch(
             offsets=framed.offsets,
             input_ids=framed.input_ids,
@@ -213,7 +210,7 @@ class Encoder:
             if len(text) <= _CHECKED_CHARS:
                 samples.append((item, text, ids.row(number)))
             else:
-                start = _scatter(item.line) % (len(text) - _CHECKED_CHARS)
+                start = hash_line(item.line) % (len(text) - _CHECKED_CHARS)
                 samples.append((item, text[start : start + _CHECKED_CHARS], None))
         if not samples:
             return
@@ -221,7 +218,7 @@ class Encoder:
         again = self._backend.encode([text for _, text, row in samples if row is None])
         redone = iter(range(len(samples)))
         for number, (item, _, row) in enumerate(samples):
-            self._same(item, again.row(next(redone)) if row is None else row, expected.row(number))
+            self._check_same(item, again.row(next(redone)) if row is None else row, expected.row(number))
 
     def _sampled(self, texts: list[Text]) -> Iterator[int]:
         """Choose the texts to compare: the first ones of a part, and some others, by their line numbers."""
@@ -232,23 +229,18 @@ class Encoder:
             yield first
             first += 1
         lines = np.array([item.line for item in texts[first:]], dtype=np.int64)
-        for number in np.flatnonzero(_scatter(lines) % _SPREAD_EVERY == 0).tolist():
+        for number in np.flatnonzero(hash_line(lines) % SPREAD_EVERY == 0).tolist():
             size = min(len(texts[first + number].text), _CHECKED_CHARS)
-            if self._spread_checked + size <= _SPREAD_CHARS:
+            if self._spread_checked + size <= SPREAD_CHARS:
                 self._spread_checked += size
                 yield first + number
 
-    def _same(self, item: Text, got: NDArray[np.int32], expected: NDArray[np.int32]) -> None:
+    def _check_same(self, item: Text, got: NDArray[np.int32], expected: NDArray[np.int32]) -> None:
         if not np.array_equal(got, expected):
             raise BackendMismatch(
                 f"{self.backend_used} and tokenizers give different ids; this part is encoded by tokenizers",
                 line=item.line,
             )
-
-
-def _scatter(line: Any) -> Any:
-    """Hash line numbers into pseudo-random numbers."""
-    return line * 2654435761 >> 8
 
 
 def _in_order(items: list[Text | Row], texts: Samples) -> Samples:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -19,9 +19,10 @@ if TYPE_CHECKING:
     from packer_cli.tokens.tokenizer.loading import LoadedTokenizer
 
 
-_SPREAD_CHARS = 1 << 15
-"""About how many chars of a part's conversations, after the first ones, to compare."""
-_SPREAD_EVERY = 128
+SPREAD_CHARS = 1 << 15
+"""About how many chars of a part to compare after its first records: of conversations, and again of texts."""
+SPREAD_EVERY = 128
+"""About one in so many of these records is compared, chosen by `hash_line`."""
 
 
 class Preparer:
@@ -72,7 +73,7 @@ class Preparer:
         if kind == "messages" or document.messages:
             return self._prepare_chat(document)
         if kind == "tokens":
-            return self._given_ids(document), False
+            return self._prepare_ids(document), False
         if kind == "text":
             text, spans = document.text, None
         else:
@@ -108,7 +109,7 @@ class Preparer:
         if self._chats_checked < self._check_chats:
             self._chats_checked += 1
             wrong = renderer.mismatch(chat)
-        elif (line * 2654435761 >> 8) % _SPREAD_EVERY == 0 and self._chars_checked < _SPREAD_CHARS:
+        elif hash_line(line) % SPREAD_EVERY == 0 and self._chars_checked < SPREAD_CHARS:
             self._chars_checked += num_chars
             wrong = renderer.text_mismatch(chat)
         else:
@@ -174,7 +175,7 @@ class Preparer:
         ids, loss_mask = self._plain.encode(marked, [(start, len(marked))], whole_last_char=True)
         return Row(line, ids, loss_mask, is_plain=True, may_close=True)
 
-    def _given_ids(self, document: Document) -> Row:
+    def _prepare_ids(self, document: Document) -> Row:
         ids = document.input_ids
         size = self._tokenizer.vocab_size
         if ids.max() >= size:
@@ -184,6 +185,11 @@ class Preparer:
         if loss_mask is None:
             loss_mask = np.ones(len(ids), dtype=np.int8)
         return Row(document.line, ids, loss_mask, is_plain=False, may_close=False)
+
+
+def hash_line(line: Any) -> Any:
+    """Pseudo-random numbers from line numbers: an int, or int64 of any shape."""
+    return line * 2654435761 >> 8
 
 
 def _ends_with_answer(document: Document) -> bool:

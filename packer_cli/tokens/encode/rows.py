@@ -67,7 +67,7 @@ class Frame:
         self._ends[_end_ids(tokenizer)] = True
         self._blanks = _Blanks(tokenizer)
 
-    def put(self, samples: Samples, is_plain: NDArray[np.bool_], may_close: NDArray[np.bool_]) -> tuple[Samples, int]:
+    def add(self, samples: Samples, is_plain: NDArray[np.bool_], may_close: NDArray[np.bool_]) -> tuple[Samples, int]:
         """The samples with these tokens added, and the number of samples left without an end.
 
         Tokens after a sample are trained on; tokens before it only if its first token is.

@@ -29,7 +29,7 @@ class TemplateLimitError(TemplateRejectError):
     """The template needs more time or memory than a conversation may take."""
 
 
-def over_time() -> TemplateLimitError:
+def time_limit_error() -> TemplateLimitError:
     """The error for a conversation that takes too long."""
     return TemplateLimitError(
         "the chat template takes too long to render this conversation; split it, or give another template with "
@@ -78,7 +78,7 @@ class _Watch:
             self.stop()
         elif self._ticks * _TICK_SECONDS >= CPU_SECONDS:
             # Raise again at each tick: in places, such as the test `is iterable`, jinja2 swallows any exception.
-            raise over_time()
+            raise time_limit_error()
 
     def stop(self) -> None:
         """Stop the timer."""
