@@ -1,8 +1,7 @@
-"""The packs of a set: how long each is, and gathering any of them, in any order, from the memory-mapped shards.
+"""Gathers packs of a set, in any order, from the memory-mapped shards; knows the sizes of all packs.
 
-Price: opening reads each shard once, for its checksum, looks at each record batch (some 10 us for 16 packs) and
-remembers where its buffers lie, about 10 bytes a pack with the sizes; a gather copies just the columns and packs that
-are asked for.
+Price: opening reads each shard once for its checksum, and keeps the offsets of the buffers of each record batch (some
+20 us for 16 packs), about 10 bytes a pack with the sizes; a gather copies only the requested columns and packs.
 """
 
 from __future__ import annotations
@@ -43,7 +42,7 @@ _BUFFERS = [_FIRST[name] + 3 for name in LISTS] + [_FIRST[name] + 1 for name in 
 """Numbers of the buffers of values, and then of the lists' offsets."""
 
 _MAPS_KEPT = 256
-"""Shards that are open at a time: there may be more than a process may open."""
+"""Most shards to keep open: there may be more than a process may open."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,11 +60,11 @@ class _Shard:
     path: Path
     info: ShardInfo
     values: dict[str, Int64Array]
-    """Column -> int64[b]: byte in the file where the values of each record batch begin."""
+    """Column -> int64[b]: byte in the file where its values begin in each record batch."""
     offsets: dict[str, Int64Array]
-    """List column -> int64[b]: likewise for its offsets."""
+    """List column -> int64[b]: byte in the file where its offsets begin in each record batch."""
     num_tokens: NDArray[np.int32]
-    """int32[r]: of each row."""
+    """int32[r]"""
     num_samples: NDArray[np.int32]
     """int32[r]"""
 
@@ -77,7 +76,7 @@ class PackedSet:
         """Open the shards of the groups.
 
         Raises:
-            FormatError: a shard is missing, or not as the manifest tells.
+            FormatError: a shard is missing, or does not match the manifest.
         """
         self._map = lru_cache(maxsize=_MAPS_KEPT)(_map)
         infos = [info for group in groups for info in manifest.groups[group].shards]
@@ -86,7 +85,7 @@ class PackedSet:
         self._first = np.array([shard.info.first_pack for shard in self._shards], dtype=np.int64)
         num_packs = sum(group.num_packs for group in manifest.groups)
         self.num_tokens = np.zeros(num_packs, dtype=np.int32)
-        """int32[p], by pack id; 0 for the packs of other groups."""
+        """int32[p], by pack id; 0 for packs of other groups."""
         self.num_samples = np.zeros(num_packs, dtype=np.int32)
         """int32[p]: samples, or pieces of them, in each pack."""
         for shard in self._shards:
@@ -153,7 +152,7 @@ class PackedSet:
 
 
 def damaged(path: Path, why: str) -> FormatError:
-    """The error for a shard that is not as it should be."""
+    """The error for a damaged shard."""
     return FormatError(f"shard {str(path)!r} is damaged or incomplete ({why}); run hbpack write again")
 
 
@@ -172,7 +171,7 @@ def _buffer(path: Path) -> pa.Buffer:
 
 
 def _look(folder: Path, info: ShardInfo) -> _Shard:
-    """Where everything lies in a shard."""
+    """Check a shard, and find its buffers."""
     path = folder / info.path
     try:
         inside(folder, info.path)

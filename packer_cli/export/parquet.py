@@ -1,7 +1,7 @@
 """Plain Parquet: `part-00000.parquet ...`, one row a pack, the columns of the shards as they are.
 
-For other tools and for keeping: Zstandard makes it about half of the shards' size, and reading a single pack about a
-hundred times slower than from them.
+For other tools and archives: with Zstandard, it takes about half the space of the shards, but reading a single pack is
+about a hundred times slower.
 """
 
 from __future__ import annotations

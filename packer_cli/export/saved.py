@@ -1,7 +1,7 @@
-"""Data sets that `datasets.load_from_disk` opens, one row a pack: what TRL, LLaMA-Factory and Automodel read.
+"""Data sets for `datasets.load_from_disk`, one row a pack, which TRL, LLaMA-Factory and Automodel read.
 
 The files are those of `Dataset.save_to_disk`: Arrow streams, `state.json`, `dataset_info.json`. Every column is
-list<int32>; a format says which columns it has, and how a batch of packs fills them.
+list<int32>; each format defines its columns, and their contents for a batch of packs.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class SavedDataset(Format):
 
     @abstractmethod
     def lists(self, job: Job, packs: Int64Array) -> list[Lists]:
-        """The columns of these packs, in the order of `columns`: int32."""
+        """The columns (int32) of these packs, in the order of `columns`."""
 
     @property
     def schema(self) -> pa.Schema:

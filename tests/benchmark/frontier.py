@@ -34,7 +34,7 @@ _LONG = 131_072
 
 
 def run(work: Path, runs: int) -> str:
-    """Measure, and give the text of the section."""
+    """Measure, and return the text of the section."""
     text = (
         f"Packing {_PACKING}, fill balanced, every way to form iterations (`--balance`). ABR is the share of time "
         "lost to waiting, and *bound* is the proved minimum for any distribution of the same samples within their "

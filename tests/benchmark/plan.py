@@ -35,7 +35,7 @@ MIX128K = (
 
 
 def mix128k(num_samples: int) -> np.ndarray:
-    """int32[n + n // 500]: that many short samples (at most 32K), and 0.2 % more, uniform 8K to 128K; shuffled."""
+    """int32[n + n // 500]: n short samples (at most 32K), and 0.2 % more, uniform from 8K to 128K; shuffled."""
     generator = np.random.default_rng(0)
     short = _short(generator, num_samples, 32_768)
     long = generator.integers(8_192, CAPACITY + 1, num_samples // 500).astype(np.int32)
@@ -50,7 +50,7 @@ def short4k(num_samples: int) -> np.ndarray:
 
 
 def _short(generator: np.random.Generator, num_samples: int, longest: int) -> np.ndarray:
-    """Lognormal lengths of median 300, sigma 1.1; drawn in parts, which take little memory and change nothing."""
+    """Lognormal lengths of median 300, sigma 1.1, drawn in parts to save memory."""
     lengths = np.empty(num_samples, dtype=np.int32)
     for first in range(0, num_samples, 1 << 20):
         part = lengths[first : first + (1 << 20)]
@@ -59,14 +59,14 @@ def _short(generator: np.random.Generator, num_samples: int, longest: int) -> np
 
 
 def production_rules(packing: str | None = None) -> PlanRules:
-    """The rules of `hbpack plan --groups 16k:1,128k:8 --gpus 32`: all else at its default, but maybe `packing`."""
+    """The rules of `hbpack plan --groups 16k:1,128k:8 --gpus 32`, with default options except maybe `packing`."""
     groups = tuple(GroupConfig(capacity=group.capacity, sp_size=group.sp_size) for group in GROUPS)
     config = PlanConfig(groups=groups, gpus=NUM_GPUS)
     return plan_rules(config.model_copy(update={"packing": packing}) if packing else config)
 
 
 def run(work: Path, runs: int) -> str:
-    """Measure, and give the text of the section."""
+    """Measure, and return the text of the section."""
     rows = []
     _measure(2_000, 1)  # compiles
     for num_samples, rounds in _ROUNDS.items():
