@@ -2,19 +2,13 @@
 
 from __future__ import annotations
 
-from packer_cli.config.models import GroupConfig, PlanConfig
+from packer_cli.config.models import PlanConfig
 from packer_cli.errors import ConfigError
 from packer_cli.plan.balance import parse_balance
 from packer_cli.plan.cost import Cost, parse_cost, require_exact
 from packer_cli.plan.packing import REGISTRY, parse_packing
 from packer_cli.plan.rules import PlanRules
 from packer_cli.plan.schedule import StepRules
-from packer_cli.plan.types import Group
-
-
-def to_group(config: GroupConfig) -> Group:
-    """The plan's form of a group."""
-    return Group(capacity=config.capacity, sp_size=config.sp_size, checkpoint_layers=config.checkpoint_layers)
 
 
 def with_known_cost(config: PlanConfig) -> PlanConfig:
@@ -56,15 +50,14 @@ def plan_rules(config: PlanConfig) -> PlanRules:
         balance = parse_balance(config.balance)
     except ValueError as error:
         raise ConfigError(f"--balance: {error}") from None
-    groups = tuple(to_group(group) for group in config.groups)
     try:
         linear = parse_cost(with_known_cost(config).cost).linear_tokens
-        require_exact(linear, groups, config.gpus)
+        require_exact(linear, config.groups, config.gpus)
     except ValueError as error:
         raise ConfigError(f"--cost: {error}") from None
     try:
         return PlanRules(
-            groups=groups,
+            groups=config.groups,
             num_gpus=config.gpus,
             algorithm=algorithm.with_linear(linear),
             packing_options=options,

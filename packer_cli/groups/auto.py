@@ -8,15 +8,16 @@ from typing import Any
 
 import numpy as np
 
-from packer_cli.config import AutoGroupsConfig, GroupConfig, PlanConfig
+from packer_cli.config import AutoGroupsConfig, PlanConfig
 from packer_cli.cost.models import GpuModel
 from packer_cli.cost.options import load_gpu_model, refuse_partial_options
 from packer_cli.cost.profile_file import Profile, read_profile
 from packer_cli.errors import ConfigError, RunError
 from packer_cli.files import fingerprint
 from packer_cli.groups.choice import HBP, LONGEST, Choice, choose_groups, choose_measured_groups
+from packer_cli.plan.groups import Group
 from packer_cli.plan.pieces import Overflow, describe_overflow, make_pieces
-from packer_cli.plan.types import Group, Int32Array
+from packer_cli.plan.types import Int32Array
 from packer_cli.sizes import four_digits
 
 AUTO_NEEDS = "--groups auto"
@@ -86,9 +87,9 @@ def resolve(config: PlanConfig, lengths: Int32Array) -> tuple[PlanConfig, dict[s
         return config, None
     if not len(_bounded(config, lengths, config.overflow)):
         # There is nothing to plan; the planner reports why.
-        return config.model_copy(update={"groups": (GroupConfig(capacity=config.max_length or 1024),)}), None
+        return config.model_copy(update={"groups": (Group(capacity=config.max_length or 1024),)}), None
     choice, record = choose(config, lengths, config.gpus, config.overflow)
-    return config.model_copy(update={"groups": tuple(map(to_config, choice.groups))}), record
+    return config.model_copy(update={"groups": choice.groups}), record
 
 
 def _bounded(config: AutoGroupsConfig, lengths: Int32Array, overflow: Overflow) -> Int32Array:
@@ -109,18 +110,8 @@ def with_placeholder_groups(config: PlanConfig) -> PlanConfig:
     if not config.is_auto:
         return config
     load_models(config, config.gpus, AUTO_NEEDS)
-    groups = (GroupConfig(capacity=1024), GroupConfig(capacity=8192))[: config.max_groups]
+    groups = (Group(capacity=1024), Group(capacity=8192))[: config.max_groups]
     return config.model_copy(update={"groups": groups})
-
-
-def to_config(group: Group) -> GroupConfig:
-    """A group as a config value."""
-    return GroupConfig(**asdict(group))
-
-
-def groups_text(groups: tuple[Group, ...]) -> str:
-    """The value of `--groups`."""
-    return ",".join(str(to_config(group)) for group in groups)
 
 
 def _record(
@@ -130,7 +121,7 @@ def _record(
     facts = [asdict(model.cost), asdict(model.memory), model.sp_sizes] if model else []
     rows = profile.model_dump(mode="json") if profile else None
     return {
-        "groups": groups_text(choice.groups),
+        "groups": ",".join(map(str, choice.groups)),
         "algorithm": config.group_algorithm,
         "max_groups": config.max_groups,
         "max_length": config.max_length,
@@ -144,7 +135,7 @@ def _record(
         "alternatives": [
             {
                 "name": each.name,
-                "groups": groups_text(each.groups),
+                "groups": ",".join(map(str, each.groups)),
                 "seconds": _digits(each.seconds),
                 "gain": round(each.seconds / choice.seconds - 1, 6),
             }

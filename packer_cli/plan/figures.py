@@ -11,11 +11,12 @@ from numpy.typing import NDArray
 from packer_cli.errors import RunError
 from packer_cli.plan.balance import BalanceRule
 from packer_cli.plan.build import build_plan
+from packer_cli.plan.groups import Group
 from packer_cli.plan.metrics import Metrics, least_works, measure, measure_randomness, pieces_by_group
 from packer_cli.plan.packing import REGISTRY
 from packer_cli.plan.rules import PlanRules
 from packer_cli.plan.schedule import StepRules
-from packer_cli.plan.types import Group, Pieces, Plan
+from packer_cli.plan.types import Pieces, Plan
 
 BASELINE_NAME = "ISF at the longest length"
 

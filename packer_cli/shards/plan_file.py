@@ -15,7 +15,8 @@ from numpy.typing import NDArray
 from packer_cli.errors import FormatError, InputError, PlanError
 from packer_cli.files import atomic_file
 from packer_cli.format.arrays import to_arrow, to_numpy
-from packer_cli.plan.types import Group, Packs, Pieces, Plan, Schedule
+from packer_cli.plan.groups import Group
+from packer_cli.plan.types import Packs, Pieces, Plan, Schedule
 
 PLAN_VERSION = 3
 _KEY = b"hbpack"

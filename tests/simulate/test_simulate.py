@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from packer_cli.cost.models import CostModel, GpuModel, MemoryModel
 from packer_cli.errors import ConfigError
-from packer_cli.plan.types import FILLER, Group, Packs, Pieces, Plan, Schedule
+from packer_cli.plan.groups import Group
+from packer_cli.plan.types import FILLER, Packs, Pieces, Plan, Schedule
 from packer_cli.simulate.epoch import PARTS, simulate
 from packer_cli.simulate.figures import simulation_figures
 from packer_cli.simulate.layers import choose_layers
