@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -14,6 +13,7 @@ from packer_cli.cost.options import load_gpu_model, refuse_partial_options
 from packer_cli.cost.profile_file import Profile, read_profile
 from packer_cli.errors import ConfigError, RunError
 from packer_cli.files import fingerprint
+from packer_cli.format.choice import AlternativeGroups, GroupChoice
 from packer_cli.groups.choice import HBP, LONGEST, Choice, choose_groups, choose_measured_groups
 from packer_cli.plan.groups import Group
 from packer_cli.plan.pieces import Overflow, describe_overflow, make_pieces
@@ -46,8 +46,8 @@ def load_models(config: AutoGroupsConfig, num_gpus: int, what: str) -> tuple[Gpu
 
 def choose(
     config: AutoGroupsConfig, lengths: Int32Array, num_gpus: int, overflow: Overflow, what: str = AUTO_NEEDS
-) -> tuple[Choice, dict[str, Any]]:
-    """Choose groups for the lengths (int32[n]) of an epoch. Returns the choice and its record, see `_record`.
+) -> tuple[Choice, GroupChoice]:
+    """Choose groups for the lengths (int32[n]) of an epoch. Returns the choice and its record.
 
     Raises:
         UsageError: options are missing or contradict each other, or the longest sample does not fit.
@@ -81,7 +81,7 @@ def choose(
     return choice, _record(config, model, profile, choice, [lost] if lost else [])
 
 
-def resolve(config: PlanConfig, lengths: Int32Array) -> tuple[PlanConfig, dict[str, Any] | None]:
+def resolve(config: PlanConfig, lengths: Int32Array) -> tuple[PlanConfig, GroupChoice | None]:
     """The options with groups chosen for the lengths (int32[n]), and the record; None if you named the groups."""
     if not config.is_auto:
         return config, None
@@ -116,35 +116,34 @@ def with_placeholder_groups(config: PlanConfig) -> PlanConfig:
 
 def _record(
     config: AutoGroupsConfig, model: GpuModel | None, profile: Profile | None, choice: Choice, notes: list[str]
-) -> dict[str, Any]:
-    """JSON values. The fingerprint covers every number that the choice depends on."""
+) -> GroupChoice:
     facts = [asdict(model.cost), asdict(model.memory), model.sp_sizes] if model else []
     rows = profile.model_dump(mode="json") if profile else None
-    return {
-        "groups": ",".join(map(str, choice.groups)),
-        "algorithm": config.group_algorithm,
-        "max_groups": config.max_groups,
-        "max_length": config.max_length,
-        "gpus": choice.num_gpus,
-        "samples": choice.sums.num_samples,
-        "tokens": choice.sums.num_tokens,
-        "longest": choice.sums.longest,
-        "seconds": choice.seconds and _digits(choice.seconds),
-        "gpu_hours": choice.gpu_hours and _digits(choice.gpu_hours),
-        "notes": [*notes, *_notes(choice, profile)],
-        "alternatives": [
-            {
-                "name": each.name,
-                "groups": ",".join(map(str, each.groups)),
-                "seconds": _digits(each.seconds),
-                "gain": round(each.seconds / choice.seconds - 1, 6),
-            }
+    return GroupChoice(
+        groups=",".join(map(str, choice.groups)),
+        algorithm=config.group_algorithm,
+        max_groups=config.max_groups,
+        max_length=config.max_length,
+        gpus=choice.num_gpus,
+        samples=choice.sums.num_samples,
+        tokens=choice.sums.num_tokens,
+        longest=choice.sums.longest,
+        seconds=choice.seconds and _digits(choice.seconds),
+        gpu_hours=choice.gpu_hours and _digits(choice.gpu_hours),
+        notes=(*notes, *_notes(choice, profile)),
+        alternatives=tuple(
+            AlternativeGroups(
+                name=each.name,
+                groups=",".join(map(str, each.groups)),
+                seconds=_digits(each.seconds),
+                gain=round(each.seconds / choice.seconds - 1, 6),
+            )
             for each in choice.alternatives
             if choice.seconds
-        ],
-        "predicted_with": dict(choice.origin),
-        "fingerprint": fingerprint(*facts, rows),
-    }
+        ),
+        predicted_with=dict(choice.origin),
+        fingerprint=fingerprint(*facts, rows),
+    )
 
 
 def _notes(choice: Choice, profile: Profile | None) -> list[str]:
@@ -164,16 +163,14 @@ def _digits(value: float) -> float:
     return float(f"{value:.6g}")
 
 
-def describe(record: dict[str, Any]) -> str:
+def describe(choice: GroupChoice) -> str:
     """Describe a recorded choice in one line."""
-    if record["seconds"] is None:
-        return f"chose groups {record['groups']} by HBP's algorithm 1 from the rows of the profile"
-    others = [
-        f"; {each['name']} ({each['groups']}) {each['gain']:+.1%}"
-        for each in record["alternatives"]
-        if each["name"] in (HBP, LONGEST) and each["groups"] != record["groups"]
-    ]
-    seconds = four_digits(record["seconds"])
-    return f"chose groups {record['groups']}: {seconds} s an epoch predicted on {record['gpus']} GPUs" + "".join(
-        others
+    if choice.seconds is None:
+        return f"chose groups {choice.groups} by HBP's algorithm 1 from the rows of the profile"
+    others = "".join(
+        f"; {each.name} ({each.groups}) {each.gain:+.1%}"
+        for each in choice.alternatives
+        if each.name in (HBP, LONGEST) and each.groups != choice.groups
     )
+    seconds = four_digits(choice.seconds)
+    return f"chose groups {choice.groups}: {seconds} s an epoch predicted on {choice.gpus} GPUs{others}"

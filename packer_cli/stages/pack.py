@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from packer_cli.config import PackConfig, PlanConfig, TokenizeConfig, WriteConfig
 from packer_cli.engine.local import LocalEngine
@@ -19,10 +19,11 @@ from packer_cli.stages.write import run_write
 
 if TYPE_CHECKING:
     from packer_cli.plan.rules import PlanRules
+    from packer_cli.shards.plan_file import PlanHeader
 
 
 @locked_output()
-def run_pack(config: PackConfig, folder: Path, engine: LocalEngine, *, dry_run: bool = False) -> dict[str, Any]:
+def run_pack(config: PackConfig, folder: Path, engine: LocalEngine, *, dry_run: bool = False) -> PlanHeader:
     """Turn a corpus into shards. Returns the plan's header (configuration, counts, metrics)."""
     from packer_cli.config.rules import plan_rules
     from packer_cli.groups.auto import with_placeholder_groups

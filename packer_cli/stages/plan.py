@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 from packer_cli.config import PlanConfig
 from packer_cli.engine.progress import Stopwatch, say
@@ -13,8 +13,11 @@ from packer_cli.stages.groups import with_known_groups
 from packer_cli.stages.output import TOKENS, current_plan, is_of_plan, locked_output, store_of
 from packer_cli.stages.rejected import write_rejected
 
+if TYPE_CHECKING:
+    from packer_cli.shards.plan_file import PlanHeader
 
-def run_plan(config: PlanConfig, source: Path, folder: Path) -> dict[str, Any]:
+
+def run_plan(config: PlanConfig, source: Path, folder: Path) -> PlanHeader:
     """Plan the token store in `source/tokens`. Writes `folder/plan.arrow` and `folder/rejected.jsonl`."""
     from packer_cli.config.rules import plan_rules, with_known_cost
     from packer_cli.groups.auto import with_placeholder_groups
@@ -28,7 +31,7 @@ def run_plan(config: PlanConfig, source: Path, folder: Path) -> dict[str, Any]:
 
 
 @locked_output()
-def _plan(config: PlanConfig, source: Path, folder: Path) -> dict[str, Any]:
+def _plan(config: PlanConfig, source: Path, folder: Path) -> PlanHeader:
     from packer_cli.kernels import skip_extensions
     from packer_cli.plan.pieces import overflow_notes
     from packer_cli.shards.plan_file import write_plan
@@ -45,7 +48,7 @@ def _plan(config: PlanConfig, source: Path, folder: Path) -> dict[str, Any]:
     header = current_plan(folder)
     if (
         header
-        and header["fingerprint"] == wanted
+        and header.fingerprint == wanted
         and store_of(folder, header).resolve() == (source / TOKENS).resolve()
         and (folder / REJECTED_NAME).exists()
     ):
@@ -66,12 +69,12 @@ def _plan(config: PlanConfig, source: Path, folder: Path) -> dict[str, Any]:
         _disown_plan(folder)
     write_plan(folder / PLAN_NAME, result.plan, result.piece_loss_tokens, result.header)
     write_rejected(folder, index, source / TOKENS, result.overflow)
-    overall = result.header["metrics"]["overall"]
+    overall = result.header.metrics.overall
     say(
-        f"planned {counted(overall['num_packs'], 'pack')}, {counted(overall['num_iterations'], 'iteration')}, "
-        f"{counted(overall['num_steps'], 'step')} ({watch})"
+        f"planned {counted(overall.num_packs, 'pack')}, {counted(overall.num_iterations, 'iteration')}, "
+        f"{counted(overall.num_steps, 'step')} ({watch})"
     )
-    for note in overflow_notes(result.header["counts"], config.groups[-1].capacity, config.overflow):
+    for note in overflow_notes(result.header.counts, config.groups[-1].capacity, config.overflow):
         say(note)
     return result.header
 

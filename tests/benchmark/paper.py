@@ -13,11 +13,12 @@ from statistics import NormalDist
 
 import numpy as np
 
+from packer_cli.format.metrics import Metrics
 from packer_cli.plan.balance import parse_balance
 from packer_cli.plan.build import build_plan
 from packer_cli.plan.check import check_plan
 from packer_cli.plan.groups import Group
-from packer_cli.plan.metrics import Metrics, measure
+from packer_cli.plan.metrics import measure
 from packer_cli.plan.packing import REGISTRY, PackingOptions
 from packer_cli.plan.packing.isf import IsfOptions
 from packer_cli.plan.pieces import make_pieces
