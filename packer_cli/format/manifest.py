@@ -235,11 +235,13 @@ class Manifest:
 
 
 def manifest_bytes(manifest: Manifest) -> bytes:
-    """The bytes of `hbpack.json`, with its checksum. What `plan.arrow` says too has its keys in order, as there."""
-    values = asdict(manifest)
-    plan = {"counts": values["counts"], "metrics": known_values(manifest.metrics)}
-    config = {name: sort_keys(value) for name, value in values["config"].items() if name != "tokens" and value}
-    return sign_json({**values, **sort_keys(plan), "config": {"tokens": manifest.config.tokens, **config}})
+    """The bytes of `hbpack.json`, with its checksum. What it repeats of `plan.arrow` has its keys in order, as there."""
+    values, metrics = asdict(manifest), known_values(manifest.metrics)
+    values["counts"] = sort_keys(values["counts"])
+    values["metrics"] = metrics if manifest.history else sort_keys(metrics)
+    config = {name: sort_keys(value) for name, value in values["config"].items() if value is not None}
+    values["config"] = {**config, "tokens": manifest.config.tokens}
+    return sign_json(values)
 
 
 def parse_manifest(data: bytes, name: str, remedy: str, *, compares: bool = True) -> Manifest:

@@ -27,10 +27,8 @@ class PlanStats:
 
     counts: SampleCounts
     metrics: PlanMetrics
-
-    def values(self) -> dict[str, Any]:
-        """JSON values."""
-        return {"counts": asdict(self.counts), **known_values(self.metrics)}
+    is_rebalanced: bool = False
+    """Whether the metrics are those after `hbpack rebalance`, and not the plan file's."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,12 +42,19 @@ class Stats:
     """None of lengths that were not planned."""
 
     def values(self) -> dict[str, Any]:
-        """JSON values. A plan that was read has its keys in order, as in its file."""
-        plan = self.plan.values() if self.plan else {}
-        if self.lengths is None:
-            return {name: sort_keys(plan[name]) for name in ("counts", "baseline", "groups", "overall")}
-        choice = {"group_choice": asdict(self.group_choice)} if self.group_choice else {}
-        return {"lengths": self.lengths.values(), **choice, **plan}
+        """JSON values. What a plan file says has its keys in order, as there."""
+        values: dict[str, Any] = {}
+        if self.lengths:
+            values["lengths"] = self.lengths.values()
+        if self.group_choice:
+            values["group_choice"] = asdict(self.group_choice)
+        if self.plan:
+            counts, metrics = asdict(self.plan.counts), known_values(self.plan.metrics)
+            if not self.lengths:
+                counts = sort_keys(counts)
+                metrics = metrics if self.plan.is_rebalanced else sort_keys(metrics)
+            values |= {"counts": counts, **metrics}
+        return values
 
 
 def stats_of(path: Path, config: PlanConfig | None, *, by_program: bool = False) -> Stats:
@@ -68,10 +73,11 @@ def stats_of(path: Path, config: PlanConfig | None, *, by_program: bool = False)
         check_plan_file(path / PLAN_NAME)
         header = read_plan_header(path / PLAN_NAME)
         manifest = read_manifest(path) if (path / MANIFEST_NAME).exists() else None
-        metrics = manifest.metrics if manifest and manifest.history else header.metrics
+        is_rebalanced = manifest is not None and bool(manifest.history)
+        metrics = manifest.metrics if manifest and is_rebalanced else header.metrics
         if by_program:
             metrics = prove_by_program(metrics, read_plan(path / PLAN_NAME, check=True)[0])
-        return Stats(plan=PlanStats(counts=header.counts, metrics=metrics))
+        return Stats(plan=PlanStats(counts=header.counts, metrics=metrics, is_rebalanced=is_rebalanced))
     samples = require_samples(path)
     lengths, choice = length_stats(samples.lengths), None
     if config is None:
