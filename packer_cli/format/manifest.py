@@ -235,7 +235,7 @@ class Manifest:
 
 
 def manifest_bytes(manifest: Manifest) -> bytes:
-    """The bytes of `hbpack.json`, with its checksum. What it repeats of `plan.arrow` has its keys in order, as there."""
+    """The bytes of `hbpack.json`, with its checksum. What it repeats of `plan.arrow` has its keys in order, too."""
     values, metrics = asdict(manifest), known_values(manifest.metrics)
     values["counts"] = sort_keys(values["counts"])
     values["metrics"] = metrics if manifest.history else sort_keys(metrics)

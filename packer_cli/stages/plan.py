@@ -14,24 +14,39 @@ from packer_cli.stages.output import TOKENS, current_plan, is_of_plan, locked_ou
 from packer_cli.stages.rejected import write_rejected
 
 if TYPE_CHECKING:
+    from packer_cli.plan.rules import PlanRules
     from packer_cli.shards.plan_file import PlanHeader
 
 
 def run_plan(config: PlanConfig, source: Path, folder: Path) -> PlanHeader:
-    """Plan the token store in `source/tokens`. Writes `folder/plan.arrow` and `folder/rejected.jsonl`."""
-    from packer_cli.config.rules import plan_rules, with_known_cost
-    from packer_cli.groups.auto import with_placeholder_groups
+    """Check the options and the token store in `source/tokens`, and plan it; see `make_plan`."""
     from packer_cli.tokens.index import read_index
 
-    config = with_known_cost(config)
-    plan_rules(with_placeholder_groups(config))  # Report wrong options first.
+    config, _ = checked_options(config)
     # `folder` may be `source`: for a wrong name, report the missing store, not an unusable output folder.
     read_index(source / TOKENS)
-    return _plan(config, source, folder)
+    return make_plan(config, source, folder)
+
+
+def checked_options(config: PlanConfig) -> tuple[PlanConfig, PlanRules]:
+    """The options with a known cost, and the rules that they make, with made-up groups in place of `auto`.
+
+    To report wrong options before any work. Raises the errors of `plan_rules` and `with_placeholder_groups`.
+    """
+    from packer_cli.config.rules import plan_rules, with_known_cost
+    from packer_cli.groups.auto import with_placeholder_groups
+
+    config = with_known_cost(config)
+    return config, plan_rules(with_placeholder_groups(config))
 
 
 @locked_output()
-def _plan(config: PlanConfig, source: Path, folder: Path) -> PlanHeader:
+def make_plan(config: PlanConfig, source: Path, folder: Path) -> PlanHeader:
+    """Plan the token store in `source/tokens`. Writes `folder/plan.arrow` and `folder/rejected.jsonl`.
+
+    Args:
+        config: as `checked_options` gives it.
+    """
     from packer_cli.kernels import skip_extensions
     from packer_cli.plan.pieces import overflow_notes
     from packer_cli.shards.plan_file import write_plan
