@@ -47,13 +47,15 @@ def run_compare(
 
     config = with_known_cost(config)
     rows_of = default_rows if algorithms is None else partial(parse_rows, algorithms)
-    rows_of(with_placeholder_groups(config))  # Report wrong options before the long work.
+    rows = rows_of(with_placeholder_groups(config))  # Report wrong options before the long work.
     has_model = rules is not None or has_gpu_model(config.model, config.gpu, config.profile)
     simulator = load_simulator(config, config.gpus, rules or SimulateRules()) if has_model else None
     workers = workers or default_workers()
     samples = read_samples(inputs, corpus, workers)
+    is_auto = config.is_auto
     config, choice = with_known_groups(config, lambda: samples)
-    rows = rows_of(config)
+    if is_auto:
+        rows = rows_of(config)
     baseline = None
     if rules is not None:
         rows, baseline = with_baseline(rows, config)

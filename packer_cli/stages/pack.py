@@ -30,7 +30,7 @@ def run_pack(config: PackConfig, folder: Path, engine: LocalEngine, *, dry_run: 
     with _kernels(rules) if is_parallel else nullcontext():
         tokenize_corpus(config.part(TokenizeConfig), folder, engine)
     engine.release()
-    header = make_plan(plan_config, folder, folder)
+    header = make_plan(plan_config, rules, folder, folder)
     if not dry_run:
         run_write(config.part(WriteConfig), folder, engine, trusts_tokens=True)
     return header

@@ -22,14 +22,14 @@ def run_plan(config: PlanConfig, source: Path, folder: Path) -> PlanHeader:
     """Check the options and the token store in `source/tokens`, and plan it; see `make_plan`."""
     from packer_cli.tokens.index import read_index
 
-    config, _ = checked_options(config)
+    config, rules = checked_options(config)
     # `folder` may be `source`: for a wrong name, report the missing store, not an unusable output folder.
     read_index(source / TOKENS)
-    return make_plan(config, source, folder)
+    return make_plan(config, rules, source, folder)
 
 
 def checked_options(config: PlanConfig) -> tuple[PlanConfig, PlanRules]:
-    """The options with a known cost, and the rules that they make, with made-up groups in place of `auto`.
+    """The options with a known cost, and the same parsed, with made-up groups in place of `auto`.
 
     To report wrong options before any work. Raises the errors of `plan_rules` and `with_placeholder_groups`.
     """
@@ -41,12 +41,13 @@ def checked_options(config: PlanConfig) -> tuple[PlanConfig, PlanRules]:
 
 
 @locked_output()
-def make_plan(config: PlanConfig, source: Path, folder: Path) -> PlanHeader:
+def make_plan(config: PlanConfig, rules: PlanRules, source: Path, folder: Path) -> PlanHeader:
     """Plan the token store in `source/tokens`. Writes `folder/plan.arrow` and `folder/rejected.jsonl`.
 
     Args:
-        config: as `checked_options` gives it.
+        config, rules: as `checked_options` gives them.
     """
+    from packer_cli.config.rules import with_groups
     from packer_cli.kernels import skip_extensions
     from packer_cli.plan.pieces import overflow_notes
     from packer_cli.shards.plan_file import write_plan
@@ -74,7 +75,8 @@ def make_plan(config: PlanConfig, source: Path, folder: Path) -> PlanHeader:
         return header
     keeps_set = is_of_plan(folder, wanted)
     try:
-        result = plan_store(config, TokenStore(source / TOKENS, index), folder, choice)
+        rules = with_groups(rules, config.groups)
+        result = plan_store(config, rules, TokenStore(source / TOKENS, index), folder, choice)
     except NothingToPlanError as error:
         _disown_plan(folder)
         write_rejected(folder, index, source / TOKENS, error.overflow)

@@ -10,7 +10,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from packer_cli.config import PlanConfig
-from packer_cli.config.rules import plan_rules
 from packer_cli.errors import RunError
 from packer_cli.files import fingerprint
 from packer_cli.format.choice import GroupChoice
@@ -20,6 +19,7 @@ from packer_cli.plan.build import build_plan
 from packer_cli.plan.check import check_pieces, check_plan
 from packer_cli.plan.figures import plan_stats
 from packer_cli.plan.pieces import make_pieces
+from packer_cli.plan.rules import PlanRules
 from packer_cli.plan.samples import sample_counts, weighted_samples
 from packer_cli.plan.types import Int32Array, Int64Array, Pieces, Plan
 from packer_cli.shards.plan_file import PLAN_VERSION, PlanHeader
@@ -56,18 +56,18 @@ def plan_fingerprint(config: PlanConfig, store_fingerprint: str, group_choice: G
 
 
 def plan_store(
-    config: PlanConfig, store: TokenStore, folder: Path, group_choice: GroupChoice | None = None
+    config: PlanConfig, rules: PlanRules, store: TokenStore, folder: Path, group_choice: GroupChoice | None = None
 ) -> PlanResult:
     """Plan all samples of a store. `folder` will hold the plan; the header gives the store's path relative to it.
 
     Args:
+        rules: `config`, parsed.
         group_choice: recorded in the header, see `packer_cli.groups.auto`.
 
     Raises:
         RunError: there is nothing to plan, or a sample is too long under `--overflow error`.
         PlanError: the plan broke an invariant, which is a bug.
     """
-    rules = plan_rules(config)
     weights = [source.weight for source in store.index.sources]
     lengths = store.lengths()
     sources = store.sources()

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from packer_cli.config import PlanConfig
-from packer_cli.config.rules import plan_rules
+from packer_cli.config.rules import plan_rules, with_known_cost
 from packer_cli.format.choice import GroupChoice
 from packer_cli.format.constants import MANIFEST_NAME, PLAN_NAME
 from packer_cli.format.metrics import PlanMetrics, SampleCounts
@@ -82,6 +82,7 @@ def stats_of(path: Path, config: PlanConfig | None, *, by_program: bool = False)
     lengths, choice = length_stats(samples.lengths), None
     if config is None:
         return Stats(lengths=lengths)
+    config = with_known_cost(config)
     if config.is_auto:
         from packer_cli.groups.auto import resolve
 
