@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
 from typing import Any
 
 import click
@@ -57,6 +58,6 @@ def command(ctx: click.Context, as_json: bool, workers: int | None, **values: An
     from packer_cli.cli.tables.groups import candidates, print_choice
 
     if as_json:
-        click.echo(json.dumps({**record, "candidates": candidates(choice)}, indent=2))
+        click.echo(json.dumps({**asdict(record), "candidates": candidates(choice)}, indent=2))
         return
     print_choice(choice, record)

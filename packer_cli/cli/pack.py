@@ -34,7 +34,7 @@ def command(output: str, workers: int | None, dry_run: bool, **values: Any) -> N
         from packer_cli.stages.pack import run_pack
 
         header = run_pack(config, Path(output), engine, dry_run=dry_run)
-    print_counts(header["counts"])
-    print_stats(header["metrics"])
-    if any(header["counts"][name] for name in ("rejected", "dropped", "truncated")):
+    print_counts(header.counts)
+    print_stats(header.metrics)
+    if header.counts.rejected or header.counts.dropped or header.counts.truncated:
         click.echo(f"  records left out or cut, with reasons: {Path(output) / 'rejected.jsonl'}")

@@ -26,5 +26,5 @@ def command(store: str, output: str | None, **values: Any) -> None:
     from packer_cli.stages.plan import run_plan
 
     header = run_plan(validate(PlanConfig, values), Path(store), Path(output or store))
-    print_counts(header["counts"])
-    print_stats(header["metrics"])
+    print_counts(header.counts)
+    print_stats(header.metrics)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -104,7 +105,7 @@ def _simulate_plan(ctx: click.Context, values: dict[str, Any], rules: SimulateRu
     path = _planned(ctx, values)
     result = run_simulate(path, validate(GpuConfig, values_of(GpuConfig, values)), rules)
     if as_json:
-        click.echo(json.dumps(result, indent=2))
+        click.echo(json.dumps(result.values(), indent=2))
         return
     from packer_cli.cli.tables.simulate import print_plan_simulation
 
@@ -128,13 +129,13 @@ def _simulate_strategies(
     refuse_without_tokenizer(ctx, values)
     corpus = None if values["tokenizer"] is None else validate(TokenizeConfig, values_of(TokenizeConfig, values))
     result = run_compare(values["inputs"], corpus, config, algorithms, workers, rules)
-    result["rows"] = sort_rows(result["rows"], order)
+    result = replace(result, rows=sort_rows(result.rows, order))
     if as_json:
-        click.echo(json.dumps(result, indent=2))
+        click.echo(json.dumps(result.values(), indent=2))
         return
     from packer_cli.cli.tables.simulate import print_strategies
 
-    print_strategies(result, validate(PlanConfig, result["config"]))
+    print_strategies(result)
 
 
 def _planned(ctx: click.Context, values: dict[str, Any]) -> Path:

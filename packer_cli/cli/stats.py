@@ -36,17 +36,12 @@ def command(path: str, as_json: bool, bound: str, **values: Any) -> None:
         config = validate(PlanConfig, values)
     stats = stats_of(Path(path), config, by_program=bound == "lp")
     if as_json:
-        click.echo(json.dumps(stats, indent=2))
+        click.echo(json.dumps(stats.values(), indent=2))
         return
-    _print(stats)
-
-
-def _print(stats: dict[str, Any]) -> None:
     from packer_cli.cli.tables.plan import print_counts, print_lengths, print_stats
 
-    if "lengths" in stats:
-        print_lengths(stats["lengths"])
-    if "counts" in stats:
-        print_counts(stats["counts"])
-    if "overall" in stats:
-        print_stats(stats)
+    if stats.lengths:
+        print_lengths(stats.lengths)
+    if stats.plan:
+        print_counts(stats.plan.counts)
+        print_stats(stats.plan.metrics)

@@ -21,7 +21,6 @@ from packer_cli.format.checksums import find_damage, inside
 from packer_cli.format.manifest import Generation, Manifest
 from packer_cli.format.marks import find_foreign
 from packer_cli.format.schema import rank_path
-from packer_cli.plan.cost import QUADRATIC, parse_cost
 from packer_cli.plan.types import Plan, Schedule
 from packer_cli.shards.layout import ShardRange, pack_places
 from packer_cli.shards.plan_file import read_plan, read_schedules, write_plan
@@ -129,8 +128,7 @@ def repair(folder: Path, manifest: Manifest, damaged: Collection[str], store: Pa
         ShardTask(shard=shard, fingerprint=manifest.planned_fingerprint) for shard in shards if shard.path in damaged
     ]
     if tasks:
-        cost = parse_cost(header["config"].get("cost", QUADRATIC))
-        writer = ShardWriter(plan, piece_loss_tokens, cost, TokenStore.open(store))
+        writer = ShardWriter(plan, piece_loss_tokens, header.cost, TokenStore.open(store))
         for _, written in engine.run_threads(lambda task: write_part(writer.write, task, folder, WORK), tasks):
             written.sink.commit()
     for generation in manifest.generations:
@@ -156,8 +154,8 @@ def generation_schedules(folder: Path, generation: Generation, plan: Plan) -> tu
     if generation.schedules is None:
         return plan.epochs
     path = folder / generation.schedules.path
-    schedules, header = read_schedules(path)
-    if header["fingerprint"] != generation.fingerprint or len(schedules) != len(generation.epochs):
+    schedules, fingerprint = read_schedules(path)
+    if fingerprint != generation.fingerprint or len(schedules) != len(generation.epochs):
         raise FormatError(f"{str(path)!r} is of another set; run hbpack write, and then hbpack rebalance")
     return schedules
 

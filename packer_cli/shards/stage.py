@@ -20,13 +20,13 @@ from packer_cli.errors import HbpackError
 from packer_cli.files import fingerprint, remove_temporaries
 from packer_cli.format.checksums import file_checksum
 from packer_cli.format.constants import FORMAT_VERSION, MANIFEST_NAME, PLAN_NAME, REJECTED_NAME
-from packer_cli.format.manifest import EpochInfo, FileInfo, GroupInfo, Manifest, ShardInfo
+from packer_cli.format.manifest import EpochInfo, FileInfo, GroupInfo, Manifest, SetConfig, ShardInfo, WriteOptions
 from packer_cli.format.schema import epoch_name
-from packer_cli.plan.cost import QUADRATIC, parse_cost, segment_sums
+from packer_cli.plan.cost import segment_sums
 from packer_cli.plan.types import Plan, Schedule
 from packer_cli.shards.layout import ShardRange, lay_out, pack_places
 from packer_cli.shards.manifest import read_manifest, write_manifest
-from packer_cli.shards.plan_file import read_plan
+from packer_cli.shards.plan_file import PlanHeader, read_plan
 from packer_cli.shards.ranks import RankColumns, write_ranks
 from packer_cli.shards.write import WORK, ShardTask, ShardWriter
 from packer_cli.tokens.index import StoreIndex, read_index
@@ -51,15 +51,14 @@ def write_set(config: WriteConfig, folder: Path, store: Path, engine: LocalEngin
     """
     plan, piece_loss_tokens, header = read_plan(folder / PLAN_NAME, check=True)
     index = read_index(store)
-    own_fingerprint = set_fingerprint(header["fingerprint"], config.shard_size)
+    own_fingerprint = set_fingerprint(header.fingerprint, config.shard_size)
     pack_tokens = segment_sums(plan.pieces.length[plan.packs.pieces], plan.packs.offsets)
     shards = lay_out(plan, pack_tokens, config.shard_size)
     tasks = [ShardTask(shard=shard, fingerprint=own_fingerprint) for shard in shards]
     sizes = [int(pack_tokens[s.first_pack : s.first_pack + s.num_packs].sum()) for s in shards]
     parts = Parts(folder, WORK, MANIFEST_NAME, tasks, sizes)
     parts.find(engine, _listed(folder))
-    cost = parse_cost(header["config"].get("cost", QUADRATIC))
-    writer = ShardWriter(plan, piece_loss_tokens, cost, TokenStore(store, index))
+    writer = ShardWriter(plan, piece_loss_tokens, header.cost, TokenStore(store, index))
     parts.begin()
     with parts.committing(progress) as commit:
         for _, written in engine.run_threads(lambda task: write_part(writer.write, task, folder, WORK), parts.todo):
@@ -129,7 +128,7 @@ def _listed(folder: Path) -> dict[str, FinishedPart]:
 def _manifest(
     plan: Plan,
     piece_loss_tokens: np.ndarray,
-    header: dict[str, Any],
+    header: PlanHeader,
     index: StoreIndex,
     config: WriteConfig,
     shards: Sequence[ShardRange],
@@ -156,18 +155,18 @@ def _manifest(
     return Manifest(
         hbpack_version=packer_cli.__version__,
         **facts,
-        seed=header["config"]["seed"],
+        seed=header.config.seed,
         num_gpus=plan.num_gpus,
         groups=tuple(groups),
         **_names(index),
-        counts=header["counts"],
-        metrics=header["metrics"],
-        config={
-            "tokens": index.options,
-            "plan": header["config"],
-            **({"group_choice": header["group_choice"]} if "group_choice" in header else {}),
-            "write": {"shard_size": config.shard_size},
-        },
+        counts=header.counts,
+        metrics=header.metrics,
+        config=SetConfig(
+            tokens=index.options,
+            plan=header.config.decisions(),
+            group_choice=header.group_choice,
+            write=WriteOptions(shard_size=config.shard_size),
+        ),
         library_versions=index.library_versions,
     )
 

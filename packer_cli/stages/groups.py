@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from packer_cli.config import PlanConfig, TokenizeConfig
 from packer_cli.engine.progress import say
 
 if TYPE_CHECKING:
+    from packer_cli.format.choice import GroupChoice
     from packer_cli.groups.choice import Choice
     from packer_cli.plan.samples import Samples
 
 
 def run_groups(
     inputs: Sequence[str], corpus: TokenizeConfig | None, config: PlanConfig, workers: int | None
-) -> tuple[Choice, dict[str, Any]]:
+) -> tuple[Choice, GroupChoice]:
     """Choose groups for the samples of an epoch. Returns the choice, and what a plan would record about it."""
     from packer_cli.groups.auto import choose, load_models
     from packer_cli.stages.samples import read_samples
@@ -25,7 +26,7 @@ def run_groups(
     return choose(config, samples.epoch_lengths(config.seed), config.gpus, config.overflow, "hbpack groups")
 
 
-def with_known_groups(config: PlanConfig, samples: Callable[[], Samples]) -> tuple[PlanConfig, dict[str, Any] | None]:
+def with_known_groups(config: PlanConfig, samples: Callable[[], Samples]) -> tuple[PlanConfig, GroupChoice | None]:
     """The options with `auto` replaced by groups, and what a plan records about the choice."""
     if not config.is_auto:
         return config, None  # No need to read the samples.

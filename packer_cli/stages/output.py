@@ -7,7 +7,7 @@ from collections.abc import Callable
 from functools import wraps
 from inspect import signature
 from pathlib import Path
-from typing import Any, ParamSpec, TypeVar
+from typing import ParamSpec, TypeVar
 
 from packer_cli.errors import HbpackError, OutputError
 from packer_cli.folders import hold_folder
@@ -15,7 +15,7 @@ from packer_cli.format.checksums import inside
 from packer_cli.format.constants import MANIFEST_NAME, PLAN_NAME, REJECTED_NAME
 from packer_cli.format.manifest import Manifest
 from packer_cli.shards.manifest import read_manifest
-from packer_cli.shards.plan_file import read_plan
+from packer_cli.shards.plan_file import PlanHeader, read_plan
 
 TOKENS = "tokens"
 """The token store's folder in an output folder."""
@@ -91,12 +91,12 @@ def _holds_only_reasons(folder: Path, entries: list[str]) -> bool:
         return file.read(len(begin)) in (b"", begin)
 
 
-def store_of(folder: Path, header: dict[str, Any]) -> Path:
+def store_of(folder: Path, header: PlanHeader) -> Path:
     """The token store of the plan in a folder."""
-    return Path(os.path.normpath(folder / header["store"]))
+    return Path(os.path.normpath(folder / header.store))
 
 
-def current_plan(folder: Path) -> dict[str, Any] | None:
+def current_plan(folder: Path) -> PlanHeader | None:
     """Header of the plan in a folder; None if it is missing or damaged."""
     try:
         return read_plan(folder / PLAN_NAME, check=True)[2]
@@ -118,5 +118,5 @@ def is_of_plan(folder: Path, plan_fingerprint: str) -> bool:
 
     manifest = current_manifest(folder)
     return manifest is not None and (
-        set_fingerprint(plan_fingerprint, manifest.config["write"]["shard_size"]) == manifest.planned_fingerprint
+        set_fingerprint(plan_fingerprint, manifest.config.write.shard_size) == manifest.planned_fingerprint
     )

@@ -6,34 +6,31 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from packer_cli.config import PackConfig, PlanConfig, TokenizeConfig, WriteConfig
 from packer_cli.engine.local import LocalEngine
 from packer_cli.files import fingerprint
 from packer_cli.format.constants import PLAN_NAME
 from packer_cli.stages.output import locked_output
-from packer_cli.stages.plan import run_plan
+from packer_cli.stages.plan import checked_options, make_plan
 from packer_cli.stages.tokenize import tokenize_corpus
 from packer_cli.stages.write import run_write
 
 if TYPE_CHECKING:
     from packer_cli.plan.rules import PlanRules
+    from packer_cli.shards.plan_file import PlanHeader
 
 
 @locked_output()
-def run_pack(config: PackConfig, folder: Path, engine: LocalEngine, *, dry_run: bool = False) -> dict[str, Any]:
+def run_pack(config: PackConfig, folder: Path, engine: LocalEngine, *, dry_run: bool = False) -> PlanHeader:
     """Turn a corpus into shards. Returns the plan's header (configuration, counts, metrics)."""
-    from packer_cli.config.rules import plan_rules
-    from packer_cli.groups.auto import with_placeholder_groups
-
-    # Report wrong options before the long work.
-    rules = plan_rules(with_placeholder_groups(config.part(PlanConfig)))
+    plan_config, rules = checked_options(config.part(PlanConfig))
     is_parallel = engine.workers > 1 and not (folder / PLAN_NAME).exists()
     with _kernels(rules) if is_parallel else nullcontext():
         tokenize_corpus(config.part(TokenizeConfig), folder, engine)
     engine.release()
-    header = run_plan(config.part(PlanConfig), folder, folder)
+    header = make_plan(plan_config, rules, folder, folder)
     if not dry_run:
         run_write(config.part(WriteConfig), folder, engine, trusts_tokens=True)
     return header

@@ -15,7 +15,8 @@ import numpy as np
 from numba import njit
 
 from packer_cli.cost.models import CostModel
-from packer_cli.plan.types import Group, Int32Array, Packs, Pieces, Plan, Schedule
+from packer_cli.plan.groups import Group
+from packer_cli.plan.types import Int32Array, Packs, Pieces, Plan, Schedule
 
 _MOST_MICRO_BATCHES = 3
 

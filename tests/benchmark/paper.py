@@ -13,15 +13,17 @@ from statistics import NormalDist
 
 import numpy as np
 
+from packer_cli.format.metrics import Metrics
 from packer_cli.plan.balance import parse_balance
 from packer_cli.plan.build import build_plan
 from packer_cli.plan.check import check_plan
-from packer_cli.plan.metrics import Metrics, measure
+from packer_cli.plan.groups import Group
+from packer_cli.plan.metrics import measure
 from packer_cli.plan.packing import REGISTRY, PackingOptions
 from packer_cli.plan.packing.isf import IsfOptions
 from packer_cli.plan.pieces import make_pieces
 from packer_cli.plan.rules import PlanRules
-from packer_cli.plan.types import Group, Int32Array, Plan
+from packer_cli.plan.types import Int32Array, Plan
 from tests.benchmark.report import table
 
 NUM_GPUS = 32

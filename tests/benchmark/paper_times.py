@@ -15,7 +15,8 @@ from packer_cli.cost.analytic import Assumptions, analytic_model
 from packer_cli.cost.gpus import parse_gpu
 from packer_cli.cost.models import GpuModel
 from packer_cli.cost.shape import ModelShape
-from packer_cli.plan.types import Group, Int32Array, Plan
+from packer_cli.plan.groups import Group
+from packer_cli.plan.types import Int32Array, Plan
 from packer_cli.simulate.epoch import PARTS, Simulation, simulate
 from tests.benchmark.flexsp import plan_flexsp
 from tests.benchmark.paper import HBP, HIERARCHICAL, NAIVE, NUM_GPUS, OURS, Mix, Scheme, make_plan

@@ -9,15 +9,16 @@ from pathlib import Path
 
 import numpy as np
 
-from packer_cli.config import GroupConfig, PlanConfig
+from packer_cli.config import PlanConfig
 from packer_cli.config.rules import plan_rules
 from packer_cli.plan.bounds import packs_lower_bound
 from packer_cli.plan.build import build_plan
 from packer_cli.plan.check import check_plan
+from packer_cli.plan.groups import Group
 from packer_cli.plan.packing import REGISTRY, PackingAlgorithm
 from packer_cli.plan.pieces import make_pieces
 from packer_cli.plan.rules import PlanRules
-from packer_cli.plan.types import Group, Pieces
+from packer_cli.plan.types import Pieces
 from tests.benchmark.measure import repeat
 from tests.benchmark.report import seconds, table, times, versions
 
@@ -60,8 +61,7 @@ def _short(generator: np.random.Generator, num_samples: int, longest: int) -> np
 
 def production_rules(packing: str | None = None) -> PlanRules:
     """The rules of `hbpack plan --groups 16k:1,128k:8 --gpus 32`, with default options except maybe `packing`."""
-    groups = tuple(GroupConfig(capacity=group.capacity, sp_size=group.sp_size) for group in GROUPS)
-    config = PlanConfig(groups=groups, gpus=NUM_GPUS)
+    config = PlanConfig(groups=GROUPS, gpus=NUM_GPUS)
     return plan_rules(config.model_copy(update={"packing": packing}) if packing else config)
 
 

@@ -134,7 +134,7 @@ def test_steps_keep_their_tokens_or_get_others(out):
     tokens = {}
     for name, wanted in (("as planned", None), ("more", 24 * 1024)):
         manifest, _ = rebalance(out, 8, Stop(name="", epoch=0, step=0), wanted)
-        assert manifest.config["plan"]["global_tokens"] == wanted or wanted is None
+        assert manifest.config.plan["global_tokens"] == wanted or wanted is None
         tokens[name] = sum(group.num_tokens for group in manifest.groups) / manifest.epochs[0].num_steps
     assert tokens["as planned"] == pytest.approx(6 * 1024, rel=0.2)
     assert tokens["more"] >= 2 * tokens["as planned"]
