@@ -175,6 +175,8 @@ def with_value(value: Any, *keys: Any) -> Any:
         ),
         (with_value(-1, "epochs", 0, "num_steps"), "epochs[0].num_steps is -1, below 0"),
         (with_value("a", "counts", "samples"), "counts.samples is 'a', not an integer"),
+        (with_value("a", "metrics", "overall", "abr"), "metrics.overall.abr is 'a', not a number"),
+        (with_value(..., "config", "write", "shard_size"), "it lacks config.write.shard_size"),
         (with_value(0, "groups", 0, "capacity"), "a group has no capacity or no degree"),
         (with_value(1.5, "groups", 0, "sp_size"), "groups[0].sp_size is 1.5, not an integer"),
         (with_value(None, "fingerprint"), "fingerprint is None, not text"),
