@@ -1,9 +1,9 @@
-"""Hugging Face Accelerate: its usual loop, but for what it does to a data loader. ::
+"""Hugging Face Accelerate: its usual loop, without its handling of data loaders. ::
 
     hbpack pack chats.jsonl --tokenizer TOKENIZER --groups 16k:1 --gpus 2 --output OUT
     accelerate launch --num_processes 2 examples/accelerate_loop.py OUT --model MODEL --max-steps 1000 --output runs/a
 
-Add `--resume` to go on from the newest checkpoint. Without `--model` it trains a tiny Llama, on CPU as well.
+Add `--resume` to continue from the newest checkpoint. Without `--model` it trains a tiny Llama, on CPU as well.
 """
 
 import argparse
@@ -24,7 +24,7 @@ from packer_cli.loader.checkpointing import LayerCheckpointing
 from packer_cli.loader.losses import stable_loss, token_losses
 from packer_cli.loader.separation import check_separation
 
-# What tells a model the samples of a row apart; seq_idx is for linear-attention and Mamba layers.
+# Models tell the samples of a row apart by these keys; seq_idx is for linear-attention and Mamba layers.
 MODEL_KEYS = (
     *("input_ids", "position_ids", "seq_idx"),
     *("cu_seq_lens_q", "cu_seq_lens_k", "max_length_q", "max_length_k"),
@@ -32,7 +32,7 @@ MODEL_KEYS = (
 
 
 def make_model(path: str | None, vocab_size: int) -> Any:
-    """The model at `path`, or a tiny one. Weights stay float32; bfloat16 is for the computation only."""
+    """The model at `path`, or a tiny one. Weights stay float32; only the computation uses bfloat16."""
     attention = "flash_attention_2" if torch.cuda.is_available() and is_flash_attn_2_available() else "sdpa"
     if path is not None:
         model = AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32, attn_implementation=attention)
@@ -45,7 +45,7 @@ def make_model(path: str | None, vocab_size: int) -> Any:
 
 
 class Progress:
-    """What `save_state` keeps beside the weights: the number of steps, and the place after the last one trained."""
+    """Saved by `save_state` with the weights: the number of steps, and the place after the last trained step."""
 
     def __init__(self, dataset: PackedDataset) -> None:
         self.dataset = dataset
@@ -63,7 +63,7 @@ class Progress:
 
 
 def newest_checkpoint(folder: Path) -> Path:
-    """The last one that is whole."""
+    """The last complete one."""
     found = [file.parent for file in folder.glob("step-*/whole")]
     if not found:
         raise SystemExit(f"no checkpoint in {folder}: start without --resume")
@@ -74,7 +74,7 @@ def main() -> None:
     """Train."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("packed", metavar="OUT", help="the folder that hbpack pack wrote")
-    parser.add_argument("--model", help="a transformers model; a tiny Llama if not given")
+    parser.add_argument("--model", help="a transformers model; default: a tiny Llama")
     parser.add_argument("--max-steps", type=int, default=100)
     parser.add_argument("--output", type=Path, required=True)
     parser.add_argument("--resume", action="store_true")
@@ -86,7 +86,7 @@ def main() -> None:
     cuda = torch.cuda.is_available()
     accelerator = Accelerator(mixed_precision="bf16" if cuda else "no", cpu=not cuda)
     if accelerator.gradient_accumulation_steps != 1:
-        raise SystemExit("gradient_accumulation_steps must be 1: the packed set says where a step ends")
+        raise SystemExit("gradient_accumulation_steps must be 1: the packed set determines where steps end")
     device, world_size = accelerator.device, accelerator.num_processes
 
     dataset = PackedDataset(args.packed, accelerator.process_index, world_size)
@@ -97,7 +97,7 @@ def main() -> None:
     model = make_model(args.model, dataset.manifest["tokenizer"]["vocab_size"])
     checkpointing = LayerCheckpointing(model)
     optimizer = torch.optim.AdamW(model.parameters(), lr=args.lr, weight_decay=0.0)
-    # Not the loader: `prepare` deals its batches to the ranks once more, and each would train on a part of its own.
+    # Not the loader: `prepare` would shard its batches again, and each rank would train on a part of its own.
     model, optimizer = accelerator.prepare(model, optimizer)
 
     progress = Progress(dataset)
@@ -108,19 +108,19 @@ def main() -> None:
     check_separation(model, MODEL_KEYS, use_cache=False)
     totals, start = torch.zeros(2, device=device), time.perf_counter()
     while progress.num_steps < args.max_steps:
-        # batch_size=None: a batch is a pack already. remaining() is what is left of this epoch after a resume.
+        # batch_size=None: a batch is already a pack. remaining() is the rest of this epoch after a resume.
         for batch in DataLoader(dataset, batch_size=None, sampler=dataset.remaining()):
-            # In place of `accelerator.accumulate`, which counts to a fixed number; steps differ in theirs.
+            # Instead of `accelerator.accumulate`, which counts to a fixed number: steps have different numbers.
             ends_step = dataset.step_of(batch["iteration"] + 1) != batch["step"]
             checkpointing.set(batch["checkpoint_layers"])
             inputs = {k: v.to(device) if torch.is_tensor(v) else v for k, v in batch.items() if k in MODEL_KEYS}
-            # The model must not see labels, or it computes a mean of its own. They are aligned with input_ids.
+            # Without labels, the model does not compute its own mean. They are aligned with input_ids.
             shift_labels = F.pad(batch["labels"], (0, 1), value=-100)[..., 1:].to(device)
             with nullcontext() if ends_step else accelerator.no_sync(model):
-                # use_cache=False: with a cache, SDPA does not look at position_ids and merges the samples.
+                # use_cache=False: with a cache, SDPA ignores position_ids and merges the samples.
                 logits = model(**inputs, use_cache=False).logits
-                # Gradients are averaged over ranks, which stable_loss takes back: it divides by all of the step's
-                # loss tokens, on all ranks and in all iterations.
+                # Gradients are averaged over ranks, which stable_loss undoes: it divides by the loss tokens of the
+                # whole step, on all ranks and in all iterations.
                 loss = stable_loss(token_losses(logits, shift_labels).sum(), batch, world_size=world_size)
                 accelerator.backward(loss)
             totals += torch.stack(
@@ -133,7 +133,7 @@ def main() -> None:
             optimizer.step()
             optimizer.zero_grad()
             progress.num_steps += 1
-            progress.data = dataset.state_dict(batch["iteration"] + 1)  # workers may have read further
+            progress.data = dataset.state_dict(batch["iteration"] + 1)  # workers may have read ahead
 
             step, sums = progress.num_steps, accelerator.reduce(totals)
             rate = sums[1] / (time.perf_counter() - start)

@@ -3,9 +3,9 @@
     hbpack pack chats.jsonl --tokenizer TOKENIZER --groups 16k:1 --gpus 2 --output OUT
     torchrun --nproc-per-node 2 examples/composer_trainer.py OUT --model MODEL --max-steps 1000 --output runs/composer
 
-Composer splits each batch of its data loader into microbatches. By default it slices every tensor along its first
-dimension, `cu_seq_lens_q` too, and says nothing: a row keeps the first border of its samples and loses the others.
-Here a batch is a whole step, a list of rows, and `split_batch` hands out the rows. Add `--resume` to continue from the
+Composer splits each batch of its data loader into microbatches. By default, it silently slices every tensor along its
+first dimension, including `cu_seq_lens_q`, so that a row keeps only the first border of its samples.
+Here, a batch is a whole step, a list of rows, and `split_batch` returns the rows. Add `--resume` to continue from the
 newest checkpoint. Without `--model` it trains a tiny Llama, on CPU as well.
 """
 
@@ -33,7 +33,7 @@ Microbatch = dict[str, Any]
 
 
 class Steps(IterableDataset):
-    """One item is one optimizer step: the batches of its iterations. One pass is what is left of an epoch."""
+    """One item is one optimizer step: the batches of its iterations. One pass is the rest of an epoch."""
 
     def __init__(self, dataset: PackedDataset) -> None:
         self.dataset = dataset
@@ -48,26 +48,26 @@ class Steps(IterableDataset):
         self.dataset.set_epoch(self.dataset.epoch + 1)
 
     def state_dict(self, num_samples: int, from_beginning: bool) -> dict[str, Any]:
-        """Composer keeps this in its checkpoints. Nothing is read ahead, so the data set knows where it stands."""
+        """Saved in Composer's checkpoints. Nothing is read ahead, so the data set knows the place."""
         return self.dataset.state_dict()
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """The same on every rank; another packed set is refused."""
+        """Resume; the state is the same on every rank. Refuses the state of another packed set."""
         self.dataset.load_state_dict(state)
 
 
 def split_batch(step: list[Microbatch], microbatch_size: int | float) -> Sequence[Microbatch]:
-    """The rows of a step: they are microbatches already."""
+    """The rows of a step, which already are microbatches."""
     return step
 
 
 def num_rows(batch: list[Microbatch] | Microbatch) -> int:
-    """Of a step, or of one of its rows; Composer asks for both."""
+    """The rows of a step, or 1 for one of its rows; Composer needs both."""
     return len(batch) if isinstance(batch, list) else 1
 
 
 def num_tokens(batch: list[Microbatch] | Microbatch) -> dict[str, int]:
-    """What Composer weighs the rows by (`loss_generating`), and what it counts."""
+    """The tokens by which Composer weights rows (`loss_generating`), and all that it counts."""
     rows = batch if isinstance(batch, list) else [batch]
     return {
         "total": sum(row["input_ids"].numel() for row in rows),
@@ -86,7 +86,7 @@ class PackedModel(ComposerModel):
     def forward(self, batch: Microbatch) -> torch.Tensor:
         """[1, t, vocabulary]."""
         self.checkpointing.set(batch["checkpoint_layers"])
-        # use_cache=False: with a cache, SDPA does not look at position_ids and merges the samples.
+        # use_cache=False: with a cache, SDPA ignores position_ids and merges the samples.
         return self.model(**{key: batch[key] for key in MODEL_KEYS}, use_cache=False).logits
 
     def loss(self, outputs: torch.Tensor, batch: Microbatch) -> torch.Tensor:
@@ -96,7 +96,7 @@ class PackedModel(ComposerModel):
         return total / max(batch["num_loss_tokens"], 1)
 
     def eval_forward(self, batch: Microbatch, outputs: torch.Tensor | None = None) -> torch.Tensor:
-        """For evaluation; the same."""
+        """The same, for evaluation."""
         return self(batch) if outputs is None else outputs
 
 
@@ -123,7 +123,7 @@ class ClipAndReport(Callback):
 
 
 def make_model(path: str | None, vocab_size: int) -> Any:
-    """The model at `path`, or a tiny one. Weights stay float32; bfloat16 is for the computation only."""
+    """The model at `path`, or a tiny one. Weights stay float32; only the computation uses bfloat16."""
     attention = "flash_attention_2" if torch.cuda.is_available() and is_flash_attn_2_available() else "sdpa"
     if path is not None:
         return AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32, attn_implementation=attention)
@@ -134,7 +134,7 @@ def make_model(path: str | None, vocab_size: int) -> Any:
 
 
 def newest_checkpoint(folder: Path) -> str:
-    """The last one: Composer gives a file its name once it is whole."""
+    """The last one; Composer names a file when it is complete."""
     found = list(folder.glob("step-*.pt"))
     if not found:
         raise SystemExit(f"no checkpoint in {folder}: start without --resume")
@@ -145,7 +145,7 @@ def main() -> None:
     """Train."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("packed", metavar="OUT", help="the folder that hbpack pack wrote")
-    parser.add_argument("--model", help="a transformers model; a tiny Llama if not given")
+    parser.add_argument("--model", help="a transformers model; default: a tiny Llama")
     parser.add_argument("--max-steps", type=int, default=100)
     parser.add_argument("--output", type=Path, required=True)
     parser.add_argument("--resume", action="store_true")
@@ -153,12 +153,12 @@ def main() -> None:
     parser.add_argument("--lr", type=float, default=2e-5)
     args = parser.parse_args()
 
-    os.environ.setdefault("NODE_RANK", os.environ.get("GROUP_RANK", "0"))  # Which torchrun does not set.
+    os.environ.setdefault("NODE_RANK", os.environ.get("GROUP_RANK", "0"))  # torchrun does not set it.
     cuda = torch.cuda.is_available()
     dist.initialize_dist("gpu" if cuda else "cpu")
     dataset = PackedDataset(args.packed, dist.get_global_rank(), dist.get_world_size())
     if any(group["sp_size"] > 1 for group in dataset.manifest["groups"]):
-        raise SystemExit("groups that share rows need sequence parallelism, which Composer has not")
+        raise SystemExit("groups that share rows need sequence parallelism, which Composer does not have")
 
     torch.manual_seed(0)  # The same weights on every rank.
     model = PackedModel(make_model(args.model, dataset.manifest["tokenizer"]["vocab_size"]))
@@ -173,7 +173,7 @@ def main() -> None:
         optimizers=torch.optim.AdamW(model.parameters(), lr=args.lr, weight_decay=0.0),
         max_duration=f"{args.max_steps}ba",
         device_train_microbatch_size=1,
-        accumulate_train_batch_on_tokens=True,  # A token weighs the same in every row and on every rank.
+        accumulate_train_batch_on_tokens=True,  # A token has the same weight in every row and on every rank.
         precision="amp_bf16" if cuda else "fp32",
         device="gpu" if cuda else "cpu",
         callbacks=[ClipAndReport()],

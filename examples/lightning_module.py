@@ -3,7 +3,7 @@
     hbpack pack chats.jsonl --tokenizer TOKENIZER --groups 16k:1 --gpus 2 --output OUT
     torchrun --nproc-per-node 2 examples/lightning_module.py OUT --model MODEL --max-steps 1000 --output runs/pl
 
-Add `--resume` to go on from the newest checkpoint. Without `--model` it trains a tiny Llama, on CPU as well.
+Add `--resume` to continue from the newest checkpoint. Without `--model` it trains a tiny Llama, on CPU as well.
 """
 
 import argparse
@@ -27,7 +27,7 @@ from packer_cli.loader.checkpointing import LayerCheckpointing
 from packer_cli.loader.losses import stable_loss, token_losses
 from packer_cli.loader.separation import check_separation
 
-# What tells a model the samples of a row apart; seq_idx is for linear-attention and Mamba layers.
+# Models tell the samples of a row apart by these keys; seq_idx is for linear-attention and Mamba layers.
 MODEL_KEYS = (
     *("input_ids", "position_ids", "seq_idx"),
     *("cu_seq_lens_q", "cu_seq_lens_k", "max_length_q", "max_length_k"),
@@ -35,7 +35,7 @@ MODEL_KEYS = (
 
 
 def make_model(path: str | None, vocab_size: int) -> Any:
-    """The model at `path`, or a tiny one. Weights stay float32; bfloat16 is for the computation only."""
+    """The model at `path`, or a tiny one. Weights stay float32; only the computation uses bfloat16."""
     attention = "flash_attention_2" if torch.cuda.is_available() and is_flash_attn_2_available() else "sdpa"
     if path is not None:
         model = AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32, attn_implementation=attention)
@@ -50,16 +50,16 @@ def make_model(path: str | None, vocab_size: int) -> Any:
 class Steps(IterableDataset):
     """One item is one optimizer step: the batches of its iterations, and the state of the data after it.
 
-    Steps differ in their number of iterations, so `accumulate_grad_batches` cannot say it. With whole steps as its
-    batches, all that Lightning counts (global_step, max_steps, every_n_train_steps) is right.
+    Steps differ in their number of iterations, so `accumulate_grad_batches` does not fit. With whole steps as its
+    batches, everything that Lightning counts (global_step, max_steps, every_n_train_steps) is right.
     """
 
     def __init__(self, dataset: PackedDataset) -> None:
         self.dataset = dataset
-        self.state = dataset.state_dict()  # where a pass begins: after the last step that was trained
+        self.state = dataset.state_dict()  # a pass begins here, after the last trained step
 
     def __iter__(self) -> Iterator[tuple[list[Any], dict[str, Any]]]:
-        # Lightning fetches one item ahead, so where reading is says nothing about what was trained.
+        # Lightning fetches one item ahead, so the reading position is not the training position.
         self.dataset.load_state_dict(self.state)
         while True:
             batches = []
@@ -76,7 +76,7 @@ class PackedModule(lightning.LightningModule):
 
     def __init__(self, model: Any, dataset: PackedDataset, lr: float) -> None:
         super().__init__()
-        self.automatic_optimization = False  # automatic means one backward for each item
+        self.automatic_optimization = False  # automatic optimization runs one backward per item
         self.model, self.steps, self.lr = model, Steps(dataset), lr
         self.checkpointing = LayerCheckpointing(model)
         self.start = time.perf_counter()
@@ -86,7 +86,7 @@ class PackedModule(lightning.LightningModule):
         return torch.optim.AdamW(self.parameters(), lr=self.lr, weight_decay=0.0)
 
     def train_dataloader(self) -> DataLoader:
-        """Items as they come, in this process; the data set deals to the ranks by itself."""
+        """Items as they come, in this process; the data set shards itself."""
         return DataLoader(self.steps, batch_size=None)
 
     def on_train_start(self) -> None:
@@ -99,13 +99,13 @@ class PackedModule(lightning.LightningModule):
         totals = torch.zeros(2, device=self.device)
         for batch in batches:
             self.checkpointing.set(batch["checkpoint_layers"])
-            # Gradients are exchanged in the last backward of the step only.
+            # Only the last backward of the step exchanges gradients.
             ends_step = batch is batches[-1]
             with nullcontext() if ends_step or self.trainer.world_size == 1 else self.trainer.model.no_sync():
-                # use_cache=False: with a cache, SDPA does not look at position_ids and merges the samples.
+                # use_cache=False: with a cache, SDPA ignores position_ids and merges the samples.
                 logits = self.model(**{key: batch[key] for key in MODEL_KEYS}, use_cache=False).logits
                 shift_labels = F.pad(batch["labels"], (0, 1), value=-100)[..., 1:]
-                # DDP averages over ranks, which stable_loss takes back: it divides by all of the step's loss tokens,
+                # DDP averages over ranks, which stable_loss undoes: it divides by the loss tokens of the whole step,
                 # on all ranks and in all iterations.
                 losses = token_losses(logits, shift_labels)
                 loss = stable_loss(losses.sum(), batch, world_size=self.trainer.world_size)
@@ -126,16 +126,16 @@ class PackedModule(lightning.LightningModule):
             print(f"step {step} loss {loss:.6f} grad_norm {norm:.6f} tokens/s {rate:.0f}", flush=True)
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Lightning saves weights, optimizer and counters; the place in the data comes with them."""
+        """Lightning saves weights, optimizer and counters; add the place in the data."""
         checkpoint["hbpack"] = self.steps.state
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Called before Lightning asks for the loader; another packed set is refused there."""
+        """Called before Lightning creates the loader, which refuses the state of another packed set."""
         self.steps.state = checkpoint["hbpack"]
 
 
 def newest_checkpoint(folder: Path) -> Path:
-    """The last one; Lightning gives a file its name when it is whole."""
+    """The last one; Lightning names a file when it is complete."""
     found = list(folder.glob("step-*.ckpt"))
     if not found:
         raise SystemExit(f"no checkpoint in {folder}: start without --resume")
@@ -146,7 +146,7 @@ def main() -> None:
     """Train."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("packed", metavar="OUT", help="the folder that hbpack pack wrote")
-    parser.add_argument("--model", help="a transformers model; a tiny Llama if not given")
+    parser.add_argument("--model", help="a transformers model; default: a tiny Llama")
     parser.add_argument("--max-steps", type=int, default=100)
     parser.add_argument("--output", type=Path, required=True)
     parser.add_argument("--resume", action="store_true")
@@ -154,7 +154,7 @@ def main() -> None:
     parser.add_argument("--lr", type=float, default=2e-5)
     args = parser.parse_args()
 
-    # From torchrun, because the data set is opened before Lightning has started its processes.
+    # Read torchrun's variables, because the data set is opened before Lightning starts its processes.
     rank = int(os.environ.get("RANK", 0))
     world_size, local = (int(os.environ.get(key, 1)) for key in ("WORLD_SIZE", "LOCAL_WORLD_SIZE"))
     dataset = PackedDataset(args.packed, rank, world_size)
@@ -178,7 +178,7 @@ def main() -> None:
         num_nodes=world_size // local,
         strategy="ddp" if world_size > 1 else "auto",
         precision="bf16-mixed" if torch.cuda.is_available() else "32-true",
-        use_distributed_sampler=False,  # it would deal the steps to the ranks once more
+        use_distributed_sampler=False,  # it would shard the steps again
         callbacks=[checkpoints],
         logger=False,
         enable_progress_bar=False,

@@ -3,10 +3,10 @@
     hbpack pack chats.jsonl --tokenizer TOKENIZER --groups 16k:1 --gpus 2 --output OUT
     torchrun --nproc-per-node 2 examples/olmo_core_trainer.py OUT --model olmo2_190M --max-steps 100 --output runs/olmo
 
-OLMo-core wants rows of one length and steps of one number of tokens: `PackedDataLoader` fills both up with pads that
-carry no loss. It takes packs of one capacity. Run it again to continue from the newest checkpoint in `--output`. The
-model's attention must know documents, which FlashAttention does; on CPU this script teaches it to OLMo-core's own.
-Without `--model` it trains a tiny Llama.
+OLMo-core needs rows of the same length and steps with the same number of tokens: `PackedDataLoader` fills both up with
+pads without loss. All packs must have the same capacity. Run it again to continue from the newest checkpoint in
+`--output`. The model's attention must support documents: FlashAttention does; on CPU, this script adds that to
+OLMo-core's own attention. Without `--model` it trains a tiny Llama.
 """
 
 import argparse
@@ -35,7 +35,7 @@ class PackedDataLoader(TextDataLoaderBase):
 
     ===============  =======================================================================
     `input_ids`      int64 [rows, capacity]
-    `label_mask`     bool [rows, capacity]: whether the token is to be predicted
+    `label_mask`     bool [rows, capacity]: whether the model must predict the token
     `doc_lens`       int32 [rows, n]: tokens of each sample, the row's pads last; 0 after them
     `max_doc_lens`   list of int
     `step_tokens`    int64 [rows]: loss tokens of the whole step, over all ranks
@@ -49,12 +49,12 @@ class PackedDataLoader(TextDataLoaderBase):
         groups = [group for group in self.dataset.manifest["groups"] if group["num_packs"]]
         capacities = {group["capacity"] for group in groups}
         if len(capacities) > 1 or any(group["sp_size"] > 1 for group in groups):
-            raise SystemExit("OLMo-core wants rows of one length, each on one GPU: pack with one group, CAPACITY:1")
+            raise SystemExit("OLMo-core needs rows of one length, each on one GPU: pack with one group, CAPACITY:1")
         self.capacity = capacities.pop()
         self.first_epoch = self.dataset.epoch
         self._begin_epoch(self.first_epoch)
         super().__init__(
-            collator=DataCollator(pad_token_id=0),  # The packs need none.
+            collator=DataCollator(pad_token_id=0),  # Packs need no collator.
             work_dir=work_dir,
             global_batch_size=self.num_rows * self.capacity * dp_world_size,
             dp_world_size=dp_world_size,
@@ -75,7 +75,7 @@ class PackedDataLoader(TextDataLoaderBase):
         return len(self.steps)
 
     def reshuffle(self, epoch: int | None = None, **kwargs: Any) -> None:
-        """OLMo-core names the epoch, from 1 on. The order is hbpack's."""
+        """Begin an epoch, which OLMo-core counts from 1. The order is hbpack's."""
         self._epoch = epoch or 1
         self._begin_epoch(self.first_epoch + self._epoch - 1)
         self._global_batch_size = self.num_rows * self.capacity * self.dp_world_size
@@ -104,13 +104,13 @@ class PackedDataLoader(TextDataLoaderBase):
         return self._stack([self.dataset[i] for i in self.steps[0]])
 
     def state_dict(self) -> dict[str, Any]:
-        """After the last batch handed out. OLMo-core saves it with the trainer."""
+        """The place after the last batch returned. OLMo-core saves it with the trainer."""
         done = self.batches_processed
         following = self.steps[done][0] if done < len(self.steps) else len(self.dataset)
         return {"epoch": self._epoch, "batches_processed": done, "dataset": self.dataset.state_dict(following)}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """The same on every rank; another packed set is refused."""
+        """Resume; the state is the same on every rank. Refuses the state of another packed set."""
         self.dataset.load_state_dict(state_dict["dataset"])
         self.batches_processed = state_dict["batches_processed"]
         self._epoch = state_dict["epoch"]
@@ -120,13 +120,13 @@ class PackedTrainModule(TransformerTrainModule):
     """Divides by the loss tokens of the whole step. OLMo-core would average the means of the ranks."""
 
     def model_forward(self, input_ids: torch.Tensor, labels: torch.Tensor | None = None, **kwargs: Any) -> Any:
-        """Gradients are averaged over ranks, which the world size takes back."""
+        """OLMo-core averages gradients over ranks, which the factor undoes."""
         kwargs["loss_div_factor"] = kwargs.pop("step_tokens")[0] / get_world_size()
         return super().model_forward(input_ids, labels, **kwargs)
 
 
 def attend_within_documents(model: torch.nn.Module) -> None:
-    """For CPU: OLMo-core's SDPA backend refuses documents. It gets a mask that keeps them apart, [T, T] a row."""
+    """For CPU: give OLMo-core's SDPA backend, which refuses documents, a mask of [T, T] per row to separate them."""
 
     def forward(qkv: Any, cu_doc_lens: torch.Tensor | None = None, **_: Any) -> torch.Tensor:
         rows = qkv[0].shape[:2]
@@ -157,7 +157,7 @@ class Report(Callback):
 
 
 def make_module(name: str | None, loader: PackedDataLoader, lr: float, device: torch.device) -> PackedTrainModule:
-    """OLMo-core's model of that name, or a tiny one, as it trains on these rows."""
+    """OLMo-core's model with this name, or a tiny one, set up for these rows."""
     vocab_size = loader.dataset.manifest["tokenizer"]["vocab_size"]
     cuda = device.type == "cuda"
     backend = AttentionBackendName.flash_2 if cuda else AttentionBackendName.torch

@@ -3,7 +3,7 @@
     hbpack pack chats.jsonl --tokenizer TOKENIZER --groups 16k:1 --gpus 2 --output OUT
     torchrun --nproc-per-node 2 examples/pytorch_fsdp.py OUT --model MODEL --max-steps 1000 --output runs/fsdp
 
-Add `--resume` to go on from the newest checkpoint. Without `--model` it trains a tiny Llama, on CPU as well.
+Add `--resume` to continue from the newest checkpoint. Without `--model` it trains a tiny Llama, on CPU as well.
 """
 
 import argparse
@@ -35,7 +35,7 @@ from packer_cli.loader.checkpointing import LayerCheckpointing
 from packer_cli.loader.losses import stable_loss, token_losses
 from packer_cli.loader.separation import check_separation
 
-# What tells a model the samples of a row apart; seq_idx is for linear-attention and Mamba layers.
+# Models tell the samples of a row apart by these keys; seq_idx is for linear-attention and Mamba layers.
 MODEL_KEYS = (
     *("input_ids", "position_ids", "seq_idx"),
     *("cu_seq_lens_q", "cu_seq_lens_k", "max_length_q", "max_length_k"),
@@ -43,7 +43,7 @@ MODEL_KEYS = (
 
 
 def make_model(path: str | None, vocab_size: int, device: torch.device) -> Any:
-    """The model at `path`, or a tiny one. Weights stay float32; bfloat16 is for the computation only."""
+    """The model at `path`, or a tiny one. Weights stay float32; only the computation uses bfloat16."""
     attention = "flash_attention_2" if device.type == "cuda" and is_flash_attn_2_available() else "sdpa"
     if path is not None:
         model = AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32, attn_implementation=attention)
@@ -57,12 +57,12 @@ def make_model(path: str | None, vocab_size: int, device: torch.device) -> Any:
 
 
 class Run:
-    """All that a run goes on from, in the form that torch.distributed.checkpoint saves and loads in place."""
+    """The state of a run, in the form that torch.distributed.checkpoint saves, and loads in place."""
 
     def __init__(self, model: Any, optimizer: torch.optim.Optimizer, dataset: PackedDataset) -> None:
         self.model, self.optimizer, self.dataset = model, optimizer, dataset
         self.num_steps = 0
-        self.data = dataset.state_dict()  # the place after the last step that was trained
+        self.data = dataset.state_dict()  # the place after the last trained step
 
     def state_dict(self) -> dict[str, Any]:
         """Sharded weights and optimizer, the number of steps, the place in the data."""
@@ -70,7 +70,7 @@ class Run:
         return {"model": model, "optimizer": optimizer, "num_steps": self.num_steps, "data": self.data}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """The same back; the data set refuses the state of another packed set."""
+        """Load all of it; the data set refuses the state of another packed set."""
         set_state_dict(
             self.model, self.optimizer, model_state_dict=state["model"], optim_state_dict=state["optimizer"]
         )
@@ -79,7 +79,7 @@ class Run:
 
 
 def newest_checkpoint(folder: Path) -> Path:
-    """The last one that is whole: its .metadata is written after everything else."""
+    """The last complete one: its .metadata is written after everything else."""
     found = [file.parent for file in folder.glob("step-*/.metadata")]
     if not found:
         raise SystemExit(f"no checkpoint in {folder}: start without --resume")
@@ -90,7 +90,7 @@ def main() -> None:
     """Train."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("packed", metavar="OUT", help="the folder that hbpack pack wrote")
-    parser.add_argument("--model", help="a transformers model; a tiny Llama if not given")
+    parser.add_argument("--model", help="a transformers model; default: a tiny Llama")
     parser.add_argument("--max-steps", type=int, default=100)
     parser.add_argument("--output", type=Path, required=True)
     parser.add_argument("--resume", action="store_true")
@@ -106,7 +106,7 @@ def main() -> None:
     dist.init_process_group("nccl" if cuda else "gloo")
     rank, world_size = dist.get_rank(), dist.get_world_size()
 
-    # Rank and world size belong to the data set, which deals by itself: no DistributedSampler.
+    # The data set gets rank and world size, and shards itself: use no DistributedSampler.
     dataset = PackedDataset(args.packed, rank, world_size)
     if any(group["sp_size"] > 1 for group in dataset.manifest["groups"]):
         raise SystemExit("this loop attends within one GPU; for groups that share rows see sequence_parallel.py")
@@ -130,22 +130,22 @@ def main() -> None:
     check_separation(model, MODEL_KEYS, use_cache=False)
     totals, start = torch.zeros(2, device=device), time.perf_counter()
     while run.num_steps < args.max_steps:
-        # batch_size=None: a batch is a pack already. remaining() is what is left of this epoch after a resume.
+        # batch_size=None: a batch is already a pack. remaining() is the rest of this epoch after a resume.
         for batch in DataLoader(dataset, batch_size=None, sampler=dataset.remaining()):
-            # Steps differ in their number of iterations, so the plan says where one ends, and no fixed count.
+            # Steps differ in their number of iterations, so the plan, not a fixed count, says where one ends.
             ends_step = dataset.step_of(batch["iteration"] + 1) != batch["step"]
             checkpointing.set(batch["checkpoint_layers"])
             inputs = {k: v.to(device) if torch.is_tensor(v) else v for k, v in batch.items() if k in MODEL_KEYS}
-            # The model must not see labels, or it computes a mean of its own. They are aligned with input_ids.
+            # Without labels, the model does not compute its own mean. They are aligned with input_ids.
             shift_labels = F.pad(batch["labels"], (0, 1), value=-100)[..., 1:].to(device)
-            # DDP adds up gradients locally until the step's end. FSDP could too, but would then hold them whole.
+            # DDP accumulates gradients locally until the step ends. FSDP could, too, but would keep them unsharded.
             waits = isinstance(model, DistributedDataParallel) and not ends_step
             with model.no_sync() if waits else nullcontext():
                 with torch.autocast(device.type, torch.bfloat16, enabled=cuda):
-                    # use_cache=False: with a cache, SDPA does not look at position_ids and merges the samples.
+                    # use_cache=False: with a cache, SDPA ignores position_ids and merges the samples.
                     logits = model(**inputs, use_cache=False).logits
-                # DDP and FSDP average over ranks, which stable_loss takes back: it divides by all of the step's
-                # loss tokens, on all ranks and in all iterations.
+                # DDP and FSDP average over ranks, which stable_loss undoes: it divides by the loss tokens of the
+                # whole step, on all ranks and in all iterations.
                 loss = stable_loss(token_losses(logits, shift_labels).sum(), batch, world_size=world_size)
                 loss.backward()
             totals += torch.stack(
@@ -158,7 +158,7 @@ def main() -> None:
             optimizer.step()
             optimizer.zero_grad()
             run.num_steps += 1
-            run.data = dataset.state_dict(batch["iteration"] + 1)  # workers may have read further
+            run.data = dataset.state_dict(batch["iteration"] + 1)  # workers may have read ahead
 
             dist.all_reduce(totals)
             norm = norm.full_tensor() if args.parallel == "fsdp" else norm

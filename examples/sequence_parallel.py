@@ -3,8 +3,8 @@
     hbpack pack chats.jsonl books.parquet --tokenizer TOKENIZER --groups 16k:1,128k:8 --gpus 8 --output OUT
     torchrun --nproc-per-node 8 examples/sequence_parallel.py OUT --model MODEL --max-steps 1000 --output runs/sp
 
-Rows of the first group run on one GPU each; those of the second are shared by eight. Add `--resume` to go on from the
-newest checkpoint. Without `--model` it trains a tiny Llama, on CPU as well.
+Rows of the first group run on one GPU each; eight GPUs share each row of the second. Add `--resume` to continue from
+the newest checkpoint. Without `--model` it trains a tiny Llama, on CPU as well.
 """
 
 import argparse
@@ -37,16 +37,16 @@ from packer_cli.loader.parallel import data_rank, init_sp_groups, packed_attenti
 
 
 class Ulysses:
-    """What transformers calls in each layer in place of its own attention. The loop sets the row before a forward.
+    """Replaces transformers' attention in each layer. The loop sets the row before each forward.
 
     For models with plain causal attention: no sliding windows, no soft caps, no attention dropout.
     """
 
-    batch: Any  # whose row it is; a layer that is recomputed in backward reads it again
+    batch: Any  # the batch of the current row; recomputing a layer in backward reads it again
     group: dist.ProcessGroup | None  # the ranks that share it
 
     def __call__(self, module: Any, query: Any, key: Any, value: Any, mask: Any, **kwargs: Any) -> tuple[Any, None]:
-        """[1, heads, t, dim] in, [1, t, heads, dim] out; t is this rank's slice."""
+        """[1, heads, t, dim] -> [1, t, heads, dim]; t is the length of this rank's slice."""
         if mask is not None or kwargs.get("sliding_window") or kwargs.get("softcap"):
             raise ValueError("this model's attention is not plain causal attention")
         q, k, v = (x[0].transpose(0, 1) for x in (query, key, value))
@@ -67,7 +67,7 @@ class Ulysses:
 
 
 def make_model(path: str | None, vocab_size: int) -> Any:
-    """The model at `path`, or a tiny one. Weights stay float32; bfloat16 is for the computation only."""
+    """The model at `path`, or a tiny one. Weights stay float32; only the computation uses bfloat16."""
     attention = "ulysses"
     if path is not None:
         model = AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32, attn_implementation=attention)
@@ -79,18 +79,18 @@ def make_model(path: str | None, vocab_size: int) -> Any:
         model = AutoModelForCausalLM.from_config(config, attn_implementation=attention)
     layers = set(getattr(model.config, "layer_types", None) or ["full_attention"])
     if layers != {"full_attention"}:
-        # The states of linear attention, Mamba and convolutions would begin anew in each GPU's slice.
-        raise SystemExit(f"the model has {', '.join(sorted(layers))} layers: Ulysses can share full attention only")
+        # The states of linear attention, Mamba and convolutions would restart in each GPU's slice.
+        raise SystemExit(f"the model has {', '.join(sorted(layers))} layers: Ulysses only works with full attention")
     return model.train()
 
 
 class Run:
-    """All that a run goes on from, in the form that torch.distributed.checkpoint saves and loads in place."""
+    """The state of a run, in the form that torch.distributed.checkpoint saves, and loads in place."""
 
     def __init__(self, model: Any, optimizer: torch.optim.Optimizer, dataset: PackedDataset) -> None:
         self.model, self.optimizer, self.dataset = model, optimizer, dataset
         self.num_steps = 0
-        self.data = dataset.state_dict()  # the place after the last step that was trained
+        self.data = dataset.state_dict()  # the place after the last trained step
 
     def state_dict(self) -> dict[str, Any]:
         """Sharded weights and optimizer, the number of steps, the place in the data."""
@@ -98,7 +98,7 @@ class Run:
         return {"model": model, "optimizer": optimizer, "num_steps": self.num_steps, "data": self.data}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """The same back; the data set refuses the state of another packed set."""
+        """Load all of it; the data set refuses the state of another packed set."""
         set_state_dict(
             self.model, self.optimizer, model_state_dict=state["model"], optim_state_dict=state["optimizer"]
         )
@@ -107,7 +107,7 @@ class Run:
 
 
 def newest_checkpoint(folder: Path) -> Path:
-    """The last one that is whole: its .metadata is written after everything else."""
+    """The last complete one: its .metadata is written after everything else."""
     found = [file.parent for file in folder.glob("step-*/.metadata")]
     if not found:
         raise SystemExit(f"no checkpoint in {folder}: start without --resume")
@@ -118,7 +118,7 @@ def main() -> None:
     """Train."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("packed", metavar="OUT", help="the folder that hbpack pack wrote")
-    parser.add_argument("--model", help="a transformers model; a tiny Llama if not given")
+    parser.add_argument("--model", help="a transformers model; default: a tiny Llama")
     parser.add_argument("--max-steps", type=int, default=100)
     parser.add_argument("--output", type=Path, required=True)
     parser.add_argument("--resume", action="store_true")
@@ -133,16 +133,16 @@ def main() -> None:
     dist.init_process_group("nccl" if cuda else "gloo")
     rank, world_size = data_rank()
 
-    # A rank of an SP group gets the group's row, already cut to its slice: "contiguous" is what Ulysses wants.
+    # A rank of an SP group gets its slice of the group's row; Ulysses needs "contiguous" slices.
     dataset = PackedDataset(args.packed, rank, world_size, sp_sharding="contiguous")
-    # The groups of all degrees exist from the start, so that an iteration only picks its own.
+    # Create the groups of all degrees at the start, so that an iteration only chooses one.
     groups = init_sp_groups({group["sp_size"] for group in dataset.manifest["groups"]})
     ulysses = Ulysses()
     AttentionInterface.register("ulysses", ulysses)
 
     model = make_model(args.model, dataset.manifest["tokenizer"]["vocab_size"])
     checkpointing = LayerCheckpointing(model)
-    # Over all ranks, whatever the SP degree: ranks that share a row are averaged like any others.
+    # Shard over all ranks, whatever the SP degree: ranks that share a row are averaged like any others.
     mesh = init_device_mesh(device.type, (world_size,))
     policy = MixedPrecisionPolicy(torch.bfloat16, torch.float32) if cuda else MixedPrecisionPolicy()
     for layer in checkpointing.layers:
@@ -156,20 +156,20 @@ def main() -> None:
 
     totals, start = torch.zeros(2, device=device), time.perf_counter()
     while run.num_steps < args.max_steps:
-        # batch_size=None: a batch is a pack already. remaining() is what is left of this epoch after a resume.
+        # batch_size=None: a batch is already a pack. remaining() is the rest of this epoch after a resume.
         for batch in DataLoader(dataset, batch_size=None, sampler=dataset.remaining()):
-            # Steps differ in their number of iterations, so the plan says where one ends, and no fixed count.
+            # Steps differ in their number of iterations, so the plan, not a fixed count, says where one ends.
             ends_step = dataset.step_of(batch["iteration"] + 1) != batch["step"]
             checkpointing.set(batch["checkpoint_layers"])
             ulysses.batch, ulysses.group = batch, groups.for_batch(batch)
-            # A slice's labels cannot be shifted any more: its last token's label is in the next slice. shift_labels
-            # were shifted over the whole row first. A row of degree 1 has none, and its labels are shifted here.
+            # Do not shift a slice's labels: its last token's label is in the next slice. shift_labels were shifted
+            # before slicing. A row of degree 1 has none, so shift its labels here.
             shift_labels = batch.get("shift_labels", F.pad(batch["labels"], (0, 1), value=-100)[..., 1:]).to(device)
             with torch.autocast(device.type, torch.bfloat16, enabled=cuda):
                 inputs = {key: batch[key].to(device) for key in ("input_ids", "position_ids")}
                 logits = model(**inputs, use_cache=False).logits
-            # FSDP averages over all ranks, slices of one row included, which stable_loss takes back: it divides by
-            # all of the step's loss tokens, on all ranks and in all iterations.
+            # FSDP averages over all ranks, including those that share a row, which stable_loss undoes: it divides by
+            # the loss tokens of the whole step, on all ranks and in all iterations.
             loss = stable_loss(token_losses(logits, shift_labels).sum(), batch, world_size=world_size)
             loss.backward()
             totals += torch.stack(
@@ -182,7 +182,7 @@ def main() -> None:
             optimizer.step()
             optimizer.zero_grad()
             run.num_steps += 1
-            run.data = dataset.state_dict(batch["iteration"] + 1)  # workers may have read further
+            run.data = dataset.state_dict(batch["iteration"] + 1)  # workers may have read ahead
 
             dist.all_reduce(totals)
             norm = norm.full_tensor()

@@ -1,11 +1,11 @@
-"""A loop shaped like torchtitan's trainer: what to change there, and what not. ::
+"""A loop like that of torchtitan's trainer, which shows what to change there. ::
 
     hbpack pack chats.jsonl --tokenizer TOKENIZER --groups 16k:1 --gpus 2 --output OUT
     torchrun --nproc-per-node 2 examples/torchtitan_style.py OUT --model MODEL --max-steps 1000 --output runs/titan
 
-For torchtitan itself set `config.dataloader = PackedDataLoader.Config(path="OUT")`, of
-`packer_cli.loader.adapters.torchtitan`. Its trainer needs no change where each iteration is a step; this loop shows
-the one change that steps of several iterations need. Add `--resume` to go on from the newest checkpoint. Without
+For torchtitan itself, set `config.dataloader = PackedDataLoader.Config(path="OUT")`, from
+`packer_cli.loader.adapters.torchtitan`. Its trainer needs no change if each iteration is a step; this loop shows
+the one change that steps of several iterations need. Add `--resume` to continue from the newest checkpoint. Without
 `--model` it trains a tiny Llama, on CPU as well.
 """
 
@@ -38,7 +38,7 @@ Microbatch = tuple[dict[str, torch.Tensor], torch.Tensor]
 
 
 def endless(dataset: PackedDataset) -> Iterator[Microbatch]:
-    """Batches without end, epoch after epoch, as torchtitan wants them."""
+    """Batches without end, epoch after epoch, as torchtitan expects."""
     while True:
         yield from dataset
         dataset.set_epoch(dataset.epoch + 1)
@@ -59,8 +59,8 @@ class Decoder(torch.nn.Module):
             self.inner = AutoModelForCausalLM.from_config(config, attn_implementation="sdpa")
 
     def forward(self, tokens: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
-        """[T], [T] to [1, T, vocabulary]; documents begin where `positions == 0`."""
-        # use_cache=False: with a cache, SDPA does not look at position_ids and merges the samples.
+        """[T], [T] -> [1, T, vocabulary]; documents begin where `positions == 0`."""
+        # use_cache=False: with a cache, SDPA ignores position_ids and merges the samples.
         return self.inner(input_ids=tokens[None], position_ids=positions[None], use_cache=False).logits
 
 
@@ -70,14 +70,16 @@ def loss_fn(pred: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
 
 
 class Trainer:
-    """The parts of torchtitan's that touch data, loss and checkpoints."""
+    """The parts of torchtitan's trainer that handle data, loss and checkpoints."""
 
     def __init__(self, args: argparse.Namespace, device: torch.device) -> None:
         self.device, self.step = device, 0
         self.dataset = PackedDataset(args.packed, dist.get_rank(), dist.get_world_size(), format="torchtitan")
         manifest = self.dataset.manifest
         if any(group["sp_size"] > 1 for group in manifest["groups"]):
-            raise SystemExit("groups that share rows need torchtitan's context parallelism; this loop has none")
+            raise SystemExit(
+                "groups that share rows need torchtitan's context parallelism, which this loop does not have"
+            )
         self.model = Decoder(args.model, manifest["tokenizer"]["vocab_size"]).train()
         self.checkpointing = LayerCheckpointing(self.model)
         cuda = device.type == "cuda"
@@ -87,9 +89,9 @@ class Trainer:
             fully_shard(part, mesh=mesh, mp_policy=policy)
         for part in self.model.modules():
             if isinstance(part, FSDPModule):
-                # As torchtitan does: gradients are summed over ranks, for the loss is divided already.
+                # As in torchtitan: sum gradients over ranks, since the loss is already divided.
                 part.set_gradient_divide_factor(1.0)
-                part.set_force_sum_reduction_for_comms(True)  # gloo has no other
+                part.set_force_sum_reduction_for_comms(True)  # gloo supports no other
         self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=args.lr, weight_decay=0.0)
 
     def train_step(self, data_iterator: Iterator[Microbatch]) -> None:
@@ -129,12 +131,12 @@ class Trainer:
             print(f"step {self.step} loss {totals[0]:.6f} grad_norm {norm:.6f} tokens/s {rate:.0f}", flush=True)
 
     def states(self) -> dict[str, Any]:
-        """What torchtitan's CheckpointManager saves; the data set and the trainer bring state_dict themselves."""
+        """What torchtitan's CheckpointManager saves; the data set and the trainer have their own state_dict."""
         model, optimizer = get_state_dict(self.model, self.optimizer)
         return {"model": model, "optimizer": optimizer, "dataloader": self.dataset, "train_state": self}
 
     def load(self, folder: Path) -> None:
-        """Everything back from the newest whole checkpoint: .metadata is written last."""
+        """Load everything from the newest complete checkpoint: .metadata is written last."""
         found = [file.parent for file in folder.glob("step-*/.metadata")]
         if not found:
             raise SystemExit(f"no checkpoint in {folder}: start without --resume")
@@ -149,7 +151,7 @@ class Trainer:
         return {"step": self.step}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """The same back."""
+        """Load it."""
         self.step = state["step"]
 
 
@@ -157,7 +159,7 @@ def main() -> None:
     """Train."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("packed", metavar="OUT", help="the folder that hbpack pack wrote")
-    parser.add_argument("--model", help="a transformers model; a tiny Llama if not given")
+    parser.add_argument("--model", help="a transformers model; default: a tiny Llama")
     parser.add_argument("--max-steps", type=int, default=100)
     parser.add_argument("--output", type=Path, required=True)
     parser.add_argument("--resume", action="store_true")

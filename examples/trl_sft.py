@@ -3,8 +3,8 @@
     hbpack pack chats.jsonl --tokenizer TOKENIZER --groups 16k:1 --gpus 2 --output OUT
     torchrun --nproc-per-node 2 examples/trl_sft.py OUT --model MODEL --max-steps 1000 --output runs/sft
 
-Its loss, its fused head (no full logits in memory) and its metrics (entropy, token accuracy) stay. Add `--resume` to
-go on from the newest checkpoint. Without `--model` it trains a tiny Llama, on CPU as well.
+SFTTrainer keeps its loss, its fused head (no full logits in memory) and its metrics (entropy, token accuracy). Add
+`--resume` to continue from the newest checkpoint. Without `--model` it trains a tiny Llama, on CPU as well.
 """
 
 import argparse
@@ -26,7 +26,7 @@ from packer_cli.loader import PackedDataset
 from packer_cli.loader.checkpointing import LayerCheckpointing
 from packer_cli.loader.separation import check_separation
 
-# What tells a model the samples of a row apart; seq_idx is for linear-attention and Mamba layers.
+# Models tell the samples of a row apart by these keys; seq_idx is for linear-attention and Mamba layers.
 # With labels: SFTTrainer shifts them, and each sample's first one is -100, so no loss crosses samples.
 MODEL_KEYS = (
     *("input_ids", "position_ids", "labels", "seq_idx"),
@@ -37,7 +37,7 @@ STATE_FILE = "hbpack_state.json"
 
 
 def make_model(path: str | None, vocab_size: int) -> Any:
-    """The model at `path`, or a tiny one. Weights stay float32; bfloat16 is for the computation only."""
+    """The model at `path`, or a tiny one. Weights stay float32; only the computation uses bfloat16."""
     attention = "flash_attention_2" if torch.cuda.is_available() and is_flash_attn_2_available() else "sdpa"
     if path is not None:
         return AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32, attn_implementation=attention)
@@ -50,13 +50,13 @@ def make_model(path: str | None, vocab_size: int) -> Any:
 class Steps(torch.utils.data.IterableDataset):
     """One item is one optimizer step: the batches of its iterations, and the state of the data after it.
 
-    The Trainer accumulates a fixed number of batches, and steps differ in theirs. So it gets whole steps as its
-    batches, with an accumulation of 1, and all that it counts in steps (max_steps, logging, saving) is right.
+    The Trainer accumulates a fixed number of batches, but steps have different numbers. So its batches are whole
+    steps, with an accumulation of 1, and everything that it counts in steps (max_steps, logging, saving) is right.
     """
 
     def __init__(self, dataset: PackedDataset) -> None:
         self.dataset = dataset
-        self.state = dataset.state_dict()  # where the next pass begins: after the last step that was trained
+        self.state = dataset.state_dict()  # the next pass begins here, after the last trained step
 
     def __iter__(self) -> Iterator[tuple[list[Any], dict[str, Any]]]:
         self.dataset.load_state_dict(self.state)
@@ -74,15 +74,15 @@ class PackedSFTTrainer(SFTTrainer):
     """An SFTTrainer that trains on `steps`."""
 
     def __init__(self, *args: Any, steps: Steps, **kwargs: Any) -> None:
-        # SFTTrainer takes a `datasets` one only, and looks at its first row. This one is looked at, and never read.
-        looked_at = Dataset.from_dict({"input_ids": [[0]], "labels": [[-100]]})
-        super().__init__(*args, train_dataset=looked_at, **kwargs)
+        # SFTTrainer requires a `datasets` data set and inspects its first row; this one is never trained on.
+        dummy = Dataset.from_dict({"input_ids": [[0]], "labels": [[-100]]})
+        super().__init__(*args, train_dataset=dummy, **kwargs)
         self.steps = steps
         self.checkpointing = LayerCheckpointing(self.model)
         self.num_tokens, self.start = 0, time.perf_counter()
 
     def get_train_dataloader(self) -> DataLoader:
-        """The loader as it is: the Trainer's own shuffles, collates, drops keys and deals to the ranks once more."""
+        """The plain loader: the Trainer's own would shuffle, collate, drop keys and shard the data again."""
         return DataLoader(self.steps, batch_size=None)
 
     def training_step(self, model: Any, inputs: Any, num_items_in_batch: Any = None) -> torch.Tensor:
@@ -91,7 +91,7 @@ class PackedSFTTrainer(SFTTrainer):
         total = torch.zeros((), device=self.args.device)
         for batch in batches:
             self.checkpointing.set(batch["checkpoint_layers"])
-            # SFTTrainer divides the sum of the losses by this count and takes back the average over ranks: with the
+            # SFTTrainer divides the sum of the losses by this count and undoes the average over ranks: with the
             # count of the whole step, which is in every batch, that is stable_loss.
             count = torch.tensor(batch["global_num_loss_tokens"], device=self.args.device)
             with nullcontext() if batch is batches[-1] else self.accelerator.no_sync(model):
@@ -101,11 +101,11 @@ class PackedSFTTrainer(SFTTrainer):
         return total
 
     def floating_point_ops(self, inputs: Any) -> int:
-        """The Trainer's count, which is made for one batch."""
+        """The Trainer's count, which expects one batch."""
         return sum(super(PackedSFTTrainer, self).floating_point_ops(batch) for batch in inputs[0])
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
-        """Adds tokens a second, about (this rank's times the ranks)."""
+        """Adds tokens per second, about (this rank's times the number of ranks)."""
         if "loss" in logs:
             logs["tokens_per_second"] = self.num_tokens / (time.perf_counter() - self.start)
             self.num_tokens, self.start = 0, time.perf_counter()
@@ -119,7 +119,7 @@ class PackedSFTTrainer(SFTTrainer):
 
 
 class SaveData(TrainerCallback):
-    """Puts the state of the data into each checkpoint."""
+    """Adds the state of the data to each checkpoint."""
 
     def __init__(self, steps: Steps) -> None:
         self.steps = steps
@@ -132,7 +132,7 @@ class SaveData(TrainerCallback):
 
 
 def newest_checkpoint(folder: Path) -> Path:
-    """The last one that is whole: the state of the data is written after everything else."""
+    """The last complete one: the state of the data is written after everything else."""
     found = [file.parent for file in folder.glob(f"checkpoint-*/{STATE_FILE}")]
     if not found:
         raise SystemExit(f"no checkpoint in {folder}: start without --resume")
@@ -143,8 +143,8 @@ def main() -> None:
     """Train."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("packed", metavar="OUT", help="the folder that hbpack pack wrote")
-    parser.add_argument("--model", help="a transformers model; a tiny Llama if not given")
-    parser.add_argument("--tokenizer", help="the model's if not given; the sample's beside the tiny Llama")
+    parser.add_argument("--model", help="a transformers model; default: a tiny Llama")
+    parser.add_argument("--tokenizer", help="default: the model's; for the tiny Llama, the sample's")
     parser.add_argument("--max-steps", type=int, default=100)
     parser.add_argument("--output", type=Path, required=True)
     parser.add_argument("--resume", action="store_true")
@@ -156,26 +156,26 @@ def main() -> None:
         output_dir=str(args.output),
         max_steps=args.max_steps,
         gradient_accumulation_steps=1,  # of whole steps
-        ignore_data_skip=True,  # the data set goes on by itself; skipping would skip twice
+        ignore_data_skip=True,  # the data set resumes by itself; skipping would skip twice
         learning_rate=args.lr,
         lr_scheduler_type="constant",
         max_grad_norm=1.0,
-        average_tokens_across_devices=True,  # takes back the average over ranks
-        max_length=None,  # nothing is left to cut
+        average_tokens_across_devices=True,  # undoes the average over ranks
+        max_length=None,  # rows already fit
         packing=False,  # the rows are packs
         dataset_kwargs={"skip_prepare_dataset": True},
-        gradient_checkpointing=False,  # SFTTrainer's default is all layers; the packed set says how many
+        gradient_checkpointing=False,  # SFTTrainer's default is all layers; here, each batch has its number
         bf16=torch.cuda.is_available(),
         use_cpu=not torch.cuda.is_available(),
         ddp_find_unused_parameters=False,
         logging_steps=1,
-        logging_nan_inf_filter=False,  # would hide what went wrong
+        logging_nan_inf_filter=False,  # would hide errors
         save_steps=args.save_every,
         report_to="none",
         disable_tqdm=True,
     )
     if training.n_gpu > 1:
-        raise SystemExit("several GPUs in one process: start with torchrun, or the Trainer cuts each row in pieces")
+        raise SystemExit("several GPUs in one process: start with torchrun, or the Trainer splits each row")
 
     dataset = PackedDataset(args.packed, training.process_index, training.world_size)
     if any(group["sp_size"] > 1 for group in dataset.manifest["groups"]):

@@ -3,9 +3,9 @@
     hbpack pack chats.jsonl --tokenizer TOKENIZER --groups 16k:1 --gpus 8 --output OUT
     torchrun --nproc-per-node 8 examples/veomni_trainer.py config.yaml --data.train_path OUT
 
-`config.yaml` is VeOmni's own, with `attn_implementation: flash_attention_2`. `PackedDataLoader` gives its trainer what
-its own loader would: a list of micro-batches for each step, made by its own collator, which takes the borders of
-samples from `position_ids`. VeOmni divides by the loss tokens of all ranks and micro-batches, so the loss
+`config.yaml` is VeOmni's own, with `attn_implementation: flash_attention_2`. Like VeOmni's own loader,
+`PackedDataLoader` gives the trainer a list of micro-batches for each step, from VeOmni's collator, which takes the
+borders of samples from `position_ids`. VeOmni divides by the loss tokens of all ranks and micro-batches, so the loss
 is that of the step.
 """
 
@@ -22,7 +22,7 @@ Microbatch = dict[str, Any]
 
 
 class PackedDataLoader:
-    """What VeOmni's trainer iterates over: one item a step, the collated packs of its iterations."""
+    """The loader of VeOmni's trainer: one item per step, the collated packs of its iterations."""
 
     def __init__(self, dataset: PackedDataset, collate: Callable[[list[Microbatch]], Microbatch]) -> None:
         self.dataset = dataset
@@ -33,7 +33,7 @@ class PackedDataLoader:
         return len({self.dataset.step_of(iteration) for iteration in range(len(self.dataset))})
 
     def __iter__(self) -> Iterator[list[Microbatch]]:
-        """What is left of the epoch."""
+        """The rest of the epoch."""
         step = []
         for batch in self.dataset:
             row = {key: batch[key][0] for key in ("input_ids", "labels", "position_ids")}
@@ -43,16 +43,16 @@ class PackedDataLoader:
                 step = []
 
     def set_epoch(self, epoch: int) -> None:
-        """Called before each epoch; not where a state was loaded that is inside it."""
+        """Called before each epoch; keeps the place if a state within the epoch was loaded."""
         if epoch != self.dataset.epoch:
             self.dataset.set_epoch(epoch)
 
     def state_dict(self) -> dict[str, Any]:
-        """After the last step handed out; nothing is read ahead."""
+        """The place after the last step returned; nothing is read ahead."""
         return self.dataset.state_dict()
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """The same on every rank; another packed set is refused."""
+        """Resume; the state is the same on every rank. Refuses the state of another packed set."""
         self.dataset.load_state_dict(state)
 
 
@@ -60,7 +60,7 @@ class PackedTrainer(TextTrainer):
     """VeOmni's trainer, with its data path replaced."""
 
     def _build_data_transform(self) -> None:
-        """Packs need none. What the trainer builds next is its data: here is what it will call."""
+        """Packs need no transform. Replace the methods that the trainer calls next, to build its data."""
         self.base._build_dataset = self._build_dataset
         self.base._build_dataloader = self._build_dataloader
 
@@ -68,7 +68,7 @@ class PackedTrainer(TextTrainer):
         state = get_parallel_state()
         dataset = PackedDataset(self.base.args.data.train_path, state.dp_rank, state.dp_size)
         if state.sp_enabled or any(group["sp_size"] > 1 for group in dataset.manifest["groups"]):
-            raise SystemExit("this recipe gives each GPU rows of its own: pack with CAPACITY:1, and ulysses_size 1")
+            raise SystemExit("this recipe gives each GPU its own rows: pack with CAPACITY:1, and set ulysses_size 1")
         self.base.train_dataset = dataset
 
     def _build_dataloader(self) -> None:

@@ -2,26 +2,18 @@
 
 from __future__ import annotations
 
-import errno
-import fcntl
 import json
 import os
 from collections.abc import Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import IO, Any
 
 import xxhash
 
-from packer_cli.format.checksums import find_damage
-
-LOCK_NAME = ".hbpack.lock"
-"""File in an output folder while a run writes there. A killed run leaves it, unlocked, and it hinders nobody."""
-
 _TEMPORARY = ".tmp"
 _SYNC_BYTES = 2**25
-_NO_LOCKS = (errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP)
 
 
 class _EarlySync:
@@ -141,34 +133,6 @@ def commit_file(temporary: Path, path: Path, *, sync: bool = True) -> None:
         raise
 
 
-class Committer:
-    """Commits files on a thread of its own, and then writes what vouches for each: waiting for a disk costs no work.
-
-    Use it as a context manager; its end waits for all of them, and raises the first error.
-    """
-
-    def __init__(self) -> None:
-        self._pool = ThreadPoolExecutor(1)
-        self._waiting: list[Future[None]] = []
-
-    def __enter__(self) -> Committer:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, *_: Any) -> None:
-        self._pool.shutdown(wait=True, cancel_futures=kind is not None)
-        if kind is None:
-            for future in self._waiting:
-                future.result()
-
-    def add(self, temporary: Path, path: Path, marker: Path, value: Any) -> None:
-        """Commit a file, then write its marker; a marker that is lost only means that the file is made again."""
-        self._waiting.append(self._pool.submit(self._commit, temporary, path, marker, value))
-
-    def _commit(self, temporary: Path, path: Path, marker: Path, value: Any) -> None:
-        commit_file(temporary, path)
-        write_json(marker, value, sync=False)
-
-
 def write_text(path: Path, text: str, *, sync: bool = True) -> None:
     """Write a text file atomically."""
     with atomic_file(path, sync=sync) as file:
@@ -200,57 +164,10 @@ def remove_temporaries(folder: Path) -> None:
         path.unlink(missing_ok=True)
 
 
-@contextmanager
-def lock_folder(folder: Path) -> Iterator[None]:
-    """Keep a folder for this process while the block runs; make it, and remove it again where it stays empty.
-
-    The lock is `flock` on a file in the folder: it ends with the process that holds it, however that ends. A file
-    system that knows no locks goes without.
-
-    Raises:
-        BlockingIOError: another process holds it; its `filename` is the folder.
-    """
-    made = [path for path in (folder, *folder.parents) if not path.exists()]
-    folder.mkdir(parents=True, exist_ok=True)
-    path = folder / LOCK_NAME
-    descriptor = _lock(path)
-    try:
-        yield
-    finally:
-        with suppress(OSError):
-            path.unlink(missing_ok=True)  # While it is still held: nobody else can hold this file.
-        os.close(descriptor)
-        with suppress(OSError):
-            for new in made:
-                new.rmdir()
-
-
-def _lock(path: Path) -> int:
-    while True:
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            if error.errno in _NO_LOCKS:
-                return descriptor
-            os.close(descriptor)
-            error.filename = str(path.parent)
-            raise
-        with suppress(FileNotFoundError):
-            if os.path.samestat(os.fstat(descriptor), path.stat()):
-                return descriptor
-        os.close(descriptor)  # Its holder removed it after it was opened here.
-
-
 def fingerprint(*values: Any) -> str:
     """xxh3-128 (hex) of JSON values; the same for the same values, on any machine."""
     text = json.dumps(values, sort_keys=True, separators=(",", ":"), ensure_ascii=True, default=str)
     return xxhash.xxh3_128_hexdigest(text.encode())
-
-
-def is_intact(path: Path, num_bytes: int, xxh3: str) -> bool:
-    """Whether a file is there with this size and xxh3-128. Price: reading it once, unless the size is wrong."""
-    return find_damage(path, num_bytes, xxh3) is None
 
 
 def _sync(path: Path, flags: int) -> None:

@@ -1,17 +1,65 @@
-"""Whether a folder may be written to, in the words of every command."""
+"""The guard of output folders: one run at a time writes to a folder, and only if nothing in it is somebody else's."""
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from packer_cli.errors import OutputError
-from packer_cli.files import LOCK_NAME
+from packer_cli.errors import OutputError, RunError
+from packer_cli.files import is_temporary
+
+LOCK_NAME = ".hbpack.lock"
+"""File in an output folder while a run writes there. A killed run leaves it, unlocked, and it hinders nobody."""
+
+_NO_LOCKS = (errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP)
+
+_held: set[str] = set()
+"""Folders that this process has locked."""
 
 
-def writable_entries(folder: Path) -> list[str]:
-    """The names in a folder, sorted; none where it is still to be made.
+@contextmanager
+def hold_folder(folder: Path, is_ours: Callable[[list[str]], bool]) -> Iterator[None]:
+    """Check an output folder, and lock it against other runs while the block runs. Nested blocks reuse the lock.
+
+    Args:
+        is_ours: whether an earlier run wrote these entries of the folder; not called for an empty or a new folder.
+
+    Raises:
+        OutputError: the folder cannot be written to, or holds something else.
+        RunError: another run is writing to it.
+    """
+    key = os.path.realpath(folder)
+    if key in _held:
+        yield
+        return
+    entries = _entries(folder)
+    if entries and not is_ours(entries):
+        raise OutputError(
+            f"output folder {str(folder)!r} holds something else ({', '.join(entries[:3])}); "
+            "name an empty or a new folder"
+        )
+    try:
+        with lock_folder(folder):
+            _held.add(key)
+            try:
+                yield
+            finally:
+                _held.remove(key)
+    except BlockingIOError as error:
+        if error.filename != str(folder):
+            raise
+        raise RunError(
+            f"output folder {str(folder)!r}: another hbpack run writes to it; wait until that has ended, "
+            "or name another folder"
+        ) from None
+
+
+def _entries(folder: Path) -> list[str]:
+    """The names in a folder, sorted, without what a killed run may leave; none if it does not exist yet.
 
     Raises:
         OutputError: it cannot be made, or written to.
@@ -21,11 +69,47 @@ def writable_entries(folder: Path) -> list[str]:
         raise OutputError(f"output folder {str(folder)!r}: {str(there)!r} is a file; name another")
     if not os.access(there, os.W_OK | os.X_OK):
         raise OutputError(f"output folder {str(folder)!r}: {str(there)!r} cannot be written to; name another")
-    return sorted(path.name for path in folder.iterdir() if path.name != LOCK_NAME) if there == folder else []
+    names = [path.name for path in folder.iterdir()] if there == folder else []
+    return sorted(name for name in names if name != LOCK_NAME and not is_temporary(name))
 
 
-def holds_something_else(folder: Path, entries: Sequence[str]) -> OutputError:
-    """The error for a folder with files of another origin."""
-    return OutputError(
-        f"output folder {str(folder)!r} holds something else ({', '.join(entries[:3])}); name an empty or a new folder"
-    )
+@contextmanager
+def lock_folder(folder: Path) -> Iterator[None]:
+    """Keep a folder for this process while the block runs; make it, and remove it again where it stays empty.
+
+    The lock is `flock` on a file in the folder: it ends with the process that holds it, however that ends. A file
+    system that knows no locks goes without.
+
+    Raises:
+        BlockingIOError: another process holds it; its `filename` is the folder.
+    """
+    made = [path for path in (folder, *folder.parents) if not path.exists()]
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / LOCK_NAME
+    descriptor = _lock(path)
+    try:
+        yield
+    finally:
+        with suppress(OSError):
+            path.unlink(missing_ok=True)  # While it is still held: nobody else can hold this file.
+        os.close(descriptor)
+        with suppress(OSError):
+            for new in made:
+                new.rmdir()
+
+
+def _lock(path: Path) -> int:
+    while True:
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            if error.errno in _NO_LOCKS:
+                return descriptor
+            os.close(descriptor)
+            error.filename = str(path.parent)
+            raise
+        with suppress(FileNotFoundError):
+            if os.path.samestat(os.fstat(descriptor), path.stat()):
+                return descriptor
+        os.close(descriptor)  # Its holder removed it after it was opened here.

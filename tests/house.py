@@ -1,4 +1,4 @@
-"""What the files of a package import from each other, and what in them breaks the rules of the house."""
+"""Finds the imports between the files of a package, and what in them breaks the architecture's rules."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
 Graph = Mapping[str, set[str]]
-"""Module -> modules of the same package that it imports, also for types alone."""
+"""Module -> modules of the same package that it imports, including those only for types."""
 
 
 def read_modules(root: Path) -> dict[str, ast.Module]:
-    """Syntax trees of a package's modules, by their dotted names."""
+    """The syntax trees of a package's modules, by dotted name."""
     found = {}
     for path in sorted(root.rglob("*.py")):
         parts = [root.name, *path.relative_to(root).with_suffix("").parts]
@@ -22,7 +22,7 @@ def read_modules(root: Path) -> dict[str, ast.Module]:
 
 
 def imports(tree: ast.Module) -> Iterable[tuple[str, str]]:
-    """(module, name taken from it, or "") of each import, wherever it stands."""
+    """(module, imported name or "") of each import, also inside functions."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             yield from ((alias.name, "") for alias in node.names)
@@ -32,7 +32,7 @@ def imports(tree: ast.Module) -> Iterable[tuple[str, str]]:
 
 
 def import_graph(modules: Mapping[str, ast.Module]) -> dict[str, set[str]]:
-    """Who imports whom; `from a import b` is `a.b` where that is a module. A module named in a string is imported."""
+    """Each module's imports. `from a import b` is `a.b` if that is a module; module names in strings count."""
     graph: dict[str, set[str]] = {}
     for name, tree in modules.items():
         pairs = [(module, f"{module}.{taken}") for module, taken in imports(tree)]
@@ -43,12 +43,12 @@ def import_graph(modules: Mapping[str, ast.Module]) -> dict[str, set[str]]:
 
 
 def room_of(module: str) -> str:
-    """The package or file that a module is in, right below the root; `__init__` for the root."""
+    """The subpackage or file directly below the root that contains a module; `__init__` for the root."""
     return module.split(".")[1] if "." in module else "__init__"
 
 
 def room_graph(graph: Graph) -> dict[str, set[str]]:
-    """Who imports whom, by rooms."""
+    """The imports between rooms."""
     rooms: dict[str, set[str]] = {}
     for name, targets in graph.items():
         own = rooms.setdefault(room_of(name), set())
@@ -77,7 +77,7 @@ def circles(graph: Graph) -> list[list[str]]:
 
 
 def against_order(graph: Graph, order: list[list[str]]) -> list[str]:
-    """Imports of rooms that do not come before in the order; rooms of one line do not see each other."""
+    """Imports of rooms that are not earlier in the order; rooms of the same line must not import each other."""
     level = {room: number for number, line in enumerate(order) for room in line}
     return sorted(
         f"{room} -> {other}"
@@ -88,7 +88,7 @@ def against_order(graph: Graph, order: list[list[str]]) -> list[str]:
 
 
 def calls(tree: ast.Module) -> set[str]:
-    """Names of the functions that are called, with what they are attributes of where that is a name."""
+    """Names of the functions called; an attribute of a name includes that name."""
     found = set()
     for node in ast.walk(tree):
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
@@ -100,7 +100,7 @@ def calls(tree: ast.Module) -> set[str]:
 
 
 def impure(modules: Mapping[str, ast.Module], may_import: Callable[[str], set[str]]) -> list[str]:
-    """Modules that import from outside the package what they may not, or read, write or ask."""
+    """Modules that import what they may not from outside the package, or do input or output."""
     found = []
     for name, tree in modules.items():
         outside = {module.split(".")[0] for module, _ in imports(tree)} - {name.split(".")[0], "__future__"}
@@ -120,7 +120,7 @@ def printing(modules: Mapping[str, ast.Module]) -> list[str]:
 
 
 def defining_packages(root: Path) -> list[str]:
-    """Packages whose `__init__.py` holds more than text, imports, `__all__`, calls, `try` around imports."""
+    """Packages whose `__init__.py` contains more than text, imports, `__all__`, calls, and `try` around imports."""
     return sorted(
         path.parent.relative_to(root).as_posix()
         for path in root.rglob("__init__.py")
@@ -137,7 +137,7 @@ def _is_no_definition(node: ast.stmt) -> bool:
 
 
 def constants(modules: Mapping[str, ast.Module], name: str) -> list[str]:
-    """Modules that define a constant of this name."""
+    """Modules that define a constant with this name."""
     return [
         module
         for module, tree in modules.items()
@@ -147,7 +147,7 @@ def constants(modules: Mapping[str, ast.Module], name: str) -> list[str]:
 
 
 def defining(modules: Mapping[str, ast.Module], name: str) -> list[str]:
-    """Modules that define a class or function of this name, not inside another one."""
+    """Modules that define a class or function with this name at the top level."""
     kinds = (ast.ClassDef, ast.FunctionDef)
     return [
         module

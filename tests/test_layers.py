@@ -33,8 +33,8 @@ PACKAGE = "packer_cli"
 ORDER = [
     ["__init__", "errors", "kernels", "sizes"],
     ["format"],
-    ["files", "engine", "cost", "plan", "corpus"],
-    ["folders", "config", "loader"],
+    ["files", "cost", "plan", "corpus"],
+    ["folders", "engine", "config", "loader"],
     ["tokens", "groups", "simulate"],
     ["shards", "compare"],
     ["export", "show", "verify"],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import click
@@ -68,8 +69,8 @@ def command(
 
     corpus = validate(TokenizeConfig, values_of(TokenizeConfig, values)) if values["tokenizer"] is not None else None
     comparison = run_compare(values["inputs"], corpus, config, algorithms, workers, by_program=bound == "lp")
-    comparison["rows"] = sort_rows(comparison["rows"], order)
+    comparison = replace(comparison, rows=sort_rows(comparison.rows, order))
     if as_json:
-        click.echo(json.dumps(comparison, indent=2))
+        click.echo(json.dumps(comparison.values(), indent=2))
         return
-    print_comparison(comparison, validate(PlanConfig, comparison["config"]))
+    print_comparison(comparison)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
 from typing import Any
 
 import click
@@ -56,6 +57,6 @@ def command(ctx: click.Context, as_json: bool, workers: int | None, **values: An
 
     choice, record = run_groups(values["inputs"], corpus, config, workers)
     if as_json:
-        click.echo(json.dumps({**record, "candidates": candidates(choice)}, indent=2))
+        click.echo(json.dumps({**asdict(record), "candidates": candidates(choice)}, indent=2))
         return
     print_choice(choice, record)

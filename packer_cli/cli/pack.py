@@ -8,7 +8,6 @@ from typing import Any
 import click
 
 from packer_cli.cli.options import config_option, inputs_argument, model_options, output_option, workers_option
-from packer_cli.cli.tables.plan import print_counts, print_stats
 from packer_cli.config import PackConfig, validate
 
 
@@ -31,10 +30,11 @@ def command(output: str, workers: int | None, dry_run: bool, **values: Any) -> N
     from packer_cli.stages.workers import make_engine
 
     with make_engine(workers) as engine:
+        from packer_cli.cli.tables.plan import print_counts, print_stats
         from packer_cli.stages.pack import run_pack
 
         header = run_pack(config, Path(output), engine, dry_run=dry_run)
-    print_counts(header["counts"])
-    print_stats(header["metrics"])
-    if any(header["counts"][name] for name in ("rejected", "dropped", "truncated")):
+    print_counts(header.counts)
+    print_stats(header.metrics)
+    if header.counts.rejected or header.counts.dropped or header.counts.truncated:
         click.echo(f"  records left out or cut, with reasons: {Path(output) / 'rejected.jsonl'}")

@@ -8,7 +8,6 @@ from typing import Any
 import click
 
 from packer_cli.cli.options import LocalPath, config_option, model_options, output_option
-from packer_cli.cli.tables.plan import print_counts, print_stats
 from packer_cli.config import PlanConfig, validate
 
 
@@ -24,8 +23,9 @@ def command(store: str, output: str | None, **values: Any) -> None:
     number of GPUs take seconds. `hbpack write` makes the shards.
     """
     config = validate(PlanConfig, values)
+    from packer_cli.cli.tables.plan import print_counts, print_stats
     from packer_cli.stages.plan import run_plan
 
     header = run_plan(config, Path(store), Path(output or store))
-    print_counts(header["counts"])
-    print_stats(header["metrics"])
+    print_counts(header.counts)
+    print_stats(header.metrics)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -107,7 +108,7 @@ def _simulate_plan(
 
     result = run_simulate(path, config, rules)
     if as_json:
-        click.echo(json.dumps(result, indent=2))
+        click.echo(json.dumps(result.values(), indent=2))
         return
     print_plan_simulation(result)
 
@@ -130,11 +131,11 @@ def _simulate_strategies(
     refuse_without_tokenizer(ctx, values)
     corpus = None if values["tokenizer"] is None else validate(TokenizeConfig, values_of(TokenizeConfig, values))
     result = run_compare(values["inputs"], corpus, config, algorithms, workers, rules)
-    result["rows"] = sort_rows(result["rows"], order)
+    result = replace(result, rows=sort_rows(result.rows, order))
     if as_json:
-        click.echo(json.dumps(result, indent=2))
+        click.echo(json.dumps(result.values(), indent=2))
         return
-    print_strategies(result, validate(PlanConfig, result["config"]))
+    print_strategies(result)
 
 
 def _planned(ctx: click.Context, values: dict[str, Any]) -> Path:

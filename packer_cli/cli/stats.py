@@ -9,7 +9,6 @@ from typing import Any
 import click
 
 from packer_cli.cli.options import LocalPath, bound_option, config_option, model_options
-from packer_cli.cli.tables.plan import print_counts, print_lengths, print_stats
 from packer_cli.config import PlanConfig, validate
 from packer_cli.errors import ConfigError
 
@@ -33,19 +32,15 @@ def command(path: str, as_json: bool, bound: str, **values: Any) -> None:
         raise ConfigError("--groups and --gpus go together; give both, or neither for the lengths alone")
     else:
         config = validate(PlanConfig, values)
+    from packer_cli.cli.tables.plan import print_counts, print_lengths, print_stats
     from packer_cli.stages.stats import stats_of
 
     stats = stats_of(Path(path), config, by_program=bound == "lp")
     if as_json:
-        click.echo(json.dumps(stats, indent=2))
+        click.echo(json.dumps(stats.values(), indent=2))
         return
-    _print(stats)
-
-
-def _print(stats: dict[str, Any]) -> None:
-    if "lengths" in stats:
-        print_lengths(stats["lengths"])
-    if "counts" in stats:
-        print_counts(stats["counts"])
-    if "overall" in stats:
-        print_stats(stats)
+    if stats.lengths:
+        print_lengths(stats.lengths)
+    if stats.plan:
+        print_counts(stats.plan.counts)
+        print_stats(stats.plan.metrics)

@@ -6,6 +6,6 @@
     memory.py    the peak memory of a row's plan; savings.py: what its epoch saves
 """
 
-from packer_cli.compare.side_by_side import compare
+from packer_cli.compare.side_by_side import ComparedRow, Comparison, compare, with_savings
 
-__all__ = ["compare"]
+__all__ = ["ComparedRow", "Comparison", "compare", "with_savings"]

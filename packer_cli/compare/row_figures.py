@@ -4,25 +4,26 @@ from __future__ import annotations
 
 import time
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from packer_cli.compare.memory import PeakMemory
-from packer_cli.config import PlanConfig
-from packer_cli.config.rules import plan_rules
 from packer_cli.errors import RunError
+from packer_cli.format.metrics import PlanFigures
+from packer_cli.format.records import known_values
 from packer_cli.plan.build import build_plan
 from packer_cli.plan.check import check_plan
 from packer_cli.plan.figures import plan_figures, prove_by_program
 from packer_cli.plan.packing import PackingAlgorithm
+from packer_cli.plan.pieces import Overflow
 from packer_cli.plan.rules import PlanRules
 from packer_cli.plan.samples import Samples, pieces_to_plan
 from packer_cli.plan.types import Int32Array, Int64Array, Pieces
 from packer_cli.plan.warming import warm_up
-from packer_cli.simulate.figures import Simulator
+from packer_cli.simulate.figures import EpochFigures, Simulator
 
 _LENGTHS = "lengths.npy"
 _SOURCES = "sources.npy"
@@ -34,7 +35,8 @@ _NUM_REHEARSED = 2000
 class RowTask:
     """The task of a row's process."""
 
-    config: PlanConfig
+    rules: PlanRules
+    overflow: Overflow
     folder: Path
     """The folder given to `save_samples`."""
     weights: tuple[float, ...]
@@ -44,6 +46,32 @@ class RowTask:
     """Also prove the least number of packs, see `plan.figures.prove_by_program`."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class RowFigures:
+    """The figures of a row's plan, and what it took to plan."""
+
+    seconds: float
+    """Time of `build_plan` with its kernels loaded."""
+    peak_bytes: int | None
+    """Peak memory of choosing and planning the samples, above the samples themselves and the memory that a rehearsal
+    on a few of them had freed; None if the system does not report it."""
+    cut_off: bool
+    """Whether a packing used up its time limit."""
+    metrics: PlanFigures
+    simulation: EpochFigures | None
+    """The predicted epoch; None without a simulator."""
+
+    def values(self) -> dict[str, Any]:
+        """JSON values."""
+        return {
+            "seconds": self.seconds,
+            "peak_bytes": self.peak_bytes,
+            "cut_off": self.cut_off,
+            **known_values(self.metrics),
+            **({"simulation": asdict(self.simulation)} if self.simulation else {}),
+        }
+
+
 def save_samples(samples: Samples, folder: Path) -> None:
     """Save the samples as files that all row processes map."""
     np.save(folder / _LENGTHS, samples.lengths)
@@ -51,51 +79,44 @@ def save_samples(samples: Samples, folder: Path) -> None:
         np.save(folder / _SOURCES, samples.sources)
 
 
-def row_figures(task: RowTask) -> dict[str, Any]:
-    """JSON values: `overall` and `groups` as in `plan.figures.plan_stats`, and what it took to plan.
-
-    `seconds` is the time of `build_plan` with its kernels loaded. `peak_bytes` is the peak memory of choosing and
-    planning the samples, above the samples themselves and the memory that a rehearsal on a few of them had freed.
-    `cut_off` is true if a packing used up its time limit. With a simulator, `simulation` holds its figures.
-    """
-    rules = plan_rules(task.config)
+def row_figures(task: RowTask) -> RowFigures:
+    """Plan, check and measure."""
+    rules = task.rules
     warm_up(rules)
     samples = _load_samples(task)
-    _rehearse(samples, task.config, rules)
+    _rehearse(samples, task)
     packing = _Timed(rules.algorithm, getattr(rules.packing_options, "time_limit", None))
     rules = packing.within(rules)
     memory = PeakMemory()
-    pieces = _pieces(samples, task.config)
+    pieces = _pieces(samples, task)
     begin = time.perf_counter()
     plan = build_plan(pieces, rules)
     seconds = time.perf_counter() - begin
     peak_bytes = memory.num_bytes()
     check_plan(plan)
-    figures = plan_figures(plan, task.config.seed, samples.sources, rules.linear)
-    if task.by_program:
-        prove_by_program(figures, plan)
-    return {
-        "seconds": round(seconds, 6),
-        "peak_bytes": peak_bytes,
-        "cut_off": packing.is_cut_off,
-        **figures,
-        **({"simulation": task.simulator.figures(plan)} if task.simulator else {}),
-    }
+    metrics = plan_figures(plan, rules.seed, samples.sources, rules.linear)
+    return RowFigures(
+        seconds=round(seconds, 6),
+        peak_bytes=peak_bytes,
+        cut_off=packing.is_cut_off,
+        metrics=prove_by_program(metrics, plan) if task.by_program else metrics,
+        simulation=task.simulator.figures(plan) if task.simulator else None,
+    )
 
 
-def _rehearse(samples: Samples, config: PlanConfig, rules: PlanRules) -> None:
+def _rehearse(samples: Samples, task: RowTask) -> None:
     """Plan some of the samples, to load every kernel that these lengths need before the clock starts."""
     some = slice(None, None, 1 + len(samples.lengths) // _NUM_REHEARSED)
     few = replace(samples, lengths=samples.lengths[some], sources=None)
-    options = rules.packing_options
+    options = task.rules.packing_options
     if hasattr(options, "time_limit"):
         options = type(options)(**vars(options) | {"time_limit": min(0.1, options.time_limit)})
     with suppress(RunError):  # None of these few may fit.
-        build_plan(_pieces(few, config), replace(rules, packing_options=options))
+        build_plan(_pieces(few, task), replace(task.rules, packing_options=options))
 
 
-def _pieces(samples: Samples, config: PlanConfig) -> Pieces:
-    return pieces_to_plan(samples, config.groups[-1].capacity, config.overflow, config.seed)
+def _pieces(samples: Samples, task: RowTask) -> Pieces:
+    return pieces_to_plan(samples, task.rules.groups[-1].capacity, task.overflow, task.rules.seed)
 
 
 def _load_samples(task: RowTask) -> Samples:

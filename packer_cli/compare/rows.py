@@ -7,16 +7,17 @@ row of the default table.
 
 from __future__ import annotations
 
-import dataclasses
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from packer_cli.config import PlanConfig
+from packer_cli.config.rules import plan_rules
 from packer_cli.errors import ConfigError
 from packer_cli.plan.balance import parse_balance
 from packer_cli.plan.packing import REGISTRY, PackingAlgorithm, parse_packing
+from packer_cli.plan.rules import PlanRules
 
 FORM = "[PACKING][/BALANCE][@longest], such as bfd, /window:8+refine or isf:rounds=10/none@longest"
 BALANCES = tuple(
@@ -37,13 +38,15 @@ class Row:
     kind: str
     """Why the row is in the table: `packing`, `balance`, `baseline`, or `chosen` by the user."""
     config: PlanConfig
+    rules: PlanRules
+    """The same, parsed."""
     note: str = ""
     """A remark for the reader of the table."""
 
     @property
     def has_time_limit(self) -> bool:
         """Whether the packing may stop at a time limit."""
-        return hasattr(parse_packing(self.config.packing, REGISTRY)[1], "time_limit")
+        return hasattr(self.rules.packing_options, "time_limit")
 
 
 def default_rows(config: PlanConfig) -> list[Row]:
@@ -51,25 +54,26 @@ def default_rows(config: PlanConfig) -> list[Row]:
 
     Packing rows use the options' balance, balance rows the options' packing; equal rows appear once.
     """
-    chosen = config.packing.partition(":")[0]
+    base = _base_row(config)
     rows = []
     for algorithm in REGISTRY.values():
-        packing = config.packing if algorithm.name == chosen else _limited(algorithm, len(config.groups))
-        rows.append(_make_row(config, "packing", packing, "", is_longest=False))
-    rows += [_make_row(config, "balance", "", balance, is_longest=False) for balance in BALANCES]
+        is_given = algorithm.name == base.rules.algorithm.name
+        packing = config.packing if is_given else _limited(algorithm, len(config.groups))
+        rows.append(_make_row(base, "packing", packing, "", is_longest=False))
+    rows += [_make_row(base, "balance", "", balance, is_longest=False) for balance in BALANCES]
     rows += [
-        _baseline_row(config),
-        _make_row(config, "baseline", "sorted", "sort", is_longest=True, note="LongAlign's sorted batches"),
-        _make_row(config, "baseline", "none", "none", is_longest=True, note="one sample a row, shuffled"),
+        _baseline_row(base),
+        _make_row(base, "baseline", "sorted", "sort", is_longest=True, note="LongAlign's sorted batches"),
+        _make_row(base, "baseline", "none", "none", is_longest=True, note="one sample a row, shuffled"),
     ]
     return _unique(rows)
 
 
 def with_baseline(rows: list[Row], config: PlanConfig) -> tuple[list[Row], int]:
     """The rows with HBP's baseline, appended if missing; and the baseline's index."""
-    baseline = _baseline_row(config)
+    baseline = _baseline_row(_base_row(config))
     rows = _unique([*rows, baseline])
-    return rows, [_key(row.config) for row in rows].index(_key(baseline.config))
+    return rows, [_key(row) for row in rows].index(_key(baseline))
 
 
 def parse_rows(text: str, config: PlanConfig) -> list[Row]:
@@ -78,6 +82,7 @@ def parse_rows(text: str, config: PlanConfig) -> list[Row]:
     Raises:
         ConfigError: a row is empty or malformed, or names an unknown packing, option or balance.
     """
+    base = _base_row(config)
     rows = []
     for item in split_rows(text):
         spec, at, which = item.partition("@")
@@ -85,12 +90,10 @@ def parse_rows(text: str, config: PlanConfig) -> list[Row]:
         if not item or (slash and not balance) or (at and which != _LONGEST):
             raise ConfigError(f"--algorithms: row {item!r} is not {FORM}")
         try:
-            parse_packing(packing or config.packing, REGISTRY)
-            parse_balance(balance or config.balance)
+            rows.append(_make_row(base, "chosen", packing, balance, is_longest=bool(at)))
         except ValueError as error:
             hint = f"; a balance stands after a slash: /{packing}" if _is_balance(packing) else ""
             raise ConfigError(f"--algorithms: row {item!r}: {error}{hint}") from None
-        rows.append(_make_row(config, "chosen", packing, balance, is_longest=bool(at)))
     return _unique(rows)
 
 
@@ -103,14 +106,25 @@ def split_rows(text: str) -> list[str]:
     return [item.strip() for item in re.split(r",(?!\s*\w+=)", text)]
 
 
-def _make_row(config: PlanConfig, kind: str, packing: str, balance: str, *, is_longest: bool, note: str = "") -> Row:
-    """A row from its three parts, with any further change that its packing needs; a note says so."""
-    algorithm, _ = parse_packing(packing or config.packing, REGISTRY)
-    changes: dict[str, Any] = {}
+def _base_row(config: PlanConfig) -> Row:
+    """What the options themselves ask for."""
+    return Row(name="", kind="", config=config, rules=plan_rules(config))
+
+
+def _make_row(base: Row, kind: str, packing: str, balance: str, *, is_longest: bool, note: str = "") -> Row:
+    """A row from its three parts, with any further change that its packing needs; a note says so.
+
+    Raises:
+        ValueError: an unknown packing, option or balance.
+    """
+    config, rules = base.config, base.rules
+    algorithm, options, changes = rules.algorithm, rules.packing_options, dict[str, Any]()
     if packing:
         changes["packing"] = packing
+        algorithm, options = parse_packing(packing, REGISTRY)
     if balance:
         changes["balance"] = balance
+        rules = replace(rules, balance=parse_balance(balance))
     if algorithm.cut and len(config.groups) > 1 and not is_longest:
         is_longest = True
         note = f"{algorithm.name} needs exactly one group"
@@ -120,42 +134,45 @@ def _make_row(config: PlanConfig, kind: str, packing: str, balance: str, *, is_l
         changes["overflow"] = "split"
         note = f"{algorithm.name} needs --overflow split"
     changed = config.model_copy(update=changes)
-    return Row(name=_name(changed, config), kind=kind, config=changed, note=note)
+    algorithm = algorithm.with_linear(rules.linear) if packing else algorithm
+    rules = replace(rules, groups=changed.groups, algorithm=algorithm, packing_options=options)
+    row = Row(name="", kind=kind, config=changed, rules=rules, note=note)
+    return replace(row, name=_name(row, base))
 
 
-def _baseline_row(config: PlanConfig) -> Row:
+def _baseline_row(base: Row) -> Row:
     note = "HBP's baseline, naive ISF packing"
-    return _make_row(config, "baseline", "isf", "none", is_longest=True, note=note)
+    return _make_row(base, "baseline", "isf", "none", is_longest=True, note=note)
 
 
-def _name(row: PlanConfig, config: PlanConfig) -> str:
-    is_same = parse_balance(row.balance) == parse_balance(config.balance)
-    suffix = f"@{_LONGEST}" if row.groups != config.groups else ""
-    return row.packing + ("" if is_same else f"/{row.balance}") + suffix
+def _name(row: Row, base: Row) -> str:
+    balance = "" if row.rules.balance == base.rules.balance else f"/{row.config.balance}"
+    suffix = f"@{_LONGEST}" if row.rules.groups != base.rules.groups else ""
+    return f"{row.config.packing}{balance}{suffix}"
 
 
 def _limited(algorithm: PackingAlgorithm, num_groups: int) -> str:
     """The algorithm's name, with a time limit if it has that option."""
-    fields = {field.name for field in dataclasses.fields(algorithm.options)}
-    return f"{algorithm.name}:time_limit={TIME_LIMIT / num_groups:g}" if "time_limit" in fields else algorithm.name
+    names = {field.name for field in fields(algorithm.options)}
+    return f"{algorithm.name}:time_limit={TIME_LIMIT / num_groups:g}" if "time_limit" in names else algorithm.name
 
 
 def _unique(rows: Iterable[Row]) -> list[Row]:
     """Keep the first of equal rows, with the first note that any of them has."""
     kept: dict[Any, Row] = {}
     for row in rows:
-        key = _key(row.config)
+        key = _key(row)
         first = kept.get(key)
         if first is None:
             kept[key] = row
         elif row.note and not first.note:
-            kept[key] = dataclasses.replace(first, note=row.note)
+            kept[key] = replace(first, note=row.note)
     return list(kept.values())
 
 
-def _key(config: PlanConfig) -> tuple[Any, ...]:
-    algorithm, options = parse_packing(config.packing, REGISTRY)
-    return algorithm.name, options, parse_balance(config.balance), config.groups, config.overflow
+def _key(row: Row) -> tuple[Any, ...]:
+    rules = row.rules
+    return rules.algorithm.name, rules.packing_options, rules.balance, rules.groups, row.config.overflow
 
 
 def _is_balance(text: str) -> bool:

@@ -8,21 +8,81 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from packer_cli.compare.row_figures import RowTask, row_figures, save_samples
+from packer_cli.compare.row_figures import RowFigures, RowTask, row_figures, save_samples
 from packer_cli.compare.rows import Row
+from packer_cli.compare.savings import Savings, savings
 from packer_cli.config import PlanConfig
 from packer_cli.engine.isolated import Failed, run_isolated
 from packer_cli.engine.progress import progress_bar
-from packer_cli.plan.figures import length_stats
+from packer_cli.format.choice import GroupChoice
+from packer_cli.format.metrics import SampleCounts
+from packer_cli.plan.figures import LengthStats, length_stats
 from packer_cli.plan.samples import Samples, pieces_to_plan, sample_counts
 from packer_cli.simulate.figures import Simulator
 from packer_cli.simulate.slots import refuse_unknown_degrees
 
 PRELOAD = "packer_cli.compare.preload"
+
+
+@dataclass(frozen=True, kw_only=True)
+class ComparedRow:
+    """A row and what came of it."""
+
+    spec: Row
+    error: str | None
+    """Why it failed; None if it has figures."""
+    figures: RowFigures | None
+    saves: Savings | None = None
+    """What its predicted epoch saves over the baseline's."""
+
+    def values(self) -> dict[str, Any]:
+        """JSON values."""
+        config = self.spec.config
+        return {
+            "name": self.spec.name,
+            "kind": self.spec.kind,
+            "note": self.spec.note,
+            "options": {
+                "groups": ",".join(map(str, config.groups)),
+                "packing": config.packing,
+                "balance": config.balance,
+                "overflow": config.overflow,
+            },
+            "error": self.error,
+            **(self.figures.values() if self.figures else {}),
+            **({"saves": asdict(self.saves)} if self.saves else {}),
+        }
+
+
+@dataclass(frozen=True, kw_only=True)
+class Comparison:
+    """Plans of the same samples."""
+
+    predicted_with: Mapping[str, Any] | None
+    """See `GpuModel.origin`; None if no epoch is predicted."""
+    config: PlanConfig
+    """The options that the rows were derived from."""
+    lengths: LengthStats
+    counts: SampleCounts
+    """For these options; rows with another `--overflow` may hold other samples."""
+    rows: tuple[ComparedRow, ...]
+    group_choice: GroupChoice | None = None
+
+    def values(self) -> dict[str, Any]:
+        """JSON values."""
+        return {
+            **({} if self.predicted_with is None else {"predicted_with": dict(self.predicted_with)}),
+            "config": self.config.model_dump(mode="json"),
+            "lengths": self.lengths.values(),
+            "counts": asdict(self.counts),
+            "rows": [row.values() for row in self.rows],
+            **({"group_choice": asdict(self.group_choice)} if self.group_choice else {}),
+        }
 
 
 def compare(
@@ -33,17 +93,14 @@ def compare(
     simulator: Simulator | None = None,
     *,
     by_program: bool = False,
-) -> dict[str, Any]:
-    """JSON values: `config`, `lengths`, `counts`, and `rows` in the order given; the same for any number of workers.
+) -> Comparison:
+    """Plan every row; the result is the same for any number of workers, with the rows in the order given.
 
-    `counts` are for the given options; rows with another `--overflow` may hold other samples.
-
-    A row has `name`, `kind`, `note`, the `options` in which rows differ, and `error`; unless it failed, it also has
-    the values of `row_figures`. Price: that of the plans, `workers` at a time, each with its own memory.
+    Price: that of the plans, `workers` at a time, each with its own memory.
 
     Args:
         config: the options that the rows were derived from.
-        simulator: predicts each row's epoch, as the row's `simulation`.
+        simulator: predicts each row's epoch.
         by_program: also prove the least number of packs, see `plan.figures.prove_by_program`.
 
     Raises:
@@ -59,13 +116,14 @@ def compare(
     del pieces
     # Rows with a time limit may take longest, so they start first.
     order = sorted(range(len(rows)), key=lambda i: not rows[i].has_time_limit)
-    outcomes: dict[int, Any] = {}
+    outcomes: dict[int, RowFigures | Failed] = {}
     with tempfile.TemporaryDirectory(prefix="hbpack-compare-") as name, progress_bar("Planning", unit="rows") as bar:
         folder = Path(name)
         save_samples(samples, folder)
         tasks = [
             RowTask(
-                config=rows[i].config,
+                rules=rows[i].rules,
+                overflow=rows[i].config.overflow,
                 folder=folder,
                 weights=samples.weights,
                 simulator=simulator,
@@ -77,27 +135,31 @@ def compare(
         for number, outcome in run_isolated(row_figures, tasks, workers, [PRELOAD]):
             outcomes[order[number]] = outcome
             bar(len(outcomes), len(rows))
-    return {
-        **({"predicted_with": dict(simulator.model.origin)} if simulator else {}),
-        "config": config.model_dump(mode="json"),
-        "lengths": length_stats(samples.lengths),
-        "counts": counts,
-        "rows": [_row(row, outcomes[i]) for i, row in enumerate(rows)],
-    }
+    return Comparison(
+        predicted_with=simulator.model.origin if simulator else None,
+        config=config,
+        lengths=length_stats(samples.lengths),
+        counts=counts,
+        rows=tuple(_compared(row, outcomes[i]) for i, row in enumerate(rows)),
+    )
 
 
-def _row(row: Row, outcome: Any) -> dict[str, Any]:
-    about = {
-        "name": row.name,
-        "kind": row.kind,
-        "note": row.note,
-        "options": {
-            "groups": ",".join(map(str, row.config.groups)),
-            "packing": row.config.packing,
-            "balance": row.config.balance,
-            "overflow": row.config.overflow,
-        },
-    }
+def with_savings(comparison: Comparison, baseline: int) -> Comparison:
+    """The comparison with what each predicted row saves over that of index `baseline`, unless that one failed."""
+    figures = comparison.rows[baseline].figures
+    if figures is None or figures.simulation is None:
+        return comparison
+    naive = figures.simulation.overall
+    rows = (
+        replace(row, saves=savings(row.figures.simulation.overall, naive))
+        if row.figures and row.figures.simulation
+        else row
+        for row in comparison.rows
+    )
+    return replace(comparison, rows=tuple(rows))
+
+
+def _compared(row: Row, outcome: RowFigures | Failed) -> ComparedRow:
     if isinstance(outcome, Failed):
-        return {**about, "error": outcome.reason}
-    return {**about, "error": None, **outcome}
+        return ComparedRow(spec=row, error=outcome.reason, figures=None)
+    return ComparedRow(spec=row, error=None, figures=outcome)

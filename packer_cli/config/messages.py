@@ -30,7 +30,7 @@ def _say(error: ValidationError) -> str:
         return ": ".join(filter(None, (option, first["msg"].removeprefix("Value error, "))))
     if kind in ("missing", "too_short", "string_too_short"):
         return f"{name} is required"
-    if kind == "extra_forbidden":
+    if kind in ("extra_forbidden", "unexpected_keyword_argument"):
         return f"{option}: unknown key {inner!r}"
     return f"{name} {rule(first)}, got {show_value(value)}"
 
@@ -46,7 +46,7 @@ def rule(error: Any) -> str:
 
 
 _LIMITS = {"ge": "at least", "gt": "above", "le": "at most", "lt": "below", "expected": "one of"}
-_TYPES = {"int": "an integer", "string": "text", "bool": "true or false", "tuple": "a list", "model": "a mapping"}
+_TYPES = {"int": "an integer", "string": "text", "bool": "true or false", "tuple": "a list", "dataclass": "a mapping"}
 
 
 def show_value(value: Any) -> str:

@@ -8,11 +8,21 @@ from __future__ import annotations
 import math
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    TypeAdapter,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
 from pydantic_core import PydanticCustomError
 
 from packer_cli.config.messages import rule
 from packer_cli.errors import ConfigError
+from packer_cli.plan.groups import Group
 from packer_cli.sizes import format_tokens, parse_bytes, parse_integer, parse_tokens
 
 AUTO = "auto"
@@ -36,26 +46,14 @@ class _Model(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
 
-class GroupConfig(_Model):
-    """One length group."""
-
-    capacity: PackTokens
-    """Most tokens a pack may hold."""
-    sp_size: int = Field(default=1, ge=1, lt=2**15)
-    """Sequence-parallel degree: GPUs that share one pack."""
-    checkpoint_layers: int = Field(default=0, ge=0, lt=2**15)
-    """Layers with gradient checkpointing, a hint for the trainer."""
-
-    def __str__(self) -> str:
-        text = f"{format_tokens(self.capacity)}:{self.sp_size}"
-        return f"{text}:{self.checkpoint_layers}" if self.checkpoint_layers else text
+_group = TypeAdapter(Group)
 
 
-def parse_group(text: str) -> GroupConfig:
+def parse_group(text: str) -> Group:
     """Read `CAPACITY[:SP_DEGREE[:CHECKPOINT_LAYERS]]`.
 
     >>> parse_group("128k:8")
-    GroupConfig(capacity=131072, sp_size=8, checkpoint_layers=0)
+    Group(capacity=131072, sp_size=8, checkpoint_layers=0)
     """
     names = ("capacity", "sp_size", "checkpoint_layers")
     parts = text.strip().split(":")
@@ -68,10 +66,19 @@ def parse_group(text: str) -> GroupConfig:
             f"group {text!r} is not CAPACITY[:SP_DEGREE[:CHECKPOINT_LAYERS]], such as 16k:1 or 128k:8"
         ) from None
     try:
-        return GroupConfig(**dict(zip(names, numbers, strict=False)))
+        return _group.validate_python(dict(zip(names, numbers, strict=False)))
     except ValidationError as error:
         first = error.errors()[0]
         raise ValueError(f"group {text!r}: {first['loc'][0]} {rule(first)}") from None
+
+
+def _read_group(value: Any) -> Any:
+    """A group that is text, or a mapping with text for its capacity, for pydantic to check."""
+    if isinstance(value, (int, str)):
+        return parse_group(str(value))
+    if isinstance(value, dict) and isinstance(value.get("capacity"), str):
+        return {**value, "capacity": parse_tokens(value["capacity"])}
+    return value
 
 
 class TokenizeConfig(_Model):
@@ -147,7 +154,7 @@ class AutoGroupsConfig(GpuConfig):
 class PlanConfig(AutoGroupsConfig):
     """Lengths to plan."""
 
-    groups: tuple[GroupConfig, ...]
+    groups: tuple[Group, ...]
     """CAPACITY[:SP_DEGREE[:CHECKPOINT_LAYERS]] of each, shortest first, such as 16k:1,128k:8; or `auto`, to choose
     them from the lengths with --model and --gpu, or --profile."""
     gpus: int = Field(ge=1, le=2**20)
@@ -188,7 +195,7 @@ class PlanConfig(AutoGroupsConfig):
         assert not self.is_auto
         return self.model_dump(mode="json", exclude=set(AutoGroupsConfig.model_fields))
 
-    @field_validator("groups", mode="before", json_schema_input_type=str | list[str | GroupConfig])
+    @field_validator("groups", mode="before", json_schema_input_type=str | list[str | Group])
     @classmethod
     def _read_groups(cls, value: Any) -> Any:
         if value in (AUTO, [AUTO], ()):
@@ -199,9 +206,7 @@ class PlanConfig(AutoGroupsConfig):
             value = value.split(",")
         if isinstance(value, (int, dict)):
             value = [value]
-        if isinstance(value, (list, tuple)):
-            return tuple(parse_group(str(item)) if isinstance(item, (int, str)) else item for item in value)
-        return value
+        return tuple(map(_read_group, value)) if isinstance(value, (list, tuple)) else value
 
     @model_validator(mode="after")
     def _check_groups(self) -> PlanConfig:

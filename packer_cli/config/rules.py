@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from packer_cli.config.models import GroupConfig, PlanConfig
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+
+from packer_cli.config.models import PlanConfig
 from packer_cli.errors import ConfigError
 from packer_cli.plan.balance import parse_balance
 from packer_cli.plan.cost import Cost, parse_cost, require_exact
+from packer_cli.plan.groups import Group
 from packer_cli.plan.packing import REGISTRY, parse_packing
 from packer_cli.plan.rules import PlanRules
 from packer_cli.plan.schedule import StepRules
-from packer_cli.plan.types import Group
-
-
-def to_group(config: GroupConfig) -> Group:
-    """The plan's form of a group."""
-    return Group(capacity=config.capacity, sp_size=config.sp_size, checkpoint_layers=config.checkpoint_layers)
 
 
 def with_known_cost(config: PlanConfig) -> PlanConfig:
@@ -37,45 +36,56 @@ def with_known_cost(config: PlanConfig) -> PlanConfig:
 
 
 def plan_rules(config: PlanConfig) -> PlanRules:
-    """The plan's form of the options.
+    """The plan's form of the options, with a known cost.
 
     Raises:
         ConfigError: an unknown packing algorithm or option of it, or one that the groups or `--overflow` rule out; a
             balance or cost that is none.
     """
-    try:
+    with _naming("--packing"):
         algorithm, options = parse_packing(config.packing, REGISTRY)
-    except ValueError as error:
-        raise ConfigError(f"--packing: {error}") from None
     if algorithm.needs_split and config.overflow != "split":
         raise ConfigError(
             f"--packing: packing {algorithm.name!r} cuts what is longer than the greatest capacity, so it needs "
             f"--overflow split, not {config.overflow}; give that, or packing bfd"
         )
-    try:
+    with _naming("--balance"):
         balance = parse_balance(config.balance)
-    except ValueError as error:
-        raise ConfigError(f"--balance: {error}") from None
-    groups = tuple(to_group(group) for group in config.groups)
-    try:
-        linear = parse_cost(with_known_cost(config).cost).linear_tokens
-        require_exact(linear, groups, config.gpus)
-    except ValueError as error:
-        raise ConfigError(f"--cost: {error}") from None
-    try:
-        return PlanRules(
-            groups=groups,
+    with _naming("--cost"):
+        linear = parse_cost(config.cost).linear_tokens
+        require_exact(linear, config.groups, config.gpus)
+    steps = StepRules(
+        global_tokens=config.global_tokens, curriculum_steps=config.curriculum_steps, mix=config.step_mix
+    )
+    with _naming("--packing"):
+        rules = PlanRules(
+            groups=config.groups,
             num_gpus=config.gpus,
             algorithm=algorithm.with_linear(linear),
             packing_options=options,
-            steps=StepRules(
-                global_tokens=config.global_tokens, curriculum_steps=config.curriculum_steps, mix=config.step_mix
-            ),
+            steps=steps,
             epochs=config.epochs,
             seed=config.seed,
             balance=balance,
             fill=config.fill,
             linear=linear,
         )
+    return rules
+
+
+def with_groups(rules: PlanRules, groups: tuple[Group, ...]) -> PlanRules:
+    """The rules for other groups; raises ConfigError where the cost or the packing rules them out."""
+    with _naming("--cost"):
+        require_exact(rules.linear, groups, rules.num_gpus)
+    with _naming("--packing"):
+        changed = replace(rules, groups=groups)
+    return changed
+
+
+@contextmanager
+def _naming(option: str) -> Iterator[None]:
+    """Say which option a ValueError is about."""
+    try:
+        yield
     except ValueError as error:
-        raise ConfigError(f"--packing: {error}") from None
+        raise ConfigError(f"{option}: {error}") from None

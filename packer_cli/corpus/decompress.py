@@ -1,4 +1,4 @@
-"""gzip and zstd, piece by piece: no call gives more than it was asked for, so a small file cannot fill the memory."""
+"""gzip and zstd in small steps: no call returns more than requested, so a small file cannot fill the memory."""
 
 from __future__ import annotations
 

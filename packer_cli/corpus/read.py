@@ -13,7 +13,7 @@ from packer_cli.errors import ConfigError
 
 
 def read_slice(
-    piece: CorpusSlice,
+    slice_: CorpusSlice,
     *,
     schema: RecordSchema | Literal["auto"] = "auto",
     alpaca_form: AlpacaForm = "stanford",
@@ -30,12 +30,12 @@ def read_slice(
     for name, value in (("batch_bytes", batch_bytes), ("max_record_bytes", max_record_bytes)):
         if value < 1:
             raise ConfigError(f"{name} must be at least 1, not {value}")
-    if piece.unreadable:
-        yield DocumentBatch(rejects=[Gap(piece.first_line, piece.unreadable)])
+    if slice_.unreadable:
+        yield DocumentBatch(rejects=[Gap(slice_.first_line, slice_.unreadable)])
         return
     normalizer = Normalizer(schema, alpaca_form)
     rules = ReadRules(batch_bytes=batch_bytes, max_record_bytes=max_record_bytes)
-    for raw in READERS[piece.file.format].read(piece, rules, normalizer.fields):
+    for raw in READERS[slice_.file.format].read(slice_, rules, normalizer.fields):
         yield _documents(raw, normalizer)
 
 

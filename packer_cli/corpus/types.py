@@ -38,7 +38,7 @@ class CorpusFile:
 
 @dataclass(frozen=True, kw_only=True)
 class CorpusSlice:
-    """A contiguous piece of one file that one task reads; it becomes one part of the token store.
+    """A contiguous range of one file that one task reads; it becomes one part of the token store.
 
     The cut depends on the file alone, never on the number of workers.
     """

@@ -1,8 +1,9 @@
-"""A data set as NeMo Automodel's packing makes it, for `prepacked: true`; every row is filled to the capacity.
+"""A data set like that of NeMo Automodel's packing, for `prepacked: true`; every row is padded to the capacity.
 
-`input_ids`; `labels`, shifted: what each token has to predict, because Automodel's data sets shift and its losses do
-not; `position_ids`, which restart with each sample; `seq_lens`, the tokens of each sample; `seq_lens_padded`, the same
-with the pads of the row counted in the last one, whose positions go on. Without the last two a row is one segment.
+`input_ids`; `labels`, shifted to the token that predicts them, because Automodel shifts in its data sets, not in its
+losses; `position_ids`, which restart with each sample; `seq_lens`, the tokens of each sample; `seq_lens_padded`, the
+same with the row's pads counted in the last sample, whose positions continue. Without the last two, a row is one
+segment.
 """
 
 from __future__ import annotations
@@ -22,11 +23,11 @@ class Exporter(SavedDataset):
     columns = ("input_ids", "labels", "position_ids", "seq_lens", "seq_lens_padded")
 
     def row_bytes(self, num_tokens: Int64Array, num_samples: Int64Array) -> Int64Array:
-        """Three numbers a token, two a sample; rows are about full."""
+        """Bytes of each row (int64[r]): three numbers a token and two a sample; rows are nearly full."""
         return 12 * num_tokens + 8 * num_samples
 
     def lists(self, job: Job, packs: Int64Array) -> list[Lists]:
-        """Rows of exactly the capacity."""
+        """The columns, with rows of exactly the capacity."""
         capacity = job.capacity
         ids, lengths = job.packed.lists("input_ids", packs), job.packed.sample_lengths(packs)
         last = lengths.offsets[1:] - 1

@@ -1,4 +1,4 @@
-"""Computes per-token columns for trainers: labels, positions, the token's sample; and padded rows."""
+"""Computes per-token columns for trainers: labels, positions and sample numbers; pads rows."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def padded(lists: Lists, length: int, value: int | NDArray[np.int32]) -> Lists:
     """Every pack's items, padded to `length`. O(k * length).
 
     Args:
-        value: what fills them: one number, or int32[k, length] of which row k's end is taken.
+        value: the padding: one number, or int32[k, length], of which each row's end is used.
 
     >>> padded(Lists(offsets=np.array([0, 1, 3]), values=np.array([5, 6, 7])), 4, 0).values.tolist()
     [5, 0, 0, 0, 6, 7, 0, 0]

@@ -1,4 +1,4 @@
-"""Checks the output folder: it must be new, or from an earlier run of the same export."""
+"""The header of an export, which says what decides its bytes, and whether a folder holds the same export."""
 
 from __future__ import annotations
 
@@ -7,36 +7,31 @@ from pathlib import Path
 from typing import Any
 
 from packer_cli.errors import OutputError
-from packer_cli.export.job import WORK
-from packer_cli.files import is_temporary
-from packer_cli.folders import holds_something_else, writable_entries
 
 NAME = ".hbpack-export.json"
-"""Names the set and the options of an export. Hidden, since readers take visible files for data."""
+"""The header and the files of a finished export. Hidden, since readers take visible files for data."""
+WORK = ".export"
+"""Folder in an unfinished export for its header, the markers of finished parts, and files that parts share."""
 
 
-def check_folder(folder: Path, header: dict[str, Any]) -> None:
-    """Refuse a folder that holds anything but an earlier run of the same export.
+def is_same_export(folder: Path, entries: list[str], header: dict[str, Any]) -> bool:
+    """Whether an earlier run of the same export wrote a folder.
 
     Args:
         header: what decides the bytes, and its fingerprint.
 
     Raises:
-        OutputError
+        OutputError: the folder holds another export.
     """
-    entries = [name for name in writable_entries(folder) if not is_temporary(name)]
-    if not entries:
-        return
     earlier = read_json(folder / NAME) or read_json(folder / WORK / NAME)
     if not earlier:
-        if entries != [WORK]:
-            raise holds_something_else(folder, entries)
-        return
+        return entries == [WORK]
     what = _difference(earlier, header)
     if what:
         raise OutputError(
             f"output folder {str(folder)!r} holds an export {what}; remove it, or name an empty or a new folder"
         )
+    return True
 
 
 def _difference(earlier: dict[str, Any], header: dict[str, Any]) -> str | None:

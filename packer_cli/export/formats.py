@@ -24,7 +24,7 @@ FORMATS = {
 
 ORDERS = {
     "use": "as training uses them: iteration by iteration, and in each the DP ranks from 0 on",
-    "packs": "as they stand in the shards, by pack id",
+    "packs": "as in the shards, by pack id",
 }
 """Known orders of rows."""
 

@@ -1,27 +1,21 @@
-"""An export's job (rows in order, cut into parts) and its sink (files with their checksums)."""
+"""An export's job (rows in order, cut into parts) and what a format has to write."""
 
 from __future__ import annotations
 
-import os
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import xxhash
 from numpy.typing import NDArray
 
+from packer_cli.engine.parts import FileRange, Sink
 from packer_cli.export.packed import PackedSet
-from packer_cli.files import HashingFile, atomic_file, temporary_file
 from packer_cli.format.manifest import Manifest
 
 Int64Array = NDArray[np.int64]
-
-WORK = ".export"
-"""Folder in the output for the state of an unfinished export."""
 
 TOKENS_PER_BATCH = 4 * 2**20
 """Most tokens that a thread holds at once, unless one pack has more."""
@@ -37,6 +31,13 @@ class Part:
     """Rows `first .. stop - 1` of the export."""
     first_token: int
     """Tokens of all earlier rows."""
+    fingerprint: str
+    """The export's; with the number it decides every byte."""
+
+    @property
+    def name(self) -> str:
+        """Names the part's marker."""
+        return f"part-{self.number:05d}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,10 +87,10 @@ class Job:
             begin = end
 
 
-def cut_parts(row_bytes: Int64Array, num_tokens: Int64Array, shard_size: int) -> tuple[Part, ...]:
+def cut_parts(row_bytes: Int64Array, num_tokens: Int64Array, shard_size: int, fingerprint: str) -> tuple[Part, ...]:
     """Cut rows into even parts of about `shard_size` bytes, so that none is a small remainder.
 
-    >>> [(part.first, part.stop, part.first_token) for part in cut_parts(np.full(10, 100), np.full(10, 20), 300)]
+    >>> [(part.first, part.stop, part.first_token) for part in cut_parts(np.full(10, 100), np.full(10, 20), 300, "")]
     [(0, 4, 0), (4, 7, 80), (7, 10, 140)]
     """
     if not len(row_bytes):
@@ -101,84 +102,9 @@ def cut_parts(row_bytes: Int64Array, num_tokens: Int64Array, shard_size: int) ->
     tokens = np.concatenate([[0], np.cumsum(num_tokens)])[places]
     cuts = zip(places[:-1].tolist(), places[1:].tolist(), tokens[:-1].tolist(), strict=True)
     return tuple(
-        Part(number=number, first=first, stop=stop, first_token=first_token)
+        Part(number=number, first=first, stop=stop, first_token=first_token, fingerprint=fingerprint)
         for number, (first, stop, first_token) in enumerate(cuts)
     )
-
-
-@dataclass(frozen=True, kw_only=True)
-class FileRange:
-    """Bytes that were written: a whole file, or a range of a file that several parts share."""
-
-    path: str
-    offset: int
-    num_bytes: int
-    xxh3: str
-    """xxh3-128."""
-    is_shared: bool = False
-
-    def is_intact(self, path: Path) -> bool:
-        """Whether the file at `path` has these bytes. Price: reading them once."""
-        try:
-            size = path.stat().st_size
-            if size != self.num_bytes if not self.is_shared else size < self.offset + self.num_bytes:
-                return False
-            digest, left = xxhash.xxh3_128(), self.num_bytes
-            with path.open("rb") as file:
-                file.seek(self.offset)
-                while left and (data := file.read(min(left, 2**20))):
-                    digest.update(data)
-                    left -= len(data)
-            return not left and digest.hexdigest() == self.xxh3
-        except OSError:
-            return False
-
-
-class Sink:
-    """Where one task writes. Records the checksums of what was written."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self.ranges: list[FileRange] = []
-        self.temporary: Path | None = None
-        """The temporary file of `part`, not yet renamed."""
-
-    @contextmanager
-    def part(self, path: str) -> Iterator[HashingFile]:
-        """Open a file of this part only; it gets its final name later."""
-        with temporary_file(self.folder / path) as (temporary, file):
-            yield file
-        self._keep(path, 0, file)
-        self.temporary = temporary
-
-    @contextmanager
-    def stretch(self, path: str, offset: int) -> Iterator[HashingFile]:
-        """Open the range from `offset` on of a file that all parts share; no other part may write there."""
-        place = self.folder / WORK / path
-        try:
-            with place.open("r+b") as file:
-                file.seek(offset)
-                hashing = HashingFile(file)
-                yield hashing
-                file.flush()
-                os.fsync(file.fileno())
-        except OSError as error:
-            error.filename = error.filename or str(place)  # A failed write does not name its file.
-            raise
-        self._keep(path, offset, hashing, is_shared=True)
-
-    @contextmanager
-    def file(self, path: str) -> Iterator[HashingFile]:
-        """Open a file that is written after all parts; it gets its final name when it is closed."""
-        with atomic_file(self.folder / path) as file:
-            yield file
-        self._keep(path, 0, file)
-
-    def _keep(self, path: str, offset: int, file: HashingFile, *, is_shared: bool = False) -> None:
-        range_ = FileRange(
-            path=path, offset=offset, num_bytes=file.num_bytes, xxh3=file.hexdigest(), is_shared=is_shared
-        )
-        self.ranges.append(range_)
 
 
 class Format(ABC):

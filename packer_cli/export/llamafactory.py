@@ -1,11 +1,11 @@
-"""A data set as LLaMA-Factory's neat packing makes it, for its `tokenized_path`; every row is filled to the capacity.
+"""A data set like that of LLaMA-Factory's neat packing, for `tokenized_path`; every row is padded to the capacity.
 
-`input_ids`; `labels`, -100 where there is no loss; `attention_mask`, 1 at the tokens of a pack's first sample, 2 at
-those of its second, 0 at pads; `position_ids`, which restart with each sample and are 0 at pads. With FlashAttention 2
-its collator cuts the pads off and the model takes the borders from `position_ids`; otherwise the collator makes a
+`input_ids`; `labels`, -100 for no loss; `attention_mask`, 1 for the tokens of a pack's first sample, 2 for those of
+its second, 0 for pads; `position_ids`, which restart with each sample and are 0 for pads. With FlashAttention 2, its
+collator removes the pads and the model takes the borders from `position_ids`; otherwise the collator makes a
 block-diagonal mask from `attention_mask`.
 
-The collator pads to multiples of 8, all columns but `position_ids`: the length of rows is such a multiple.
+The collator pads all columns except `position_ids` to multiples of 8, so the length of rows is such a multiple.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ class Exporter(SavedDataset):
     columns = ("input_ids", "labels", "attention_mask", "position_ids")
 
     def row_bytes(self, num_tokens: Int64Array, num_samples: Int64Array) -> Int64Array:
-        """Four numbers a token; rows are about full."""
+        """Bytes of each row (int64[r]): four numbers a token; rows are nearly full."""
         return 16 * num_tokens
 
     def lists(self, job: Job, packs: Int64Array) -> list[Lists]:
-        """Rows of one length."""
+        """The columns, with rows of the capacity rounded up to a multiple of 8."""
         length = -(-job.capacity // _MULTIPLE) * _MULTIPLE
         ids, lengths = job.packed.lists("input_ids", packs), job.packed.sample_lengths(packs)
         return [

@@ -1,13 +1,13 @@
 """MosaicML Streaming's MDS shards: `shard.00000.mds ...` and `index.json`, one sample of the format a pack.
 
 Columns: `input_ids` ndarray:int32, `loss_mask` ndarray:int8, `cu_seqlens` ndarray:int32, `sample_ids` ndarray:int64,
-`pack_id` and `group` int. The file is written here and not by the library: its releases ask for transformers below 5
-and xxhash below 4, so that it cannot be installed beside hbpack; it encodes sample by sample in Python, and keeps no
-part of a run that was killed.
+`pack_id` and `group` int. hbpack writes the files itself: the library requires transformers below 5 and xxhash below
+4, so it cannot be installed beside hbpack; it encodes sample by sample in Python, and cannot resume a killed run.
 
-A shard: uint32 samples n; uint32[n+1] where in the file each begins and the last ends; the columns as JSON; then, for
-each sample, uint32 sizes of those of its values whose size varies, and the values, columns in order of their names.
-A one-dimensional ndarray is a byte (1 << 2 | k), its length as an unsigned integer of 2^k bytes, and its items.
+A shard: uint32 n, the number of samples; uint32[n+1], the offsets in the file at which each begins and the last ends;
+the columns as JSON; then, for each sample, the sizes (uint32) of its values of variable size, and all values, columns
+sorted by name. A one-dimensional ndarray is a byte (1 << 2 | k), its length as an unsigned integer of 2^k bytes, and
+its items.
 """
 
 from __future__ import annotations
@@ -18,8 +18,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from packer_cli.engine.parts import FileRange, Sink
 from packer_cli.export.copy import as_source, copy_bytes
-from packer_cli.export.job import FileRange, Format, Int64Array, Job, Part, Sink
+from packer_cli.export.job import Format, Int64Array, Job, Part
 from packer_cli.export.packed import LISTS, Lists
 
 _COLUMNS = {
@@ -30,7 +31,7 @@ _COLUMNS = {
     "pack_id": "int",
     "sample_ids": "ndarray:int64",
 }
-"""By name, as the format wants them. The last must be an ndarray of 4 bytes or more, see `_put_array`."""
+"""Sorted by name, as the format requires. The last must be an ndarray of at least 4 bytes, see `_put_array`."""
 
 _ARRAYS = [name for name, encoding in _COLUMNS.items() if encoding != "int"]
 _ROWS_PER_BATCH = 65_536
@@ -40,23 +41,23 @@ class Exporter(Format):
     """See the module."""
 
     shard_size = 64 * 2**20
-    """The library's own default: a shard is what a node downloads at a time."""
+    """The library's own default: a node downloads a shard at a time."""
 
     most_shard_size = 2**31
-    """The format counts in uint32, and a shard may be larger than asked for by one pack."""
+    """The format counts in uint32, and a shard may exceed the requested size by one pack."""
 
     def row_bytes(self, num_tokens: Int64Array, num_samples: Int64Array) -> Int64Array:
-        """Exactly, and the row's place in the shard's head."""
+        """Bytes of each row (int64[r]), exactly, with its offset in the shard's head."""
         return _row_sizes(num_tokens, num_samples) + 4
 
     def write_part(self, job: Job, part: Part, sink: Sink) -> dict[str, Any]:
-        """One shard."""
+        """Write one shard."""
         rows = job.packs[part.first : part.stop]
         sizes = _row_sizes(job.packed.num_tokens[rows].astype(np.int64), job.packed.num_samples[rows].astype(np.int64))
         config = json.dumps(_config(job.shard_size), sort_keys=True).encode()
         first = 4 + 4 * (len(rows) + 1) + len(config)
         offsets = first + np.concatenate([[0], np.cumsum(sizes)])
-        with sink.part(_name(part.number)) as file:
+        with sink.file(_name(part.number)) as file:
             file.write(np.array([len(rows)], dtype="<u4"))
             file.write(offsets.astype("<u4"))
             file.write(config)
@@ -65,7 +66,7 @@ class Exporter(Format):
         return {"samples": len(rows)}
 
     def finish(self, job: Job, parts: list[dict[str, Any]], ranges: list[FileRange], sink: Sink) -> None:
-        """`index.json`, with the checksums (the format's `xxh128` is xxh3-128)."""
+        """Write `index.json`, with the checksums (the format's `xxh128` is xxh3-128)."""
         shards = [
             {
                 **_config(job.shard_size),
@@ -103,7 +104,7 @@ def _length_of(name: str, num_tokens: Int64Array, num_samples: Int64Array) -> In
 
 
 def _code(length: Int64Array) -> Int64Array:
-    """k: the length is written in 2^k bytes."""
+    """The k for which the length is written in 2^k bytes."""
     return (length >= 1 << 8).astype(np.int64) + (length >= 1 << 16)
 
 
@@ -140,7 +141,7 @@ def _encode(job: Job, packs: Int64Array) -> NDArray[np.uint8]:
 
 
 def _put_array(out: NDArray[np.uint8], place: Int64Array, lists: Lists) -> None:
-    """Four bytes of length are written whatever its size; the items, or the next columns, cover what is too much."""
+    """Write arrays. Always writes four bytes of the length; the items, or the next columns, overwrite the excess."""
     length = np.diff(lists.offsets)
     code = _code(length)
     _put(out, place, (1 << 2 | code).astype(np.uint8))

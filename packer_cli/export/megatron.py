@@ -1,14 +1,14 @@
 """Megatron-Core's IndexedDataset: `tokens.bin` and `.idx`, and `loss_mask.bin` and `.idx` of the same shape.
 
-A *sequence* of the index is a sample and a *document* is a pack, so both kinds of borders are kept:
-`dataset[d[k]:d[k + 1]]`, d its `document_indices`, is pack k as a list of samples. The format has no place for a loss
-mask: a second data set (uint8) has 1 where a token carries a loss, at the same indices.
+A *sequence* of the index is a sample and a *document* is a pack, so both kinds of borders are kept: with d for the
+`document_indices`, `dataset[d[k]:d[k + 1]]` is pack k as a list of samples. Since the format has no loss masks, a
+second data set (uint8) has a 1 for each token that carries a loss, at the same index.
 
-Token ids are uint16 where the vocabulary has fewer than 65,500 entries, as Megatron chooses them, else int32.
+Like Megatron, stores token ids as uint16 if the vocabulary has fewer than 65,500 entries, else as int32.
 
-The index (little-endian): "MMIDIDX" and two zero bytes, uint64 version 1, uint8 code of the dtype, uint64 sequences,
-uint64 documents + 1; then int32 lengths and int64 byte offsets of the sequences, and int64 first sequences of the
-documents, with the end.
+The index (little-endian): "MMIDIDX" and two zero bytes, uint64 version 1, uint8 code of the dtype, uint64 number of
+sequences, uint64 number of documents + 1; then the lengths (int32) and byte offsets (int64) of the sequences, and the
+first sequence of each document, then their end (int64).
 """
 
 from __future__ import annotations
@@ -18,8 +18,9 @@ from typing import Any
 
 import numpy as np
 
+from packer_cli.engine.parts import FileRange, Sink
 from packer_cli.errors import FormatError
-from packer_cli.export.job import FileRange, Format, Int64Array, Job, Part, Sink
+from packer_cli.export.job import Format, Int64Array, Job, Part
 from packer_cli.files import HashingFile
 from packer_cli.format.manifest import Manifest
 
@@ -39,16 +40,16 @@ class Exporter(Format):
     """See the module."""
 
     def row_bytes(self, num_tokens: Int64Array, num_samples: Int64Array) -> Int64Array:
-        """Of the two `.bin` files; the parts are stretches of them."""
+        """Bytes of each row (int64[r]) in both `.bin` files; parts are stretches of these."""
         return 3 * num_tokens
 
     def shared_files(self, job: Job) -> dict[str, int]:
-        """Both `.bin` files."""
+        """The sizes in bytes of both `.bin` files."""
         num_tokens = int(job.row_tokens().sum(dtype=np.int64))
         return {"tokens.bin": num_tokens * token_dtype(job.manifest).itemsize, "loss_mask.bin": num_tokens}
 
     def write_part(self, job: Job, part: Part, sink: Sink) -> dict[str, Any]:
-        """A stretch of each `.bin` file."""
+        """Write a stretch of each `.bin` file."""
         dtype = token_dtype(job.manifest)
         with sink.stretch("tokens.bin", part.first_token * dtype.itemsize) as file:
             for packs in job.batches(part.first, part.stop, _ROWS_PER_BATCH):
@@ -61,14 +62,14 @@ class Exporter(Format):
         return {}
 
     def finish(self, job: Job, parts: list[dict[str, Any]], ranges: list[FileRange], sink: Sink) -> None:
-        """Both `.idx` files."""
+        """Write both `.idx` files."""
         for name, dtype in (("tokens", token_dtype(job.manifest)), ("loss_mask", np.dtype("u1"))):
             with sink.file(f"{name}.idx") as file:
                 _write_index(job, dtype, file)
 
 
 def _write_index(job: Job, dtype: np.dtype[Any], file: HashingFile) -> None:
-    """Memory: a batch of lengths at a time, and 8 bytes a row."""
+    """Write an `.idx` file. Memory: one batch of lengths, and 8 bytes a row."""
     documents = np.concatenate([[0], np.cumsum(job.row_samples(), dtype=np.int64)])
     num_sequences = int(documents[-1])
     file.write(_MAGIC + struct.pack("<QBQQ", 1, _CODES[dtype.name], num_sequences, len(documents)))
@@ -86,6 +87,6 @@ def _check_ids(ids: np.ndarray, dtype: np.dtype[Any]) -> None:
     least, most = int(ids.min()), int(ids.max())
     if least < 0 or most > np.iinfo(dtype).max:
         raise FormatError(
-            f"token id {least if least < 0 else most} does not fit {dtype.name}, which suits the vocabulary of the "
-            "tokenizer that hbpack.json names; the shards are not of that tokenizer, run hbpack pack again"
+            f"token id {least if least < 0 else most} does not fit {dtype.name}, the type for the vocabulary of the "
+            "tokenizer in hbpack.json; the shards are from another tokenizer, so run hbpack pack again"
         )

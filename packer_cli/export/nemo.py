@@ -1,10 +1,10 @@
 """NeMo's packed sequences as Parquet, which Megatron-Bridge reads: `training-00000.idx.parquet ...`, `_metadata.json`.
 
-One row a pack: `input_ids` list<int32>; `loss_mask` list<int8>, which stands one token earlier than in the shards,
-since NeMo aligns it with the labels (1 where the *next* token is trained on); `seq_start_id` list<int32>, the first
-token of each sample. NeMo gives the model all tokens of a sample but the last, and as labels all but the first.
+One row a pack: `input_ids` list<int32>; `loss_mask` list<int8>, shifted one token earlier than in the shards because
+NeMo aligns it with the labels (1 if the *next* token is trained on); `seq_start_id` list<int32>, the first token of
+each sample. NeMo's inputs are all tokens of a sample except the last, its labels all except the first.
 
-Row groups are small, because a reader decodes a whole one for each row that it is asked for.
+Row groups are small, because a reader decodes a whole one for each row that it needs.
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from packer_cli.export.job import FileRange, Format, Int64Array, Job, Part, Sink
+from packer_cli.engine.parts import FileRange, Sink
+from packer_cli.export.job import Format, Int64Array, Job, Part
 from packer_cli.export.packed import PackedSet
 from packer_cli.format.arrays import to_lists
 
@@ -40,10 +41,10 @@ class Exporter(Format):
     """See the module."""
 
     def write_part(self, job: Job, part: Part, sink: Sink) -> dict[str, Any]:
-        """One file; gives what `_metadata.json` needs, in tokens that the model is given (a sample's last is not)."""
+        """Write one file; returns figures for `_metadata.json`, which count input tokens (all but a sample's last)."""
         longest = 0
         with (
-            sink.part(f"training-{part.number:05d}.idx.parquet") as file,
+            sink.file(f"training-{part.number:05d}.idx.parquet") as file,
             pq.ParquetWriter(pa.PythonFile(file, mode="w"), SCHEMA, compression="zstd") as writer,
         ):
             for packs in job.batches(part.first, part.stop, 64 * _ROWS_PER_GROUP):
@@ -61,7 +62,7 @@ class Exporter(Format):
         }
 
     def finish(self, job: Job, parts: list[dict[str, Any]], ranges: list[FileRange], sink: Sink) -> None:
-        """`_metadata.json`, for `pad_cu_seqlens`; readers of Parquet folders skip names that begin so."""
+        """Write `_metadata.json`, for `pad_cu_seqlens`. Readers of Parquet folders skip names with an underscore."""
         num_rows = len(job.packs)
         given = sum(part["num_given"] for part in parts)
         described = {
@@ -77,9 +78,9 @@ class Exporter(Format):
 
 
 def _batch(packed: PackedSet, packs: Int64Array) -> tuple[pa.RecordBatch, int]:
-    """Rows, and the longest sample."""
+    """The rows of these packs, and the length of the longest sample."""
     ids, mask = packed.lists("input_ids", packs), packed.lists("loss_mask", packs)
-    # The first token of a sample carries no loss, so nothing crosses a border.
+    # The first token of a sample carries no loss, so no loss crosses a border.
     ahead = np.zeros_like(mask.values)
     ahead[:-1] = mask.values[1:]
     ahead[mask.offsets[1:] - 1] = 0

@@ -1,4 +1,4 @@
-"""Which packs an export holds, and in which order."""
+"""Chooses the packs of an export, and their order."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from packer_cli.sizes import format_tokens, parse_tokens
 
 
 def choose_groups(manifest: Manifest, text: str | None) -> list[int]:
-    """Indices of the groups that `--groups` names: CAPACITY[:SP_DEGREE], or the name of a folder; None is all.
+    """Indices of the groups in `--groups`, each as CAPACITY[:SP_DEGREE] or the name of its folder; None is all.
 
     Raises:
-        ConfigError: no group is so named, or several are.
+        ConfigError: a name fits no group, or several.
     """
     if text is None:
         return list(range(len(manifest.groups)))
@@ -31,8 +31,8 @@ def choose_groups(manifest: Manifest, text: str | None) -> list[int]:
         found = [number for number, group in enumerate(manifest.groups) if _is_named(group, word)]
         if len(found) != 1:
             known = ", ".join(f"{_spelled(group)} ({group.name})" for group in manifest.groups)
-            rule = "is several groups" if found else "is not a group of this set"
-            raise ConfigError(f"--groups: {word!r} {rule}; it has {known}")
+            rule = "fits several groups" if found else "is not a group"
+            raise ConfigError(f"--groups: {word!r} {rule} of this set; it has {known}")
         chosen.add(found[0])
     return sorted(chosen)
 
@@ -52,33 +52,29 @@ def _is_named(group: GroupInfo, word: str) -> bool:
 
 
 def check_one_capacity(format_name: str, manifest: Manifest, groups: Sequence[int]) -> None:
-    """Refuse groups of unlike capacities for a format whose rows all have one length.
-
-    Raises:
-        ConfigError
-    """
+    """Raise ConfigError for groups of different capacities, for a format whose rows all have the same length."""
     chosen = [manifest.groups[group] for group in groups]
     if len({group.capacity for group in chosen}) > 1:
         names = ", ".join(_spelled(group) for group in chosen)
         raise ConfigError(
-            f"--to {format_name} writes rows of one length, and the groups {names} differ in theirs; export each to a "
-            f"folder of its own, the first with --groups {_spelled(chosen[0])}"
+            f"--to {format_name} writes rows of one length, but the groups {names} have different capacities; export "
+            f"each to its own folder, the first with --groups {_spelled(chosen[0])}"
         )
 
 
 def packs_by_id(manifest: Manifest, groups: list[int]) -> NDArray[np.int64]:
-    """int64[r]: the packs of the groups, rising."""
+    """int64[r]: the pack ids of the groups, increasing."""
     shards = [shard for group in groups for shard in manifest.groups[group].shards]
     ranges = [np.arange(shard.first_pack, shard.first_pack + shard.num_packs) for shard in shards]
     return np.sort(np.concatenate([np.zeros(0, dtype=np.int64), *ranges]))
 
 
 def packs_by_use(folder: Path, manifest: Manifest, groups: list[int], epoch: int) -> NDArray[np.int64]:
-    """int64[r]: the packs of the groups as the ranks use them in an epoch; fillers hold nothing and are left out.
+    """int64[r]: the packs of the groups as the ranks use them in an epoch, without fillers, which have no pack.
 
-    The packs of an iteration stand by DP rank, so that in a group without fillers DP rank d of N finds its packs at d,
-    d + N, d + 2 N, ... An epoch that was not written repeats one that was, as for the loader. Price: each rank's
-    manifest is read once; 8 bytes a slot.
+    The packs of an iteration are in the order of the DP ranks, so in a group without fillers DP rank d of N finds its
+    packs at d, d + N, d + 2 N, ... As in the loader, an epoch that was not written repeats one that was. Price: reads
+    each rank's manifest once; 8 bytes a slot.
 
     Raises:
         ConfigError: there is no such epoch.

@@ -1,12 +1,12 @@
-"""The packs of a set: how long each is, and gathering any of them, in any order, from the memory-mapped shards.
+"""Gathers packs of a set, in any order, from the memory-mapped shards; knows the sizes of all packs.
 
-Price: opening reads each shard once, for its checksum, looks at each record batch (some 20 us for 16 packs) and
-remembers where its buffers lie, about 10 bytes a pack with the sizes; a gather copies just the columns and packs that
-are asked for.
+Price: opening reads each shard once for its checksum, and keeps the offsets of the buffers of each record batch (some
+20 us for 16 packs), about 10 bytes a pack with the sizes; a gather copies only the requested columns and packs.
 """
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -24,6 +24,7 @@ from packer_cli.format.checksums import find_damage, inside
 from packer_cli.format.constants import PACKS_PER_BATCH
 from packer_cli.format.manifest import Manifest, ShardInfo
 from packer_cli.format.schema import SHARD_SCHEMA
+from packer_cli.format.shards import ShardFile, first_buffers
 
 Int64Array = NDArray[np.int64]
 
@@ -36,8 +37,12 @@ NUMBERS = {
     if not pa.types.is_list(field.type)
 }
 
+_FIRST = first_buffers(SHARD_SCHEMA)
+_BUFFERS = [_FIRST[name] + 3 for name in LISTS] + [_FIRST[name] + 1 for name in (*NUMBERS, *LISTS)]
+"""Numbers of the buffers of values, and then of the lists' offsets."""
+
 _MAPS_KEPT = 256
-"""Shards that are open at a time: there may be more than a process may open."""
+"""Most shards to keep open: there may be more than a process may open."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,11 +60,11 @@ class _Shard:
     path: Path
     info: ShardInfo
     values: dict[str, Int64Array]
-    """Column -> int64[b]: byte in the file where the values of each record batch begin."""
+    """Column -> int64[b]: byte in the file where its values begin in each record batch."""
     offsets: dict[str, Int64Array]
-    """List column -> int64[b]: likewise for its offsets."""
+    """List column -> int64[b]: byte in the file where its offsets begin in each record batch."""
     num_tokens: NDArray[np.int32]
-    """int32[r]: of each row."""
+    """int32[r]"""
     num_samples: NDArray[np.int32]
     """int32[r]"""
 
@@ -71,7 +76,7 @@ class PackedSet:
         """Open the shards of the groups.
 
         Raises:
-            FormatError: a shard is missing, or not as the manifest tells.
+            FormatError: a shard is missing, or does not match the manifest.
         """
         self._map = lru_cache(maxsize=_MAPS_KEPT)(_map)
         infos = [info for group in groups for info in manifest.groups[group].shards]
@@ -80,7 +85,7 @@ class PackedSet:
         self._first = np.array([shard.info.first_pack for shard in self._shards], dtype=np.int64)
         num_packs = sum(group.num_packs for group in manifest.groups)
         self.num_tokens = np.zeros(num_packs, dtype=np.int32)
-        """int32[p], by pack id; 0 for the packs of other groups."""
+        """int32[p], by pack id; 0 for packs of other groups."""
         self.num_samples = np.zeros(num_packs, dtype=np.int32)
         """int32[p]: samples, or pieces of them, in each pack."""
         for shard in self._shards:
@@ -147,7 +152,7 @@ class PackedSet:
 
 
 def damaged(path: Path, why: str) -> FormatError:
-    """The error for a shard that is not as it should be."""
+    """The error for a damaged shard."""
     return FormatError(f"shard {str(path)!r} is damaged or incomplete ({why}); run hbpack write again")
 
 
@@ -166,28 +171,25 @@ def _buffer(path: Path) -> pa.Buffer:
 
 
 def _look(folder: Path, info: ShardInfo) -> _Shard:
-    """Where everything lies in a shard."""
+    """Check a shard, and find its buffers."""
     path = folder / info.path
     try:
         inside(folder, info.path)
         why = find_damage(path, info.num_bytes, info.xxh3)
         if why is not None:
-            raise damaged(path, why)
+            raise ValueError(why)
         buffer = _buffer(path)
-        reader = pa.ipc.open_file(pa.BufferReader(buffer))
-        if not reader.schema.equals(SHARD_SCHEMA):
-            raise damaged(path, "it has other columns")
-        batches = [reader.get_batch(i) for i in range(reader.num_record_batches)]
-    except (OSError, ValueError, pa.ArrowException) as error:
+        file = ShardFile(pa.BufferReader(buffer))
+        if not file.schema.equals(SHARD_SCHEMA):
+            raise ValueError("it has other columns")
+        found = [file.starts(number, _BUFFERS) for number in range(file.num_batches)]
+    except (OSError, ValueError, IndexError, struct.error, pa.ArrowException, FormatError) as error:
         raise damaged(path, str(error)) from None
-    rows = np.array([batch.num_rows for batch in batches], dtype=np.int64)
+    rows, *starts = np.array(found, dtype=np.int64).reshape(-1, 1 + len(_BUFFERS)).T
     if rows.sum() != info.num_packs or (rows[:-1] != PACKS_PER_BATCH).any():
         raise damaged(path, f"its record batches do not hold {info.num_packs} packs, {PACKS_PER_BATCH} each")
-    values = {name: _places(batches, name, buffer.address) for name in (*LISTS, *NUMBERS)}
-    offsets = {name: _places(batches, name, buffer.address, is_offsets=True) for name in LISTS}
-    # Where they are to be read as int32, buffers of files that others wrote may lie at odd places.
-    if any((places % 4).any() for places in offsets.values()):
-        raise damaged(path, "its buffers are not aligned")
+    values = dict(zip((*LISTS, *NUMBERS), starts, strict=False))
+    offsets = dict(zip(LISTS, starts[len(values) :], strict=True))
     data = np.frombuffer(buffer, dtype=np.uint8)
     numbers = data[: len(data) // 4 * 4].view(np.int32)
     place = np.repeat(offsets["cu_seqlens"] // 4, rows) + _within(rows)
@@ -203,14 +205,6 @@ def _look(folder: Path, info: ShardInfo) -> _Shard:
         num_tokens=tokens,
         num_samples=numbers[place + 1] - numbers[place] - np.int32(1),
     )
-
-
-def _places(batches: list[pa.RecordBatch], name: str, address: int, *, is_offsets: bool = False) -> Int64Array:
-    """int64[b]: byte in the file where a buffer of a column begins in each record batch."""
-    columns = (batch.column(name) for batch in batches)
-    if name in LISTS and not is_offsets:
-        columns = (column.values for column in columns)
-    return np.array([column.buffers()[1].address - address for column in columns], dtype=np.int64)
 
 
 def _within(rows: Int64Array) -> Int64Array:

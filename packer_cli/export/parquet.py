@@ -1,7 +1,7 @@
 """Plain Parquet: `part-00000.parquet ...`, one row a pack, the columns of the shards as they are.
 
-For other tools and for keeping: Zstandard makes it about half of the shards' size, and reading a single pack about a
-hundred times slower than from them.
+For other tools and archives: with Zstandard, it takes about half the space of the shards, but reading a single pack is
+about a hundred times slower.
 """
 
 from __future__ import annotations
@@ -11,7 +11,8 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from packer_cli.export.job import FileRange, Format, Int64Array, Job, Part, Sink
+from packer_cli.engine.parts import FileRange, Sink
+from packer_cli.export.job import Format, Int64Array, Job, Part
 from packer_cli.export.packed import LISTS, PackedSet
 from packer_cli.format.arrays import to_arrow, to_lists
 from packer_cli.format.schema import SHARD_SCHEMA
@@ -29,7 +30,7 @@ class Exporter(Format):
     def write_part(self, job: Job, part: Part, sink: Sink) -> dict[str, Any]:
         """Write one file."""
         with (
-            sink.part(f"part-{part.number:05d}.parquet") as file,
+            sink.file(f"part-{part.number:05d}.parquet") as file,
             pq.ParquetWriter(pa.PythonFile(file, mode="w"), SHARD_SCHEMA, compression="zstd") as writer,
         ):
             for packs in job.batches(part.first, part.stop, _ROWS_PER_GROUP):

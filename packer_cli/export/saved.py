@@ -1,7 +1,7 @@
-"""Data sets that `datasets.load_from_disk` opens, one row a pack: what TRL, LLaMA-Factory and Automodel read.
+"""Data sets for `datasets.load_from_disk`, one row a pack, which TRL, LLaMA-Factory and Automodel read.
 
 The files are those of `Dataset.save_to_disk`: Arrow streams, `state.json`, `dataset_info.json`. Every column is
-list<int32>; a format says which columns it has, and how a batch of packs fills them.
+list<int32>; each format defines its columns, and their contents for a batch of packs.
 """
 
 from __future__ import annotations
@@ -12,7 +12,8 @@ from typing import Any, ClassVar
 
 import pyarrow as pa
 
-from packer_cli.export.job import FileRange, Format, Int64Array, Job, Part, Sink
+from packer_cli.engine.parts import FileRange, Sink
+from packer_cli.export.job import Format, Int64Array, Job, Part
 from packer_cli.export.packed import Lists
 from packer_cli.files import fingerprint
 from packer_cli.format.arrays import to_lists
@@ -27,7 +28,7 @@ class SavedDataset(Format):
 
     @abstractmethod
     def lists(self, job: Job, packs: Int64Array) -> list[Lists]:
-        """The columns of these packs, in the order of `columns`: int32."""
+        """The columns (int32) of these packs, in the order of `columns`."""
 
     @property
     def schema(self) -> pa.Schema:
@@ -38,7 +39,7 @@ class SavedDataset(Format):
         """Write one Arrow stream."""
         schema = self.schema
         path = f"data-{part.number:05d}-of-{len(job.parts):05d}.arrow"
-        with sink.part(path) as file, pa.ipc.new_stream(pa.PythonFile(file, mode="w"), schema) as writer:
+        with sink.file(path) as file, pa.ipc.new_stream(pa.PythonFile(file, mode="w"), schema) as writer:
             for packs in job.batches(part.first, part.stop, _ROWS_PER_BATCH):
                 arrays = [
                     to_lists(lists.offsets, lists.values).cast(field.type)

@@ -1,11 +1,10 @@
-"""Writes an export: parts on threads, each with a marker that holds its checksums; the manifest comes last."""
+"""The export stage: writes the packs of a set in the format of another trainer, part by part."""
 
 from __future__ import annotations
 
 import os
-import shutil
-from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,19 +12,16 @@ import numpy as np
 
 import packer_cli
 from packer_cli.engine.local import LocalEngine
-from packer_cli.errors import ConfigError, RunError
-from packer_cli.export.folder import NAME, check_folder, read_json
+from packer_cli.engine.parts import FileRange, FinishedPart, Parts, Sink, write_part
+from packer_cli.engine.progress import Progress
+from packer_cli.errors import ConfigError
+from packer_cli.export.folder import NAME, WORK, is_same_export, read_json
 from packer_cli.export.formats import ORDERS, load_format
-from packer_cli.export.job import WORK, FileRange, Format, Job, Part, Sink, cut_parts
+from packer_cli.export.job import Format, Job, Part, cut_parts
 from packer_cli.export.order import check_one_capacity, choose_groups, packs_by_id, packs_by_use
 from packer_cli.export.packed import PackedSet
-from packer_cli.files import (
-    Committer,
-    fingerprint,
-    lock_folder,
-    remove_temporaries,
-    write_json,
-)
+from packer_cli.files import fingerprint, remove_temporaries, write_json
+from packer_cli.folders import hold_folder
 from packer_cli.format.manifest import Manifest
 from packer_cli.shards.manifest import read_manifest
 from packer_cli.sizes import parse_bytes
@@ -34,9 +30,6 @@ EXPORT_VERSION = 2
 """Part of the fingerprint; a release that writes other bytes raises it."""
 
 _LEAST_SHARD = 65_536
-
-Progress = Callable[[int, int], None]
-"""(tokens done, tokens in all)"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,6 +83,9 @@ def export_set(
     An export that was killed goes on where it stopped: parts are kept whose checksums hold. Memory: 8 bytes a row, 10
     bytes a pack, and a few million tokens a thread.
 
+    Args:
+        progress: told tokens.
+
     Raises:
         InputError, FormatError: `source` holds no packed set, or a damaged one.
         ConfigError: an option does not fit the set or the format.
@@ -119,23 +115,16 @@ def export_set(
         "shard_size": shard_size,
     }
     header["fingerprint"] = fingerprint(header)
-    check_folder(folder, header)
-    if epoch is None:
-        packs = packs_by_id(manifest, list(groups))
-    else:
-        packs = packs_by_use(source, manifest, list(groups), epoch)
-    if not len(packs):
-        raise ConfigError(f"--groups: {', '.join(header['groups'])} hold no packs; choose groups that do")
-    packed = PackedSet(source, manifest, groups, engine)
-    job = _job(format, folder, packed, manifest, groups, packs, shard_size)
-    try:
-        with lock_folder(folder):
-            return _run(format, job, header, engine, progress)
-    except BlockingIOError:
-        raise RunError(
-            f"output folder {str(folder)!r}: another hbpack run writes to it; wait until that has ended, "
-            "or name another folder"
-        ) from None
+    with hold_folder(folder, lambda entries: is_same_export(folder, entries, header)):
+        if epoch is None:
+            packs = packs_by_id(manifest, list(groups))
+        else:
+            packs = packs_by_use(source, manifest, list(groups), epoch)
+        if not len(packs):
+            raise ConfigError(f"--groups: {', '.join(header['groups'])} hold no packs; choose groups that do")
+        packed = PackedSet(source, manifest, groups, engine)
+        job = _job(format, folder, packed, manifest, groups, packs, header)
+        return _run(format, job, header, engine, progress)
 
 
 def _job(
@@ -145,74 +134,69 @@ def _job(
     manifest: Manifest,
     groups: tuple[int, ...],
     packs: np.ndarray,
-    shard_size: int,
+    header: dict[str, Any],
 ) -> Job:
     num_tokens, num_samples = packed.num_tokens[packs].astype(np.int64), packed.num_samples[packs].astype(np.int64)
-    parts = cut_parts(format.row_bytes(num_tokens, num_samples), num_tokens, shard_size)
+    row_bytes = format.row_bytes(num_tokens, num_samples)
     return Job(
         folder=folder,
         packed=packed,
         manifest=manifest,
         groups=groups,
         packs=packs,
-        shard_size=shard_size,
-        parts=parts,
+        shard_size=header["shard_size"],
+        parts=cut_parts(row_bytes, num_tokens, header["shard_size"], header["fingerprint"]),
     )
 
 
 def _run(format: Format, job: Job, header: dict[str, Any], engine: LocalEngine, progress: Progress) -> ExportResult:
-    work = job.folder / WORK
-    finished = read_json(job.folder / NAME)
-    done_before = _reopen(format, job, header, finished, engine)
+    folder = job.folder
     tokens = job.row_tokens()
     sizes = [int(tokens[part.first : part.stop].sum(dtype=np.int64)) for part in job.parts]
-    done = sum(sizes[number] for number in done_before)
-    progress(done, sum(sizes))
-    todo = [part for part in job.parts if part.number not in done_before]
-    if finished and not todo:
-        files = [_file_range(item) for item in finished["files"]]
-        of_parts = sum(len(value["ranges"]) for value in done_before.values())
-        if all(range_.is_intact(job.folder / range_.path) for range_ in files[of_parts:]):
-            shutil.rmtree(work, ignore_errors=True)
-            return _result(job, files, is_new=False)
-    (job.folder / NAME).unlink(missing_ok=True)
-    write_json(work / NAME, header)
-    for path, num_bytes in format.shared_files(job).items():
-        _make_room(job.folder, path, num_bytes)
-    found = dict(done_before)
-
-    def write(part: Part) -> tuple[dict[str, Any], list[FileRange], Path | None]:
-        sink = Sink(job.folder)
-        return format.write_part(job, part, sink), sink.ranges, sink.temporary
-
-    with Committer() as committer:
-        for i, (info, ranges, temporary) in engine.run_threads(write, todo):
-            number = todo[i].number
-            found[number] = {"info": info, "ranges": [vars(range_) for range_ in ranges]}
-            marker = _marker(job.folder, number)
-            value = {"fingerprint": header["fingerprint"], "part": number, **found[number]}
-            if temporary:
-                committer.add(temporary, job.folder / ranges[0].path, marker, value)
-            else:
-                write_json(marker, value, sync=False)
-            done += sizes[number]
-            progress(done, sum(sizes))
-    for path in format.shared_files(job):
-        if not (job.folder / path).exists():
-            os.replace(work / path, job.folder / path)
-    results = [found[part.number] for part in job.parts]
-    written = [_file_range(item) for result in results for item in result["ranges"]]
-    sink = Sink(job.folder)
-    format.finish(job, [result["info"] for result in results], written, sink)
-    files = [*written, *sink.ranges]
-    remove_temporaries(job.folder)
+    parts = Parts(folder, WORK, NAME, job.parts, sizes)
+    listing = read_json(folder / NAME) or {"files": [], "parts": []}
+    files = [FileRange(**item) for item in listing["files"]]
+    each = max(1, len(format.shared_files(job)))
+    listed = {
+        part.name: FinishedPart(fingerprint=part.fingerprint, files=tuple(files[i : i + each]), facts=facts)
+        for i, part, facts in zip(range(0, len(files), each), job.parts, listing["parts"], strict=False)
+    }
+    parts.find(engine, listed)
+    others = files[len(job.parts) * each :]
+    if files and not parts.todo and all(file.is_intact(folder / file.path) for file in others):
+        progress(sum(sizes), sum(sizes))
+        parts.close()
+        return _result(job, files, is_new=False)
+    write_json(parts.work / NAME, header)  # It marks the folder as this export's if the run is killed.
+    parts.begin()
+    _write_parts(format, job, parts, engine, progress)
+    results = [parts.finished[part.name] for part in job.parts]
+    facts = [result.facts for result in results]
+    ranges = [file for result in results for file in result.files]
+    sink = Sink(folder, WORK)
+    format.finish(job, facts, ranges, sink)
+    sink.commit()
+    remove_temporaries(folder)
+    files = [*ranges, *sink.files]
     result = _result(job, files, is_new=True)
     totals = {"num_rows": result.num_rows, "num_samples": result.num_samples, "num_tokens": result.num_tokens}
-    parts = [item["info"] for item in results]
-    text = {"hbpack_version": packer_cli.__version__, **header, **totals, "parts": parts}
-    write_json(job.folder / NAME, {**text, "files": [vars(range_) for range_ in files]})
-    shutil.rmtree(work, ignore_errors=True)
+    text = {"hbpack_version": packer_cli.__version__, **header, **totals, "parts": facts}
+    write_json(folder / NAME, {**text, "files": [vars(file) for file in files]})
+    parts.close()
     return result
+
+
+def _write_parts(format: Format, job: Job, parts: Parts[Part], engine: LocalEngine, progress: Progress) -> None:
+    """Write the missing parts. Files that they share get their final names when all are written."""
+    shared = format.shared_files(job)
+    for path, num_bytes in shared.items():
+        _make_room(job.folder / path, parts.work / path, num_bytes)
+    write = partial(format.write_part, job)
+    with parts.committing(progress) as commit:
+        for _, written in engine.run_threads(lambda part: write_part(write, part, job.folder, WORK), parts.todo):
+            commit(written)
+    for path in shared:
+        os.replace(parts.work / path, job.folder / path)
 
 
 def _result(job: Job, files: list[FileRange], *, is_new: bool) -> ExportResult:
@@ -226,60 +210,9 @@ def _result(job: Job, files: list[FileRange], *, is_new: bool) -> ExportResult:
     )
 
 
-def _reopen(
-    format: Format, job: Job, header: dict[str, Any], finished: dict[str, Any] | None, engine: LocalEngine
-) -> dict[int, dict[str, Any]]:
-    """The intact parts of an earlier run of the same export, by number. If some are missing, marks the rest."""
-    work = job.folder / WORK
-    shared = set(format.shared_files(job))
-    candidates: dict[int, Any] = {}
-    if finished:
-        ranges = iter(finished["files"])
-        for part, info in zip(job.parts, finished["parts"], strict=True):
-            own = [next(ranges) for _ in range(max(1, len(shared)))]
-            candidates[part.number] = {"info": info, "ranges": own}
-    else:
-        for part in job.parts:
-            value = read_json(_marker(job.folder, part.number))
-            if (
-                value
-                and value.get("fingerprint") == header["fingerprint"]
-                and value.get("part") == part.number
-                and "ranges" in value
-            ):
-                candidates[part.number] = {"info": value["info"], "ranges": value["ranges"]}
-    numbers = list(candidates)
-
-    def check(number: int) -> bool:
-        ranges = [_file_range(item) for item in candidates[number]["ranges"]]
-        return all(range_.is_intact(_where(job.folder, work, range_.path)) for range_ in ranges)
-
-    found = {numbers[i]: candidates[numbers[i]] for i, intact in engine.run_threads(check, numbers) if intact}
-    if finished and len(found) < len(job.parts):
-        for number, value in found.items():
-            marker = {"fingerprint": header["fingerprint"], "part": number, **value}
-            write_json(_marker(job.folder, number), marker, sync=False)
-    return found
-
-
-def _where(folder: Path, work: Path, path: str) -> Path:
-    """A file under its final name, or its path while it is being written."""
-    return folder / path if (folder / path).exists() else work / path
-
-
-def _make_room(folder: Path, path: str, num_bytes: int) -> None:
+def _make_room(final: Path, work: Path, num_bytes: int) -> None:
     """Create a shared file of this size, keeping what an earlier run wrote to it."""
-    work = folder / WORK / path
-    work.parent.mkdir(parents=True, exist_ok=True)
-    if (folder / path).exists():
-        os.replace(folder / path, work)
+    if final.exists():
+        os.replace(final, work)
     with work.open("ab") as file:
         file.truncate(num_bytes)
-
-
-def _marker(folder: Path, number: int) -> Path:
-    return folder / WORK / f"part-{number:05d}.json"
-
-
-def _file_range(item: dict[str, Any]) -> FileRange:
-    return FileRange(**item)

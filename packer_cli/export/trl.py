@@ -1,7 +1,7 @@
-"""A data set as TRL's packing makes it: `datasets.load_from_disk(DIR)`, one row a pack.
+"""A data set like that of TRL's packing, one row a pack, for `datasets.load_from_disk(DIR)`.
 
-`input_ids`; `labels`, -100 where there is no loss, which is always so at the first token of a sample; `seq_lengths`,
-from which TRL's collator makes position ids that restart with each sample.
+`input_ids`; `labels`, -100 for no loss and so for the first token of every sample; `seq_lengths`, from which TRL's
+collator makes position ids that restart with each sample.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ class Exporter(SavedDataset):
     columns = ("input_ids", "labels", "seq_lengths")
 
     def row_bytes(self, num_tokens: Int64Array, num_samples: Int64Array) -> Int64Array:
-        """Two numbers a token, one a sample."""
+        """Bytes of each row (int64[r]): two numbers a token, one a sample."""
         return 8 * num_tokens + 4 * num_samples + 16
 
     def lists(self, job: Job, packs: Int64Array) -> list[Lists]:
-        """Real tokens only."""
+        """The columns, without padding."""
         packed = job.packed
         return [packed.lists("input_ids", packs), labels_of(packed, packs), packed.sample_lengths(packs)]

@@ -1,12 +1,12 @@
 """XTuner's preset packs: `packs/` for its PresetPackDataset, `order.npy` for its PresetSampler, `samples-*.jsonl`.
 
 XTuner's packs refer to lines of JSONL data sets. The samples are written one a line, in the order of the packs:
-`{"input_ids": [...], "labels": [...], "num_tokens": n}`, labels -100 where there is no loss. `packs/boundaries.npy`
-int64[r+1] and `packs/samples.npy` int64[m, 6] (path, line, -1, -1, first token, end) say which lines a pack holds,
-`packs/paths.json` how the files are called, and `order.npy` int64[r] is 0, 1, 2, ...: the packs stand in their order.
+`{"input_ids": [...], "labels": [...], "num_tokens": n}`, with label -100 for no loss. `packs/boundaries.npy`
+int64[r+1] and `packs/samples.npy` int64[m, 6] (path, line, -1, -1, first token, end) list the lines of each pack,
+`packs/paths.json` the names of the files, and `order.npy` int64[r] is 0, 1, 2, ..., since the packs are in order.
 
-A pack that is not full is an error to XTuner, so the lines of each are followed by a stretch of `pad.jsonl`, whose one
-line is a row of pads without loss.
+XTuner refuses packs that are not full, so the lines of each are followed by the beginning of the only line of
+`pad.jsonl`, a row of pads without loss.
 """
 
 from __future__ import annotations
@@ -20,8 +20,9 @@ import pyarrow.compute as pc
 from numpy.lib import format as npy
 from numpy.typing import NDArray
 
+from packer_cli.engine.parts import FileRange, Sink
 from packer_cli.export.columns import NO_LOSS, labels_of
-from packer_cli.export.job import FileRange, Format, Int64Array, Job, Part, Sink
+from packer_cli.export.job import Format, Int64Array, Job, Part
 from packer_cli.export.packed import Lists, PackedSet
 from packer_cli.files import HashingFile
 from packer_cli.format.arrays import to_arrow, to_lists
@@ -36,18 +37,18 @@ class Exporter(Format):
     needs_one_capacity = True
 
     def row_bytes(self, num_tokens: Int64Array, num_samples: Int64Array) -> Int64Array:
-        """An id takes some six bytes as text, and stands twice."""
+        """Bytes of each row (int64[r]), about: an id is written twice, and takes some six bytes as text."""
         return 12 * num_tokens + 64 * num_samples
 
     def write_part(self, job: Job, part: Part, sink: Sink) -> dict[str, Any]:
-        """One JSONL file."""
-        with sink.part(f"samples-{part.number:05d}.jsonl") as file:
+        """Write one JSONL file."""
+        with sink.file(f"samples-{part.number:05d}.jsonl") as file:
             for packs in job.batches(part.first, part.stop, _ROWS_PER_BATCH):
                 file.write(_lines(job.packed, packs))
         return {}
 
     def finish(self, job: Job, parts: list[dict[str, Any]], ranges: list[FileRange], sink: Sink) -> None:
-        """The packs and their order."""
+        """Write the packs and their order."""
         num_rows = len(job.packs)
         is_short = job.row_tokens() < job.capacity
         ends = np.concatenate([[0], np.cumsum(job.row_samples() + is_short, dtype=np.int64)])
@@ -78,7 +79,7 @@ def _slices(path: int, line: int, lengths: Lists, num_pads: NDArray[np.int32], p
 
     Args:
         lengths: tokens of each sample of the packs.
-        num_pads: int32[k]: tokens that each pack lacks.
+        num_pads: int32[k]: pads that each pack needs.
     """
     rows = _rows(path, np.arange(line, line + len(lengths.values)), lengths.values)
     is_short = num_pads > 0
@@ -125,6 +126,6 @@ def _lines(packed: PackedSet, packs: Int64Array) -> pa.Buffer:
 
 
 def _joined(offsets: Int64Array, values: NDArray[np.int32]) -> pa.Array:
-    """Comma-separated numbers of each list."""
+    """The numbers of each list as text, separated by commas."""
     numbers = to_lists(offsets, values).cast(pa.list_(pa.string()))
     return pc.binary_join(numbers, ", ")

@@ -5,8 +5,11 @@
     constants.py  names and versions
     schema.py     the columns of shards and rank manifests, names of files and folders
     checksums.py  of files and of JSON; names that stay in a set's folder
+    shards.py     reads packs in a shard, or tells where its record batches lie
     marks.py      which set a file is of, and a checksum a row
     manifest.py   hbpack.json: its records, reading and writing it
+    metrics.py    the figures of a plan, in its file and in hbpack.json
+    choice.py     how automatic groups were chosen, there as well
     records.py    JSON to frozen dataclasses, strictly
     epochs.py     which epoch was written, and the order of those that were not
     ranks.py      reads what a rank reads in an epoch

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -20,13 +21,16 @@ _SIGNATURE = 32
 _BEFORE, _AFTER = b'"xxh3": "', b'"\n}\n'
 
 
-def file_checksum(path: str | Path) -> str:
-    """xxh3-128 (hex) of a file's content; reads it once, at 2 to 10 GB/s."""
+def file_checksum(path: str | Path, offset: int = 0, num_bytes: int | None = None) -> str:
+    """xxh3-128 (hex) of a file, or of `num_bytes` of it from `offset` on; reads it once, at 2 to 10 GB/s."""
     digest = xxhash.xxh3_128()
+    left = sys.maxsize if num_bytes is None else num_bytes
     buffer = memoryview(bytearray(_BLOCK))
     with open(path, "rb", buffering=0) as file:
-        while size := file.readinto(buffer):
+        file.seek(offset)
+        while size := file.readinto(buffer[:left]):
             digest.update(buffer[:size])
+            left -= size
     return digest.hexdigest()
 
 

@@ -11,8 +11,10 @@ from packer_cli import __version__
 from packer_cli.errors import FormatError
 from packer_cli.format import epochs
 from packer_cli.format.checksums import check_json, check_path, describe_signature, is_checksum, sign_json
+from packer_cli.format.choice import GroupChoice
 from packer_cli.format.constants import FORMAT_NAME, FORMAT_VERSION
-from packer_cli.format.records import Rule, read_record, shown
+from packer_cli.format.metrics import Counts, PlanMetrics
+from packer_cli.format.records import FOR_SCHEMA, Rule, known_values, read_record, shown, sort_keys
 
 
 def _find_path_fault(path: str) -> str | None:
@@ -32,15 +34,12 @@ Checksum = Annotated[
 """xxh3-128 in hex."""
 Count = Annotated[int, Rule(lambda value: None if value >= 0 else "below 0", (("minimum", 0),))]
 
-_FOR_SCHEMA = {"extra": "forbid", "use_attribute_docstrings": True}
-"""How pydantic makes a JSON Schema of these classes."""
-
 
 @dataclass(frozen=True, kw_only=True)
 class FileInfo:
     """One file of the set."""
 
-    __pydantic_config__: ClassVar[dict[str, Any]] = _FOR_SCHEMA
+    __pydantic_config__: ClassVar[dict[str, Any]] = FOR_SCHEMA
 
     path: RelativePath
     """Relative to the folder of the manifest."""
@@ -67,7 +66,7 @@ class ShardInfo(FileInfo):
 class GroupInfo:
     """One group and its shards."""
 
-    __pydantic_config__: ClassVar[dict[str, Any]] = _FOR_SCHEMA
+    __pydantic_config__: ClassVar[dict[str, Any]] = FOR_SCHEMA
 
     name: str
     capacity: int
@@ -87,7 +86,7 @@ class GroupInfo:
 class EpochInfo:
     """One epoch's rank manifests."""
 
-    __pydantic_config__: ClassVar[dict[str, Any]] = _FOR_SCHEMA
+    __pydantic_config__: ClassVar[dict[str, Any]] = FOR_SCHEMA
 
     path: RelativePath
     """Their folder."""
@@ -105,7 +104,7 @@ class EpochInfo:
 class Generation:
     """What the set was before a change of the number of GPUs (`hbpack rebalance`)."""
 
-    __pydantic_config__: ClassVar[dict[str, Any]] = _FOR_SCHEMA
+    __pydantic_config__: ClassVar[dict[str, Any]] = FOR_SCHEMA
 
     fingerprint: str
     num_gpus: int
@@ -132,7 +131,7 @@ class Generation:
 class Origin:
     """Where a set for another number of GPUs goes on."""
 
-    __pydantic_config__: ClassVar[dict[str, Any]] = _FOR_SCHEMA
+    __pydantic_config__: ClassVar[dict[str, Any]] = FOR_SCHEMA
 
     fingerprint: str
     """Of the generation that was left, one of `history`."""
@@ -144,10 +143,35 @@ class Origin:
 
 
 @dataclass(frozen=True, kw_only=True)
+class WriteOptions:
+    """Options of `hbpack write`."""
+
+    __pydantic_config__: ClassVar[dict[str, Any]] = FOR_SCHEMA
+
+    shard_size: int
+    """Approximate bytes of a shard."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SetConfig:
+    """Options that decided the bytes."""
+
+    __pydantic_config__: ClassVar[dict[str, Any]] = FOR_SCHEMA
+
+    tokens: dict[str, Any]
+    """As in `tokens.json`."""
+    plan: dict[str, Any]
+    """As `hbpack plan` takes them, with groups and costs as numbers."""
+    group_choice: GroupChoice | None = None
+    """How automatic groups were chosen; not there if you named them."""
+    write: WriteOptions
+
+
+@dataclass(frozen=True, kw_only=True)
 class Manifest:
     """A packed data set."""
 
-    __pydantic_config__: ClassVar[dict[str, Any]] = {**_FOR_SCHEMA, "json_schema_extra": describe_signature}
+    __pydantic_config__: ClassVar[dict[str, Any]] = {**FOR_SCHEMA, "json_schema_extra": describe_signature}
 
     format: Literal["hbpack"] = "hbpack"
     format_version: int = FORMAT_VERSION
@@ -176,12 +200,11 @@ class Manifest:
     """Its name as the user gave it, fingerprints, vocabulary size and special ids."""
     sources: tuple[dict[str, Any], ...]
     """Inputs by source id: name and weight."""
-    counts: dict[str, int]
+    counts: Counts
     """What became of the records."""
-    metrics: dict[str, Any]
-    """`overall`, `groups` and `baseline`, as `hbpack stats --json` gives them."""
-    config: dict[str, Any]
-    """Options that decided the bytes."""
+    metrics: PlanMetrics
+    """As `hbpack stats --json` gives them."""
+    config: SetConfig
     library_versions: dict[str, str]
 
     @property
@@ -212,8 +235,13 @@ class Manifest:
 
 
 def manifest_bytes(manifest: Manifest) -> bytes:
-    """The bytes of `hbpack.json`, with its checksum."""
-    return sign_json(asdict(manifest))
+    """The bytes of `hbpack.json`, with its checksum. What it repeats of `plan.arrow` has its keys in order, too."""
+    values, metrics = asdict(manifest), known_values(manifest.metrics)
+    values["counts"] = sort_keys(values["counts"])
+    values["metrics"] = metrics if manifest.history else sort_keys(metrics)
+    config = {name: sort_keys(value) for name, value in values["config"].items() if value is not None}
+    values["config"] = {**config, "tokens": manifest.config.tokens}
+    return sign_json(values)
 
 
 def parse_manifest(data: bytes, name: str, remedy: str, *, compares: bool = True) -> Manifest:

@@ -7,14 +7,22 @@ it makes the JSON Schema of a record.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import MISSING, dataclass, fields, is_dataclass
+from dataclasses import MISSING, asdict, dataclass, fields, is_dataclass
 from functools import cache
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 T = TypeVar("T")
 
-_NAMES = {str: "text", int: "an integer"}
+FOR_SCHEMA = {"extra": "forbid", "use_attribute_docstrings": True}
+"""`__pydantic_config__` of a record in a JSON Schema."""
+
+_TYPES = {
+    str: ((str,), "text"),
+    int: ((int,), "an integer"),
+    float: ((float, int), "a number"),
+    bool: ((bool,), "true or false"),
+}
 
 
 @dataclass(frozen=True)
@@ -50,6 +58,22 @@ def read_record(kind: type[T], value: Any) -> T:
     return read(value, "")
 
 
+def known_values(record: Any) -> dict[str, Any]:
+    """JSON values of a record, without those that are None."""
+    return asdict(record, dict_factory=lambda items: {name: value for name, value in items if value is not None})
+
+
+def sort_keys(value: Any) -> Any:
+    """JSON values with the keys of every object in order.
+
+    >>> sort_keys({"b": [{"d": 1, "c": 2}], "a": 3})
+    {'a': 3, 'b': [{'c': 2, 'd': 1}]}
+    """
+    if isinstance(value, dict):
+        return {name: sort_keys(value[name]) for name in sorted(value)}
+    return [sort_keys(item) for item in value] if isinstance(value, (list, tuple)) else value
+
+
 _Reader = Callable[[Any, str], Any]
 
 
@@ -72,7 +96,8 @@ def _reader(kind: Any) -> _Reader:
         return lambda value, place: _expect(value in arguments, value, place, f"{arguments[0]!r}")
     if kind is Any:
         return lambda value, place: value
-    return lambda value, place: _expect(type(value) is kind, value, place, _NAMES[kind])
+    types, name = _TYPES[kind]
+    return lambda value, place: _expect(type(value) in types, value, place, name)
 
 
 def _expect(is_right: bool, value: Any, place: str, rule: str) -> Any:

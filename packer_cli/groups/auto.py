@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from typing import Any
 
 import numpy as np
 
-from packer_cli.config import AutoGroupsConfig, GroupConfig, PlanConfig
+from packer_cli.config import AutoGroupsConfig, PlanConfig
 from packer_cli.config.gpu_model import load_gpu_model, read_profile
 from packer_cli.cost.measured import measured_model
 from packer_cli.cost.models import GpuModel
 from packer_cli.cost.profile import Profile
 from packer_cli.errors import ConfigError, RunError
 from packer_cli.files import fingerprint
+from packer_cli.format.choice import AlternativeGroups, GroupChoice
 from packer_cli.groups.choice import HBP, LONGEST, Choice, choose_groups, choose_measured_groups
+from packer_cli.plan.groups import Group
 from packer_cli.plan.pieces import Overflow, describe_overflow, make_pieces
-from packer_cli.plan.types import Group, Int32Array
+from packer_cli.plan.types import Int32Array
 from packer_cli.sizes import four_digits
 
 AUTO_NEEDS = "--groups auto"
@@ -47,8 +48,8 @@ def load_models(config: AutoGroupsConfig, num_gpus: int, what: str) -> tuple[Gpu
 
 def choose(
     config: AutoGroupsConfig, lengths: Int32Array, num_gpus: int, overflow: Overflow, what: str = AUTO_NEEDS
-) -> tuple[Choice, dict[str, Any]]:
-    """Choose groups for the lengths (int32[n]) of an epoch. Returns the choice and its record, see `_record`.
+) -> tuple[Choice, GroupChoice]:
+    """Choose groups for the lengths (int32[n]) of an epoch. Returns the choice and its record.
 
     Raises:
         UsageError: options are missing or contradict each other, or the longest sample does not fit.
@@ -82,15 +83,15 @@ def choose(
     return choice, _record(config, model, profile, choice, [lost] if lost else [])
 
 
-def resolve(config: PlanConfig, lengths: Int32Array) -> tuple[PlanConfig, dict[str, Any] | None]:
+def resolve(config: PlanConfig, lengths: Int32Array) -> tuple[PlanConfig, GroupChoice | None]:
     """The options with groups chosen for the lengths (int32[n]), and the record; None if you named the groups."""
     if not config.is_auto:
         return config, None
     if not len(_bounded(config, lengths, config.overflow)):
         # There is nothing to plan; the planner reports why.
-        return config.model_copy(update={"groups": (GroupConfig(capacity=config.max_length or 1024),)}), None
+        return config.model_copy(update={"groups": (Group(capacity=config.max_length or 1024),)}), None
     choice, record = choose(config, lengths, config.gpus, config.overflow)
-    return config.model_copy(update={"groups": tuple(map(to_config, choice.groups))}), record
+    return config.model_copy(update={"groups": choice.groups}), record
 
 
 def _bounded(config: AutoGroupsConfig, lengths: Int32Array, overflow: Overflow) -> Int32Array:
@@ -111,51 +112,40 @@ def with_placeholder_groups(config: PlanConfig) -> PlanConfig:
     if not config.is_auto:
         return config
     load_models(config, config.gpus, AUTO_NEEDS)
-    groups = (GroupConfig(capacity=1024), GroupConfig(capacity=8192))[: config.max_groups]
+    groups = (Group(capacity=1024), Group(capacity=8192))[: config.max_groups]
     return config.model_copy(update={"groups": groups})
-
-
-def to_config(group: Group) -> GroupConfig:
-    """A group as a config value."""
-    return GroupConfig(**asdict(group))
-
-
-def groups_text(groups: tuple[Group, ...]) -> str:
-    """The value of `--groups`."""
-    return ",".join(str(to_config(group)) for group in groups)
 
 
 def _record(
     config: AutoGroupsConfig, model: GpuModel | None, profile: Profile | None, choice: Choice, notes: list[str]
-) -> dict[str, Any]:
-    """JSON values. The fingerprint covers every number that the choice depends on."""
+) -> GroupChoice:
     facts = [asdict(model.cost), asdict(model.memory), model.sp_sizes] if model else []
     rows = profile.model_dump(mode="json") if profile else None
-    return {
-        "groups": groups_text(choice.groups),
-        "algorithm": config.group_algorithm,
-        "max_groups": config.max_groups,
-        "max_length": config.max_length,
-        "gpus": choice.num_gpus,
-        "samples": choice.sums.num_samples,
-        "tokens": choice.sums.num_tokens,
-        "longest": choice.sums.longest,
-        "seconds": choice.seconds and _digits(choice.seconds),
-        "gpu_hours": choice.gpu_hours and _digits(choice.gpu_hours),
-        "notes": [*notes, *_notes(choice, profile)],
-        "alternatives": [
-            {
-                "name": each.name,
-                "groups": groups_text(each.groups),
-                "seconds": _digits(each.seconds),
-                "gain": round(each.seconds / choice.seconds - 1, 6),
-            }
+    return GroupChoice(
+        groups=",".join(map(str, choice.groups)),
+        algorithm=config.group_algorithm,
+        max_groups=config.max_groups,
+        max_length=config.max_length,
+        gpus=choice.num_gpus,
+        samples=choice.sums.num_samples,
+        tokens=choice.sums.num_tokens,
+        longest=choice.sums.longest,
+        seconds=choice.seconds and _digits(choice.seconds),
+        gpu_hours=choice.gpu_hours and _digits(choice.gpu_hours),
+        notes=(*notes, *_notes(choice, profile)),
+        alternatives=tuple(
+            AlternativeGroups(
+                name=each.name,
+                groups=",".join(map(str, each.groups)),
+                seconds=_digits(each.seconds),
+                gain=round(each.seconds / choice.seconds - 1, 6),
+            )
             for each in choice.alternatives
             if choice.seconds
-        ],
-        "predicted_with": dict(choice.origin),
-        "fingerprint": fingerprint(*facts, rows),
-    }
+        ),
+        predicted_with=dict(choice.origin),
+        fingerprint=fingerprint(*facts, rows),
+    )
 
 
 def _notes(choice: Choice, profile: Profile | None) -> list[str]:
@@ -175,16 +165,14 @@ def _digits(value: float) -> float:
     return float(f"{value:.6g}")
 
 
-def describe(record: dict[str, Any]) -> str:
+def describe(choice: GroupChoice) -> str:
     """Describe a recorded choice in one line."""
-    if record["seconds"] is None:
-        return f"chose groups {record['groups']} by HBP's algorithm 1 from the rows of the profile"
-    others = [
-        f"; {each['name']} ({each['groups']}) {each['gain']:+.1%}"
-        for each in record["alternatives"]
-        if each["name"] in (HBP, LONGEST) and each["groups"] != record["groups"]
-    ]
-    seconds = four_digits(record["seconds"])
-    return f"chose groups {record['groups']}: {seconds} s an epoch predicted on {record['gpus']} GPUs" + "".join(
-        others
+    if choice.seconds is None:
+        return f"chose groups {choice.groups} by HBP's algorithm 1 from the rows of the profile"
+    others = "".join(
+        f"; {each.name} ({each.groups}) {each.gain:+.1%}"
+        for each in choice.alternatives
+        if each.name in (HBP, LONGEST) and each.groups != choice.groups
     )
+    seconds = four_digits(choice.seconds)
+    return f"chose groups {choice.groups}: {seconds} s an epoch predicted on {choice.gpus} GPUs{others}"

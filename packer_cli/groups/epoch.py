@@ -1,16 +1,16 @@
 """Predicts the GPU-seconds of an epoch for a set of groups from the lengths, without a plan.
 
 Groups are added by increasing capacity. With C seconds for all samples up to the last group's capacity, the next group
-gives `(1 - f) C + g`: it takes a share f of all shorter samples as fillers, and its packs cost g.
+gives `(1 - f) C + g`: a share f of all shorter samples fills its packs, which cost g.
 
 These approximations do not apply to a plan (`hbpack simulate`):
 
 - A group's own samples need as many packs as Martello and Toth's L2 bound at four thresholds; or, if there are enough
-  shorter samples, so many that `FOR_FILLERS` of their space is free.
+  shorter samples, so many that `FREE_TO_FILL` of their space is free.
 - Free space is filled to the token, with shorter samples in the mix of all shorter ones.
 - Packs are dealt to iterations by decreasing work. Ranks wait only because of samples over half the capacity, for the
-  difference of these samples' squares, which fillers cannot make up.
-- Free space without a filler costs nothing: rows are not padded.
+  difference of these samples' squares, for which shorter samples cannot make up.
+- Space that stays free costs nothing: rows are not padded.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from numpy.typing import NDArray
 
 from packer_cli.cost.models import CostModel
 from packer_cli.groups.lengths import LengthSums
-from packer_cli.plan.arrange import FOR_FILLERS
-from packer_cli.plan.types import Group
+from packer_cli.plan.arrange import FREE_TO_FILL
+from packer_cli.plan.groups import Group
 
 FloatArray = NDArray[np.float64]
 
@@ -38,9 +38,9 @@ class _Range:
 
     packs: FloatArray
     share: FloatArray
-    """Share of all shorter samples that are fillers in this group."""
+    """Share of all shorter samples that fill this group's packs."""
     tokens: FloatArray
-    """Including fillers, as in `work`."""
+    """Including the shorter samples, as in `work`."""
     work: FloatArray
     large: FloatArray
     """float64[3, k]: number, tokens and work of the group's own samples over half the capacity."""
@@ -96,8 +96,8 @@ class EpochModel:
         """The contents of a group's packs, whatever its SP degree."""
         shorter = self.sums.up_to(below)
         samples, tokens, work = self.sums.up_to(capacity)[:, None] - shorter
-        # More packs make room for fillers, as in the plan, for at most half of the shorter tokens.
-        roomy = np.minimum(tokens / (1 - FOR_FILLERS), tokens + shorter[1] / 2) / capacity
+        # As in the plan, more packs make room for shorter samples, for at most half of their tokens.
+        roomy = np.minimum(tokens / (1 - FREE_TO_FILL), tokens + shorter[1] / 2) / capacity
         packs = np.where(samples > 0, np.maximum(self._num_packs(below, capacity), roomy), 0.0)
         free = np.maximum(0.0, packs * capacity - tokens)
         share = np.minimum(1.0, free / np.maximum(1.0, shorter[1])) * (shorter[1] > 0)

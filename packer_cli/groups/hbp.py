@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from packer_cli.groups.settings import Setting
-from packer_cli.plan.types import Group
+from packer_cli.plan.groups import Group
 
 
 def hbp_groups(best: Mapping[int, Setting], setting_of: Callable[[int], Group | None]) -> tuple[Group, ...]:

@@ -1,25 +1,25 @@
-"""The loader: what runs on GPU nodes. It needs torch, numpy and pyarrow, and nothing of the preparation side.
+"""The loader, which runs on GPU nodes. It needs torch, numpy and pyarrow, and nothing of the preparation side.
 
 ::
 
-    hbpack.json --> manifest.py   what the set holds
-    ranks/...   --> rows.py       what this rank reads, one row an iteration
-    shards/...  --> shards.py     memory-mapped packs, numpy views without a copy; ipc.py: where they lie in the file
+    hbpack.json --> manifest.py   the contents of the set
+    ranks/...   --> rows.py       the packs that this rank reads, one row per iteration
+    shards/...  --> shards.py     memory-mapped packs, numpy views without a copy; ipc.py: their places in the file
                         |
     parallel/ <---- batch.py      MicroBatch: padding, positions, labels, this rank's part of the row;
-                        |         passes.py: the passes over its tokens; pages.py: memory that is used again
-                    formats/      one adapter a file: the keys a trainer expects; transfer.py: from a worker
+                        |         passes.py: the passes over its tokens; pages.py: memory to reuse
+                    formats/      one adapter per file: the keys that a trainer expects; transfer.py: from a worker
                         |
                     dataset.py    PackedDataset: map-style torch data set, resume state; place.py: epoch and position;
-                                  sampler.py: for a StatefulDataLoader that goes on by its own state
+                                  sampler.py: for a StatefulDataLoader that resumes by its own state
 
-What a trainer calls besides: `parallel` (process groups of all SP degrees, slices and back, reference attention),
-`losses` (normalizers), `checkpointing` (as many checkpointed layers as the batch says) and `separation` (whether a
-model keeps samples apart). `adapters/` holds loaders in the form that a trainer's configuration builds.
+Trainers may also use `parallel` (process groups of all SP degrees, slicing and merging, reference attention), `losses`
+(normalizers), `checkpointing` (a number of checkpointed layers for each batch) and `separation` (whether a model keeps
+samples apart). `adapters/` holds loaders that a trainer's own configuration builds.
 """
 
 try:
-    import torch  # noqa: F401  (only to say plainly what is missing)
+    import torch  # noqa: F401  (only for a clear message)
 except ModuleNotFoundError as error:
     if error.name != "torch":
         raise

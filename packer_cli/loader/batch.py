@@ -1,4 +1,4 @@
-"""From a pack to one rank's micro-batch: padding, positions, labels, this rank's part. Vectorised numpy, one copy."""
+"""Builds one rank's micro-batch from a pack: padding, positions, labels, slicing. Vectorised numpy, one copy."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ from packer_cli.loader.shards import Pack
 PadTo = Literal["multiple", "row", "capacity"]
 
 SPSharding = Literal[Sharding, "planned"]
-"""A sharding, or "planned": that of the pack's `cp_sharding` column, 0 `zigzag` (per sequence), 1 `document`."""
+"""A sharding, or "planned": the one in the pack's `cp_sharding` column, 0 `zigzag` (per sequence), 1 `document`."""
 SP_SHARDINGS: tuple[SPSharding, ...] = (*get_args(Sharding), "planned")
 PLANNED: tuple[Sharding, ...] = ("zigzag", "document")
 
 
 @dataclass(slots=True, kw_only=True)
 class MicroBatch:
-    """One rank's forward in one iteration, before an adapter gives it a trainer's names.
+    """One rank's forward in one iteration, before an adapter converts it to a trainer's batch.
 
-    T is the length of the padded row, t that of this rank's part: T / sp_size where the row is sliced, else T.
-    Token arrays are this rank's part; `cu_seqlens`, `max_seqlen` and all that counts samples describe the whole row.
+    T is the length of the padded row, t that of this rank's part: T / sp_size if the row is sliced, else T.
+    Token arrays hold this rank's part; `cu_seqlens`, `max_seqlen` and all about samples describe the whole row.
     """
 
     input_ids: np.ndarray
@@ -36,27 +36,27 @@ class MicroBatch:
     position_ids: np.ndarray
     """int64 [t], from 0 in every segment"""
     labels: np.ndarray
-    """int64 [t], aligned with `input_ids`; -100 where there is no loss and at the first token of each sample"""
+    """int64 [t], aligned with `input_ids`; -100 for no loss and for the first token of each sample"""
     shift_labels: np.ndarray
-    """int64 [t]: what each token has to predict, shifted over the whole row and only then sliced.
+    """int64 [t]: the label that each token must predict, shifted over the whole row and only then sliced.
 
-    No sample sees the next one's first token: that label is always -100. Shares memory with `labels` at times.
+    The last token of a sample never predicts the next one's first: that label is -100. May share memory with `labels`.
     """
     cu_seqlens: np.ndarray
-    """int32 [segments+1], from 0 to T; padding at the tail, where there is any, is the last segment"""
+    """int32 [segments+1], from 0 to T; any padding at the tail is the last segment"""
     max_seqlen: int
     sample_lengths: np.ndarray
-    """int64 [n]: real tokens of each sample; less than its segment where samples are aligned"""
+    """int64 [n]: real tokens of each sample; may be fewer than its segment's if samples are aligned"""
     sample_num_loss_tokens: np.ndarray
     """int64 [n]"""
     sample_ids: np.ndarray
-    """int64 [n]; padding is no sample"""
+    """int64 [n], without padding"""
     row: RankRow
     pack_id: int
     num_loss_tokens: int
     epoch: int
     sharding: Sharding
-    """How the row is shared by its SP group; the token arrays are a part only if `sliced`."""
+    """How the SP group divides the row; the token arrays are only a part of it if `sliced`."""
     sliced: bool
 
 
@@ -65,13 +65,13 @@ _Tokens = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]
 
 
 def round_up(number: int, multiple: int) -> int:
-    """The least multiple of `multiple` that is not below `number`."""
+    """The least multiple of `multiple` that is at least `number`."""
     return -(-number // multiple) * multiple
 
 
 @dataclass(frozen=True, kw_only=True)
 class BatchBuilder:
-    """How a data set makes micro-batches of packs; the arguments of `PackedDataset`, checked there."""
+    """Builds a data set's micro-batches from packs; the fields are arguments of `PackedDataset`, checked there."""
 
     pad_to: PadTo
     pad_to_multiple_of: int
@@ -81,7 +81,7 @@ class BatchBuilder:
     """Capacity of each group, in tokens."""
     sp_sharding: SPSharding = "contiguous"
     align_samples: bool = False
-    """Pad each sample to a multiple of 2 * sp_size, where sp_size > 1 (Megatron, TransformerEngine)."""
+    """Pad each sample to a multiple of 2 * sp_size if sp_size > 1 (Megatron, TransformerEngine)."""
 
     def padded_length(self, num_tokens: int, row: RankRow, sharding: Sharding = "contiguous") -> int:
         """Length T of the padded row of a pack of `num_tokens` tokens."""
@@ -137,7 +137,7 @@ class BatchBuilder:
     def filler(self, row: RankRow, epoch: int) -> MicroBatch:
         """The micro-batch of an iteration in which the rank has no pack: padding tokens without loss.
 
-        A few of them, or as many as `pad_to` asks for: who needs fixed shapes needs them here too.
+        It has a few tokens, or as many as `pad_to` requires, so that shapes stay fixed.
         """
         sharding = PLANNED[0] if self.sp_sharding == "planned" else self.sp_sharding
         length = self.padded_length(row.sp_size * FILLER_TOKENS, row, sharding)
@@ -171,10 +171,10 @@ class BatchBuilder:
         return 2 * row.sp_size if row.sp_size > 1 else 1
 
     def _run(self, pack: Pack, cu_seqlens: np.ndarray, start: int, stop: int) -> _Tokens:
-        """The tokens `start` to `stop` of the row: copies of runs, no gather."""
+        """The tokens `start` to `stop` of the row, copied as runs, without a gather."""
         ids, mask, firsts = pack.input_ids, pack.loss_mask, pack.cu_seqlens[:-1]
         num_tokens, length = len(ids), stop - start
-        # One label more than tokens, so that both alignments are views.
+        # One more label than tokens, so that both alignments are views.
         input_ids, labels, positions = PAGES.take_row(length)
         if start == 0 and length == num_tokens:
             input_ids[:] = ids
@@ -198,9 +198,9 @@ class BatchBuilder:
         return input_ids, positions, labels[:-1], labels[1:]
 
     def _gather(self, pack: Pack, cu_seqlens: np.ndarray, indices: np.ndarray) -> _Tokens:
-        """The tokens at `indices`, ascending places in the row."""
+        """The tokens at `indices`, increasing places in the row."""
         num_tokens = len(pack.input_ids)
-        # Where each segment begins among the indices: a search for the few borders, not for the many tokens.
+        # Find where segments begin among the indices: there are fewer borders to search for than tokens.
         borders = indices.searchsorted(cu_seqlens)
         counts = borders[1:] - borders[:-1]
         positions = indices - cu_seqlens[:-1].repeat(counts)
@@ -222,7 +222,7 @@ class BatchBuilder:
 
 
 def _align(pack: Pack, multiple: int, pad_token_id: int) -> Pack:
-    """`pack` with each sample padded to a multiple of `multiple`: its padding follows it, in its own segment."""
+    """The pack with each sample padded to a multiple of `multiple`; the padding is part of the sample's segment."""
     lengths = pack.cu_seqlens[1:] - pack.cu_seqlens[:-1]
     cu_seqlens = np.zeros_like(pack.cu_seqlens)
     np.cumsum(-(-lengths // multiple) * multiple, out=cu_seqlens[1:])
@@ -236,7 +236,7 @@ def _align(pack: Pack, multiple: int, pad_token_id: int) -> Pack:
 
 
 def _with_padding(cu_seqlens: np.ndarray, length: int) -> np.ndarray:
-    """A copy of `cu_seqlens`, with one more segment where it ends before `length`."""
+    """A copy of `cu_seqlens`, with one more segment if it ends before `length`."""
     if cu_seqlens[-1] == length:
         return cu_seqlens.copy()
     padded = np.empty(len(cu_seqlens) + 1, dtype=np.int32)

@@ -1,9 +1,9 @@
-"""Files of a remote set on this node's disk: bounded in size, least recently used first out, for many processes.
+"""Caches files of a remote set on this node's disk, for many processes; limits their size, and drops old ones first.
 
-Every process of the node may share one folder. A file is written under another name and renamed when it is whole; who
-fetches it holds a lock on it, so that the others wait instead of fetching it too; who reads it holds a shared lock, so
-that it is not removed under its reader. The locks are `flock`: they end with the process that holds them, however that
-ends. The time of a file's last use is its modification time.
+All processes of the node may share one folder. A file is written under a temporary name and renamed when complete. The
+process that fetches it holds a lock, so that others wait instead of fetching it too; a process that reads it holds a
+shared lock, so that nobody removes it. The locks are `flock`, so they end with the process, however it ends. The time
+of a file's last use is its modification time.
 """
 
 from __future__ import annotations
@@ -24,26 +24,26 @@ from packer_cli.errors import RemoteError
 _NO_LOCKS = (errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP)
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 _PART = ".part"
-_PATIENCE = 0.02
-"""Seconds between two looks at a file that another process fetches."""
+_POLL_SECONDS = 0.02
+"""Seconds between checks of a file that another process is fetching."""
 
 
 class CachedFile:
-    """A file that stays in the cache until it is closed, or forgotten."""
+    """A file that stays in the cache until this is closed or garbage-collected."""
 
     def __init__(self, path: Path, descriptor: int) -> None:
         self.path = path
         self._close = weakref.finalize(self, _close, descriptor, os.getpid())
 
     def close(self) -> None:
-        """Let the cache remove it."""
+        """Allow the cache to remove the file."""
         self._close()
 
 
 class FileCache:
-    """A folder of files. `max_bytes` is kept to unless the files that are being read need more; then it warns.
+    """A folder of files. Stays within `max_bytes`, unless the files being read need more; then it warns.
 
-    Price: a look at the folder each time that a file is fetched.
+    Price: lists the folder each time that it fetches a file.
     """
 
     def __init__(self, folder: Path, max_bytes: int) -> None:
@@ -53,11 +53,11 @@ class FileCache:
     def open(
         self, name: str, num_bytes: int, fill: Callable[[int], None], release: Callable[[], None] | None = None
     ) -> CachedFile:
-        """The file of this name and size; fetched where it is not there.
+        """The file with this name and size, fetched if it is not there.
 
         Args:
-            fill: writes the file to a descriptor, or raises; then nothing stays.
-            release: closes what this process can spare, where there is no room.
+            fill: writes the file to a descriptor; if it raises, nothing is kept.
+            release: closes files that this process does not need, if there is no room.
         """
         path = self.folder / name
         while True:
@@ -69,16 +69,16 @@ class FileCache:
             self._fetch(path, num_bytes, fill, release or (lambda: None), needed=True)
 
     def fetch(self, name: str, num_bytes: int, fill: Callable[[int], None]) -> None:
-        """Fetch a file that will be needed soon, unless it is there, or there is no room."""
+        """Fetch a file that will be needed soon, unless it is there or there is no room."""
         if not (self.folder / name).exists():
             self._fetch(self.folder / name, num_bytes, fill, lambda: None, needed=False)
 
     def discard(self, name: str) -> None:
-        """Remove a damaged file; who reads it keeps what it has."""
+        """Remove a damaged file; processes that have it open can still read it."""
         (self.folder / name).unlink(missing_ok=True)
 
     def _open_shared(self, path: Path, num_bytes: int) -> int | None:
-        """A descriptor with a shared lock; None where the file is not there, or is not whole."""
+        """A descriptor with a shared lock; None if the file is missing or incomplete."""
         try:
             descriptor = os.open(path, os.O_RDONLY)
         except FileNotFoundError:
@@ -87,7 +87,7 @@ class FileCache:
         if _is_at(descriptor, path):
             if os.fstat(descriptor).st_size == num_bytes:
                 return descriptor
-            path.unlink(missing_ok=True)  # A disk lost its end, or somebody wrote to it.
+            path.unlink(missing_ok=True)  # The disk lost its end, or somebody wrote to it.
         _close(descriptor)
         return None
 
@@ -106,14 +106,14 @@ class FileCache:
                 release()
                 if not self._reserve(descriptor, num_bytes):
                     warnings.warn(
-                        f"the cache {str(self.folder)!r} grows over cache_bytes={self.max_bytes:,}: the shards that "
-                        "this node reads at once need more; give it more bytes",
+                        f"the cache {str(self.folder)!r} exceeds cache_bytes={self.max_bytes:,}, because the shards "
+                        "that this node reads at once need more; increase cache_bytes",
                         stacklevel=2,
                     )
                     os.ftruncate(descriptor, num_bytes)
             fill(descriptor)
             os.fsync(descriptor)
-            with self._alone():  # Who counts files meanwhile could miss one that changes its name.
+            with self._exclusively():  # Otherwise a process that counts files could miss one that is being renamed.
                 os.replace(part, path)
         except BaseException as error:
             part.unlink(missing_ok=True)
@@ -124,23 +124,23 @@ class FileCache:
             _close(descriptor)
 
     def _full(self, num_bytes: int) -> RemoteError:
-        free = shutil.disk_usage(self.folder).free  # With what the unfinished file had taken.
+        free = shutil.disk_usage(self.folder).free  # The unfinished file is already removed.
         return RemoteError(
             f"the disk of the cache {str(self.folder)!r} is full: a shard needs {num_bytes:,} bytes there and "
             f"{free:,} are free; make room, lower cache_bytes, or give another cache_dir"
         )
 
     def _open_part(self, path: Path, part: Path) -> int | None:
-        """The unfinished file, locked for this caller alone; None once another has finished it."""
+        """The unfinished file, locked exclusively; None once another process has finished it."""
         self.folder.mkdir(parents=True, exist_ok=True)
         while True:
             descriptor = os.open(part, os.O_RDWR | os.O_CREAT, 0o666)
             try:
                 _lock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
-                # Not a lock that waits: once it is renamed, the same file is locked by its readers.
+                # Do not wait for the lock: once the file is renamed, its readers hold locks on it.
                 os.close(descriptor)
-                time.sleep(_PATIENCE)
+                time.sleep(_POLL_SECONDS)
             else:
                 if _is_at(descriptor, part):
                     if not path.exists():
@@ -151,14 +151,14 @@ class FileCache:
                 return None
 
     def _reserve(self, descriptor: int, num_bytes: int) -> bool:
-        """Give the unfinished file its size, so that others count it, if there is room or room can be made."""
-        with self._alone():
+        """Extend the unfinished file to its size, so that others count it, if there is room or room can be made."""
+        with self._exclusively():
             total, unused = 0, []
             for entry in os.scandir(self.folder):
                 with suppress(FileNotFoundError):
                     size = entry.stat().st_size
                     if entry.name.endswith(_PART):
-                        # That of a killed process is not locked, and goes.
+                        # The unfinished file of a killed process is not locked, so remove it.
                         total += 0 if _remove_unused(entry.path) else size
                     elif not entry.name.startswith("."):
                         total += size
@@ -174,7 +174,7 @@ class FileCache:
             return True
 
     @contextmanager
-    def _alone(self) -> Iterator[None]:
+    def _exclusively(self) -> Iterator[None]:
         descriptor = os.open(self.folder / ".lock", os.O_RDWR | os.O_CREAT, 0o666)
         try:
             _lock(descriptor, fcntl.LOCK_EX)
@@ -192,10 +192,10 @@ def _lock(descriptor: int, how: int) -> None:
 
 
 def _close(descriptor: int, owner: int | None = None) -> None:
-    """Unlock and close. A lock is shared with processes that were forked meanwhile, so closing alone keeps it.
+    """Unlock and close. Closing alone would not unlock, since processes forked meanwhile share the lock.
 
     Args:
-        owner: process that took the lock; another only closes its own descriptor.
+        owner: the process that took the lock; any other only closes its own descriptor.
     """
     if owner in (None, os.getpid()):
         _lock(descriptor, fcntl.LOCK_UN)
@@ -211,7 +211,7 @@ def _is_at(descriptor: int, path: Path) -> bool:
 
 
 def _remove_unused(path: str) -> bool:
-    """Remove a file that nobody has locked."""
+    """Remove a file unless it is locked; returns whether it is gone."""
     try:
         descriptor = os.open(path, os.O_RDONLY)
     except FileNotFoundError:

@@ -1,7 +1,7 @@
-"""Gradient checkpointing on as many layers as a batch says, switched between iterations.
+"""Gradient checkpointing on a number of layers that can change with every batch.
 
 A group's `checkpoint_layers` is the least number of layers that must recompute their activations for its rows to fit
-in memory (HBP, algorithm 4). Short rows need none, so a fixed number for all wastes time.
+in memory (HBP, algorithm 4). Short rows need none, so one number for all rows wastes time.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from torch.utils.checkpoint import checkpoint
 
 
 class LayerCheckpointing:
-    """Checkpoints the first layers of a transformers model, as many as each batch asks for. ::
+    """Checkpoints the first layers of a transformers model, as many as each batch needs. ::
 
         checkpointing = LayerCheckpointing(model)
         for batch in loader:
@@ -22,17 +22,17 @@ class LayerCheckpointing:
             ...
 
     Args:
-        model: a transformers model, before or after it was wrapped by FSDP2 (`fully_shard`) or PEFT. Do not call its
-            `gradient_checkpointing_enable`, nor ask a trainer to.
+        model: a transformers model, before or after wrapping it with FSDP2 (`fully_shard`) or PEFT. Do not call its
+            `gradient_checkpointing_enable`, and do not let a trainer call it.
         layers: its decoder layers (transformers' `GradientCheckpointingLayer`); None finds them: the longest
             `nn.ModuleList` of such layers.
         use_reentrant: as in `torch.utils.checkpoint.checkpoint`; transformers and torch advise against it.
 
     Raises:
-        ValueError: no such layers, as in a model without support for gradient checkpointing.
+        ValueError: there are no such layers, as in a model that does not support gradient checkpointing.
 
-    Price: `set` writes one flag a layer. It has an effect in training mode only, as gradient checkpointing always has.
-    A compiled model is compiled anew for each number of layers.
+    Price: `set` writes one flag per layer. Like all gradient checkpointing, it only has an effect in training mode.
+    A compiled model is recompiled for each number of layers.
     """
 
     def __init__(
@@ -44,19 +44,20 @@ class LayerCheckpointing:
                 f"{type(model).__name__} has no layers that support gradient checkpointing: "
                 "give a transformers model that does, or its decoder layers as `layers`"
             )
-        # What `gradient_checkpointing_enable` does, but for the layers alone; each then goes by its flag.
+        # As `gradient_checkpointing_enable` does, but only for the layers, each of which then follows its flag.
         for layer in self.layers:
             layer._gradient_checkpointing_func = partial(checkpoint, use_reentrant=use_reentrant)
         self.set(0)
 
     def set(self, checkpoint_layers: int) -> None:
-        """Checkpoint the first `checkpoint_layers` layers from now on, and no others.
+        """From now on, checkpoint the first `checkpoint_layers` layers, and no others.
 
-        Raises ValueError for a negative number or more layers than the model has: the plan was made for another one.
+        Raises:
+            ValueError: the number is negative or exceeds the model's layers, as if the plan is for another model.
         """
         if not 0 <= checkpoint_layers <= len(self.layers):
             raise ValueError(
-                f"checkpoint_layers is {checkpoint_layers} and the model has {len(self.layers)} layers: "
+                f"checkpoint_layers is {checkpoint_layers}, but the model has {len(self.layers)} layers: "
                 "plan with the profile of this model"
             )
         for i, layer in enumerate(self.layers):

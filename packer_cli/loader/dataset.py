@@ -26,11 +26,11 @@ from packer_cli.loader.storage import Verify, is_url
 
 
 class PackedDataset(Dataset):
-    """What rank `rank` of `world_size` GPUs reads of the packed set in folder `path`.
+    """The part of the packed set in folder `path` that rank `rank` of `world_size` GPUs reads.
 
     ``ds[i]`` is the batch of iteration `i` of the epoch: one pack (or this rank's slice of it), ready for a forward.
-    Every rank has equally many iterations, and iteration `i` means the same one on all of them, so neither shuffle nor
-    shard it again: no DistributedSampler, and do not pass the loader through accelerate's `prepare` or
+    Every rank has the same number of iterations, and iteration `i` is the same one on all, so neither shuffle nor
+    shard the set again: use no DistributedSampler, and do not pass the loader through accelerate's `prepare` or
     Lightning's `use_distributed_sampler=True`. ::
 
         ds = PackedDataset("OUT", rank, world_size)
@@ -39,9 +39,9 @@ class PackedDataset(Dataset):
             for batch in DataLoader(ds, batch_size=None):
                 ...
 
-    `batch_size=None` is needed: a batch is a pack already, and any other value makes the default collate stack it.
+    Always set `batch_size=None`: a pack is already a batch, which the default collate function would stack.
 
-    **Batch**, format "transformers", with t tokens on this rank and n samples in the pack:
+    **Batch**, in the format "transformers", with t tokens on this rank and n samples in the pack:
 
     =========================================  ==============================================================
     `input_ids`, `labels`, `position_ids`      int64 [1, t]
@@ -52,73 +52,71 @@ class PackedDataset(Dataset):
     `sample_ids`, `sample_num_loss_tokens`     int64 [n], ids in the token store and loss tokens
     `group`, `checkpoint_layers`, `pack_id`    int; pack_id is -1 for a filler
     `sp_size`, `sp_rank`, `dp_rank`, `dp_size` int
-    `sp_sharding`                              str, how the row is shared
+    `sp_sharding`                              str, how the SP group divides the row
     `epoch`, `step`, `iteration`               int
     `num_samples`, `num_loss_tokens`           int, of the whole pack
-    `global_num_samples` ...`_loss_tokens`     int, of the whole step over all ranks: what to divide a loss by
+    `global_num_samples` ...`_loss_tokens`     int, of the whole step over all ranks, to divide a loss by
     =========================================  ==============================================================
 
-    There is no `attention_mask`, and must be none. The keys from `sample_ids` on are no arguments of a model.
-    Other formats have other keys, each what its trainer takes; see docs/loader.md, and `metadata_of` for the keys
-    beside them.
+    There is no `attention_mask`; do not add one. The keys from `sample_ids` on are not arguments of a model.
+    Other formats have the keys of their trainers, see docs/loader.md; `metadata_of` returns the others.
 
     **Labels and sequence parallelism. Read this before you slice or shift anything.** `labels` are aligned with
-    `input_ids` (the Hugging Face convention: the model shifts), -100 where there is no loss and at the first token of
-    each sample. In a slot with sp_size > 1 every rank of the SP group gets the *same* pack; with `sp_slice` its batch
+    `input_ids` (the Hugging Face convention: the model shifts), with -100 for no loss and for the first token of each
+    sample. In a slot with sp_size > 1, every rank of the SP group reads the *same* pack; with `sp_slice` its batch
     holds only the rank's slice (`sp_sharding`), and **shifting that slice's `labels` loses the token at its
-    end**. Use `shift_labels`: they were shifted over the whole row first, then sliced, and cross no sample. A Hugging
-    Face model that is given both uses `shift_labels`. `cu_seq_lens_*` and `max_length_*` are those of the whole row.
+    end**. Use `shift_labels`, which were shifted over the whole row before slicing, and never cross samples. A Hugging
+    Face model that gets both uses `shift_labels`. `cu_seq_lens_*` and `max_length_*` are those of the whole row.
 
     **Padding** is one more segment at the tail, with positions from 0 and labels -100; it counts in `cu_seq_lens_*`
     and `max_length_*`, never in `num_samples`. A *filler* (the rank has no pack in this iteration) is `8 * sp_size`
-    padding tokens without loss, or a whole padded row where `pad_to` asks for one; run it like any batch, so that
-    collectives do not hang. Sum its loss, as everywhere, and divide by `global_num_loss_tokens`: a mean over no loss
-    tokens is NaN.
+    padding tokens without loss, or a whole padded row if `pad_to` requires it; run it like any batch, so that
+    collectives do not hang. As for any batch, sum its loss and divide by `global_num_loss_tokens`: the mean over no
+    loss tokens is NaN.
 
-    **Resuming.** Save ``ds.state_dict(batch["iteration"] + 1)``: workers run ahead, so the data set cannot know what
-    was used. To go on, ``ds.load_state_dict(state)`` and, for the rest of that epoch, give ``sampler=ds.remaining()``
-    to the DataLoader; none for later epochs. Without a loader, ``for batch in ds`` goes on by itself. A
-    StatefulDataLoader that is restored by its own state needs ``sampler=ds.sampler()``; see docs/resume.md. A state
-    whose epoch was over is the start of the next epoch once it is loaded. A state fits every rank.
+    **Resuming.** Save ``ds.state_dict(batch["iteration"] + 1)``: workers read ahead, so the data set does not know
+    which batches were used. To resume, call ``ds.load_state_dict(state)`` and, only for the rest of that epoch, give
+    ``sampler=ds.remaining()`` to the DataLoader. Without a loader, ``for batch in ds`` continues by itself. A
+    StatefulDataLoader that is restored by its own state needs ``sampler=ds.sampler()``; see docs/resume.md. Loading
+    the state of a finished epoch goes to the start of the next. A state fits every rank.
 
-    Epochs after the last one written take the rows of epoch 0, with whole steps in another seeded order.
+    Epochs after the last one written repeat the rows of epoch 0, with whole steps in another seeded order.
 
     Args:
-        path: the folder that `hbpack pack` wrote, or where it was copied to: `s3://bucket/out`, or any other URL of
-            fsspec. A local folder is memory-mapped; a remote set goes through a cache on this node (docs/resume.md).
+        path: the folder that `hbpack pack` wrote, or a copy of it: `s3://bucket/out`, or any other URL of fsspec. A
+            local folder is memory-mapped; a remote set is read through a cache on this node (docs/resume.md).
         rank: this process, 0 to world_size - 1.
-        world_size: must be the number of GPUs that the set was planned for.
-        epoch: epoch to start with; None: the first of the set, which is 0 unless it was dealt to other GPUs later.
+        world_size: must be the number of GPUs for which the set was planned.
+        epoch: epoch to start with; None: the set's first, which is 0 unless it was rebalanced later.
         format: a name of `packer_cli.loader.FORMATS`.
-        sp_slice: give each rank of an SP group its slice; False: the whole row to each, for a trainer that slices;
-            None: as the format's trainer wants it (slices, but for "torchtitan", "megatron", "megatron-thd" and
-            "torchtune").
-        sp_sharding: which tokens are a rank's slice: a name of `packer_cli.loader.parallel.SHARDINGS` ("contiguous"
-            for Ulysses, "zigzag" for ring attention, "document"), or "planned", what the pack's `cp_sharding` says;
-            None: the format's own.
-        pad_to: "multiple": just to a multiple of lcm(`pad_to_multiple_of`, sp_size); "row": to the length of the
+        sp_slice: give each rank of an SP group its slice; False: the whole row, for a trainer that slices; None: as
+            the format's trainer expects (slices, except for "torchtitan", "megatron", "megatron-thd", "torchtune").
+        sp_sharding: the tokens of a rank's slice: a name of `packer_cli.loader.parallel.SHARDINGS` ("contiguous" for
+            Ulysses, "zigzag" for ring attention, "document"), or "planned" for the pack's `cp_sharding`; None: the
+            format's own.
+        pad_to: "multiple": only to a multiple of lcm(`pad_to_multiple_of`, sp_size); "row": to the length of the
             iteration's longest row, so that ranks agree; "capacity": to the group's capacity, so that shapes are
-            static (costs the most padding). Both are rounded up to the same multiple.
+            static (costs the most padding). The last two are rounded up to the same multiple.
         pad_to_multiple_of: tokens, at least 1.
-        pad_token_id: None takes the tokenizer's pad token, else its end-of-text token, else 0.
-        verify: compare what is read with its checksums: "lazy", each file and each pack when this process first
-            reads it; "full", also all shards, whole, now; "none", nothing. What belongs to another set, and a wrong
-            size, is always found.
-        cache_dir, cache_bytes: of a remote set: folder of its shards, shared by all processes of the node
-            ($HBPACK_CACHE, else hbpack in the user's cache folder), and most bytes in it.
-        prefetch: of a remote set: shards that are fetched ahead in the background.
-        storage_options: of a remote set: what its fsspec file system takes.
+        pad_token_id: None: the tokenizer's pad token, else its end-of-text token, else 0.
+        verify: "lazy": compare each file and each pack with its checksum when this process first reads it; "full":
+            also compare all shards now; "none": do not compare. Files of another set or of a wrong size are always
+            found.
+        cache_dir, cache_bytes: for a remote set: the folder of its shards, shared by all processes of the node (by
+            default $HBPACK_CACHE, else hbpack in the user's cache folder), and the most bytes in it.
+        prefetch: for a remote set: how many shards to fetch ahead in the background.
+        storage_options: for a remote set: options of its fsspec file system.
 
     Raises:
-        FormatError: no packed set, a damaged one, or another format version.
-        ConfigError: it was planned for another number of GPUs, the epoch was over when it was dealt to this number,
-            or `pad_token_id` is not in the vocabulary.
+        FormatError: there is no packed set, or it is damaged or of another format version.
+        ConfigError: the set was planned for another number of GPUs, the epoch was over when it was rebalanced to this
+            number, or `pad_token_id` is not in the vocabulary.
         TypeError, ValueError: another argument is wrong.
 
     Price: less than two plain copies of the batch's tensors, 16K tokens in about 50 us from a warm page cache. Memory
-    stays flat: a few rows are kept for use again, and a rank's rows take about 70 bytes an iteration. Handing a batch
-    over from a worker takes longer (0.3 to 1 ms) than reading it here, so num_workers=0 is usually best. Pickles to
-    its arguments and state; workers map the shards themselves.
+    stays flat: it keeps a few rows to reuse, and about 70 bytes per iteration. Sending a batch from a worker takes
+    longer (0.3 to 1 ms) than reading it here, so num_workers=0 is usually best. Pickles to its arguments and state;
+    workers map the shards themselves.
     """
 
     def __init__(
@@ -175,12 +173,12 @@ class PackedDataset(Dataset):
 
     @property
     def manifest(self) -> dict[str, Any]:
-        """`hbpack.json` as a dictionary, made with each call; a list there is a tuple here."""
+        """`hbpack.json` as a new dictionary, with tuples for its lists."""
         return asdict(self._manifest)
 
     @property
     def epoch(self) -> int:
-        """The epoch in force."""
+        """The current epoch."""
         return self._place.epoch
 
     @property
@@ -190,8 +188,8 @@ class PackedDataset(Dataset):
 
     @property
     def position(self) -> int:
-        """The iteration with which `__iter__` and `remaining` begin."""
-        self._rows  # noqa: B018  (another epoch begins at 0)
+        """The iteration at which `__iter__` and `remaining` begin."""
+        self._rows  # noqa: B018  (resets the position if the epoch has changed)
         return self._place.position
 
     @property
@@ -199,11 +197,11 @@ class PackedDataset(Dataset):
         return self._place.rows
 
     def __len__(self) -> int:
-        """Iterations of the epoch, the same number on every rank."""
+        """Iterations of the epoch, the same on every rank."""
         return len(self._rows)
 
     def __getitem__(self, i: int) -> Any:
-        """The batch of iteration `i`; does not move `position`. Raises FormatError where a shard is damaged."""
+        """The batch of iteration `i`; does not move `position`. Raises FormatError if a shard is damaged."""
         rows = self._place.rows
         i = operator.index(i)
         num_iterations = len(rows)
@@ -224,17 +222,17 @@ class PackedDataset(Dataset):
         return self._adapt(micro)
 
     def _prefetch_after(self, i: int) -> None:
-        """A shard was opened for iteration `i`: have those fetched that follow."""
+        """Prefetch the shards that follow the one just opened for iteration `i`."""
         places = self._rows.next_shards(i, self._prefetch + self._storage.files_kept)
         self._shards.prefetch([place for place in places if not self._shards.is_open(*place)][: self._prefetch])
 
     def __iter__(self) -> Iterator[Any]:
-        """Iterate from `position` to the end of the epoch; `position` moves along. From 0 if at the end."""
+        """Iterate from `position`, or from 0 if at the end, to the end of the epoch; moves `position`."""
         position = self.position
         return self.iter_from(position if position < len(self) else 0)
 
     def iter_from(self, i: int) -> Iterator[Any]:
-        """Iterate from iteration `i` to the end of the epoch; `position` moves along."""
+        """Iterate from iteration `i` to the end of the epoch; moves `position`."""
         i = as_integer("iteration", i)
         if not 0 <= i <= len(self):
             raise ValueError(f"iteration is {i}: it must be from 0 to {len(self)}")
@@ -244,19 +242,19 @@ class PackedDataset(Dataset):
         epoch = self.epoch
         while i < len(self):
             if self.epoch != epoch:
-                raise RuntimeError(f"epoch {self.epoch} was set while epoch {epoch} was iterated: iterate again")
+                raise RuntimeError(f"epoch {self.epoch} was set while iterating over epoch {epoch}: iterate again")
             batch = self[i]
             i += 1
-            # Before the yield, so that a state saved while a batch is in use begins with the next one.
+            # Before the yield, so that a state saved while the batch is in use begins with the next one.
             self._place.position = i
             yield batch
 
     def remaining(self) -> range:
-        """The iterations from `position` to the end: a `sampler` for a plain DataLoader that resumes."""
+        """The iterations from `position` to the end, as `sampler` of a plain DataLoader that resumes."""
         return range(self.position, len(self))
 
     def sampler(self) -> PackedSampler:
-        """The `sampler` of a StatefulDataLoader whose own state is saved: whole epochs, or what is left of one."""
+        """The `sampler` of a StatefulDataLoader that saves its own state: whole epochs, or the rest of one."""
         return PackedSampler(self._place, self._manifest, repr(str(self.path)))
 
     def step_of(self, i: int) -> int:
@@ -268,17 +266,17 @@ class PackedDataset(Dataset):
         return rows.step_of(i)
 
     def set_epoch(self, epoch: int) -> None:
-        """Go to `epoch`, at iteration 0; the epoch in force keeps its position.
+        """Go to iteration 0 of `epoch`; the position does not change if this is the current epoch.
 
-        Call it between two passes over a loader, not during one. It reaches persistent workers too.
+        Call it between two passes over a loader, not during one. It also reaches persistent workers.
         """
         self._place.set_epoch(epoch)
 
     def state_dict(self, iteration: int | None = None) -> dict[str, Any]:
-        """Where to go on: version, fingerprint, epoch, iteration, step. The same on every rank.
+        """Where to resume: version, fingerprint, epoch, iteration, step. The same on every rank.
 
-        `iteration` is the first one not yet used, ``batch["iteration"] + 1``; None takes the one after the last that
-        this object handed out, which is right without workers only.
+        `iteration` is the first one not yet used, ``batch["iteration"] + 1``; None is the one after the last that this
+        object returned, which is only right without workers.
         """
         rows = self._rows
         i = self._place.next if iteration is None else as_integer("iteration", iteration)
@@ -286,7 +284,7 @@ class PackedDataset(Dataset):
         return LoaderState(fingerprint=fingerprint, epoch=rows.epoch, iteration=i, step=self.step_of(i)).value()
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go to where `state` says; if its epoch was over, to the start of the next.
+        """Go to the place of `state`; if its epoch was over, to the start of the next.
 
         Raises:
             FormatError: the state is of another packed set or version, or does not fit.
@@ -295,21 +293,12 @@ class PackedDataset(Dataset):
         epoch, iteration, is_over = read_state(state, self._manifest, repr(str(self.path)))
         if not is_left_to_sampler(self._place):
             self.set_epoch(epoch + 1 if is_over else epoch)
-            self._place.go_on(0 if is_over else iteration)
+            self._place.resume_at(0 if is_over else iteration)
 
     def close(self) -> None:
-        """Let go of the files, and wait for the shard that is on its way; a read opens what it needs again.
+        """Close the files, and wait for a shard that is being fetched; reading opens files again.
 
-        For those who move or remove the cache of a remote set while their process goes on. Batches stay as they are.
+        Call it before you move or remove the cache of a remote set in a running process. Batches remain valid.
         """
         self._storage.stop()
         self._shards.close()
-
-    def __getstate__(self) -> dict[str, Any]:
-        state = self.__dict__.copy()
-        del state["_adapt"]
-        return state
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state)
-        self._adapt = get_format(self.format)

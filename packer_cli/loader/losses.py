@@ -1,8 +1,8 @@
 """Loss normalizers: from a rank's summed losses and the batch's metadata, without communication.
 
-The counts of a whole step are known since the plan, so each normalizer is one multiplication. All of them return what
-the rank *contributes*: call `backward` on it in every iteration, and the gradients of the step, once the trainer has
-combined them over ranks and iterations, are those of
+The plan has counted each step, so a normalizer is one multiplication. Each returns the rank's *contribution*: call
+`backward` on it in every iteration; once the trainer has combined the gradients over ranks and iterations, those of
+the step are the gradients of
 
 ==============  =================================================================  ==========================
 `stable_loss`   sum of all losses / all loss tokens of the step                    every token weighs the same
@@ -10,12 +10,12 @@ combined them over ranks and iterations, are those of
 `sample_mean`   mean over samples of (sum / loss tokens) of each                   biased to short samples
 ==============  =================================================================  ==========================
 
-How a trainer combines is told by two numbers. `world_size`: over how many ranks it *averages* gradients, SP ranks
-included (DDP, FSDP: all of them); 1 where it sums. `accumulation`: by how many iterations it divides the loss itself;
-1 where it does not (a plain loop of `backward` calls).
+Two numbers tell how the trainer combines. `world_size`: over how many ranks it *averages* gradients, including SP
+ranks (DDP, FSDP: all of them); 1 if it sums. `accumulation`: by how many iterations it divides the loss itself; 1 if
+it does not (a plain loop of `backward` calls).
 
-Sum losses, never take their mean, before they come here: a rank without loss tokens (a filler) has the sum 0 and the
-mean NaN. Source: HBP, section 3.3 ("stable loss"); LongAlign, section 3.3 (loss weighting).
+Pass sums of losses, never means: for a rank without loss tokens (a filler), the sum is 0 but the mean NaN. Source:
+HBP, section 3.3 ("stable loss"); LongAlign, section 3.3 (loss weighting).
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ def token_losses(logits: torch.Tensor, shift_labels: torch.Tensor) -> torch.Tens
 
     Args:
         logits: [..., t, vocabulary].
-        shift_labels: int64, as many as logits: what each token has to predict, -100 for no loss. Aligned `labels`
-            will not do: shift them first, over the whole row (`shift_labels` of a batch).
+        shift_labels: int64 [..., t]: the label that each token must predict, -100 for no loss (`shift_labels` of a
+            batch). Do not pass aligned `labels`, which must first be shifted over the whole row.
 
     Returns:
-        float32 (float64 where logits are) [tokens], flat; 0 where there is no loss.
+        float32 (float64 if logits are) [tokens], flat; 0 for tokens without loss.
     """
     if logits.dtype != torch.float64:
         logits = logits.float()
@@ -50,9 +50,9 @@ def token_losses(logits: torch.Tensor, shift_labels: torch.Tensor) -> torch.Tens
 def stable_loss(loss_sum: torch.Tensor, batch: Any, *, world_size: int, accumulation: int = 1) -> torch.Tensor:
     """HBP's stable loss: the token mean over the whole step, whatever its ranks, iterations and SP degrees.
 
-    HBP divides by B_l * T_ave, B_l the samples of the rank and T_ave the step's mean loss tokens a sample. With its
-    own B_l on each rank that is the global mean only if all have equally many; B_l is taken as the mean number of
-    samples here, so that B_l * T_ave = all loss tokens / (ranks * iterations), exactly.
+    HBP divides by B_l * T_ave, with B_l samples on the rank and T_ave loss tokens per sample, the mean of the step. If
+    B_l differs between ranks, that is not the global mean; here B_l is the mean number of samples, so that
+    B_l * T_ave = all loss tokens / (ranks * iterations), exactly.
 
     Args:
         loss_sum: the sum of the losses of this rank's tokens (of its slice, in a shared row).
@@ -60,7 +60,7 @@ def stable_loss(loss_sum: torch.Tensor, batch: Any, *, world_size: int, accumula
         world_size, accumulation: see the module.
 
     Returns:
-        A scalar; 0 (with a graph) where the whole step has no loss token.
+        A scalar; 0 (with a graph) if the whole step has no loss token.
     """
     return _scaled(loss_sum, world_size * accumulation, metadata_of(batch)["global_num_loss_tokens"])
 
@@ -70,23 +70,23 @@ def token_mean(
 ) -> torch.Tensor:
     """The usual loss: each pack's mean over its loss tokens, averaged over the DP ranks and then the iterations.
 
-    A token of a pack with few loss tokens weighs more; a pack without any counts as a loss of 0. For comparison.
+    For comparison: a token of a pack with few loss tokens weighs more; a pack without any counts as a loss of 0.
 
     Args:
         loss_sum, batch, world_size, accumulation: as in `stable_loss`.
         num_iterations: iterations of the step.
 
     Returns:
-        A scalar; 0 (with a graph) where the pack has no loss token.
+        A scalar; 0 (with a graph) if the pack has no loss token.
     """
     known = metadata_of(batch)
     return _scaled(loss_sum, world_size * accumulation, known["num_loss_tokens"] * known["dp_size"] * num_iterations)
 
 
 def sample_mean(losses: torch.Tensor, batch: Any, *, world_size: int, accumulation: int = 1) -> torch.Tensor:
-    """The mean over the step's samples of each one's mean over its loss tokens; LongAlign's loss weighting is this.
+    """The mean over the step's samples of each one's mean over its loss tokens; this is LongAlign's loss weighting.
 
-    A sample without loss tokens counts as a loss of 0, and a piece of a sample that was cut as a sample.
+    A sample without loss tokens counts as a loss of 0; a piece of a cut sample counts as a sample.
 
     Args:
         losses: [t], the loss of each of this rank's tokens, in place (`token_losses`).
@@ -102,12 +102,12 @@ def sample_mean(losses: torch.Tensor, batch: Any, *, world_size: int, accumulati
 def longalign_weights(batch: Any, *, num_packs: int, num_tokens: int | None = None) -> torch.Tensor:
     """LongAlign's weights: the factor K / (N_i * M) of each token's loss, for trainers that average over packs.
 
-    K packs, M samples in the step, N_i the loss tokens of the token's sample. Summed over a pack and averaged over
-    the K packs, the weighted losses are `sample_mean`.
+    The step has K packs and M samples; N_i are the loss tokens of the token's sample. Summed over a pack and averaged
+    over the K packs, the weighted losses are `sample_mean`.
 
     Args:
         batch: a batch, or its metadata.
-        num_packs: K, packs in the whole step (fillers are none).
+        num_packs: K, packs in the whole step, without fillers.
         num_tokens: as in `sample_weights`.
 
     Returns:
@@ -117,15 +117,14 @@ def longalign_weights(batch: Any, *, num_packs: int, num_tokens: int | None = No
 
 
 def sample_weights(batch: Any, num_tokens: int | None = None) -> torch.Tensor:
-    """One over the loss tokens of each token's sample; for losses that stand at the predicting token.
+    """For each token, one over the loss tokens of its sample; for losses at the predicting tokens.
 
     Args:
         batch: a batch, or its metadata.
-        num_tokens: tokens that this rank holds: of a shared row its slice, or all of it; None for what `sp_size`
-            says, the slice.
+        num_tokens: tokens that this rank holds: its slice of a shared row, or the whole row; None: its slice.
 
     Returns:
-        float64 [t]; 0 in padding and in samples without loss tokens.
+        float64 [t]; 0 for padding and for samples without loss tokens.
 
     Raises:
         ValueError: `num_tokens` is neither the row nor a slice of it.
@@ -136,7 +135,7 @@ def sample_weights(batch: Any, num_tokens: int | None = None) -> torch.Tensor:
     if num_tokens not in (None, length, length // sp_size):
         raise ValueError(
             f"{num_tokens} losses for a row of {length} tokens shared by {sp_size} ranks: "
-            f"give one for each token, {length // sp_size} of a slice or {length} of the row"
+            f"give one per token, {length // sp_size} for a slice or {length} for the row"
         )
     counts = known["sample_num_loss_tokens"].cpu()
     weights = torch.zeros(len(borders) - 1, dtype=torch.float64)
@@ -149,5 +148,5 @@ def sample_weights(batch: Any, num_tokens: int | None = None) -> torch.Tensor:
 
 
 def _scaled(loss: torch.Tensor, factor: float, count: int) -> torch.Tensor:
-    # Not 0 / 0: nothing to learn, but the graph must stay, or this rank leaves out its collectives.
+    # Avoid 0 / 0, but keep the graph: without a backward pass, this rank would skip its collectives.
     return loss * (factor / count if count else 0.0)

@@ -1,4 +1,4 @@
-"""`hbpack.json`, as the loader finds it."""
+"""Reads `hbpack.json` for the loader."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from packer_cli.loader.storage import Storage
 def read_manifest(path: Path | str, storage: Storage) -> Manifest:
     """The manifest of the packed set in a folder, or at a URL.
 
-    Raises FormatError where there is none, or one that is damaged, or that this release cannot read.
+    Raises:
+        FormatError: there is none, it is damaged, or this release cannot read it.
     """
     file = storage.name(MANIFEST_NAME)
     if not storage.is_remote and not Path(path).is_dir():
@@ -22,8 +23,7 @@ def read_manifest(path: Path | str, storage: Storage) -> Manifest:
         data = storage.read(MANIFEST_NAME).to_pybytes()
     except FileNotFoundError:
         raise FormatError(
-            f"{str(path)!r} holds no hbpack.json, so it is not a packed set, or not a finished one; "
-            "run hbpack pack (again)"
+            f"{str(path)!r} holds no hbpack.json, so it is not a packed set, or not a finished one; run hbpack pack"
         ) from None
     except OSError as error:
         raise FormatError(f"{str(file)!r} cannot be read ({error.strerror or error}); {storage.remedy}") from None

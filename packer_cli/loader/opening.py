@@ -1,4 +1,4 @@
-"""From a path or URL to its storage."""
+"""Opens the storage of a packed set."""
 
 from __future__ import annotations
 

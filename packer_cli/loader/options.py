@@ -1,4 +1,4 @@
-"""Check the arguments of `PackedDataset`: those that stand alone, before anything is read, and the rank."""
+"""Checks the arguments of `PackedDataset`: the rank, and those that can be checked before anything is read."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from packer_cli.loader.storage import VERIFY
 
 
 def as_integer(name: str, value: Any, example: str = "") -> int:
-    """The number that an argument stands for; integers of numpy and torch are some too.
+    """An argument as an integer; accepts those of numpy and torch.
 
     Args:
-        example: what gives the number where it was read from the environment, as text.
+        example: an expression to suggest if the value is text, such as from the environment.
 
     Raises:
-        TypeError: it is none.
+        TypeError: it is not an integer.
     """
     try:
         return operator.index(value)
@@ -36,7 +36,7 @@ def check_options(
     cache_bytes: int,
     prefetch: int,
 ) -> None:
-    """Raise TypeError or ValueError, which name the value and the rule, where one is wrong."""
+    """Raise TypeError or ValueError, with the value and the rule, for the first wrong argument."""
     if sp_sharding not in (None, *SP_SHARDINGS):
         raise ValueError(f"sp_sharding is {sp_sharding!r}: choose one of {', '.join(SP_SHARDINGS)}")
     if pad_to not in get_args(PadTo):
@@ -54,7 +54,7 @@ def check_options(
 
 
 def check_rank(rank: Any, world_size: Any, num_gpus: int, name: str) -> tuple[int, int]:
-    """(rank, world_size), which fit a packed set for so many GPUs.
+    """(rank, world_size) as integers, if they fit a packed set for `num_gpus` GPUs.
 
     Args:
         name: of the packed set, for messages.
@@ -67,7 +67,7 @@ def check_rank(rank: Any, world_size: Any, num_gpus: int, name: str) -> tuple[in
     world_size = as_integer("world_size", world_size, "int(os.environ['WORLD_SIZE'])")
     if world_size != num_gpus:
         raise ConfigError(
-            f"{name} was planned for {num_gpus} GPUs and world_size is {world_size}: "
+            f"{name} was planned for {num_gpus} GPUs, but world_size is {world_size}: "
             f"run hbpack rebalance --gpus {world_size}, or plan again with --gpus {world_size}"
         )
     if not 0 <= rank < world_size:

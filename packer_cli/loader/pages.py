@@ -1,9 +1,9 @@
-"""Memory for the tensors of batches, used again when nobody holds them any longer.
+"""Memory for the tensors of batches, reused once nothing refers to them.
 
-Fresh memory costs more than the work that is done in it: a row of 128K tokens is 3 MiB, which the C library gets from
-the system and gives back for every batch, and the system clears it page by page (1 to 2 ms). So the last few blocks
-are kept. A block is used again only when no array or tensor refers to it, which Python's own reference count says: a
-batch never changes while somebody holds it, or a tensor or view of it, for however long.
+Fresh memory costs more than the work done in it: a row of 128K tokens is 3 MiB, which the C library gets from the
+system and returns for every batch, and the system clears it page by page (1 to 2 ms). So the last few blocks are kept.
+A block is only reused when no array or tensor refers to it, according to Python's own reference count: a batch never
+changes as long as anything refers to it, or to a tensor or view of it.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _ROUND = 1024
 _LINE = 8
 """Items of a cache line."""
 _TRIES = 64
-"""So many that the interpreter has specialized what it runs."""
+"""Enough for the interpreter to specialize the code."""
 
 
 def _count(blocks: list[npt.NDArray[np.int64]], i: int) -> int:
@@ -26,9 +26,9 @@ def _count(blocks: list[npt.NDArray[np.int64]], i: int) -> int:
 
 
 def _count_unused() -> int | None:
-    """What `_count` tells of a block that only its pool holds; None where this Python's counts are of no use.
+    """The `_count` of a block that only its pool refers to; None if this Python's counts are useless.
 
-    Asked and not known: releases of Python differ in what they count on the way.
+    It is measured because releases of Python count temporary references differently.
     """
     if not getattr(sys, "_is_gil_enabled", lambda: True)():
         return None
@@ -41,9 +41,9 @@ def _count_unused() -> int | None:
 
 
 class PagePool:
-    """Blocks of int64, at most `num_blocks` of the sizes last asked for.
+    """Keeps the last `num_blocks` blocks of int64.
 
-    For several threads at once. Memory: what is in use, and `num_blocks` blocks at most.
+    Safe for several threads at once. Memory: blocks in use, and at most `num_blocks` others.
     """
 
     def __init__(self, num_blocks: int = 4) -> None:
@@ -53,8 +53,8 @@ class PagePool:
         self._unused = _count_unused()
 
     def take(self, length: int) -> npt.NDArray[np.int64]:
-        """int64 [length], with whatever was in it before; it is free again when it and all views of it are gone."""
-        # Never waits: a process that was forked while another thread held the lock finds it locked for good.
+        """int64 [length], uninitialized; it is free again once it and all its views are gone."""
+        # Never wait: in a process that was forked while another thread held the lock, it stays locked forever.
         if self._unused is None or not self._lock.acquire(blocking=False):
             return np.empty(length, dtype=np.int64)
         try:
@@ -63,18 +63,18 @@ class PagePool:
                     return self._blocks[i][:length]
             fresh = np.empty(-(-length // _ROUND) * _ROUND, dtype=np.int64)
             self._blocks.insert(0, fresh)
-            # Those in use may go, too: whoever holds one keeps it.
+            # Blocks in use may be dropped, too: their users keep them alive.
             del self._blocks[self.num_blocks :]
             return fresh[:length]
         finally:
             self._lock.release()
 
     def take_row(self, length: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-        """int64 [length], [length+1] and [length], in one block; holding one of them holds the block."""
+        """int64 [length], [length+1] and [length], in one block, which each of them keeps alive."""
         stride = (length // _LINE + 1) * _LINE
         block = self.take(3 * stride)
         return block[:length], block[stride : stride + length + 1], block[2 * stride : 2 * stride + length]
 
 
 PAGES = PagePool()
-"""Of all data sets of the process."""
+"""Shared by all data sets of the process."""

@@ -1,7 +1,7 @@
 """The passes over a pack's tokens: each writes its output once, at the speed of memory. Pure numpy.
 
-What is wide in the output (int64) is worked out narrow, so that the intermediate values stay in the core's own cache,
-and widened in the last pass. The paths for few and for many samples give the same values.
+Wide output (int64) is computed in narrow types, so that intermediate values stay in the core's own cache, and widened
+in the last pass. The code for few and for many samples gives the same values.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ IGNORE_INDEX = np.int32(-100)
 _ONE, _IGNORE_BYTE = np.int8(1), np.int8(IGNORE_INDEX)
 _FEW_SEGMENTS = 8
 _LONG_SAMPLE = 1024
-"""Tokens. Longer ones are counted one by one: a call of numpy costs as much as this many tokens in `reduceat`."""
+"""Tokens. Longer samples are counted one by one: a call of numpy costs as much as this many tokens in `reduceat`."""
 
 _ramp = np.arange(16_384, dtype=np.int32)
 
@@ -32,11 +32,10 @@ def ramp(length: int) -> npt.NDArray[np.int32]:
 
 
 def write_positions(cu_seqlens: npt.NDArray[np.int32], start: int, out: npt.NDArray[np.int64]) -> None:
-    """Into `out`, int64 [t]: the place in its segment of each token of the row from `start` on.
+    """Write to `out`, int64 [t], the place in its segment of each token of the row from `start` on.
 
     Args:
         cu_seqlens: int32 [segments+1], from 0 to at least start + t; segments may be empty.
-        start: of this part in the row.
     """
     stop = start + len(out)
     first, last = 0, len(cu_seqlens) - 1
@@ -67,18 +66,18 @@ def write_labels(
     firsts: npt.NDArray[np.integer[Any]],
     out: npt.NDArray[np.int64],
 ) -> None:
-    """Into `out`, int64 [t]: the id where there is loss, -100 elsewhere and at `firsts`.
+    """Write to `out`, int64 [t], the id of each token with loss, and -100 for others and at `firsts`.
 
     Args:
-        input_ids: [t], not negative, as ids are.
+        input_ids: [t], not negative.
         loss_mask: [t], 0 or 1.
-        firsts: places of first tokens. The format has no loss there; a writer's slip would leak one sample into
-            another.
+        firsts: places of samples' first tokens. The format has no loss there, but an error in a shard would leak one
+            sample into another.
     """
     hidden = loss_mask - _ONE
     hidden &= _IGNORE_BYTE
     hidden.put(firsts, _IGNORE_BYTE)
-    # 0 or -100. Without a sign, -100 is greater than any id, and so the greater one is the label: no branch.
+    # 0 or -100. As unsigned numbers, -100 is greater than any id, so the maximum is the label, without a branch.
     labels = hidden.astype(np.int32)
     unsigned = labels.view(np.uint32)
     np.maximum(unsigned, input_ids.view(np.uint32), out=unsigned)
@@ -91,14 +90,14 @@ def count_loss_tokens(
     lengths: npt.NDArray[np.int64],
     num_loss_tokens: int,
 ) -> npt.NDArray[np.int64]:
-    """int64 [n]: loss tokens of each sample; none is empty.
+    """int64 [n]: loss tokens of each sample; no sample may be empty.
 
     Args:
         loss_mask: [t], 0 or 1.
         cu_seqlens: int32 [n+1], from 0 to t.
-        lengths: int64 [n], what lies between those.
-        num_loss_tokens: of all samples. The longest sample's count is what the others leave of it: its mask, most of
-            a long row, need not be read by a rank that holds another part of it.
+        lengths: int64 [n], the differences of `cu_seqlens`.
+        num_loss_tokens: of all samples. The longest sample gets what the others leave, so that a rank with another
+            part of a long row need not read that sample's mask, which is most of the row's.
     """
     if len(lengths) == 1:
         return np.array([num_loss_tokens])

@@ -1,4 +1,4 @@
-"""Where a data set stands: the epoch, which its workers see too, the epoch's rows, and the next iteration."""
+"""The place of a data set: the epoch, which its workers share, the epoch's rows, and the next iteration."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from packer_cli.loader.storage import Storage
 
 
 class Place:
-    """The epoch of one rank's data set, and how far it has come in it. Pickles with its position.
+    """The epoch of one rank's data set, and the position in it. Pickles with its position.
 
     Raises:
         FormatError: the rank's rows are missing or damaged.
@@ -26,7 +26,7 @@ class Place:
         self._storage = storage
         self._manifest = manifest
         self._rank = rank
-        # In shared memory, so that set_epoch reaches workers that live on (persistent_workers=True).
+        # In shared memory, so that set_epoch reaches persistent workers.
         self._shared_epoch = torch.zeros(1, dtype=torch.int64).share_memory_()
         self._epoch_view = self._shared_epoch.numpy()
         self._epoch_view[0] = _check_epoch(epoch)
@@ -37,11 +37,11 @@ class Place:
 
     def _begin(self) -> None:
         self.position = 0
-        """Where iterating goes on."""
+        """The iteration at which iterating continues."""
         self.next = 0
-        """After the last iteration handed out, by iterating or by []."""
+        """The iteration after the last one returned, by iterating or by []."""
         self.first = 0
-        """With which the next pass of a sampler begins."""
+        """The iteration at which the next pass of a sampler begins."""
         self._num_passes = 0
 
     def _read(self, epoch: int) -> RankRows:
@@ -49,12 +49,12 @@ class Place:
 
     @property
     def epoch(self) -> int:
-        """The epoch in force."""
+        """The current epoch."""
         return self._epoch_view.item(0)
 
     @property
     def rows(self) -> RankRows:
-        """The rows of the epoch in force; where another process went on to it, the place is its start."""
+        """The rows of the current epoch; if another process has changed the epoch, goes to its start."""
         loaded = self._loaded
         epoch = self._epoch_view.item(0)
         if loaded.epoch != epoch:
@@ -63,20 +63,20 @@ class Place:
         return loaded
 
     def set_epoch(self, epoch: int) -> None:
-        """Go to `epoch`, at iteration 0; the epoch in force keeps its position."""
+        """Go to iteration 0 of `epoch`; the position does not change if this is the current epoch."""
         epoch = _check_epoch(epoch)
         if epoch != self.rows.epoch:
             self._loaded = self._read(epoch)
             self._epoch_view[0] = epoch
             self._begin()
 
-    def go_on(self, iteration: int, num_passes: int = 1) -> None:
-        """Go to an iteration of the epoch in force, where so many passes of a sampler begin."""
+    def resume_at(self, iteration: int, num_passes: int = 1) -> None:
+        """Go to an iteration of the current epoch, at which the next `num_passes` passes of a sampler begin."""
         self.position = self.next = self.first = iteration
         self._num_passes = num_passes
 
     def begin_pass(self) -> None:
-        """A pass of a sampler begins; those after the ones that go on hold the whole epoch."""
+        """Count a new pass of a sampler; passes after those of `resume_at` cover the whole epoch."""
         self._num_passes -= 1
         if self._num_passes <= 0:
             self.first = 0
@@ -88,7 +88,7 @@ class Place:
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
-        self._shared_epoch.share_memory_()  # a plain pickle holds a copy; nothing happens where it is shared
+        self._shared_epoch.share_memory_()  # a plain pickle holds a copy; does nothing if it is already shared
         self._epoch_view = self._shared_epoch.numpy()
         self._loaded = self._read(self.epoch)
 

@@ -1,8 +1,8 @@
-"""A packed set in remote storage (S3 and whatever else fsspec reads): shards are fetched once a node, and cached.
+"""A packed set in remote storage (S3 or anything else that fsspec reads), with a cache of shards on each node.
 
-`hbpack.json` and the rank's manifests are read directly. Shards go through a cache on disk that all processes of the
-node share (`cache.py`), named by their checksum, so that a set that was moved or dealt to other GPUs is not fetched
-again. The next shards are fetched by a thread while the present ones are read.
+`hbpack.json` and the rank's manifests are read directly. Shards are read through a cache on disk that all processes of
+the node share (`cache.py`). Their names there are their checksums, so that a set that was moved or rebalanced is not
+fetched again. A thread fetches the next shards while the current ones are read.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ TRIES = 4
 FIRST_DELAY = 0.5
 """Seconds before the second try; each further one waits twice as long."""
 BLOCK = 32 * 2**20
-"""Bytes of one request: what a failure costs."""
+"""Bytes per request, which a failure may waste."""
 
 
 def default_cache_dir() -> Path:
@@ -72,18 +72,18 @@ class RemoteStorage:
         return f"{self.url}/{path}"
 
     def read(self, path: str) -> pa.Buffer:
-        """Past the cache: manifests change, and are small."""
+        """Read a small file, without the cache, because manifests change."""
         system, root = self._system()
         return pa.py_buffer(self._try(path, lambda: system.cat_file(f"{root}/{path}")))
 
     def open_shard(self, entry: ShardInfo, release: Any) -> tuple[pa.NativeFile, Any]:
-        """Out of the cache; what is kept holds the file there."""
+        """Open a shard in the cache, which keeps it as long as the second result is open."""
         self._system()
         for again in (False, True):
             file = self.cache.open(_cached(entry), entry.num_bytes, self._filler(entry), release)
             try:
                 return pa.memory_map(str(file.path)), file
-            except OSError:  # The disk of this node did it harm, or it went while it was opened.
+            except OSError:  # This node's disk damaged it, or it was removed meanwhile.
                 file.close()
                 self.cache.discard(_cached(entry))
                 if again:
@@ -91,7 +91,7 @@ class RemoteStorage:
         raise AssertionError
 
     def check_shard(self, entry: ShardInfo) -> None:
-        """A copy that the disk of this node did harm is fetched again."""
+        """Check a shard; a copy that this node's disk damaged is fetched again."""
         self._system()
         for again in (False, True):
             file = self.cache.open(_cached(entry), entry.num_bytes, self._filler(entry))
@@ -104,12 +104,12 @@ class RemoteStorage:
                 raise FormatError(why)
 
     def discard(self, entry: ShardInfo) -> bool:
-        """Remove it from the cache."""
+        """Remove a shard from the cache."""
         self.cache.discard(_cached(entry))
         return True
 
     def prefetch(self, entries: list[ShardInfo]) -> None:
-        """On a thread that lives as long as there is something to fetch; what was wanted before is forgotten."""
+        """Fetch shards on a thread, which ends when none are left; replaces those requested before."""
         self._system()
         with self._lock:
             self._wanted = [*entries]
@@ -118,7 +118,7 @@ class RemoteStorage:
                 self._thread.start()
 
     def stop(self) -> None:
-        """Waits for its thread; only in the process that prefetched, as threads do not survive a fork."""
+        """Stop prefetching and wait for the thread, if this process started it: threads do not survive a fork."""
         if self._pid != os.getpid():
             return
         with self._lock:
@@ -136,11 +136,11 @@ class RemoteStorage:
                 entry = self._wanted.pop(0)
             try:
                 self.cache.fetch(_cached(entry), entry.num_bytes, self._filler(entry))
-            except Exception:  # Whoever needs the shard meets the error, and says so.
+            except Exception:  # Reading the shard will meet the error again, and report it.
                 continue
 
     def _system(self) -> tuple[Any, str]:
-        """(file system, path of the set in it), opened by this very process."""
+        """(file system, path of the set in it), opened by this process."""
         if self._pid != os.getpid():
             self._reset()
         if self._opened is None:
@@ -151,7 +151,7 @@ class RemoteStorage:
             except ModuleNotFoundError as error:
                 raise ImportError(f"{self.url!r} needs {error.name}: pip install {error.name}") from None
             except ImportError as error:
-                if "s3fs" in str(error):  # fsspec knows nothing of the extra that brings it.
+                if "s3fs" in str(error):  # fsspec does not know the extra that installs it.
                     raise ImportError(f"{self.url!r} needs s3fs: pip install 'hbpack[remote]'") from None
                 raise ImportError(f"{self.url!r} cannot be opened: {error}") from None
             except ValueError as error:
@@ -168,7 +168,7 @@ class RemoteStorage:
         return fill
 
     def _download(self, entry: ShardInfo, descriptor: int) -> None:
-        """Raises FormatError where what came is not what was written; nothing else enters a cache that sets share."""
+        """Fetch a shard. Raises FormatError unless it is what was written: sets share the cache."""
         system, root = self._system()
         path = f"{root}/{entry.path}"
         num_bytes = self._try(entry.path, lambda: system.info(path, refresh=True)["size"])
@@ -179,7 +179,7 @@ class RemoteStorage:
             stop = min(start + BLOCK, num_bytes)
             data = self._try(entry.path, lambda a=start, b=stop: system.cat_file(path, start=a, end=b))  # type: ignore[misc]
             if len(data) != stop - start:
-                raise FormatError(f"bytes {start} to {stop} came as {len(data)} bytes")
+                raise FormatError(f"got {len(data)} bytes for bytes {start} to {stop}")
             view, at = memoryview(data), start
             while len(view):
                 written = os.pwrite(descriptor, view, at)
@@ -189,7 +189,7 @@ class RemoteStorage:
             raise FormatError(f"its checksum is {digest.hexdigest()}, hbpack.json says {entry.xxh3}")
 
     def _try(self, path: str, read: Callable[[], T]) -> T:
-        """Read with patience. Raises FileNotFoundError, or RemoteError after the last try."""
+        """Call `read`, with retries. Raises FileNotFoundError, or RemoteError after the last try."""
         for number in range(1, TRIES + 1):
             try:
                 return read()
@@ -197,11 +197,11 @@ class RemoteStorage:
                 raise
             except PermissionError as error:
                 raise RemoteError(f"{self.name(path)!r} may not be read ({error}); check the credentials") from None
-            except Exception as error:  # Every file system has network errors of its own.
+            except Exception as error:  # Every file system has its own network errors.
                 if number == TRIES:
                     raise RemoteError(
                         f"{self.name(path)!r} could not be read in {TRIES} tries ({type(error).__name__}: {error}); "
-                        "check the network and the address, and go on from the last state"
+                        "check the network and the address, then resume from the last state"
                     ) from error
                 time.sleep(FIRST_DELAY * 2 ** (number - 1))
         raise AssertionError

@@ -1,7 +1,4 @@
-"""What one rank reads in one epoch, as the loader asks for it.
-
-Price: about 70 bytes an iteration, read once an epoch.
-"""
+"""The rows of one rank in one epoch. Price: about 70 bytes per iteration, read once per epoch."""
 
 from __future__ import annotations
 
@@ -18,7 +15,7 @@ from packer_cli.format.schema import rank_path
 from packer_cli.loader.storage import Storage
 
 _LOOK_AHEAD = 4096
-"""Iterations."""
+"""Iterations in which to look for the next shards."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,14 +30,14 @@ class RankRows:
     _items: tuple[Callable[[int], Any], ...] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        # Looked up once: a third of what a row costs.
+        # Look up the methods once, which would be a third of the price of a row.
         object.__setattr__(self, "_items", tuple(self.columns[name].item for name in RankRow._fields))
 
     def __len__(self) -> int:
         return len(self.columns["step"])
 
     def next_shards(self, i: int, num: int) -> list[tuple[int, int]]:
-        """The first `num` shards, as (group, shard), that are read from iteration `i` on. It looks a little ahead."""
+        """The first `num` shards, as (group, shard), read from iteration `i` on, within the next 4096 iterations."""
         stop = min(i + _LOOK_AHEAD, len(self))
         shard = self.columns["shard"][i:stop].astype(np.int64)
         keys = (self.columns["group"][i:stop].astype(np.int64) << 32 | shard)[shard >= 0]
@@ -53,7 +50,7 @@ class RankRows:
         return int(step[i]) if i < len(step) else self.num_steps
 
     def row(self, i: int) -> RankRow:
-        """Iteration `i`."""
+        """The row of iteration `i`."""
         return RankRow(*[item(i) for item in self._items])
 
 
@@ -62,7 +59,7 @@ def read_rank_rows(storage: Storage, manifest: Manifest, rank: int, epoch: int) 
 
     Raises:
         ConfigError: the set does not hold the epoch.
-        FormatError: the file is missing, is another's, or does not agree with the manifest.
+        FormatError: the file is missing, belongs to another set or rank, or does not agree with the manifest.
     """
     entry, is_written = manifest.generation.find_epoch(epoch)
     path = rank_path(entry.path, rank)

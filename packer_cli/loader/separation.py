@@ -1,9 +1,9 @@
-"""Whether a model keeps the samples of a packed row apart, found by asking it. ::
+"""Tests whether a model keeps the samples of a packed row apart. ::
 
     check_separation(model, MODEL_KEYS, use_cache=False)  # once, before training, as the loop will call the model
 
-Models mix samples without an error: attention that ignores the borders, a KV cache, recurrent layers whose kernels are
-missing. The loss is then wrong, and nothing else shows it.
+Models may mix samples without an error: by attention that ignores the borders, a KV cache, or recurrent layers whose
+kernels are missing. The loss is then wrong, and nothing else shows it.
 """
 
 from __future__ import annotations
@@ -19,20 +19,20 @@ from packer_cli.errors import ConfigError
 _LENGTH = 12
 """Tokens of a sample; more than any convolution's width."""
 _TOLERANCE = 1e-3
-"""Of the greatest logit. Both rows have one shape, so kernels round alike; what leaks is far more."""
+"""Relative to the greatest logit. Both rows have the same shape, so kernels round alike; leaks are far greater."""
 
 
 def check_separation(model: nn.Module, keys: Collection[str], **kwargs: Any) -> None:
-    """Raise ConfigError where a sample changes what the model predicts in the next one.
+    """Raise ConfigError if a sample changes the model's predictions in the next one.
 
-    It runs a row of two samples, and another row with other tokens in the first: the second sample's logits must stay.
+    Runs two rows of two samples that differ only in the first sample: the second one's logits must be the same.
 
     Args:
         model: a causal language model of transformers, on its device, wrapped or not; with FSDP, on every rank.
-        keys: what the loop passes on of a batch of format "transformers".
-        kwargs: what it passes besides, such as ``use_cache=False``.
+        keys: the keys of a batch of format "transformers" that the loop passes to the model.
+        kwargs: its other arguments, such as ``use_cache=False``.
 
-    Price: two forwards of 24 tokens, without gradients. Random states stay as they are.
+    Price: two forwards of 24 tokens, without gradients. Does not change random states.
     """
     config = getattr(model, "module", model).config
     device = next(model.parameters()).device
@@ -66,6 +66,6 @@ def check_separation(model: nn.Module, keys: Collection[str], **kwargs: Any) -> 
         missing = sorted({"position_ids", "seq_idx", "cu_seq_lens_q", "cu_seq_lens_k"} - {*keys})
         remedy = f"pass it {', '.join(missing)} of the batch" if missing else "use flash attention and use_cache=False"
         raise ConfigError(
-            f"{name} mixes the samples of a packed row: other tokens in a sample changed the logits of the next by "
+            f"{name} mixes the samples of a packed row: other tokens in one sample changed the next one's logits by "
             f"{change:.1%}; {remedy}, or do not train it on packed rows (docs/loader.md, Hybrid models)"
         )

@@ -1,12 +1,12 @@
-"""Read packs out of memory-mapped shards: views, no copies.
+"""Reads packs from memory-mapped shards, as views without copies.
 
-Price: opening a shard costs about a millisecond once; then a pack is four slices of the file, 4 us, or 10 us where it
-is the first of its record batch (16 packs). Views hold no memory of their own beyond the page cache, so memory stays
-flat however many packs are read.
+Price: opening a shard takes about a millisecond; then a pack is four slices of the file, 4 us, or 10 us for the first
+of its record batch (16 packs). Views use no memory beyond the page cache, so memory stays flat however many packs are
+read.
 
-What is checked: each row has its own checksum, which is compared when a process first reads it from a shard that it
-has open. So a rank pays for the packs that it reads, some 10 us for 16K tokens, and not for whole shards, of which it
-needs little where there are many ranks; and what a disk does to a shard after it was opened is found too.
+Each row has its own checksum, which is compared when the row is first read from an open shard. So a rank pays only for
+the packs that it reads, some 10 us for 16K tokens, not for whole shards, of which it needs little if there are many
+ranks; and damage to a shard after it was opened is found too.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ import pyarrow as pa
 from packer_cli.errors import FormatError
 from packer_cli.format.manifest import GroupInfo, ShardInfo
 from packer_cli.format.marks import find_foreign
-from packer_cli.loader.ipc import Pack, ShardFile
+from packer_cli.format.shards import Pack, ShardFile
 from packer_cli.loader.storage import Storage
 
 __all__ = ["Pack", "ShardReader"]
 
 
 class _Open:
-    """An open shard, and which of its rows were compared with their checksums."""
+    """An open shard, and which of its rows have been compared with their checksums."""
 
     def __init__(self, file: ShardFile, kept: Any, entry: ShardInfo, is_checked: bool) -> None:
         self._file = file
@@ -36,7 +36,7 @@ class _Open:
         self._is_checked = bytearray([is_checked]) * entry.num_packs
 
     def read(self, row: int) -> Pack:
-        """The pack in a row. Raises FormatError where there is none, or not the one that was written."""
+        """The pack in a row. Raises FormatError if there is none, or not the one that was written."""
         pack = self._file.read(row) if row < len(self._is_checked) else None
         if pack is None:
             raise FormatError(f"no row {row}")
@@ -48,7 +48,7 @@ class _Open:
         return pack
 
     def close(self) -> None:
-        """Let a cache remove it."""
+        """Allow a cache to remove the shard."""
         if self._kept is not None:
             self._kept.close()
 
@@ -56,15 +56,15 @@ class _Open:
 class ShardReader:
     """The shards of a packed set; opens each when it is first read, and keeps the last few open.
 
-    Not for several threads at once. Pickles to its arguments; a forked process opens its own files.
+    Not safe for several threads at once. Pickles to its arguments; a forked process opens its own files.
     """
 
     def __init__(self, storage: Storage, groups: tuple[GroupInfo, ...], fingerprint: str) -> None:
-        """Open nothing yet.
+        """Opens nothing yet.
 
         Args:
-            groups: of `hbpack.json`.
-            fingerprint: of the set as it was planned.
+            groups: from `hbpack.json`.
+            fingerprint: of the set as planned.
         """
         self.storage = storage
         self.groups = groups
@@ -77,7 +77,7 @@ class ShardReader:
         self._files: OrderedDict[tuple[int, int], _Open] = OrderedDict()
 
     def close(self) -> None:
-        """Forget all that is open; reading goes on with opening it again."""
+        """Close all shards; reading opens them again."""
         for key in [*self._files]:
             self._close(key)
 
@@ -93,7 +93,8 @@ class ShardReader:
     def read(self, group: int, shard: int, row: int) -> Pack:
         """The pack in `row` of shard number `shard` of group number `group`.
 
-        Raises FormatError where the shard is missing, or not as the manifest says.
+        Raises:
+            FormatError: the shard is missing, or does not match the manifest.
         """
         if self._pid != os.getpid():
             self._forget()
@@ -113,11 +114,11 @@ class ShardReader:
         return self.read(group, shard, row)
 
     def is_open(self, group: int, shard: int) -> bool:
-        """Whether a shard is open already."""
+        """Whether a shard is open."""
         return (group, shard) in self._files and self._pid == os.getpid()
 
     def check_all(self) -> None:
-        """Open every shard of the set once, which checks it as the storage was told to."""
+        """Check every shard of the set, and that it can be opened."""
         for group, entry in enumerate(self.groups):
             for shard, item in enumerate(entry.shards):
                 try:
@@ -151,7 +152,7 @@ class ShardReader:
             self._try_again(group, shard, why)
 
     def _try_again(self, group: int, shard: int, why: str) -> None:
-        """A copy that went wrong is fetched again, once; else it is an error."""
+        """Discard a damaged copy, once, so that it is fetched again; otherwise raise the error."""
         entry = self._entry(group, shard)
         if entry.path in self._retried or not self.storage.discard(entry):
             raise self._damaged(group, shard, why)
@@ -162,7 +163,7 @@ class ShardReader:
             return self.groups[group].shards[shard]
         except IndexError:
             raise FormatError(
-                f"hbpack.json lists no shard {shard} of group {group}, which a rank manifest names; "
+                f"hbpack.json does not list shard {shard} of group {group}, which a rank manifest names; "
                 f"{self.storage.remedy}"
             ) from None
 

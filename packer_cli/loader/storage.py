@@ -1,6 +1,6 @@
-"""Where a packed set lies: a folder, memory-mapped without a copy, or remote storage behind a cache (`remote.py`).
+"""Storage of a packed set: a folder, memory-mapped without a copy, or remote storage behind a cache (`remote.py`).
 
-`opening.py` tells which.
+`opening.py` chooses.
 """
 
 from __future__ import annotations
@@ -20,45 +20,45 @@ VERIFY: tuple[Verify, ...] = ("none", "lazy", "full")
 
 
 class Storage(Protocol):
-    """The files of a packed set, by the paths that `hbpack.json` gives them. It pickles; a fork opens its own."""
+    """The files of a packed set, by their paths in `hbpack.json`. It pickles; a forked process opens its own files."""
 
     files_kept: int
-    """Shards that a reader should keep open, at most."""
+    """Most shards that a reader should keep open."""
     is_remote: bool
     verify: Verify
     remedy: str
-    """What helps where a file is damaged."""
+    """What to do about a damaged file."""
 
     def name(self, path: str) -> str:
         """A file's full name, for messages."""
         ...
 
     def read(self, path: str) -> pa.Buffer:
-        """A small file. Raises OSError."""
+        """Read a small file. Raises OSError."""
         ...
 
     def open_shard(self, entry: ShardInfo, release: Any) -> tuple[pa.NativeFile, Any]:
-        """(memory map, what to keep as long as that is used) of a shard of `hbpack.json`. Raises OSError.
+        """(memory map of a shard, object to keep while it is used, or None). Raises OSError.
 
         Args:
-            release: closes all shards that the caller has open, where there is no room for another.
+            release: closes all shards that the caller has open, if there is no room for another.
         """
         ...
 
     def check_shard(self, entry: ShardInfo) -> None:
-        """Raise FormatError where a shard has not all the bytes that were written."""
+        """Raise FormatError unless a shard has all the bytes that were written."""
         ...
 
     def discard(self, entry: ShardInfo) -> bool:
-        """Forget a copy that proved damaged; whether there was one, so that another try makes sense."""
+        """Remove a damaged copy of a shard; returns False if there are no copies, so that retrying is pointless."""
         ...
 
     def prefetch(self, entries: list[ShardInfo]) -> None:
-        """Fetch shards that are read next, in the background."""
+        """Fetch the shards to read next, in the background."""
         ...
 
     def stop(self) -> None:
-        """Fetch nothing more in the background; wait for the shard that is on its way."""
+        """Stop fetching in the background, and wait for the shard that is being fetched."""
         ...
 
 
@@ -67,7 +67,7 @@ class LocalStorage:
 
     files_kept = 32
     is_remote = False
-    remedy = "run hbpack write, which rewrites what is damaged"
+    remedy = "run hbpack write, which rewrites damaged files"
 
     def __init__(self, root: Path, verify: Verify) -> None:
         self.root = root
@@ -78,7 +78,7 @@ class LocalStorage:
         return str(self.root / path)
 
     def read(self, path: str) -> pa.Buffer:
-        """Memory-mapped."""
+        """Map a file."""
         return pa.memory_map(self._inside(path)).read_buffer()
 
     def _inside(self, path: str) -> str:
@@ -88,7 +88,7 @@ class LocalStorage:
             raise FormatError(str(error)) from None
 
     def open_shard(self, entry: ShardInfo, release: Any) -> tuple[pa.NativeFile, Any]:
-        """Nothing needs to be kept."""
+        """Map a shard; there is nothing to keep."""
         file = self._inside(entry.path)
         num_bytes = os.stat(file).st_size
         if num_bytes != entry.num_bytes:
@@ -96,22 +96,22 @@ class LocalStorage:
         return pa.memory_map(file), None
 
     def check_shard(self, entry: ShardInfo) -> None:
-        """Price: one read, some GB/s."""
+        """Check a shard. Price: one read, some GB/s."""
         why = find_damage(self._inside(entry.path), entry.num_bytes, entry.xxh3)
         if why is not None:
             raise FormatError(why)
 
     def discard(self, entry: ShardInfo) -> bool:
-        """There is no copy."""
+        """Return False: there are no copies."""
         return False
 
     def prefetch(self, entries: list[ShardInfo]) -> None:
-        """The page cache reads ahead by itself."""
+        """Do nothing: the page cache reads ahead by itself."""
 
     def stop(self) -> None:
-        """Nothing is fetched."""
+        """Do nothing."""
 
 
 def is_url(path: str | os.PathLike[str]) -> bool:
-    """Whether a path names remote storage, as `s3://bucket/out` does."""
+    """Whether a path is a URL of remote storage, such as `s3://bucket/out`."""
     return "://" in str(path)

@@ -1,20 +1,20 @@
-"""What `hbpack profile` and `hbpack bench-loader` run, with torch.
+"""The measurements of `hbpack profile` and `hbpack bench-loader`, with torch.
 
-`profile` measures iterations of the user's model on the GPUs at hand.
+`profile` measures iterations of the user's model on the available GPUs.
 
 ::
 
     kernels.py    attention of a packed row: flash-attn, torch's varlen, or one SDPA a sample
-    decoder.py    a stack of decoder layers in plain torch
+    decoder.py    a decoder in plain torch
     subject.py    the model to measure, transformers' or plain: forward and backward of a packed row
-    device.py     GPU or CPU: clock, peak memory, running out of it
+    device.py     GPU or CPU: clock, peak memory, out of memory
     attention.py  the attention kernel alone
-    run.py        which settings are measured, and the profile that comes out
+    run.py        chooses the settings to measure, and builds the profile
     reading/      how fast the loader reads a set
 """
 
 try:
-    import torch  # noqa: F401  (only to say plainly what is missing)
+    import torch  # noqa: F401  (only for a clear message)
 except ModuleNotFoundError as error:
     if error.name != "torch":
         raise

@@ -10,21 +10,21 @@ from packer_cli.measure.device import Device
 from packer_cli.measure.kernels import Kernel, Segments
 
 QUERY_LENGTHS = (16, 32, 64, 128, 256, 512, 1024, 4096)
-"""Under 256 a GPU's tiles are not filled (WLB-LLM, arXiv 2503.17924, section 5.2)."""
+"""Under 256, a GPU's tiles are not full (WLB-LLM, arXiv 2503.17924, section 5.2)."""
 
 ROW_QUERIES = 4096
-"""Queries of a call, about: of so many stretches, since a GPU runs them side by side."""
+"""About how many queries to make per call, over several stretches, which a GPU runs in parallel."""
 
 MOST_KEYS = 2**18
-"""Of a call: keys and values of 8 heads of 128 take a gigabyte."""
+"""Most keys per call: with 8 heads of 128, keys and values take a gigabyte."""
 
 
 def measure_attention(
     device: Device, kernel: Kernel, shape: ModelShape, key_lengths: tuple[int, ...], repeats: int
 ) -> list[AttentionRow]:
-    """Seconds of one stretch's share of a row of alike stretches; each sees all of its keys.
+    """Measure rows of equal stretches of queries, each attending to all of its keys; seconds are per stretch.
 
-    Stretches of 16 to 4096 queries, none longer than its keys. Price: a few dozen calls for each key length.
+    Stretches have 16 to 4096 queries, and no more than keys. Price: a few dozen calls for each key length.
     """
     rows = []
     for key_length in key_lengths:

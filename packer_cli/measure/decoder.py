@@ -37,7 +37,7 @@ class PlainLayer(nn.Module):
         self.down = nn.Linear(shape.ffn_size, hidden, bias=False)
 
     def forward(self, x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
-        """[t, hidden] to the same; cos and sin are [t, 1, head_dim]."""
+        """[t, hidden] -> [t, hidden]; cos and sin are [t, 1, head_dim]."""
         normed = self.attention_norm(x)
         query, key, value = (
             linear(normed).unflatten(-1, (-1, self.head_dim)) for linear in (self.query, self.key, self.value)
@@ -54,10 +54,10 @@ class PlainDecoder(nn.Module):
     """Embedding, layers, norm, output layer, and the loss.
 
     Args:
-        chunk: tokens whose logits exist at once, and are computed again in backward; 0: all, once.
+        chunk: tokens whose logits exist at once, and are recomputed in backward; 0: all tokens, without recomputing.
 
     Raises:
-        ConfigError: the shape has experts or latent attention, which are left to transformers.
+        ConfigError: the shape has experts, latent attention, or heads of several or odd sizes.
     """
 
     def __init__(self, shape: ModelShape, attention: Attention, chunk: int = 0) -> None:
@@ -77,7 +77,7 @@ class PlainDecoder(nn.Module):
             self.head.weight = self.embedding.weight
 
     def forward(self, ids: torch.Tensor, positions: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-        """int64 [t] each, to the mean loss."""
+        """The mean loss; the arguments are int64 [t]."""
         x = self.embedding(ids)
         rates = 10000.0 ** (-torch.arange(0, self.head_dim, 2, device=ids.device) / self.head_dim)
         angles = (positions[:, None] * rates).repeat(1, 2)[:, None]

@@ -19,9 +19,9 @@ from packer_cli.errors import ConfigError
 
 
 class Device:
-    """A GPU, or the CPU, where peak memory is counted: the bytes of all tensors that live at once.
+    """A GPU; or the CPU, whose peak memory is counted as the bytes of all tensors that are alive at once.
 
-    Under torchrun every call is made by all processes, and returns the greatest value of any.
+    Under torchrun, all processes must make every call, which returns the greatest value of any process.
     """
 
     def __init__(self, name: str) -> None:
@@ -35,12 +35,12 @@ class Device:
 
     @property
     def is_gpu(self) -> bool:
-        """Or CPU."""
+        """Whether this is a GPU, not the CPU."""
         return self.device.type == "cuda"
 
     @property
     def name(self) -> str:
-        """Of the GPU."""
+        """The GPU's name, or `CPU`."""
         return torch.cuda.get_device_name(self.device) if self.is_gpu else "CPU"
 
     @property
@@ -57,15 +57,15 @@ class Device:
         return statistics.median(self._seconds(work) for _ in range(repeats))
 
     def _seconds(self, work: Callable[[], Any]) -> float:
-        self._settle()
+        self._synchronize()
         if dist.is_initialized():
             dist.barrier()
         begin = time.perf_counter()
         work()
-        self._settle()
+        self._synchronize()
         return self.greatest(time.perf_counter() - begin)
 
-    def _settle(self) -> None:
+    def _synchronize(self) -> None:
         if self.is_gpu:
             torch.cuda.synchronize(self.device)
 
@@ -73,16 +73,16 @@ class Device:
         """Peak bytes of a call; None if it ran out of memory.
 
         Args:
-            held: bytes that the model held before the call (a CPU's count begins there).
+            held: bytes that the model held before the call, to which a CPU's count is added.
         """
         if self.is_gpu:
-            self._tidy()
+            self._free_memory()
             torch.cuda.reset_peak_memory_stats(self.device)
         peak = -1.0
         try:
             if self.is_gpu:
                 work()
-                self._settle()
+                self._synchronize()
                 peak = float(torch.cuda.max_memory_allocated(self.device))
             else:
                 with LiveBytes() as live:
@@ -92,12 +92,12 @@ class Device:
             if not is_out_of_memory(error):
                 raise
         if peak < 0:  # Outside the handler, whose traceback would keep the tensors alive.
-            self._tidy()
+            self._free_memory()
         lost = self.greatest(float(peak < 0))
         peak = self.greatest(peak)
         return None if lost else int(peak)
 
-    def _tidy(self) -> None:
+    def _free_memory(self) -> None:
         """Free tensors held by garbage, and memory cached by the allocator."""
         gc.collect()
         if self.is_gpu:
@@ -113,14 +113,14 @@ class Device:
 
 
 def is_out_of_memory(error: RuntimeError) -> bool:
-    """Whether torch says so; on a CPU it has no class of its own."""
+    """Whether torch ran out of memory; on a CPU, only the message tells."""
     return isinstance(error, torch.OutOfMemoryError) or "not enough memory" in str(error)
 
 
 class LiveBytes(TorchDispatchMode):
     """Counts the bytes of the live tensors that operators create; `peak` is the most at once.
 
-    What a kernel allocates and frees inside itself is not seen. Price: some microseconds an operator.
+    Does not see what a kernel allocates and frees internally. Price: some microseconds an operator.
     """
 
     def __init__(self) -> None:

@@ -18,7 +18,7 @@ from packer_cli.loader.parallel import ulysses_attention
 
 @dataclass(frozen=True)
 class Segments:
-    """Queries and keys of each sample of a row."""
+    """Numbers of queries and keys of each sample of a row."""
 
     queries: tuple[int, ...]
     keys: tuple[int, ...]
@@ -29,13 +29,13 @@ class Segments:
 
     @classmethod
     def of(cls, queries: tuple[int, ...], keys: tuple[int, ...], *, causal: bool, device: Any) -> Segments:
-        """From the lengths."""
+        """Segments of these lengths."""
         borders = [torch.tensor([0, *accumulate(x)], dtype=torch.int32, device=device) for x in (queries, keys)]
         return cls(queries, keys, causal, *borders)
 
 
 Kernel = Callable[[torch.Tensor, torch.Tensor, torch.Tensor, Segments], torch.Tensor]
-"""query [t, heads, dim], key and value [u, kv_heads, dim] and the segments to [t, heads, value dim]."""
+"""(query [t, heads, dim], key and value [u, kv_heads, dim], segments) -> [t, heads, value dim]"""
 
 
 def sdpa(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, segments: Segments) -> torch.Tensor:
@@ -48,7 +48,7 @@ def sdpa(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, segments: 
         F.scaled_dot_product_attention(q[None], k[None], v[None], is_causal=segments.causal, enable_gqa=True)[0]
         for q, k, v in zip(*parts, strict=True)
     ]
-    # A copy would be kept for backward, as no kernel does.
+    # Do not copy a single output: backward would keep the copy, which other kernels do not make.
     return (outputs[0] if len(outputs) == 1 else torch.cat(outputs, dim=1)).transpose(0, 1)
 
 
@@ -84,10 +84,10 @@ def _torch_varlen() -> Kernel:
 
 
 def choose_kernel(name: str, device: torch.device) -> tuple[str, Kernel]:
-    """The kernel of that name; `auto` is the first that this machine has, of flash-attn, torch's varlen and SDPA.
+    """The kernel with this name; `auto` is the first available of flash-attn, torch's varlen and SDPA.
 
     Raises:
-        ConfigError: it is not to be had here.
+        ConfigError: it is not available on this machine.
     """
     makers: dict[str, Callable[[], Kernel]] = {"flash-attn": _flash_attn, "torch-varlen": _torch_varlen}
     if name == "auto":
@@ -108,7 +108,7 @@ def choose_kernel(name: str, device: torch.device) -> tuple[str, Kernel]:
 
 
 class RowAttention:
-    """Attention of the row that is set, over the SP group that shares it."""
+    """Attention over the current row, within the SP group that shares it."""
 
     def __init__(self, kernel: Kernel) -> None:
         self._kernel = kernel
@@ -116,12 +116,12 @@ class RowAttention:
         self._group: dist.ProcessGroup | None = None
 
     def set(self, samples: tuple[int, ...], group: dist.ProcessGroup | None, device: torch.device) -> None:
-        """From now on: a row of samples of these lengths."""
+        """Set the current row: the lengths of its samples, and the processes that share it."""
         self._segments = Segments.of(samples, samples, causal=True, device=device)
         self._group = group
 
     def __call__(self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
-        """[t, heads, dim] of this rank's part of the row, to the same."""
+        """[t, heads, dim] -> [t, heads, dim], for this rank's part of the row."""
         segments = self._segments
         assert segments is not None
 
@@ -131,10 +131,10 @@ class RowAttention:
         return ulysses_attention(query, key, value, None, self._group, whole_row)
 
 
-def cut(length: int, num_samples: int) -> tuple[int, ...]:
-    """A row as samples of even lengths.
+def split_evenly(length: int, num_samples: int) -> tuple[int, ...]:
+    """Split a row into samples of equal length, as far as possible.
 
-    >>> cut(10, 4)
+    >>> split_evenly(10, 4)
     (2, 3, 2, 3)
     """
     borders = [i * length // num_samples for i in range(num_samples + 1)]

@@ -22,7 +22,7 @@ from packer_cli.errors import ConfigError
 from packer_cli.loader.parallel import SPGroups, init_sp_groups
 from packer_cli.measure.attention import measure_attention
 from packer_cli.measure.device import Device, is_out_of_memory
-from packer_cli.measure.kernels import RowAttention, choose_kernel, cut
+from packer_cli.measure.kernels import RowAttention, choose_kernel, split_evenly
 from packer_cli.measure.subject import Subject
 from packer_cli.sizes import counted
 
@@ -39,9 +39,9 @@ class ProfileOptions:
     lengths: tuple[int, ...]
     """Tokens of a row."""
     samples: tuple[int, ...] = (1, 8)
-    """Numbers of even samples in a row; every row must have room for the fewest."""
+    """Numbers of equal samples in a row; every row must have room for the fewest."""
     sp_sizes: tuple[int, ...] = ()
-    """SP degrees; empty: all that the number of processes and heads allow."""
+    """SP degrees; empty: all that the number of processes and the heads allow."""
     checkpoint_layers: tuple[int, ...] | None = None
     """Numbers of checkpointed layers; None: the fewest that fit, and all."""
     gpus: int | None = None
@@ -49,13 +49,13 @@ class ProfileOptions:
     device: str = "auto"
     attention: str = "auto"
     logits: str = "float32"
-    """`chunked`: the loss a thousand tokens at a time; only for `plain`."""
+    """`chunked` computes the loss a thousand tokens at a time; only for `plain`."""
     dtype: str | None = None
     """None: the config's."""
     memory: int | None = None
-    """Bytes of a GPU that training may use; None: its memory less a reserve."""
+    """Bytes of a GPU that training may use; None: its memory minus a reserve."""
     bandwidth: tuple[float, ...] = ()
-    """Bytes/s that collectives reach: in a node, and to other nodes."""
+    """Bytes/s of collectives: within a node, and to other nodes."""
     warm_up: int = 2
     repeats: int = 5
 
@@ -63,10 +63,10 @@ class ProfileOptions:
 def measure_profile(options: ProfileOptions, say: Say = lambda text: None) -> Profile:
     """Measure, and fit if there are enough rows; if not, `measured_model` says why.
 
-    Under torchrun all processes call it, and return the same.
+    Under torchrun, all processes must call it; it returns the same in each.
 
-    Price: for each length and degree two to five iterations to find the layers, and `warm_up + repeats` of each kind
-    of row; minutes for lengths to 128k.
+    Price: for each length and degree, two to five iterations to find the layers, and `warm_up + repeats` for each kind
+    of row; minutes for lengths up to 128k.
 
     Raises:
         ConfigError: an option does not fit the model, the GPUs or the other options.
@@ -90,12 +90,12 @@ def measure_profile(options: ProfileOptions, say: Say = lambda text: None) -> Pr
             device.device,
             chunked_logits=options.logits == "chunked",
         )
-        subject.run(max(degrees) * 16, 1, 0, None)  # From here on there are gradients.
-        # The same in every process: they must take the same branches, or they deadlock.
+        subject.run(max(degrees) * 16, 1, 0, None)  # From here on, the gradients exist.
+        # The same in every process: all must take the same branches, or they deadlock.
         state = Assumptions().state_bytes * subject.num_parameters / gpus - device.greatest(subject.held_bytes)
         if gpus > 1 == world_size:
             state += gathered_bytes(shape)
-        total = -device.greatest(-device.total_memory)  # The least of all processes.
+        total = -device.greatest(-device.total_memory)  # The least of any process.
         limit = options.memory or int(total * (1 - Assumptions().memory_reserve))
         run = _Run(options, device, subject, groups, limit=limit - state, num_layers=shape.num_layers, say=say)
         settings = [(length, degree) for length in sorted(set(options.lengths)) for degree in sorted(set(degrees))]
@@ -116,7 +116,7 @@ def measure_profile(options: ProfileOptions, say: Say = lambda text: None) -> Pr
         if len(options.bandwidth) > 1:
             assumed["network_bandwidth"] = options.bandwidth[1]
     if not device.is_gpu:
-        assumed["device"] = "CPU: these are no times of a GPU; memory is counted, not measured"
+        assumed["device"] = "CPU: the times are not those of a GPU; memory is counted, not measured"
     profile = Profile(
         model=asdict(shape),
         gpu=device.name,
@@ -143,7 +143,7 @@ def with_fits(profile: Profile, say: Say) -> Profile:
 
 
 class _Run:
-    """Rows of one length and degree after another."""
+    """Measures the rows of one length and SP degree at a time."""
 
     def __init__(
         self, options: ProfileOptions, device: Device, subject: Subject, groups: SPGroups, *,
@@ -155,7 +155,7 @@ class _Run:
     def rows(self, length: int, sp_size: int) -> list[IterationRow]:
         """Measure one length and SP degree: one sample and several, the fewest checkpointed layers and all."""
         if length % sp_size:
-            self._say(f"{length} tokens cannot be shared by {sp_size} GPUs: left out")
+            self._say(f"rows of {length} tokens cannot be split over {sp_size} GPUs: skipped")
             return []
         peaks: dict[int, float | None] = {}
         if self._options.checkpoint_layers is None:
@@ -181,7 +181,7 @@ class _Run:
         ]
         too_many = [num_samples for num_samples in self._options.samples if num_samples > length]
         for num_samples in too_many:
-            self._say(f"{length} tokens cannot hold {num_samples} samples: left out")
+            self._say(f"rows of {length} tokens cannot hold {num_samples} samples: skipped")
         for layers in settings:
             for num_samples in self._options.samples:
                 if num_samples not in too_many:
@@ -199,7 +199,7 @@ class _Run:
             checkpoint_layers=layers,
             seconds=seconds,
             tokens=length * self._groups.world_size // sp_size,
-            work=sum(size**2 for size in cut(length, num_samples)),
+            work=sum(size**2 for size in split_evenly(length, num_samples)),
             memory_bytes=None if peak is None else int(peak),
             out_of_memory=seconds is None and (peak is None or peak > self._limit),
         )

@@ -1,4 +1,4 @@
-"""The model to measure: forward and backward of a packed row, with any number of checkpointed layers."""
+"""The model to measure: forward and backward on a packed row, with any number of checkpointed layers."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from packer_cli.cost.shape import ModelShape
 from packer_cli.errors import ConfigError
 from packer_cli.loader.checkpointing import LayerCheckpointing
 from packer_cli.measure.decoder import PlainDecoder
-from packer_cli.measure.kernels import RowAttention, cut
+from packer_cli.measure.kernels import RowAttention, split_evenly
 
 _ATTENTION = "hbpack_profile"
-"""The name under which transformers knows hbpack's attention."""
+"""The name of hbpack's attention in transformers."""
 
 
 class Subject:
-    """Runs iterations. Under torchrun the model is shared by all processes (FSDP2).
+    """Runs iterations. Under torchrun, all processes share the model (FSDP2).
 
-    Each process makes the whole model, with random weights, before it keeps its share.
+    Each process creates the whole model, with random weights, and then keeps only its share.
 
     Raises:
-        ConfigError: transformers cannot make the model, checkpoint its layers, or chunk its logits.
+        ConfigError: transformers cannot create the model, checkpoint its layers, or chunk its logits.
     """
 
     def __init__(
@@ -58,7 +58,7 @@ class Subject:
             raise ConfigError(f"--model {str(path)!r}: {error}") from None
         if len(self._checkpointing.layers) != shape.num_layers:
             raise ConfigError(
-                f"--model {str(path)!r}: the config says {shape.num_layers} layers, and the model has "
+                f"--model {str(path)!r}: the config has {shape.num_layers} layers, but the model has "
                 f"{len(self._checkpointing.layers)}"
             )
         if dist.is_initialized() and dist.get_world_size() > 1:
@@ -83,17 +83,17 @@ class Subject:
     def run(
         self, length: int, num_samples: int, checkpoint_layers: int, group: dist.ProcessGroup | None = None
     ) -> None:
-        """Forward and backward of one row of so many samples of even lengths; see `run_samples`."""
-        self.run_samples(cut(length, num_samples), checkpoint_layers, group)
+        """Forward and backward on one row of `num_samples` equal samples; see `run_samples`."""
+        self.run_samples(split_evenly(length, num_samples), checkpoint_layers, group)
 
     def run_samples(
         self, samples: tuple[int, ...], checkpoint_layers: int, group: dist.ProcessGroup | None = None
     ) -> None:
-        """Forward and backward of one row; gradients add up, as in a step of several iterations.
+        """Forward and backward on one row; gradients accumulate, as in a step of several iterations.
 
         Args:
-            samples: lengths of the row's samples; their sum divides by the number of processes that share the row.
-            group: these processes.
+            samples: lengths of the row's samples; their sum is a multiple of the number of processes in the group.
+            group: the processes that share the row.
         """
         length = sum(samples)
         sp_size = 1 if group is None else dist.get_world_size(group)
@@ -121,7 +121,7 @@ def _transformers(path: Path, shape: ModelShape, attention: RowAttention, device
     from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
     def function(module: Any, query: Any, key: Any, value: Any, mask: Any, **kwargs: Any) -> Any:
-        """[1, heads, t, dim] in, [1, t, heads, dim] out."""
+        """[1, heads, t, dim] -> [1, t, heads, dim]"""
         return attention(*(x[0].transpose(0, 1) for x in (query, key, value)))[None], None
 
     ALL_ATTENTION_FUNCTIONS.register(_ATTENTION, function)
@@ -135,9 +135,9 @@ def _transformers(path: Path, shape: ModelShape, attention: RowAttention, device
             )
     except (ImportError, KeyError, TypeError, ValueError) as error:
         raise ConfigError(
-            f"--model {str(path)!r}: transformers cannot make it ({' '.join(str(error).split())}); "
+            f"--model {str(path)!r}: transformers cannot create this model ({' '.join(str(error).split())}); "
             "give another config, or --modelling plain"
         ) from None
-    # Set on the config: an unregistered name is refused by the constructor.
+    # Set it on the config: the constructor refuses names that it does not know.
     model.config._attn_implementation = _ATTENTION
     return model

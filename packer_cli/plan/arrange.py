@@ -18,8 +18,8 @@ from packer_cli.plan.streams import Stream, rng_state
 from packer_cli.plan.types import Int32Array, Int64Array
 from packer_cli.plan.work import pack_tokens_and_work
 
-FOR_FILLERS = 1 / 16
-"""Share of a long pack that should be free for fillers: a larger one lowers ABR and raises CR."""
+FREE_TO_FILL = 1 / 16
+"""Share of a long pack that should be free for shorter samples: a larger one lowers ABR and raises CR."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,8 +80,8 @@ def _pack_own(
 ) -> tuple[Int64Array, Int64Array]:
     """Pack the group's own pieces; `(offsets, pieces)` as CSR arrays.
 
-    Completely full packs of a few long samples could not be evened out. So if there are enough fillers, and the packs
-    leave them less than `FOR_FILLERS` of the capacity, the pieces are packed again with that much free space.
+    Completely full packs of a few long samples could not be evened out. So if there are enough shorter samples, and
+    the packs leave them less than `FREE_TO_FILL` of the capacity, the pieces are packed again with that much room.
 
     Args:
         own: bool[m], the group's own pieces.
@@ -91,10 +91,10 @@ def _pack_own(
     length = lengths[own]
     seed = int(rng_state(rules.seed, Stream.PACKING, g)[0])
     offsets, pieces = rules.algorithm.pack(length, capacity, seed, rules.packing_options)
-    room = int((len(offsets) - 1) * capacity * FOR_FILLERS)
+    room = int((len(offsets) - 1) * capacity * FREE_TO_FILL)
     free = (len(offsets) - 1) * capacity - int(length.sum(dtype=np.int64))
     if rules.fill == "balanced" and free < room and 2 * room <= int(count @ np.arange(len(count))):
-        less = capacity - int(capacity * FOR_FILLERS)
+        less = capacity - int(capacity * FREE_TO_FILL)
         # A longer piece gets a pack of its own, as one of this length does.
         offsets, pieces = rules.algorithm.pack(np.minimum(length, less), less, seed, rules.packing_options)
     rename_members(pieces, np.flatnonzero(own))

@@ -34,12 +34,11 @@ def packs_lower_bound(lengths: NDArray[np.int32], capacity: int) -> int:
     return max(-(-int(sum_to[-1]) // capacity), num_over_half + int(extra.max(initial=0)))
 
 
-def least_max_work(falling: NDArray[np.int64], num_ranks: int, capacity: int, linear: int = 0) -> int:
+def least_max_work(decreasing: NDArray[np.int64], num_ranks: int, capacity: int, linear: int = 0) -> int:
     """A lower bound on the greatest work of a rank, however an iteration's samples are dealt to its ranks.
 
-    Work is the sum of f(s) = s (s + linear): `plan.cost`. The proofs only need that f(s), and the
-    work per token, s + linear, increase with s. Our own: the greatest of three bounds, 0 without samples. Price:
-    O(n + ranks log n).
+    Work is the sum of f(s) = s (s + linear), see `plan.cost`. The proofs only need that f(s), and the work per token,
+    s + linear, increase with s. Our own: the greatest of three bounds, 0 without samples. Price: O(n + ranks log n).
 
     1. The mean over the ranks, rounded up, and the work of the longest sample.
     2. If M < f(a) + f(b) for two samples, no rank with at most M work holds both. So if M is below that sum for the
@@ -50,27 +49,27 @@ def least_max_work(falling: NDArray[np.int64], num_ranks: int, capacity: int, li
        fit. So no rank does more than that work, nor more than M, and together they do all of the work.
 
     Args:
-        falling: int64[n], decreasing lengths, each at most the capacity; their total work is below 2^63.
+        decreasing: int64[n], the lengths, each at most the capacity; their total work is below 2^63.
         num_ranks: data-parallel ranks.
         capacity: most tokens of a rank.
         linear: tokens, see `Cost.linear_tokens`.
     """
-    if not len(falling):
+    if not len(decreasing):
         return 0
     # Tokens and work of the samples before each index.
-    tokens = np.concatenate([[0], np.cumsum(falling)])
-    work = np.concatenate([[0], np.cumsum(falling * (falling + linear))])
+    tokens = np.concatenate([[0], np.cumsum(decreasing)])
+    work = np.concatenate([[0], np.cumsum(decreasing * (decreasing + linear))])
     mean = -(-int(work[-1]) // num_ranks)
     return max(
         mean,
         int(work[1]),
-        _bound_by_longest(falling, tokens, work, num_ranks, capacity, linear),
-        _bound_by_room(falling, tokens, work, num_ranks, capacity, linear),
+        _bound_by_longest(decreasing, tokens, work, num_ranks, capacity, linear),
+        _bound_by_room(decreasing, tokens, work, num_ranks, capacity, linear),
     )
 
 
 def _bound_by_longest(
-    falling: NDArray[np.int64],
+    decreasing: NDArray[np.int64],
     tokens: NDArray[np.int64],
     work: NDArray[np.int64],
     num_ranks: int,
@@ -78,19 +77,19 @@ def _bound_by_longest(
     linear: int,
 ) -> int:
     """The second bound of `least_max_work`."""
-    k = np.arange(1, min(num_ranks, len(falling)) + 1)
+    k = np.arange(1, min(num_ranks, len(decreasing)) + 1)
     besides = np.maximum(tokens[-1] - tokens[k] - (num_ranks - k) * capacity, 0)
     # The shortest samples of `besides` tokens: those from `first` on, and a part of the one before.
     first = np.searchsorted(tokens, tokens[-1] - besides)
     part = besides - (tokens[-1] - tokens[first])
-    least = work[k] + work[-1] - work[first] + part * (falling[np.maximum(first, 1) - 1] + linear)
+    least = work[k] + work[-1] - work[first] + part * (decreasing[np.maximum(first, 1) - 1] + linear)
     bound = -(-least // k)
     bound[1:] = np.minimum(bound[1:], work[2 : len(k) + 1] - work[: len(k) - 1])
     return int(bound.max())
 
 
 def _bound_by_room(
-    falling: NDArray[np.int64],
+    decreasing: NDArray[np.int64],
     tokens: NDArray[np.int64],
     work: NDArray[np.int64],
     num_ranks: int,
@@ -98,16 +97,16 @@ def _bound_by_room(
     linear: int,
 ) -> int:
     """The third bound of `least_max_work`; 0 if the samples do not fit."""
-    num_big = int(np.searchsorted(-falling, -(capacity // 2)))
+    num_big = int(np.searchsorted(-decreasing, -(capacity // 2)))
     if num_big > num_ranks:
         return 0
     free = np.full(num_ranks, capacity)
-    free[:num_big] -= falling[:num_big]
+    free[:num_big] -= decreasing[:num_big]
     # The longest samples that fit the free tokens: those from `first` to `last`, and a part of the next.
-    first = np.maximum(num_big, np.searchsorted(-falling, -free))
+    first = np.maximum(num_big, np.searchsorted(-decreasing, -free))
     last = np.searchsorted(tokens, tokens[first] + free, side="right") - 1
     part = free - (tokens[last] - tokens[first])
-    most = work[last] - work[first] + part * np.append(falling + linear, 0)[last]
+    most = work[last] - work[first] + part * np.append(decreasing + linear, 0)[last]
     most[:num_big] += np.diff(work[: num_big + 1])
     # The ranks that can do the least reach their limit; the others share the remaining work.
     most.sort()

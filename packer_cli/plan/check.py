@@ -139,7 +139,7 @@ def _check_schedule(schedule: Schedule, plan: Plan, tokens: Int64Array, epoch: i
     degrees = np.array([group.sp_size for group in plan.groups], dtype=np.int64)[plan.packs.group[packs]]
     _require(
         np.array_equal(schedule.slot_sp_size[is_pack], degrees),
-        where + "a slot has not its group's SP degree",
+        where + "a slot does not have its group's SP degree",
     )
     _check_gpus(schedule, plan.num_gpus, where)
     steps = schedule.iteration_step

@@ -16,7 +16,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from packer_cli.plan.types import Group, Int64Array
+from packer_cli.plan.groups import Group
+from packer_cli.plan.types import Int64Array
 from packer_cli.sizes import parse_number
 
 QUADRATIC = "quadratic"

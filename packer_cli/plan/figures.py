@@ -2,27 +2,38 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
-from typing import Any
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from packer_cli.errors import RunError
+from packer_cli.format.metrics import (
+    BaselineMetrics,
+    GroupMetrics,
+    Metrics,
+    OverallMetrics,
+    PlanFigures,
+    PlanMetrics,
+    Randomness,
+)
 from packer_cli.plan.balance import BalanceRule
 from packer_cli.plan.build import build_plan
-from packer_cli.plan.metrics import Metrics, least_works, measure, measure_randomness, pieces_by_group
+from packer_cli.plan.groups import Group
+from packer_cli.plan.metrics import least_works, measure, measure_randomness, pieces_by_group
 from packer_cli.plan.packing import REGISTRY
 from packer_cli.plan.packing.ilp.cutting_stock import lp_lower_bound
 from packer_cli.plan.rules import PlanRules
 from packer_cli.plan.schedule import StepRules
-from packer_cli.plan.types import Group, Pieces, Plan
+from packer_cli.plan.types import Pieces, Plan
 
 BASELINE_NAME = "ISF at the longest length"
 
 
-def plan_stats(plan: Plan, seed: int, source_of_sample: NDArray[Any] | None = None, linear: int = 0) -> dict[str, Any]:
-    """JSON values with the keys `overall`, `groups` (a list) and `baseline`.
+def plan_stats(plan: Plan, seed: int, source_of_sample: NDArray[Any] | None = None, linear: int = 0) -> PlanMetrics:
+    """The figures of a plan beside the baseline's.
 
     The baseline is the paper's: ISF packs everything to the longest capacity, with that group's SP degree; the packs
     are in seeded order. Price: one ISF packing and O(slots).
@@ -31,59 +42,61 @@ def plan_stats(plan: Plan, seed: int, source_of_sample: NDArray[Any] | None = No
         linear: tokens, see `plan.cost`; above 0 it adds `cbr` and `cbr_bound`.
     """
     baseline = baseline_plan(plan.pieces, plan.groups[-1], plan.num_gpus, seed)
-    return {
-        **plan_figures(plan, seed, source_of_sample, linear),
-        "baseline": {"name": BASELINE_NAME, **_figures(measure(baseline, linear=linear))},
-    }
+    figures = plan_figures(plan, seed, source_of_sample, linear)
+    return PlanMetrics(
+        overall=figures.overall,
+        groups=figures.groups,
+        baseline=BaselineMetrics(name=BASELINE_NAME, **_rounded(measure(baseline, linear=linear))),
+    )
 
 
-def plan_figures(
-    plan: Plan, seed: int, source_of_sample: NDArray[Any] | None = None, linear: int = 0
-) -> dict[str, Any]:
-    """JSON values with the keys `overall` and `groups`, without the baseline. Price: O(slots)."""
-    randomness = measure_randomness(plan, source_of_sample, seed)
+def plan_figures(plan: Plan, seed: int, source_of_sample: NDArray[Any] | None = None, linear: int = 0) -> PlanFigures:
+    """The figures of a plan, without the baseline. Price: O(slots)."""
     least = least_works(plan)
     predicted = least_works(plan, linear=linear) if linear else None
-    overall = {
-        **_figures(measure(plan, least=least, linear=linear, least_predicted=predicted)),
-        "num_steps": plan.epochs[0].num_steps,
-        **_rounded(asdict(randomness)),
-    }
-    groups = [
-        {
-            "name": group.name(g),
-            "capacity": group.capacity,
-            "sp_size": group.sp_size,
-            **_figures(measure(plan, g, least=least, linear=linear, least_predicted=predicted)),
-        }
-        for g, group in enumerate(plan.groups)
-    ]
-    return {"overall": overall, "groups": groups}
+
+    def measured(group: int | None = None) -> dict[str, Any]:
+        return _rounded(measure(plan, group, least=least, linear=linear, least_predicted=predicted))
+
+    return PlanFigures(
+        overall=OverallMetrics(**measured(), **_rounded(measure_randomness(plan, source_of_sample, seed))),
+        groups=tuple(
+            GroupMetrics(name=group.name(g), capacity=group.capacity, sp_size=group.sp_size, **measured(g))
+            for g, group in enumerate(plan.groups)
+        ),
+    )
 
 
-def prove_by_program(figures: dict[str, Any], plan: Plan) -> None:
-    """Raise each `packs_lower_bound` of a plan's figures to `lp_lower_bound`, in place.
+F = TypeVar("F", bound=PlanFigures)
+M = TypeVar("M", bound=Metrics)
+
+
+def prove_by_program(figures: F, plan: Plan) -> F:
+    """A plan's figures with each `packs_lower_bound` raised to `lp_lower_bound`.
 
     Price: one linear program for each group with more packs than its bound so far, and for the baseline, if present.
 
     Raises:
         RunError: PuLP has no solver.
     """
-    before = after = 0
-    for group, figures_of_group, pieces in zip(plan.groups, figures["groups"], pieces_by_group(plan), strict=True):
-        before += figures_of_group["packs_lower_bound"]
-        _raise_bound(figures_of_group, plan.pieces.length[pieces], group.capacity)
-        after += figures_of_group["packs_lower_bound"]
-    figures["overall"]["packs_lower_bound"] += after - before
-    if "baseline" in figures:
-        _raise_bound(figures["baseline"], plan.pieces.length, plan.groups[-1].capacity)
+    groups = tuple(
+        _with_proof(metrics, plan.pieces.length[pieces], group.capacity)
+        for group, metrics, pieces in zip(plan.groups, figures.groups, pieces_by_group(plan), strict=True)
+    )
+    # A pack is of one group, so the bound on all is the sum of theirs.
+    overall = replace(figures.overall, packs_lower_bound=sum(metrics.packs_lower_bound for metrics in groups))
+    proved = replace(figures, groups=groups, overall=overall)
+    if isinstance(proved, PlanMetrics):
+        baseline = _with_proof(proved.baseline, plan.pieces.length, plan.groups[-1].capacity)
+        return replace(proved, baseline=baseline)
+    return proved
 
 
-def _raise_bound(figures: dict[str, Any], lengths: NDArray[np.int32], capacity: int) -> None:
-    if figures["num_packs"] <= figures["packs_lower_bound"]:
-        return
+def _with_proof(metrics: M, lengths: NDArray[np.int32], capacity: int) -> M:
+    if metrics.num_packs <= metrics.packs_lower_bound:
+        return metrics
     try:
-        figures["packs_lower_bound"] = lp_lower_bound(lengths, capacity)
+        return replace(metrics, packs_lower_bound=lp_lower_bound(lengths, capacity))
     except ValueError as error:
         raise RunError(str(error)) from None
 
@@ -103,30 +116,42 @@ def baseline_plan(pieces: Pieces, longest: Group, num_gpus: int, seed: int, step
     return build_plan(pieces, rules)
 
 
-def length_stats(lengths: NDArray[np.int32]) -> dict[str, Any]:
-    """Count, total, mean, percentiles and the share of tokens in long samples."""
+@dataclass(frozen=True, kw_only=True)
+class LengthStats:
+    """The distribution of lengths."""
+
+    num_samples: int
+    num_tokens: int
+    mean: float
+    percentiles: Mapping[str, int]
+    """`p50` to `p99.9`."""
+    max: int
+    tokens_of_long: Mapping[str, int]
+    """`tokens_over_8k` and so on: tokens in samples over that length."""
+
+    def values(self) -> dict[str, int | float]:
+        """The figures by name."""
+        before = {"num_samples": self.num_samples, "num_tokens": self.num_tokens, "mean": self.mean}
+        return {**before, **self.percentiles, "max": self.max, **self.tokens_of_long}
+
+
+def length_stats(lengths: NDArray[np.int32]) -> LengthStats:
+    """Count, total, mean, percentiles and the tokens in long samples."""
     percentiles = (50, 90, 99, 99.9)
     values = np.percentile(lengths, percentiles, method="higher") if len(lengths) else np.zeros(len(percentiles))
     total = int(lengths.sum(dtype=np.int64))
-    long_tokens = {
-        f"tokens_over_{limit // 1024}k": int(lengths[lengths > limit].sum(dtype=np.int64))
-        for limit in (8192, 32768, 131072)
-    }
-    return {
-        "num_samples": len(lengths),
-        "num_tokens": total,
-        "mean": total / len(lengths) if len(lengths) else 0.0,
-        **{f"p{p:g}": int(value) for p, value in zip(percentiles, values, strict=True)},
-        "max": int(lengths.max(initial=0)),
-        **long_tokens,
-    }
+    return LengthStats(
+        num_samples=len(lengths),
+        num_tokens=total,
+        mean=total / len(lengths) if len(lengths) else 0.0,
+        percentiles={f"p{p:g}": int(value) for p, value in zip(percentiles, values, strict=True)},
+        max=int(lengths.max(initial=0)),
+        tokens_of_long={
+            f"tokens_over_{limit // 1024}k": int(lengths[lengths > limit].sum(dtype=np.int64))
+            for limit in (8192, 32768, 131072)
+        },
+    )
 
 
-def _figures(metrics: Metrics) -> dict[str, Any]:
-    return _rounded(asdict(metrics))
-
-
-def _rounded(values: dict[str, Any]) -> dict[str, Any]:
-    """Round to ten digits, since the last bits of a mean may differ between machines; drop values that are None."""
-    known = {key: value for key, value in values.items() if value is not None}
-    return {key: round(value, 10) if isinstance(value, float) else value for key, value in known.items()}
+def _rounded(record: Metrics | Randomness) -> dict[str, Any]:
+    return {name: round(value, 10) if isinstance(value, float) else value for name, value in vars(record).items()}

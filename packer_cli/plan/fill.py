@@ -4,8 +4,8 @@
 samples are counted and indexed, so each placed sample costs one look-up: O(candidates + placed + capacity). Both rules
 choose lengths, and `pick_samples` then finds samples of these lengths, in order, without sorting.
 
-`balanced_fill` is our own: it gives the packs of an iteration fillers of lengths that make their attention work equal.
-A pack with free space r that lacks work w takes fillers of about w / r tokens, since a filler of s tokens does work s
+`balanced_fill` is our own: it gives the packs of an iteration samples of lengths that make their attention work equal.
+A pack with free space r that lacks work w takes samples of about w / r tokens, since a sample of s tokens does work s
 per token. It saves the lengths that HBP would use up first, and pads as little.
 """
 
@@ -120,9 +120,9 @@ def _fill_greedily(
 
 @njit(cache=True, no_cpython_wrapper=True)
 def _next_length(free: int, lack: float) -> int:
-    """The longest of the fillers that fill `free` tokens and do `lack` work, if the others are equal.
+    """The longest of the samples that fill `free` tokens and do `lack` work, if the others are equal.
 
-    k equal fillers do free^2 / k work, so k = ceil(free^2 / lack) of them do at most `lack`; one longer and k - 1
+    k equal samples do free^2 / k work, so k = ceil(free^2 / lack) of them do at most `lack`; one longer and k - 1
     equal ones do it exactly.
     """
     square = float(free) * free
@@ -151,7 +151,7 @@ def balanced_fill(
         work: int64[p], attention work of each pack before it is filled.
         order: int64[p], the packs by decreasing work; `num_ranks` consecutive ones form an iteration.
         count: int64[longest + 1], number of candidates of each length.
-        typical: a plentiful length; the heaviest packs get fillers of about this length.
+        typical: a plentiful length; the heaviest packs are filled with samples of about this length.
 
     Returns:
         `(pack int64[a], chosen int32[a])`: a sample of length `chosen[j]` goes to pack `pack[j]`, see `pick_samples`.
@@ -159,7 +159,7 @@ def balanced_fill(
     words, starts = full_index(count > 0)
     chosen = np.empty(count.sum(), dtype=np.int32)  # untouched memory costs nothing
     pack_of = np.empty(len(chosen), dtype=np.int64)
-    # The target of an iteration: the greatest work that any pack has with fillers of typical length.
+    # The target of an iteration: the greatest work of any pack if filled with samples of typical length.
     goal = (work + room.astype(np.float64) * typical)[order]
     target = np.maximum.reduceat(goal, np.arange(0, len(order), num_ranks))
     num_chosen = _fill_evenly(room, work, order, num_ranks, target, count.copy(), words, starts, pack_of, chosen)

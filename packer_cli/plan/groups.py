@@ -1,18 +1,63 @@
-"""Assigns pieces to length groups (GroupData; HBP, algorithm 5)."""
+"""Length groups, and which pieces belong to each (GroupData; HBP, algorithm 5).
+
+Without numpy at run time, so that reading the command line does not load it.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, ClassVar
 
-import numpy as np
-from numpy.typing import NDArray
+from packer_cli.sizes import format_tokens
 
-from packer_cli.plan.types import Group, Int32Array
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
 
 
-def is_in_group(lengths: Int32Array, groups: Sequence[Group], g: int) -> NDArray[np.bool_]:
+@dataclass(frozen=True, kw_only=True)
+class Group:
+    """Packs that share capacity, sequence-parallel degree and checkpointing."""
+
+    # pydantic reads this, the limits and the descriptions where users name groups.
+    __pydantic_config__: ClassVar[dict[str, Any]] = {"extra": "forbid", "use_attribute_docstrings": True}
+
+    capacity: int = field(
+        metadata={"ge": 1, "lt": 2**31, "json_schema_extra": {"type": ["integer", "string"]}}  # As 16384 or 16k.
+    )
+    """Most tokens a pack may hold (HBP's packing length). Attention costs its square."""
+    sp_size: int = field(default=1, metadata={"ge": 1, "lt": 2**15})
+    """Sequence-parallel degree: GPUs that share one pack. A higher degree fits longer packs and communicates more."""
+    checkpoint_layers: int = field(default=0, metadata={"ge": 0, "lt": 2**15})
+    """Layers with gradient checkpointing, a hint for the trainer."""
+
+    def __str__(self) -> str:
+        """As `--groups` takes it.
+
+        >>> str(Group(capacity=131072, sp_size=8))
+        '128k:8'
+        """
+        text = f"{format_tokens(self.capacity)}:{self.sp_size}"
+        return f"{text}:{self.checkpoint_layers}" if self.checkpoint_layers else text
+
+    def name(self, number: int) -> str:
+        """Name of the group with this number in a plan, and of the folder with its shards.
+
+        >>> Group(capacity=131072, sp_size=8).name(1)
+        'g1-131072-sp8'
+        """
+        return f"g{number}-{self.capacity}-sp{self.sp_size}"
+
+    def num_dp_ranks(self, num_gpus: int) -> int:
+        """Data-parallel ranks of the group on `num_gpus` GPUs."""
+        return num_gpus // self.sp_size
+
+
+def is_in_group(lengths: NDArray[np.int32], groups: Sequence[Group], g: int) -> NDArray[np.bool_]:
     """Whether each piece (bool[n]) belongs to group g: `previous capacity < length <= capacity`. O(n).
 
+    >>> import numpy as np
     >>> groups = (Group(capacity=4), Group(capacity=16, sp_size=2))
     >>> is_in_group(np.array([1, 4, 5, 16], dtype=np.int32), groups, 1).tolist()
     [False, False, True, True]

@@ -7,72 +7,16 @@ imbalance. All are vectorized over the slots of a schedule, O(slots).
 from __future__ import annotations
 
 import itertools
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from packer_cli.format.metrics import Metrics, Randomness
 from packer_cli.plan.bounds import least_max_work, packs_lower_bound
 from packer_cli.plan.streams import Stream, rng_state
 from packer_cli.plan.types import FILLER, Int64Array, Pieces, Plan, Schedule
 from packer_cli.plan.work import pack_tokens_and_work
-
-
-@dataclass(frozen=True, kw_only=True)
-class Metrics:
-    """Figures of a set of iterations. Ratios are in 0..1, and lower is better."""
-
-    dbr: float
-    """Dist balance ratio: sum_i (T_max - T_i) / (T_max N), mean over iterations; T_i is a DP rank's tokens, padded to
-    a multiple of the SP degree."""
-    pr: float
-    """Padding ratio: padding tokens / token slots, where a slot is a row of the iteration's row length; fillers
-    count as padding."""
-    abr: float
-    """Attention balance ratio: sum_i (A_max - A_i) / (A_max N), mean over iterations; A_i = sum of s^2."""
-    abr_bound: float
-    """A lower bound on the ABR of any deal of each iteration's samples to its ranks, proved by
-    `plan.bounds.least_max_work`: above 0 if a long sample makes balance impossible."""
-    cbr: float | None = None
-    """Cost balance ratio: as ABR, but of predicted work, sum of s (s + linear), see `plan.cost`; None if `linear` is
-    0, as it would equal ABR."""
-    cbr_bound: float | None = None
-    """The lower bound on CBR, as `abr_bound` is on ABR."""
-    cr: float
-    """Communication ratio: tokens in iterations with SP degree > 1 / all tokens."""
-    ave_t: float
-    """Tokens per iteration and DP rank, mean over both."""
-    imbalance: float
-    """WLB-LLM: M max_j w_j / sum_j w_j over the M micro-batches of a step, w = sum of s (s + linear) per GPU; mean
-    over steps."""
-    num_samples: int
-    """Number of pieces: a sample that was cut counts once per piece."""
-    num_tokens: int
-    num_packs: int
-    packs_lower_bound: int
-    """A lower bound on the packs of the same samples with the same capacities: `plan.bounds.packs_lower_bound`."""
-    num_iterations: int
-    num_fillers: int
-    """Slots without a pack."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Randomness:
-    """How far the order of samples is from a uniformly random one. Steps are optimizer steps."""
-
-    mean_displacement: float
-    """Mean distance, in steps, of a sample from its position in a seeded uniform order; for a uniform order this is a
-    third of the number of steps."""
-    max_displacement: int
-    length_step_correlation: float
-    """Pearson correlation of a sample's length with its step, in the group where it is greatest; 0 is random."""
-    length_mix_spread: float
-    """Mean over steps of the distance (half the L1 norm, in tokens) of the step's mix of lengths, in powers of two,
-    from the whole epoch's: the price of sorting."""
-    source_mix_spread: float
-    """Mean over steps of the distance (half the L1 norm, in tokens) of the step's mix of sources from the whole
-    epoch's."""
 
 
 def balance_ratio(values: NDArray[np.float64], slot_iteration: Int64Array) -> NDArray[np.float64]:
@@ -196,6 +140,7 @@ def measure_randomness(plan: Plan, source_of_sample: Int64Array | None = None, s
     if source_of_sample is not None:
         spread = _mix_spread(plan.pieces, source_of_sample[plan.pieces.sample], step_of_piece, num_steps)
     return Randomness(
+        num_steps=schedule.num_steps,
         mean_displacement=_mean(displacement),
         max_displacement=int(displacement.max(initial=0)),
         length_step_correlation=max(correlations, default=0.0),

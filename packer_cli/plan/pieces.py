@@ -7,6 +7,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from packer_cli.format.metrics import SampleCounts
 from packer_cli.plan.types import Int32Array, Int64Array, Pieces
 
 Overflow = Literal["split", "truncate", "drop", "error"]
@@ -25,10 +26,10 @@ def describe_overflow(num_long: int, capacity: int, overflow: str) -> str | None
     return f"--overflow {overflow}: {number} longer than {capacity:,} tokens and {what}"
 
 
-def overflow_notes(counts: dict[str, int], capacity: int, overflow: str) -> list[str]:
+def overflow_notes(counts: SampleCounts, capacity: int, overflow: str) -> list[str]:
     """Notes for people on what a plan with these `counts` leaves out."""
-    note = describe_overflow(counts["dropped"] + counts["truncated"], capacity, overflow)
-    return [f"{note}; {counts['tokens']:,} tokens are planned"] if note else []
+    note = describe_overflow(counts.dropped + counts.truncated, capacity, overflow)
+    return [f"{note}; {counts.tokens:,} tokens are planned"] if note else []
 
 
 def make_pieces(lengths: Int32Array, samples: Int64Array, capacity: int, overflow: Overflow) -> Pieces:

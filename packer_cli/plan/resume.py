@@ -15,10 +15,11 @@ from numpy.typing import NDArray
 from packer_cli.errors import PlanError
 from packer_cli.plan.balance import BalanceRule, order_packs
 from packer_cli.plan.check import check_plan
+from packer_cli.plan.groups import Group
 from packer_cli.plan.packing.csr import select_packs
 from packer_cli.plan.schedule import GroupIterations, StepRules, deal, schedule_epoch
 from packer_cli.plan.streams import Stream, rng_state
-from packer_cli.plan.types import FILLER, Group, Int64Array, Packs, Pieces, Plan, Schedule
+from packer_cli.plan.types import FILLER, Int64Array, Packs, Pieces, Plan, Schedule
 from packer_cli.plan.work import pack_tokens_and_work
 
 

@@ -6,9 +6,9 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from packer_cli.plan.balance import BalanceRule
+from packer_cli.plan.groups import Group
 from packer_cli.plan.packing import PackingAlgorithm, PackingOptions
 from packer_cli.plan.schedule import StepRules
-from packer_cli.plan.types import Group
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from packer_cli.errors import RunError
+from packer_cli.format.metrics import SampleCounts
 from packer_cli.plan.pieces import Overflow, make_pieces
 from packer_cli.plan.streams import Stream, rng_state
 from packer_cli.plan.types import Int32Array, Int64Array, Pieces
@@ -60,8 +61,8 @@ def pieces_to_plan(samples: Samples, capacity: int, overflow: Overflow, seed: in
 
 def sample_counts(
     lengths: Int32Array, chosen: Int64Array, pieces: Pieces, capacity: int, overflow: str
-) -> dict[str, int]:
-    """A plan's `counts` of samples: every sample is in the pieces or in one of the other counts.
+) -> SampleCounts:
+    """What became of the samples.
 
     Args:
         lengths: int32[n], of all samples.
@@ -71,16 +72,16 @@ def sample_counts(
     """
     different = chosen[np.diff(chosen, prepend=-1) > 0]
     num_long = int(np.count_nonzero(lengths[different] > capacity))
-    return {
-        "samples": len(lengths),
-        "left_out_by_weight": len(lengths) - len(different),
-        "repeated_by_weight": len(chosen) - len(different),
-        "split": len(np.unique(pieces.sample[pieces.start > 0])),
-        "truncated": num_long if overflow == "truncate" else 0,
-        "dropped": num_long if overflow == "drop" else 0,
-        "pieces": len(pieces),
-        "tokens": int(pieces.length.sum(dtype=np.int64)),
-    }
+    return SampleCounts(
+        samples=len(lengths),
+        left_out_by_weight=len(lengths) - len(different),
+        repeated_by_weight=len(chosen) - len(different),
+        split=len(np.unique(pieces.sample[pieces.start > 0])),
+        truncated=num_long if overflow == "truncate" else 0,
+        dropped=num_long if overflow == "drop" else 0,
+        pieces=len(pieces),
+        tokens=int(pieces.length.sum(dtype=np.int64)),
+    )
 
 
 def weighted_samples(sources: Int32Array, weights: Sequence[float], seed: int) -> Int64Array:

@@ -12,9 +12,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from packer_cli.plan.groups import Group
 from packer_cli.plan.interleave import StepMix, interleave
 from packer_cli.plan.streams import Stream, rng_state, shuffle
-from packer_cli.plan.types import FILLER, Group, Int64Array, Schedule
+from packer_cli.plan.types import FILLER, Int64Array, Schedule
 
 _ROW_MULTIPLE = 128
 

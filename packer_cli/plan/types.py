@@ -8,6 +8,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from packer_cli.plan.groups import Group
+
 Int16Array = NDArray[np.int16]
 Int32Array = NDArray[np.int32]
 Int64Array = NDArray[np.int64]
@@ -22,30 +24,6 @@ def read_only(values: NDArray[Any]) -> NDArray[Any]:
 
 FILLER = -1
 """`slot_pack` of a slot without a pack: the rank runs a micro-batch without loss."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Group:
-    """Packs that share capacity, sequence-parallel degree and checkpointing."""
-
-    capacity: int
-    """Most tokens a pack may hold (HBP's packing length). Attention costs its square."""
-    sp_size: int = 1
-    """GPUs that share one sequence. A higher degree fits longer packs and communicates more."""
-    checkpoint_layers: int = 0
-    """Layers with gradient checkpointing; a hint for the trainer."""
-
-    def name(self, number: int) -> str:
-        """Name of the group with this number in a plan, and of the folder with its shards.
-
-        >>> Group(capacity=131072, sp_size=8).name(1)
-        'g1-131072-sp8'
-        """
-        return f"g{number}-{self.capacity}-sp{self.sp_size}"
-
-    def num_dp_ranks(self, num_gpus: int) -> int:
-        """Data-parallel ranks of the group on `num_gpus` GPUs."""
-        return num_gpus // self.sp_size
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -13,10 +13,11 @@ from packer_cli.plan.balance.refine import refine_packs
 from packer_cli.plan.build import build_plan
 from packer_cli.plan.check import check_pieces, check_plan
 from packer_cli.plan.figures import baseline_plan, plan_figures
+from packer_cli.plan.groups import Group
 from packer_cli.plan.pieces import make_pieces
 from packer_cli.plan.rules import PlanRules
 from packer_cli.plan.schedule import GroupIterations, StepRules, schedule_epoch
-from packer_cli.plan.types import Group, Packs, Plan
+from packer_cli.plan.types import Packs, Plan
 
 
 def warm_up(rules: PlanRules) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -12,25 +13,63 @@ import pyarrow as pa
 import xxhash
 from numpy.typing import NDArray
 
+from packer_cli.config import PlanConfig
 from packer_cli.errors import FormatError, InputError, PlanError
 from packer_cli.files import atomic_file
 from packer_cli.format.arrays import to_arrow, to_numpy
+from packer_cli.format.choice import GroupChoice
+from packer_cli.format.metrics import Counts, PlanMetrics
+from packer_cli.format.records import known_values, read_record
 from packer_cli.plan.check import check_plan
-from packer_cli.plan.types import Group, Packs, Pieces, Plan, Schedule
+from packer_cli.plan.cost import Cost, parse_cost
+from packer_cli.plan.groups import Group
+from packer_cli.plan.types import Packs, Pieces, Plan, Schedule
 
 PLAN_VERSION = 3
 _KEY = b"hbpack"
 _DIGEST = "xxh3"
 
 
-def write_plan(path: Path, plan: Plan, piece_loss_tokens: NDArray[np.int32], header: dict[str, Any]) -> None:
-    """Write a plan atomically.
+@dataclass(frozen=True, kw_only=True)
+class PlanHeader:
+    """What `plan.arrow` says beside the arrays."""
+
+    fingerprint: str
+    """Equal for plans with equal bytes."""
+    store: str
+    """Path of the token store, relative to the plan's folder."""
+    store_fingerprint: str
+    config: PlanConfig
+    """The options that decided the plan, with groups and costs as numbers."""
+    group_choice: GroupChoice | None = None
+    """How automatic groups were chosen; None if you named them."""
+    counts: Counts
+    metrics: PlanMetrics
+
+    @property
+    def cost(self) -> Cost:
+        """What the plan evened out."""
+        return parse_cost(self.config.cost)
+
+    def values(self) -> dict[str, Any]:
+        """JSON values."""
+        return {
+            "fingerprint": self.fingerprint,
+            "store": self.store,
+            "store_fingerprint": self.store_fingerprint,
+            "config": self.config.decisions(),
+            **({"group_choice": asdict(self.group_choice)} if self.group_choice else {}),
+            "counts": asdict(self.counts),
+            "metrics": known_values(self.metrics),
+        }
+
+
+def write_plan(path: Path, plan: Plan, piece_loss_tokens: NDArray[np.int32], header: PlanHeader) -> None:
+    """Write a plan atomically; one that was read gives the same bytes again.
 
     Args:
         piece_loss_tokens: int32[m].
-        header: JSON values kept beside the arrays; that of a plan that was read gives the same bytes again.
     """
-    header = {key: value for key, value in header.items() if key != _DIGEST}
     arrays: dict[str, NDArray[Any]] = {
         "piece_sample": plan.pieces.sample,
         "piece_start": plan.pieces.start,
@@ -44,31 +83,34 @@ def write_plan(path: Path, plan: Plan, piece_loss_tokens: NDArray[np.int32], hea
         "plan_version": PLAN_VERSION,
         "num_gpus": plan.num_gpus,
         "groups": [vars(group) for group in plan.groups],
-        **header,
+        **header.values(),
     }
     _write_arrays(path, {**arrays, **_schedule_arrays(plan.epochs)}, metadata)
 
 
-def write_schedules(path: Path, epochs: Sequence[Schedule], header: dict[str, Any]) -> None:
+def write_schedules(
+    path: Path, epochs: Sequence[Schedule], *, fingerprint: str, num_gpus: int, first_epoch: int
+) -> None:
     """Write schedules of the packs of a plan that stands elsewhere, atomically.
 
     Args:
-        header: JSON values kept beside the arrays.
+        fingerprint: of the generation that they are of.
     """
-    _write_arrays(path, _schedule_arrays(epochs), {"plan_version": PLAN_VERSION, **header})
+    facts = {"fingerprint": fingerprint, "num_gpus": num_gpus, "first_epoch": first_epoch}
+    _write_arrays(path, _schedule_arrays(epochs), {"plan_version": PLAN_VERSION, **facts})
 
 
-def read_schedules(path: Path) -> tuple[tuple[Schedule, ...], dict[str, Any]]:
-    """Read what `write_schedules` wrote, memory-mapped: (schedules, header).
+def read_schedules(path: Path) -> tuple[tuple[Schedule, ...], str]:
+    """Read what `write_schedules` wrote, memory-mapped: (schedules, fingerprint).
 
     Raises:
         FormatError: it is missing, damaged, or of another version.
     """
     try:
-        header = read_plan_header(path)
+        metadata = _read_metadata(path)
         arrays = _read_arrays(path)
-        _check_digest(arrays, header)
-        return _schedules(arrays), header
+        _check_digest(arrays, metadata)
+        return _schedules(arrays), metadata["fingerprint"]
     except (KeyError, TypeError, ValueError, IndexError, pa.ArrowException, OSError, InputError) as error:
         raise FormatError(
             f"{str(path)!r} is missing or damaged ({error}); run hbpack write, which "
@@ -126,14 +168,14 @@ def _digest(arrays: Mapping[str, NDArray[Any]], metadata: Mapping[str, Any]) -> 
     return digest.hexdigest()
 
 
-def _check_digest(arrays: Mapping[str, NDArray[Any]], header: Mapping[str, Any]) -> None:
+def _check_digest(arrays: Mapping[str, NDArray[Any]], metadata: Mapping[str, Any]) -> None:
     """Raise ValueError where what was read is not what was written."""
-    found = _digest(arrays, {key: value for key, value in header.items() if key != _DIGEST})
-    if found != header[_DIGEST]:
-        raise ValueError(f"its checksum is {found}, its header says {header[_DIGEST]}")
+    found = _digest(arrays, {key: value for key, value in metadata.items() if key != _DIGEST})
+    if found != metadata[_DIGEST]:
+        raise ValueError(f"its checksum is {found}, its header says {metadata[_DIGEST]}")
 
 
-def read_plan(path: Path, *, check: bool = False) -> tuple[Plan, NDArray[np.int32], dict[str, Any]]:
+def read_plan(path: Path, *, check: bool = False) -> tuple[Plan, NDArray[np.int32], PlanHeader]:
     """Read what `write_plan` wrote, memory-mapped: (plan, loss tokens of pieces, header).
 
     Args:
@@ -143,54 +185,79 @@ def read_plan(path: Path, *, check: bool = False) -> tuple[Plan, NDArray[np.int3
         InputError: there is no plan.
         FormatError: it is damaged, or of another version.
     """
-    header = read_plan_header(path)
+    metadata = _read_metadata(path)
     try:
         arrays = _read_arrays(path)
         if check:
-            _check_digest(arrays, header)
+            _check_digest(arrays, metadata)
         plan = Plan(
-            groups=tuple(Group(**group) for group in header["groups"]),
-            num_gpus=header["num_gpus"],
+            groups=tuple(Group(**group) for group in metadata["groups"]),
+            num_gpus=metadata["num_gpus"],
             pieces=Pieces(sample=arrays["piece_sample"], start=arrays["piece_start"], length=arrays["piece_length"]),
             packs=Packs(offsets=arrays["pack_offsets"], pieces=arrays["pack_pieces"], group=arrays["pack_group"]),
             epochs=_schedules(arrays),
         )
         if check:
             check_plan(plan)
-        return plan, arrays["piece_loss_tokens"], header
+        return plan, arrays["piece_loss_tokens"], _header(metadata)
     except (KeyError, TypeError, ValueError, IndexError, PlanError, pa.ArrowException, OSError) as error:
         raise FormatError(f"{str(path)!r} is damaged ({error}); run hbpack plan again") from None
 
 
 def check_plan_file(path: Path) -> None:
     """Compare the plan's checksum; the errors are those of `read_plan`. Price: one read."""
-    header = read_plan_header(path)
+    metadata = _read_metadata(path)
     try:
-        _check_digest(_read_arrays(path), header)
+        _check_digest(_read_arrays(path), metadata)
     except (KeyError, TypeError, ValueError, IndexError, pa.ArrowException, OSError) as error:
         raise FormatError(f"{str(path)!r} is damaged ({error}); run hbpack plan again") from None
 
 
-def read_plan_header(path: Path) -> dict[str, Any]:
+def read_plan_header(path: Path) -> PlanHeader:
+    """What a plan says beside the arrays; the errors are those of `read_plan`."""
+    try:
+        return _header(_read_metadata(path))
+    except (KeyError, TypeError, ValueError) as error:
+        raise FormatError(f"{str(path)!r} is damaged ({error}); run hbpack plan again") from None
+
+
+def _read_metadata(path: Path) -> dict[str, Any]:
     """The JSON values beside the arrays; the errors are those of `read_plan`."""
     try:
-        header = parse_plan_header(pa.ipc.open_file(pa.memory_map(str(path))).schema)
+        metadata = _parse_metadata(pa.ipc.open_file(pa.memory_map(str(path))).schema)
     except (FileNotFoundError, NotADirectoryError):
         raise InputError(f"{str(path.parent)!r} holds no plan (no {path.name}); run hbpack plan") from None
     except (OSError, pa.ArrowException, KeyError, TypeError, ValueError) as error:
         raise FormatError(f"{str(path)!r} is damaged ({error}); run hbpack plan again") from None
-    if header.get("plan_version") != PLAN_VERSION:
+    if metadata.get("plan_version") != PLAN_VERSION:
         raise FormatError(
-            f"{str(path)!r} has plan version {header.get('plan_version')}, this release reads {PLAN_VERSION}; "
+            f"{str(path)!r} has plan version {metadata.get('plan_version')}, this release reads {PLAN_VERSION}; "
             "run hbpack plan again"
         )
-    return header
+    return metadata
 
 
-def parse_plan_header(schema: pa.Schema) -> dict[str, Any]:
-    """The JSON values in the schema's metadata. Raises KeyError, TypeError or ValueError where there are none."""
-    header: dict[str, Any] = json.loads(schema.metadata[_KEY])
-    return header
+def parse_plan_header(schema: pa.Schema) -> PlanHeader:
+    """What the schema's metadata says. Raises KeyError, TypeError or ValueError where that is not a plan's."""
+    return _header(_parse_metadata(schema))
+
+
+def _parse_metadata(schema: pa.Schema) -> dict[str, Any]:
+    metadata: dict[str, Any] = json.loads(schema.metadata[_KEY])
+    return metadata
+
+
+def _header(metadata: dict[str, Any]) -> PlanHeader:
+    choice = metadata.get("group_choice")
+    return PlanHeader(
+        fingerprint=metadata["fingerprint"],
+        store=metadata["store"],
+        store_fingerprint=metadata["store_fingerprint"],
+        config=PlanConfig(**metadata["config"]),
+        group_choice=None if choice is None else read_record(GroupChoice, choice),
+        counts=read_record(Counts, metadata["counts"]),
+        metrics=read_record(PlanMetrics, metadata["metrics"]),
+    )
 
 
 def _ends(counts: list[int]) -> NDArray[np.int64]:

@@ -15,18 +15,17 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from packer_cli.engine.local import LocalEngine
+from packer_cli.engine.parts import write_part
 from packer_cli.errors import FormatError
-from packer_cli.files import commit_file
 from packer_cli.format.checksums import find_damage, inside
 from packer_cli.format.manifest import Generation, Manifest
 from packer_cli.format.marks import find_foreign
 from packer_cli.format.schema import rank_path
-from packer_cli.plan.cost import QUADRATIC, parse_cost
 from packer_cli.plan.types import Plan, Schedule
 from packer_cli.shards.layout import ShardRange, pack_places
 from packer_cli.shards.plan_file import read_plan, read_schedules, write_plan
 from packer_cli.shards.ranks import RankColumns, write_ranks
-from packer_cli.shards.write import ShardTask, ShardWriter
+from packer_cli.shards.write import WORK, ShardTask, ShardWriter
 from packer_cli.tokens.store import TokenStore
 
 Progress = Callable[[int, int], None]
@@ -126,15 +125,12 @@ def repair(folder: Path, manifest: Manifest, damaged: Collection[str], store: Pa
         write_plan(folder / manifest.plan.path, plan, piece_loss_tokens, header)
     shards = manifest_shards(manifest)
     tasks = [
-        ShardTask(shard=shard, folder=folder, fingerprint=manifest.planned_fingerprint)
-        for shard in shards
-        if shard.path in damaged
+        ShardTask(shard=shard, fingerprint=manifest.planned_fingerprint) for shard in shards if shard.path in damaged
     ]
     if tasks:
-        cost = parse_cost(header["config"].get("cost", QUADRATIC))
-        writer = ShardWriter(plan, piece_loss_tokens, cost, TokenStore.open(store))
-        for i, (_, temporary) in engine.run_threads(writer.write, tasks):
-            commit_file(temporary, folder / tasks[i].shard.path)
+        writer = ShardWriter(plan, piece_loss_tokens, header.cost, TokenStore.open(store))
+        for _, written in engine.run_threads(lambda task: write_part(writer.write, task, folder, WORK), tasks):
+            written.sink.commit()
     for generation in manifest.generations:
         _write_ranks(folder, generation, damaged, plan, piece_loss_tokens, shards)
     return all(describe_damage(folder, file) is None for file in files if file.kind != "rejected")
@@ -158,8 +154,8 @@ def generation_schedules(folder: Path, generation: Generation, plan: Plan) -> tu
     if generation.schedules is None:
         return plan.epochs
     path = folder / generation.schedules.path
-    schedules, header = read_schedules(path)
-    if header["fingerprint"] != generation.fingerprint or len(schedules) != len(generation.epochs):
+    schedules, fingerprint = read_schedules(path)
+    if fingerprint != generation.fingerprint or len(schedules) != len(generation.epochs):
         raise FormatError(f"{str(path)!r} is of another set; run hbpack write, and then hbpack rebalance")
     return schedules
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,33 +14,23 @@ from numpy.typing import NDArray
 import packer_cli
 from packer_cli.config import WriteConfig
 from packer_cli.engine.local import LocalEngine
+from packer_cli.engine.parts import FileRange, FinishedPart, Parts, write_part
+from packer_cli.engine.progress import Progress
 from packer_cli.errors import HbpackError
-from packer_cli.files import Committer, fingerprint, is_intact, remove_temporaries, write_json
+from packer_cli.files import fingerprint, remove_temporaries
 from packer_cli.format.checksums import file_checksum
 from packer_cli.format.constants import FORMAT_VERSION, MANIFEST_NAME, PLAN_NAME, REJECTED_NAME
-from packer_cli.format.manifest import EpochInfo, FileInfo, GroupInfo, Manifest, ShardInfo
+from packer_cli.format.manifest import EpochInfo, FileInfo, GroupInfo, Manifest, SetConfig, ShardInfo, WriteOptions
 from packer_cli.format.schema import epoch_name
-from packer_cli.plan.cost import QUADRATIC, parse_cost, segment_sums
+from packer_cli.plan.cost import segment_sums
 from packer_cli.plan.types import Plan, Schedule
 from packer_cli.shards.layout import ShardRange, lay_out, pack_places
 from packer_cli.shards.manifest import read_manifest, write_manifest
-from packer_cli.shards.plan_file import read_plan
+from packer_cli.shards.plan_file import PlanHeader, read_plan
 from packer_cli.shards.ranks import RankColumns, write_ranks
-from packer_cli.shards.write import (
-    MARKERS,
-    ShardResult,
-    ShardTask,
-    ShardWriter,
-    finished_shard,
-    marker_of,
-    shard_marker,
-)
+from packer_cli.shards.write import WORK, ShardTask, ShardWriter
 from packer_cli.tokens.index import StoreIndex, read_index
 from packer_cli.tokens.store import TokenStore
-
-Progress = Callable[[int, int], None]
-"""(tokens done, tokens in all)"""
-
 
 BYTES_VERSION = 2
 """Part of the fingerprint; a release that writes other bytes of the same format raises it."""
@@ -51,38 +41,28 @@ def set_fingerprint(plan_fingerprint: str, shard_size: int) -> str:
     return fingerprint(plan_fingerprint, shard_size, FORMAT_VERSION, BYTES_VERSION)
 
 
-def write_set(
-    config: WriteConfig, folder: Path, store: Path, engine: LocalEngine, progress: Progress | None = None
-) -> Manifest:
+def write_set(config: WriteConfig, folder: Path, store: Path, engine: LocalEngine, progress: Progress) -> Manifest:
     """Write the plan in `folder` out; shards of an earlier run of the same plan are kept, if their checksums hold.
 
     The manifest goes first and comes last: a folder without it is unfinished.
+
+    Args:
+        progress: told tokens.
     """
     plan, piece_loss_tokens, header = read_plan(folder / PLAN_NAME, check=True)
     index = read_index(store)
-    own_fingerprint = set_fingerprint(header["fingerprint"], config.shard_size)
+    own_fingerprint = set_fingerprint(header.fingerprint, config.shard_size)
     pack_tokens = segment_sums(plan.pieces.length[plan.packs.pieces], plan.packs.offsets)
     shards = lay_out(plan, pack_tokens, config.shard_size)
-    tasks = [ShardTask(shard=shard, folder=folder, fingerprint=own_fingerprint) for shard in shards]
-    _keep_markers(folder, tasks, own_fingerprint)
-    (folder / MANIFEST_NAME).unlink(missing_ok=True)
-    results = _finished(tasks, engine)
-    todo = [number for number in range(len(tasks)) if number not in results]
+    tasks = [ShardTask(shard=shard, fingerprint=own_fingerprint) for shard in shards]
     sizes = [int(pack_tokens[s.first_pack : s.first_pack + s.num_packs].sum()) for s in shards]
-    done = sum(sizes[number] for number in results)
-    if progress:
-        progress(done, sum(sizes))
-    cost = parse_cost(header["config"].get("cost", QUADRATIC))
-    writer = ShardWriter(plan, piece_loss_tokens, cost, TokenStore(store, index))
-    with Committer() as committer:
-        for i, (result, temporary) in engine.run_threads(writer.write, [tasks[number] for number in todo]):
-            task = tasks[todo[i]]
-            marker = shard_marker(folder, task.shard.path)
-            committer.add(temporary, folder / task.shard.path, marker, marker_of(task, result))
-            results[todo[i]] = result
-            done += sizes[todo[i]]
-            if progress:
-                progress(done, sum(sizes))
+    parts = Parts(folder, WORK, MANIFEST_NAME, tasks, sizes)
+    parts.find(engine, _listed(folder))
+    writer = ShardWriter(plan, piece_loss_tokens, header.cost, TokenStore(store, index))
+    parts.begin()
+    with parts.committing(progress) as commit:
+        for _, written in engine.run_threads(lambda task: write_part(writer.write, task, folder, WORK), parts.todo):
+            commit(written)
         places = pack_places(shards, len(plan.packs))
         epochs = write_epochs(folder, "ranks", 0, plan, plan.epochs, piece_loss_tokens, places, own_fingerprint)
     facts = {
@@ -91,10 +71,10 @@ def write_set(
         "plan": file_info(folder, PLAN_NAME),
         "rejected": file_info(folder, REJECTED_NAME) if (folder / REJECTED_NAME).exists() else None,
     }
-    manifest = _manifest(plan, piece_loss_tokens, header, index, config, shards, results, facts)
+    manifest = _manifest(plan, piece_loss_tokens, header, index, config, shards, parts.finished, facts)
     _remove_stale(folder, plan, shards)
     write_manifest(folder, manifest)
-    shutil.rmtree(folder / MARKERS, ignore_errors=True)
+    parts.close()
     return manifest
 
 
@@ -135,44 +115,24 @@ def with_names(manifest: Manifest, index: StoreIndex) -> Manifest:
     return replace(manifest, **_names(index))
 
 
-def _finished(tasks: Sequence[ShardTask], engine: LocalEngine) -> dict[int, ShardResult]:
-    """Results of an earlier run, by task, where the shard still has its bytes."""
-    found = {number: result for number, task in enumerate(tasks) if (result := finished_shard(task))}
-    numbers = list(found)
-
-    def check(number: int) -> bool:
-        task, result = tasks[number], found[number]
-        return is_intact(task.folder / task.shard.path, result.num_bytes, result.xxh3)
-
-    return {numbers[i]: found[numbers[i]] for i, intact in engine.run_threads(check, numbers) if intact}
-
-
-def _keep_markers(folder: Path, tasks: Sequence[ShardTask], own_fingerprint: str) -> None:
-    """Before the manifest goes, note what it vouches for."""
+def _listed(folder: Path) -> dict[str, FinishedPart]:
+    """The shards that the manifest vouches for, by path."""
     try:
         manifest = read_manifest(folder)
     except HbpackError:
-        return
-    if manifest.planned_fingerprint != own_fingerprint:
-        return
-    results = {
-        shard.path: ShardResult(num_bytes=shard.num_bytes, xxh3=shard.xxh3)
-        for group in manifest.groups
-        for shard in group.shards
-    }
-    for task in tasks:
-        if task.shard.path in results:
-            write_json(shard_marker(folder, task.shard.path), marker_of(task, results[task.shard.path]), sync=False)
+        return {}
+    files = [FileRange(path=shard.path, num_bytes=shard.num_bytes, xxh3=shard.xxh3) for shard in manifest.shards]
+    return {file.path: FinishedPart(fingerprint=manifest.planned_fingerprint, files=(file,)) for file in files}
 
 
 def _manifest(
     plan: Plan,
     piece_loss_tokens: np.ndarray,
-    header: dict[str, Any],
+    header: PlanHeader,
     index: StoreIndex,
     config: WriteConfig,
     shards: Sequence[ShardRange],
-    results: dict[int, ShardResult],
+    finished: dict[str, FinishedPart],
     facts: dict[str, Any],
 ) -> Manifest:
     group_of_piece = np.empty(len(plan.pieces), dtype=np.int64)
@@ -180,11 +140,7 @@ def _manifest(
     groups = []
     for g, group in enumerate(plan.groups):
         members = group_of_piece == g
-        files = [
-            ShardInfo(path=shard.path, first_pack=shard.first_pack, num_packs=shard.num_packs, **vars(results[number]))
-            for number, shard in enumerate(shards)
-            if shard.group == g
-        ]
+        files = [_shard_info(shard, *finished[shard.path].files) for shard in shards if shard.group == g]
         groups.append(
             GroupInfo(
                 name=group.name(g),
@@ -199,19 +155,29 @@ def _manifest(
     return Manifest(
         hbpack_version=packer_cli.__version__,
         **facts,
-        seed=header["config"]["seed"],
+        seed=header.config.seed,
         num_gpus=plan.num_gpus,
         groups=tuple(groups),
         **_names(index),
-        counts=header["counts"],
-        metrics=header["metrics"],
-        config={
-            "tokens": index.options,
-            "plan": header["config"],
-            **({"group_choice": header["group_choice"]} if "group_choice" in header else {}),
-            "write": {"shard_size": config.shard_size},
-        },
+        counts=header.counts,
+        metrics=header.metrics,
+        config=SetConfig(
+            tokens=index.options,
+            plan=header.config.decisions(),
+            group_choice=header.group_choice,
+            write=WriteOptions(shard_size=config.shard_size),
+        ),
         library_versions=index.library_versions,
+    )
+
+
+def _shard_info(shard: ShardRange, file: FileRange) -> ShardInfo:
+    return ShardInfo(
+        path=shard.path,
+        first_pack=shard.first_pack,
+        num_packs=shard.num_packs,
+        num_bytes=file.num_bytes,
+        xxh3=file.xxh3,
     )
 
 

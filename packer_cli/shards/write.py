@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,7 +11,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from packer_cli.engine.ahead import one_ahead
-from packer_cli.files import temporary_file
+from packer_cli.engine.parts import Sink
 from packer_cli.format.arrays import to_arrow, to_lists
 from packer_cli.format.constants import PACKS_PER_BATCH
 from packer_cli.format.marks import identify, row_checksums
@@ -23,8 +21,8 @@ from packer_cli.plan.types import Int64Array, Plan
 from packer_cli.shards.layout import ShardRange
 from packer_cli.tokens.store import TokenStore
 
-MARKERS = ".shards"
-"""Folder, in the output, of what says that a shard is finished while the manifest is not yet written."""
+WORK = ".shards"
+"""Folder in the set for the markers of finished shards, until the manifest is written."""
 
 _TOKENS_PER_GATHER = 4 * 2**20
 
@@ -34,17 +32,13 @@ class ShardTask:
     """One shard to make."""
 
     shard: ShardRange
-    folder: Path
     fingerprint: str
-    """Of the plan; with the place of the shard it decides every byte."""
+    """The set's; with the shard's path it decides every byte."""
 
-
-@dataclass(frozen=True, kw_only=True)
-class ShardResult:
-    """A finished shard."""
-
-    num_bytes: int
-    xxh3: str
+    @property
+    def name(self) -> str:
+        """The shard's path."""
+        return self.shard.path
 
 
 class ShardWriter:
@@ -59,15 +53,15 @@ class ShardWriter:
         largest = PACKS_PER_BATCH * max(group.capacity for group in plan.groups)
         self._packs_per_block = PACKS_PER_BATCH * max(1, _TOKENS_PER_GATHER // largest)
 
-    def write(self, task: ShardTask) -> tuple[ShardResult, Path]:
-        """Write a shard under a temporary name; the caller commits it and writes its marker.
+    def write(self, task: ShardTask, sink: Sink) -> dict[str, Any]:
+        """Write a shard.
 
         Price: reading and writing its bytes once; packs are gathered while those before them are written. Memory:
         three times `_TOKENS_PER_GATHER`, or 16 packs if those are more.
         """
         schema = identify(SHARD_SCHEMA, task.fingerprint, task.shard.path)
         with (
-            temporary_file(task.folder / task.shard.path, sync_early=True) as (temporary, file),
+            sink.file(task.shard.path, sync_early=True) as file,
             pa.ipc.new_file(pa.PythonFile(file, mode="w"), schema) as writer,
         ):
             for blocks in one_ahead(self._gathered(task.shard)):
@@ -75,7 +69,7 @@ class ShardWriter:
                     named = block.replace_schema_metadata(schema.metadata)
                     for row in range(0, len(named), PACKS_PER_BATCH):
                         writer.write_batch(named.slice(row, PACKS_PER_BATCH))
-        return ShardResult(num_bytes=file.num_bytes, xxh3=file.hexdigest()), temporary
+        return {}
 
     def _gathered(self, shard: ShardRange) -> Iterator[list[pa.RecordBatch]]:
         """The blocks of a shard, a few million tokens at a time."""
@@ -135,28 +129,6 @@ class ShardWriter:
         ]
         batch = pa.record_batch(columns, names=SHARD_SCHEMA.names[: len(columns)])
         return pa.record_batch([*columns, to_arrow(row_checksums(batch))], schema=SHARD_SCHEMA)
-
-
-def marker_of(task: ShardTask, result: ShardResult) -> dict[str, Any]:
-    """What the marker of a shard holds: JSON values."""
-    return {"fingerprint": task.fingerprint, "shard": vars(task.shard), "result": vars(result)}
-
-
-def shard_marker(folder: Path, path: str) -> Path:
-    """Where the marker of a shard stands."""
-    return folder / MARKERS / (path.replace("/", "_") + ".json")
-
-
-def finished_shard(task: ShardTask) -> ShardResult | None:
-    """The result of an earlier run of the same task, if its file is still whole."""
-    marker, path = shard_marker(task.folder, task.shard.path), task.folder / task.shard.path
-    try:
-        data = json.loads(marker.read_bytes())
-        result = ShardResult(**data["result"])
-        same = data["fingerprint"] == task.fingerprint and data["shard"] == vars(task.shard)
-        return result if same and path.stat().st_size == result.num_bytes else None
-    except (OSError, ValueError, KeyError, TypeError):
-        return None
 
 
 def _cu_seqlens(offsets: NDArray[np.int64], length: NDArray[np.int32]) -> pa.ListArray:

@@ -137,12 +137,12 @@ def sample_origins(files: SetFiles, samples: NDArray[np.int64]) -> list[tuple[st
     try:
         with files.open(PLAN_NAME) as reader:
             header = parse_plan_header(reader.schema)
-        index = parse_index(files.read(f"{header['store']}/{INDEX_NAME}"))
-        if index.fingerprint != header["store_fingerprint"]:
+        index = parse_index(files.read(f"{header.store}/{INDEX_NAME}"))
+        if index.fingerprint != header.store_fingerprint:
             return None
         first = np.cumsum([0, *(part.num_samples for part in index.parts)])
         numbers = np.searchsorted(first, samples, side="right") - 1
-        lines = {number: _lines(files, f"{header['store']}/{index.parts[number].path}") for number in set(numbers)}
+        lines = {number: _lines(files, f"{header.store}/{index.parts[number].path}") for number in set(numbers)}
         paths = [file.path for part in index.parts for file in part.files]
         ends = np.cumsum([file.num_samples for part in index.parts for file in part.files])
         return [

@@ -22,7 +22,7 @@ from packer_cli.shards.manifest import read_manifest
 class SetFiles:
     """The files of the packed set in a folder, by their paths there."""
 
-    remedy = "run hbpack write, which rewrites what is damaged"
+    remedy = "run hbpack write, which rewrites damaged files"
 
     def __init__(self, root: str) -> None:
         self.root = root

@@ -38,7 +38,7 @@ def load_decoder(manifest: Manifest, given: str | None) -> Decoder:
         if given is not None:
             raise
         return _without(f"the set's tokenizer cannot be loaded ({error}); give --tokenizer PATH if it has moved")
-    template = (manifest.config.get("tokens") or {}).get("chat_template")
+    template = manifest.config.tokens.get("chat_template")
     if template is not None:
         loaded = replace(loaded, chat_template=template, tool_template=None)
     found, wanted = loaded.describe(), manifest.tokenizer

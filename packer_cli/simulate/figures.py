@@ -1,9 +1,8 @@
-"""A simulation as JSON values, for reports."""
+"""The figures of a simulation, rounded to ten digits, for reports."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 from packer_cli.cost.models import GpuModel
 from packer_cli.plan.types import Plan
@@ -24,13 +23,68 @@ class SimulateRules:
 
 
 @dataclass(frozen=True, kw_only=True)
+class OverallFigures:
+    """A predicted epoch."""
+
+    seconds: float
+    gpu_hours: float
+    gpu_days: float
+    num_gpus: int
+    num_iterations: int
+    num_steps: int
+    iteration_seconds: float
+    """Mean."""
+    step_seconds: float
+    """Mean."""
+    tokens_per_gpu_second: float
+    useful: float
+    """Share of the GPUs' time that computes what the model needs."""
+    split: dict[str, float]
+    """GPU-hours by part, see `PARTS`."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class GroupFigures:
+    """A group's share of a predicted epoch."""
+
+    name: str
+    capacity: int
+    sp_size: int
+    checkpoint_layers: int
+    """As simulated."""
+    fits: bool
+    """Whether it fits in memory, by the model."""
+    seconds: float
+    """Of the epoch."""
+    gpu_hours: float
+    gpu_days: float
+    num_iterations: int
+    """Iterations with packs of this group."""
+    iteration_seconds: float
+    num_tokens: int
+    tokens_per_gpu_second: float
+    useful: float
+    split: dict[str, float]
+
+
+@dataclass(frozen=True, kw_only=True)
+class EpochFigures:
+    """A predicted epoch and its groups."""
+
+    overall: OverallFigures
+    groups: tuple[GroupFigures, ...]
+    notes: tuple[str, ...]
+    """For people."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class Simulator:
     """Simulates plans with one model and one set of rules."""
 
     model: GpuModel
     rules: SimulateRules
 
-    def figures(self, plan: Plan) -> dict[str, Any]:
+    def figures(self, plan: Plan) -> EpochFigures:
         """`simulation_figures` of the plan's first epoch.
 
         Raises:
@@ -39,58 +93,58 @@ class Simulator:
         return simulation_figures(simulate(plan, self.model, **vars(self.rules)), plan, self.model)
 
 
-def simulation_figures(simulation: Simulation, plan: Plan, model: GpuModel) -> dict[str, Any]:
-    """JSON values of an epoch: `overall` and `groups`, each with a `split` by part, and `notes` for people."""
+def simulation_figures(simulation: Simulation, plan: Plan, model: GpuModel) -> EpochFigures:
+    """The figures of a simulated epoch."""
     notes = [note for g in range(len(plan.groups)) for note in _group_notes(simulation, plan, model, g)]
     if simulation.num_gpus != model.num_gpus:
         notes.append(
             f"the model of time and memory is of {model.num_gpus} GPUs that share the weights, and "
             f"{simulation.num_gpus} train: memory, and what depends on it, is for the former"
         )
-    return {
-        "overall": _overall(simulation),
-        "groups": [_group(simulation, plan, g) for g in range(len(plan.groups))],
-        "notes": notes,
-    }
+    return EpochFigures(
+        overall=_overall(simulation),
+        groups=tuple(_group(simulation, plan, g) for g in range(len(plan.groups))),
+        notes=tuple(notes),
+    )
 
 
-def _overall(simulation: Simulation) -> dict[str, Any]:
+def _overall(simulation: Simulation) -> OverallFigures:
     num_iterations, num_steps = len(simulation.iteration_seconds), len(simulation.step_seconds)
-    return {
-        "seconds": _round(simulation.seconds),
-        "gpu_hours": _round(simulation.seconds * simulation.num_gpus / _HOUR),
-        "gpu_days": _round(simulation.gpu_days),
-        "num_gpus": simulation.num_gpus,
-        "num_iterations": num_iterations,
-        "num_steps": num_steps,
-        "iteration_seconds": _round(float(simulation.iteration_seconds.sum()) / max(1, num_iterations)),
-        "step_seconds": _round(simulation.seconds / max(1, num_steps)),
-        "tokens_per_gpu_second": _round(simulation.tokens_per_gpu_second),
-        "useful": _round(simulation.useful),
-        "split": _split(simulation.gpu_seconds.sum(axis=0).tolist()),
-    }
+    return OverallFigures(
+        seconds=_round(simulation.seconds),
+        gpu_hours=_round(simulation.seconds * simulation.num_gpus / _HOUR),
+        gpu_days=_round(simulation.gpu_days),
+        num_gpus=simulation.num_gpus,
+        num_iterations=num_iterations,
+        num_steps=num_steps,
+        iteration_seconds=_round(float(simulation.iteration_seconds.sum()) / max(1, num_iterations)),
+        step_seconds=_round(simulation.seconds / max(1, num_steps)),
+        tokens_per_gpu_second=_round(simulation.tokens_per_gpu_second),
+        useful=_round(simulation.useful),
+        split=_split(simulation.gpu_seconds.sum(axis=0).tolist()),
+    )
 
 
-def _group(simulation: Simulation, plan: Plan, g: int) -> dict[str, Any]:
+def _group(simulation: Simulation, plan: Plan, g: int) -> GroupFigures:
     group = plan.groups[g]
     seconds = float(simulation.gpu_seconds[g].sum())
     tokens = int(simulation.group_tokens[g])
-    return {
-        "name": f"{format_tokens(group.capacity)}:{group.sp_size}",
-        "capacity": group.capacity,
-        "sp_size": group.sp_size,
-        "checkpoint_layers": simulation.layers[g].layers,
-        "fits": simulation.layers[g].fits,
-        "seconds": _round(seconds / simulation.num_gpus),
-        "gpu_hours": _round(seconds / _HOUR),
-        "gpu_days": _round(seconds / _HOUR / 24),
-        "num_iterations": int(simulation.group_iterations[g]),
-        "iteration_seconds": _round(float(simulation.group_iteration_seconds[g])),
-        "num_tokens": tokens,
-        "tokens_per_gpu_second": _round(tokens / seconds if seconds else 0.0),
-        "useful": _round(float(simulation.gpu_seconds[g, 0]) / seconds if seconds else 0.0),
-        "split": _split(simulation.gpu_seconds[g].tolist()),
-    }
+    return GroupFigures(
+        name=f"{format_tokens(group.capacity)}:{group.sp_size}",
+        capacity=group.capacity,
+        sp_size=group.sp_size,
+        checkpoint_layers=simulation.layers[g].layers,
+        fits=simulation.layers[g].fits,
+        seconds=_round(seconds / simulation.num_gpus),
+        gpu_hours=_round(seconds / _HOUR),
+        gpu_days=_round(seconds / _HOUR / 24),
+        num_iterations=int(simulation.group_iterations[g]),
+        iteration_seconds=_round(float(simulation.group_iteration_seconds[g])),
+        num_tokens=tokens,
+        tokens_per_gpu_second=_round(tokens / seconds if seconds else 0.0),
+        useful=_round(float(simulation.gpu_seconds[g, 0]) / seconds if seconds else 0.0),
+        split=_split(simulation.gpu_seconds[g].tolist()),
+    )
 
 
 def _split(seconds: list[float]) -> dict[str, float]:

@@ -44,7 +44,7 @@ def _eos(config: TokenizeConfig, eos: str | None) -> str:
     if config.append_eos == "never":
         return "never added"
     if eos is None:
-        return "none: the tokenizer names no EOS token"
+        return "none: the tokenizer has no EOS token"
     if config.append_eos == "always":
         return f"{eos} after every sample"
     return f"{eos} after completions, texts and chats that are left open"
@@ -96,7 +96,7 @@ def _ends(config: TokenizeConfig, index: StoreIndex, num_open: int, num_samples:
     if config.append_eos == "never":
         why = "--append-eos never"
     elif index.tokenizer["eos_token_id"] is None:
-        why = 'the tokenizer names no EOS token; put "eos_token" into its tokenizer_config.json'
+        why = 'the tokenizer has no EOS token; add "eos_token" to its tokenizer_config.json'
     else:
         why = "pre-tokenized records, and chats in which the assistant does not speak last, stay as they are"
     ends = "ends" if num_open == 1 else "end"

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from dataclasses import replace
+from functools import partial
 
-from packer_cli.compare import compare
+from packer_cli.compare import Comparison, compare, with_savings
 from packer_cli.compare.rows import default_rows, parse_rows, with_baseline
-from packer_cli.compare.savings import add_savings
 from packer_cli.config import PlanConfig, TokenizeConfig
-from packer_cli.config.rules import plan_rules, with_known_cost
+from packer_cli.config.rules import with_known_cost
 from packer_cli.engine.local import default_workers
 from packer_cli.engine.progress import Stopwatch, say
 from packer_cli.groups.auto import with_placeholder_groups
@@ -29,7 +29,7 @@ def run_compare(
     rules: SimulateRules | None = None,
     *,
     by_program: bool = False,
-) -> dict[str, Any]:
+) -> Comparison:
     """Plan the same samples once for each row. A corpus is tokenized into a temporary folder.
 
     If the options name a time model, each row's epoch time is predicted too.
@@ -39,27 +39,25 @@ def run_compare(
         by_program: also prove the least number of packs with the linear program.
     """
     config = with_known_cost(config)
-    placeholder = with_placeholder_groups(config)
-    plan_rules(placeholder)  # Report wrong options before the long work.
-    if algorithms is not None:
-        parse_rows(algorithms, placeholder)
+    rows_of = default_rows if algorithms is None else partial(parse_rows, algorithms)
+    rows = rows_of(with_placeholder_groups(config))  # Report wrong options before the long work.
     has_model = rules is not None or config.has_gpu_model
     simulator = load_simulator(config, config.gpus, rules or SimulateRules()) if has_model else None
     workers = workers or default_workers()
     samples = read_samples(inputs, corpus, workers)
+    is_auto = config.is_auto
     config, choice = with_known_groups(config, lambda: samples)
-    rows = default_rows(config) if algorithms is None else parse_rows(algorithms, config)
+    if is_auto:
+        rows = rows_of(config)
     baseline = None
     if rules is not None:
         rows, baseline = with_baseline(rows, config)
     watch = Stopwatch()
     comparison = compare(samples, config, rows, workers, simulator, by_program=by_program)
     if baseline is not None:
-        add_savings(comparison, baseline)
-    if choice is not None:
-        comparison["group_choice"] = choice
+        comparison = with_savings(comparison, baseline)
     say(
         f"compared {counted(len(rows), 'plan')} of {counted(len(samples.lengths), 'sample')}, "
         f"{workers} at a time ({watch})"
     )
-    return comparison
+    return replace(comparison, group_choice=choice)

@@ -1,4 +1,4 @@
-"""Checks that hbpack may write to an output folder, and locks it for one run at a time."""
+"""The output folder of the stages: whether hbpack wrote it, and what is in it."""
 
 from __future__ import annotations
 
@@ -7,25 +7,21 @@ from collections.abc import Callable
 from functools import wraps
 from inspect import signature
 from pathlib import Path
-from typing import Any, ParamSpec, TypeVar
+from typing import ParamSpec, TypeVar
 
-from packer_cli.errors import HbpackError, OutputError, RunError
-from packer_cli.files import is_temporary, lock_folder
-from packer_cli.folders import holds_something_else, writable_entries
+from packer_cli.errors import HbpackError, OutputError
+from packer_cli.folders import hold_folder
 from packer_cli.format.checksums import inside
 from packer_cli.format.constants import MANIFEST_NAME, PLAN_NAME, REJECTED_NAME
 from packer_cli.format.manifest import Manifest
 from packer_cli.shards.manifest import read_manifest
-from packer_cli.shards.plan_file import read_plan
+from packer_cli.shards.plan_file import PlanHeader, read_plan
 
 TOKENS = "tokens"
 """The token store's folder in an output folder."""
 
 P = ParamSpec("P")
 T = TypeVar("T")
-
-_held: set[Path] = set()
-"""Folders that this process has locked."""
 
 
 def locked_output(*, has_plan: bool = False) -> Callable[[Callable[P, T]], Callable[P, T]]:
@@ -44,43 +40,15 @@ def locked_output(*, has_plan: bool = False) -> Callable[[Callable[P, T]], Calla
         @wraps(stage)
         def run(*args: P.args, **kwargs: P.kwargs) -> T:
             folder: Path = signature(stage).bind(*args, **kwargs).arguments["folder"]
-            if not has_plan:
-                check_output(folder)
-            elif not (folder / PLAN_NAME).exists() or not os.access(folder, os.W_OK):
+            if has_plan and not ((folder / PLAN_NAME).exists() and os.access(folder, os.W_OK)):
                 return stage(*args, **kwargs)
-            _check_links(folder)
-            key = folder.resolve()
-            if key in _held:
+            with hold_folder(folder, lambda entries: has_plan or _is_own(folder, entries)):
+                _check_links(folder)
                 return stage(*args, **kwargs)
-            try:
-                with lock_folder(folder):
-                    _held.add(key)
-                    try:
-                        return stage(*args, **kwargs)
-                    finally:
-                        _held.remove(key)
-            except BlockingIOError as error:
-                if error.filename != str(folder):
-                    raise
-                raise RunError(
-                    f"output folder {str(folder)!r}: another hbpack run writes to it; wait until that has ended, "
-                    "or name another folder"
-                ) from None
 
         return run
 
     return decorate
-
-
-def check_output(folder: Path) -> None:
-    """Refuse a folder that cannot be written to, or that holds files that hbpack did not write.
-
-    Raises:
-        OutputError: see above.
-    """
-    entries = writable_entries(folder)
-    if entries and not _is_own(folder, entries):
-        raise holds_something_else(folder, entries)
 
 
 def _check_links(folder: Path) -> None:
@@ -103,33 +71,32 @@ def _check_links(folder: Path) -> None:
 def _is_own(folder: Path, entries: list[str]) -> bool:
     """Whether hbpack wrote this folder, finished or not."""
     from packer_cli.tokens.index import INDEX_NAME
-    from packer_cli.tokens.part import MARKERS
+    from packer_cli.tokens.part import WORK
 
     tokens = folder / TOKENS
-    traces = (folder / MANIFEST_NAME, folder / PLAN_NAME, tokens / INDEX_NAME, tokens / MARKERS)
+    traces = (folder / MANIFEST_NAME, folder / PLAN_NAME, tokens / INDEX_NAME, tokens / WORK)
     if any(path.exists() for path in traces):
         return True
     is_started = entries == [TOKENS] and tokens.is_dir() and not any(tokens.iterdir())
-    names = {name for name in entries if not is_temporary(name)}
-    return is_started or not names or _holds_only_reasons(folder, names)
+    return is_started or _holds_only_reasons(folder, entries)
 
 
-def _holds_only_reasons(folder: Path, names: set[str]) -> bool:
+def _holds_only_reasons(folder: Path, entries: list[str]) -> bool:
     """Whether planning found no samples and left only its reasons here, maybe beside an earlier plan's shards."""
     path = folder / REJECTED_NAME
-    if not path.is_file() or not names <= {REJECTED_NAME, "shards", "ranks"}:
+    if not path.is_file() or not {*entries} <= {REJECTED_NAME, "shards", "ranks"}:
         return False
     begin = b'{"file": '
     with path.open("rb") as file:
         return file.read(len(begin)) in (b"", begin)
 
 
-def store_of(folder: Path, header: dict[str, Any]) -> Path:
+def store_of(folder: Path, header: PlanHeader) -> Path:
     """The token store of the plan in a folder."""
-    return Path(os.path.normpath(folder / header["store"]))
+    return Path(os.path.normpath(folder / header.store))
 
 
-def current_plan(folder: Path) -> dict[str, Any] | None:
+def current_plan(folder: Path) -> PlanHeader | None:
     """Header of the plan in a folder; None if it is missing or damaged."""
     try:
         return read_plan(folder / PLAN_NAME, check=True)[2]
@@ -151,5 +118,5 @@ def is_of_plan(folder: Path, plan_fingerprint: str) -> bool:
 
     manifest = current_manifest(folder)
     return manifest is not None and (
-        set_fingerprint(plan_fingerprint, manifest.config["write"]["shard_size"]) == manifest.planned_fingerprint
+        set_fingerprint(plan_fingerprint, manifest.config.write.shard_size) == manifest.planned_fingerprint
     )

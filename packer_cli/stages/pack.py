@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from packer_cli.config import PackConfig, PlanConfig, TokenizeConfig, WriteConfig
 from packer_cli.engine.background import in_background
@@ -20,21 +20,20 @@ from packer_cli.stages.write import run_write
 
 if TYPE_CHECKING:
     from packer_cli.plan.rules import PlanRules
+    from packer_cli.shards.plan_file import PlanHeader
 
 
 @locked_output()
-def run_pack(config: PackConfig, folder: Path, engine: LocalEngine, *, dry_run: bool = False) -> dict[str, Any]:
+def run_pack(config: PackConfig, folder: Path, engine: LocalEngine, *, dry_run: bool = False) -> PlanHeader:
     """Turn a corpus into shards. Returns the plan's header (configuration, counts, metrics)."""
-    # Planning loads numba, 0.3 s; by now the folder is checked.
-    from packer_cli.stages.plan import run_plan
-    from packer_cli.stages.planning import checked_rules
+    from packer_cli.stages.plan import checked_options, make_plan  # Loads numba, 0.3 s: the folder is checked by now.
 
-    rules = checked_rules(config.part(PlanConfig))
+    plan_config, rules = checked_options(config.part(PlanConfig))
     is_parallel = engine.workers > 1 and not (folder / PLAN_NAME).exists()
     with _kernels(rules) if is_parallel else nullcontext():
         tokenize_corpus(config.part(TokenizeConfig), folder, engine)
     engine.release()
-    header = run_plan(config.part(PlanConfig), folder, folder)
+    header = make_plan(plan_config, rules, folder, folder)
     if not dry_run:
         run_write(config.part(WriteConfig), folder, engine, trusts_tokens=True)
     return header

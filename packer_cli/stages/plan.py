@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 from packer_cli.config import PlanConfig
-from packer_cli.config.rules import with_known_cost
+from packer_cli.config.rules import plan_rules, with_groups, with_known_cost
 from packer_cli.engine.progress import Stopwatch, say
 from packer_cli.format.constants import MANIFEST_NAME, PLAN_NAME, REJECTED_NAME
 from packer_cli.kernels import skip_extensions
 from packer_cli.plan.pieces import overflow_notes
-from packer_cli.shards.plan_file import write_plan
+from packer_cli.plan.rules import PlanRules
+from packer_cli.shards.plan_file import PlanHeader, write_plan
 from packer_cli.sizes import counted
 from packer_cli.stages.output import TOKENS, current_plan, is_of_plan, locked_output, store_of
 from packer_cli.stages.planning import (
     NothingToPlanError,
-    checked_rules,
     overflow_entries,
     plan_fingerprint,
     plan_store,
@@ -28,17 +27,34 @@ from packer_cli.tokens.index import read_index
 from packer_cli.tokens.store import TokenStore
 
 
-def run_plan(config: PlanConfig, source: Path, folder: Path) -> dict[str, Any]:
-    """Plan the token store in `source/tokens`. Writes `folder/plan.arrow` and `folder/rejected.jsonl`."""
-    config = with_known_cost(config)
-    checked_rules(config)
+def run_plan(config: PlanConfig, source: Path, folder: Path) -> PlanHeader:
+    """Check the options and the token store in `source/tokens`, and plan it; see `make_plan`."""
+    config, rules = checked_options(config)
     # `folder` may be `source`: for a wrong name, report the missing store, not an unusable output folder.
     read_index(source / TOKENS)
-    return _plan(config, source, folder)
+    return make_plan(config, rules, source, folder)
+
+
+def checked_options(config: PlanConfig) -> tuple[PlanConfig, PlanRules]:
+    """The options with a known cost, and the same parsed, with made-up groups in place of `auto`.
+
+    To report wrong options before any work. Raises the errors of `plan_rules` and `with_placeholder_groups`.
+    """
+    config = with_known_cost(config)
+    if not config.is_auto:
+        return config, plan_rules(config)  # Named groups need none of the search.
+    from packer_cli.groups.auto import with_placeholder_groups
+
+    return config, plan_rules(with_placeholder_groups(config))
 
 
 @locked_output()
-def _plan(config: PlanConfig, source: Path, folder: Path) -> dict[str, Any]:
+def make_plan(config: PlanConfig, rules: PlanRules, source: Path, folder: Path) -> PlanHeader:
+    """Plan the token store in `source/tokens`. Writes `folder/plan.arrow` and `folder/rejected.jsonl`.
+
+    Args:
+        config, rules: as `checked_options` gives them.
+    """
     watch = Stopwatch()
     skip_extensions()
     index = read_index(source / TOKENS)
@@ -47,7 +63,7 @@ def _plan(config: PlanConfig, source: Path, folder: Path) -> dict[str, Any]:
     header = current_plan(folder)
     if (
         header
-        and header["fingerprint"] == wanted
+        and header.fingerprint == wanted
         and store_of(folder, header).resolve() == (source / TOKENS).resolve()
         and (folder / REJECTED_NAME).exists()
     ):
@@ -58,7 +74,8 @@ def _plan(config: PlanConfig, source: Path, folder: Path) -> dict[str, Any]:
         return header
     keeps_set = is_of_plan(folder, wanted)
     try:
-        result = plan_store(config, TokenStore(source / TOKENS, index), folder, choice)
+        rules = with_groups(rules, config.groups)
+        result = plan_store(config, rules, TokenStore(source / TOKENS, index), folder, choice)
     except NothingToPlanError as error:
         _disown_plan(folder)
         write_rejected(folder, index, source / TOKENS, error.overflow)
@@ -68,12 +85,12 @@ def _plan(config: PlanConfig, source: Path, folder: Path) -> dict[str, Any]:
         _disown_plan(folder)
     write_plan(folder / PLAN_NAME, result.plan, result.piece_loss_tokens, result.header)
     write_rejected(folder, index, source / TOKENS, result.overflow)
-    overall = result.header["metrics"]["overall"]
+    overall = result.header.metrics.overall
     say(
-        f"planned {counted(overall['num_packs'], 'pack')}, {counted(overall['num_iterations'], 'iteration')}, "
-        f"{counted(overall['num_steps'], 'step')} ({watch})"
+        f"planned {counted(overall.num_packs, 'pack')}, {counted(overall.num_iterations, 'iteration')}, "
+        f"{counted(overall.num_steps, 'step')} ({watch})"
     )
-    for note in overflow_notes(result.header["counts"], config.groups[-1].capacity, config.overflow):
+    for note in overflow_notes(result.header.counts, config.groups[-1].capacity, config.overflow):
         say(note)
     return result.header
 

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from packer_cli.config import PlanConfig
-from packer_cli.config.rules import plan_rules
 from packer_cli.engine.progress import say
 from packer_cli.errors import RunError
 from packer_cli.files import fingerprint
+from packer_cli.format.choice import GroupChoice
 from packer_cli.format.constants import REJECTED_NAME
+from packer_cli.format.metrics import Counts, SampleCounts
 from packer_cli.plan.build import build_plan
 from packer_cli.plan.check import check_pieces, check_plan
 from packer_cli.plan.figures import plan_stats
@@ -24,8 +24,9 @@ from packer_cli.plan.pieces import make_pieces
 from packer_cli.plan.rules import PlanRules
 from packer_cli.plan.samples import Samples, sample_counts, weighted_samples
 from packer_cli.plan.types import Int32Array, Int64Array, Pieces, Plan
-from packer_cli.shards.plan_file import PLAN_VERSION
+from packer_cli.shards.plan_file import PLAN_VERSION, PlanHeader
 from packer_cli.sizes import counted
+from packer_cli.stages.rejected import RejectedRecord
 from packer_cli.tokens.index import StoreIndex
 from packer_cli.tokens.store import TokenStore
 
@@ -36,16 +37,7 @@ def samples_of_store(store: TokenStore) -> Samples:
     return Samples(lengths=store.lengths(), sources=store.sources(), weights=weights)
 
 
-def checked_rules(config: PlanConfig) -> PlanRules:
-    """The plan's rules, with made-up groups in place of `auto`: reports wrong options before the long work."""
-    if config.is_auto:
-        from packer_cli.groups.auto import with_placeholder_groups  # Named groups need none of the search.
-
-        config = with_placeholder_groups(config)
-    return plan_rules(config)
-
-
-def with_known_groups(config: PlanConfig, samples: Callable[[], Samples]) -> tuple[PlanConfig, dict[str, Any] | None]:
+def with_known_groups(config: PlanConfig, samples: Callable[[], Samples]) -> tuple[PlanConfig, GroupChoice | None]:
     """The options with `auto` replaced by groups, and what a plan records about the choice."""
     if not config.is_auto:
         return config, None  # No need to read the samples.
@@ -63,40 +55,39 @@ class PlanResult:
 
     plan: Plan
     piece_loss_tokens: NDArray[np.int32]
-    header: dict[str, Any]
-    """Configuration, counts and metrics; JSON values."""
-    overflow: list[dict[str, Any]]
-    """Entries of `rejected.jsonl` for samples that were dropped or truncated."""
+    header: PlanHeader
+    overflow: list[RejectedRecord]
+    """Samples that were dropped or truncated."""
 
 
 class NothingToPlanError(RunError):
     """No sample is left to plan."""
 
-    def __init__(self, message: str, overflow: list[dict[str, Any]]) -> None:
+    def __init__(self, message: str, overflow: list[RejectedRecord]) -> None:
         super().__init__(message)
         self.overflow = overflow
         """As in `PlanResult`."""
 
 
-def plan_fingerprint(config: PlanConfig, store_fingerprint: str, group_choice: dict[str, Any] | None = None) -> str:
+def plan_fingerprint(config: PlanConfig, store_fingerprint: str, group_choice: GroupChoice | None = None) -> str:
     """Equal for plans with equal bytes. `group_choice` records how automatic groups were chosen."""
     facts = [config.decisions(), store_fingerprint, PLAN_VERSION]
-    return fingerprint(*facts, *([group_choice] if group_choice else []))
+    return fingerprint(*facts, *([asdict(group_choice)] if group_choice else []))
 
 
 def plan_store(
-    config: PlanConfig, store: TokenStore, folder: Path, group_choice: dict[str, Any] | None = None
+    config: PlanConfig, rules: PlanRules, store: TokenStore, folder: Path, group_choice: GroupChoice | None = None
 ) -> PlanResult:
     """Plan all samples of a store. `folder` will hold the plan; the header gives the store's path relative to it.
 
     Args:
+        rules: `config`, parsed.
         group_choice: recorded in the header, see `packer_cli.groups.auto`.
 
     Raises:
         RunError: there is nothing to plan, or a sample is too long under `--overflow error`.
         PlanError: the plan broke an invariant, which is a bug.
     """
-    rules = plan_rules(config)
     weights = [source.weight for source in store.index.sources]
     lengths = store.lengths()
     sources = store.sources()
@@ -113,15 +104,15 @@ def plan_store(
     kept = samples if config.overflow != "drop" else samples[lengths[samples] <= capacity]
     check_pieces(pieces, lengths, kept, is_whole=config.overflow != "truncate")
     check_plan(plan)
-    header = {
-        "fingerprint": plan_fingerprint(config, store.index.fingerprint, group_choice),
-        "store": os.path.relpath(store.folder, folder),
-        "store_fingerprint": store.index.fingerprint,
-        "config": config.decisions(),
-        **({"group_choice": group_choice} if group_choice else {}),
-        "counts": _counts(store, sample_counts(lengths, samples, pieces, capacity, config.overflow)),
-        "metrics": plan_stats(plan, config.seed, sources, rules.linear),
-    }
+    header = PlanHeader(
+        fingerprint=plan_fingerprint(config, store.index.fingerprint, group_choice),
+        store=os.path.relpath(store.folder, folder),
+        store_fingerprint=store.index.fingerprint,
+        config=config,
+        group_choice=group_choice,
+        counts=_counts(store, sample_counts(lengths, samples, pieces, capacity, config.overflow)),
+        metrics=plan_stats(plan, config.seed, sources, rules.linear),
+    )
     return PlanResult(
         plan=plan,
         piece_loss_tokens=_piece_loss_tokens(store, lengths, pieces),
@@ -130,7 +121,7 @@ def plan_store(
     )
 
 
-def overflow_entries(config: PlanConfig, folder: Path, index: StoreIndex) -> list[dict[str, Any]]:
+def overflow_entries(config: PlanConfig, folder: Path, index: StoreIndex) -> list[RejectedRecord]:
     """`PlanResult.overflow` of an existing plan, with the file names that its token store has now.
 
     Raises:
@@ -178,15 +169,15 @@ def _piece_loss_tokens(store: TokenStore, lengths: Int32Array, pieces: Pieces) -
     return loss_tokens
 
 
-def _counts(store: TokenStore, of_samples: dict[str, int]) -> dict[str, int]:
+def _counts(store: TokenStore, of_samples: SampleCounts) -> Counts:
     parts = store.index.parts
     num_rejected = sum(part.num_rejected for part in parts)
-    return {
-        "records": len(store) + num_rejected,
-        "rejected": num_rejected,
-        **of_samples,
-        "records_with_special_tokens": sum(part.num_with_special for part in parts),
-    }
+    return Counts(
+        **vars(of_samples),
+        records=len(store) + num_rejected,
+        rejected=num_rejected,
+        records_with_special_tokens=sum(part.num_with_special for part in parts),
+    )
 
 
 _OVERFLOW = {"drop": "dropped", "truncate": "the rest was cut off"}
@@ -194,12 +185,12 @@ _OVERFLOW = {"drop": "dropped", "truncate": "the rest was cut off"}
 
 def _overflow_entries(
     config: PlanConfig, store: TokenStore, lengths: Int32Array, samples: Int64Array, capacity: int
-) -> list[dict[str, Any]]:
+) -> list[RejectedRecord]:
     if config.overflow not in _OVERFLOW:
         return []
     long = np.unique(samples[lengths[samples] > capacity])
     what = f"over the largest group's {capacity}; {_OVERFLOW[config.overflow]}"
     return [
-        {"file": file, "line": line, "reason": f"has {length} tokens, {what}"}
+        RejectedRecord(file=file, line=line, reason=f"has {length} tokens, {what}")
         for (file, line), length in zip(store.locate(long), lengths[long].tolist(), strict=True)
     ]

@@ -33,7 +33,7 @@ from packer_cli.plan.rules import PlanRules
 from packer_cli.plan.types import Int64Array, Plan, Schedule
 from packer_cli.shards.layout import pack_places
 from packer_cli.shards.manifest import read_manifest, write_manifest
-from packer_cli.shards.plan_file import read_plan, write_schedules
+from packer_cli.shards.plan_file import PlanHeader, read_plan, write_schedules
 from packer_cli.shards.repair import generation_schedules, manifest_shards
 from packer_cli.shards.stage import file_info, set_fingerprint, write_epochs
 from packer_cli.shards.stop import Stop, read_state
@@ -76,17 +76,17 @@ def run_rebalance(
     before = read_manifest(folder)
     manifest, is_new = rebalance(folder, num_gpus, stop, global_tokens)
     first = manifest.epochs[0]
-    overall = manifest.metrics["overall"]
+    overall = manifest.metrics.overall
     where = f"epoch {manifest.first_epoch} from step {first.first_step} on"
     if not is_new:
         say(f"the set is for {counted(num_gpus, 'GPU')} already, {where}")
         return manifest
     say(
         f"dealt {where} to {counted(num_gpus, 'GPU')}: {counted(first.num_iterations, 'iteration')}, "
-        f"{counted(first.num_steps, 'step')}; whole epochs have {counted(overall['num_iterations'], 'iteration')}, "
-        f"{counted(overall['num_steps'], 'step')} ({watch})"
+        f"{counted(first.num_steps, 'step')}; whole epochs have {counted(overall.num_iterations, 'iteration')}, "
+        f"{counted(overall.num_steps, 'step')} ({watch})"
     )
-    if manifest.config["plan"]["global_tokens"] is None and num_gpus != before.num_gpus:
+    if manifest.config.plan["global_tokens"] is None and num_gpus != before.num_gpus:
         say(
             f"each iteration is one step, so a step holds {num_gpus / before.num_gpus:.3g} times the packs that it "
             "held; --global-tokens keeps its tokens"
@@ -112,13 +112,13 @@ def rebalance(folder: Path, num_gpus: int, stop: Stop, global_tokens: int | None
     """
     manifest = read_manifest(folder)
     _check_gpus(manifest, num_gpus)
-    config = {**manifest.config["plan"], "gpus": num_gpus}
+    config = {**manifest.config.plan, "gpus": num_gpus}
     if global_tokens is not None:
         config["global_tokens"] = global_tokens
     if _is_in_force(manifest, stop, config):
         return manifest, False
     plan, piece_loss_tokens, header = read_plan(folder / PLAN_NAME, check=True)
-    if set_fingerprint(header["fingerprint"], manifest.config["write"]["shard_size"]) != manifest.planned_fingerprint:
+    if set_fingerprint(header.fingerprint, manifest.config.write.shard_size) != manifest.planned_fingerprint:
         raise FormatError(
             f"{str(folder / PLAN_NAME)!r} is not the plan of the shards beside it; run hbpack write, which writes them"
         )
@@ -138,7 +138,7 @@ def rebalance(folder: Path, num_gpus: int, stop: Stop, global_tokens: int | None
     path = generation_path(len(manifest.history) + 1)
     shutil.rmtree(folder / path, ignore_errors=True)  # Left by a killed run; nothing refers to it.
     facts: dict[str, Any] = {"fingerprint": own_fingerprint, "num_gpus": num_gpus, "first_epoch": left.epoch}
-    write_schedules(folder / path / SCHEDULES_NAME, schedules, facts)
+    write_schedules(folder / path / SCHEDULES_NAME, schedules, **facts)
     places = pack_places(manifest_shards(manifest), len(plan.packs))
     first, *others = write_epochs(
         folder, path, left.epoch, dealt, schedules, piece_loss_tokens, places, own_fingerprint
@@ -152,7 +152,7 @@ def rebalance(folder: Path, num_gpus: int, stop: Stop, global_tokens: int | None
         history=(*manifest.history, manifest.generation),
         origin=origin,
         metrics=plan_stats(replace(dealt, epochs=tuple(whole)), manifest.seed, sources, rules.linear),
-        config={**manifest.config, "plan": config},
+        config=replace(manifest.config, plan=config),
     )
     write_manifest(folder, new)
     return new, True
@@ -190,7 +190,7 @@ def _fingerprint(origin: Origin, config: dict[str, Any]) -> str:
 def _is_in_force(manifest: Manifest, stop: Stop, config: dict[str, Any]) -> bool:
     """Whether the current generation is the requested one, and training has run none of it."""
     return (
-        config == manifest.config["plan"]
+        config == manifest.config.plan
         and stop.fingerprint in (None, manifest.fingerprint)
         and stop.epoch in (None, manifest.first_epoch)
         and stop.step in (None, manifest.epochs[0].first_step)
@@ -272,10 +272,10 @@ def _schedules(plan: Plan, left: _Remaining, is_short: NDArray[np.bool_], rules:
     ]
 
 
-def _sources(folder: Path, header: dict[str, Any]) -> NDArray[np.int32] | None:
+def _sources(folder: Path, header: PlanHeader) -> NDArray[np.int32] | None:
     """Source of each sample (int32[n]), for the metrics; None if the token store is gone or has changed."""
     try:
-        store = TokenStore.open(folder / header["store"])
+        store = TokenStore.open(folder / header.store)
     except HbpackError:
         return None
-    return store.sources() if store.index.fingerprint == header["store_fingerprint"] else None
+    return store.sources() if store.index.fingerprint == header.store_fingerprint else None

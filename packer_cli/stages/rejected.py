@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterator
 from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import NamedTuple
 
 from packer_cli.errors import FormatError
 from packer_cli.files import atomic_file, holds
@@ -14,11 +14,20 @@ from packer_cli.format.constants import REJECTED_NAME
 from packer_cli.tokens.index import StoreIndex
 
 
-def write_rejected(folder: Path, index: StoreIndex, store: Path, overflow: list[dict[str, Any]]) -> bool:
+class RejectedRecord(NamedTuple):
+    """A record that was left out, or cut."""
+
+    file: str
+    """As the user named it."""
+    line: int
+    reason: str
+
+
+def write_rejected(folder: Path, index: StoreIndex, store: Path, overflow: list[RejectedRecord]) -> bool:
     """Write the file unless it already holds these lines. Returns whether it was written. Memory: one part's rejects.
 
     Args:
-        overflow: entries for samples that the plan dropped or truncated.
+        overflow: samples that the plan dropped or truncated.
 
     Raises:
         FormatError: the token store is damaged.
@@ -39,32 +48,32 @@ def first_rejected(index: StoreIndex, store: Path) -> str | None:
         FormatError: the token store is damaged.
     """
     entry = next(_rejects(index, store), None)
-    return None if entry is None else f"{entry['file']}:{entry['line']}: {entry['reason']}"
+    return None if entry is None else f"{entry.file}:{entry.line}: {entry.reason}"
 
 
-def _lines(index: StoreIndex, store: Path, overflow: list[dict[str, Any]]) -> Iterator[bytes]:
+def _lines(index: StoreIndex, store: Path, overflow: list[RejectedRecord]) -> Iterator[bytes]:
     return map(_line, chain(_rejects(index, store), overflow))
 
 
-def _rejects(index: StoreIndex, store: Path) -> Iterator[dict[str, Any]]:
-    from packer_cli.tokens.part import read_rejects, rejects_path
+def _rejects(index: StoreIndex, store: Path) -> Iterator[RejectedRecord]:
+    from packer_cli.tokens.part import read_rejects, rejects_name
 
     for part in index.parts:
         if part.num_rejected:
             names = chain.from_iterable([file.path] * file.num_rejected for file in part.files)
-            rejects = read_rejects(rejects_path(store, part.path), part.rejects_xxh3)
+            path = store / rejects_name(part.path)
+            rejects = read_rejects(path, part.rejects_xxh3)
             if len(rejects) != part.num_rejected:
-                path = rejects_path(store, part.path)
                 raise FormatError(
                     f"{str(path)!r} is damaged (it has {len(rejects)} lines instead of {part.num_rejected}); "
                     "tokenize again"
                 )
             for name, reject in zip(names, rejects, strict=True):
-                yield {"file": name, "line": reject.line, "reason": reject.reason}
+                yield RejectedRecord(file=name, line=reject.line, reason=reject.reason)
 
 
 _encode = json.JSONEncoder(ensure_ascii=False).encode  # Created once: there may be millions of lines.
 
 
-def _line(entry: dict[str, Any]) -> bytes:
-    return (_encode(entry) + "\n").encode("utf-8", "backslashreplace")
+def _line(entry: RejectedRecord) -> bytes:
+    return (_encode(entry._asdict()) + "\n").encode("utf-8", "backslashreplace")

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
-from packer_cli.compare.savings import plan_simulation
+from packer_cli.compare.savings import PlanSimulation, plan_simulation
 from packer_cli.config import GpuConfig
 from packer_cli.config.gpu_model import load_gpu_model
 from packer_cli.format.constants import MANIFEST_NAME, PLAN_NAME
@@ -15,14 +14,14 @@ from packer_cli.simulate.figures import SimulateRules, Simulator
 from packer_cli.stages.rebalance import plan_in_force
 
 
-def run_simulate(path: Path, config: GpuConfig, rules: SimulateRules) -> dict[str, Any]:
+def run_simulate(path: Path, config: GpuConfig, rules: SimulateRules) -> PlanSimulation:
     """Predict an epoch of a packed set, after any rebalance, or of a plan."""
     file = path / PLAN_NAME if path.is_dir() else path
-    header = read_plan_header(file)
+    config_of_plan = read_plan_header(file).config
     is_rebalanced = (file.parent / MANIFEST_NAME).exists() and bool(read_manifest(file.parent).history)
     plan = plan_in_force(file.parent) if is_rebalanced else read_plan(file, check=True)[0]
     simulator = load_simulator(config, plan.num_gpus, rules)
-    return plan_simulation(plan, simulator, header["config"]["seed"], header["config"]["global_tokens"])
+    return plan_simulation(plan, simulator, config_of_plan.seed, config_of_plan.global_tokens)
 
 
 def load_simulator(config: GpuConfig, num_gpus: int, rules: SimulateRules) -> Simulator:

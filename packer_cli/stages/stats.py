@@ -2,23 +2,63 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from packer_cli.config import PlanConfig
-from packer_cli.config.rules import plan_rules
+from packer_cli.config.rules import plan_rules, with_known_cost
+from packer_cli.format.choice import GroupChoice
 from packer_cli.format.constants import MANIFEST_NAME, PLAN_NAME
+from packer_cli.format.metrics import PlanMetrics, SampleCounts
+from packer_cli.format.records import known_values, sort_keys
 from packer_cli.plan.build import build_plan
 from packer_cli.plan.check import check_plan
-from packer_cli.plan.figures import length_stats, plan_stats, prove_by_program
+from packer_cli.plan.figures import LengthStats, length_stats, plan_stats, prove_by_program
 from packer_cli.plan.samples import pieces_to_plan, sample_counts
 from packer_cli.shards.manifest import read_manifest
 from packer_cli.shards.plan_file import check_plan_file, read_plan, read_plan_header
 from packer_cli.stages.samples import require_samples
 
 
-def stats_of(path: Path, config: PlanConfig | None, *, by_program: bool = False) -> dict[str, Any]:
-    """JSON values; see `plan.figures.plan_stats` for the keys.
+@dataclass(frozen=True, kw_only=True)
+class PlanStats:
+    """The figures of a plan."""
+
+    counts: SampleCounts
+    metrics: PlanMetrics
+    is_rebalanced: bool = False
+    """Whether the metrics are those after `hbpack rebalance`, and not the plan file's."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stats:
+    """What is known of a path."""
+
+    lengths: LengthStats | None = None
+    """None of a plan that was read."""
+    group_choice: GroupChoice | None = None
+    plan: PlanStats | None = None
+    """None of lengths that were not planned."""
+
+    def values(self) -> dict[str, Any]:
+        """JSON values. What a plan file says has its keys in order, as there."""
+        values: dict[str, Any] = {}
+        if self.lengths:
+            values["lengths"] = self.lengths.values()
+        if self.group_choice:
+            values["group_choice"] = asdict(self.group_choice)
+        if self.plan:
+            counts, metrics = asdict(self.plan.counts), known_values(self.plan.metrics)
+            if not self.lengths:
+                counts = sort_keys(counts)
+                metrics = metrics if self.plan.is_rebalanced else sort_keys(metrics)
+            values |= {"counts": counts, **metrics}
+        return values
+
+
+def stats_of(path: Path, config: PlanConfig | None, *, by_program: bool = False) -> Stats:
+    """The figures of what lies at a path; without a config, lengths are not planned.
 
     Args:
         by_program: also prove the least number of packs, see `plan.figures.prove_by_program`.
@@ -33,26 +73,26 @@ def stats_of(path: Path, config: PlanConfig | None, *, by_program: bool = False)
         check_plan_file(path / PLAN_NAME)
         header = read_plan_header(path / PLAN_NAME)
         manifest = read_manifest(path) if (path / MANIFEST_NAME).exists() else None
-        metrics = manifest.metrics if manifest and manifest.history else header["metrics"]
+        is_rebalanced = manifest is not None and bool(manifest.history)
+        metrics = manifest.metrics if manifest and is_rebalanced else header.metrics
         if by_program:
-            prove_by_program(metrics, read_plan(path / PLAN_NAME, check=True)[0])
-        return {"counts": header["counts"], **metrics}
+            metrics = prove_by_program(metrics, read_plan(path / PLAN_NAME, check=True)[0])
+        return Stats(plan=PlanStats(counts=header.counts, metrics=metrics, is_rebalanced=is_rebalanced))
     samples = require_samples(path)
-    stats: dict[str, Any] = {"lengths": length_stats(samples.lengths)}
+    lengths, choice = length_stats(samples.lengths), None
     if config is None:
-        return stats
+        return Stats(lengths=lengths)
+    config = with_known_cost(config)
     if config.is_auto:
         from packer_cli.groups.auto import resolve
 
-        config, stats["group_choice"] = resolve(config, samples.epoch_lengths(config.seed))
+        config, choice = resolve(config, samples.epoch_lengths(config.seed))
     rules = plan_rules(config)
     capacity = rules.groups[-1].capacity
     plan = build_plan(pieces_to_plan(samples, capacity, config.overflow, config.seed), rules)
     check_plan(plan)
-    stats["counts"] = sample_counts(
-        samples.lengths, samples.chosen(config.seed), plan.pieces, capacity, config.overflow
-    )
+    counts = sample_counts(samples.lengths, samples.chosen(config.seed), plan.pieces, capacity, config.overflow)
     metrics = plan_stats(plan, config.seed, samples.sources, rules.linear)
     if by_program:
-        prove_by_program(metrics, plan)
-    return {**stats, **metrics}
+        metrics = prove_by_program(metrics, plan)
+    return Stats(lengths=lengths, group_choice=choice, plan=PlanStats(counts=counts, metrics=metrics))

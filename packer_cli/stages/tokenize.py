@@ -69,7 +69,7 @@ def _is_planned(folder: Path, index: StoreIndex) -> bool:
     header = current_plan(folder)
     return (
         header is not None
-        and header["store_fingerprint"] == index.fingerprint
+        and header.store_fingerprint == index.fingerprint
         and store_of(folder, header).resolve() == (folder / TOKENS).resolve()
         and (folder / REJECTED_NAME).exists()
     )

@@ -7,16 +7,15 @@ import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
-from packer_cli.config import PlanConfig, WriteConfig, validate
+from packer_cli.config import WriteConfig
 from packer_cli.engine.local import LocalEngine
 from packer_cli.engine.progress import Stopwatch, progress_bar, say, warn
 from packer_cli.errors import FormatError, InputError
 from packer_cli.format.constants import MANIFEST_NAME, PLAN_NAME, REJECTED_NAME
 from packer_cli.format.manifest import Manifest
 from packer_cli.shards.manifest import write_manifest
-from packer_cli.shards.plan_file import read_plan_header
+from packer_cli.shards.plan_file import PlanHeader, read_plan_header
 from packer_cli.shards.repair import describe_damage, find_damaged, repair, set_files
 from packer_cli.shards.stage import file_info, set_fingerprint, with_names, write_set
 from packer_cli.sizes import counted, format_bytes
@@ -38,10 +37,10 @@ def run_write(config: WriteConfig, folder: Path, engine: LocalEngine, *, trusts_
     header = read_plan_header(folder / PLAN_NAME)
     store = store_of(folder, header)
     manifest = current_manifest(folder)
-    if manifest and "shard_size" not in config.model_fields_set and is_of_plan(folder, header["fingerprint"]):
+    if manifest and "shard_size" not in config.model_fields_set and is_of_plan(folder, header.fingerprint):
         # A repair must change nothing else.
-        config = config.model_copy(update={"shard_size": manifest.config["write"]["shard_size"]})
-    wanted = set_fingerprint(header["fingerprint"], config.shard_size)
+        config = config.model_copy(update={"shard_size": manifest.config.write.shard_size})
+    wanted = set_fingerprint(header.fingerprint, config.shard_size)
     is_same = manifest is not None and manifest.planned_fingerprint == wanted
 
     def check_tokens() -> None:
@@ -55,7 +54,7 @@ def run_write(config: WriteConfig, folder: Path, engine: LocalEngine, *, trusts_
     if manifest and manifest.history and is_same:
         warn(
             "files are missing or damaged: the set becomes as it was planned, for "
-            f"{counted(header['num_gpus'], 'GPU')}; run hbpack rebalance again"
+            f"{counted(header.config.gpus, 'GPU')}; run hbpack rebalance again"
         )
     with progress_bar("Writing", unit="tokens") as progress:
         manifest = write_set(config, folder, store, engine, progress)
@@ -92,7 +91,7 @@ def _is_whole(
     return True
 
 
-def _renamed(manifest: Manifest, folder: Path, store: Path, header: dict[str, Any]) -> Manifest:
+def _renamed(manifest: Manifest, folder: Path, store: Path, header: PlanHeader) -> Manifest:
     """The manifest with the current names of inputs and tokenizer; written if they changed.
 
     The fingerprint does not cover these names. Also rewrites a damaged `rejected.jsonl`, which holds them too.
@@ -103,7 +102,7 @@ def _renamed(manifest: Manifest, folder: Path, store: Path, header: dict[str, An
         index = read_index(store)
     except InputError:
         index = None  # The tokens were not kept, so no name can have changed.
-    if index is None or index.fingerprint != header["store_fingerprint"]:
+    if index is None or index.fingerprint != header.store_fingerprint:
         if why is not None:
             raise FormatError(
                 f"{str(folder / REJECTED_NAME)!r} is damaged ({why}), and the token store that it is made from is "
@@ -114,7 +113,7 @@ def _renamed(manifest: Manifest, folder: Path, store: Path, header: dict[str, An
     if why is not None:
         from packer_cli.stages.planning import overflow_entries  # Loads numba, which nothing else here needs.
 
-        overflow = overflow_entries(validate(PlanConfig, header["config"]), store, index)
+        overflow = overflow_entries(header.config, store, index)
         if write_rejected(folder, index, store, overflow):
             say(f"{REJECTED_NAME} is rewritten")
         named = replace(named, rejected=file_info(folder, REJECTED_NAME))
@@ -124,12 +123,12 @@ def _renamed(manifest: Manifest, folder: Path, store: Path, header: dict[str, An
     return named
 
 
-def _check_store(store: Path, header: dict[str, Any], engine: LocalEngine | None) -> None:
+def _check_store(store: Path, header: PlanHeader, engine: LocalEngine | None) -> None:
     """Check that the token store is the plan's and, with an engine, that its parts are intact. Reads them once."""
     if not store.is_dir():
         raise InputError(f"the plan's token store {str(store)!r} is gone; run hbpack tokenize and hbpack plan again")
     index = read_index(store)
-    if index.fingerprint != header["store_fingerprint"]:
+    if index.fingerprint != header.store_fingerprint:
         raise FormatError(f"the token store {str(store)!r} has changed since the plan was made; run hbpack plan again")
     if engine is not None:
         for i, why in engine.run_threads(lambda part: find_part_damage(store, part), index.parts):

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from packer_cli.corpus.types import AlpacaForm, CorpusSlice, DocumentBatch, RecordSchema, Reject
+from packer_cli.engine.parts import Sink
 from packer_cli.errors import FormatError, TokenizerError
-from packer_cli.files import atomic_file, temporary_file
 from packer_cli.format.checksums import find_damage
 from packer_cli.tokens.index import INDEX_NAME, PartFile, PartInfo
 from packer_cli.tokens.writer import PartWriter
@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from packer_cli.tokens.encode.encoder import Encoder
     from packer_cli.tokens.tokenizer.loading import LoadedTokenizer
 
-MARKERS = ".parts"
-"""Folder in the store for markers of finished parts, until the index is written."""
+WORK = ".parts"
+"""Folder in the store for the markers of finished parts, until the index is written."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,7 +36,6 @@ class PartTask:
     slices: tuple[CorpusSlice, ...]
     """The slices of input in the part, in order."""
     fingerprint: str
-    folder: Path
     tokenizer: str
     tokenizer_fingerprint: str
     """Covers the tokenizer's files and the chat template; a process caches loaded tokenizers by it."""
@@ -53,23 +52,12 @@ class PartTask:
         return f"part-{self.number:05d}.arrow"
 
 
-@dataclass(frozen=True, kw_only=True)
-class PartResult:
-    """A worker's result."""
-
-    info: PartInfo
-    tokenizer: dict[str, Any]
-    """See `describe_tokenizer`."""
-    temporary: Path | None = None
-    """The part's temporary file, not yet committed."""
-
-
 _tokenizers: dict[tuple[str, str], LoadedTokenizer] = {}
 _encoders: dict[tuple[Any, ...], Encoder] = {}
 
 
-def tokenize_part(task: PartTask) -> PartResult:
-    """Read, render, encode and write one part under a temporary name; the caller commits it and writes its marker.
+def tokenize_part(task: PartTask, sink: Sink) -> dict[str, Any]:
+    """Read, render, encode and write one part. Returns its `PartInfo` and what `describe_tokenizer` says; JSON values.
 
     If the fast backend and the reference disagree, the reference encodes the whole part again.
     """
@@ -82,11 +70,11 @@ def tokenize_part(task: PartTask) -> PartResult:
     encoder = _encoder(task)
     while True:
         try:
-            info, temporary = _write_part(task, encoder)
+            info = _write_part(task, encoder, sink)
         except BackendMismatch as mismatch:
             encoder = encoder.fallback(mismatch, describe_line(mismatch.line, task.slices))
         else:
-            return PartResult(info=info, tokenizer=describe_tokenizer(task), temporary=temporary)
+            return {"part": info.model_dump(mode="json"), "tokenizer": describe_tokenizer(task)}
 
 
 def describe_tokenizer(task: PartTask) -> dict[str, Any]:
@@ -94,19 +82,9 @@ def describe_tokenizer(task: PartTask) -> dict[str, Any]:
     return {**_tokenizer(task).describe(), "backend": _encoder(task).backend_used}
 
 
-def marker_of(result: PartResult) -> dict[str, Any]:
-    """The contents of a part's marker; JSON values."""
-    return {"part": result.info.model_dump(mode="json"), "tokenizer": result.tokenizer}
-
-
-def marker_path(folder: Path, name: str) -> Path:
-    """Path of a part's marker."""
-    return folder / MARKERS / f"{name}.json"
-
-
-def rejects_path(folder: Path, name: str) -> Path:
-    """Path of a part's rejected records; the file exists only if there are any."""
-    return folder / name.replace("part-", "rejected-").replace(".arrow", ".jsonl")
+def rejects_name(name: str) -> str:
+    """File name of a part's rejected records; the file exists only if there are any."""
+    return name.replace("part-", "rejected-").replace(".arrow", ".jsonl")
 
 
 def read_rejects(path: Path, xxh3: str | None) -> list[Reject]:
@@ -160,7 +138,7 @@ def _alpaca_form(task: PartTask) -> AlpacaForm:
     return task.alpaca
 
 
-def _write_part(task: PartTask, encoder: Encoder) -> tuple[PartInfo, Path]:
+def _write_part(task: PartTask, encoder: Encoder, sink: Sink) -> PartInfo:
     from packer_cli.tokens.slices import count_by_slice, gap_of_each, lines_of, read_slices, with_lines
 
     encoder.start_part()
@@ -168,7 +146,7 @@ def _write_part(task: PartTask, encoder: Encoder) -> tuple[PartInfo, Path]:
     num_samples = np.zeros(len(task.slices), dtype=np.int64)
     num_with_special = num_open = 0
     shapes: Counter[str] = Counter()
-    with temporary_file(task.folder / task.name) as (temporary, file):
+    with sink.file(task.name) as file:
         writer = PartWriter(file)
         for documents in read_slices(task.slices, task.record_schema, _alpaca_form(task), task.max_record_bytes):
             encoded = encoder.encode(documents)
@@ -181,11 +159,10 @@ def _write_part(task: PartTask, encoder: Encoder) -> tuple[PartInfo, Path]:
                 num_samples += count_by_slice(encoded.lines, len(task.slices))
                 writer.write(replace(encoded, lines=lines_of(encoded.lines)))
         writer.close()
-        _forget(task)
-    rejects_xxh3 = _write_rejects(rejects_path(task.folder, task.name), with_lines(rejects))
+    rejects_xxh3 = _write_rejects(sink, rejects_name(task.name), with_lines(rejects))
     num_rejected = count_by_slice(np.array([reject.line for reject in rejects], dtype=np.int64), len(task.slices))
     of_each = num_samples.tolist(), num_rejected.tolist(), gap_of_each(rejects, len(task.slices))
-    info = PartInfo(
+    return PartInfo(
         path=task.name,
         fingerprint=task.fingerprint,
         files=tuple(
@@ -211,7 +188,6 @@ def _write_part(task: PartTask, encoder: Encoder) -> tuple[PartInfo, Path]:
         backend=encoder.backend_used,
         warnings=tuple(dict.fromkeys(encoder.warnings)),
     )
-    return info, temporary
 
 
 def _shapes(batch: DocumentBatch, rejects: list[Reject]) -> Counter[str]:
@@ -223,18 +199,11 @@ def _shapes(batch: DocumentBatch, rejects: list[Reject]) -> Counter[str]:
     return shapes
 
 
-def _forget(task: PartTask) -> None:
-    """Remove the index and the marker of a part before the part is replaced."""
-    (task.folder / INDEX_NAME).unlink(missing_ok=True)
-    marker_path(task.folder, task.name).unlink(missing_ok=True)
-
-
-def _write_rejects(path: Path, rejects: list[Reject]) -> str | None:
+def _write_rejects(sink: Sink, name: str, rejects: list[Reject]) -> str | None:
     """Write the rejects; return the file's checksum, or None if there are no rejects."""
     if not rejects:
-        path.unlink(missing_ok=True)
         return None
     lines = [json.dumps(reject._asdict(), ensure_ascii=False) + "\n" for reject in rejects]
-    with atomic_file(path) as file:
+    with sink.file(name) as file:
         file.write("".join(lines).encode())
     return file.hexdigest()

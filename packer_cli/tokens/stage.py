@@ -3,53 +3,41 @@
 from __future__ import annotations
 
 import importlib.metadata
-import json
-import shutil
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from packer_cli.config import TokenizeConfig
 from packer_cli.corpus.discover import discover
-from packer_cli.corpus.types import CorpusSlice, Source
+from packer_cli.corpus.types import CorpusSlice
 from packer_cli.engine.local import LocalEngine
+from packer_cli.engine.parts import FileRange, FinishedPart, Parts, Written, write_part
+from packer_cli.engine.progress import Progress
 from packer_cli.engine.worker import Died
 from packer_cli.errors import HbpackError, InputError, RunError, TooManyRejectedError
-from packer_cli.files import Committer, fingerprint, remove_temporaries, write_json
-from packer_cli.format.checksums import find_damage
+from packer_cli.files import fingerprint, remove_temporaries
 from packer_cli.sizes import counted
 from packer_cli.tokens.cutting import cut_files, group_slices, is_columnar, without_crashes
 from packer_cli.tokens.index import (
+    INDEX_NAME,
     STORE_VERSION,
     PartInfo,
     SourceInfo,
     StoreIndex,
-    find_part_damage,
-    open_part,
     read_index,
     store_fingerprint,
     write_index,
 )
-from packer_cli.tokens.part import (
-    MARKERS,
-    PartResult,
-    PartTask,
-    describe_tokenizer,
-    marker_of,
-    marker_path,
-    rejects_path,
-    tokenize_part,
-)
+from packer_cli.tokens.part import WORK, PartTask, describe_tokenizer, rejects_name, tokenize_part
 from packer_cli.tokens.slices import read_all
 from packer_cli.tokens.tokenizer.fingerprint import tokenizer_fingerprint
 from packer_cli.tokens.tokenizer.loading import read_template
 
 _LIBRARIES = ("gigatoken", "tokenizers", "transformers", "jinja2", "minijinja", "sentencepiece")
 
-Progress = Callable[[int, int], None]
-"""(bytes done, bytes in all)"""
 Announce = Callable[[dict[str, Any]], None]
 """Told what `describe_tokenizer` says, once, before the first part is done."""
 
@@ -65,7 +53,10 @@ def tokenize(
 
     Returns the index, and the number of records in kept parts.
 
-    Files in the folder that holds the store are not read as inputs. Replacing a part first removes the index.
+    Files in the folder that holds the store are not read as inputs.
+
+    Args:
+        progress: told input bytes.
 
     Raises:
         UsageError: an input or the tokenizer cannot be used; the caller removes what is new in the folder.
@@ -76,32 +67,34 @@ def tokenize(
     if not slices:
         raise InputError("the inputs hold no data: " + ", ".join(source.name for source in sources))
     options = _sample_options(config)
-    tasks = _tasks(config, options, group_slices(slices), folder)
-    finished = _finished(folder, tasks, engine)
-    todo = [task for task in tasks if task.number not in finished]
-    if todo:
-        (folder / MARKERS).mkdir(parents=True, exist_ok=True)  # This marks the folder as hbpack's.
-        _keep_markers(folder, finished, tasks)
-    sizes = _slice_bytes(tasks)
-    done = sum(sizes[number] for number in finished)
-    total = sum(sizes)
-    num_rejected = sum(result.info.num_rejected for result in finished.values())
-    num_reused = num_rejected + sum(result.info.num_samples for result in finished.values())
-    progress(done, total)
-    if finished:
-        announce(next(iter(finished.values())).tokenizer)
-    with Committer() as committer:
-        for i, result in _run(engine, todo, None if finished else announce):
-            assert result.temporary
-            name, number = todo[i].name, todo[i].number
-            committer.add(result.temporary, folder / name, marker_path(folder, name), marker_of(result))
-            finished[number] = result
-            done += sizes[number]
-            num_rejected += result.info.num_rejected
-            progress(done, total)
+    tasks = _tasks(config, options, group_slices(slices))
+    before = _current_index(folder)
+    parts = Parts(folder, WORK, INDEX_NAME, tasks, _slice_bytes(tasks))
+    parts.find(engine, _listed(folder, before))
+    kept = [part.facts for part in parts.finished.values()]
+    num_rejected = sum(facts["part"]["num_rejected"] for facts in kept)
+    num_reused = num_rejected + sum(facts["part"]["num_samples"] for facts in kept)
+    with parts.committing(progress) as commit:
+        if kept:
+            announce(kept[0]["tokenizer"])
+        for written in _run(engine, parts.todo, folder, None if kept else announce):
+            num_rejected += commit(written).facts["part"]["num_rejected"]
             _check_rejected(num_rejected, config.max_rejected, folder)
     _check_rejected(num_rejected, config.max_rejected, folder)
-    return _write_index(config, options, sources, tasks, finished, folder), num_reused
+    infos = [_renamed(PartInfo(**parts.finished[task.name].facts["part"]), task) for task in tasks]
+    index = StoreIndex(
+        fingerprint=store_fingerprint(infos, [source.weight for source in sources]),
+        tokenizer={**parts.finished[tasks[0].name].facts["tokenizer"], "name": config.tokenizer},
+        options=options,
+        library_versions=library_versions(),
+        sources=tuple(SourceInfo(name=source.name, weight=source.weight) for source in sources),
+        parts=tuple(infos),
+    )
+    if index != before or not (folder / INDEX_NAME).exists():
+        write_index(folder, index)
+    _remove_stale(folder, parts)
+    parts.close()
+    return index, num_reused
 
 
 class _Description(NamedTuple):
@@ -110,11 +103,15 @@ class _Description(NamedTuple):
     of: PartTask
 
 
-def _work(task: PartTask | _Description) -> PartResult | dict[str, Any]:
-    return describe_tokenizer(task.of) if isinstance(task, _Description) else tokenize_part(task)
+def _work(folder: Path, task: PartTask | _Description) -> Written | dict[str, Any]:
+    return (
+        describe_tokenizer(task.of)
+        if isinstance(task, _Description)
+        else write_part(tokenize_part, task, folder, WORK)
+    )
 
 
-def _run(engine: LocalEngine, todo: list[PartTask], announce: Announce | None) -> Iterator[tuple[int, PartResult]]:
+def _run(engine: LocalEngine, todo: list[PartTask], folder: Path, announce: Announce | None) -> Iterator[Written]:
     """Yield parts as they end. A slice that crashes its worker when read is left out, and its part is tokenized again.
 
     Each worker loads the tokenizer anyway; the first one describes it before it starts on a part.
@@ -122,23 +119,19 @@ def _run(engine: LocalEngine, todo: list[PartTask], announce: Announce | None) -
     Raises:
         RunError: a worker crashed over records that can be read.
     """
-    waiting = dict(enumerate(todo))
-    first = [] if announce is None else [_Description(task) for task in todo[:1]]
-    while waiting:
-        numbers = list(waiting)
-        crashed: dict[int, Died] = {}
-        work: list[PartTask | _Description] = [*first, *waiting.values()]
-        for i, result in engine.run(_work, work, is_risky=_is_risky):
-            number = None if i < len(first) else numbers[i - len(first)]
-            if number is None:
-                if announce and isinstance(result, dict):
-                    announce(result)
+    while todo:
+        first = [_Description(todo[0])] if announce else []
+        work: list[PartTask | _Description] = [*first, *todo]
+        crashed: list[tuple[PartTask, Died]] = []
+        for i, result in engine.run(partial(_work, folder), work, is_risky=_is_risky):
+            if isinstance(result, Written):
+                yield result
             elif isinstance(result, Died):
-                crashed[number] = result
-            elif isinstance(result, PartResult):
-                yield number, result
-        first = []
-        waiting = {number: _without_crashes(waiting[number], died, engine) for number, died in crashed.items()}
+                crashed += [(task, result)] if isinstance(task := work[i], PartTask) else []
+            elif announce:
+                announce(result)
+        announce = None
+        todo = [_without_crashes(task, died, engine) for task, died in crashed]
 
 
 def _without_crashes(task: PartTask, died: Died, engine: LocalEngine) -> PartTask:
@@ -156,7 +149,7 @@ def _is_risky(task: PartTask | _Description) -> bool:
 
 
 def _tasks(
-    config: TokenizeConfig, options: dict[str, Any], parts: Sequence[tuple[CorpusSlice, ...]], folder: Path
+    config: TokenizeConfig, options: dict[str, Any], parts: Sequence[tuple[CorpusSlice, ...]]
 ) -> list[PartTask]:
     files = tokenizer_fingerprint(config.tokenizer)
     shared = fingerprint(options, files, library_versions(), STORE_VERSION)
@@ -165,7 +158,6 @@ def _tasks(
             number=number,
             slices=slices,
             fingerprint=fingerprint(shared, *map(_content, slices)),
-            folder=folder,
             tokenizer=config.tokenizer,
             tokenizer_fingerprint=fingerprint(files, options["chat_template"]),
             chat_template=config.chat_template,
@@ -209,24 +201,19 @@ def library_versions() -> dict[str, str]:
     return {name: importlib.metadata.version(name) for name in _LIBRARIES}
 
 
-def _finished(folder: Path, tasks: Sequence[PartTask], engine: LocalEngine) -> dict[int, PartResult]:
-    """Existing parts that are intact and were made from the same input with the same options."""
-    known: dict[str, PartResult] = {}
-    index = _current_index(folder)
-    if index:
-        known = {info.path: PartResult(info=info, tokenizer=index.tokenizer) for info in index.parts}
-    for task in tasks:
-        marked = _read_marker(marker_path(folder, task.name))
-        if marked:
-            known[task.name] = marked
-    same = [task for task in tasks if task.name in known and known[task.name].info.fingerprint == task.fingerprint]
-    finished = {}
-    for i, whole in engine.run_threads(lambda task: _is_whole(folder, known[task.name].info), same):
-        if whole:
-            task = same[i]
-            result = known[task.name]
-            finished[task.number] = PartResult(info=_renamed(result.info, task), tokenizer=result.tokenizer)
-    return finished
+def _listed(folder: Path, index: StoreIndex | None) -> dict[str, FinishedPart]:
+    """The parts that the index vouches for, by name."""
+    return {} if index is None else {info.path: _listed_part(folder, info, index.tokenizer) for info in index.parts}
+
+
+def _listed_part(folder: Path, info: PartInfo, tokenizer: dict[str, Any]) -> FinishedPart:
+    files = [FileRange(path=info.path, num_bytes=info.num_bytes, xxh3=info.xxh3)]
+    if info.num_rejected:
+        path = folder / rejects_name(info.path)
+        num_bytes = path.stat().st_size if path.exists() else 0  # The index holds its checksum alone.
+        files.append(FileRange(path=path.name, num_bytes=num_bytes, xxh3=info.rejects_xxh3 or ""))
+    facts = {"part": info.model_dump(mode="json"), "tokenizer": tokenizer}
+    return FinishedPart(fingerprint=info.fingerprint, files=tuple(files), facts=facts)
 
 
 def _renamed(info: PartInfo, task: PartTask) -> PartInfo:
@@ -238,58 +225,6 @@ def _renamed(info: PartInfo, task: PartTask) -> PartInfo:
     return info.model_copy(update={"files": tuple(files)})
 
 
-def _read_marker(path: Path) -> PartResult | None:
-    try:
-        data = json.loads(path.read_bytes())
-        return PartResult(info=PartInfo(**data["part"]), tokenizer=data["tokenizer"])
-    except (OSError, ValueError, KeyError, TypeError):
-        return None
-
-
-def _is_whole(folder: Path, info: PartInfo) -> bool:
-    """Whether a part's files exist, are readable and match their checksums. Price: reading the part once."""
-    try:
-        open_part(folder, info)
-    except HbpackError:
-        return False
-    rejects = rejects_path(folder, info.path)
-    if info.num_rejected and (info.rejects_xxh3 is None or find_damage(rejects, None, info.rejects_xxh3)):
-        return False
-    return find_part_damage(folder, info) is None
-
-
-def _keep_markers(folder: Path, finished: dict[int, PartResult], tasks: Sequence[PartTask]) -> None:
-    """Before the index is removed, write markers for the parts that it lists."""
-    for number, result in finished.items():
-        marker = marker_path(folder, tasks[number].name)
-        if not marker.exists():
-            write_json(marker, marker_of(result), sync=False)
-
-
-def _write_index(
-    config: TokenizeConfig,
-    options: dict[str, Any],
-    sources: Sequence[Source],
-    tasks: Sequence[PartTask],
-    finished: dict[int, PartResult],
-    folder: Path,
-) -> StoreIndex:
-    parts = [finished[task.number].info for task in tasks]
-    index = StoreIndex(
-        fingerprint=store_fingerprint(parts, [source.weight for source in sources]),
-        tokenizer={**finished[0].tokenizer, "name": config.tokenizer},
-        options=options,
-        library_versions=library_versions(),
-        sources=tuple(SourceInfo(name=source.name, weight=source.weight) for source in sources),
-        parts=tuple(parts),
-    )
-    if _current_index(folder) != index:
-        write_index(folder, index)
-    _remove_stale(folder, {task.name for task in tasks})
-    shutil.rmtree(folder / MARKERS, ignore_errors=True)
-    return index
-
-
 def _current_index(folder: Path) -> StoreIndex | None:
     try:
         return read_index(folder)
@@ -297,12 +232,12 @@ def _current_index(folder: Path) -> StoreIndex | None:
         return None
 
 
-def _remove_stale(folder: Path, names: set[str]) -> None:
+def _remove_stale(folder: Path, parts: Parts[PartTask]) -> None:
     remove_temporaries(folder)
-    for path in folder.glob("part-*.arrow"):
+    names = {file.path for part in parts.finished.values() for file in part.files}
+    for path in [*folder.glob("part-*.arrow"), *folder.glob("rejected-*.jsonl")]:
         if path.name not in names:
             path.unlink()
-            rejects_path(folder, path.name).unlink(missing_ok=True)
 
 
 def _slice_bytes(tasks: Sequence[PartTask]) -> list[int]:

@@ -5,24 +5,25 @@ from __future__ import annotations
 import shlex
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
-from packer_cli.config import PlanConfig, validate
+import numpy as np
+from numpy.typing import NDArray
+
 from packer_cli.engine.local import LocalEngine
 from packer_cli.errors import FormatError, HbpackError, InputError, PlanError
 from packer_cli.format.checksums import find_damage
 from packer_cli.format.constants import MANIFEST_NAME, PLAN_NAME
 from packer_cli.format.manifest import Manifest
 from packer_cli.format.schema import rank_path
-from packer_cli.plan.cost import QUADRATIC, parse_cost
+from packer_cli.plan.types import Plan
 from packer_cli.shards.layout import pack_places
 from packer_cli.shards.manifest import read_manifest
-from packer_cli.shards.plan_file import read_plan, read_plan_header
+from packer_cli.shards.plan_file import PlanHeader, read_plan, read_plan_header
 from packer_cli.shards.ranks import RankColumns
 from packer_cli.shards.repair import Progress, find_damaged, generation_schedules, manifest_shards, set_files
 from packer_cli.shards.stage import set_fingerprint
 from packer_cli.tokens.index import INDEX_NAME, StoreIndex, find_part_damage, read_index
-from packer_cli.tokens.part import rejects_path
+from packer_cli.tokens.part import rejects_name
 from packer_cli.tokens.store import TokenStore
 from packer_cli.verify.packs import Expected, check_shard
 from packer_cli.verify.plan import prove_pieces, prove_schedules
@@ -58,8 +59,8 @@ _PLAN = f"{_PACK}, or hbpack plan and hbpack write"
 def _what_writes_shards(folder: Path) -> str:
     """The command that makes damaged shards again; `hbpack write` needs the plan and the token store."""
     try:
-        store = folder / read_plan_header(folder / PLAN_NAME)["store"]
-    except (HbpackError, KeyError):
+        store = folder / read_plan_header(folder / PLAN_NAME).store
+    except HbpackError:
         return _PACK
     return _write(folder) if (store / INDEX_NAME).exists() else _PACK
 
@@ -112,48 +113,47 @@ class Verifier:
             return
         plan, piece_loss_tokens, header = opened
         store = self._open_store(header)
-        cost = parse_cost(header["config"].get("cost", QUADRATIC))
         expected = Expected(
-            plan=plan, piece_loss_tokens=piece_loss_tokens, cost=cost, store=None if self._fast else store
+            plan=plan, piece_loss_tokens=piece_loss_tokens, cost=header.cost, store=None if self._fast else store
         )
         try:
-            prove_pieces(plan.pieces, validate(PlanConfig, header["config"]), store)
+            prove_pieces(plan.pieces, header.config, store)
         except (PlanError, IndexError) as error:
             self.report.add({PLAN_NAME: str(error)}, _PLAN)
             return
         self._check_ranks((plan, piece_loss_tokens))
         self._check_packs(expected, progress)
 
-    def _open_plan(self) -> tuple[Any, Any, dict[str, Any]] | None:
+    def _open_plan(self) -> tuple[Plan, NDArray[np.int32], PlanHeader] | None:
         if self.report.is_damaged(self._manifest.plan.path):
             return None
         try:
             plan, piece_loss_tokens, header = read_plan(self._folder / self._manifest.plan.path, check=True)
-            shard_size = self._manifest.config["write"]["shard_size"]
-            if set_fingerprint(header["fingerprint"], shard_size) != self._manifest.planned_fingerprint:
+            shard_size = self._manifest.config.write.shard_size
+            if set_fingerprint(header.fingerprint, shard_size) != self._manifest.planned_fingerprint:
                 raise FormatError("it is not the plan of the shards beside it")
         except HbpackError as error:
             self.report.add({PLAN_NAME: without_remedy(error)}, _PLAN)
             return None
         return plan, piece_loss_tokens, header
 
-    def _open_store(self, header: dict[str, Any]) -> TokenStore | None:
+    def _open_store(self, header: PlanHeader) -> TokenStore | None:
         """The token store that the shards were made of, if it is there and sound."""
-        store = self._folder / header["store"]
+        store = self._folder / header.store
         try:
             index = read_index(store)
-            if index.fingerprint != header["store_fingerprint"]:
+            if index.fingerprint != header.store_fingerprint:
                 self._leave_out_tokens(f"the token store {str(store)!r} is of other samples than the plan")
                 return None
             found = self._check_store(store, index)
             if not found:
                 return TokenStore(store, index)
-            self.report.add({f"{header['store']}/{name}": what for name, what in found.items()}, _PACK)
+            self.report.add({f"{header.store}/{name}": what for name, what in found.items()}, _PACK)
             self._leave_out_tokens("the token store is damaged")
         except InputError:
             self._leave_out_tokens(f"there is no token store {str(store)!r}")
         except FormatError as error:
-            self.report.add({f"{header['store']}/{INDEX_NAME}": without_remedy(error)}, _PACK)
+            self.report.add({f"{header.store}/{INDEX_NAME}": without_remedy(error)}, _PACK)
             self._leave_out_tokens("the token store is damaged")
         return None
 
@@ -165,7 +165,7 @@ class Verifier:
         }
         for part in index.parts:
             if part.num_rejected:
-                path = rejects_path(store, part.path)
+                path = store / rejects_name(part.path)
                 why = find_damage(path, None, part.rejects_xxh3 or "unknown", "tokens.json")
                 found |= {path.name: why} if why else {}
         self.report.checked["token_parts"] = len(index.parts) - len(found)
@@ -174,7 +174,7 @@ class Verifier:
     def _leave_out_tokens(self, why: str) -> None:
         self.report.not_checked.append(f"whether tokens are those of the token store: {why}")
 
-    def _check_ranks(self, planned: tuple[Any, Any] | None) -> None:
+    def _check_ranks(self, planned: tuple[Plan, NDArray[np.int32]] | None) -> None:
         """Of every number of GPUs that the set was for."""
         places = pack_places(manifest_shards(self._manifest), sum(group.num_packs for group in self._manifest.groups))
         for generation in self._manifest.generations:

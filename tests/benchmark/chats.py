@@ -1,4 +1,4 @@
-"""Chats to text and to the ranges that are trained on: minijinja beside jinja2, in one process."""
+"""Renders chats, and finds the ranges to train on: minijinja beside jinja2, in one process."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _TEMPLATES = ("qwen3", "llama3", "mistral", "chatml-generation")
 
 
 def run(_: Path, runs: int) -> str:
-    """Measure, and give the text of the section."""
+    """Measure, and return the text of the section."""
     data = corpora()
     with (data / "sft_messages.jsonl").open(encoding="utf-8") as file:
         chats = [json.loads(line)["messages"] for line in file]
@@ -54,7 +54,7 @@ def run(_: Path, runs: int) -> str:
 
 
 def _rates(functions: dict[str, Callable[[Any], object]], chats: list[Any], runs: int) -> dict[str, list[float]]:
-    """Chats a second of CPU time, by function, one for each round."""
+    """Chats per second of CPU time: for each function, one value per round."""
     rates: dict[str, list[float]] = {name: [] for name in functions}
     for _ in range(runs):
         for name, function in functions.items():

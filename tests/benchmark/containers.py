@@ -20,7 +20,7 @@ SMALL_FILES = 20_000
 
 
 def run(work: Path, runs: int) -> str:
-    """Measure, and give the text of the section."""
+    """Measure, and return the text of the section."""
     folder = work / "containers"
     folder.mkdir()
     lines = (corpora() / "sft_messages.jsonl").read_bytes().splitlines()

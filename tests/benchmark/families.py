@@ -1,8 +1,8 @@
-"""Tokenizers of the families that are in use, trained here on the shared corpora: the real ones are not ours to ship.
+"""Tokenizers of the usual families, trained on the shared corpora, because the real ones may not be redistributed.
 
 Each has its family's split pattern, kind of BPE, special tokens and chat template; GPT-2's, cl100k's and Llama 3's
-are byte-level, Mistral's is a SentencePiece BPE with byte fallback. They are kept in `bench-out/tokenizers`: training
-takes a minute or two.
+are byte-level, Mistral's is a SentencePiece BPE with byte fallback. They are kept in `bench-out/tokenizers`, since
+training takes a minute or two.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _MISTRAL = (
 
 
 def tokenizer_folder(family: str, data: Path) -> Path:
-    """The folder of a family's tokenizer, trained first where it is not there.
+    """The folder of a family's tokenizer, which is trained first if it is not there.
 
     Args:
         data: the folder of the shared corpora.
@@ -61,7 +61,7 @@ def tokenizer_folder(family: str, data: Path) -> Path:
 
 
 def _texts(data: Path) -> Iterator[str]:
-    """Lines of both corpora, a part of each that comes to `_TRAIN_BYTES` together."""
+    """Lines of both corpora, together about `_TRAIN_BYTES`."""
     import pyarrow.parquet as pq
 
     size = 0
@@ -80,7 +80,7 @@ def _texts(data: Path) -> Iterator[str]:
 
 
 def _byte_level(data: Path, pattern: str | None, vocabulary: int, **model: Any) -> Any:
-    """A byte-level BPE; GPT-2's own pattern where none is given."""
+    """A byte-level BPE; the default pattern is GPT-2's."""
     from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 
     tokenizer = Tokenizer(models.BPE())
@@ -122,7 +122,7 @@ def _llama3(data: Path) -> tuple[str, dict[str, Any]]:
 
 
 def _mistral(data: Path) -> tuple[str, dict[str, Any]]:
-    """As transformers converts SentencePiece models: no pre-tokenizer, blanks are letters, unknown ones bytes."""
+    """Like transformers' converted SentencePiece models: no pre-tokenizer, spaces as letters, byte fallback."""
     from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 
     trained = Tokenizer(models.BPE())

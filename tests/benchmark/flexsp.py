@@ -1,10 +1,10 @@
 """A stand-in for FlexSP's planner (arXiv 2412.01523): mixed SP degrees in an iteration, decided batch by batch.
 
-FlexSP cuts a global batch into micro-batches of samples of like length, and for each finds SP groups and a deal of the
-samples to them that minimise the time of the slowest group, within each GPU's memory. Its solver is a MILP over
-bucketed lengths with a time limit; here the search is over all sets of degrees (powers of two that make up the GPUs),
-and for each the longest sample goes first, to the group that is then done first. So it is no worse than FlexSP where
-the MILP runs out of time, and knows lengths exactly, but it is not FlexSP's code.
+FlexSP divides a global batch into micro-batches of samples of similar length. For each, it chooses SP groups and deals
+the samples to them so that the slowest group takes the least time, within each GPU's memory. Its solver is a MILP over
+bucketed lengths with a time limit. This one tries all sets of degrees (powers of two that add up to the GPUs), and
+deals longest first, each sample to the group that would then finish first. So it is no worse than FlexSP if the MILP
+runs out of time, and knows lengths exactly, but it is not FlexSP's code.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ import numpy as np
 from numba import njit
 
 from packer_cli.cost.models import CostModel
-from packer_cli.plan.types import Group, Int32Array, Packs, Pieces, Plan, Schedule
+from packer_cli.plan.groups import Group
+from packer_cli.plan.types import Int32Array, Packs, Pieces, Plan, Schedule
 
 _MOST_MICRO_BATCHES = 3
 
@@ -26,9 +27,9 @@ def plan_flexsp(
     """Plan the samples in the order given, batch by batch; a step is a batch.
 
     Args:
-        gpu_tokens: tokens that a GPU's memory holds.
-        layers: checkpointed layers, of all degrees.
-        batch_tokens: tokens of a batch, at most.
+        gpu_tokens: tokens that fit the memory of a GPU.
+        layers: checkpointed layers, at every degree.
+        batch_tokens: most tokens of a batch.
     """
     degrees = [degree for degree in (1, 2, 4, 8, 16, 32) if degree == 1 or degree in cost.send]
     partitions = list(_partitions(num_gpus, degrees))
@@ -53,7 +54,7 @@ def plan_flexsp(
 
 
 def _batches(lengths: Int32Array, batch_tokens: int) -> Iterator[np.ndarray]:
-    """Samples in order, as many as hold the tokens."""
+    """Batches of consecutive samples, as many as fit the tokens."""
     ends = np.cumsum(lengths, dtype=np.int64)
     begin = 0
     while begin < len(lengths):
@@ -64,7 +65,7 @@ def _batches(lengths: Int32Array, batch_tokens: int) -> Iterator[np.ndarray]:
 
 
 def _chunks(lengths: Int32Array, batch: np.ndarray, count: int) -> list[np.ndarray]:
-    """The batch by falling length, cut into micro-batches of equal tokens."""
+    """The batch by decreasing length, divided into micro-batches of equal tokens."""
     order = batch[np.argsort(-lengths[batch], kind="stable")]
     ends = np.cumsum(lengths[order], dtype=np.int64)
     cuts = np.searchsorted(ends, ends[-1] * np.arange(1, count) / count)
@@ -72,7 +73,7 @@ def _chunks(lengths: Int32Array, batch: np.ndarray, count: int) -> list[np.ndarr
 
 
 def _partitions(total: int, degrees: list[int]) -> Iterator[np.ndarray]:
-    """Every multiset of degrees that makes up the GPUs, the greatest first."""
+    """Every multiset of degrees that adds up to the GPUs, greatest degrees first."""
     if total == 0:
         yield np.zeros(0, dtype=np.int64)
         return
@@ -83,7 +84,7 @@ def _partitions(total: int, degrees: list[int]) -> Iterator[np.ndarray]:
 
 
 def _solve(lengths, partitions, cost, again, send, gpu_tokens):
-    """(degrees of the groups, group of each sample, seconds) of the best partition; samples by falling length."""
+    """(groups' degrees, group of each sample, seconds) of the best partition, for samples by decreasing length."""
     best = (np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64), np.inf)
     for groups in partitions:
         if groups[0] * gpu_tokens < lengths[0]:
@@ -99,7 +100,7 @@ def _solve(lengths, partitions, cost, again, send, gpu_tokens):
 
 @njit(cache=True)
 def _deal(lengths, per_work, per_token, start, capacity, limit):
-    """Each sample to the group that is then done first; infinite where one finds no room or the limit is passed."""
+    """Deal each sample to the group that would finish first; infinite if one finds no room or exceeds the limit."""
     seconds = start.copy()
     room = capacity.copy()
     row = np.empty(len(lengths), dtype=np.int64)
@@ -120,7 +121,7 @@ def _deal(lengths, per_work, per_token, start, capacity, limit):
 
 
 def _plan(lengths, micro_batches, degrees, num_gpus, gpu_tokens, layers) -> Plan:
-    """A group a degree, so that what a degree takes can be read off; a group that got no sample is a filler."""
+    """The plan, with one group per degree, to report each degree's time; an SP group without samples is a filler."""
     members, sizes, slot_pack, slot_iteration, slot_sp, steps = [], [], [], [], [], []
     for iteration, (samples, groups, row, step) in enumerate(micro_batches):
         order = np.argsort(row, kind="stable")

@@ -13,11 +13,11 @@ from packer_cli.config import TokenizeConfig
 from packer_cli.plan.balance import parse_balance
 from packer_cli.plan.build import build_plan
 from packer_cli.plan.check import check_plan
+from packer_cli.plan.groups import Group
 from packer_cli.plan.metrics import least_works, measure, measure_randomness
 from packer_cli.plan.packing import REGISTRY
 from packer_cli.plan.pieces import make_pieces
 from packer_cli.plan.rules import PlanRules
-from packer_cli.plan.types import Group
 from packer_cli.stages.tokenize import run_tokenize
 from packer_cli.stages.workers import make_engine
 from packer_cli.tokens.store import TokenStore
@@ -34,7 +34,7 @@ _LONG = 131_072
 
 
 def run(work: Path, runs: int) -> str:
-    """Measure, and give the text of the section."""
+    """Measure, and return the text of the section."""
     text = (
         f"Packing {_PACKING}, fill balanced, every way to form iterations (`--balance`). ABR is the share of time "
         "lost to waiting, and *bound* is the proved minimum for any distribution of the same samples within their "

@@ -1,8 +1,8 @@
 """`python -m tests.benchmark.gpu` (`make bench-gpu`): does a profile predict the packs of a real packed set?
 
-A decoder is profiled at lengths of even samples, and the models are fitted; then packs of a set that `hbpack pack`
-made of real text are run as they are, and each one's time is compared with the prediction. It needs a GPU; with
-`--tiny` it runs on a CPU in seconds, which proves the script and says nothing of a GPU.
+It profiles a decoder on rows of equal samples and fits the models; then it runs packs of real text, from a set by
+`hbpack pack`, and compares each pack's time with the prediction. It needs a GPU; with `--tiny` it runs on a CPU in
+seconds, which tests the script but says nothing about a GPU.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ TINY = BILLION | {"hidden_size": 64, "intermediate_size": 128, "num_attention_he
 
 @dataclass(frozen=True)
 class Trial:
-    """One pack, as it was predicted and as it ran."""
+    """The prediction and the measurement of one pack."""
 
     samples: tuple[int, ...]
     predicted: float
@@ -53,7 +53,7 @@ class Trial:
 
     @property
     def tokens(self) -> int:
-        """Of the pack."""
+        """Tokens of the pack."""
         return sum(self.samples)
 
     @property
@@ -63,19 +63,19 @@ class Trial:
 
     @property
     def error(self) -> float:
-        """Relative."""
+        """The relative error."""
         return self.predicted / self.measured - 1
 
 
 def pack(folder: Path, inputs: Sequence[str], tokenizer: str, groups: str) -> None:
-    """The set whose packs are run."""
+    """Create the set whose packs are run."""
     done = run(hbpack, "pack", *inputs, "--tokenizer", tokenizer, "--groups", groups, "--gpus", 1, "-o", folder)
     if done.code:
         raise SystemExit(done.stderr)
 
 
 def choose_packs(folder: Path, num_packs: int, seed: int = 0) -> list[tuple[int, ...]]:
-    """Sample lengths of packs, as many of each group, drawn at random."""
+    """The sample lengths of random packs, the same number from each group."""
     import pyarrow as pa
 
     random = np.random.default_rng(seed)
@@ -93,7 +93,7 @@ def choose_packs(folder: Path, num_packs: int, seed: int = 0) -> list[tuple[int,
 def run_packs(
     subject: Subject, device: Device, model: GpuModel, packs: Sequence[tuple[int, ...]], repeats: int
 ) -> list[Trial]:
-    """Each pack with the fewest checkpointed layers that the memory model says fit."""
+    """Run each pack with the fewest checkpointed layers that fit according to the memory model."""
     trials = []
     for samples in packs:
         tokens, work = sum(samples), sum(size**2 for size in samples)
@@ -157,7 +157,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             lengths = tuple(2**power for power in range(11, 18))
         profile = measure_profile(ProfileOptions(**options, lengths=lengths, repeats=given.repeats), print)
         (given.output / "profile.json").write_text(profile.model_dump_json(indent=2) + "\n")
-        model = measured_model(profile)  # Says what to measure where nothing was fitted.
+        model = measured_model(profile)  # Says what to measure if nothing was fitted.
         assert profile.cost is not None
         _, kernel = choose_kernel("auto", device.device)
         subject = Subject(

@@ -28,7 +28,7 @@ _FACTOR, _MOST_SECONDS, _MOST_GROWTH = 20, 0.5, 8 * 2**20
 
 
 def run(work: Path, runs: int) -> str:
-    """Measure, and give the text of the section."""
+    """Measure, and return the text of the section."""
     sets = {groups: _pack(work / f"loader-{number}", groups) for number, groups in enumerate(_GPUS)}
     verdicts: list[str] = []
     parts = [
@@ -307,7 +307,7 @@ def _json(module: str, *arguments: str) -> dict[str, Any]:
 
 
 def _run(command: Sequence[str]) -> dict[str, Any]:
-    """What a command printed last. Raises BenchmarkError where it fails."""
+    """The last line that a command prints. Raises BenchmarkError if it fails."""
     environment = os.environ | {"HF_HUB_OFFLINE": "1", "HF_DATASETS_DISABLE_PROGRESS_BARS": "1"}
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, env=environment)
     if done.returncode:
@@ -316,9 +316,9 @@ def _run(command: Sequence[str]) -> dict[str, Any]:
 
 
 def _streaming_python() -> tuple[str, str] | None:
-    """The Python that has mosaicml-streaming, and its version; None, and a line that says so, where there is none.
+    """The Python that has mosaicml-streaming, and its version; without one, None and a line that says so.
 
-    Its releases ask for transformers below 5 and numpy below 2.2, so it cannot be installed beside hbpack.
+    Its releases require transformers below 5 and numpy below 2.2, so it cannot be installed beside hbpack.
     """
     python = os.environ.get(STREAMING_VARIABLE, sys.executable)
     code = "from importlib.metadata import version; print(version('mosaicml-streaming'))"

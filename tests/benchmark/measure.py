@@ -56,10 +56,10 @@ class Run:
 
 
 def run_measured(command: Sequence[str], env: Mapping[str, str] | None = None, *, watch_memory: bool = True) -> Run:
-    """Run a command in the repository's root to its end, and measure it. Raises BenchmarkError where it fails.
+    """Run a command in the repository's root, and measure it. Raises BenchmarkError if it fails.
 
     Args:
-        watch_memory: which takes CPU time, a few ms for each GiB that is mapped, and holds page faults up meanwhile.
+        watch_memory: takes CPU time, a few ms per mapped GiB, and delays page faults meanwhile.
     """
     _adopt_orphans()
     machine, own, children = _machine_busy(), _own_cpu(), _children_cpu()
@@ -102,7 +102,7 @@ def run_measured(command: Sequence[str], env: Mapping[str, str] | None = None, *
 
 
 def repeat(functions: Mapping[str, Callable[[], object]], rounds: int) -> dict[str, float]:
-    """Median seconds of each function; a round calls each of them once, so that a disturbance hits all alike."""
+    """Median seconds of each function. A round calls each of them once, so that disturbances affect all alike."""
     seconds: dict[str, list[float]] = {name: [] for name in functions}
     for _ in range(rounds):
         for name, function in functions.items():
@@ -155,7 +155,7 @@ class _MemorySampler(threading.Thread):
 
 
 def _environment(changes: Mapping[str, str]) -> dict[str, str]:
-    """This process's own, but with byte code kept, as everywhere where nobody asked for the contrary."""
+    """This process's environment, but with byte code caching, which is Python's default."""
     return {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"} | dict(changes)
 
 
@@ -166,7 +166,7 @@ def _read_lines(process: subprocess.Popen[str], start: float, lines: list[tuple[
 
 
 def _adopt_orphans() -> None:
-    """Have descendants whose parent ended handed to this process, so that their CPU time can be asked for."""
+    """Adopt descendants whose parent has ended, so that their CPU time can be read."""
     if sys.platform == "linux":
         ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 

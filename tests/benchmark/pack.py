@@ -62,7 +62,7 @@ def _pack_command(output: Path) -> list[str]:
 
 
 def run(work: Path, runs: int) -> str:
-    """Measure, and give the text of the section. Leaves a packed set in `work/packed`, unless one row is asked for."""
+    """Measure, and return the text of the section. Leaves a packed set in `work/packed`, unless it runs one row."""
     numba_cache = work / "numba"
     if os.environ.get(ROW_VARIABLE):
         return run_rows(work, runs, numba_cache)
@@ -108,7 +108,7 @@ def _hbpack(work: Path, numba_cache: Path, result: _Result) -> None:
 
 
 def _hbpack_phases(done: Run, output: Path, parts: Sequence[dict]) -> dict[str, float]:
-    """From the stage lines, when they came, and from the times of the parts' files (chats come first)."""
+    """Phases from the times of the stage lines and of the parts' files (chats come first)."""
     ends = {}
     for stage, word in (("tokenize", "tokenized"), ("plan", "planned"), ("write", "wrote")):
         at, text = next((at, text) for at, text in done.lines if text.startswith(f"{word} "))
@@ -212,7 +212,7 @@ def _phase_table(results: dict[str, _Result]) -> str:
 
 
 def _import_table(work: Path, numba_cache: Path, runs: int) -> str:
-    """What hbpack imports, by package: one process, one small file."""
+    """hbpack's imports by package, in one process for one small file."""
     sample = ROOT / "examples" / "sample"
     output = work / "imports"
     command = [

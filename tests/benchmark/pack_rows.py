@@ -1,4 +1,4 @@
-"""`hbpack pack` beside the usual way, for each record kind and each family of tokenizers."""
+"""`hbpack pack` beside the usual way, for each kind of record and each family of tokenizers."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class _Row:
 
 
 def chosen_rows() -> list[str]:
-    """The rows to measure: all, or the one that is asked for. Raises BenchmarkError where it is unknown."""
+    """The rows to measure: all, or the requested one. Raises BenchmarkError if it is unknown."""
     name = os.environ.get(ROW_VARIABLE)
     if name and name not in ROWS:
         raise BenchmarkError(f"unknown row {name!r}; known: {', '.join(ROWS)}")
@@ -47,7 +47,7 @@ def chosen_rows() -> list[str]:
 
 
 def run_rows(work: Path, runs: int, numba_cache: Path) -> str:
-    """Measure the rows, and give their text and table."""
+    """Measure the rows, and return their text and table."""
     peer = find_peer()
     if peer:
         warm_up_peer(peer[0])
@@ -89,7 +89,7 @@ def _measure(kind: str, family: str, work: Path, runs: int, python: str | None, 
     for number in range(runs + 1):
         shutil.rmtree(output, ignore_errors=True)
         done = run_measured(command, {"NUMBA_CACHE_DIR": str(numba_cache)})
-        if number:  # The first one fills caches.
+        if number:  # The first run fills caches.
             own.append(done)
         elif python:
             usual = run_usual_way(work / "usual", python, {kind: corpus}, tokenizer, SEQ_LENGTH)

@@ -1,7 +1,7 @@
-"""HBP's tables 2, 6, 12, 13 and 17 (arXiv 2503.07680v3), ours beside the paper's, on lengths like those it used.
+"""HBP's tables 2, 6, 12, 13 and 17 (arXiv 2503.07680v3): our figures beside the paper's, on similar lengths.
 
-A plan sees lengths only, and `Mix` draws them from what is known of the corpora. Where that leaves a choice, one row
-of the paper decides it, and the docs say so.
+A plan depends only on lengths, which `Mix` draws from what is known about the corpora. Where that leaves a choice, one
+row of the paper decides, and the docs say so.
 """
 
 from __future__ import annotations
@@ -13,15 +13,17 @@ from statistics import NormalDist
 
 import numpy as np
 
+from packer_cli.format.metrics import Metrics
 from packer_cli.plan.balance import parse_balance
 from packer_cli.plan.build import build_plan
 from packer_cli.plan.check import check_plan
-from packer_cli.plan.metrics import Metrics, measure
+from packer_cli.plan.groups import Group
+from packer_cli.plan.metrics import measure
 from packer_cli.plan.packing import REGISTRY, PackingOptions
 from packer_cli.plan.packing.isf import IsfOptions
 from packer_cli.plan.pieces import make_pieces
 from packer_cli.plan.rules import PlanRules
-from packer_cli.plan.types import Group, Int32Array, Plan
+from packer_cli.plan.types import Int32Array, Plan
 from tests.benchmark.report import table
 
 NUM_GPUS = 32
@@ -52,16 +54,16 @@ class Mix:
 
     @property
     def spread(self) -> float:
-        """Standard deviation of the chats' log length, so that `longest_chat` is met once in `num_chats`.
+        """Standard deviation of the chats' log length with which `longest_chat` occurs once in `num_chats`.
 
         With z the quantile of 1 - 1 / num_chats, log(longest) = median + z sigma and log(mean) = median + sigma^2 / 2,
-        the median being that of the logarithm.
+        where the median is that of the logarithm.
         """
         z = NormalDist().inv_cdf(1 - 1 / self.num_chats)
         return float(z - np.sqrt(z * z - 2 * np.log(self.longest_chat / self.mean_chat)))
 
     def lengths(self, share: float = 1.0, seed: int = 0) -> Int32Array:
-        """Lengths (int32[n], tokens) of that share of the samples, chats and long ones in random order."""
+        """Lengths (int32[n], tokens) of a share of the samples, chats and long ones in random order."""
         generator = np.random.default_rng(seed)
         spread = self.spread
         center = np.log(self.mean_chat) - spread**2 / 2
@@ -78,7 +80,7 @@ class Mix:
 
 @dataclass(frozen=True, kw_only=True)
 class Scheme:
-    """How a plan is made."""
+    """The settings of a plan."""
 
     packing: str = "isf"
     options: PackingOptions | None = None
@@ -147,7 +149,7 @@ _ASSUMPTIONS = {
 
 
 def make_plan(lengths: Int32Array, scheme: Scheme) -> Plan:
-    """The plan on 32 GPUs, which passed the checker; samples over the capacity are dropped."""
+    """A checked plan on 32 GPUs; samples over the capacity are dropped."""
     algorithm = REGISTRY[scheme.packing]
     rules = PlanRules(
         groups=scheme.groups,
@@ -169,7 +171,7 @@ def plan_metrics(lengths: Int32Array, scheme: Scheme) -> Metrics:
 
 
 def run(work: Path, runs: int) -> str:
-    """Measure, and give the text of the section. Nothing is timed, so there is one run."""
+    """Compute, and return the text of the section. Nothing is timed, so one run is enough."""
     mix = Mix()
     lengths = mix.lengths()
     is_long = lengths > TWO[0].capacity
@@ -238,7 +240,7 @@ def _assumptions() -> str:
 
 
 def _row(title: str, lengths: Int32Array, scheme: Scheme | None, names: tuple[str, ...], printed: str) -> list[str]:
-    """A row: of each metric ours, then what the paper printed."""
+    """A row: for each metric our figure, then the paper's."""
     print(f"paper: {title}", file=sys.stderr)
     metrics = plan_metrics(lengths, scheme) if scheme else None
     ours = [_number(getattr(metrics, name)) if metrics else "-" for name in names]
@@ -250,7 +252,7 @@ def _columns(*names: str) -> list[str]:
 
 
 def _number(value: float) -> str:
-    """As the paper prints ratios, with one digit more.
+    """A ratio as the paper prints it, with one more digit.
 
     >>> _number(0.50629), _number(1.0), _number(0.00004)
     ('.5063', '1', '0')

@@ -1,6 +1,6 @@
 """HBP's tables 5, 6, 11, 12 and 14 (arXiv 2503.07680v3): predicted times beside the paper's.
 
-Every row has the same model of time: the shape of the model, an H100's data sheet, and the defaults of
+All rows use the same model of time: the shape of the model, an H100's data sheet, and the defaults of
 `cost.analytic`. Nothing is fitted to the rows.
 """
 
@@ -15,7 +15,8 @@ from packer_cli.cost.analytic import Assumptions, analytic_model
 from packer_cli.cost.gpus import parse_gpu
 from packer_cli.cost.models import GpuModel
 from packer_cli.cost.shape import ModelShape
-from packer_cli.plan.types import Group, Int32Array, Plan
+from packer_cli.plan.groups import Group
+from packer_cli.plan.types import Int32Array, Plan
 from packer_cli.simulate.epoch import PARTS, Simulation, simulate
 from tests.benchmark.flexsp import plan_flexsp
 from tests.benchmark.paper import HBP, HIERARCHICAL, NAIVE, NUM_GPUS, OURS, Mix, Scheme, make_plan
@@ -67,12 +68,12 @@ _TABLE_19_16K = 2.65
 
 
 def model_of(shape: ModelShape, assumptions: Assumptions | None = None) -> GpuModel:
-    """The shape on the paper's GPUs."""
+    """The analytic model of a shape on the paper's GPUs."""
     return analytic_model(shape, parse_gpu("h100"), NUM_GPUS, assumptions or Assumptions())
 
 
 def with_layers(plan: Plan, layers: int) -> Plan:
-    """The plan with so many layers checkpointed in all groups."""
+    """The plan with this many checkpointed layers in all groups."""
     return replace(plan, groups=tuple(replace(group, checkpoint_layers=layers) for group in plan.groups))
 
 
@@ -92,7 +93,7 @@ def make_plans(lengths: Int32Array, model: GpuModel) -> dict[str, Plan]:
 
 
 def run(work: Path, runs: int) -> str:
-    """Predict, and give the text of the section. Nothing is timed, so there is one run."""
+    """Predict, and return the text of the section. Nothing is timed, so one run is enough."""
     mix = Mix()
     lengths = mix.lengths()
     model = model_of(LLAMA_8B)
@@ -118,14 +119,14 @@ def run(work: Path, runs: int) -> str:
 
 @dataclass(frozen=True)
 class Ratio:
-    """How many times as long as another a row takes."""
+    """The time of one row relative to another."""
 
     ours: float
     paper: float
 
     @property
     def error(self) -> float:
-        """Ours over the paper's, less 1."""
+        """Our value over the paper's, minus 1."""
         return self.ours / self.paper - 1
 
 
@@ -195,10 +196,10 @@ def _models(plans: Mapping[str, Plan]) -> str:
 
 
 def from_the_papers_profile() -> GpuModel:
-    """The analytic model with computing and communication read off HBP's tables 18 and 19 in place of the data sheet.
+    """The analytic model with computing and communication from HBP's tables 18 and 19 instead of the data sheet.
 
-    One GPU takes 16K tokens in each setting, so seconds are `computing * (1 + layers / 32 / 3) + communication`:
-    16K on one GPU gives the first, table 18 then the second of each degree.
+    Each GPU has 16K tokens in every setting, so seconds are `computing * (1 + layers / 32 / 3) + communication`: 16K
+    on one GPU gives the first, and then table 18 the second for each degree.
     """
     model = model_of(LLAMA_8B)
     cost = model.cost

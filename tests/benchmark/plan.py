@@ -9,15 +9,16 @@ from pathlib import Path
 
 import numpy as np
 
-from packer_cli.config import GroupConfig, PlanConfig
+from packer_cli.config import PlanConfig
 from packer_cli.config.rules import plan_rules
 from packer_cli.plan.bounds import packs_lower_bound
 from packer_cli.plan.build import build_plan
 from packer_cli.plan.check import check_plan
+from packer_cli.plan.groups import Group
 from packer_cli.plan.packing import REGISTRY, PackingAlgorithm
 from packer_cli.plan.pieces import make_pieces
 from packer_cli.plan.rules import PlanRules
-from packer_cli.plan.types import Group, Pieces
+from packer_cli.plan.types import Pieces
 from tests.benchmark.measure import repeat
 from tests.benchmark.report import seconds, table, times, versions
 
@@ -35,7 +36,7 @@ MIX128K = (
 
 
 def mix128k(num_samples: int) -> np.ndarray:
-    """int32[n + n // 500]: that many short samples (at most 32K), and 0.2 % more, uniform 8K to 128K; shuffled."""
+    """int32[n + n // 500]: n short samples (at most 32K), and 0.2 % more, uniform from 8K to 128K; shuffled."""
     generator = np.random.default_rng(0)
     short = _short(generator, num_samples, 32_768)
     long = generator.integers(8_192, CAPACITY + 1, num_samples // 500).astype(np.int32)
@@ -50,7 +51,7 @@ def short4k(num_samples: int) -> np.ndarray:
 
 
 def _short(generator: np.random.Generator, num_samples: int, longest: int) -> np.ndarray:
-    """Lognormal lengths of median 300, sigma 1.1; drawn in parts, which take little memory and change nothing."""
+    """Lognormal lengths of median 300, sigma 1.1, drawn in parts to save memory."""
     lengths = np.empty(num_samples, dtype=np.int32)
     for first in range(0, num_samples, 1 << 20):
         part = lengths[first : first + (1 << 20)]
@@ -59,14 +60,13 @@ def _short(generator: np.random.Generator, num_samples: int, longest: int) -> np
 
 
 def production_rules(packing: str | None = None) -> PlanRules:
-    """The rules of `hbpack plan --groups 16k:1,128k:8 --gpus 32`: all else at its default, but maybe `packing`."""
-    groups = tuple(GroupConfig(capacity=group.capacity, sp_size=group.sp_size) for group in GROUPS)
-    config = PlanConfig(groups=groups, gpus=NUM_GPUS)
+    """The rules of `hbpack plan --groups 16k:1,128k:8 --gpus 32`, with default options except maybe `packing`."""
+    config = PlanConfig(groups=GROUPS, gpus=NUM_GPUS)
     return plan_rules(config.model_copy(update={"packing": packing}) if packing else config)
 
 
 def run(work: Path, runs: int) -> str:
-    """Measure, and give the text of the section."""
+    """Measure, and return the text of the section."""
     rows = []
     _measure(2_000, 1)  # compiles
     for num_samples, rounds in _ROUNDS.items():

@@ -1,4 +1,4 @@
-"""Corpora of each record kind, made from the shared ones: about `CORPUS_BYTES` of JSONL each."""
+"""Corpora of each kind of record, made from the shared ones: about `CORPUS_BYTES` of JSONL each."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ Record = dict[str, Any]
 
 
 def make_corpus(kind: str, data: Path, folder: Path, tokenizer: Path) -> Path:
-    """A JSONL file of records of a kind in `folder`, made unless it is there.
+    """A JSONL file of records of one kind in `folder`, written unless it exists.
 
     Args:
         data: the folder of the shared corpora.
-        tokenizer: that of `tokens`, which are tokenized already.
+        tokenizer: for records of kind `tokens`.
     """
     if kind == "chats":
         return data / "sft_messages.jsonl"
@@ -36,7 +36,7 @@ def make_corpus(kind: str, data: Path, folder: Path, tokenizer: Path) -> Path:
 
 
 def _alpaca(data: Path) -> Iterator[Record]:
-    """Questions and answers of gsm8k and bbh, again and again, numbered: no two are the same. Half have an input."""
+    """Questions and answers of gsm8k and bbh, repeated and numbered so that no two are equal. Half have an input."""
     known = [record for record in _chats(data) if record["source"] in ("gsm8k", "bbh")]
     for turn in itertools.count(1):
         for number, record in enumerate(known):
@@ -49,7 +49,7 @@ def _alpaca(data: Path) -> Iterator[Record]:
 
 
 def _prompt_completion(data: Path) -> Iterator[Record]:
-    """A paragraph of the long documents, and the one after it."""
+    """Each paragraph of the long documents with the next one."""
     for text in _documents(data):
         paragraphs = [paragraph for paragraph in text.split("\n\n") if paragraph.strip()]
         for prompt, completion in zip(paragraphs[::2], paragraphs[1::2], strict=False):
@@ -63,7 +63,7 @@ def _texts(data: Path) -> Iterator[Record]:
 
 
 def _tokens(data: Path, folder: Path) -> Iterator[Record]:
-    """The same, tokenized, in samples of at most 4,096 tokens."""
+    """The long documents, tokenized, in samples of at most 4,096 tokens."""
     from tokenizers import Tokenizer
 
     tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))

@@ -16,7 +16,7 @@ DOCUMENT = ROOT / "docs" / "benchmarks.md"
 
 
 def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """A Markdown table: the first column to the left, the others to the right."""
+    """A Markdown table, with the first column aligned left and the others right."""
     marks = ["---", *["---:"] * (len(header) - 1)]
     return "\n".join(f"| {' | '.join(cells)} |" for cells in (header, marks, *rows))
 
@@ -31,7 +31,7 @@ def spread(values: Sequence[float], digits: int = 1) -> str:
 
 
 def times(value: float, of: float) -> str:
-    """How many times `of` the value is.
+    """The value as a multiple of `of`.
 
     >>> times(12.0, 5.0), times(3000.0, 2.0), times(0.5, 1.0)
     ('2.4x', '1,500x', '0.50x')
@@ -41,7 +41,7 @@ def times(value: float, of: float) -> str:
 
 
 def seconds(value: float) -> str:
-    """Seconds in the unit that fits.
+    """Seconds in a suitable unit.
 
     >>> seconds(0.0000213), seconds(0.0123), seconds(5)
     ('21 us', '12.3 ms', '5.00 s')
@@ -57,18 +57,18 @@ def mebibytes(num_bytes: float) -> str:
 
 
 def machine() -> str:
-    """The machine in a few words, without its name."""
+    """A short description of the machine, without its name."""
     memory = psutil.virtual_memory().total / 2**30
     return f"{num_cores()} cores ({platform.machine()}), {memory:.0f} GiB memory, Python {platform.python_version()}"
 
 
 def versions(names: Sequence[str]) -> str:
-    """Versions of installed packages, in a line."""
+    """Versions of installed packages, on one line."""
     return ", ".join(f"{name} {importlib.metadata.version(name)}" for name in names)
 
 
 def write_section(name: str, body: str, path: Path = DOCUMENT) -> None:
-    """Put `body` between the markers of `name`. Raises ValueError where there are none."""
+    """Write `body` between the markers of `name`. Raises ValueError if there are none."""
     text = path.read_text(encoding="utf-8")
     begin, end = f"<!-- begin: {name} -->", f"<!-- end: {name} -->"
     if text.count(begin) != 1 or text.count(end) != 1 or text.index(begin) > text.index(end):

@@ -1,4 +1,4 @@
-"""The usual way as a contender: the Python that has it, a measured run of it, and what both sides read."""
+"""The usual way as a contender: its Python, a measured run, and the corpora that both sides read."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class UsualRun:
 
 
 def corpora() -> Path:
-    """The folder of the shared corpora. Raises BenchmarkError where there is none."""
+    """The folder of the shared corpora. Raises BenchmarkError if there is none."""
     folder = Path(os.environ.get("HBPACK_SHARED", ROOT.parent / "shared")) / "data"
     if not folder.is_dir():
         raise BenchmarkError("no shared data: set HBPACK_SHARED to the folder that holds data/")
@@ -43,7 +43,7 @@ def corpora() -> Path:
 
 
 def find_peer() -> tuple[str, str] | None:
-    """The Python that has trl, and the peer's versions; None, and a line that says so, where there is none."""
+    """The Python that has trl, and the peer's versions; without one, None and a line that says so."""
     python = os.environ.get(PYTHON_VARIABLE, sys.executable)
     show = "print(', '.join(f'{name} {version(name)}' for name in sys.argv[1:]))"
     code = f"import sys; from importlib.metadata import version; {show}"
@@ -62,7 +62,7 @@ def find_peer() -> tuple[str, str] | None:
 
 
 def warm_up_peer(python: str) -> None:
-    """Its modules into the page cache."""
+    """Load the peer's modules into the page cache."""
     code = "from transformers import AutoTokenizer; from datasets import load_dataset; from trl import pack_dataset"
     subprocess.run([python, "-c", code], check=True, capture_output=True)
 
@@ -70,10 +70,10 @@ def warm_up_peer(python: str) -> None:
 def run_usual_way(
     folder: Path, python: str, inputs: Mapping[str, Path], tokenizer: Path, seq_length: int = SEQ_LENGTH
 ) -> UsualRun:
-    """Run it in an empty folder, with empty caches there, and remove the folder again.
+    """Run the usual way in an empty folder, with empty caches, and remove the folder afterwards.
 
     Args:
-        inputs: a file by its kind of records, see `usual_way.py`.
+        inputs: kind of records -> file, see `usual_way.py`.
     """
     shutil.rmtree(folder, ignore_errors=True)
     (folder / "cache").mkdir(parents=True)
@@ -100,6 +100,6 @@ def run_usual_way(
 
 
 def check_alike(tokens: int, own: int, samples: int) -> None:
-    """Raise BenchmarkError unless both sides made as many tokens, but for one at the end of each sample."""
+    """Raise BenchmarkError unless both sides have the same number of tokens, except for one at each sample's end."""
     if abs(tokens - own) > samples:
         raise BenchmarkError(f"the contenders did not tokenize alike: {own:,} and {tokens:,} tokens")

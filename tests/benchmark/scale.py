@@ -41,7 +41,7 @@ _T = TypeVar("_T")
 
 
 def run(work: Path, runs: int) -> str:
-    """Measure, and give the text of the section."""
+    """Measure, and return the text of the section."""
     rows, lines = [], []
     for packing in PACKINGS:
         costs: dict[int, float] = {}
@@ -114,7 +114,7 @@ def _plan(size: int, packing: str) -> dict[str, float]:
 
 
 def _measure(size: int, packing: str) -> dict[str, float]:
-    """CPU seconds of each stage, wall seconds of the plan, and the peak."""
+    """CPU seconds of each stage, wall seconds of the plan, and peak memory."""
     result: dict[str, float] = {}
 
     def timed(name: str, function: Callable[..., _T], *arguments: Any, **options: Any) -> _T:

@@ -59,7 +59,7 @@ _GIGATOKEN_TEXTS = 64
 
 
 def run(work: Path, runs: int) -> str:
-    """Train the tokenizers, measure, and say what came out."""
+    """Train the tokenizers, measure, and return the text of the section."""
     folder = work / "tokenizers"
     folder.mkdir(exist_ok=True)
     code = _code(folder / "code.jsonl")
@@ -72,7 +72,7 @@ def run(work: Path, runs: int) -> str:
 
 
 def _code(path: Path) -> Path:
-    """Python sources of the installed packages and of Python itself, again and again up to the size."""
+    """Python sources of the installed packages and of Python itself, repeated up to the size."""
     lines, size = [], 0
     for root in (sysconfig.get_path("purelib"), sysconfig.get_path("stdlib"), str(ROOT)):
         for source in sorted(Path(root).rglob("*.py")):
@@ -96,7 +96,7 @@ def _code(path: Path) -> Path:
 
 
 def _records(path: Path, code: Path) -> Path:
-    """The shared chats as prompt-completion records, the last answer the completion."""
+    """The shared chats as prompt-completion records, with the last answer as completion."""
     with (corpora() / "sft_messages.jsonl").open(encoding="utf-8") as chats, path.open("w", encoding="utf-8") as file:
         size = 0
         for line in chats:
@@ -128,7 +128,7 @@ def _family(name: str, folder: Path, records: Path, code: Path) -> Path:
 
 
 def _masked(tokenizer: Path, folder: Path, records: Path, runs: int) -> dict[str, list[float]]:
-    """MB a second of CPU, by loss rule."""
+    """MB per second of CPU time, by loss rule."""
     if tokenizer.name in BY_TOKENIZERS:
         lines = records.read_text(encoding="utf-8").splitlines(keepends=True)[:_SLOW_RECORDS]
         records = folder / "few.jsonl"
@@ -139,7 +139,7 @@ def _masked(tokenizer: Path, folder: Path, records: Path, runs: int) -> dict[str
 
 
 def _share(tokenizer: Path, folder: Path, code: Path, runs: int) -> dict[str, list[float]]:
-    """MB a second of CPU of gigatoken alone, and of the stage; both without what an earlier round left in caches."""
+    """MB per second of CPU time of gigatoken alone, and of the stage, without an earlier round's caches."""
     texts = [json.loads(line)["text"] for line in code.open(encoding="utf-8")]
     backend_json = (tokenizer / "tokenizer.json").read_text(encoding="utf-8")
     stage = _stage(tokenizer, folder, code, "all")
@@ -159,7 +159,7 @@ def _share(tokenizer: Path, folder: Path, code: Path, runs: int) -> dict[str, li
 
 
 def _stage(tokenizer: Path, folder: Path, data: Path, rule: str) -> Callable[[], None]:
-    """`hbpack tokenize --workers 1`, without the start of Python."""
+    """`hbpack tokenize --workers 1`, without starting Python."""
     config = TokenizeConfig(inputs=(str(data),), tokenizer=str(tokenizer), loss_on=rule)  # type: ignore[arg-type]
     output = folder / "out" / "tokens"
 
@@ -173,9 +173,9 @@ def _stage(tokenizer: Path, folder: Path, data: Path, rule: str) -> Callable[[],
 
 
 def _cpu_seconds(functions: Mapping[str, Callable[[], None]], runs: int, folder: Path) -> dict[str, list[float]]:
-    """In turn, so that a disturbance hits all alike; the first round, in which caches fill, does not count.
+    """CPU seconds of functions in turn, so that disturbances affect all alike.
 
-    Nor does removing from `folder` what the run before wrote.
+    Not counted: the first round, which fills caches, and removing the previous run's output from `folder`.
     """
     spent: dict[str, list[float]] = {name: [] for name in functions}
     for number in range(runs + 1):

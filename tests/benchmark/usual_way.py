@@ -1,7 +1,7 @@
 """The usual way to pack: `datasets.map` with the chat template or the tokenizer, `trl.pack_dataset`, `save_to_disk`.
 
-Needs datasets, transformers and trl, and nothing of hbpack: it may run in another Python. Each finished phase is
-printed as a line of JSON.
+Needs datasets, transformers and trl, but not hbpack, so it may run in another Python. Prints a line of JSON for each
+finished phase.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ def main() -> None:
 
 
 def encoder(kind: str, tokenizer: Any) -> Callable[[Batch], Batch]:
-    """What `map` calls for records of a kind."""
+    """The function that `map` calls for records of a kind."""
 
     def chats(batch: Batch) -> Batch:
         return {"input_ids": tokenizer.apply_chat_template(batch["messages"], return_dict=True)["input_ids"]}
@@ -91,7 +91,7 @@ def encoder(kind: str, tokenizer: Any) -> Callable[[Batch], Batch]:
         return {"input_ids": tokenizer(texts, return_attention_mask=False)["input_ids"]}
 
     def completions(batch: Batch) -> Batch:
-        """As TRL's SFTTrainer: the prompt, and both together with EOS; the mask from the prompt's length."""
+        """As in TRL's SFTTrainer: tokenize the prompt, and both together with EOS; mask by the prompt's length."""
         both = [p + c + tokenizer.eos_token for p, c in zip(batch["prompt"], batch["completion"], strict=True)]
         ids = tokenizer(both, return_attention_mask=False)["input_ids"]
         prompts = tokenizer(batch["prompt"], return_attention_mask=False)["input_ids"]
@@ -115,7 +115,7 @@ def encoder(kind: str, tokenizer: Any) -> Callable[[Batch], Batch]:
 
 
 def _num_tokens(samples: object) -> int:
-    """Reads borders only, so it takes no time."""
+    """The number of tokens. Reads only borders, so it takes no time."""
     import pyarrow.compute as pc
 
     return pc.sum(pc.list_value_length(samples.data.column("input_ids"))).as_py()  # type: ignore[attr-defined]

@@ -1,4 +1,4 @@
-"""`hbpack write` beside `cp -r` and `sync` of what it writes: the floor that the disk and the page cache set."""
+"""`hbpack write` beside `cp -r` and `sync` of its output, the floor set by the disk and the page cache."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _IMPORTS = "import packer_cli.cli.write, packer_cli.stages.pack, packer_cli.shar
 
 
 def run(work: Path, runs: int) -> str:
-    """Measure, and give the text of the section."""
+    """Measure, and return the text of the section."""
     rows: list[list[str]] = []
     met: list[str] = []
     stores: dict[int, Path] = {}
@@ -58,7 +58,7 @@ def run(work: Path, runs: int) -> str:
                 f"{without:.2f}x",
             ]
         )
-        if len(rows) < len(PLANS):  # What is asked of large files; thousands of small ones are waits for the disk.
+        if len(rows) < len(PLANS):  # The target is for large files; small ones wait for the disk.
             verdict = "Met" if rate >= ASKED else "Missed"
             met.append(f"- {verdict}: {name}: {rate:.2f} of the copy's rate (target: {ASKED}).")
         shutil.rmtree(folder)
@@ -78,7 +78,7 @@ def run(work: Path, runs: int) -> str:
 
 
 def _store(work: Path, copies: int) -> Path:
-    """The token store of so many copies of the shared corpora; a file that is named twice would be one input."""
+    """The token store of this many copies of the shared corpora; a file named twice would count once."""
     store, inputs = work / f"store-{copies}", work / f"inputs-{copies}"
     inputs.mkdir()
     for name in ("sft_messages.jsonl", "long_docs.parquet"):

@@ -111,16 +111,16 @@ def test_a_tokenizer_without_eos(tokenize, lines_of, tokenizer, tmp_path):
     assert done.code == 0
     assert done.stderr.splitlines()[1::2][:2] == [
         "template   none; Alpaca records take Stanford's prompt",
-        "EOS        none: the tokenizer names no EOS token",
+        "EOS        none: the tokenizer has no EOS token",
     ]
     assert done.stderr.splitlines()[-1] == (
-        "3 of 3 samples end without EOS or an end of turn: the tokenizer names no EOS token; "
-        'put "eos_token" into its tokenizer_config.json'
+        "3 of 3 samples end without EOS or an end of turn: the tokenizer has no EOS token; "
+        'add "eos_token" to its tokenizer_config.json'
     )
     shutil.rmtree(tmp_path / "out")
     message = (
-        "error: --append-eos always needs an EOS token, and the tokenizer names none; "
-        'put "eos_token" into its tokenizer_config.json\n'
+        "error: --append-eos always needs an EOS token, but the tokenizer has none; "
+        'add "eos_token" to its tokenizer_config.json\n'
     )
     assert tokenize(lines_of(TEXT), "--tokenizer", bare, "--append-eos", "always") == (2, "", message)
     assert tokenize(lines_of(TEXT), "--tokenizer", bare, "--alpaca", "template").stderr.splitlines()[-1] == (

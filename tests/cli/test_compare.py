@@ -220,13 +220,13 @@ def row_without_a_solver(task):
 
     solver._has_highs = lambda: False
     pulp.COIN_CMD.available = lambda self: False
-    if task.config.packing == "ffd":
+    if task.rules.algorithm.name == "ffd":
         os.kill(os.getpid(), signal.SIGKILL)
-    if task.config.packing == "ffs":
+    if task.rules.algorithm.name == "ffs":
         os._exit(3)
-    if task.config.packing == "bfs":
+    if task.rules.algorithm.name == "bfs":
         raise MemoryError
-    if task.config.packing == "kk":
+    if task.rules.algorithm.name == "kk":
         raise KeyError("a bug")
     return row_figures(task)
 

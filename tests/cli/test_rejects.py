@@ -107,7 +107,8 @@ def test_a_template_that_raises_rejects_its_conversation(pack, lines_of, tmp_pat
         "{% for message in messages %}{{ message.content }}{% endfor %}"
     )
     assert pack(path, "--chat-template", template).code == 0
-    assert rejected(tmp_path / "out") == [("lines.jsonl", 1, "the chat template cannot render it: no user first")]
+    reason = "the chat template cannot render this conversation: no user first"
+    assert rejected(tmp_path / "out") == [("lines.jsonl", 1, reason)]
 
 
 def test_a_file_of_two_inputs_is_warned_about(pack, lines_of, tmp_path):

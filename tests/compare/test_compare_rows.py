@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
+from types import SimpleNamespace
 
 import pytest
 
@@ -107,18 +108,24 @@ def test_a_wrong_row(text, message):
         parse_rows(text, config())
 
 
+def compared(name, **metrics):
+    """A row with these metrics of all packs, or a failed one."""
+    figures = SimpleNamespace(metrics=SimpleNamespace(overall=SimpleNamespace(**metrics))) if metrics else None
+    return SimpleNamespace(name=name, figures=figures)
+
+
 def test_rows_are_sorted_by_a_column_and_failed_ones_come_last():
     rows = [
-        {"name": "a", "error": None, "overall": {"abr": 0.2}},
-        {"name": "b", "error": "no solver"},
-        {"name": "c", "error": None, "overall": {"abr": 0.1}},
-        {"name": "d", "error": None, "overall": {"abr": 0.2}},
+        compared("a", abr=0.2, cbr=None),
+        compared("b"),
+        compared("c", abr=0.1, cbr=None),
+        compared("d", abr=0.2, cbr=None),
     ]
-    assert [row["name"] for row in sort_rows(rows, parse_sort("abr"))] == ["c", "a", "d", "b"]
-    assert [row["name"] for row in sort_rows(rows, parse_sort("-ABR"))] == ["a", "d", "c", "b"]
-    assert sort_rows(rows, None) == rows
+    assert [row.name for row in sort_rows(rows, parse_sort("abr"))] == ["c", "a", "d", "b"]
+    assert [row.name for row in sort_rows(rows, parse_sort("-ABR"))] == ["a", "d", "c", "b"]
+    assert sort_rows(rows, None) == tuple(rows)
     # A figure that no row has sorts nothing.
-    assert [row["name"] for row in sort_rows(rows, parse_sort("abr_bound"))] == ["a", "b", "c", "d"]
+    assert [row.name for row in sort_rows(rows, parse_sort("cbr"))] == ["a", "b", "c", "d"]
 
 
 def test_a_narrow_terminal_gets_all_columns(monkeypatch, capsys):

@@ -37,9 +37,9 @@ def read_all(
     _, files = discover([str(name) for name in inputs])
     documents: list[Document] = []
     rejects: list[Reject] = []
-    for piece in slice_corpus(files, slice_bytes=slice_bytes):
-        assert len(piece.file.fingerprint) >= 16
-        for batch in read_slice(piece, schema=schema, batch_bytes=batch_bytes, max_record_bytes=max_record_bytes):
+    for slice_ in slice_corpus(files, slice_bytes=slice_bytes):
+        assert len(slice_.file.fingerprint) >= 16
+        for batch in read_slice(slice_, schema=schema, batch_bytes=batch_bytes, max_record_bytes=max_record_bytes):
             documents += batch.documents
             rejects += batch.rejects
     if len(files) == 1:

@@ -139,7 +139,7 @@ def test_fingerprints_are_of_the_content(tmp_path: Path) -> None:
     a, b = write_jsonl(tmp_path / "a.jsonl", [TEXT] * 99), write_jsonl(tmp_path / "b.jsonl", [TEXT] * 99)
     slices = slice_corpus(discover([str(a), str(b)])[1])
     expected = xxhash.xxh3_128_hexdigest(a.read_bytes())
-    assert [piece.file.fingerprint for piece in slices] == [expected, expected]
+    assert [slice_.file.fingerprint for slice_ in slices] == [expected, expected]
 
 
 def test_missing_paths(tmp_path: Path) -> None:

@@ -107,8 +107,8 @@ def test_columnar_slices(tmp_path: Path, name: str) -> None:
     assert len(slice_corpus(files)) == 1
     many = slice_corpus(files, slice_bytes=1)
     units = 10 if name == "saved" else 4
-    assert [(piece.start, piece.stop) for piece in many] == [(i, i + 1) for i in range(units)]
-    assert [piece.first_line for piece in many] == (list(range(1, 11)) if name == "saved" else [1, 4, 7, 10])
+    assert [(slice_.start, slice_.stop) for slice_ in many] == [(i, i + 1) for i in range(units)]
+    assert [slice_.first_line for slice_ in many] == (list(range(1, 11)) if name == "saved" else [1, 4, 7, 10])
 
 
 def test_token_columns_stay_arrays(tmp_path: Path) -> None:

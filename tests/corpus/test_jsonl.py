@@ -81,13 +81,13 @@ def test_slices_cover_the_file_at_line_starts(
     path = tmp_path_factory.mktemp("jsonl") / "a.jsonl"
     path.write_bytes(data)
     slices = slice_corpus(discover([str(path)])[1], slice_bytes=slice_bytes)
-    assert [piece.start for piece in slices] == [0, *(piece.stop for piece in slices)][: len(slices)]
+    assert [slice_.start for slice_ in slices] == [0, *(slice_.stop for slice_ in slices)][: len(slices)]
     assert (slices[-1].stop if slices else 0) == len(data)
-    for piece in slices:
-        assert piece.start == 0 or data[piece.start - 1 : piece.start] == b"\n"
-        assert piece.first_line == data[: piece.start].count(b"\n") + 1
-        shortest = piece.stop - data[piece.start : piece.stop][:-1].rfind(b"\n") - piece.start
-        assert piece.stop - piece.start - shortest < slice_bytes
+    for slice_ in slices:
+        assert slice_.start == 0 or data[slice_.start - 1 : slice_.start] == b"\n"
+        assert slice_.first_line == data[: slice_.start].count(b"\n") + 1
+        shortest = slice_.stop - data[slice_.start : slice_.stop][:-1].rfind(b"\n") - slice_.start
+        assert slice_.stop - slice_.start - shortest < slice_bytes
 
 
 def test_cuts_do_not_depend_on_the_chunks_of_the_scan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -180,10 +180,10 @@ def test_highly_compressible_data_arrives_whole(tmp_path: Path) -> None:
 
 def test_a_shrinking_file_is_an_error(tmp_path: Path) -> None:
     path = write_jsonl(tmp_path / "a.jsonl", [TEXT] * 10)
-    (piece,) = slice_corpus(discover([str(path)])[1])
+    (slice_,) = slice_corpus(discover([str(path)])[1])
     path.write_bytes(b'{"text": "a"}\n')
     with pytest.raises(RunError) as caught:
-        list(read_slice(piece))
+        list(read_slice(slice_))
     assert str(caught.value) == (
         f"{path}: the file has become shorter since it was scanned; run again on a file at rest"
     )
@@ -199,8 +199,8 @@ def test_mixed_shapes_in_one_file(tmp_path: Path) -> None:
 
 def test_batches_are_bounded(tmp_path: Path) -> None:
     path = write_jsonl(tmp_path / "a.jsonl", [TEXT] * 5000)
-    (piece,) = slice_corpus(discover([str(path)])[1])
-    for batch in read_slice(piece, batch_bytes=4096):
+    (slice_,) = slice_corpus(discover([str(path)])[1])
+    for batch in read_slice(slice_, batch_bytes=4096):
         assert len(batch.documents) <= 4096 // 10
     with pytest.raises(ConfigError, match="batch_bytes must be at least 1, not 0"):
-        list(read_slice(piece, batch_bytes=0))
+        list(read_slice(slice_, batch_bytes=0))

@@ -122,8 +122,8 @@ from packer_cli.corpus.read import read_slice
 import packer_cli.corpus.readers.columns, pyarrow.parquet, orjson, packer_cli.corpus.readers.json_borders
 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 documents = rejects = 0
-for piece in slice_corpus(discover(sys.argv[1:])[1]):
-    for batch in read_slice(piece, max_record_bytes=8 << 20):
+for slice_ in slice_corpus(discover(sys.argv[1:])[1]):
+    for batch in read_slice(slice_, max_record_bytes=8 << 20):
         documents += len(batch.documents)
         rejects += len(batch.rejects)
 print(documents, rejects, (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) >> 10)

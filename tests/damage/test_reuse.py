@@ -9,7 +9,7 @@ import subprocess
 import pytest
 import xxhash
 
-from packer_cli.files import is_intact
+from packer_cli.engine.parts import FileRange
 from packer_cli.format.checksums import file_checksum
 from tests.cli_runner import HBPACK, pack_words, run_process
 from tests.reference import tree
@@ -96,7 +96,7 @@ def test_checksums(tmp_path):
         path.write_bytes(data)
         xxh3 = xxhash.xxh3_128_hexdigest(data)
         assert file_checksum(path) == xxh3
-        assert is_intact(path, size, xxh3)
-        assert not is_intact(path, size + 1, xxh3)
-        assert not is_intact(path, size, xxhash.xxh3_128_hexdigest(data + b"x"))
-    assert not is_intact(tmp_path / "absent", 0, "")
+        assert FileRange(path="file", num_bytes=size, xxh3=xxh3).is_intact(path)
+        assert not FileRange(path="file", num_bytes=size + 1, xxh3=xxh3).is_intact(path)
+        assert not FileRange(path="file", num_bytes=size, xxh3=xxhash.xxh3_128_hexdigest(data + b"x")).is_intact(path)
+    assert not FileRange(path="absent", num_bytes=0, xxh3="").is_intact(tmp_path / "absent")

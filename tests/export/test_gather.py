@@ -65,7 +65,7 @@ def test_any_packs_in_any_order(packed, packs):
 @given(st.lists(st.integers(1, 50), max_size=40), st.integers(1, 200))
 def test_parts_are_even_and_hold_every_row(sizes, shard_size):
     row_bytes = np.array(sizes, dtype=np.int64)
-    parts = cut_parts(row_bytes, 2 * row_bytes, shard_size)
+    parts = cut_parts(row_bytes, 2 * row_bytes, shard_size, "")
     assert [row for part in parts for row in range(part.first, part.stop)] == list(range(len(sizes)))
     for number, part in enumerate(parts):
         assert part.number == number

@@ -16,7 +16,7 @@ import pytest
 
 from packer_cli.cli.main import main
 from packer_cli.export.formats import FORMATS, load_format
-from packer_cli.files import lock_folder
+from packer_cli.folders import lock_folder
 from tests.cli_runner import run
 from tests.export.conftest import FILLED, SIZE, export, options_of, used
 from tests.loader.packed_set import write_manifest
@@ -257,8 +257,8 @@ def test_wrong_options(packed, tmp_path, options, message):
 def test_rows_of_one_length_and_groups_of_several(packed, tmp_path, name):
     done = export(packed, name, tmp_path / "dir")
     message = (
-        f"error: --to {name} writes rows of one length, and the groups 1k:1, 8k:4 differ in theirs; export each to a "
-        "folder of its own, the first with --groups 1k:1\n"
+        f"error: --to {name} writes rows of one length, but the groups 1k:1, 8k:4 have different capacities; export "
+        "each to its own folder, the first with --groups 1k:1\n"
     )
     assert (done.code, done.stdout, done.stderr) == (2, "", message)
     assert not (tmp_path / "dir").exists()

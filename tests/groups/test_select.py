@@ -16,7 +16,6 @@ from packer_cli.config.rules import plan_rules
 from packer_cli.cost.models import CostModel, GpuModel, MemoryModel
 from packer_cli.cost.profile import Profile
 from packer_cli.errors import ConfigError
-from packer_cli.groups.auto import to_config
 from packer_cli.groups.choice import choose_groups, choose_measured_groups
 from packer_cli.groups.epoch import EpochModel
 from packer_cli.groups.hbp import hbp_groups
@@ -31,8 +30,8 @@ from packer_cli.groups.settings import (
     settings_of,
 )
 from packer_cli.plan.build import build_plan
+from packer_cli.plan.groups import Group
 from packer_cli.plan.pieces import make_pieces
-from packer_cli.plan.types import Group
 from packer_cli.simulate.epoch import simulate
 from tests.groups import naive_select as naive
 
@@ -295,7 +294,7 @@ def test_predictions_are_near_those_of_a_plan(limits):
     lengths = np.concatenate([make_lengths(seed) for seed in range(4)])
     model = make_model()
     choice = choose_groups(model, lengths, GPUS, **limits)
-    config = PlanConfig(groups=tuple(map(to_config, choice.groups)), gpus=GPUS)
+    config = PlanConfig(groups=choice.groups, gpus=GPUS)
     pieces = make_pieces(lengths, np.arange(len(lengths)), choice.groups[-1].capacity, "split")
     plan = build_plan(pieces, plan_rules(config))
     assert choice.seconds == pytest.approx(simulate(plan, model).seconds, rel=0.03)

@@ -14,6 +14,20 @@ import xxhash
 PAD, EOS = 1, 2
 PACKS_PER_SHARD = 40  # record batches of 16, 16 and 8 packs
 
+COUNTS = (
+    "records", "rejected", "samples", "left_out_by_weight", "repeated_by_weight", "split", "truncated", "dropped",
+    "pieces", "tokens", "records_with_special_tokens",
+)  # fmt: skip
+METRICS = {
+    **dict.fromkeys(("dbr", "pr", "abr", "abr_bound", "cr", "ave_t", "imbalance"), 0.0),
+    **dict.fromkeys(("num_samples", "num_tokens", "num_packs", "packs_lower_bound", "num_iterations"), 0),
+    "num_fillers": 0,
+}
+RANDOMNESS = {
+    **dict.fromkeys(("num_steps", "max_displacement"), 0),
+    **dict.fromkeys(("mean_displacement", "length_step_correlation", "length_mix_spread", "source_mix_spread"), 0.0),
+}
+
 SHARD_SCHEMA = pa.schema(
     {
         "pack_id": pa.int64(),
@@ -319,9 +333,9 @@ def write_set(
         "rejected": None,
         "tokenizer": {"name": "test", "pad_token_id": PAD, "eos_token_id": EOS},
         "sources": [],
-        "counts": {},
-        "metrics": {},
-        "config": {},
+        "counts": dict.fromkeys(COUNTS, 0),
+        "metrics": {"overall": METRICS | RANDOMNESS, "groups": [], "baseline": {"name": "none", **METRICS}},
+        "config": {"tokens": {}, "plan": {}, "write": {"shard_size": 0}},
         "library_versions": {},
     }
     write_manifest(path / "hbpack.json", manifest)

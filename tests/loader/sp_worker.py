@@ -75,7 +75,7 @@ def check_groups(rank: int, groups: SPGroups) -> None:
     assert groups.group(1) is None
     assert dist.get_process_group_ranks(groups.group(2)) == [rank // 2 * 2, rank // 2 * 2 + 1]
     assert dist.get_process_group_ranks(groups.group(4)) == [0, 1, 2, 3]
-    with pytest.raises(ValueError, match=r"no process groups of SP degree 8 \(there are: 1, 2, 4\)"):
+    with pytest.raises(ValueError, match="no process groups of SP degree 8, only of 1, 2, 4: "):
         groups.group(8)
     with pytest.raises(ValueError, match=f"this process, rank {rank}, is {rank % 2} in its group of 2"):
         groups.for_batch({"sp_size": 2, "sp_rank": 1 - rank % 2})
@@ -122,7 +122,7 @@ def check_attention(groups: SPGroups) -> None:
             for one, other in zip(grads, wanted_grads, strict=True):
                 torch.testing.assert_close(one, part(other), rtol=EXACT, atol=EXACT)
     if groups.rank == 0:
-        with pytest.raises(ValueError, match="3 attention heads and 3 key-value heads cannot be shared by 4 ranks"):
+        with pytest.raises(ValueError, match="3 attention heads and 3 key-value heads cannot be split over 4 ranks"):
             ulysses_attention(*torch.zeros(3, 10, 3, 8), borders, groups.group(4))
 
 

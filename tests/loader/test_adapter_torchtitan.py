@@ -141,7 +141,7 @@ def test_an_empty_state_is_the_start(titan: Any, own_rows: Any, shared_rows: Any
     loader = build(titan, own_rows)
     loader.load_state_dict({})
     assert metadata_of(next(iter(loader)))["iteration"] == 0
-    with pytest.raises(FormatError, match="is of the packed set another and"):
+    with pytest.raises(FormatError, match="is of the packed set another, but"):
         loader.load_state_dict({**loader.state_dict(), "fingerprint": "another"})
 
 
@@ -171,25 +171,25 @@ def test_settings_that_do_not_fit(titan: Any, own_rows: Any, shared_rows: Any, p
     with pytest.raises(ConfigError) as error:
         build(titan, own_rows, num_tokens_per_batch=128)
     assert str(error.value) == (
-        "training.num_tokens_per_microbatch_per_dp_rank is 128 and the longest rows of "
+        "training.num_tokens_per_microbatch_per_dp_rank is 128, but the longest rows of "
         f"{name} have 64 tokens: set it to 64"
     )
     with pytest.raises(ConfigError) as error:
         build(titan, own_rows, max_context_length=32)
     assert str(error.value) == (
-        f"training.max_context_length is 32 and the longest rows of {name} have 64 tokens: set it to 64"
+        f"training.max_context_length is 32, but the longest rows of {name} have 64 tokens: set it to 64"
     )
     with pytest.raises(ConfigError) as error:
         build(titan, shared_rows, dp_world_size=4)
     assert str(error.value) == (
-        f"{str(shared_rows.path)!r} was planned for 4 GPUs, 2 a row, and torchtitan has 4 data-parallel ranks: "
-        "set --parallelism.context_parallel_degree 2 and start it on 4 GPUs, or plan again for these"
+        f"{str(shared_rows.path)!r} was planned for 4 GPUs, 2 a row, but torchtitan has 4 data-parallel ranks: "
+        "set --parallelism.context_parallel_degree 2 and start it on 4 GPUs, or plan again for these ranks"
     )
     with pytest.raises(ConfigError) as error:
         build(titan, packed, dp_world_size=4)
     assert str(error.value) == (
-        f"{str(packed.path)!r} has groups of SP degrees 1, 2, 4, and torchtitan's context parallel degree is fixed: "
-        "plan all groups with one degree"
+        f"{str(packed.path)!r} has groups of SP degrees 1, 2, 4, but torchtitan's context parallel degree is fixed: "
+        "plan all groups with the same degree"
     )
 
 
@@ -201,10 +201,10 @@ def test_what_it_cannot_keep_is_said(titan: Any, make_set: Any, tmp_path: Any) -
         config.build(dp_world_size=2, dp_rank=0, tokenizer=None, max_context_length=64, num_tokens_per_batch=64)
     lengths, steps = (str(warning.message) for warning in caught)
     assert lengths == (
-        "rows have 32 or 64 tokens: CUDA graphs take one length only, so set --training.disable_cuda_graphs, or plan "
+        "rows have 32 or 64 tokens, but CUDA graphs need one length: set --training.disable_cuda_graphs, or plan "
         "one group"
     )
     assert steps == (
-        "the plan has steps of several iterations, and torchtitan takes the same number of batches in each step: plan "
-        "without --global-tokens to have its steps"
+        "the plan has steps of several iterations, but torchtitan reads the same number of batches in each step: plan "
+        "without --global-tokens to keep the plan's steps"
     )

@@ -21,7 +21,7 @@ def test_what_is_read_stays_and_the_bound_gives_way_with_a_warning(tmp_path: Pat
         os.pwrite(descriptor, b"x" * 10, 0)
 
     one, two = cache.open("one", 10, fill), cache.open("two", 10, fill)
-    with pytest.warns(UserWarning, match="grows over cache_bytes=25"):
+    with pytest.warns(UserWarning, match="exceeds cache_bytes=25"):
         three = cache.open("three", 10, fill)
     assert [path.name for path in cached(tmp_path)] == ["one", "three", "two"]
     cache.fetch("ahead", 10, fill)

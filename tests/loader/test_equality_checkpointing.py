@@ -52,7 +52,7 @@ def test_errors() -> None:
         with pytest.raises(ValueError) as error:
             checkpointing.set(wrong)
         assert str(error.value) == (
-            f"checkpoint_layers is {wrong} and the model has 2 layers: plan with the profile of this model"
+            f"checkpoint_layers is {wrong}, but the model has 2 layers: plan with the profile of this model"
         )
     assert not any(layer.gradient_checkpointing for layer in checkpointing.layers)
     with pytest.raises(ValueError, match=r"^Sequential has no layers that support gradient checkpointing: give a"):

@@ -18,7 +18,7 @@ from packer_cli.format.epochs import MAX_EPOCH
 from packer_cli.loader import PackedDataset
 from tests.loader.packed_set import SHARD_SCHEMA, write_manifest, write_set
 
-REMEDY = "run hbpack write, which rewrites what is damaged"
+REMEDY = "run hbpack write, which rewrites damaged files"
 
 
 def message(kind: type[Exception], path: Path, *args: Any, **kwargs: Any) -> str:
@@ -31,7 +31,7 @@ def message(kind: type[Exception], path: Path, *args: Any, **kwargs: Any) -> str
 def test_arguments(own_set: Any) -> None:
     path = own_set.path
     assert message(ConfigError, path, 0, 8) == (
-        f"{str(path)!r} was planned for 2 GPUs and world_size is 8: "
+        f"{str(path)!r} was planned for 2 GPUs, but world_size is 8: "
         "run hbpack rebalance --gpus 8, or plan again with --gpus 8"
     )
     assert message(ValueError, path, 2, 2) == "rank is 2: it must be from 0 to 1"
@@ -107,14 +107,13 @@ def test_folders_that_are_no_packed_set(tmp_path: Path) -> None:
         f"{str(nowhere)!r} is not a folder: name the OUT folder that hbpack pack wrote"
     )
     assert message(FormatError, tmp_path) == (
-        f"{str(tmp_path)!r} holds no hbpack.json, so it is not a packed set, or not a finished one; "
-        "run hbpack pack (again)"
+        f"{str(tmp_path)!r} holds no hbpack.json, so it is not a packed set, or not a finished one; run hbpack pack"
     )
     file = tmp_path / "hbpack.json"
     file.write_text("{")
     assert message(FormatError, tmp_path) == (
         f"{str(file)!r} is not JSON (Expecting property name enclosed in double quotes: line 1 column 2 (char 1)); "
-        "run hbpack write, which rewrites what is damaged"
+        "run hbpack write, which rewrites damaged files"
     )
     file.write_text('{"format": "other"}')
     assert message(FormatError, tmp_path) == (
@@ -176,6 +175,8 @@ def with_value(value: Any, *keys: Any) -> Any:
         ),
         (with_value(-1, "epochs", 0, "num_steps"), "epochs[0].num_steps is -1, below 0"),
         (with_value("a", "counts", "samples"), "counts.samples is 'a', not an integer"),
+        (with_value("a", "metrics", "overall", "abr"), "metrics.overall.abr is 'a', not a number"),
+        (with_value(..., "config", "write", "shard_size"), "it lacks config.write.shard_size"),
         (with_value(0, "groups", 0, "capacity"), "a group has no capacity or no degree"),
         (with_value(1.5, "groups", 0, "sp_size"), "groups[0].sp_size is 1.5, not an integer"),
         (with_value(None, "fingerprint"), "fingerprint is None, not text"),
@@ -331,7 +332,9 @@ def test_shards(own_set: Any) -> None:
     assert read_error(own_set) == f"{start}[Errno 2] No such file or directory: {str(shard)!r}{end}"
     groups = json.loads((own_set.path / "hbpack.json").read_text())["groups"]
     own_set.edit_manifest(groups=[{**groups[0], "shards": []}])
-    assert read_error(own_set) == (f"hbpack.json lists no shard 0 of group 0, which a rank manifest names; {REMEDY}")
+    assert read_error(own_set) == (
+        f"hbpack.json does not list shard 0 of group 0, which a rank manifest names; {REMEDY}"
+    )
 
 
 def test_shards_whose_schema_is_damaged(own_set: Any) -> None:

@@ -241,7 +241,7 @@ def test_metadata_of_a_batch_that_a_framework_rebuilt(packed: Any, name: str) ->
         rebuilt = type(first)({key: value for key, value in first.items()})  # noqa: C416
         assert rebuilt.keys() == first.keys()
         if name not in OPEN:
-            with pytest.raises(TypeError, match="carries no metadata"):
+            with pytest.raises(TypeError, match="has no metadata"):
                 metadata_of(rebuilt)
             continue
         known, wanted = metadata_of(rebuilt), metadata_of(batch)
@@ -253,7 +253,7 @@ def test_metadata_of_a_batch_that_a_framework_rebuilt(packed: Any, name: str) ->
 
 def test_what_has_no_metadata() -> None:
     for batch in ({"input_ids": 1}, (1, 2), ()):
-        with pytest.raises(TypeError, match=f"a {type(batch).__name__} that carries no metadata: call metadata_of on"):
+        with pytest.raises(TypeError, match=f"this {type(batch).__name__} has no metadata: call metadata_of on"):
             metadata_of(batch)
 
 

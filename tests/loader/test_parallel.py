@@ -116,8 +116,8 @@ def test_what_each_sharding_balances() -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (([0, 6], 4, 0, "document"), "of 6 tokens cannot be shared as 'document' by 4 ranks: pad it to a multiple of 4"),  # noqa: E501
-        (([0, 12], 4, 0, "zigzag"), "of 12 tokens cannot be shared as 'zigzag' by 4 ranks: pad it to a multiple of 8"),
+        (([0, 6], 4, 0, "document"), "of 6 tokens cannot be split as 'document' over 4 ranks: pad it to a multiple of 4"),  # noqa: E501
+        (([0, 12], 4, 0, "zigzag"), "of 12 tokens cannot be split as 'zigzag' over 4 ranks: pad it to a multiple of 8"),  # noqa: E501
         (([0, 8], 4, 4, "zigzag"), "sp_rank is 4: it must be from 0 to 3"),
         (([0, 8], 4, 0, "ring"), "unknown sharding 'ring': choose one of contiguous, zigzag, document"),
     ],

@@ -55,7 +55,7 @@ def test_a_network_that_stays_away_is_named(packed: Any, memory: Any, tmp_path: 
     shard = next(s["path"] for s in shards_of(packed) if s["path"] in str(error.value))
     assert str(error.value) == (
         f"'{memory[0]}/{shard}' could not be read in 4 tries (TimeoutError: no answer); check the network and the "
-        "address, and go on from the last state"
+        "address, then resume from the last state"
     )
     assert sum(path.suffix == ".part" for path in tmp_path.iterdir()) == 0
     broken.fail = lambda number, path, data: data
@@ -123,7 +123,7 @@ def test_a_download_that_ends_early_is_fetched_again_once(
         PackedDataset(memory[0], 0, 2, **options)
     n = shard["num_bytes"]
     assert str(error.value) == (
-        f"shard '{memory[0]}/{shard['path']}' is damaged or incomplete (bytes 0 to {n} came as {n - 1} bytes); copy "
+        f"shard '{memory[0]}/{shard['path']}' is damaged or incomplete (got {n - 1} bytes for bytes 0 to {n}); copy "
         "the set again"
     )
 
@@ -210,7 +210,7 @@ def test_a_damaged_local_shard_is_found(packed: Any, tmp_path: Path, verify: Any
     shard.write_bytes(data)
     begin, end = (
         f"shard {str(shard)!r} is damaged or incomplete (",
-        "); run hbpack write, which rewrites what is damaged",
+        "); run hbpack write, which rewrites damaged files",
     )
     if verify == "full":
         with pytest.raises(FormatError) as error:
@@ -228,7 +228,7 @@ def test_a_damaged_local_shard_is_found(packed: Any, tmp_path: Path, verify: Any
                 errors.add(str(error))
     assert len(errors) == 1
     assert re.fullmatch(
-        re.escape(f"{begin}the checksum of row 0 is ") + r"\w{16}, it says \w{16}" + re.escape(end), errors.pop()
+        re.escape(f"{begin}the checksum of row 0 is ") + r"\w{16}, not \w{16} as stored" + re.escape(end), errors.pop()
     )
 
 

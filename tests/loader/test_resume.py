@@ -94,7 +94,7 @@ def test_set_epoch_ends_an_iteration(packed: Any) -> None:
     it = iter(ds)
     next(it)
     ds.set_epoch(1)
-    with pytest.raises(RuntimeError, match=r"^epoch 1 was set while epoch 0 was iterated: iterate again$"):
+    with pytest.raises(RuntimeError, match=r"^epoch 1 was set while iterating over epoch 0: iterate again$"):
         next(it)
 
 
@@ -161,8 +161,8 @@ def test_states_that_do_not_fit(packed: Any) -> None:
         return str(error.value)
 
     assert message(fingerprint="fp-9") == (
-        f"the loader state is of the packed set fp-9 and {str(packed.path)!r} is fp-0: "
-        "resume with the set that the run began with, or start over"
+        f"the loader state is of the packed set fp-9, but {str(packed.path)!r} is fp-0: "
+        "resume with the set with which the run began, or start over"
     )
     for key in ("fingerprint", "epoch", "iteration", "step"):
         for wrong in ([], {"a": 1}, None, 1.5, True):
@@ -181,7 +181,7 @@ def test_states_that_do_not_fit(packed: Any) -> None:
     )
     assert message(iteration=n + 1) == (
         f"the loader state is at iteration {n + 1} of epoch 0, which has {n}: "
-        "it was changed or is of another packed set"
+        "it was changed, or is of another packed set"
     )
     assert ds.position == 0
 

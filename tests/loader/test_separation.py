@@ -47,7 +47,7 @@ def test_a_hybrid_without_the_numbers() -> None:
         check_separation(model, set(KEYS) - {"seq_idx"}, use_cache=False)
     begin, end = str(error.value).split(" by ")
     assert begin == (
-        "BambaForCausalLM mixes the samples of a packed row: other tokens in a sample changed the logits of the next"
+        "BambaForCausalLM mixes the samples of a packed row: other tokens in one sample changed the next one's logits"
     )
     assert end.partition("; ")[2] == (
         "pass it seq_idx of the batch, or do not train it on packed rows (docs/loader.md, Hybrid models)"

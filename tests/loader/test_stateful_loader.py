@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import warnings
 from collections.abc import Callable
 from itertools import islice
@@ -151,9 +152,9 @@ def test_a_pass_without_a_batch_says_so(short_first: Any) -> None:
     for _, _, state, _ in states[-2:]:
         loader.load_state_dict(state)
         message = (
-            r"^epoch 1 was over when the loader's state was saved: no batch is left of it; set_epoch\(2\) goes on$"
+            "epoch 1 was over when the loader's state was saved, so no batch is left; call set_epoch(2) to continue"
         )
-        with pytest.warns(UserWarning, match=message):
+        with pytest.warns(UserWarning, match=f"^{re.escape(message)}$"):
             assert list(loader) == []
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -177,7 +178,7 @@ def test_another_epoch_is_refused(short_first: Any, expected: Any, workers: int)
     n = len(expected[2])
     for done, is_over, in_force in [(1, False, 1), (1, False, 3), (n, False, 1), (n, True, 1), (n, True, 4)]:
         assert error(where[2, done, is_over], in_force) == (
-            f"epoch is {in_force}, and the loader's state is at iteration {done} of epoch 2: "
+            f"epoch is {in_force}, but the loader's state is at iteration {done} of epoch 2: "
             "call set_epoch(2) before the pass, and begin the loop there"
         )
 
@@ -186,8 +187,8 @@ def test_another_epoch_is_refused(short_first: Any, expected: Any, workers: int)
 def test_without_the_sampler_nothing_goes_on(short_first: Any, workers: int) -> None:
     """torchdata's own sampler would skip the next epoch, or its start; the message says how to use the state."""
     remedy = (
-        "a state that was saved without it can be used so: ds.set_epoch(epoch of the last batch that was used) and, "
-        "for the rest of that epoch, sampler=range(its iteration + 1, len(ds))"
+        "to use a state that was saved without it, call ds.set_epoch(epoch of the last batch used) and, for the rest "
+        "of that epoch, give sampler=range(its iteration + 1, len(ds))"
     )
     make: Callable[[], StatefulDataLoader] = lambda: StatefulDataLoader(  # noqa: E731
         open_set(short_first), batch_size=None, num_workers=workers
@@ -198,7 +199,7 @@ def test_without_the_sampler_nothing_goes_on(short_first: Any, workers: int) -> 
     loader = make()
     loader.load_state_dict(state)
     assert (
-        "a StatefulDataLoader would skip batches where it goes on after the end of an epoch: give it "
+        "a StatefulDataLoader would skip batches if it resumes after the end of an epoch: give it "
         f"sampler=ds.sampler(), from the first run on; {remedy}"
     ) in refused(loader, ConfigError)
     loader = new_loader(open_set(short_first), num_workers=workers)
@@ -263,7 +264,7 @@ def test_another_set_is_refused(packed: Any, tmp_path: Path) -> None:
     state = loader.state_dict()
     loader = new_loader(open_set(write_set(tmp_path, [(16, 1, 14)], num_gpus=2, fingerprint="fp-1")))
     loader.load_state_dict(state)
-    assert refused(loader, FormatError).startswith("the loader state is of the packed set fp-0 and ")
+    assert refused(loader, FormatError).startswith("the loader state is of the packed set fp-0, but ")
 
 
 def test_an_epoch_set_during_a_pass_ends_it(short_first: Any) -> None:
@@ -271,7 +272,7 @@ def test_an_epoch_set_during_a_pass_ends_it(short_first: Any) -> None:
     it = iter(new_loader(ds))
     next(it)
     ds.set_epoch(2)
-    with pytest.raises(RuntimeError, match=r"^epoch 2 was set while epoch 1 was iterated: iterate again$"):
+    with pytest.raises(RuntimeError, match=r"^epoch 2 was set while iterating over epoch 1: iterate again$"):
         next(it)
 
 

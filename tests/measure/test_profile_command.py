@@ -64,7 +64,7 @@ def test_a_profile_is_measured_fitted_and_read(config, tmp_path, repo, modelling
     assert all(row.seconds > 0 and row.tokens == row.length for row in profile.iterations)
     assert {row.query_length for row in profile.attention} == {16, 32, 64, 128}
     assert profile.assumed["bandwidth"] == 10e9
-    assert "no times of a GPU" in profile.assumed["device"]
+    assert "the times are not those of a GPU" in profile.assumed["device"]
     model = measured_model(profile)
     assert model.sp_sizes == (1, 2, 4)
     assert dict(model.cost.send)[2] > 0
@@ -153,7 +153,7 @@ def test_a_length_that_cannot_be_shared_is_said(config, tmp_path):
     groups = SPGroups(rank=0, world_size=2, groups={2: None})
     run_of = _Run(ProfileOptions(model="", lengths=(5,)), None, None, groups, limit=1, num_layers=1, say=said.append)
     assert run_of.rows(5, 2) == []
-    assert said == ["5 tokens cannot be shared by 2 GPUs: left out"]
+    assert said == ["rows of 5 tokens cannot be split over 2 GPUs: skipped"]
 
 
 def test_rows_that_do_not_fit_are_written_and_fail(config, tmp_path):
@@ -208,7 +208,7 @@ def test_rows_without_one_of_a_single_sample_are_fitted(config, tmp_path):
     fast = ("--lengths", "64,192", "--repeats", 1, "--device", "cpu")
     done = run(main, "profile", "--model", config, "-o", file, *fast, "--samples", "100,2")
     assert done.code == 0, done.stderr
-    assert done.stderr.count("64 tokens cannot hold 100 samples: left out\n") == 1
+    assert done.stderr.count("rows of 64 tokens cannot hold 100 samples: skipped\n") == 1
     assert "192 tokens cannot hold" not in done.stderr
     profile = read_profile(file)
     assert profile.memory.mean_error < 0.05
@@ -360,7 +360,7 @@ def test_a_model_that_cannot_be_measured(tmp_path):
     file.write_text(json.dumps({**TINY, "model_type": "mine"}))
     done = run(main, "profile", "--model", file, "-o", tmp_path / "p.json", *FAST)
     assert done.code == 2
-    assert done.stderr.startswith(f"error: --model {str(file)!r}: transformers cannot make it (")
+    assert done.stderr.startswith(f"error: --model {str(file)!r}: transformers cannot create this model (")
     assert done.stderr.endswith("give another config, or --modelling plain\n")
 
 

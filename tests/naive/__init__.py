@@ -21,7 +21,7 @@ from tests.naive.packing import (
 from tests.naive.plan import (
     balanced_fill,
     copy_bytes,
-    filler_length,
+    filling_length,
     greedy_fill,
     packs_of,
     spread,
@@ -41,7 +41,7 @@ __all__ = [
     "copy_bytes",
     "descending",
     "fewest_packs",
-    "filler_length",
+    "filling_length",
     "first_fit",
     "fit_by_room",
     "greedy_fill",

@@ -43,7 +43,7 @@ def balanced_fill(
         for k in packs:
             free, done = room[k], float(work[k])
             while free > 0 and remaining:
-                wanted = filler_length(free, target - done)
+                wanted = filling_length(free, target - done)
                 fitting = [i for i in remaining if lengths[i] <= wanted]
                 longest = max((lengths[i] for i in fitting), default=lengths[remaining[0]])
                 if longest > free:
@@ -56,7 +56,7 @@ def balanced_fill(
     return chosen
 
 
-def filler_length(free: int, lack: float) -> int:
+def filling_length(free: int, lack: float) -> int:
     square = float(free) * free
     if lack >= square:
         return free

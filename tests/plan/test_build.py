@@ -14,12 +14,13 @@ from packer_cli.plan import samples as samples_module
 from packer_cli.plan.balance import parse_balance
 from packer_cli.plan.build import build_plan
 from packer_cli.plan.check import check_pieces, check_plan
+from packer_cli.plan.groups import Group
 from packer_cli.plan.packing import REGISTRY, parse_packing
 from packer_cli.plan.pieces import make_pieces
 from packer_cli.plan.rules import PlanRules
 from packer_cli.plan.samples import weighted_samples
 from packer_cli.plan.schedule import StepRules
-from packer_cli.plan.types import FILLER, Group, Pieces
+from packer_cli.plan.types import FILLER, Pieces
 
 
 def whole(lengths):
@@ -173,7 +174,7 @@ def test_epochs_differ_in_order_but_share_packs(plan):
         (lambda p: p.pieces.length.__setitem__(p.packs.pieces[0], 99_999), "over its capacity of"),
         (lambda p: p.epochs[0].slot_pack.__setitem__(0, p.epochs[0].slot_pack[1]), "times; it must run exactly once"),
         (lambda p: p.epochs[1].slot_first_rank.__setitem__(0, 1), "8 GPUs is busy exactly once in every iteration"),
-        (lambda p: p.epochs[0].slot_sp_size.__setitem__(slice(None), 2), "a slot has not its group's SP degree"),
+        (lambda p: p.epochs[0].slot_sp_size.__setitem__(slice(None), 2), "a slot does not have its group's SP degree"),
         (lambda p: p.epochs[0].iteration_step.__setitem__(-1, 10_000), "the steps are not in order"),
         (lambda p: p.epochs[0].iteration_row_length.__setitem__(slice(None), 10), "longer than its iteration's rows"),
         (lambda p: p.packs.group.__setitem__(0, 7), "a pack belongs to no group"),

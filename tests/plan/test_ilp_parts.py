@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from packer_cli.plan.length_index import index_add, index_ceiling, index_floor, make_index
 from packer_cli.plan.packing.ilp.classes import make_classes
-from packer_cli.plan.packing.ilp.columns import generate, start_patterns
+from packer_cli.plan.packing.ilp.columns import generate_columns, start_patterns
 from packer_cli.plan.packing.ilp.knapsack import best_patterns, patterns_from
 from packer_cli.plan.packing.ilp.knots import most_worth, packs_with
 from packer_cli.plan.packing.ilp.slack import min_bin_slack
@@ -119,10 +119,10 @@ def test_an_unfinished_run_proves_a_bound():
     lengths = triples(40, 1000, 5)
     classes = make_classes(lengths, 1000, 300)
     start = start_patterns(classes.up, classes.counts, classes.capacity)
-    stopped = generate(classes.up, classes.counts, classes.capacity, start, time.monotonic() + 0.01)
+    stopped = generate_columns(classes.up, classes.counts, classes.capacity, start, time.monotonic() + 0.01)
     if stopped is not None:  # A slow machine has no round in this time.
         assert stopped.bound <= 40
-    full = generate(classes.up, classes.counts, classes.capacity, start, time.monotonic() + 10)
+    full = generate_columns(classes.up, classes.counts, classes.capacity, start, time.monotonic() + 10)
     assert full.bound == 40
 
 

@@ -7,8 +7,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from packer_cli.plan.groups import Group
 from packer_cli.plan.metrics import balance_ratio, imbalance, measure, measure_randomness
-from packer_cli.plan.types import FILLER, Group, Packs, Pieces, Plan, Schedule
+from packer_cli.plan.types import FILLER, Packs, Pieces, Plan, Schedule
 
 K = 1024
 

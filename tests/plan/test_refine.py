@@ -25,7 +25,7 @@ from packer_cli.plan.balance.places import (
 from packer_cli.plan.balance.refine import refine_packs
 from packer_cli.plan.bounds import least_max_work
 from packer_cli.plan.cost import require_exact
-from packer_cli.plan.types import Group
+from packer_cli.plan.groups import Group
 from packer_cli.plan.work import pack_tokens_and_work
 from tests.naive import exchange as naive
 

@@ -13,11 +13,12 @@ from packer_cli.errors import PlanError
 from packer_cli.plan.balance import parse_balance
 from packer_cli.plan.build import build_plan
 from packer_cli.plan.check import check_plan
+from packer_cli.plan.groups import Group
 from packer_cli.plan.packing import REGISTRY
 from packer_cli.plan.resume import DealRules, check_rest, deal_epoch, rest_of_epoch, short_packs
 from packer_cli.plan.rules import PlanRules
 from packer_cli.plan.schedule import StepRules
-from packer_cli.plan.types import FILLER, Group, Pieces, Plan
+from packer_cli.plan.types import FILLER, Pieces, Plan
 from packer_cli.plan.work import pack_tokens_and_work
 
 

@@ -134,7 +134,7 @@ def test_steps_keep_their_tokens_or_get_others(out):
     tokens = {}
     for name, wanted in (("as planned", None), ("more", 24 * 1024)):
         manifest, _ = rebalance(out, 8, Stop(name="", epoch=0, step=0), wanted)
-        assert manifest.config["plan"]["global_tokens"] == wanted or wanted is None
+        assert manifest.config.plan["global_tokens"] == wanted or wanted is None
         tokens[name] = sum(group.num_tokens for group in manifest.groups) / manifest.epochs[0].num_steps
     assert tokens["as planned"] == pytest.approx(6 * 1024, rel=0.2)
     assert tokens["more"] >= 2 * tokens["as planned"]
@@ -148,17 +148,18 @@ def test_the_old_state_is_refused_with_what_to_do(out, tmp_path):
     new = rebalance(out, 8, stop)[0].fingerprint
     data = loader.PackedDataset(out, 0, 8)
     assert (data.epoch, data.step_of(0)) == (0, 2)
-    begin = f"the loader state is of the packed set {old} and {str(out)!r} is {new}, rebalanced from 4 to 8 GPUs at "
+    begin = f"the loader state is of the packed set {old}, but {str(out)!r} is {new}, rebalanced from 4 to 8 GPUs at "
     with pytest.raises(FormatError) as error:
         data.load_state_dict(state)
     assert str(error.value) == (
-        f"{begin}the very place of this state: load no state, a new PackedDataset begins there (epoch 0, step 2)"
+        f"{begin}exactly the place of this state: do not load it, since a new PackedDataset begins there "
+        "(epoch 0, step 2)"
     )
     with pytest.raises(FormatError) as error:
         data.load_state_dict(later)
     assert str(error.value) == (
         f"{begin}another place (epoch 0, step 2): save this state as JSON, run hbpack rebalance --gpus 8 --state "
-        "FILE, and load no state then"
+        "FILE, and then do not load a state"
     )
     own = data.state_dict(1)
     data.load_state_dict(own)
@@ -211,7 +212,7 @@ def test_the_end_of_an_epoch_is_the_start_of_the_next(out):
     rebalance(out, 8, Stop(name="state", **{key: state[key] for key in ("fingerprint", "epoch", "step", "iteration")}))
     data = loader.PackedDataset(out, 0, 8)
     assert (data.epoch, data.position) == (1, 0)
-    with pytest.raises(FormatError, match=r"at the very place of this state: .* \(epoch 1, step 0\)$"):
+    with pytest.raises(FormatError, match=r"at exactly the place of this state: .* \(epoch 1, step 0\)$"):
         data.load_state_dict(state)
     with pytest.raises(FormatError, match=r"at another place \(epoch 1, step 0\)"):
         data.load_state_dict({**state, "iteration": state["iteration"] - 1})

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from packer_cli.cost.models import CostModel, GpuModel, MemoryModel
 from packer_cli.errors import ConfigError
-from packer_cli.plan.types import FILLER, Group, Packs, Pieces, Plan, Schedule
+from packer_cli.plan.groups import Group
+from packer_cli.plan.types import FILLER, Packs, Pieces, Plan, Schedule
 from packer_cli.simulate.epoch import PARTS, simulate
 from packer_cli.simulate.figures import simulation_figures
 from packer_cli.simulate.layers import choose_layers
@@ -235,8 +236,8 @@ def test_layers_are_the_plans_or_the_fewest_that_fit():
 def test_notes_say_what_was_assumed():
     groups = (Group(capacity=41), Group(capacity=60, checkpoint_layers=2), Group(capacity=1024))
     plan = make_plan(groups, [[(0, 1, [1])] * 3 + [(2, 1, [1])]], steps=[0])
-    notes = simulation_figures(simulate(plan, model(), pp=2), plan, model())["notes"]
-    assert notes[:3] == [
+    notes = simulation_figures(simulate(plan, model(), pp=2), plan, model()).notes
+    assert list(notes[:3]) == [
         "group 41:1 names no checkpointed layers: 1 of 4 assumed, the fewest that fit",
         "group 60:1 checkpoints 2 layers, and by the model of memory needs 4",
         "group 1k:1 does not fit in memory by the model, with all 4 layers checkpointed; raise its SP degree",
@@ -262,10 +263,10 @@ def test_figures_are_json_of_whole_hours():
     plan = make_plan(GROUPS, [[(0, 1, [20])] * 4, [(2, 4, [40])]], steps=[0, 0])
     simulation = simulate(plan, model())
     figures = simulation_figures(simulation, plan, model())
-    overall, groups = figures["overall"], figures["groups"]
-    assert sum(overall["split"].values()) == pytest.approx(overall["gpu_hours"])
-    assert sum(group["gpu_hours"] for group in groups) == pytest.approx(overall["gpu_hours"])
-    assert overall["step_seconds"] == pytest.approx(overall["seconds"])
-    assert overall["iteration_seconds"] == pytest.approx(overall["seconds"] / 2)
-    assert [group["num_iterations"] for group in groups] == [1, 0, 1]
-    assert [group["name"] for group in groups] == ["40:1", "60:2", "200:4"]
+    overall, groups = figures.overall, figures.groups
+    assert sum(overall.split.values()) == pytest.approx(overall.gpu_hours)
+    assert sum(group.gpu_hours for group in groups) == pytest.approx(overall.gpu_hours)
+    assert overall.step_seconds == pytest.approx(overall.seconds)
+    assert overall.iteration_seconds == pytest.approx(overall.seconds / 2)
+    assert [group.num_iterations for group in groups] == [1, 0, 1]
+    assert [group.name for group in groups] == ["40:1", "60:2", "200:4"]

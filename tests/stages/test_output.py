@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import errno
-import fcntl
 import os
 import signal
 import subprocess
@@ -11,7 +9,7 @@ import sys
 
 import pytest
 
-from packer_cli.files import LOCK_NAME, lock_folder
+from packer_cli.folders import LOCK_NAME, lock_folder
 from tests.cli_runner import HBPACK, pack_words, run_process
 from tests.reference import tree
 
@@ -29,7 +27,7 @@ def packed(arguments, tmp_path_factory):
 def holder(folder):
     """A process that has the folder to itself until its input ends."""
     code = (
-        "import pathlib, sys; from packer_cli.files import lock_folder\n"
+        "import pathlib, sys; from packer_cli.folders import lock_folder\n"
         "with lock_folder(pathlib.Path(sys.argv[1])):\n    print('held', flush=True); sys.stdin.read()"
     )
     process = subprocess.Popen(
@@ -137,32 +135,3 @@ def test_reasons_of_somebody_else_are_not_touched(packed, tmp_path):
     done = subprocess.run([*HBPACK, *words], capture_output=True, text=True)
     assert done.returncode == 2
     assert "holds something else (rejected.jsonl)" in done.stderr
-
-
-def test_a_lock_whose_file_is_gone_is_not_taken(tmp_path, monkeypatch):
-    """Between opening the file and locking it, its holder may have removed it."""
-    honest = fcntl.flock
-    calls = []
-
-    def flock(descriptor, operation):
-        calls.append(descriptor)
-        if len(calls) == 1:
-            (tmp_path / LOCK_NAME).unlink()
-        honest(descriptor, operation)
-
-    monkeypatch.setattr(fcntl, "flock", flock)
-    with lock_folder(tmp_path):
-        assert len(calls) == 2
-        with pytest.raises(BlockingIOError), lock_folder(tmp_path):
-            pass
-    assert not list(tmp_path.iterdir())
-
-
-def test_a_file_system_without_locks_goes_without(tmp_path, monkeypatch):
-    def flock(descriptor, operation):
-        raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
-
-    monkeypatch.setattr(fcntl, "flock", flock)
-    with lock_folder(tmp_path / "new"), lock_folder(tmp_path / "new"):
-        assert (tmp_path / "new" / LOCK_NAME).exists()
-    assert not list(tmp_path.iterdir())

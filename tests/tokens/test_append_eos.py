@@ -169,7 +169,7 @@ def test_frame_equals_one_sample_at_a_time(samples, before, after, append_eos):
     )
     is_plain = np.array([is_plain for _, is_plain, _ in samples], dtype=np.bool_)
     may_close = np.array([may_close for _, _, may_close in samples], dtype=np.bool_)
-    (offsets, ids, mask), num_open = Frame(tokenizer, append_eos=append_eos).put(flat, is_plain, may_close)
+    (offsets, ids, mask), num_open = Frame(tokenizer, append_eos=append_eos).add(flat, is_plain, may_close)
     found = [(ids[a:b].tolist(), mask[a:b].tolist()) for a, b in pairwise(offsets)]
     assert found == [(ids, mask) for ids, mask, _ in expected]
     assert num_open == sum(not is_ended for _, _, is_ended in expected)

@@ -62,7 +62,7 @@ def test_what_crashes_its_reader_is_rejected(config, tmp_path, caplog):
     assert tree(tmp_path / "out-1") == tree(tmp_path / "out-2")
 
 
-def crash(task):
+def crash(folder, task):
     os.kill(os.getpid(), signal.SIGSEGV)
 
 

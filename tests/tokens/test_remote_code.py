@@ -39,8 +39,8 @@ def test_code_of_a_tokenizer_never_runs(folder, ran, tmp_path, workers):
     command = [*HBPACK, "tokenize", tmp_path / "in.jsonl", "--tokenizer", folder, "-o", tmp_path / "out"]
     done = subprocess.run([*command, "--workers", workers], input="y\n" * 99, capture_output=True, text=True)
     message = (
-        f"error: {folder}: its config names Python code to load it with (auto_map), and hbpack never runs the code of "
-        "a tokenizer; remove auto_map from a copy of the folder to use its tokenizer.json as it is\n"
+        f"error: {folder}: its config names Python code to load it with (auto_map), but hbpack never runs a "
+        "tokenizer's code; remove auto_map from a copy of the folder to use its tokenizer.json as it is\n"
     )
     assert (done.returncode, done.stdout, done.stderr) == (2, "", message)
     assert not ran.exists()

@@ -178,7 +178,7 @@ def test_content_equal_to_a_mark_stays_text():
 
 
 def test_template_that_raises_is_a_reject_with_its_words(templates):
-    with pytest.raises(TemplateRejectError, match="cannot render it: Roles must alternate"):
+    with pytest.raises(TemplateRejectError, match="cannot render this conversation: Roles must alternate"):
         renderer(templates["llama2"]).render([{"role": "assistant", "content": "x"}])
     for bad, words in (([], "is empty"), (["x"], "not an object but str"), ([{"role": "user"}], "cannot render")):
         with pytest.raises(TemplateRejectError, match=words):
@@ -232,7 +232,7 @@ def test_fast_sandbox_is_as_strict_as_jinja(template):
     expected = outcome(lambda: reference(template, messages)[0])
     for engine in ENGINES:
         got = outcome(lambda engine=engine: renderer(template, engine=engine, want_spans=False).render(messages).text)
-        assert got.removeprefix("the chat template cannot render it: ") == expected
+        assert got.removeprefix("the chat template cannot render this conversation: ") == expected
 
 
 def test_minimind_renders_as_transformers_does(minimind, real_chats):

@@ -78,7 +78,7 @@ def test_templates_that_never_end_reject_the_conversation(hostile, engine, monke
     with pytest.raises(TemplateRejectError) as error:
         ours.render(turns(6))
     assert str(error.value) == (
-        "the chat template takes too long to render it; split the conversation, or give another template with "
+        "the chat template takes too long to render this conversation; split it, or give another template with "
         "--chat-template FILE"
     )
     assert time.process_time() - began < 20  # It would be years.
@@ -104,5 +104,5 @@ def test_templates_that_always_take_too_long_are_refused(hostile, monkeypatch):
     ],
 )
 def test_templates_that_ask_for_all_memory_are_refused(hostile):
-    with pytest.raises(TokenizerError, match=r"cannot render it: \*\*? makes more than 67108864 items"):
+    with pytest.raises(TokenizerError, match=r"cannot render this conversation: \*\*? makes more than 67108864 items"):
         ChatRenderer("{% set x = " + hostile + " %}{{ x }}", variables={})

@@ -193,7 +193,7 @@ def test_an_empty_chat_template_is_none(make_tokenizer_folder, given):
     with pytest.raises(TokenizerError) as caught:
         load_tokenizer(str(make_tokenizer_folder("bytes")), chat_template=given)
     assert str(caught.value) == (
-        f"chat template {given!r}: is empty; give the path of a Jinja file, or Jinja text with {{% or {{{{ in it"
+        f"chat template {given!r} is empty; give the path of a Jinja file, or Jinja text with {{% or {{{{ in it"
     )
 
 
@@ -247,10 +247,10 @@ def make_broken(tmp_path):
         ("wrong.json", "cannot be loaded as a tokenizer"),
         ("none", r"not a tokenizer.json \(it has no model and no added_tokens\)"),
         ("none/tokenizer.json", r"not a tokenizer.json \(it has no model\)"),
-        ("list", "tokenizer.json holds no JSON object"),
+        ("list", "tokenizer.json is not a JSON object"),
         ("x.tiktoken", "does not say how text is split"),
         ("x.model", "cannot be loaded as a tokenizer"),
-        ("x.bin", "of no known kind"),
+        ("x.bin", "unsupported kind of file"),
         ("missing", "no such file or folder"),
         ("missing/tokenizer.json", "no such file or folder"),
     ],

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import click
 
 from packer_cli.cli.console import print_table, ratio
-from packer_cli.config import PlanConfig
+from packer_cli.compare import ComparedRow, Comparison
+from packer_cli.compare.row_figures import RowFigures
 from packer_cli.config.models import GIVE
 from packer_cli.errors import ConfigError
-from packer_cli.plan.cost import parse_cost
+from packer_cli.format.metrics import OverallMetrics
 from packer_cli.plan.pieces import overflow_notes
+from packer_cli.simulate.figures import OverallFigures
 from packer_cli.sizes import counted
 
 
@@ -24,29 +25,28 @@ class Column:
     name: str
     """As `--sort` takes it."""
     header: str
-    value: Callable[[dict[str, Any]], Any]
-    """The figure of a row that has not failed; None if it has none."""
-    show: Callable[[Any], str]
+    value: Callable[[RowFigures], float | None]
+    """The figure; None if a row has none."""
+    show: Callable[[float], str]
 
 
-def _overall(key: str) -> Callable[[dict[str, Any]], Any]:
-    return lambda row: row["overall"].get(key)
+def _overall(figure: Callable[[OverallMetrics], float | None]) -> Callable[[RowFigures], float | None]:
+    return lambda row: figure(row.metrics.overall)
 
 
-def _predicted(key: str) -> Callable[[dict[str, Any]], Any]:
-    return lambda row: row["simulation"]["overall"][key] if "simulation" in row else None
+def _predicted(figure: Callable[[OverallFigures], float]) -> Callable[[RowFigures], float | None]:
+    return lambda row: None if row.simulation is None else figure(row.simulation.overall)
 
 
-def _over_bound(row: dict[str, Any]) -> float:
-    overall = row["overall"]
-    return float(overall["num_packs"] / overall["packs_lower_bound"] - 1)
-
-
-def _whole(value: Any) -> str:
+def _whole(value: float) -> str:
     return f"{value:,.0f}"
 
 
-def _three(value: Any) -> str:
+def _one(value: float) -> str:
+    return f"{value:,.1f}"
+
+
+def _three(value: float) -> str:
     return f"{value:.3f}"
 
 
@@ -60,35 +60,38 @@ def amount(value: float) -> str:
 
 
 PREDICTED = (
-    Column("epoch", "epoch, h", _predicted("seconds"), lambda value: amount(value / 3600)),
-    Column("gpu-days", "GPU-days", _predicted("gpu_days"), amount),
+    Column("epoch", "epoch, h", _predicted(lambda epoch: epoch.seconds), lambda value: amount(value / 3600)),
+    Column("gpu-days", "GPU-days", _predicted(lambda epoch: epoch.gpu_days), amount),
 )
 """Columns of a comparison with a time model."""
 
 COSTED = (
-    Column("cbr", "CBR", _overall("cbr"), ratio),
-    Column("cbr-bound", "CBR bound", _overall("cbr_bound"), ratio),
+    Column("cbr", "CBR", _overall(lambda metrics: metrics.cbr), ratio),
+    Column("cbr-bound", "CBR bound", _overall(lambda metrics: metrics.cbr_bound), ratio),
 )
 """Columns of a comparison with a cost other than attention work."""
 
 COLUMNS = (
-    Column("packs", "packs", _overall("num_packs"), _whole),
-    Column("over-bound", "over bound", _over_bound, lambda value: f"{value:.2%}" if value < 1 else f"{value:,.0%}"),
-    Column("pr", "PR", _overall("pr"), ratio),
-    Column("dbr", "DBR", _overall("dbr"), ratio),
-    Column("abr", "ABR", _overall("abr"), ratio),
-    Column("abr-bound", "ABR bound", _overall("abr_bound"), ratio),
-    *COSTED,
-    Column("cr", "CR", _overall("cr"), ratio),
-    Column("ave-t", "Ave-T", _overall("ave_t"), _whole),
-    Column("imbalance", "imbalance", _overall("imbalance"), _three),
-    Column("displacement", "displaced", _overall("mean_displacement"), lambda value: f"{value:,.1f}"),
-    Column("length-mix", "length mix", _overall("length_mix_spread"), _three),
-    Column("source-mix", "source mix", _overall("source_mix_spread"), _three),
+    Column("packs", "packs", _overall(lambda metrics: metrics.num_packs), _whole),
     Column(
-        "time", "time, s", lambda row: row["seconds"], lambda value: f"{value:.2f}" if value >= 1 else f"{value:.4f}"
+        "over-bound",
+        "over bound",
+        _overall(lambda metrics: metrics.num_packs / metrics.packs_lower_bound - 1),
+        lambda value: f"{value:.2%}" if value < 1 else f"{value:,.0%}",
     ),
-    Column("memory", "MiB", lambda row: row["peak_bytes"], lambda value: f"{value / 2**20:,.1f}"),
+    Column("pr", "PR", _overall(lambda metrics: metrics.pr), ratio),
+    Column("dbr", "DBR", _overall(lambda metrics: metrics.dbr), ratio),
+    Column("abr", "ABR", _overall(lambda metrics: metrics.abr), ratio),
+    Column("abr-bound", "ABR bound", _overall(lambda metrics: metrics.abr_bound), ratio),
+    *COSTED,
+    Column("cr", "CR", _overall(lambda metrics: metrics.cr), ratio),
+    Column("ave-t", "Ave-T", _overall(lambda metrics: metrics.ave_t), _whole),
+    Column("imbalance", "imbalance", _overall(lambda metrics: metrics.imbalance), _three),
+    Column("displacement", "displaced", _overall(lambda metrics: metrics.mean_displacement), _one),
+    Column("length-mix", "length mix", _overall(lambda metrics: metrics.length_mix_spread), _three),
+    Column("source-mix", "source mix", _overall(lambda metrics: metrics.source_mix_spread), _three),
+    Column("time", "time, s", lambda row: row.seconds, lambda value: f"{value:.2f}" if value >= 1 else f"{value:.4f}"),
+    Column("memory", "MiB", lambda row: row.peak_bytes, lambda value: f"{value / 2**20:,.1f}"),
     *PREDICTED,
 )
 
@@ -115,62 +118,62 @@ def parse_sort(text: str, *, has_model: bool = True, has_cost: bool = True) -> t
     return _COLUMN_OF[name], text.startswith("-")
 
 
-def sort_rows(rows: list[dict[str, Any]], order: tuple[Column, bool] | None) -> list[dict[str, Any]]:
+def sort_rows(rows: Sequence[ComparedRow], order: tuple[Column, bool] | None) -> tuple[ComparedRow, ...]:
     """Sort rows by a column, stably; rows without a figure come last."""
     if order is None:
-        return rows
+        return tuple(rows)
     column, is_descending = order
-    figures = [None if row["error"] else column.value(row) for row in rows]
+    figures = [column.value(row.figures) if row.figures else None for row in rows]
     known = [(-figure if is_descending else figure, i) for i, figure in enumerate(figures) if figure is not None]
-    return [rows[i] for _, i in sorted(known)] + [rows[i] for i, figure in enumerate(figures) if figure is None]
+    return (*(rows[i] for _, i in sorted(known)), *(rows[i] for i, figure in enumerate(figures) if figure is None))
 
 
-def print_comparison(comparison: dict[str, Any], config: PlanConfig) -> None:
+def print_comparison(comparison: Comparison) -> None:
     """Print the table on stdout, and notes on single rows below it."""
-    rows, lengths = comparison["rows"], comparison["lengths"]
-    done = [row for row in rows if not row["error"]]
+    rows, lengths, config = comparison.rows, comparison.lengths, comparison.config
+    done = [row.figures for row in rows if row.figures]
     columns = [
         column
         for column in COLUMNS
         if any(column.value(row) is not None for row in done) and (column.name != "source-mix" or _has_sources(done))
     ]
     cells = [[_name(row), *(_cell(row, column) for column in columns)] for row in rows]
-    linear = parse_cost(config.cost).linear_tokens
+    linear = rows[0].spec.rules.linear
     cost = f", cost 1,{linear}" if linear else ""
     title = (
-        f"{counted(lengths['num_samples'], 'sample')}, {counted(lengths['num_tokens'], 'token')}; groups "
+        f"{counted(lengths.num_samples, 'sample')}, {counted(lengths.num_tokens, 'token')}; groups "
         f"{','.join(map(str, config.groups))} on {counted(config.gpus, 'GPU')}{cost}; packing {config.packing} "
         f"and balance {config.balance} where a row names none"
     )
     print_table(title, ["", *(column.header for column in columns)], cells, is_dense=True)
     for row in rows:
         for note in row_notes(row):
-            click.echo(f"  {row['name']}: {note}")
-    for note in overflow_notes(comparison["counts"], config.groups[-1].capacity, config.overflow):
+            click.echo(f"  {row.spec.name}: {note}")
+    for note in overflow_notes(comparison.counts, config.groups[-1].capacity, config.overflow):
         click.echo(f"  {note}")
-    if any(row["name"].endswith("@longest") for row in rows):
+    if any(row.spec.name.endswith("@longest") for row in rows):
         click.echo(f"  @longest: {config.groups[-1]} alone")
 
 
-def _has_sources(rows: list[dict[str, Any]]) -> bool:
+def _has_sources(rows: Sequence[RowFigures]) -> bool:
     """Whether the rows have several sources; otherwise every spread is 0."""
-    return any(row["overall"]["source_mix_spread"] for row in rows)
+    return any(row.metrics.overall.source_mix_spread for row in rows)
 
 
-def _name(row: dict[str, Any]) -> str:
-    return f"{row['name']} *" if not row["error"] and row["cut_off"] else str(row["name"])
+def _name(row: ComparedRow) -> str:
+    return f"{row.spec.name} *" if row.figures and row.figures.cut_off else row.spec.name
 
 
-def _cell(row: dict[str, Any], column: Column) -> str:
-    value = None if row["error"] else column.value(row)
+def _cell(row: ComparedRow, column: Column) -> str:
+    value = column.value(row.figures) if row.figures else None
     return "-" if value is None else column.show(value)
 
 
-def row_notes(row: dict[str, Any]) -> list[str]:
+def row_notes(row: ComparedRow) -> list[str]:
     """Notes on a row, for people."""
-    notes = [row["note"]] if row["note"] else []
-    if row["error"]:
-        notes.append(f"failed: {row['error']}")
-    elif row["cut_off"]:
+    notes = [row.spec.note] if row.spec.note else []
+    if row.figures is None:
+        notes.append(f"failed: {row.error}")
+    elif row.figures.cut_off:
         notes.append("* stopped at its time limit; its packs are the best so far, and another run may find others")
     return notes

@@ -7,6 +7,7 @@ from typing import Any
 import click
 
 from packer_cli.cli.console import print_table
+from packer_cli.format.choice import AlternativeGroups, GroupChoice
 from packer_cli.groups.choice import Choice
 from packer_cli.groups.settings import Setting
 from packer_cli.sizes import counted, format_tokens, four_digits
@@ -48,32 +49,26 @@ def _mark(choice: Choice, setting: Setting, fastest: Setting) -> str:
     return ", ".join(marks)
 
 
-def print_choice(choice: Choice, record: dict[str, Any]) -> None:
+def print_choice(choice: Choice, record: GroupChoice) -> None:
     """Print the candidates, the choice and its alternatives on stdout."""
     rows = candidates(choice)
-    title = (
-        f"{counted(record['samples'], 'sample')}, {counted(record['tokens'], 'token')}, "
-        f"the longest {record['longest']:,}"
-    )
+    title = f"{counted(record.samples, 'sample')}, {counted(record.tokens, 'token')}, the longest {record.longest:,}"
     header = ["length", "SP", "layers", "iteration, s", "s a million tokens", "memory, GiB", ""]
     print_table(title, header, [_cells(row) for row in rows], is_dense=True)
     click.echo(
         "  layers: checkpointed layers, the fewest that fit; iteration: one row on each SP group; a million tokens\n"
         f"  on all {choice.num_gpus} GPUs" + _origin(rows)
     )
-    for note in record["notes"]:
+    for note in record.notes:
         click.echo(f"  {note}")
-    click.echo(f"\n  --groups {record['groups']}\n")
-    if choice.seconds is None:
+    click.echo(f"\n  --groups {record.groups}\n")
+    if choice.seconds is None or record.gpu_hours is None:
         return
-    gpu_hours = four_digits(record["gpu_hours"])
     click.echo(
-        f"  predicted epoch on {choice.num_gpus} GPUs: {four_digits(choice.seconds)} s, {gpu_hours} GPU-hours\n"
+        f"  predicted epoch on {choice.num_gpus} GPUs: {four_digits(choice.seconds)} s, "
+        f"{four_digits(record.gpu_hours)} GPU-hours\n"
     )
-    table = [
-        [each["name"], each["groups"], four_digits(each["seconds"]), _gain(each, record)]
-        for each in record["alternatives"]
-    ]
+    table = [[each.name, each.groups, four_digits(each.seconds), _gain(each, record)] for each in record.alternatives]
     print_table("Alternatives", ["", "groups", "epoch, s", "slower by"], table, is_dense=True)
 
 
@@ -97,5 +92,5 @@ def _origin(rows: list[dict[str, Any]]) -> str:
     return "; as measured" + ("" if measured == len(rows) else ", those that were not by the fitted model")
 
 
-def _gain(alternative: dict[str, Any], record: dict[str, Any]) -> str:
-    return "chosen" if alternative["groups"] == record["groups"] else f"{alternative['gain']:.1%}"
+def _gain(alternative: AlternativeGroups, record: GroupChoice) -> str:
+    return "chosen" if alternative.groups == record.groups else f"{alternative.gain:.1%}"

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from packer_cli.cli.console import print_table, ratio
+from packer_cli.format.metrics import Counts, Metrics, PlanMetrics, SampleCounts
+from packer_cli.plan.figures import LengthStats
 from packer_cli.sizes import counted
 
 _HEADER = [
@@ -26,32 +26,29 @@ _HEADER = [
 ]
 
 
-def print_stats(stats: dict[str, Any]) -> None:
+def print_stats(metrics: PlanMetrics) -> None:
     """Print one row each for the groups, all packs and the baseline; then the figures on randomness."""
-    rows = [_row(group["name"], group) for group in stats["groups"]]
-    rows.append(_row("all", stats["overall"]))
-    baseline = stats["baseline"]
-    rows.append(_row(f"baseline: {baseline['name']}", baseline))
-    overall = stats["overall"]
-    shown = [i for i, name in enumerate(_HEADER) if not name.startswith("CBR") or "cbr" in overall]
+    overall, baseline = metrics.overall, metrics.baseline
+    rows = [_row(group.name, group) for group in metrics.groups]
+    rows += [_row("all", overall), _row(f"baseline: {baseline.name}", baseline)]
+    shown = [i for i, name in enumerate(_HEADER) if not name.startswith("CBR") or overall.cbr is not None]
     rows = [[row[i] for i in shown] for row in rows]
     print_table("Balance and padding (lower is better, except Ave-T)", [_HEADER[i] for i in shown], rows)
     print(
-        f"  {counted(overall['num_steps'], 'step')}; displacement from a uniform order "
-        f"{overall['mean_displacement']:,.1f} "
-        f"steps on average (uniform: {overall['num_steps'] / 3:,.1f}), {overall['max_displacement']:,} at most; "
-        f"length-step correlation {overall['length_step_correlation']:.3f}; "
-        f"length mix spread {overall['length_mix_spread']:.3f}, source mix spread {overall['source_mix_spread']:.3f}"
+        f"  {counted(overall.num_steps, 'step')}; displacement from a uniform order {overall.mean_displacement:,.1f} "
+        f"steps on average (uniform: {overall.num_steps / 3:,.1f}), {overall.max_displacement:,} at most; "
+        f"length-step correlation {overall.length_step_correlation:.3f}; "
+        f"length mix spread {overall.length_mix_spread:.3f}, source mix spread {overall.source_mix_spread:.3f}"
     )
-    if overall["num_fillers"]:
-        print(f"  {counted(overall['num_fillers'], 'filler')} (without loss, so that every rank is busy)")
+    if overall.num_fillers:
+        print(f"  {counted(overall.num_fillers, 'filler')} (without loss, so that every rank is busy)")
 
 
-def print_lengths(stats: dict[str, Any]) -> None:
+def print_lengths(stats: LengthStats) -> None:
     """Print the distribution of lengths."""
     rows = [
         [_length_label(name), f"{value:,.1f}" if isinstance(value, float) else f"{value:,}"]
-        for name, value in stats.items()
+        for name, value in stats.values().items()
     ]
     print_table("Lengths, in tokens", ["", "value"], rows)
 
@@ -60,14 +57,15 @@ def _length_label(name: str) -> str:
     return name.removeprefix("num_").replace("tokens_over_", "tokens of samples over ")
 
 
-def print_counts(counts: dict[str, int]) -> None:
+def print_counts(counts: SampleCounts) -> None:
     """Print what happened to the records, or to the samples if only lengths are known."""
+    values = vars(counts)
     rows = [
-        [name.replace("_", " "), f"{counts[name]:,}"]
+        [name.replace("_", " "), f"{values[name]:,}"]
         for name, is_always in _COUNTS.items()
-        if counts.get(name) or (is_always and name in counts)
+        if values.get(name) or (is_always and name in values)
     ]
-    print_table("Records" if "records" in counts else "Samples", ["", "count"], rows)
+    print_table("Records" if isinstance(counts, Counts) else "Samples", ["", "count"], rows)
 
 
 _COUNTS = {
@@ -86,21 +84,21 @@ _COUNTS = {
 """In processing order; False: shown only if there are any."""
 
 
-def _row(name: str, figures: dict[str, Any]) -> list[str]:
+def _row(name: str, metrics: Metrics) -> list[str]:
     return [
         name,
-        ratio(figures["abr"]),
-        ratio(figures["abr_bound"]),
-        ratio(figures.get("cbr", 0.0)),
-        ratio(figures.get("cbr_bound", 0.0)),
-        ratio(figures["dbr"]),
-        ratio(figures["pr"]),
-        ratio(figures["cr"]),
-        f"{figures['ave_t']:,.0f}",
-        f"{figures['imbalance']:.3f}",
-        f"{figures['num_packs']:,}",
-        f"{figures['packs_lower_bound']:,}",
-        f"{figures['num_iterations']:,}",
-        f"{figures['num_samples']:,}",
-        f"{figures['num_tokens']:,}",
+        ratio(metrics.abr),
+        ratio(metrics.abr_bound),
+        ratio(metrics.cbr or 0.0),
+        ratio(metrics.cbr_bound or 0.0),
+        ratio(metrics.dbr),
+        ratio(metrics.pr),
+        ratio(metrics.cr),
+        f"{metrics.ave_t:,.0f}",
+        f"{metrics.imbalance:.3f}",
+        f"{metrics.num_packs:,}",
+        f"{metrics.packs_lower_bound:,}",
+        f"{metrics.num_iterations:,}",
+        f"{metrics.num_samples:,}",
+        f"{metrics.num_tokens:,}",
     ]

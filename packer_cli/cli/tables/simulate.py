@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import click
 
 from packer_cli.cli.console import print_table, ratio
 from packer_cli.cli.tables.compare import amount, row_notes
-from packer_cli.config import PlanConfig
+from packer_cli.compare import ComparedRow, Comparison
+from packer_cli.compare.savings import PlanSimulation, Savings
+from packer_cli.plan.figures import BASELINE_NAME
 from packer_cli.plan.pieces import overflow_notes
 from packer_cli.simulate.epoch import PARTS
+from packer_cli.simulate.figures import GroupFigures, OverallFigures
 from packer_cli.sizes import counted
 
 _HEADERS = {"communication": "SP comm.", "steps": "step extra"}
@@ -19,40 +22,40 @@ _FIRST = ("compute", "recompute", "communication", "waiting")
 """Parts that always have a column; the others have one only if some row has them."""
 
 
-def print_plan_simulation(result: dict[str, Any]) -> None:
+def print_plan_simulation(result: PlanSimulation) -> None:
     """Print one row each for the groups, all packs and the baseline; then the epoch's time, and notes."""
-    overall, baseline, saves = result["overall"], result["baseline"], result["saves"]
-    named = [(group["name"], group) for group in result["groups"]]
-    named += [("all", overall), (f"baseline: {baseline['name']}", baseline)]
-    parts = shown_parts([figures["split"] for _, figures in named])
+    overall, baseline = result.figures.overall, result.baseline
+    named: list[tuple[str, GroupFigures | OverallFigures]] = [(group.name, group) for group in result.figures.groups]
+    named += [("all", overall), (f"baseline: {BASELINE_NAME}", baseline)]
+    parts = shown_parts([figures.split for _, figures in named])
     rows = [
         [
             name,
-            f"{figures['num_iterations']:,}",
-            amount(figures["iteration_seconds"]),
-            amount(figures["gpu_days"]),
-            f"{figures['tokens_per_gpu_second']:,.0f}",
-            *shares(figures["split"], parts),
+            f"{figures.num_iterations:,}",
+            amount(figures.iteration_seconds),
+            amount(figures.gpu_days),
+            f"{figures.tokens_per_gpu_second:,.0f}",
+            *shares(figures.split, parts),
         ]
         for name, figures in named
     ]
     header = ["", "iterations", "s each", "GPU-days", "tokens/s/GPU", *headers(parts)]
-    print_table(f"Predicted epoch on {counted(overall['num_gpus'], 'GPU')}, and where their time goes", header, rows)
+    print_table(f"Predicted epoch on {counted(overall.num_gpus, 'GPU')}, and where their time goes", header, rows)
     print(
-        f"  An epoch takes {duration(overall['seconds'])}: {counted(overall['num_steps'], 'step')} of "
-        f"{amount(overall['step_seconds'])} s, {amount(overall['gpu_days'])} GPU-days. The baseline takes "
-        f"{duration(baseline['seconds'])}, {amount(baseline['gpu_days'])} GPU-days: {_saved(saves)}."
+        f"  An epoch takes {duration(overall.seconds)}: {counted(overall.num_steps, 'step')} of "
+        f"{amount(overall.step_seconds)} s, {amount(overall.gpu_days)} GPU-days. The baseline takes "
+        f"{duration(baseline.seconds)}, {amount(baseline.gpu_days)} GPU-days: {_saved(result.saves)}."
     )
-    for note in result["notes"]:
+    for note in result.figures.notes:
         print(f"  {note}")
-    print(f"  {describe_origin(result['predicted_with'])}")
+    print(f"  {describe_origin(result.predicted_with)}")
 
 
-def print_strategies(comparison: dict[str, Any], config: PlanConfig) -> None:
+def print_strategies(comparison: Comparison) -> None:
     """Print one row per strategy, and notes on single rows below."""
-    rows, lengths = comparison["rows"], comparison["lengths"]
-    done = [row for row in rows if not row["error"]]
-    parts = shown_parts([row["simulation"]["overall"]["split"] for row in done])
+    rows, lengths, config = comparison.rows, comparison.lengths, comparison.config
+    done = [row.figures.simulation for row in rows if row.figures and row.figures.simulation]
+    parts = shown_parts([epoch.overall.split for epoch in done])
     header = [
         "",
         "epoch, h",
@@ -67,39 +70,40 @@ def print_strategies(comparison: dict[str, Any], config: PlanConfig) -> None:
         "PR",
     ]
     title = (
-        f"Predicted epochs of {counted(lengths['num_samples'], 'sample')}, "
-        f"{counted(lengths['num_tokens'], 'token')}; groups "
+        f"Predicted epochs of {counted(lengths.num_samples, 'sample')}, "
+        f"{counted(lengths.num_tokens, 'token')}; groups "
         f"{','.join(map(str, config.groups))} on {counted(config.gpus, 'GPU')}; packing {config.packing} and balance "
         f"{config.balance} where a row names none"
     )
     print_table(title, header, [_strategy(row, parts, len(header)) for row in rows], is_dense=True)
     for row in rows:
         for note in row_notes(row):
-            click.echo(f"  {row['name']}: {note}")
-    for note in overflow_notes(comparison["counts"], config.groups[-1].capacity, config.overflow):
+            click.echo(f"  {row.spec.name}: {note}")
+    for note in overflow_notes(comparison.counts, config.groups[-1].capacity, config.overflow):
         click.echo(f"  {note}")
-    for note in dict.fromkeys(note for row in done for note in row["simulation"]["notes"]):
+    for note in dict.fromkeys(note for epoch in done for note in epoch.notes):
         click.echo(f"  {note}")
-    if any(row["name"].endswith("@longest") for row in rows):
+    if any(row.spec.name.endswith("@longest") for row in rows):
         click.echo(f"  @longest: {config.groups[-1]} alone")
-    click.echo(f"  {describe_origin(comparison['predicted_with'])}")
+    click.echo(f"  {describe_origin(comparison.predicted_with or {})}")
 
 
-def _strategy(row: dict[str, Any], parts: Sequence[str], num_cells: int) -> list[str]:
-    if row["error"]:
-        return [row["name"], *["-"] * (num_cells - 1)]
-    overall = row["simulation"]["overall"]
-    saves = row.get("saves")
+def _strategy(row: ComparedRow, parts: Sequence[str], num_cells: int) -> list[str]:
+    if row.figures is None or row.figures.simulation is None:
+        return [row.spec.name, *["-"] * (num_cells - 1)]
+    epoch, metrics, saves = row.figures.simulation.overall, row.figures.metrics.overall, row.saves
     return [
-        row["name"],
-        amount(overall["seconds"] / 3600),
-        amount(overall["step_seconds"]),
-        amount(overall["gpu_days"]),
-        amount(saves["gpu_days"]) if saves else "-",
-        f"{saves['speedup']:.2f}" if saves else "-",
-        f"{overall['tokens_per_gpu_second']:,.0f}",
-        *shares(overall["split"], parts),
-        *(ratio(row["overall"][name]) for name in ("abr", "cr", "pr")),
+        row.spec.name,
+        amount(epoch.seconds / 3600),
+        amount(epoch.step_seconds),
+        amount(epoch.gpu_days),
+        amount(saves.gpu_days) if saves else "-",
+        f"{saves.speedup:.2f}" if saves else "-",
+        f"{epoch.tokens_per_gpu_second:,.0f}",
+        *shares(epoch.split, parts),
+        ratio(metrics.abr),
+        ratio(metrics.cr),
+        ratio(metrics.pr),
     ]
 
 
@@ -136,14 +140,14 @@ def duration(seconds: float) -> str:
     return f"{seconds / 3600:.1f} h" if seconds < 2 * 86400 else f"{seconds / 86400:.1f} days"
 
 
-def _saved(saves: dict[str, float]) -> str:
-    days = amount(abs(saves["gpu_days"]))
-    if saves["gpu_days"] < 0:
+def _saved(saves: Savings) -> str:
+    days = amount(abs(saves.gpu_days))
+    if saves.gpu_days < 0:
         return f"{days} GPU-days are lost"
-    return f"{days} GPU-days ({saves['share']:.0%}) are saved, {saves['speedup']:.2f} times as fast"
+    return f"{days} GPU-days ({saves.share:.0%}) are saved, {saves.speedup:.2f} times as fast"
 
 
-def describe_origin(origin: dict[str, Any]) -> str:
+def describe_origin(origin: Mapping[str, Any]) -> str:
     """One line on how the times are predicted."""
     gpu = origin.get("gpu")
     name = gpu.get("name") if isinstance(gpu, dict) else gpu

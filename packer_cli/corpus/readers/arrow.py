@@ -59,12 +59,12 @@ def cut(file: CorpusFile, slice_bytes: int | None) -> list[CorpusSlice]:
     return cut_units(done, sizes, slice_bytes or default_slice_bytes(file.num_bytes))
 
 
-def read(piece: CorpusSlice, rules: ReadRules, fields: frozenset[str]) -> Iterator[RawBatch]:
+def read(slice_: CorpusSlice, rules: ReadRules, fields: frozenset[str]) -> Iterator[RawBatch]:
     """The rows of the slice; where it is damaged, what follows is lost and one reject says so."""
-    row = piece.first_line
-    with _open(piece.file.path) as (reader, is_file):
-        wholes = map(reader.get_batch, range(piece.start, piece.stop)) if is_file else iter(reader)
-        number = piece.start
+    row = slice_.first_line
+    with _open(slice_.file.path) as (reader, is_file):
+        wholes = map(reader.get_batch, range(slice_.start, slice_.stop)) if is_file else iter(reader)
+        number = slice_.start
         try:
             for whole in wholes:
                 yield from raw_batches(whole, row, rules, fields)

@@ -194,19 +194,19 @@ def cut(file: CorpusFile, slice_bytes: int | None) -> list[CorpusSlice]:
     ]
 
 
-def read(piece: CorpusSlice, rules: ReadRules, fields: frozenset[str]) -> Iterator[RawBatch]:
+def read(slice_: CorpusSlice, rules: ReadRules, fields: frozenset[str]) -> Iterator[RawBatch]:
     """The rows of the slice, through Arrow; nothing is copied from the cache but the rows at hand."""
-    data = load(piece.file.path)
-    if data._fingerprint != piece.file.fingerprint:
-        raise RunError(f"{piece.file.path}: the data set has changed since it was scanned; run again")
+    data = load(slice_.file.path)
+    if data._fingerprint != slice_.file.fingerprint:
+        raise RunError(f"{slice_.file.path}: the data set has changed since it was scanned; run again")
     num_rows, num_bytes = data.num_rows, data.data.nbytes
     rows = min(max(1, rules.batch_bytes * num_rows // max(num_bytes, 1)), BATCH_ROWS)
     known = [name for name in data.column_names if name in fields]
     if known:
         data = data.select_columns(known)
     data = data.with_format("arrow")
-    for start in range(piece.start, piece.stop, rows):
-        stop = min(start + rows, piece.stop)
+    for start in range(slice_.start, slice_.stop, rows):
+        stop = min(start + rows, slice_.stop)
         try:
             row = start + 1
             for part in data[start:stop].to_batches():

@@ -38,9 +38,9 @@ def cut(file: CorpusFile, slice_bytes: int | None) -> list[CorpusSlice]:
     ]
 
 
-def read(piece: CorpusSlice, rules: ReadRules, fields: frozenset[str]) -> Iterator[RawBatch]:
+def read(slice_: CorpusSlice, rules: ReadRules, fields: frozenset[str]) -> Iterator[RawBatch]:
     """The elements of a slice; the line of a record is its number in the array, from 1."""
-    yield from read_stream(piece, rules, _Elements)
+    yield from read_stream(slice_, rules, _Elements)
 
 
 class _Borders:
@@ -120,8 +120,8 @@ class _Taken:
 class _Elements(RecordStream):
     """The texts between borders. `position` is behind the border before the next; `number` is 0 before the array."""
 
-    def __init__(self, blocks: Blocks, piece: CorpusSlice, rules: ReadRules) -> None:
-        super().__init__(blocks, piece, rules)
+    def __init__(self, blocks: Blocks, slice_: CorpusSlice, rules: ReadRules) -> None:
+        super().__init__(blocks, slice_, rules)
         if self.position == 0:
             self.number = 0
         self._borders = _Borders(inside=self.position > 0)

@@ -81,9 +81,9 @@ def cut(file: CorpusFile, slice_bytes: int | None) -> list[CorpusSlice]:
     ]
 
 
-def read(piece: CorpusSlice, rules: ReadRules, fields: frozenset[str]) -> Iterator[RawBatch]:
+def read(slice_: CorpusSlice, rules: ReadRules, fields: frozenset[str]) -> Iterator[RawBatch]:
     """The records of a slice; blank lines are skipped, broken and overlong ones rejected."""
-    yield from read_stream(piece, rules, _Lines)
+    yield from read_stream(slice_, rules, _Lines)
 
 
 class _Lines(RecordStream):
@@ -92,8 +92,8 @@ class _Lines(RecordStream):
     _whole = b""
     """Lines that have been read and not been taken; they begin at `position`."""
 
-    def __init__(self, blocks: Blocks, piece: CorpusSlice, rules: ReadRules) -> None:
-        super().__init__(blocks, piece, rules)
+    def __init__(self, blocks: Blocks, slice_: CorpusSlice, rules: ReadRules) -> None:
+        super().__init__(blocks, slice_, rules)
         self._open: list[bytes] = []  # Of a line whose end has not been read; joined once, however long it is.
         self._open_bytes = 0
         self._ended = False

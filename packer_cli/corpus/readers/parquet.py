@@ -60,19 +60,19 @@ def cut_units(file: CorpusFile, sizes: list[tuple[int, int]], limit: int) -> lis
     return slices
 
 
-def read(piece: CorpusSlice, rules: ReadRules, fields: frozenset[str]) -> Iterator[RawBatch]:
+def read(slice_: CorpusSlice, rules: ReadRules, fields: frozenset[str]) -> Iterator[RawBatch]:
     """The rows of the slice's row groups; one that breaks is lost from there on, the next ones are read."""
-    row = piece.first_line
+    row = slice_.first_line
     with ExitStack() as stack:
-        table = stack.enter_context(_open(piece.file.path))
+        table = stack.enter_context(_open(slice_.file.path))
         columns = [name for name in table.schema_arrow.names if name in fields]
         shared: pq.ParquetFile | None = None
-        for index in range(piece.start, piece.stop):
+        for index in range(slice_.start, slice_.stop):
             group = table.metadata.row_group(index)
             stop = row + group.num_rows
             source = table
             if _explodes(group):
-                shared = shared or stack.enter_context(_open(piece.file.path, _texts(table)))
+                shared = shared or stack.enter_context(_open(slice_.file.path, _texts(table)))
                 source = shared
             rows = max(1, min(BATCH_ROWS, rules.batch_bytes * group.num_rows // max(group.total_byte_size, 1)))
             try:

@@ -26,13 +26,13 @@ HEAD_BYTES = 8 << 20
 class RecordStream(ABC):
     """The records of a file from some record on; each is taken once."""
 
-    def __init__(self, blocks: Blocks, piece: CorpusSlice, rules: ReadRules) -> None:
+    def __init__(self, blocks: Blocks, slice_: CorpusSlice, rules: ReadRules) -> None:
         self._blocks = blocks
         self._rules = rules
-        is_plain = piece.file.compression == "none"
-        self.position = piece.start if is_plain else 0
+        is_plain = slice_.file.compression == "none"
+        self.position = slice_.start if is_plain else 0
         """Of the next record, in decompressed bytes."""
-        self.number = piece.first_line if is_plain else 1
+        self.number = slice_.first_line if is_plain else 1
         """Of the next record: its line, or its place in the array."""
         self.taken = 0
         """All records that begin before this have been taken."""
@@ -60,25 +60,25 @@ _kept: dict[tuple[Any, ...], RecordStream] = {}
 
 
 def read_stream(
-    piece: CorpusSlice, rules: ReadRules, make: Callable[[Blocks, CorpusSlice, ReadRules], RecordStream]
+    slice_: CorpusSlice, rules: ReadRules, make: Callable[[Blocks, CorpusSlice, ReadRules], RecordStream]
 ) -> Iterator[RawBatch]:
     """The records of a slice."""
-    file = piece.file
+    file = slice_.file
     key = (file.path, file.fingerprint, file.format, file.compression, rules)
     stream = _kept.pop(key, None)
     while _kept:
         _kept.popitem()[1].close()
-    if stream is not None and stream.taken > piece.start:
+    if stream is not None and stream.taken > slice_.start:
         stream.close()
         stream = None
     is_plain = file.compression == "none"
     if stream is None:
-        start, end = (piece.start, piece.stop) if is_plain else (0, None)
-        stream = make(Blocks(file, start, end, max_record_bytes=rules.max_record_bytes), piece, rules)
-    stop = END if is_plain and piece.stop == file.num_bytes else piece.stop  # The last one looks at the end.
+        start, end = (slice_.start, slice_.stop) if is_plain else (0, None)
+        stream = make(Blocks(file, start, end, max_record_bytes=rules.max_record_bytes), slice_, rules)
+    stop = END if is_plain and slice_.stop == file.num_bytes else slice_.stop  # The last one looks at the end.
     is_whole = False
     try:
-        while stream.position < piece.start and stream.take(piece.start) is not None:
+        while stream.position < slice_.start and stream.take(slice_.start) is not None:
             pass
         while (taken := stream.take(stop)) is not None:
             yield stream.parse(taken)

@@ -19,11 +19,11 @@ def cut(file: CorpusFile, slice_bytes: int | None) -> list[CorpusSlice]:
     return [CorpusSlice(file=done, start=0, stop=file.num_bytes)]
 
 
-def read(piece: CorpusSlice, rules: ReadRules, fields: frozenset[str]) -> Iterator[RawBatch]:
+def read(slice_: CorpusSlice, rules: ReadRules, fields: frozenset[str]) -> Iterator[RawBatch]:
     """One record `{"text": ...}` at line 1; a text that is too long or cut short is rejected whole."""
     parts: list[bytes] = []
     size = 0
-    with Blocks(piece.file, max_record_bytes=rules.max_record_bytes) as blocks:
+    with Blocks(slice_.file, max_record_bytes=rules.max_record_bytes) as blocks:
         while size <= rules.max_record_bytes and (part := blocks.read(rules.batch_bytes)):
             parts.append(part)
             size += len(part)

@@ -1,1 +1,1 @@
-"""Loaders in the form that a trainer's own configuration builds, one trainer a file; each imports its trainer."""
+"""Loaders that a trainer's own configuration builds, one file per trainer; each imports its trainer."""

@@ -1,4 +1,4 @@
-"""torchtitan: a packed set as its data loader. ::
+"""A packed set as torchtitan's data loader. ::
 
     from packer_cli.loader.adapters.torchtitan import PackedDataLoader
 
@@ -6,7 +6,7 @@
     config.training.num_tokens_per_microbatch_per_dp_rank = 16384  # the capacity of the set's group
     config.training.max_context_length = 16384
 
-Do not wrap a packed set as a source of torchtitan's grain pipeline instead: that shuffles, packs and shards it again.
+Do not use a packed set as a source of torchtitan's grain pipeline instead: that shuffles, packs and shards it again.
 """
 
 from __future__ import annotations
@@ -34,17 +34,17 @@ except ImportError:  # Releases up to 0.3.
 class PackedDataLoader(BaseDataLoader):
     """Batches without end, epoch after epoch: ``({"input", "positions"}, labels)``, int64 [T], labels shifted.
 
-    torchtitan builds it of its `Config`. It takes a fixed number of batches a step and divides by their loss tokens,
-    so the loss is exact. Plan without `--global-tokens`, and its steps are those of the plan.
+    torchtitan builds it from its `Config`. It reads a fixed number of batches per step and divides by their loss
+    tokens, so the loss is exact. If you plan without `--global-tokens`, its steps are those of the plan.
 
     For context parallelism, plan all groups with that SP degree: its ranks share a row, which torchtitan slices.
 
     Args:
-        config: the set, and how its rows are padded.
-        dp_world_size, dp_rank: torchtitan's data-parallel ranks; those of context parallelism are not counted.
-        max_context_length: must hold the longest row, since padding and fillers have positions as well.
-        num_tokens_per_batch: must be the length of the longest padded row: torchtitan counts by it.
-        seq_len, local_batch_size: in place of these two in releases up to 0.3, whose batches are [1, T].
+        config: the set, and how to pad its rows.
+        dp_world_size, dp_rank: torchtitan's data-parallel ranks, not counting those of context parallelism.
+        max_context_length: at least the longest row, since padding and fillers have positions as well.
+        num_tokens_per_batch: the length of the longest padded row, by which torchtitan counts tokens.
+        seq_len, local_batch_size: replace these two in releases up to 0.3, whose batches are [1, T].
 
     Raises:
         ConfigError: the set was planned for other numbers of GPUs or tokens.
@@ -58,12 +58,12 @@ class PackedDataLoader(BaseDataLoader):
         path: str
         """The folder that `hbpack pack` wrote, or its URL."""
         pad_to: PadTo = "capacity"
-        """As in `PackedDataset`. CUDA graphs, which torchtitan has on by default, and pipeline parallelism take one
-        shape only; without them "multiple" wastes no tokens."""
+        """As in `PackedDataset`. CUDA graphs, torchtitan's default, and pipeline parallelism need a fixed shape;
+        without them, "multiple" wastes no tokens."""
         pad_token_id: int | None = None
-        """None takes the tokenizer's pad token, else its end-of-text token."""
+        """None: the tokenizer's pad token, else its end-of-text token."""
         cache_dir: str | None = None
-        """Of a remote set; None takes the default."""
+        """For a remote set; None: the default."""
 
     def __init__(
         self,
@@ -77,13 +77,13 @@ class PackedDataLoader(BaseDataLoader):
         local_batch_size: int = 1,
         **kwargs: Any,
     ) -> None:
-        del kwargs  # The tokenizer, and when to save: not needed here.
+        del kwargs  # The tokenizer, and when to save.
         degree, num_gpus = _read_degree(config)
         if dp_world_size * degree != num_gpus:
             raise ConfigError(
-                f"{config.path!r} was planned for {num_gpus} GPUs, {degree} a row, and torchtitan has {dp_world_size} "
+                f"{config.path!r} was planned for {num_gpus} GPUs, {degree} a row, but torchtitan has {dp_world_size} "
                 f"data-parallel ranks: set --parallelism.context_parallel_degree {degree} and start it on {num_gpus} "
-                "GPUs, or plan again for these"
+                "GPUs, or plan again for these ranks"
             )
         self.dataset = PackedDataset(
             config.path,
@@ -105,7 +105,7 @@ class PackedDataLoader(BaseDataLoader):
             _check_lengths(self.dataset, settings, config.pad_to)
 
     def __iter__(self) -> Iterator[tuple[dict[str, Any], torch.Tensor]]:
-        """From the place of the state on; never ends."""
+        """Batches from the current place on, without end."""
         while True:
             for inputs, labels in self.dataset:
                 if self._has_batch_dimension:
@@ -115,16 +115,16 @@ class PackedDataLoader(BaseDataLoader):
             self.dataset.set_epoch(self.dataset.epoch + 1)
 
     def state_dict(self) -> dict[str, Any]:
-        """After the last batch handed out; the same on every rank."""
+        """The place after the last batch returned; the same on every rank."""
         return self.dataset.state_dict()
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Go on there; the state of another packed set is refused, and an empty one is the start."""
+        """Continue at a state's place, or for an empty one at the start. Refuses the state of another packed set."""
         if state_dict:
             self.dataset.load_state_dict(state_dict)
 
     def close(self) -> None:
-        """Let go of the files."""
+        """Close the files."""
         self.dataset.close()
 
 
@@ -135,33 +135,33 @@ def _read_degree(config: PackedDataLoader.Config) -> tuple[int, int]:
     degrees = sorted({group.sp_size for group in manifest.groups})
     if len(degrees) > 1:
         raise ConfigError(
-            f"{config.path!r} has groups of SP degrees {', '.join(map(str, degrees))}, and torchtitan's context "
-            "parallel degree is fixed: plan all groups with one degree"
+            f"{config.path!r} has groups of SP degrees {', '.join(map(str, degrees))}, but torchtitan's context "
+            "parallel degree is fixed: plan all groups with the same degree"
         )
     return degrees[0], manifest.num_gpus
 
 
 def _check_lengths(dataset: PackedDataset, settings: dict[str, int | None], pad_to: PadTo) -> None:
-    """Raise ConfigError where torchtitan's settings do not fit the rows; warn of what it will not keep."""
+    """Raise ConfigError if torchtitan's settings do not fit the rows; warn of parts of the plan that it ignores."""
     groups, epochs = dataset.manifest["groups"], dataset.manifest["epochs"]
     multiple = length_multiple("zigzag", groups[0]["sp_size"])
     lengths = sorted({round_up(int(group["capacity"]), multiple) for group in groups})
     for i, (name, value) in enumerate(settings.items()):
-        # Counts go by the first; the second is only a bound.
+        # torchtitan counts by the first; the second is only a limit.
         if value is not None and (value != lengths[-1] if i == 0 else value < lengths[-1]):
             raise ConfigError(
-                f"{name} is {value} and the longest rows of {str(dataset.path)!r} have {lengths[-1]} tokens: "
+                f"{name} is {value}, but the longest rows of {str(dataset.path)!r} have {lengths[-1]} tokens: "
                 f"set it to {lengths[-1]}"
             )
     if pad_to == "capacity" and len(lengths) > 1:
         warnings.warn(
-            f"rows have {' or '.join(map(str, lengths))} tokens: CUDA graphs take one length only, so set "
+            f"rows have {' or '.join(map(str, lengths))} tokens, but CUDA graphs need one length: set "
             "--training.disable_cuda_graphs, or plan one group",
             stacklevel=3,
         )
     if any(entry["num_steps"] != entry["num_iterations"] for entry in epochs):
         warnings.warn(
-            "the plan has steps of several iterations, and torchtitan takes the same number of batches in each step: "
-            "plan without --global-tokens to have its steps",
+            "the plan has steps of several iterations, but torchtitan reads the same number of batches in each step: "
+            "plan without --global-tokens to keep the plan's steps",
             stacklevel=3,
         )

@@ -1,4 +1,4 @@
-"""How trainers want a batch: one adapter a file, one registry."""
+"""Batch formats of trainers: one adapter per file, and a registry."""
 
 from packer_cli.loader.formats.base import Batch, Format, metadata_of
 from packer_cli.loader.formats.registry import FORMATS, get_format

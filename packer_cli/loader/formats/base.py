@@ -1,4 +1,4 @@
-"""What all formats share."""
+"""The base of all batch formats."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from packer_cli.loader.parallel.sharding import local_indices
 
 
 class Batch(dict[str, Any]):
-    """A dictionary with exactly the keys that a trainer takes; what else is known of the batch stands beside it.
+    """A dictionary with exactly the keys that a trainer takes, and an attribute with everything else about the batch.
 
-    Copies, pickles and goes through a DataLoader as a dictionary does, `metadata` with it. A framework that makes a
-    new one of the keys (accelerate, Lightning, when they move a batch) leaves the metadata out; in formats whose keys
-    hold them too, `metadata_of` finds them there.
+    It copies, pickles and goes through a DataLoader like a dictionary, together with `metadata`. Frameworks that
+    create a new dictionary from the keys (accelerate and Lightning, when they move a batch) lose the metadata; if the
+    format's keys include them, `metadata_of` finds them there.
     """
 
     metadata: dict[str, Any] | None
@@ -33,15 +33,15 @@ class Batch(dict[str, Any]):
 
 @dataclass(frozen=True, kw_only=True)
 class Format:
-    """One trainer's batches. Calling it is calling `adapt`."""
+    """One trainer's batches. Calling it calls `adapt`."""
 
     adapt: Callable[[MicroBatch], Any]
     sp_slice: bool = True
-    """Whether batches hold this rank's part of the row, or the whole row because the trainer slices it."""
+    """Whether batches hold only this rank's part of the row; if not, the trainer slices it."""
     sp_sharding: SPSharding = "contiguous"
-    """How the trainer shares a row among the ranks of an SP group."""
+    """How the trainer divides a row among the ranks of an SP group."""
     align_samples: bool = False
-    """Whether each sample must fill a multiple of 2 * sp_size tokens."""
+    """Whether to pad each sample to a multiple of 2 * sp_size tokens."""
 
     def __call__(self, micro: MicroBatch) -> Any:
         """The batch of `micro`."""
@@ -49,7 +49,7 @@ class Format:
 
 
 def metadata(micro: MicroBatch) -> dict[str, Any]:
-    """What every format tells beside its own keys: Python ints, a string, and int64 [n] tensors."""
+    """The metadata of every format: Python ints, a string, and int64 [n] tensors."""
     row = micro.row
     return {
         "group": row.group,
@@ -73,7 +73,7 @@ def metadata(micro: MicroBatch) -> dict[str, Any]:
 
 
 def segment_numbers(micro: MicroBatch) -> torch.Tensor:
-    """int32 [t]: the segment of the row that each token of this rank is in, from 0; padding at the tail is one.
+    """int32 [t]: the segment of each of this rank's tokens, from 0; padding at the tail is a segment too.
 
     Price: one pass that writes 4 bytes a token.
     """
@@ -90,14 +90,14 @@ def segment_numbers(micro: MicroBatch) -> torch.Tensor:
 
 
 def strict_batch(micro: MicroBatch, keys: dict[str, Any]) -> Batch:
-    """A batch of exactly `keys`, for trainers that choke on others; the metadata also tell the borders."""
+    """A batch of exactly `keys`, for trainers that accept no others; the metadata also hold the borders."""
     known = metadata(micro)
     known["cu_seqlens"] = torch.from_numpy(micro.cu_seqlens)
     return Batch(keys, known)
 
 
 def open_batch(micro: MicroBatch, keys: dict[str, Any], borders: torch.Tensor) -> Batch:
-    """A batch of `keys` and the metadata; `borders` are those of the row, flat, which `keys` hold too."""
+    """A batch of `keys` and the metadata; `borders` are the row's, flat, which `keys` also hold."""
     known = metadata(micro)
     keys.update(known)
     known["cu_seqlens"] = borders
@@ -107,8 +107,9 @@ def open_batch(micro: MicroBatch, keys: dict[str, Any], borders: torch.Tensor) -
 def metadata_of(batch: Any) -> dict[str, Any]:
     """The metadata of a batch of any format, with `cu_seqlens` int32 [segments+1], the borders of its whole row.
 
-    Raises TypeError for what did not come out of a `PackedDataset`, or lost its metadata on the way (a framework
-    that rebuilt the dictionary of a format without them as keys): take them right after the loader.
+    Raises:
+        TypeError: this is not a batch of a `PackedDataset`, or it has lost its metadata because a framework copied
+            it, in a format without them as keys: get them right after the loader.
     """
     first = batch[0] if isinstance(batch, (tuple, list)) and batch else batch
     found = getattr(first, "metadata", None)
@@ -117,9 +118,9 @@ def metadata_of(batch: Any) -> dict[str, Any]:
     if isinstance(first, Mapping):
         for name in ("cu_seqlens", "cu_seq_lens_q", "cu_seqlens_q"):
             if name in first and "pack_id" in first:
-                # Megatron's have a batch dimension, and its padded ones are the row's.
+                # Megatron's borders have a batch dimension, and the row's are the padded ones.
                 return {**first, "cu_seqlens": first.get("cu_seqlens_padded", first[name]).flatten()}
     raise TypeError(
-        f"a {type(batch).__name__} that carries no metadata: "
-        "call metadata_of on what PackedDataset or its DataLoader gave, before a framework copies it"
+        f"this {type(batch).__name__} has no metadata: "
+        "call metadata_of on a batch of PackedDataset or its DataLoader, before a framework copies it"
     )

@@ -1,4 +1,4 @@
-"""DeepSpeed ALST (Ulysses): what `UlyssesSPDataLoaderAdapter` would hand to the model."""
+"""DeepSpeed ALST (Ulysses): the batch that `UlyssesSPDataLoaderAdapter` would pass to the model."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from packer_cli.loader.formats.base import Batch, Format, strict_batch
 
 
 def adapt(micro: MicroBatch) -> Batch:
-    """`input_ids, position_ids, shift_labels` int64 [1, t], and no `labels`, which a model would shift by itself.
+    """`input_ids, position_ids, shift_labels` int64 [1, t], without `labels`, which the model would shift.
 
-    Do not wrap the loader in `UlyssesSPDataLoaderAdapter`: it takes another row from each rank of the group, and here
-    they all have the same one, already sliced. The borders are in `position_ids`, which `UlyssesSPAttentionHF`
-    gathers; there is no tensor of another length, since DeepSpeed slices every tensor of a batch. Its core attention
-    must be flash attention: with sdpa or flex_attention it drops the mask and the samples merge.
+    Do not wrap the loader in `UlyssesSPDataLoaderAdapter`: it expects a different row from each rank of the group, but
+    here all have the same one, already sliced. The borders are in `position_ids`, which `UlyssesSPAttentionHF`
+    gathers; no tensor has another length, since DeepSpeed slices every tensor of a batch. Its core attention must be
+    flash attention: with sdpa or flex_attention, it drops the mask and merges the samples.
     """
     batch: dict[str, Any] = {
         "input_ids": torch.from_numpy(micro.input_ids[None]),

@@ -1,4 +1,4 @@
-"""flash-attn: flat tensors beside the arguments of `flash_attn_varlen_func`."""
+"""flash-attn: flat tensors and the arguments of `flash_attn_varlen_func`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from packer_cli.loader.formats.base import Batch, Format, open_batch
 def adapt(micro: MicroBatch) -> Batch:
     """Token tensors int64 [t]; `cu_seqlens_q/k` int32 [segments+1]; `max_seqlen_q/k` ints.
 
-    Pass the last four by keyword. `shift_labels` comes only with sp_size > 1.
+    Pass the last four by keyword. `shift_labels` is only there with sp_size > 1.
     """
     cu_seqlens = torch.from_numpy(micro.cu_seqlens)
     batch = {
@@ -24,7 +24,7 @@ def adapt(micro: MicroBatch) -> Batch:
         "max_seqlen_k": micro.max_seqlen,
     }
     if micro.row.sp_size > 1:
-        # A copy: as views the two labels would share memory, and writing to one would change the other.
+        # A copy: `labels` and `shift_labels` share memory, so writing to one would change the other.
         batch["shift_labels"] = torch.from_numpy(micro.shift_labels.copy())
     return open_batch(micro, batch, cu_seqlens)
 

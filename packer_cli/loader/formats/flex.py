@@ -1,7 +1,7 @@
 """FlexAttention's mask for a packed row: block-diagonal and causal, never a dense mask.
 
-`torch.nn.attention.flex_attention.create_block_mask` gives the same mask, but outside of a compiled region it first
-makes a dense T x T one (16 GiB at 128K tokens). The borders say it all, so the block lists are made of them: work and
+`torch.nn.attention.flex_attention.create_block_mask` creates the same mask, but outside of a compiled region it first
+creates a dense T x T one (16 GiB at 128K tokens). This module computes the block lists from the borders: work and
 memory grow with (T / block_size) ** 2, 4 MiB a list at 128K.
 """
 
@@ -17,9 +17,9 @@ BLOCK_SIZE = 128
 
 
 class DocumentMask(BlockMask):
-    """A `BlockMask` that knows its borders, so that it can move to a device and to another process.
+    """A `BlockMask` that knows its borders, and so can move to a device and to another process.
 
-    A plain one does neither: its `to` leaves behind what its `mask_mod` looks up, and it does not pickle.
+    A plain one can do neither: its `to` does not move the tensors that its `mask_mod` uses, and it does not pickle.
     """
 
     cu_seqlens: torch.Tensor
@@ -39,8 +39,8 @@ def document_mask(
 
     Args:
         cu_seqlens: integers [segments+1], from 0 to T.
-        device: where the mask lies; FlexAttention wants it beside the queries.
-        block_size: tokens of a block, at least 2; 128 is FlexAttention's own.
+        device: the mask's device; FlexAttention needs it on that of the queries.
+        block_size: tokens of a block, at least 2; 128 is FlexAttention's default.
 
     Returns:
         A `BlockMask` of shape [1, 1, T, T]. Its `mask_mod` looks up the segment of each token, int32 [T].
@@ -53,11 +53,11 @@ def document_mask(
     blocks = np.arange(num_blocks)
     first = blocks * block_size
     last = first + block_size - 1
-    # The first token of a block sees farthest back: to the start of its segment.
+    # The first token of a block sees the farthest back: to the start of its segment.
     begin = borders[segments[first]]
     rows, columns = blocks[:, None], blocks[None, :]
     seen = (columns >= (begin // block_size)[:, None]) & (columns <= rows)
-    # No token of these is masked: one segment holds both whole blocks, and the keys come before the queries.
+    # No token of full blocks is masked: both blocks are in one segment, and the keys come before the queries.
     one_segment = (last < length) & (segments[first] == segments[np.minimum(last, length - 1)])
     full = seen & one_segment[:, None] & (columns * block_size >= begin[:, None]) & (columns < rows)
     partial = seen & ~full
@@ -69,7 +69,7 @@ def document_mask(
 
     lists: dict[str, torch.Tensor] = {}
     for name, dense in (("kv", partial), ("full_kv", full), ("q", partial.T), ("full_q", full.T)):
-        # All columns, those with a block first; only as many as the count says are ever read.
+        # All columns, those with a block first; FlexAttention reads only as many as there are blocks.
         order = np.argsort(~dense, axis=1, kind="stable").astype(np.int32)
         lists[f"{name}_indices"] = torch.from_numpy(order).to(device)[None, None]
         lists[f"{name}_num_blocks"] = torch.from_numpy(dense.sum(axis=1, dtype=np.int32)).to(device)[None, None]

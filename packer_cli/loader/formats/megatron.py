@@ -14,16 +14,16 @@ from packer_cli.loader.formats.base import Batch, Format, open_batch
 def adapt_row(micro: MicroBatch) -> Batch:
     """`tokens`, `labels` (shifted), `position_ids` int64 [1, T], `loss_mask` float32 [1, T], and the borders.
 
-    With sp_size > 1 each sample is padded to a multiple of 2 * sp_size, as TransformerEngine needs it: lengths that do
-    not divide give silently wrong attention. Then `cu_seqlens` counts real tokens and `cu_seqlens_padded` tokens with
-    padding, both int32 [1, segments+1]; with sp_size 1 there is only `cu_seqlens`, tail padding being its last
-    segment. `max_seqlen` is int32 [1], with padding.
+    With sp_size > 1, each sample is padded to a multiple of 2 * sp_size, as TransformerEngine requires: other lengths
+    give wrong attention without an error. Then `cu_seqlens` counts real tokens and `cu_seqlens_padded` tokens with
+    padding, both int32 [1, segments+1]; with sp_size 1 there is only `cu_seqlens`, whose last segment is the padding
+    at the tail. `max_seqlen` is int32 [1], with padding.
 
     `packed_seq_params` are keyword arguments for `PackedSeqParams`, with flat borders. Both pairs of borders are the
-    padded ones, as in `pretrain_gpt.forward_step`: padding follows the tokens of its sample, so under a causal mask
-    none of them sees it. For `PackedDataset(sp_slice=True)`, which slices as `thd_get_partitioned_indices` does, they
-    name `local_cp_size`, and the trainer adds `cp_group`; a whole row is sliced by `get_batch_on_this_cp_rank`.
-    `total_tokens` is one more argument, T, for releases that have it: the Mamba layers of hybrids need it.
+    padded ones, as in `pretrain_gpt.forward_step`: padding follows the tokens of its sample, so with a causal mask
+    none of them sees it. `PackedDataset(sp_slice=True)`, which slices like `thd_get_partitioned_indices`, includes
+    `local_cp_size`, and the trainer adds `cp_group`; otherwise `get_batch_on_this_cp_rank` slices the whole row.
+    `total_tokens`, T, is one more argument for releases that have it: the Mamba layers of hybrids need it.
     """
     padded = torch.from_numpy(micro.cu_seqlens)
     params: dict[str, Any] = {
@@ -55,8 +55,8 @@ def adapt_thd(micro: MicroBatch) -> Batch:
     """As `adapt_row`, but flat, for `get_batch_on_this_rank_for_sequence_packing`, which adds the batch dimension.
 
     `tokens`, `labels` (shifted), `position_ids` int64 [T], `loss_mask` float32 [T]; `cu_seqlens`, of real tokens, and
-    `cu_seqlens_padded` int32 [segments+1]; `max_seqlen` int32 [1]. That function makes its padding mask of the two
-    borders and slices by the padded ones. It sends what it gets to the other ranks: move the batch to the GPU first.
+    `cu_seqlens_padded` int32 [segments+1]; `max_seqlen` int32 [1]. That function builds its padding mask from the two
+    borders and slices by the padded ones. It sends the batch to the other ranks, so move it to the GPU first.
     """
     padded = torch.from_numpy(micro.cu_seqlens)
     batch = {
@@ -72,7 +72,7 @@ def adapt_thd(micro: MicroBatch) -> Batch:
 
 
 def _real_borders(micro: MicroBatch) -> torch.Tensor:
-    """int32 [segments+1]: as `cu_seqlens`, of real tokens only; a segment that is all padding has none."""
+    """int32 [segments+1]: like `cu_seqlens`, but counts only real tokens; a segment of padding has none."""
     lengths = np.zeros(len(micro.cu_seqlens) - 1, dtype=np.int64)
     lengths[: len(micro.sample_lengths)] = micro.sample_lengths
     return torch.from_numpy(np.concatenate(([0], np.cumsum(lengths))).astype(np.int32))

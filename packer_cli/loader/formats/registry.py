@@ -1,7 +1,7 @@
-"""How trainers want a batch: one adapter a file, one registry.
+"""The registry of batch formats.
 
-An adapter takes a `MicroBatch` and gives what `PackedDataset` returns: a `Batch`, or for torchtitan a pair that begins
-with one. `metadata_of` reads the metadata of any of them.
+An adapter converts a `MicroBatch` to the batch that `PackedDataset` returns: a `Batch`, or for torchtitan a pair that
+begins with one. `metadata_of` returns the metadata of any of them.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from packer_cli.loader.formats import (
     megatron,
     torchtitan,
     torchtune,
-    transfer,  # noqa: F401  (registers how batches travel)
+    transfer,  # noqa: F401  (registers how batches are pickled)
     transformers,
 )
 from packer_cli.loader.formats.base import Format
@@ -29,7 +29,7 @@ FORMATS: dict[str, Format] = {
 
 
 def get_format(name: str) -> Format:
-    """The format of that name; ValueError lists the known names."""
+    """The format with this name; for an unknown one, a ValueError lists the names."""
     try:
         return FORMATS[name]
     except KeyError:

@@ -1,4 +1,4 @@
-"""torchtitan: what its trainer unpacks, `input_dict, labels = batch`."""
+"""torchtitan: the pair that its trainer unpacks, `input_dict, labels = batch`."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from packer_cli.loader.formats.base import Batch, Format, strict_batch
 def adapt(micro: MicroBatch) -> tuple[Batch, torch.Tensor]:
     """``({"input", "positions"}, labels)``, all int64 [T], the labels already shifted.
 
-    The trainer finds documents where `positions == 0` and passes every other key to the model's forward, so the
-    dictionary holds no more than these two. Rows are whole and divide by 2 * sp_size: with context parallelism the
-    trainer slices them itself (`prepare_context_parallel_input`).
+    The trainer takes `positions == 0` for the start of a document, and passes every other key to the model's forward,
+    so the dictionary holds only these two. Rows are whole, of a multiple of 2 * sp_size tokens: with context
+    parallelism, the trainer slices them itself (`prepare_context_parallel_input`).
     """
     batch = {"input": torch.from_numpy(micro.input_ids), "positions": torch.from_numpy(micro.position_ids)}
     return strict_batch(micro, batch), torch.from_numpy(micro.shift_labels)

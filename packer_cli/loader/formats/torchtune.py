@@ -12,9 +12,9 @@ from packer_cli.loader.formats.flex import document_mask
 def adapt(micro: MicroBatch) -> Batch:
     """`tokens`, `labels` (shifted), `input_pos` int64 [1, T], and `mask`, a `BlockMask` of the whole row.
 
-    A recipe pops `labels` and passes the rest on, ``model(**batch)``, so there is no other key. `batch_to_device`
-    moves the mask by its `to`. Rows are whole. torchtune's context parallelism slices tensors only, not block masks:
-    use groups of degree 1 with it.
+    A recipe pops `labels` and passes the rest to the model, ``model(**batch)``, so there are no other keys.
+    `batch_to_device` moves the mask by its `to`. Rows are whole. torchtune's context parallelism slices only tensors,
+    not block masks, so use groups of degree 1.
     """
     batch = {
         "tokens": torch.from_numpy(micro.input_ids[None]),

@@ -1,9 +1,8 @@
-"""How a batch goes from a worker to the trainer: all its tensors in one run of bytes, ids narrowed to 32 bits.
+"""Sends a batch from a worker to the trainer: all its tensors in one run of bytes, ids narrowed to 32 bits.
 
-torch puts each tensor of a batch into shared memory of its own, whose descriptor then goes through a socket that is
-opened for it: half a dozen of them a batch cost far more than the bytes of one. Here the bytes go through the pipe,
-or, where they are many, through one piece of shared memory. Batches with tensors that numpy does not know go torch's
-way.
+torch puts each tensor of a batch into its own shared memory, and opens a socket to send the descriptor: half a dozen
+of these per batch cost far more than its bytes. This module sends the bytes through the pipe, or, if there are many,
+through one block of shared memory. Batches with tensors that numpy does not know are sent by torch.
 """
 
 from __future__ import annotations
@@ -20,17 +19,17 @@ from packer_cli.loader.formats.base import Batch
 from packer_cli.loader.pages import PAGES
 
 MOST_BYTES = 2**19
-"""Through the pipe."""
+"""Most bytes to send through the pipe."""
 _DTYPES = (torch.int64, torch.int32, torch.float32)
 _ALIGN = 8
 
 
 class _NotPlainError(Exception):
-    """A tensor that has to go another way."""
+    """A tensor that torch has to send."""
 
 
 class _Pickler(pickle.Pickler):
-    """Leaves the tensors out and collects them; one that is there under two names is collected once."""
+    """Collects the tensors instead of pickling them; a tensor under two names is collected once."""
 
     def __init__(self, file: io.BytesIO) -> None:
         super().__init__(file, pickle.HIGHEST_PROTOCOL)
@@ -39,7 +38,7 @@ class _Pickler(pickle.Pickler):
         self._places: dict[int, tuple[int, str, tuple[int, ...], bool]] = {}
 
     def persistent_id(self, value: Any) -> Any:
-        """None, or where a tensor lies: (first byte, dtype, shape, whether it was narrowed)."""
+        """None, or the place of a tensor: (first byte, dtype, shape, whether it was narrowed)."""
         if type(value) is not torch.Tensor:
             return None
         place = self._places.get(id(value))
@@ -65,7 +64,7 @@ class _Pickler(pickle.Pickler):
 
 
 class _Unpickler(pickle.Unpickler):
-    """Puts the tensors back in, out of their bytes; they have memory of their own."""
+    """Restores the tensors from their bytes, each in its own memory."""
 
     def __init__(self, text: bytes, data: np.ndarray) -> None:
         super().__init__(io.BytesIO(text))
@@ -73,10 +72,10 @@ class _Unpickler(pickle.Unpickler):
         self._tensors: dict[int, torch.Tensor] = {}
 
     def persistent_load(self, place: Any) -> torch.Tensor:
-        """The tensor of a place."""
+        """The tensor at a place."""
         at, dtype, shape, is_narrow = place
         count = int(np.prod(shape))
-        if not count:  # It takes no bytes, and so begins where another does.
+        if not count:  # An empty tensor has no bytes, and so begins at the same byte as another.
             return torch.from_numpy(np.empty(shape, dtype=np.int64 if is_narrow else dtype))
         if at not in self._tensors:
             array = np.frombuffer(self._data, dtype=dtype, count=count, offset=at)

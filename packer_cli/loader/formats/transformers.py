@@ -11,11 +11,11 @@ from packer_cli.loader.formats.base import Batch, Format, open_batch, segment_nu
 def adapt(micro: MicroBatch) -> Batch:
     """Token tensors int64 [1, t]; `seq_idx` int32 [1, t]; `cu_seq_lens_q/k` int32 [segments+1]; `max_length_q/k` ints.
 
-    `seq_idx` numbers the segment of each token. Attention ignores it; the convolutions and state-space layers of
-    hybrid models (Qwen3-Next, Bamba, LFM2, ...) have nothing else to tell samples apart, and mix them without it.
+    `seq_idx` is the segment of each token. Attention ignores it, but the convolutions and state-space layers of hybrid
+    models (Qwen3-Next, Bamba, LFM2, ...) tell samples apart only by it, and would mix them without it.
 
-    There is no `attention_mask`: one that is not None takes precedence over the borders and would merge the samples.
-    `shift_labels` comes only with sp_size > 1; a model that is given it uses it instead of shifting `labels`.
+    There is no `attention_mask`: it would take precedence over the borders, and merge the samples.
+    `shift_labels` is only there with sp_size > 1; a model uses it instead of shifting `labels`.
     """
     cu_seqlens = torch.from_numpy(micro.cu_seqlens)
     batch = {
@@ -29,7 +29,7 @@ def adapt(micro: MicroBatch) -> Batch:
         "max_length_k": micro.max_seqlen,
     }
     if micro.row.sp_size > 1:
-        # A copy: as views the two labels would share memory, and writing to one would change the other.
+        # A copy: `labels` and `shift_labels` share memory, so writing to one would change the other.
         batch["shift_labels"] = torch.from_numpy(micro.shift_labels.copy()[None])
     return open_batch(micro, batch, cu_seqlens)
 

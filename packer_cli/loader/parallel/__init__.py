@@ -1,10 +1,10 @@
-"""Sequence parallelism (SP) at load time: who holds which tokens, who talks to whom, and reference attention.
+"""Sequence parallelism (SP) at load time: the tokens of each rank, process groups, and reference attention.
 
 ::
 
-    sharding.py    which tokens of a row each rank holds; numpy only
-    slices.py      whole-row tensors into parts, and back
-    groups.py      process groups of all degrees, made once
+    sharding.py    the tokens of a row that each rank holds; numpy only
+    slices.py      splits tensors of a whole row into parts, and merges them
+    groups.py      process groups of all degrees, created once
     attention.py   reference attention: packed, Ulysses, ring
 """
 

@@ -1,7 +1,7 @@
 """Reference attention over packed rows, alone and sequence-parallel: plain torch, differentiable, any device.
 
-They show what a kernel must compute, and the tests hold the loader against them; in training use flash-attn varlen,
-FlexAttention or TransformerEngine. `ulysses_attention` takes such a kernel as `attention`.
+These functions define what a kernel must compute, and the tests compare the loader with them; for training, use
+flash-attn varlen, FlexAttention or TransformerEngine. `ulysses_attention` takes such a kernel as `attention`.
 """
 
 from __future__ import annotations
@@ -52,11 +52,11 @@ def ulysses_attention(
     group: dist.ProcessGroup | None,
     attention: Attention = packed_attention,
 ) -> torch.Tensor:
-    """Ulysses: trade parts of the row for parts of the heads, attend over the whole row, trade back.
+    """Ulysses: exchange parts of the row for parts of the heads, attend over the whole row, exchange back.
 
     Args:
-        query: [t, heads, dim], this rank's part under the sharding `contiguous`; heads divides by the degree.
-        key, value: [t, kv_heads, dim]; kv_heads divides by the degree, or the degree by it (heads are then copied).
+        query: [t, heads, dim], this rank's part under the sharding `contiguous`; the degree divides heads.
+        key, value: [t, kv_heads, dim]; the degree divides kv_heads, or kv_heads the degree (heads are then copied).
         cu_seqlens: the borders of the whole row.
         group: the SP group; None for degree 1.
         attention: takes query, key, value [T, local heads, dim] and `cu_seqlens`.
@@ -65,7 +65,7 @@ def ulysses_attention(
         [t, heads, dim].
 
     Raises:
-        ValueError: numbers of heads that do not divide.
+        ValueError: the degree does not divide the numbers of heads.
 
     Price: four all-to-alls forward, four backward. Source: DeepSpeed Ulysses (Jacobs et al. 2023), section 3.
     """
@@ -75,8 +75,8 @@ def ulysses_attention(
     heads, kv_heads = query.shape[1], key.shape[1]
     if heads % sp_size or (kv_heads % sp_size and sp_size % kv_heads):
         raise ValueError(
-            f"{heads} attention heads and {kv_heads} key-value heads cannot be shared by {sp_size} ranks: "
-            "Ulysses needs numbers that divide"
+            f"{heads} attention heads and {kv_heads} key-value heads cannot be split over {sp_size} ranks: "
+            "Ulysses needs an SP degree that divides the heads, and divides or is a multiple of the key-value heads"
         )
     if kv_heads < sp_size:
         key, value = (x.repeat_interleave(sp_size // kv_heads, dim=1) for x in (key, value))
@@ -96,7 +96,7 @@ def _to_tokens(x: torch.Tensor, sp_size: int, group: Any) -> torch.Tensor:
 
 
 class _AllToAll(torch.autograd.Function):
-    """Row i of [sp_size, ...] goes to rank i; its own inverse, so also its own gradient."""
+    """Sends row i of [sp_size, ...] to rank i; it is its own inverse, and so its own gradient."""
 
     @staticmethod
     def forward(ctx: Any, x: torch.Tensor, group: Any) -> torch.Tensor:
@@ -120,7 +120,7 @@ def ring_attention(
     sharding: Sharding = "zigzag",
     scale: float | None = None,
 ) -> torch.Tensor:
-    """Ring attention: keys and values travel round the group, and each rank adds up what its queries see of them.
+    """Ring attention: keys and values travel round the group, and each rank accumulates what its queries see.
 
     Args:
         query: [t, heads, dim], this rank's part under `sharding`.
@@ -133,7 +133,7 @@ def ring_attention(
     Returns:
         [t, heads, dim].
 
-    Price: sp_size - 1 exchanges of keys and values each way; scores [heads, t, t] of one exchange at a time.
+    Price: sp_size - 1 exchanges of keys and values each way; the scores, [heads, t, t], of one exchange at a time.
     Source: Ring attention (Liu et al. 2023), section 3, with the streaming softmax of FlashAttention.
     """
     sp_size, sp_rank = (1, 0) if group is None else (dist.get_world_size(group), dist.get_rank(group))
@@ -143,7 +143,7 @@ def ring_attention(
     scale = query.shape[-1] ** -0.5 if scale is None else scale
     repeats = query.shape[1] // key.shape[1]
     queries = query.transpose(0, 1) * scale
-    # The greatest score so far only keeps exp() in range; the result does not depend on it, so it needs no gradient.
+    # The greatest score so far only keeps exp() in range; the result does not depend on it, hence no gradient.
     top = queries.new_full(queries.shape[:2], -torch.inf)
     total = queries.new_zeros(queries.shape[:2])
     weighted = torch.zeros_like(queries)
@@ -156,7 +156,7 @@ def ring_attention(
         seen = seen.to(query.device)
         keys, values = pair.repeat_interleave(repeats, dim=2).transpose(1, 2)
         scores = (queries @ keys.transpose(1, 2)).masked_fill(~seen, -torch.inf)
-        # Finite from the first exchange on: every token sees itself, and its own rank's keys come first.
+        # Finite from the first round on: every token sees itself, and its own rank's keys come first.
         new_top = torch.maximum(top, scores.detach().amax(-1))
         weights = torch.exp(scores - new_top[..., None])
         decay = torch.exp(top - new_top)
@@ -167,7 +167,7 @@ def ring_attention(
 
 
 class _RingShift(torch.autograd.Function):
-    """Send to the rank `step` places on, receive from the one as far back; the gradient goes the other way."""
+    """Sends to the rank `step` places ahead and receives from the one as far behind; the gradient goes back."""
 
     @staticmethod
     def forward(ctx: Any, x: torch.Tensor, group: Any, step: int) -> torch.Tensor:

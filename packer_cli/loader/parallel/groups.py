@@ -1,4 +1,4 @@
-"""Process groups of all SP degrees, made once, so that an iteration picks its own at no cost (HBP, adaptive SP)."""
+"""Process groups of all SP degrees, created once, so that an iteration can switch at no cost (HBP, adaptive SP)."""
 
 from __future__ import annotations
 
@@ -13,38 +13,39 @@ from torch.distributed.device_mesh import DeviceMesh
 
 @dataclass(frozen=True, kw_only=True)
 class SPGroups:
-    """The SP groups of this process, one of each degree.
+    """The SP groups of this process, one per degree.
 
-    A group of degree d is d ranks in a row whose first number divides by d, which is how a plan lays its slots.
+    As in a plan's slots, a group of degree d is d consecutive ranks, the first of which is a multiple of d.
     """
 
     rank: int
-    """This process among those that read the set: the `rank` of `PackedDataset`."""
+    """This process's number among those that read the set: the `rank` of `PackedDataset`."""
     world_size: int
     groups: Mapping[int, dist.ProcessGroup | None]
-    """Degree -> group; None for degree 1, which has nobody to talk to."""
+    """Degree -> group; None for degree 1, which needs no communication."""
 
     def group(self, sp_size: int) -> dist.ProcessGroup | None:
-        """The group of degree `sp_size`; ValueError where that degree was not prepared."""
+        """The group of degree `sp_size`; ValueError if `init_sp_groups` was not given that degree."""
         try:
             return self.groups[sp_size]
         except KeyError:
             known = ", ".join(map(str, self.groups))
             raise ValueError(
-                f"no process groups of SP degree {sp_size} (there are: {known}): "
+                f"there are no process groups of SP degree {sp_size}, only of {known}: "
                 "give init_sp_groups every degree of the packed set"
             ) from None
 
     def for_batch(self, batch: Mapping[str, Any]) -> dist.ProcessGroup | None:
-        """The group that shares `batch` (or the metadata of one).
+        """The group that shares a batch, which may be given as its metadata.
 
-        Raises ValueError where the batch is another rank's: its `sp_rank` is not this process's place in the group.
+        Raises:
+            ValueError: the batch is another rank's: its `sp_rank` is not this process's place in the group.
         """
         sp_size, sp_rank = batch["sp_size"], batch["sp_rank"]
         group = self.group(sp_size)
         if sp_rank != self.rank % sp_size:
             raise ValueError(
-                f"the batch is of sp_rank {sp_rank} and this process, rank {self.rank}, is {self.rank % sp_size} in "
+                f"the batch is for sp_rank {sp_rank}, but this process, rank {self.rank}, is {self.rank % sp_size} in "
                 f"its group of {sp_size}: give PackedDataset the same rank as init_sp_groups"
             )
         return group
@@ -54,11 +55,12 @@ def data_rank(ranks: DeviceMesh | Sequence[int] | None = None) -> tuple[int, int
     """`rank` and `world_size` for `PackedDataset`: this process's place among those that read the set.
 
     Args:
-        ranks: the processes that read the set, in order, as a mesh (its ranks row by row; leave out the dimensions
-            whose ranks take the same batch, such as tensor or pipeline parallelism: ``mesh["dp", "sp"]``), or as
+        ranks: the processes that read the set, in order, as a mesh (its ranks row by row; leave out dimensions whose
+            ranks read the same batch, such as those of tensor or pipeline parallelism: ``mesh["dp", "sp"]``), or as
             global rank numbers; None for all.
 
-    Raises ValueError where this process is not among them.
+    Raises:
+        ValueError: this process is not among them.
     """
     numbers = _numbers(ranks)
     try:
@@ -70,22 +72,22 @@ def data_rank(ranks: DeviceMesh | Sequence[int] | None = None) -> tuple[int, int
 def init_sp_groups(
     degrees: Iterable[int], ranks: DeviceMesh | Sequence[int] | None = None, *, warm_up: bool = True
 ) -> SPGroups:
-    """Make the process groups of all `degrees`; every process calls it, with the same degrees, once, at the start.
+    """Create the process groups of all `degrees`. Every process must call it once at the start, with the same degrees.
 
-    After `torch.distributed.init_process_group` and, on GPUs, `torch.cuda.set_device`.
+    Call it after `torch.distributed.init_process_group` and, on GPUs, `torch.cuda.set_device`.
 
     ``init_sp_groups({group["sp_size"] for group in dataset.manifest["groups"]})``
 
     Args:
         degrees: SP degrees; each must divide the number of ranks.
         ranks: as in `data_rank`.
-        warm_up: one tiny all-reduce in each group, so that the communicators exist before training (NCCL makes them
-            at the first use).
+        warm_up: run one tiny all-reduce in each group, so that the communicators exist before training (NCCL creates
+            them on first use).
 
     Raises:
-        ValueError: a degree that does not divide the number of ranks, or this process is not among `ranks`.
+        ValueError: a degree does not divide the number of ranks, or this process is not among `ranks`.
 
-    Price: one rendezvous a degree, and the communicators' memory; switching afterwards is a dictionary look-up.
+    Price: one rendezvous per degree, and the communicators' memory; switching afterwards is a dictionary look-up.
     """
     wanted = sorted(set(degrees))
     rank, world_size = data_rank(ranks)
@@ -94,7 +96,7 @@ def init_sp_groups(
             raise ValueError(f"SP degree {degree} does not divide the {world_size} ranks that read the set")
     numbers = _numbers(ranks)
     groups: dict[int, dist.ProcessGroup | None] = {}
-    # Ascending on every rank: groups that overlap must be made in one order everywhere.
+    # Every rank must create overlapping groups in the same order.
     for degree in wanted:
         if degree == 1:
             groups[degree] = None

@@ -1,19 +1,19 @@
-"""Which tokens of a row each rank of a sequence-parallel (SP) group holds. Pure numpy.
+"""The tokens of a row that each rank of a sequence-parallel (SP) group holds. Pure numpy.
 
-Three shardings, each a partition of the row's T tokens into `sp_size` parts of T / sp_size; a part keeps its tokens in
-the order of the row:
+There are three shardings, each a partition of the row's T tokens into `sp_size` parts of T / sp_size; a part keeps its
+tokens in the order of the row:
 
-============  ===========================================  ================================  ====================
-name          part of rank r                               for                               T must divide by
-============  ===========================================  ================================  ====================
+============  ===========================================  ================================  ==================
+name          part of rank r                               for                               T is a multiple of
+============  ===========================================  ================================  ==================
 `contiguous`  the r-th of sp_size runs                     Ulysses (DeepSpeed), FSDP         sp_size
 `zigzag`      chunks r and 2*sp_size-1-r of 2*sp_size      ring attention, context parallel  2 * sp_size
-`document`    the same of each sample; remainders dealt    context parallel a document       sp_size
-============  ===========================================  ================================  ====================
+`document`    the same of each sample; remainders dealt    context parallel per document     sp_size
+============  ===========================================  ================================  ==================
 
 `zigzag` balances the causal work of one long sample, `document` that of a pack (WLB-LLM, section 4; "per-sequence" and
-"per-document sharding" there). Where every sample divides by 2*sp_size, `document` is what TransformerEngine's
-`thd_get_partitioned_indices` deals.
+"per-document sharding" there). If the length of every sample is a multiple of 2*sp_size, `document` is the same as
+TransformerEngine's `thd_get_partitioned_indices`.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ SHARDINGS: tuple[Sharding, ...] = get_args(Sharding)
 
 
 def length_multiple(sharding: Sharding, sp_size: int) -> int:
-    """What a row's length must divide by.
+    """The number of which a row's length must be a multiple.
 
     >>> length_multiple("zigzag", 4), length_multiple("document", 4), length_multiple("zigzag", 1)
     (8, 4, 1)
@@ -39,7 +39,7 @@ def length_multiple(sharding: Sharding, sp_size: int) -> int:
 def local_indices(
     cu_seqlens: npt.ArrayLike, sp_size: int, sp_rank: int, sharding: Sharding = "contiguous"
 ) -> npt.NDArray[np.int64]:
-    """The places in the row of the tokens that rank `sp_rank` holds.
+    """The places in the row of the tokens of rank `sp_rank`.
 
     Args:
         cu_seqlens: integers [segments+1], from 0 to T: the borders of the whole row, padding included.
@@ -51,7 +51,7 @@ def local_indices(
         int64 [T / sp_size], ascending.
 
     Raises:
-        ValueError: an unknown sharding, a rank out of range, or a row that does not divide.
+        ValueError: an unknown sharding, a rank out of range, or a row of the wrong length.
 
     Price: one pass over the result.
 
@@ -72,7 +72,7 @@ def local_indices(
     multiple = length_multiple(sharding, sp_size)
     if length % multiple:
         raise ValueError(
-            f"a row of {length} tokens cannot be shared as {sharding!r} by {sp_size} ranks: "
+            f"a row of {length} tokens cannot be split as {sharding!r} over {sp_size} ranks: "
             f"pad it to a multiple of {multiple}"
         )
     part = length // sp_size
@@ -85,7 +85,7 @@ def local_indices(
 
 
 def check_sharding(sharding: str) -> None:
-    """Raise ValueError, with the known names, unless `sharding` is one."""
+    """Raise ValueError, which lists the names, for an unknown sharding."""
     if sharding not in SHARDINGS:
         raise ValueError(f"unknown sharding {sharding!r}: choose one of {', '.join(SHARDINGS)}")
 
@@ -95,7 +95,7 @@ def _document_indices(cu: npt.NDArray[np.int64], sp_size: int, sp_rank: int) -> 
     chunks = 2 * sp_size
     chunk = lengths // chunks
     rest = lengths - chunks * chunk
-    # The deal goes on from sample to sample, so the parts come out equal; a rank gets at most two tokens of a rest.
+    # Dealing continues from sample to sample, so the parts are equal; a rank gets at most two tokens of a rest.
     dealt = np.cumsum(rest) - rest
     mine = (sp_rank - dealt) % sp_size
     rest_start = first + chunks * chunk + mine
@@ -110,9 +110,9 @@ def _document_indices(cu: npt.NDArray[np.int64], sp_size: int, sp_rank: int) -> 
 
 
 def row_order(cu_seqlens: Any, sp_size: int, sharding: Sharding = "contiguous") -> npt.NDArray[np.int64]:
-    """Where each token of the row stands when the parts of ranks 0, 1, ... are put one after another.
+    """The place of each token of the row in the concatenated parts of ranks 0, 1, ...
 
-    int64 [T]; ``parts[row_order(...)]`` is the row again. Errors as `local_indices`.
+    int64 [T]; ``parts[row_order(...)]`` restores the row. Raises as `local_indices`.
 
     >>> row_order([0, 8], 2, "zigzag").tolist()
     [0, 1, 4, 5, 6, 7, 2, 3]

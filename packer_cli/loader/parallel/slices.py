@@ -1,4 +1,4 @@
-"""Tensors of a whole row into one rank's part, and back."""
+"""Splits tensors of a whole row into the ranks' parts, and merges them."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ def take_slice(
     sharding: Sharding = "contiguous",
     dim: int = -1,
 ) -> torch.Tensor:
-    """The part of rank `sp_rank` of `tensor`, whose dimension `dim` runs over the row's T tokens. A copy.
+    """A copy of the part of rank `sp_rank` of `tensor`, whose dimension `dim` runs over the row's T tokens.
 
-    Labels must be shifted *before*: inside a part the next token is not always the neighbour.
-    Arguments and errors as `local_indices`.
+    Shift labels *before*: within a part, the next token is not always the next one in the row.
+    Arguments and errors as in `local_indices`.
     """
     indices = torch.from_numpy(local_indices(_host(cu_seqlens), sp_size, sp_rank, sharding))
     return tensor.index_select(dim, indices.to(tensor.device))
@@ -31,7 +31,7 @@ def take_slice(
 def merge_slices(
     parts: Sequence[torch.Tensor], cu_seqlens: Any, sharding: Sharding = "contiguous", dim: int = -1
 ) -> torch.Tensor:
-    """The inverse of `take_slice`: the whole row of the parts of ranks 0, 1, ...; differentiable."""
+    """The inverse of `take_slice`: merge the parts of ranks 0, 1, ... into the whole row; differentiable."""
     order = torch.from_numpy(row_order(_host(cu_seqlens), len(parts), sharding))
     return torch.cat(list(parts), dim=dim).index_select(dim, order.to(parts[0].device))
 
@@ -43,9 +43,9 @@ def gather_slices(
     sharding: Sharding = "contiguous",
     dim: int = -1,
 ) -> torch.Tensor:
-    """The whole row, on every rank of `group`, of each rank's `part` (outputs, losses), without gradients.
+    """Gather the whole row (outputs, losses) from each rank's `part`, on every rank of `group`, without gradients.
 
-    Price: one all-gather. None as group: the row is not shared.
+    A row without a group is not shared. Price: one all-gather.
     """
     part = part.detach().contiguous()
     if group is None:

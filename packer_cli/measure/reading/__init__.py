@@ -1,1 +1,1 @@
-"""`hbpack bench-loader`: how fast `PackedDataset` is on a set and a machine."""
+"""`hbpack bench-loader`: how fast `PackedDataset` reads a set on this machine."""

@@ -1,9 +1,8 @@
 """The floor: a loader that computes nothing.
 
-The batches of an epoch, as many as `MOST_BYTES` hold, lie finished in memory, and the tensors of the next one are
-cloned. Like the loader, it finds its source where an epoch is, in memory and not in the core's cache, and writes to
-memory that the process has written before. Loader and copy take turns, so that each finds the caches as the other
-leaves them.
+It keeps finished batches of an epoch in memory, about as many as fit `MOST_BYTES`, and clones the tensors of the next
+one. Like the loader, it reads from memory, not from the core's cache, and writes to memory that the process has
+written before. Loader and copy take turns, so that each finds the caches as the other leaves them.
 """
 
 from __future__ import annotations
@@ -15,11 +14,11 @@ from typing import Any
 import torch
 
 MOST_BYTES = 256 * 2**20
-"""Of finished tensors; the batch that goes beyond is the last."""
+"""Bytes of finished tensors; the batch that exceeds them is the last."""
 
 
 def batch_tensors(batch: Any) -> list[torch.Tensor]:
-    """The tensors of a batch of any format, each once: those of its metadata and of a block mask too."""
+    """The tensors of a batch of any format, each once, including those of its metadata and of a block mask."""
     found: dict[int, torch.Tensor] = {}
     _collect(batch, found)
     return list(found.values())
@@ -40,16 +39,16 @@ def _collect(value: Any, found: dict[int, torch.Tensor]) -> None:
 
 
 def count_tokens(tensors: Iterable[torch.Tensor]) -> int:
-    """Of this rank's part, padding included: the longest int64 tensors have a number a token; a mask's are int32."""
+    """Tokens of this rank's part, padding included: the longest int64 tensors have one number per token."""
     return max((tensor.numel() for tensor in tensors if tensor.dtype == torch.int64), default=0)
 
 
 class Floor:
-    """Finished batches, and the plain copy of them. One thread copies: see `torch.set_num_threads`."""
+    """Finished batches, and copying them. Limit torch to one thread (`torch.set_num_threads`)."""
 
     def __init__(self, dataset: Any, iterations: Iterable[int]) -> None:
         self.iterations: list[int] = []
-        """Those of which there are finished batches."""
+        """The iterations whose batches are finished."""
         self.finished: list[list[torch.Tensor]] = []
         self.num_bytes = 0
         for i in iterations:
@@ -62,7 +61,7 @@ class Floor:
         self._copied: list[torch.Tensor] = []
 
     def copy(self, tensors: Iterable[torch.Tensor]) -> float:
-        """Seconds to clone these; as with batches in a training loop, the last copy goes when the next is there."""
+        """Seconds to clone these; as in a training loop, the last copy is freed once the next exists."""
         clock = time.perf_counter
         start = clock()
         self._copied = [tensor.clone() for tensor in tensors]
@@ -70,7 +69,7 @@ class Floor:
 
 
 def floor_seconds(dataset: Any, iterations: Iterable[int]) -> float:
-    """Seconds a batch of these iterations takes to copy, in the mean. Price: each is read twice, and copied thrice."""
+    """Mean seconds to copy a batch of these iterations. Price: reads each twice, and copies it three times."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:

@@ -1,8 +1,8 @@
 """The measurements of `hbpack bench-loader`, as JSON values.
 
-For each number of workers: the epoch in its order, as training reads it and as the files are found, in the page cache
-or not; then a few iterations of each group again and again, once they have been read. The workers' start is told
-apart, as the time to the first batch.
+For each number of workers: the epoch in its order, as training reads it, with the files in the page cache or not;
+then, repeatedly, a few iterations of each group that have been read before. The start of the workers is not included;
+the time to the first batch shows it.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from packer_cli.show.files import open_files
 from packer_cli.show.places import RankEpoch, read_rank_epoch
 
 MOST_ITERATIONS = 64
-"""Of a group that are read again and again: so few that they lie in a shard or two, and one pass ends in time."""
+"""Most iterations of a group to repeat: few enough for a shard or two, and for a short pass."""
 
 ALL = "all, in order"
 
@@ -45,17 +45,17 @@ class SpeedOptions:
     format: str = "transformers"
     workers: tuple[int, ...] = (0,)
     limit: Limit
-    """Of each row of the table."""
+    """Per row of the table."""
     cache_dir: str | None = None
-    """Of a remote set: where a folder for its shards is made, and removed at the end."""
+    """For a remote set: where to create a folder for its shards, which is removed at the end."""
 
 
 def measure_loader(path: str, options: SpeedOptions) -> dict[str, Any]:
-    """JSON values: `open_seconds`, `rows`, `workers` (one entry a number of workers) and what they were measured on.
+    """JSON values: `open_seconds`, `rows`, `workers` (an entry for each number of workers), and the machine and set.
 
-    Price: `limit` for each number of workers and group, and once more for the epoch in its order; then the floors,
-    which read again what was read, up to 256 MiB of each. Of a remote set the shards of the first iterations are
-    fetched once for each number of workers.
+    Price: for each number of workers, `limit` for each group and once for the epoch in its order; then the floors,
+    which read up to 256 MiB of each again. The shards of a remote set's first iterations are fetched once for each
+    number of workers.
 
     Raises:
         ConfigError: there is no such rank or format.
@@ -94,14 +94,14 @@ def measure_loader(path: str, options: SpeedOptions) -> dict[str, Any]:
                     "worker_bytes": meter.worker_bytes,
                 }
             )
-            if workers == options.workers[-1]:  # At the end, since what lies finished is no memory of the loader.
+            if workers == options.workers[-1]:  # At the end, since finished batches are not the loader's memory.
                 in_order = next((row for row in rows if not row["workers"]), None)
                 if in_order is not None:
                     floors[in_order["name"]] = floor_seconds(dataset, range(in_order["num_batches"]))
                 for group, iterations in groups.items():
                     floors[manifest.groups[group].name] = floor_seconds(dataset, iterations)
             del dataset, meter
-    for row in rows:  # It is that of one process; what workers read in order is another part of the epoch.
+    for row in rows:  # The floor in order is that of one process; workers read another part of the epoch.
         is_same = row["name"] != name or not row["workers"]
         row["floor_seconds_per_batch"] = floors[row["name"]] if is_same else None
     return {
@@ -118,19 +118,19 @@ def measure_loader(path: str, options: SpeedOptions) -> dict[str, Any]:
 
 
 class _Meter:
-    """Measures with some number of workers."""
+    """Measures with a given number of workers."""
 
     def __init__(self, dataset: PackedDataset, workers: int, limit: Limit) -> None:
         self.dataset = dataset
         self.workers = workers
         self.limit = limit
         self.first_batch: float | None = None
-        """Seconds to the very first one, the start of the workers included."""
+        """Seconds to the very first batch, including the start of the workers."""
         self.worker_bytes: int | None = None
-        """Private memory of all workers, at most."""
+        """Greatest private memory of all workers together."""
 
     def measure(self, iterations: range | Repeated) -> Timings:
-        """Batches of these iterations, until the limit or the end."""
+        """Time the batches of these iterations, until the limit or the end."""
         if not self.workers:
             if self.first_batch is None:
                 self.first_batch = _mean(time_reading(self.dataset, [0], Limit(num_batches=1)).seconds)
@@ -149,7 +149,7 @@ class _Meter:
 
 
 def _by_group(rows: RankEpoch) -> dict[int, list[int]]:
-    """The first iterations of each group in the order of the epoch, `MOST_ITERATIONS` at most."""
+    """The first iterations of each group in the order of the epoch, at most `MOST_ITERATIONS`."""
     groups: dict[int, list[int]] = {}
     for i, group in enumerate(rows.columns["group"].tolist()):
         iterations = groups.setdefault(group, [])
@@ -159,7 +159,7 @@ def _by_group(rows: RankEpoch) -> dict[int, list[int]]:
 
 
 def _row(name: str, workers: int, timings: Timings) -> dict[str, Any]:
-    """Figures out of the sums: an epoch takes as long as all its batches."""
+    """Figures from sums, not means: an epoch takes as long as all its batches."""
     seconds, tokens = sum(timings.seconds), sum(timings.num_tokens)
     num = len(timings.seconds)
     return {
@@ -183,7 +183,7 @@ def _mean(values: Sequence[float]) -> float:
 
 @contextmanager
 def _open_set(path: str, num_gpus: int, options: SpeedOptions) -> Iterator[tuple[PackedDataset, float]]:
-    """The data set, and the seconds that opening took. A remote one's shards lie in a new folder, which goes again."""
+    """The data set, and the seconds to open it. A remote set's shards are cached in a temporary folder."""
     with _cache(options.cache_dir) if is_url(path) else nullcontext() as cache_dir:
         start = time.perf_counter()
         dataset = PackedDataset(path, options.rank, num_gpus, format=options.format, cache_dir=cache_dir)

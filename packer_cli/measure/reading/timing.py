@@ -1,4 +1,4 @@
-"""Batches of a loader against the clock."""
+"""Times the batches of a loader."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from packer_cli.measure.reading.floor import batch_tensors, count_tokens
 
 @dataclass(frozen=True, kw_only=True)
 class Limit:
-    """When to stop: after a number of batches or seconds, but after one batch at the earliest."""
+    """When to stop: after a number of batches or seconds, but not before one batch."""
 
     num_batches: int | None = None
     seconds: float | None = None
 
     def is_reached(self, num_batches: int, seconds: float) -> bool:
-        """Whether to stop after these."""
+        """Whether to stop after this many batches and seconds."""
         if self.num_batches is not None:
             return num_batches >= self.num_batches
         return self.seconds is None or seconds >= self.seconds
@@ -27,12 +27,12 @@ class Limit:
 
 @dataclass(frozen=True, kw_only=True)
 class Timings:
-    """One number a batch in each list."""
+    """Each list has one number per batch."""
 
     seconds: list[float] = field(default_factory=list)
-    """Waiting for the batch."""
+    """Time spent waiting for the batch."""
     num_tokens: list[int] = field(default_factory=list)
-    """Of this rank's tensors, padding included."""
+    """Tokens of this rank's part, padding included."""
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ def time_reading(dataset: Any, iterations: Iterable[int], limit: Limit) -> Timin
 
     Args:
         dataset: a `PackedDataset`.
-        iterations: as many as are there at most; `Repeated` ends by the limit alone.
+        iterations: the batches to read, until the limit; `Repeated` never ends by itself.
     """
     timings = Timings()
     clock = time.perf_counter
@@ -69,7 +69,7 @@ def time_loader(loader: Iterable[Any], limit: Limit, at_end: Callable[[], None])
     """(seconds to the first batch, timings of those after it) of a DataLoader with workers.
 
     Args:
-        at_end: called after the last batch, while the workers still live.
+        at_end: called after the last batch, while the workers are still alive.
     """
     clock = time.perf_counter
     start = clock()

@@ -1,4 +1,4 @@
-"""Balance: packs of nearly equal work share an iteration.
+"""Balancing: packs of nearly equal work share an iteration.
 
 ::
 

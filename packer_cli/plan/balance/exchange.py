@@ -1,4 +1,4 @@
-"""Exchanges of samples between the packs of one iteration, the heaviest and a lighter one at a time."""
+"""Exchanges of samples within an iteration, each between its heaviest pack and a lighter one."""
 
 from __future__ import annotations
 
@@ -37,23 +37,23 @@ def exchange_until(
     most_tries: int,
     most_partners: int,
 ) -> None:
-    """Lower the greatest work of some packs by exchanges, until it is within the limit or none helps.
+    """Lower the greatest work of these packs by exchanges, until it is within the limit or no exchange helps.
 
     Args:
-        lengths, pieces: int64[packs, width], of the samples of each pack by falling length; rewritten.
-        count: int64[packs], samples of each; more than `width` are never put into one.
-        tokens, work: int64[packs], of each.
+        lengths, pieces: int64[packs, width], the samples of each pack by decreasing length; rewritten.
+        count: int64[packs], samples of each pack; stays within `width`.
+        tokens, work: int64[packs], totals of each pack.
         capacity: most tokens of a pack.
         linear: tokens, see `Cost.linear_tokens`.
-        limit: work that need not be lowered.
-        most_tries: pairs of packs that an exchange is looked for in; the last round may exceed it.
-        most_partners: lighter packs that are tried before the heaviest one is given up.
+        limit: greatest work at which to stop.
+        most_tries: pairs of packs to search for an exchange; the last round may exceed it.
+        most_partners: lighter packs to try before giving up on the heaviest one.
     """
     width = lengths.size // len(work)
     lengths, pieces = lengths.ravel(), pieces.ravel()
     move, places = np.empty(NUM_FIELDS, dtype=np.int64), np.empty(MOST_PLACES, dtype=np.int64)
     sums = np.empty(max(4 * (width + 1), 6 * width), dtype=np.int64)
-    tried_in = np.empty(len(work), dtype=np.int64)  # The round in which a pack was looked at last.
+    tried_in = np.empty(len(work), dtype=np.int64)  # The round that last tried a pack.
     tried_in[:] = NONE
     number, tries = ZERO, ZERO
     while tries < most_tries:
@@ -107,9 +107,9 @@ def _apply(
     move: NDArray[np.int64],
     merged: NDArray[np.int64],
 ) -> None:
-    """Make the exchange: merge both packs, the heavy one's samples first among equal ones, and part them anew.
+    """Make the exchange: merge both packs, of equal lengths the heavy one's samples first, and separate them again.
 
-    `merged` (int64[3 * (num_h + num_l)] or more) is overwritten.
+    `merged` (int64[3 * (num_h + num_l)] or more) is scratch space.
     """
     a, b = ZERO, ZERO
     for q in range(0, 3 * (num_h + num_l), 3):

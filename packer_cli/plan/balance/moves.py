@@ -2,12 +2,12 @@
 
 A heavy pack gives a light one a sample, for nothing or for a shorter one; a sample for several short ones of about the
 same total (the same tokens, less work: x^2 > sum y_i^2); or several for more that are shorter. A sample of x tokens
-does x (x + linear) work, see `plan.cost`; the same tokens have the same linear term. What would be ideal is known in
-closed form, so only its neighbours are tried, and what does not fit exactly is topped up or has a sample swapped:
-O(a log b) for packs of a and b samples, beside a limited number of tries that cost O(log b).
+does x (x + linear) work, see `plan.cost`; equal tokens have the same linear term. The ideal length is known in closed
+form, so only its neighbours are tried; an exchange that does not fit exactly is topped up, or one sample swapped:
+O(a log b) for packs of a and b samples, besides a limited number of tries that cost O(log b).
 
-A pack is a stretch of `lengths` by falling size: `at_h` and `at_l` are where the heavy and the light one begin,
-`num_h` and `num_l` how many samples they have. Arrays are flat, without slices, for that takes less long to compile.
+A pack is a range of `lengths`, decreasing: `at_h` and `at_l` are where the heavy and the light one begin, `num_h` and
+`num_l` their numbers of samples. Arrays are flat and never sliced, which compiles faster.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from numpy.typing import NDArray
 from packer_cli.plan.balance.places import NONE, ONE, ZERO, fill_places, list_place, note, num_at_least
 
 _STARTS = 8
-"""Places in the light pack from which several short samples are gathered."""
+"""Places in the light pack from which to take several short samples."""
 _FEW = 48
-"""Samples of a light pack up to which all places are tried."""
+"""Samples of a light pack up to which all of its places are tried."""
 
 
 @njit(inline="always")
@@ -39,19 +39,19 @@ def find_move(
     sums: NDArray[np.int64],
     places: NDArray[np.int64],
 ) -> int:
-    """Write the exchange that comes nearest to an even split to `move`; gives the gap that it leaves.
+    """Write the exchange that comes nearest to an even split to `move`; returns the gap that it leaves.
 
-    What is left is `gap` or more where nothing helps: an exchange that turns the gap round scores no better than
-    none, so the greater of the two works always falls.
+    Returns `gap` if no exchange narrows it: one that only reverses it does not count, so that the greater of the two
+    works always decreases.
 
     Args:
         lengths: int64, of all packs.
-        gap: by how much the heavy pack's work is greater.
+        gap: excess of the heavy pack's work over the light one's.
         room_heavy, room_light: free tokens.
         linear: tokens, see `Cost.linear_tokens`.
         move: int64[NUM_FIELDS], written to.
-        sums: int64[2 * (num_h + num_l + 2)] or more, of any content.
-        places: int64[MOST_PLACES], of any content.
+        sums: int64[2 * (num_h + num_l + 2)] or more, scratch space.
+        places: int64[MOST_PLACES], scratch space.
     """
     note(move, ZERO, ZERO, NONE, ZERO, ZERO, NONE, NONE, NONE)
     left = _try_one(lengths, at_h, num_h, at_l, num_l, gap, room_light, linear, move, gap)
@@ -115,7 +115,7 @@ def _try_one(
 
 @njit(cache=True, no_cpython_wrapper=True)
 def _sum_up(lengths: NDArray[np.int64], begin: int, num: int, linear: int, sums: NDArray[np.int64], at: int) -> None:
-    """Write tokens and work of the samples before each place to `sums`, from `at` on, in pairs."""
+    """Write the tokens and the work of the samples before each place to `sums`, in pairs, from `at` on."""
     tokens, work = ZERO, ZERO
     for q in range(num):
         sums[at + 2 * q], sums[at + 2 * q + 1] = tokens, work
@@ -126,7 +126,7 @@ def _sum_up(lengths: NDArray[np.int64], begin: int, num: int, linear: int, sums:
 
 @njit(cache=True, no_cpython_wrapper=True)
 def _last_within(sums: NDArray[np.int64], at: int, num: int, start: int, tokens: int) -> int:
-    """The greatest place up to which the samples from `start` on have at most so many tokens. O(log n)."""
+    """The greatest place up to which the samples from `start` on have at most `tokens` tokens. O(log n)."""
     low, high = start, num
     tokens += sums[at + 2 * start]
     while low < high:
@@ -154,7 +154,7 @@ def _list_singles(
     stride: int,
     places: NDArray[np.int64],
 ) -> int:
-    """Places of one sample for several shorter ones; or with the shortest of its pack, so that one more of them fits.
+    """List places of one sample, and of it with the shortest of its pack, to fill with several shorter ones.
 
     Samples of length y do x (y + linear) work in the place of x, so x (x - y) = gap / 2 is ideal.
     """
@@ -197,9 +197,9 @@ def _list_blocks(
     slack: int,
     places: NDArray[np.int64],
 ) -> int:
-    """Places of neighbouring samples of the heavy pack for a greater number of shorter ones.
+    """List places of consecutive samples of the heavy pack to fill with a greater number of shorter ones.
 
-    The more samples are given, the more work: where that passes gap / 2 is found by halving.
+    The more samples it gives, the more work; bisection finds where that passes gap / 2.
     """
     of_light = 2 * (num_h + 1)
     n, i = ZERO, ZERO

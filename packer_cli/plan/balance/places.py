@@ -1,6 +1,6 @@
-"""Places in a heavy pack that a light one's samples fill: what is tried, and how it is filled.
+"""Places in a heavy pack that samples of a light one fill: which to try, and how to fill them.
 
-For kernels alone: without a way in from Python, which must not call them, they compile sooner.
+Only kernels call these functions. They have no Python wrapper, which compiles faster.
 """
 
 from __future__ import annotations
@@ -15,23 +15,23 @@ NUM_FIELDS = 8
 HEAVY_FIRST, HEAVY_COUNT, HEAVY_OTHER, LIGHT_FIRST, LIGHT_COUNT, LIGHT_BUT, LIGHT_OTHER_1, LIGHT_OTHER_2 = range(
     NUM_FIELDS
 )
-"""Fields of a move, places in the two packs: each gives so many samples from `FIRST` on, but for `BUT`, and `OTHER`
-ones apart; -1 stands for none."""
+"""Fields of a move, as places in the two packs: each pack gives `COUNT` samples from `FIRST` on, except `BUT`, and the
+separate samples `OTHER`; -1 for none."""
 
 NUM_PLACE_FIELDS = 7
 MOST_PLACES = 1024 * NUM_PLACE_FIELDS
-"""Room for the places that are tried: samples of the heavy pack (first, count, other), their tokens and free ones,
-their work, and the light samples from `start` up to `last` that fit."""
+"""Room for the places to try. Fields: samples of the heavy pack (first, count, other), their tokens plus the pack's
+free ones, their work, and the light samples from `start` up to `last` that fit."""
 
-# Not Python's own numbers: numba would compile a function anew for each of those that it is called with.
+# NumPy integers: numba would compile a function again for each Python integer that it is called with.
 NONE = cast(int, np.int64(-1))
 ZERO = cast(int, np.int64(0))
 ONE = cast(int, np.int64(1))
 
 _TOP_UPS = 8
-"""Pairs of samples that are tried to fill what is left after those."""
+"""Samples to try, each alone and with a second one, in the tokens that remain free."""
 _SWAPS = 16
-"""Samples that are tried to be exchanged for a longer one."""
+"""About how many samples to try to swap for a longer one."""
 
 
 @njit(cache=True, no_cpython_wrapper=True)
@@ -54,7 +54,7 @@ def note(
 
 @njit(cache=True, no_cpython_wrapper=True)
 def num_at_least(lengths: NDArray[np.int64], begin: int, num: int, least: int) -> int:
-    """How many samples of a pack have at least this length, which is the place of the first that has not. O(log n)."""
+    """How many samples of a pack have at least this length: the place of the first shorter one. O(log n)."""
     low, high = ZERO, num
     while low < high:
         middle = (low + high) // 2
@@ -77,7 +77,7 @@ def list_place(
     start: int,
     last: int,
 ) -> int:
-    """Write it from `n` on; gives where the next one goes."""
+    """Write a place from `n` on, if there is room; returns where the next one goes."""
     if n == len(places):
         return n
     places[n], places[n + 1], places[n + 2] = heavy_first, heavy_count, heavy_other
@@ -100,10 +100,10 @@ def fill_places(
     move: NDArray[np.int64],
     left: int,
 ) -> int:
-    """Fill the place of samples of the heavy pack, all but `slack` tokens of it, with light ones from `start` on.
+    """Fill each place, all but at most `slack` tokens of it, with light samples from `start` on; returns the gap left.
 
-    As many as fit are taken in a row, up to two of them put back. Then one is exchanged for a longer one, or up to two
-    others fill what is left.
+    Takes as many consecutive samples as fit, or up to two fewer. Then one of them may be swapped for a longer one, or
+    up to two others fill what is left.
     """
     for n in range(0, places_end, NUM_PLACE_FIELDS):
         heavy_first, heavy_count, heavy_other = places[n], places[n + 1], places[n + 2]

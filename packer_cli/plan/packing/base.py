@@ -11,12 +11,12 @@ from typing import Any
 from packer_cli.plan.types import Int32Array, Int64Array, Pieces
 
 OBJECTIVES = ("work", "tokens")
-"""What algorithms that even packs out may make even: work (attention work, or that of `--cost`), or tokens."""
+"""What an algorithm can even out over packs: work (attention work, or that of `--cost`), or tokens."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class PackingOptions:
-    """Options of one algorithm; each has its own subclass beside it."""
+    """Options of one algorithm. An algorithm with options has a subclass in its own file."""
 
 
 PackFunction = Callable[[Int32Array, int, int, Any], tuple[Int64Array, Int64Array]]
@@ -36,20 +36,20 @@ class PackingAlgorithm:
     pack: PackFunction
     options: type[PackingOptions] = PackingOptions
     cut: CutFunction | None = None
-    """What cuts samples anywhere before `pack`; a plan with it has exactly one group."""
+    """Cuts samples at any token before `pack`; a plan that uses it has exactly one group."""
     needs_split: bool = False
     """Whether samples over the greatest capacity must be split, not truncated or left out."""
     uses_work: bool = False
-    """Whether `pack` looks at work, and so takes `linear` besides."""
+    """Whether `pack` considers work, and so also takes `linear`."""
 
     def with_linear(self, linear: int) -> PackingAlgorithm:
-        """The same algorithm for work with a linear term of so many tokens, see `plan.cost`."""
+        """The same algorithm for work with a linear term of this many tokens, see `plan.cost`."""
         pack: Callable[..., Any] = self.pack
         return replace(self, pack=partial(pack, linear=linear)) if self.uses_work and linear else self
 
 
 def require_objective(name: str, objective: str) -> None:
-    """Refuse what is not an objective; ValueError."""
+    """Raise ValueError for an unknown objective."""
     if objective not in OBJECTIVES:
         raise ValueError(
             f"option 'objective' of packing {name!r} must be {' or '.join(OBJECTIVES)}, got {objective!r}"

@@ -1,9 +1,9 @@
-"""Best-fit, the kernel behind `bfd`, `bfs` and what `ilp` leaves over: runs of equal lengths, not samples, are placed.
+"""Best-fit, the kernel of `bfd` and `bfs`, also for what `ilp` leaves: it places runs of equal lengths, not samples.
 
-The fullest pack that has room for a sample is, after it took one, still the fullest that has room for another of the
-same length; so a pack takes as many of a run as fit, at once. Price: O(1) for each pack that a run touches, which are
-far fewer than samples where these are short against the capacity, and a look-up in a bitmap of remaining capacities
-for each (run, room) that meet.
+After the fullest pack with room for a sample has taken it, it is still the fullest with room for another of the same
+length; so a pack takes as many samples of a run as fit, at once. Price: O(1) for each pack that a run touches, which
+are far fewer than samples if these are short against the capacity, and a look-up in a bitmap of remaining capacities
+for each room that a run meets.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from packer_cli.plan.sorting import count_lengths
 
 
 def runs_by_decreasing_length(lengths: NDArray[np.int32], longest: int) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
-    """The histogram: distinct lengths int32[r], falling, and the samples of each, int64[r]. O(n + longest)."""
+    """The histogram: distinct lengths int32[r], decreasing, and the samples of each, int64[r]. O(n + longest)."""
     count = count_lengths(lengths, longest)
     found = np.flatnonzero(count)[::-1]
     return found.astype(np.int32), count[found]
@@ -26,17 +26,17 @@ def runs_by_decreasing_length(lengths: NDArray[np.int32], longest: int) -> tuple
 def best_fit(
     run_lengths: NDArray[np.int32], run_counts: NDArray[np.int64], capacity: int, rooms: NDArray[np.int64]
 ) -> tuple[NDArray[np.int64], NDArray[np.int32], int]:
-    """Each sample in turn into the fullest pack that has room; among equally full ones, into that touched last.
+    """Put each sample in turn into the fullest pack that has room; of equally full ones, into the last one touched.
 
     Args:
         run_lengths: int32[r], lengths in the order of placing, each 1 .. capacity.
-        run_counts: int64[r], how many samples of each follow each other.
+        run_counts: int64[r], consecutive samples of each length.
         capacity: most tokens of a pack.
-        rooms: int64[k], what packs 0 .. k-1 have left at the start; new ones are numbered from k.
+        rooms: int64[k], free tokens of packs 0 .. k-1 at the start; new packs are numbered from k.
 
     Returns:
-        `(pack int64[t], number int32[t], packs)`: the samples, in the order of placing, go to `pack[0]` for the first
-        `number[0]` of them, and so on.
+        `(pack int64[t], number int32[t], packs)`: in the order of placing, the first `number[0]` samples go to
+        `pack[0]`, the next `number[1]` to `pack[1]`, and so on; `packs` counts all packs.
     """
     index = empty_index(capacity + 1)
     top = np.full(capacity + 1, -1, dtype=np.int64)
@@ -62,9 +62,9 @@ def _best_fit(
     to_pack: NDArray[np.int64],
     to_number: NDArray[np.int32],
 ) -> tuple[int, int]:
-    """Writes to `to_pack` and `to_number`, and gives the lengths of both, and the packs.
+    """Write to `to_pack` and `to_number`; returns `(entries written, packs)`.
 
-    Packs with the same room form a stack: `top` (int64[capacity + 1], -1 at first) and what is `below` each.
+    Packs with the same room form a stack: its `top` (int64[capacity + 1], initially -1) and the pack `below` each.
     """
     num_moves = 0
     num_packs = len(rooms)
@@ -85,7 +85,7 @@ def _best_fit(
                 room = capacity
             fits = room // length
             pack = num_packs if is_new else top[room]
-            # All packs of this room in turn: what they have left after is too short for the run, or ends it.
+            # All packs of this room in turn: afterwards they have no room for the run's length, or the run is placed.
             while left > 0 and pack >= 0:
                 following = pack + 1 if is_new else below[pack]
                 number = min(left, fits)

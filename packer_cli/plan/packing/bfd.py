@@ -1,8 +1,8 @@
 """Best-fit decreasing: the longest sample first, into the fullest pack that has room.
 
-Source: Johnson 1973; at most 11/9 of the optimum + 4. Price: O(n), about that of sorting: a counting sort, and the
-histogram placed by `best_fit`; 10 ms for a million samples, 30 bytes each. Use it for the least padding: on mixed
-lengths it is within a pack of the lower bound. Which samples meet depends on their lengths alone, so packs are less
+Source: Johnson 1973; at most 11/9 of the optimum + 4. Price: O(n), about that of sorting: a counting sort, and
+`best_fit` on the histogram; 10 ms for a million samples, 30 bytes each. Use it for the least padding: on mixed lengths
+it is within a pack of the lower bound. Which samples share a pack depends on their lengths alone, so packs are less
 random than `isf`'s.
 """
 

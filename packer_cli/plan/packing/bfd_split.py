@@ -1,8 +1,9 @@
-"""Best-fit packing: cut only what is longer than the capacity, best-fit decreasing for the rest.
+"""Best-fit packing: cut only samples longer than the capacity, then best-fit decreasing.
 
 Source: Ding et al., "Fewer Truncations Improve Language Modeling", arXiv 2404.10830. Price: that of `bfd`. Use it for
-pre-training that should keep documents whole where it can; `wrap` pads nothing, and cuts about one sample a pack.
-The cutting is `--overflow split`, at the greatest capacity; other overflows are refused, so that the name is kept.
+pre-training that should keep documents whole where it can; `wrap` pads nothing, but cuts about one sample per pack.
+`--overflow split` cuts the samples, at the greatest capacity; other values of `--overflow` are refused, because
+without the cutting this is `bfd`.
 """
 
 from __future__ import annotations

@@ -12,11 +12,11 @@ _BLOCK = 1 << 20
 def group_by_pack(
     pack_of: NDArray[np.int64], order: NDArray[np.int64], num_packs: int
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """`(offsets int64[p+1], members int64[n])`; within a pack, samples stand as in `order`. O(n + p).
+    """`(offsets int64[p+1], members int64[n])`; within a pack, samples are in the order of `order`. O(n + p).
 
     Args:
         pack_of: int64[n], pack of each sample.
-        order: int64[n], the samples in the order in which they were placed.
+        order: int64[n], the samples in the order of placing.
         num_packs: p.
     """
     return group_moves(pack_of[order], np.ones(len(order), dtype=np.int32), order, num_packs)
@@ -25,7 +25,7 @@ def group_by_pack(
 def group_moves(
     to_pack: NDArray[np.int64], to_number: NDArray[np.int32], order: NDArray[np.int64], num_packs: int
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """`(offsets int64[p+1], members int64[n])` from what `best_fit` gives; `order` (int64[n]) is that of placing."""
+    """`(offsets int64[p+1], members int64[n])` from `best_fit`'s result and the order of placing, int64[n]."""
     offsets = np.zeros(num_packs + 2, dtype=np.int64)
     members = np.empty(len(order), dtype=np.int64)
     _group_moves(to_pack, to_number, order, offsets, members)
@@ -40,7 +40,7 @@ def _group_moves(
     offsets: NDArray[np.int64],
     members: NDArray[np.int64],
 ) -> None:
-    """`offsets` (int64[p+2], zeros) has one more place, so that each pack's begin can move on to its end."""
+    """Write to `offsets` (int64[p+2], zeros), whose spare entry lets each pack's begin advance to its end."""
     for move in range(len(to_pack)):
         offsets[to_pack[move] + 2] += to_number[move]
     for k in range(2, len(offsets)):
@@ -56,7 +56,7 @@ def _group_moves(
 
 
 def rename_members(members: NDArray[np.int64], names: NDArray[np.int64]) -> None:
-    """Write `names[i]` for each member i, in place: block by block, so that no second array is needed. O(m)."""
+    """Replace each member i by `names[i]`, in place and block by block, to need no second array. O(m)."""
     for first in range(0, len(members), _BLOCK):
         block = members[first : first + _BLOCK]
         block[:] = names[block]
@@ -65,7 +65,7 @@ def rename_members(members: NDArray[np.int64], names: NDArray[np.int64]) -> None
 def merge_packs(
     offsets: NDArray[np.int64], pieces: NDArray[np.int64], added_offsets: NDArray[np.int64], added: NDArray[np.int64]
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Append to each pack what is added to it. O(m), and 2 bytes a member besides the result."""
+    """Append `added` pieces to each pack. O(m), and 2 bytes per member besides the result."""
     sizes = np.stack([np.diff(offsets), np.diff(added_offsets)], axis=1).ravel()
     is_added = np.repeat(np.tile([False, True], len(offsets) - 1), sizes)
     merged = np.empty(len(is_added), dtype=np.int64)
@@ -83,9 +83,9 @@ def copy_packs(
     to_pieces: NDArray[np.int64],
     first: int,
 ) -> None:
-    """Write the given packs, in the given order, as packs `first`, `first + 1`, ... of other arrays. O(m).
+    """Copy the given packs, in the given order, to packs `first`, `first + 1`, ... of other arrays. O(m).
 
-    `to_offsets[first]` says where the first of them begins.
+    The first of them begins at `to_offsets[first]`.
     """
     place = to_offsets[first]
     for i in range(len(packs)):

@@ -1,8 +1,8 @@
 """First-fit decreasing: the longest sample first, into the first pack that has room.
 
 Source: Johnson 1973; at most 11/9 of the optimum + 6/9 (Dosa 2007). Price: O(n) to sort and to write the packs out,
-and O(log p) for each pack that the samples of one length touch, a tree of the greatest room. Use it as the textbook
-reference; `bfd` pads as little and is faster where packs are many.
+and O(log p), in a tree of greatest rooms, for each pack that the samples of one length touch. Use it as the textbook
+reference; `bfd` pads as little and is faster with many packs.
 """
 
 from __future__ import annotations
@@ -29,16 +29,7 @@ def pack(lengths: Int32Array, capacity: int, seed: int, options: PackingOptions)
 def first_fit(
     run_lengths: NDArray[np.int32], run_counts: NDArray[np.int64], capacity: int
 ) -> tuple[NDArray[np.int64], NDArray[np.int32], int]:
-    """Each sample in turn into the first pack that has room, which takes as many of a run as fit.
-
-    Args:
-        run_lengths: int32[r], lengths in the order of placing, each 1 .. capacity.
-        run_counts: int64[r], how many samples of each follow each other.
-        capacity: most tokens of a pack.
-
-    Returns:
-        `(pack int64[t], number int32[t], packs)`, as of `best_fit`.
-    """
+    """Put each sample in turn into the first pack that has room; arguments and results as in `best_fit`."""
     total = 0
     num_samples = 0
     for run in range(len(run_lengths)):
@@ -68,7 +59,7 @@ def first_fit(
             num_moves += 1
             num_packs = max(num_packs, node - leaves + 1)
             room[node] -= number * length
-            # Up to the first node whose greatest room is another pack's.
+            # Up to the first node whose greatest room does not change.
             node //= 2
             while node:
                 most = max(room[2 * node], room[2 * node + 1])

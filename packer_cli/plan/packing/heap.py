@@ -1,4 +1,4 @@
-"""A binary heap in two arrays: the least (key, id) first, so that equal keys come in a known order."""
+"""A binary heap in two arrays, least (key, id) first; ids make the order of equal keys deterministic."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 @njit(cache=True)
 def heap_push(keys: NDArray[np.int64], ids: NDArray[np.int64], size: int, key: int, item: int) -> None:
-    """Put an entry in; the heap then holds `size + 1`. O(log size)."""
+    """Add an entry to the `size` entries of the heap. O(log size)."""
     at = size
     while at > 0:
         above = (at - 1) // 2
@@ -22,7 +22,7 @@ def heap_push(keys: NDArray[np.int64], ids: NDArray[np.int64], size: int, key: i
 
 @njit(cache=True)
 def heap_replace(keys: NDArray[np.int64], ids: NDArray[np.int64], size: int, key: int, item: int) -> None:
-    """Put an entry in the place of the least one; the heap still holds `size`. O(log size)."""
+    """Replace the least of the heap's `size` entries by another. O(log size)."""
     at = 0
     while True:
         below = 2 * at + 1
@@ -40,6 +40,6 @@ def heap_replace(keys: NDArray[np.int64], ids: NDArray[np.int64], size: int, key
 
 @njit(cache=True)
 def heap_pop(keys: NDArray[np.int64], ids: NDArray[np.int64], size: int) -> None:
-    """Take the least entry, `(keys[0], ids[0])`, out; the heap then holds `size - 1`. O(log size)."""
+    """Remove the least of the heap's `size` entries, `(keys[0], ids[0])`. O(log size)."""
     if size > 1:
         heap_replace(keys, ids, size - 1, keys[size - 1], ids[size - 1])

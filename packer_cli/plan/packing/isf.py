@@ -1,10 +1,10 @@
 """Iterative sampling and filling: shuffle, next-fit, keep the full packs, repeat with the rest.
 
-Source: OmniBal, arXiv 2407.20761; HBP's packing baseline (arXiv 2503.07680, appendix A). Price: O(n) a round over
-what is left; most samples leave in the first rounds. Use it to keep packs random: which samples meet depends on the
-shuffle, not on their lengths. Do not use it where samples are a large part of the capacity, or where the threshold
-leaves out but a few tokens, as at 4K: most packs fall short of it. `bfs` is as random, pads less and is faster.
-Unlike published code, it loses no open pack, and the last round emits what is left.
+Source: OmniBal, arXiv 2407.20761; HBP's packing baseline (arXiv 2503.07680, appendix A). Price: O(samples left) a
+round; the first rounds pack most samples. Use it to keep packs random: which samples share a pack depends on the
+shuffle, not on their lengths. Do not use it if samples are a large part of the capacity, or if the threshold allows
+only a few tokens of padding, as at 4K: most packs miss it. `bfs` is as random, pads less and is faster.
+Unlike published code, it loses no open pack, and the last round packs all samples left.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ class IsfOptions(PackingOptions):
 
     rounds: int = 50
     threshold: float = 0.997
-    """Share of the capacity from which a pack is kept."""
+    """Least share of the capacity at which a pack is kept."""
 
     def __post_init__(self) -> None:
         if self.rounds < 1:
             raise ValueError(f"option 'rounds' of packing 'isf' must be at least 1, got {self.rounds}")
         if self.rounds >= 2**31:
             raise ValueError(f"option 'rounds' of packing 'isf' must be at most {2**31 - 1}, got {self.rounds}")
-        if not 0 <= self.threshold <= 1:  # nor NaN
+        if not 0 <= self.threshold <= 1:  # refuses NaN too
             raise ValueError(f"option 'threshold' of packing 'isf' must be in 0..1, got {self.threshold}")
 
 
@@ -47,13 +47,13 @@ def pack(lengths: Int32Array, capacity: int, seed: int, options: IsfOptions) -> 
 def iterative_sampling_filling(
     lengths: Int32Array, capacity: int, least: int, rounds: int, bits: int, state: NDArray[np.uint64]
 ) -> tuple[Int64Array, Int64Array]:
-    """`(offsets int64[p+1], order int64[n])`; packs of `least` tokens are kept. The shuffles use 2^bits buckets."""
+    """`(offsets int64[p+1], order int64[n])`; keeps packs of at least `least` tokens. Shuffles in 2^bits buckets."""
     num_left = len(lengths)
-    # A sample's length and its number in one word: what is shuffled is all that packing looks at.
+    # A sample's length and number share one word, so that packing needs to read only the shuffled array.
     left = lengths.astype(np.int64)
     left <<= 32
     left |= np.arange(num_left)
-    order = np.empty(num_left, dtype=np.int64)  # from the front what is placed; what is behind is free
+    order = np.empty(num_left, dtype=np.int64)  # the samples placed so far; behind them, scratch space for shuffling
     offsets = np.empty(num_left + 1, dtype=np.int64)
     offsets[0] = 0
     num_packs = 0
@@ -82,7 +82,7 @@ def _fill(
     offsets: NDArray[np.int64],
     num_packs: int,
 ) -> int:
-    """One round: keep the packs of `least` tokens, move the samples of the others to the front; gives all packs."""
+    """One round: keep packs of at least `least` tokens, move other samples to the front; returns the packs so far."""
     kept = 0
     first = 0
     total = 0

@@ -1,13 +1,13 @@
 """Karmarkar-Karp: largest differencing into a fixed number of packs, window by window.
 
-Source: Karmarkar and Karp 1982, for many parts as in Michiels, Korst, Aarts and van Leeuwen 2003. Price: O(n *
-window), mostly; O(n) memory. Use it on small sets, or for packs of a window that are nearly equal. Do not use it for
-least padding: parts that are all nearly full leave each a gap, and `bfd` is faster and needs fewer packs; nor with a
-window of thousands of packs.
+Source: Karmarkar and Karp 1982, for many parts as in Michiels, Korst, Aarts and van Leeuwen 2003. Price: mostly O(n *
+window); O(n) memory. Use it on small sets, or to make the packs of a window nearly equal. Do not use it for the least
+padding: evenly filled packs each leave a gap, and `bfd` is faster and needs fewer packs. Do not use a window of
+thousands of packs either.
 
-A window is as many samples, in a shuffled order, as `window` packs can hold. They are differenced into as many parts
-as the lower bound gives. A part over the capacity keeps its longest samples that fit; the others go, longest first,
-to the lightest pack with room. What finds none goes to the next window, and opens packs in the last.
+A window is as many samples, in a shuffled order, as `window` packs can hold. Differencing divides them into as many
+parts as the lower bound gives. A part over the capacity keeps its longest samples that fit; the others go, longest
+first, to the lightest pack with room. Samples that find none wait for the next window; in the last, they open packs.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ from packer_cli.plan.types import Int32Array, Int64Array
 
 @dataclass(frozen=True, kw_only=True)
 class KkOptions(PackingOptions):
-    """A greater window makes more packs even with each other, and takes longer."""
+    """A larger window makes more packs nearly equal, and takes longer."""
 
     objective: str = "tokens"
-    """What is made even: `tokens`, or `work`, by default the sum of squared lengths."""
+    """What to even out: `tokens`, or `work`, by default the sum of squared lengths."""
     window: int = 64
-    """Packs that are made at a time."""
+    """Packs to make at a time."""
 
     def __post_init__(self) -> None:
         require_objective("kk", self.objective)
@@ -51,7 +51,7 @@ def pack(
     """See the package for shapes; `linear` (tokens) is the linear term of work, see `plan.cost`."""
     cost, window = (0, 1), options.window
     if options.objective == "work":
-        # Fewer packs at a time where sums over a window might not be exact: of 64, at 2^28 tokens and more.
+        # Use fewer packs at a time if sums over a window might not be exact: of 64, from 2^28 tokens on.
         cost, window = (1, linear), min(window, max(1, MOST_WORK // (capacity * (capacity + linear))))
     order = shuffled(len(lengths), rng_state(seed))
     by_place, num_packs = _windows(lengths[order], capacity, window, cost)
@@ -61,7 +61,7 @@ def pack(
 
 
 def _windows(lengths: Int32Array, capacity: int, window: int, cost: tuple[int, int]) -> tuple[Int64Array, int]:
-    """`(pack int64[n], packs)`; a sample of s tokens costs `s (cost[0] s + cost[1])`."""
+    """`(pack of each sample int64[n], packs)`; a sample of s tokens costs `s (cost[0] s + cost[1])`."""
     num = len(lengths)
     pack_of = np.empty(num, dtype=np.int64)
     num_packs = 0
@@ -85,13 +85,13 @@ def _windows(lengths: Int32Array, capacity: int, window: int, cost: tuple[int, i
 
 @njit(cache=True)
 def _difference(lengths: NDArray[np.int32], num_parts: int, quadratic: int, linear: int) -> NDArray[np.int64]:
-    """Part (int64[n]) of each sample; the parts are about equal in their sums of the objective.
+    """Part (int64[n]) of each sample; the parts have nearly equal sums of the objective.
 
-    A partition of some samples is a list of parts by decreasing sum; those not listed are empty. The two partitions
-    whose sums differ most are merged, the greatest part of one with the least of the other, until one is left.
+    A partition of some samples is a list of parts by decreasing sum; parts not listed are empty. Until one is left,
+    the two partitions whose sums differ most are merged: the greatest part of one with the least of the other.
     """
     num = len(lengths)
-    # A partition is known by one of its samples, and so is a part; n samples are never in more than n parts.
+    # A partition's id is one of its samples, and so is a part's; n samples are never in more than n parts.
     part_sum = np.empty(num, dtype=np.int64)
     next_sample = np.full(num, -1, dtype=np.int64)
     last_sample = np.arange(num)
@@ -110,8 +110,8 @@ def _difference(lengths: NDArray[np.int32], num_parts: int, quadratic: int, line
         a = ids[0]
         heap_pop(keys, ids, size)
         b = ids[0]
-        len_a = _listed(first_part[a], next_part, one)
-        len_b = _listed(first_part[b], next_part, other)
+        len_a = _list_parts(first_part[a], next_part, one)
+        len_b = _list_parts(first_part[b], next_part, other)
         num_merged = min(num_parts, len_a + len_b)
         # The empty parts of both cancel out where there are enough of them.
         lead = num_merged - len_b
@@ -125,7 +125,7 @@ def _difference(lengths: NDArray[np.int32], num_parts: int, quadratic: int, line
                     part_sum[part] += part_sum[joined]
                     next_sample[last_sample[part]] = joined
                     last_sample[part] = last_sample[joined]
-            # Insertion sort: mostly one list is in order already, and the other is short.
+            # Insertion sort: usually one list is already in order, and the other is short.
             at = i
             while at > 0 and part_sum[merged[at - 1]] < part_sum[part]:
                 merged[at] = merged[at - 1]
@@ -153,7 +153,7 @@ def _difference(lengths: NDArray[np.int32], num_parts: int, quadratic: int, line
 
 
 @njit(cache=True)
-def _listed(part: int, next_part: NDArray[np.int64], into: NDArray[np.int64]) -> int:
+def _list_parts(part: int, next_part: NDArray[np.int64], into: NDArray[np.int64]) -> int:
     num = 0
     while part >= 0:
         into[num] = part
@@ -172,9 +172,9 @@ def _repair(
     linear: int,
     is_last: bool,
 ) -> int:
-    """Move, in `part_of`, what exceeds the capacity; returns the number of packs. O(moved * packs).
+    """Move, in `part_of`, samples that exceed the capacity; returns the number of packs. O(moved * packs).
 
-    What finds no room gets -1, and in the last window a pack.
+    A sample that finds no room gets -1, or in the last window a new pack.
     """
     total = np.zeros(num_parts, dtype=np.int64)
     for i in range(len(lengths)):

@@ -1,11 +1,11 @@
 """Longest processing time: the longest sample first, into the pack of least work that has room.
 
-Source: Graham 1969, with a capacity. Price: O(n log p) a round, and one more round for every time that packs lacked:
-one to three for `work`, about ten for `tokens`. Use it to make the work of *all* packs of a group as even
-as the capacity allows. Do not use it where packs are balanced within iterations anyway (`--balance`), nor with
-`tokens` for little padding: packs of even tokens leave each a gap that nothing fits, and more packs are needed.
+Source: Graham 1969, with a capacity. Price: O(n log p) a round; one to three rounds for `work`, about ten for
+`tokens`. Use it to make the work of *all* packs of a group as even as the capacity allows. Do not use it if packs are
+balanced within iterations anyway (`--balance`), nor with `tokens` for little padding: evenly filled packs each leave a
+gap that no sample fits, so more packs are needed.
 
-A sample that finds no room opens a pack, and the next round starts with as many packs as that made.
+A sample that finds no room opens a pack; the next round then starts with as many packs as this one ended with.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ from packer_cli.plan.types import Int32Array, Int64Array
 
 @dataclass(frozen=True, kw_only=True)
 class LptOptions(PackingOptions):
-    """What is made even."""
+    """Options of `lpt`."""
 
     objective: str = "work"
-    """`work`, by default the sum of squared lengths, or `tokens`."""
+    """What to even out: `work`, by default the sum of squared lengths, or `tokens`."""
 
     def __post_init__(self) -> None:
         require_objective("lpt", self.objective)
@@ -53,12 +53,12 @@ def pack(
 def _lpt(
     lengths: NDArray[np.int32], order: NDArray[np.int64], capacity: int, num_packs: int, quadratic: int, linear: int
 ) -> tuple[NDArray[np.int64], int]:
-    """`(pack int64[n], packs)`; more packs than asked for where a sample found no room.
+    """`(pack of each sample int64[n], packs)`; more than `num_packs` if a sample found no room.
 
-    A sample of s tokens costs `s (quadratic s + linear)`, which rises with s.
+    A sample of s tokens costs `s (quadratic s + linear)`, which increases with s.
     """
-    # The heap holds packs by (work, number). One without room waits under its room until the samples, which come by
-    # falling length, are short enough.
+    # The heap holds packs by (work, number). A pack without room waits, listed by its room, until the samples, which
+    # come by decreasing length, are short enough.
     keys = np.zeros(len(lengths) + 1, dtype=np.int64)
     ids = np.arange(len(lengths) + 1)
     size = num_packs

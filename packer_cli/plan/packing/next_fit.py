@@ -1,7 +1,7 @@
-"""Next-fit: take samples in order, close the pack when the next does not fit.
+"""Next-fit: take samples in order, and close the pack when the next one does not fit.
 
-Source: Johnson 1973. Price: O(n), one pass. Use it to keep the order of the corpus; it pads most of all (up to half
-of every pack when samples are long).
+Source: Johnson 1973. Price: O(n), one pass. Use it to keep the order of the corpus; it pads the most (up to half of
+every pack if samples are long).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ def pack(lengths: Int32Array, capacity: int, seed: int, options: PackingOptions)
 
 @njit(cache=True)
 def next_fit(lengths: NDArray[np.int32], capacity: int) -> NDArray[np.int64]:
-    """Offsets (int64[p+1]) of the packs of samples in this order."""
+    """Offsets (int64[p+1]) of the packs, for samples in the given order."""
     offsets = np.empty(len(lengths) + 1, dtype=np.int64)
     offsets[0] = 0
     num_packs = 0

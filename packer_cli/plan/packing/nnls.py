@@ -1,8 +1,8 @@
-"""Non-negative least squares for columns of few entries: the active set method of Lawson and Hanson.
+"""Non-negative least squares for sparse columns: the active set method of Lawson and Hanson.
 
-Source: Lawson and Hanson 1974, chapter 23. Here the normal equations of the columns in use are kept as a Cholesky
-factor, to which a column is added, or taken out of, in O(p^2). Its answer uses at most as many columns as there are
-rows, which is why it is taken: rounding to integers then costs little.
+Source: Lawson and Hanson 1974, chapter 23. The normal equations of the p columns in use are kept as a Cholesky factor;
+adding or removing a column takes O(p^2). The solution uses at most as many columns as there are rows, so rounding it
+to integers costs little.
 """
 
 from __future__ import annotations
@@ -16,14 +16,13 @@ from numpy.typing import NDArray
 def nnls(
     columns: NDArray[np.int32], weights: NDArray[np.float64], target: NDArray[np.float64], most_rounds: int
 ) -> NDArray[np.float64]:
-    """x float64[k], none negative, for which the weighted squares of `target - A x` are least.
+    """x float64[k] >= 0 that minimises the weighted sum of squares of `target - A x`.
 
     Args:
-        columns: int32[k, d], the rows in which each column of A has a 1; one that occurs twice makes a 2, and -1 is
-            none.
-        weights: float64[m], over 0, of each row's square.
+        columns: int32[k, d], the rows where each column of A has a 1; a row listed twice means 2, and -1 no row.
+        weights: float64[m], over 0: the weight of each row's square.
         target: float64[m].
-        most_rounds: columns that are tried; less gives a valid answer that is not the least.
+        most_rounds: columns to try; with too few, x is valid but not the minimum.
     """
     num, depth = columns.shape
     rows = len(target)
@@ -40,7 +39,7 @@ def nnls(
     for i in range(rows):
         largest = max(largest, weights[i] * abs(target[i]))
     for _ in range(most_rounds):
-        # The column along which the squares fall most.
+        # The column of steepest descent.
         entering = -1
         steepest = 1e-9 * largest
         for j in range(num):
@@ -66,7 +65,7 @@ def nnls(
         size += 1
         while True:
             _solve(factor, size, goal, best)
-            # As far towards the best of these columns as none gets negative.
+            # Move towards the minimum over these columns until one of them would become negative.
             step = 1.0
             for q in range(size):
                 if best[q] <= 0:
@@ -79,7 +78,7 @@ def nnls(
                     is_whole = False
                     x[j] = 0.0
                     is_used[j] = False
-                    is_tried[j] = True  # Else it might come back at once.
+                    is_tried[j] = True  # Otherwise it might come back at once.
                     _remove(factor, size, q)
                     size -= 1
                     for below in range(q, size):
@@ -143,7 +142,7 @@ def _append(
 
 @njit(cache=True)
 def _solve(factor: NDArray[np.float64], size: int, goal: NDArray[np.float64], answer: NDArray[np.float64]) -> None:
-    """Forward and backward through the Cholesky factor, into `answer`."""
+    """Write the solution to `answer`, by forward and back substitution."""
     for q in range(size):
         value = goal[q]
         for below in range(q):
@@ -157,7 +156,7 @@ def _solve(factor: NDArray[np.float64], size: int, goal: NDArray[np.float64], an
 
 @njit(cache=True)
 def _remove(factor: NDArray[np.float64], size: int, gone: int) -> None:
-    """Take row `gone` out of the Cholesky factor, and turn what sticks out back under the diagonal (Givens)."""
+    """Remove row `gone` from the Cholesky factor, and make it triangular again by Givens rotations."""
     for q in range(gone, size - 1):
         for below in range(q + 2):
             factor[q, below] = factor[q + 1, below]

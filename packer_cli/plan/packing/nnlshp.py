@@ -1,16 +1,16 @@
 """Non-negative least squares histogram packing: how often to use each way of filling a pack with few samples.
 
 Source: Krell et al., arXiv 2107.02027, section 3 and appendix (NNLSHP). A *strategy* is a set of at most `depth`
-lengths that fills a pack. Least squares choose how often each is used, so that together they use up the histogram;
-residuals of the shortest lengths weigh little. Price: seconds for the least squares, which know only the histogram
-(about 22,000 strategies of 512 lengths); O(n) for the rest. Use it where many samples are over a third of the
-capacity and packs of few samples are wanted: 99.7 % of the tokens of BERT's packs are real with three samples each.
-Do not use it where most samples are short against the capacity: no three of them fill a pack, nothing is left for a
-strategy to do, and what it gives is `bfd`'s packing, later.
+lengths that fills a pack. Least squares choose how often to use each strategy, so that together they use up the
+histogram; residuals of the shortest lengths weigh little. Price: seconds for the least squares, which see only the
+histogram (about 22,000 strategies of 512 lengths); O(n) for the rest. Use it if many samples are over a third of the
+capacity and you want few samples per pack: with three each, 99.7 % of the tokens of BERT's packs are real.
+Do not use it if most samples are short against the capacity: no three of them fill a pack, so there are no strategies
+to use, and the result is `bfd`'s packing at a higher price.
 
-Unlike in the paper, a strategy is used only as often as it finds all its samples, so no pack is opened to be left
-empty, and what the strategies leave is best-fit by decreasing length into their gaps and into new packs. Lengths need
-not fill a pack to the token: the last of a strategy is the longest that fits, and a hundredth may stay free.
+Unlike in the paper, a strategy is used only as often as it finds all its samples, so no pack is opened and left empty,
+and best-fit by decreasing length puts the other samples into the gaps and into new packs. Lengths need not fill a pack
+to the token: the last of a strategy is the longest that fits, and a hundredth may stay free.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from packer_cli.plan.sorting import argsort_descending
 from packer_cli.plan.types import Int32Array, Int64Array
 
 _MOST_BUCKETS = {1: 2048, 2: 2048, 3: 1024, 4: 512}
-"""Of each depth: at most a million strategies, which take about 20 seconds."""
+"""Most buckets at each depth: at most a million strategies, which take about 20 seconds."""
 _FREE = 100
 """A strategy may leave capacity / _FREE free."""
 _SHORT, _SHORT_WEIGHT = 64, 0.09
@@ -37,14 +37,14 @@ _SHORT, _SHORT_WEIGHT = 64, 0.09
 
 @dataclass(frozen=True, kw_only=True)
 class NnlshpOptions(PackingOptions):
-    """More of any takes longer and leaves less to best-fit."""
+    """Greater values take longer and leave less to best-fit."""
 
     depth: int = 3
-    """Most samples of a strategy; what best-fit adds is not counted."""
+    """Most samples of a strategy, not counting those that best-fit adds to its packs."""
     buckets: int = 512
-    """Lengths that are told apart: greater capacities are divided into so many, and lengths rounded up."""
+    """Most distinct lengths: a greater capacity is divided into at most this many, and lengths are rounded up."""
     iterations: int = 3000
-    """Most strategies that the least squares try one after the other; they end by themselves at about 1000."""
+    """Most iterations of the least squares, one strategy each; they usually converge after about 1000."""
 
     def __post_init__(self) -> None:
         if not 1 <= self.depth <= 4:
@@ -68,21 +68,21 @@ def pack(lengths: Int32Array, capacity: int, seed: int, options: NnlshpOptions) 
     strategies = _strategies(sizes, room, room // _FREE, options.depth)
     weights = np.where(sizes <= room // _SHORT, _SHORT_WEIGHT**2, 1.0)
     use = np.rint(nnls(strategies, weights, counts.astype(np.float64), options.iterations)).astype(np.int64)
-    chosen, use = _as_far_as_samples_go(strategies, use, counts)
+    chosen, use = _limit_to_samples(strategies, use, counts)
     patterns = np.zeros((len(chosen), len(sizes)), dtype=np.int32)
     for d in range(options.depth):
         has_sample = chosen[:, d] >= 0
         np.add.at(patterns, (np.flatnonzero(has_sample), chosen[has_sample, d]), 1)
-    # Buckets rise, samples fall.
+    # Buckets are in increasing order, samples in decreasing order.
     class_starts = np.concatenate([[0], np.cumsum(counts[::-1])])
     return pack_patterns(lengths, order, capacity, class_starts, np.ascontiguousarray(patterns[:, ::-1]), use)
 
 
 def _buckets(lengths: Int32Array, capacity: int, most: int) -> tuple[Int64Array, Int64Array, int]:
-    """`(sizes int64[m], counts int64[m], room)`: rising sizes in units of which `room` fill a pack."""
+    """`(sizes int64[m], counts int64[m], room)`: increasing sizes, in units of which `room` fill a pack."""
     unit = -(-capacity // most)
     room = capacity // unit
-    # Rounded up, a sample of nearly the whole capacity would not fit; alone in its pack it does.
+    # Rounding up must not push a sample of nearly the whole capacity over it.
     counts = np.bincount(np.minimum(-(-lengths // unit), room), minlength=room + 1)
     sizes = np.flatnonzero(counts)
     return sizes, counts[sizes], room
@@ -90,15 +90,15 @@ def _buckets(lengths: Int32Array, capacity: int, most: int) -> tuple[Int64Array,
 
 @njit(cache=True)
 def _strategies(sizes: NDArray[np.int64], room: int, free: int, depth: int) -> NDArray[np.int32]:
-    """Every set of at most `depth` sizes that leaves at most `free`, and whose least is the greatest that fitted.
+    """Every set of at most `depth` sizes that leaves at most `free`, and whose least size is the greatest that fits.
 
     Args:
-        sizes: int64[m], rising.
+        sizes: int64[m], increasing.
 
     Returns:
-        int32[k, depth]: places in `sizes`, falling; -1 for none. None twice.
+        int32[k, depth]: distinct rows of indices into `sizes`, decreasing, padded with -1.
     """
-    greatest = np.full(room + 1, -1, dtype=np.int64)  # place of the greatest size <= r
+    greatest = np.full(room + 1, -1, dtype=np.int64)  # index of the greatest size <= r
     for i in range(len(sizes)):
         greatest[sizes[i]] = i
     for r in range(1, room + 1):
@@ -115,7 +115,7 @@ def _strategies(sizes: NDArray[np.int64], room: int, free: int, depth: int) -> N
         first[0] = choice[0] = greatest[room]
         while level >= 0:
             i = choice[level]
-            # With this size or a smaller one, as often as it may come, too much would stay free.
+            # Even `depth - level` samples of this size or smaller would leave too much free.
             if i < 0 or rest[level] > (depth - level) * sizes[i] + free:
                 level -= 1
                 continue
@@ -138,10 +138,8 @@ def _strategies(sizes: NDArray[np.int64], room: int, free: int, depth: int) -> N
     return found
 
 
-def _as_far_as_samples_go(
-    strategies: Int32Array, use: Int64Array, counts: Int64Array
-) -> tuple[Int32Array, Int64Array]:
-    """Those used, the most used first, each only as often as there are all its samples."""
+def _limit_to_samples(strategies: Int32Array, use: Int64Array, counts: Int64Array) -> tuple[Int32Array, Int64Array]:
+    """The strategies in use, most used first, each only as often as all its samples are there."""
     left = counts.copy()
     ranked = np.argsort(-use, kind="stable")[: np.count_nonzero(use)]
     times = np.zeros(len(ranked), dtype=np.int64)

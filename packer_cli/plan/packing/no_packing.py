@@ -1,7 +1,7 @@
 """No packing, a baseline: one sample a pack.
 
-Source: padded batches, as of a trainer that does not pack. Price: O(n), two ranges. Use it to see what packing gains,
-or where a trainer cannot separate the samples of a row. Do not use it otherwise: all room beside a sample is padding.
+Source: padded batches, as in a trainer that does not pack. Price: O(n), two ranges. Use it to see what packing gains,
+or if a trainer cannot separate the samples of a row. Do not use it otherwise: all the rest of a row is padding.
 """
 
 from __future__ import annotations

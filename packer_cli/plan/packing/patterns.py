@@ -1,4 +1,4 @@
-"""From patterns over classes of lengths to packs: the patterns take their samples, best-fit places the others."""
+"""From patterns over classes of lengths to packs: patterns take their samples, and best-fit places the others."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ def pack_patterns(
     patterns: Int32Array,
     use: Int64Array,
 ) -> tuple[Int64Array, Int64Array]:
-    """Packs `(offsets int64[p+1], members int64[n])`: those of the patterns first; the rest fills them, and new ones.
+    """Packs `(offsets int64[p+1], members int64[n])`: first those of the patterns, then new ones for what is left.
 
     Args:
         lengths: int32[n], each 1 .. capacity.
         order: int64[n], samples by decreasing length.
         capacity: most tokens of a pack.
         class_starts: int64[m + 1]: class i is `order[class_starts[i]:class_starts[i + 1]]`.
-        patterns: int32[k, m], samples of each class; any of a class fit together.
-        use: int64[k], how often each is packed; one that finds fewer samples takes what there is.
+        patterns: int32[k, m], samples of each class; they must fit a pack, whichever samples of a class they are.
+        use: int64[k], how often to pack each pattern; one that finds too few samples takes what there is.
     """
     return add_best_fit(lengths, capacity, *_take(lengths, order, capacity, class_starts, patterns, use))
 
@@ -35,7 +35,7 @@ def pack_patterns(
 def add_best_fit(
     lengths: Int32Array, capacity: int, placed: Int64Array, sizes: Int32Array, rooms: Int64Array, left: Int64Array
 ) -> tuple[Int64Array, Int64Array]:
-    """Packs `(offsets int64[p+1], members int64[n])`: those begun, and the samples left by best-fit.
+    """Packs `(offsets int64[p+1], members int64[n])`: those begun, completed by best-fit with the samples left.
 
     Args:
         lengths: int32[n], each 1 .. capacity.
@@ -88,7 +88,7 @@ def _take(
                     num_placed += 1
                     room -= lengths[order[j]]
                 next_of[i] = stop
-            if num_placed == before:  # nor will there be anything for the next one
+            if num_placed == before:  # nor would the next one find any
                 break
             sizes[num_packs] = num_placed - before
             rooms[num_packs] = room

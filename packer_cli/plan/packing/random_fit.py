@@ -1,7 +1,7 @@
-"""Random batches, a baseline: next-fit on a shuffled order, without a second try.
+"""Random batches, a baseline: next-fit on a shuffled order, in one pass.
 
 Source: HBP's "random" batching. Price: O(n), a shuffle and one pass. Use it to see what packing gains. Do not use it
-to plan: `isf` is as random, and keeps only the full packs of each try.
+to plan: `isf` is as random, and keeps only full packs.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
-"""Sorted batches, a baseline: samples by decreasing length, consecutive ones fill a pack.
+"""Sorted batches, a baseline: consecutive samples, by decreasing length, share a pack.
 
 Source: LongAlign, arXiv 2401.18058, sorted batching; next-fit decreasing needs at most 1.7 times the optimum (Baker
-and Coffman 1981). Price: O(n), a counting sort and one pass. Use it where the samples of a pack should be alike. Do
-not use it where training needs randomness: a pack holds one length only, and lengths over half a capacity stand alone.
+and Coffman 1981). Price: O(n), a counting sort and one pass. Use it if the samples of a pack should be alike. Do not
+use it if training needs randomness: the samples of a pack have nearly one length, and one over half the capacity is
+alone in its pack.
 """
 
 from __future__ import annotations

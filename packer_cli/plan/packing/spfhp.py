@@ -2,13 +2,13 @@
 
 Source: Krell et al., arXiv 2107.02027, algorithm 1; worst-fit decreasing needs at most 5/4 of a large optimum
 (Johnson 1974). Price: O(n) to sort and to write the packs out; the packing itself is O(lengths * samples of a pack)
-where many packs are alike, so it is the fastest of those that pad little. Use it for very many samples of few
-lengths, or where a pack may hold only so many samples (`max_samples`). Do not use it where most samples are a large
-part of the capacity: the most room first leaves many packs with a little room each, where `bfd` leaves few. Which
-samples meet depends on their lengths alone.
+if many packs are alike, so it is the fastest of those that pad little. Use it for very many samples of few lengths, or
+to limit the samples of a pack (`max_samples`). Do not use it if most samples are a large part of the capacity: it
+leaves a little room in many packs, where `bfd` leaves few such packs. Which samples share a pack depends on their
+lengths alone.
 
-Unlike published code, which opens a pack for each sample of a length at once, a new pack takes as many as fit before
-the next is opened; so it is worst-fit decreasing, and short samples alone do not each get a pack.
+Unlike published code, which opens a pack for each sample of a length at once, a new pack here takes as many as fit
+before the next is opened. So this is worst-fit decreasing, and short samples do not each get their own pack.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ from packer_cli.plan.types import Int32Array, Int64Array
 
 @dataclass(frozen=True, kw_only=True)
 class SpfhpOptions(PackingOptions):
-    """A bound on samples makes packs more alike, and pads more."""
+    """A limit on samples makes packs more alike, and pads more."""
 
     max_samples: int = 0
-    """Most samples of a pack; 0 for no bound."""
+    """Most samples of a pack; 0 for no limit."""
 
     def __post_init__(self) -> None:
         if self.max_samples < 0:
@@ -54,12 +54,12 @@ def pack(lengths: Int32Array, capacity: int, seed: int, options: SpfhpOptions) -
 def _pack_histogram(
     counts: NDArray[np.int64], capacity: int, most: int
 ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
-    """Kinds of packs: how many are alike, samples in each, and their lengths as a chain of kinds.
+    """`(packs, size, parent, length, times)` of each kind of pack; `size` counts the samples of a pack.
 
-    A kind is its parent plus `times` samples of one length. One that was extended as a whole has no packs left.
+    A kind is its parent plus `times` samples of one length. A kind whose packs were all extended has none left.
     """
     num_samples = counts.sum()
-    # Each kind places a sample at least. Untouched memory costs nothing.
+    # Each kind places at least one sample. Untouched memory costs nothing.
     num_alike = np.empty(num_samples, dtype=np.int64)
     size = np.empty(num_samples, dtype=np.int64)
     parent = np.empty(num_samples, dtype=np.int64)
@@ -85,7 +85,7 @@ def _pack_histogram(
                     if top[old_room] < 0:
                         index_remove(words, starts, old_room)
             else:
-                # New packs, as full of this length as they get; the last may hold fewer.
+                # New packs, each with as many samples of this length as fit; the last one may hold fewer.
                 old = -1
                 old_room = capacity
                 old_size = 0
@@ -118,7 +118,7 @@ def _write_out(
     length_of: NDArray[np.int64],
     times: NDArray[np.int64],
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """The packs of all kinds, each with the next samples of its lengths, the longest first."""
+    """The packs of all kinds, each with the next samples of its lengths, longest first."""
     place = np.zeros(len(counts), dtype=np.int64)
     for length in range(len(counts) - 2, -1, -1):
         place[length] = place[length + 1] + counts[length + 1]

@@ -1,11 +1,11 @@
 """Concatenate the samples in a shuffled order and cut at the capacity, as for pre-training.
 
 Source: Brown et al., arXiv 2005.14165 (GPT-3), and every pre-training pipeline since. Price: O(n), vectorised. Use it
-for pre-training: nothing is padded but the last pack. Do not use it for fine-tuning: about one sample a pack is cut,
-and its later part lacks its beginning; `bfd-split` cuts only what is longer than the capacity.
+for pre-training: it pads only the last pack. Do not use it for fine-tuning: it cuts about one sample per pack, whose
+later part then lacks its beginning; `bfd-split` cuts only samples longer than the capacity.
 
-Samples are cut anywhere, so there is exactly one capacity: no group is longer than another one's samples. What an
-earlier step cut, as `--overflow split` does, is joined again first.
+Because samples are cut at any token, there is exactly one group: none needs longer packs. Pieces that an earlier step
+cut, such as `--overflow split`, are first joined again.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ def cut(pieces: Pieces, capacity: int, seed: int) -> Pieces:
     is_first = np.ones(len(pieces), dtype=np.bool_)
     is_first[1:] = (pieces.sample[1:] != pieces.sample[:-1]) | (pieces.start[1:] != end[:-1])
     first = np.flatnonzero(is_first)
-    # A joined stretch ends where the last piece before the next one does.
+    # A joined stretch ends with the last piece before the next stretch.
     total = end[np.append(first[1:], len(pieces)) - 1] - pieces.start[first] if len(first) else length
 
     order = shuffled(len(first), rng_state(seed))
     first, total = first[order], total[order]
     stop = np.cumsum(total)
     begin = stop - total
-    # Rows of `capacity` tokens that each stretch touches; each touch is a piece.
+    # Each stretch gives a piece for each row of `capacity` tokens that it reaches into.
     num_parts = (stop - 1) // capacity - begin // capacity + 1
     of = np.repeat(np.arange(len(first), dtype=np.int64), num_parts)
     number = np.arange(len(of), dtype=np.int64) - np.repeat(np.cumsum(num_parts) - num_parts, num_parts)

@@ -1,7 +1,7 @@
 """Texts -> ids: `tokenizers` (the reference, with offsets on request) and gigatoken (20-90 times as fast).
 
 gigatoken adds no BOS or EOS and gives no offsets. Its ids are those of `tokenizers`, except on recent
-Unicode code points (see `encode.unicode`); words that hold any go to `tokenizers`.
+Unicode code points (see `encode.unicode`); words that contain any go to `tokenizers`.
 """
 
 from __future__ import annotations
@@ -161,7 +161,7 @@ class GigatokenBackend:
         return flat([rows[number] if number in rows else encode(text) for number, text in enumerate(texts)])
 
     def _encode_unsettled(self, text: str) -> NDArray[np.uint32]:
-        """Only words with such code points, and their neighbours, go to the reference, if words can be told apart."""
+        """Send only words with such code points, and their neighbours, to the reference, if the text can be cut."""
         cuts = [0, *(cut.end() for cut in self._cut.finditer(text))]
         borders = np.unique(np.array([cut for cut in cuts if cut < len(text)], dtype=np.int64))
         is_slow = np.zeros(len(borders), dtype=np.bool_)
@@ -178,15 +178,15 @@ class GigatokenBackend:
 
 _CUT = re.compile(r"\S\n(?=[A-Za-z])|(?= [A-Za-z])")
 _CUT_BY_SPACES = re.compile(r"\S\n(?=[A-Za-z]|  )|(?<=\S)(?= [A-Za-z])")
-"""Where added tokens take two spaces and more together."""
+"""For tokenizers with added tokens of two or more spaces."""
 _NEVER = re.compile("(?!)")
 
 
 def _word_cut(config: dict[str, Any]) -> re.Pattern[str]:
-    """Where a text can be cut without changing its ids: between a line feed that ends a line and a letter, and before
-    a space and a letter.
+    """Matches where a text can be cut without changing its ids: between a line feed that ends a line and a letter, and
+    before a space and a letter.
 
-    All splitting patterns of byte-level BPE that gigatoken knows end a word there, and NFC composes nothing.
+    All splitting patterns of byte-level BPE that gigatoken knows end a word there, and NFC composes nothing across it.
     """
     if config["model"].get("byte_fallback") or '"add_prefix_space": true' in json.dumps(config["pre_tokenizer"]):
         return _NEVER

@@ -1,14 +1,14 @@
 """How many bytes of its text each token stands for, so that masks need no offsets from the tokenizer.
 
 BPE over bytes, or over characters with a byte fallback, keeps all of a text: the bytes of its tokens, one after
-another, are the text. Around that, tokenizers do a few things that change lengths, and each is accounted for:
+another, are the text. Tokenizers also do a few things that change lengths, and this module accounts for each:
 
 - U+2581 stands for a space, and `<0xAB>` for a byte (SentencePiece);
-- a space that is not in the text goes before it, or before each stretch between added tokens;
-- an added token takes the white space beside it along (`lstrip`, `rstrip`);
+- a space is put before the text, or before each stretch between added tokens;
+- an added token includes the white space around it (`lstrip`, `rstrip`);
 - a normalizer composes characters (NFC), or replaces single ASCII characters (SentencePiece's).
 
-A text for which the lengths do not add up is never guessed at: its masks come from offsets.
+If the lengths of a text do not add up, nothing is guessed: its masks come from offsets.
 """
 
 from __future__ import annotations
@@ -44,15 +44,15 @@ _SPACE = re.compile(f"[{_SPACES}]")
 
 
 TextSpans = tuple[int, list[tuple[int, int]]]
-"""Bytes of a normalized text, without spaces put before it, and byte ranges in it."""
+"""Size in bytes of a normalized text, without spaces put before it, and byte ranges in it."""
 UNKNOWN_SPANS: TextSpans = (-1, [])
-"""Of a text where only offsets tell."""
+"""For a text that needs offsets."""
 
 
 class ByteLengths:
-    """The lengths for one tokenizer.
+    """The lengths of one tokenizer's tokens.
 
-    Price: 3 ns a token; with tokens that strip white space 0.5 us for each of them.
+    Price: 3 ns a token, plus 0.5 us for each token that strips white space.
     """
 
     def __init__(self, tokenizer: LoadedTokenizer):
@@ -68,21 +68,23 @@ class ByteLengths:
 
     @property
     def are_known(self) -> bool:
-        """Whether any text of this tokenizer has lengths."""
+        """Whether this tokenizer's tokens have known lengths."""
         return self._scheme is not None
 
     @property
     def keep_ascii(self) -> bool:
-        """Whether the char ranges of ASCII are its byte ranges: `locate` need not be asked."""
+        """Whether the char ranges of ASCII text are its byte ranges, so that it needs no `locate`."""
         return self._charsmap is None
 
     def locate(self, text: str, spans: list[tuple[int, int]], *, whole_last_char: bool) -> TextSpans:
-        """Char ranges, in order, as byte ranges of the normalized text.
+        """Convert char ranges, in order, to byte ranges of the normalized text.
 
-        whole_last_char: False ends a range after the first byte of its last char. A char may be split over tokens,
-        and then transformers' `assistant_masks` marks only the first of them at the end of a range.
+        Args:
+            whole_last_char: False ends a range after the first byte of its last char: if a char is split over tokens,
+                transformers' `assistant_masks` marks only the first of them at the end of a range.
 
-        Raises: UnicodeEncodeError (a lone surrogate).
+        Raises:
+            UnicodeEncodeError: a lone surrogate.
         """
         assert self._scheme is not None
         if self._charsmap is not None and not self._charsmap.keeps_lengths(text):
@@ -105,8 +107,8 @@ class ByteLengths:
     def of(self, texts: list[str], ids: Ids) -> NDArray[np.int64]:
         """Half bytes of each token, int64[t].
 
-        A token that is nothing but a space put before the text takes half a byte of the next one, so that it is in
-        the ranges in which that one's first char is, as its offsets would have it.
+        A token that is only a space put before the text takes half a byte of the next token, so that it is in the same
+        ranges as that one's first char, as with offsets.
         """
         assert self._scheme is not None
         lengths = self._table[ids.input_ids]
@@ -117,7 +119,10 @@ class ByteLengths:
         return lengths
 
     def _take_prefixes(self, texts: list[str], ids: Ids, lengths: NDArray[np.int64]) -> None:
-        """A stretch that begins with a space may get no other; the sum of its text's lengths is then too small."""
+        """Subtract the space put before each stretch.
+
+        If a stretch begins with a space, there may be no such one; the lengths of its text then do not add up.
+        """
         assert self._scheme is not None
         starts = ids.offsets[:-1]
         filled = ids.offsets[1:] > starts
@@ -144,7 +149,7 @@ def _nfc(text: str) -> str:
 def _byte_spans(
     text: str, spans: list[tuple[int, int]], normalize: Callable[[str], str], *, whole_last_char: bool
 ) -> TextSpans:
-    """Unknown where a char of one side of a border composes with one of the other."""
+    """Byte ranges of the normalized text; unknown if chars on both sides of a border compose."""
     pieces: list[str] = []
     places: list[tuple[int, int]] = []
     chars = size = 0
@@ -169,7 +174,7 @@ def _byte_spans(
 
 
 class _Charsmap:
-    """For which texts a SentencePiece charsmap keeps the number of bytes of each char."""
+    """Finds texts in which a SentencePiece charsmap keeps the number of bytes of each char."""
 
     def __init__(self, config: dict[str, Any]):
         maps = [part for part in members_of(config["normalizer"], "normalizers") if part["type"] == "Precompiled"]
@@ -188,7 +193,7 @@ class _Charsmap:
 
 
 class _GreedyTokens:
-    """Added tokens that take the white space beside them along."""
+    """Added tokens that include the white space around them."""
 
     def __init__(self, config: dict[str, Any], vocab_size: int):
         tokens = [token for token in config.get("added_tokens") or [] if token["lstrip"] or token["rstrip"]]
@@ -200,7 +205,7 @@ class _GreedyTokens:
         self._is_greedy[[token["id"] for token in tokens]] = True
 
     def measure(self, texts: list[str], ids: Ids, lengths: NDArray[np.int64]) -> None:
-        """Write the lengths of these tokens, where those in the ids are those in the text."""
+        """Write the lengths of these tokens; unknown in a text where the ids are not those found in it."""
         at = np.flatnonzero(self._is_greedy[ids.input_ids])
         counts = np.diff(np.searchsorted(at, ids.offsets)).tolist()
         expected = ids.input_ids[at].tolist()
@@ -212,7 +217,7 @@ class _GreedyTokens:
         lengths[at] = sizes
 
     def _find(self, text: str) -> list[tuple[int, int]]:
-        """(id, bytes) of each."""
+        """(id, bytes) of each such token in a text."""
         found = []
         past = 0
         for match in self._pattern.finditer(text):

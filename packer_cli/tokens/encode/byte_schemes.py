@@ -1,4 +1,4 @@
-"""What a tokenizer does to a text before merging, read from its tokenizer.json, and the bytes of its ids."""
+"""How a tokenizer changes a text before merging, read from its tokenizer.json, and the bytes of its ids."""
 
 from __future__ import annotations
 
@@ -14,32 +14,32 @@ if TYPE_CHECKING:
     from packer_cli.tokens.tokenizer.loading import LoadedTokenizer
 
 UNKNOWN_LENGTH = 1 << 30
-"""Half bytes of an id whose bytes in the text are not known; spoils the sum on purpose."""
+"""Stands for an unknown number of half bytes; so large that the lengths of the text cannot add up."""
 MARK = "\u2581"
-"""What SentencePiece writes for a space."""
+"""SentencePiece's character for a space."""
 _BYTE_PIECE = re.compile("<0x[0-9A-F]{2}>")
 
 
 class Scheme(NamedTuple):
-    """What a tokenizer does to a text before merging."""
+    """How a tokenizer changes a text before merging."""
 
     space: str
-    """What stands for a space in the vocabulary."""
+    """The character for a space in the vocabulary."""
     prefix: Literal["never", "first", "always"]
-    """Where a space is put before a stretch of text: at the text's beginning, or at each stretch between added tokens;
-    with some tokenizers only where there is none yet."""
+    """Where to put a space before the text: nowhere, at its beginning, or at each stretch between added tokens. Some
+    tokenizers put none before another space."""
     ends_at_all: bool
     """Whether a stretch ends at all added tokens, or only at those found before normalizing."""
     composes: bool
-    """NFC."""
+    """Whether it applies NFC."""
     maps_chars: bool
-    """A SentencePiece charsmap."""
+    """Whether it applies a SentencePiece charsmap."""
 
 
 def scheme_of(config: dict[str, Any]) -> Scheme | None:
-    """The scheme of a parsed tokenizer.json; None where tokens do not keep the bytes of their text."""
+    """The scheme of a parsed tokenizer.json; None if its tokens do not keep the bytes of their text."""
     model = config.get("model") or {}
-    # Older files leave the model's type out.
+    # Older files omit the model's type.
     is_bpe = model.get("type", "BPE" if "merges" in model else "") == "BPE"
     if not is_bpe or any(model.get(key) for key in ("dropout", "continuing_subword_prefix", "end_of_word_suffix")):
         return None
@@ -47,14 +47,14 @@ def scheme_of(config: dict[str, Any]) -> Scheme | None:
     splitters = members_of(config.get("pre_tokenizer"), "pretokenizers")
     if any(part.get("type") == "ByteLevel" for part in splitters):
         return None if model.get("byte_fallback") else _byte_level(normalizers, splitters)
-    # A space in bytes would be three of them.
+    # Without MARK in the vocabulary, a space would become its three bytes.
     return _sentencepiece(normalizers, splitters) if MARK in model.get("vocab", ()) else None
 
 
 def _byte_level(normalizers: list[dict[str, Any]], splitters: list[dict[str, Any]]) -> Scheme | None:
     if any(part.get("type") != "NFC" for part in normalizers):
         return None
-    # A splitter that removes what it finds shows in the sum.
+    # If a splitter removes its matches, the lengths do not add up.
     if any(part.get("type") not in ("ByteLevel", "Split", "Digits") for part in splitters):
         return None
     spaced = any(part.get("add_prefix_space", True) for part in splitters if part.get("type") == "ByteLevel")
@@ -91,13 +91,13 @@ def _step(part: dict[str, Any]) -> str:
         return "prefix"
     if kind == "Replace" and part.get("pattern") == {"String": " "} and part.get("content") == MARK:
         return "marks"
-    # What these drop shows in the sum; what a charsmap does is looked at for each text.
+    # If these drop anything, the lengths do not add up; charsmaps are checked for each text.
     drops = kind == "Strip" or (kind == "Replace" and part.get("pattern") == {"Regex": " {2,}"})
     return "cleans" if kind == "Precompiled" or (drops and part.get("content", " ") in (" ", MARK)) else "other"
 
 
 def members_of(part: Any, key: str) -> list[dict[str, Any]]:
-    """A component and the components in it."""
+    """The component itself, or the components of a sequence."""
     if not part:
         return []
     if part.get("type") == "Sequence":
@@ -158,7 +158,7 @@ def _marked_size(piece: str, scheme: Scheme) -> int:
 
 
 def _is_only_piece(token: dict[str, Any], scheme: Scheme) -> bool:
-    """Whether an added token holds U+2581: no text that has lengths holds it, and there its id is that of a piece."""
+    """Whether an added token contains U+2581. No text with known lengths does, so there its id stands for a piece."""
     return scheme.space == MARK and not token["normalized"] and MARK in token["content"]
 
 

@@ -1,17 +1,17 @@
-"""Documents -> samples: ids and loss mask. One `Encoder` for each worker.
+"""Documents -> samples: ids and loss mask. Each worker has its own `Encoder`.
 
-A part (one slice of the input) is encoded batch by batch::
+It encodes a part (one slice of the input) batch by batch::
 
     encoder.start_part()
     try:
         for batch in read(slice): write(encoder.encode(batch))
     except BackendMismatch as mismatch:
-        encoder = encoder.fallback(mismatch, "data.jsonl, line 7")   # and the part again from its beginning
+        encoder = encoder.fallback(mismatch, "data.jsonl, line 7")   # then encode the part again from its beginning
 
-The part may have another mismatch then, of the other kind.
+The part may then have another mismatch, of the other kind.
 
-What a document becomes depends on the document, the options and, for a part with a mismatch, the part;
-never on how documents are put in batches or on the number of workers.
+The result for a document depends on the document, the options and, for a part with a mismatch, the part;
+never on the batches or on the number of workers.
 
 Price: 50 us for a chat of eight messages, nearly half of it the template; long texts 75-400 MB/s (gigatoken).
 """
@@ -32,7 +32,7 @@ from packer_cli.tokens.encode.backends import (
     ReferenceBackend,
 )
 from packer_cli.tokens.encode.masker import Masker
-from packer_cli.tokens.encode.prepare import Preparer
+from packer_cli.tokens.encode.prepare import SPREAD_CHARS, SPREAD_EVERY, Preparer, hash_line
 from packer_cli.tokens.encode.rows import AppendEos, Frame, Row, Samples, Text
 from packer_cli.tokens.types import EncodedBatch
 
@@ -45,12 +45,9 @@ if TYPE_CHECKING:
     from packer_cli.tokens.tokenizer.loading import LoadedTokenizer
 
 _CHECKED_CHARS = 1024
-"""Most chars of a sampled text that are compared: the reference is many times slower, which adds up over parts."""
+"""Most chars of a sampled text to compare: the reference is many times slower, which adds up over parts."""
 _FIRST_CHARS = 1 << 13
-"""About how many chars of a part's first texts are compared."""
-_SPREAD_CHARS = 1 << 15
-"""About how many further chars of a part are compared."""
-_SPREAD_EVERY = 128
+"""About how many chars of a part's first texts to compare."""
 
 _SURROGATE = "holds a lone surrogate, which cannot be encoded as UTF-8"
 
@@ -60,15 +57,16 @@ class Encoder:
 
     Args:
         tokenizer: from `load_tokenizer`.
-        backend: `auto` takes gigatoken where it can do the tokenizer; `gigatoken` insists on it.
-        loss_on: `completion` trains on what the assistant says (messages) and on completions
-            (prompt-completion); `all` on every token. Texts are trained on as a whole either way.
+        backend: `auto` uses gigatoken if it supports the tokenizer; `gigatoken` insists on it.
+        loss_on: `completion` trains on the assistant's messages and on completions (prompt-completion); `all` on
+            every token. Plain texts are trained on as a whole either way.
         append_eos: which samples get EOS at their end, see `Frame`.
-        plain_content: special tokens that people wrote into their texts are encoded as ordinary text.
-        check_samples: how many texts at the beginning of each part are compared with the reference;
-            more cost 0.5 ms a chat and guard better; about one in 128 of the later ones is compared, too.
+        plain_content: encode special tokens that people wrote into their texts as ordinary text.
+        check_samples: texts at the beginning of each part to compare with the reference. More guard better, and cost
+            0.5 ms a chat. About one in 128 of the later ones is compared, too.
 
-    Raises: TokenizerError.
+    Raises:
+        TokenizerError: gigatoken does not support the tokenizer, or `append_eos` needs an EOS that it lacks.
     """
 
     def __init__(
@@ -84,8 +82,8 @@ class Encoder:
     ):
         if append_eos == "always" and tokenizer.eos_token_id is None:
             raise TokenizerError(
-                "--append-eos always needs an EOS token, and the tokenizer names none; "
-                'put "eos_token" into its tokenizer_config.json'
+                "--append-eos always needs an EOS token, but the tokenizer has none; "
+                'add "eos_token" to its tokenizer_config.json'
             )
         self._tokenizer = tokenizer
         self._options: dict[str, Any] = {
@@ -98,7 +96,7 @@ class Encoder:
         self._slow_templates = _slow_templates
         self._check_samples = check_samples
         self.warnings: list[str] = []
-        """Sentences for people about the current part, without repetitions."""
+        """Warnings about the current part, each once."""
         self._why_slow: list[str] = []
         self._reference = ReferenceBackend(tokenizer)
         self._backend: ReferenceBackend | GigatokenBackend = self._reference
@@ -110,7 +108,7 @@ class Encoder:
                     raise
         self.backend_used: str = self._backend.name
         """`gigatoken` or `tokenizers`."""
-        self._masker = Masker(tokenizer, self._reference, self._same)
+        self._masker = Masker(tokenizer, self._reference, self._check_same)
         self._frame = Frame(tokenizer, append_eos=append_eos)
         self._preparer = Preparer(
             tokenizer,
@@ -133,7 +131,7 @@ class Encoder:
         """The encoder for the whole part in which `encode` raised: the reference replaces the fast way that differed.
 
         Args:
-            place: file and line of the document, for people.
+            place: file and line of the document, for the warning.
         """
         is_template = mismatch.what == "template"
         backend = self._wanted_backend if is_template else "tokenizers"
@@ -146,9 +144,11 @@ class Encoder:
     def encode(self, batch: DocumentBatch) -> EncodedBatch:
         """The samples of a batch, in the order of its documents.
 
-        `rejects` of the result are the documents refused here, not those that the batch came with.
+        The result's `rejects` are the documents refused here, without those of the batch.
 
-        Raises: TokenizerError (conversations, and no chat template), BackendMismatch (see the module).
+        Raises:
+            TokenizerError: there are conversations but no chat template.
+            BackendMismatch: see the module.
         """
         items: list[Text | Row] = []
         rejects: list[Reject] = []
@@ -176,13 +176,13 @@ class Encoder:
         is_empty = np.diff(samples.offsets) == 0
         if is_empty.any():
             empty = [item for item, is_one in zip(items, is_empty, strict=True) if is_one]
-            rejects += [Reject(item.line, "is empty: it gives no token") for item in empty]
+            rejects += [Reject(item.line, "is empty: it has no tokens") for item in empty]
             rejects.sort(key=lambda reject: reject.line)
             items = [item for item, is_one in zip(items, is_empty, strict=True) if not is_one]
             samples = samples._replace(offsets=samples.offsets[np.concatenate([[True], ~is_empty])])
         is_plain = [not item.is_chat if isinstance(item, Text) else item.is_plain for item in items]
         may_close = [item.may_close for item in items]
-        framed, num_open = self._frame.put(samples, np.array(is_plain, np.bool_), np.array(may_close, np.bool_))
+        framed, num_open = self._frame.add(samples, np.array(is_plain, np.bool_), np.array(may_close, np.bool_))
         return EncodedBatch(
             offsets=framed.offsets,
             input_ids=framed.input_ids,
@@ -210,7 +210,7 @@ class Encoder:
             if len(text) <= _CHECKED_CHARS:
                 samples.append((item, text, ids.row(number)))
             else:
-                start = _scatter(item.line) % (len(text) - _CHECKED_CHARS)
+                start = hash_line(item.line) % (len(text) - _CHECKED_CHARS)
                 samples.append((item, text[start : start + _CHECKED_CHARS], None))
         if not samples:
             return
@@ -218,7 +218,7 @@ class Encoder:
         again = self._backend.encode([text for _, text, row in samples if row is None])
         redone = iter(range(len(samples)))
         for number, (item, _, row) in enumerate(samples):
-            self._same(item, again.row(next(redone)) if row is None else row, expected.row(number))
+            self._check_same(item, again.row(next(redone)) if row is None else row, expected.row(number))
 
     def _sampled(self, texts: list[Text]) -> Iterator[int]:
         """Choose the texts to compare: the first ones of a part, and some others, by their line numbers."""
@@ -229,23 +229,18 @@ class Encoder:
             yield first
             first += 1
         lines = np.array([item.line for item in texts[first:]], dtype=np.int64)
-        for number in np.flatnonzero(_scatter(lines) % _SPREAD_EVERY == 0).tolist():
+        for number in np.flatnonzero(hash_line(lines) % SPREAD_EVERY == 0).tolist():
             size = min(len(texts[first + number].text), _CHECKED_CHARS)
-            if self._spread_checked + size <= _SPREAD_CHARS:
+            if self._spread_checked + size <= SPREAD_CHARS:
                 self._spread_checked += size
                 yield first + number
 
-    def _same(self, item: Text, got: NDArray[np.int32], expected: NDArray[np.int32]) -> None:
+    def _check_same(self, item: Text, got: NDArray[np.int32], expected: NDArray[np.int32]) -> None:
         if not np.array_equal(got, expected):
             raise BackendMismatch(
                 f"{self.backend_used} and tokenizers give different ids; this part is encoded by tokenizers",
                 line=item.line,
             )
-
-
-def _scatter(line: Any) -> Any:
-    """Hash line numbers into pseudo-random numbers."""
-    return line * 2654435761 >> 8
 
 
 def _in_order(items: list[Text | Row], texts: Samples) -> Samples:

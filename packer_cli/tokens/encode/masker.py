@@ -23,7 +23,7 @@ class Masker:
     """Makes loss masks.
 
     Args:
-        check: called with a text, its ids and the reference's where the two were both made.
+        check: called with a text, its ids and the reference's ids whenever both are known.
     """
 
     def __init__(
@@ -42,9 +42,10 @@ class Masker:
         return not self._lengths.are_known
 
     def mask(self, texts: list[Text], ids: Ids, ranges: list[CharRanges] | None) -> NDArray[np.int8] | None:
-        """int8[t] for all texts, before special tokens are added; None: all tokens are trained on.
+        """The mask int8[t] of all texts, before special tokens are added; None trains on all tokens.
 
-        ranges: of each text, if they are known.
+        Args:
+            ranges: char ranges of each text's tokens, if known.
         """
         if all(item.spans is None for item in texts):
             return None
@@ -75,7 +76,7 @@ class Masker:
             counts.append(len(found))
             sizes.append(size)
         counted = np.array(counts, dtype=np.int64)
-        # In half bytes, see `ByteLengths.of`. A last char that does not count as a whole ends after the first half.
+        # In half bytes, see `ByteLengths.of`. If the last char need not be whole, a range ends half a byte earlier.
         units = 2 * np.array(spans, dtype=np.int64).reshape(-1, 2)
         units[:, 1] -= np.repeat(np.array([item.is_chat for item in texts], dtype=np.int64), counted)
         return mark_spans(

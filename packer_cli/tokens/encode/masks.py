@@ -1,7 +1,7 @@
 """Loss masks: from ranges of a text to marks on its tokens.
 
-Where the bytes that each token stands for add up to the text's (see `byte_lengths`), the running sum gives each
-token's place, and no offsets from the tokenizer are needed; elsewhere the caller asks `tokenizers` for them.
+If the bytes that each token stands for add up to the text's (see `byte_lengths`), their running sum gives each
+token's place, so no offsets are needed; otherwise the caller gets offsets from `tokenizers`.
 
 Price: 5 ns a token.
 """
@@ -25,7 +25,7 @@ def mark_spans(
 ) -> tuple[NDArray[np.int8], NDArray[np.bool_]]:
     """Mark the tokens that hold a unit (a byte, or half of one) of a span, for n texts with t tokens and m spans.
 
-    Vectorised numpy rather than a kernel: tokenizing workers then start without numba.
+    Vectorised numpy rather than a kernel, so that tokenizing workers start without numba.
 
     Args:
         offsets: int64[n+1]
@@ -34,7 +34,8 @@ def mark_spans(
         span_offsets: int64[n+1]
         spans: int64[m, 2], first unit and one past the last, within their text, in order
 
-    Returns: the mask, int8[t], and whether the lengths add up, bool[n]; nothing is marked where they do not.
+    Returns:
+        `(mask int8[t], exact bool[n])`: whether the lengths of each text add up; otherwise none of it is marked.
     """
     ends = np.cumsum(lengths)
     before = np.concatenate([np.zeros(1, np.int64), ends])[offsets]
@@ -59,8 +60,8 @@ def mask_by_offsets(
 ) -> NDArray[np.int8]:
     """Mask of t tokens from their char offsets, by the same rule as `mark_spans`.
 
-    starts, ends: int64[t], char ranges of the tokens, without trimming (several tokens of one char all
-    have that char's range).
+    Args:
+        starts, ends: int64[t], untrimmed char ranges of the tokens (tokens that share a char all have its range).
     """
     mask = np.zeros(len(starts), dtype=np.int8)
     reached = np.maximum.accumulate(ends) if len(ends) else ends

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -19,9 +19,10 @@ if TYPE_CHECKING:
     from packer_cli.tokens.tokenizer.loading import LoadedTokenizer
 
 
-_SPREAD_CHARS = 1 << 15
-"""About how many chars of a part's conversations, after the first ones, have their rendering compared."""
-_SPREAD_EVERY = 128
+SPREAD_CHARS = 1 << 15
+"""About how many chars of a part to compare after its first records: of conversations, and again of texts."""
+SPREAD_EVERY = 128
+"""About one in so many of these records is compared, chosen by `hash_line`."""
 
 
 class Preparer:
@@ -29,9 +30,9 @@ class Preparer:
 
     Args:
         fast_templates: False renders as transformers does, and proves each conversation's ranges.
-        check_chats: how many conversations at the beginning of each part are compared with slower ways; a spread of
-            the later ones has its text and ranges compared, too.
-        warnings: grows.
+        check_chats: conversations at the beginning of each part to compare with slower ways; some of the later ones
+            have their text and ranges compared, too.
+        warnings: receives the warnings.
     """
 
     def __init__(
@@ -64,14 +65,15 @@ class Preparer:
     def prepare(self, document: Document) -> tuple[Text | Row, bool]:
         """The document as `Text` or `Row`, and whether its own text contains that of a special token.
 
-        Raises: ValueError with a reason for people, UnicodeEncodeError (a kind of ValueError),
-            TokenizerError, BackendMismatch.
+        Raises:
+            ValueError: the document is rejected; the message gives the reason, unless it is a UnicodeEncodeError.
+            TokenizerError, BackendMismatch: as for `Encoder.encode`.
         """
         kind = document.kind
         if kind == "messages" or document.messages:
             return self._prepare_chat(document)
         if kind == "tokens":
-            return self._given_ids(document), False
+            return self._prepare_ids(document), False
         if kind == "text":
             text, spans = document.text, None
         else:
@@ -107,7 +109,7 @@ class Preparer:
         if self._chats_checked < self._check_chats:
             self._chats_checked += 1
             wrong = renderer.mismatch(chat)
-        elif (line * 2654435761 >> 8) % _SPREAD_EVERY == 0 and self._chars_checked < _SPREAD_CHARS:
+        elif hash_line(line) % SPREAD_EVERY == 0 and self._chars_checked < SPREAD_CHARS:
             self._chars_checked += num_chars
             wrong = renderer.text_mismatch(chat)
         else:
@@ -120,7 +122,7 @@ class Preparer:
         template = (tokenizer.tool_template if with_tools else None) or tokenizer.chat_template
         if template is None:
             raise TokenizerError(
-                "the data holds conversations, and the tokenizer has no chat template; "
+                "the data holds conversations, but the tokenizer has no chat template; "
                 "give one with --chat-template FILE"
             )
         renderer = self._renderers.get(template)
@@ -136,7 +138,7 @@ class Preparer:
         if renderer.depends_on_date and not self._is_warned:
             self._is_warned = True
             self._warnings.append(
-                "the chat template writes today's date (strftime_now), so another day gives other tokens; "
+                "the chat template writes today's date (strftime_now), so the tokens change from day to day; "
                 "put a fixed date into a copy of the template, and give it with --chat-template FILE"
             )
         return renderer
@@ -173,7 +175,7 @@ class Preparer:
         ids, loss_mask = self._plain.encode(marked, [(start, len(marked))], whole_last_char=True)
         return Row(line, ids, loss_mask, is_plain=True, may_close=True)
 
-    def _given_ids(self, document: Document) -> Row:
+    def _prepare_ids(self, document: Document) -> Row:
         ids = document.input_ids
         size = self._tokenizer.vocab_size
         if ids.max() >= size:
@@ -185,12 +187,17 @@ class Preparer:
         return Row(document.line, ids, loss_mask, is_plain=False, may_close=False)
 
 
+def hash_line(line: Any) -> Any:
+    """Pseudo-random numbers from line numbers: an int, or int64 of any shape."""
+    return line * 2654435761 >> 8
+
+
 def _ends_with_answer(document: Document) -> bool:
     """Whether the model speaks last; only then does EOS belong at the end."""
     return document.messages[-1].get("role") == "assistant"
 
 
 def _check_utf8(text: str) -> None:
-    """Raises: UnicodeEncodeError."""
+    """Raise UnicodeEncodeError for a lone surrogate."""
     if not text.isascii():
         text.encode()

@@ -53,9 +53,9 @@ class Samples(NamedTuple):
 class Frame:
     """Adds the post-processor's ids and EOS around samples.
 
-    `auto` puts EOS after each sample that may be closed and has no end: its last token, blanks aside, is neither EOS
-    nor a special token that the chat template writes. `always` puts it after each sample that does not end with it.
-    Price: 3 ns a token where anything is added, else 50 us a batch.
+    `auto` appends EOS to each sample that may be closed and has no end: its last non-blank token is neither EOS nor a
+    special token that the chat template writes. `always` appends it to each sample that does not end with EOS.
+    Price: 3 ns a token if anything is added, else 50 us a batch.
     """
 
     def __init__(self, tokenizer: LoadedTokenizer, *, append_eos: AppendEos):
@@ -67,14 +67,14 @@ class Frame:
         self._ends[_end_ids(tokenizer)] = True
         self._blanks = _Blanks(tokenizer)
 
-    def put(self, samples: Samples, is_plain: NDArray[np.bool_], may_close: NDArray[np.bool_]) -> tuple[Samples, int]:
+    def add(self, samples: Samples, is_plain: NDArray[np.bool_], may_close: NDArray[np.bool_]) -> tuple[Samples, int]:
         """The samples with these tokens added, and the number of samples left without an end.
 
-        What comes after a sample is trained on; what comes before it is where its first token is.
+        Tokens after a sample are trained on; tokens before it only if its first token is.
 
         Args:
-            is_plain: bool[n]: the post-processor's ids go around it.
-            may_close: bool[n]: EOS may follow it.
+            is_plain: bool[n]: whether to put the post-processor's ids around the sample.
+            may_close: bool[n]: whether EOS may follow it.
         """
         offsets, input_ids, loss_mask = samples
         starts, stops = offsets[:-1], offsets[1:]
@@ -128,7 +128,7 @@ class Frame:
 
 
 class _Blanks:
-    """Tells which ids stand only for white space; looks up each id once."""
+    """Finds ids that stand only for white space; decodes each id once."""
 
     def __init__(self, tokenizer: LoadedTokenizer):
         self._tokenizer = tokenizer

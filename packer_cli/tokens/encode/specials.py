@@ -1,9 +1,8 @@
-"""Special tokens that people wrote into their own texts: counting them, and taking them as plain text.
+"""Special tokens that people wrote into their own texts: finding them, and encoding them as plain text.
 
-Follows transformers' `apply_chat_template(..., sanitize_control_tokens=True)`: control tokens in the input
-are wrapped in two private-use characters before the template runs, and what is wrapped afterwards is
-encoded piece by piece without the tokenizer's added tokens. Loss masks, which transformers cannot give
-here, come along. Only records that hold such a text pay for it.
+Follows transformers' `apply_chat_template(..., sanitize_control_tokens=True)`: before the template runs, control
+tokens in the input are wrapped in two private-use characters; afterwards, the wrapped text is encoded without the
+tokenizer's added tokens. Unlike transformers, this also makes loss masks. Only records with such texts pay for it.
 """
 
 from __future__ import annotations
@@ -22,23 +21,23 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 START, END = "\U000f0000", "\U000f0001"
-"""transformers' own marks; what the input holds of them is dropped, as there."""
+"""transformers' own marks; as there, they are removed from the input."""
 
 _NEVER = "(?!)"
 _MOST_PATTERNS = 4
-"""Above so many, one search for all first chars at once is faster."""
+"""With more, a single search for all first chars is faster."""
 
 
 def pattern(tokens: tuple[str, ...]) -> re.Pattern[str]:
-    """Finds any of the tokens; a longer one before those that it contains."""
+    """Matches any of the tokens, longer ones first."""
     return re.compile("|".join(map(re.escape, sorted(tokens, key=len, reverse=True))) or _NEVER)
 
 
 class TokenFinder:
-    """Tells fast whether a text holds any of some tokens.
+    """Tells fast whether a text contains any of some tokens.
 
     Price: 0.1 ns a char of text without the sign that all tokens share, such as `|`; else 0.3 ns, and 30 ns for each
-    char with which a token begins.
+    char that begins a token.
     """
 
     def __init__(self, tokens: tuple[str, ...]):
@@ -48,7 +47,7 @@ class TokenFinder:
         by_first: dict[str, list[str]] = {}
         for token in tokens:
             by_first.setdefault(token[:1], []).append(token)
-        # A pattern whose alternatives all begin with one char skips to that char at the speed of memory.
+        # If all alternatives begin with the same char, the search skips to that char at the speed of memory.
         self._patterns = [self.pattern]
         if len(by_first) <= _MOST_PATTERNS:
             self._patterns = [pattern(tuple(group)) for group in by_first.values()]
@@ -65,10 +64,10 @@ class TokenFinder:
 
 
 def control_tokens(tokenizer: LoadedTokenizer, chat_template: str | None) -> tuple[str, ...]:
-    """Texts that may not act as tokens when people write them: special tokens, and those of the template.
+    """Texts that must not act as tokens when people write them: special tokens, and those of the template.
 
-    As transformers chooses them: special tokens and, where the tokenizer lists none itself, the added
-    tokens that the template's own text holds.
+    Chosen as in transformers: special tokens, and those that the tokenizer lists or, without a list, the added tokens
+    in the template's own text.
     """
     listed = getattr(tokenizer.hf, "chat_control_tokens", None)
     if listed is not None:
@@ -104,7 +103,7 @@ def mark(value: Any, tokens: re.Pattern[str]) -> Any:
 
 
 class PlainContentEncoder:
-    """Encodes texts that `mark` went over. About 1,000 records a second."""
+    """Encodes texts marked by `mark`. About 1,000 records a second."""
 
     def __init__(self, tokenizer: LoadedTokenizer, reference: ReferenceBackend):
         self._added = tokenizer.added_tokens
@@ -115,11 +114,13 @@ class PlainContentEncoder:
     def encode(
         self, marked: str, spans: list[tuple[int, int]], *, whole_last_char: bool
     ) -> tuple[NDArray[np.int32], NDArray[np.int8]]:
-        """ids int32[t] and mask int8[t].
+        """`(ids int32[t], mask int8[t])`.
 
-        spans: char ranges in the marked text.
+        Args:
+            spans: char ranges in the marked text.
 
-        Raises: ValueError where a token cannot be written as plain text with this vocabulary.
+        Raises:
+            ValueError: a token cannot be written as plain text with this vocabulary.
         """
         ids: list[Any] = []
         masks: list[Any] = []
@@ -132,7 +133,7 @@ class PlainContentEncoder:
                 for low, high in spans:
                     if low < stop and high > position:
                         inner = [(max(low, position) - position, min(high, stop) - position)]
-                        # A range that goes on after this piece does not end with the piece's last char.
+                        # A range that continues after this piece does not end with its last char.
                         whole = whole_last_char or high > stop
                         mask |= mask_by_offsets(starts, ends, inner, whole_last_char=whole)
                 ids.append(row)
@@ -151,7 +152,7 @@ class PlainContentEncoder:
     def _piece(self, text: str, *, at_start: bool) -> tuple[Any, Any, Any]:
         if at_start:
             return self._with_ranges(text)
-        # After a newline, so that no space is put before the piece as at a text's beginning.
+        # After a newline, the tokenizer puts no space before the piece, as it would at the beginning of a text.
         row, starts, ends = self._with_ranges("\n" + text)
         cut = len(self._newline)
         if np.array_equal(row[:cut], self._newline):

@@ -1,4 +1,4 @@
-"""A chat template, compiled by jinja2: a conversation's text, and the ranges that `{% generation %}` tags give."""
+"""A chat template, compiled by jinja2: a conversation's text, and the ranges inside `{% generation %}` tags."""
 
 from __future__ import annotations
 
@@ -12,14 +12,15 @@ from packer_cli.tokens.templates.types import Rendered, Span, TemplateRejectErro
 
 
 class CompiledTemplate:
-    """Jinja source, ready to render.
+    """A compiled template.
 
     Args:
-        source: of the template.
-        variables: what transformers hands to every template (`special_tokens_map`).
-        fast: the shortcuts of `sandbox`; without them transformers' own sandbox runs.
+        source: Jinja.
+        variables: values that transformers passes to every template (`special_tokens_map`).
+        fast: use the shortcuts of `sandbox`; otherwise transformers' own sandbox.
 
-    Raises: TokenizerError where the template is not valid Jinja.
+    Raises:
+        TokenizerError: the template is not valid Jinja.
     """
 
     def __init__(self, source: str, variables: dict[str, str], *, fast: bool):
@@ -40,7 +41,7 @@ class CompiledTemplate:
         self.has_generation_tags = any(is_generation(node) for node in tree.find_all(nodes.CallBlock))
 
     def context(self, chat: Chat | None = None) -> dict[str, Any]:
-        """The template's variables for a conversation; without one, those that are always the same."""
+        """The template's variables for a conversation; without one, those that never change."""
         own = {} if chat is None else {"messages": chat.messages, "tools": chat.tools}
         return {
             **own,
@@ -50,9 +51,10 @@ class CompiledTemplate:
         }
 
     def text(self, context: dict[str, Any], **changes: Any) -> str:
-        """Text for a context that `context` made, with some variables changed.
+        """The text for a context from `context`, with some variables changed.
 
-        Raises: TemplateRejectError for whatever the template raises.
+        Raises:
+            TemplateRejectError: the template raised.
         """
         template = self._template
         try:
@@ -61,9 +63,10 @@ class CompiledTemplate:
             raise cannot_render(error) from None
 
     def text_and_generation(self, context: dict[str, Any]) -> Rendered:
-        """Text, and the ranges inside `{% generation %}` tags. Quadratic in the number of tags.
+        """The text and the ranges inside `{% generation %}` tags. Quadratic in the number of tags.
 
-        Raises: as `text`.
+        Raises:
+            TemplateRejectError: the template raised.
         """
         template = self._template
         blocks: list[str] = []
@@ -78,18 +81,18 @@ class CompiledTemplate:
             limited(render)
         except Exception as error:
             raise cannot_render(error) from None
-        # An empty block generates nothing; transformers would mark the token that its position falls into.
+        # Drop empty blocks: transformers would mark the token at their position.
         return Rendered("".join(blocks), sorted(span for span in spans if span[1] > span[0]))
 
     def generation_prompt(self) -> str:
-        """What `add_generation_prompt=True` adds after a user message; empty if nothing."""
+        """The text that `add_generation_prompt=True` adds after a user message; may be empty."""
         for messages in (PROBES[0][:1], PROBES[0]):
             try:
                 context = self.context(read_chat(messages))
                 plain, prompted = self.text(context), self.text(context, add_generation_prompt=True)
             except TemplateRejectError:
                 continue
-            # Some templates write EOS at the end of what needs no answer.
+            # Some templates end a conversation with EOS unless an answer is to follow.
             for so_far in (plain, plain.removesuffix(self.variables.get("eos_token", ""))):
                 if prompted.startswith(so_far):
                     return prompted[len(so_far) :]
@@ -97,5 +100,5 @@ class CompiledTemplate:
 
 
 def is_generation(node: Any) -> bool:
-    """Whether a call block is what a `{% generation %}` tag makes."""
+    """Whether a call block comes from a `{% generation %}` tag."""
     return getattr(node.call.node, "name", "") == "_generation_support"

@@ -1,4 +1,4 @@
-"""Conversations as transformers hands them to a template, and made-up ones to try a template on."""
+"""Conversations as transformers passes them to a template, and made-up ones to try a template on."""
 
 from __future__ import annotations
 
@@ -34,17 +34,18 @@ class Chat(NamedTuple):
     messages: list[dict[str, Any]]
     tools: list[Any] | None
     text: str
-    """All its strings but the keys, with NUL between them."""
+    """All its strings except the keys, separated by NUL."""
     is_safe: bool
-    """Whether minijinja takes every value as jinja2 does, and no string holds a mark."""
+    """Whether minijinja and jinja2 treat every value alike, and no string contains a mark."""
     is_plain: bool
-    """Whether there are no tools, and each message has a role and a content, two strings, and nothing else."""
+    """Whether there are no tools, and each message has exactly a role and a content, both strings."""
 
 
 def read_chat(messages: list[dict[str, Any]], tools: list[Any] | None = None) -> Chat:
     """A record's conversation.
 
-    Raises: TemplateRejectError (not a list of dicts, empty, a tool that is not a dict).
+    Raises:
+        TemplateRejectError: it is empty or not a list of dicts, or a tool is not a dict.
     """
     if type(messages) is not list or not messages:
         raise TemplateRejectError("the conversation is empty; a chat needs at least one message")
@@ -62,7 +63,7 @@ def read_chat(messages: list[dict[str, Any]], tools: list[Any] | None = None) ->
 
 
 def _read_any_chat(messages: list[Any], tools: list[Any] | None) -> Chat:
-    """A conversation that holds more than strings."""
+    """A conversation that may hold more than strings."""
     messages = [_normal_message(message) for message in messages]
     if tools is not None:
         tools = _plain(tools)
@@ -76,7 +77,7 @@ def _read_any_chat(messages: list[Any], tools: list[Any] | None) -> Chat:
 
 
 def is_safe_text(text: str) -> bool:
-    """Whether both engines take the text alike, and it holds no mark."""
+    """Whether both engines treat the text alike, and it contains no mark."""
     for char in UNSAFE_CHARS:
         if char in text:
             return False
@@ -89,7 +90,7 @@ def is_safe_text(text: str) -> bool:
 
 
 def _collect(value: Any, texts: list[str], keys: set[str]) -> bool:
-    """Note a JSON value's strings and keys; whether both engines write its numbers alike."""
+    """Collect a JSON value's strings and keys; returns whether both engines write its numbers alike."""
     kind = type(value)
     if kind is str:
         texts.append(value)
@@ -102,12 +103,12 @@ def _collect(value: Any, texts: list[str], keys: set[str]) -> bool:
     if kind is int:
         return abs(value) < 1 << 63
     if kind is float:
-        return 1e-4 <= abs(value) < 1e15 and not value.is_integer()  # minijinja hands 2.0 to a filter as 2.
+        return 1e-4 <= abs(value) < 1e15 and not value.is_integer()  # minijinja passes 2.0 to a filter as 2.
     return value is None or kind is bool
 
 
 def _normal_message(message: Any) -> dict[str, Any]:
-    """As transformers sees it: no None values, plain JSON types, the reasoning under all its names."""
+    """The message as transformers sees it: without None values, in plain JSON types, the reasoning under all names."""
     if type(message) is not dict:
         raise TemplateRejectError(f"a message is not an object but {type(message).__name__}")
     for value in message.values():

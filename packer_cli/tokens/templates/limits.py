@@ -1,4 +1,4 @@
-"""Bounds on what a template may do: it comes from wherever the tokenizer came from."""
+"""Limits on the time and memory of a template, which comes from the same unknown source as the tokenizer."""
 
 from __future__ import annotations
 
@@ -16,31 +16,32 @@ Result = TypeVar("Result")
 CPU_SECONDS = 10.0
 """CPU time that jinja2 may spend on a conversation. Real templates take 10 us a message."""
 FUEL, FUEL_PER_MESSAGE = 10_000, 1_000
-"""Instructions that minijinja may spend on a conversation, besides one for each char. Real templates take about 100 a
-message. What needs more goes to jinja2."""
+"""Instructions that minijinja may spend on a conversation, besides one per char; beyond that, jinja2 takes over. Real
+templates take about 100 a message."""
 _TICK_SECONDS = 0.1
 MAX_REPEATED = 1 << 26
-"""Chars or items that `*` may make, and bits of a power."""
+"""Most chars or items that `*` may make, and most bits of a power."""
 MAX_PREFIX_MESSAGES = 100_000
-"""Messages that may be rendered to find out who said what in one conversation, where that takes many renders."""
+"""Most messages to render, over all renders of one conversation, with `prefixes`."""
 
 
 class TemplateLimitError(TemplateRejectError):
-    """The template asks for more time or memory than a conversation may take."""
+    """The template needs more time or memory than a conversation may take."""
 
 
-def over_time() -> TemplateLimitError:
-    """The reject for a conversation that takes too long."""
+def time_limit_error() -> TemplateLimitError:
+    """The error for a conversation that takes too long."""
     return TemplateLimitError(
-        "the chat template takes too long to render it; split the conversation, or give another template with "
+        "the chat template takes too long to render this conversation; split it, or give another template with "
         "--chat-template FILE"
     )
 
 
 def limited(render: Callable[[], Result]) -> Result:
-    """What `render` gives, within the limit of CPU time. Only the main thread can be interrupted.
+    """Call `render` within the limit of CPU time, which holds in the main thread only.
 
-    Raises: TemplateLimitError, and whatever `render` raises.
+    Raises:
+        TemplateLimitError: it took too long. Errors of `render` pass through.
     """
     if threading.get_ident() != threading.main_thread().ident:
         return render()
@@ -52,8 +53,8 @@ def limited(render: Callable[[], Result]) -> Result:
 
 
 class _Watch:
-    """Counts ticks of CPU time. The timer goes on between renders: to set it for each of them would take longer than
-    many a render does. It stops when a tick finds nothing to watch.
+    """Counts ticks of CPU time. The timer runs on between renders, because setting it would take longer than many
+    renders do, and stops at a tick outside any render.
     """
 
     def __init__(self) -> None:
@@ -62,7 +63,7 @@ class _Watch:
         self._ticks = 0
 
     def start(self) -> None:
-        """A render begins."""
+        """Begin to watch a render."""
         self._ticks = 0
         self.is_rendering = True
         if not self._is_ticking:
@@ -76,11 +77,11 @@ class _Watch:
         if not self.is_rendering:
             self.stop()
         elif self._ticks * _TICK_SECONDS >= CPU_SECONDS:
-            # Again with each tick: jinja2 swallows any exception in places, as in the test `is iterable`.
-            raise over_time()
+            # Raise again at each tick: in places, such as the test `is iterable`, jinja2 swallows any exception.
+            raise time_limit_error()
 
     def stop(self) -> None:
-        """No more ticks."""
+        """Stop the timer."""
         if self._is_ticking:
             signal.setitimer(signal.ITIMER_VIRTUAL, 0)
             self._is_ticking = False
@@ -92,7 +93,7 @@ os.register_at_fork(after_in_child=_watch.stop)  # The timer stays with the pare
 
 
 def check_operator(operator: str, left: Any, right: Any) -> None:
-    """Raises: TemplateLimitError where `left * right` or `left ** right` would be huge."""
+    """Raise TemplateLimitError if `left * right` or `left ** right` would be huge."""
     if operator == "**":
         size = left.bit_length() * abs(right) if type(left) is int and type(right) is int else 0
     else:
@@ -101,5 +102,5 @@ def check_operator(operator: str, left: Any, right: Any) -> None:
         size = len(left) * right if isinstance(left, (str, list, tuple)) and type(right) is int else 0
     if size > MAX_REPEATED:
         raise TemplateLimitError(
-            f"the chat template cannot render it: {operator} makes more than {MAX_REPEATED} items"
+            f"the chat template cannot render this conversation: {operator} makes more than {MAX_REPEATED} items"
         )

@@ -1,15 +1,15 @@
-"""Marks in a template's syntax tree: one render gives the text and where each message's part lies.
+"""Marks in a template's syntax tree: one render gives the text and the place of each message in it.
 
-A loop over the messages is made to say when each of its rounds begins, and when the loop is over, by extra
-output nodes; the text between two marks is exactly what one round wrote. In the same way the tags
-`{% generation %}` and `{% endgeneration %}` become marks. There are three ways to know a mark:
+Extra output nodes mark where each round of a loop over the messages begins, and where the loop ends, so that the text
+between two marks is exactly the output of one round. In the same way, the tags `{% generation %}` and
+`{% endgeneration %}` become marks. There are three ways to recognize a mark:
 
 - jinja2 streams the output of a loop that is not inside a macro, a call, a filter or a `set` block straight
-  to the reader, piece by piece. There a mark is known by its identity, and no content can forge one.
-- minijinja gives one string. There a mark is a control character, and a conversation that holds such a
+  to the reader, string by string. There, a mark is recognized by its identity, and no content can forge one.
+- minijinja returns one string. There, a mark is a control character, and a conversation that contains such a
   character goes to jinja2 (`Chat.is_safe`).
-- In a macro or a `set` block a mark is such a character, too, and the template may cut, strip or count the text that
-  holds it. So the text without the marks has to be equal to that of a render without marks.
+- In a macro or a `set` block, a mark is such a character, too, but the template may cut, strip or count the text that
+  contains it. So the text without the marks must equal that of a render without marks.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from packer_cli.tokens.templates.limits import limited
 from packer_cli.tokens.templates.types import Span, cannot_render
 
 Place = Literal["generation", "stream", "anywhere"]
-"""What is marked: generation tags; loops that write straight to the stream; loops in macros and blocks as well."""
+"""What to mark: generation tags; loops that write straight to the stream; or loops in macros and blocks as well."""
 
 _DEPTHS = 2
-"""Marked loops may be nested this deep (`for turn in turns: for message in turn`)."""
+"""Levels of nested loops to mark (`for turn in turns: for message in turn`)."""
 _KEYS = [(letter, depth) for depth in range(_DEPTHS) for letter in "AO"]
 """A: the assistant's part begins; O: another's part begins, or the loop ends."""
 MARKS = {key: f"\0hbpack {key[0]}{key[1]}\0" for key in _KEYS}
@@ -37,13 +37,13 @@ _ANY_CHAR = re.compile(f"([{''.join(CHARS.values())}])")
 
 
 class MarkedTemplate:
-    """A template that says where its rounds begin, run by jinja2."""
+    """A template with marks, run by jinja2."""
 
     def __init__(self, template: CompiledTemplate, tree: Any, place: Place):
         from jinja2 import Template
 
         environment = template.environment
-        # Kept: the ids of its constants tell the marks.
+        # Keep the code: marks are recognized by the ids of its constants.
         self._code = environment.compile(tree)
         self._codes = find_marks(self._code)
         self._template = Template.from_code(environment, self._code, environment.make_globals(None))
@@ -51,17 +51,18 @@ class MarkedTemplate:
 
     @classmethod
     def of(cls, template: CompiledTemplate, place: Place) -> Self | None:
-        """The template with marks; None where nothing can have them."""
+        """The template with marks; None if there is nothing to mark."""
         tree = marked_tree(template, place, CHARS if place == "anywhere" else MARKS)
         return None if tree is None else cls(template, tree, place)
 
     def rounds(self, context: dict[str, Any], *, is_safe: bool) -> tuple[str, list[Span]] | None:
-        """The text, and the char ranges that the assistant wrote, in order; None where marks and text cannot be told
-        apart.
+        """The text and the char ranges of the assistant's rounds, in order; None if marks cannot be told from text.
 
-        is_safe: `Chat.is_safe`.
+        Args:
+            is_safe: `Chat.is_safe`.
 
-        Raises: TemplateRejectError for whatever the template raises.
+        Raises:
+            TemplateRejectError: the template raised.
         """
         template = self._template
         try:
@@ -77,15 +78,15 @@ class MarkedTemplate:
 
 
 def marked_tree(template: CompiledTemplate, place: Place, marks: dict[tuple[str, int], str]) -> Any | None:
-    """The template's syntax tree with marks; None where nothing can have them."""
+    """The template's syntax tree with marks; None if there is nothing to mark."""
     tree = template.environment.parse(template.source)
     return tree if _Marker(marks, place).mark(tree) else None
 
 
 def find_marks(code: CodeType) -> dict[int, tuple[str, int]]:
-    """id of each mark among the constants of a compiled template -> its letter and depth.
+    """Maps the id of each mark among the constants of a compiled template to its letter and depth.
 
-    Valid as long as the code lives. Equal strings from elsewhere are other objects: such constants are not
+    Valid as long as the code exists. Equal strings from elsewhere have other ids, since such constants are not
     interned.
     """
     keys = {mark: key for key, mark in MARKS.items()}
@@ -106,7 +107,7 @@ class _Marker:
         self._place = place
 
     def mark(self, tree: Any) -> bool:
-        """Change jinja2.nodes.Template in place; whether all that should have marks, and anything, got them."""
+        """Mark a jinja2.nodes.Template in place; returns False if it has nothing to mark or cannot be fully marked."""
         from jinja2 import nodes
 
         tags = sum(map(is_generation, tree.find_all(nodes.CallBlock)))
@@ -115,7 +116,7 @@ class _Marker:
         return tags == 0 and self._body(tree.body, 0) > 0
 
     def _body(self, body: list[Any], depth: int) -> int:
-        """How many loops or tags got marks."""
+        """Mark statements in place; returns the number of marked loops or tags."""
         from jinja2 import nodes
 
         scopes = (nodes.With, nodes.Scope)
@@ -150,8 +151,8 @@ class _Marker:
         return found
 
     def _is_wanted(self, loop: Any, names: list[str]) -> bool:
-        """Whether a loop may be the one over the messages. Streams may have more marks than needed; elsewhere a loop
-        over the parts of a message would end its round, so only loops that look at roles get them."""
+        """Whether a loop may be the one over the messages. In a stream, needless marks do no harm; elsewhere, marks in
+        a loop over the parts of a message would end its round, so only loops that read roles are marked."""
         from jinja2 import nodes
 
         if not names:
@@ -198,9 +199,10 @@ def _target_names(target: Any) -> list[str]:
 def split(blocks: list[str], keys: Iterable[tuple[str, int] | None]) -> tuple[str, list[Span]]:
     """The text without the marks, and the char ranges of the assistant's rounds, in order.
 
-    keys: letter and depth of each block that is a mark.
-
     A round inside another assistant round (a loop over its parts) is part of the outer one.
+
+    Args:
+        keys: letter and depth of each block that is a mark, None for text.
     """
     pieces: list[str] = []
     spans: list[Span] = []
@@ -215,7 +217,7 @@ def split(blocks: list[str], keys: Iterable[tuple[str, int] | None]) -> tuple[st
         for level in range(depth, _DEPTHS):
             start = open_at[level]
             if start is not None:
-                # Only outermost: an open range above this one will take it in.
+                # Only the outermost: it includes the ranges inside it.
                 if position > start and all(open_at[above] is None for above in range(level)):
                     spans.append((start, position))
                 open_at[level] = None
@@ -242,6 +244,6 @@ def split_chars(text: str) -> tuple[str, list[Span]]:
     whole = "".join(pieces).replace(begin, "")
     if position == len(whole) and CHARS["A", 1] not in text and CHARS["O", 1] not in text:
         return whole, spans
-    # Two rounds of the assistant's follow each other, or loops are nested.
+    # Two assistant rounds follow each other, or loops are nested.
     pieces = _ANY_CHAR.split(text)
     return split(pieces, map(_KEY_OF_CHAR.get, pieces))

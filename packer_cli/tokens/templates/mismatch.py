@@ -8,9 +8,9 @@ from packer_cli.tokens.templates.compiled import CompiledTemplate
 from packer_cli.tokens.templates.types import Rendered, TemplateRejectError
 
 CHECKED_MESSAGES = 64
-"""Most messages of a conversation that are compared, which bounds the price of long ones."""
+"""Most messages of a conversation to compare, which bounds the price of long ones."""
 _CHECKED_ANSWERS = 4
-"""About how many of the assistant's messages, spread over these, have their ranges compared."""
+"""About how many of the assistant's messages, spread over these, to compare the ranges of."""
 
 
 def text_mismatch(template: CompiledTemplate, context: dict[str, Any], text: str) -> str | None:
@@ -24,7 +24,7 @@ def text_mismatch(template: CompiledTemplate, context: dict[str, Any], text: str
     except Exception:
         return "transformers cannot render this conversation"
     if text != whole:
-        return "the text is another than transformers gives"
+        return "the text differs from transformers'"
     return None
 
 

@@ -1,6 +1,6 @@
-"""Ranges from shorter renders: where the text of `messages[:i]` ends, message i begins.
+"""Ranges from shorter renders: message i begins where the text of `messages[:i]` ends.
 
-Quadratic, so a conversation of more than a few hundred messages is rejected.
+The price is quadratic, so conversations of more than a few hundred messages are rejected.
 """
 
 from __future__ import annotations
@@ -13,10 +13,11 @@ from packer_cli.tokens.templates.types import Span, TemplateRejectError
 
 
 def prefix_rounds(template: CompiledTemplate, context: dict[str, Any]) -> tuple[str, list[Span]]:
-    """The text, and the char ranges that the assistant messages wrote, in order.
+    """The text, and the char ranges of the assistant's messages, in order.
 
-    Raises: TemplateRejectError (a template that raises, or that writes earlier messages differently later on),
-        TemplateLimitError (too many messages).
+    Raises:
+        TemplateLimitError: too many messages.
+        TemplateRejectError: the template raised, or writes a message differently once others follow.
     """
     messages = context["messages"]
     edges = _edges(messages)
@@ -38,13 +39,13 @@ def prefix_rounds(template: CompiledTemplate, context: dict[str, Any]) -> tuple[
 
 
 def _edges(messages: list[dict[str, Any]]) -> list[int]:
-    """How many messages come before or with each of the assistant's, but for all of them."""
+    """Lengths of the prefixes that end just before or just after an assistant message, except the whole."""
     spoken = [position for position, message in enumerate(messages) if message.get("role") == "assistant"]
     return sorted({*spoken, *(position + 1 for position in spoken)} - {len(messages)})
 
 
 def _prefix_end(template: CompiledTemplate, text: str, context: dict[str, Any], count: int) -> int:
-    """Where the first `count` messages end in the text of the whole conversation."""
+    """The char at which the first `count` messages end in the text of the whole conversation."""
     try:
         prefix = template.text(context, messages=context["messages"][:count])
     except TemplateRejectError:
@@ -53,7 +54,7 @@ def _prefix_end(template: CompiledTemplate, text: str, context: dict[str, Any], 
         else:
             raise
     if not text.startswith(prefix):
-        # Only the end may differ, as in templates that close the last turn in another way.
+        # Perhaps only the end differs, as in templates that close the last turn in another way.
         prefix = prefix.rstrip()
         if not prefix or not text.startswith(prefix):
             raise TemplateRejectError(

@@ -63,15 +63,16 @@ class ChatRenderer:
                 self._minijinja = None
 
     def render(self, messages: list[dict[str, Any]], tools: list[Any] | None = None) -> Rendered:
-        """One conversation.
+        """Render one conversation.
 
-        Raises: TemplateRejectError (not a list of dicts, empty, a template that raises or goes on for too long, or
-            no way to tell the assistant's text from the rest).
+        Raises:
+            TemplateRejectError: the messages are empty or not a list of dicts; or the template raises, takes too long,
+                or gives no way to tell the assistant's text from the rest.
         """
         return self.render_chat(read_chat(messages, tools))
 
     def render_chat(self, chat: Chat) -> Rendered:
-        """Like `render`, for a conversation that is already read."""
+        """Like `render`, for a conversation from `read_chat`."""
         if self._minijinja is not None and chat.is_safe:
             found = self._minijinja.rounds(chat)
             if found is not None:
@@ -156,12 +157,11 @@ class ChatRenderer:
     def mismatch(self, chat: Chat) -> str | None:
         """Compare this conversation with slower ways to render it; returns the difference, or None.
 
-        Checks, for the first messages: text and ranges equal those by jinja2; the text equals transformers'; and, for
-        some of the assistant's messages, where the text so far with a generation prompt is a prefix of the whole
-        text, that the range begins exactly where that prefix ends; and where the text of `messages[:i + 1]` is a
-        prefix too, that only whitespace lies between the range's end and that prefix's end. Templates that write
-        the last turn in a special way (leave the thinking of earlier turns out) have no such prefixes: there
-        nothing is compared.
+        For the first messages, checks that text and ranges equal jinja2's, and the text transformers'. For some of the
+        assistant's messages i, also checks the range against two prefixes of the text: it must begin where the text
+        before the message, with a generation prompt, ends; and only whitespace may lie between its end and the end of
+        the text of `messages[:i + 1]`. A template that writes the last turn in a special way (say, leaves out the
+        thinking of earlier turns) has no such prefixes, so this check is skipped.
         """
         return self._compare(chat, with_prefixes=True)
 
@@ -176,15 +176,15 @@ class ChatRenderer:
         try:
             rendered = self.render_chat(chat)
         except TemplateRejectError:
-            return None  # A beginning need not be a conversation that the template takes.
+            return None  # The template need not accept the beginning of a conversation.
         wrong = self._wrong_text(context, rendered.text)
         if wrong is None and self._minijinja is not None:
             try:
                 expected = self._render_by_jinja2(chat)
             except TemplateRejectError:
-                return "jinja2 cannot render this conversation, and minijinja does"
+                return "minijinja renders this conversation, but jinja2 cannot"
             if rendered != expected:
-                wrong = "jinja2 gives other ranges than minijinja"
+                wrong = "jinja2 and minijinja give different ranges"
         if wrong is None and with_prefixes and self._want_spans and self.way == "marks":
             return self._wrong_ranges(context, rendered)
         return wrong

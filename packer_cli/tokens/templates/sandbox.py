@@ -1,11 +1,11 @@
 """A faster sandbox for chat templates that gives the same text.
 
-Chat templates come from the Hub and are run in jinja's sandbox. Most of the time of a render goes into
-the sandbox's checks of attributes of plain dicts and strings, whose outcome is known beforehand:
+Chat templates come from the Hub and so run in jinja's sandbox. Most of the time of a render goes into
+the sandbox's checks of attributes of plain dicts and strings, whose outcome is known in advance:
 
-- an attribute that no `dict` has is looked up as a key (that is where jinja ends up as well);
+- an attribute that no `dict` has is looked up as a key (as jinja does in the end);
 - a variable of a `namespace` that holds plain data is as safe as a variable of the template;
-- the methods of `str` that neither format nor touch anything but the string are safe to read and call.
+- methods of `str` that neither format nor touch anything but the string are safe to read and call.
 
 Everything else goes through jinja's own checks. About 2.5 times as fast as the plain sandbox on ChatML.
 """
@@ -26,12 +26,12 @@ isspace istitle isupper join lower lstrip partition removeprefix removesuffix re
 rpartition rsplit rstrip split splitlines startswith strip swapcase title upper
 """
 _SAFE_STR_METHODS = frozenset(_STR_METHODS.split())
-"""Not `format` and `format_map`, which the sandbox wraps, nor `encode`, `translate` and the like."""
+"""Without `format` and `format_map`, which the sandbox wraps, and without `encode`, `translate` and the like."""
 
 _LOOP_ATTRIBUTES = frozenset(("index", "index0", "first", "last", "length", "revindex", "revindex0", "depth"))
 
 _SYNTAX = ("trim_blocks", "lstrip_blocks", "keep_trailing_newline", "newline_sequence", "undefined", "autoescape")
-"""Options of an environment that decide how a template reads."""
+"""Options of an environment that change how it parses and renders a template."""
 
 _PLAIN_TYPES = frozenset((str, int, float, bool, type(None), list, dict))
 
@@ -51,7 +51,7 @@ def _fast_sandbox() -> type:
         """Writes look-ups in plain dicts, loop counters and safe calls on strings into the code itself."""
 
         def visit_Getattr(self, node: Any, frame: Any) -> None:  # noqa: N802 - jinja's name
-            # Only for names: anything else would be computed three times.
+            # Only for names: any other expression would be evaluated three times.
             if not isinstance(node.node, nodes.Name) or node.attr in _DICT_ATTRIBUTES:
                 super().visit_Getattr(node, frame)
                 return
@@ -80,7 +80,7 @@ def _fast_sandbox() -> type:
             self.write(")")
 
         def _choose(self, value: str, condition: str | None, name: Any, frame: Any, *, opens: bool = True) -> None:
-            """Write `(value if condition else `, with `{}` in both standing for the code of a name."""
+            """Write `(value if condition else `; `{}` in both stands for the code of a name."""
             self.write("(" * opens)
             self._fill(value, name, frame)
             if condition is not None:
@@ -109,7 +109,7 @@ def _fast_sandbox() -> type:
             kind = type(obj)
             if kind is dict:
                 if attribute not in _DICT_ATTRIBUTES:
-                    # Most often it is missing: the template's own code has looked.
+                    # It is usually missing: the compiled template has already looked.
                     value = obj.get(attribute, missing)
                     return self.undefined(obj=obj, name=attribute) if value is missing else value
             elif kind is str:
@@ -127,7 +127,7 @@ def _fast_sandbox() -> type:
                     return value
             return slow_getattr(self, obj, attribute)
 
-        # jinja passes the template's own arguments by name: the first three must not collide with them.
+        # jinja passes the template's keyword arguments, which must not collide with the first three.
         def call(__self, __context: Any, __obj: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: N805
             if (
                 type(__obj) is BuiltinMethodType
@@ -145,9 +145,10 @@ def _fast_sandbox() -> type:
 
 
 def make_environment(*, fast: bool = True) -> Any:
-    """A fresh environment with transformers' filters, globals and `{% generation %}` tag.
+    """A new environment with transformers' filters, globals and `{% generation %}` tag.
 
-    fast: with the shortcuts of this module; else transformers' own class.
+    Args:
+        fast: use the shortcuts of this module; otherwise transformers' own class.
     """
     from transformers.utils.chat_template_utils import _cached_compile_jinja_template
 

@@ -1,4 +1,4 @@
-"""From what an assistant message wrote to what the model would have generated of it."""
+"""Trims the text of an assistant message to the part that the model would have generated."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ class TurnEdges:
     """How a template begins and ends the assistant's turns."""
 
     prompt: str
-    """The generation prompt: the model goes on after it."""
+    """The generation prompt, after which the model continues."""
     endings: tuple[str, ...]
-    """Strings that can end a turn, EOS first: it ends most of them."""
+    """Strings that can end a turn; EOS first, since it ends most."""
     closers: tuple[str, ...]
-    """Those that end a turn even after its round: EOS, unless it is BOS as well."""
+    """Strings that end a turn even after its round: EOS, unless it is also BOS."""
 
     def trim(self, text: str, rounds: list[Span]) -> list[Span]:
-        """Cut the headers off, and end each range after its end-of-turn token."""
+        """Cut off the headers, and end each range after its end-of-turn token."""
         spans = []
         prompt, endings = self.prompt, self.endings
         for start, stop in rounds:
@@ -27,7 +27,7 @@ class TurnEdges:
                 begin = start + len(prompt)
             else:
                 begin = start + _header_length(text, start, stop, prompt)
-            # Templates of today end a turn with its token, or that and a newline.
+            # Current templates end a turn with its token, perhaps followed by a newline.
             end = stop - 1 if text[stop - 1] == "\n" else stop
             if not text.endswith(endings, begin, end) or text[end - 1].isspace():
                 end = self._turn_end(text, begin, stop)
@@ -39,11 +39,11 @@ class TurnEdges:
         end = stop
         while end > begin and text[end - 1].isspace():
             end -= 1
-        # Template or content may end with whitespace that is part of the special token itself: rare, try both.
+        # A special token may itself end with whitespace; that is rare, but try both.
         for candidate in (end, stop):
             if text.endswith(self.endings, begin, candidate):
                 return candidate
-        # Some templates close the turn at the head of the next one, or after the loop.
+        # Some templates close a turn at the beginning of the next one, or after the loop.
         for ending in self.endings:
             if ending in self.closers and text.startswith(ending, stop):
                 return stop + len(ending)
@@ -51,7 +51,7 @@ class TurnEdges:
 
 
 def turn_edges(prompt: str, special_tokens: tuple[str, ...], variables: dict[str, str]) -> TurnEdges:
-    """The edges of a template with this generation prompt, these special tokens and `special_tokens_map`."""
+    """The edges of a template with this generation prompt, these special tokens and this `special_tokens_map`."""
     eos = variables.get("eos_token")
     return TurnEdges(
         prompt=prompt,
@@ -61,13 +61,13 @@ def turn_edges(prompt: str, special_tokens: tuple[str, ...], variables: dict[str
 
 
 def _header_length(text: str, start: int, stop: int, prompt: str) -> int:
-    """Chars of `text[start:stop]` that the generation prompt had already written."""
+    """Number of chars of `text[start:stop]` that belong to the generation prompt."""
     if not prompt:
         return 0
     head = text[start : min(stop, start + len(prompt))]
     length = _shared_length(head, prompt)
     if length == 0:
-        # The whitespace between two turns may be written by either of them.
+        # Either of two turns may write the whitespace between them.
         bare, gap = prompt.lstrip(), len(head) - len(head.lstrip())
         head = text[start + gap : min(stop, start + gap + len(bare))]
         shared = _shared_length(head, bare)
@@ -76,7 +76,7 @@ def _header_length(text: str, start: int, stop: int, prompt: str) -> int:
 
 
 def _shared_length(one: str, other: str) -> int:
-    """Chars at the beginning that two texts share."""
+    """Length of the common prefix of two texts."""
     length = 0
     for left, right in zip(one, other, strict=False):
         if left != right:

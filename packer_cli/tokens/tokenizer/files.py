@@ -1,7 +1,7 @@
-"""Where a tokenizer's files are, and which transformers class reads them.
+"""Finds a tokenizer's files, and the transformers class that loads them.
 
-Code that comes with a tokenizer never runs: `trust_remote_code=False` in every call, else transformers may ask for
-leave on stdin.
+Code that comes with a tokenizer never runs: every call has `trust_remote_code=False`, without which transformers may
+ask for permission on stdin.
 """
 
 from __future__ import annotations
@@ -28,7 +28,8 @@ _FORMS = (
 def load_hf(path: str) -> Any:
     """transformers' tokenizer for a folder, a file or a Hub name.
 
-    Raises: TokenizerError.
+    Raises:
+        TokenizerError: there is none, or it cannot be loaded.
     """
     where = locate(path)
     if where is not None:
@@ -44,7 +45,7 @@ def load_hf(path: str) -> Any:
 
 
 def check_template(template: Any, shown: str) -> None:
-    """Raise TokenizerError for a tokenizer's `chat_template` that is of none of the forms that transformers knows."""
+    """Raise TokenizerError unless a tokenizer's `chat_template` has one of the forms that transformers accepts."""
     named = template
     if isinstance(template, (list, tuple)) and all(isinstance(item, dict) for item in template):
         named = {item.get("name"): item.get("template") for item in template}
@@ -57,7 +58,7 @@ def check_template(template: Any, shown: str) -> None:
 
 
 def _broken(where: Path, shown: str, error: Exception) -> TokenizerError:
-    """What is plainly wrong with the files, else what the library says."""
+    """What is obviously wrong with the files, or else the library's own message."""
     try:
         _check_files(where, shown)
     except TokenizerError as found:
@@ -118,11 +119,11 @@ def _load_file(file: Path, shown: str) -> Any:
     if file.name == "merges.txt" or (file.name == "vocab.json" and (file.parent / "merges.txt").is_file()):
         return _load_gpt2(file.parent, shown)
     if file.suffix != ".json":
-        raise TokenizerError(f"{shown}: of no known kind; {_FORMS}")
+        raise TokenizerError(f"{shown}: unsupported kind of file; {_FORMS}")
     _check_backend(file, shown, {"model": dict})
     if file.name == "tokenizer.json":
         return _load_folder(file.parent, shown)
-    # transformers goes by file names, so show it the file under the usual one.
+    # transformers looks for files by name, so link the file under the usual one.
     with tempfile.TemporaryDirectory(prefix="hbpack-") as scratch:
         folder = Path(scratch)
         (folder / "tokenizer.json").symlink_to(file.resolve())
@@ -139,12 +140,12 @@ def _read_json(file: Path, shown: str) -> dict[str, Any]:
         name = shown if Path(shown).name == file.name else f"{shown}: {file.name}"
         raise TokenizerError(f"{name} is not readable JSON ({str(error)[:200]}); {_FORMS}") from None
     if not isinstance(value, dict):
-        raise TokenizerError(f"{shown}: {file.name} holds no JSON object; {_FORMS}")
+        raise TokenizerError(f"{shown}: {file.name} is not a JSON object; {_FORMS}")
     return value
 
 
 def _is_generic(folder: Path) -> bool:
-    """Whether AutoTokenizer would take the generic class, by what the folder says."""
+    """Whether AutoTokenizer would choose the generic class for a folder."""
     if (folder / "config.json").exists():
         return False
     config_file = folder / "tokenizer_config.json"
@@ -167,9 +168,9 @@ def _auto(folder: str, shown: str) -> Any:
 
 
 def _load_sentencepiece(file: Path, shown: str) -> Any:
-    """A .model: by its folder's config where there is one, else as SentencePiece itself encodes.
+    """Load a .model by its folder's config if there is one, else so that it encodes as `sentencepiece` does.
 
-    A bare .model adds no BOS or EOS, as `sentencepiece` does; a model's own class may.
+    Like `sentencepiece`, a .model without a config adds no BOS or EOS; a model's own class may.
     """
     config_file = file.parent / "tokenizer_config.json"
     named = (file.parent / "config.json").is_file() or (
@@ -185,11 +186,10 @@ def _load_sentencepiece(file: Path, shown: str) -> Any:
 
 
 def _normalize_as_sentencepiece(hf: Any, file: Path) -> None:
-    """What the generic class leaves out of a model file: spaces, and pieces that are never split.
+    """Add what the generic class ignores in a model file: the handling of spaces, and pieces that are never split.
 
-    Ids are sentencepiece's own, except where a model that removes extra spaces has a space beside one of
-    its user-defined pieces (the space is dropped), and for a space at the beginning of the text if a model
-    has such pieces and a dummy prefix.
+    Ids are sentencepiece's own, except for a space beside a user-defined piece if the model removes extra spaces (the
+    space is dropped), and for a space at the beginning of the text if the model has such pieces and a dummy prefix.
     """
     from sentencepiece import sentencepiece_model_pb2
     from tokenizers import AddedToken, Regex, normalizers, pre_tokenizers
@@ -218,7 +218,7 @@ def _normalize_as_sentencepiece(hf: Any, file: Path) -> None:
 
 
 def _load_gpt2(folder: Path, shown: str) -> Any:
-    """vocab.json and merges.txt: byte-level BPE as GPT-2's, without a space put before the text."""
+    """Load vocab.json and merges.txt: byte-level BPE like GPT-2's, without a space put before the text."""
     if (folder / "config.json").is_file() or not _is_generic(folder):
         return _auto(str(folder), shown)
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers

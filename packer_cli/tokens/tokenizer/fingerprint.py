@@ -17,11 +17,11 @@ def tokenizer_fingerprint(name: str) -> str:
     Files missing from the Hub's cache are downloaded, so that this run and the next see the same files.
 
     Raises:
-        TokenizerError: the name is one of the Hub, and it has no such tokenizer.
+        TokenizerError: the name is not a path, and the Hub has no such tokenizer.
     """
     where = locate(name)
     if where is not None:
-        # A file may be read in another way than its folder is: vocab.json, where a tokenizer.json is beside it.
+        # A file may be loaded differently from its folder, such as a vocab.json beside a tokenizer.json.
         own = [] if where.is_dir() or where.name == "tokenizer.json" else [where.name]
         return fingerprint(_contents(where), *own)
     snapshot = cached_snapshot(name)

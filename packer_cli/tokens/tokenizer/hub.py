@@ -1,4 +1,4 @@
-"""Tokenizers by their name on the Hugging Face Hub: the local cache first, the network if it answers."""
+"""Loads tokenizers by their Hugging Face Hub name, from the local cache or else over the network."""
 
 from __future__ import annotations
 
@@ -19,9 +19,10 @@ _TRUE = {"1", "on", "yes", "true"}
 def load_from_hub(name: str, *, probe_timeout: float = 5.0) -> Any:
     """The tokenizer of a Hub repository.
 
-    Without a network the Hub's client tries again and again, for minutes; so a connection is tried first.
+    Without a network, the Hub's client would retry for minutes, so this first tests the connection.
 
-    Raises: TokenizerError.
+    Raises:
+        TokenizerError: it is not in the cache, and the Hub cannot be reached or does not have it.
     """
     from transformers import AutoTokenizer
 
@@ -48,27 +49,27 @@ def load_from_hub(name: str, *, probe_timeout: float = 5.0) -> Any:
             raise refused from None
         text = re.sub(r"\s+", " ", str(error)).strip() or type(error).__name__
         raise TokenizerError(
-            f"{name}: no such file or folder, and the Hugging Face Hub gives no tokenizer of that name "
+            f"{name}: no such file or folder, and the Hugging Face Hub has no tokenizer of that name "
             f"({text[:200]}); check the name, or give the folder of a downloaded tokenizer"
         ) from None
 
 
 def cached_snapshot(name: str) -> Path | None:
-    """The folder in the Hub's cache that a repository is read from; None where it holds no file of a tokenizer."""
+    """A repository's folder in the Hub's cache; None if that holds no tokenizer files."""
     from huggingface_hub import try_to_load_from_cache
 
     for file in NAMES:
         try:
             found = try_to_load_from_cache(name, file)
-        except ValueError:  # no name that the Hub would give
+        except ValueError:  # not a valid Hub name
             return None
-        if isinstance(found, str) and file != "config.json":  # the model's; it alone is no tokenizer
+        if isinstance(found, str) and file != "config.json":  # which may be there for the model alone
             return Path(found).parent
     return None
 
 
 def can_connect(endpoint: str, *, timeout: float) -> bool:
-    """Whether a TCP connection to the endpoint, or to the proxy on the way, opens within the timeout (s)."""
+    """Whether a TCP connection to the endpoint, or to its proxy, opens within the timeout (s)."""
     from urllib.request import getproxies, proxy_bypass
 
     target = urlsplit(endpoint)
@@ -89,7 +90,7 @@ def can_connect(endpoint: str, *, timeout: float) -> bool:
         except OSError:
             answers.append(False)
 
-    # A name server that does not answer ignores the timeout, hence a thread that is left behind.
+    # A name look-up ignores the timeout, so run it in a thread that may be left behind.
     thread = threading.Thread(target=connect, daemon=True)
     thread.start()
     thread.join(timeout)

@@ -1,6 +1,6 @@
-"""transformers' submodules without the work of the package: it reads the heads of all its model files, 0.35 s of CPU.
+"""Imports transformers' submodules without the package itself, which reads all its model files, 0.35 s of CPU.
 
-Only names that are taken from the package itself (`transformers.AutoTokenizer`) need that; the first one pays then.
+Only names of the package itself (`transformers.AutoTokenizer`) need that; the first one used pays for it.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 
 
 class _Package(ModuleType):
-    """Stands for the package until a name is missing; then the package's own code runs."""
+    """A stand-in for the package, which runs the package's own code as soon as a name is missing."""
 
     def __getattr__(self, name: str) -> Any:
         if name == "__version__":
@@ -22,14 +22,14 @@ class _Package(ModuleType):
         loader = namespace.pop("_postponed", None)
         if loader is not None:
             loader.exec_module(self)
-        whole = sys.modules[self.__name__]  # The package puts another module in its own place.
-        if whole is self:  # It asks while it loads.
+        whole = sys.modules[self.__name__]  # The package replaces itself by another module.
+        if whole is self:  # The package is still loading.
             raise AttributeError(f"module {self.__name__!r} has no attribute {name!r}")
         return getattr(whole, name)
 
 
 def postpone_package(name: str = "transformers") -> None:
-    """Make `import transformers.x.y` import only that; nothing happens where the package is loaded already."""
+    """Make `import transformers.x.y` import only that module; does nothing if the package is already loaded."""
     spec = None if name in sys.modules else find_spec(name)
     if spec is None or spec.loader is None:
         return

@@ -91,18 +91,19 @@ def load_tokenizer(path: str, *, chat_template: str | None = None) -> LoadedToke
     """Load a tokenizer.
 
     Args:
-        path: a folder (tokenizer.json, or a SentencePiece model, or vocab.json and merges.txt, with
-            tokenizer_config.json and chat_template.jinja where there are); one such file, whose siblings
-            are used too; or a name on the Hugging Face Hub (looked up in the local cache first).
+        path: a folder (tokenizer.json, or a SentencePiece model, or vocab.json and merges.txt; tokenizer_config.json
+            and chat_template.jinja are optional); one such file, whose siblings are used too; or a Hugging Face Hub
+            name (looked up in the local cache first).
         chat_template: Jinja text, or a file that holds it, instead of the tokenizer's own.
 
-    Raises: TokenizerError, in one line.
+    Raises:
+        TokenizerError: the tokenizer or the template cannot be loaded, or hbpack cannot use it.
     """
     hf = load_hf(path)
     backend = getattr(hf, "backend_tokenizer", None)
     if backend is None:
         raise TokenizerError(
-            f"{path}: {type(hf).__name__} runs in pure Python; hbpack needs a fast tokenizer, "
+            f"{path}: {type(hf).__name__} runs in pure Python, but hbpack needs a fast tokenizer; "
             "convert it to a tokenizer.json first"
         )
     templates = hf.chat_template
@@ -144,14 +145,14 @@ def _plain_backend_json(backend: Any) -> str:
     text: str = backend.to_str()
     if backend.truncation is None and backend.padding is None:
         return text
-    # transformers switches both off on each call without `padding` and `truncation`.
+    # transformers disables both in each call without `padding` and `truncation`.
     config = json.loads(text)
     config["truncation"] = config["padding"] = None
     return json.dumps(config, ensure_ascii=False)
 
 
 def _added_around(backend: Any, path: str) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Ids that the post-processor puts around every text."""
+    """Ids that the post-processor puts before and after every text."""
     processor = backend.post_processor
     if processor is None or processor.num_special_tokens_to_add(False) == 0:
         return (), ()
@@ -165,7 +166,8 @@ def _added_around(backend: Any, path: str) -> tuple[tuple[int, ...], tuple[int, 
             found.add((tuple(full[:at]), tuple(full[at + len(bare) :])))
     if len(found) != 1:
         raise TokenizerError(
-            f"{path}: its post-processor does more than put tokens around a text; hbpack cannot use such a tokenizer"
+            f"{path}: the tokenizer's post-processor does more than put tokens around a text, which hbpack does not "
+            "support"
         )
     return found.pop()
 
@@ -174,13 +176,14 @@ _JINJA = re.compile(r"\{[{%#]")
 
 
 def read_template(given: str) -> str:
-    """The template's text, from a file or as it is.
+    """The template's text, which is given directly or as a file.
 
-    Raises: TokenizerError.
+    Raises:
+        TokenizerError: it is empty, not UTF-8, or the file cannot be read.
     """
     if not given.strip():
         raise TokenizerError(
-            f"chat template {given!r}: is empty; give the path of a Jinja file, or Jinja text with {{% or {{{{ in it"
+            f"chat template {given!r} is empty; give the path of a Jinja file, or Jinja text with {{% or {{{{ in it"
         )
     if not _JINJA.search(given) or ("\n" not in given and len(given) < 4096 and os.path.isfile(given)):
         try:
@@ -190,11 +193,11 @@ def read_template(given: str) -> str:
         except (OSError, ValueError) as error:
             reason = getattr(error, "strerror", None) or str(error)
             raise TokenizerError(
-                f"chat template {given[:200]!r}: cannot be read ({reason}); "
+                f"chat template {given[:200]!r} cannot be read ({reason}); "
                 "give the path of a Jinja file, or Jinja text with {% or {{ in it"
             ) from None
     try:
         given.encode()
     except UnicodeEncodeError:
-        raise TokenizerError(f"chat template {given[:200]!a}: is not UTF-8 text; write it as UTF-8") from None
+        raise TokenizerError(f"chat template {given[:200]!a} is not UTF-8 text; write it as UTF-8") from None
     return given

@@ -16,7 +16,7 @@ SIBLINGS = (
     "config.json",
     TEMPLATE_FOLDER,
 )
-"""What goes with a tokenizer.json under any name."""
+"""Files used together with a tokenizer.json, whatever that one's name."""
 
 NAMES = (
     "tokenizer.json",
@@ -29,7 +29,7 @@ NAMES = (
     "vocab.json",
     "merges.txt",
     "config.json",
-    # What classes of single models read, in transformers.
+    # Files that transformers' classes of single models read.
     *("vocab.txt", "dict.txt", "bpe.codes", "tekken.json", "normalizer.json", "byte_maps.json", "emoji.json"),
     *("entity_vocab.json", "target_vocab.json", "vocab-src.json", "vocab-tgt.json"),
     *("word_shape.json", "word_pronunciation.json", "source.spm", "target.spm", "prophetnet.tokenizer"),
@@ -49,17 +49,17 @@ def models_in(folder: Path) -> list[Path]:
 
 
 def refused_code(error: Exception, shown: str) -> TokenizerError | None:
-    """What to raise where transformers would load a tokenizer only with the code that comes with it."""
+    """The error to raise if transformers would need a tokenizer's own code to load it; else None."""
     if "trust_remote_code" not in str(error):
         return None
     return TokenizerError(
-        f"{shown}: its config names Python code to load it with (auto_map), and hbpack never runs the code of a "
-        "tokenizer; remove auto_map from a copy of the folder to use its tokenizer.json as it is"
+        f"{shown}: its config names Python code to load it with (auto_map), but hbpack never runs a tokenizer's "
+        "code; remove auto_map from a copy of the folder to use its tokenizer.json as it is"
     )
 
 
 def template_file(name: str) -> str | None:
-    """The file that holds the chat template of a tokenizer that has one; None for a Hub name."""
+    """Name of the file with the chat template, for a tokenizer that has one; None for a Hub name."""
     where = locate(name)
     folder = where if where is None or where.is_dir() else where.parent
     names = ("chat_template.jinja", "tokenizer_config.json")
@@ -67,7 +67,7 @@ def template_file(name: str) -> str | None:
 
 
 def files_of(where: Path) -> list[Path]:
-    """All files that loading a folder or a file may read. Never weights or data, which may lie beside them."""
+    """All files that loading a folder or a file may read, without weights and data, which may be beside them."""
     folder = where if where.is_dir() else where.parent
     named = [folder / name for name in NAMES]
     found = [path for pattern in _PATTERNS for path in sorted(folder.glob(pattern))]

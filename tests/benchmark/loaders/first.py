@@ -1,6 +1,6 @@
 """Time to the first batch of a set of a million packs, after the imports.
 
-The set is made of a real one for one GPU: its shards are listed again and again, under other numbers, until there are
+It is made from a real set for one GPU: the manifest lists its shards repeatedly, under other numbers, until there are
 enough packs, and the rank's rows name all of them.
 """
 
@@ -24,7 +24,7 @@ STEP_ITERATIONS = 8
 
 
 def write_set(source: Path, folder: Path, num_packs: int) -> int:
-    """Make the set; gives the number of its packs, `num_packs` or a few more."""
+    """Write the set; returns the number of its packs, `num_packs` or a few more."""
     manifest = json.loads((source / "hbpack.json").read_text())
     (group,) = manifest["groups"]
     own = [shard["num_packs"] for shard in group["shards"]]

@@ -1,7 +1,7 @@
 """A batch, and the floor of `packer_cli.measure.reading.floor`, a plain copy that writes the same tensors.
 
-`again` copies what the loader has just written, once more: its source is in the core's cache, where no loader finds
-what it has to read.
+`again` copies what the loader has just written: its source is in the core's cache, unlike the data that a loader must
+read.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def main() -> None:
     batch: Any = None
     for number in range(-1, arguments.rounds):
         for i, source in zip(floor.iterations, floor.finished, strict=True):
-            # As in a training loop, the last batch is let go when the next one is there.
+            # As in a training loop, the last batch is freed once the next one exists.
             start = clock()
             batch = dataset[i]
             loaded = clock()

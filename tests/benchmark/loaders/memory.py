@@ -1,6 +1,6 @@
-"""What the loader holds after many batches: anonymous memory of the process and its workers, from the kernel.
+"""The loader's memory after many batches: the kernel's count of anonymous memory of the process and its workers.
 
-Pages of mapped shards are the page cache's: they are not counted, since the kernel takes them back at will.
+Pages of mapped shards are not counted: they belong to the page cache, which the kernel can reclaim at any time.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _WARM_UP_EPOCHS = 2
 
 
 def anonymous_bytes() -> int:
-    """`Anonymous` of /proc/PID/smaps_rollup, of this process and its descendants together."""
+    """`Anonymous` of /proc/PID/smaps_rollup, summed over this process and its descendants."""
     process = psutil.Process(os.getpid())
     total = 0
     for pid in [process.pid, *(child.pid for child in process.children(recursive=True))]:

@@ -18,7 +18,7 @@ _WARM_UP = 32
 
 
 def measure(batches: Iterable[dict[str, Any]], num_batches: int) -> dict[str, float]:
-    """Seconds and tokens of `num_batches` batches after the first ones; workers are well under way then."""
+    """Seconds and tokens of `num_batches` batches after the first ones, when workers are up to speed."""
     tokens = 0
     start = 0.0
     for number, batch in enumerate(batches):

@@ -1,7 +1,7 @@
 """An epoch of the packs of one set with mosaicml streaming; `hbpack export --to mds` wrote them.
 
-Needs mosaicml-streaming, torch and numpy, and nothing of hbpack: it may run in another Python. The collate function
-is the least that makes the tensors of a batch of one pack.
+Needs mosaicml-streaming, torch and numpy, but not hbpack, so it may run in another Python. The collate function does
+only what the tensors of a batch of one pack need.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def _empty_class(name: str) -> type:
 
 
 def _import_streaming() -> Any:
-    """streaming, with an empty torchvision where that does not load: only its data sets of images use it."""
+    """Import streaming, with an empty torchvision if that does not load: only data sets of images use it."""
     try:
         import torchvision  # noqa: F401
     except (ImportError, RuntimeError):

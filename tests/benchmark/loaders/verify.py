@@ -1,4 +1,4 @@
-"""What checks cost: time to the first batch, and of each batch when it is read first and when it is read again."""
+"""The price of checks: time to the first batch, and of each batch when read first and when read again."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""All contenders on both mixes: tables, and whether hbpack meets what it promises."""
+"""All contenders on both mixes: tables, and whether hbpack meets its targets."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ Case = tuple[str, int]
 
 @dataclass
 class _Result:
-    """What one contender did in one case."""
+    """The result of one contender in one case."""
 
     seconds: list[float] = field(default_factory=list)
     packs: int = 0
@@ -63,7 +63,7 @@ Results = dict[str, dict[Case, _Result]]
 
 
 def run(work: Path, runs: int) -> str:
-    """Measure, and give the text of the section."""
+    """Measure, and return the text of the section."""
     cases, facts = _make_cases(work)
     results: Results = defaultdict(lambda: {case: _Result() for case in cases})
     found: dict[str, str] = {}
@@ -87,7 +87,7 @@ def run(work: Path, runs: int) -> str:
 
 
 def _make_cases(work: Path) -> tuple[dict[Case, Path], dict[Case, tuple[int, int]]]:
-    """Files of lengths, by rising size; and of each case the least possible number of packs, and the tokens."""
+    """Files of lengths by increasing size; for each case, the least possible number of packs, and the tokens."""
     cases, facts = {}, {}
     for mix, (make, capacity) in MIXES.items():
         for size in SIZES:
@@ -106,7 +106,7 @@ def _measure(
     found: dict[str, str],
     missing: dict[str, str],
 ) -> None:
-    """One contender in a process of its own; adds to `results`, and to `found` (versions) or `missing` (why)."""
+    """Run one contender in its own process; adds to `results`, and to `found` (versions) or `missing` (why)."""
     file = work / "cases.json"
     file.write_text(json.dumps([(str(path), MIXES[mix][1]) for (mix, _), path in cases.items()]))
     pythons = [sys.executable]
@@ -138,7 +138,7 @@ def _measure(
 
 
 def _plan_seconds(runs: int) -> tuple[float, float]:
-    """Median seconds of `build_plan` and of `check_plan` with the production defaults, at the greatest size."""
+    """Median seconds of `build_plan` and `check_plan` with the production defaults, at the greatest size."""
     lengths = mix128k(SIZES[-1])
     rules = production_rules()
     pieces = make_pieces(lengths, np.arange(len(lengths), dtype=np.int64), CAPACITY, "split")
@@ -207,7 +207,7 @@ def _time(result: _Result) -> str:
 
 
 def _fastest(results: Results, case: Case, most_packs: float, is_ours: bool) -> str:
-    """The fastest of hbpack's, or of the peers, with at most so many packs; empty where there is none."""
+    """The fastest of hbpack's algorithms, or of the peers, with at most this many packs; empty if there is none."""
     able = [
         name
         for name, by_case in results.items()
@@ -219,7 +219,7 @@ def _fastest(results: Results, case: Case, most_packs: float, is_ours: bool) -> 
 def _targets(
     mix: str, results: Results, facts: dict[Case, tuple[int, int]], plan_seconds: tuple[float, float]
 ) -> list[str]:
-    """What was promised for the greatest size, and whether it holds."""
+    """The targets at the greatest size, and whether hbpack meets them."""
     case = mix, SIZES[-1]
     bound = facts[case][0]
     lines = []

@@ -1,4 +1,4 @@
-"""Who packs: hbpack's algorithms, and the functions that other trainers ship."""
+"""The contenders: hbpack's algorithms, and the functions of other trainers."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Packs = tuple[np.ndarray, np.ndarray]
 
 @dataclass(frozen=True, kw_only=True)
 class Packer:
-    """A contender that is ready."""
+    """A contender that is ready to run."""
 
     pack: Callable[[Any, int], Any]
     """(input, capacity) -> result; what is timed."""
@@ -49,12 +49,12 @@ class Contender:
 
 
 def names(algorithms: Sequence[str]) -> list[str]:
-    """All contenders; hbpack's are the algorithms given."""
+    """All contenders; hbpack's are the given algorithms."""
     return [OURS + name for name in algorithms] + list(PEERS)
 
 
 def load(name: str) -> tuple[Packer, str]:
-    """The packer and its version. Raises ImportError where it is not installed."""
+    """The packer and its version. Raises ImportError if it is not installed."""
     if name.startswith(OURS):
         return _hbpack(name.removeprefix(OURS)), ""
     peer = PEERS[name]
@@ -74,7 +74,7 @@ def _hbpack(name: str) -> Packer:
 
 
 def _trl(batch: int | None) -> Packer:
-    """TRL moves the tokens while it packs. Here they are nulls, which take no memory: only its packing is timed."""
+    """TRL moves the tokens while it packs. Here they are nulls, which take no memory, to time only its packing."""
     import pyarrow as pa
     from trl.data_utils import _pack_bfd
 
@@ -129,7 +129,7 @@ def _ms_swift() -> Packer:
     from swift.dataset.packing import PackingDataset
 
     class Collector:
-        """Takes the place of the queue to the process that waits for the packs."""
+        """Replaces the queue to the process that waits for the packs."""
 
         def __init__(self) -> None:
             self.packs: list[list[tuple[int, int]]] = []
@@ -187,7 +187,7 @@ def _flat(packs: Sequence[Sequence[int]]) -> Packs:
 
 
 def _module_alone(package: str, path: str) -> ModuleType:
-    """One file of an installed package, without the package's own imports. Raises ImportError."""
+    """Import one file of an installed package, without the package's own imports. Raises ImportError."""
     files = [file for file in distribution(package).files or () if str(file) == path]
     if not files:
         raise ModuleNotFoundError(f"{package} has no {path}")

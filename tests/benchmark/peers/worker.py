@@ -1,10 +1,9 @@
 """`python -m tests.benchmark.peers.worker NAME CASES`: measure one contender; a line of JSON for each case.
 
-Seconds are CPU time: nothing here uses two cores, so that is the wall time of an idle machine, and others' work does
-not count.
+Seconds are CPU time: nothing here uses two cores, so this is the wall time on an idle machine, whatever else runs.
 
-CASES is a JSON file: a list of [file of lengths (.npy), capacity]. They must come by size, each ten times the one
-before, and mix by mix; after a case that took too long the next ones of its mix are left out.
+CASES is a JSON file: a list of [file of lengths (.npy), capacity], mix by mix, each ten times as large as the one
+before. After a case that took too long, the rest of its mix is skipped.
 """
 
 from __future__ import annotations
@@ -42,7 +41,7 @@ def main() -> int:
     arguments = parser.parse_args()
     try:
         packer, version = load(arguments.name)
-    except ImportError as error:  # a package that is not there as well
+    except ImportError as error:  # also a missing package
         print(json.dumps({"missing": f"{type(error).__name__}: {error}"}))
         return 0
     print(json.dumps({"version": version}), flush=True)
@@ -61,7 +60,7 @@ def main() -> int:
                 case = _measure(packer, lengths, capacity, arguments.rounds, is_slow=seconds * growth > ENOUGH)
             except _TooLongError:
                 case = {"skipped": f"over {TOO_LONG:.0f} s"}
-        # Cases grow tenfold: as much more time as last time is expected, and ten times as much at least.
+        # Cases grow tenfold: expect the same growth of the time as last time, but at least tenfold.
         took = min(case.get("seconds", [float("inf")]))
         last[capacity] = took, max(10.0, took / seconds)
         print(json.dumps(case), flush=True)
@@ -73,7 +72,7 @@ def _measure(packer: Packer, lengths: np.ndarray, capacity: int, rounds: int, *,
     signal.signal(signal.SIGPROF, _give_up)
     while len(seconds) < rounds and sum(seconds) < ENOUGH:
         prepared = packer.prepare(lengths)
-        if is_slow:  # while such a timer runs, the clock of the CPU time is a coarse one
+        if is_slow:  # while such a timer runs, the clock of CPU time is coarse
             signal.setitimer(signal.ITIMER_PROF, TOO_LONG)
         start = time.process_time()
         result = packer.pack(prepared, capacity)

@@ -115,7 +115,7 @@ def test_no_set_and_a_damaged_one(copy, tmp_path):
     assert (done.code, done.stdout) == (1, "")
     assert re.fullmatch(
         r"error: '.*/shard-00000.arrow' is missing or damaged \(.*\); run hbpack write, which "
-        r"rewrites what is damaged\n",
+        r"rewrites damaged files\n",
         done.stderr,
     )
     (copy / "ranks" / "epoch-000" / "rank-00000.arrow").unlink()

@@ -1,9 +1,9 @@
 """The linear program of cutting stock, by column generation.
 
-A column is a pattern: how many samples of each class one pack holds. The master chooses how often each pattern is
-used, so that all samples are covered by the fewest packs; its dual values price new patterns (Gilmore and Gomory
-1961). For any dual values y >= 0, sum(demand * y) / (the greatest value of a pack) is a bound (Farley 1990), so a run
-that is stopped early still proves one.
+A column is a pattern: how many samples of each class one pack holds. The master problem chooses how often to use each
+pattern, so that the fewest packs cover all samples; its dual values price new patterns (Gilmore and Gomory 1961). For
+any dual values y >= 0, sum(demand * y) / (the greatest value of a pack) is a lower bound (Farley 1990), so a run that
+is stopped early still proves one.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ Patterns = Int32Array
 """int32[k, m]: k patterns over m classes."""
 
 UNIT = 1 << 36
-"""Dual values as integers: the bound is then a quotient of integers, and no rounding error can lift it. A pack of
-2^20 samples of value 1 still fits 63 bits."""
+"""A dual value of 1. Dual values are integers in units of 2^-36, so that no rounding error can raise the bound, a
+quotient of two integers. A pack of 2^20 samples of value 1 still fits 63 bits."""
 _NEW_AT_ONCE = 60
-"""Patterns added a round: more make fewer rounds, and a larger program."""
+"""Most patterns added per round: with more, there are fewer rounds and the program is larger."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Relaxation:
-    """The linear program, as far as it was solved."""
+    """The linear program's solution, or the best one at the deadline."""
 
     patterns: Patterns
     use: NDArray[np.float64]
@@ -39,33 +39,33 @@ class Relaxation:
     value: float
     """sum(use)"""
     bound: int
-    """No packing of the demands needs fewer packs; proved also where the run was stopped."""
+    """No packing of the demands needs fewer packs; also holds if the run was stopped."""
     worth: Int64Array
-    """int64[m]: the dual values that prove it, as integers."""
+    """int64[m]: the dual values that prove the bound, in units of 1 / UNIT."""
     most_worth: int
-    """Greatest worth of a pack."""
+    """The greatest worth of a pack."""
 
 
 def start_patterns(sizes: Int64Array, demands: Int64Array, capacity: int) -> Patterns:
-    """One pattern for each class, with as many copies as fit: every demand can be covered. m patterns."""
+    """int32[m, m]: one pattern per class, with as many copies as fit. Together they can cover any demand."""
     copies = np.minimum(capacity // np.maximum(1, sizes), demands)
     return np.diag(copies).astype(np.int32)
 
 
-def generate(
+def generate_columns(
     sizes: Int64Array, demands: Int64Array, capacity: int, patterns: Patterns, deadline: float
 ) -> Relaxation | None:
-    """Add patterns until none lowers the number of packs, the rounded bound is met, or the deadline has come.
+    """Add patterns until none lowers the number of packs, the value meets the rounded bound, or the deadline passes.
 
     Args:
         sizes, demands: int64[m]; sizes may be 0, demands are at least 1.
-        patterns: patterns to start with; together they cover every class.
+        patterns: initial patterns; together they cover every class.
         deadline: in `time.monotonic()` seconds.
 
     Returns:
-        None where the time did not suffice for one program.
+        None if not even one program was solved in time.
     """
-    # What rounding made nothing of needs no room, and gives no bound.
+    # Classes whose size was rounded to 0 need no room, and contribute nothing to the bound.
     priced = np.where(sizes > 0, demands, 0)
     bound, proof, most_worth = 0.0, np.zeros(len(demands), dtype=np.int64), 1
     found: Relaxation | None = None
@@ -94,12 +94,12 @@ def generate(
 
 
 def total_worth(demands: Int64Array, values: Int64Array) -> int:
-    """sum(demand * value), exact: it may exceed 63 bits."""
+    """sum(demand * value), in Python integers because it may exceed 63 bits."""
     return sum(int(d) * int(v) for d, v in zip(demands, values, strict=True))
 
 
 def _useful(patterns: Patterns, use: NDArray[np.float64], values: Int64Array) -> Patterns:
-    """Without the patterns that are least likely to come back, once there are many: by reduced cost."""
+    """The patterns in use and those of least reduced cost; all of them while they are few."""
     most = 6 * patterns.shape[1] + 500
     if len(patterns) <= most:
         return patterns
@@ -109,7 +109,7 @@ def _useful(patterns: Patterns, use: NDArray[np.float64], values: Int64Array) ->
 
 
 def _program(patterns: NDArray[Any], demands: NDArray[Any], category: str) -> tuple[Any, list[Any], list[Any]]:
-    """The master as a PuLP program: `(problem, a variable for each pattern, a row for each class)`."""
+    """The master problem in PuLP: `(problem, one variable per pattern, one constraint per class)`."""
     import pulp
 
     problem = pulp.LpProblem("packs", pulp.LpMinimize)
@@ -128,7 +128,10 @@ def _program(patterns: NDArray[Any], demands: NDArray[Any], category: str) -> tu
 def solve_master(
     patterns: NDArray[Any], demands: NDArray[Any], deadline: float
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]] | None:
-    """Use of each pattern and dual value of each row; None where time ran out. Numbers may be whole or not."""
+    """`(use of each pattern, dual value of each class)`; None if time ran out.
+
+    `patterns` and `demands` may be integers or floats.
+    """
     import pulp
 
     problem, variables, rows = _program(patterns, demands, pulp.LpContinuous)
@@ -142,10 +145,10 @@ def solve_master(
 def solve_integer(
     patterns: Patterns, demands: Int64Array, most: int, deadline: float
 ) -> tuple[Int64Array | None, bool]:
-    """Cover the demands in at most `most` packs of the patterns.
+    """Cover the demands by at most `most` packs of the given patterns.
 
     Returns:
-        `(use int64[k] or None, is_impossible)`; neither where the time did not suffice.
+        `(use int64[k] or None, is_impossible)`; `(None, False)` if time ran out.
     """
     import pulp
 
@@ -157,6 +160,6 @@ def solve_integer(
     if problem.sol_status not in (pulp.LpSolutionOptimal, pulp.LpSolutionIntegerFeasible):
         return None, False
     use = np.array([round(variable.varValue or 0) for variable in variables], dtype=np.int64)
-    # The solver's word is not taken: at a time limit it may call a broken solution feasible.
+    # Check the solver's answer: at a time limit it may report a broken solution as feasible.
     is_good = bool((use @ patterns >= demands).all() and use.sum() <= most)
     return (use if is_good else None), False

@@ -1,4 +1,4 @@
-"""The fewest packs: best-fit where it meets the bound, else an exact search, or stages where lengths are too many."""
+"""The fewest packs: best-fit if it meets the bound, else an exact search, or stages if there are too many lengths."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from packer_cli.plan.bounds import packs_lower_bound
 from packer_cli.plan.packing import bfd
 from packer_cli.plan.packing.base import PackingOptions
 from packer_cli.plan.packing.ilp.classes import SAND, make_classes
-from packer_cli.plan.packing.ilp.columns import generate, start_patterns
+from packer_cli.plan.packing.ilp.columns import generate_columns, start_patterns
 from packer_cli.plan.packing.ilp.knots import solve_many
 from packer_cli.plan.packing.ilp.search import CuttingStock, Search
 from packer_cli.plan.packing.ilp.slack import min_bin_slack
@@ -23,7 +23,7 @@ from packer_cli.plan.sorting import argsort_descending
 from packer_cli.plan.types import Int32Array, Int64Array
 
 _MOST_NODES = 5_000
-"""Of the search for the samples of one pack: a tenth of a millisecond, mostly."""
+"""Nodes to search for the samples of one pack: usually a tenth of a millisecond."""
 
 
 def solve_cutting_stock(lengths: Int32Array, capacity: int, time_limit: float, max_lengths: int) -> CuttingStock:
@@ -32,8 +32,8 @@ def solve_cutting_stock(lengths: Int32Array, capacity: int, time_limit: float, m
     Args:
         lengths: int32[n], each 1 .. capacity.
         capacity: most tokens of a pack.
-        time_limit: seconds, after which the best packing so far is given.
-        max_lengths: distinct lengths that are solved exactly; see `classes`.
+        time_limit: seconds, after which the best packing so far is returned.
+        max_lengths: most distinct lengths to solve exactly; see `classes`.
 
     Raises:
         ValueError: PuLP has no solver.
@@ -56,7 +56,7 @@ def solve_cutting_stock(lengths: Int32Array, capacity: int, time_limit: float, m
 def _solve_in_stages(
     lengths: Int32Array, capacity: int, max_lengths: int, best: CuttingStock, deadline: float
 ) -> CuttingStock:
-    """Stages for the stones, the last of them exactly, best-fit for the sand; the better of that and `best`."""
+    """Pack the stones in stages, the last few exactly, and the sand by best-fit; the better of that and `best`."""
     counts = np.bincount(lengths, minlength=capacity + 1)
     counts[: capacity // SAND + 1] = 0
     taken, offsets, bound = pack_in_stages(counts, capacity, max_lengths, deadline)
@@ -73,7 +73,7 @@ def _solve_in_stages(
 def _better(
     best: CuttingStock, lengths: Int32Array, capacity: int, taken: Int32Array, offsets: Int64Array
 ) -> CuttingStock:
-    """Packs of lengths taken, best-fit for the samples left; or `best`, where that has not more packs."""
+    """The packs `taken`, completed by best-fit with the remaining samples; or `best` if they are no fewer."""
     order = argsort_descending(lengths, capacity)
     placed, left_over = _samples_of(taken, lengths, order, capacity)
     totals = np.concatenate([[0], np.cumsum(taken, dtype=np.int64)])
@@ -84,19 +84,19 @@ def _better(
 
 
 def lp_lower_bound(lengths: Int32Array, capacity: int, time_limit: float = 60.0, max_lengths: int = 300) -> int:
-    """The rounded-up linear program of cutting stock: no packing needs fewer packs; at least `packs_lower_bound`.
+    """No packing needs fewer packs than the linear program of cutting stock, rounded up; at least `packs_lower_bound`.
 
-    Source: Gilmore and Gomory 1961; Farley 1990, whose bound holds where column generation is stopped early. The
-    optimum is hardly ever more than one pack above the full program's value, so it tells a good packing from a merely
-    plausible one; with more than `max_lengths` distinct lengths it is hardly weaker (see `knots`).
-    Price: seconds, O(distinct lengths * capacity) a round; `packs_lower_bound` is as good where samples are short
-    against the capacity, and free.
+    Source: Gilmore and Gomory 1961; Farley 1990, whose bound also holds if column generation is stopped early. The
+    optimum is hardly ever more than one pack above the full program's value, so the bound tells a good packing from a
+    merely plausible one; with more than `max_lengths` distinct lengths it is hardly weaker (see `knots`).
+    Price: seconds, O(distinct lengths * capacity) a round; if samples are short against the capacity,
+    `packs_lower_bound` is as good, and free.
 
     Args:
         lengths: int32[n], each 1 .. capacity.
         capacity: most tokens of a pack.
         time_limit: seconds; less gives a valid bound that may be smaller.
-        max_lengths: distinct lengths that are solved exactly.
+        max_lengths: most distinct lengths to solve exactly.
 
     Raises:
         ValueError: PuLP has no solver.
@@ -112,7 +112,7 @@ def lp_lower_bound(lengths: Int32Array, capacity: int, time_limit: float = 60.0,
     if len(classes.counts) == 0:
         return bound
     start = start_patterns(classes.down, classes.counts, classes.capacity)
-    relaxed = generate(classes.down, classes.counts, classes.capacity, start, deadline)
+    relaxed = generate_columns(classes.down, classes.counts, classes.capacity, start, deadline)
     return bound if relaxed is None else max(bound, relaxed.bound)
 
 
@@ -120,7 +120,7 @@ def lp_lower_bound(lengths: Int32Array, capacity: int, time_limit: float = 60.0,
 def _samples_of(
     taken: NDArray[np.int32], lengths: NDArray[np.int32], order: NDArray[np.int64], capacity: int
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Samples of the lengths taken, one each, and the others by decreasing length."""
+    """`(placed, left)`: one sample for each length taken, and the others by decreasing length."""
     begin = np.zeros(capacity + 2, dtype=np.int64)
     for length in lengths:
         begin[length] += 1

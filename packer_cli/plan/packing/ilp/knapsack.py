@@ -1,9 +1,9 @@
-"""Pricing: the pack worth most, for given values of the lengths.
+"""Pricing: the most valuable pack, for given values of the lengths.
 
-A bounded knapsack by dynamic programming over the capacity (Martello and Toth 1990, chapter 3). A length of which
-there are as many as fit takes one pass over the capacity; one with fewer takes a pass for each power of two of its
-count. Price: O(passes * capacity) time, and as many bytes. Values are integers, so that a bound that rests on the
-greatest value is exact.
+A bounded knapsack by dynamic programming over the capacity (Martello and Toth 1990, chapter 3). A length with as many
+samples as fit takes one pass over the capacity; one with fewer takes a pass for each power of two in their number.
+Price: O(passes * capacity) time, and as many bytes. Values are integers, so that a bound based on the greatest value
+is exact.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 def _passes(
     sizes: NDArray[np.int64], values: NDArray[np.int64], limits: NDArray[np.int64], capacity: int
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Item and copies of each pass; 0 copies mean any number."""
+    """`(item, copies)` of each pass; 0 copies stand for any number."""
     item_of = np.empty(64 * len(sizes) + 1, dtype=np.int64)
     copies = np.empty(64 * len(sizes) + 1, dtype=np.int64)
     num = 0
@@ -50,11 +50,11 @@ def best_patterns(
         sizes: int64[m], at least 1.
         values: int64[m]; items of value 0 or less are left out.
         limits: int64[m], most copies of each item in one pack.
-        capacity: most size of a pack.
+        capacity: greatest total size of a pack.
 
     Returns:
-        `(value int64[m + 1], pattern int32[m + 1, m])`: row 0 is the best pack, and its value is the greatest there
-        is; row i + 1 holds item i, value -1 where there is none.
+        `(value int64[m + 1], pattern int32[m + 1, m])`: row 0 is the most valuable pack; row i + 1 holds item i, or
+        has value -1 if no pack does.
     """
     item_of, copies = _passes(sizes, values, limits, capacity)
     took = np.zeros((len(item_of), capacity + 1), dtype=np.bool_)
@@ -72,7 +72,7 @@ def best_patterns(
                     best[room] = value
                     row[room] = True
         elif shift <= capacity:
-            # From a copy, so that the loop has no dependence and is vectorized.
+            # Read from a copy, so that no iteration depends on another and the loop is vectorized.
             before = best.copy()
             for room in range(shift, capacity + 1):
                 value = before[room - shift] + gain
@@ -101,7 +101,7 @@ def best_patterns(
                 if copies[p] == 0:
                     continue
             p -= 1
-        # Where all copies are in it already, the row is a pack that fits, only without one more.
+        # If all copies are in the pack already, it fits as it is.
         if k > 0 and pattern[k - 1] < limits[k - 1]:
             pattern[k - 1] += 1
             worth[k] += values[k - 1]
@@ -120,8 +120,8 @@ def patterns_from(
 ) -> tuple[NDArray[np.int32], bool]:
     """Every pattern of value `least` or more, by depth-first search: `(patterns int32[k, m], is_complete)`.
 
-    Branches are cut by the value per size of what is still to come. Exponential, hence the two limits; `is_complete`
-    is False where one was met. Arguments as of `best_patterns`, but `least` is at least 1.
+    A branch is pruned by the value per size of the items still to come. The search is exponential, hence the two
+    limits; `is_complete` is False if it reached one. Arguments as in `best_patterns`; `least` is at least 1.
     """
     num = len(sizes)
     order = np.argsort(-(values / sizes))
@@ -141,7 +141,7 @@ def patterns_from(
             is_leaf = depth == num
             if not is_leaf:
                 item = order[depth]
-                # One more unit of slack than the quotient of floats could lose.
+                # Allow for more than the rounding error of the floats.
                 hope = worth + room * (values[item] / sizes[item]) * (1 + 1e-12) + 1
                 if hope < least:
                     goes_down = False

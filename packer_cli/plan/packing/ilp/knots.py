@@ -1,11 +1,10 @@
-"""The linear program of thousands of lengths: dual values that are linear in the length between a few knots.
+"""The linear program for thousands of lengths: its dual values are linear in the length between a few *knots*.
 
-A sample between two knots counts in part for each, by its distance, in demands and patterns alike. So patterns keep
-their true lengths, and are full or not as they are; what is given up is that lengths between knots are told apart,
-which costs little where the value of a sample does not jump with its length. It is the whole program with fewer dual
-values to choose from, and hence a bound that is proved. Classes of rounded lengths err in proportion to their width:
-on 20,000 lengths between 20K and 100K, 300 classes lose 12 packs of 9,168, and 50 knots none. Price: about 20 rounds
-of O(distinct lengths * capacity), seconds.
+A sample between two knots counts partly for each, by its distance, in demands and patterns alike. Patterns therefore
+keep their true lengths; only the dual values between two knots can no longer vary freely, which costs little if the
+value of a sample does not jump with its length. This is the full program with fewer dual values to choose from, so its
+bound is proved. Classes of rounded lengths err in proportion to their width: on 20,000 lengths between 20K and 100K,
+300 classes lose 12 packs of 9,168, and 50 knots none. Price: seconds, 20 rounds of O(distinct lengths * capacity).
 """
 
 from __future__ import annotations
@@ -23,30 +22,30 @@ from packer_cli.plan.types import Int64Array
 _MOST_STATES = 1 << 26
 """Most distinct lengths * capacity of one pricing; beyond that, lengths are rounded down to grains."""
 _CLOSE = 0.25
-"""Packs between the program and its bound at which it is good enough."""
+"""Pricing stops when the program's value is within this many packs of its bound."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ManyLengths:
-    """The program, as far as it was solved."""
+    """The program's solution, or the best one at the deadline."""
 
     patterns: list[Int64Array]
-    """Lengths of the samples of a pack each, falling; less than `grain` below true ones."""
+    """For each pattern the lengths of its samples, decreasing, each rounded down to a multiple of `grain`."""
     use: NDArray[np.float64]
-    """float64[k]: how often each pattern is used; empty where no program was solved in time."""
+    """float64[k]: how often each pattern is used; empty if no program was solved in time."""
     bound: int
     """No packing needs fewer packs."""
     grain: int
-    """Tokens to which lengths were rounded down."""
+    """Tokens."""
     knots: Int64Array
-    """int64[m], rising lengths."""
+    """int64[m], increasing lengths."""
 
 
 def solve_many(values: Int64Array, counts: Int64Array, capacity: int, num_knots: int, deadline: float) -> ManyLengths:
-    """Price patterns until the program is within a quarter of a pack of its bound, or the deadline has come.
+    """Price patterns until the program is within a quarter of a pack of its bound, or the deadline passes.
 
     Args:
-        values: int64[v], distinct lengths, rising, all well over 0: the least bounds the samples of a pack.
+        values: int64[v], distinct lengths, increasing; the least, which bounds the samples per pack, well over 0.
         counts: int64[v], samples of each.
         capacity: most tokens of a pack.
         num_knots: most knots.
@@ -96,7 +95,7 @@ def solve_many(values: Int64Array, counts: Int64Array, capacity: int, num_knots:
             bound = max(bound, total / int(most[room]))
             proved = max(proved, -(-total // int(most[room])))
         with_item = most[room - sizes] + worth
-        # For each knot the best pack with a length near it.
+        # For each knot, the best pack with a length near it.
         ranked = np.lexsort((-with_item, nearest))
         first = ranked[np.flatnonzero(np.diff(nearest[ranked], prepend=-1))]
         first = first[with_item[first] > UNIT * (1 + 1e-6)]
@@ -115,7 +114,7 @@ def solve_many(values: Int64Array, counts: Int64Array, capacity: int, num_knots:
 
 
 def _knots(sizes: Int64Array, number: Int64Array, most: int) -> Int64Array:
-    """Places of the knots in `sizes`: the ends, and between them equal shares of the tokens."""
+    """Indices of the knots in `sizes`: both ends, and in between, one per equal share of the tokens."""
     mass = np.cumsum(sizes * number)
     cuts = np.searchsorted(mass, np.linspace(0, mass[-1], most))
     return np.unique(np.concatenate([[0], np.minimum(cuts, len(sizes) - 1), [len(sizes) - 1]]))
@@ -123,14 +122,14 @@ def _knots(sizes: Int64Array, number: Int64Array, most: int) -> Int64Array:
 
 @njit(cache=True)
 def most_worth(sizes: NDArray[np.int64], worth: NDArray[np.int64], room: int) -> NDArray[np.int64]:
-    """int64[room + 1]: the greatest worth of a pack of each room, any number of each size.
+    """int64[room + 1]: the greatest worth of a pack that has this much room, with any number of each size.
 
     Args:
-        sizes: int64[v], rising, at least 1.
-        worth: int64[v], none negative.
+        sizes: int64[v], increasing, at least 1.
+        worth: int64[v], not negative.
     """
     best = np.zeros(room + 1, dtype=np.int64)
-    # What a block looks back at lies before the block, so that its inner loop has no dependence.
+    # A block reads only entries before it, so the iterations of its inner loop are independent.
     block = sizes[0]
     for first in range(sizes[0], room + 1, block):
         stop = min(first + block, room + 1)
@@ -157,7 +156,7 @@ def packs_with(
     firsts: NDArray[np.int64],
     most_items: int,
 ) -> NDArray[np.int32]:
-    """For each item of `firsts` a pack of greatest worth that holds it: int32[f, most_items], places, -1 for none."""
+    """For each item of `firsts`, a pack of greatest worth that holds it: int32[f, most_items], padded with -1."""
     packs = np.full((len(firsts), most_items), -1, dtype=np.int32)
     for k in range(len(firsts)):
         packs[k, 0] = firsts[k]

@@ -1,10 +1,10 @@
-"""Samples to a fixed number of packs so that the greatest work is least: the exact integer program.
+"""Deal samples to a fixed number of packs so that the greatest work of a pack is least: the exact integer program.
 
 Source: WLB-LLM, arXiv 2503.17924, eq. 1: minimise the greatest work of a pack (sum of s^2, or with a linear term, see
 `plan.cost`), each sample in one pack, each pack within its capacity. Price: exponential; samples * packs binary
-variables. Use it on windows of about 100 samples and a handful of packs, to see how far a heuristic is from the best;
-longest-first dealing is usually within a few thousandths at once, and what the program gains over it rarely pays for
-its time in production.
+variables. Use it on windows of about 100 samples and a handful of packs, to see how far a heuristic is from the
+optimum. Do not use it in production: longest-first dealing is usually within a few thousandths of the optimum, and the
+gain rarely pays for the program's time.
 """
 
 from __future__ import annotations
@@ -21,44 +21,44 @@ from packer_cli.plan.sorting import argsort_descending
 from packer_cli.plan.types import Int32Array, Int64Array
 
 _TOLERANCE = 1e-6
-"""Solvers accept rows that are broken by this much; a bound is lowered by it before it is believed."""
+"""Solvers let constraints be violated by this much, so their bounds are lowered by as much."""
 
 
 class MinMaxResult(NamedTuple):
-    """The best answer, and what is proved of it."""
+    """The best answer, and a proved bound."""
 
     pack_of: Int64Array
-    """int64[n]: pack of each sample; packs may be empty where samples are fewer."""
+    """int64[n]: pack of each sample; packs may be empty, for instance if there are fewer samples than packs."""
     best: int
     """Greatest work of a pack."""
     bound: int
-    """No assignment has a smaller one."""
+    """No assignment has a smaller greatest work."""
     is_optimal: bool
-    """`best` is least; of the solver's own proofs, to a millionth of the longest sample's work."""
+    """Whether `best` is least; if the solver proved it, up to a few millionths of the longest sample's work."""
 
 
 def min_max_work(
     lengths: Int32Array, num_packs: int, capacity: int, time_limit: float = 60.0, linear: int = 0
 ) -> MinMaxResult:
-    """Deal samples over packs; the best answer so far where the time limit comes first.
+    """The least greatest work, or the best answer so far if the time limit comes first.
 
     Args:
         lengths: int32[n], each 1 .. capacity; about 100.
         num_packs: packs to fill, at least 1.
         capacity: most tokens of a pack.
-        time_limit: seconds. A run that ends before gives the same answer everywhere; one that is cut off depends on
-            the machine.
+        time_limit: seconds. A run that ends earlier gives the same answer everywhere; the answer of one that is cut
+            off depends on the machine.
         linear: tokens, see `Cost.linear_tokens`.
 
     Raises:
-        ValueError: the samples do not fit that many packs, or no way was found within the limit.
+        ValueError: the samples do not fit that many packs, or no way to fit them was found within the limit.
     """
     import pulp
 
     if num_packs < 1:
         raise ValueError(f"min_max_work needs at least 1 pack, got {num_packs}")
     deadline = time.monotonic() + time_limit
-    # By falling length from here on.
+    # By decreasing length from here on.
     order = argsort_descending(lengths, capacity)
     sizes = lengths[order].astype(np.int64)
     work = sizes * (sizes + linear)
@@ -67,11 +67,11 @@ def min_max_work(
     best = int(np.bincount(start, weights=work.astype(np.float64), minlength=1).max()) if len(work) else 0
     answer = _ordered(start, num_packs)
     if best > bound and time.monotonic() < deadline:
-        # Work goes up to 1.7e10 at 128K tokens and more, far beyond a solver's tolerances; scaled, they are at most 1.
+        # A sample of 128K tokens has a work of 1.7e10, which solver tolerances are not made for; scale to at most 1.
         scale = int(work[0])
         problem = pulp.LpProblem("work", pulp.LpMinimize)
         greatest = add_variable(problem, "greatest", lowBound=bound / scale * (1 - _TOLERANCE), upBound=best / scale)
-        # Packs are alike: the longest sample is in pack 0, the next in pack 0 or 1, and so on.
+        # Packs are interchangeable: the longest sample is in pack 0, the next in pack 0 or 1, and so on.
         held = {
             (i, j): add_variable(problem, f"x{i:05d}_{j:05d}", cat=pulp.LpBinary)
             for i in range(len(sizes))
@@ -112,7 +112,7 @@ def min_max_work(
 
 
 def _simple_bound(work: Int64Array, num_packs: int) -> int:
-    """The mean; the longest sample; and pairs: of num_packs + 1 samples, two meet."""
+    """The greatest of: the mean, the longest sample, and a pair, as two of any num_packs + 1 samples share a pack."""
     if len(work) == 0:
         return 0
     bound = max(-(-int(work.sum()) // num_packs), int(work[0]))
@@ -122,7 +122,7 @@ def _simple_bound(work: Int64Array, num_packs: int) -> int:
 
 
 def _first_answer(sizes: Int64Array, num_packs: int, capacity: int, deadline: float, linear: int) -> Int64Array:
-    """Longest first, to the pack of least work (Graham's LPT); where that gets stuck, the packing of fewest packs."""
+    """Longest first, to the pack of least work (Graham's LPT); if that gets stuck, the packing of fewest packs."""
     pack_of, fits = spread(sizes.astype(np.int32), np.arange(len(sizes)), capacity, num_packs, linear)
     if fits:
         return pack_of
@@ -144,7 +144,7 @@ def _first_answer(sizes: Int64Array, num_packs: int, capacity: int, deadline: fl
 
 
 def _ordered(pack_of: Int64Array, num_packs: int) -> Int64Array:
-    """The same packs, numbered by their longest sample, as the program wants them."""
+    """The same packs, numbered by decreasing longest sample, as the program requires."""
     _, first, number = np.unique(pack_of, return_index=True, return_inverse=True)
     return np.argsort(np.argsort(first))[number]
 
@@ -152,7 +152,7 @@ def _ordered(pack_of: Int64Array, num_packs: int) -> Int64Array:
 def _work_if_valid(
     pack_of: Int64Array, sizes: Int64Array, work: Int64Array, num_packs: int, capacity: int
 ) -> int | None:
-    """Greatest work in exact integers; None where a pack is over its capacity."""
+    """Greatest work in exact integers; None if a pack exceeds its capacity."""
     tokens = np.zeros(num_packs, dtype=np.int64)
     done = np.zeros(num_packs, dtype=np.int64)
     np.add.at(tokens, pack_of, sizes)

@@ -1,4 +1,4 @@
-"""From the linear program to packs: round down, dive, and let best-fit place what is left."""
+"""From the linear program to packs: round down, dive, and place what is left by best-fit."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from packer_cli.plan.packing.ilp.classes import Classes
 from packer_cli.plan.packing.ilp.columns import (
     Patterns,
     Relaxation,
-    generate,
+    generate_columns,
     solve_integer,
     start_patterns,
     total_worth,
@@ -27,17 +27,17 @@ from packer_cli.plan.streams import next_below, rng_state
 from packer_cli.plan.types import Int32Array, Int64Array
 
 _DIVES = 12
-"""Dives at most; what so many did not find, more hardly do."""
+"""Most dives; more rarely find anything better."""
 _DIVES_BEFORE_PROOF = 2
-"""Dives before all patterns are listed, which ends small searches for good, and costs more."""
+"""Dives before `Search.prove`, which settles small searches but costs more."""
 _MOST_PATTERNS = 20_000
 _MOST_NODES = 50_000_000
-"""Limits of that list: an integer program that can be solved, and half a second."""
+"""Limits of `Search.prove`: an integer program that can still be solved, and half a second of search."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class CuttingStock:
-    """A packing, and what is proved of it."""
+    """A packing, and a proved bound."""
 
     offsets: Int64Array
     order: Int64Array
@@ -46,17 +46,17 @@ class CuttingStock:
 
     @property
     def num_packs(self) -> int:
-        """Packs used."""
+        """Packs of this packing."""
         return len(self.offsets) - 1
 
     @property
     def is_optimal(self) -> bool:
-        """No packing has fewer packs, and that is proved."""
+        """Whether it is proved that no packing has fewer packs."""
         return self.num_packs == self.bound
 
 
 class Search:
-    """One run; `best` is the packing to beat."""
+    """One run; `best` is the best packing so far."""
 
     def __init__(
         self,
@@ -71,22 +71,22 @@ class Search:
         self.classes = classes
         self.best = best
         self.deadline = deadline
-        # Always the same: dives must differ from each other, not from run to run.
+        # A fixed seed: dives must differ from each other, but not from run to run.
         self.rng = rng_state(0)
         self.order = argsort_descending(lengths, capacity)
         # The stones stand first in `order`, class by class.
         self.class_starts = np.concatenate([[0], np.cumsum(classes.counts)]).astype(np.int64)
 
     def run(self) -> CuttingStock:
-        """The best packing found, with the bound proved on the way."""
+        """The best packing found, and the bound proved on the way."""
         classes = self.classes
         if len(classes.counts) == 0:
             return self.best
-        root = generate(classes.up, classes.counts, classes.capacity, self.first_patterns(), self.deadline)
+        root = generate_columns(classes.up, classes.counts, classes.capacity, self.first_patterns(), self.deadline)
         if root is None:
             return self.best
         self.raise_bound(root)
-        # The whole part of the program is kept; what is searched is the rest, at most m packs.
+        # Keep the integer part of the solution and search only for the rest, at most m packs.
         whole = np.floor(root.use + 1e-6).astype(np.int64)
         fixed, fixed_use, rest = _apply(root.patterns, whole, classes.counts)
         pool = root.patterns
@@ -105,7 +105,7 @@ class Search:
         return self.best
 
     def first_patterns(self) -> Patterns:
-        """The packs of best-fit over the classes, which are near the best, and one for each class."""
+        """One pattern per class, and those of best-fit's packs, which are nearly optimal."""
         classes = self.classes
         start = start_patterns(classes.up, classes.counts, classes.capacity)
         sizes = np.repeat(classes.up, classes.counts).astype(np.int32)
@@ -116,20 +116,20 @@ class Search:
         return np.concatenate([start, packed[most_used]])
 
     def is_done(self) -> bool:
-        """Nothing better exists, or time is up."""
+        """Whether nothing better exists or time is up."""
         return self.best.is_optimal or time.monotonic() >= self.deadline
 
     def raise_bound(self, relaxed: Relaxation) -> None:
-        """Take over what the program proves, where no length was rounded."""
+        """Adopt the linear program's bound, unless lengths were rounded."""
         if self.classes.is_exact and relaxed.bound > self.best.bound:
             self.best = replace(self.best, bound=relaxed.bound)
 
     def dive(
         self, root: Relaxation, fixed: Patterns, fixed_use: Int64Array, rest: Int64Array, number: int
     ) -> tuple[Patterns, Int64Array, Patterns]:
-        """Fix patterns one after the other and price anew for what is left.
+        """Fix patterns one after another, and price again for what is left.
 
-        The first dive takes the pattern of greatest use; dive k draws among the k + 1 greatest.
+        The first dive takes the pattern used most; dive k draws one of the k + 1 used most.
 
         Returns:
             `(patterns, how often each is used, every pattern seen)`
@@ -142,11 +142,11 @@ class Search:
         patterns = root.patterns
         while left.any() and time.monotonic() < self.deadline:
             kept = np.flatnonzero(left)
-            # Cut to what is left, patterns promise no more than they can give.
+            # A pattern must not count samples that are no longer there.
             cut = np.minimum(patterns, left.astype(np.int32))[:, kept]
             cut = np.unique(cut[cut.any(axis=1)], axis=0)
             start = start_patterns(classes.up[kept], left[kept], classes.capacity)
-            relaxed = generate(
+            relaxed = generate_columns(
                 classes.up[kept], left[kept], classes.capacity, np.concatenate([start, cut]), self.deadline
             )
             if relaxed is None:
@@ -160,19 +160,19 @@ class Search:
         return np.concatenate(path), np.concatenate(path_use), np.concatenate(seen)
 
     def choose(self, relaxed: Relaxation, number: int) -> Int64Array:
-        """What to fix next: whole parts, and else the pattern used most, or with luck the next."""
+        """How often to fix each pattern next: the integer parts, or else one of the `number + 1` used most."""
         times = np.floor(relaxed.use + 1e-6).astype(np.int64)
         if times.any():
             return times
         ranked = np.argsort(-relaxed.use, kind="stable")
         choices = min(number + 1, int((relaxed.use > 1e-6).sum()), len(ranked))
         times[ranked[next_below(self.rng, choices) if choices > 1 else 0]] = 1
-        # A long dive fixes several at once, those that are nearly whole.
+        # To shorten the dive, also fix all patterns that are used nearly once.
         times[relaxed.use > 0.9] = 1
         return times
 
     def finish(self, pool: Patterns, fixed: Patterns, fixed_use: Int64Array, rest: Int64Array) -> None:
-        """An integer program over every pattern seen so far, for one pack less; a tenth of the time left at most."""
+        """Look for one pack less with an integer program over all patterns seen; at most a tenth of the time left."""
         now = time.monotonic()
         kept = np.flatnonzero(rest)
         cut = np.minimum(pool, rest.astype(np.int32))
@@ -183,13 +183,13 @@ class Search:
             self.offer(np.concatenate([fixed, cut]), np.concatenate([fixed_use, use]))
 
     def prove(self, root: Relaxation) -> bool:
-        """Find one pack less, or prove that there is none, over all the patterns that could be in such a packing.
+        """Find a packing with one pack less among all patterns it could use, or prove that none exists.
 
-        With K packs worth Z at most, worth D in all, each is worth D - (K - 1) Z at least. These are few where the
-        bound is near.
+        If K packs are worth at most Z each and D in total, each is worth at least D - (K - 1) Z. Few patterns are, if
+        the bound is near.
 
         Returns:
-            False where neither came about.
+            Whether a better packing was found.
         """
         classes = self.classes
         most = self.best.num_packs - 1
@@ -212,7 +212,7 @@ class Search:
         return self.best.num_packs < before
 
     def offer(self, patterns: Patterns, use: Int64Array) -> None:
-        """Make packs of patterns, place by best-fit what they leave, and keep the result if it is better."""
+        """Make packs of the patterns, place the other samples by best-fit, and keep the result if it is better."""
         used = use > 0
         offsets, order = pack_patterns(
             self.lengths, self.order, self.capacity, self.class_starts, patterns[used], use[used]
@@ -225,7 +225,7 @@ class Search:
 def _distinct_packs(
     offsets: NDArray[np.int64], class_of: NDArray[np.int64], num_classes: int, most: int
 ) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
-    """Patterns of neighbouring alike packs, and how many packs each stands for; the first `most`."""
+    """The patterns of runs of alike packs, and the packs in each run; the first `most`."""
     patterns = np.zeros((most, num_classes), dtype=np.int32)
     counts = np.zeros(most, dtype=np.int64)
     pattern = np.zeros(num_classes, dtype=np.int32)
@@ -244,9 +244,9 @@ def _distinct_packs(
 
 
 def _apply(patterns: Patterns, use: Int64Array, left: Int64Array) -> tuple[Patterns, Int64Array, Int64Array]:
-    """Use patterns as long as there is something for them: `(patterns, times, what is left)`.
+    """Use patterns as long as there are samples for them: `(patterns, times, samples left)`.
 
-    Rows are coverings, so patterns may hold more than there is: the last time, a pattern is cut to what is left.
+    Together, patterns may hold more samples than there are; the last use of a pattern is cut to what is left.
     """
     left = left.copy()
     chosen: list[NDArray[np.int32]] = []

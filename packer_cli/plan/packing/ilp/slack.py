@@ -1,9 +1,9 @@
-"""Minimum bin slack: the longest sample left, and beside it those that fill its pack best.
+"""Minimum bin slack: each pack takes the longest sample left, and the samples that best fill the rest of it.
 
 Source: Gupta and Ho 1999; with the longest sample fixed, MBS' of Fleszar and Hindi 2002. Price: a depth-first search
-for each pack, which ends at the first that fills it to the token; with short samples about, that is the first or
-second, and a million samples take a twentieth of a second. Where every pack can be filled, it closes the last packs
-between best-fit and the bound; where they cannot, it uses up the good matches first and ends above best-fit.
+for each pack, which ends at the first choice that fills it to the token; among many short samples that is the first or
+second choice, and a million samples take a twentieth of a second. If every pack can be filled, it saves the last packs
+between best-fit and the bound; if not, it uses up the good matches first and needs more packs than best-fit.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from packer_cli.plan.length_index import index_add, index_ceiling, index_floor, index_remove, make_index
 
 _PACKS_IN_FULL = 10_000
-"""So many packs may be searched to the limit; it bounds the time where no pack can be filled to the token."""
+"""Packs that may be searched to the limit, which bounds the time if no pack can be filled to the token."""
 
 
 @njit(cache=True)
@@ -25,10 +25,10 @@ def min_bin_slack(
     """`(taken int32[n], offsets int64[p+1])`: pack k holds samples of the lengths `taken[offsets[k]:offsets[k+1]]`.
 
     Args:
-        counts: int64[capacity + 1], samples of each length; used up.
+        counts: int64[capacity + 1], samples of each length; zeros afterwards.
         capacity: most tokens of a pack.
-        most_nodes: samples tried for one pack, after which the best so far is taken; once 10,000 packs' worth
-            is spent in all, the first that fit are taken.
+        most_nodes: samples to try for one pack before taking the best choice so far; after 10,000 times as many in
+            total, each pack takes the first samples that fit.
     """
     words, starts = make_index(capacity + 1)
     num = 0
@@ -54,7 +54,7 @@ def min_bin_slack(
         limit = min(longest, room)
         nodes = 0
         while True:
-            # Down: always the longest that fits and is not longer than the one before.
+            # Down: always the longest that fits and is no longer than the one before.
             length = index_floor(words, starts, limit) if limit >= shortest else -1
             while length > 0 and counts[length] == 0:
                 length = index_floor(words, starts, length - 1)
@@ -73,7 +73,7 @@ def min_bin_slack(
                     best[i] = chosen[i]
             if least == 0 or nodes > min(most_nodes, spare):
                 break
-            # Up, to the last one that a shorter one may stand for and leave room for another.
+            # Up, to the last sample whose place a shorter one can take and leave room for another.
             limit = 0
             while level > 0 and limit < shortest:
                 level -= 1
@@ -82,7 +82,7 @@ def min_bin_slack(
                 limit = min(chosen[level] - 1, room - shortest)
             if limit < shortest:
                 break
-        # What the first way down tries is not searching.
+        # Only nodes beyond the best choice's own samples count as search.
         spare = max(0, spare - max(0, nodes - num_best))
         for i in range(level):
             counts[chosen[i]] += 1

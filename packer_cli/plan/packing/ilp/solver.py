@@ -1,4 +1,4 @@
-"""Which solver PuLP calls: HiGHS inside this process, else CBC. Always on one thread, so that answers repeat."""
+"""The solver that PuLP calls: HiGHS inside this process, else CBC. Always on one thread, for repeatable answers."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ def make_solver(time_limit: float, *, uses_start: bool = False) -> Any:
 
     Args:
         time_limit: seconds.
-        uses_start: the variables' values are a first solution of the integer program.
+        uses_start: start from the variables' values, a solution of the integer program.
 
     Raises:
         ValueError: neither HiGHS nor CBC is installed.
     """
     import pulp
 
-    # A limit of 0 or less may be read as none at all.
+    # A solver may read 0 or less as no limit.
     limit = max(0.01, time_limit)
     highs = pulp.HiGHS(msg=False, threads=1, timeLimit=limit, gapRel=0.0) if _has_highs() else None
     if highs is not None:
@@ -35,7 +35,7 @@ def make_solver(time_limit: float, *, uses_start: bool = False) -> Any:
 
 
 def add_variable(problem: Any, name: str, **rules: Any) -> Any:
-    """A variable of a PuLP program; PuLP 4 makes it by the program, before 3.3 that did not exist."""
+    """A variable of a PuLP program, created as PuLP 4 requires, or as releases before 3.3 do."""
     import pulp
 
     if hasattr(problem, "add_variable"):
@@ -44,7 +44,7 @@ def add_variable(problem: Any, name: str, **rules: Any) -> Any:
 
 
 def _cbc_places() -> list[str | None]:
-    """Where CBC may be: on the path, or beside PuLP, which brought it up to release 3."""
+    """Where CBC may be: on the path, or in PuLP, which included it up to release 3."""
     import pulp
 
     bundled = getattr(getattr(pulp.apis, "coin_api", None), "pulp_cbc_path", None)
@@ -58,7 +58,7 @@ def _has_highs() -> bool:
 
 
 def _with_start(highs: Any) -> Any:
-    """PuLP's in-process HiGHS has no warm start of its own: hand it the variables' values before it runs."""
+    """PuLP's in-process HiGHS has no warm start: hand it the variables' values before it runs."""
     run = highs.callSolver
 
     def call(problem: Any) -> None:
@@ -74,6 +74,6 @@ def _with_start(highs: Any) -> Any:
 
 
 def dual_bound(problem: Any) -> float:
-    """What a minimising integer program's answer cannot be below, as far as the solver proved; CBC tells none."""
+    """The lower bound that the solver proved for a minimising integer program; -inf with CBC, which reports none."""
     model: Any = getattr(problem, "solverModel", None)
     return float(model.getInfo().mip_dual_bound) if hasattr(model, "getInfo") else float("-inf")

@@ -1,8 +1,8 @@
-"""Thousands of lengths: the linear program tells the proportions, true lengths fill the packs, again and again.
+"""Packs of thousands of distinct lengths: a linear program gives the proportions, samples near its lengths the packs.
 
-A stage solves the program of `knots` for the samples left and packs half of what it plans: the samples of a pattern
-are taken from near its lengths, the last two such that they leave the least room. The next stage corrects what that
-has shifted, with knots closer to the lengths that are left; the last few hundred samples are solved exactly.
+A stage solves the program of `knots` for the samples left and packs half of what it plans: it takes samples near the
+lengths of a pattern, the last two so that they leave the least room. The next stage corrects the resulting shift, with
+knots closer to the lengths that are left; the last few hundred lengths are solved exactly.
 """
 
 from __future__ import annotations
@@ -21,22 +21,23 @@ from packer_cli.plan.types import Int32Array, Int64Array
 NUM_KNOTS = 100
 """More are slower and no better; the next stage has as many for half the samples."""
 _SHARE = 0.5
-"""Of a plan, what a stage packs; more is faster and ends a little higher."""
+"""Share of its plan that a stage packs; more is faster and needs slightly more packs."""
 _ENOUGH = 0.9
-"""Of that share; the rest may be hard to find, and waits for the next stage."""
+"""Part of that share at which the stage ends; the rest may be hard to find, and waits for the next stage."""
 _TRIES = 4
+"""Random choices of samples for a pattern before going on to the next one."""
 
 
 def pack_in_stages(
     counts: Int64Array, capacity: int, max_lengths: int, deadline: float
 ) -> tuple[Int32Array, Int64Array, int]:
-    """Packs of lengths, until at most `max_lengths` are left, nothing more comes about, or the deadline is near.
+    """Pack until at most `max_lengths` distinct lengths are left, a stage packs nothing, or half the time has passed.
 
     Args:
-        counts: int64[capacity + 1], samples of each length; what is left remains in it.
+        counts: int64[capacity + 1], samples of each length; afterwards, the samples left.
         capacity: most tokens of a pack.
         max_lengths: distinct lengths that can be solved exactly.
-        deadline: in `time.monotonic()` seconds; half of the time is kept for what is left.
+        deadline: in `time.monotonic()` seconds.
 
     Returns:
         `(taken int32[a], offsets int64[k+1], bound)`: pack j holds samples of the lengths
@@ -55,7 +56,7 @@ def pack_in_stages(
     while np.count_nonzero(counts) > max_lengths and time.monotonic() < until:
         values = np.flatnonzero(counts)
         solved = solve_many(values, counts[values], capacity, NUM_KNOTS, until)
-        # Of the samples left, the first stage has all.
+        # Only the first stage's bound holds for all samples.
         bound = bound or solved.bound
         before = num_packs
         num_packs = _stage(solved, capacity, counts, words, starts, taken, offsets, num_packs, state)
@@ -75,8 +76,8 @@ def _stage(
     num_packs: int,
     state: NDArray[np.uint64],
 ) -> int:
-    """Pack a share of the plan; the packs after it."""
-    # Every pattern gives its share: those that are easily met would leave the others without their short samples.
+    """Pack a share of the plan; returns the number of packs so far."""
+    # Take the same share of every pattern: the easy ones would use up the short samples that the others need.
     share = np.where(_SHARE * solved.use >= 1, np.rint(_SHARE * solved.use), np.floor(solved.use + 1e-6))
     use = share.astype(np.int64)
     chosen = np.flatnonzero(use)
@@ -124,16 +125,16 @@ def pack_near(
     num_packs: int,
     state: NDArray[np.uint64],
 ) -> int:
-    """Packs of samples near each pattern's lengths, as often as `use` says and they leave little more room.
+    """Pack samples near each pattern's lengths, at most `use` times, while packs leave little more room than patterns.
 
     Args:
         ends: int64[k+1]: pattern j is `lengths[ends[j]:ends[j+1]]`.
-        lengths, reach: int64[a]: a sample may be so much longer or shorter.
-        use: int64[k]; what was packed is subtracted.
-        grain: the patterns' lengths may be less than this below true ones.
-        tolerance: tokens that a pack may leave beyond what its pattern does.
-        counts, words, starts: the samples left, by length, and an index of the lengths; those packed are taken out.
-        taken, offsets, num_packs: packs so far; new ones are appended.
+        lengths, reach: int64[a]: a sample may be longer or shorter than its length by this much.
+        use: int64[k]; the packs made are subtracted.
+        grain: unit in tokens to which the patterns' lengths were rounded down.
+        tolerance: tokens that a pack may leave free beyond those that its pattern does.
+        counts, words, starts: the samples left, by length, and an index of the lengths; samples packed are removed.
+        taken, offsets, num_packs: the packs so far; new ones are appended.
         state: of the random numbers.
 
     Returns:
@@ -150,7 +151,7 @@ def pack_near(
         while use[k] > 0 and tries < _TRIES:
             at = offsets[num_packs]
             room = capacity
-            # All but the last two: anywhere near.
+            # All but the last two: any sample near the length.
             i = begin
             while i < last - 1:
                 low = lengths[i] - reach[i]
@@ -178,7 +179,7 @@ def pack_near(
                     if other >= low:
                         least = 0
                 else:
-                    # The last but one, from a random place down and around, until the last one closes the gap.
+                    # The last but one: from a random length down and around, until the last sample fills the rest.
                     from_low = lengths[last - 1] - reach[last - 1]
                     from_high = min(lengths[last - 1] + reach[last - 1], room)
                     middle = from_low + next_below(state, from_high - from_low + 1) if from_high >= from_low else -1
@@ -211,6 +212,6 @@ def pack_near(
                 if counts[taken[j]] == 0:
                     index_add(words, starts, taken[j])
                 counts[taken[j]] += 1
-            # With two samples or one, all ways were tried.
+            # With one or two samples, every choice was tried.
             tries = tries + 1 if last - begin > 1 else _TRIES
     return num_packs

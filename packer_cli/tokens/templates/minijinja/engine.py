@@ -1,4 +1,4 @@
-"""A chat template run by minijinja, several times as fast as by jinja2."""
+"""Runs a chat template in minijinja, several times as fast as in jinja2."""
 
 from __future__ import annotations
 
@@ -16,9 +16,10 @@ from packer_cli.tokens.templates.types import Span
 
 
 class MinijinjaTemplate:
-    """A template, for conversations that are safe (`Chat.is_safe`).
+    """A template for safe conversations (`Chat.is_safe`).
 
-    Raises: NotTranslatableError.
+    Raises:
+        NotTranslatableError: minijinja cannot render the template, or may render it differently.
     """
 
     def __init__(self, template: CompiledTemplate, place: Place | None):
@@ -41,7 +42,7 @@ class MinijinjaTemplate:
             raise NotTranslatableError(str(error)) from None
 
     def _add(self, name: str, template: CompiledTemplate, place: Place | None) -> None:
-        """Two templates: for all conversations, and for plain ones (`Chat.is_plain`)."""
+        """Add two templates: one for all conversations, and one for plain ones (`Chat.is_plain`)."""
         for is_plain in (False, True):
             tree = _tree(template, place)
             if is_plain:
@@ -50,16 +51,16 @@ class MinijinjaTemplate:
 
     @classmethod
     def of(cls, template: CompiledTemplate, place: Place | None) -> Self | None:
-        """The template with marks, or without for None; None where minijinja cannot do it."""
+        """The template, with marks unless `place` is None; None if it cannot be translated."""
         try:
             return cls(template, place)
         except NotTranslatableError:
             return None
 
     def rounds(self, chat: Chat) -> tuple[str, list[Span]] | None:
-        """The text, and the char ranges that the assistant wrote, in order, if it has marks.
+        """The text and the char ranges of the assistant's rounds, in order; no ranges without marks.
 
-        None where it fails or takes too many steps: jinja2 knows why, or can do it.
+        None if the render fails or takes too many steps: jinja2 can do it, or tells why not.
         """
         environment, messages, tools = self._environment, chat.messages, chat.tools
         environment.fuel = FUEL + FUEL_PER_MESSAGE * len(messages) + len(chat.text)
@@ -73,7 +74,7 @@ class MinijinjaTemplate:
                 return None
             return found
         except Exception:
-            # TemplateError, what a filter raises, or a lone surrogate.
+            # TemplateError, an error of a filter, or a lone surrogate.
             return None
         except BaseException as error:
             if type(error).__name__ != "PanicException":
@@ -82,7 +83,7 @@ class MinijinjaTemplate:
 
 
 def _tree(template: CompiledTemplate, place: Place | None) -> Any:
-    """The template's syntax tree, with marks for a place, and without `{% generation %}` tags."""
+    """The template's syntax tree, with marks unless `place` is None, and without `{% generation %}` tags."""
     tree: Any = template.environment.parse(template.source)
     if place is not None:
         tree = marked_tree(template, place, CHARS)

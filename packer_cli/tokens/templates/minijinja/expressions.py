@@ -1,7 +1,7 @@
-"""jinja2's expression nodes as source for minijinja.
+"""Writes jinja2's expression nodes as source for minijinja.
 
-Every operation stands in parentheses, so precedence is that of jinja2's parser. Methods never reach the Python
-objects behind the values, except the readers of a dict: minijinja would call `messages.append` as well.
+Every operation is in parentheses, so precedence is that of jinja2's parser. Only methods that read a dict may reach
+the Python objects behind the values: minijinja would also call `messages.append`.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from packer_cli.tokens.templates.minijinja.rules import NotTranslatableError
 
 
 class ExpressionWriter:
-    """Writes expressions of one template (jinja2.nodes.Template); a method for each kind of node, named after it."""
+    """Writes expressions of one template (jinja2.nodes.Template). The method `_X` writes a node of class `X`."""
 
     def __init__(self, tree: Any):
         from jinja2 import nodes
@@ -33,7 +33,8 @@ class ExpressionWriter:
     def write(self, node: Any) -> str:
         """The source of a node.
 
-        Raises: NotTranslatableError.
+        Raises:
+            NotTranslatableError: it may mean something else to minijinja.
         """
         write = getattr(self, f"_{type(node).__name__}", None)
         if write is None:
@@ -43,7 +44,7 @@ class ExpressionWriter:
     def printed(self, node: Any) -> str:
         """The source of an expression that becomes text."""
         if self._own_lists.may_hold(node):
-            raise NotTranslatableError("a list or dict of the template's own is printed")
+            raise NotTranslatableError("the template prints a list or dict of its own")
         return self.write(node)
 
     def repeated(self, node: Any, *, is_printed: bool = False) -> str:
@@ -53,55 +54,13 @@ class ExpressionWriter:
             raise NotTranslatableError("an expression is too long to be written more than once")
         return text
 
-    def consumed(self, node: Any) -> str:
-        """The source of an expression whose items are taken one by one at once."""
-        from jinja2 import nodes
-
-        if isinstance(node, nodes.Filter) and node.name in rules.LAZY_FILTERS and node.node is not None:
-            return self._lazy(node)
-        if isinstance(node, (nodes.List, nodes.Tuple, nodes.Dict)):
-            return self.write(node)
-        if isinstance(node, nodes.Name) and node.name == "messages" and "messages" not in self._stored:
-            return node.name
-        if isinstance(node, nodes.Call) and getattr(node.node, "attr", "") in rules.LISTING_METHODS:
-            return self.write(node)
-        if isinstance(node, nodes.Getitem) and isinstance(node.arg, nodes.Slice):
-            return self._sliced(node, "_list_slice")
-        # jinja2 takes no items of none, and minijinja does not count those of a string.
-        value = self.repeated(node)
-        return f"({value} if {value} is not none and {value} is not string else raise_exception())"
-
-    def _lazy(self, node: Any) -> str:
-        if node.dyn_args is not None or node.dyn_kwargs is not None:
-            raise NotTranslatableError(f"|{node.name} is not translated here")
-        value, arguments = self.consumed(node.node), [self.write(argument) for argument in node.args]
-        if node.name == "map":
-            if arguments or [keyword.key for keyword in node.kwargs] != ["attribute"]:
-                raise NotTranslatableError("|map is not translated but for an attribute")
-            attribute = node.kwargs[0].value
-            if not _is_plain_attribute(attribute):
-                raise NotTranslatableError("|map is not translated for this attribute")
-            return f"({value}|map(attribute={self.write(attribute)}))"
-        if node.kwargs:
-            raise NotTranslatableError(f"|{node.name} is not translated with keywords")
-        tests = node.args
-        if node.name.endswith("attr"):
-            if not tests or not _is_plain_attribute(tests[0]):
-                raise NotTranslatableError(f"|{node.name} is not translated for this attribute")
-            tests = tests[1:]
-        if tests and getattr(tests[0], "value", None) not in rules.LAZY_TESTS:
-            raise NotTranslatableError(f"|{node.name} is not translated with this test")
-        if node.name == "reverse":
-            return f"({value}|_list_slice(none,none,-1))"  # minijinja leaves dicts as they are.
-        return f"({value}|{node.name}({','.join(arguments)}))"
-
     # Values
 
     def _Name(self, node: Any) -> str:  # noqa: N802 - jinja's names, here and below
         if node.name in rules.OTHER_GLOBALS:
             raise NotTranslatableError(f"{node.name} is not translated")
         if node.name in self._namespaces:
-            raise NotTranslatableError("a namespace is not translated but for its attributes")
+            raise NotTranslatableError("a namespace is not translated except for its attributes")
         return str(node.name)
 
     def _Const(self, node: Any) -> str:  # noqa: N802
@@ -124,7 +83,7 @@ class ExpressionWriter:
         return f"({''.join(self.write(item) + ',' for item in node.items)})"
 
     def _Dict(self, node: Any) -> str:  # noqa: N802
-        # The blank keeps two braces apart that would end an output.
+        # Without the blank, two braces could end an output.
         return "{" + ",".join(f"{self.write(pair.key)}:{self.write(pair.value)}" for pair in node.items) + " }"
 
     # Parts of values
@@ -141,7 +100,7 @@ class ExpressionWriter:
         return f"{self._owner(node.node)}.{attribute(node.attr)}"
 
     def _owner(self, node: Any) -> str:
-        """What an attribute is read from."""
+        """The source of an expression whose attribute is read."""
         from jinja2 import nodes
 
         is_namespace = isinstance(node, nodes.Name) and node.name in self._namespaces
@@ -168,7 +127,7 @@ class ExpressionWriter:
         return f"({self.write(node.node)}|{function}({','.join(bounds)}))"
 
     def _bound(self, node: Any) -> str:
-        """A bound of a slice; fails where it is not a number: Python cannot tell undefined from none."""
+        """A bound of a slice. Anything but a number makes the render fail: Python cannot tell undefined from none."""
         from jinja2 import nodes
 
         if node is None or (isinstance(node, nodes.Const) and node.value is None):
@@ -178,79 +137,7 @@ class ExpressionWriter:
             return self.write(node)
         return f"({self.write(node)}+0)"
 
-    # Calls
-
-    def _Call(self, node: Any) -> str:  # noqa: N802
-        from jinja2 import nodes
-
-        if node.dyn_args is not None or node.dyn_kwargs is not None:
-            raise NotTranslatableError("calls with * or ** are not translated")
-        called = node.node
-        if isinstance(called, nodes.Name) and called.name in self._macros | rules.FUNCTIONS:
-            write = self._defined if called.name in self._macros_with_defaults else self.write
-            arguments = [write(argument) for argument in node.args]
-            arguments += [f"{keyword.key}={write(keyword.value)}" for keyword in node.kwargs]
-            return f"{called.name}({','.join(arguments)})"
-        if not isinstance(called, nodes.Getattr) or node.kwargs:
-            raise NotTranslatableError("a call is not translated")
-        name, value, arguments = called.attr, self.write(called.node), [self.write(item) for item in node.args]
-        if name in rules.PYTHON_METHODS or (name in rules.METHODS and not _are_usual(name, node.args)):
-            return f"({value}|_method({','.join([quoted(name), *arguments])}))"
-        if len(arguments) <= rules.METHODS.get(name, -1):
-            return f"{value}.{name}({','.join(arguments)})"
-        raise NotTranslatableError(f"a call of {name} is not translated")
-
-    def _defined(self, node: Any) -> str:
-        """An argument of a macro; in place of one that is undefined minijinja would take the default."""
-        from jinja2 import nodes
-
-        if isinstance(node, nodes.Const):
-            return self.write(node)
-        value = self.repeated(node)
-        return f"({value} if {value} is defined else raise_exception())"
-
-    def _Filter(self, node: Any) -> str:  # noqa: N802
-        name = node.name
-        if node.node is None or node.dyn_args is not None or node.dyn_kwargs is not None:
-            raise NotTranslatableError(f"|{name} is not translated here")
-        arguments = [self.write(argument) for argument in node.args]
-        arguments += [f"{keyword.key}={self.write(keyword.value)}" for keyword in node.kwargs]
-        if name in ("tojson", "string"):
-            return self._serialized(node, arguments)
-        if name in rules.PYTHON_FILTERS:
-            return f"({self.write(node.node)}|_filter({','.join([quoted(name), *arguments])}))"
-        most = 2 if name in ("default", "d") else rules.FILTERS.get(name, -1)
-        if node.kwargs or len(arguments) > most:
-            raise NotTranslatableError(f"|{name} is not translated")
-        if name in ("join", "trim", "replace") and not all(map(_is_text, node.args)):
-            raise NotTranslatableError(f"|{name} is not translated with what may not be a string")
-        if name in ("list", "first", "join"):
-            value = self.consumed(node.node)
-        else:
-            value = self.printed(node.node) if name in ("trim", "replace") else self.write(node.node)
-        return f"({value}|{'default' if name == 'd' else name}({','.join(arguments)}))"
-
-    def _serialized(self, node: Any, arguments: list[str]) -> str:
-        """`tojson` and `string`, in Python, which cannot tell undefined from none."""
-        value = self.repeated(node.node, is_printed=True)
-        return f"({value}|{node.name}({','.join([f'{value} is defined', *arguments])}))"
-
     # Operations
-
-    def _Test(self, node: Any) -> str:  # noqa: N802
-        name = node.name
-        if node.kwargs or node.dyn_args is not None or node.dyn_kwargs is not None:
-            raise NotTranslatableError(f"the test {name} is not translated with keywords")
-        if name in rules.OTHER_TESTS and not node.args:
-            return rules.OTHER_TESTS[name].format(self.repeated(node.node))
-        if name == "in" and len(node.args) == 1:
-            return self._membership(node.node, node.args[0])
-        value, arguments = self.write(node.node), [self.write(argument) for argument in node.args]
-        if len(arguments) != rules.TESTS.get(name, -1):
-            raise NotTranslatableError(f"the test {name} is not translated")
-        if arguments and not name.isalpha():
-            return f"({value} {name} {arguments[0]})"
-        return f"({value} is {name}{f'({arguments[0]})' if arguments else ''})"
 
     def _Compare(self, node: Any) -> str:  # noqa: N802
         if len(node.ops) != 1:
@@ -262,14 +149,14 @@ class ExpressionWriter:
         left, right = self.write(node.expr), self.write(operand.expr)
         if operand.op in rules.EQUALITY:
             return f"({left} {rules.EQUALITY[operand.op]} {right})"
-        # Only numbers have differences, and minijinja would order anything.
+        # minijinja would order anything; the difference fails unless both are numbers.
         return f"(({left} - {right}) {rules.ORDER[operand.op]} 0)"
 
     def _membership(self, item: Any, container: Any) -> str:
         from jinja2 import nodes
 
         one, many = self.write(item), self.write(container)
-        is_usual = _is_text(item) and item.value not in rules.PYTHON_ATTRIBUTES
+        is_usual = is_text(item) and item.value not in rules.PYTHON_ATTRIBUTES
         if is_usual or isinstance(container, (nodes.List, nodes.Tuple)):
             return f"({one} in {many})"
         return f"({many}|_contains({one}))"
@@ -288,7 +175,7 @@ class ExpressionWriter:
         return f"(-{self.write(node.node)})"
 
     def _Mul(self, node: Any) -> str:  # noqa: N802
-        # Only numbers have differences: a string times a number could be huge.
+        # A string times a number could be huge; the difference fails unless both are numbers.
         return f"(({self.write(node.left)} - 0) * ({self.write(node.right)} - 0))"
 
     def _binary(self, node: Any) -> str:
@@ -298,34 +185,17 @@ class ExpressionWriter:
 
 
 def quoted(text: str) -> str:
-    """A string as minijinja reads it."""
+    """A string literal for minijinja."""
     return json.dumps(text, ensure_ascii=False)
 
 
 def attribute(name: str) -> str:
-    """The name, if minijinja may look it up."""
+    """The name of an attribute, if minijinja may look it up."""
     if name.startswith("_") or not name.isascii():
         raise NotTranslatableError("names with a leading underscore are not translated")
     return name
 
 
-def _is_text(node: Any) -> bool:
-    """Whether it is a string, written out."""
+def is_text(node: Any) -> bool:
+    """Whether a node is a string literal."""
     return isinstance(getattr(node, "value", None), str)
-
-
-def _are_usual(method: str, arguments: list[Any]) -> bool:
-    """Whether arguments of a method that both engines have mean the same in both."""
-    if method != "split":
-        return all(map(_is_text, arguments))
-    if not arguments or not _is_text(arguments[0]) or not arguments[0].value:
-        return False
-    return all(type(getattr(argument, "value", None)) is int for argument in arguments[1:])
-
-
-def _is_plain_attribute(node: Any) -> bool:
-    """Whether it names one key: jinja2 takes dots apart and digits for positions."""
-    if not _is_text(node):
-        return False
-    name = node.value
-    return name.isidentifier() and not name.startswith("_") and name not in rules.PYTHON_ATTRIBUTES

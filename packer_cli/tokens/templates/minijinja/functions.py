@@ -1,7 +1,4 @@
-"""Filters and globals that templates call in Python.
-
-A filter here that raises sends the conversation to jinja2.
-"""
+"""Filters and globals in Python for templates in minijinja. If one raises, the conversation goes to jinja2."""
 
 from __future__ import annotations
 
@@ -19,7 +16,7 @@ def _tojson(
     separators: Any = None,
     sort_keys: bool = False,
 ) -> str:
-    """transformers' own."""
+    """The same as transformers' filter."""
     if not is_defined:
         raise TypeError("undefined")
     return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
@@ -30,14 +27,14 @@ def _text(value: Any, is_defined: bool) -> str:
 
 
 def _method(value: Any, name: str, *arguments: Any) -> Any:
-    """A method that `rules` names."""
+    """Call a method of those listed in `rules`."""
     if type(value) is not (dict if name == "get" else str) or None in arguments:  # None may be undefined.
-        raise TypeError("another method, or undefined")
+        raise TypeError("a method of another type, or undefined")
     return getattr(value, name)(*arguments)
 
 
 def _item(value: Any, key: str) -> Any:
-    """The value of a key that is a method's name as well."""
+    """The value of a key that is also the name of a method."""
     if type(value) is not dict:
         raise TypeError("not a dict")
     return value[key]
@@ -51,21 +48,21 @@ def _slice(value: Any, start: Any, stop: Any, step: Any) -> Any:
 
 
 def _list_slice(value: Any, start: Any, stop: Any, step: Any) -> Any:
-    """For loops: minijinja does not count the chars of a string."""
+    """A slice to loop over: minijinja does not iterate over the chars of a string."""
     if type(value) is not list:
         raise TypeError("not a list")
     return value[start:stop:step]
 
 
 def _contains(container: Any, item: Any) -> bool:
-    """minijinja looks for a number's digits in a string, and for methods in a dict."""
+    """minijinja's own `in` also finds a number's digits in a string, and methods in a dict."""
     if item is None:
         raise TypeError("none or undefined")
     return item in container
 
 
 def _filter(value: Any, name: str, *arguments: Any, **keywords: Any) -> Any:
-    """A filter on strings, by jinja2."""
+    """One of jinja2's filters on strings."""
     from jinja2.filters import FILTERS
 
     if type(value) is not str:

@@ -1,4 +1,4 @@
-"""Which expressions of a template may be lists or dicts that the template makes.
+"""Finds expressions that may be lists or dicts made by the template itself.
 
 The engines print the lists and dicts of a conversation alike, but not these.
 """
@@ -11,9 +11,9 @@ from packer_cli.tokens.templates.minijinja.rules import LISTING_FILTERS, LISTING
 
 
 class OwnLists:
-    """What may be a list or dict of the template's own, in one template (jinja2.nodes.Template).
+    """The expressions in a template (jinja2.nodes.Template) that may be its own lists or dicts.
 
-    A list inside a list of the conversation's is not seen: the comparisons with jinja2 are left for that.
+    Misses a list that the template puts into one of the conversation's; only the comparisons with jinja2 find those.
     """
 
     def __init__(self, tree: Any):
@@ -25,7 +25,7 @@ class OwnLists:
             self._names.update(name for name, value in named if self.may_hold(value))
 
     def may_hold(self, node: Any) -> bool:
-        """Whether the value of an expression may be one."""
+        """Whether the value of an expression may be such a list or dict."""
         from jinja2 import nodes
 
         if isinstance(node, nodes.Name):
@@ -47,7 +47,7 @@ class OwnLists:
 
 
 def _named_values(tree: Any) -> Any:
-    """(name, expression) of all that is set or handed on under a name."""
+    """(name, expression) of all assignments and arguments."""
     from jinja2 import nodes
 
     for node in tree.find_all(nodes.Assign):

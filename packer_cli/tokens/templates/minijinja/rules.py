@@ -1,19 +1,19 @@
-"""What means the same in jinja2 and minijinja, and what Python must do."""
+"""What means the same in jinja2 and minijinja, and what must run in Python."""
 
 from __future__ import annotations
 
 UNSAFE_CHARS = frozenset("\x01\x02\x03\x04\x1c\x1d\x1e\x1f")
-"""The first four are marks (see `marks`). The others are whitespace for Python and not for Rust."""
+"""The first four are marks (see `marks`). The others are whitespace in Python but not in Rust."""
 
 MOST_REPEATED = 1000
-"""Chars of an expression that may be written more than once; without a bound nested ones would grow exponentially."""
+"""Most chars of an expression to write more than once; without a limit, nested ones would grow exponentially."""
 
 FUNCTIONS = frozenset(("namespace", "raise_exception", "strftime_now"))
-"""Not `range`: minijinja cannot be interrupted, so its loops must be as long as the data."""
+"""Without `range`: minijinja cannot be interrupted, so its loops must be no longer than the data."""
 OTHER_GLOBALS = frozenset(
     ("self", "super", "caller", "varargs", "kwargs", "lipsum", "cycler", "joiner", "dict", "debug")
 )
-"""Names that mean something in one of the engines."""
+"""Names that are built into one of the engines."""
 LOOP_ATTRIBUTES = frozenset(
     ("index", "index0", "first", "last", "length", "revindex", "revindex0", "previtem", "nextitem")
 )
@@ -25,42 +25,42 @@ METHODS = {
     "strip": 1, "lstrip": 1, "rstrip": 1, "startswith": 1, "endswith": 1, "replace": 2, "split": 2,
     "items": 0, "keys": 0, "values": 0, "get": 2,
 }  # fmt: skip
-"""Methods that are alike where their arguments are strings, and the most arguments; else Python's own are called."""
+"""Methods that are the same in both engines if their arguments are strings, and the most arguments of each."""
 PYTHON_METHODS = frozenset((
     "upper", "lower", "title", "capitalize", "removeprefix", "removesuffix", "rsplit", "partition", "rpartition",
     "count", "find", "rfind",
 ))  # fmt: skip
-"""Methods of strings called in Python: Unicode tables and corner cases differ."""
+"""Methods of strings to call in Python, because Unicode tables and corner cases differ."""
 LISTING_METHODS = frozenset(("split", "rsplit", "partition", "rpartition", "items", "keys", "values"))
-"""Methods that make lists."""
+"""Methods that return lists."""
 
 FILTERS = {"trim": 1, "length": 0, "count": 0, "list": 0, "first": 0, "last": 0, "replace": 2, "items": 0, "join": 1}
-"""And the most arguments that they may get."""
+"""Filters, and the most arguments of each."""
 PYTHON_FILTERS = frozenset(("upper", "lower", "title", "capitalize", "indent"))
 LAZY_FILTERS = frozenset(("map", "select", "reject", "selectattr", "rejectattr", "reverse"))
-"""Generators in jinja2 and lists in minijinja: alike only where they are used up at once."""
+"""Generators in jinja2 and lists in minijinja: alike only if they are consumed at once."""
 LAZY_TESTS = frozenset(("defined", "undefined", "equalto", "eq", "==", "ne", "!=", "in", "none", "string"))
 LISTING_FILTERS = LAZY_FILTERS | {"list", "items"}
-"""Filters that make lists."""
+"""Filters that return lists."""
 
 TESTS = {
     "string": 0, "defined": 0, "undefined": 0, "none": 0, "mapping": 0, "number": 0, "integer": 0, "float": 0,
     "boolean": 0, "true": 0, "false": 0, "eq": 1, "equalto": 1, "==": 1, "ne": 1, "!=": 1,
 }  # fmt: skip
-"""And the arguments that they must get."""
+"""Tests, and the number of arguments of each."""
 OTHER_TESTS = {
     "iterable": "({0} is string or {0} is undefined or {0} is iterable and {0} is not none)",
     "sequence": "({0} is string or {0} is mapping or {0} is undefined or {0} is sequence)",
     "odd": "({0} % 2 == 1)",
     "even": "({0} % 2 == 0)",
 }
-"""Tests that the engines answer differently, and what they mean in jinja2."""
+"""Tests that differ between the engines, and their meaning in jinja2."""
 
 OPERATORS = {"Add": "+", "Sub": "-", "FloorDiv": "//", "Mod": "%", "And": "and", "Or": "or"}
-"""Not those that make floats: minijinja hands whole floats to Python as integers."""
+"""Without those that return floats: minijinja passes whole floats to Python as integers."""
 EQUALITY = {"eq": "==", "ne": "!="}
 ORDER = {"gt": ">", "gteq": ">=", "lt": "<", "lteq": "<="}
 
 
 class NotTranslatableError(Exception):
-    """The template uses what minijinja lacks or takes differently; the text says what."""
+    """The template uses something that minijinja lacks or treats differently; the message says what."""

@@ -1,7 +1,7 @@
-"""A chat template's syntax tree as source for minijinja.
+"""Writes a chat template's syntax tree as source for minijinja.
 
-jinja2 parses the template, so whitespace control is decided before: every literal is written as it is, or as a
-string, and no blank stands between two tags. A template is refused if any of it may mean something else to minijinja,
+jinja2 has parsed the template and so has applied whitespace control: every literal is written as it is, or as a
+string, and no blank is between two tags. A template of which any part may mean something else to minijinja is refused,
 and stays with jinja2.
 """
 
@@ -10,32 +10,35 @@ from __future__ import annotations
 from typing import Any
 
 from packer_cli.tokens.templates.minijinja import rules
-from packer_cli.tokens.templates.minijinja.expressions import ExpressionWriter, attribute
+from packer_cli.tokens.templates.minijinja.calls import CallWriter
+from packer_cli.tokens.templates.minijinja.expressions import attribute
 from packer_cli.tokens.templates.minijinja.rules import NotTranslatableError
 
 
 def minijinja_source(tree: Any) -> str:
-    """The source of a template that writes what the tree writes; for an environment that trims nothing.
+    """Source that renders the same text as the tree, in an environment that trims nothing.
 
-    tree: jinja2.nodes.Template; `{% generation %}` blocks are gone (see `marks`).
+    Args:
+        tree: jinja2.nodes.Template without `{% generation %}` blocks (see `marks`).
 
-    Raises: NotTranslatableError.
+    Raises:
+        NotTranslatableError: some of it may mean something else to minijinja.
     """
     writer = _Writer(tree)
     writer.check(tree)
     return writer.body(tree.body)
 
 
-class _Writer(ExpressionWriter):
-    """Writes statements, too."""
+class _Writer(CallWriter):
+    """Also writes statements."""
 
     def check(self, tree: Any) -> None:
-        """Refuse what the parts of a template don't show by themselves."""
+        """Refuse differences that only show in the template as a whole."""
         from jinja2 import nodes
 
         if self._stored & (self._macros | rules.FUNCTIONS | rules.OTHER_GLOBALS | {"loop"}):
             raise NotTranslatableError("a variable hides a function")
-        # jinja2's macros see later values of the variables around them, minijinja's those of their definition.
+        # In jinja2, macros see later values of the variables around them; in minijinja, those at their definition.
         for macro in tree.find_all(nodes.Macro):
             read = {node.name for node in macro.find_all(nodes.Name) if node.ctx == "load"}
             read -= {argument.name for argument in macro.args}
@@ -50,7 +53,7 @@ class _Writer(ExpressionWriter):
         return "".join(map(self.write, body))
 
     def _scoped(self, body: list[Any]) -> str:
-        """The source of statements whose variables end with them in jinja2, but not in minijinja."""
+        """The source of statements whose variables go out of scope after them in jinja2, but not in minijinja."""
         from jinja2 import nodes
 
         sets = any(nodes.Scope(body).find_all((nodes.Assign, nodes.AssignBlock)))
@@ -73,10 +76,10 @@ class _Writer(ExpressionWriter):
         if node.recursive:
             raise NotTranslatableError("recursive loops are not translated")
         if node.else_ and any(nodes.Scope(node.body).find_all((nodes.Break, nodes.Continue))):
-            raise NotTranslatableError("in jinja2 the else of a loop follows where no round comes to its end")
+            raise NotTranslatableError("jinja2 also runs the else of a loop if no round reaches its end")
         test = ""
         if node.test is not None:
-            # jinja2 asks before each round, minijinja before the first one.
+            # jinja2 evaluates the filter before each round, minijinja all of it before the first.
             if any(name.name in self._namespaces for name in nodes.Output([node.test]).find_all(nodes.Name)):
                 raise NotTranslatableError("the filter of a loop reads what the loop may set")
             test = f" if {self.write(node.test)}"

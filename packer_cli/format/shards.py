@@ -1,11 +1,11 @@
-"""Where things lie in a shard, an Arrow IPC file: record batches by their bytes, without pyarrow's objects.
+"""Finds record batches in a shard, an Arrow IPC file, by their bytes, without pyarrow's objects.
 
-pyarrow takes about 50 us to hand out a record batch of 15 columns, and ranks of a large plan meet another one with
-every pack; the numbers that say where its buffers begin are read here in about 4 us. pyarrow still opens the file,
-checks its schema, and says which buffers belong to which column.
+pyarrow takes about 50 us to return a record batch of 15 columns, and ranks of a large plan need another one for
+every pack; this module reads the offsets of its buffers in about 4 us. pyarrow still opens the file, checks its
+schema, and tells which buffers belong to which column.
 
 Layout: https://arrow.apache.org/docs/format/Columnar.html#ipc-file-format; the metadata are flatbuffers: a table
-begins with the distance back to its vtable, which says where each field of the table lies.
+begins with the distance back to its vtable, which holds the offset of each field of the table.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _pair = Struct("<ii").unpack_from
 
 
 class Pack(NamedTuple):
-    """One pack as it lies in its shard; the arrays are read-only views of the file."""
+    """One pack as stored in its shard; the arrays are read-only views of the file."""
 
     pack_id: int
     num_loss_tokens: int
@@ -53,14 +53,14 @@ class Pack(NamedTuple):
     sample_ids: np.ndarray
     """int64 [n]"""
     cp_sharding: int = 0
-    """Context-parallel sharding that was planned: 0 per sequence, 1 per document"""
+    """The planned context-parallel sharding: 0 per sequence, 1 per document"""
 
 
 class ShardFile:
     """The packs of one shard.
 
     Args:
-        source: the file's memory map; packs are views of it, and keep it.
+        source: the file's memory map; packs are views of it, and keep it alive.
 
     Raises:
         FormatError: its columns are not those of a shard, or it is not an uncompressed Arrow IPC file.
@@ -68,7 +68,6 @@ class ShardFile:
     """
 
     def __init__(self, source: pa.NativeFile) -> None:
-        # Not IpcReadOptions(included_fields=...): leaving columns out makes get_batch three times slower.
         reader = pa.ipc.open_file(source)
         self.schema: pa.Schema = reader.schema
         if not {*LISTS, *NUMBERS, *CHECKED} <= set(self.schema.names):
@@ -86,17 +85,16 @@ class ShardFile:
             for dtype in ("int8", "int32", "int64")
         }
         self._lists = [(self._views[str(kind)], kind.bit_width // 8) for kind in LISTS.values()]
-        self._buffers: list[int] = []
+        first = first_buffers(self.schema)
+        self._buffers = [first[name] + at for name in LISTS for at in (1, 3)] + [first[name] + 1 for name in NUMBERS]
         self._row: _Row | None = None
         if self.num_batches:
-            self._first = reader.get_batch(0)
-            self._buffers = _find_buffers(self._first)
             self._blocks = self._find_blocks()
         self._places: dict[int, tuple[int, ...]] = {}
         self._row_places: dict[int, tuple[int, ...]] = {}
 
     def read(self, row: int) -> Pack | None:
-        """The pack in a row, None where there is no such row. Raises FormatError for a damaged record batch."""
+        """The pack in a row, None if there is no such row. Raises FormatError for a damaged record batch."""
         number, i = row // PACKS_PER_BATCH, row % PACKS_PER_BATCH
         places = self._places.get(number)
         if places is None:
@@ -126,36 +124,40 @@ class ShardFile:
             raise FormatError(f"row {row} cannot be read: {why}") from None
 
     def check(self, row: int) -> None:
-        """Raise FormatError where a row, of which there must be one, has not its checksum. Price: one read of it."""
+        """Raise FormatError if an existing row does not match its checksum. Price: one read of the row."""
         number, i = row // PACKS_PER_BATCH, row % PACKS_PER_BATCH
         try:
-            self._row = self._row or _Row(self._first)
+            self._row = self._row or _Row(self.schema)
             starts = self._row_places.get(number)
             if starts is None:
-                starts = self._row_places[number] = self._parse(number, self._row.buffers)[1:]
+                starts = self._row_places[number] = self.starts(number, self._row.buffers)[1:]
             expected, found = self._row.checksums(self._bytes, starts, i)
         except (error, IndexError, ValueError) as why:
             raise FormatError(f"row {row} cannot be read: {why}") from None
         if expected != found:
-            raise FormatError(f"the checksum of row {row} is {found:016x}, it says {expected:016x}")
+            raise FormatError(f"the checksum of row {row} is {found:016x}, not {expected:016x} as stored")
 
     def _find(self, number: int) -> tuple[int, ...]:
-        """Rows; for each list where its offsets begin, in bytes, and its values, in items; then the numbers."""
+        """Number of rows; for each list where its offsets (bytes) and values (items) begin; then the numbers."""
         try:
-            num_rows, *starts = self._parse(number, self._buffers)
-            for at, (_, width) in enumerate(self._lists):
-                starts[2 * at + 1] //= width
-            places = (num_rows, *starts)
+            num_rows, *starts = self.starts(number, self._buffers)
         except (error, IndexError, ValueError) as why:
             raise FormatError(f"record batch {number} cannot be read: {why}") from None
+        for at, (_, width) in enumerate(self._lists):
+            starts[2 * at + 1] //= width
+        places = (num_rows, *starts)
         if len(self._places) >= BATCHES_KEPT:
             self._places.clear()
             self._row_places.clear()
         self._places[number] = places
         return places
 
-    def _parse(self, number: int, buffers: list[int]) -> tuple[int, ...]:
-        """Rows of a record batch, and the bytes in the file where buffers of it begin."""
+    def starts(self, number: int, buffers: Sequence[int]) -> tuple[int, ...]:
+        """Rows of a record batch, and the bytes in the file where these buffers of it begin, see `first_buffers`.
+
+        Raises:
+            ValueError, IndexError, struct.error: it is damaged or compressed.
+        """
         data = self._bytes
         offset, size, _ = _BLOCK.unpack_from(data, self._blocks + number * _BLOCK.size)
         mark, _ = _PREFIX.unpack_from(data, offset)
@@ -164,7 +166,7 @@ class ShardFile:
         message = _follow(data, offset + _PREFIX.size)
         batch = _follow(data, _field(data, message, 2))
         if _u8(data, _field(data, message, 1))[0] != _RECORD_BATCH or _field(data, batch, 3):
-            raise ValueError("it is compressed, or none")
+            raise ValueError("it is compressed, or not a record batch")
         num_rows = _i64(data, _field(data, batch, 0))[0]
         vector = _follow(data, _field(data, batch, 2))
         body, first = offset + size, vector + 4
@@ -176,9 +178,9 @@ class ShardFile:
         return (num_rows, *starts)
 
     def _find_blocks(self) -> int:
-        """Where the first of the footer's `Block` structures lies; each tells where a record batch lies.
+        """The place of the first of the footer's `Block` structures, each of which locates a record batch.
 
-        pyarrow has checked the footer, as it does when it opens a file; record batches it has not.
+        pyarrow checks the footer when it opens a file, but not the record batches.
         """
         data = self._bytes
         size, _ = _END.unpack_from(data, len(data) - _END.size)
@@ -187,11 +189,11 @@ class ShardFile:
 
 
 class _Row:
-    """Where a whole row lies, and its checksum: what `marks.row_checksums` takes, in its order."""
+    """Locates a whole row and computes its checksum, as `marks.row_checksums` does."""
 
-    def __init__(self, batch: pa.RecordBatch) -> None:
-        first = _first_buffers(batch)
-        kinds = {field.name: field.type for field in batch.schema if field.name != CHECKSUM}
+    def __init__(self, schema: pa.Schema) -> None:
+        first = first_buffers(schema)
+        kinds = {field.name: field.type for field in schema if field.name != CHECKSUM}
         lists = {name: kind.value_type.bit_width // 8 for name, kind in kinds.items() if pa.types.is_list(kind)}
         numbers = {name: kind.bit_width for name, kind in kinds.items() if name not in lists}
         self.buffers = [first[CHECKSUM] + 1, *(first[name] + 1 for name in numbers)]
@@ -207,7 +209,7 @@ class _Row:
         self._widths = list(lists.values())
 
     def checksums(self, data: memoryview, starts: Sequence[int], i: int) -> tuple[int, int]:
-        """What row `i` of a record batch says, and what it is."""
+        """The stored checksum of row `i` of a record batch, and the actual one."""
         of_numbers, of_lists = starts[1 : len(self._numbers) + 1], starts[len(self._numbers) + 1 :]
         values = [
             read(data, start + size * i)[0] for (read, size), start in zip(self._numbers, of_numbers, strict=True)
@@ -220,19 +222,17 @@ class _Row:
         return _u64(data, starts[0] + 8 * i)[0], row_checksum(self._packed, values, lists)
 
 
-def _first_buffers(batch: pa.RecordBatch) -> dict[str, int]:
-    """Number of the first buffer of each column."""
+def first_buffers(schema: pa.Schema) -> dict[str, int]:
+    """Number of the first buffer of each column in a record batch.
+
+    A column of numbers has its validity and its values; one of lists has its validity, its offsets, and the two of its
+    items.
+    """
     first, number = {}, 0
-    for name, column in zip(batch.schema.names, batch.columns, strict=True):
-        first[name] = number
-        number += len(column.buffers())
+    for field in schema:
+        first[field.name] = number
+        number += len(pa.nulls(0, field.type).buffers())
     return first
-
-
-def _find_buffers(batch: pa.RecordBatch) -> list[int]:
-    """Numbers of the buffers of the lists (offsets and values in turn) and of the numbers, in their order above."""
-    first = _first_buffers(batch)
-    return [first[name] + at for name in LISTS for at in (1, 3)] + [first[name] + 1 for name in NUMBERS]
 
 
 def _follow(data: memoryview, place: int) -> int:
@@ -240,7 +240,7 @@ def _follow(data: memoryview, place: int) -> int:
 
 
 def _field(data: memoryview, table: int, number: int) -> int:
-    """Where a field of a flatbuffers table lies; 0 where it is left out."""
+    """The place of a field of a flatbuffers table; 0 if it is absent."""
     vtable = table - _i32(data, table)[0]
     slot = 4 + 2 * number
     if slot >= _u16(data, vtable)[0]:

@@ -1,0 +1,275 @@
+"""Resumable parts: an output that many tasks make, each of which has to succeed only once.
+
+A task writes the files of its part under temporary names (`Sink`), in any process and in any order. The caller hands
+the result to `Parts`, which syncs and renames the files and then writes a *marker* that vouches for them: a JSON file
+with the part's fingerprint, its files with their checksums, and what the stage needs to know about it. If the run is
+killed, the next one keeps every part whose files still match its marker, and makes the others.
+
+When all parts are finished, the stage writes a *listing*, such as `tokens.json`, which vouches for the whole output,
+and removes the markers. A later run may keep parts of the listing too.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, Generic, Protocol, TypeVar
+
+from packer_cli import __version__
+from packer_cli.engine.local import LocalEngine
+from packer_cli.engine.progress import Progress
+from packer_cli.files import HashingFile, commit_file, temporary_file, write_json
+from packer_cli.format.checksums import file_checksum
+from packer_cli.format.records import read_record
+
+
+class PartTask(Protocol):
+    """A task that makes one part."""
+
+    @property
+    def name(self) -> str:
+        """The part's name in its output, also the path of its marker; the same in every run."""
+
+    @property
+    def fingerprint(self) -> str:
+        """Covers everything that decides the part's bytes."""
+
+
+Task = TypeVar("Task", bound=PartTask)
+
+
+@dataclass(frozen=True, kw_only=True)
+class FileRange:
+    """Bytes that were written: a whole file, or a range of a file that several parts share."""
+
+    path: str
+    """Below the output folder."""
+    offset: int = 0
+    num_bytes: int
+    xxh3: str
+    """xxh3-128."""
+    is_shared: bool = False
+
+    def is_intact(self, file: Path) -> bool:
+        """Whether `file` holds these bytes. Price: reading them once, unless its size is wrong."""
+        try:
+            size, stop = file.stat().st_size, self.offset + self.num_bytes
+            fits = size >= stop if self.is_shared else size == stop
+            return fits and file_checksum(file, self.offset, self.num_bytes) == self.xxh3
+        except OSError:
+            return False
+
+
+@dataclass(frozen=True, kw_only=True)
+class FinishedPart:
+    """A finished part: the contents of its marker."""
+
+    fingerprint: str
+    files: tuple[FileRange, ...]
+    facts: dict[str, Any] = field(default_factory=dict)
+    """What the stage needs to know about the part: JSON values."""
+    release: str = __version__
+    """The hbpack release that wrote the marker; another one makes the part again."""
+
+
+class Sink:
+    """Where a task writes its files. Records their checksums."""
+
+    def __init__(self, folder: Path, work: str) -> None:
+        """Write below `folder`; `work` is as in `Parts`."""
+        self.files: list[FileRange] = []
+        self._folder = folder
+        self._work = folder / work
+        self._waiting: list[tuple[Path, Path]] = []
+
+    @contextmanager
+    def file(self, path: str, *, sync_early: bool = False) -> Iterator[HashingFile]:
+        """Open a new file. It keeps a temporary name until `commit`.
+
+        Args:
+            sync_early: see `temporary_file`.
+        """
+        with temporary_file(self._folder / path, sync_early=sync_early) as (temporary, file):
+            yield file
+        self._waiting.append((temporary, self._folder / path))
+        self.files.append(FileRange(path=path, num_bytes=file.num_bytes, xxh3=file.hexdigest()))
+
+    @contextmanager
+    def stretch(self, path: str, offset: int) -> Iterator[HashingFile]:
+        """Open the range from `offset` on of a file that the parts share; no other part may write there.
+
+        The file is in the work folder, and its size was set before.
+        """
+        place = self._work / path
+        try:
+            with place.open("r+b") as file:
+                file.seek(offset)
+                hashing = HashingFile(file)
+                yield hashing
+                file.flush()
+                os.fsync(file.fileno())
+        except OSError as error:
+            error.filename = error.filename or str(place)  # A failed write does not name its file.
+            raise
+        self.files.append(
+            FileRange(path=path, offset=offset, num_bytes=hashing.num_bytes, xxh3=hashing.hexdigest(), is_shared=True)
+        )
+
+    def commit(self) -> None:
+        """Sync the files and give them their final names."""
+        for temporary, path in self._waiting:
+            commit_file(temporary, path)
+
+    def discard(self) -> None:
+        """Remove the temporary files."""
+        for temporary, _ in self._waiting:
+            temporary.unlink(missing_ok=True)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Written:
+    """The result of a task: a part whose files still have temporary names. Can be pickled."""
+
+    name: str
+    part: FinishedPart
+    sink: Sink
+
+
+def write_part(write: Callable[[Task, Sink], dict[str, Any]], task: Task, folder: Path, work: str) -> Written:
+    """Run a task: `write` writes its files to the sink and returns the part's `facts`.
+
+    Args:
+        folder: the output folder.
+        work: as in `Parts`.
+    """
+    sink = Sink(folder, work)
+    try:
+        facts = write(task, sink)
+    except BaseException:
+        sink.discard()
+        raise
+    part = FinishedPart(fingerprint=task.fingerprint, files=tuple(sink.files), facts=facts)
+    return Written(name=task.name, part=part, sink=sink)
+
+
+class Parts(Generic[Task]):
+    """The parts of one output, and which of them are finished."""
+
+    def __init__(self, folder: Path, work: str, listing: str, tasks: Sequence[Task], sizes: Sequence[int]) -> None:
+        """Describe the output; reads and writes nothing.
+
+        Args:
+            folder: the output folder.
+            work: name of the folder in it that holds the markers, and files that parts share, while parts are missing.
+            listing: name of the file in it that vouches for the finished output.
+            sizes: of each task, for progress.
+        """
+        self.finished: dict[str, FinishedPart] = {}
+        """By name."""
+        self.work = folder / work
+        self._folder = folder
+        self._listing = folder / listing
+        self._tasks = tasks
+        self._sizes = {task.name: size for task, size in zip(tasks, sizes, strict=True)}
+
+    @property
+    def todo(self) -> list[Task]:
+        """The tasks whose parts are not finished, in order."""
+        return [task for task in self._tasks if task.name not in self.finished]
+
+    def find(self, engine: LocalEngine, listed: Mapping[str, FinishedPart]) -> None:
+        """Find the intact parts of earlier runs. Price: reading their files once.
+
+        Args:
+            listed: the parts that the listing vouches for, by name.
+        """
+        found: dict[str, FinishedPart] = {}
+        for task in self._tasks:
+            for part in (self._read_marker(task.name), listed.get(task.name)):
+                if part and (part.fingerprint, part.release) == (task.fingerprint, __version__):
+                    found[task.name] = part
+        names = list(found)
+
+        def is_intact(name: str) -> bool:
+            return all(file.is_intact(self._place(file)) for file in found[name].files)
+
+        for i, intact in engine.run_threads(is_intact, names):
+            if intact:
+                self.finished[names[i]] = found[names[i]]
+
+    def begin(self) -> None:
+        """Call before anything in the output changes: the listing goes, markers vouch for the finished parts."""
+        self.work.mkdir(parents=True, exist_ok=True)
+        if self._listing.exists():
+            for name, part in self.finished.items():
+                self._write_marker(name, part)
+            self._listing.unlink(missing_ok=True)
+
+    @contextmanager
+    def committing(self, progress: Progress) -> Iterator[Callable[[Written], FinishedPart]]:
+        """While the block runs, commit the parts that are given to its value.
+
+        A thread does so, so that waiting for the disk costs no work. The block ends when all parts are committed, also
+        after an error: what is finished stays for the next run.
+
+        Args:
+            progress: told the sizes of finished tasks, and of all.
+        """
+        if self.todo:
+            self.work.mkdir(parents=True, exist_ok=True)
+        done, total = sum(self._sizes[name] for name in self.finished), sum(self._sizes.values())
+        progress(done, total)
+        waiting: deque[Future[None]] = deque()
+
+        def add(written: Written) -> FinishedPart:
+            nonlocal done
+            while waiting and waiting[0].done():
+                waiting.popleft().result()
+            self.begin()
+            waiting.append(thread.submit(self._commit, written))
+            self.finished[written.name] = written.part
+            done += self._sizes[written.name]
+            progress(done, total)
+            return written.part
+
+        with ThreadPoolExecutor(1) as thread:
+            try:
+                yield add
+            except KeyboardInterrupt:
+                thread.shutdown(cancel_futures=True)
+                raise
+        for future in waiting:
+            future.result()
+
+    def close(self) -> None:
+        """Remove the markers, after the listing is written."""
+        shutil.rmtree(self.work, ignore_errors=True)
+
+    def _commit(self, written: Written) -> None:
+        written.sink.commit()
+        self._write_marker(written.name, written.part)
+
+    def _place(self, file: FileRange) -> Path:
+        """A file under its final name; until it has that, a shared file is in the work folder."""
+        final = self._folder / file.path
+        return self.work / file.path if file.is_shared and not final.exists() else final
+
+    def _marker(self, name: str) -> Path:
+        return self.work / f"{name}.json"
+
+    def _read_marker(self, name: str) -> FinishedPart | None:
+        try:
+            return read_record(FinishedPart, json.loads(self._marker(name).read_bytes()))
+        except (OSError, ValueError):
+            return None
+
+    def _write_marker(self, name: str, part: FinishedPart) -> None:
+        """Not synced: if the marker is lost, the part is only made again."""
+        write_json(self._marker(name), asdict(part), sync=False)

@@ -1,0 +1,141 @@
+"""What a plan comes to: the records of `counts` and `metrics`, in `plan.arrow`, in `hbpack.json` and in `--json`.
+
+`packer_cli.plan` computes them. Fields that are None are not written.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from packer_cli.format.records import FOR_SCHEMA
+
+
+@dataclass(frozen=True, kw_only=True)
+class SampleCounts:
+    """What became of the samples: each is in the pieces or in one of the other counts."""
+
+    __pydantic_config__: ClassVar[dict[str, Any]] = FOR_SCHEMA
+
+    samples: int
+    left_out_by_weight: int
+    repeated_by_weight: int
+    split: int
+    truncated: int
+    dropped: int
+    pieces: int
+    tokens: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Counts(SampleCounts):
+    """What became of the records of a token store."""
+
+    records: int
+    rejected: int
+    records_with_special_tokens: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Metrics:
+    """Figures of a set of iterations. Ratios are in 0..1, and lower is better."""
+
+    __pydantic_config__: ClassVar[dict[str, Any]] = FOR_SCHEMA
+
+    dbr: float
+    """Dist balance ratio: sum_i (T_max - T_i) / (T_max N), mean over iterations; T_i is a DP rank's tokens, padded to
+    a multiple of the SP degree."""
+    pr: float
+    """Padding ratio: padding tokens / token slots, where a slot is a row of the iteration's row length; fillers
+    count as padding."""
+    abr: float
+    """Attention balance ratio: sum_i (A_max - A_i) / (A_max N), mean over iterations; A_i = sum of s^2."""
+    abr_bound: float
+    """A lower bound on the ABR of any deal of each iteration's samples to its ranks, proved by
+    `plan.bounds.least_max_work`: above 0 if a long sample makes balance impossible."""
+    cbr: float | None = None
+    """Cost balance ratio: as ABR, but of predicted work, sum of s (s + linear), see `plan.cost`; None if `linear` is
+    0, as it would equal ABR."""
+    cbr_bound: float | None = None
+    """The lower bound on CBR, as `abr_bound` is on ABR."""
+    cr: float
+    """Communication ratio: tokens in iterations with SP degree > 1 / all tokens."""
+    ave_t: float
+    """Tokens per iteration and DP rank, mean over both."""
+    imbalance: float
+    """WLB-LLM: M max_j w_j / sum_j w_j over the M micro-batches of a step, w = sum of s (s + linear) per GPU; mean
+    over steps."""
+    num_samples: int
+    """Number of pieces: a sample that was cut counts once per piece."""
+    num_tokens: int
+    num_packs: int
+    packs_lower_bound: int
+    """A lower bound on the packs of the same samples with the same capacities: `plan.bounds.packs_lower_bound`."""
+    num_iterations: int
+    num_fillers: int
+    """Slots without a pack."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Randomness:
+    """How far the order of samples is from a uniformly random one. Steps are optimizer steps."""
+
+    __pydantic_config__: ClassVar[dict[str, Any]] = FOR_SCHEMA
+
+    num_steps: int
+    mean_displacement: float
+    """Mean distance, in steps, of a sample from its position in a seeded uniform order; for a uniform order this is a
+    third of the number of steps."""
+    max_displacement: int
+    length_step_correlation: float
+    """Pearson correlation of a sample's length with its step, in the group where it is greatest; 0 is random."""
+    length_mix_spread: float
+    """Mean over steps of the distance (half the L1 norm, in tokens) of the step's mix of lengths, in powers of two,
+    from the whole epoch's: the price of sorting."""
+    source_mix_spread: float
+    """Mean over steps of the distance (half the L1 norm, in tokens) of the step's mix of sources from the whole
+    epoch's."""
+
+
+# A dataclass lists the fields of its last base first.
+@dataclass(frozen=True, kw_only=True)
+class OverallMetrics(Randomness, Metrics):
+    """Figures of all packs."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Named:
+    name: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class BaselineMetrics(Metrics, _Named):
+    """Figures of the paper's baseline on the same pieces."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class _OfGroup(_Named):
+    capacity: int
+    sp_size: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class GroupMetrics(Metrics, _OfGroup):
+    """Figures of one group's iterations."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlanFigures:
+    """Figures of a plan, rounded to ten digits, since the last bits of a mean may differ between machines."""
+
+    __pydantic_config__: ClassVar[dict[str, Any]] = FOR_SCHEMA
+
+    overall: OverallMetrics
+    groups: tuple[GroupMetrics, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlanMetrics(PlanFigures):
+    """Figures of a plan beside the baseline's."""
+
+    baseline: BaselineMetrics

@@ -1,0 +1,122 @@
+"""Inputs, tokenizers and templates that cannot be used: one line, exit code 2, nothing written."""
+
+from __future__ import annotations
+
+import os
+import shutil
+
+import pytest
+
+from tests.cli.errors.conftest import assert_refused
+
+KNOWN = (
+    "hbpack reads .arrow, .feather, .ipc, .json, .jsonl, .md, .ndjson, .parquet, .text, .txt, "
+    "and text and JSON also with .gz or .zst"
+)
+
+
+FORMS = (
+    "a tokenizer is a folder with tokenizer.json, a tokenizer.json, a SentencePiece .model, "
+    "a vocab.json beside its merges.txt, or a Hugging Face name"
+)
+
+
+def test_inputs_that_cannot_be_read(pack, tmp_path):
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    for name in ("empty.jsonl", "empty.json", "data.bin"):
+        (tmp_path / name).touch()
+    (tmp_path / "fake.jsonl.gz").write_text("no gzip at all")
+    cases = {
+        tmp_path / "none.jsonl": "{}: no such file or directory, and not a Hugging Face data set name either",
+        empty: f"{{}}: no data files in this folder; {KNOWN}",
+        tmp_path / "*.zzz": f"{{}}: no data file matches this pattern; {KNOWN}",
+        tmp_path / "data.bin": f'{{}}: unknown suffix ".bin"; {KNOWN}',
+        tmp_path / "empty.jsonl": "the inputs hold no data: {}",
+        tmp_path / "empty.json": "the inputs hold no data: {}",
+    }
+    for path, message in cases.items():
+        assert_refused(pack(path), message.format(path), tmp_path / "out")
+    done = pack(tmp_path / "fake.jsonl.gz")
+    assert done.stderr.startswith(f"error: {tmp_path}/fake.jsonl.gz: cannot be read: not a .gz file: ")
+    assert done.code == 2
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.skipif(os.name != "posix", reason="file names are text elsewhere")
+def test_a_name_that_is_not_utf8(pack, tmp_path):
+    path = os.path.join(os.fsencode(tmp_path), b"bad\xff.jsonl")
+    try:
+        with open(path, "wb") as file:
+            file.write(b'{"text": "x"}\n')
+    except OSError:
+        pytest.skip("the file system takes only UTF-8 names")
+    done = pack(tmp_path)
+    assert_refused(done, f"{os.fsdecode(path)!a}: the name is not UTF-8; rename it", tmp_path / "out")
+
+
+def test_an_input_that_cannot_be_read(pack_as_user, chats, tmp_path):
+    path = shutil.copy(chats, tmp_path / "closed.jsonl")
+    path.chmod(0)
+    assert pack_as_user(path, tmp_path / "out") == f"error: {path}: cannot be read: Permission denied\n"
+
+
+def test_tokenizers_that_cannot_be_used(pack, chats, tokenizer, tmp_path):
+    folder = tmp_path / "tokenizer"
+    folder.mkdir()
+    done = pack(chats, "--tokenizer", folder)
+    assert_refused(done, f"{folder}: the folder holds no tokenizer.json; {FORMS}", tmp_path / "out")
+    done = pack(chats, "--tokenizer", tmp_path / "none")
+    assert_refused(done, f"{tmp_path}/none: no such file or folder; {FORMS}", tmp_path / "out")
+    (folder / "tokenizer.json").write_text('{"model": ')
+    done = pack(chats, "--tokenizer", folder)
+    assert done.code == 2
+    assert done.stderr.startswith(f"error: {folder}: tokenizer.json is not readable JSON (")
+    assert done.stderr.count("\n") == 1
+    assert not (tmp_path / "out").exists()
+    done = pack(chats, "--tokenizer", folder / "tokenizer.json")
+    assert done.stderr.startswith(f"error: {folder}/tokenizer.json is not readable JSON (")
+
+
+def test_chats_need_a_template_wherever_the_first_one_stands(pack, chats, sample, tokenizer, tmp_path):
+    bare = tmp_path / "bare"
+    bare.mkdir()
+    shutil.copy(tokenizer / "tokenizer.json", bare)
+    message = (
+        "the data holds conversations, but the tokenizer has no chat template; give one with --chat-template FILE"
+    )
+    # With the journals, the first part is written before the second one is found to be impossible.
+    for inputs in ([chats], [sample / "journals.jsonl", chats]):
+        done = pack(*inputs, "--tokenizer", bare)
+        assert (done.code, done.stderr.splitlines()[-1]) == (2, f"error: {message}")
+        assert "template   none; Alpaca records take Stanford's prompt" in done.stderr.splitlines()
+        assert not (tmp_path / "out").exists()
+    done = pack(chats, "--chat-template", "{% for %}")
+    assert done.stderr.splitlines()[-1].startswith("error: the chat template is not valid Jinja (")
+    assert done.code == 2
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        ("1 2 x", "value 3 is 'x', not an integer"),
+        ("1 0 3", "value 2 is 0; a length is 1 .. 2147483647"),
+        ("5000000000", "value 1 is 5000000000; a length is 1 .. 2147483647"),
+    ],
+)
+def test_a_wrong_file_of_lengths(hbpack, tmp_path, content, reason):
+    path = tmp_path / "lengths.txt"
+    path.write_text(content)
+    assert hbpack("stats", path) == (2, "", f"error: lengths file '{path}': {reason}\n")
+
+
+def test_stats_of_a_plan_file_and_of_a_corpus(hbpack, pack, chats, tmp_path):
+    assert pack(chats).code == 0
+    done = hbpack("stats", tmp_path / "out" / "plan.arrow")
+    assert done == hbpack("stats", tmp_path / "out")
+    assert done.stdout.startswith("Records\n")
+    message = f"error: '{chats}' is a corpus; run hbpack tokenize, and name its output\n"
+    assert hbpack("stats", chats) == (2, "", message)
+    lengths = hbpack("stats", tmp_path / "out" / "tokens").stdout
+    assert "  samples " in lengths
+    assert "  tokens of samples over 8k " in lengths

@@ -1,0 +1,51 @@
+"""Runs that fail because of the data or the machine: one line, exit code 1."""
+
+from __future__ import annotations
+
+import shutil
+
+
+def test_nothing_to_plan_says_why(pack, lines_of, chats, sample, tmp_path):
+    def fails(reason, *arguments):
+        shutil.rmtree(tmp_path / "out", ignore_errors=True)
+        done = pack(*arguments)
+        assert done.code == 1
+        assert done.stderr.splitlines()[-1] == f"error: there is nothing to plan: {reason}"
+
+    fails("the inputs hold no records", lines_of("", "  ", name="blank.jsonl"))
+    fails("the weights leave out every sample; raise them", f"{chats}@0.000001")
+    reasons = repr(f"{tmp_path}/out/rejected.jsonl")
+    fails(f"every record was rejected, see {reasons}", lines_of("x", "y"))
+    assert len((tmp_path / "out" / "rejected.jsonl").read_text().splitlines()) == 2
+    fails(
+        f"every sample was dropped, see {reasons}",
+        sample / "journals.jsonl",
+        "--groups",
+        "8",
+        "--overflow",
+        "drop",
+    )
+    assert len((tmp_path / "out" / "rejected.jsonl").read_text().splitlines()) == 143
+
+
+def test_overflow_error_names_the_record(pack, sample):
+    done = pack(sample / "journals.jsonl", "--groups", "1k", "--overflow", "error")
+    assert done.code == 1
+    assert done.stderr.splitlines()[-1] == (
+        f"error: {sample}/journals.jsonl:2: the sample has 9200 tokens, over the largest group's 1024 "
+        "(59 such samples); choose --overflow split, truncate or drop"
+    )
+
+
+def test_running_out_of_memory_is_one_line(pack, chats, monkeypatch):
+    import packer_cli.stages.planning
+
+    def plan(*_):
+        raise MemoryError
+
+    monkeypatch.setattr(packer_cli.stages.planning, "plan_store", plan)
+    done = pack(chats)
+    assert done.code == 1
+    assert done.stderr.splitlines()[-1] == (
+        "error: out of memory; close other programs, or give fewer --workers, and run the same command again"
+    )

@@ -1,0 +1,86 @@
+"""What the other commands do with a damaged set."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pyarrow as pa
+
+from tests.damage.conftest import Packed, hbpack
+from tests.damage.verify.report import RANK, flip, shard_of
+
+
+def test_other_commands_stop_at_damage(own: Packed, tmp_path: Path) -> None:
+    folder = own.folder
+    whole = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    shard = shard_of(folder)
+    cases = [
+        ("plan.arrow", ["stats", folder], "run hbpack plan again"),
+        ("plan.arrow", ["rebalance", folder, "--gpus", 4], "run hbpack plan again"),
+        ("plan.arrow", ["show", folder, "--sample", 3], "run hbpack write, which rewrites damaged files"),
+        (RANK, ["show", folder], "run hbpack write, which rewrites damaged files"),
+        (RANK, ["export", folder, "--to", "parquet", "--output", tmp_path / "x"], "run hbpack write again"),
+        (shard, ["export", folder, "--to", "parquet", "--output", tmp_path / "x"], "run hbpack write again"),
+        *(
+            ("hbpack.json", [*words, *last], "run hbpack write, which rewrites it")
+            for words, last in (
+                (["stats", folder], []),
+                (["show", folder], []),
+                (["rebalance", folder], ["--gpus", 4]),
+                (["export", folder, "--to", "parquet"], ["--output", tmp_path / "x"]),
+            )
+        ),
+    ]
+    for name, words, remedy in cases:
+        path = folder / name
+        if name == RANK:  # What made four ranks see 882 of 1,200 samples.
+            shutil.copy(folder / RANK.replace("00000.arrow", "00001.arrow"), path)
+        elif name == "plan.arrow":
+            ids = pa.ipc.open_file(whole[path]).get_batch(0).column("piece_sample").values.buffers()[1].to_pybytes()
+            at = whole[path].find(ids[:80])
+            path.write_bytes(whole[path][: at + 8] + b"\x07" + whole[path][at + 9 :])
+        else:
+            flip(path)
+        done = hbpack(*words)
+        assert (done.code, done.stdout) == (1, ""), words
+        assert done.stderr.count("\n") == 1
+        assert str(path) in done.stderr
+        assert done.stderr.rstrip().endswith(remedy), done.stderr
+        assert not (tmp_path / "x").exists()
+        path.write_bytes(whole[path])
+
+
+def test_show_checks_the_pack_that_it_shows(own: Packed) -> None:
+    path = own.folder / shard_of(own.folder)
+    data = bytearray(path.read_bytes())
+    ids = pa.ipc.open_file(bytes(data)).get_batch(0).column("input_ids").values.buffers()[1].to_pybytes()
+    data[data.find(ids[:64])] ^= 1
+    path.write_bytes(data)
+    done = hbpack("show", own.folder, "--pack", 0)
+    assert (done.code, done.stdout) == (1, "")
+    assert done.stderr == (
+        f"error: {str(path)!r} is missing or damaged (the checksum of pack 0 is not the one that was written); run "
+        "hbpack write, which rewrites damaged files\n"
+    )
+    assert hbpack("show", own.folder, "--pack", 1).code == 0
+
+
+def test_write_does_not_read_damaged_tokens(own: Packed) -> None:
+    (own.folder / shard_of(own.folder)).unlink()
+    part = own.folder / "tokens" / "part-00000.arrow"
+    flip(part)
+    done = hbpack("write", own.folder, "--shard-size", "65536")
+    assert done.code == 1
+    assert done.stderr.splitlines()[-1].startswith(
+        f"error: token store part {str(part)!r} is damaged (its checksum is "
+    )
+    assert done.stderr.endswith("; run the same hbpack tokenize or pack again\n")
+
+
+def test_rejects_without_tokens(own: Packed) -> None:
+    shutil.rmtree(own.folder / "tokens")
+    flip(own.folder / "rejected.jsonl")
+    done = hbpack("write", own.folder, "--shard-size", "65536")
+    assert done.code == 1
+    assert done.stderr.endswith("and the token store that it is made from is gone; run the same hbpack pack again\n")

@@ -1,0 +1,127 @@
+"""Contents that are wrong although the checksums match, as a writer with a bug would leave them."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from packer_cli.shards.plan_file import read_plan, write_plan
+from tests.damage.conftest import Packed, hbpack
+from tests.damage.verify.report import RANK, damaged, shard_of, verify
+from tests.loader.packed_set import row_checksum, update_checksums, write_ipc
+from tests.reference import tree
+
+
+def test_what_is_wrong_in_spite_of_checksums(own: Packed) -> None:
+    """As a writer with an error would leave it: the checksums are those of the wrong bytes."""
+    name = shard_of(own.folder, 1)
+    fingerprint = json.loads((own.folder / "hbpack.json").read_text())["fingerprint"]
+    whole = tree(own.folder)
+    rows = pa.ipc.open_file((own.folder / name).read_bytes()).read_all()
+
+    def change(column: str, value: Any, *, signs: bool = True) -> dict[str, str]:
+        table = rows.to_pylist()
+        row = table[2]
+        row[column] = value(row[column])
+        if signs:
+            row["checksum"] = row_checksum(row)
+        write_ipc(own.folder, name, pa.Table.from_pylist(table, schema=rows.schema), 16, fingerprint)
+        update_checksums(own.folder)
+        found = damaged(own.folder)
+        assert set(found) == {name}
+        return found[name].split(" ", 2)[2]
+
+    def first_plus_1(values: list[int]) -> list[int]:
+        return [values[0] + 1, *values[1:]]
+
+    assert change("input_ids", first_plus_1) == "has other input_ids than the token store"
+    assert change("loss_mask", lambda mask: [1 - mask[0], *mask[1:]]) == "has other loss_mask than the token store"
+    assert change("sample_ids", first_plus_1) == "has other sample_ids than the plan"
+    assert change("source_ids", first_plus_1) == "has other source_ids than the token store"
+    lengths = change("sample_starts", lambda starts: [*starts, 0])
+    assert re.fullmatch(r"of sample_starts in packs \d+ to \d+ are not the plan's", lengths)
+    assert change("num_loss_tokens", lambda number: number + 1) == "has another num_loss_tokens than the plan"
+    assert change("attention_work", lambda number: number + 1) == "has another attention_work than the plan"
+    assert change("cp_sharding", lambda number: 1, signs=False) == "has another cp_sharding than the plan"
+    assert change("checksum", lambda number: 1, signs=False) == "has another checksum than the plan"
+    other = pa.ipc.open_file((own.folder / RANK.replace("00000.arrow", "00001.arrow")).read_bytes()).read_all()
+    write_ipc(own.folder, RANK, other, 10_000, fingerprint)
+    update_checksums(own.folder)
+    report = verify(own.folder)["damaged"]
+    assert {damage["file"] for damage in report} == {name, RANK}
+    assert report[0]["what"].endswith("are not the plan's")
+    assert {damage["repair"] for damage in report} == {
+        f"rm {own.folder / 'hbpack.json'}, then hbpack write {own.folder}"
+    }
+    (own.folder / "hbpack.json").unlink()
+    assert hbpack("write", own.folder, "--shard-size", "65536").code == 0
+    assert tree(own.folder) == whole
+    write_ipc(own.folder, RANK, other, 10_000, fingerprint)
+    update_checksums(own.folder)
+    (own.folder / "plan.arrow").unlink()
+    found = damaged(own.folder)
+    assert set(found) == {"plan.arrow", "ranks/epoch-000"}
+    assert " times over all ranks, not once; " in found["ranks/epoch-000"]
+    shards = pa.array([99] * len(other), pa.int32())
+    other = other.set_column(other.column_names.index("shard"), other.schema.field("shard"), shards)
+    write_ipc(own.folder, RANK, other, 10_000, fingerprint)
+    update_checksums(own.folder)
+    assert damaged(own.folder)[RANK] == "it names packs that the set does not have"
+
+
+def test_files_of_another_shape_in_spite_of_checksums(own: Packed) -> None:
+    name = shard_of(own.folder)
+    fingerprint = json.loads((own.folder / "hbpack.json").read_text())["fingerprint"]
+
+    def change(path: str, rows: Callable[[pa.Table], pa.Table], in_batch: int = 16) -> str:
+        whole = (own.folder / path).read_bytes()
+        write_ipc(own.folder, path, rows(pa.ipc.open_file(whole).read_all()), in_batch, fingerprint)
+        update_checksums(own.folder)
+        found = damaged(own.folder)
+        done = hbpack("export", own.folder, "--to", "parquet", "--output", own.folder.parent / "exported")
+        assert (done.code, done.stdout) == (1, "")
+        assert str(own.folder / path) in done.stderr
+        (own.folder / path).write_bytes(whole)
+        update_checksums(own.folder)
+        assert set(found) == {path}
+        return found[path]
+
+    num_packs = pa.ipc.open_file((own.folder / name).read_bytes()).read_all().num_rows
+    assert num_packs > 16
+    assert change(name, lambda table: table.drop_columns("cost")) == "it has other columns"
+    assert change(name, lambda table: table.slice(0, 16)) == f"it does not hold its {num_packs} packs"
+    assert change(name, lambda table: table, in_batch=8) == "its record batch 0 has 8 packs"
+    assert change(RANK, lambda table: table.drop_columns("row")) == "it has other columns"
+    (own.folder / RANK).write_bytes(b"x" * 1000)
+    (own.folder / name).write_bytes(b"neither")
+    update_checksums(own.folder)
+    assert damaged(own.folder) == {RANK: "Not an Arrow file", name: "File is too small: 7"}
+
+
+def test_plans_that_are_wrong_in_spite_of_checksums(own: Packed, others: Path) -> None:
+    path = own.folder / "plan.arrow"
+    whole = path.read_bytes()
+    plan, loss_tokens, header = read_plan(path)
+    sample = plan.pieces.sample
+    twice = replace(plan, pieces=replace(plan.pieces, sample=np.where(sample == sample[3], sample[4], sample)))
+    write_plan(path, twice, loss_tokens, header)
+    update_checksums(own.folder)
+    assert damaged(own.folder) == {
+        "plan.arrow": "the pieces do not begin each sample as often as asked; the plan is broken"
+    }
+    shutil.rmtree(own.folder / "tokens")
+    assert set(damaged(own.folder)) == {"plan.arrow"}
+    path.write_bytes((others / "plan.arrow").read_bytes())
+    update_checksums(own.folder)
+    assert damaged(own.folder) == {"plan.arrow": "it is not the plan of the shards beside it"}
+    path.write_bytes(whole)
+    update_checksums(own.folder)
+    assert damaged(own.folder) == {}

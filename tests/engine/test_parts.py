@@ -1,0 +1,253 @@
+"""Resumable parts: whatever ends a run, the next one makes just what is missing, and ends in the same bytes."""
+
+from __future__ import annotations
+
+import json
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from packer_cli.engine.local import LocalEngine
+from packer_cli.engine.parts import FileRange, FinishedPart, Parts, Sink, Written, write_part
+from packer_cli.errors import InputError
+from tests.reference import tree
+
+WORK, LISTING, SHARED = ".work", "listing.json", "shared.bin"
+
+
+@dataclass(frozen=True)
+class Task:
+    number: int
+    fingerprint: str = "of these options"
+    fails: bool = False
+
+    @property
+    def name(self) -> str:
+        return f"folder/part-{self.number}"
+
+
+TASKS = [Task(number) for number in range(6)]
+
+
+def write(task: Task, sink: Sink) -> dict[str, Any]:
+    """A file, another one for even numbers, and four bytes of a shared file."""
+    with sink.file(f"{task.name}.txt") as file:
+        file.write(f"{task.number} {task.fingerprint}".encode())
+    if task.fails:
+        raise InputError(f"part {task.number} fails")
+    if task.number % 2 == 0:
+        with sink.file(f"{task.name}.even") as file:
+            file.write(b"even")
+    with sink.stretch(SHARED, 4 * task.number) as file:
+        file.write(b"%4d" % task.number)
+    return {"number": task.number}
+
+
+def make(folder: Path, task: Task) -> Written:
+    return write_part(write, task, folder, WORK)
+
+
+def opened(folder: Path, tasks: list[Task] = TASKS) -> Parts[Task]:
+    """The parts after a look at the folder, with what its listing vouches for."""
+    parts = Parts(folder, WORK, LISTING, tasks, sizes=[10 * task.number for task in tasks])
+    path = folder / LISTING
+    listed = json.loads(path.read_text()) if path.exists() else {}
+    with LocalEngine(2) as engine:
+        parts.find(engine, {name: as_part(value) for name, value in listed.items()})
+    return parts
+
+
+def as_part(value: dict[str, Any]) -> FinishedPart:
+    return FinishedPart(**{**value, "files": tuple(FileRange(**file) for file in value["files"])})
+
+
+def finish(folder: Path, tasks: list[Task] = TASKS) -> list[int]:
+    """A run to the end: the numbers of the tasks that it did."""
+    parts = opened(folder, tasks)
+    todo = parts.todo
+    if todo:
+        parts.begin()
+        make_shared(parts, folder)
+        with parts.committing(lambda done, total: None) as commit:
+            for task in todo:
+                commit(make(folder, task))
+    if (parts.work / SHARED).exists():
+        (parts.work / SHARED).replace(folder / SHARED)
+    listed = {task.name: parts.finished[task.name] for task in tasks}
+    values = {name: {**vars(part), "files": [vars(file) for file in part.files]} for name, part in listed.items()}
+    (folder / LISTING).write_text(json.dumps(values))
+    parts.close()
+    return [task.number for task in todo]
+
+
+def make_shared(parts: Parts[Task], folder: Path) -> None:
+    if (folder / SHARED).exists():
+        (folder / SHARED).replace(parts.work / SHARED)
+    with (parts.work / SHARED).open("ab") as file:
+        file.truncate(4 * len(TASKS))
+
+
+class Killed(BaseException):
+    """What ends a run at any place."""
+
+
+def start(folder: Path, order: list[int]) -> None:
+    """A run that does these tasks and is killed: the last one is written, and not committed."""
+    parts = opened(folder)
+    parts.begin()
+    make_shared(parts, folder)
+    with suppress(Killed), parts.committing(lambda done, total: None) as commit:
+        for number in order[:-1]:
+            commit(make(folder, TASKS[number]))
+        make(folder, TASKS[order[-1]])
+        raise Killed
+
+
+@pytest.fixture(scope="module")
+def expected(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
+    folder = tmp_path_factory.mktemp("expected")
+    assert finish(folder) == [0, 1, 2, 3, 4, 5]
+    assert not (folder / WORK).exists()
+    assert (folder / SHARED).read_bytes() == b"   0   1   2   3   4   5"
+    return tree(folder)
+
+
+def no_temporaries(files: dict[str, bytes]) -> dict[str, bytes]:
+    return {name: data for name, data in files.items() if not name.endswith(".tmp")}
+
+
+@settings(max_examples=25)
+@given(order=st.permutations(range(6)), kept=st.integers(1, 6))
+def test_a_killed_run_goes_on_with_what_is_missing(tmp_path_factory, expected, order, kept):
+    folder = tmp_path_factory.mktemp("killed")
+    start(folder, order[:kept])
+    assert finish(folder) == sorted(order[kept - 1 :])
+    assert no_temporaries(tree(folder)) == expected
+    assert finish(folder) == []
+
+
+@pytest.mark.parametrize("path", ["folder/part-2.txt", "folder/part-2.even", SHARED])
+@pytest.mark.parametrize("damage", ["flip", "cut", "remove"])
+@pytest.mark.parametrize("is_listed", [True, False])
+def test_a_damaged_part_is_made_again_and_no_other(tmp_path, expected, path, damage, is_listed):
+    if is_listed:
+        finish(tmp_path)
+    else:
+        start(tmp_path, [*range(6), 0])
+    file = tmp_path / path if (tmp_path / path).exists() else tmp_path / WORK / path
+    data = file.read_bytes()
+    if damage == "flip":
+        at = 11 if path == SHARED else 3
+        file.write_bytes(data[:at] + b"x" + data[at + 1 :])
+    elif damage == "cut":
+        file.write_bytes(data[:-1])
+    else:
+        file.unlink()
+    wrong = [2] if path != SHARED or damage == "flip" else [5] if damage == "cut" else [0, 1, 2, 3, 4, 5]
+    before = {name: (tmp_path / name).stat().st_mtime_ns for name in expected if name.startswith("folder/part-4")}
+    assert finish(tmp_path) == wrong
+    assert no_temporaries(tree(tmp_path)) == expected
+    if 4 not in wrong:
+        assert {name: (tmp_path / name).stat().st_mtime_ns for name in before} == before
+
+
+def test_other_fingerprints_are_other_parts(tmp_path):
+    finish(tmp_path)
+    changed = [Task(0), Task(1, "of others"), *TASKS[2:]]
+    assert finish(tmp_path, changed) == [1]
+    assert (tmp_path / "folder/part-1.txt").read_bytes() == b"1 of others"
+
+
+@pytest.mark.parametrize(
+    "marker",
+    [
+        b"",
+        b"\0\0\0",
+        b"[]",
+        b'{"part": {}, "tokenizer": {}}',
+        b'{"fingerprint": "of these options", "files": 5, "facts": {}}',
+    ],
+)
+def test_a_marker_of_another_kind_vouches_for_nothing(tmp_path, expected, marker):
+    """A power loss may empty it, and an earlier release wrote others."""
+    start(tmp_path, [*range(6), 0])
+    (tmp_path / WORK / "folder/part-3.json").write_bytes(marker)
+    assert finish(tmp_path) == [3]
+    assert no_temporaries(tree(tmp_path)) == expected
+
+
+def test_a_marker_of_another_release_vouches_for_nothing(tmp_path):
+    start(tmp_path, [*range(6), 0])
+    path = tmp_path / WORK / "folder/part-3.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "release": "0.0"}))
+    assert finish(tmp_path) == [3]
+
+
+def test_the_listing_goes_before_a_part_is_replaced(tmp_path, expected):
+    """What it vouches for is noted first, so that nothing intact is lost."""
+    finish(tmp_path)
+    (tmp_path / "folder/part-1.txt").write_bytes(b"damaged")
+    parts = opened(tmp_path)
+    with parts.committing(lambda done, total: None) as commit:
+        assert (tmp_path / LISTING).exists()  # A run that fails before its first part changes nothing.
+        make_shared(parts, tmp_path)
+        written = make(tmp_path, TASKS[1])
+        assert (tmp_path / "folder/part-1.txt").read_bytes() == b"damaged"
+        commit(written)
+        assert not (tmp_path / LISTING).exists()
+        names = {path.name for path in (tmp_path / WORK / "folder").glob("part-*.json")}
+        assert names >= {f"part-{number}.json" for number in (0, 2, 3, 4, 5)}
+    assert finish(tmp_path) == []
+    assert tree(tmp_path) == expected
+
+
+def test_an_error_keeps_what_was_finished_and_leaves_no_temporary_file(tmp_path, expected):
+    tasks = [*TASKS[:4], Task(4, fails=True), TASKS[5]]
+    with pytest.raises(InputError, match="part 4 fails"):
+        finish(tmp_path, tasks)
+    assert not list(tmp_path.rglob(".*.tmp"))
+    assert finish(tmp_path) == [4, 5]
+    assert tree(tmp_path) == expected
+
+
+def test_a_file_that_cannot_be_renamed_ends_the_run(tmp_path):
+    (tmp_path / "folder/part-5.txt").mkdir(parents=True)
+    with pytest.raises(IsADirectoryError):
+        finish(tmp_path)
+    assert (tmp_path / WORK / "folder/part-4.json").exists()
+    assert not (tmp_path / WORK / "folder/part-5.json").exists()
+
+
+def test_parts_come_from_processes_in_any_order(tmp_path, expected):
+    parts = opened(tmp_path)
+    parts.begin()
+    make_shared(parts, tmp_path)
+    shown = []
+    with LocalEngine(2) as engine, parts.committing(lambda *done: shown.append(done)) as commit:
+        for _, written in engine.run(Make(tmp_path), parts.todo):
+            assert commit(written).facts == {"number": int(written.name[-1])}
+    assert shown[0] == (0, 150)
+    assert shown[-1] == (150, 150)
+    assert finish(tmp_path) == []
+    assert tree(tmp_path) == expected
+
+
+@dataclass(frozen=True)
+class Make:
+    folder: Path
+
+    def __call__(self, task: Task) -> Written:
+        return make(self.folder, task)
+
+
+def test_progress_begins_with_what_is_there(tmp_path):
+    start(tmp_path, [3, 5, 0])
+    shown = []
+    with opened(tmp_path).committing(lambda *done: shown.append(done)):
+        pass
+    assert shown == [(80, 150)]
