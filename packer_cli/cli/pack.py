@@ -30,10 +30,11 @@ def command(output: str, workers: int | None, dry_run: bool, **values: Any) -> N
     from packer_cli.stages.workers import make_engine
 
     with make_engine(workers) as engine:
-        from packer_cli.cli.tables.plan import print_counts, print_stats
         from packer_cli.stages.pack import run_pack
 
         header = run_pack(config, Path(output), engine, dry_run=dry_run)
+    from packer_cli.cli.tables.plan import print_counts, print_stats
+
     print_counts(header.counts)
     print_stats(header.metrics)
     if header.counts.rejected or header.counts.dropped or header.counts.truncated:
