@@ -38,12 +38,12 @@ def test_overflow_error_names_the_record(pack, sample):
 
 
 def test_running_out_of_memory_is_one_line(pack, chats, monkeypatch):
-    import packer_cli.stages.planning
+    import packer_cli.stages.plan
 
     def plan(*_):
         raise MemoryError
 
-    monkeypatch.setattr(packer_cli.stages.planning, "plan_store", plan)
+    monkeypatch.setattr(packer_cli.stages.plan, "plan_store", plan)
     done = pack(chats)
     assert done.code == 1
     assert done.stderr.splitlines()[-1] == (
