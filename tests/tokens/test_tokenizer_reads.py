@@ -206,11 +206,11 @@ def test_what_is_nowhere_is_an_error_at_once(hub, name):
 
 def test_what_is_fetched_is_fetched_before(hub, monkeypatch):
     """A first run and the next one see the same files."""
-    from packer_cli.tokens.tokenizer import hub as tokenizer_hub
+    from packer_cli.tokens.tokenizer import files as tokenizer_files
 
     expected = tokenizer_fingerprint("some/name")
     os.rename(hub, hub.with_name("away"))
-    monkeypatch.setattr(tokenizer_hub, "load_from_hub", lambda name: os.rename(hub.with_name("away"), hub))
+    monkeypatch.setattr(tokenizer_files, "load_from_hub", lambda name: os.rename(hub.with_name("away"), hub))
     assert tokenizer_fingerprint("some/name") == expected
 
 
