@@ -33,7 +33,7 @@ def test_one_group_waits_half_of_the_time_and_always_communicates(lengths):
 
 def test_a_short_group_of_its_own_communicates_less_and_waits_less(lengths):
     metrics = plan_metrics(lengths, HIERARCHICAL)
-    assert 0.24 < metrics.abr < 0.36  # 0.31 at full size, 0.29 in the paper.
+    assert 0.24 < metrics.abr < 0.34  # 0.29 at full size and in the paper.
     assert metrics.abr < 0.85 * plan_metrics(lengths, NAIVE).abr
     assert 0.12 < metrics.cr < 0.22
     # All tokens of samples over 16K communicate, and what fills their packs.

@@ -161,9 +161,9 @@ class PlanConfig(AutoGroupsConfig):
     """Number of GPUs that train."""
     packing: str = "bfs"
     """Packing algorithm with its options, such as isf:rounds=50."""
-    fill: Literal["balanced", "greedy"] = "balanced"
-    """Which short samples fill long packs: `balanced`: those that even out attention work; `greedy`: the longest that
-    fit (HBP)."""
+    fill: Literal["balanced", "greedy", "longest"] = "balanced"
+    """Which short samples fill long packs: `balanced`: those that even out attention work; `greedy`: in the order of
+    the data, those that fit (HBP); `longest`: the longest that fit."""
     balance: str = "refine"
     """Which packs share an iteration: `sort`: those of similar attention work (HBP); `window:K`: the same within
     windows of K iterations; `none`: random ones. `+refine` also exchanges samples within iterations; `refine` is

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from packer_cli.plan.balance import order_packs, spread
 from packer_cli.plan.balance.refine import refine_packs
-from packer_cli.plan.fill import balanced_fill, greedy_fill, median_length, pick_samples
+from packer_cli.plan.fill import balanced_fill, greedy_fill, longest_fill, median_length, pick_samples
 from packer_cli.plan.groups import is_in_group
 from packer_cli.plan.packing.csr import copy_packs, group_by_pack, merge_packs, rename_members, select_packs
 from packer_cli.plan.rules import PlanRules
@@ -54,18 +54,20 @@ def arrange_group(lengths: Int32Array, is_left: NDArray[np.bool_], g: int, rules
     tokens, work = pack_tokens_and_work(offsets, pieces, lengths)
     order = None
     if len(tokens) and count.any():
-        if rules.fill == "balanced":
-            # By attention work, even with a linear cost: filled packs have equal tokens, so equal linear terms.
-            order = order_packs(work, num_ranks, rules.balance, state)
-            pack_of, chosen = balanced_fill(capacity - tokens, work, order, num_ranks, count, median_length(count))
-            added = pick_samples(chosen, lengths, is_left, len(count) - 1)
-            added_offsets, by_pack = group_by_pack(pack_of, np.arange(len(added)), len(tokens))
-            added = added[by_pack]
+        room = capacity - tokens
+        if rules.fill == "greedy":
+            pack_of, added = greedy_fill(room, lengths, is_left, [group.capacity for group in rules.groups[:g]])
         else:
-            added_offsets, chosen = greedy_fill(capacity - tokens, count)
+            if rules.fill == "balanced":
+                # By attention work, even with a linear cost: filled packs have equal tokens, so equal linear terms.
+                order = order_packs(work, num_ranks, rules.balance, state)
+                pack_of, chosen = balanced_fill(room, work, order, num_ranks, count, median_length(count))
+            else:
+                pack_of, chosen = longest_fill(room, count)
             added = pick_samples(chosen, lengths, is_left, len(count) - 1)
-        is_left[added] = False
-        offsets, pieces = merge_packs(offsets, pieces, added_offsets, added)
+            is_left[added] = False
+        added_offsets, by_pack = group_by_pack(pack_of, np.arange(len(added)), len(tokens))
+        offsets, pieces = merge_packs(offsets, pieces, added_offsets, added[by_pack])
         tokens, work = pack_tokens_and_work(offsets, pieces, lengths)
     if order is None:
         order = _order(tokens, work, num_ranks, rules, state)

@@ -26,8 +26,8 @@ class PlanRules:
     seed: int = 0
     balance: BalanceRule = field(default_factory=BalanceRule)
     """Which packs share an iteration."""
-    fill: Literal["greedy", "balanced"] = "greedy"
-    """What fills the free space of long packs: the longest samples that fit, or those that even out their work."""
+    fill: Literal["balanced", "greedy", "longest"] = "greedy"
+    """Which shorter samples fill the free space of long packs, see `plan.fill`."""
     linear: int = 0
     """Tokens, at least 0: the plan evens out work of s (s + linear) per sample, see `plan.cost`. `cost.require_exact`
     limits it; `algorithm` must be built for it (`PackingAlgorithm.with_linear`)."""

@@ -11,8 +11,27 @@ from tests.naive.packing import descending
 from tests.naive.random import MASK, SplitMix64
 
 
-def greedy_fill(room: Sequence[int], lengths: Sequence[int]) -> list[list[int]]:
-    """HBP, algorithm 6, read literally: for each pack, the remaining samples from the longest down."""
+def greedy_fill(room: Sequence[int], lengths: Sequence[int], capacities: Sequence[int]) -> list[list[int]]:
+    """HBP, algorithm 6, as printed, but that it removes samples after its innermost loop and not in it."""
+    groups = [
+        [i for i, length in enumerate(lengths) if shortest < length <= longest]
+        for shortest, longest in zip((0, *capacities), capacities, strict=False)
+    ]
+    added: list[list[int]] = []
+    for free in room:
+        chosen = []
+        for j in reversed(range(len(groups))):
+            for i in groups[j]:
+                if lengths[i] <= free:
+                    chosen.append(i)
+                    free -= lengths[i]
+            groups[j] = [i for i in groups[j] if i not in chosen]
+        added.append(chosen)
+    return added
+
+
+def longest_fill(room: Sequence[int], lengths: Sequence[int]) -> list[list[int]]:
+    """For each pack, the remaining samples from the longest down."""
     remaining = descending(lengths)
     added: list[list[int]] = []
     for free in room:

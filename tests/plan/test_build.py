@@ -59,7 +59,7 @@ def settings_of_plans(draw):
         epochs=draw(st.integers(1, 3)),
         seed=draw(st.integers(0, 2**40)),
         balance=parse_balance(draw(st.sampled_from(["none", "sort", "window:2", "refine", "window:1+refine"]))),
-        fill=draw(st.sampled_from(["greedy", "balanced"])),
+        fill=draw(st.sampled_from(["balanced", "greedy", "longest"])),
         linear=draw(st.sampled_from([0, 0, 1, 300, 2**31 - 2])),
     )
 

@@ -13,7 +13,7 @@ from packer_cli.plan import sorting
 from packer_cli.plan.balance import BalanceRule, order_packs, spread
 from packer_cli.plan.bounds import packs_lower_bound
 from packer_cli.plan.cost import segment_sums
-from packer_cli.plan.fill import balanced_fill, greedy_fill, median_length, pick_samples
+from packer_cli.plan.fill import balanced_fill, greedy_fill, longest_fill, median_length, pick_samples
 from packer_cli.plan.length_index import full_index, index_add, index_ceiling, index_floor, index_remove, make_index
 from packer_cli.plan.schedule import _steps
 from packer_cli.plan.sorting import argsort_descending, count_lengths
@@ -133,6 +133,11 @@ def counts_of(candidates):
     return count_lengths(lengths, longest, is_left)
 
 
+def by_pack(pack_of, chosen, num_packs):
+    """The samples of each pack, in order."""
+    return [chosen[pack_of == k].tolist() for k in range(num_packs)]
+
+
 def left_of(candidates):
     """The place among the candidates of each piece."""
     return np.cumsum(candidates[1]) - 1
@@ -142,11 +147,31 @@ def left_of(candidates):
     room=st.lists(st.integers(0, 300), max_size=12),
     lengths=st.lists(st.integers(1, 100), max_size=40),
 )
-def test_greedy_fill_equals_algorithm_6(room, lengths):
+def test_longest_fill_equals_its_twin(room, lengths):
     candidates = candidates_among(lengths)
-    offsets, chosen = greedy_fill(np.array(room, dtype=np.int64), counts_of(candidates))
+    pack_of, chosen = longest_fill(np.array(room, dtype=np.int64), counts_of(candidates))
     chosen = left_of(candidates)[pick_samples(chosen, *candidates)]
-    assert naive.packs_of(offsets, chosen) == naive.greedy_fill(room, lengths)
+    assert by_pack(pack_of, chosen, len(room)) == naive.longest_fill(room, lengths)
+
+
+@given(
+    room=st.lists(st.integers(0, 2000), max_size=12),
+    lengths=st.lists(st.integers(1, 100), min_size=1, max_size=40),
+    copies=st.integers(1, 8),
+    capacities=st.lists(st.integers(1, 110), min_size=1, max_size=4, unique=True).map(sorted),
+    taken=st.sets(st.integers(0, 39)),
+)
+def test_greedy_fill_equals_algorithm_6(room, lengths, copies, capacities, taken):
+    lengths = lengths * copies  # More than a block.
+    is_left = np.array([i not in taken for i in range(len(lengths))])
+    candidates = np.flatnonzero(is_left)
+    expected = naive.greedy_fill(room, [lengths[i] for i in candidates], capacities)
+    was_left = is_left.copy()
+    pack_of, chosen = greedy_fill(
+        np.array(room, dtype=np.int64), np.array(lengths, dtype=np.int32), is_left, capacities
+    )
+    assert by_pack(pack_of, chosen, len(room)) == [candidates[added].tolist() for added in expected]
+    assert np.array_equal(np.flatnonzero(was_left & ~is_left), np.sort(chosen))
 
 
 def test_picked_samples_keep_no_other_memory():
@@ -176,7 +201,7 @@ def test_the_median_of_counts_is_the_median(lengths):
     assert median_length(counts_of(candidates_among(lengths))) == int(np.median(lengths))
 
 
-def test_balanced_fill_evens_out_what_greedy_fill_does_not():
+def test_balanced_fill_evens_out_what_the_longest_do_not():
     rng = np.random.default_rng(0)
     own = rng.integers(4000, 9000, 40)
     short = rng.integers(20, 2000, 4000).astype(np.int32)
@@ -193,8 +218,7 @@ def test_balanced_fill_evens_out_what_greedy_fill_does_not():
         return (1 - rows.mean(axis=1) / rows.max(axis=1)).mean()
 
     pack_of, chosen = balanced_fill(room, work, order, 4, count, 500)
-    offsets, greedy = greedy_fill(room, count)
-    assert unevenness(pack_of, chosen) < 0.3 * unevenness(np.repeat(np.arange(40), np.diff(offsets)), greedy)
+    assert unevenness(pack_of, chosen) < 0.3 * unevenness(*longest_fill(room, count))
 
 
 @given(

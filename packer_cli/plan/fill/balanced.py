@@ -1,12 +1,8 @@
-"""Fill the free space of long packs with shorter samples (HBP, algorithm 6).
+"""Fills the free space of long packs so that the packs of an iteration do equal attention work.
 
-`greedy_fill` is the paper's: longest first. As published it is quadratic. Here the lengths of the remaining
-samples are counted and indexed, so each placed sample costs one look-up: O(candidates + placed + capacity). Both rules
-choose lengths, and `pick_samples` then finds samples of these lengths, in order, without sorting.
-
-`balanced_fill` is our own: it gives the packs of an iteration samples of lengths that make their attention work equal.
 A pack with free space r that lacks work w takes samples of about w / r tokens, since a sample of s tokens does work s
-per token. It saves the lengths that HBP would use up first, and pads as little.
+per token. It saves the lengths that HBP would use up first, and pads as little. The rule chooses lengths;
+`pick_samples` then finds samples of these lengths.
 """
 
 from __future__ import annotations
@@ -29,93 +25,6 @@ def median_length(count: Int64Array) -> int:
     up_to = np.cumsum(count)
     lower, upper = np.searchsorted(up_to, [(up_to[-1] - 1) // 2, up_to[-1] // 2], side="right")
     return int(lower + upper) // 2
-
-
-def pick_samples(
-    chosen: NDArray[np.int32], lengths: NDArray[np.int32], is_left: NDArray[np.bool_], longest: int
-) -> NDArray[np.int64]:
-    """A candidate (int64[a]) for each chosen length: the k-th choice of a length gets its k-th candidate.
-
-    O(n + a + longest); it stops when all are found.
-    """
-    begin = np.concatenate([[0], np.cumsum(np.bincount(chosen, minlength=longest + 1))])
-    found, samples = (np.empty(len(chosen), dtype=np.int64) for _ in range(2))
-    _find(lengths, is_left, begin, begin[:-1].copy(), found)
-    _in_order(chosen, begin[:-1].copy(), found, samples)
-    return samples
-
-
-@njit(cache=True)
-def _find(
-    lengths: NDArray[np.int32],
-    is_left: NDArray[np.bool_],
-    begin: NDArray[np.int64],
-    place: NDArray[np.int64],
-    found: NDArray[np.int64],
-) -> None:
-    """Write the first candidates of each length to `found`, by length; `place` is the next index of each length."""
-    num_found = 0
-    for i in range(len(lengths)):
-        if num_found == len(found):
-            break
-        length = lengths[i]
-        if is_left[i] and place[length] < begin[length + 1]:
-            found[place[length]] = i
-            place[length] += 1
-            num_found += 1
-
-
-@njit(cache=True)
-def _in_order(
-    chosen: NDArray[np.int32], place: NDArray[np.int64], found: NDArray[np.int64], samples: NDArray[np.int64]
-) -> None:
-    """Write the next found candidate for each chosen length in turn."""
-    for j in range(len(chosen)):
-        samples[j] = found[place[chosen[j]]]
-        place[chosen[j]] += 1
-
-
-def greedy_fill(room: NDArray[np.int64], count: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
-    """Choose lengths for each pack in turn, always the longest that still fits.
-
-    Args:
-        room: int64[p], free tokens of each pack.
-        count: int64[longest + 1], number of candidates of each length.
-
-    Returns:
-        `(offsets int64[p+1], chosen int32[a])`: pack k receives samples of the lengths
-        `chosen[offsets[k]:offsets[k+1]]`, see `pick_samples`.
-    """
-    words, starts = full_index(count > 0)
-    offsets = np.zeros(len(room) + 1, dtype=np.int64)
-    chosen = np.empty(count.sum(), dtype=np.int32)  # untouched memory costs nothing
-    _fill_greedily(room, count.copy(), words, starts, offsets, chosen)
-    return offsets, chosen[: offsets[-1]].copy()
-
-
-@njit(cache=True)
-def _fill_greedily(
-    room: NDArray[np.int64],
-    left: NDArray[np.int64],
-    words: NDArray[np.uint64],
-    starts: NDArray[np.int64],
-    offsets: NDArray[np.int64],
-    chosen: NDArray[np.int32],
-) -> None:
-    num_chosen = 0
-    for k in range(len(room)):
-        free = room[k]
-        while free > 0:
-            length = index_floor(words, starts, free)
-            if length < 0:
-                break
-            chosen[num_chosen] = length
-            num_chosen += 1
-            left[length] -= 1
-            if left[length] == 0:
-                index_remove(words, starts, length)
-            free -= length
-        offsets[k + 1] = num_chosen
 
 
 @njit(cache=True, no_cpython_wrapper=True)
