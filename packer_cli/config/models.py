@@ -144,7 +144,8 @@ class AutoGroupsConfig(GpuConfig):
     """How `auto` chooses groups, see `hbpack groups`."""
 
     group_algorithm: Literal["search", "hbp"] = "search"
-    """How to choose groups: `search` for the shortest predicted epoch of these lengths; `hbp`: HBP's algorithm 1."""
+    """How to choose groups: `search` for the fewest groups whose predicted epoch of these lengths is within 1% of the
+    shortest; `hbp`: HBP's algorithm 1."""
     max_groups: int = Field(default=4, ge=1, le=8)
     """Most groups the search may choose."""
     max_length: PackTokens | None = None

@@ -30,7 +30,8 @@ from packer_cli.plan.groups import Group
 
 MOST_COMPARED = 4
 """Sets of 1 to this many groups are compared, even if fewer may be chosen."""
-
+NOT_WORTH_A_GROUP = 0.01
+"""A gain of at most this share of the epoch is smaller than the error of any prediction."""
 
 HBP = "HBP's algorithm 1"
 LONGEST = "the longest alone"
@@ -89,7 +90,8 @@ def choose_groups(
     Args:
         lengths: int[n], n > 0, of the samples to pack; none is over `max_length`.
         profile: if its rows reach the longest sample, algorithm 1 uses them instead of the model's predictions.
-        max_groups: most groups that the search may choose; algorithm 1 chooses up to four.
+        max_groups: most groups that the search may choose; of the sets within `NOT_WORTH_A_GROUP` of the shortest
+            epoch, it takes the one with the fewest. Algorithm 1 chooses up to four.
         max_length: the largest allowed capacity, which is then a candidate.
 
     Raises:
@@ -113,7 +115,8 @@ def choose_groups(
     epoch = EpochModel(model.cost, sums, num_gpus)
     found = search_groups(epoch, ways, max(max_groups, MOST_COMPARED))
     allowed = found[:max_groups]
-    fewest = min(allowed, key=lambda each: each.gpu_seconds)
+    shortest = min(each.gpu_seconds for each in allowed)
+    fewest = next(each for each in allowed if each.gpu_seconds <= (1 + NOT_WORTH_A_GROUP) * shortest)
     one = (best[max(best)].group,)
     sets = [Found(groups=groups, gpu_seconds=epoch.gpu_seconds(groups)) for groups in (hbp, one)]
     chosen = sets[0] if algorithm == "hbp" else fewest
