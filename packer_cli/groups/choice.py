@@ -164,7 +164,7 @@ def _measured_for_hbp(
     """The measured settings, up to the first length that holds the longest sample; empty if no length does."""
     if profile is None:
         return {}
-    measured = measured_settings(profile, num_gpus)
+    measured = measured_settings(profile, num_gpus, sums)
     enough = [
         length
         for length in best_settings(measured)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -119,26 +120,53 @@ def _does_not_fit(model: GpuModel, length: int, sp_size: int) -> Setting:
     )
 
 
-def measured_settings(profile: Profile, num_gpus: int) -> dict[int, list[Setting]]:
-    """Measured settings by length, including those that did not fit."""
+def measured_settings(profile: Profile, num_gpus: int, sums: LengthSums) -> dict[int, list[Setting]]:
+    """Measured settings by length, including those that did not fit.
+
+    A setting that was measured with several numbers of samples per row gets the time of a row with the data's work per
+    token, on the line through the two rows nearest to it, because time is linear in work. One that was measured with
+    one number of samples keeps its time.
+    """
     scale = (profile.num_measured or profile.num_gpus) / num_gpus
-    settings: dict[int, list[Setting]] = {}
+    rows: dict[Group, list[IterationRow]] = {}
     for row in profile.iterations:
         if num_gpus % row.sp_size == 0:
-            settings.setdefault(row.length, []).append(_measured(row, scale))
+            group = Group(capacity=row.length, sp_size=row.sp_size, checkpoint_layers=row.checkpoint_layers)
+            rows.setdefault(group, []).append(row)
+    settings: dict[int, list[Setting]] = {}
+    for group, alike in rows.items():
+        work = sums.density_up_to(group.capacity) * group.capacity
+        settings.setdefault(group.capacity, []).append(_measured(group, alike, work, scale))
     return {length: settings[length] for length in sorted(settings)}
 
 
-def _measured(row: IterationRow, scale: float) -> Setting:
-    """The setting of a row, measured on `scale` times the plan's GPUs."""
-    seconds = None if row.out_of_memory else row.seconds
+def _measured(group: Group, rows: Sequence[IterationRow], work: float, scale: float) -> Setting:
+    """A setting from its rows, measured on `scale` times the plan's GPUs, for rows of that much attention work."""
+    times = {
+        row.work or row.length**2: (row.seconds, row.seconds / row.tokens * scale)
+        for row in reversed(rows)  # The first of those with equal work counts.
+        if not row.out_of_memory and row.seconds is not None
+    }
+    seconds, seconds_per_token = _at(work, times) if times else (None, None)
     return Setting(
-        group=Group(capacity=row.length, sp_size=row.sp_size, checkpoint_layers=row.checkpoint_layers),
+        group=group,
         seconds=seconds,
-        seconds_per_token=None if seconds is None else seconds / row.tokens * scale,
-        memory_bytes=row.memory_bytes,
+        seconds_per_token=seconds_per_token,
+        memory_bytes=max((row.memory_bytes for row in rows if row.memory_bytes is not None), default=None),
         is_measured=True,
     )
+
+
+def _at(work: float, times: Mapping[int, tuple[float, float]]) -> tuple[float, float]:
+    """Both times at `work`, on a line through the nearest two; where that falls to 0, the least measured."""
+    known = sorted(times)
+    if len(known) == 1:
+        return times[known[0]]
+    i = min(max(bisect_left(known, work), 1), len(known) - 1)
+    share = (work - known[i - 1]) / (known[i] - known[i - 1])
+    before, after = times[known[i - 1]], times[known[i]]
+    seconds, per_token = ((1 - share) * x + share * y for x, y in zip(before, after, strict=True))
+    return (seconds, per_token) if seconds > 0 and per_token > 0 else min(times.values())
 
 
 def best_setting(settings: Sequence[Setting]) -> Setting | None:
