@@ -15,7 +15,9 @@ from packer_cli.errors import ConfigError
 
 @click.command("stats")
 @click.argument("path", metavar="PATH", type=LocalPath())
-@click.option("--json", "as_json", is_flag=True, help="JSON with the keys counts, overall, groups and baseline.")
+@click.option(
+    "--json", "as_json", is_flag=True, help="JSON with the keys counts, overall, groups, baseline and masks."
+)
 @bound_option
 @model_options(PlanConfig)
 @config_option
@@ -32,7 +34,7 @@ def command(path: str, as_json: bool, bound: str, **values: Any) -> None:
         raise ConfigError("--groups and --gpus go together; give both, or neither for the lengths alone")
     else:
         config = validate(PlanConfig, values)
-    from packer_cli.cli.tables.plan import print_counts, print_lengths, print_stats
+    from packer_cli.cli.tables.plan import print_counts, print_lengths, print_masks, print_stats
     from packer_cli.stages.stats import stats_of
 
     stats = stats_of(Path(path), config, by_program=bound == "lp")
@@ -44,3 +46,4 @@ def command(path: str, as_json: bool, bound: str, **values: Any) -> None:
     if stats.plan:
         print_counts(stats.plan.counts)
         print_stats(stats.plan.metrics)
+        print_masks([*(group.name for group in stats.plan.metrics.groups), "all"], stats.plan.masks)

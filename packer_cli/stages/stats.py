@@ -16,6 +16,8 @@ from packer_cli.plan.build import build_plan
 from packer_cli.plan.check import check_plan
 from packer_cli.plan.figures import LengthStats, length_stats, plan_stats, prove_by_program
 from packer_cli.plan.samples import pieces_to_plan, sample_counts
+from packer_cli.plan.sparsity import Sparsity, measure_sparsity
+from packer_cli.plan.types import Plan
 from packer_cli.shards.manifest import read_manifest
 from packer_cli.shards.plan_file import check_plan_file, read_plan, read_plan_header
 from packer_cli.stages.samples import require_samples
@@ -27,6 +29,8 @@ class PlanStats:
 
     counts: SampleCounts
     metrics: PlanMetrics
+    masks: tuple[Sparsity, ...]
+    """What document masks leave out, of each group's packs, and last of all packs."""
     is_rebalanced: bool = False
     """Whether the metrics are those after `hbpack rebalance`, and not the plan file's."""
 
@@ -53,7 +57,8 @@ class Stats:
             if not self.lengths:
                 counts = sort_keys(counts)
                 metrics = metrics if self.plan.is_rebalanced else sort_keys(metrics)
-            values |= {"counts": counts, **metrics}
+            *groups, overall = map(asdict, self.plan.masks)
+            values |= {"counts": counts, **metrics, "masks": {"overall": overall, "groups": groups}}
         return values
 
 
@@ -75,9 +80,11 @@ def stats_of(path: Path, config: PlanConfig | None, *, by_program: bool = False)
         manifest = read_manifest(path) if (path / MANIFEST_NAME).exists() else None
         is_rebalanced = manifest is not None and bool(manifest.history)
         metrics = manifest.metrics if manifest and is_rebalanced else header.metrics
+        plan = read_plan(path / PLAN_NAME, check=by_program)[0]
         if by_program:
-            metrics = prove_by_program(metrics, read_plan(path / PLAN_NAME, check=True)[0])
-        return Stats(plan=PlanStats(counts=header.counts, metrics=metrics, is_rebalanced=is_rebalanced))
+            metrics = prove_by_program(metrics, plan)
+        found = PlanStats(counts=header.counts, metrics=metrics, masks=_masks(plan), is_rebalanced=is_rebalanced)
+        return Stats(plan=found)
     samples = require_samples(path)
     lengths, choice = length_stats(samples.lengths), None
     if config is None:
@@ -95,4 +102,9 @@ def stats_of(path: Path, config: PlanConfig | None, *, by_program: bool = False)
     metrics = plan_stats(plan, config.seed, samples.sources, rules.linear)
     if by_program:
         metrics = prove_by_program(metrics, plan)
-    return Stats(lengths=lengths, group_choice=choice, plan=PlanStats(counts=counts, metrics=metrics))
+    planned = PlanStats(counts=counts, metrics=metrics, masks=_masks(plan))
+    return Stats(lengths=lengths, group_choice=choice, plan=planned)
+
+
+def _masks(plan: Plan) -> tuple[Sparsity, ...]:
+    return tuple(measure_sparsity(plan, group) for group in (*range(len(plan.groups)), None))

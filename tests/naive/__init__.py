@@ -34,6 +34,7 @@ from tests.naive.random import (
     SplitMix64,
     shuffled,
 )
+from tests.naive.sparsity import sparsity
 
 __all__ = [
     "SplitMix64",
@@ -57,6 +58,7 @@ __all__ = [
     "next_fit",
     "packs_of",
     "shuffled",
+    "sparsity",
     "spread",
     "spread_by_rank",
     "steps_of",

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from packer_cli.cli.console import print_table, ratio
 from packer_cli.format.metrics import Counts, Metrics, PlanMetrics, SampleCounts
 from packer_cli.plan.figures import LengthStats
+from packer_cli.plan.sparsity import BLOCK, Sparsity
 from packer_cli.sizes import counted
 
 _HEADER = [
@@ -42,6 +45,26 @@ def print_stats(metrics: PlanMetrics) -> None:
     )
     if overall.num_fillers:
         print(f"  {counted(overall.num_fillers, 'filler')} (without loss, so that every rank is busy)")
+
+
+def print_masks(names: Sequence[str], masks: Sequence[Sparsity]) -> None:
+    """Print what document masks leave out of attention, a row for each name."""
+    header = ["", "scores left out", f"blocks of {BLOCK} left out", "packs for FlexAttention", "dense work"]
+    rows = [
+        [
+            name,
+            ratio(mask.token_sparsity),
+            ratio(mask.block_sparsity),
+            ratio(mask.flex_share),
+            f"{mask.dense_work:,.1f}",
+        ]
+        for name, mask in zip(names, masks, strict=True)
+    ]
+    print_table("Document masks", header, rows)
+    print(
+        "  packs for FlexAttention: the longest sample is at most half the pack; dense work: scores that SDPA with a\n"
+        "  dense mask computes for each one that counts"
+    )
 
 
 def print_lengths(stats: LengthStats) -> None:
