@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from packer_cli.plan.sparsity import measure_sparsity
@@ -34,6 +34,7 @@ packs = st.lists(st.lists(st.integers(1, 20), min_size=1, max_size=8), min_size=
 
 
 @given(packs, packs, st.integers(1, 9))
+@settings(max_examples=25)
 def test_sparsity_equals_that_of_drawn_masks(short, long, block):
     plan = plan_of(short, long)
     for group, members in ((None, short + long), (0, short), (1, long)):
