@@ -69,9 +69,9 @@ def run(work: Path, runs: int) -> str:
     text = (
         f"*Write* is the command `hbpack write FOLDER`, from its start to its end; the plan and the token store, made "
         f"from {' or '.join(map(str, sorted(stores)))} copies of the shared corpora, are in the page cache. *Copy* is "
-        "`cp -r` of what it wrote, and "
-        "`sync`. Both read and write the same number of bytes; hbpack puts them into another order, computes "
-        "checksums, and syncs each file. *Imports* is Python with the modules of `write`, without any work. "
+        "`cp -r` of what it wrote, and `sync`. Both read and write the same number of bytes; hbpack puts them into "
+        "another order, computes checksums, and syncs each file. *Imports* is Python with the modules of `write`, "
+        "without any work. "
         f"{runs} runs each, in turn; median (minimum-maximum). {HOW_LONG} {versions(('numpy', 'pyarrow', 'xxhash'))}."
     )
     return f"{text}\n\n{table(header, rows)}\n\n" + "\n".join(met)

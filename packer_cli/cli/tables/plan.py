@@ -60,6 +60,7 @@ def print_masks(names: Sequence[str], masks: Sequence[Sparsity]) -> None:
         ]
         for name, mask in zip(names, masks, strict=True)
     ]
+    print()
     print_table("Document masks", header, rows)
     print(
         "  packs for FlexAttention: the longest sample is at most half the pack; dense work: scores that SDPA with a\n"
