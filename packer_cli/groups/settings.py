@@ -158,15 +158,27 @@ def _measured(group: Group, rows: Sequence[IterationRow], work: float, scale: fl
 
 
 def _at(work: float, times: Mapping[int, tuple[float, float]]) -> tuple[float, float]:
-    """Both times at `work`, on a line through the nearest two; where that falls to 0, the least measured."""
+    """Both times at `work`, on a line through the nearest two.
+
+    Beyond the measured rows, noise may turn the line: less work takes at most the least one's time, and at least half
+    of it, since linear work stays; more work takes at least the time of the most.
+    """
     known = sorted(times)
     if len(known) == 1:
         return times[known[0]]
     i = min(max(bisect_left(known, work), 1), len(known) - 1)
     share = (work - known[i - 1]) / (known[i] - known[i - 1])
-    before, after = times[known[i - 1]], times[known[i]]
-    seconds, per_token = ((1 - share) * x + share * y for x, y in zip(before, after, strict=True))
-    return (seconds, per_token) if seconds > 0 and per_token > 0 else min(times.values())
+    seconds, per_token = (
+        _bounded((1 - share) * before + share * after, before, after, share)
+        for before, after in zip(times[known[i - 1]], times[known[i]], strict=True)
+    )
+    return seconds, per_token
+
+
+def _bounded(value: float, before: float, after: float, share: float) -> float:
+    if share < 0:
+        return min(max(value, before / 2), before)
+    return max(value, after) if share > 1 else value
 
 
 def best_setting(settings: Sequence[Setting]) -> Setting | None:

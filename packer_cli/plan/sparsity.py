@@ -27,11 +27,8 @@ class Sparsity:
     flex_share: float
     """Share of the packs whose longest sample is at most half the pack: there a block kernel pays, because the mask
     leaves out at least 3/4 - 1 / (2 S)."""
-
-    @property
-    def dense_work(self) -> float:
-        """Scores that attention over a dense mask computes (all of them, as SDPA does) for each one that counts."""
-        return 1 / (1 - self.token_sparsity)
+    dense_work: float
+    """Scores that attention over a dense mask computes (all of them, as SDPA does) for each one that counts."""
 
 
 def measure_sparsity(plan: Plan, group: int | None = None, block: int = BLOCK) -> Sparsity:
@@ -43,17 +40,19 @@ def measure_sparsity(plan: Plan, group: int | None = None, block: int = BLOCK) -
     first, stop = (0, len(packs)) if group is None else np.searchsorted(packs.group, [group, group + 1]).tolist()
     offsets = packs.offsets[first : stop + 1]
     if not first < stop:
-        return Sparsity(token_sparsity=0.0, block_sparsity=0.0, flex_share=0.0)
+        return Sparsity(token_sparsity=0.0, block_sparsity=0.0, flex_share=0.0, dense_work=1.0)
     length = plan.pieces.length[packs.pieces[offsets[0] : offsets[-1]]].astype(np.int64)
     offsets = offsets - offsets[0]
     tokens = segment_sums(length, offsets)
     scores = float((length.astype(np.float64) * (length + 1)).sum()) / 2
     num_blocks = -(-tokens // block)
     longest = np.maximum.reduceat(length, offsets[:-1])
+    all_scores = float(np.square(tokens, dtype=np.float64).sum())
     return Sparsity(
-        token_sparsity=1 - scores / float(np.square(tokens, dtype=np.float64).sum()),
+        token_sparsity=1 - scores / all_scores,
         block_sparsity=1 - _blocks_kept(length, offsets, block) / float(np.square(num_blocks, dtype=np.float64).sum()),
         flex_share=float((2 * longest <= tokens).mean()),
+        dense_work=all_scores / scores,
     )
 
 

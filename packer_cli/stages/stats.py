@@ -58,7 +58,9 @@ class Stats:
                 counts = sort_keys(counts)
                 metrics = metrics if self.plan.is_rebalanced else sort_keys(metrics)
             *groups, overall = map(asdict, self.plan.masks)
-            values |= {"counts": counts, **metrics, "masks": {"overall": overall, "groups": groups}}
+            names = [group.name for group in self.plan.metrics.groups]
+            masks = [{"name": name, **group} for name, group in zip(names, groups, strict=True)]
+            values |= {"counts": counts, **metrics, "masks": {"overall": overall, "groups": masks}}
         return values
 
 

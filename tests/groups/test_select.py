@@ -147,13 +147,22 @@ def test_a_long_row_is_judged_by_the_work_of_the_data():
     assert best[131072].seconds_per_token > best[8192].seconds_per_token
 
 
-def test_a_line_that_falls_below_zero_is_not_followed():
+@pytest.mark.parametrize(
+    ("few", "many", "samples", "expected"),
+    [
+        (0.1, 1.0, [10], 0.05),  # Half of the least, where the line falls below zero
+        (0.501, 1.0, [10], 0.2505),  # or nearly to it.
+        (1.0, 0.9, [10], 1.0),  # A line that rises towards less work is noise.
+        (1.0, 0.9, [8192], 0.9),
+    ],
+)
+def test_beyond_what_was_measured_times_stay_near_it(few, many, samples, expected):
     rows = [
         IterationRow(length=8192, sp_size=1, seconds=seconds, tokens=8192, work=work)
-        for seconds, work in ((1.0, 8192**2), (0.1, 8192**2 // 2))
+        for seconds, work in ((many, 8192**2 - 1), (few, 8192**2 // 2))
     ]
     profile = published(19).model_copy(update={"iterations": tuple(rows)})
-    assert measured_settings(profile, GPUS, LengthSums([10]))[8192][0].seconds == 0.1
+    assert measured_settings(profile, GPUS, LengthSums(samples))[8192][0].seconds == pytest.approx(expected)
 
 
 def setting(length: int, sp_size: int, time: float) -> Setting:

@@ -48,6 +48,7 @@ def test_two_halves_of_32k():
     assert found.token_sparsity == pytest.approx(0.74998, abs=1e-5)
     assert found.block_sparsity == 1 - 16512 / 65536
     assert found.flex_share == 1
+    assert found.dense_work == pytest.approx(2 * 32768**2 / (2 * (16384**2 + 16384)))
 
 
 def test_no_pack_leaves_nothing_out():
