@@ -217,7 +217,7 @@ class Parts(Generic[Task]):
         """While the block runs, commit the parts that are given to its value.
 
         A thread does so, so that waiting for the disk costs no work. The block ends when all parts are committed, also
-        after an error: what is finished stays for the next run.
+        after an error: what is finished stays for the next run. After Ctrl-C, the parts that wait are discarded.
 
         Args:
             progress: told the sizes of finished tasks, and of all.
@@ -226,14 +226,18 @@ class Parts(Generic[Task]):
             self.work.mkdir(parents=True, exist_ok=True)
         done, total = sum(self._sizes[name] for name in self.finished), sum(self._sizes.values())
         progress(done, total)
-        waiting: deque[Future[None]] = deque()
+        waiting: deque[tuple[Future[None], Written]] = deque()
 
         def add(written: Written) -> FinishedPart:
             nonlocal done
-            while waiting and waiting[0].done():
-                waiting.popleft().result()
+            while waiting and waiting[0][0].done():
+                try:
+                    waiting.popleft()[0].result()
+                except BaseException:
+                    written.sink.discard()
+                    raise
             self.begin()
-            waiting.append(thread.submit(self._commit, written))
+            waiting.append((thread.submit(self._commit, written), written))
             self.finished[written.name] = written.part
             done += self._sizes[written.name]
             progress(done, total)
@@ -244,8 +248,11 @@ class Parts(Generic[Task]):
                 yield add
             except KeyboardInterrupt:
                 thread.shutdown(cancel_futures=True)
+                for future, written in waiting:
+                    if future.cancelled():
+                        written.sink.discard()
                 raise
-        for future in waiting:
+        for future, _ in waiting:
             future.result()
 
     def close(self) -> None:

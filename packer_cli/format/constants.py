@@ -7,6 +7,8 @@ FORMAT_VERSION = 1
 MANIFEST_NAME = "hbpack.json"
 REJECTED_NAME = "rejected.jsonl"
 PLAN_NAME = "plan.arrow"
+SHARD_MARKERS = ".shards"
+"""Folder in the set for the markers of finished shards, until the manifest is written."""
 STATE_VERSION = 1
 """Of the state that the loader saves and `hbpack rebalance` reads."""
 PACKS_PER_BATCH = 16

@@ -18,6 +18,7 @@ from packer_cli.engine.local import LocalEngine
 from packer_cli.engine.parts import write_part
 from packer_cli.errors import FormatError
 from packer_cli.format.checksums import find_damage, inside
+from packer_cli.format.constants import SHARD_MARKERS
 from packer_cli.format.manifest import Generation, Manifest
 from packer_cli.format.marks import find_foreign
 from packer_cli.format.schema import rank_path
@@ -25,7 +26,7 @@ from packer_cli.plan.types import Plan, Schedule
 from packer_cli.shards.layout import ShardRange, pack_places
 from packer_cli.shards.plan_file import read_plan, read_schedules, write_plan
 from packer_cli.shards.ranks import RankColumns, write_ranks
-from packer_cli.shards.write import WORK, ShardTask, ShardWriter
+from packer_cli.shards.write import ShardTask, ShardWriter
 from packer_cli.tokens.store import TokenStore
 
 Progress = Callable[[int, int], None]
@@ -129,7 +130,9 @@ def repair(folder: Path, manifest: Manifest, damaged: Collection[str], store: Pa
     ]
     if tasks:
         writer = ShardWriter(plan, piece_loss_tokens, header.cost, TokenStore.open(store))
-        for _, written in engine.run_threads(lambda task: write_part(writer.write, task, folder, WORK), tasks):
+        for _, written in engine.run_threads(
+            lambda task: write_part(writer.write, task, folder, SHARD_MARKERS), tasks
+        ):
             written.sink.commit()
     for generation in manifest.generations:
         _write_ranks(folder, generation, damaged, plan, piece_loss_tokens, shards)

@@ -19,7 +19,7 @@ from packer_cli.engine.progress import Progress
 from packer_cli.errors import HbpackError
 from packer_cli.files import fingerprint, remove_temporaries
 from packer_cli.format.checksums import file_checksum
-from packer_cli.format.constants import FORMAT_VERSION, MANIFEST_NAME, PLAN_NAME, REJECTED_NAME
+from packer_cli.format.constants import FORMAT_VERSION, MANIFEST_NAME, PLAN_NAME, REJECTED_NAME, SHARD_MARKERS
 from packer_cli.format.manifest import EpochInfo, FileInfo, GroupInfo, Manifest, SetConfig, ShardInfo, WriteOptions
 from packer_cli.format.schema import epoch_name
 from packer_cli.plan.cost import segment_sums
@@ -28,7 +28,7 @@ from packer_cli.shards.layout import ShardRange, lay_out, pack_places
 from packer_cli.shards.manifest import read_manifest, write_manifest
 from packer_cli.shards.plan_file import PlanHeader, read_plan
 from packer_cli.shards.ranks import RankColumns, write_ranks
-from packer_cli.shards.write import WORK, ShardTask, ShardWriter
+from packer_cli.shards.write import ShardTask, ShardWriter
 from packer_cli.tokens.index import StoreIndex, read_index
 from packer_cli.tokens.store import TokenStore
 
@@ -56,12 +56,14 @@ def write_set(config: WriteConfig, folder: Path, store: Path, engine: LocalEngin
     shards = lay_out(plan, pack_tokens, config.shard_size)
     tasks = [ShardTask(shard=shard, fingerprint=own_fingerprint) for shard in shards]
     sizes = [int(pack_tokens[s.first_pack : s.first_pack + s.num_packs].sum()) for s in shards]
-    parts = Parts(folder, WORK, MANIFEST_NAME, tasks, sizes)
+    parts = Parts(folder, SHARD_MARKERS, MANIFEST_NAME, tasks, sizes)
     parts.find(engine, _listed(folder))
     writer = ShardWriter(plan, piece_loss_tokens, header.cost, TokenStore(store, index))
     parts.begin()
     with parts.committing(progress) as commit:
-        for _, written in engine.run_threads(lambda task: write_part(writer.write, task, folder, WORK), parts.todo):
+        for _, written in engine.run_threads(
+            lambda task: write_part(writer.write, task, folder, SHARD_MARKERS), parts.todo
+        ):
             commit(written)
         places = pack_places(shards, len(plan.packs))
         epochs = write_epochs(folder, "ranks", 0, plan, plan.epochs, piece_loss_tokens, places, own_fingerprint)

@@ -21,9 +21,6 @@ from packer_cli.plan.types import Int64Array, Plan
 from packer_cli.shards.layout import ShardRange
 from packer_cli.tokens.store import TokenStore
 
-WORK = ".shards"
-"""Folder in the set for the markers of finished shards, until the manifest is written."""
-
 _TOKENS_PER_GATHER = 4 * 2**20
 
 

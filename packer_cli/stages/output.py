@@ -12,7 +12,7 @@ from typing import ParamSpec, TypeVar
 from packer_cli.errors import HbpackError, OutputError
 from packer_cli.folders import hold_folder
 from packer_cli.format.checksums import inside
-from packer_cli.format.constants import MANIFEST_NAME, PLAN_NAME, REJECTED_NAME
+from packer_cli.format.constants import MANIFEST_NAME, PLAN_NAME, REJECTED_NAME, SHARD_MARKERS
 from packer_cli.format.manifest import Manifest
 from packer_cli.shards.manifest import read_manifest
 from packer_cli.shards.plan_file import PlanHeader, read_plan
@@ -84,7 +84,7 @@ def _is_own(folder: Path, entries: list[str]) -> bool:
 def _holds_only_reasons(folder: Path, entries: list[str]) -> bool:
     """Whether planning found no samples and left only its reasons here, maybe beside an earlier plan's shards."""
     path = folder / REJECTED_NAME
-    if not path.is_file() or not {*entries} <= {REJECTED_NAME, "shards", "ranks"}:
+    if not path.is_file() or not {*entries} <= {REJECTED_NAME, SHARD_MARKERS, "shards", "ranks"}:
         return False
     begin = b'{"file": '
     with path.open("rb") as file:

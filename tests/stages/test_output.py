@@ -118,7 +118,7 @@ def test_a_plan_elsewhere_of_nothing_can_be_made_again(packed, tmp_path):
     other = tmp_path / "other"
     words = [*HBPACK, "plan", str(packed), "--gpus", "8", "--output", str(other), "--overflow", "drop", "--groups"]
     nothing, text = [*words, "1"], {"capture_output": True, "text": True}
-    for entries in (["rejected.jsonl"], ["ranks", "rejected.jsonl", "shards"]):
+    for entries in (["rejected.jsonl"], [".shards", "ranks", "rejected.jsonl", "shards"]):
         for _ in range(2):
             assert subprocess.run(nothing, **text).stderr.startswith("error: there is nothing to plan")
             assert sorted(path.name for path in other.iterdir()) == entries
@@ -127,6 +127,7 @@ def test_a_plan_elsewhere_of_nothing_can_be_made_again(packed, tmp_path):
         (other / ".plan.arrow.1.tmp").touch()
         assert subprocess.run([*words, "8k"], **text).returncode == 0
         assert subprocess.run([*HBPACK, "write", other, "--workers", "1"], **text).returncode == 0
+        (other / ".shards").mkdir()  # A killed write leaves it.
 
 
 def test_reasons_of_somebody_else_are_not_touched(packed, tmp_path):
