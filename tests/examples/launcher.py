@@ -81,6 +81,8 @@ def serve() -> None:
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             port = free.getsockname()[1]
+        for rank in range(job["num_ranks"]):  # A rank that is killed at once has a log too.
+            Path(job["logs"], f"rank-{rank}").write_text("")
         processes = [start(job, rank, port) for rank in range(job["num_ranks"])]
         codes = {}
         while len(codes) < len(processes):
@@ -101,7 +103,7 @@ def become(job: dict[str, Any], rank: int, port: int) -> NoReturn:
     code = 1
     signal.alarm(TIME_LIMIT)  # Ranks that wait for each other would do so for half an hour.
     try:
-        log = os.open(f"{job['logs']}/rank-{rank}", os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+        log = os.open(f"{job['logs']}/rank-{rank}", os.O_WRONLY)
         os.dup2(log, 1)
         os.dup2(log, 2)
         os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
