@@ -10,7 +10,7 @@ import numpy as np
 from packer_cli.plan.arrange import GroupPacks, arrange_group
 from packer_cli.plan.packing.csr import copy_packs
 from packer_cli.plan.rules import PlanRules
-from packer_cli.plan.schedule import GroupIterations, deal, schedule_epoch
+from packer_cli.plan.schedule import GroupIterations, deal, one_group_each, schedule_epoch
 from packer_cli.plan.streams import Stream, rng_state
 from packer_cli.plan.types import FILLER, Int64Array, Packs, Pieces, Plan, Schedule
 from packer_cli.plan.work import pack_tokens_and_work
@@ -36,11 +36,9 @@ def build_plan(pieces: Pieces, rules: PlanRules) -> Plan:
             *(pack_tokens_and_work(part.offsets, part.pieces, lengths, rules.linear) for part in by_group), strict=True
         )
     )
-    iterations = _iterations(by_group, rules)
+    iterations = one_group_each(rules.groups, _iterations(by_group, rules), pack_tokens)
     schedules = [
-        schedule_epoch(
-            rules.groups, iterations, pack_tokens, pack_work, rules.num_gpus, rules.steps, rules.seed, epoch
-        )
+        schedule_epoch(iterations, pack_tokens, pack_work, len(rules.groups), rules.steps, rules.seed, epoch)
         for epoch in range(rules.epochs)
     ]
     packs, renumber = _in_order_of_use(by_group, schedules[0].slot_pack)

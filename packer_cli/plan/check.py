@@ -136,42 +136,45 @@ def _check_schedule(schedule: Schedule, plan: Plan, tokens: Int64Array, epoch: i
     wrong = np.flatnonzero(times != 1)
     if len(wrong):
         raise PlanError(f"{where}pack {wrong[0]} runs {times[wrong[0]]} times; it must run exactly once")
-    degrees = np.array([group.sp_size for group in plan.groups], dtype=np.int64)[plan.packs.group[packs]]
     _require(
-        np.array_equal(schedule.slot_sp_size[is_pack], degrees),
-        where + "a slot does not have its group's SP degree",
+        len(schedule.slot_group) == 0
+        or (int(schedule.slot_group.min()) >= 0 and int(schedule.slot_group.max()) < len(plan.groups)),
+        where + "a slot belongs to no group",
     )
-    _check_gpus(schedule, plan.num_gpus, where)
+    _require(
+        np.array_equal(schedule.slot_group[is_pack], plan.packs.group[packs]),
+        where + "a slot does not belong to the group of its pack",
+    )
+    _check_gpus(schedule, plan.slot_degrees(schedule), plan.num_gpus, where)
     steps = schedule.iteration_step
     if len(steps):
         _require(
             steps[0] == 0 and bool(np.isin(np.diff(steps), (0, 1)).all()),
             where + "the steps are not in order",
         )
-    longest = np.zeros(schedule.num_iterations, dtype=np.int64)
-    np.maximum.at(longest, schedule.slot_iteration[is_pack], tokens[packs])
     _require(
-        bool((longest <= schedule.iteration_row_length).all()),
-        where + "a pack is longer than its iteration's rows",
+        bool((tokens[packs] <= schedule.slot_row_length[is_pack]).all()),
+        where + "a pack is longer than its row",
     )
 
 
-def _check_gpus(schedule: Schedule, num_gpus: int, where: str) -> None:
-    """Require that every GPU is in exactly one slot of every iteration."""
+def _check_gpus(schedule: Schedule, degrees: Int64Array, num_gpus: int, where: str) -> None:
+    """Require that every GPU is in exactly one slot of every iteration, and in one replica of each degree."""
     iteration = schedule.slot_iteration
     begins = np.ones(len(iteration), dtype=np.bool_)
     begins[1:] = iteration[1:] != iteration[:-1]
     ends = np.append(begins[1:], True) if len(iteration) else begins
     expected = np.arange(schedule.num_iterations)
-    last_rank = schedule.slot_first_rank + schedule.slot_sp_size
+    first_gpu = schedule.slot_first_gpu
+    end_gpu = first_gpu + degrees
     in_row = np.ones(len(iteration), dtype=np.bool_)
-    in_row[1:] = begins[1:] | (schedule.slot_first_rank[1:] == last_rank[:-1])
+    in_row[1:] = begins[1:] | (first_gpu[1:] == end_gpu[:-1])
     fine = (
         np.array_equal(iteration[begins], expected)
-        and bool((schedule.slot_first_rank[begins] == 0).all())
-        and bool((last_rank[ends] == num_gpus).all())
+        and bool((first_gpu[begins] == 0).all())
+        and bool((end_gpu[ends] == num_gpus).all())
         and bool(in_row.all())
-        and bool((schedule.slot_first_rank % schedule.slot_sp_size == 0).all())
+        and bool((first_gpu % degrees == 0).all())
     )
     _require(fine, f"{where}not every one of the {num_gpus} GPUs is busy exactly once in every iteration")
 

@@ -19,10 +19,16 @@ from packer_cli.plan.types import FILLER, Int64Array, Pieces, Plan, Schedule
 from packer_cli.plan.work import pack_tokens_and_work
 
 
-def balance_ratio(values: NDArray[np.float64], slot_iteration: Int64Array) -> NDArray[np.float64]:
-    """`1 - sum_i x_i / (x_max N)` for each iteration (float64[i]): ABR of attention work, DBR of tokens.
+def balance_ratio(
+    values: NDArray[np.float64], slot_iteration: Int64Array, gpus: Int64Array | None = None
+) -> NDArray[np.float64]:
+    """`1 - sum_r x_r / (G max_r x_r / g_r)` for each iteration (float64[i]): ABR of attention work, DBR of tokens.
 
     The slots must be sorted by iteration. An iteration of zeros is balanced.
+
+    Args:
+        values: float64[k], x of each slot, which its g GPUs share.
+        gpus: int64[k], g; None if all slots of an iteration have the same number, as HBP's have.
 
     >>> K = 1024
     >>> work = np.array([4 * K**2, 2 * (2 * K) ** 2], dtype=float)  # {1K, 1K, 1K, 1K} and {2K, 2K}
@@ -33,8 +39,8 @@ def balance_ratio(values: NDArray[np.float64], slot_iteration: Int64Array) -> ND
         return np.zeros(0)
     first = np.flatnonzero(np.diff(slot_iteration, prepend=slot_iteration[0] - 1))
     total = np.add.reduceat(values, first)
-    greatest = np.maximum.reduceat(values, first)
-    count = np.diff(np.append(first, len(values)))
+    greatest = np.maximum.reduceat(values if gpus is None else values / gpus, first)
+    count = np.diff(np.append(first, len(values))) if gpus is None else np.add.reduceat(gpus, first)
     return np.where(greatest > 0, 1 - total / np.where(greatest > 0, greatest * count, 1), 0.0)
 
 
@@ -44,25 +50,32 @@ def imbalance(values: NDArray[np.float64], slot_step: Int64Array) -> float:
     return float(np.mean(1 / (1 - ratio))) if len(ratio) else 1.0
 
 
-def least_works(plan: Plan, epoch: int = 0, linear: int = 0) -> Int64Array:
-    """A lower bound (int64[i]) on the greatest work of a rank in each iteration, however its samples are dealt.
+def least_works(plan: Plan, epoch: int = 0, linear: int = 0) -> NDArray[np.float64]:
+    """A lower bound (float64[i]) on the greatest work per GPU in each iteration, however its samples are dealt.
 
-    Price: O(m log m) for m pieces.
+    Where replicas have unlike degrees it is the mean, or the longest sample on the most GPUs. Price: O(m log m) for m
+    pieces.
 
     Args:
         linear: tokens, see `plan.cost`; 0 is attention work.
     """
     schedule = plan.epochs[epoch]
     first = np.searchsorted(schedule.slot_iteration, np.arange(schedule.num_iterations + 1))
-    bounds = np.zeros(schedule.num_iterations, dtype=np.int64)
+    degrees = plan.slot_degrees(schedule)
+    bounds = np.zeros(schedule.num_iterations)
     for i, (begin, end) in enumerate(itertools.pairwise(first.tolist())):
         packs = schedule.slot_pack[begin:end]
         packs = packs[packs != FILLER]
         if len(packs):
             pieces = [plan.packs.pieces[plan.packs.offsets[k] : plan.packs.offsets[k + 1]] for k in packs]
             falling = np.sort(plan.pieces.length[np.concatenate(pieces)])[::-1].astype(np.int64)
-            capacity = plan.groups[plan.packs.group[packs[0]]].capacity
-            bounds[i] = least_max_work(falling, end - begin, capacity, linear)
+            shared_by = degrees[begin:end]
+            if (shared_by == shared_by[0]).all():
+                capacity = max(plan.groups[g].capacity for g in np.unique(plan.packs.group[packs]))
+                bounds[i] = least_max_work(falling, end - begin, capacity, linear) / shared_by[0]
+            else:
+                work = falling * (falling + linear)
+                bounds[i] = max(work.sum() / plan.num_gpus, work[0] / shared_by.max())
     return bounds
 
 
@@ -70,9 +83,9 @@ def measure(
     plan: Plan,
     group: int | None = None,
     epoch: int = 0,
-    least: Int64Array | None = None,
+    least: NDArray[np.float64] | None = None,
     linear: int = 0,
-    least_predicted: Int64Array | None = None,
+    least_predicted: NDArray[np.float64] | None = None,
 ) -> Metrics:
     """Metrics of one group's iterations, or of all.
 
@@ -84,33 +97,32 @@ def measure(
     least = least_works(plan, epoch) if least is None else least
     schedule = plan.epochs[epoch]
     pack_tokens, pack_work = pack_tokens_and_work(plan.packs.offsets, plan.packs.pieces, plan.pieces.length)
-    slot_group = _slot_groups(plan, schedule)
-    chosen = np.ones(len(slot_group), dtype=np.bool_) if group is None else slot_group == group
+    chosen = np.ones(len(schedule.slot_pack), dtype=np.bool_) if group is None else schedule.slot_group == group
     pack = schedule.slot_pack[chosen]
     iteration = schedule.slot_iteration[chosen]
-    sp_size = schedule.slot_sp_size[chosen].astype(np.int64)
+    gpus = plan.slot_degrees(schedule)[chosen]
     tokens = np.append(pack_tokens, 0)[pack]
     work = np.append(pack_work, 0)[pack].astype(np.float64)
-    padded = -(-tokens // sp_size) * sp_size
+    padded = -(-tokens // gpus) * gpus
     num_tokens = int(tokens.sum())
-    token_slots = int(schedule.iteration_row_length[iteration].astype(np.int64).sum())
+    token_slots = int(schedule.slot_row_length[chosen].sum(dtype=np.int64))
     packs = pack[pack != FILLER]
-    abr, abr_bound = _ratio_and_bound(work, iteration, least)
+    abr, abr_bound = _ratio_and_bound(work, iteration, gpus, least, plan.num_gpus)
     cbr, cbr_bound = None, None
     if linear:
         work += linear * tokens.astype(np.float64)
         least_predicted = least_works(plan, epoch, linear) if least_predicted is None else least_predicted
-        cbr, cbr_bound = _ratio_and_bound(work, iteration, least_predicted)
+        cbr, cbr_bound = _ratio_and_bound(work, iteration, gpus, least_predicted, plan.num_gpus)
     return Metrics(
-        dbr=_mean(balance_ratio(padded.astype(np.float64), iteration)),
+        dbr=_mean(balance_ratio(padded.astype(np.float64), iteration, gpus)),
         pr=1 - num_tokens / token_slots if token_slots else 0.0,
         abr=abr,
         abr_bound=abr_bound,
         cbr=cbr,
         cbr_bound=cbr_bound,
-        cr=float(tokens[sp_size > 1].sum()) / num_tokens if num_tokens else 0.0,
+        cr=float(tokens[gpus > 1].sum()) / num_tokens if num_tokens else 0.0,
         ave_t=num_tokens / len(pack) if len(pack) else 0.0,
-        imbalance=imbalance(work / sp_size, schedule.iteration_step[iteration]),
+        imbalance=imbalance(work / gpus, schedule.iteration_step[iteration]),
         num_samples=int(np.diff(plan.packs.offsets)[packs].sum()),
         num_tokens=num_tokens,
         num_packs=len(packs),
@@ -149,30 +161,27 @@ def measure_randomness(plan: Plan, source_of_sample: Int64Array | None = None, s
     )
 
 
-def _ratio_and_bound(work: NDArray[np.float64], iteration: Int64Array, least: Int64Array) -> tuple[float, float]:
+def _ratio_and_bound(
+    work: NDArray[np.float64], iteration: Int64Array, gpus: Int64Array, least: NDArray[np.float64], num_gpus: int
+) -> tuple[float, float]:
     """Means over iterations of the balance ratio, and of its lower bound.
 
     Args:
         work: float64[k], work of each slot.
         iteration: int64[k], iteration of each slot, sorted.
-        least: int64[all iterations], the result of `least_works`.
+        gpus: int64[k], GPUs that share each slot.
+        least: float64[all iterations], the result of `least_works`, which holds for whole iterations only.
     """
-    own, num_slots = np.unique(iteration, return_counts=True)
-    means = np.bincount(iteration, weights=work, minlength=len(least))[own] / num_slots
-    bounds = np.maximum(0.0, 1 - means / np.maximum(least[own], 1))
-    return _mean(balance_ratio(work, iteration)), _mean(bounds)
+    own = np.unique(iteration)
+    busy = np.bincount(iteration, weights=gpus, minlength=len(least))[own]
+    means = np.bincount(iteration, weights=work, minlength=len(least))[own] / busy
+    bounds = np.maximum(0.0, 1 - means / np.where(least[own] > 0, least[own], np.inf))
+    bounds[(busy < num_gpus) | (least[own] == 0)] = 0.0
+    return _mean(balance_ratio(work, iteration, gpus)), _mean(bounds)
 
 
 def _mean(values: NDArray[Any]) -> float:
     return float(np.mean(values)) if len(values) else 0.0
-
-
-def _slot_groups(plan: Plan, schedule: Schedule) -> Int64Array:
-    """Group of each slot; a filler belongs to the group of its iteration."""
-    group = np.append(plan.packs.group.astype(np.int64), -1)[schedule.slot_pack]
-    of_iteration = np.full(schedule.num_iterations, -1, dtype=np.int64)
-    np.maximum.at(of_iteration, schedule.slot_iteration, group)
-    return of_iteration[schedule.slot_iteration]
 
 
 def _lower_bound(plan: Plan, group: int | None) -> int:

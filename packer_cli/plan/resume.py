@@ -17,7 +17,7 @@ from packer_cli.plan.balance import BalanceRule, order_packs
 from packer_cli.plan.check import check_plan
 from packer_cli.plan.groups import Group
 from packer_cli.plan.packing.csr import select_packs
-from packer_cli.plan.schedule import GroupIterations, StepRules, deal, schedule_epoch
+from packer_cli.plan.schedule import GroupIterations, StepRules, deal, one_group_each, schedule_epoch
 from packer_cli.plan.streams import Stream, rng_state
 from packer_cli.plan.types import FILLER, Int64Array, Packs, Pieces, Plan, Schedule
 from packer_cli.plan.work import pack_tokens_and_work
@@ -56,7 +56,7 @@ def rest_of_epoch(schedule: Schedule, step: int, order: Int64Array | None = None
 
 
 def short_packs(schedule: Schedule, packs: Packs, groups: tuple[Group, ...]) -> NDArray[np.bool_]:
-    """bool[p]: packs in iterations with rows below the capacity, over which a group's last packs were spread.
+    """bool[p]: packs in rows below the capacity, over which a group's last packs were spread.
 
     Args:
         schedule: a schedule of all packs.
@@ -65,8 +65,7 @@ def short_packs(schedule: Schedule, packs: Packs, groups: tuple[Group, ...]) -> 
     pack = schedule.slot_pack[is_pack]
     capacity = np.array([group.capacity for group in groups], dtype=np.int64)
     is_short = np.zeros(len(packs), dtype=np.bool_)
-    row_length = schedule.iteration_row_length[schedule.slot_iteration[is_pack]]
-    is_short[pack] = row_length < capacity[packs.group[pack]]
+    is_short[pack] = schedule.slot_row_length[is_pack] < capacity[packs.group[pack]]
     return is_short
 
 
@@ -82,7 +81,7 @@ def deal_epoch(plan: Plan, chosen: Int64Array, is_short: NDArray[np.bool_], rule
     """
     packs = plan.packs
     tokens, work = pack_tokens_and_work(packs.offsets, packs.pieces, plan.pieces.length, rules.linear)
-    iterations = []
+    by_group = []
     for g, group in enumerate(plan.groups):
         members = chosen[packs.group[chosen] == g]
         num_ranks = group.num_dp_ranks(rules.num_gpus)
@@ -90,8 +89,9 @@ def deal_epoch(plan: Plan, chosen: Int64Array, is_short: NDArray[np.bool_], rule
         slots = deal(members[order], num_ranks)
         is_long = (~np.append(is_short, True)[slots]).any(axis=1)  # FILLER is -1, the appended one
         num_short = len(slots) - 1 - int(np.flatnonzero(is_long)[-1]) if is_long.any() else len(slots)
-        iterations.append(GroupIterations(slots=slots, num_spread=num_short))
-    return schedule_epoch(plan.groups, iterations, tokens, work, rules.num_gpus, rules.steps, rules.seed, epoch)
+        by_group.append(GroupIterations(slots=slots, num_spread=num_short))
+    iterations = one_group_each(plan.groups, by_group, tokens)
+    return schedule_epoch(iterations, tokens, work, len(plan.groups), rules.steps, rules.seed, epoch)
 
 
 def check_rest(plan: Plan, schedule: Schedule, chosen: Int64Array, num_gpus: int) -> None:

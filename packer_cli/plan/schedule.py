@@ -1,7 +1,7 @@
 """Schedules slots and steps: when and on which GPUs each pack runs.
 
-All micro-batches of an iteration come from one group. The first `curriculum_steps` steps take only the groups below
-the longest (HBP section 4.3: 500 steps; 100 already help); then all groups alternate, see `plan.interleave`.
+Strategies give iterations without an order. The first `curriculum_steps` steps take only the iterations below the
+longest group (HBP section 4.3: 500 steps; 100 already help); then all alternate, see `plan.interleave`.
 """
 
 from __future__ import annotations
@@ -10,19 +10,37 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from numba import njit
 from numpy.typing import NDArray
 
 from packer_cli.plan.groups import Group
 from packer_cli.plan.interleave import StepMix, interleave
+from packer_cli.plan.packing.csr import select_packs
 from packer_cli.plan.streams import Stream, rng_state, shuffle
-from packer_cli.plan.types import FILLER, Int64Array, Schedule
+from packer_cli.plan.types import FILLER, Int16Array, Int32Array, Int64Array, Schedule
 
 _ROW_MULTIPLE = 128
 
 
 @dataclass(frozen=True, kw_only=True)
+class Iterations:
+    """The i balanced iterations of an epoch, not yet ordered, with k slots."""
+
+    offsets: Int64Array
+    """int64[i+1]: iteration j has the slots `offsets[j]:offsets[j+1]`."""
+    slot_pack: Int64Array
+    """int64[k]: pack, or FILLER."""
+    slot_group: Int16Array
+    """int16[k]"""
+    slot_first_gpu: Int32Array
+    """int32[k], rising within an iteration."""
+    slot_row_length: Int32Array
+    """int32[k]"""
+
+
+@dataclass(frozen=True, kw_only=True)
 class GroupIterations:
-    """The balanced iterations of one group, not yet ordered."""
+    """The iterations of one group: one micro-batch on each of its replicas."""
 
     slots: Int64Array
     """int64[iterations, dp_ranks]: pack numbers; FILLER for a rank without a pack."""
@@ -42,17 +60,40 @@ class StepRules:
     """Which iterations share a step."""
 
 
+def one_group_each(
+    groups: Sequence[Group], by_group: Sequence[GroupIterations], pack_tokens: Int64Array
+) -> Iterations:
+    """Iterations whose slots all belong to one group, those of the first group first. O(slots).
+
+    Args:
+        pack_tokens: int64[p], tokens of each pack.
+    """
+    shapes = [part.slots.shape for part in by_group]
+    sizes = np.concatenate([np.full(num, ranks) for num, ranks in shapes])
+    first_gpu = [np.tile(np.arange(r) * group.sp_size, num) for (num, r), group in zip(shapes, groups, strict=True)]
+    rows = [
+        np.repeat(_row_lengths(g, part, pack_tokens), part.slots.shape[1])
+        for g, part in zip(groups, by_group, strict=True)
+    ]
+    return Iterations(
+        offsets=np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64),
+        slot_pack=np.concatenate([part.slots.ravel() for part in by_group]),
+        slot_group=np.repeat(np.arange(len(groups)), [num * ranks for num, ranks in shapes]).astype(np.int16),
+        slot_first_gpu=np.concatenate(first_gpu).astype(np.int32),
+        slot_row_length=np.concatenate(rows).astype(np.int32),
+    )
+
+
 def schedule_epoch(
-    groups: Sequence[Group],
-    iterations: Sequence[GroupIterations],
+    iterations: Iterations,
     pack_tokens: Int64Array,
     pack_work: Int64Array,
-    num_gpus: int,
+    num_groups: int,
     rules: StepRules,
     seed: int,
     epoch: int = 0,
 ) -> Schedule:
-    """Order the iterations of all groups, and deal each iteration's packs to the ranks.
+    """Order the iterations, and deal each iteration's packs to the ranks.
 
     Price: O(slots + i log i) for i iterations. The seed decides the ranks in each iteration, so that no rank always
     has the heaviest pack.
@@ -62,42 +103,51 @@ def schedule_epoch(
         pack_work: int64[p], work of each pack, see `plan.cost`.
         epoch: each epoch has its own order; only epoch 0 has a curriculum.
     """
-    group_of = np.concatenate([np.full(len(it.slots), g) for g, it in enumerate(iterations)]).astype(np.int64)
-    number = np.concatenate([np.arange(len(it.slots)) for it in iterations]).astype(np.int64)
-    tokens = np.concatenate([_iteration_sums(it.slots, pack_tokens) for it in iterations])
-    work = np.concatenate([_iteration_sums(it.slots, pack_work) for it in iterations])
-    row_length = np.concatenate([_row_lengths(g, it, pack_tokens) for g, it in zip(groups, iterations, strict=True)])
+    offsets = iterations.offsets
+    group_of = _of_iterations(np.maximum, iterations.slot_group.astype(np.int64), offsets)
+    tokens, work = (
+        _of_iterations(np.add, np.append(of_pack, 0)[iterations.slot_pack], offsets)  # FILLER is -1, the appended zero
+        for of_pack in (pack_tokens, pack_work)
+    )
     curriculum = rules.curriculum_steps if epoch == 0 else 0
     state = rng_state(seed, Stream.ORDER, epoch)
-    order, steps = _order_and_steps(group_of, tokens, work, len(groups) - 1, rules, curriculum, state)
+    order, steps = _order_and_steps(group_of, tokens, work, num_groups - 1, rules, curriculum, state)
 
-    num_ranks = np.array([group.num_dp_ranks(num_gpus) for group in groups], dtype=np.int64)
-    first_slot = np.concatenate([[0], np.cumsum(num_ranks[group_of[order]])])
-    slot_pack = np.empty(first_slot[-1], dtype=np.int64)
-    state = rng_state(seed, Stream.RANKS, epoch)
-    for g, group_iterations in enumerate(iterations):
-        places = np.flatnonzero(group_of[order] == g)
-        slots = group_iterations.slots[number[order[places]]]
-        for row in slots:
-            shuffle(row, state)
-        slot_pack[first_slot[places][:, None] + np.arange(num_ranks[g])] = slots
-    slot_iteration = np.repeat(np.arange(len(order)), num_ranks[group_of[order]])
-    sp_sizes = np.array([group.sp_size for group in groups], dtype=np.int64)
-    slot_sp = sp_sizes[group_of[order]][slot_iteration]
-    place = np.arange(len(slot_pack)) - first_slot[slot_iteration]
+    new_offsets, slots = select_packs(offsets, np.arange(len(iterations.slot_pack)), order)
+    slot_pack, slot_group = iterations.slot_pack[slots], iterations.slot_group[slots]
+    _deal_to_ranks(slot_pack, slot_group, new_offsets, num_groups, rng_state(seed, Stream.RANKS, epoch))
     return Schedule(
-        slot_iteration=slot_iteration,
+        slot_iteration=np.repeat(np.arange(len(order)), np.diff(new_offsets)),
         slot_pack=slot_pack,
-        slot_first_rank=(place * slot_sp).astype(np.int32),
-        slot_sp_size=slot_sp.astype(np.int16),
+        slot_group=slot_group,
+        slot_first_gpu=iterations.slot_first_gpu[slots],
+        slot_row_length=iterations.slot_row_length[slots],
         iteration_step=steps,
-        iteration_row_length=row_length[order].astype(np.int32),
     )
 
 
-def _iteration_sums(slots: Int64Array, of_pack: Int64Array) -> Int64Array:
-    padded = np.append(of_pack, 0)  # FILLER is -1, the appended zero
-    return padded[slots].sum(axis=1)
+def _of_iterations(combine: np.ufunc, of_slot: Int64Array, offsets: Int64Array) -> Int64Array:
+    return combine.reduceat(of_slot, offsets[:-1]) if len(of_slot) else of_slot
+
+
+@njit(cache=True)
+def _deal_to_ranks(
+    slot_pack: NDArray[np.int64],
+    slot_group: NDArray[np.int16],
+    offsets: NDArray[np.int64],
+    num_groups: int,
+    state: NDArray[np.uint64],
+) -> None:
+    """Shuffle the packs of each iteration among the replicas of their group, which stand side by side."""
+    for group in range(num_groups):
+        for i in range(len(offsets) - 1):
+            begin = offsets[i]
+            while begin < offsets[i + 1] and slot_group[begin] != group:
+                begin += 1
+            end = begin
+            while end < offsets[i + 1] and slot_group[end] == group:
+                end += 1
+            shuffle(slot_pack[begin:end], state)
 
 
 def _row_lengths(group: Group, iterations: GroupIterations, pack_tokens: Int64Array) -> Int64Array:

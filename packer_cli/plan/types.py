@@ -60,21 +60,23 @@ class Packs:
 class Schedule:
     """One epoch: k slots in i iterations in s steps.
 
-    A slot is one pack on one set of GPUs in one iteration. Slots are sorted by iteration, then first rank.
+    A slot is one pack on one *replica* in one iteration: the GPUs `first_gpu .. first_gpu + sp_size - 1`, which run it
+    together with their group's SP degree. The replicas of an iteration divide all GPUs, and may have unlike degrees.
+    Slots are sorted by iteration, then first GPU.
     """
 
     slot_iteration: Int64Array
     """int64[k]"""
     slot_pack: Int64Array
     """int64[k]: pack, or FILLER."""
-    slot_first_rank: Int32Array
-    """int32[k]: the slot runs on GPUs `first_rank .. first_rank + sp_size - 1`."""
-    slot_sp_size: Int16Array
-    """int16[k]"""
+    slot_group: Int16Array
+    """int16[k]: how the slot runs; its pack's group."""
+    slot_first_gpu: Int32Array
+    """int32[k]: first GPU of the replica, a multiple of its degree."""
+    slot_row_length: Int32Array
+    """int32[k]: tokens to which a trainer with fixed shapes pads the row; equal within a group and iteration."""
     iteration_step: Int64Array
     """int64[i]: the optimizer step of each iteration; never decreases."""
-    iteration_row_length: Int32Array
-    """int32[i]: tokens to which a trainer with fixed shapes pads rows."""
 
     @property
     def num_iterations(self) -> int:
@@ -98,3 +100,7 @@ class Plan:
     packs: Packs
     epochs: tuple[Schedule, ...]
     """At least one; the metrics describe epoch 0."""
+
+    def slot_degrees(self, schedule: Schedule) -> Int64Array:
+        """SP degree of each slot (int64[k]): the GPUs of its replica."""
+        return np.array([group.sp_size for group in self.groups], dtype=np.int64)[schedule.slot_group]

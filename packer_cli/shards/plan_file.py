@@ -25,7 +25,7 @@ from packer_cli.plan.cost import Cost, parse_cost
 from packer_cli.plan.groups import Group
 from packer_cli.plan.types import Packs, Pieces, Plan, Schedule
 
-PLAN_VERSION = 4
+PLAN_VERSION = 5
 _KEY = b"hbpack"
 _DIGEST = "xxh3"
 

@@ -41,11 +41,11 @@ class RankColumns:
         self._num_slots = np.bincount(schedule.slot_iteration, minlength=schedule.num_iterations)
         self._first_slot = np.cumsum(self._num_slots) - self._num_slots
         # Slots are sorted by iteration and first rank, so repeating each by its degree lists the GPUs in order.
-        slots = np.repeat(np.arange(len(schedule.slot_pack)), schedule.slot_sp_size)
+        slots = np.repeat(np.arange(len(schedule.slot_pack)), plan.slot_degrees(schedule))
         self._slot_of_gpu = slots.reshape(schedule.num_iterations, plan.num_gpus)
         self._totals = _step_totals(plan, schedule, piece_loss_tokens)
-        self._group = _iteration_groups(plan, schedule)
-        self._checkpoint = np.array([g.checkpoint_layers for g in plan.groups], dtype=np.int16)[self._group]
+        self._degree = plan.slot_degrees(schedule)
+        self._checkpoint = np.array([g.checkpoint_layers for g in plan.groups], dtype=np.int16)[schedule.slot_group]
         self._shard, self._row = places
 
     def of(self, rank: int) -> dict[str, NDArray[Any]]:
@@ -56,15 +56,15 @@ class RankColumns:
         columns: dict[str, NDArray[Any]] = {
             "step": schedule.iteration_step,
             "iteration": np.arange(schedule.num_iterations),
-            "group": self._group,
+            "group": schedule.slot_group[slot],
             "shard": self._shard[pack],
             "row": self._row[pack],
-            "sp_size": schedule.slot_sp_size[slot],
-            "sp_rank": rank - schedule.slot_first_rank[slot],
+            "sp_size": self._degree[slot],
+            "sp_rank": rank - schedule.slot_first_gpu[slot],
             "dp_rank": slot - self._first_slot,
             "dp_size": self._num_slots,
-            "row_length": schedule.iteration_row_length,
-            "checkpoint_layers": self._checkpoint,
+            "row_length": schedule.slot_row_length[slot],
+            "checkpoint_layers": self._checkpoint[slot],
             **{name: values[schedule.iteration_step] for name, values in self._totals.items()},
         }
         return {field.name: columns[field.name].astype(str(field.type)) for field in RANK_SCHEMA}
@@ -92,14 +92,6 @@ def write_ranks(
     # Most of the time goes into waiting for the disk.
     with ThreadPoolExecutor(_WRITERS) as pool:
         return tuple(pool.map(write, ranks))
-
-
-def _iteration_groups(plan: Plan, schedule: Schedule) -> NDArray[np.int16]:
-    """Group of each iteration: that of any pack in it."""
-    is_pack = schedule.slot_pack != FILLER
-    group = np.zeros(schedule.num_iterations, dtype=np.int16)
-    group[schedule.slot_iteration[is_pack]] = plan.packs.group[schedule.slot_pack[is_pack]]
-    return group
 
 
 def _step_totals(plan: Plan, schedule: Schedule, piece_loss_tokens: NDArray[np.int32]) -> dict[str, Int64Array]:

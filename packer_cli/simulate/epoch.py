@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from packer_cli.cost.models import GpuModel
 from packer_cli.plan.types import Int64Array, Plan, Schedule
 from packer_cli.simulate.layers import GroupLayers, choose_layers
-from packer_cli.simulate.slots import PadTo, SlotSeconds, iteration_groups, slot_seconds
+from packer_cli.simulate.slots import PadTo, SlotSeconds, slot_seconds
 
 PARTS = ("compute", "recompute", "communication", "padding", "waiting", "constant", "bubbles", "steps")
 """How a GPU spends its time: the columns of `Simulation.gpu_seconds`."""
@@ -133,13 +133,12 @@ def _split(
 ) -> NDArray[np.float64]:
     """GPU-seconds (float64[g, parts]) by group and part.
 
-    GPUs without a slot wait. That time goes to the longest group of the iteration; bubbles and the fixed seconds of a
-    step go to the longest group of the step's longest iteration.
+    Bubbles and the fixed seconds of a step go to the longest group of the step's longest iteration.
     """
     num_groups, num_gpus = len(plan.groups), plan.num_gpus * pp
-    gpus = schedule.slot_sp_size.astype(np.float64) * pp
-    group_of = iteration_groups(schedule, slots.group)
-    busy = np.bincount(schedule.slot_iteration, weights=gpus, minlength=schedule.num_iterations)
+    gpus = plan.slot_degrees(schedule).astype(np.float64) * pp
+    group_of = np.zeros(schedule.num_iterations, dtype=np.int64)  # The longest group in each iteration.
+    np.maximum.at(group_of, schedule.slot_iteration, slots.group)
 
     def of_slots(seconds: NDArray[np.float64] | float) -> NDArray[np.float64]:
         return _sums(slots.group, seconds * gpus, num_groups)
@@ -147,13 +146,12 @@ def _split(
     def of_steps(seconds: NDArray[np.float64]) -> NDArray[np.float64]:
         return _sums(group_of[longest], seconds * num_gpus, num_groups)
 
-    without_slot = _sums(group_of, iterations * (num_gpus - busy), num_groups)
     parts = {
         "compute": of_slots(slots.compute / pp),
         "recompute": of_slots(slots.recompute / pp),
         "communication": of_slots(slots.communication / pp),
         "padding": of_slots(slots.padding / pp),
-        "waiting": of_slots(iterations[schedule.slot_iteration] - own) + without_slot,
+        "waiting": of_slots(iterations[schedule.slot_iteration] - own),
         "constant": of_slots(slots.constant),
         "bubbles": of_steps((pp - 1) * iterations[longest]),
         "steps": of_steps(np.full(len(longest), step_seconds)),

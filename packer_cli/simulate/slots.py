@@ -34,7 +34,7 @@ class SlotSeconds:
     constant: float
     """Constant seconds of every micro-batch."""
     group: Int64Array
-    """int64[k]: the slot's group; for a filler, the longest group in its iteration."""
+    """int64[k]: the slot's group."""
     tokens: Int64Array
     """int64[k]: real tokens of the slot."""
 
@@ -63,15 +63,15 @@ def slot_seconds(
     Raises:
         ConfigError: the plan has an SP degree that the model does not know.
     """
-    refuse_unknown_degrees(np.unique(schedule.slot_sp_size).tolist(), model)
-    group = _slot_groups(plan, schedule)
+    refuse_unknown_degrees(np.unique(plan.slot_degrees(schedule)).tolist(), model)
+    group = schedule.slot_group.astype(np.int64)
     pack_tokens, pack_work = pack_tokens_and_work(plan.packs.offsets, plan.packs.pieces, plan.pieces.length)
     tokens = np.append(pack_tokens, 0)[schedule.slot_pack]
     work = np.append(pack_work, 0)[schedule.slot_pack].astype(np.float64)
-    padding = _padded(plan, schedule, tokens, group, pad_to) - tokens
+    padding = _padded(plan, schedule, tokens, pad_to) - tokens
     compute, recompute, communication, of_padding = np.zeros((4, len(tokens)))
     layers = np.array(checkpoint_layers, dtype=np.int64)[group]
-    degrees = schedule.slot_sp_size.astype(np.int64)
+    degrees = plan.slot_degrees(schedule)
     cost = model.cost
     setting = degrees * (cost.num_layers + 1) + layers
     for each in np.unique(setting).tolist():
@@ -97,27 +97,14 @@ def slot_seconds(
     )
 
 
-def iteration_groups(schedule: Schedule, slot_group: Int64Array) -> Int64Array:
-    """The longest group (int64[i]) in each iteration; -1 in `slot_group` means no group."""
-    group = np.full(schedule.num_iterations, -1, dtype=np.int64)
-    np.maximum.at(group, schedule.slot_iteration, slot_group)
-    return group
-
-
-def _slot_groups(plan: Plan, schedule: Schedule) -> Int64Array:
-    """Group of each slot (int64[k]); for a filler, the longest group in its iteration."""
-    group = np.append(plan.packs.group.astype(np.int64), -1)[schedule.slot_pack]
-    return np.where(schedule.slot_pack == FILLER, iteration_groups(schedule, group)[schedule.slot_iteration], group)
-
-
-def _padded(plan: Plan, schedule: Schedule, tokens: Int64Array, group: Int64Array, pad_to: PadTo) -> NDArray[Any]:
+def _padded(plan: Plan, schedule: Schedule, tokens: Int64Array, pad_to: PadTo) -> NDArray[Any]:
     """Tokens of each slot's padded row (int64[k]), a multiple of its SP degree."""
-    degree = schedule.slot_sp_size.astype(np.int64)
+    degree = plan.slot_degrees(schedule)
     length = np.where(schedule.slot_pack == FILLER, FILLER_TOKENS * degree, tokens)
     if pad_to == "row":
-        length = np.maximum(length, schedule.iteration_row_length[schedule.slot_iteration])
+        length = np.maximum(length, schedule.slot_row_length)
     elif pad_to == "capacity":
-        length = np.maximum(length, np.array([each.capacity for each in plan.groups])[group])
+        length = np.maximum(length, np.array([each.capacity for each in plan.groups])[schedule.slot_group])
     return -(-length // degree) * degree
 
 

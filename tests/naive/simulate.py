@@ -32,14 +32,11 @@ def simulate(plan: Plan, model: GpuModel, pp: int, pad_to: str, step_seconds: fl
         members = [slot for slot in slots if slot.iteration == i]
         seconds = max(slot.seconds(pp) for slot in members)
         iterations.append(seconds)
-        busy = 0
         for slot in members:
             gpus = slot.sp_size * pp
-            busy += gpus
             for part, value in slot.parts.items():
                 split[slot.group, part] += gpus * (value if part == "constant" else value / pp)
             split[slot.group, "waiting"] += gpus * (seconds - slot.seconds(pp))
-        split[_longest(slots, i), "waiting"] += (num_gpus - busy) * seconds
     steps = []
     for s in range(schedule.num_steps):
         members = [i for i in range(schedule.num_iterations) if schedule.iteration_step[i] == s]
@@ -58,14 +55,14 @@ def _longest(slots, iteration):
 def _slot(plan: Plan, model: GpuModel, k: int, pad_to: str) -> Slot:
     schedule, cost = plan.epochs[0], model.cost
     pack, iteration = int(schedule.slot_pack[k]), int(schedule.slot_iteration[k])
-    sp_size = int(schedule.slot_sp_size[k])
+    group = int(schedule.slot_group[k])
+    sp_size = plan.groups[group].sp_size
     lengths = _lengths(plan, pack)
-    group = _group(plan, iteration) if pack == FILLER else int(plan.packs.group[pack])
     layers = _layers(plan, model, group)
     tokens, work = sum(lengths), sum(length**2 for length in lengths)
     row = 8 * sp_size if pack == FILLER else tokens
     if pad_to == "row":
-        row = max(row, int(schedule.iteration_row_length[iteration]))
+        row = max(row, int(schedule.slot_row_length[k]))
     if pad_to == "capacity":
         row = max(row, plan.groups[group].capacity)
     while row % sp_size:
@@ -94,12 +91,6 @@ def _lengths(plan: Plan, pack: int) -> list[int]:
         return []
     members = plan.packs.pieces[plan.packs.offsets[pack] : plan.packs.offsets[pack + 1]]
     return [int(plan.pieces.length[piece]) for piece in members]
-
-
-def _group(plan: Plan, iteration: int) -> int:
-    schedule = plan.epochs[0]
-    packs = [int(p) for i, p in zip(schedule.slot_iteration, schedule.slot_pack, strict=True) if i == iteration]
-    return max(int(plan.packs.group[pack]) for pack in packs if pack != FILLER)
 
 
 def _layers(plan: Plan, model: GpuModel, group: int) -> int:

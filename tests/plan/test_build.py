@@ -120,13 +120,13 @@ def test_leftover_packs_are_spread_over_all_ranks(num_samples, sizes):
     assert schedule.num_iterations == 3
     assert FILLER not in schedule.slot_pack
     assert sorted(np.diff(plan.packs.offsets).tolist()) == sizes
-    assert sorted(schedule.iteration_row_length.tolist()) == [100, 100, 100]
+    assert set(schedule.slot_row_length.tolist()) == {100}
 
 
 def test_rows_of_a_spread_iteration_are_short():
     """Padding to the row length then wastes little."""
     plan = build_plan(whole([128] * 50), rules([Group(capacity=1280)], 4))
-    assert sorted(plan.epochs[0].iteration_row_length.tolist()) == [768, 896]
+    assert sorted(plan.epochs[0].slot_row_length.tolist()) == [*[768] * 4, *[896] * 4]
 
 
 def test_fillers_stand_in_only_where_samples_are_too_few():
@@ -173,10 +173,11 @@ def test_epochs_differ_in_order_but_share_packs(plan):
         (lambda p: p.packs.pieces.__setitem__(0, p.packs.pieces[1]), "is in .* packs; it must be in exactly one"),
         (lambda p: p.pieces.length.__setitem__(p.packs.pieces[0], 99_999), "over its capacity of"),
         (lambda p: p.epochs[0].slot_pack.__setitem__(0, p.epochs[0].slot_pack[1]), "times; it must run exactly once"),
-        (lambda p: p.epochs[1].slot_first_rank.__setitem__(0, 1), "8 GPUs is busy exactly once in every iteration"),
-        (lambda p: p.epochs[0].slot_sp_size.__setitem__(slice(None), 2), "a slot does not have its group's SP degree"),
+        (lambda p: p.epochs[1].slot_first_gpu.__setitem__(0, 1), "8 GPUs is busy exactly once in every iteration"),
+        (lambda p: p.epochs[0].slot_group.__setitem__(0, 2), "a slot belongs to no group"),
+        (lambda p: p.epochs[0].slot_group.__setitem__(slice(None), 1), "a slot does not belong to the group of its"),
         (lambda p: p.epochs[0].iteration_step.__setitem__(-1, 10_000), "the steps are not in order"),
-        (lambda p: p.epochs[0].iteration_row_length.__setitem__(slice(None), 10), "longer than its iteration's rows"),
+        (lambda p: p.epochs[0].slot_row_length.__setitem__(slice(None), 10), "a pack is longer than its row"),
         (lambda p: p.packs.group.__setitem__(0, 7), "a pack belongs to no group"),
         (lambda p: p.packs.offsets.__setitem__(1, 0), "pack 0 is empty"),
     ],

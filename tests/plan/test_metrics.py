@@ -19,17 +19,15 @@ def by_hand(packs, *, group, capacity, sp_size, num_gpus, slots, steps):
     lengths = [length for pack in packs for length in pack]
     sizes = [len(pack) for pack in packs]
     groups = tuple(Group(capacity=c, sp_size=s) for c, s in zip(capacity, sp_size, strict=True))
-    degree = [[groups[group[p]].sp_size if p != FILLER else sp_size[0] for p in row] for row in slots]
-    first = [np.cumsum([0, *row[:-1]]) for row in degree]
+    slot_group = [[group[p] if p != FILLER else 0 for p in row] for row in slots]
+    first = [np.cumsum([0, *(sp_size[g] for g in row[:-1])]) for row in slot_group]
     schedule = Schedule(
         slot_iteration=np.repeat(np.arange(len(slots)), [len(row) for row in slots]),
         slot_pack=np.concatenate(slots),
-        slot_first_rank=np.concatenate(first).astype(np.int32),
-        slot_sp_size=np.concatenate(degree).astype(np.int16),
+        slot_group=np.concatenate(slot_group).astype(np.int16),
+        slot_first_gpu=np.concatenate(first).astype(np.int32),
+        slot_row_length=np.array([groups[g].capacity for row in slot_group for g in row], dtype=np.int32),
         iteration_step=np.array(steps),
-        iteration_row_length=np.array(
-            [max(groups[group[p]].capacity for p in row if p != FILLER) for row in slots], dtype=np.int32
-        ),
     )
     return Plan(
         groups=groups,

@@ -44,23 +44,22 @@ def model(**changes):
 
 
 def make_plan(groups, iterations, steps, num_gpus=NUM_GPUS, row_length=None):
-    """A plan from iterations of slots `(group, sp_size, lengths)`; no lengths: a filler."""
+    """A plan from iterations of slots `(group, lengths)`; no lengths: a filler."""
     slots = [(i, *slot) for i, iteration in enumerate(iterations) for slot in iteration]
-    packs = [lengths for _, _, _, lengths in slots if lengths]
+    packs = [lengths for *_, lengths in slots if lengths]
     pack_of = np.full(len(slots), FILLER)
     pack_of[[bool(lengths) for *_, lengths in slots]] = np.arange(len(packs))
     lengths = np.array([length for pack in packs for length in pack], dtype=np.int32)
-    degrees = [degree for _, _, degree, _ in slots]
-    first = [sum(d for j, _, d, _ in slots[:k] if j == i) for k, (i, *_) in enumerate(slots)]
+    first = [sum(groups[g].sp_size for j, g, _ in slots[:k] if j == i) for k, (i, *_) in enumerate(slots)]
     if row_length is None:
-        row_length = [max([sum(slot[2]) for slot in iteration] + [1]) for iteration in iterations]
+        row_length = [max([sum(slot[1]) for slot in iteration] + [1]) for iteration in iterations]
     schedule = Schedule(
         slot_iteration=np.array([i for i, *_ in slots]),
         slot_pack=pack_of,
-        slot_first_rank=np.array(first, dtype=np.int32),
-        slot_sp_size=np.array(degrees, dtype=np.int16),
+        slot_group=np.array([g for _, g, _ in slots], dtype=np.int16),
+        slot_first_gpu=np.array(first, dtype=np.int32),
+        slot_row_length=np.array([row_length[i] for i, *_ in slots], dtype=np.int32),
         iteration_step=np.array(steps),
-        iteration_row_length=np.array(row_length, dtype=np.int32),
     )
     return Plan(
         groups=tuple(groups),
@@ -69,7 +68,7 @@ def make_plan(groups, iterations, steps, num_gpus=NUM_GPUS, row_length=None):
         packs=Packs(
             offsets=np.cumsum([0, *map(len, packs)]),
             pieces=np.arange(len(lengths)),
-            group=np.array([g for _, g, _, lengths in slots if lengths], dtype=np.int16),
+            group=np.array([g for _, g, lengths in slots if lengths], dtype=np.int16),
         ),
         epochs=(schedule,),
     )
@@ -80,19 +79,17 @@ GROUPS = (Group(capacity=40), Group(capacity=60, sp_size=2, checkpoint_layers=1)
 
 @st.composite
 def plans(draw):
-    """Iterations of mixed degrees, with fillers, and with GPUs that have no slot."""
+    """Iterations of mixed degrees, with fillers."""
     num_groups = draw(st.integers(1, 3))
     iterations, steps = [], []
     for _ in range(draw(st.integers(1, 5))):
         slots, left = [], NUM_GPUS
-        for _ in range(draw(st.integers(1, 4))):
-            degree = draw(st.sampled_from([1, 1, 2, 4]))
-            if degree <= left:
-                left -= degree
-                lengths = draw(st.lists(st.integers(1, 30), max_size=4))
-                slots.append((draw(st.integers(0, num_groups - 1)), degree, lengths))
-        if not any(lengths for *_, lengths in slots):
-            slots = [(draw(st.integers(0, num_groups - 1)), 1, [draw(st.integers(1, 30))])]
+        while left:
+            group = draw(st.sampled_from([g for g in range(num_groups) if GROUPS[g].sp_size <= left]))
+            slots.append((group, draw(st.lists(st.integers(1, 30), max_size=4))))
+            left -= GROUPS[group].sp_size
+        if not any(lengths for _, lengths in slots):
+            slots[0] = (slots[0][0], [draw(st.integers(1, 30))])
         iterations.append(slots)
         steps.append((steps[-1] + draw(st.integers(0, 1))) if steps else 0)
     return make_plan(GROUPS[:num_groups], iterations, steps)
@@ -155,7 +152,7 @@ def test_sorting_by_work_never_takes_longer(lengths):
     lengths = lengths[: len(lengths) // 2 * 2]
 
     def seconds(order):
-        pairs = [[(0, 1, [order[k]]), (0, 1, [order[k + 1]])] for k in range(0, len(order), 2)]
+        pairs = [[(0, [order[k]]), (0, [order[k + 1]])] for k in range(0, len(order), 2)]
         return simulate(make_plan(GROUPS[:1], pairs, steps=range(len(pairs)), num_gpus=2), model()).seconds
 
     assert seconds(sorted(lengths)) <= seconds(lengths) + 1e-9
@@ -164,7 +161,7 @@ def test_sorting_by_work_never_takes_longer(lengths):
 def test_by_hand():
     """One pack of 20 + 20 beside one of 10 on a pair, one filler; then a row that four share."""
     groups = (Group(capacity=40, checkpoint_layers=2), Group(capacity=40, sp_size=2, checkpoint_layers=2), GROUPS[2])
-    iterations = [[(0, 1, [20, 20]), (1, 2, [10]), (0, 1, [])], [(2, 4, [40])]]
+    iterations = [[(0, [20, 20]), (1, [10]), (0, [])], [(2, [40])]]
     plan = make_plan(groups, iterations, steps=[0, 1])
     simulation = simulate(plan, model(), step_seconds=0.5)
     again = 1 + 1 / 3 * 2 / 4
@@ -193,7 +190,7 @@ def test_by_hand():
 @pytest.mark.parametrize(("pp", "iterations", "factor"), [(1, 6, 6), (4, 1, 4), (4, 6, 9), (8, 8, 15)])
 def test_equal_iterations_in_a_pipeline_are_hydraulis_formula(pp, iterations, factor):
     """`(max cost + c) (pp - 1 + v)` of a stage."""
-    plan = make_plan(GROUPS[:1], [[(0, 1, [20])] * 4] * iterations, steps=[0] * iterations)
+    plan = make_plan(GROUPS[:1], [[(0, [20])] * 4] * iterations, steps=[0] * iterations)
     simulation = simulate(plan, model(), pp=pp)
     a_stage = (0.4 + 0.2) / pp + 0.25
     assert simulation.seconds == pytest.approx(a_stage * factor)
@@ -202,13 +199,13 @@ def test_equal_iterations_in_a_pipeline_are_hydraulis_formula(pp, iterations, fa
 
 
 def test_uneven_iterations_in_a_pipeline_wait_for_the_longest():
-    plan = make_plan(GROUPS[:1], [[(0, 1, [20])] * 4, [(0, 1, [10])] * 4, [(0, 1, [10])] * 4], steps=[0, 0, 1])
+    plan = make_plan(GROUPS[:1], [[(0, [20])] * 4, [(0, [10])] * 4, [(0, [10])] * 4], steps=[0, 0, 1])
     long, short = 0.6 / 2 + 0.25, 0.2 / 2 + 0.25
     assert simulate(plan, model(), pp=2).step_seconds == pytest.approx([long + short + long, short + short])
 
 
 def test_padding_is_what_the_loader_adds():
-    plan = make_plan(GROUPS, [[(1, 2, [7])] * 2], steps=[0], row_length=[20])
+    plan = make_plan(GROUPS, [[(1, [7])] * 2], steps=[0], row_length=[20])
     padding = PARTS.index("padding")
 
     def seconds(pad_to):
@@ -235,7 +232,7 @@ def test_layers_are_the_plans_or_the_fewest_that_fit():
 
 def test_notes_say_what_was_assumed():
     groups = (Group(capacity=41), Group(capacity=60, checkpoint_layers=2), Group(capacity=1024))
-    plan = make_plan(groups, [[(0, 1, [1])] * 3 + [(2, 1, [1])]], steps=[0])
+    plan = make_plan(groups, [[(0, [1])] * 3 + [(2, [1])]], steps=[0])
     notes = simulation_figures(simulate(plan, model(), pp=2), plan, model()).notes
     assert list(notes[:3]) == [
         "group 41:1 names no checkpointed layers: 1 of 4 assumed, the fewest that fit",
@@ -250,7 +247,7 @@ def test_notes_say_what_was_assumed():
 
 
 def test_a_degree_that_the_model_does_not_know():
-    plan = make_plan(GROUPS, [[(0, 3, [5])]], steps=[0])
+    plan = make_plan([Group(capacity=40, sp_size=3)], [[(0, [5])]], steps=[0])
     with pytest.raises(ConfigError) as error:
         simulate(plan, model())
     assert str(error.value) == (
@@ -260,7 +257,7 @@ def test_a_degree_that_the_model_does_not_know():
 
 
 def test_figures_are_json_of_whole_hours():
-    plan = make_plan(GROUPS, [[(0, 1, [20])] * 4, [(2, 4, [40])]], steps=[0, 0])
+    plan = make_plan(GROUPS, [[(0, [20])] * 4, [(2, [40])]], steps=[0, 0])
     simulation = simulate(plan, model())
     figures = simulation_figures(simulation, plan, model())
     overall, groups = figures.overall, figures.groups
