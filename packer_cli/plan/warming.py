@@ -16,7 +16,7 @@ from packer_cli.plan.figures import baseline_plan, plan_figures
 from packer_cli.plan.groups import Group
 from packer_cli.plan.pieces import make_pieces
 from packer_cli.plan.rules import PlanRules
-from packer_cli.plan.schedule import GroupIterations, StepRules, schedule_epoch
+from packer_cli.plan.schedule import GroupIterations, StepRules, one_group_each, schedule_epoch
 from packer_cli.plan.types import Packs, Plan
 
 
@@ -73,8 +73,9 @@ def _warm_checks(seed: int) -> None:
     pieces = make_pieces(lengths, samples, 2, "split")
     groups = (Group(capacity=3),)
     packs = Packs(offsets=np.array([0, 2, 4]), pieces=np.array([0, 2, 1, 3]), group=np.zeros(2, dtype=np.int16))
-    iterations = [GroupIterations(slots=np.array([[0, 1]]))]
-    schedule = schedule_epoch(groups, iterations, np.array([3, 3]), np.array([5, 5]), 2, StepRules(), 0)
+    tokens, work = np.array([3, 3]), np.array([5, 5])
+    iterations = one_group_each(groups, [GroupIterations(slots=np.array([[0, 1]]))], tokens)
+    schedule = schedule_epoch(iterations, tokens, work, len(groups), StepRules(), 0)
     plan = Plan(groups=groups, num_gpus=2, pieces=pieces, packs=packs, epochs=(schedule,))
     check_pieces(pieces, lengths, samples, is_whole=True)
     check_plan(plan)
