@@ -30,6 +30,11 @@ from packer_cli.config import PlanConfig, TokenizeConfig, validate
     "a row leaves out is as in --packing, --balance and --groups, and @longest is the longest group alone.",
 )
 @click.option(
+    "--strategies",
+    metavar="all|NAME,...",
+    help="Only a row for each of these values of --strategy, on the same groups and GPUs.",
+)
+@click.option(
     "--sort",
     metavar="COLUMN",
     help="Sort by a column of the table, such as abr, packs or time; -COLUMN sorts in descending order.",
@@ -43,13 +48,14 @@ from packer_cli.config import PlanConfig, TokenizeConfig, validate
 def command(
     ctx: click.Context,
     algorithms: str | None,
+    strategies: str | None,
     sort: str | None,
     as_json: bool,
     bound: str,
     workers: int | None,
     **values: Any,
 ) -> None:
-    """Compare packing algorithms and balances side by side on your own lengths.
+    """Compare packing algorithms, balances or whole strategies side by side on your own lengths.
 
     INPUT is a file of lengths (.npy, or text with one integer a line), a token store, or a packed data set that keeps
     its tokens; or, with --tokenizer, a corpus as `hbpack pack` takes it. Nothing is kept.
@@ -68,7 +74,10 @@ def command(
     from packer_cli.stages.compare import run_compare
 
     corpus = validate(TokenizeConfig, values_of(TokenizeConfig, values)) if values["tokenizer"] is not None else None
-    comparison = run_compare(values["inputs"], corpus, config, algorithms, workers, by_program=bound == "lp")
+    by_program = bound == "lp"
+    comparison = run_compare(
+        values["inputs"], corpus, config, algorithms, workers, strategies=strategies, by_program=by_program
+    )
     comparison = replace(comparison, rows=sort_rows(comparison.rows, order))
     if as_json:
         click.echo(json.dumps(comparison.values(), indent=2))

@@ -33,7 +33,7 @@ COMMANDS = {
     "stats": "Report balance, padding and communication of a packed set, a token store or lengths.",
     "show": "Show a rank's packs as text: samples, loss masks, and the records they come from.",
     "bench-loader": "Measure how fast the loader reads a packed set on this machine, next to a plain copy.",
-    "compare": "Compare packing algorithms and balances side by side on your own lengths.",
+    "compare": "Compare packing algorithms, balances or whole strategies side by side on your own lengths.",
     "simulate": "Predict an epoch's time, where the GPUs' time goes, and the savings over naive packing.",
 }
 

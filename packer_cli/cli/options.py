@@ -86,6 +86,14 @@ class _Value(click.ParamType):
         return value
 
 
+class _FromModel(click.Option):
+    """An option whose default the help shows and the model fills in, so that the model knows what was given."""
+
+    def get_default(self, ctx: click.Context, call: bool = True) -> Any:
+        """Return the default for the help, which does not call it; None for the value."""
+        return None if call else super().get_default(ctx, call=False)
+
+
 def model_options(model: type[BaseModel], names: Collection[str] | None = None) -> Decorator:
     """Options for the named fields of a model, or for all except `inputs`; those for `auto` groups come last."""
     chosen = [name for name in model.model_fields if name != "inputs" and (names is None or name in names)]
@@ -146,7 +154,7 @@ def inputs_argument(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def values_of(model: type[BaseModel], values: dict[str, Any]) -> dict[str, Any]:
-    """The values of a command that are fields of a model."""
+    """The values of a command that are fields of a model; None stands for an option that was not given."""
     return {name: values[name] for name in model.model_fields}
 
 
@@ -176,15 +184,15 @@ def _option(name: str, field: FieldInfo) -> Decorator:
         return click.option(declaration, name, default=default, show_default=True, help=text)
     choices = _choices(field.annotation)
     kind: click.ParamType = click.Choice(choices) if choices else _Value()
-    shown: bool | str = default is not None
     if _METAVARS.get(name) == "BYTES":
-        default, shown = f"{field.default >> 20}MiB", True
+        default = f"{field.default >> 20}MiB"
     return click.option(
         flag,
         name,
         type=kind,
+        cls=_FromModel,
         default=None if default is None else str(default),
-        show_default=shown,
+        show_default=default is not None,
         metavar=None if choices else _METAVARS.get(name, "N"),
         help=text,
     )

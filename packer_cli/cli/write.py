@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import click
-from click.core import ParameterSource
 
 from packer_cli.cli.options import LocalPath, config_option, model_options, workers_option
 from packer_cli.config import WriteConfig, validate
@@ -23,8 +22,6 @@ def command(folder: str, workers: int | None, **values: Any) -> None:
     FOLDER is the output of `hbpack plan`. In the output of an earlier write or pack, damaged files are rewritten;
     shards keep their size unless you give another.
     """
-    if click.get_current_context().get_parameter_source("shard_size") is ParameterSource.DEFAULT:
-        del values["shard_size"]
     config = validate(WriteConfig, values)
     from packer_cli.engine.local import LocalEngine, default_workers
     from packer_cli.stages.write import run_write

@@ -2,7 +2,7 @@
 
 A row is written `[PACKING][/BALANCE][@longest]`. Omitted parts are as in the plan options; `@longest` keeps only the
 longest group. Examples: `isf:rounds=10/window:8`, `/none`, `none@longest`. `--algorithms` accepts the name of every
-row of the default table.
+row of the default table. Rows of `--strategies` are the plan options with the defaults of other strategies.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from typing import Any
 
 from packer_cli.config import PlanConfig
 from packer_cli.config.rules import plan_rules
+from packer_cli.config.strategies import STRATEGIES
 from packer_cli.errors import ConfigError
 from packer_cli.plan.balance import parse_balance
 from packer_cli.plan.packing import REGISTRY, PackingAlgorithm, parse_packing
@@ -26,6 +27,9 @@ BALANCES = tuple(
 TIME_LIMIT = 10.0
 """Seconds, for all groups together, that the default table gives to a packing with a time limit."""
 
+ALL = "all"
+"""The value of `--strategies` for all of them."""
+
 _LONGEST = "longest"
 
 
@@ -36,7 +40,7 @@ class Row:
     name: str
     """In the form that `--algorithms` takes."""
     kind: str
-    """Why the row is in the table: `packing`, `balance`, `baseline`, or `chosen` by the user."""
+    """Why the row is in the table: `packing`, `balance`, `baseline`, `strategy`, or `chosen` by the user."""
     config: PlanConfig
     rules: PlanRules
     """The same, parsed."""
@@ -94,6 +98,24 @@ def parse_rows(text: str, config: PlanConfig) -> list[Row]:
         except ValueError as error:
             hint = f"; a balance stands after a slash: /{packing}" if _is_balance(packing) else ""
             raise ConfigError(f"--algorithms: row {item!r}: {error}{hint}") from None
+    return _unique(rows)
+
+
+def strategy_rows(text: str, config: PlanConfig) -> list[Row]:
+    """A row for each of the comma-separated strategies, or for `all`.
+
+    Raises:
+        ConfigError: there is no such strategy, or the plan options do not fit it.
+    """
+    named = [name.strip() for name in text.split(",")]
+    names = [*STRATEGIES, *(name for name in named if name != ALL)] if ALL in named else named
+    rows = []
+    for name in names:
+        if name not in STRATEGIES:
+            raise ConfigError(f"--strategies: {name!r} is not a strategy; known: {ALL}, {', '.join(STRATEGIES)}")
+        own = config.with_strategy(name)
+        summary = STRATEGIES[name].summary
+        rows.append(Row(name=name, kind="strategy", config=own, rules=plan_rules(own), note=summary))
     return _unique(rows)
 
 
@@ -172,7 +194,10 @@ def _unique(rows: Iterable[Row]) -> list[Row]:
 
 def _key(row: Row) -> tuple[Any, ...]:
     rules = row.rules
-    return rules.algorithm.name, rules.packing_options, rules.balance, rules.groups, row.config.overflow
+    return (
+        rules.algorithm.name, rules.packing_options, rules.fill, rules.balance, rules.groups, rules.steps,
+        row.config.overflow,
+    )  # fmt: skip
 
 
 def _is_balance(text: str) -> bool:

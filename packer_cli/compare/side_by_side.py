@@ -48,8 +48,10 @@ class ComparedRow:
             "kind": self.spec.kind,
             "note": self.spec.note,
             "options": {
+                "strategy": config.strategy,
                 "groups": ",".join(map(str, config.groups)),
                 "packing": config.packing,
+                "fill": config.fill,
                 "balance": config.balance,
                 "overflow": config.overflow,
             },

@@ -6,6 +6,8 @@ The JSON Schema in `schemas/config.schema.json` is generated from `PackConfig`.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
+from itertools import pairwise
 from typing import Annotated, Any, Literal
 
 from pydantic import (
@@ -13,14 +15,17 @@ from pydantic import (
     BeforeValidator,
     ConfigDict,
     Field,
+    ModelWrapValidatorHandler,
     TypeAdapter,
     ValidationError,
+    ValidationInfo,
     field_validator,
     model_validator,
 )
 from pydantic_core import PydanticCustomError
 
 from packer_cli.config.messages import rule
+from packer_cli.config.strategies import STRATEGIES
 from packer_cli.errors import ConfigError
 from packer_cli.plan.groups import Group
 from packer_cli.sizes import format_tokens, parse_bytes, parse_integer, parse_tokens
@@ -155,6 +160,10 @@ class AutoGroupsConfig(GpuConfig):
 class PlanConfig(AutoGroupsConfig):
     """Lengths to plan."""
 
+    strategy: Literal["balanced", "hbp", "naive", "longalign"] = "balanced"
+    """Whose plan: `balanced`: hbpack's; `hbp`: HBP's, to the letter; `naive`: HBP's baseline; `longalign`: LongAlign's
+    sorted batches. It sets the defaults of --packing, --fill, --balance and --curriculum-steps; `naive` and
+    `longalign` use the longest group alone."""
     groups: tuple[Group, ...]
     """CAPACITY[:SP_DEGREE[:CHECKPOINT_LAYERS]] of each, shortest first, such as 16k:1,128k:8; or `auto`, to choose
     them from the lengths with --model and --gpu, or --profile."""
@@ -180,7 +189,7 @@ class PlanConfig(AutoGroupsConfig):
     """How to combine iterations into steps of several: `alternate`: shuffled; `stratified`: with the same proportions
     of groups and lengths in every step."""
     curriculum_steps: int = Field(default=0, ge=0, lt=2**31)
-    """Steps at the start without the longest group."""
+    """Steps at the start without the longest group; of one group, without its longer samples."""
     epochs: int = Field(default=1, ge=1, le=1000)
     """Epochs to write rank manifests for; the loader can go on beyond them."""
     seed: int = Field(default=0, ge=0)
@@ -191,10 +200,34 @@ class PlanConfig(AutoGroupsConfig):
         """Whether the groups are still to be chosen."""
         return not self.groups
 
+    def with_groups(self, groups: Sequence[Group]) -> PlanConfig:
+        """The options with these groups, or the last of them where the strategy uses one."""
+        chosen = groups[-1:] if STRATEGIES[self.strategy].is_one_group else groups
+        return self.model_copy(update={"groups": tuple(chosen)})
+
+    def with_strategy(self, name: str) -> PlanConfig:
+        """The options that were given, for another strategy.
+
+        Raises:
+            ValueError: they do not fit it.
+        """
+        given = {name: getattr(self, name) for name in self.model_fields_set}
+        return PlanConfig(**{**given, "strategy": name}).with_groups(self.groups)
+
     def decisions(self) -> dict[str, Any]:
         """JSON values of all that decides a plan once its groups are known; what they were chosen with does not."""
         assert not self.is_auto
         return self.model_dump(mode="json", exclude=set(AutoGroupsConfig.model_fields))
+
+    @model_validator(mode="wrap")
+    @classmethod
+    def _take_defaults(cls, values: Any, build: ModelWrapValidatorHandler[PlanConfig]) -> PlanConfig:
+        """Take the defaults of the strategy, which are not among the options that were given."""
+        chosen = values.get("strategy", "balanced")
+        defaults = STRATEGIES[chosen].defaults if chosen in STRATEGIES else {}
+        config = build({**defaults, **values})
+        config.model_fields_set.intersection_update(values)
+        return config
 
     @field_validator("groups", mode="before", json_schema_input_type=str | list[str | Group])
     @classmethod
@@ -208,6 +241,13 @@ class PlanConfig(AutoGroupsConfig):
         if isinstance(value, (int, dict)):
             value = [value]
         return tuple(map(_read_group, value)) if isinstance(value, (list, tuple)) else value
+
+    @field_validator("groups")
+    @classmethod
+    def _keep_longest(cls, groups: tuple[Group, ...], info: ValidationInfo) -> tuple[Group, ...]:
+        strategy = STRATEGIES.get(info.data.get("strategy", ""))
+        is_sorted = all(a.capacity < b.capacity for a, b in pairwise(groups))
+        return groups[-1:] if strategy and strategy.is_one_group and is_sorted else groups
 
     @model_validator(mode="after")
     def _check_groups(self) -> PlanConfig:

@@ -89,9 +89,9 @@ def resolve(config: PlanConfig, lengths: Int32Array) -> tuple[PlanConfig, GroupC
         return config, None
     if not len(_bounded(config, lengths, config.overflow)):
         # There is nothing to plan; the planner reports why.
-        return config.model_copy(update={"groups": (Group(capacity=config.max_length or 1024),)}), None
+        return config.with_groups((Group(capacity=config.max_length or 1024),)), None
     choice, record = choose(config, lengths, config.gpus, config.overflow)
-    return config.model_copy(update={"groups": choice.groups}), record
+    return config.with_groups(choice.groups), record
 
 
 def _bounded(config: AutoGroupsConfig, lengths: Int32Array, overflow: Overflow) -> Int32Array:
@@ -113,7 +113,7 @@ def with_placeholder_groups(config: PlanConfig) -> PlanConfig:
         return config
     load_models(config, config.gpus, AUTO_NEEDS)
     groups = (Group(capacity=1024), Group(capacity=8192))[: config.max_groups]
-    return config.model_copy(update={"groups": groups})
+    return config.with_groups(groups)
 
 
 def _record(

@@ -1,7 +1,8 @@
 """Schedules slots and steps: when and on which GPUs each pack runs.
 
 Strategies give iterations without an order. The first `curriculum_steps` steps take only the iterations below the
-longest group (HBP section 4.3: 500 steps; 100 already help); then all alternate, see `plan.interleave`.
+longest group or, where there is one group, the lighter half (HBP section 4.3: 500 steps; 100 already help; table 7 for
+one group). Then all alternate, see `plan.interleave`.
 """
 
 from __future__ import annotations
@@ -55,7 +56,8 @@ class StepRules:
     global_tokens: int | None = None
     """Tokens per step over all ranks: a step takes iterations until it reaches them; None: one iteration per step."""
     curriculum_steps: int = 0
-    """Steps at the start of the first epoch that take only the groups below the longest."""
+    """Steps at the start of the first epoch that take only the groups below the longest; of one group, the iterations
+    with the least work."""
     mix: StepMix = "alternate"
     """Which iterations share a step."""
 
@@ -171,7 +173,8 @@ def _order_and_steps(
     """Final order of the iterations (int64[i]), and the step of each (int64[i])."""
     target = 0 if rules.global_tokens is None else rules.global_tokens
     order = interleave(rules.mix, group_of, work, state)
-    short = order[group_of[order] != longest_group]
+    is_short = group_of != longest_group if longest_group else work <= np.median(work)
+    short = order[is_short[order]]
     if not curriculum_steps or not len(short):
         return order, _steps(tokens[order], target)
     steps = _steps(tokens[short], target)

@@ -7,11 +7,12 @@ from dataclasses import replace
 from functools import partial
 
 from packer_cli.compare import Comparison, compare, with_savings
-from packer_cli.compare.rows import default_rows, parse_rows, with_baseline
+from packer_cli.compare.rows import default_rows, parse_rows, strategy_rows, with_baseline
 from packer_cli.config import PlanConfig, TokenizeConfig
 from packer_cli.config.rules import with_known_cost
 from packer_cli.engine.local import default_workers
 from packer_cli.engine.progress import Stopwatch, say
+from packer_cli.errors import ConfigError
 from packer_cli.groups.auto import with_placeholder_groups
 from packer_cli.simulate.figures import SimulateRules
 from packer_cli.sizes import counted
@@ -28,6 +29,7 @@ def run_compare(
     workers: int | None,
     rules: SimulateRules | None = None,
     *,
+    strategies: str | None = None,
     by_program: bool = False,
 ) -> Comparison:
     """Plan the same samples once for each row. A corpus is tokenized into a temporary folder.
@@ -35,11 +37,18 @@ def run_compare(
     If the options name a time model, each row's epoch time is predicted too.
 
     Args:
+        algorithms: rows, see `compare.rows`; None for the default table.
+        strategies: instead of them, a row for each of these.
         rules: simulate each row with these rules, and add HBP's baseline.
         by_program: also prove the least number of packs with the linear program.
     """
     config = with_known_cost(config)
     rows_of = default_rows if algorithms is None else partial(parse_rows, algorithms)
+    if strategies is not None:
+        if algorithms is not None or config.strategy != "balanced":
+            other = "--strategy" if algorithms is None else "--algorithms"
+            raise ConfigError(f"--strategies and {other} do not go together; give one of them")
+        rows_of = partial(strategy_rows, strategies)
     rows = rows_of(with_placeholder_groups(config))  # Report wrong options before the long work.
     has_model = rules is not None or config.has_gpu_model
     simulator = load_simulator(config, config.gpus, rules or SimulateRules()) if has_model else None

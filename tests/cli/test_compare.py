@@ -285,3 +285,24 @@ def test_ctrl_c_ends_all_at_once(tmp_path, moment):
     psutil.wait_procs(children, timeout=10)
     assert not [child for child in children if child.is_running() and child.status() != psutil.STATUS_ZOMBIE]
     assert {path.name for path in tmp_path.iterdir()} <= {"lengths.npy", "kernels"}
+
+
+def test_a_strategy_is_the_options_that_it_stands_for(hbpack, lengths):
+    spelled = ("--packing", "isf", "--fill", "greedy", "--balance", "sort", "--curriculum-steps", 500)
+    by_name = hbpack("stats", lengths, *GROUPS, "--strategy", "hbp", "--json")
+    assert by_name.code == 0
+    assert by_name == hbpack("stats", lengths, *GROUPS, *spelled, "--json")
+
+
+def test_strategies_side_by_side(hbpack, lengths):
+    done = hbpack("compare", lengths, *GROUPS, "--strategies", "all", "--json")
+    rows = json.loads(done.out)["rows"]
+    assert [row["name"] for row in rows] == ["balanced", "hbp", "naive", "longalign"]
+    own = json.loads(hbpack("stats", lengths, *GROUPS, "--strategy", "longalign", "--json").out)
+    assert rows[3]["overall"] == own["overall"]
+
+
+@pytest.mark.parametrize(("other", "name"), [("--algorithms", "bfd"), ("--strategy", "hbp")])
+def test_strategies_and_rows_do_not_mix(hbpack, lengths, other, name):
+    done = hbpack("compare", lengths, *GROUPS, "--strategies", "all", other, name)
+    assert done == (2, "", f"error: --strategies and {other} do not go together; give one of them\n")

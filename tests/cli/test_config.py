@@ -14,7 +14,7 @@ OPTIONS = (
     "alpaca, append-eos, balance, chat-template, cost, curriculum-steps, dry-run, epochs, fill, global-tokens, "
     "gpu, gpus, group-algorithm, groups, inputs, keep-tokens, loss-on, max-groups, max-length, "
     "max-record-bytes, max-rejected, model, output, overflow, packing, plain-content, profile, schema, seed, "
-    "shard-size, step-mix, tokenizer, tokenizer-backend, workers"
+    "shard-size, step-mix, strategy, tokenizer, tokenizer-backend, workers"
 )
 
 BAD_OVERFLOW = (

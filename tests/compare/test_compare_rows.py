@@ -10,7 +10,7 @@ import pytest
 
 from packer_cli.cli.console import print_table
 from packer_cli.cli.tables.compare import COLUMNS, parse_sort, sort_rows
-from packer_cli.compare.rows import BALANCES, FORM, TIME_LIMIT, default_rows, parse_rows
+from packer_cli.compare.rows import BALANCES, FORM, TIME_LIMIT, default_rows, parse_rows, strategy_rows
 from packer_cli.config import PlanConfig
 from packer_cli.errors import ConfigError
 from packer_cli.plan.balance import parse_balance
@@ -53,6 +53,18 @@ def test_what_a_packing_needs_is_given_and_noted():
     assert rows["bfd-split"].note == "bfd-split needs --overflow split"
     assert {row.config.overflow for name, row in rows.items() if name != "bfd-split"} == {"drop"}
     assert names(parse_rows("wrap", config(groups="8k:4"))) == ["wrap"]
+
+
+def test_a_row_for_each_strategy():
+    rows = strategy_rows("all", config(balance="window:2"))
+    assert names(rows) == ["balanced", "hbp", "naive", "longalign"]
+    assert {row.config.balance for row in rows} == {"window:2"}
+    assert [row.rules.algorithm.name for row in rows] == ["bfs", "isf", "isf", "sorted"]
+    assert [len(row.rules.groups) for row in rows] == [2, 2, 1, 1]
+    assert names(strategy_rows("naive,hbp", config())) == ["naive", "hbp"]
+    with pytest.raises(ConfigError) as error:
+        strategy_rows("hbp,best", config())
+    assert str(error.value) == ("--strategies: 'best' is not a strategy; known: all, balanced, hbp, naive, longalign")
 
 
 def test_only_a_packing_that_the_user_did_not_name_gets_a_time_limit():

@@ -155,6 +155,18 @@ def test_curriculum_takes_the_short_groups_first(plan):
     assert (longer.packs.group[packs] == 0).all()
 
 
+def test_curriculum_of_one_group_takes_the_short_samples_first():
+    lengths = np.concatenate([np.full(400, 50), np.full(20, 1000)])
+    one = rules([Group(capacity=1000)], 4, balance=parse_balance("sort"), steps=StepRules(curriculum_steps=3))
+    plan = build_plan(whole(lengths), one)
+    check_plan(plan)
+    schedule = plan.epochs[0]
+    assert schedule.num_steps == 10
+    first = schedule.slot_pack[schedule.slot_iteration < 3]
+    longest = np.maximum.reduceat(plan.pieces.length[plan.packs.pieces], plan.packs.offsets[:-1])
+    assert (longest[first] == 50).all()
+
+
 def test_global_tokens_gather_iterations_into_steps():
     plan = build_plan(whole([100] * 64), rules([Group(capacity=100)], 4, steps=StepRules(global_tokens=1600)))
     check_plan(plan)

@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from packer_cli.plan.check import check_plan
 from packer_cli.plan.groups import Group
 from packer_cli.plan.metrics import balance_ratio, imbalance, measure, measure_randomness
 from packer_cli.plan.types import FILLER, Packs, Pieces, Plan, Schedule
@@ -100,6 +101,23 @@ def test_predicted_cost_by_hand(plan):
     assert metrics.imbalance == pytest.approx(np.mean([step_0.max() * 6 / step_0.sum(), 4]))
     assert measure(plan, 1, linear=K).cbr == pytest.approx(cbr[1])
     assert metrics.abr == measure(plan).abr
+
+
+def test_replicas_of_unlike_degrees_by_hand():
+    """Two GPUs share a pack of 4K beside one with 2K + 1K and one with 1K: work per GPU counts."""
+    plan = by_hand(
+        [[4 * K], [2 * K, K], [K]], group=[1, 0, 0], capacity=[4 * K, 8 * K], sp_size=[1, 2], num_gpus=4,
+        slots=[[0, 1, 2]], steps=[0],
+    )  # fmt: skip
+    check_plan(plan)
+    metrics = measure(plan)
+    assert metrics.abr == pytest.approx(1 - (16 + 5 + 1) / (4 * 16 / 2))
+    assert metrics.abr_bound == pytest.approx(metrics.abr)  # No more than two GPUs can share the 4K.
+    assert metrics.dbr == pytest.approx(1 - (4 + 3 + 1) / (4 * 3))
+    assert metrics.pr == pytest.approx(1 - 8 / (8 + 4 + 4))
+    assert metrics.cr == pytest.approx(4 / 8)
+    assert measure(plan, 0).abr == pytest.approx(1 - 6 / 10)
+    assert measure(plan, 0).abr_bound == 0  # The other replicas could take its samples.
 
 
 def test_metrics_by_hand(plan):

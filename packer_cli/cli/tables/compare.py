@@ -142,9 +142,10 @@ def print_comparison(comparison: Comparison) -> None:
     cost = f", cost 1,{linear}" if linear else ""
     title = (
         f"{counted(lengths.num_samples, 'sample')}, {counted(lengths.num_tokens, 'token')}; groups "
-        f"{','.join(map(str, config.groups))} on {counted(config.gpus, 'GPU')}{cost}; packing {config.packing} "
-        f"and balance {config.balance} where a row names none"
+        f"{','.join(map(str, config.groups))} on {counted(config.gpus, 'GPU')}{cost}"
     )
+    if any(row.spec.kind != "strategy" for row in rows):
+        title += f"; packing {config.packing} and balance {config.balance} where a row names none"
     print_table(title, ["", *(column.header for column in columns)], cells, is_dense=True)
     for row in rows:
         for note in row_notes(row):
