@@ -296,9 +296,9 @@ def test_a_strategy_is_the_options_that_it_stands_for(hbpack, lengths):
 
 def test_strategies_side_by_side(hbpack, lengths):
     done = hbpack("compare", lengths, *GROUPS, "--strategies", "all", "--json")
-    rows = json.loads(done.out)["rows"]
+    rows = json.loads(done.stdout)["rows"]
     assert [row["name"] for row in rows] == ["balanced", "hbp", "naive", "longalign"]
-    own = json.loads(hbpack("stats", lengths, *GROUPS, "--strategy", "longalign", "--json").out)
+    own = json.loads(hbpack("stats", lengths, *GROUPS, "--strategy", "longalign", "--json").stdout)
     assert rows[3]["overall"] == own["overall"]
 
 
