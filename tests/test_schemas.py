@@ -57,6 +57,7 @@ def test_arrow_files_have_the_described_schemas(packed, repo):
     files = {
         "token-store-part": next(packed.glob("tokens/part-*.arrow")),
         "shard": next(packed.glob("shards/*/shard-*.arrow")),
+        "iterations": next(packed.glob("ranks/*/iterations.arrow")),
         "rank": next(packed.glob("ranks/*/rank-*.arrow")),
     }
     assert sorted(described) == sorted(files)

@@ -12,8 +12,7 @@ from numpy.typing import NDArray
 from packer_cli.errors import ConfigError, FormatError
 from packer_cli.format.checksums import inside
 from packer_cli.format.manifest import EpochInfo, GroupInfo, Manifest
-from packer_cli.format.ranks import Columns, as_epoch, read_rank
-from packer_cli.format.schema import rank_path
+from packer_cli.format.ranks import Columns, RankFileError, as_epoch, read_rows
 from packer_cli.plan.types import FILLER
 from packer_cli.sizes import format_tokens, parse_tokens
 
@@ -74,7 +73,7 @@ def packs_by_use(folder: Path, manifest: Manifest, groups: list[int], epoch: int
 
     The packs of an iteration are in the order of the DP ranks, so in a group without fillers DP rank d of N finds its
     packs at d, d + N, d + 2 N, ... As in the loader, an epoch that was not written repeats one that was. Price: reads
-    each rank's manifest once; 8 bytes a slot.
+    each rank manifest once; 8 bytes a slot.
 
     Raises:
         ConfigError: there is no such epoch.
@@ -86,7 +85,7 @@ def packs_by_use(folder: Path, manifest: Manifest, groups: list[int], epoch: int
     first_pack = np.array([shard.first_pack for group in manifest.groups for shard in group.shards], dtype=np.int64)
     wanted = np.isin(np.arange(len(manifest.groups)), groups)
     slots = first_slot = np.zeros(0, dtype=np.int64)
-    for rank in range(manifest.num_gpus):
+    for rank in (ranks.first for ranks in entry.ranks):
         columns = as_epoch(_read(folder, manifest, entry, rank), entry, manifest.seed, epoch, is_written=is_written)
         if not rank:
             dp_size = columns["dp_size"].astype(np.int64)
@@ -100,11 +99,13 @@ def packs_by_use(folder: Path, manifest: Manifest, groups: list[int], epoch: int
 
 
 def _read(folder: Path, manifest: Manifest, entry: EpochInfo, rank: int) -> Columns:
-    path = rank_path(entry.path, rank)
-    try:
+    def read(path: str) -> pa.Buffer:
         with pa.memory_map(str(inside(folder, path))) as source:
-            return read_rank(source.read_buffer(), entry, rank, manifest.fingerprint)
-    except (OSError, ValueError) as error:
+            return source.read_buffer()
+
+    try:
+        return read_rows(read, manifest, entry, rank)
+    except RankFileError as error:
         raise FormatError(
-            f"{str(folder / path)!r} is damaged or incomplete ({error}); run hbpack write again"
+            f"{str(folder / error.path)!r} is damaged or incomplete ({error}); run hbpack write again"
         ) from None

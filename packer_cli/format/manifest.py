@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
+from itertools import pairwise
 from typing import Annotated, Any, ClassVar, Literal
 
 from packer_cli import __version__
@@ -15,6 +16,7 @@ from packer_cli.format.choice import GroupChoice
 from packer_cli.format.constants import FORMAT_NAME, FORMAT_VERSION
 from packer_cli.format.metrics import Counts, PlanMetrics
 from packer_cli.format.records import FOR_SCHEMA, Rule, known_values, read_record, shown, sort_keys
+from packer_cli.format.schema import iterations_path, ranks_path
 
 
 def _find_path_fault(path: str) -> str | None:
@@ -83,6 +85,20 @@ class GroupInfo:
 
 
 @dataclass(frozen=True, kw_only=True)
+class RankFile:
+    """The manifest of ranks that read the same, side by side."""
+
+    __pydantic_config__: ClassVar[dict[str, Any]] = FOR_SCHEMA
+
+    first: Count
+    """The first rank."""
+    last: Count
+    """The last rank."""
+    xxh3: Checksum
+    """xxh3-128 of the file."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class EpochInfo:
     """One epoch's rank manifests."""
 
@@ -96,8 +112,22 @@ class EpochInfo:
     """In these files, which number them from 0."""
     first_step: Count = 0
     """Steps of the epoch that came before these, on another number of GPUs."""
-    rank_xxh3: tuple[Checksum, ...]
-    """xxh3-128 of each rank's file, by rank."""
+    iterations_xxh3: Checksum
+    """xxh3-128 of `iterations.arrow`, what all ranks have in common."""
+    ranks: tuple[RankFile, ...]
+    """In the order of the ranks, each of which is in one of them."""
+
+    @property
+    def files(self) -> Iterator[tuple[str, str]]:
+        """(path, xxh3-128) of each file, `iterations.arrow` first."""
+        yield iterations_path(self.path), self.iterations_xxh3
+        for ranks in self.ranks:
+            yield ranks_path(self.path, ranks.first, ranks.last), ranks.xxh3
+
+    def file_of(self, rank: int) -> tuple[str, str]:
+        """(path, xxh3-128) of the manifest of a rank."""
+        ranks = next(ranks for ranks in self.ranks if ranks.first <= rank <= ranks.last)
+        return ranks_path(self.path, ranks.first, ranks.last), ranks.xxh3
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -286,8 +316,10 @@ def _check(manifest: Manifest) -> None:
             raise ValueError("a group has no capacity or no degree")
     for generation in manifest.generations:
         for epoch in generation.epochs:
-            if len(epoch.rank_xxh3) != generation.num_gpus:
-                raise ValueError(f"{epoch.path} has {len(epoch.rank_xxh3)} ranks, not {generation.num_gpus}")
+            borders = [0, *(ranks.last + 1 for ranks in epoch.ranks)]
+            firsts = [ranks.first for ranks in epoch.ranks]
+            if borders != [*firsts, generation.num_gpus] or any(a >= b for a, b in pairwise(borders)):
+                raise ValueError(f"the ranks of {epoch.path} are not 0 to {generation.num_gpus - 1}, each once")
     for key in ("vocab_size", "pad_token_id", "eos_token_id"):
         value = manifest.tokenizer.get(key)
         if value is not None and type(value) is not int:

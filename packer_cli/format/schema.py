@@ -32,24 +32,25 @@ SHARD_SCHEMA = _schema(
     checksum=pa.uint64(),
 )
 
-RANK_SCHEMA = _schema(
+ITERATION_SCHEMA = _schema(
     step=pa.int64(),
-    iteration=pa.int64(),
-    group=pa.int16(),
-    shard=pa.int32(),
-    row=pa.int32(),
-    sp_size=pa.int16(),
-    sp_rank=pa.int16(),
-    dp_rank=pa.int32(),
-    dp_size=pa.int32(),
-    row_length=pa.int32(),
-    checkpoint_layers=pa.int16(),
+    num_replicas=pa.int32(),
+    global_num_packs=pa.int64(),
     global_num_samples=pa.int64(),
     global_num_tokens=pa.int64(),
     global_num_loss_tokens=pa.int64(),
 )
 
-SCHEMAS = {"shard": SHARD_SCHEMA, "rank": RANK_SCHEMA}
+RANK_SCHEMA = _schema(
+    iteration=pa.int64(),
+    pack=pa.int64(),
+    group=pa.int16(),
+    first_gpu=pa.int32(),
+    dp_rank=pa.int32(),
+    row_length=pa.int32(),
+)
+
+SCHEMAS = {"shard": SHARD_SCHEMA, "iterations": ITERATION_SCHEMA, "rank": RANK_SCHEMA}
 
 
 def shard_path(group: str, shard: int) -> str:
@@ -67,6 +68,12 @@ def generation_path(number: int) -> str:
     return f"ranks/rebalanced-{number:03d}"
 
 
-def rank_path(folder: str, rank: int) -> str:
-    """Path of a rank's manifest in the output folder, by the folder of its epoch."""
-    return f"{folder}/rank-{rank:05d}.arrow"
+def iterations_path(folder: str) -> str:
+    """Path of what an epoch's ranks have in common, in the output folder, by the folder of the epoch."""
+    return f"{folder}/iterations.arrow"
+
+
+def ranks_path(folder: str, first: int, last: int) -> str:
+    """Path of the manifest of ranks that read the same, in the output folder, by the folder of their epoch."""
+    names = f"{first:05d}" if first == last else f"{first:05d}-{last:05d}"
+    return f"{folder}/rank-{names}.arrow"

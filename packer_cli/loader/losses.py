@@ -99,7 +99,7 @@ def sample_mean(losses: torch.Tensor, batch: Any, *, world_size: int, accumulati
     return _scaled(weighted, world_size * accumulation, metadata_of(batch)["global_num_samples"])
 
 
-def longalign_weights(batch: Any, *, num_packs: int, num_tokens: int | None = None) -> torch.Tensor:
+def longalign_weights(batch: Any, *, num_tokens: int | None = None) -> torch.Tensor:
     """LongAlign's weights: the factor K / (N_i * M) of each token's loss, for trainers that average over packs.
 
     The step has K packs and M samples; N_i are the loss tokens of the token's sample. Summed over a pack and averaged
@@ -107,13 +107,13 @@ def longalign_weights(batch: Any, *, num_packs: int, num_tokens: int | None = No
 
     Args:
         batch: a batch, or its metadata.
-        num_packs: K, packs in the whole step, without fillers.
         num_tokens: as in `sample_weights`.
 
     Returns:
         float64 [t].
     """
-    return sample_weights(batch, num_tokens) * (num_packs / metadata_of(batch)["global_num_samples"])
+    known = metadata_of(batch)
+    return sample_weights(batch, num_tokens) * (known["global_num_packs"] / known["global_num_samples"])
 
 
 def sample_weights(batch: Any, num_tokens: int | None = None) -> torch.Tensor:

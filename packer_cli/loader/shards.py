@@ -159,13 +159,7 @@ class ShardReader:
         self._retried.add(entry.path)
 
     def _entry(self, group: int, shard: int) -> ShardInfo:
-        try:
-            return self.groups[group].shards[shard]
-        except IndexError:
-            raise FormatError(
-                f"hbpack.json does not list shard {shard} of group {group}, which a rank manifest names; "
-                f"{self.storage.remedy}"
-            ) from None
+        return self.groups[group].shards[shard]
 
     def _damaged(self, group: int, shard: int, why: str) -> FormatError:
         file = self.storage.name(self._entry(group, shard).path)

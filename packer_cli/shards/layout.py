@@ -6,11 +6,10 @@ import itertools
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from packer_cli.format.constants import PACKS_PER_BATCH
 from packer_cli.format.schema import shard_path
-from packer_cli.plan.types import FILLER, Int64Array, Plan
+from packer_cli.plan.types import Int64Array, Plan
 
 _BYTES_PER_TOKEN = 5
 _BYTES_PER_PIECE = 20
@@ -64,14 +63,3 @@ def _cuts(num_bytes: Int64Array, shard_size: int) -> list[tuple[int, int]]:
     places = np.unique(-(-places // PACKS_PER_BATCH) * PACKS_PER_BATCH)
     borders = [0, *(int(place) for place in places if 0 < place < len(num_bytes)), len(num_bytes)]
     return list(itertools.pairwise(borders))
-
-
-def pack_places(shards: list[ShardRange], num_packs: int) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
-    """(shard, row) of each pack, int32[p+1] both; the last entry serves FILLER."""
-    shard = np.full(num_packs + 1, FILLER, dtype=np.int32)
-    row = np.full(num_packs + 1, FILLER, dtype=np.int32)
-    for item in shards:
-        members = slice(item.first_pack, item.first_pack + item.num_packs)
-        shard[members] = item.number
-        row[members] = np.arange(item.num_packs)
-    return shard, row

@@ -21,18 +21,17 @@ from packer_cli.format.checksums import find_damage, inside
 from packer_cli.format.constants import SHARD_MARKERS
 from packer_cli.format.manifest import Generation, Manifest
 from packer_cli.format.marks import find_foreign
-from packer_cli.format.schema import rank_path
 from packer_cli.plan.types import Plan, Schedule
-from packer_cli.shards.layout import ShardRange, pack_places
+from packer_cli.shards.layout import ShardRange
 from packer_cli.shards.plan_file import read_plan, read_schedules, write_plan
-from packer_cli.shards.ranks import RankColumns, write_ranks
+from packer_cli.shards.ranks import EpochColumns, write_epoch
 from packer_cli.shards.write import ShardTask, ShardWriter
 from packer_cli.tokens.store import TokenStore
 
 Progress = Callable[[int, int], None]
 """(bytes done, bytes in all)"""
 
-_ROW_BYTES = 70
+_ROW_BYTES = 30
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,9 +62,9 @@ def set_files(manifest: Manifest) -> Iterator[SetFile]:
         )
     for generation in manifest.generations:
         for epoch in generation.epochs:
-            for rank, xxh3 in enumerate(epoch.rank_xxh3):
+            for path, xxh3 in epoch.files:
                 yield SetFile(
-                    path=rank_path(epoch.path, rank),
+                    path=path,
                     kind="rank",
                     xxh3=xxh3,
                     fingerprint=generation.fingerprint,
@@ -135,7 +134,7 @@ def repair(folder: Path, manifest: Manifest, damaged: Collection[str], store: Pa
         ):
             written.sink.commit()
     for generation in manifest.generations:
-        _write_ranks(folder, generation, damaged, plan, piece_loss_tokens, shards)
+        _write_ranks(folder, generation, damaged, plan, piece_loss_tokens)
     return all(describe_damage(folder, file) is None for file in files if file.kind != "rejected")
 
 
@@ -169,18 +168,12 @@ def _write_ranks(
     damaged: Collection[str],
     plan: Plan,
     piece_loss_tokens: NDArray[np.int32],
-    shards: list[ShardRange],
 ) -> None:
-    wanted: dict[int, list[int]] = {}
-    for e, epoch in enumerate(generation.epochs):
-        ranks = [rank for rank in range(generation.num_gpus) if rank_path(epoch.path, rank) in damaged]
-        if ranks:
-            wanted[e] = ranks
+    wanted = {e for e, epoch in enumerate(generation.epochs) if any(path in damaged for path, _ in epoch.files)}
     if not wanted:
         return
     schedules = generation_schedules(folder, generation, plan)
-    places = pack_places(shards, len(plan.packs))
     dealt = replace(plan, num_gpus=generation.num_gpus)
-    for e, ranks in wanted.items():
-        columns = RankColumns(dealt, schedules[e], piece_loss_tokens, places)
-        write_ranks(folder, generation.epochs[e].path, generation.fingerprint, columns, ranks)
+    for e in sorted(wanted):
+        columns = EpochColumns(dealt, schedules[e], piece_loss_tokens)
+        write_epoch(folder, generation.epochs[e].path, generation.fingerprint, columns, damaged)

@@ -20,14 +20,23 @@ from packer_cli.errors import HbpackError
 from packer_cli.files import fingerprint, remove_temporaries
 from packer_cli.format.checksums import file_checksum
 from packer_cli.format.constants import FORMAT_VERSION, MANIFEST_NAME, PLAN_NAME, REJECTED_NAME, SHARD_MARKERS
-from packer_cli.format.manifest import EpochInfo, FileInfo, GroupInfo, Manifest, SetConfig, ShardInfo, WriteOptions
-from packer_cli.format.schema import epoch_name
+from packer_cli.format.manifest import (
+    EpochInfo,
+    FileInfo,
+    GroupInfo,
+    Manifest,
+    RankFile,
+    SetConfig,
+    ShardInfo,
+    WriteOptions,
+)
+from packer_cli.format.schema import epoch_name, iterations_path, ranks_path
 from packer_cli.plan.cost import segment_sums
 from packer_cli.plan.types import Plan, Schedule
-from packer_cli.shards.layout import ShardRange, lay_out, pack_places
+from packer_cli.shards.layout import ShardRange, lay_out
 from packer_cli.shards.manifest import read_manifest, write_manifest
 from packer_cli.shards.plan_file import PlanHeader, read_plan
-from packer_cli.shards.ranks import RankColumns, write_ranks
+from packer_cli.shards.ranks import EpochColumns, write_epoch
 from packer_cli.shards.write import ShardTask, ShardWriter
 from packer_cli.tokens.index import StoreIndex, read_index
 from packer_cli.tokens.store import TokenStore
@@ -65,8 +74,7 @@ def write_set(config: WriteConfig, folder: Path, store: Path, engine: LocalEngin
             lambda task: write_part(writer.write, task, folder, SHARD_MARKERS), parts.todo
         ):
             commit(written)
-        places = pack_places(shards, len(plan.packs))
-        epochs = write_epochs(folder, "ranks", 0, plan, plan.epochs, piece_loss_tokens, places, own_fingerprint)
+        epochs = write_epochs(folder, "ranks", 0, plan, plan.epochs, piece_loss_tokens, own_fingerprint)
     facts = {
         "fingerprint": own_fingerprint,
         "epochs": epochs,
@@ -74,7 +82,7 @@ def write_set(config: WriteConfig, folder: Path, store: Path, engine: LocalEngin
         "rejected": file_info(folder, REJECTED_NAME) if (folder / REJECTED_NAME).exists() else None,
     }
     manifest = _manifest(plan, piece_loss_tokens, header, index, config, shards, parts.finished, facts)
-    _remove_stale(folder, plan, shards)
+    _remove_stale(folder, epochs, shards)
     write_manifest(folder, manifest)
     parts.close()
     return manifest
@@ -87,17 +95,24 @@ def write_epochs(
     plan: Plan,
     schedules: Sequence[Schedule],
     piece_loss_tokens: NDArray[np.int32],
-    places: tuple[NDArray[np.int32], NDArray[np.int32]],
     own_fingerprint: str,
 ) -> tuple[EpochInfo, ...]:
     """Write the rank manifests of a generation below `path`; what the manifest says of each epoch."""
     epochs = []
     for number, schedule in enumerate(schedules, first_epoch):
         name = f"{path}/{epoch_name(number)}"
-        columns = RankColumns(plan, schedule, piece_loss_tokens, places)
-        rank_xxh3 = write_ranks(folder, name, own_fingerprint, columns, range(plan.num_gpus))
-        num_iterations, num_steps = schedule.num_iterations, schedule.num_steps
-        epochs.append(EpochInfo(path=name, num_iterations=num_iterations, num_steps=num_steps, rank_xxh3=rank_xxh3))
+        columns = EpochColumns(plan, schedule, piece_loss_tokens)
+        xxh3 = write_epoch(folder, name, own_fingerprint, columns)
+        ranks = [RankFile(first=a, last=b, xxh3=xxh3[ranks_path(name, a, b)]) for a, b in columns.ranks]
+        epochs.append(
+            EpochInfo(
+                path=name,
+                num_iterations=schedule.num_iterations,
+                num_steps=schedule.num_steps,
+                iterations_xxh3=xxh3[iterations_path(name)],
+                ranks=tuple(ranks),
+            )
+        )
     return tuple(epochs)
 
 
@@ -183,7 +198,7 @@ def _shard_info(shard: ShardRange, file: FileRange) -> ShardInfo:
     )
 
 
-def _remove_stale(folder: Path, plan: Plan, shards: Sequence[ShardRange]) -> None:
+def _remove_stale(folder: Path, epochs: Sequence[EpochInfo], shards: Sequence[ShardRange]) -> None:
     """Remove what an earlier, different plan left."""
     remove_temporaries(folder)
     wanted = {shard.path for shard in shards}
@@ -192,9 +207,9 @@ def _remove_stale(folder: Path, plan: Plan, shards: Sequence[ShardRange]) -> Non
             path.unlink()
     for path in folder.glob("ranks/rebalanced-*"):
         shutil.rmtree(path)
-    for path in folder.glob("ranks/epoch-*/rank-*.arrow"):
-        epoch, rank = int(path.parent.name.removeprefix("epoch-")), int(path.stem.removeprefix("rank-"))
-        if epoch >= len(plan.epochs) or rank >= plan.num_gpus:
+    known = {path for epoch in epochs for path, _ in epoch.files}
+    for path in folder.glob("ranks/epoch-*/*.arrow"):
+        if str(path.relative_to(folder)) not in known:
             path.unlink()
     for path in [*folder.glob("shards/*"), *folder.glob("ranks/*")]:
         if path.is_dir() and not any(path.iterdir()):

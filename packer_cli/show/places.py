@@ -1,6 +1,6 @@
 """Which row of which rank manifest a user means: a step or iteration of a rank, a pack, a sample.
 
-Price: a rank's manifest is some 70 bytes an iteration; to find a pack, those of the ranks before it are read as well;
+Price: a rank's manifest is some 110 bytes an iteration; to find a pack, those of the ranks before it are read as well;
 to find a sample, `plan.arrow`, some 50 bytes a sample.
 """
 
@@ -11,13 +11,13 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 
 from packer_cli.errors import ConfigError
 from packer_cli.format.arrays import to_numpy
 from packer_cli.format.constants import PLAN_NAME
 from packer_cli.format.manifest import Manifest
-from packer_cli.format.ranks import Columns, RankRow, as_epoch, read_rank
-from packer_cli.format.schema import rank_path
+from packer_cli.format.ranks import Columns, RankFileError, RankRow, as_epoch, read_rows
 from packer_cli.show.files import SetFiles
 
 
@@ -62,9 +62,16 @@ def read_rank_epoch(files: SetFiles, manifest: Manifest, rank: int, epoch: int) 
             f"--rank must be from 0 to {manifest.num_gpus - 1}, got {rank}: the set is for {manifest.num_gpus} GPUs"
         )
     entry, is_written = manifest.generation.find_epoch(epoch, "--epoch")
-    path = rank_path(entry.path, rank)
-    with files.reading(path):
-        columns = read_rank(files.buffer(path), entry, rank, manifest.fingerprint)
+
+    def read(path: str) -> pa.Buffer:
+        with files.reading(path):
+            return files.buffer(path)
+
+    try:
+        columns = read_rows(read, manifest, entry, rank)
+    except RankFileError as error:
+        with files.reading(error.path):
+            raise
     columns = as_epoch(columns, entry, manifest.seed, epoch, is_written=is_written)
     return RankEpoch(epoch=epoch, rank=rank, columns=columns)
 
@@ -110,7 +117,8 @@ def find_pack(files: SetFiles, manifest: Manifest, packs: Iterable[int], epoch: 
     wanted = {locate_pack(manifest, pack): pack for pack in packs}
     keys = np.array([_key(*place) for place in wanted], dtype=np.int64)
     found: dict[int, Place] = {}
-    for rank in range(manifest.num_gpus):
+    entry, _ = manifest.generation.find_epoch(epoch, "--epoch")
+    for rank in (ranks.first for ranks in entry.ranks):
         if len(found) == len(wanted):
             break
         rows = read_rank_epoch(files, manifest, rank, epoch)

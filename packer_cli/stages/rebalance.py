@@ -31,10 +31,9 @@ from packer_cli.plan.figures import plan_stats
 from packer_cli.plan.resume import DealRules, check_rest, deal_epoch, rest_of_epoch, short_packs
 from packer_cli.plan.rules import PlanRules
 from packer_cli.plan.types import Int64Array, Plan, Schedule
-from packer_cli.shards.layout import pack_places
 from packer_cli.shards.manifest import read_manifest, write_manifest
 from packer_cli.shards.plan_file import PlanHeader, read_plan, write_schedules
-from packer_cli.shards.repair import generation_schedules, manifest_shards
+from packer_cli.shards.repair import generation_schedules
 from packer_cli.shards.stage import file_info, set_fingerprint, write_epochs
 from packer_cli.shards.stop import Stop, read_state
 from packer_cli.sizes import counted, format_tokens
@@ -139,10 +138,7 @@ def rebalance(folder: Path, num_gpus: int, stop: Stop, global_tokens: int | None
     shutil.rmtree(folder / path, ignore_errors=True)  # Left by a killed run; nothing refers to it.
     facts: dict[str, Any] = {"fingerprint": own_fingerprint, "num_gpus": num_gpus, "first_epoch": left.epoch}
     write_schedules(folder / path / SCHEDULES_NAME, schedules, **facts)
-    places = pack_places(manifest_shards(manifest), len(plan.packs))
-    first, *others = write_epochs(
-        folder, path, left.epoch, dealt, schedules, piece_loss_tokens, places, own_fingerprint
-    )
+    first, *others = write_epochs(folder, path, left.epoch, dealt, schedules, piece_loss_tokens, own_fingerprint)
     sources = _sources(folder, header)
     new = replace(
         manifest,

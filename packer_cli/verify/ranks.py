@@ -7,12 +7,11 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
-from numpy.typing import NDArray
 
 from packer_cli.format.manifest import EpochInfo, Generation, Manifest
-from packer_cli.format.ranks import read_rank
-from packer_cli.format.schema import rank_path
-from packer_cli.shards.ranks import RankColumns
+from packer_cli.format.ranks import read_iterations, read_rank
+from packer_cli.format.schema import iterations_path
+from packer_cli.shards.ranks import EpochColumns
 from packer_cli.sizes import counted
 
 
@@ -21,7 +20,7 @@ def check_epoch(
     manifest: Manifest,
     generation: Generation,
     epoch: EpochInfo,
-    columns: RankColumns | None,
+    columns: EpochColumns | None,
     skip: Collection[str],
 ) -> dict[str, str]:
     """What is wrong with the rank manifests of an epoch, by path. Price: all of them, read once.
@@ -33,29 +32,41 @@ def check_epoch(
     """
     found: dict[str, str] = {}
     times = np.zeros(sum(group.num_packs for group in manifest.groups), dtype=np.int64)
-    first_pack = _first_packs(manifest)
-    for rank in range(generation.num_gpus):
-        path = rank_path(epoch.path, rank)
+    expected = columns.of_file(epoch.path) if columns else {}
+    of_file = {epoch.file_of(ranks.first)[0]: ranks.first for ranks in epoch.ranks}
+    for path in (iterations_path(epoch.path), *of_file):
         if path in skip:
             continue
+        rank = of_file.get(path)
         try:
             with pa.memory_map(str(folder / path)) as source:
-                table = read_rank(source.read_buffer(), epoch, rank, generation.fingerprint, compares=False)
+                data = source.read_buffer()
+                if rank is None:
+                    table = read_iterations(data, epoch, generation.fingerprint, compares=False)
+                else:
+                    table = read_rank(data, epoch, rank, generation.fingerprint, compares=False)
         except (OSError, ValueError) as error:
             found[path] = str(error)
             continue
-        expected = columns.of(rank) if columns else {}
-        wrong = [name for name, values in expected.items() if not np.array_equal(values, table[name])]
+        if columns and path not in expected:
+            found[path] = "the plan has no such ranks"
+            continue
+        wrong = [
+            name
+            for name, values in (expected[path]() if columns else {}).items()
+            if not np.array_equal(values, table[name])
+        ]
         if wrong:
             found[path] = f"its {', '.join(wrong)} are not the plan's"
             continue
-        is_own = (table["sp_rank"] == 0) & (table["shard"] >= 0)
-        try:
-            packs = first_pack[table["group"][is_own], table["shard"][is_own]] + table["row"][is_own]
+        if rank is not None:
+            # A replica's packs count once, in the file of its first GPU.
+            packs = table["pack"][(table["first_gpu"] == rank) & (table["pack"] >= 0)]
+            if len(packs) and packs.max() >= len(times):
+                found[path] = "it names packs that the set does not have"
+                continue
             np.add.at(times, packs, 1)
-        except IndexError:
-            found[path] = "it names packs that the set does not have"
-    if found or any(rank_path(epoch.path, rank) in skip for rank in range(generation.num_gpus)):
+    if found or any(path in skip for path in of_file):
         return found  # Others' packs cannot be counted.
     wrong_packs = np.flatnonzero(times > 1 if epoch.first_step else times != 1)
     if len(wrong_packs):
@@ -63,11 +74,3 @@ def check_epoch(
         others = f"; {counted(len(wrong_packs) - 1, 'other pack')} likewise" if len(wrong_packs) > 1 else ""
         found[epoch.path] = f"pack {pack} is read {counted(int(times[pack]), 'time')} over all ranks, not once{others}"
     return found
-
-
-def _first_packs(manifest: Manifest) -> NDArray[np.int64]:
-    """int64[groups, most shards]: the first pack of each shard."""
-    first = np.zeros((len(manifest.groups), max(len(group.shards) for group in manifest.groups)), dtype=np.int64)
-    for g, group in enumerate(manifest.groups):
-        first[g, : len(group.shards)] = [shard.first_pack for shard in group.shards]
-    return first

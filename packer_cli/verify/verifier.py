@@ -14,12 +14,10 @@ from packer_cli.errors import FormatError, HbpackError, InputError, PlanError
 from packer_cli.format.checksums import find_damage
 from packer_cli.format.constants import MANIFEST_NAME, PLAN_NAME
 from packer_cli.format.manifest import Manifest
-from packer_cli.format.schema import rank_path
 from packer_cli.plan.types import Plan
-from packer_cli.shards.layout import pack_places
 from packer_cli.shards.manifest import read_manifest
 from packer_cli.shards.plan_file import PlanHeader, read_plan, read_plan_header
-from packer_cli.shards.ranks import RankColumns
+from packer_cli.shards.ranks import EpochColumns
 from packer_cli.shards.repair import Progress, find_damaged, generation_schedules, manifest_shards, set_files
 from packer_cli.shards.stage import set_fingerprint
 from packer_cli.tokens.index import INDEX_NAME, StoreIndex, find_part_damage, read_index
@@ -176,7 +174,6 @@ class Verifier:
 
     def _check_ranks(self, planned: tuple[Plan, NDArray[np.int32]] | None) -> None:
         """Of every number of GPUs that the set was for."""
-        places = pack_places(manifest_shards(self._manifest), sum(group.num_packs for group in self._manifest.groups))
         for generation in self._manifest.generations:
             schedules = None
             if planned is not None:
@@ -194,9 +191,8 @@ class Verifier:
                 columns = None
                 if planned is not None and schedules is not None:
                     dealt = replace(planned[0], num_gpus=generation.num_gpus)
-                    columns = RankColumns(dealt, schedules[number], planned[1], places)
-                paths = {rank_path(epoch.path, rank) for rank in range(generation.num_gpus)}
-                skip = {path for path in paths if self.report.is_damaged(path)}
+                    columns = EpochColumns(dealt, schedules[number], planned[1])
+                skip = {path for path, _ in epoch.files if self.report.is_damaged(path)}
                 found = check_epoch(self._folder, self._manifest, generation, epoch, columns, skip)
                 self.report.add(found, self._write_all)
 

@@ -48,22 +48,24 @@ SHARD_SCHEMA = pa.schema(
         "checksum": pa.uint64(),
     }
 )
-RANK_SCHEMA = pa.schema(
+ITERATION_SCHEMA = pa.schema(
     [
         pa.field("step", pa.int64(), nullable=False),
-        pa.field("iteration", pa.int64(), nullable=False),
-        pa.field("group", pa.int16(), nullable=False),
-        pa.field("shard", pa.int32(), nullable=False),
-        pa.field("row", pa.int32(), nullable=False),
-        pa.field("sp_size", pa.int16(), nullable=False),
-        pa.field("sp_rank", pa.int16(), nullable=False),
-        pa.field("dp_rank", pa.int32(), nullable=False),
-        pa.field("dp_size", pa.int32(), nullable=False),
-        pa.field("row_length", pa.int32(), nullable=False),
-        pa.field("checkpoint_layers", pa.int16(), nullable=False),
+        pa.field("num_replicas", pa.int32(), nullable=False),
+        pa.field("global_num_packs", pa.int64(), nullable=False),
         pa.field("global_num_samples", pa.int64(), nullable=False),
         pa.field("global_num_tokens", pa.int64(), nullable=False),
         pa.field("global_num_loss_tokens", pa.int64(), nullable=False),
+    ]
+)
+RANK_SCHEMA = pa.schema(
+    [
+        pa.field("iteration", pa.int64(), nullable=False),
+        pa.field("pack", pa.int64(), nullable=False),
+        pa.field("group", pa.int16(), nullable=False),
+        pa.field("first_gpu", pa.int32(), nullable=False),
+        pa.field("dp_rank", pa.int32(), nullable=False),
+        pa.field("row_length", pa.int32(), nullable=False),
     ]
 )
 
@@ -137,8 +139,12 @@ def update_checksums(folder: Path) -> None:
             data = (folder / shard["path"]).read_bytes()
             shard |= {"xxh3": xxhash.xxh3_128_hexdigest(data), "num_bytes": len(data)}
     for epoch in manifest["epochs"]:
-        ranks = sorted((folder / epoch["path"]).iterdir())
-        epoch["rank_xxh3"] = [xxhash.xxh3_128_hexdigest(rank.read_bytes()) for rank in ranks]
+        common = folder / epoch["path"] / "iterations.arrow"
+        epoch["iterations_xxh3"] = xxhash.xxh3_128_hexdigest(common.read_bytes())
+        epoch["ranks"] = [
+            {"first": rank, "last": rank, "xxh3": xxhash.xxh3_128_hexdigest(path.read_bytes())}
+            for rank, path in enumerate(sorted((folder / epoch["path"]).glob("rank-*.arrow")))
+        ]
     if "plan" in manifest and (folder / "plan.arrow").exists():
         data = (folder / "plan.arrow").read_bytes()
         manifest["plan"] |= {"xxh3": xxhash.xxh3_128_hexdigest(data), "num_bytes": len(data)}
@@ -227,39 +233,37 @@ def write_ranks(packed: PackedSet, epoch: int, fingerprint: str) -> dict:
     iterations = packed.epochs[epoch]
     counts: dict[int, list[int]] = {}
     for step, slots in iterations:
-        total = counts.setdefault(step, [0, 0, 0])
+        total = counts.setdefault(step, [0, 0, 0, 0])
         for pack, _, _ in slots:
             if pack is not None:
-                total[0] += len(pack.samples)
-                total[1] += pack.num_tokens
-                total[2] += pack.num_loss_tokens
+                total[0] += 1
+                total[1] += len(pack.samples)
+                total[2] += pack.num_tokens
+                total[3] += pack.num_loss_tokens
     rows: list[list[dict]] = [[] for _ in range(packed.num_gpus)]
-    for i, (step, slots) in enumerate(iterations):
+    for i, (_, slots) in enumerate(iterations):
         rank = 0
         row_length = max([p.num_tokens for p, _, _ in slots if p is not None], default=8)
         for slot, (pack, group, sp) in enumerate(slots):
-            for sp_rank in range(sp):
+            first = rank
+            for _ in range(sp):
                 rows[rank].append(
                     {
-                        "step": step,
                         "iteration": i,
+                        "pack": -1 if pack is None else pack.id,
                         "group": group,
-                        "shard": -1 if pack is None else pack.shard,
-                        "row": -1 if pack is None else pack.row,
-                        "sp_size": sp,
-                        "sp_rank": sp_rank,
+                        "first_gpu": first,
                         "dp_rank": slot,
-                        "dp_size": len(slots),
                         "row_length": row_length,
-                        "checkpoint_layers": group,
-                        "global_num_samples": counts[step][0],
-                        "global_num_tokens": counts[step][1],
-                        "global_num_loss_tokens": counts[step][2],
                     }
                 )
                 rank += 1
         assert rank == packed.num_gpus
     folder = f"ranks/epoch-{epoch:03d}"
+    names = [field.name for field in ITERATION_SCHEMA]
+    common = [dict(zip(names, (step, len(slots), *counts[step]), strict=True)) for step, slots in iterations]
+    table = pa.Table.from_pylist(common, schema=ITERATION_SCHEMA)
+    write_ipc(packed.path, f"{folder}/iterations.arrow", table, 1000, fingerprint)
     for rank, mine in enumerate(rows):
         table = pa.Table.from_pylist(mine, schema=RANK_SCHEMA)
         write_ipc(packed.path, f"{folder}/rank-{rank:05d}.arrow", table, 1000, fingerprint)

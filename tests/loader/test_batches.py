@@ -151,7 +151,7 @@ def test_metadata_are_python_ints(packed: Any) -> None:
         [
             *("max_length_q", "max_length_k", "group", "sp_size", "sp_rank", "dp_rank", "dp_size"),
             *("checkpoint_layers", "epoch", "step", "iteration", "num_samples", "num_loss_tokens"),
-            *("global_num_samples", "global_num_loss_tokens", "pack_id"),
+            *("global_num_packs", "global_num_samples", "global_num_loss_tokens", "pack_id"),
         ],
         int,
     )

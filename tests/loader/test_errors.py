@@ -183,7 +183,13 @@ def with_value(value: Any, *keys: Any) -> Any:
         (with_value("x", "first_epoch"), "first_epoch is 'x', not an integer"),
         (with_value("x" * 99, "history"), f"history is '{'x' * 56}..., not a list"),
         (with_value("2", "tokenizer", "pad_token_id"), "tokenizer.pad_token_id is '2', not an integer"),
-        (with_value(["0" * 32], "epochs", 0, "rank_xxh3"), "ranks/epoch-000 has 1 ranks, not 2"),
+        *(
+            (
+                with_value([{"first": a, "last": b, "xxh3": "0" * 32} for a, b in ranks], "epochs", 0, "ranks"),
+                "the ranks of ranks/epoch-000 are not 0 to 1, each once",
+            )
+            for ranks in ([], [(0, 0)], [(0, 2)], [(1, 1), (0, 0)], [(0, 1), (1, 1)], [(0, 10**12)])
+        ),
         (
             with_value("../victim", "groups", 0, "shards", 0, "xxh3"),
             "groups[0].shards[0].xxh3 is '../victim', not an xxh3-128 in hex",
@@ -264,6 +270,40 @@ def test_a_set_without_a_whole_epoch_has_none_to_repeat(own_set: Any) -> None:
     )
 
 
+def with_column(table: pa.Table, name: str, values: list[int]) -> pa.Table:
+    place = table.column_names.index(name)
+    return table.set_column(place, table.schema.field(name), pa.array(values, table.schema.field(name).type))
+
+
+def test_what_ranks_have_in_common(own_set: Any) -> None:
+    name = "ranks/epoch-000/iterations.arrow"
+    file = own_set.path / name
+    whole = file.read_bytes()
+    table = pa.ipc.open_file(whole).read_all()
+    start, end = f"{str(file)!r} is damaged or incomplete (", f"); {REMEDY}"
+
+    def rewrite(changed: pa.Table) -> str:
+        own_set.rewrite(name, changed)
+        return message(FormatError, own_set.path)
+
+    n = table.num_rows
+    epochs = json.loads((own_set.path / "hbpack.json").read_text())["epochs"]
+    num_steps = epochs[0]["num_steps"]
+    for number in (num_steps - 1, num_steps + 1):
+        own_set.edit_manifest(epochs=[{**epochs[0], "num_steps": number}, *epochs[1:]])
+        assert message(FormatError, own_set.path) == f"{start}its steps are not 0 to {number - 1} in order{end}"
+    own_set.edit_manifest(epochs=epochs)
+    assert rewrite(table.slice(0, n - 1).combine_chunks()) == f"{start}{n - 1} iterations, hbpack.json says {n}{end}"
+    wrong_steps = f"{start}its steps are not 0 to {num_steps - 1} in order{end}"
+    assert rewrite(with_column(table, "step", [0] * n)) == wrong_steps
+    assert rewrite(with_column(table, "step", list(range(n, 0, -1)))) == wrong_steps
+    assert rewrite(table.drop_columns("step")) == f"{start}it has other columns{end}"
+    own_set.rewrite(name, table)
+    assert file.read_bytes() == whole
+    file.unlink()
+    assert message(FormatError, own_set.path).startswith(start)
+
+
 def test_rank_manifests(own_set: Any) -> None:
     name = "ranks/epoch-000/rank-00000.arrow"
     file = own_set.path / name
@@ -275,23 +315,22 @@ def test_rank_manifests(own_set: Any) -> None:
         own_set.rewrite(name, changed)
         return message(FormatError, own_set.path)
 
-    def with_column(name: str, values: list[int]) -> pa.Table:
-        place = table.column_names.index(name)
-        return table.set_column(place, table.schema.field(name), pa.array(values, table.schema.field(name).type))
-
     n = table.num_rows
-    epochs = json.loads((own_set.path / "hbpack.json").read_text())["epochs"]
-    num_steps = epochs[0]["num_steps"]
+    packs, group = table["pack"].to_pylist(), table["group"].to_pylist()
     assert n > 3
-    for number in (num_steps - 1, num_steps + 1):
-        own_set.edit_manifest(epochs=[{**epochs[0], "num_steps": number}, *epochs[1:]])
-        assert message(FormatError, own_set.path) == f"{start}its steps are not 0 to {number - 1} in order{end}"
-    own_set.edit_manifest(epochs=epochs)
-    assert rewrite(table.slice(0, n - 1).combine_chunks()) == f"{start}{n - 1} iterations, hbpack.json says {n}{end}"
-    assert rewrite(with_column("iteration", [0] * n)) == f"{start}its iterations are not 0, 1, 2, ...{end}"
-    wrong_steps = f"{start}its steps are not 0 to {num_steps - 1} in order{end}"
-    assert rewrite(with_column("step", [0] * n)) == wrong_steps
-    assert rewrite(with_column("step", list(range(n, 0, -1)))) == wrong_steps
+    wrong_iterations = f"{start}its iterations are not 0 to {n - 1} in order{end}"
+    assert rewrite(table.slice(0, n - 1).combine_chunks()) == wrong_iterations
+    assert rewrite(with_column(table, "iteration", [0] * n)) == wrong_iterations
+    for pack in (10**6, -2):
+        wrong_packs = f"{start}it names packs that the set does not have{end}"
+        assert rewrite(with_column(table, "pack", [pack, *packs[1:]])) == wrong_packs
+    for number in (99, -1):
+        wrong_groups = f"{start}it names groups that the set does not have{end}"
+        assert rewrite(with_column(table, "group", [number, *group[1:]])) == wrong_groups
+    assert rewrite(with_column(table, "group", [1 - g for g in group])).startswith(start)
+    assert rewrite(with_column(table, "first_gpu", [1] * n)) == (
+        f"{start}rank 0 has no part in some of its iterations{end}"
+    )
     assert rewrite(table.drop_columns("group")) == f"{start}it has other columns{end}"
     own_set.rewrite(name, table)
     assert file.read_bytes() == whole
@@ -332,8 +371,9 @@ def test_shards(own_set: Any) -> None:
     assert read_error(own_set) == f"{start}[Errno 2] No such file or directory: {str(shard)!r}{end}"
     groups = json.loads((own_set.path / "hbpack.json").read_text())["groups"]
     own_set.edit_manifest(groups=[{**groups[0], "shards": []}])
-    assert read_error(own_set) == (
-        f"hbpack.json does not list shard 0 of group 0, which a rank manifest names; {REMEDY}"
+    rank = own_set.path / "ranks/epoch-000/rank-00000.arrow"
+    assert message(FormatError, own_set.path) == (
+        f"{str(rank)!r} is damaged or incomplete (it names packs that the set does not have); {REMEDY}"
     )
 
 

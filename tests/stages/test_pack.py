@@ -100,37 +100,33 @@ def test_the_manifest_and_the_ranks_agree_with_the_shards(packed):
     manifest = json.loads((packed / "hbpack.json").read_text())
     packs = read_packs(packed)
     assert [pack["pack_id"] for pack in packs] == list(range(len(packs)))
-    first = {
-        (g, s): shard["first_pack"]
-        for g, group in enumerate(manifest["groups"])
-        for s, shard in enumerate(group["shards"])
-    }
+    degrees = [group["sp_size"] for group in manifest["groups"]]
     seen = []
+    common = read_rows(packed / "ranks/epoch-000/iterations.arrow")
     ranks = [read_rows(packed / f"ranks/epoch-000/rank-{rank:05d}.arrow") for rank in range(8)]
-    assert {len(rows) for rows in ranks} == {manifest["epochs"][0]["num_iterations"]}
-    for rows in zip(*ranks, strict=True):
-        assert len({(row["step"], row["iteration"], row["group"], row["row_length"]) for row in rows}) == 1
-        assert len({row["global_num_loss_tokens"] for row in rows}) == 1
-        for rank, row in enumerate(rows):
-            assert (row["dp_rank"], row["sp_rank"]) == divmod(rank, row["sp_size"])
-            assert row["dp_size"] * row["sp_size"] == 8
-            if row["shard"] >= 0:
-                pack = packs[first[row["group"], row["shard"]] + row["row"]]
-                assert (pack["group"], pack["sp_size"]) == (row["group"], row["sp_size"])
-                assert pack["num_tokens"] <= row["row_length"]
-                if row["sp_rank"] == 0:
-                    seen.append(pack["pack_id"])
-    assert sorted(seen) == list(range(len(packs)))
+    assert {len(rows) for rows in (common, *ranks)} == {manifest["epochs"][0]["num_iterations"]}
     by_step = {}
-    for rows in zip(*ranks, strict=True):
-        for row in rows:
-            if row["shard"] >= 0 and row["sp_rank"] == 0:
-                pack = packs[first[row["group"], row["shard"]] + row["row"]]
-                total = by_step.setdefault(row["step"], [0, 0, 0, row])
-                total[0] += len(pack["sample_ids"])
-                total[1] += pack["num_tokens"]
-                total[2] += pack["num_loss_tokens"]
-    for samples, tokens, loss_tokens, row in by_step.values():
+    for iteration, *rows in zip(common, *ranks, strict=True):
+        assert len({(row["iteration"], row["group"], row["row_length"]) for row in rows}) == 1
+        total = by_step.setdefault(iteration["step"], [0, 0, 0, 0, iteration])
+        for rank, row in enumerate(rows):
+            degree = degrees[row["group"]]
+            assert row["dp_rank"] == rank // degree
+            assert row["first_gpu"] == rank // degree * degree
+            assert iteration["num_replicas"] * degree == 8
+            if row["pack"] >= 0:
+                pack = packs[row["pack"]]
+                assert (pack["group"], pack["sp_size"]) == (row["group"], degree)
+                assert pack["num_tokens"] <= row["row_length"]
+                if row["first_gpu"] == rank:
+                    seen.append(row["pack"])
+                    total[0] += 1
+                    total[1] += len(pack["sample_ids"])
+                    total[2] += pack["num_tokens"]
+                    total[3] += pack["num_loss_tokens"]
+    assert sorted(seen) == list(range(len(packs)))
+    for num_packs, samples, tokens, loss_tokens, row in by_step.values():
+        assert row["global_num_packs"] == num_packs
         assert row["global_num_samples"] == samples
         assert row["global_num_tokens"] == tokens
         assert row["global_num_loss_tokens"] == loss_tokens

@@ -64,6 +64,7 @@ def metadata(micro: MicroBatch) -> dict[str, Any]:
         "iteration": row.iteration,
         "num_samples": len(micro.sample_ids),
         "num_loss_tokens": micro.num_loss_tokens,
+        "global_num_packs": row.global_num_packs,
         "global_num_samples": row.global_num_samples,
         "global_num_loss_tokens": row.global_num_loss_tokens,
         "sample_ids": torch.from_numpy(micro.sample_ids),

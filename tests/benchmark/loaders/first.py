@@ -27,33 +27,32 @@ def write_set(source: Path, folder: Path, num_packs: int) -> int:
     """Write the set; returns the number of its packs, `num_packs` or a few more."""
     manifest = json.loads((source / "hbpack.json").read_text())
     (group,) = manifest["groups"]
-    own = [shard["num_packs"] for shard in group["shards"]]
-    repeats = -(-num_packs // sum(own))
-    shards = np.repeat(np.arange(repeats * len(own), dtype=np.int32), own * repeats)
-    rows = np.tile(np.concatenate([np.arange(n, dtype=np.int32) for n in own]), repeats)
-    num_packs = len(rows)
+    own = sum(shard["num_packs"] for shard in group["shards"])
+    num_packs = -(-num_packs // own) * own
     folder.mkdir(parents=True, exist_ok=True)
     shutil.copytree(source / "shards", folder / "shards", copy_function=os.link)
-    group["shards"] = group["shards"] * repeats
     step = np.arange(num_packs, dtype=np.int64) // STEP_ITERATIONS
     (epoch,) = manifest["epochs"][:1]
     epoch |= {"num_iterations": num_packs, "num_steps": int(step[-1]) + 1}
     manifest["epochs"] = [epoch]
-    written = source / epoch["path"] / "rank-00000.arrow"
-    schema = pa.ipc.open_file(pa.memory_map(str(written))).schema
-    columns = {"step": step, "iteration": np.arange(num_packs, dtype=np.int64), "shard": shards, "row": rows}
-    constants = {"sp_size": 1, "dp_size": 1, "row_length": group["capacity"], "checkpoint_layers": 0}
-    arrays = []
-    for field in schema:
-        values = columns.get(field.name)
-        if values is None:
-            values = np.full(num_packs, constants.get(field.name, 0), dtype=str(field.type))
-        arrays.append(to_arrow(values.astype(str(field.type))))
-    out = folder / epoch["path"]
-    out.mkdir(parents=True)
-    with pa.OSFile(str(out / "rank-00000.arrow"), "wb") as sink, pa.ipc.new_file(sink, schema) as writer:
-        writer.write_batch(pa.record_batch(arrays, schema=schema))
-    epoch["rank_xxh3"] = [file_checksum(out / "rank-00000.arrow")]
+    columns = {
+        "step": step,
+        "iteration": np.arange(num_packs),
+        "pack": np.arange(num_packs) % own,
+        "num_replicas": np.ones(num_packs),
+        "row_length": np.full(num_packs, group["capacity"]),
+    }
+    (folder / epoch["path"]).mkdir(parents=True)
+    xxh3 = {}
+    for name in ("iterations.arrow", "rank-00000.arrow"):
+        path = f"{epoch['path']}/{name}"
+        schema = pa.ipc.open_file(pa.memory_map(str(source / path))).schema
+        values = [columns.get(field.name, np.zeros(num_packs)).astype(str(field.type)) for field in schema]
+        with pa.OSFile(str(folder / path), "wb") as sink, pa.ipc.new_file(sink, schema) as writer:
+            writer.write_batch(pa.record_batch([to_arrow(value) for value in values], schema=schema))
+        xxh3[name] = file_checksum(folder / path)
+    epoch["iterations_xxh3"] = xxh3["iterations.arrow"]
+    epoch["ranks"] = [{"first": 0, "last": 0, "xxh3": xxh3["rank-00000.arrow"]}]
     del manifest["xxh3"]
     (folder / "hbpack.json").write_bytes(sign_json(manifest))
     return num_packs
