@@ -1,0 +1,230 @@
+"""Forms iterations of packs of unlike degrees: near-equal predicted times, and degrees that fill the GPUs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+from packer_cli.plan.packing.csr import select_packs
+from packer_cli.plan.strategies.flexsp.costs import DegreeCosts, Float64Array
+from packer_cli.plan.strategies.flexsp.dealing import even_out, seconds_of
+from packer_cli.plan.strategies.flexsp.micro_batch import search
+from packer_cli.plan.strategies.flexsp.packing import MixedPacks
+from packer_cli.plan.types import Int64Array
+from packer_cli.plan.work import pack_tokens_and_work
+
+_EVEN = 0.002
+"""GPU-seconds that an iteration may wait, of all it takes, before its packs exchange samples."""
+_SOLVE = 0.02
+"""The same, before its degrees are chosen anew."""
+_STEPS = 40
+"""Exchanges an iteration."""
+
+
+class MixedIterations(NamedTuple):
+    """i iterations of p packs of m samples. Packs are numbered by iteration, within one by falling degree."""
+
+    offsets: Int64Array
+    """int64[p+1]: pack k holds `samples[offsets[k]:offsets[k+1]]`."""
+    samples: Int64Array
+    """int64[m]"""
+    kinds: Int64Array
+    """int64[p]: index into `DegreeCosts.degrees`."""
+    iterations: Int64Array
+    """int64[i+1]: iteration j runs packs `iterations[j] .. iterations[j+1] - 1`."""
+
+
+def form_iterations(
+    packs: MixedPacks, lengths: NDArray[np.int32], costs: DegreeCosts, num_gpus: int
+) -> MixedIterations:
+    """Divide the packs into iterations; the slowest come first.
+
+    Each iteration begins with the slowest pack left, and then takes the slowest whose degree fits the GPUs left, as
+    long as other degrees can fill what remains. So the waiting of all iterations together is about that of one: each
+    begins where the one before ended. O(m + p k + p log p).
+    """
+    seconds = pack_seconds(packs.offsets, packs.samples, packs.kinds, lengths, costs)
+    order = np.lexsort((-seconds, packs.kinds))
+    begin = np.searchsorted(packs.kinds[order], np.arange(len(costs) + 1))
+    new_order = np.empty(len(order), dtype=np.int64)
+    bounds = np.empty(len(order) + 1, dtype=np.int64)
+    num = _form(order, begin, seconds, costs.degrees, num_gpus, new_order, bounds)
+    bounds = bounds[: num + 1].copy()
+    iteration = np.repeat(np.arange(num), np.diff(bounds))
+    new_order = new_order[np.lexsort((-packs.kinds[new_order], iteration))]
+    chosen = select_packs(packs.offsets, packs.samples, new_order)
+    return MixedIterations(*chosen, packs.kinds[new_order], bounds)
+
+
+def iteration_seconds(found: MixedIterations, lengths: NDArray[np.int32], costs: DegreeCosts) -> Float64Array:
+    """Seconds (float64[i]) of the slowest pack of each iteration. O(m)."""
+    seconds = pack_seconds(found.offsets, found.samples, found.kinds, lengths, costs)
+    return np.maximum.reduceat(seconds, found.iterations[:-1]) if len(seconds) else seconds
+
+
+def pack_seconds(
+    offsets: Int64Array, samples: Int64Array, kinds: Int64Array, lengths: NDArray[np.int32], costs: DegreeCosts
+) -> Float64Array:
+    """Seconds (float64[p]) of each pack at its degree. O(m)."""
+    tokens, work = pack_tokens_and_work(offsets, samples, lengths)
+    return costs.seconds(kinds, work, tokens)
+
+
+def joined(parts: Sequence[MixedIterations]) -> MixedIterations:
+    """The parts one after the other. O(m)."""
+    none = np.empty(0, dtype=np.int64)
+    sizes = np.concatenate([none, *(np.diff(part.offsets) for part in parts)])
+    packs = np.concatenate([none, *(np.diff(part.iterations) for part in parts)])
+    return MixedIterations(
+        offsets=np.concatenate([[0], np.cumsum(sizes)]),
+        samples=np.concatenate([none, *(part.samples for part in parts)]),
+        kinds=np.concatenate([none, *(part.kinds for part in parts)]),
+        iterations=np.concatenate([[0], np.cumsum(packs)]),
+    )
+
+
+def require_fit(lengths: NDArray[np.int32], costs: DegreeCosts) -> None:
+    """Raise ValueError for a sample longer than every capacity."""
+    longest = int(lengths.max(initial=0))
+    if longest > costs.capacity[-1]:
+        raise ValueError(
+            f"a sample of {longest} tokens is longer than the greatest capacity, {costs.capacity[-1]} tokens on "
+            f"{costs.degrees[-1]} GPUs; split or leave out such samples, or allow a higher degree"
+        )
+
+
+@njit(cache=True)
+def _form(
+    order: NDArray[np.int64],
+    begin: NDArray[np.int64],
+    seconds: NDArray[np.float64],
+    degrees: NDArray[np.int64],
+    num_gpus: int,
+    new_order: NDArray[np.int64],
+    offsets: NDArray[np.int64],
+) -> int:
+    """Write to `new_order` and `offsets`; returns the number of iterations.
+
+    Args:
+        order: int64[p], packs by degree, then falling seconds.
+        begin: int64[k+1], where each degree begins.
+    """
+    at = begin[:-1].copy()
+    done, num = 0, 0
+    offsets[0] = 0
+    can_fill = np.zeros(num_gpus + 1, dtype=np.bool_)
+    last = np.int64(-1)
+    while done < len(order):
+        left = num_gpus
+        while left > 0:
+            available = np.int64(0)
+            for kind in range(len(degrees)):
+                available += at[kind] < begin[kind + 1]
+            if available != last:  # A degree has run out.
+                last = available
+                can_fill[:] = False
+                can_fill[0] = True
+                for kind in range(len(degrees)):
+                    if at[kind] < begin[kind + 1]:
+                        for gpus in range(degrees[kind], num_gpus + 1):
+                            can_fill[gpus] |= can_fill[gpus - degrees[kind]]
+            best, fills = -1, False
+            for kind in range(len(degrees)):
+                if at[kind] < begin[kind + 1] and degrees[kind] <= left:
+                    to_end = can_fill[left - degrees[kind]]
+                    if (
+                        best < 0
+                        or (to_end and not fills)
+                        or (to_end == fills and seconds[order[at[kind]]] > seconds[order[at[best]]])
+                    ):
+                        best, fills = kind, to_end
+            if best < 0:
+                break
+            new_order[done] = order[at[best]]
+            at[best] += 1
+            done += 1
+            left -= degrees[best]
+        num += 1
+        offsets[num] = done
+    return num
+
+
+def improve_iterations(
+    found: MixedIterations, lengths: NDArray[np.int32], costs: DegreeCosts, num_gpus: int
+) -> MixedIterations:
+    """Even out the iterations that wait: exchange samples between packs, or choose the degrees anew.
+
+    No iteration becomes slower, and each keeps its samples. O(m), and a few milliseconds for an iteration that waits.
+    """
+    num = len(found.iterations) - 1
+    most = num * (num_gpus // int(costs.degrees[0]))
+    offsets, kinds = np.zeros(most + 1, dtype=np.int64), np.empty(most, dtype=np.int64)
+    samples = np.empty_like(found.samples)
+    bounds = np.zeros(num + 1, dtype=np.int64)
+    _improve(*found, lengths, *costs.arrays, num_gpus, offsets, samples, kinds, bounds)
+    num_packs = int(bounds[-1])
+    return MixedIterations(offsets[: num_packs + 1].copy(), samples, kinds[:num_packs].copy(), bounds)
+
+
+@njit(cache=True)
+def _improve(
+    offsets: NDArray[np.int64],
+    samples: NDArray[np.int64],
+    kinds: NDArray[np.int64],
+    bounds: NDArray[np.int64],
+    lengths: NDArray[np.int32],
+    degrees: NDArray[np.int64],
+    rates: NDArray[np.float64],
+    capacity: NDArray[np.int64],
+    num_gpus: int,
+    new_offsets: NDArray[np.int64],
+    new_samples: NDArray[np.int64],
+    new_kinds: NDArray[np.int64],
+    new_bounds: NDArray[np.int64],
+) -> None:
+    pack = 0
+    for j in range(len(bounds) - 1):
+        first, stop = bounds[j], bounds[j + 1]
+        begin = offsets[first]
+        own = samples[begin : offsets[stop]]
+        length = np.empty(len(own), dtype=np.int64)
+        group_of = np.empty(len(own), dtype=np.int64)
+        tokens, work = np.zeros(stop - first, dtype=np.int64), np.zeros(stop - first, dtype=np.int64)
+        slowest, busy = 0.0, 0.0
+        for p in range(stop - first):
+            for i in range(offsets[first + p] - begin, offsets[first + p + 1] - begin):
+                length[i] = lengths[own[i]]
+                group_of[i] = p
+                tokens[p] += length[i]
+                work[p] += length[i] * length[i]
+            seconds = seconds_of(rates, kinds[first + p], work[p], tokens[p])
+            slowest = max(slowest, seconds)
+            busy += degrees[kinds[first + p]] * seconds
+        own_kinds = kinds[first:stop].copy()
+        mean = busy / num_gpus
+        if mean < slowest * (1 - _EVEN):
+            slowest = even_out(length, own_kinds, rates, capacity, _STEPS, mean, group_of, tokens, work)
+        if mean < slowest * (1 - _SOLVE):
+            falling = np.argsort(-length, kind="mergesort")
+            other, other_kinds, seconds = search(length[falling], degrees, rates, capacity, num_gpus)
+            if seconds < slowest:
+                group_of[falling] = other
+                own_kinds = other_kinds
+        # Write the samples by group, without groups that are empty.
+        count = np.zeros(len(own_kinds) + 1, dtype=np.int64)
+        for i in range(len(own)):
+            count[group_of[i] + 1] += 1
+        for p in range(len(own_kinds)):
+            if count[p + 1] > 0:
+                new_kinds[pack] = own_kinds[p]
+                new_offsets[pack + 1] = new_offsets[pack] + count[p + 1]
+                pack += 1
+            count[p + 1] += count[p]
+        for i in range(len(own)):
+            new_samples[begin + count[group_of[i]]] = own[i]
+            count[group_of[i]] += 1
+        new_bounds[j + 1] = pack
