@@ -60,6 +60,34 @@ def read_rows(path: Path) -> list[dict[str, Any]]:
     return pa.ipc.open_file(pa.memory_map(str(path))).read_all().to_pylist()
 
 
+def rank_rows(folder: Path, rank: int, epoch: str = "epoch-000") -> list[dict[str, Any]]:
+    """What a rank reads in an epoch: its row of each iteration, and all that follows from it."""
+    groups = json.loads((folder / "hbpack.json").read_text())["groups"]
+    found = []
+    for path in (folder / "ranks" / epoch).glob("rank-*.arrow"):
+        first, *last = map(int, path.stem.split("-")[1:])
+        if first <= rank <= (last or [first])[0]:
+            for common, row in zip(read_rows(path.parent / "iterations.arrow"), read_rows(path), strict=True):
+                group = groups[row["group"]]
+                shard, place = -1, -1
+                for number, each in enumerate(group["shards"]):
+                    if 0 <= row["pack"] - each["first_pack"] < each["num_packs"]:
+                        shard, place = number, row["pack"] - each["first_pack"]
+                found.append(
+                    {
+                        **common,
+                        **row,
+                        "shard": shard,
+                        "row": place,
+                        "sp_size": group["sp_size"],
+                        "sp_rank": rank - row["first_gpu"],
+                        "dp_size": common["num_replicas"],
+                        "checkpoint_layers": group["checkpoint_layers"],
+                    }
+                )
+    return found
+
+
 def read_packs(folder: Path) -> list[dict[str, Any]]:
     """Rows of all shards in the order of the manifest, arrays as numpy."""
     manifest = json.loads((folder / "hbpack.json").read_text())

@@ -11,8 +11,9 @@ from packer_cli.plan.arrange import GroupPacks, arrange_group
 from packer_cli.plan.packing.csr import copy_packs
 from packer_cli.plan.rules import PlanRules
 from packer_cli.plan.schedule import GroupIterations, deal, one_group_each, schedule_epoch
+from packer_cli.plan.strategies.flexsp.arrange import arrange_mixed
 from packer_cli.plan.streams import Stream, rng_state
-from packer_cli.plan.types import FILLER, Int64Array, Packs, Pieces, Plan, Schedule
+from packer_cli.plan.types import FILLER, Int32Array, Int64Array, Packs, Pieces, Plan, Schedule
 from packer_cli.plan.work import pack_tokens_and_work
 
 
@@ -27,16 +28,15 @@ def build_plan(pieces: Pieces, rules: PlanRules) -> Plan:
         seed = int(rng_state(rules.seed, Stream.CUT)[0])
         pieces = rules.algorithm.cut(pieces, rules.groups[0].capacity, seed)
     lengths = pieces.length
-    is_left = np.ones(len(pieces), dtype=np.bool_)
-    by_group = [arrange_group(lengths, is_left, g, rules) for g in reversed(range(len(rules.groups)))]
-    by_group.reverse()
-    pack_tokens, pack_work = (
-        np.concatenate(parts)
-        for parts in zip(
-            *(pack_tokens_and_work(part.offsets, part.pieces, lengths, rules.linear) for part in by_group), strict=True
-        )
-    )
-    iterations = one_group_each(rules.groups, _iterations(by_group, rules), pack_tokens)
+    if rules.replica_costs:
+        by_group, iterations = arrange_mixed(lengths, rules)
+        pack_tokens, pack_work = _tokens_and_work(by_group, lengths, rules)
+    else:
+        is_left = np.ones(len(pieces), dtype=np.bool_)
+        by_group = [arrange_group(lengths, is_left, g, rules) for g in reversed(range(len(rules.groups)))]
+        by_group.reverse()
+        pack_tokens, pack_work = _tokens_and_work(by_group, lengths, rules)
+        iterations = one_group_each(rules.groups, _iterations(by_group, rules), pack_tokens)
     schedules = [
         schedule_epoch(iterations, pack_tokens, pack_work, len(rules.groups), rules.steps, rules.seed, epoch)
         for epoch in range(rules.epochs)
@@ -44,6 +44,14 @@ def build_plan(pieces: Pieces, rules: PlanRules) -> Plan:
     packs, renumber = _in_order_of_use(by_group, schedules[0].slot_pack)
     schedules = [_renumbered(schedule, renumber) for schedule in schedules]
     return Plan(groups=rules.groups, num_gpus=rules.num_gpus, pieces=pieces, packs=packs, epochs=tuple(schedules))
+
+
+def _tokens_and_work(
+    by_group: Sequence[GroupPacks], lengths: Int32Array, rules: PlanRules
+) -> tuple[Int64Array, Int64Array]:
+    of_groups = [pack_tokens_and_work(part.offsets, part.pieces, lengths, rules.linear) for part in by_group]
+    tokens, work = (np.concatenate(parts) for parts in zip(*of_groups, strict=True))
+    return tokens, work
 
 
 def _iterations(by_group: Sequence[GroupPacks], rules: PlanRules) -> list[GroupIterations]:

@@ -9,6 +9,7 @@ from packer_cli.plan.balance import BalanceRule
 from packer_cli.plan.groups import Group
 from packer_cli.plan.packing import PackingAlgorithm, PackingOptions
 from packer_cli.plan.schedule import StepRules
+from packer_cli.plan.strategies.flexsp.costs import DegreeCosts
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,6 +32,10 @@ class PlanRules:
     linear: int = 0
     """Tokens, at least 0: the plan evens out work of s (s + linear) per sample, see `plan.cost`. `cost.require_exact`
     limits it; `algorithm` must be built for it (`PackingAlgorithm.with_linear`)."""
+
+    replica_costs: DegreeCosts | None = None
+    """Seconds of a replica of each group: the iterations mix the degrees of all groups (FlexSP), and `algorithm`,
+    `fill` and all of `balance` but its window have no effect. Each degree is a multiple of the one before."""
 
     def __post_init__(self) -> None:
         if self.algorithm.cut and len(self.groups) != 1:

@@ -156,9 +156,14 @@ def _row_lengths(group: Group, iterations: GroupIterations, pack_tokens: Int64Ar
     lengths = np.full(len(iterations.slots), group.capacity, dtype=np.int64)
     if iterations.num_spread:
         longest = np.append(pack_tokens, 0)[iterations.slots[-iterations.num_spread :]].max(axis=1)
-        multiple = _ROW_MULTIPLE * group.sp_size
-        lengths[-iterations.num_spread :] = np.minimum(-(-longest // multiple) * multiple, group.capacity)
+        lengths[-iterations.num_spread :] = round_up_rows(longest, group.sp_size, group.capacity)
     return lengths
+
+
+def round_up_rows(longest: Int64Array, degree: Int64Array | int, capacity: Int64Array | int) -> Int64Array:
+    """Row lengths (int64) for the longest packs: multiples of 128 tokens a GPU, at most the capacity."""
+    multiple = _ROW_MULTIPLE * degree
+    return np.minimum(np.maximum(1, -(-longest // multiple)) * multiple, capacity)
 
 
 def _order_and_steps(

@@ -13,7 +13,7 @@ import torch.nn.functional as F  # noqa: N812
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM
 
-from tests.reference import read_packs, read_rows
+from tests.reference import rank_rows, read_packs
 
 LEARNING_RATE = 1e-3
 
@@ -36,15 +36,13 @@ def steps_of(packed: Path) -> list[list[list[dict[str, Any]]]]:
     manifest = json.loads((packed / "hbpack.json").read_text())
     packs = {pack["pack_id"]: pack for pack in read_packs(packed)}
     found: dict[tuple[int, int], dict[int, list[dict[str, Any]]]] = {}
-    for epoch, entry in enumerate(manifest["epochs"]):
+    for epoch in range(len(manifest["epochs"])):
         for rank in range(manifest["num_gpus"]):
-            for row in read_rows(packed / entry["path"] / f"rank-{rank:05d}.arrow"):
+            for row in rank_rows(packed, rank, f"epoch-{epoch:03d}"):
                 iterations = found.setdefault((epoch, row["step"]), {})
                 slots = iterations.setdefault(row["iteration"], [])
                 if row["sp_rank"] == 0:
-                    shards = manifest["groups"][row["group"]]["shards"]
-                    filler = row["shard"] < 0
-                    slots.append({} if filler else packs[shards[row["shard"]]["first_pack"] + row["row"]])
+                    slots.append({} if row["pack"] < 0 else packs[row["pack"]])
     return [[found[key][i] for i in sorted(found[key])] for key in sorted(found)]
 
 

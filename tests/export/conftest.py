@@ -12,7 +12,7 @@ import pytest
 
 from packer_cli.cli.main import main
 from tests.cli_runner import Done, run
-from tests.reference import read_packs, read_rows
+from tests.reference import rank_rows, read_packs
 
 Pack = dict[str, Any]
 
@@ -52,10 +52,9 @@ def used(packed: Path, epoch: int) -> list[int]:
     manifest = json.loads((packed / "hbpack.json").read_text())
     found = []
     for rank in range(manifest["num_gpus"]):
-        for row in read_rows(packed / f"ranks/epoch-{epoch:03d}/rank-{rank:05d}.arrow"):
-            if row["sp_rank"] == 0 and row["shard"] >= 0:
-                shard = manifest["groups"][row["group"]]["shards"][row["shard"]]
-                found.append((row["iteration"], row["dp_rank"], shard["first_pack"] + row["row"]))
+        for row in rank_rows(packed, rank, f"epoch-{epoch:03d}"):
+            if row["sp_rank"] == 0 and row["pack"] >= 0:
+                found.append((row["iteration"], row["dp_rank"], row["pack"]))
     return [pack for _, _, pack in sorted(found)]
 
 

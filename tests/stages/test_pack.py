@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from tests.cli_runner import HBPACK
-from tests.reference import assert_holds_samples, expected_samples, read_packs, read_rows, tree
+from tests.reference import assert_holds_samples, expected_samples, rank_rows, read_packs, read_rows, tree
 
 
 def hbpack(*arguments, check=True, cwd=None):
@@ -157,13 +157,11 @@ def test_metrics_are_recomputed_by_hand(packed):
     manifest = json.loads((packed / "hbpack.json").read_text())
     assert manifest["metrics"] == {key: stats[key] for key in ("overall", "groups", "baseline")}
     packs = read_packs(packed)
-    first = [group["shards"][0]["first_pack"] if group["shards"] else 0 for group in manifest["groups"]]
-    assert all(len(group["shards"]) <= 1 for group in manifest["groups"])
-    ranks = [read_rows(packed / f"ranks/epoch-000/rank-{rank:05d}.arrow") for rank in range(8)]
+    ranks = [rank_rows(packed, rank) for rank in range(8)]
     abr, dbr, with_sp, total, slots = [], [], 0, 0, 0
     for rows in zip(*ranks, strict=True):
         chosen = [row for row in rows if row["sp_rank"] == 0]
-        mine = [packs[first[row["group"]] + row["row"]] if row["shard"] >= 0 else None for row in chosen]
+        mine = [packs[row["pack"]] if row["pack"] >= 0 else None for row in chosen]
         work = np.array([pack["attention_work"] if pack else 0 for pack in mine], dtype=float)
         tokens = np.array([pack["num_tokens"] if pack else 0 for pack in mine])
         degree = chosen[0]["sp_size"]

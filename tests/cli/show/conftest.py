@@ -9,7 +9,7 @@ import pytest
 
 from packer_cli.cli.main import main
 from tests.cli_runner import run
-from tests.reference import expected_samples, read_rows
+from tests.reference import expected_samples
 
 GPUS = 8
 STEP_TOKENS = 6000
@@ -75,10 +75,6 @@ def views_of(folder, *arguments):
     done = run(main, "show", folder, *arguments, "--json")
     assert (done.code, done.stderr) == (0, "")
     return json.loads(done.stdout)
-
-
-def rank_rows(folder, rank, epoch="epoch-000"):
-    return read_rows(folder / "ranks" / epoch / f"rank-{rank:05d}.arrow")
 
 
 def parse(lines):

@@ -8,9 +8,9 @@ import json
 import pytest
 
 from packer_cli.cli.main import main
-from tests.cli.show.conftest import GPUS, PICTURES, parse, rank_rows, views_of
+from tests.cli.show.conftest import GPUS, PICTURES, parse, views_of
 from tests.cli_runner import run
-from tests.reference import read_rows
+from tests.reference import rank_rows, read_rows
 
 
 def test_every_sample_shows_the_text_and_the_mask_of_its_record(packed, corpus, expected):

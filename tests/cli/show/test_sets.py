@@ -11,9 +11,10 @@ from uuid import uuid4
 import fsspec
 
 from packer_cli.cli.main import main
-from tests.cli.show.conftest import rank_rows, views_of
+from tests.cli.show.conftest import views_of
 from tests.cli_runner import run
 from tests.loader.packed_set import write_manifest
+from tests.reference import rank_rows
 
 
 def test_without_the_token_store_the_source_is_named(copy, corpus):

@@ -70,8 +70,8 @@ def test_what_is_wrong_in_spite_of_checksums(own: Packed) -> None:
     found = damaged(own.folder)
     assert set(found) == {"plan.arrow", "ranks/epoch-000"}
     assert " times over all ranks, not once; " in found["ranks/epoch-000"]
-    shards = pa.array([99] * len(other), pa.int32())
-    other = other.set_column(other.column_names.index("shard"), other.schema.field("shard"), shards)
+    packs = pa.array([9999] * len(other), pa.int64())
+    other = other.set_column(other.column_names.index("pack"), other.schema.field("pack"), packs)
     write_ipc(own.folder, RANK, other, 10_000, fingerprint)
     update_checksums(own.folder)
     assert damaged(own.folder)[RANK] == "it names packs that the set does not have"
@@ -99,7 +99,7 @@ def test_files_of_another_shape_in_spite_of_checksums(own: Packed) -> None:
     assert change(name, lambda table: table.drop_columns("cost")) == "it has other columns"
     assert change(name, lambda table: table.slice(0, 16)) == f"it does not hold its {num_packs} packs"
     assert change(name, lambda table: table, in_batch=8) == "its record batch 0 has 8 packs"
-    assert change(RANK, lambda table: table.drop_columns("row")) == "it has other columns"
+    assert change(RANK, lambda table: table.drop_columns("pack")) == "it has other columns"
     (own.folder / RANK).write_bytes(b"x" * 1000)
     (own.folder / name).write_bytes(b"neither")
     update_checksums(own.folder)
