@@ -17,13 +17,10 @@ LOCK_NAME = ".hbpack.lock"
 
 _NO_LOCKS = (errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP)
 
-_held: set[str] = set()
-"""Folders that this process has locked."""
-
 
 @contextmanager
 def hold_folder(folder: Path, is_ours: Callable[[list[str]], bool]) -> Iterator[None]:
-    """Check an output folder, and lock it against other runs while the block runs. Nested blocks reuse the lock.
+    """Check an output folder, and lock it against other runs while the block runs.
 
     Args:
         is_ours: whether an earlier run wrote these entries of the folder; not called for an empty or a new folder.
@@ -32,10 +29,6 @@ def hold_folder(folder: Path, is_ours: Callable[[list[str]], bool]) -> Iterator[
         OutputError: the folder cannot be written to, or holds something else.
         RunError: another run is writing to it.
     """
-    key = os.path.realpath(folder)
-    if key in _held:
-        yield
-        return
     entries = _entries(folder)
     if entries and not is_ours(entries):
         raise OutputError(
@@ -44,11 +37,7 @@ def hold_folder(folder: Path, is_ours: Callable[[list[str]], bool]) -> Iterator[
         )
     try:
         with lock_folder(folder):
-            _held.add(key)
-            try:
-                yield
-            finally:
-                _held.remove(key)
+            yield
     except BlockingIOError as error:
         if error.filename != str(folder):
             raise

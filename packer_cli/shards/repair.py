@@ -24,7 +24,7 @@ from packer_cli.format.marks import find_foreign
 from packer_cli.format.schema import rank_path
 from packer_cli.plan.types import Plan, Schedule
 from packer_cli.shards.layout import ShardRange, pack_places
-from packer_cli.shards.plan_file import read_plan, read_schedules, write_plan
+from packer_cli.shards.plan_file import PlanHeader, read_plan, read_schedules, write_plan
 from packer_cli.shards.ranks import RankColumns, write_ranks
 from packer_cli.shards.write import ShardTask, ShardWriter
 from packer_cli.tokens.store import TokenStore
@@ -112,8 +112,13 @@ def describe_damage(folder: Path, file: SetFile) -> str | None:
         return why
 
 
-def repair(folder: Path, manifest: Manifest, damaged: Collection[str], store: Path, engine: LocalEngine) -> bool:
+def repair(
+    folder: Path, manifest: Manifest, header: PlanHeader, damaged: Collection[str], store: Path, engine: LocalEngine
+) -> bool:
     """Write damaged files of the set again, but `rejected.jsonl`; whether each has its bytes again.
+
+    Args:
+        header: the plan's.
 
     Raises:
         InputError, FormatError: the plan or the token store, which they are made from, is damaged or gone.
@@ -121,7 +126,7 @@ def repair(folder: Path, manifest: Manifest, damaged: Collection[str], store: Pa
     files = [file for file in set_files(manifest) if file.path in damaged]
     if any(file.kind == "schedules" for file in files):
         return False  # Nothing else holds them: the change of the number of GPUs has to be made again.
-    plan, piece_loss_tokens, header = read_plan(folder / manifest.plan.path, check=True)
+    plan, piece_loss_tokens = read_plan(folder / manifest.plan.path, check=True)
     if manifest.plan.path in damaged:
         write_plan(folder / manifest.plan.path, plan, piece_loss_tokens, header)
     shards = manifest_shards(manifest)

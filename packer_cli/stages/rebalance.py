@@ -33,7 +33,7 @@ from packer_cli.plan.rules import PlanRules
 from packer_cli.plan.types import Int64Array, Plan, Schedule
 from packer_cli.shards.layout import pack_places
 from packer_cli.shards.manifest import read_manifest, write_manifest
-from packer_cli.shards.plan_file import PlanHeader, read_plan, write_schedules
+from packer_cli.shards.plan_file import PlanHeader, read_plan, read_plan_header, write_schedules
 from packer_cli.shards.repair import generation_schedules, manifest_shards
 from packer_cli.shards.stage import file_info, set_fingerprint, write_epochs
 from packer_cli.shards.stop import Stop, read_state
@@ -56,7 +56,6 @@ class _Remaining:
     """int64[r]"""
 
 
-@locked_output(has_plan=True)
 def run_rebalance(
     folder: Path, num_gpus: int, state: str | None, epoch: int | None, step: int | None, global_tokens: int | None
 ) -> Manifest:
@@ -73,8 +72,9 @@ def run_rebalance(
             else f"--from-step {step}"
         )
         stop = Stop(name=name, epoch=epoch, step=step)
-    before = read_manifest(folder)
-    manifest, is_new = rebalance(folder, num_gpus, stop, global_tokens)
+    with locked_output(folder, has_plan=True):
+        before = read_manifest(folder)
+        manifest, is_new = rebalance(folder, num_gpus, stop, global_tokens)
     first = manifest.epochs[0]
     overall = manifest.metrics.overall
     where = f"epoch {manifest.first_epoch} from step {first.first_step} on"
@@ -117,7 +117,8 @@ def rebalance(folder: Path, num_gpus: int, stop: Stop, global_tokens: int | None
         config["global_tokens"] = global_tokens
     if _is_in_force(manifest, stop, config):
         return manifest, False
-    plan, piece_loss_tokens, header = read_plan(folder / PLAN_NAME, check=True)
+    plan, piece_loss_tokens = read_plan(folder / PLAN_NAME, check=True)
+    header = read_plan_header(folder / PLAN_NAME)
     if set_fingerprint(header.fingerprint, manifest.config.write.shard_size) != manifest.planned_fingerprint:
         raise FormatError(
             f"{str(folder / PLAN_NAME)!r} is not the plan of the shards beside it; run hbpack write, which writes them"
@@ -165,7 +166,7 @@ def plan_in_force(folder: Path) -> Plan:
         InputError, FormatError: there is no such set, or it is damaged.
     """
     manifest = read_manifest(folder)
-    plan, _, _ = read_plan(folder / PLAN_NAME, check=True)
+    plan, _ = read_plan(folder / PLAN_NAME, check=True)
     schedules = generation_schedules(folder, manifest.generation, plan)
     whole = [schedule for schedule, epoch in zip(schedules, manifest.epochs, strict=True) if epoch.first_step == 0]
     return replace(plan, num_gpus=manifest.num_gpus, epochs=tuple(whole))

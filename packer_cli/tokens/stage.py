@@ -15,11 +15,12 @@ from packer_cli.corpus.discover import discover
 from packer_cli.corpus.types import CorpusSlice
 from packer_cli.engine.local import LocalEngine
 from packer_cli.engine.parts import FileRange, FinishedPart, Parts, Written, write_part
-from packer_cli.engine.progress import Progress
+from packer_cli.engine.progress import Progress, say
 from packer_cli.engine.worker import Died
 from packer_cli.errors import HbpackError, InputError, RunError, TooManyRejectedError
 from packer_cli.files import fingerprint, remove_temporaries
 from packer_cli.sizes import counted
+from packer_cli.tokens.choices import choices
 from packer_cli.tokens.cutting import cut_files, group_slices, is_columnar, without_crashes
 from packer_cli.tokens.index import (
     INDEX_NAME,
@@ -38,16 +39,12 @@ from packer_cli.tokens.tokenizer.loading import read_template
 
 _LIBRARIES = ("gigatoken", "tokenizers", "transformers", "jinja2", "minijinja", "sentencepiece")
 
-Announce = Callable[[dict[str, Any]], None]
-"""Told what `describe_tokenizer` says, once, before the first part is done."""
-
 
 def tokenize(
     config: TokenizeConfig,
     folder: Path,
     engine: LocalEngine,
     progress: Progress = lambda done, total: None,
-    announce: Announce = lambda tokenizer: None,
 ) -> tuple[StoreIndex, int]:
     """Tokenize the inputs into the store in `folder`; existing parts that are still valid are kept.
 
@@ -74,6 +71,11 @@ def tokenize(
     kept = [part.facts for part in parts.finished.values()]
     num_rejected = sum(facts["part"]["num_rejected"] for facts in kept)
     num_reused = num_rejected + sum(facts["part"]["num_samples"] for facts in kept)
+
+    def announce(tokenizer: dict[str, Any]) -> None:
+        for line in choices(config, tokenizer):
+            say(line)
+
     with parts.committing(progress) as commit:
         if kept:
             announce(kept[0]["tokenizer"])
@@ -111,7 +113,9 @@ def _work(folder: Path, task: PartTask | _Description) -> Written | dict[str, An
     )
 
 
-def _run(engine: LocalEngine, todo: list[PartTask], folder: Path, announce: Announce | None) -> Iterator[Written]:
+def _run(
+    engine: LocalEngine, todo: list[PartTask], folder: Path, announce: Callable[[dict[str, Any]], None] | None
+) -> Iterator[Written]:
     """Yield parts as they end. A slice that crashes its worker when read is left out, and its part is tokenized again.
 
     Each worker loads the tokenizer anyway; the first one describes it before it starts on a part.

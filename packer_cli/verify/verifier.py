@@ -128,7 +128,8 @@ class Verifier:
         if self.report.is_damaged(self._manifest.plan.path):
             return None
         try:
-            plan, piece_loss_tokens, header = read_plan(self._folder / self._manifest.plan.path, check=True)
+            path = self._folder / self._manifest.plan.path
+            (plan, piece_loss_tokens), header = read_plan(path, check=True), read_plan_header(path)
             shard_size = self._manifest.config.write.shard_size
             if set_fingerprint(header.fingerprint, shard_size) != self._manifest.planned_fingerprint:
                 raise FormatError("it is not the plan of the shards beside it")
