@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor, as_completed
 from multiprocessing.connection import wait
 from typing import Any, TypeVar
 
-from packer_cli.engine.processes import interrupts_later, process_context, starting_workers
+from packer_cli.engine.processes import interrupts_end_server, interrupts_later, process_context, starting_workers
 from packer_cli.engine.worker import Died, Worker
 
 Task = TypeVar("Task")
@@ -35,9 +35,16 @@ class LocalEngine:
     starts while this process is still reading its inputs. Use it as a context manager.
     """
 
-    def __init__(self, workers: int, preload: Sequence[str] = ()) -> None:
+    def __init__(self, workers: int, preload: Sequence[str] = (), *, isolates: bool = False) -> None:
+        """Start nothing yet.
+
+        Args:
+            isolates: each task of `run` gets a process of its own, even with one worker; whatever ends that process
+                is the task's result.
+        """
         self.workers = workers
         self._preload = list(preload)
+        self._isolates = isolates
         self._idle: list[Worker] = []
         self._leaving: list[Worker] = []
         self._busy: dict[Any, Worker] = {}
@@ -73,7 +80,7 @@ class LocalEngine:
         Raises:
             RunError: workers cannot be started, or one was killed, most often for want of memory.
         """
-        if self.workers > 1:
+        if self.workers > 1 or self._isolates:
             yield from self._run_on_workers(function, tasks)
             return
         for number, task in enumerate(tasks):
@@ -95,11 +102,14 @@ class LocalEngine:
                 for connection in wait(list(numbers)):
                     number, worker = numbers.pop(connection), self._busy.pop(connection)
                     outcome = worker.receive()
-                    if not isinstance(outcome, Died):
-                        if todo:  # It goes on while the caller looks at what it gave.
-                            self._give(todo, numbers, worker, function)
-                        else:
-                            self._idle.append(worker)
+                    if self._isolates:
+                        worker.end()
+                    elif isinstance(outcome, Died):
+                        outcome.require_crash()
+                    elif todo:  # It goes on while the caller looks at what it gave.
+                        self._give(todo, numbers, worker, function)
+                    else:
+                        self._idle.append(worker)
                     yield number, outcome
         finally:
             self._kill_busy()
@@ -117,7 +127,8 @@ class LocalEngine:
             self._busy.popitem()[1].kill()
 
     def _start(self) -> Worker:
-        with starting_workers(), interrupts_later():  # A worker that is half started cannot be ended.
+        # A worker that is half started cannot be ended; but what is preloaded may compile kernels for long.
+        with starting_workers(), interrupts_end_server() if self._isolates else interrupts_later():
             return Worker(process_context(self._preload))
 
     def run_threads(self, function: Callable[[Task], Result], tasks: Sequence[Task]) -> Iterator[tuple[int, Result]]:
