@@ -35,16 +35,8 @@ def hold_folder(folder: Path, is_ours: Callable[[list[str]], bool]) -> Iterator[
             f"output folder {str(folder)!r} holds something else ({', '.join(entries[:3])}); "
             "name an empty or a new folder"
         )
-    try:
-        with lock_folder(folder):
-            yield
-    except BlockingIOError as error:
-        if error.filename != str(folder):
-            raise
-        raise RunError(
-            f"output folder {str(folder)!r}: another hbpack run writes to it; wait until that has ended, "
-            "or name another folder"
-        ) from None
+    with lock_folder(folder):
+        yield
 
 
 def _entries(folder: Path) -> list[str]:
@@ -70,7 +62,7 @@ def lock_folder(folder: Path) -> Iterator[None]:
     system that knows no locks goes without.
 
     Raises:
-        BlockingIOError: another process holds it; its `filename` is the folder.
+        RunError: another process holds it.
     """
     made = [path for path in (folder, *folder.parents) if not path.exists()]
     folder.mkdir(parents=True, exist_ok=True)
@@ -96,6 +88,11 @@ def _lock(path: Path) -> int:
             if error.errno in _NO_LOCKS:
                 return descriptor
             os.close(descriptor)
+            if isinstance(error, BlockingIOError):
+                raise RunError(
+                    f"output folder {str(path.parent)!r}: another hbpack run writes to it; wait until that has ended, "
+                    "or name another folder"
+                ) from None
             error.filename = str(path.parent)
             raise
         with suppress(FileNotFoundError):

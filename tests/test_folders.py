@@ -74,7 +74,7 @@ def test_a_lock_whose_file_is_gone_is_not_taken(tmp_path, monkeypatch):
     monkeypatch.setattr(fcntl, "flock", flock)
     with lock_folder(tmp_path):
         assert len(calls) == 2
-        with pytest.raises(BlockingIOError), lock_folder(tmp_path):
+        with pytest.raises(RunError), lock_folder(tmp_path):
             pass
     assert not list(tmp_path.iterdir())
 

@@ -10,6 +10,7 @@ from multiprocessing.connection import wait
 from typing import Any, TypeVar
 
 from packer_cli.engine.processes import interrupts_end_server, interrupts_later, process_context, starting_workers
+from packer_cli.engine.progress import Progress
 from packer_cli.engine.worker import Died, Worker
 
 Task = TypeVar("Task")
@@ -130,6 +131,28 @@ class LocalEngine:
         # A worker that is half started cannot be ended; but what is preloaded may compile kernels for long.
         with starting_workers(), interrupts_end_server() if self._isolates else interrupts_later():
             return Worker(process_context(self._preload))
+
+    def find_faults(
+        self,
+        find_fault: Callable[[Task], str | None],
+        items: Sequence[Task],
+        sizes: Sequence[int],
+        progress: Progress | None = None,
+    ) -> list[tuple[Task, str]]:
+        """The items with a fault and what it is, in order; found on threads.
+
+        Args:
+            sizes: of the items, for progress.
+        """
+        found: dict[int, str] = {}
+        done, total = 0, sum(sizes)
+        for i, fault in self.run_threads(find_fault, items):
+            if fault is not None:
+                found[i] = fault
+            done += sizes[i]
+            if progress:
+                progress(done, total)
+        return [(items[i], found[i]) for i in sorted(found)]
 
     def run_threads(self, function: Callable[[Task], Result], tasks: Sequence[Task]) -> Iterator[tuple[int, Result]]:
         """As `run`, on threads of this process: for tasks that spend their time in kernels and in writing."""

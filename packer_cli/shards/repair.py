@@ -6,7 +6,7 @@ replaces files one by one and leaves the manifest as it is.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from packer_cli.engine.local import LocalEngine
 from packer_cli.engine.parts import write_part
+from packer_cli.engine.progress import Progress
 from packer_cli.errors import FormatError
 from packer_cli.format.checksums import find_damage, inside
 from packer_cli.format.constants import SHARD_MARKERS
@@ -28,9 +29,6 @@ from packer_cli.shards.plan_file import PlanHeader, read_plan, read_schedules, w
 from packer_cli.shards.ranks import RankColumns, write_ranks
 from packer_cli.shards.write import ShardTask, ShardWriter
 from packer_cli.tokens.store import TokenStore
-
-Progress = Callable[[int, int], None]
-"""(bytes done, bytes in all)"""
 
 _ROW_BYTES = 70
 
@@ -81,19 +79,12 @@ def set_files(manifest: Manifest) -> Iterator[SetFile]:
 
 
 def find_damaged(
-    folder: Path, files: Collection[SetFile], engine: LocalEngine, progress: Progress | None = None
+    folder: Path, files: Sequence[SetFile], engine: LocalEngine, progress: Progress | None = None
 ) -> dict[str, str]:
     """What is wrong with each damaged file, by path. Price: reading all of them once."""
-    files = list(files)
-    done, total = 0, sum(file.likely_bytes for file in files)
-    found: dict[str, str] = {}
-    for i, why in engine.run_threads(lambda file: describe_damage(folder, file), files):
-        if why is not None:
-            found[files[i].path] = why
-        done += files[i].likely_bytes
-        if progress:
-            progress(done, total)
-    return {file.path: found[file.path] for file in files if file.path in found}
+    sizes = [file.likely_bytes for file in files]
+    found = engine.find_faults(lambda file: describe_damage(folder, file), files, sizes, progress)
+    return {file.path: why for file, why in found}
 
 
 def describe_damage(folder: Path, file: SetFile) -> str | None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 import shutil
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -43,17 +43,6 @@ from packer_cli.tokens.store import TokenStore
 
 REBALANCE_VERSION = 1
 SCHEDULES_NAME = "schedules.arrow"
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Remaining:
-    """The part of a generation that training has not run."""
-
-    epoch: int
-    step: int
-    iteration: int
-    packs: Int64Array
-    """int64[r]"""
 
 
 def run_rebalance(
@@ -124,31 +113,30 @@ def rebalance(folder: Path, num_gpus: int, stop: Stop, global_tokens: int | None
             f"{str(folder / PLAN_NAME)!r} is not the plan of the shards beside it; run hbpack write, which writes them"
         )
     source = _generation(manifest, stop, folder)
-    left = _remaining(folder, manifest, plan, source, stop)
+    origin, left = _remaining(folder, manifest, plan, source, stop)
     rules = plan_rules(validate(PlanConfig, config))
-    origin = Origin(fingerprint=source.fingerprint, epoch=left.epoch, step=left.step, iteration=left.iteration)
     own_fingerprint = _fingerprint(origin, config)
     if own_fingerprint == manifest.fingerprint:
         return manifest, False
     is_short = short_packs(plan.epochs[0], plan.packs, plan.groups)
-    schedules = _schedules(plan, left, is_short, rules)
+    schedules = _schedules(plan, origin, left, is_short, rules)
     dealt = replace(plan, num_gpus=num_gpus)
-    whole = schedules[1:] if left.step else schedules
+    whole = schedules[1:] if origin.step else schedules
     check_plan(replace(dealt, epochs=tuple(whole)))
-    check_rest(dealt, schedules[0], left.packs, num_gpus)
+    check_rest(dealt, schedules[0], left, num_gpus)
     path = generation_path(len(manifest.history) + 1)
     shutil.rmtree(folder / path, ignore_errors=True)  # Left by a killed run; nothing refers to it.
-    facts: dict[str, Any] = {"fingerprint": own_fingerprint, "num_gpus": num_gpus, "first_epoch": left.epoch}
+    facts: dict[str, Any] = {"fingerprint": own_fingerprint, "num_gpus": num_gpus, "first_epoch": origin.epoch}
     write_schedules(folder / path / SCHEDULES_NAME, schedules, **facts)
     places = pack_places(manifest_shards(manifest), len(plan.packs))
     first, *others = write_epochs(
-        folder, path, left.epoch, dealt, schedules, piece_loss_tokens, places, own_fingerprint
+        folder, path, origin.epoch, dealt, schedules, piece_loss_tokens, places, own_fingerprint
     )
     sources = _sources(folder, header)
     new = replace(
         manifest,
         **facts,
-        epochs=(replace(first, first_step=left.step), *others),
+        epochs=(replace(first, first_step=origin.step), *others),
         schedules=file_info(folder, f"{path}/{SCHEDULES_NAME}"),
         history=(*manifest.history, manifest.generation),
         origin=origin,
@@ -212,7 +200,10 @@ def _generation(manifest: Manifest, stop: Stop, folder: Path) -> Generation:
     )
 
 
-def _remaining(folder: Path, manifest: Manifest, plan: Plan, source: Generation, stop: Stop) -> _Remaining:
+def _remaining(
+    folder: Path, manifest: Manifest, plan: Plan, source: Generation, stop: Stop
+) -> tuple[Origin, Int64Array]:
+    """Where training left a generation, and the packs (int64[r]) that it has not run of the epoch."""
     epoch = source.first_epoch if stop.epoch is None else stop.epoch
     first_steps = [entry.first_step for entry in source.epochs]
     number, is_written = find_epoch(epoch, source.first_epoch, first_steps, source.num_gpus, f"{stop.name}: epoch")
@@ -233,8 +224,8 @@ def _remaining(folder: Path, manifest: Manifest, plan: Plan, source: Generation,
         # The epoch is over, so the whole next one is left.
         if epoch == MAX_EPOCH:
             raise ConfigError(f"{stop.name}: epoch {epoch} was the last that there is; choose an earlier place")
-        return _Remaining(epoch=epoch + 1, step=0, iteration=0, packs=np.arange(len(plan.packs)))
-    return _Remaining(epoch=epoch, step=step, iteration=iteration, packs=packs)
+        epoch, step, iteration, packs = epoch + 1, 0, 0, np.arange(len(plan.packs))
+    return Origin(fingerprint=source.fingerprint, epoch=epoch, step=step, iteration=iteration), packs
 
 
 def _refuse_inside(
@@ -254,10 +245,12 @@ def _refuse_inside(
     )
 
 
-def _schedules(plan: Plan, left: _Remaining, is_short: NDArray[np.bool_], rules: PlanRules) -> list[Schedule]:
+def _schedules(
+    plan: Plan, origin: Origin, left: Int64Array, is_short: NDArray[np.bool_], rules: PlanRules
+) -> list[Schedule]:
     """Schedules of the rest of the epoch and of the whole epochs after it: as many as requested, at least one."""
     steps = rules.steps
-    curriculum = max(0, steps.curriculum_steps - left.step) if left.epoch == 0 else 0
+    curriculum = max(0, steps.curriculum_steps - origin.step) if origin.epoch == 0 else 0
     deal_rules = DealRules(
         num_gpus=rules.num_gpus,
         balance=rules.balance,
@@ -266,10 +259,10 @@ def _schedules(plan: Plan, left: _Remaining, is_short: NDArray[np.bool_], rules:
         linear=rules.linear,
     )
     every = np.arange(len(plan.packs))
-    stop = max(rules.epochs, left.epoch + (2 if left.step else 1))
+    stop = max(rules.epochs, origin.epoch + (2 if origin.step else 1))
     return [
-        deal_epoch(plan, left.packs if epoch == left.epoch else every, is_short, deal_rules, epoch)
-        for epoch in range(left.epoch, stop)
+        deal_epoch(plan, left if epoch == origin.epoch else every, is_short, deal_rules, epoch)
+        for epoch in range(origin.epoch, stop)
     ]
 
 

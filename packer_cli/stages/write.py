@@ -21,7 +21,7 @@ from packer_cli.shards.stage import file_info, set_fingerprint, with_names, writ
 from packer_cli.sizes import counted, format_bytes
 from packer_cli.stages.output import TOKENS, current_manifest, is_of_plan, locked_output, store_of
 from packer_cli.stages.rejected import write_rejected
-from packer_cli.tokens.index import find_part_damage, read_index
+from packer_cli.tokens.index import find_damaged_parts, read_index
 
 _MOST_WARNINGS = 10
 
@@ -140,9 +140,8 @@ def _check_store(store: Path, fingerprint: str, engine: LocalEngine | None) -> N
     if index.fingerprint != fingerprint:
         raise FormatError(f"the token store {str(store)!r} has changed since the plan was made; run hbpack plan again")
     if engine is not None:
-        for i, why in engine.run_threads(lambda part: find_part_damage(store, part), index.parts):
-            if why is not None:
-                name = str(store / index.parts[i].path)
-                raise FormatError(
-                    f"token store part {name!r} is damaged ({why}); run the same hbpack tokenize or pack again"
-                )
+        for name, why in find_damaged_parts(store, index, engine).items():
+            path = str(store / name)
+            raise FormatError(
+                f"token store part {path!r} is damaged ({why}); run the same hbpack tokenize or pack again"
+            )
