@@ -17,13 +17,10 @@ LOCK_NAME = ".hbpack.lock"
 
 _NO_LOCKS = (errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP)
 
-_held: set[str] = set()
-"""Folders that this process has locked."""
-
 
 @contextmanager
 def hold_folder(folder: Path, is_ours: Callable[[list[str]], bool]) -> Iterator[None]:
-    """Check an output folder, and lock it against other runs while the block runs. Nested blocks reuse the lock.
+    """Check an output folder, and lock it against other runs while the block runs.
 
     Args:
         is_ours: whether an earlier run wrote these entries of the folder; not called for an empty or a new folder.
@@ -32,30 +29,14 @@ def hold_folder(folder: Path, is_ours: Callable[[list[str]], bool]) -> Iterator[
         OutputError: the folder cannot be written to, or holds something else.
         RunError: another run is writing to it.
     """
-    key = os.path.realpath(folder)
-    if key in _held:
-        yield
-        return
     entries = _entries(folder)
     if entries and not is_ours(entries):
         raise OutputError(
             f"output folder {str(folder)!r} holds something else ({', '.join(entries[:3])}); "
             "name an empty or a new folder"
         )
-    try:
-        with lock_folder(folder):
-            _held.add(key)
-            try:
-                yield
-            finally:
-                _held.remove(key)
-    except BlockingIOError as error:
-        if error.filename != str(folder):
-            raise
-        raise RunError(
-            f"output folder {str(folder)!r}: another hbpack run writes to it; wait until that has ended, "
-            "or name another folder"
-        ) from None
+    with lock_folder(folder):
+        yield
 
 
 def _entries(folder: Path) -> list[str]:
@@ -81,7 +62,7 @@ def lock_folder(folder: Path) -> Iterator[None]:
     system that knows no locks goes without.
 
     Raises:
-        BlockingIOError: another process holds it; its `filename` is the folder.
+        RunError: another process holds it.
     """
     made = [path for path in (folder, *folder.parents) if not path.exists()]
     folder.mkdir(parents=True, exist_ok=True)
@@ -107,6 +88,11 @@ def _lock(path: Path) -> int:
             if error.errno in _NO_LOCKS:
                 return descriptor
             os.close(descriptor)
+            if isinstance(error, BlockingIOError):
+                raise RunError(
+                    f"output folder {str(path.parent)!r}: another hbpack run writes to it; wait until that has ended, "
+                    "or name another folder"
+                ) from None
             error.filename = str(path.parent)
             raise
         with suppress(FileNotFoundError):

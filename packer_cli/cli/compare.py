@@ -11,10 +11,9 @@ import click
 from packer_cli.cli.options import (
     bound_option,
     config_option,
+    corpus_of,
     inputs_argument,
     model_options,
-    refuse_without_tokenizer,
-    values_of,
     workers_option,
 )
 from packer_cli.config import PlanConfig, TokenizeConfig, validate
@@ -67,13 +66,12 @@ def command(
     """
     from packer_cli.cli.tables.compare import parse_sort, print_comparison, sort_rows
 
-    config = validate(PlanConfig, values_of(PlanConfig, values))
+    config = validate(PlanConfig, values)
     has_cost = config.cost != "quadratic"
     order = None if sort is None else parse_sort(sort, has_model=config.has_gpu_model, has_cost=has_cost)
-    refuse_without_tokenizer(ctx, values)
+    corpus = corpus_of(ctx, values)
     from packer_cli.stages.compare import run_compare
 
-    corpus = validate(TokenizeConfig, values_of(TokenizeConfig, values)) if values["tokenizer"] is not None else None
     by_program = bound == "lp"
     comparison = run_compare(
         values["inputs"], corpus, config, algorithms, workers, strategies=strategies, by_program=by_program

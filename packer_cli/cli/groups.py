@@ -10,10 +10,9 @@ import click
 
 from packer_cli.cli.options import (
     config_option,
+    corpus_of,
     inputs_argument,
     model_options,
-    refuse_without_tokenizer,
-    values_of,
     workers_option,
 )
 from packer_cli.config import AUTO, AutoGroupsConfig, PlanConfig, TokenizeConfig, validate
@@ -48,10 +47,8 @@ def command(ctx: click.Context, as_json: bool, workers: int | None, **values: An
     Times and memory are predicted from the model's shape and the GPU's data sheet (--model, --gpu), or from what
     `hbpack profile` measured (--profile). `hbpack pack --groups auto` with the same options packs with these groups.
     """
-    of_plan = {name: values[name] for name in _OF_PLAN | set(AutoGroupsConfig.model_fields)}
-    config = validate(PlanConfig, {**of_plan, "groups": AUTO})
-    refuse_without_tokenizer(ctx, values)
-    corpus = None if values["tokenizer"] is None else validate(TokenizeConfig, values_of(TokenizeConfig, values))
+    config = validate(PlanConfig, {**values, "groups": AUTO})
+    corpus = corpus_of(ctx, values)
     from packer_cli.cli.tables.groups import candidates, print_choice
     from packer_cli.stages.groups import run_groups
 

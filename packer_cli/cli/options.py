@@ -12,7 +12,7 @@ from click.core import ParameterSource
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
-from packer_cli.config import AutoGroupsConfig, TokenizeConfig, load_config_file, show_value
+from packer_cli.config import AutoGroupsConfig, TokenizeConfig, load_config_file, show_value, validate
 from packer_cli.errors import ConfigError, InputError, OutputError
 
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
@@ -153,18 +153,19 @@ def inputs_argument(function: Callable[..., Any]) -> Callable[..., Any]:
     return click.argument("inputs", metavar="INPUT...", nargs=-1, type=LocalPath())(function)
 
 
-def values_of(model: type[BaseModel], values: dict[str, Any]) -> dict[str, Any]:
-    """The values of a command that are fields of a model; None stands for an option that was not given."""
-    return {name: values[name] for name in model.model_fields}
+def corpus_of(ctx: click.Context, values: dict[str, Any]) -> TokenizeConfig | None:
+    """How to tokenize the inputs of a command; None without `--tokenizer`, for inputs that are no corpus.
 
-
-def refuse_without_tokenizer(ctx: click.Context, values: dict[str, Any]) -> None:
-    """Raise ConfigError for corpus options given without a tokenizer."""
+    Raises:
+        ConfigError: a value is wrong, or options for a corpus were given without a tokenizer.
+    """
     if values["tokenizer"] is not None:
-        return
+        config: TokenizeConfig = validate(TokenizeConfig, values)
+        return config
     name = first_given(ctx, set(TokenizeConfig.model_fields) - {"inputs"})
     if name is not None:
         raise ConfigError(f"{name} is for a corpus; give --tokenizer with it, or leave it out")
+    return None
 
 
 def first_given(ctx: click.Context, names: Collection[str]) -> str | None:

@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from packer_cli.cli.options import config_option, inputs_argument, model_options, output_option, workers_option
-from packer_cli.config import PackConfig, validate
+from packer_cli.config import PackConfig, PlanConfig, TokenizeConfig, WriteConfig, validate
 
 
 @click.command("pack")
@@ -26,13 +26,13 @@ def command(output: str, workers: int | None, dry_run: bool, **values: Any) -> N
 
     Run it again after a crash, or with other groups: what is there and still valid is reused.
     """
-    config = validate(PackConfig, values)
+    tokenize, plan, write = (validate(model, values) for model in (TokenizeConfig, PlanConfig, WriteConfig))
     from packer_cli.stages.workers import make_engine
 
     with make_engine(workers) as engine:
         from packer_cli.stages.pack import run_pack
 
-        header = run_pack(config, Path(output), engine, dry_run=dry_run)
+        header = run_pack(tokenize, plan, None if dry_run else write, Path(output), engine)
     from packer_cli.cli.tables.plan import print_counts, print_stats
 
     print_counts(header.counts)

@@ -12,11 +12,10 @@ import click
 from packer_cli.cli.options import (
     FiniteRange,
     config_option,
+    corpus_of,
     first_given,
     inputs_argument,
     model_options,
-    refuse_without_tokenizer,
-    values_of,
     workers_option,
 )
 from packer_cli.config import GpuConfig, PlanConfig, TokenizeConfig, validate
@@ -88,7 +87,7 @@ def command(
     Times are predicted from the model's shape and the GPU's data sheet (--model, --gpu), or from what `hbpack profile`
     measured (--profile).
     """
-    config = validate(GpuConfig, values_of(GpuConfig, values))
+    config = validate(GpuConfig, values)
     config.require_gpu_model("hbpack simulate")
     from packer_cli.simulate.figures import SimulateRules
 
@@ -126,10 +125,9 @@ def _simulate_strategies(
     from packer_cli.cli.tables.simulate import print_strategies
     from packer_cli.stages.compare import run_compare
 
-    config = validate(PlanConfig, values_of(PlanConfig, values))
+    config = validate(PlanConfig, values)
     order = parse_sort(sort, has_cost=config.cost != "quadratic")
-    refuse_without_tokenizer(ctx, values)
-    corpus = None if values["tokenizer"] is None else validate(TokenizeConfig, values_of(TokenizeConfig, values))
+    corpus = corpus_of(ctx, values)
     result = run_compare(values["inputs"], corpus, config, algorithms, workers, rules)
     result = replace(result, rows=sort_rows(result.rows, order))
     if as_json:

@@ -12,9 +12,13 @@ from packer_cli.errors import ConfigError
 
 
 def validate(model: type[BaseModel], values: dict[str, Any]) -> Any:
-    """Build a model; a wrong value becomes a ConfigError of one line. None stands for an option that was not given."""
+    """Build a model; a wrong value becomes a ConfigError of one line.
+
+    Args:
+        values: those of a command, which may have more than the model; None stands for an option that was not given.
+    """
     try:
-        return model(**{name: value for name, value in values.items() if value is not None})
+        return model(**{name: values[name] for name in model.model_fields if values.get(name) is not None})
     except ValidationError as error:
         raise ConfigError(_say(error)) from None
 

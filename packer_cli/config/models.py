@@ -216,7 +216,6 @@ class PlanConfig(AutoGroupsConfig):
 
     def decisions(self) -> dict[str, Any]:
         """JSON values of all that decides a plan once its groups are known; what they were chosen with does not."""
-        assert not self.is_auto
         return self.model_dump(mode="json", exclude=set(AutoGroupsConfig.model_fields))
 
     @model_validator(mode="wrap")
@@ -277,10 +276,6 @@ class WriteConfig(_Model):
 
 class PackConfig(WriteConfig, PlanConfig, TokenizeConfig):
     """Everything that decides the bytes of a packed data set. The number of workers is not among it."""
-
-    def part(self, model: type[_Model]) -> Any:
-        """The fields of one stage as its own model."""
-        return model(**{name: getattr(self, name) for name in model.model_fields})
 
 
 def _divisors(number: int) -> list[int]:

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 
 from packer_cli.config.models import PlanConfig
 from packer_cli.errors import ConfigError
 from packer_cli.plan.balance import parse_balance
 from packer_cli.plan.cost import Cost, parse_cost, require_exact
-from packer_cli.plan.groups import Group
 from packer_cli.plan.packing import REGISTRY, parse_packing
 from packer_cli.plan.rules import PlanRules
 from packer_cli.plan.schedule import StepRules
@@ -71,15 +69,6 @@ def plan_rules(config: PlanConfig) -> PlanRules:
             linear=linear,
         )
     return rules
-
-
-def with_groups(rules: PlanRules, groups: tuple[Group, ...]) -> PlanRules:
-    """The rules for other groups; raises ConfigError where the cost or the packing rules them out."""
-    with _naming("--cost"):
-        require_exact(rules.linear, groups, rules.num_gpus)
-    with _naming("--packing"):
-        changed = replace(rules, groups=groups)
-    return changed
 
 
 @contextmanager

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
-from multiprocessing.connection import Connection, wait
-from typing import Any, TypeVar
+from functools import partial
+from typing import TypeVar
 
-from packer_cli.engine.processes import describe_exit, end_server, process_context, start_worker, starting_workers
+from packer_cli.engine.local import LocalEngine
+from packer_cli.engine.worker import Died
 from packer_cli.errors import HbpackError
 
 Task = TypeVar("Task")
@@ -35,57 +34,17 @@ def run_isolated(
     Raises:
         RunError: processes cannot be started.
     """
-    context = process_context(preload)
-    todo = deque(enumerate(tasks))
-    running: dict[Any, tuple[int, Any]] = {}
+    with LocalEngine(workers, preload, isolates=True) as engine:
+        for number, outcome in engine.run(partial(_attempt, function), tasks):
+            yield number, Failed(str(outcome)) if isinstance(outcome, Died) else outcome
+
+
+def _attempt(function: Callable[[Task], Result], task: Task) -> Result | Failed:
     try:
-        while todo or running:
-            while todo and len(running) < workers:
-                number, task = todo.popleft()
-                receiving, sending = context.Pipe(duplex=False)
-                process = context.Process(target=_run, args=(sending, function, task), daemon=True)
-                try:
-                    with starting_workers():
-                        process.start()
-                except KeyboardInterrupt:
-                    end_server()  # Otherwise it might go on compiling.
-                    raise
-                sending.close()  # Otherwise the pipe would stay open after the process ends.
-                running[receiving] = (number, process)
-            for receiving in wait(list(running)):
-                number, process = running[receiving]
-                outcome = _receive(receiving, process)
-                del running[receiving]
-                yield number, outcome
-    finally:
-        for receiving, (_, process) in running.items():
-            process.kill()
-            process.join()
-            receiving.close()
-
-
-def _receive(receiving: Any, process: Any) -> Any:
-    try:
-        outcome = receiving.recv()
-    except (EOFError, OSError):
-        process.join()
-        outcome = Failed(describe_exit(process.exitcode))
-    process.join()
-    receiving.close()
-    return outcome
-
-
-def _run(sending: Connection, function: Callable[[Any], Any], task: Any) -> None:
-    start_worker()
-    outcome: Any
-    try:
-        outcome = function(task)
+        return function(task)
     except (HbpackError, ValueError) as error:
-        outcome = Failed(" ".join(str(error).split()))
+        return Failed(" ".join(str(error).split()))
     except MemoryError:
-        outcome = Failed("out of memory; try fewer --workers")
+        return Failed("out of memory; try fewer --workers")
     except Exception as error:  # A bug in one task must not hide what the others found.
-        outcome = Failed(f"{type(error).__name__}: {' '.join(str(error).split())}")
-    with suppress(BrokenPipeError):  # Interrupted: nobody is listening, and nothing should be printed.
-        sending.send(outcome)
-    sending.close()
+        return Failed(f"{type(error).__name__}: {' '.join(str(error).split())}")

@@ -9,7 +9,8 @@ from concurrent.futures import ThreadPoolExecutor, as_completed
 from multiprocessing.connection import wait
 from typing import Any, TypeVar
 
-from packer_cli.engine.processes import interrupts_later, process_context, starting_workers
+from packer_cli.engine.processes import interrupts_end_server, interrupts_later, process_context, starting_workers
+from packer_cli.engine.progress import Progress
 from packer_cli.engine.worker import Died, Worker
 
 Task = TypeVar("Task")
@@ -23,11 +24,6 @@ def default_workers() -> int:
     return os.cpu_count() or 1
 
 
-def never(task: Any) -> bool:
-    """No task ends its process."""
-    return False
-
-
 class LocalEngine:
     """Runs tasks on worker processes; with one worker, in this process.
 
@@ -35,9 +31,16 @@ class LocalEngine:
     starts while this process is still reading its inputs. Use it as a context manager.
     """
 
-    def __init__(self, workers: int, preload: Sequence[str] = ()) -> None:
+    def __init__(self, workers: int, preload: Sequence[str] = (), *, isolates: bool = False) -> None:
+        """Start nothing yet.
+
+        Args:
+            isolates: each task of `run` gets a process of its own, even with one worker; whatever ends that process
+                is the task's result.
+        """
         self.workers = workers
         self._preload = list(preload)
+        self._isolates = isolates
         self._idle: list[Worker] = []
         self._leaving: list[Worker] = []
         self._busy: dict[Any, Worker] = {}
@@ -61,7 +64,11 @@ class LocalEngine:
         self._idle = []
 
     def run(
-        self, function: Callable[[Task], Result], tasks: Sequence[Task], *, is_risky: Callable[[Task], bool] = never
+        self,
+        function: Callable[[Task], Result],
+        tasks: Sequence[Task],
+        *,
+        is_risky: Callable[[Task], bool] = lambda task: False,
     ) -> Iterator[tuple[int, Result | Died]]:
         """Yield (index of the task, result) as tasks end; they begin in order. The first error ends the run.
 
@@ -73,7 +80,7 @@ class LocalEngine:
         Raises:
             RunError: workers cannot be started, or one was killed, most often for want of memory.
         """
-        if self.workers > 1:
+        if self.workers > 1 or self._isolates:
             yield from self._run_on_workers(function, tasks)
             return
         for number, task in enumerate(tasks):
@@ -95,11 +102,14 @@ class LocalEngine:
                 for connection in wait(list(numbers)):
                     number, worker = numbers.pop(connection), self._busy.pop(connection)
                     outcome = worker.receive()
-                    if not isinstance(outcome, Died):
-                        if todo:  # It goes on while the caller looks at what it gave.
-                            self._give(todo, numbers, worker, function)
-                        else:
-                            self._idle.append(worker)
+                    if self._isolates:
+                        worker.end()
+                    elif isinstance(outcome, Died):
+                        outcome.require_crash()
+                    elif todo:  # It goes on while the caller looks at what it gave.
+                        self._give(todo, numbers, worker, function)
+                    else:
+                        self._idle.append(worker)
                     yield number, outcome
         finally:
             self._kill_busy()
@@ -117,8 +127,31 @@ class LocalEngine:
             self._busy.popitem()[1].kill()
 
     def _start(self) -> Worker:
-        with starting_workers(), interrupts_later():  # A worker that is half started cannot be ended.
+        # A worker that is half started cannot be ended; but what is preloaded may compile kernels for long.
+        with starting_workers(), interrupts_end_server() if self._isolates else interrupts_later():
             return Worker(process_context(self._preload))
+
+    def find_faults(
+        self,
+        find_fault: Callable[[Task], str | None],
+        items: Sequence[Task],
+        sizes: Sequence[int],
+        progress: Progress | None = None,
+    ) -> list[tuple[Task, str]]:
+        """The items with a fault and what it is, in order; found on threads.
+
+        Args:
+            sizes: of the items, for progress.
+        """
+        found: dict[int, str] = {}
+        done, total = 0, sum(sizes)
+        for i, fault in self.run_threads(find_fault, items):
+            if fault is not None:
+                found[i] = fault
+            done += sizes[i]
+            if progress:
+                progress(done, total)
+        return [(items[i], found[i]) for i in sorted(found)]
 
     def run_threads(self, function: Callable[[Task], Result], tasks: Sequence[Task]) -> Iterator[tuple[int, Result]]:
         """As `run`, on threads of this process: for tasks that spend their time in kernels and in writing."""

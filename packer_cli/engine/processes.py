@@ -79,6 +79,16 @@ def interrupts_later() -> Iterator[None]:
 
 
 @contextmanager
+def interrupts_end_server() -> Iterator[None]:
+    """Kill the server at Ctrl-C: otherwise it might go on compiling."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        end_server()
+        raise
+
+
+@contextmanager
 def _interrupts_blocked() -> Iterator[None]:
     """Delay Ctrl-C until the block ends; processes started inside never receive it.
 

@@ -20,7 +20,7 @@ CRASHES = (signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS, signal.SIGFPE, signal.
 
 @dataclass(frozen=True)
 class Died:
-    """A task whose process crashed."""
+    """A task whose process ended before it gave a result."""
 
     exitcode: int
     """As in `multiprocessing`: a negative number is a signal."""
@@ -32,6 +32,16 @@ class Died:
 
     def __str__(self) -> str:
         return describe_exit(self.exitcode)
+
+    def require_crash(self) -> None:
+        """Raise RunError if the process was killed, usually because memory ran out, or was ended from outside."""
+        if self.exitcode == -signal.SIGKILL:
+            raise RunError(
+                "a worker process was killed, perhaps for want of memory; run the same command again to go on, with "
+                "fewer --workers"
+            )
+        if -self.exitcode not in CRASHES:
+            raise RunError(f"a worker process failed: {self}; run the same command again to go on")
 
 
 class _RemoteTracebackError(Exception):
@@ -56,27 +66,12 @@ class Worker:
             self.connection.send((function, task))
 
     def receive(self) -> Any:
-        """The result of the task, or `Died` if the task crashed the process.
-
-        Raises:
-            RunError: the process was killed, usually because memory ran out, or was ended from outside in another way.
-            Exception: the task's own error.
-        """
+        """The result of the task, or `Died` if the process ended. Raises the task's own error."""
         try:
             is_error, outcome, text = self.connection.recv()
         except (EOFError, OSError):
             self._process.join()
             self.connection.close()
-            if self._process.exitcode == -signal.SIGKILL:
-                raise RunError(
-                    "a worker process was killed, perhaps for want of memory; run the same command again to go on, "
-                    "with fewer --workers"
-                ) from None
-            if -self._process.exitcode not in CRASHES:
-                raise RunError(
-                    f"a worker process failed: {describe_exit(self._process.exitcode)}; run the same command again to "
-                    "go on"
-                ) from None
             return Died(self._process.exitcode)
         if is_error:
             self.end()
@@ -99,14 +94,14 @@ def _serve(connection: Connection) -> None:
     while True:
         try:
             function, task = connection.recv()
-        except EOFError:
+        except (EOFError, OSError):
             return
         answer: tuple[bool, Any, str]
         try:
             answer = (False, function(task), "")
         except Exception as error:
             answer = (True, _sendable(error), traceback.format_exc())
-        with suppress(BrokenPipeError):  # Interrupted: nobody is listening.
+        with suppress(BrokenPipeError):  # Interrupted: nobody is listening, and nothing should be printed.
             connection.send(answer)
 
 

@@ -84,9 +84,7 @@ def choose(
 
 
 def resolve(config: PlanConfig, lengths: Int32Array) -> tuple[PlanConfig, GroupChoice | None]:
-    """The options with groups chosen for the lengths (int32[n]), and the record; None if you named the groups."""
-    if not config.is_auto:
-        return config, None
+    """The options with groups chosen for the lengths (int32[n]), and the record; None if there are no lengths."""
     if not len(_bounded(config, lengths, config.overflow)):
         # There is nothing to plan; the planner reports why.
         return config.with_groups((Group(capacity=config.max_length or 1024),)), None

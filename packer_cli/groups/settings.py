@@ -83,38 +83,25 @@ def predicted_settings(
     Rows are assumed full of samples in the mix of those no longer than the row. In HBP's table 19, time per token
     hardly grows with the length. With one sample per row it would grow, and no long row would ever be best.
     """
-    settings = {}
-    for length in lengths:
-        work = sums.density_up_to(length) * length
-        fits = {group.sp_size: group for group in settings_of(model, length, num_gpus)}
-        settings[length] = [
-            _predict(model, fits[sp_size], work, num_gpus)
-            if sp_size in fits
-            else _does_not_fit(model, length, sp_size)
+    return {
+        length: [
+            _predict(model, length, sp_size, sums.density_up_to(length) * length, num_gpus)
             for sp_size in model.sp_sizes
             if num_gpus % sp_size == 0
         ]
-    return settings
+        for length in lengths
+    }
 
 
-def _predict(model: GpuModel, group: Group, work: float, num_gpus: int) -> Setting:
-    length, sp_size, layers = group.capacity, group.sp_size, group.checkpoint_layers
-    seconds = float(model.cost.seconds(work, length, sp_size, layers))
-    return Setting(
-        group=group,
-        seconds=seconds,
-        seconds_per_token=seconds * sp_size / num_gpus / length,
-        memory_bytes=model.memory.bytes(length, sp_size, layers),
-        is_measured=False,
-    )
-
-
-def _does_not_fit(model: GpuModel, length: int, sp_size: int) -> Setting:
-    layers = model.memory.num_layers
+def _predict(model: GpuModel, length: int, sp_size: int, work: float, num_gpus: int) -> Setting:
+    """A setting with the fewest checkpointed layers that fit, or with all of them if none do."""
+    least = model.memory.least_checkpoint_layers(length, sp_size)
+    layers = model.memory.num_layers if least is None else least
+    seconds = None if least is None else float(model.cost.seconds(work, length, sp_size, layers))
     return Setting(
         group=Group(capacity=length, sp_size=sp_size, checkpoint_layers=layers),
-        seconds=None,
-        seconds_per_token=None,
+        seconds=seconds,
+        seconds_per_token=None if seconds is None else seconds * sp_size / num_gpus / length,
         memory_bytes=model.memory.bytes(length, sp_size, layers),
         is_measured=False,
     )

@@ -51,18 +51,6 @@ class PlanHeader:
         """What the plan evened out."""
         return parse_cost(self.config.cost)
 
-    def values(self) -> dict[str, Any]:
-        """JSON values."""
-        return {
-            "fingerprint": self.fingerprint,
-            "store": self.store,
-            "store_fingerprint": self.store_fingerprint,
-            "config": self.config.decisions(),
-            **({"group_choice": asdict(self.group_choice)} if self.group_choice else {}),
-            "counts": asdict(self.counts),
-            "metrics": known_values(self.metrics),
-        }
-
 
 def write_plan(path: Path, plan: Plan, piece_loss_tokens: NDArray[np.int32], header: PlanHeader) -> None:
     """Write a plan atomically; one that was read gives the same bytes again.
@@ -83,7 +71,13 @@ def write_plan(path: Path, plan: Plan, piece_loss_tokens: NDArray[np.int32], hea
         "plan_version": PLAN_VERSION,
         "num_gpus": plan.num_gpus,
         "groups": [vars(group) for group in plan.groups],
-        **header.values(),
+        "fingerprint": header.fingerprint,
+        "store": header.store,
+        "store_fingerprint": header.store_fingerprint,
+        "config": header.config.decisions(),
+        **({"group_choice": asdict(header.group_choice)} if header.group_choice else {}),
+        "counts": asdict(header.counts),
+        "metrics": known_values(header.metrics),
     }
     _write_arrays(path, {**arrays, **_schedule_arrays(plan.epochs)}, metadata)
 
@@ -175,8 +169,8 @@ def _check_digest(arrays: Mapping[str, NDArray[Any]], metadata: Mapping[str, Any
         raise ValueError(f"its checksum is {found}, its header says {metadata[_DIGEST]}")
 
 
-def read_plan(path: Path, *, check: bool = False) -> tuple[Plan, NDArray[np.int32], PlanHeader]:
-    """Read what `write_plan` wrote, memory-mapped: (plan, loss tokens of pieces, header).
+def read_plan(path: Path, *, check: bool = False) -> tuple[Plan, NDArray[np.int32]]:
+    """Read the arrays that `write_plan` wrote, memory-mapped: the plan, and the loss tokens of its pieces.
 
     Args:
         check: compare the checksum, and prove the plan as the planner did, O(pieces + slots).
@@ -199,7 +193,7 @@ def read_plan(path: Path, *, check: bool = False) -> tuple[Plan, NDArray[np.int3
         )
         if check:
             check_plan(plan)
-        return plan, arrays["piece_loss_tokens"], _header(metadata)
+        return plan, arrays["piece_loss_tokens"]
     except (KeyError, TypeError, ValueError, IndexError, PlanError, pa.ArrowException, OSError) as error:
         raise FormatError(f"{str(path)!r} is damaged ({error}); run hbpack plan again") from None
 

@@ -6,7 +6,7 @@ replaces files one by one and leaves the manifest as it is.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from packer_cli.engine.local import LocalEngine
 from packer_cli.engine.parts import write_part
+from packer_cli.engine.progress import Progress
 from packer_cli.errors import FormatError
 from packer_cli.format.checksums import find_damage, inside
 from packer_cli.format.constants import SHARD_MARKERS
@@ -23,13 +24,10 @@ from packer_cli.format.manifest import Generation, Manifest
 from packer_cli.format.marks import find_foreign
 from packer_cli.plan.types import Plan, Schedule
 from packer_cli.shards.layout import ShardRange
-from packer_cli.shards.plan_file import read_plan, read_schedules, write_plan
+from packer_cli.shards.plan_file import PlanHeader, read_plan, read_schedules, write_plan
 from packer_cli.shards.ranks import EpochColumns, write_epoch
 from packer_cli.shards.write import ShardTask, ShardWriter
 from packer_cli.tokens.store import TokenStore
-
-Progress = Callable[[int, int], None]
-"""(bytes done, bytes in all)"""
 
 _ROW_BYTES = 30
 
@@ -80,19 +78,12 @@ def set_files(manifest: Manifest) -> Iterator[SetFile]:
 
 
 def find_damaged(
-    folder: Path, files: Collection[SetFile], engine: LocalEngine, progress: Progress | None = None
+    folder: Path, files: Sequence[SetFile], engine: LocalEngine, progress: Progress | None = None
 ) -> dict[str, str]:
     """What is wrong with each damaged file, by path. Price: reading all of them once."""
-    files = list(files)
-    done, total = 0, sum(file.likely_bytes for file in files)
-    found: dict[str, str] = {}
-    for i, why in engine.run_threads(lambda file: describe_damage(folder, file), files):
-        if why is not None:
-            found[files[i].path] = why
-        done += files[i].likely_bytes
-        if progress:
-            progress(done, total)
-    return {file.path: found[file.path] for file in files if file.path in found}
+    sizes = [file.likely_bytes for file in files]
+    found = engine.find_faults(lambda file: describe_damage(folder, file), files, sizes, progress)
+    return {file.path: why for file, why in found}
 
 
 def describe_damage(folder: Path, file: SetFile) -> str | None:
@@ -111,8 +102,13 @@ def describe_damage(folder: Path, file: SetFile) -> str | None:
         return why
 
 
-def repair(folder: Path, manifest: Manifest, damaged: Collection[str], store: Path, engine: LocalEngine) -> bool:
+def repair(
+    folder: Path, manifest: Manifest, header: PlanHeader, damaged: Collection[str], store: Path, engine: LocalEngine
+) -> bool:
     """Write damaged files of the set again, but `rejected.jsonl`; whether each has its bytes again.
+
+    Args:
+        header: the plan's.
 
     Raises:
         InputError, FormatError: the plan or the token store, which they are made from, is damaged or gone.
@@ -120,7 +116,7 @@ def repair(folder: Path, manifest: Manifest, damaged: Collection[str], store: Pa
     files = [file for file in set_files(manifest) if file.path in damaged]
     if any(file.kind == "schedules" for file in files):
         return False  # Nothing else holds them: the change of the number of GPUs has to be made again.
-    plan, piece_loss_tokens, header = read_plan(folder / manifest.plan.path, check=True)
+    plan, piece_loss_tokens = read_plan(folder / manifest.plan.path, check=True)
     if manifest.plan.path in damaged:
         write_plan(folder / manifest.plan.path, plan, piece_loss_tokens, header)
     shards = manifest_shards(manifest)

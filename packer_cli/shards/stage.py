@@ -12,7 +12,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 import packer_cli
-from packer_cli.config import WriteConfig
 from packer_cli.engine.local import LocalEngine
 from packer_cli.engine.parts import FileRange, FinishedPart, Parts, write_part
 from packer_cli.engine.progress import Progress
@@ -50,19 +49,28 @@ def set_fingerprint(plan_fingerprint: str, shard_size: int) -> str:
     return fingerprint(plan_fingerprint, shard_size, FORMAT_VERSION, BYTES_VERSION)
 
 
-def write_set(config: WriteConfig, folder: Path, store: Path, engine: LocalEngine, progress: Progress) -> Manifest:
+def is_of_plan(manifest: Manifest, plan_fingerprint: str) -> bool:
+    """Whether a set was written from this plan; the plan's file itself may be damaged or missing."""
+    return manifest.planned_fingerprint == set_fingerprint(plan_fingerprint, manifest.config.write.shard_size)
+
+
+def write_set(
+    header: PlanHeader, shard_size: int, folder: Path, store: Path, engine: LocalEngine, progress: Progress
+) -> Manifest:
     """Write the plan in `folder` out; shards of an earlier run of the same plan are kept, if their checksums hold.
 
     The manifest goes first and comes last: a folder without it is unfinished.
 
     Args:
+        header: the plan's.
+        shard_size: approximate bytes of a shard.
         progress: told tokens.
     """
-    plan, piece_loss_tokens, header = read_plan(folder / PLAN_NAME, check=True)
+    plan, piece_loss_tokens = read_plan(folder / PLAN_NAME, check=True)
     index = read_index(store)
-    own_fingerprint = set_fingerprint(header.fingerprint, config.shard_size)
+    own_fingerprint = set_fingerprint(header.fingerprint, shard_size)
     pack_tokens = segment_sums(plan.pieces.length[plan.packs.pieces], plan.packs.offsets)
-    shards = lay_out(plan, pack_tokens, config.shard_size)
+    shards = lay_out(plan, pack_tokens, shard_size)
     tasks = [ShardTask(shard=shard, fingerprint=own_fingerprint) for shard in shards]
     sizes = [int(pack_tokens[s.first_pack : s.first_pack + s.num_packs].sum()) for s in shards]
     parts = Parts(folder, SHARD_MARKERS, MANIFEST_NAME, tasks, sizes)
@@ -81,7 +89,7 @@ def write_set(config: WriteConfig, folder: Path, store: Path, engine: LocalEngin
         "plan": file_info(folder, PLAN_NAME),
         "rejected": file_info(folder, REJECTED_NAME) if (folder / REJECTED_NAME).exists() else None,
     }
-    manifest = _manifest(plan, piece_loss_tokens, header, index, config, shards, parts.finished, facts)
+    manifest = _manifest(plan, piece_loss_tokens, header, index, shard_size, shards, parts.finished, facts)
     _remove_stale(folder, epochs, shards)
     write_manifest(folder, manifest)
     parts.close()
@@ -147,7 +155,7 @@ def _manifest(
     piece_loss_tokens: np.ndarray,
     header: PlanHeader,
     index: StoreIndex,
-    config: WriteConfig,
+    shard_size: int,
     shards: Sequence[ShardRange],
     finished: dict[str, FinishedPart],
     facts: dict[str, Any],
@@ -182,7 +190,7 @@ def _manifest(
             tokens=index.options,
             plan=header.config.decisions(),
             group_choice=header.group_choice,
-            write=WriteOptions(shard_size=config.shard_size),
+            write=WriteOptions(shard_size=shard_size),
         ),
         library_versions=index.library_versions,
     )

@@ -10,5 +10,4 @@
     planning.py   turns a token store into a checked plan
     workers.py    the processes that the stages run on
     rejected.py   writes `rejected.jsonl`
-    choices.py    describes what tokenizing decided and did
 """

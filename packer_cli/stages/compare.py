@@ -16,7 +16,7 @@ from packer_cli.errors import ConfigError
 from packer_cli.groups.auto import with_placeholder_groups
 from packer_cli.simulate.figures import SimulateRules
 from packer_cli.sizes import counted
-from packer_cli.stages.planning import with_known_groups
+from packer_cli.stages.planning import with_chosen_groups
 from packer_cli.stages.samples import read_samples
 from packer_cli.stages.simulate import load_simulator
 
@@ -54,9 +54,9 @@ def run_compare(
     simulator = load_simulator(config, config.gpus, rules or SimulateRules()) if has_model else None
     workers = workers or default_workers()
     samples = read_samples(inputs, corpus, workers)
-    is_auto = config.is_auto
-    config, choice = with_known_groups(config, lambda: samples)
-    if is_auto:
+    choice = None
+    if config.is_auto:
+        config, choice = with_chosen_groups(config, samples)
         rows = rows_of(config)
     baseline = None
     if rules is not None:

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
-from functools import wraps
-from inspect import signature
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import ParamSpec, TypeVar
 
 from packer_cli.errors import HbpackError, OutputError
 from packer_cli.folders import hold_folder
@@ -15,40 +13,30 @@ from packer_cli.format.checksums import inside
 from packer_cli.format.constants import MANIFEST_NAME, PLAN_NAME, REJECTED_NAME, SHARD_MARKERS
 from packer_cli.format.manifest import Manifest
 from packer_cli.shards.manifest import read_manifest
-from packer_cli.shards.plan_file import PlanHeader, read_plan
+from packer_cli.shards.plan_file import PlanHeader, read_plan, read_plan_header
 
 TOKENS = "tokens"
 """The token store's folder in an output folder."""
 
-P = ParamSpec("P")
-T = TypeVar("T")
 
-
-def locked_output(*, has_plan: bool = False) -> Callable[[Callable[P, T]], Callable[P, T]]:
-    """Decorate a stage: check its argument `folder`, and lock it against other runs. Nested stages reuse the lock.
+@contextmanager
+def locked_output(folder: Path, *, has_plan: bool = False) -> Iterator[None]:
+    """Check the output folder of a stage, and lock it against other runs while the block runs.
 
     Args:
-        has_plan: the folder must hold a plan, rather than be new or an earlier run's. The stage itself reports a
+        has_plan: the folder must hold a plan, rather than be new or an earlier run's. The block itself reports a
             missing plan or a read-only folder.
 
     Raises:
         OutputError: the folder holds other files, or cannot be written to.
         RunError: another run is writing to it.
     """
-
-    def decorate(stage: Callable[P, T]) -> Callable[P, T]:
-        @wraps(stage)
-        def run(*args: P.args, **kwargs: P.kwargs) -> T:
-            folder: Path = signature(stage).bind(*args, **kwargs).arguments["folder"]
-            if has_plan and not ((folder / PLAN_NAME).exists() and os.access(folder, os.W_OK)):
-                return stage(*args, **kwargs)
-            with hold_folder(folder, lambda entries: has_plan or _is_own(folder, entries)):
-                _check_links(folder)
-                return stage(*args, **kwargs)
-
-        return run
-
-    return decorate
+    if has_plan and not ((folder / PLAN_NAME).exists() and os.access(folder, os.W_OK)):
+        yield
+        return
+    with hold_folder(folder, lambda entries: has_plan or _is_own(folder, entries)):
+        _check_links(folder)
+        yield
 
 
 def _check_links(folder: Path) -> None:
@@ -96,12 +84,15 @@ def store_of(folder: Path, header: PlanHeader) -> Path:
     return Path(os.path.normpath(folder / header.store))
 
 
-def current_plan(folder: Path) -> PlanHeader | None:
-    """Header of the plan in a folder; None if it is missing or damaged."""
+def current_plan(folder: Path, store: Path) -> PlanHeader | None:
+    """Header of the plan of a token store, finished in a folder; None if it is damaged or of another store."""
     try:
-        return read_plan(folder / PLAN_NAME, check=True)[2]
+        read_plan(folder / PLAN_NAME, check=True)
+        header = read_plan_header(folder / PLAN_NAME)
     except HbpackError:
         return None
+    is_of_store = store_of(folder, header).resolve() == store.resolve()
+    return header if is_of_store and (folder / REJECTED_NAME).exists() else None
 
 
 def current_manifest(folder: Path) -> Manifest | None:
@@ -110,13 +101,3 @@ def current_manifest(folder: Path) -> Manifest | None:
         return read_manifest(folder)
     except HbpackError:
         return None
-
-
-def is_of_plan(folder: Path, plan_fingerprint: str) -> bool:
-    """Whether the set in a folder was written from this plan; the plan file itself may be damaged or missing."""
-    from packer_cli.shards.stage import set_fingerprint
-
-    manifest = current_manifest(folder)
-    return manifest is not None and (
-        set_fingerprint(plan_fingerprint, manifest.config.write.shard_size) == manifest.planned_fingerprint
-    )

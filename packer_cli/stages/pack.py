@@ -8,7 +8,7 @@ from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from packer_cli.config import PackConfig, PlanConfig, TokenizeConfig, WriteConfig
+from packer_cli.config import PlanConfig, TokenizeConfig, WriteConfig
 from packer_cli.engine.background import in_background
 from packer_cli.engine.local import LocalEngine
 from packer_cli.files import fingerprint
@@ -16,26 +16,33 @@ from packer_cli.format.constants import PLAN_NAME
 from packer_cli.kernels import known_as_compiled, note_compiled, skip_extensions
 from packer_cli.stages.output import locked_output
 from packer_cli.stages.tokenize import tokenize_corpus
-from packer_cli.stages.write import run_write
+from packer_cli.stages.write import write_planned
 
 if TYPE_CHECKING:
     from packer_cli.plan.rules import PlanRules
     from packer_cli.shards.plan_file import PlanHeader
 
 
-@locked_output()
-def run_pack(config: PackConfig, folder: Path, engine: LocalEngine, *, dry_run: bool = False) -> PlanHeader:
-    """Turn a corpus into shards. Returns the plan's header (configuration, counts, metrics)."""
-    from packer_cli.stages.plan import checked_options, make_plan  # Loads numba, 0.3 s: the folder is checked by now.
+def run_pack(
+    tokenize: TokenizeConfig, plan: PlanConfig, write: WriteConfig | None, folder: Path, engine: LocalEngine
+) -> PlanHeader:
+    """Turn a corpus into shards. Returns the plan's header (configuration, counts, metrics).
 
-    plan_config, rules = checked_options(config.part(PlanConfig))
-    is_parallel = engine.workers > 1 and not (folder / PLAN_NAME).exists()
-    with _kernels(rules) if is_parallel else nullcontext():
-        tokenize_corpus(config.part(TokenizeConfig), folder, engine)
-    engine.release()
-    header = make_plan(plan_config, rules, folder, folder)
-    if not dry_run:
-        run_write(config.part(WriteConfig), folder, engine, trusts_tokens=True)
+    Args:
+        write: None to stop at the plan.
+    """
+    with locked_output(folder):
+        # Loads numba, 0.3 s: the folder is checked by now.
+        from packer_cli.stages.plan import checked_options, make_plan
+
+        plan, rules = checked_options(plan)
+        is_parallel = engine.workers > 1 and not (folder / PLAN_NAME).exists()
+        with _kernels(rules) if is_parallel else nullcontext():
+            tokenize_corpus(tokenize, folder, engine)
+        engine.release()
+        header = make_plan(plan, rules, folder, folder)
+        if write is not None:
+            write_planned(write, header, folder, engine, trusts_tokens=True)
     return header
 
 

@@ -2,25 +2,28 @@
 
 from __future__ import annotations
 
+import os
+from dataclasses import asdict
 from pathlib import Path
 
 from packer_cli.config import PlanConfig
-from packer_cli.config.rules import plan_rules, with_groups, with_known_cost
+from packer_cli.config.rules import plan_rules, with_known_cost
 from packer_cli.engine.progress import Stopwatch, say
+from packer_cli.files import fingerprint
 from packer_cli.format.constants import MANIFEST_NAME, PLAN_NAME, REJECTED_NAME
 from packer_cli.kernels import skip_extensions
 from packer_cli.plan.pieces import overflow_notes
 from packer_cli.plan.rules import PlanRules
-from packer_cli.shards.plan_file import PlanHeader, write_plan
+from packer_cli.shards.plan_file import PLAN_VERSION, PlanHeader, write_plan
+from packer_cli.shards.stage import is_of_plan
 from packer_cli.sizes import counted
-from packer_cli.stages.output import TOKENS, current_plan, is_of_plan, locked_output, store_of
+from packer_cli.stages.output import TOKENS, current_manifest, current_plan, locked_output
 from packer_cli.stages.planning import (
     NothingToPlanError,
     overflow_entries,
-    plan_fingerprint,
     plan_store,
     samples_of_store,
-    with_known_groups,
+    with_chosen_groups,
 )
 from packer_cli.stages.rejected import write_rejected
 from packer_cli.tokens.index import read_index
@@ -32,7 +35,8 @@ def run_plan(config: PlanConfig, source: Path, folder: Path) -> PlanHeader:
     config, rules = checked_options(config)
     # `folder` may be `source`: for a wrong name, report the missing store, not an unusable output folder.
     read_index(source / TOKENS)
-    return make_plan(config, rules, source, folder)
+    with locked_output(folder):
+        return make_plan(config, rules, source, folder)
 
 
 def checked_options(config: PlanConfig) -> tuple[PlanConfig, PlanRules]:
@@ -48,7 +52,6 @@ def checked_options(config: PlanConfig) -> tuple[PlanConfig, PlanRules]:
     return config, plan_rules(with_placeholder_groups(config))
 
 
-@locked_output()
 def make_plan(config: PlanConfig, rules: PlanRules, source: Path, folder: Path) -> PlanHeader:
     """Plan the token store in `source/tokens`. Writes `folder/plan.arrow` and `folder/rejected.jsonl`.
 
@@ -57,42 +60,51 @@ def make_plan(config: PlanConfig, rules: PlanRules, source: Path, folder: Path) 
     """
     watch = Stopwatch()
     skip_extensions()
-    index = read_index(source / TOKENS)
-    config, choice = with_known_groups(config, lambda: samples_of_store(TokenStore(source / TOKENS, index)))
-    wanted = plan_fingerprint(config, index.fingerprint, choice)
-    header = current_plan(folder)
-    if (
-        header
-        and header.fingerprint == wanted
-        and store_of(folder, header).resolve() == (source / TOKENS).resolve()
-        and (folder / REJECTED_NAME).exists()
-    ):
+    store = source / TOKENS
+    index = read_index(store)
+    choice = None
+    if config.is_auto:
+        config, choice = with_chosen_groups(config, samples_of_store(TokenStore(store, index)))
+        rules = plan_rules(config)
+    chosen = [asdict(choice)] if choice else []
+    wanted = fingerprint(config.decisions(), index.fingerprint, PLAN_VERSION, *chosen)
+    header = current_plan(folder, store)
+    if header and header.fingerprint == wanted:
         say("the plan is up to date")
-        overflow = overflow_entries(config, source / TOKENS, index)
-        if write_rejected(folder, index, source / TOKENS, overflow):  # It names files, which the plan does not.
+        overflow = overflow_entries(config, store, index)
+        if write_rejected(folder, index, store, overflow):  # It names files, which the plan does not.
             say(f"{REJECTED_NAME} is rewritten")
         return header
-    keeps_set = is_of_plan(folder, wanted)
+    manifest = current_manifest(folder)
+    keeps_set = manifest is not None and is_of_plan(manifest, wanted)
     try:
-        rules = with_groups(rules, config.groups)
-        result = plan_store(config, rules, TokenStore(source / TOKENS, index), folder, choice)
-    except NothingToPlanError as error:
+        plan, piece_loss_tokens, counts, metrics = plan_store(TokenStore(store, index), rules, config.overflow, folder)
+    except NothingToPlanError:
         _disown_plan(folder)
-        write_rejected(folder, index, source / TOKENS, error.overflow)
+        write_rejected(folder, index, store, overflow_entries(config, store, index))
         (folder / PLAN_NAME).unlink(missing_ok=True)
         raise
     if not keeps_set:
         _disown_plan(folder)
-    write_plan(folder / PLAN_NAME, result.plan, result.piece_loss_tokens, result.header)
-    write_rejected(folder, index, source / TOKENS, result.overflow)
-    overall = result.header.metrics.overall
+    header = PlanHeader(
+        fingerprint=wanted,
+        store=os.path.relpath(store, folder),
+        store_fingerprint=index.fingerprint,
+        config=config,
+        group_choice=choice,
+        counts=counts,
+        metrics=metrics,
+    )
+    write_plan(folder / PLAN_NAME, plan, piece_loss_tokens, header)
+    write_rejected(folder, index, store, overflow_entries(config, store, index))
+    overall = metrics.overall
     say(
         f"planned {counted(overall.num_packs, 'pack')}, {counted(overall.num_iterations, 'iteration')}, "
         f"{counted(overall.num_steps, 'step')} ({watch})"
     )
-    for note in overflow_notes(result.header.counts, config.groups[-1].capacity, config.overflow):
+    for note in overflow_notes(counts, config.groups[-1].capacity, config.overflow):
         say(note)
-    return result.header
+    return header
 
 
 def _disown_plan(folder: Path) -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 import shutil
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -32,9 +32,9 @@ from packer_cli.plan.resume import DealRules, check_rest, deal_epoch, rest_of_ep
 from packer_cli.plan.rules import PlanRules
 from packer_cli.plan.types import Int64Array, Plan, Schedule
 from packer_cli.shards.manifest import read_manifest, write_manifest
-from packer_cli.shards.plan_file import PlanHeader, read_plan, write_schedules
+from packer_cli.shards.plan_file import PlanHeader, read_plan, read_plan_header, write_schedules
 from packer_cli.shards.repair import generation_schedules
-from packer_cli.shards.stage import file_info, set_fingerprint, write_epochs
+from packer_cli.shards.stage import file_info, is_of_plan, write_epochs
 from packer_cli.shards.stop import Stop, read_state
 from packer_cli.sizes import counted, format_tokens
 from packer_cli.stages.output import locked_output
@@ -44,18 +44,6 @@ REBALANCE_VERSION = 1
 SCHEDULES_NAME = "schedules.arrow"
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Remaining:
-    """The part of a generation that training has not run."""
-
-    epoch: int
-    step: int
-    iteration: int
-    packs: Int64Array
-    """int64[r]"""
-
-
-@locked_output(has_plan=True)
 def run_rebalance(
     folder: Path, num_gpus: int, state: str | None, epoch: int | None, step: int | None, global_tokens: int | None
 ) -> Manifest:
@@ -64,16 +52,12 @@ def run_rebalance(
     if state is not None:
         stop = read_state(Path(state))
     else:
-        name = (
-            "the start"
-            if step is None and epoch is None
-            else f"--epoch {epoch}"
-            if step is None
-            else f"--from-step {step}"
-        )
+        given = {"--from-step": step, "--epoch": epoch}
+        name = next((f"{option} {value}" for option, value in given.items() if value is not None), "the start")
         stop = Stop(name=name, epoch=epoch, step=step)
-    before = read_manifest(folder)
-    manifest, is_new = rebalance(folder, num_gpus, stop, global_tokens)
+    with locked_output(folder, has_plan=True):
+        before = read_manifest(folder)
+        manifest, is_new = rebalance(folder, num_gpus, stop, global_tokens)
     first = manifest.epochs[0]
     overall = manifest.metrics.overall
     where = f"epoch {manifest.first_epoch} from step {first.first_step} on"
@@ -116,34 +100,34 @@ def rebalance(folder: Path, num_gpus: int, stop: Stop, global_tokens: int | None
         config["global_tokens"] = global_tokens
     if _is_in_force(manifest, stop, config):
         return manifest, False
-    plan, piece_loss_tokens, header = read_plan(folder / PLAN_NAME, check=True)
-    if set_fingerprint(header.fingerprint, manifest.config.write.shard_size) != manifest.planned_fingerprint:
+    plan, piece_loss_tokens = read_plan(folder / PLAN_NAME, check=True)
+    header = read_plan_header(folder / PLAN_NAME)
+    if not is_of_plan(manifest, header.fingerprint):
         raise FormatError(
             f"{str(folder / PLAN_NAME)!r} is not the plan of the shards beside it; run hbpack write, which writes them"
         )
     source = _generation(manifest, stop, folder)
-    left = _remaining(folder, manifest, plan, source, stop)
+    origin, left = _remaining(folder, manifest, plan, source, stop)
     rules = plan_rules(validate(PlanConfig, config))
-    origin = Origin(fingerprint=source.fingerprint, epoch=left.epoch, step=left.step, iteration=left.iteration)
-    own_fingerprint = _fingerprint(origin, config)
+    own_fingerprint = fingerprint(asdict(origin), config, REBALANCE_VERSION)
     if own_fingerprint == manifest.fingerprint:
         return manifest, False
     is_short = short_packs(plan.epochs[0], plan.packs, plan.groups)
-    schedules = _schedules(plan, left, is_short, rules)
+    schedules = _schedules(plan, origin, left, is_short, rules)
     dealt = replace(plan, num_gpus=num_gpus)
-    whole = schedules[1:] if left.step else schedules
+    whole = schedules[1:] if origin.step else schedules
     check_plan(replace(dealt, epochs=tuple(whole)))
-    check_rest(dealt, schedules[0], left.packs, num_gpus)
+    check_rest(dealt, schedules[0], left, num_gpus)
     path = generation_path(len(manifest.history) + 1)
     shutil.rmtree(folder / path, ignore_errors=True)  # Left by a killed run; nothing refers to it.
-    facts: dict[str, Any] = {"fingerprint": own_fingerprint, "num_gpus": num_gpus, "first_epoch": left.epoch}
+    facts: dict[str, Any] = {"fingerprint": own_fingerprint, "num_gpus": num_gpus, "first_epoch": origin.epoch}
     write_schedules(folder / path / SCHEDULES_NAME, schedules, **facts)
-    first, *others = write_epochs(folder, path, left.epoch, dealt, schedules, piece_loss_tokens, own_fingerprint)
+    first, *others = write_epochs(folder, path, origin.epoch, dealt, schedules, piece_loss_tokens, own_fingerprint)
     sources = _sources(folder, header)
     new = replace(
         manifest,
         **facts,
-        epochs=(replace(first, first_step=left.step), *others),
+        epochs=(replace(first, first_step=origin.step), *others),
         schedules=file_info(folder, f"{path}/{SCHEDULES_NAME}"),
         history=(*manifest.history, manifest.generation),
         origin=origin,
@@ -161,7 +145,7 @@ def plan_in_force(folder: Path) -> Plan:
         InputError, FormatError: there is no such set, or it is damaged.
     """
     manifest = read_manifest(folder)
-    plan, _, _ = read_plan(folder / PLAN_NAME, check=True)
+    plan, _ = read_plan(folder / PLAN_NAME, check=True)
     schedules = generation_schedules(folder, manifest.generation, plan)
     whole = [schedule for schedule, epoch in zip(schedules, manifest.epochs, strict=True) if epoch.first_step == 0]
     return replace(plan, num_gpus=manifest.num_gpus, epochs=tuple(whole))
@@ -177,10 +161,6 @@ def _check_gpus(manifest: Manifest, num_gpus: int) -> None:
                 f"--gpus {num_gpus}: the SP degree {group.sp_size} of group {format_tokens(group.capacity)} must "
                 f"divide it, since the shards stay as they are; choose {choices}, or pack again with other --groups"
             )
-
-
-def _fingerprint(origin: Origin, config: dict[str, Any]) -> str:
-    return fingerprint(asdict(origin), config, REBALANCE_VERSION)
 
 
 def _is_in_force(manifest: Manifest, stop: Stop, config: dict[str, Any]) -> bool:
@@ -207,7 +187,10 @@ def _generation(manifest: Manifest, stop: Stop, folder: Path) -> Generation:
     )
 
 
-def _remaining(folder: Path, manifest: Manifest, plan: Plan, source: Generation, stop: Stop) -> _Remaining:
+def _remaining(
+    folder: Path, manifest: Manifest, plan: Plan, source: Generation, stop: Stop
+) -> tuple[Origin, Int64Array]:
+    """Where training left a generation, and the packs (int64[r]) that it has not run of the epoch."""
     epoch = source.first_epoch if stop.epoch is None else stop.epoch
     first_steps = [entry.first_step for entry in source.epochs]
     number, is_written = find_epoch(epoch, source.first_epoch, first_steps, source.num_gpus, f"{stop.name}: epoch")
@@ -228,8 +211,8 @@ def _remaining(folder: Path, manifest: Manifest, plan: Plan, source: Generation,
         # The epoch is over, so the whole next one is left.
         if epoch == MAX_EPOCH:
             raise ConfigError(f"{stop.name}: epoch {epoch} was the last that there is; choose an earlier place")
-        return _Remaining(epoch=epoch + 1, step=0, iteration=0, packs=np.arange(len(plan.packs)))
-    return _Remaining(epoch=epoch, step=step, iteration=iteration, packs=packs)
+        epoch, step, iteration, packs = epoch + 1, 0, 0, np.arange(len(plan.packs))
+    return Origin(fingerprint=source.fingerprint, epoch=epoch, step=step, iteration=iteration), packs
 
 
 def _refuse_inside(
@@ -249,10 +232,12 @@ def _refuse_inside(
     )
 
 
-def _schedules(plan: Plan, left: _Remaining, is_short: NDArray[np.bool_], rules: PlanRules) -> list[Schedule]:
+def _schedules(
+    plan: Plan, origin: Origin, left: Int64Array, is_short: NDArray[np.bool_], rules: PlanRules
+) -> list[Schedule]:
     """Schedules of the rest of the epoch and of the whole epochs after it: as many as requested, at least one."""
     steps = rules.steps
-    curriculum = max(0, steps.curriculum_steps - left.step) if left.epoch == 0 else 0
+    curriculum = max(0, steps.curriculum_steps - origin.step) if origin.epoch == 0 else 0
     deal_rules = DealRules(
         num_gpus=rules.num_gpus,
         balance=rules.balance,
@@ -261,10 +246,10 @@ def _schedules(plan: Plan, left: _Remaining, is_short: NDArray[np.bool_], rules:
         linear=rules.linear,
     )
     every = np.arange(len(plan.packs))
-    stop = max(rules.epochs, left.epoch + (2 if left.step else 1))
+    stop = max(rules.epochs, origin.epoch + (2 if origin.step else 1))
     return [
-        deal_epoch(plan, left.packs if epoch == left.epoch else every, is_short, deal_rules, epoch)
-        for epoch in range(left.epoch, stop)
+        deal_epoch(plan, left if epoch == origin.epoch else every, is_short, deal_rules, epoch)
+        for epoch in range(origin.epoch, stop)
     ]
 
 

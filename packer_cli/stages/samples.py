@@ -104,10 +104,10 @@ def _tokenized_samples(config: TokenizeConfig, engine: LocalEngine) -> Samples:
 
     with tempfile.TemporaryDirectory(prefix="hbpack-tokens-") as name:
         try:
-            tokenize_corpus(config, Path(name) / "out", engine)
+            tokenize_corpus(config, Path(name), engine)
         except TooManyRejectedError:
             raise TooManyRejectedError(
                 f"more records were rejected than --max-rejected {config.max_rejected}; hbpack tokenize keeps the "
                 "reasons, or raise the limit"
             ) from None
-        return samples_of_store(TokenStore.open(Path(name) / "out" / TOKENS))
+        return samples_of_store(TokenStore.open(Path(name) / TOKENS))

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 from packer_cli.config import TokenizeConfig
 from packer_cli.engine.local import LocalEngine
 from packer_cli.engine.progress import Stopwatch, progress_bar, say, warn
 from packer_cli.errors import RunError, UsageError
 from packer_cli.format.constants import REJECTED_NAME
-from packer_cli.stages.choices import choices, repeated, tokenized
-from packer_cli.stages.output import TOKENS, current_plan, locked_output, store_of
+from packer_cli.stages.output import TOKENS, current_plan, locked_output
 from packer_cli.stages.rejected import first_rejected, write_rejected
+from packer_cli.tokens.choices import repeated, tokenized
 from packer_cli.tokens.index import StoreIndex
 from packer_cli.tokens.stage import tokenize
 
@@ -23,7 +22,8 @@ def run_tokenize(config: TokenizeConfig, folder: Path, engine: LocalEngine) -> S
     Raises:
         RunError: every record was rejected.
     """
-    index = tokenize_corpus(config, folder, engine)
+    with locked_output(folder):
+        index = tokenize_corpus(config, folder, engine)
     if any(part.num_rejected for part in index.parts):
         if not any(part.num_samples for part in index.parts):
             raise RunError(f"every record was rejected, see {str(folder / REJECTED_NAME)!r}")
@@ -31,19 +31,14 @@ def run_tokenize(config: TokenizeConfig, folder: Path, engine: LocalEngine) -> S
     return index
 
 
-@locked_output()
 def tokenize_corpus(config: TokenizeConfig, folder: Path, engine: LocalEngine) -> StoreIndex:
-    """Like `run_tokenize`, but without an error if every record was rejected."""
+    """Like `run_tokenize`, but without an error if every record was rejected, and without a lock."""
     before = {path for path in [folder, *folder.rglob("*")] if path.exists()}
     watch = Stopwatch()
 
-    def announce(tokenizer: dict[str, Any]) -> None:
-        for line in choices(config, tokenizer):
-            say(line)
-
     try:
         with progress_bar("Tokenizing") as progress:
-            index, num_reused = tokenize(config, folder / TOKENS, engine, progress, announce)
+            index, num_reused = tokenize(config, folder / TOKENS, engine, progress)
     except UsageError:
         _remove_new(folder, before)
         raise
@@ -54,25 +49,15 @@ def tokenize_corpus(config: TokenizeConfig, folder: Path, engine: LocalEngine) -
     twice = repeated(index)
     if twice is not None:
         warn(twice)
-    for line in tokenized(config, index, num_reused, str(watch)):
+    for line in tokenized(index, num_reused, str(watch)):
         say(line)
     rejected = first_rejected(index, folder / TOKENS)
     if rejected is not None:
         say(f"first rejected: {rejected}")
-    if not _is_planned(folder, index):
+    header = current_plan(folder, folder / TOKENS)
+    if header is None or header.store_fingerprint != index.fingerprint:
         write_rejected(folder, index, folder / TOKENS, [])  # If there is a plan, the file lists its samples too.
     return index
-
-
-def _is_planned(folder: Path, index: StoreIndex) -> bool:
-    """Whether the plan in a folder was made from the token store there, as it is now."""
-    header = current_plan(folder)
-    return (
-        header is not None
-        and header.store_fingerprint == index.fingerprint
-        and store_of(folder, header).resolve() == (folder / TOKENS).resolve()
-        and (folder / REJECTED_NAME).exists()
-    )
 
 
 def _remove_new(folder: Path, before: set[Path]) -> None:

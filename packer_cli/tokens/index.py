@@ -11,6 +11,7 @@ from typing import Annotated, Any
 import pyarrow as pa
 from pydantic import AfterValidator, BaseModel, ConfigDict, model_validator
 
+from packer_cli.engine.local import LocalEngine
 from packer_cli.errors import FormatError, InputError
 from packer_cli.files import atomic_file, fingerprint
 from packer_cli.format.checksums import check_json, check_path, describe_signature, find_damage, sign_json
@@ -148,9 +149,14 @@ def write_index(folder: Path, index: StoreIndex) -> None:
         file.write(sign_json(index.model_dump(mode="json")))
 
 
-def find_part_damage(folder: Path, part: PartInfo) -> str | None:
-    """Describe the damage of a part's file; None if it is intact. Price: reading it once."""
-    return find_damage(folder / part.path, part.num_bytes, part.xxh3, INDEX_NAME)
+def find_damaged_parts(folder: Path, index: StoreIndex, engine: LocalEngine) -> dict[str, str]:
+    """What is wrong with each damaged part, by the name of its file. Price: reading all of them once."""
+
+    def find(part: PartInfo) -> str | None:
+        return find_damage(folder / part.path, part.num_bytes, part.xxh3, INDEX_NAME)
+
+    found = engine.find_faults(find, index.parts, [part.num_bytes for part in index.parts])
+    return {part.path: why for part, why in found}
 
 
 def open_part(folder: Path, part: PartInfo) -> list[pa.RecordBatch]:

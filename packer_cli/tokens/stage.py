@@ -4,22 +4,23 @@ from __future__ import annotations
 
 import importlib.metadata
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from packer_cli.config import TokenizeConfig
 from packer_cli.corpus.discover import discover
 from packer_cli.corpus.types import CorpusSlice
 from packer_cli.engine.local import LocalEngine
 from packer_cli.engine.parts import FileRange, FinishedPart, Parts, Written, write_part
-from packer_cli.engine.progress import Progress
+from packer_cli.engine.progress import Progress, say
 from packer_cli.engine.worker import Died
 from packer_cli.errors import HbpackError, InputError, RunError, TooManyRejectedError
 from packer_cli.files import fingerprint, remove_temporaries
 from packer_cli.sizes import counted
+from packer_cli.tokens.choices import choices
 from packer_cli.tokens.cutting import cut_files, group_slices, is_columnar, without_crashes
 from packer_cli.tokens.index import (
     INDEX_NAME,
@@ -31,15 +32,12 @@ from packer_cli.tokens.index import (
     store_fingerprint,
     write_index,
 )
-from packer_cli.tokens.part import WORK, PartTask, describe_tokenizer, rejects_name, tokenize_part
+from packer_cli.tokens.part import WORK, PartTask, rejects_name, tokenize_part
 from packer_cli.tokens.slices import read_all
 from packer_cli.tokens.tokenizer.fingerprint import tokenizer_fingerprint
 from packer_cli.tokens.tokenizer.loading import read_template
 
 _LIBRARIES = ("gigatoken", "tokenizers", "transformers", "jinja2", "minijinja", "sentencepiece")
-
-Announce = Callable[[dict[str, Any]], None]
-"""Told what `describe_tokenizer` says, once, before the first part is done."""
 
 
 def tokenize(
@@ -47,7 +45,6 @@ def tokenize(
     folder: Path,
     engine: LocalEngine,
     progress: Progress = lambda done, total: None,
-    announce: Announce = lambda tokenizer: None,
 ) -> tuple[StoreIndex, int]:
     """Tokenize the inputs into the store in `folder`; existing parts that are still valid are kept.
 
@@ -76,9 +73,12 @@ def tokenize(
     num_reused = num_rejected + sum(facts["part"]["num_samples"] for facts in kept)
     with parts.committing(progress) as commit:
         if kept:
-            announce(kept[0]["tokenizer"])
-        for written in _run(engine, parts.todo, folder, None if kept else announce):
-            num_rejected += commit(written).facts["part"]["num_rejected"]
+            say(choices(config, kept[0]["tokenizer"]))
+        for number, written in enumerate(_run(engine, parts.todo, folder)):
+            facts = commit(written).facts
+            if not kept and number == 0:
+                say(choices(config, facts["tokenizer"]))
+            num_rejected += facts["part"]["num_rejected"]
             _check_rejected(num_rejected, config.max_rejected, folder)
     _check_rejected(num_rejected, config.max_rejected, folder)
     infos = [_renamed(PartInfo(**parts.finished[task.name].facts["part"]), task) for task in tasks]
@@ -97,40 +97,20 @@ def tokenize(
     return index, num_reused
 
 
-class _Description(NamedTuple):
-    """A task: describe the tokenizer of a part."""
-
-    of: PartTask
-
-
-def _work(folder: Path, task: PartTask | _Description) -> Written | dict[str, Any]:
-    return (
-        describe_tokenizer(task.of)
-        if isinstance(task, _Description)
-        else write_part(tokenize_part, task, folder, WORK)
-    )
-
-
-def _run(engine: LocalEngine, todo: list[PartTask], folder: Path, announce: Announce | None) -> Iterator[Written]:
+def _run(engine: LocalEngine, todo: list[PartTask], folder: Path) -> Iterator[Written]:
     """Yield parts as they end. A slice that crashes its worker when read is left out, and its part is tokenized again.
-
-    Each worker loads the tokenizer anyway; the first one describes it before it starts on a part.
 
     Raises:
         RunError: a worker crashed over records that can be read.
     """
+    write = partial(write_part, tokenize_part, folder=folder, work=WORK)
     while todo:
-        first = [_Description(todo[0])] if announce else []
-        work: list[PartTask | _Description] = [*first, *todo]
         crashed: list[tuple[PartTask, Died]] = []
-        for i, result in engine.run(partial(_work, folder), work, is_risky=_is_risky):
-            if isinstance(result, Written):
+        for i, result in engine.run(write, todo, is_risky=_is_risky):
+            if isinstance(result, Died):
+                crashed.append((todo[i], result))
+            else:
                 yield result
-            elif isinstance(result, Died):
-                crashed += [(task, result)] if isinstance(task := work[i], PartTask) else []
-            elif announce:
-                announce(result)
-        announce = None
         todo = [_without_crashes(task, died, engine) for task, died in crashed]
 
 
@@ -144,8 +124,8 @@ def _without_crashes(task: PartTask, died: Died, engine: LocalEngine) -> PartTas
     return replace(task, slices=slices)
 
 
-def _is_risky(task: PartTask | _Description) -> bool:
-    return any(is_columnar(slice_.file) for slice_ in (task.of if isinstance(task, _Description) else task).slices)
+def _is_risky(task: PartTask) -> bool:
+    return any(is_columnar(slice_.file) for slice_ in task.slices)
 
 
 def _tasks(

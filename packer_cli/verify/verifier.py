@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from packer_cli.engine.local import LocalEngine
+from packer_cli.engine.progress import Progress
 from packer_cli.errors import FormatError, HbpackError, InputError, PlanError
 from packer_cli.format.checksums import find_damage
 from packer_cli.format.constants import MANIFEST_NAME, PLAN_NAME
@@ -18,9 +19,9 @@ from packer_cli.plan.types import Plan
 from packer_cli.shards.manifest import read_manifest
 from packer_cli.shards.plan_file import PlanHeader, read_plan, read_plan_header
 from packer_cli.shards.ranks import EpochColumns
-from packer_cli.shards.repair import Progress, find_damaged, generation_schedules, manifest_shards, set_files
-from packer_cli.shards.stage import set_fingerprint
-from packer_cli.tokens.index import INDEX_NAME, StoreIndex, find_part_damage, read_index
+from packer_cli.shards.repair import find_damaged, generation_schedules, manifest_shards, set_files
+from packer_cli.shards.stage import is_of_plan
+from packer_cli.tokens.index import INDEX_NAME, StoreIndex, find_damaged_parts, read_index
 from packer_cli.tokens.part import rejects_name
 from packer_cli.tokens.store import TokenStore
 from packer_cli.verify.packs import Expected, check_shard
@@ -126,9 +127,9 @@ class Verifier:
         if self.report.is_damaged(self._manifest.plan.path):
             return None
         try:
-            plan, piece_loss_tokens, header = read_plan(self._folder / self._manifest.plan.path, check=True)
-            shard_size = self._manifest.config.write.shard_size
-            if set_fingerprint(header.fingerprint, shard_size) != self._manifest.planned_fingerprint:
+            path = self._folder / self._manifest.plan.path
+            (plan, piece_loss_tokens), header = read_plan(path, check=True), read_plan_header(path)
+            if not is_of_plan(self._manifest, header.fingerprint):
                 raise FormatError("it is not the plan of the shards beside it")
         except HbpackError as error:
             self.report.add({PLAN_NAME: without_remedy(error)}, _PLAN)
@@ -156,11 +157,7 @@ class Verifier:
         return None
 
     def _check_store(self, store: Path, index: StoreIndex) -> dict[str, str]:
-        found = {
-            index.parts[i].path: why
-            for i, why in self._engine.run_threads(lambda part: find_part_damage(store, part), index.parts)
-            if why is not None
-        }
+        found = find_damaged_parts(store, index, self._engine)
         for part in index.parts:
             if part.num_rejected:
                 path = store / rejects_name(part.path)
@@ -198,16 +195,13 @@ class Verifier:
 
     def _check_packs(self, expected: Expected, progress: Progress | None) -> None:
         shards = [shard for shard in manifest_shards(self._manifest) if not self.report.is_damaged(shard.path)]
-        sizes = {shard.path: shard.num_bytes for shard in self._manifest.shards}
-        done, total = 0, sum(sizes[shard.path] for shard in shards)
-        found: dict[str, str] = {}
-        for i, why in self._engine.run_threads(lambda shard: check_shard(self._folder, shard, expected), shards):
-            if why is not None:
-                found[shards[i].path] = why
-            done += sizes[shards[i].path]
-            if progress:
-                progress(done, total)
-        self.report.add(dict(sorted(found.items())), self._write_all)
+        num_bytes = {shard.path: shard.num_bytes for shard in self._manifest.shards}
+        sizes = [num_bytes[shard.path] for shard in shards]
+        faults = self._engine.find_faults(
+            lambda shard: check_shard(self._folder, shard, expected), shards, sizes, progress
+        )
+        found = {shard.path: why for shard, why in faults}
+        self.report.add(found, self._write_all)
         plan = expected.plan
         self.report.checked["packs"] = sum(shard.num_packs for shard in shards if shard.path not in found)
         self.report.checked["samples"] = len(plan.pieces)

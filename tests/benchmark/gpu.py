@@ -13,15 +13,17 @@ import json
 import os
 import sys
 import tempfile
-from collections.abc import Sequence
+import time
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from packer_cli.cli.main import main as hbpack
-from packer_cli.config.gpu_model import read_shape
+from packer_cli.config.gpu_model import read_profile, read_shape
 from packer_cli.cost.measured import measured_model
 from packer_cli.cost.models import GpuModel
 from packer_cli.measure.device import Device
@@ -75,27 +77,32 @@ def pack(folder: Path, inputs: Sequence[str], tokenizer: str, groups: str) -> No
 
 
 def choose_packs(folder: Path, num_packs: int, seed: int = 0) -> list[tuple[int, ...]]:
-    """The sample lengths of random packs, the same number from each group."""
+    """The sample lengths of random packs, of each group in turn, so that the first few are of all lengths."""
     import pyarrow as pa
 
     random = np.random.default_rng(seed)
     groups = sorted({path.parent for path in folder.glob("shards/*/*.arrow")})
-    chosen: list[tuple[int, ...]] = []
+    chosen: list[list[tuple[int, ...]]] = []
     for group in groups:
         borders: list[list[int]] = []
         for path in sorted(group.glob("*.arrow")):
             borders += pa.ipc.open_file(pa.memory_map(str(path))).read_all()["cu_seqlens"].to_pylist()
         num = min(len(borders), -(-num_packs // len(groups)))
-        chosen += [tuple(np.diff(borders[i]).tolist()) for i in random.choice(len(borders), num, replace=False)]
-    return chosen[:num_packs]
+        picked = random.choice(len(borders), num, replace=False)
+        chosen.append([tuple(np.diff(borders[i]).tolist()) for i in picked])
+    in_turn = [pack for packs in zip_longest(*chosen) for pack in packs if pack is not None]
+    return in_turn[:num_packs]
 
 
 def run_packs(
-    subject: Subject, device: Device, model: GpuModel, packs: Sequence[tuple[int, ...]], repeats: int
-) -> list[Trial]:
-    """Run each pack with the fewest checkpointed layers that fit according to the memory model."""
-    trials = []
-    for samples in packs:
+    subject: Subject, device: Device, model: GpuModel, packs: Sequence[tuple[int, ...]], repeats: int, minutes: float
+) -> Iterator[Trial]:
+    """Run each pack with the fewest checkpointed layers that fit according to the memory model, until time is up."""
+    end = time.monotonic() + 60 * minutes
+    for number, samples in enumerate(packs):
+        if time.monotonic() > end:
+            print(f"{minutes:g} minutes are over: {len(packs) - number} packs are left out", file=sys.stderr)
+            return
         tokens, work = sum(samples), sum(size**2 for size in samples)
         layers = model.memory.least_checkpoint_layers(tokens, 1)
         if layers is None:
@@ -105,8 +112,7 @@ def run_packs(
             lambda s=samples, k=layers: subject.run_samples(s, k), warm_up=1, repeats=repeats
         )
         predicted = float(model.cost.seconds(work, tokens, 1, layers))
-        trials.append(Trial(samples, predicted, measured))
-    return trials
+        yield Trial(samples, predicted, measured)
 
 
 def report(trials: Sequence[Trial], name: str, fit_error: float) -> str:
@@ -134,7 +140,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--tiny", action="store_true", help="a tiny decoder and the bundled sample, on a CPU")
     parser.add_argument("--model", help="another config.json")
     parser.add_argument("--packs", type=int, default=200, help="packs to run (default: 200)")
-    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--minutes", type=float, default=20, help="most minutes for packs (default: 20)")
+    parser.add_argument("--profile", type=Path, help="the profile of an earlier run, instead of measuring again")
     parser.add_argument("--output", type=Path, default=Path("bench-out/gpu"), help="folder (default: bench-out/gpu)")
     given = parser.parse_args(arguments)
     device = Device("cpu" if given.tiny else "cuda")
@@ -155,7 +163,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
             pack(Path(work) / "set", [str(data / "sft_messages.jsonl"), str(data / "long_docs.parquet")],
                  str(data / "tokenizers" / "minimind-chatml"), "4k:1,16k:1,64k:1,128k:1")  # fmt: skip
             lengths = tuple(2**power for power in range(11, 18))
-        profile = measure_profile(ProfileOptions(**options, lengths=lengths, repeats=given.repeats), print)
+        if given.profile:
+            profile = read_profile(str(given.profile))
+        else:
+            profile = measure_profile(ProfileOptions(**options, lengths=lengths, repeats=given.repeats), print)
         (given.output / "profile.json").write_text(profile.model_dump_json(indent=2) + "\n")
         model = measured_model(profile)  # Says what to measure if nothing was fitted.
         assert profile.cost is not None
@@ -164,11 +175,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
             config, read_shape(config), "plain", RowAttention(kernel), device.device, chunked_logits=True
         )  # fmt: skip
         packs = choose_packs(Path(work) / "set", given.packs)
-        trials = run_packs(subject, device, model, packs, given.repeats)
-    with (given.output / "packs.csv").open("w", newline="") as file:
-        writer = csv.writer(file)
-        writer.writerow(["tokens", "samples", "work", "predicted_seconds", "measured_seconds"])
-        writer.writerows([t.tokens, len(t.samples), t.work, t.predicted, t.measured] for t in trials)
+        trials = []
+        with (given.output / "packs.csv").open("w", newline="") as file:
+            writer = csv.writer(file)
+            writer.writerow(["tokens", "samples", "work", "predicted_seconds", "measured_seconds"])
+            for t in run_packs(subject, device, model, packs, given.repeats, given.minutes):
+                writer.writerow([t.tokens, len(t.samples), t.work, t.predicted, t.measured])
+                file.flush()
+                trials.append(t)
     text = report(trials, f"{len(trials)} packs on {device.name}", profile.cost.mean_error)
     (given.output / "report.md").write_text(text)
     print(text)

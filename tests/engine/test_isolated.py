@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import multiprocessing
 
-from packer_cli.engine.isolated import _run
+from packer_cli.engine.worker import _serve
 
 
 def test_a_task_that_nobody_waits_for_ends_in_silence(capfd):
     context = multiprocessing.get_context("spawn")
-    receiving, sending = context.Pipe(duplex=False)
-    process = context.Process(target=_run, args=(sending, abs, -1))
-    receiving.close()
+    ours, theirs = context.Pipe()
+    process = context.Process(target=_serve, args=(theirs,))
     process.start()
-    sending.close()
+    theirs.close()
+    ours.send((abs, -1))
+    ours.close()
     process.join(60)
     assert process.exitcode == 0
     assert capfd.readouterr().err == ""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 import click
@@ -147,13 +147,7 @@ def print_comparison(comparison: Comparison) -> None:
     if any(row.spec.kind != "strategy" for row in rows):
         title += f"; packing {config.packing} and balance {config.balance} where a row names none"
     print_table(title, ["", *(column.header for column in columns)], cells, is_dense=True)
-    for row in rows:
-        for note in row_notes(row):
-            click.echo(f"  {row.spec.name}: {note}")
-    for note in overflow_notes(comparison.counts, config.groups[-1].capacity, config.overflow):
-        click.echo(f"  {note}")
-    if any(row.spec.name.endswith("@longest") for row in rows):
-        click.echo(f"  @longest: {config.groups[-1]} alone")
+    print_notes(comparison)
 
 
 def _has_sources(rows: Sequence[RowFigures]) -> bool:
@@ -170,8 +164,19 @@ def _cell(row: ComparedRow, column: Column) -> str:
     return "-" if value is None else column.show(value)
 
 
-def row_notes(row: ComparedRow) -> list[str]:
-    """Notes on a row, for people."""
+def print_notes(comparison: Comparison, others: Iterable[str] = ()) -> None:
+    """Print the notes below a table: on its rows, on what the plans leave out, and the others."""
+    rows, config = comparison.rows, comparison.config
+    for row in rows:
+        for note in _row_notes(row):
+            click.echo(f"  {row.spec.name}: {note}")
+    for note in (*overflow_notes(comparison.counts, config.groups[-1].capacity, config.overflow), *others):
+        click.echo(f"  {note}")
+    if any(row.spec.name.endswith("@longest") for row in rows):
+        click.echo(f"  @longest: {config.groups[-1]} alone")
+
+
+def _row_notes(row: ComparedRow) -> list[str]:
     notes = [row.spec.note] if row.spec.note else []
     if row.figures is None:
         notes.append(f"failed: {row.error}")

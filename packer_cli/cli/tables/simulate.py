@@ -8,11 +8,10 @@ from typing import Any
 import click
 
 from packer_cli.cli.console import print_table, ratio
-from packer_cli.cli.tables.compare import amount, row_notes
+from packer_cli.cli.tables.compare import amount, print_notes
 from packer_cli.compare import ComparedRow, Comparison
 from packer_cli.compare.savings import PlanSimulation, Savings
 from packer_cli.plan.figures import BASELINE_NAME
-from packer_cli.plan.pieces import overflow_notes
 from packer_cli.simulate.epoch import PARTS
 from packer_cli.simulate.figures import GroupFigures, OverallFigures
 from packer_cli.sizes import counted
@@ -76,15 +75,7 @@ def print_strategies(comparison: Comparison) -> None:
         f"{config.balance} where a row names none"
     )
     print_table(title, header, [_strategy(row, parts, len(header)) for row in rows], is_dense=True)
-    for row in rows:
-        for note in row_notes(row):
-            click.echo(f"  {row.spec.name}: {note}")
-    for note in overflow_notes(comparison.counts, config.groups[-1].capacity, config.overflow):
-        click.echo(f"  {note}")
-    for note in dict.fromkeys(note for epoch in done for note in epoch.notes):
-        click.echo(f"  {note}")
-    if any(row.spec.name.endswith("@longest") for row in rows):
-        click.echo(f"  @longest: {config.groups[-1]} alone")
+    print_notes(comparison, dict.fromkeys(note for epoch in done for note in epoch.notes))
     click.echo(f"  {describe_origin(comparison.predicted_with or {})}")
 
 

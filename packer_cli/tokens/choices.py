@@ -1,4 +1,4 @@
-"""Lines for people about tokenizing: the choices before the work, the results after it."""
+"""Lines for people about tokenizing: what was chosen, and what came of it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from packer_cli.tokens.index import StoreIndex
 from packer_cli.tokens.tokenizer.reads import template_file
 
 
-def choices(config: TokenizeConfig, tokenizer: dict[str, Any]) -> list[str]:
+def choices(config: TokenizeConfig, tokenizer: dict[str, Any]) -> str:
     """One line each for the tokenizer, the template, the loss and EOS.
 
     Args:
@@ -21,9 +21,9 @@ def choices(config: TokenizeConfig, tokenizer: dict[str, Any]) -> list[str]:
         "tokenizer": f"{config.tokenizer}, run by {tokenizer['backend']}",
         "template": _template(config, has_template=tokenizer["chat_template_fingerprint"] is not None),
         "loss": "on every token" if config.loss_on == "all" else "on assistant turns, completions and plain texts",
-        "EOS": _eos(config, tokenizer["eos_token"] if tokenizer["eos_token_id"] is not None else None),
+        "EOS": _eos(config.append_eos, tokenizer["eos_token"] if tokenizer["eos_token_id"] is not None else None),
     }
-    return [f"{name:<11}{text}" for name, text in rows.items()]
+    return "\n".join(f"{name:<11}{text}" for name, text in rows.items())
 
 
 def _template(config: TokenizeConfig, *, has_template: bool) -> str:
@@ -40,12 +40,12 @@ def _template(config: TokenizeConfig, *, has_template: bool) -> str:
     return f"{source}, for Alpaca records too"
 
 
-def _eos(config: TokenizeConfig, eos: str | None) -> str:
-    if config.append_eos == "never":
+def _eos(append: str, eos: str | None) -> str:
+    if append == "never":
         return "never added"
     if eos is None:
         return "none: the tokenizer has no EOS token"
-    if config.append_eos == "always":
+    if append == "always":
         return f"{eos} after every sample"
     return f"{eos} after completions, texts and chats that are left open"
 
@@ -54,7 +54,7 @@ _SHAPES = {"tokens": "pre-tokenized"}
 """Names to show for shapes whose own name would mislead next to a number."""
 
 
-def tokenized(config: TokenizeConfig, index: StoreIndex, num_reused: int, seconds: str) -> list[str]:
+def tokenized(index: StoreIndex, num_reused: int, seconds: str) -> list[str]:
     """Lines about the records that were tokenized, reused and rejected.
 
     Args:
@@ -81,19 +81,19 @@ def tokenized(config: TokenizeConfig, index: StoreIndex, num_reused: int, second
     num_tokens = sum(part.num_tokens for part in parts)
     lines = [f"{done}: {what}, {counted(num_tokens, 'token')}, {num_rejected:,} rejected ({seconds})"]
     if num_samples:
-        lines.append(_ends(config, index, sum(part.num_open for part in parts), num_samples))
+        lines.append(_ends(index, sum(part.num_open for part in parts), num_samples))
     num_special = sum(part.num_with_special for part in parts)
     if num_special:
-        how = "as ordinary text" if config.plain_content else "as control tokens (see --plain-content)"
+        how = "as ordinary text" if index.options["plain_content"] else "as control tokens (see --plain-content)"
         hold = "holds" if num_special == 1 else "hold"
         lines.append(f"{counted(num_special, 'record')} {hold} the text of special tokens, encoded {how}")
     return lines
 
 
-def _ends(config: TokenizeConfig, index: StoreIndex, num_open: int, num_samples: int) -> str:
+def _ends(index: StoreIndex, num_open: int, num_samples: int) -> str:
     if not num_open:
         return "every sample ends with EOS or an end of turn"
-    if config.append_eos == "never":
+    if index.options["append_eos"] == "never":
         why = "--append-eos never"
     elif index.tokenizer["eos_token_id"] is None:
         why = 'the tokenizer has no EOS token; add "eos_token" to its tokenizer_config.json'
