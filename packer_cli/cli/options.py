@@ -18,6 +18,7 @@ from packer_cli.errors import ConfigError, InputError, OutputError
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 
 _NAMES = {"record_schema": "schema"}
+_NO_OPTIONS = {"inputs", "group_costs"}
 _METAVARS = {
     "tokenizer": "PATH",
     "groups": "GROUPS",
@@ -96,7 +97,7 @@ class _FromModel(click.Option):
 
 def model_options(model: type[BaseModel], names: Collection[str] | None = None) -> Decorator:
     """Options for the named fields of a model, or for all except `inputs`; those for `auto` groups come last."""
-    chosen = [name for name in model.model_fields if name != "inputs" and (names is None or name in names)]
+    chosen = [name for name in model.model_fields if name not in _NO_OPTIONS and (names is None or name in names)]
     chosen.sort(key=lambda name: name in AutoGroupsConfig.model_fields)
 
     def decorate(function: Callable[..., Any]) -> Callable[..., Any]:

@@ -13,8 +13,10 @@ from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from packer_cli.config import PlanConfig
-from packer_cli.config.rules import plan_rules
+from packer_cli.config.models import GIVE
+from packer_cli.config.rules import plan_rules, with_known_cost
 from packer_cli.config.strategies import STRATEGIES
+from packer_cli.engine.progress import say
 from packer_cli.errors import ConfigError
 from packer_cli.plan.balance import parse_balance
 from packer_cli.plan.packing import REGISTRY, PackingAlgorithm, parse_packing
@@ -107,13 +109,17 @@ def strategy_rows(text: str, config: PlanConfig) -> list[Row]:
     Raises:
         ConfigError: there is no such strategy, or the plan options do not fit it.
     """
-    named = [name.strip() for name in text.split(",")]
-    names = [*STRATEGIES, *(name for name in named if name != ALL)] if ALL in named else named
+    names = [name.strip() for name in text.split(",")]
+    if ALL in names:
+        names = [*STRATEGIES, *(name for name in names if name != ALL)]
+        if not config.has_gpu_model:
+            names = [name for name in names if name != "flexsp"]
+            say(f"flexsp is left out: it needs {GIVE}")
     rows = []
     for name in names:
         if name not in STRATEGIES:
             raise ConfigError(f"--strategies: {name!r} is not a strategy; known: {ALL}, {', '.join(STRATEGIES)}")
-        own = config.with_strategy(name)
+        own = with_known_cost(config.with_strategy(name))
         summary = STRATEGIES[name].summary
         rows.append(Row(name=name, kind="strategy", config=own, rules=plan_rules(own), note=summary))
     return _unique(rows)

@@ -22,6 +22,7 @@ from pydantic import (
     field_validator,
     model_validator,
 )
+from pydantic.json_schema import SkipJsonSchema
 from pydantic_core import PydanticCustomError
 
 from packer_cli.config.messages import rule
@@ -160,10 +161,11 @@ class AutoGroupsConfig(GpuConfig):
 class PlanConfig(AutoGroupsConfig):
     """Lengths to plan."""
 
-    strategy: Literal["balanced", "hbp", "naive", "longalign"] = "balanced"
+    strategy: Literal["balanced", "hbp", "naive", "longalign", "flexsp"] = "balanced"
     """Whose plan: `balanced`: hbpack's; `hbp`: HBP's, to the letter; `naive`: HBP's baseline; `longalign`: LongAlign's
-    sorted batches. It sets the defaults of --packing, --fill, --balance and --curriculum-steps; `naive` and
-    `longalign` use the longest group alone."""
+    sorted batches; `flexsp`: FlexSP's mixed SP degrees. The first four are defaults of --packing, --fill, --balance
+    and --curriculum-steps; `naive` and `longalign` use the longest group alone. `flexsp` packs in its own way, at
+    every doubling of the degree up to the longest group's, and needs --model and --gpu, or --profile."""
     groups: tuple[Group, ...]
     """CAPACITY[:SP_DEGREE[:CHECKPOINT_LAYERS]] of each, shortest first, such as 16k:1,128k:8; or `auto`, to choose
     them from the lengths with --model and --gpu, or --profile."""
@@ -194,6 +196,9 @@ class PlanConfig(AutoGroupsConfig):
     """Epochs to write rank manifests for; the loader can go on beyond them."""
     seed: int = Field(default=0, ge=0)
     """Seed for everything random."""
+    group_costs: SkipJsonSchema[tuple[tuple[float, float, float], ...] | None] = None
+    """What `flexsp` plans by, no option of its own: of each group, the seconds of a replica per squared token, per
+    token and per micro-batch; see `rules.with_known_cost`."""
 
     @property
     def is_auto(self) -> bool:
@@ -201,9 +206,8 @@ class PlanConfig(AutoGroupsConfig):
         return not self.groups
 
     def with_groups(self, groups: Sequence[Group]) -> PlanConfig:
-        """The options with these groups, or the last of them where the strategy uses one."""
-        chosen = groups[-1:] if STRATEGIES[self.strategy].is_one_group else groups
-        return self.model_copy(update={"groups": tuple(chosen)})
+        """The options with those of these groups that the strategy uses."""
+        return self.model_copy(update={"groups": STRATEGIES[self.strategy].choose_groups(groups)})
 
     def with_strategy(self, name: str) -> PlanConfig:
         """The options that were given, for another strategy.
@@ -243,10 +247,10 @@ class PlanConfig(AutoGroupsConfig):
 
     @field_validator("groups")
     @classmethod
-    def _keep_longest(cls, groups: tuple[Group, ...], info: ValidationInfo) -> tuple[Group, ...]:
+    def _choose_groups(cls, groups: tuple[Group, ...], info: ValidationInfo) -> tuple[Group, ...]:
         strategy = STRATEGIES.get(info.data.get("strategy", ""))
-        is_sorted = all(a.capacity < b.capacity for a, b in pairwise(groups))
-        return groups[-1:] if strategy and strategy.is_one_group and is_sorted else groups
+        is_sorted = all(a.capacity < b.capacity for a, b in pairwise(groups))  # Else `_check_groups` refuses them.
+        return strategy.choose_groups(groups) if groups and strategy and is_sorted else groups
 
     @model_validator(mode="after")
     def _check_groups(self) -> PlanConfig:

@@ -4,33 +4,70 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+import numpy as np
 
 from packer_cli.config.models import PlanConfig
 from packer_cli.errors import ConfigError
 from packer_cli.plan.balance import parse_balance
 from packer_cli.plan.cost import Cost, parse_cost, require_exact
+from packer_cli.plan.groups import Group
 from packer_cli.plan.packing import REGISTRY, parse_packing
 from packer_cli.plan.rules import PlanRules
 from packer_cli.plan.schedule import StepRules
+from packer_cli.plan.strategies.flexsp.costs import DegreeCosts
+
+if TYPE_CHECKING:
+    from packer_cli.cost.models import GpuModel
 
 
 def with_known_cost(config: PlanConfig) -> PlanConfig:
-    """The options with numbers in the place of `--cost profile`, for they decide the plan and not where they are from.
+    """The options with numbers instead of what predicts them, for these decide the plan and not where they are from.
+
+    They are `--cost profile` and, once the groups are known, `group_costs`.
 
     Raises:
         ConfigError, InputError, FormatError: `--profile`, or `--model` and `--gpu`, do not say what to predict with.
     """
-    if config.cost != "profile":
-        return config
+    if config.cost == "profile":
+        model = _load(config, "--cost profile").cost
+        try:
+            cost = Cost(quadratic=_digits(model.quadratic), linear=_digits(model.linear))
+        except ValueError as error:
+            raise ConfigError(f"--cost profile: {error}") from None
+        config = config.model_copy(update={"cost": str(cost)})
+    if config.strategy == "flexsp" and not config.is_auto and config.group_costs is None:
+        gpu_model = _load(config, "--strategy flexsp")
+        costs = tuple(_group_costs(group, gpu_model) for group in config.groups)
+        config = config.model_copy(update={"group_costs": costs})
+    return config
+
+
+def _load(config: PlanConfig, what: str) -> GpuModel:
     from packer_cli.config.gpu_model import load_gpu_model  # Only predictions need the cost model.
 
-    model = load_gpu_model(config, config.gpus, "--cost profile").cost
-    try:
-        # As many digits as mean something, and as are the same on every machine.
-        cost = Cost(quadratic=float(f"{model.quadratic:.6g}"), linear=float(f"{model.linear:.6g}"))
-    except ValueError as error:
-        raise ConfigError(f"--cost profile: {error}") from None
-    return config.model_copy(update={"cost": str(cost)})
+    return load_gpu_model(config, config.gpus, what)
+
+
+def _group_costs(group: Group, model: GpuModel) -> tuple[float, float, float]:
+    """Seconds of a replica of the group per squared token, per token, and per micro-batch."""
+    cost, memory, degree = model.cost, model.memory, group.sp_size
+    if degree > 1 and degree not in cost.send:
+        known = ", ".join(map(str, sorted({1, *cost.send})))
+        raise ConfigError(
+            f"--strategy flexsp: SP degree {degree} is none of those that the model of the GPUs knows: {known}; end "
+            "--groups with one of these, or give a --profile that holds it"
+        )
+    fewest = memory.least_checkpoint_layers(group.capacity, degree)
+    layers = group.checkpoint_layers or (memory.num_layers if fewest is None else fewest)
+    seconds = [float(cost.seconds(work, tokens, degree, layers)) for work, tokens in ((0, 0), (1, 0), (0, 1))]
+    return (_digits(seconds[1] - seconds[0]), _digits(seconds[2] - seconds[0]), _digits(seconds[0]))
+
+
+def _digits(value: float) -> float:
+    """As many digits as mean something, and as are the same on every machine."""
+    return float(f"{value:.6g}")
 
 
 def plan_rules(config: PlanConfig) -> PlanRules:
@@ -67,8 +104,22 @@ def plan_rules(config: PlanConfig) -> PlanRules:
             balance=balance,
             fill=config.fill,
             linear=linear,
+            replica_costs=_replica_costs(config),
         )
     return rules
+
+
+def _replica_costs(config: PlanConfig) -> DegreeCosts | None:
+    if config.group_costs is None:
+        return None
+    quadratic, linear, constant = zip(*config.group_costs, strict=True)
+    return DegreeCosts(
+        degrees=np.array([group.sp_size for group in config.groups]),
+        quadratic=np.array(quadratic),
+        linear=np.array(linear),
+        constant=np.array(constant),
+        capacity=np.array([group.capacity for group in config.groups]),
+    )
 
 
 @contextmanager

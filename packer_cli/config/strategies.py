@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
+
+from packer_cli.plan.groups import Group
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -15,8 +17,25 @@ class Strategy:
     """What it does, and whose it is; for tables and docs."""
     defaults: Mapping[str, Any] = field(default_factory=dict)
     """Plan options that differ from those of `balanced`."""
-    is_one_group: bool = False
-    """Whether all samples go to the longest group."""
+    groups: Literal["given", "longest", "doubling"] = "given"
+    """Which groups it uses: those given; the longest alone; or one for each doubling of the SP degree."""
+
+    def choose_groups(self, groups: Sequence[Group]) -> tuple[Group, ...]:
+        """The groups that it uses, of those given (by rising capacity, at least one).
+
+        >>> of_flexsp = STRATEGIES["flexsp"].choose_groups([Group(capacity=16384), Group(capacity=131072, sp_size=8)])
+        >>> [str(group) for group in of_flexsp]
+        ['16k:1', '32k:2', '64k:4', '128k:8']
+        """
+        if self.groups == "given":
+            return tuple(groups)
+        longest = groups[-1]
+        if self.groups == "longest":
+            return (longest,)
+        on_a_gpu = max(-(-group.capacity // group.sp_size) for group in groups)
+        degrees = [degree for degree in _doublings(longest.sp_size) if on_a_gpu * degree < longest.capacity]
+        below = [replace(longest, capacity=on_a_gpu * degree, sp_size=degree) for degree in degrees]
+        return (*below, longest)
 
 
 STRATEGIES: Mapping[str, Strategy] = {
@@ -28,12 +47,21 @@ STRATEGIES: Mapping[str, Strategy] = {
     "naive": Strategy(
         summary="HBP's baseline: ISF packs everything to the longest length, in random order",
         defaults={"packing": "isf", "balance": "none"},
-        is_one_group=True,
+        groups="longest",
     ),
     "longalign": Strategy(
         summary="LongAlign (arXiv 2401.18058): packs of samples of like length, sorted batches in random order",
         defaults={"packing": "sorted", "balance": "sort"},
-        is_one_group=True,
+        groups="longest",
+    ),
+    "flexsp": Strategy(
+        summary="FlexSP (arXiv 2412.01523) over the whole data set: iterations mix SP degrees of equal time",
+        groups="doubling",
     ),
 }
 """By name, in the order of tables."""
+
+
+def _doublings(degree: int) -> list[int]:
+    """The powers of two below a degree that divide it."""
+    return [1 << power for power in range(degree.bit_length()) if 1 << power < degree and degree % (1 << power) == 0]

@@ -8,6 +8,7 @@ import numpy as np
 
 from packer_cli.config import AutoGroupsConfig, PlanConfig
 from packer_cli.config.gpu_model import load_gpu_model, read_profile
+from packer_cli.config.rules import with_known_cost
 from packer_cli.cost.measured import measured_model
 from packer_cli.cost.models import GpuModel
 from packer_cli.cost.profile import Profile
@@ -89,7 +90,7 @@ def resolve(config: PlanConfig, lengths: Int32Array) -> tuple[PlanConfig, GroupC
         # There is nothing to plan; the planner reports why.
         return config.with_groups((Group(capacity=config.max_length or 1024),)), None
     choice, record = choose(config, lengths, config.gpus, config.overflow)
-    return config.with_groups(choice.groups), record
+    return with_known_cost(config.with_groups(choice.groups)), record
 
 
 def _bounded(config: AutoGroupsConfig, lengths: Int32Array, overflow: Overflow) -> Int32Array:
@@ -111,7 +112,7 @@ def with_placeholder_groups(config: PlanConfig) -> PlanConfig:
         return config
     load_models(config, config.gpus, AUTO_NEEDS)
     groups = (Group(capacity=1024), Group(capacity=8192))[: config.max_groups]
-    return config.with_groups(groups)
+    return with_known_cost(config.with_groups(groups))
 
 
 def _record(

@@ -18,6 +18,8 @@ from packer_cli.plan.check import check_plan
 from packer_cli.plan.groups import Group
 from packer_cli.plan.packing.csr import select_packs
 from packer_cli.plan.schedule import GroupIterations, StepRules, deal, one_group_each, schedule_epoch
+from packer_cli.plan.strategies.flexsp.arrange import deal_mixed
+from packer_cli.plan.strategies.flexsp.costs import DegreeCosts
 from packer_cli.plan.streams import Stream, rng_state
 from packer_cli.plan.types import FILLER, Int64Array, Packs, Pieces, Plan, Schedule
 from packer_cli.plan.work import pack_tokens_and_work
@@ -35,6 +37,8 @@ class DealRules:
     seed: int
     linear: int = 0
     """Tokens, see `Cost.linear_tokens`."""
+    replica_costs: DegreeCosts | None = None
+    """Iterations mix the degrees of all groups, see `PlanRules`."""
 
 
 def rest_of_epoch(schedule: Schedule, step: int, order: Int64Array | None = None) -> tuple[Int64Array, int]:
@@ -72,7 +76,8 @@ def short_packs(schedule: Schedule, packs: Packs, groups: tuple[Group, ...]) -> 
 def deal_epoch(plan: Plan, chosen: Int64Array, is_short: NDArray[np.bool_], rules: DealRules, epoch: int) -> Schedule:
     """Schedule the chosen packs on `rules.num_gpus` GPUs, in the fewest iterations, each of one group.
 
-    Only a group's last iteration, that of its lightest packs, has fillers, and only if the packs do not fill it.
+    Only a group's last iteration, that of its lightest packs, has fillers, and only if the packs do not fill it. Where
+    degrees mix, iterations are formed again of packs of near-equal predicted time.
 
     Args:
         chosen: int64[r], pack numbers, each once.
@@ -81,6 +86,9 @@ def deal_epoch(plan: Plan, chosen: Int64Array, is_short: NDArray[np.bool_], rule
     """
     packs = plan.packs
     tokens, work = pack_tokens_and_work(packs.offsets, packs.pieces, plan.pieces.length, rules.linear)
+    if rules.replica_costs:
+        iterations = deal_mixed(packs, chosen, plan.pieces.length, rules.replica_costs, rules.num_gpus)
+        return schedule_epoch(iterations, tokens, work, len(plan.groups), rules.steps, rules.seed, epoch)
     by_group = []
     for g, group in enumerate(plan.groups):
         members = chosen[packs.group[chosen] == g]

@@ -244,6 +244,7 @@ def _schedules(
         steps=replace(steps, curriculum_steps=curriculum),
         seed=rules.seed,
         linear=rules.linear,
+        replica_costs=rules.replica_costs,
     )
     every = np.arange(len(plan.packs))
     stop = max(rules.epochs, origin.epoch + (2 if origin.step else 1))

@@ -3,22 +3,24 @@
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
 from packer_cli.plan.arrange import GroupPacks
 from packer_cli.plan.packing.csr import select_packs
 from packer_cli.plan.rules import PlanRules
 from packer_cli.plan.schedule import Iterations, round_up_rows
+from packer_cli.plan.strategies.flexsp.costs import DegreeCosts
 from packer_cli.plan.strategies.flexsp.data_set import plan_data_set
+from packer_cli.plan.strategies.flexsp.iterations import form_iterations
+from packer_cli.plan.strategies.flexsp.packing import MixedPacks
 from packer_cli.plan.streams import Stream, rng_state
-from packer_cli.plan.types import FILLER, Int32Array
+from packer_cli.plan.types import FILLER, Int32Array, Int64Array, Packs
 from packer_cli.plan.work import pack_tokens_and_work
 
 
 def arrange_mixed(lengths: Int32Array, rules: PlanRules) -> tuple[list[GroupPacks], Iterations]:
     """Pack all pieces (int32[m], lengths) for the groups, whose degrees differ, and divide the GPUs of each iteration.
 
-    Packs are numbered through the groups. The GPUs that an iteration leaves get fillers of the lowest degree.
+    Packs are numbered through the groups.
 
     Args:
         rules: with `replica_costs`; each degree is a multiple of the one before.
@@ -39,36 +41,56 @@ def arrange_mixed(lengths: Int32Array, rules: PlanRules) -> tuple[list[GroupPack
         offsets, pieces = select_packs(found.offsets, found.samples, own)
         by_group.append(GroupPacks(offsets=offsets, pieces=pieces, num_whole=len(own), is_spread=False))
     tokens, _ = pack_tokens_and_work(found.offsets, found.samples, lengths)
-    degree = costs.degrees[found.kinds]
-    busy = np.add.reduceat(degree, found.iterations[:-1]) if len(degree) else degree
-    num_fillers = (rules.num_gpus - busy) // costs.degrees[0]
-    offsets = found.iterations + np.concatenate([[0], np.cumsum(num_fillers)])
-    is_pack = np.ones(offsets[-1], dtype=np.bool_)
-    is_pack[np.repeat(offsets[1:] - num_fillers, num_fillers) + _counted(num_fillers)] = False
-    slot_pack, slot_group = np.full(len(is_pack), FILLER), np.zeros(len(is_pack), dtype=np.int64)
-    slot_pack[is_pack], slot_group[is_pack] = number, found.kinds
-    slot_tokens = np.zeros(len(is_pack), dtype=np.int64)
-    slot_tokens[is_pack] = tokens
+    return by_group, _on_gpus(found.iterations, number, found.kinds, tokens, costs, rules.num_gpus)
+
+
+def deal_mixed(packs: Packs, chosen: Int64Array, lengths: Int32Array, costs: DegreeCosts, num_gpus: int) -> Iterations:
+    """Iterations of packs that are there, of unlike degrees and near-equal predicted time. O(m + p log p).
+
+    Args:
+        chosen: int64[r], the numbers of the packs.
+        lengths: int32[m], of the pieces.
+    """
+    offsets, pieces = select_packs(packs.offsets, packs.pieces, chosen)
+    kinds = packs.group[chosen].astype(np.int64)
+    found = form_iterations(MixedPacks(offsets, pieces, kinds), lengths, costs, num_gpus)
+    tokens, _ = pack_tokens_and_work(found.offsets, found.samples, lengths)
+    pack_of = np.empty(len(lengths), dtype=np.int64)
+    pack_of[pieces] = np.repeat(chosen, np.diff(offsets))
+    number = pack_of[found.samples[found.offsets[:-1]]]
+    return _on_gpus(found.iterations, number, found.kinds, tokens, costs, num_gpus)
+
+
+def _on_gpus(
+    iterations: Int64Array,
+    number: Int64Array,
+    kinds: Int64Array,
+    tokens: Int64Array,
+    costs: DegreeCosts,
+    num_gpus: int,
+) -> Iterations:
+    """Replicas from GPU 0 on, in the order of the packs; the GPUs that are left get fillers of the lowest degree.
+
+    Args:
+        iterations: int64[i+1]: iteration j runs packs `iterations[j] .. iterations[j+1] - 1`.
+        number, kinds, tokens: int64[p], the number, the group and the tokens of each of these packs.
+    """
+    degree = costs.degrees[kinds]
+    busy = np.add.reduceat(degree, iterations[:-1]) if len(degree) else degree
+    num_fillers = (num_gpus - busy) // costs.degrees[0]
+    offsets = iterations + np.concatenate([[0], np.cumsum(num_fillers)])
+    iteration = np.repeat(np.arange(len(busy)), np.diff(offsets))
+    is_pack = np.arange(offsets[-1]) < (offsets[1:] - num_fillers)[iteration]
+    slot_pack, (slot_group, slot_tokens) = np.full(len(is_pack), FILLER), np.zeros((2, len(is_pack)), dtype=np.int64)
+    slot_pack[is_pack], slot_group[is_pack], slot_tokens[is_pack] = number, kinds, tokens
     slot_degree = costs.degrees[slot_group]
-    ends = np.cumsum(slot_degree)
-    iteration = np.repeat(np.arange(len(offsets) - 1), np.diff(offsets))
-    longest = np.zeros((len(offsets) - 1) * len(rules.groups), dtype=np.int64)
-    of_group = iteration * len(rules.groups) + slot_group
+    of_group = iteration * len(costs) + slot_group
+    longest = np.zeros(len(busy) * len(costs), dtype=np.int64)
     np.maximum.at(longest, of_group, slot_tokens)
-    capacity = np.array([group.capacity for group in rules.groups], dtype=np.int64)
-    return by_group, Iterations(
+    return Iterations(
         offsets=offsets,
         slot_pack=slot_pack,
         slot_group=slot_group.astype(np.int16),
-        slot_first_gpu=(ends - slot_degree - iteration * rules.num_gpus).astype(np.int32),
-        slot_row_length=round_up_rows(longest[of_group], slot_degree, capacity[slot_group]).astype(np.int32),
+        slot_first_gpu=(np.cumsum(slot_degree) - slot_degree - iteration * num_gpus).astype(np.int32),
+        slot_row_length=round_up_rows(longest[of_group], slot_degree, costs.capacity[slot_group]).astype(np.int32),
     )
-
-
-def _counted(counts: NDArray[np.int64]) -> NDArray[np.int64]:
-    """0 .. n-1 for each count n, one after another.
-
-    >>> _counted(np.array([2, 0, 3])).tolist()
-    [0, 1, 0, 1, 2]
-    """
-    return np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
