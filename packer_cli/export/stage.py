@@ -71,14 +71,12 @@ class ExportResult:
     num_tokens: int
     num_files: int
     num_bytes: int
-    is_new: bool
-    """False if an earlier run had finished the same export, and it is intact."""
 
 
 def export_set(
     options: ExportOptions, source: Path, folder: Path, engine: LocalEngine, progress: Progress
-) -> ExportResult:
-    """Write the packed set `source` to `folder` in another format.
+) -> ExportResult | None:
+    """Write the packed set `source` to `folder` in another format; None if an earlier run did, and it is intact.
 
     An export that was killed goes on where it stopped: parts are kept whose checksums hold. Memory: 8 bytes a row, 10
     bytes a pack, and a few million tokens a thread.
@@ -149,7 +147,9 @@ def _job(
     )
 
 
-def _run(format: Format, job: Job, header: dict[str, Any], engine: LocalEngine, progress: Progress) -> ExportResult:
+def _run(
+    format: Format, job: Job, header: dict[str, Any], engine: LocalEngine, progress: Progress
+) -> ExportResult | None:
     folder = job.folder
     tokens = job.row_tokens()
     sizes = [int(tokens[part.first : part.stop].sum(dtype=np.int64)) for part in job.parts]
@@ -166,7 +166,7 @@ def _run(format: Format, job: Job, header: dict[str, Any], engine: LocalEngine, 
     if files and not parts.todo and all(file.is_intact(folder / file.path) for file in others):
         progress(sum(sizes), sum(sizes))
         parts.close()
-        return _result(job, files, is_new=False)
+        return None
     write_json(parts.work / NAME, header)  # It marks the folder as this export's if the run is killed.
     parts.begin()
     _write_parts(format, job, parts, engine, progress)
@@ -178,7 +178,7 @@ def _run(format: Format, job: Job, header: dict[str, Any], engine: LocalEngine, 
     sink.commit()
     remove_temporaries(folder)
     files = [*ranges, *sink.files]
-    result = _result(job, files, is_new=True)
+    result = _result(job, files)
     totals = {"num_rows": result.num_rows, "num_samples": result.num_samples, "num_tokens": result.num_tokens}
     text = {"hbpack_version": packer_cli.__version__, **header, **totals, "parts": facts}
     write_json(folder / NAME, {**text, "files": [vars(file) for file in files]})
@@ -199,14 +199,13 @@ def _write_parts(format: Format, job: Job, parts: Parts[Part], engine: LocalEngi
         os.replace(parts.work / path, job.folder / path)
 
 
-def _result(job: Job, files: list[FileRange], *, is_new: bool) -> ExportResult:
+def _result(job: Job, files: list[FileRange]) -> ExportResult:
     return ExportResult(
         num_rows=len(job.packs),
         num_samples=int(job.row_samples().sum(dtype=np.int64)),
         num_tokens=int(job.row_tokens().sum(dtype=np.int64)),
         num_files=len({range_.path for range_ in files}),
         num_bytes=sum(range_.num_bytes for range_ in files),
-        is_new=is_new,
     )
 
 

@@ -40,6 +40,11 @@ def set_fingerprint(plan_fingerprint: str, shard_size: int) -> str:
     return fingerprint(plan_fingerprint, shard_size, FORMAT_VERSION, BYTES_VERSION)
 
 
+def is_of_plan(manifest: Manifest, plan_fingerprint: str) -> bool:
+    """Whether a set was written from this plan; the plan's file itself may be damaged or missing."""
+    return manifest.planned_fingerprint == set_fingerprint(plan_fingerprint, manifest.config.write.shard_size)
+
+
 def write_set(
     header: PlanHeader, shard_size: int, folder: Path, store: Path, engine: LocalEngine, progress: Progress
 ) -> Manifest:

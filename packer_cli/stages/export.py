@@ -20,7 +20,7 @@ def run_export(options: ExportOptions, folder: Path, output: Path, engine: Local
     watch = Stopwatch()
     with progress_bar("Exporting", unit="tokens") as progress:
         done = export_set(options, folder, output, engine, progress)
-    if not done.is_new:
+    if done is None:
         say("the export is up to date")
         return
     say(

@@ -85,14 +85,14 @@ def store_of(folder: Path, header: PlanHeader) -> Path:
 
 
 def current_plan(folder: Path, store: Path) -> PlanHeader | None:
-    """Header of the plan in a folder; None if it is missing or damaged, or of another token store than this one."""
+    """Header of the plan of a token store, finished in a folder; None if it is damaged or of another store."""
     try:
         read_plan(folder / PLAN_NAME, check=True)
         header = read_plan_header(folder / PLAN_NAME)
     except HbpackError:
         return None
-    is_whole = store_of(folder, header).resolve() == store.resolve() and (folder / REJECTED_NAME).exists()
-    return header if is_whole else None
+    is_of_store = store_of(folder, header).resolve() == store.resolve()
+    return header if is_of_store and (folder / REJECTED_NAME).exists() else None
 
 
 def current_manifest(folder: Path) -> Manifest | None:
@@ -101,13 +101,3 @@ def current_manifest(folder: Path) -> Manifest | None:
         return read_manifest(folder)
     except HbpackError:
         return None
-
-
-def is_of_plan(folder: Path, plan_fingerprint: str) -> bool:
-    """Whether the set in a folder was written from this plan; the plan file itself may be damaged or missing."""
-    from packer_cli.shards.stage import set_fingerprint
-
-    manifest = current_manifest(folder)
-    return manifest is not None and (
-        set_fingerprint(plan_fingerprint, manifest.config.write.shard_size) == manifest.planned_fingerprint
-    )

@@ -15,8 +15,9 @@ from packer_cli.kernels import skip_extensions
 from packer_cli.plan.pieces import overflow_notes
 from packer_cli.plan.rules import PlanRules
 from packer_cli.shards.plan_file import PLAN_VERSION, PlanHeader, write_plan
+from packer_cli.shards.stage import is_of_plan
 from packer_cli.sizes import counted
-from packer_cli.stages.output import TOKENS, current_plan, is_of_plan, locked_output
+from packer_cli.stages.output import TOKENS, current_manifest, current_plan, locked_output
 from packer_cli.stages.planning import (
     NothingToPlanError,
     overflow_entries,
@@ -74,7 +75,8 @@ def make_plan(config: PlanConfig, rules: PlanRules, source: Path, folder: Path) 
         if write_rejected(folder, index, store, overflow):  # It names files, which the plan does not.
             say(f"{REJECTED_NAME} is rewritten")
         return header
-    keeps_set = is_of_plan(folder, wanted)
+    manifest = current_manifest(folder)
+    keeps_set = manifest is not None and is_of_plan(manifest, wanted)
     try:
         plan, piece_loss_tokens, counts, metrics = plan_store(TokenStore(store, index), rules, config.overflow, folder)
     except NothingToPlanError:

@@ -35,7 +35,7 @@ from packer_cli.shards.layout import pack_places
 from packer_cli.shards.manifest import read_manifest, write_manifest
 from packer_cli.shards.plan_file import PlanHeader, read_plan, read_plan_header, write_schedules
 from packer_cli.shards.repair import generation_schedules, manifest_shards
-from packer_cli.shards.stage import file_info, set_fingerprint, write_epochs
+from packer_cli.shards.stage import file_info, is_of_plan, write_epochs
 from packer_cli.shards.stop import Stop, read_state
 from packer_cli.sizes import counted, format_tokens
 from packer_cli.stages.output import locked_output
@@ -108,7 +108,7 @@ def rebalance(folder: Path, num_gpus: int, stop: Stop, global_tokens: int | None
         return manifest, False
     plan, piece_loss_tokens = read_plan(folder / PLAN_NAME, check=True)
     header = read_plan_header(folder / PLAN_NAME)
-    if set_fingerprint(header.fingerprint, manifest.config.write.shard_size) != manifest.planned_fingerprint:
+    if not is_of_plan(manifest, header.fingerprint):
         raise FormatError(
             f"{str(folder / PLAN_NAME)!r} is not the plan of the shards beside it; run hbpack write, which writes them"
         )

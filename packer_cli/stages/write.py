@@ -17,9 +17,9 @@ from packer_cli.format.manifest import Manifest
 from packer_cli.shards.manifest import write_manifest
 from packer_cli.shards.plan_file import PlanHeader, read_plan_header
 from packer_cli.shards.repair import describe_damage, find_damaged, repair, set_files
-from packer_cli.shards.stage import file_info, set_fingerprint, with_names, write_set
+from packer_cli.shards.stage import file_info, is_of_plan, set_fingerprint, with_names, write_set
 from packer_cli.sizes import counted, format_bytes
-from packer_cli.stages.output import TOKENS, current_manifest, is_of_plan, locked_output, store_of
+from packer_cli.stages.output import TOKENS, current_manifest, locked_output, store_of
 from packer_cli.stages.rejected import write_rejected
 from packer_cli.tokens.index import find_damaged_parts, read_index
 
@@ -44,7 +44,7 @@ def write_planned(
     store = store_of(folder, header)
     manifest = current_manifest(folder)
     shard_size = config.shard_size
-    if manifest and "shard_size" not in config.model_fields_set and is_of_plan(folder, header.fingerprint):
+    if manifest and "shard_size" not in config.model_fields_set and is_of_plan(manifest, header.fingerprint):
         shard_size = manifest.config.write.shard_size  # A repair must change nothing else.
     wanted = set_fingerprint(header.fingerprint, shard_size)
     is_same = manifest is not None and manifest.planned_fingerprint == wanted

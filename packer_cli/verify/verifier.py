@@ -22,7 +22,7 @@ from packer_cli.shards.manifest import read_manifest
 from packer_cli.shards.plan_file import PlanHeader, read_plan, read_plan_header
 from packer_cli.shards.ranks import RankColumns
 from packer_cli.shards.repair import find_damaged, generation_schedules, manifest_shards, set_files
-from packer_cli.shards.stage import set_fingerprint
+from packer_cli.shards.stage import is_of_plan
 from packer_cli.tokens.index import INDEX_NAME, StoreIndex, find_damaged_parts, read_index
 from packer_cli.tokens.part import rejects_name
 from packer_cli.tokens.store import TokenStore
@@ -131,8 +131,7 @@ class Verifier:
         try:
             path = self._folder / self._manifest.plan.path
             (plan, piece_loss_tokens), header = read_plan(path, check=True), read_plan_header(path)
-            shard_size = self._manifest.config.write.shard_size
-            if set_fingerprint(header.fingerprint, shard_size) != self._manifest.planned_fingerprint:
+            if not is_of_plan(self._manifest, header.fingerprint):
                 raise FormatError("it is not the plan of the shards beside it")
         except HbpackError as error:
             self.report.add({PLAN_NAME: without_remedy(error)}, _PLAN)
