@@ -24,11 +24,6 @@ def default_workers() -> int:
     return os.cpu_count() or 1
 
 
-def never(task: Any) -> bool:
-    """No task ends its process."""
-    return False
-
-
 class LocalEngine:
     """Runs tasks on worker processes; with one worker, in this process.
 
@@ -69,7 +64,11 @@ class LocalEngine:
         self._idle = []
 
     def run(
-        self, function: Callable[[Task], Result], tasks: Sequence[Task], *, is_risky: Callable[[Task], bool] = never
+        self,
+        function: Callable[[Task], Result],
+        tasks: Sequence[Task],
+        *,
+        is_risky: Callable[[Task], bool] = lambda task: False,
     ) -> Iterator[tuple[int, Result | Died]]:
         """Yield (index of the task, result) as tasks end; they begin in order. The first error ends the run.
 

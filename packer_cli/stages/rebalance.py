@@ -53,13 +53,8 @@ def run_rebalance(
     if state is not None:
         stop = read_state(Path(state))
     else:
-        name = (
-            "the start"
-            if step is None and epoch is None
-            else f"--epoch {epoch}"
-            if step is None
-            else f"--from-step {step}"
-        )
+        given = {"--from-step": step, "--epoch": epoch}
+        name = next((f"{option} {value}" for option, value in given.items() if value is not None), "the start")
         stop = Stop(name=name, epoch=epoch, step=step)
     with locked_output(folder, has_plan=True):
         before = read_manifest(folder)
@@ -115,7 +110,7 @@ def rebalance(folder: Path, num_gpus: int, stop: Stop, global_tokens: int | None
     source = _generation(manifest, stop, folder)
     origin, left = _remaining(folder, manifest, plan, source, stop)
     rules = plan_rules(validate(PlanConfig, config))
-    own_fingerprint = _fingerprint(origin, config)
+    own_fingerprint = fingerprint(asdict(origin), config, REBALANCE_VERSION)
     if own_fingerprint == manifest.fingerprint:
         return manifest, False
     is_short = short_packs(plan.epochs[0], plan.packs, plan.groups)
@@ -170,10 +165,6 @@ def _check_gpus(manifest: Manifest, num_gpus: int) -> None:
                 f"--gpus {num_gpus}: the SP degree {group.sp_size} of group {format_tokens(group.capacity)} must "
                 f"divide it, since the shards stay as they are; choose {choices}, or pack again with other --groups"
             )
-
-
-def _fingerprint(origin: Origin, config: dict[str, Any]) -> str:
-    return fingerprint(asdict(origin), config, REBALANCE_VERSION)
 
 
 def _is_in_force(manifest: Manifest, stop: Stop, config: dict[str, Any]) -> bool:
