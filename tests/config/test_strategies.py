@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+import json
+
+import numpy as np
 import pytest
 
 from packer_cli.config import PlanConfig, validate
+from packer_cli.config.models import GIVE
+from packer_cli.config.rules import plan_rules, with_known_cost
 from packer_cli.config.strategies import STRATEGIES
 from packer_cli.errors import ConfigError
 
+UNKNOWN_DEGREE = (
+    "--strategy flexsp: SP degree 64 is none of those that the model of the GPUs knows: 1, 2, 4, 8, 16, 32; end "
+    "--groups with one of these, or give a --profile that holds it"
+)
 GIVEN = {"groups": "16k:1,128k:8", "gpus": 8}
 
 
@@ -17,8 +26,8 @@ def test_what_is_not_given_is_the_strategys(name):
     defaults = {key: field.default for key, field in PlanConfig.model_fields.items()} | STRATEGIES[name].defaults
     for key in ("packing", "fill", "balance", "curriculum_steps", "cost", "seed"):
         assert getattr(config, key) == defaults[key]
-    longest = ["128k:8"]
-    assert list(map(str, config.groups)) == (longest if STRATEGIES[name].is_one_group else ["16k:1", *longest])
+    groups = {"given": "16k:1,128k:8", "longest": "128k:8", "doubling": "16k:1,32k:2,64k:4,128k:8"}
+    assert ",".join(map(str, config.groups)) == groups[STRATEGIES[name].groups]
     assert config.model_fields_set == {"groups", "gpus", "strategy"}
 
 
@@ -52,9 +61,70 @@ def test_groups_chosen_later_follow_the_strategy():
 
 
 @pytest.mark.parametrize(
+    ("groups", "gpus", "chosen"),
+    [
+        ("32k:1", 8, "32k:1"),
+        ("8k:1,128k:8", 8, "16k:1,32k:2,64k:4,128k:8"),
+        ("16k:1,48k:3", 6, "16k:1,48k:3"),
+        ("16k:1,96k:6", 12, "16k:1,32k:2,96k:6"),
+        ("100k:4", 4, "25600:1,51200:2,100k:4"),
+        ("64k:1,128k:8", 8, "64k:1,128k:8"),
+    ],
+)
+def test_flexsp_takes_every_doubling_of_the_degree(groups, gpus, chosen):
+    config = PlanConfig(groups=groups, gpus=gpus, strategy="flexsp")
+    assert config.groups == PlanConfig(groups=chosen, gpus=gpus).groups
+    assert PlanConfig(groups=chosen, gpus=gpus, strategy="flexsp").groups == config.groups
+
+
+def test_flexsp_records_what_was_predicted(tmp_path):
+    config = PlanConfig(**GIVEN, strategy="flexsp", model=str(llama(tmp_path)), gpu="h100")
+    known = with_known_cost(config)
+    assert known.group_costs is not None
+    quadratic, linear, constant = np.array(known.group_costs).T
+    assert (np.diff(quadratic) < 0).all()
+    assert quadratic * [1, 2, 4, 8] == pytest.approx([quadratic[0]] * 4, rel=1e-5)
+    assert (linear * [1, 2, 4, 8])[1:].min() > linear[0]  # Communication.
+    assert constant[1] > constant[0] > 0
+    again = PlanConfig(**known.decisions())
+    assert with_known_cost(again) == again
+    assert plan_rules(again).replica_costs.rates.tolist() == [list(x) for x in zip(*known.group_costs, strict=True)]
+
+
+@pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"strategy": "best"}, "--strategy must be one of 'balanced', 'hbp', 'naive' or 'longalign', got 'best'"),
+        ({}, f"--strategy flexsp needs {GIVE}"),
+        ({"model": "MODEL", "gpu": "h100", "groups": "16k:1,1m:64", "gpus": 64}, UNKNOWN_DEGREE),
+    ],
+)
+def test_flexsp_needs_a_model_that_knows_its_degrees(tmp_path, options, message):
+    given = {**GIVEN, **options}
+    if "model" in given:
+        given["model"] = str(llama(tmp_path))
+    with pytest.raises(ConfigError) as error:
+        with_known_cost(PlanConfig(**given, strategy="flexsp"))
+    assert str(error.value) == message
+
+
+def llama(folder):
+    """The shape of Llama 3.1 8B."""
+    file = folder / "config.json"
+    shape = {
+        "model_type": "llama", "hidden_size": 4096, "intermediate_size": 14336, "num_attention_heads": 32,
+        "num_hidden_layers": 32, "num_key_value_heads": 8, "vocab_size": 128256,
+    }  # fmt: skip
+    file.write_text(json.dumps(shape))
+    return file
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (
+            {"strategy": "best"},
+            "--strategy must be one of 'balanced', 'hbp', 'naive', 'longalign' or 'flexsp', got 'best'",
+        ),
         (
             {"strategy": "naive", "groups": "128k:8,16k:1"},
             "groups must have rising capacities, got 128k,16k; sort them",

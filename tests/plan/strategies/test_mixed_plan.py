@@ -1,0 +1,116 @@
+"""Plans of mixed degrees keep the rules of every plan, from the packs to a change of the number of GPUs."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from packer_cli.config import PlanConfig
+from packer_cli.config.rules import plan_rules
+from packer_cli.plan.build import build_plan
+from packer_cli.plan.check import check_plan
+from packer_cli.plan.resume import DealRules, check_rest, deal_epoch, rest_of_epoch, short_packs
+from packer_cli.plan.types import FILLER
+from tests.plan.test_build import whole
+
+COSTS = tuple((4e-6 / degree, 1e-4 / degree + 1e-6 * (degree > 1), 1e-3) for degree in (1, 2, 4))
+
+
+def rules_for(num_gpus, **options):
+    given = {"groups": "64:1,256:4", "gpus": num_gpus, "strategy": "flexsp", "group_costs": COSTS}
+    config = PlanConfig(**(given | options))
+    assert list(map(str, config.groups)) == ["64:1", "128:2", "256:4"]
+    return plan_rules(config)
+
+
+def replicas_of(plan, schedule, iteration):
+    """(degree, first GPU, pack) of each slot."""
+    own = schedule.slot_iteration == iteration
+    return list(
+        zip(
+            plan.slot_degrees(schedule)[own].tolist(), schedule.slot_first_gpu[own].tolist(),
+            schedule.slot_pack[own].tolist(), strict=True,
+        )
+    )  # fmt: skip
+
+
+@given(
+    lengths=st.lists(st.integers(1, 256), min_size=1, max_size=120),
+    num_gpus=st.sampled_from([4, 8, 12]),
+    epochs=st.integers(1, 2),
+    balance=st.sampled_from(["refine", "window:2"]),
+    global_tokens=st.sampled_from([None, 500]),
+    seed=st.integers(0, 2**40),
+)
+def test_every_plan_passes_the_checker(lengths, num_gpus, epochs, balance, global_tokens, seed):
+    rules = rules_for(num_gpus, epochs=epochs, balance=balance, global_tokens=global_tokens, seed=seed)
+    plan = build_plan(whole(lengths), rules)
+    check_plan(plan)
+    assert sorted(plan.packs.pieces.tolist()) == list(range(len(lengths)))
+    for schedule in plan.epochs:
+        assert sorted(p for p in schedule.slot_pack.tolist() if p != FILLER) == list(range(len(plan.packs)))
+        for i in range(schedule.num_iterations):
+            slots = replicas_of(plan, schedule, i)
+            degrees = [degree for degree, _, _ in slots]
+            assert degrees == sorted(degrees, reverse=True)
+            assert [first for _, first, _ in slots] == np.cumsum([0, *degrees[:-1]]).tolist()
+            assert sum(degrees) == num_gpus
+            assert all(degree == 1 for degree, _, pack in slots if pack == FILLER)
+            assert any(pack != FILLER for *_, pack in slots)
+    again = build_plan(whole(lengths), rules)
+    assert all(
+        np.array_equal(getattr(a, name), getattr(b, name))
+        for a, b in zip(plan.epochs, again.epochs, strict=True)
+        for name in vars(a)
+    )
+
+
+def test_degrees_mix_in_an_iteration():
+    """Where attention is cheap, full packs of all degrees take about the same time."""
+    random = np.random.default_rng(0)
+    lengths = np.concatenate([random.integers(1, 40, 900), random.integers(100, 256, 40)])
+    plan = build_plan(whole(lengths), rules_for(8, group_costs=tuple((a / 100, b, c) for a, b, c in COSTS)))
+    (schedule,) = plan.epochs
+    mixed = [i for i in range(schedule.num_iterations) if len({d for d, *_ in replicas_of(plan, schedule, i)}) > 1]
+    assert mixed
+
+
+@given(
+    lengths=st.lists(st.integers(1, 256), min_size=20, max_size=150),
+    num_gpus=st.sampled_from([4, 8, 16]),
+    step=st.integers(0, 3),
+    seed=st.integers(0, 99),
+)
+def test_what_is_left_runs_on_another_number_of_gpus(lengths, num_gpus, step, seed):
+    rules = rules_for(8, seed=seed)
+    plan = build_plan(whole(lengths), rules)
+    (schedule,) = plan.epochs
+    left, _ = rest_of_epoch(schedule, min(step, schedule.num_steps))
+    dealing = DealRules(
+        num_gpus=num_gpus, balance=rules.balance, steps=rules.steps, seed=seed, replica_costs=rules.replica_costs
+    )
+    short = short_packs(schedule, plan.packs, plan.groups)
+    dealt = deal_epoch(plan, left, short, dealing, 0)
+    check_rest(plan, dealt, left, num_gpus)
+    every = deal_epoch(plan, np.arange(len(plan.packs)), short, dealing, 1)
+    check_plan(replace(plan, num_gpus=num_gpus, epochs=(every,)))
+
+
+def test_balance_is_of_predicted_time():
+    """Replicas of an iteration take nearly the same seconds, though their work differs."""
+    random = np.random.default_rng(1)
+    lengths = np.concatenate([random.integers(1, 60, 4000), random.integers(100, 256, 200)])
+    plan = build_plan(whole(lengths), rules_for(8))
+    (schedule,) = plan.epochs
+    length = plan.pieces.length[plan.packs.pieces].astype(np.float64)
+    work, tokens = (np.append(np.add.reduceat(x, plan.packs.offsets[:-1]), 0) for x in (length**2, length))
+    quadratic, linear, constant = np.array(COSTS).T[:, schedule.slot_group]
+    seconds = quadratic * work[schedule.slot_pack] + linear * tokens[schedule.slot_pack] + constant
+    slowest = np.zeros(schedule.num_iterations)
+    np.maximum.at(slowest, schedule.slot_iteration, seconds)
+    busy = float(seconds @ plan.slot_degrees(schedule))
+    assert busy / (slowest.sum() * 8) == pytest.approx(1, abs=0.03)
