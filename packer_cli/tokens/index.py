@@ -8,25 +8,20 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Any
 
+import numpy as np
 import pyarrow as pa
 from pydantic import AfterValidator, BaseModel, ConfigDict, model_validator
 
 from packer_cli.errors import FormatError, InputError
 from packer_cli.files import atomic_file, fingerprint
+from packer_cli.format.arrays import to_numpy
 from packer_cli.format.checksums import check_json, check_path, describe_signature, find_damage, sign_json
+from packer_cli.format.loss_spans import STARTS, STOPS, count_by_row, find_wrong_row
+from packer_cli.format.schema import part_schema, token_type
 
 INDEX_NAME = "tokens.json"
 STORE_FORMAT = "hbpack-tokens"
 STORE_VERSION = 2
-
-PART_SCHEMA = pa.schema(
-    [
-        pa.field("input_ids", pa.list_(pa.field("item", pa.int32(), nullable=False)), nullable=False),
-        pa.field("loss_mask", pa.list_(pa.field("item", pa.int8(), nullable=False)), nullable=False),
-        pa.field("num_loss_tokens", pa.int32(), nullable=False),
-        pa.field("line", pa.int64(), nullable=False),
-    ]
-)
 
 
 class _Model(BaseModel):
@@ -105,6 +100,11 @@ class StoreIndex(_Model):
     sources: tuple[SourceInfo, ...]
     parts: tuple[PartInfo, ...]
 
+    @property
+    def token_type(self) -> pa.DataType:
+        """Of the ids in the parts and in the shards."""
+        return token_type(self.tokenizer.get("vocab_size"))
+
 
 def store_fingerprint(parts: Sequence[PartInfo], weights: Sequence[float]) -> str:
     """`StoreIndex.fingerprint`: covers all that a plan and its shards use; `weights` has one weight per input."""
@@ -153,8 +153,11 @@ def find_part_damage(folder: Path, part: PartInfo) -> str | None:
     return find_damage(folder / part.path, part.num_bytes, part.xxh3, INDEX_NAME)
 
 
-def open_part(folder: Path, part: PartInfo) -> list[pa.RecordBatch]:
-    """The record batches of a part, memory-mapped; reads and checks lengths, not tokens.
+def open_part(folder: Path, part: PartInfo, token: pa.DataType) -> list[pa.RecordBatch]:
+    """The record batches of a part, memory-mapped; reads and checks lengths and loss spans, not tokens.
+
+    Args:
+        token: the type of its ids.
 
     Raises:
         FormatError: the part is missing or damaged.
@@ -164,13 +167,11 @@ def open_part(folder: Path, part: PartInfo) -> list[pa.RecordBatch]:
         if path.stat().st_size != part.num_bytes:
             raise pa.ArrowInvalid(f"it has {path.stat().st_size} bytes instead of {part.num_bytes}")
         reader = pa.ipc.open_file(pa.memory_map(str(path)))
-        if reader.schema != PART_SCHEMA:
+        if reader.schema != part_schema(token):
             raise pa.ArrowInvalid("it has other columns")
         batches = [reader.get_batch(i) for i in range(reader.num_record_batches)]
         for batch in batches:
-            batch.validate(full=True)
-            if not batch.column("input_ids").offsets.equals(batch.column("loss_mask").offsets):
-                raise pa.ArrowInvalid("ids and masks have different lengths")
+            _check_batch(batch)
         if sum(len(batch) for batch in batches) != part.num_samples:
             raise pa.ArrowInvalid(f"it does not hold its {part.num_samples} samples")
     except (OSError, pa.ArrowException) as error:
@@ -179,3 +180,16 @@ def open_part(folder: Path, part: PartInfo) -> list[pa.RecordBatch]:
             f"token store part {str(path)!r} is damaged ({' '.join(reason.split())}); tokenize again"
         ) from None
     return batches
+
+
+def _check_batch(batch: pa.RecordBatch) -> None:
+    batch.validate(full=True)
+    if not batch.column(STARTS).offsets.equals(batch.column(STOPS).offsets):
+        raise pa.ArrowInvalid("its loss spans have different numbers of starts and stops")
+    starts, stops = to_numpy(batch.column(STARTS).values), to_numpy(batch.column(STOPS).values)
+    offsets, tokens = to_numpy(batch.column(STARTS).offsets), to_numpy(batch.column("input_ids").offsets)
+    wrong = find_wrong_row(starts, stops, offsets, tokens, tokens)
+    if wrong is not None:
+        raise pa.ArrowInvalid(f"the loss spans of the sample of line {batch.column('line')[wrong]} are wrong")
+    if not np.array_equal(count_by_row(starts, stops, offsets), to_numpy(batch.column("num_loss_tokens"))):
+        raise pa.ArrowInvalid("its numbers of loss tokens are not those of its loss spans")

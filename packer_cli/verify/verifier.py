@@ -14,7 +14,7 @@ from packer_cli.errors import FormatError, HbpackError, InputError, PlanError
 from packer_cli.format.checksums import find_damage
 from packer_cli.format.constants import MANIFEST_NAME, PLAN_NAME
 from packer_cli.format.manifest import Manifest
-from packer_cli.format.schema import rank_path
+from packer_cli.format.schema import rank_path, shard_schema, token_type
 from packer_cli.plan.types import Plan
 from packer_cli.shards.layout import pack_places
 from packer_cli.shards.manifest import read_manifest
@@ -114,7 +114,11 @@ class Verifier:
         plan, piece_loss_tokens, header = opened
         store = self._open_store(header)
         expected = Expected(
-            plan=plan, piece_loss_tokens=piece_loss_tokens, cost=header.cost, store=None if self._fast else store
+            plan=plan,
+            piece_loss_tokens=piece_loss_tokens,
+            cost=header.cost,
+            schema=shard_schema(token_type(self._manifest.tokenizer.get("vocab_size"))),
+            store=None if self._fast else store,
         )
         try:
             prove_pieces(plan.pieces, header.config, store)
