@@ -229,7 +229,7 @@ def _align(pack: Pack, multiple: int, pad_token_id: int) -> Pack:
     lengths = pack.cu_seqlens[1:] - pack.cu_seqlens[:-1]
     cu_seqlens = np.zeros_like(pack.cu_seqlens)
     np.cumsum(-(-lengths // multiple) * multiple, out=cu_seqlens[1:])
-    input_ids = np.full(cu_seqlens[-1], pad_token_id, dtype=np.int32)
+    input_ids = np.full(cu_seqlens[-1], pad_token_id, dtype=pack.input_ids.dtype)
     begins = pack.cu_seqlens.tolist()
     for begin, end, to in zip(begins, begins[1:], cu_seqlens.tolist(), strict=False):
         input_ids[to : to + end - begin] = pack.input_ids[begin:end]

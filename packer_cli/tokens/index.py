@@ -21,7 +21,7 @@ from packer_cli.format.schema import part_schema, token_type
 
 INDEX_NAME = "tokens.json"
 STORE_FORMAT = "hbpack-tokens"
-STORE_VERSION = 2
+STORE_VERSION = 3
 
 
 class _Model(BaseModel):
