@@ -12,7 +12,8 @@ import numpy as np
 import pyarrow as pa
 from pydantic import AfterValidator, BaseModel, ConfigDict, model_validator
 
-from packer_cli.errors import FormatError, InputError
+from packer_cli import __version__
+from packer_cli.errors import FormatError, InputError, VersionError
 from packer_cli.files import atomic_file, fingerprint
 from packer_cli.format.arrays import to_numpy
 from packer_cli.format.checksums import check_json, check_path, describe_signature, find_damage, sign_json
@@ -131,9 +132,9 @@ def _check_version(path: Path, data: bytes) -> None:
         values = json.loads(data)
         found = (values.get("format"), values.get("format_version")) if isinstance(values, dict) else (None, None)
         if None not in found and found != (STORE_FORMAT, STORE_VERSION):
-            raise FormatError(
-                f"{str(path)!r} has format {found[0]} {found[1]}; this release reads {STORE_FORMAT} {STORE_VERSION}; "
-                "tokenize again"
+            raise VersionError(
+                f"{str(path)!r} has format {found[0]} version {found[1]}; hbpack {__version__} reads {STORE_FORMAT} "
+                f"version {STORE_VERSION}; run hbpack pack or hbpack tokenize again"
             )
 
 

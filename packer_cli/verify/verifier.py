@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from packer_cli.engine.local import LocalEngine
-from packer_cli.errors import FormatError, HbpackError, InputError, PlanError
+from packer_cli.errors import FormatError, HbpackError, InputError, PlanError, VersionError
 from packer_cli.format.checksums import find_damage
 from packer_cli.format.constants import MANIFEST_NAME, PLAN_NAME
 from packer_cli.format.manifest import Manifest
@@ -36,6 +36,7 @@ def open_verifier(folder: Path, engine: LocalEngine, *, fast: bool = False) -> V
 
     Raises:
         InputError: there is no packed set.
+        VersionError: it has another format version.
     """
     report = Report(not_checked=[f"everything else: {MANIFEST_NAME} lists it"])
     write = _what_writes_shards(folder)
@@ -43,6 +44,8 @@ def open_verifier(folder: Path, engine: LocalEngine, *, fast: bool = False) -> V
         write += " (with --shard-size, if you gave one before)"  # Only the manifest knew.
     try:
         return Verifier(folder, read_manifest(folder), engine, fast=fast)
+    except VersionError:  # No damage, and other commands cannot read the set either.
+        raise
     except FormatError as error:
         report.add({MANIFEST_NAME: without_remedy(error)}, write)
     except InputError:
