@@ -22,8 +22,8 @@ from packer_cli.errors import FormatError
 from packer_cli.export.copy import copy_bytes
 from packer_cli.format.checksums import find_damage, inside
 from packer_cli.format.constants import PACKS_PER_BATCH
-from packer_cli.format.manifest import Manifest, ShardInfo
 from packer_cli.format.loss_spans import STARTS, STOPS, find_wrong_row, spans_to_mask
+from packer_cli.format.manifest import Manifest, ShardInfo
 from packer_cli.format.schema import shard_schema, token_type
 from packer_cli.format.shards import ShardFile, first_buffers
 
@@ -134,7 +134,9 @@ class PackedSet:
             shard = self._shards[int(np.searchsorted(self._first, packs[wrong], side="right")) - 1]
             raise damaged(shard.path, f"the loss spans of pack {packs[wrong]} are wrong")
         begin = np.repeat(tokens[:-1], np.diff(starts.offsets))
-        return Lists(offsets=tokens, values=spans_to_mask(starts.values + begin, stops.values + begin, int(tokens[-1])))
+        return Lists(
+            offsets=tokens, values=spans_to_mask(starts.values + begin, stops.values + begin, int(tokens[-1]))
+        )
 
     def numbers(self, name: str, packs: Int64Array) -> NDArray[Any]:
         """A column of numbers of these packs, in this order: [k]."""

@@ -73,6 +73,7 @@ RANK_SCHEMA = _schema(
     global_num_loss_tokens=pa.int64(),
 )
 
+
 def shard_path(group: str, shard: int) -> str:
     """Path of a shard in the output folder, by its group's name."""
     return f"shards/{group}/shard-{shard:05d}.arrow"

@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 from packer_cli.errors import FormatError, HbpackError
 from packer_cli.format.arrays import to_numpy
 from packer_cli.format.constants import PACKS_PER_BATCH, PLAN_NAME
-from packer_cli.format.manifest import Manifest
 from packer_cli.format.loss_spans import STARTS, STOPS, find_wrong_row, spans_to_mask
+from packer_cli.format.manifest import Manifest
 from packer_cli.format.marks import CHECKSUM, row_checksums
 from packer_cli.format.schema import shard_schema
 from packer_cli.shards.plan_file import parse_plan_header

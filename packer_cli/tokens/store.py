@@ -107,7 +107,7 @@ class TokenStore:
     def loss_tokens_of(
         self, sample: NDArray[np.int64], start: NDArray[np.int64], length: NDArray[np.int32]
     ) -> NDArray[np.int32]:
-        """Loss tokens (int32[m]) of pieces of samples, the first token of each not counted. O(their samples' spans)."""
+        """Loss tokens (int32[m]) of pieces of samples, without the first token of each. O(their samples' spans)."""
         starts, stops, piece = self._loss_spans(sample, start, length)
         counts = np.zeros(len(sample), dtype=np.int32)
         np.add.at(counts, piece, (stops - starts).astype(np.int32))
@@ -179,4 +179,3 @@ class _Batch:
 
 def _join(arrays: list[NDArray[Any]], dtype: type) -> NDArray[Any]:
     return np.concatenate(arrays).astype(dtype, copy=False) if arrays else np.zeros(0, dtype=dtype)
-

@@ -19,6 +19,8 @@ from packer_cli.plan.types import Plan
 from packer_cli.shards.layout import ShardRange
 from packer_cli.tokens.store import TokenStore
 
+_OF_THE_STORE = ("source_ids", "input_ids", STARTS, STOPS)
+
 
 @dataclass(frozen=True, kw_only=True)
 class Expected:
@@ -108,12 +110,12 @@ def _check_batch(batch: pa.RecordBatch, first: int, stop: int, group: int, expec
     for name, (items, ends_of_rows) in lists.items():
         column = batch.column(name)
         found, found_ends = to_numpy(column.values), to_numpy(column.offsets)
+        source = "token store" if name in _OF_THE_STORE else "plan"
         if not np.array_equal(found_ends, ends_of_rows):
-            return f"the lengths of {name} in packs {first} to {stop - 1} are not the plan's"
+            return f"the lengths of {name} in packs {first} to {stop - 1} are not the {source}'s"
         wrong = np.flatnonzero(found != items)
         if len(wrong):
             pack = first + int(np.searchsorted(ends_of_rows, wrong[0], side="right")) - 1
-            source = "token store" if name in ("input_ids", STARTS, STOPS, "source_ids") else "plan"
             return f"pack {pack} has other {name} than the {source}"
     return _check_spans(batch, first, token_borders, np.concatenate([[0], np.cumsum(length)]))
 

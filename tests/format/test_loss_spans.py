@@ -12,7 +12,8 @@ from tests.naive import loss_spans as naive
 MASKS = st.lists(st.lists(st.integers(0, 1), min_size=1, max_size=9), max_size=9)
 ROWS = st.lists(
     st.tuples(
-        st.lists(st.integers(1, 4), min_size=1, max_size=3), st.lists(st.tuples(st.integers(-1, 9), st.integers(-1, 9)))
+        st.lists(st.integers(1, 4), min_size=1, max_size=3),
+        st.lists(st.tuples(st.integers(-1, 9), st.integers(-1, 9))),
     ),
     max_size=4,
 )

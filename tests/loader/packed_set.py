@@ -148,13 +148,13 @@ def update_checksums(folder: Path) -> None:
     write_manifest(file, manifest)
 
 
-def row_checksum(row: dict) -> int:
+def row_checksum(row: dict, schema: pa.Schema = SHARD_SCHEMA) -> int:
     """Of the numbers of a row, then the items of its lists, in the order of the columns."""
     numbers, lists = b"", b""
-    for column in SHARD_SCHEMA:
+    for column in schema:
         value = row.get(column.name)
         if pa.types.is_list(column.type):
-            code = {"int64": "q", "int32": "i", "uint16": "H"}[str(column.type.value_type)]
+            code = {"int64": "q", "int32": "i", "uint16": "H", "int8": "b"}[str(column.type.value_type)]
             lists += struct.pack(f"<{len(value)}{code}", *value)
         elif column.name != "checksum":
             code = {"int64": "q", "int32": "i", "int16": "h", "int8": "b", "double": "d"}[str(column.type)]

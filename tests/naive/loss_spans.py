@@ -32,3 +32,16 @@ def are_right(starts: Sequence[int], stops: Sequence[int], lengths: Sequence[int
         a < b and any(a in sample and b in sample for sample in samples) for a, b in zip(starts, stops, strict=True)
     )
     return within and all(b < a for b, a in zip(stops, starts[1:], strict=False))
+
+
+def spans_of_samples(loss_mask: Sequence[int], lengths: Sequence[int]) -> Spans:
+    """As `spans_of`, but no span crosses from one sample into the next."""
+    starts: list[int] = []
+    stops: list[int] = []
+    begin = 0
+    for length in lengths:
+        of_sample = spans_of(loss_mask[begin : begin + length])
+        starts += [begin + start for start in of_sample[0]]
+        stops += [begin + stop for stop in of_sample[1]]
+        begin += length
+    return starts, stops

@@ -43,7 +43,10 @@ def test_what_is_wrong_in_spite_of_checksums(own: Packed) -> None:
         return [values[0] + 1, *values[1:]]
 
     assert change("input_ids", first_plus_1) == "has other input_ids than the token store"
-    assert change("loss_mask", lambda mask: [1 - mask[0], *mask[1:]]) == "has other loss_mask than the token store"
+    assert change("loss_starts", first_plus_1) == "has other loss_starts than the token store"
+    assert (
+        change("loss_stops", lambda stops: [stops[0] - 1, *stops[1:]]) == "has other loss_stops than the token store"
+    )
     assert change("sample_ids", first_plus_1) == "has other sample_ids than the plan"
     assert change("source_ids", first_plus_1) == "has other source_ids than the token store"
     lengths = change("sample_starts", lambda starts: [*starts, 0])
