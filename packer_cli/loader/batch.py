@@ -99,7 +99,7 @@ class BatchBuilder:
         degree = row.sp_size
         borders = pack.cu_seqlens
         sample_lengths = np.subtract(borders[1:], borders[:-1], dtype=np.int64)
-        num_loss_tokens = count_loss_tokens(pack.loss_starts, pack.loss_stops, borders)
+        num_loss_tokens = count_loss_tokens(pack.loss_starts, pack.loss_stops, borders, pack.num_loss_tokens)
         lengths = sample_lengths
         if self.align_samples and degree > 1:
             pack = _align(pack, self._alignment(row), self.pad_token_id)
@@ -178,7 +178,7 @@ class BatchBuilder:
         input_ids, labels, positions = PAGES.take_row(length)
         if start == 0 and length == num_tokens:
             input_ids[:] = ids
-            write_labels(ids, *spans, firsts, labels[:-1])
+            write_labels(input_ids, *spans, firsts, labels[:-1])
             labels[length] = IGNORE_INDEX
         else:
             real = max(0, min(length, num_tokens - start))

@@ -67,7 +67,7 @@ def write_labels(
     """Write to `out`, int64 [t], the id of each token with loss, and -100 for others and at `firsts`.
 
     Args:
-        input_ids: uint16 or int32 [t], not negative.
+        input_ids: integers [t], not negative; int64 is fastest.
         loss_starts, loss_stops: [s], spans of these tokens, in order; they may touch or be empty.
         firsts: places of samples' first tokens. The format has no loss there, but an error in a shard would leak one
             sample into another.
@@ -80,15 +80,17 @@ def write_labels(
             begin = stop
         out[begin:] = IGNORE_INDEX
     else:
-        borders = np.zeros(2 * len(loss_starts) + 2, dtype=np.int64)
-        borders[1:-1:2], borders[2:-1:2], borders[-1] = loss_starts, loss_stops, len(input_ids)
-        runs = borders[1:] - borders[:-1]
-        hidden = np.zeros(len(runs), dtype=np.int32)
+        # Hidden and shown tokens take turns.
+        runs = np.empty(2 * len(loss_starts) + 1, dtype=np.int64)
+        runs[:-1:2], runs[-1] = loss_starts, len(input_ids)
+        runs[2::2] -= loss_stops
+        np.subtract(loss_stops, loss_starts, out=runs[1::2])
+        hidden = np.zeros(len(runs), dtype=np.int8)
         hidden[::2] = IGNORE_INDEX
+        out[:] = hidden.repeat(runs)
         # 0 or -100. As unsigned numbers, -100 is greater than any id, so the maximum is the label, without a branch.
-        labels = hidden.repeat(runs).view(np.uint32)
-        np.maximum(labels, input_ids.astype(np.uint32), out=labels)
-        out[:] = labels.view(np.int32)
+        labels = out.view(np.uint64)
+        np.maximum(labels, input_ids.astype(np.int64, copy=False).view(np.uint64), out=labels)
     out.put(firsts, IGNORE_INDEX)
 
 
@@ -107,14 +109,18 @@ def count_loss_tokens(
     loss_starts: npt.NDArray[np.integer[Any]],
     loss_stops: npt.NDArray[np.integer[Any]],
     cu_seqlens: npt.NDArray[np.int32],
+    num_loss_tokens: int,
 ) -> npt.NDArray[np.int64]:
     """int64 [n]: loss tokens of each sample.
 
     Args:
         loss_starts, loss_stops: [s], spans, each within a sample, in order.
         cu_seqlens: int32 [n+1], from 0 to t.
+        num_loss_tokens: of all samples.
     """
+    if len(cu_seqlens) == 2:
+        return np.array([num_loss_tokens])
     ends = np.zeros(len(loss_starts) + 1, dtype=np.int64)
-    np.cumsum(loss_stops - loss_starts, out=ends[1:])
-    before = ends[loss_starts.searchsorted(cu_seqlens)]
+    (loss_stops - loss_starts).cumsum(out=ends[1:])
+    before = ends.take(loss_starts.searchsorted(cu_seqlens))
     return before[1:] - before[:-1]
