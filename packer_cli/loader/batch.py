@@ -194,7 +194,9 @@ class BatchBuilder:
                 if start + real < num_tokens:
                     firsts = firsts[: int(firsts.searchsorted(real))]
                 spans = cut_spans(*spans, start, start + real)
-                write_labels(ids[start : start + real], *spans, firsts, labels[:real])
+                # A slice that the row goes on after has one more label than tokens.
+                tokens = input_ids[:real] if real <= length else ids[start : start + real]
+                write_labels(tokens, *spans, firsts, labels[:real])
         write_positions(cu_seqlens, start, positions)
         return input_ids, positions, labels[:-1], labels[1:]
 

@@ -109,16 +109,16 @@ def test_wrong_loss_spans_are_found_without_the_token_store_too(
     if by_count:  # They keep the rules, but are not as many tokens as the plan says.
         return
     done = hbpack("show", own.folder, "--pack", row["pack_id"])
-    assert (done.code, done.stderr) == (
-        1,
+    assert done.code == 1
+    assert done.stderr == (
         f"error: {str(own.folder / name)!r} is missing or damaged (its loss spans are wrong); run hbpack write, which "
-        "rewrites damaged files\n",
+        "rewrites damaged files\n"
     )
     done = hbpack("export", own.folder, "--to", "trl", "--output", own.folder.parent / "exported")
-    assert (done.code, done.stderr.splitlines()[-1]) == (
-        1,
+    assert done.code == 1
+    assert done.stderr.splitlines()[-1] == (
         f"error: shard {str(own.folder / name)!r} is damaged or incomplete (the loss spans of pack {row['pack_id']} "
-        "are wrong); run hbpack write again",
+        "are wrong); run hbpack write again"
     )
 
 
