@@ -65,7 +65,7 @@ def find_wrong_row(
     stops: NDArray[Any],
     offsets: NDArray[Any],
     token_offsets: NDArray[Any],
-    borders: NDArray[Any],
+    borders: NDArray[Any] | None = None,
 ) -> int | None:
     """The first row whose spans break a rule (see the module); None where all keep them. O(s log n).
 
@@ -73,15 +73,14 @@ def find_wrong_row(
         starts, stops: integers [s], positions in the row.
         offsets: integers [r+1], rising from 0 to s: the spans of each row.
         token_offsets: integers [r+1], rising from 0 to t: the tokens of each row.
-        borders: integers [n+1], rising from 0 to t: where the samples of all rows begin.
+        borders: integers [n+1], rising from 0 to t: where the samples of all rows begin; None: a row is one sample.
     """
-    if not len(starts):
-        return None
-    row = np.repeat(np.arange(len(offsets) - 1), np.diff(offsets))
-    begin = token_offsets[row].astype(np.int64)
+    num_spans = np.diff(offsets)
+    begin = np.repeat(token_offsets[:-1].astype(np.int64), num_spans)
     first, past = starts + begin, stops + begin
-    sample = np.clip(np.searchsorted(borders, first, side="right") - 1, 0, len(borders) - 2)
-    wrong = (first >= past) | (first <= borders[sample]) | (past > borders[sample + 1])
-    wrong |= (starts < 0) | (past > token_offsets[row + 1])
+    wrong = (starts < 1) | (starts >= stops) | (stops > np.repeat(np.diff(token_offsets), num_spans))
     wrong[1:] |= first[1:] <= past[:-1]
-    return int(row[wrong.argmax()]) if wrong.any() else None
+    if borders is not None:
+        sample = np.clip(np.searchsorted(borders, first, side="right") - 1, 0, len(borders) - 2)
+        wrong |= (first == borders[sample]) | (past > borders[sample + 1])
+    return int(np.searchsorted(offsets, wrong.argmax(), side="right")) - 1 if wrong.any() else None

@@ -189,7 +189,7 @@ def _check_batch(batch: pa.RecordBatch) -> None:
         raise pa.ArrowInvalid("its loss spans have different numbers of starts and stops")
     starts, stops = to_numpy(batch.column(STARTS).values), to_numpy(batch.column(STOPS).values)
     offsets, tokens = to_numpy(batch.column(STARTS).offsets), to_numpy(batch.column("input_ids").offsets)
-    wrong = find_wrong_row(starts, stops, offsets, tokens, tokens)
+    wrong = find_wrong_row(starts, stops, offsets, tokens)
     if wrong is not None:
         raise pa.ArrowInvalid(f"the loss spans of the sample of line {batch.column('line')[wrong]} are wrong")
     if not np.array_equal(count_by_row(starts, stops, offsets), to_numpy(batch.column("num_loss_tokens"))):
