@@ -11,7 +11,8 @@
     └── RunError                   the run failed; exit code 1
         ├── TooManyRejectedError   more records were rejected than `--max-rejected` allows
         ├── PlanError              a plan breaks an invariant
-        ├── FormatError            a packed data set is damaged, or has another format version
+        ├── FormatError            a packed data set is damaged
+        │   └── VersionError       it has another format version
         └── RemoteError            remote storage does not answer
 
 A message names the thing (file, line, value), the rule, and the remedy, in one line.
@@ -59,7 +60,11 @@ class PlanError(RunError):
 
 
 class FormatError(RunError):
-    """A packed data set is damaged, or has a format version that this release cannot read."""
+    """A packed data set is damaged, or this release cannot read it."""
+
+
+class VersionError(FormatError):
+    """A packed data set, or its token store, has a format version that this release cannot read."""
 
 
 class RemoteError(RunError):

@@ -19,9 +19,9 @@ from packer_cli.cli.main import COMMANDS, cli
 from packer_cli.config import PackConfig
 from packer_cli.cost.profile import Profile
 from packer_cli.format.manifest import Manifest
-from packer_cli.format.schema import SCHEMAS
+from packer_cli.format.schema import ITERATION_SCHEMA, RANK_SCHEMA, part_schema, shard_schema
 from packer_cli.plan.packing import REGISTRY
-from packer_cli.tokens.index import PART_SCHEMA, StoreIndex
+from packer_cli.tokens.index import StoreIndex
 
 ROOT = Path(__file__).parent.parent
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
@@ -80,10 +80,23 @@ def config_schema() -> str:
 
 
 def arrow_schemas() -> str:
-    schemas = {"token-store-part": PART_SCHEMA, **SCHEMAS}
+    tokens = (pa.uint16(), pa.int32())
+    schemas = {
+        "token-store-part": [part_schema(token) for token in tokens],
+        "shard": [shard_schema(token) for token in tokens],
+        "iterations": [ITERATION_SCHEMA],
+        "rank": [RANK_SCHEMA],
+    }
     described = {
-        name: [{"name": field.name, "type": _type(field.type), "nullable": field.nullable} for field in schema]
-        for name, schema in schemas.items()
+        name: [
+            {
+                "name": fields[0].name,
+                "type": " or ".join(dict.fromkeys(_type(field.type) for field in fields)),
+                "nullable": fields[0].nullable,
+            }
+            for fields in zip(*either, strict=True)
+        ]
+        for name, either in schemas.items()
     }
     return json.dumps(described, indent=2) + "\n"
 

@@ -11,6 +11,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from tests.naive.loss_spans import spans_of
+
 # Minimind's template has no {% generation %}: these are the places where its author would put the tags.
 MINIMIND_TURN = (
     """{{- '<|im_start|>' + message.role + '\\n<think>\\n' + reasoning_content.strip('\\n') + """
@@ -89,7 +91,7 @@ def rank_rows(folder: Path, rank: int, epoch: str = "epoch-000") -> list[dict[st
 
 
 def read_packs(folder: Path) -> list[dict[str, Any]]:
-    """Rows of all shards in the order of the manifest, arrays as numpy."""
+    """Rows of all shards in the order of the manifest, arrays as numpy, with the `loss_mask` of their loss spans."""
     manifest = json.loads((folder / "hbpack.json").read_text())
     packs = []
     for group in manifest["groups"]:
@@ -101,6 +103,11 @@ def read_packs(folder: Path) -> list[dict[str, Any]]:
                     name: np.array(column[i].values) if pa.types.is_list(column.type) else column[i].as_py()
                     for name, column in columns.items()
                 }
+                starts, stops = row["loss_starts"].tolist(), row["loss_stops"].tolist()
+                row["loss_mask"] = np.zeros(row["num_tokens"], dtype=np.int8)
+                for start, stop in zip(starts, stops, strict=True):
+                    row["loss_mask"][start:stop] = 1
+                assert (starts, stops) == spans_of(row["loss_mask"].tolist())
                 packs.append(row)
     return packs
 

@@ -13,7 +13,7 @@ NO_LOSS = -100
 
 def labels_of(packed: PackedSet, packs: Int64Array) -> Lists:
     """int32: each token's own id if it carries a loss, else -100; a sample's first token never does."""
-    ids, mask = packed.lists("input_ids", packs), packed.lists("loss_mask", packs)
+    ids, mask = packed.lists("input_ids", packs), packed.loss_mask(packs)
     return Lists(offsets=ids.offsets, values=np.where(mask.values != 0, ids.values, np.int32(NO_LOSS)))
 
 

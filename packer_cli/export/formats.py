@@ -17,7 +17,7 @@ FORMATS = {
     "trl": "A Hugging Face data set as TRL packs it: input_ids, labels, seq_lengths.",
     "llamafactory": "A Hugging Face data set for LLaMA-Factory's tokenized_path: full rows, attention_mask of 1..n.",
     "xtuner": "XTuner's preset packs and sampler order, with the samples as JSON lines.",
-    "parquet": "Plain Parquet with all columns of the shards.",
+    "parquet": "Plain Parquet: the columns of the shards, but with int32 ids and a loss mask.",
     "mds": "MosaicML Streaming's MDS shards.",
 }
 """Name -> summary; `packer_cli.export.<name>` holds the class `Exporter`."""

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from packer_cli.engine.parts import FileRange, Sink
 from packer_cli.export.copy import as_source, copy_bytes
 from packer_cli.export.job import Format, Int64Array, Job, Part
-from packer_cli.export.packed import LISTS, Lists
+from packer_cli.export.packed import Lists
 
 _COLUMNS = {
     "cu_seqlens": "ndarray:int32",
@@ -34,6 +34,7 @@ _COLUMNS = {
 """Sorted by name, as the format requires. The last must be an ndarray of at least 4 bytes, see `_put_array`."""
 
 _ARRAYS = [name for name, encoding in _COLUMNS.items() if encoding != "int"]
+_WIDTHS = {name: np.dtype(_COLUMNS[name].removeprefix("ndarray:")).itemsize for name in _ARRAYS}
 _ROWS_PER_BATCH = 65_536
 
 
@@ -109,7 +110,7 @@ def _code(length: Int64Array) -> Int64Array:
 
 
 def _array_sizes(name: str, length: Int64Array) -> Int64Array:
-    return 1 + (1 << _code(length)) + length * LISTS[name].itemsize
+    return 1 + (1 << _code(length)) + length * _WIDTHS[name]
 
 
 def _row_sizes(num_tokens: Int64Array, num_samples: Int64Array) -> Int64Array:
@@ -122,7 +123,8 @@ def _row_sizes(num_tokens: Int64Array, num_samples: Int64Array) -> Int64Array:
 
 def _encode(job: Job, packs: Int64Array) -> NDArray[np.uint8]:
     """uint8[b]: the rows, one after another."""
-    lists = {name: job.packed.lists(name, packs) for name in _ARRAYS}
+    packed = job.packed
+    lists = {name: packed.loss_mask(packs) if name == "loss_mask" else packed.lists(name, packs) for name in _ARRAYS}
     sizes = np.stack([_array_sizes(name, np.diff(lists[name].offsets)) for name in _ARRAYS])
     rows = 4 * len(_ARRAYS) + 8 * (len(_COLUMNS) - len(_ARRAYS)) + sizes.sum(axis=0)
     ends = np.cumsum(rows)

@@ -58,7 +58,7 @@ class Exporter(Format):
                 file.write(ids.astype(dtype))
         with sink.stretch("loss_mask.bin", part.first_token) as file:
             for packs in job.batches(part.first, part.stop, _ROWS_PER_BATCH):
-                file.write(job.packed.lists("loss_mask", packs).values.astype(np.uint8))
+                file.write(job.packed.loss_mask(packs).values.astype(np.uint8))
         return {}
 
     def finish(self, job: Job, parts: list[dict[str, Any]], ranges: list[FileRange], sink: Sink) -> None:

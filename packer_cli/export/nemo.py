@@ -79,7 +79,7 @@ class Exporter(Format):
 
 def _batch(packed: PackedSet, packs: Int64Array) -> tuple[pa.RecordBatch, int]:
     """The rows of these packs, and the length of the longest sample."""
-    ids, mask = packed.lists("input_ids", packs), packed.lists("loss_mask", packs)
+    ids, mask = packed.lists("input_ids", packs), packed.loss_mask(packs)
     # The first token of a sample carries no loss, so no loss crosses a border.
     ahead = np.zeros_like(mask.values)
     ahead[:-1] = mask.values[1:]

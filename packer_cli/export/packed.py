@@ -1,7 +1,7 @@
 """Gathers packs of a set, in any order, from the memory-mapped shards; knows the sizes of all packs.
 
 Price: opening reads each shard once for its checksum, and keeps the offsets of the buffers of each record batch (some
-20 us for 16 packs), about 10 bytes a pack with the sizes; a gather copies only the requested columns and packs.
+20 us for 16 packs), about 14 bytes a pack with the sizes; a gather copies only the requested columns and packs.
 """
 
 from __future__ import annotations
@@ -22,22 +22,25 @@ from packer_cli.errors import FormatError
 from packer_cli.export.copy import copy_bytes
 from packer_cli.format.checksums import find_damage, inside
 from packer_cli.format.constants import PACKS_PER_BATCH
+from packer_cli.format.loss_spans import STARTS, STOPS, find_wrong_row, spans_to_mask
 from packer_cli.format.manifest import Manifest, ShardInfo
-from packer_cli.format.schema import SHARD_SCHEMA
+from packer_cli.format.schema import shard_schema, token_type
 from packer_cli.format.shards import ShardFile, first_buffers
 
 Int64Array = NDArray[np.int64]
 
-LISTS = {field.name: np.dtype(str(field.type.value_type)) for field in SHARD_SCHEMA if pa.types.is_list(field.type)}
-"""List columns of a shard and the dtypes of their items."""
+_SCHEMA = shard_schema(pa.int32())
+
+LISTS = {field.name: np.dtype(str(field.type.value_type)) for field in _SCHEMA if pa.types.is_list(field.type)}
+"""List columns of a shard and the dtypes in which they are read; shards may hold narrower ids."""
 
 NUMBERS = {
     field.name: np.dtype(str(field.type).replace("double", "float64"))
-    for field in SHARD_SCHEMA
+    for field in _SCHEMA
     if not pa.types.is_list(field.type)
 }
 
-_FIRST = first_buffers(SHARD_SCHEMA)
+_FIRST = first_buffers(_SCHEMA)
 _BUFFERS = [_FIRST[name] + 3 for name in LISTS] + [_FIRST[name] + 1 for name in (*NUMBERS, *LISTS)]
 """Numbers of the buffers of values, and then of the lists' offsets."""
 
@@ -67,6 +70,8 @@ class _Shard:
     """int32[r]"""
     num_samples: NDArray[np.int32]
     """int32[r]"""
+    num_spans: NDArray[np.int32]
+    """int32[r]: loss spans"""
 
 
 class PackedSet:
@@ -80,7 +85,9 @@ class PackedSet:
         """
         self._map = lru_cache(maxsize=_MAPS_KEPT)(_map)
         infos = [info for group in groups for info in manifest.groups[group].shards]
-        found: dict[int, _Shard] = dict(engine.run_threads(lambda info: _look(folder, info), infos))
+        schema = shard_schema(token_type(manifest.tokenizer.get("vocab_size")))
+        self._token = np.dtype(str(schema.field("input_ids").type.value_type))
+        found: dict[int, _Shard] = dict(engine.run_threads(lambda info: _look(folder, info, schema), infos))
         self._shards = [found[number] for number in sorted(found, key=lambda number: infos[number].first_pack)]
         self._first = np.array([shard.info.first_pack for shard in self._shards], dtype=np.int64)
         num_packs = sum(group.num_packs for group in manifest.groups)
@@ -88,10 +95,12 @@ class PackedSet:
         """int32[p], by pack id; 0 for packs of other groups."""
         self.num_samples = np.zeros(num_packs, dtype=np.int32)
         """int32[p]: samples, or pieces of them, in each pack."""
+        self._num_spans = np.zeros(num_packs, dtype=np.int32)
         for shard in self._shards:
             rows = slice(shard.info.first_pack, shard.info.first_pack + shard.info.num_packs)
             self.num_tokens[rows] = shard.num_tokens
             self.num_samples[rows] = shard.num_samples
+            self._num_spans[rows] = shard.num_spans
 
     def lists(self, name: str, packs: Int64Array) -> Lists:
         """A list column of these packs, in this order. O(items).
@@ -99,7 +108,7 @@ class PackedSet:
         Args:
             packs: int64[k]: pack ids.
         """
-        dtype = LISTS[name]
+        dtype = self._token if name == "input_ids" else LISTS[name]
         lengths = self._lengths(name, packs)
         offsets = np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)])
         out = np.empty(int(offsets[-1]), dtype=dtype)
@@ -113,7 +122,21 @@ class PackedSet:
             if not np.array_equal(end - begin, lengths[members]) or not _inside(first, size, len(data)):
                 raise damaged(shard.path, f"the lengths of {name} do not agree with num_tokens and cu_seqlens")
             copy_bytes(data, first, size, offsets[:-1][members] * dtype.itemsize, out.view(np.uint8))
-        return Lists(offsets=offsets, values=out)
+        return Lists(offsets=offsets, values=out.astype(LISTS[name], copy=False))
+
+    def loss_mask(self, packs: Int64Array) -> Lists:
+        """int8: 1 for each token of these packs that carries a loss. O(tokens)."""
+        starts, stops, lengths = self.lists(STARTS, packs), self.lists(STOPS, packs), self.sample_lengths(packs)
+        tokens = np.concatenate([[0], np.cumsum(self.num_tokens[packs], dtype=np.int64)])
+        borders = np.concatenate([[0], np.cumsum(lengths.values, dtype=np.int64)])
+        wrong = find_wrong_row(starts.values, stops.values, starts.offsets, tokens, borders)
+        if wrong is not None:
+            shard = self._shards[int(np.searchsorted(self._first, packs[wrong], side="right")) - 1]
+            raise damaged(shard.path, f"the loss spans of pack {packs[wrong]} are wrong")
+        begin = np.repeat(tokens[:-1], np.diff(starts.offsets))
+        return Lists(
+            offsets=tokens, values=spans_to_mask(starts.values + begin, stops.values + begin, int(tokens[-1]))
+        )
 
     def numbers(self, name: str, packs: Int64Array) -> NDArray[Any]:
         """A column of numbers of these packs, in this order: [k]."""
@@ -135,8 +158,10 @@ class PackedSet:
         return Lists(offsets=borders.offsets - np.arange(len(packs) + 1), values=lengths.astype(np.int32))
 
     def _lengths(self, name: str, packs: Int64Array) -> NDArray[np.int32]:
-        if name in ("input_ids", "loss_mask"):
+        if name == "input_ids":
             return self.num_tokens[packs]
+        if name in (STARTS, STOPS):
+            return self._num_spans[packs]
         return self.num_samples[packs] + np.int32(name == "cu_seqlens")
 
     def _by_shard(self, packs: Int64Array) -> list[tuple[_Shard, Int64Array, Int64Array, Int64Array]]:
@@ -170,7 +195,7 @@ def _buffer(path: Path) -> pa.Buffer:
         return source.read_buffer()
 
 
-def _look(folder: Path, info: ShardInfo) -> _Shard:
+def _look(folder: Path, info: ShardInfo, schema: pa.Schema) -> _Shard:
     """Check a shard, and find its buffers."""
     path = folder / info.path
     try:
@@ -180,7 +205,7 @@ def _look(folder: Path, info: ShardInfo) -> _Shard:
             raise ValueError(why)
         buffer = _buffer(path)
         file = ShardFile(pa.BufferReader(buffer))
-        if not file.schema.equals(SHARD_SCHEMA):
+        if not file.schema.equals(schema):
             raise ValueError("it has other columns")
         found = [file.starts(number, _BUFFERS) for number in range(file.num_batches)]
     except (OSError, ValueError, IndexError, struct.error, pa.ArrowException, FormatError) as error:
@@ -193,6 +218,7 @@ def _look(folder: Path, info: ShardInfo) -> _Shard:
     data = np.frombuffer(buffer, dtype=np.uint8)
     numbers = data[: len(data) // 4 * 4].view(np.int32)
     place = np.repeat(offsets["cu_seqlens"] // 4, rows) + _within(rows)
+    place_of_spans = np.repeat(offsets[STARTS] // 4, rows) + _within(rows)
     tokens = np.empty(info.num_packs, dtype=np.int32)
     size = np.full(info.num_packs, 4, dtype=np.int64)
     first = np.repeat(values["num_tokens"], rows) + 4 * _within(rows)
@@ -204,6 +230,7 @@ def _look(folder: Path, info: ShardInfo) -> _Shard:
         offsets=offsets,
         num_tokens=tokens,
         num_samples=numbers[place + 1] - numbers[place] - np.int32(1),
+        num_spans=numbers[place_of_spans + 1] - numbers[place_of_spans],
     )
 
 

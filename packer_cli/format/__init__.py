@@ -4,6 +4,7 @@
 
     constants.py  names and versions
     schema.py     the columns of shards and rank manifests, names of files and folders
+    loss_spans.py  which tokens carry a loss
     checksums.py  of files and of JSON; names that stay in a set's folder
     shards.py     reads packs in a shard, or tells where its record batches lie
     marks.py      which set a file is of, and a checksum a row

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 FORMAT_NAME = "hbpack"
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 MANIFEST_NAME = "hbpack.json"
 REJECTED_NAME = "rejected.jsonl"
 PLAN_NAME = "plan.arrow"
 SHARD_MARKERS = ".shards"
 """Folder in the set for the markers of finished shards, until the manifest is written."""
-STATE_VERSION = 1
+STATE_VERSION = 2
 """Of the state that the loader saves and `hbpack rebalance` reads."""
 PACKS_PER_BATCH = 16
 """Rows of each record batch of a shard but the last."""

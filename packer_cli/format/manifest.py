@@ -9,7 +9,7 @@ from itertools import pairwise
 from typing import Annotated, Any, ClassVar, Literal
 
 from packer_cli import __version__
-from packer_cli.errors import FormatError
+from packer_cli.errors import FormatError, VersionError
 from packer_cli.format import epochs
 from packer_cli.format.checksums import check_json, check_path, describe_signature, is_checksum, sign_json
 from packer_cli.format.choice import GroupChoice
@@ -283,7 +283,8 @@ def parse_manifest(data: bytes, name: str, remedy: str, *, compares: bool = True
         compares: whether the checksum of the manifest itself is compared.
 
     Raises:
-        FormatError: they are damaged, or of another version.
+        FormatError: they are damaged.
+        VersionError: they have another format version.
     """
     try:
         value = json.loads(data)
@@ -293,9 +294,9 @@ def parse_manifest(data: bytes, name: str, remedy: str, *, compares: bool = True
         raise FormatError(f'{name!r} is not the manifest of a packed set (no "format": "hbpack")')
     version = value.get("format_version")
     if version != FORMAT_VERSION:  # Before the checksum, which another version may have elsewhere, or not at all.
-        raise FormatError(
-            f"{name!r} has format version {version!r}; hbpack {__version__} reads version {FORMAT_VERSION}: "
-            "read it with the release that wrote it, or run hbpack pack again"
+        raise VersionError(
+            f"{name!r} has format version {version!r}; hbpack {__version__} reads version {FORMAT_VERSION}; "
+            "run hbpack pack again, or read the set with the release that wrote it"
         )
     try:
         if compares:

@@ -13,24 +13,48 @@ def _schema(**fields: pa.DataType) -> pa.Schema:
     return pa.schema([pa.field(name, kind, nullable=False) for name, kind in fields.items()])
 
 
-SHARD_SCHEMA = _schema(
-    pack_id=pa.int64(),
-    input_ids=_list(pa.int32()),
-    loss_mask=_list(pa.int8()),
-    cu_seqlens=_list(pa.int32()),
-    sample_ids=_list(pa.int64()),
-    sample_starts=_list(pa.int32()),
-    source_ids=_list(pa.int32()),
-    group=pa.int16(),
-    sp_size=pa.int16(),
-    checkpoint_layers=pa.int16(),
-    num_tokens=pa.int32(),
-    num_loss_tokens=pa.int32(),
-    attention_work=pa.int64(),
-    cost=pa.float64(),
-    cp_sharding=pa.int8(),
-    checksum=pa.uint64(),
-)
+def token_type(vocab_size: int | None) -> pa.DataType:
+    """The narrowest type that holds the token ids of a vocabulary; int32 where its size is not known.
+
+    >>> token_type(65_536), token_type(65_537)
+    (DataType(uint16), DataType(int32))
+    """
+    return pa.uint16() if vocab_size is not None and vocab_size <= 2**16 else pa.int32()
+
+
+def part_schema(token: pa.DataType) -> pa.Schema:
+    """The columns of a part of the token store, with ids of this `token_type`."""
+    return _schema(
+        input_ids=_list(token),
+        loss_starts=_list(pa.int32()),
+        loss_stops=_list(pa.int32()),
+        num_loss_tokens=pa.int32(),
+        line=pa.int64(),
+    )
+
+
+def shard_schema(token: pa.DataType) -> pa.Schema:
+    """The columns of a shard, with ids of this `token_type`."""
+    return _schema(
+        pack_id=pa.int64(),
+        input_ids=_list(token),
+        loss_starts=_list(pa.int32()),
+        loss_stops=_list(pa.int32()),
+        cu_seqlens=_list(pa.int32()),
+        sample_ids=_list(pa.int64()),
+        sample_starts=_list(pa.int32()),
+        source_ids=_list(pa.int32()),
+        group=pa.int16(),
+        sp_size=pa.int16(),
+        checkpoint_layers=pa.int16(),
+        num_tokens=pa.int32(),
+        num_loss_tokens=pa.int32(),
+        attention_work=pa.int64(),
+        cost=pa.float64(),
+        cp_sharding=pa.int8(),
+        checksum=pa.uint64(),
+    )
+
 
 ITERATION_SCHEMA = _schema(
     step=pa.int64(),
@@ -49,8 +73,6 @@ RANK_SCHEMA = _schema(
     dp_rank=pa.int32(),
     row_length=pa.int32(),
 )
-
-SCHEMAS = {"shard": SHARD_SCHEMA, "iterations": ITERATION_SCHEMA, "rank": RANK_SCHEMA}
 
 
 def shard_path(group: str, shard: int) -> str:

@@ -19,15 +19,16 @@ import pyarrow as pa
 
 from packer_cli.errors import FormatError
 from packer_cli.format.constants import PACKS_PER_BATCH
+from packer_cli.format.loss_spans import STARTS, STOPS
 from packer_cli.format.marks import CHECKSUM, row_checksum
-from packer_cli.format.schema import SHARD_SCHEMA
+from packer_cli.format.schema import shard_schema
 
 BATCHES_KEPT = 64
 
-_KINDS = {field.name: field.type for field in SHARD_SCHEMA}
-LISTS = {name: _KINDS[name].value_type for name in ("input_ids", "loss_mask", "cu_seqlens", "sample_ids")}
-NUMBERS = {name: _KINDS[name] for name in ("pack_id", "num_loss_tokens", "cp_sharding")}
-CHECKED = {CHECKSUM: _KINDS[CHECKSUM]}
+_KINDS = {field.name: [field.type] for field in shard_schema(pa.uint16())}
+_KINDS["input_ids"].append(shard_schema(pa.int32()).field("input_ids").type)
+LISTS = ("input_ids", STARTS, STOPS, "cu_seqlens", "sample_ids")
+NUMBERS = ("pack_id", "num_loss_tokens", "cp_sharding")
 
 _END = Struct("<I6s")
 _BLOCK = Struct("<qi4xq")
@@ -45,9 +46,11 @@ class Pack(NamedTuple):
     pack_id: int
     num_loss_tokens: int
     input_ids: np.ndarray
-    """int32 [t]"""
-    loss_mask: np.ndarray
-    """int8 [t]"""
+    """uint16 or int32 [t]"""
+    loss_starts: np.ndarray
+    """int32 [s]: where each loss span begins, see `format.loss_spans`"""
+    loss_stops: np.ndarray
+    """int32 [s]"""
     cu_seqlens: np.ndarray
     """int32 [n+1], from 0 to t"""
     sample_ids: np.ndarray
@@ -70,21 +73,19 @@ class ShardFile:
     def __init__(self, source: pa.NativeFile) -> None:
         reader = pa.ipc.open_file(source)
         self.schema: pa.Schema = reader.schema
-        if not {*LISTS, *NUMBERS, *CHECKED} <= set(self.schema.names):
+        if not {*LISTS, *NUMBERS, CHECKSUM} <= set(self.schema.names):
             raise FormatError("it lacks columns")
-        kinds = {name: pa.list_(kind) for name, kind in LISTS.items()} | NUMBERS | CHECKED
-        for name, kind in kinds.items():
-            found = self.schema.field(name).type
-            if found != kind and not (pa.types.is_list(found) and found.value_type == LISTS.get(name)):
-                raise FormatError(f"its column {name} is {found}, not {kind}")
+        for name in (*LISTS, *NUMBERS, CHECKSUM):
+            found, kinds = self.schema.field(name).type, _KINDS[name]
+            # Whether items may be null, other tools say differently.
+            if not any(found == kind or _items(found) == _items(kind) is not None for kind in kinds):
+                raise FormatError(f"its column {name} is {found}, not {' or '.join(map(str, kinds))}")
         self.num_batches = reader.num_record_batches
         source.seek(0)
         self._bytes = memoryview(source.read_buffer())
-        self._views = {
-            dtype: np.frombuffer(self._bytes, dtype=dtype, count=len(self._bytes) // np.dtype(dtype).itemsize)
-            for dtype in ("int8", "int32", "int64")
-        }
-        self._lists = [(self._views[str(kind)], kind.bit_width // 8) for kind in LISTS.values()]
+        items = [self.schema.field(name).type.value_type for name in LISTS]
+        views = {kind: self._view(np.dtype(str(kind))) for kind in set(items)}
+        self._lists = [(views[kind], kind.byte_width) for kind in items]
         first = first_buffers(self.schema)
         self._buffers = [first[name] + at for name in LISTS for at in (1, 3)] + [first[name] + 1 for name in NUMBERS]
         self._row: _Row | None = None
@@ -92,6 +93,9 @@ class ShardFile:
             self._blocks = self._find_blocks()
         self._places: dict[int, tuple[int, ...]] = {}
         self._row_places: dict[int, tuple[int, ...]] = {}
+
+    def _view(self, dtype: np.dtype) -> np.ndarray:
+        return np.frombuffer(self._bytes, dtype=dtype, count=len(self._bytes) // dtype.itemsize)
 
     def read(self, row: int) -> Pack | None:
         """The pack in a row, None if there is no such row. Raises FormatError for a damaged record batch."""
@@ -101,23 +105,25 @@ class ShardFile:
             if not 0 <= number < self.num_batches:
                 return None
             places = self._find(number)
-        num_rows, o0, v0, o1, v1, o2, v2, o3, v3, pack_id, num_loss_tokens, cp_sharding = places
+        num_rows, o0, v0, o1, v1, o2, v2, o3, v3, o4, v4, pack_id, num_loss_tokens, cp_sharding = places
         if i >= num_rows:
             return None
         data, j = self._bytes, 4 * i
-        (ids, _), (masks, _), (borders, _), (samples, _) = self._lists
+        (ids, _), (starts, _), (stops, _), (borders, _), (samples, _) = self._lists
         try:
             a, b = _pair(data, o0 + j)
             c, d = _pair(data, o1 + j)
             e, f = _pair(data, o2 + j)
             g, h = _pair(data, o3 + j)
+            k, m = _pair(data, o4 + j)
             return Pack(
                 _i64(data, pack_id + 8 * i)[0],
                 _i32(data, num_loss_tokens + j)[0],
                 ids[v0 + a : v0 + b],
-                masks[v1 + c : v1 + d],
-                borders[v2 + e : v2 + f],
-                samples[v3 + g : v3 + h],
+                starts[v1 + c : v1 + d],
+                stops[v2 + e : v2 + f],
+                borders[v3 + g : v3 + h],
+                samples[v4 + k : v4 + m],
                 _i8(data, cp_sharding + i)[0],
             )
         except error as why:
@@ -186,6 +192,10 @@ class ShardFile:
         size, _ = _END.unpack_from(data, len(data) - _END.size)
         footer = _follow(data, len(data) - _END.size - size)
         return _follow(data, _field(data, footer, 3)) + 4
+
+
+def _items(kind: pa.DataType) -> pa.DataType | None:
+    return kind.value_type if pa.types.is_list(kind) else None
 
 
 class _Row:

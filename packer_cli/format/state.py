@@ -46,7 +46,8 @@ def parse_state(value: Any, name: str) -> LoaderState:
     version = value["version"]
     if version != STATE_VERSION:
         raise ValueError(
-            f"{name} has version {version!r}, this release reads {STATE_VERSION}; use the release that saved it"
+            f"{name} has version {version!r}; this release reads version {STATE_VERSION}; resume with the release "
+            "that saved it, or start from the first step of a set that you pack again"
         )
     known: dict[str, Any] = {item.name: value.get(item.name) for item in fields(LoaderState)}
     wrong = [] if isinstance(known["fingerprint"], str) else ["fingerprint"]

@@ -12,7 +12,7 @@ from packer_cli.format.constants import FILLER_TOKENS
 from packer_cli.format.ranks import RankRow
 from packer_cli.loader.pages import PAGES
 from packer_cli.loader.parallel.sharding import Sharding, length_multiple, local_indices
-from packer_cli.loader.passes import IGNORE_INDEX, count_loss_tokens, write_labels, write_positions
+from packer_cli.loader.passes import IGNORE_INDEX, count_loss_tokens, cut_spans, write_labels, write_positions
 from packer_cli.loader.shards import Pack
 
 PadTo = Literal["multiple", "row", "capacity"]
@@ -99,7 +99,7 @@ class BatchBuilder:
         degree = row.sp_size
         borders = pack.cu_seqlens
         sample_lengths = np.subtract(borders[1:], borders[:-1], dtype=np.int64)
-        num_loss_tokens = count_loss_tokens(pack.loss_mask, borders, sample_lengths, pack.num_loss_tokens)
+        num_loss_tokens = count_loss_tokens(pack.loss_starts, pack.loss_stops, borders, pack.num_loss_tokens)
         lengths = sample_lengths
         if self.align_samples and degree > 1:
             pack = _align(pack, self._alignment(row), self.pad_token_id)
@@ -172,13 +172,13 @@ class BatchBuilder:
 
     def _run(self, pack: Pack, cu_seqlens: np.ndarray, start: int, stop: int) -> _Tokens:
         """The tokens `start` to `stop` of the row, copied as runs, without a gather."""
-        ids, mask, firsts = pack.input_ids, pack.loss_mask, pack.cu_seqlens[:-1]
+        ids, spans, firsts = pack.input_ids, (pack.loss_starts, pack.loss_stops), pack.cu_seqlens[:-1]
         num_tokens, length = len(ids), stop - start
         # One more label than tokens, so that both alignments are views.
         input_ids, labels, positions = PAGES.take_row(length)
         if start == 0 and length == num_tokens:
             input_ids[:] = ids
-            write_labels(ids, mask, firsts, labels[:-1])
+            write_labels(input_ids, *spans, firsts, labels[:-1])
             labels[length] = IGNORE_INDEX
         else:
             real = max(0, min(length, num_tokens - start))
@@ -193,14 +193,17 @@ class BatchBuilder:
                     firsts = firsts[int(firsts.searchsorted(start)) :] - np.int32(start)
                 if start + real < num_tokens:
                     firsts = firsts[: int(firsts.searchsorted(real))]
-                write_labels(ids[start : start + real], mask[start : start + real], firsts, labels[:real])
+                spans = cut_spans(*spans, start, start + real)
+                # A slice that the row goes on after has one more label than tokens.
+                tokens = input_ids[:real] if real <= length else ids[start : start + real]
+                write_labels(tokens, *spans, firsts, labels[:real])
         write_positions(cu_seqlens, start, positions)
         return input_ids, positions, labels[:-1], labels[1:]
 
     def _gather(self, pack: Pack, cu_seqlens: np.ndarray, indices: np.ndarray) -> _Tokens:
         """The tokens at `indices`, increasing places in the row."""
         num_tokens = len(pack.input_ids)
-        # Find where segments begin among the indices: there are fewer borders to search for than tokens.
+        # Find where segments and spans begin among the indices: there are fewer of them to search for than tokens.
         borders = indices.searchsorted(cu_seqlens)
         counts = borders[1:] - borders[:-1]
         positions = indices - cu_seqlens[:-1].repeat(counts)
@@ -212,12 +215,14 @@ class BatchBuilder:
 
         labels = np.full(len(indices), IGNORE_INDEX, dtype=np.int64)
         firsts = np.flatnonzero(positions[: len(real)] == 0)
-        write_labels(ids, pack.loss_mask[real], firsts, labels[: len(real)])
+        spans = real.searchsorted(pack.loss_starts), real.searchsorted(pack.loss_stops)
+        write_labels(ids, *spans, firsts, labels[: len(real)])
 
         shift_labels = np.full(len(indices), IGNORE_INDEX, dtype=np.int64)
         following = indices[: indices.searchsorted(num_tokens - 1)] + 1
         lasts = np.flatnonzero(following == cu_seqlens[1:].repeat(counts)[: len(following)])
-        write_labels(pack.input_ids[following], pack.loss_mask[following], lasts, shift_labels[: len(following)])
+        spans = following.searchsorted(pack.loss_starts), following.searchsorted(pack.loss_stops)
+        write_labels(pack.input_ids[following], *spans, lasts, shift_labels[: len(following)])
         return input_ids, positions, labels, shift_labels
 
 
@@ -227,12 +232,12 @@ def _align(pack: Pack, multiple: int, pad_token_id: int) -> Pack:
     cu_seqlens = np.zeros_like(pack.cu_seqlens)
     np.cumsum(-(-lengths // multiple) * multiple, out=cu_seqlens[1:])
     input_ids = np.full(cu_seqlens[-1], pad_token_id, dtype=pack.input_ids.dtype)
-    loss_mask = np.zeros(cu_seqlens[-1], dtype=pack.loss_mask.dtype)
     begins = pack.cu_seqlens.tolist()
     for begin, end, to in zip(begins, begins[1:], cu_seqlens.tolist(), strict=False):
         input_ids[to : to + end - begin] = pack.input_ids[begin:end]
-        loss_mask[to : to + end - begin] = pack.loss_mask[begin:end]
-    return pack._replace(input_ids=input_ids, loss_mask=loss_mask, cu_seqlens=cu_seqlens)
+    moved = (cu_seqlens - pack.cu_seqlens)[pack.cu_seqlens.searchsorted(pack.loss_starts, "right") - 1]
+    starts, stops = pack.loss_starts + moved, pack.loss_stops + moved
+    return pack._replace(input_ids=input_ids, loss_starts=starts, loss_stops=stops, cu_seqlens=cu_seqlens)
 
 
 def _with_padding(cu_seqlens: np.ndarray, length: int) -> np.ndarray:

@@ -14,10 +14,7 @@ import numpy.typing as npt
 
 IGNORE_INDEX = np.int32(-100)
 
-_ONE, _IGNORE_BYTE = np.int8(1), np.int8(IGNORE_INDEX)
 _FEW_SEGMENTS = 8
-_LONG_SAMPLE = 1024
-"""Tokens. Longer samples are counted one by one: a call of numpy costs as much as this many tokens in `reduceat`."""
 
 _ramp = np.arange(16_384, dtype=np.int32)
 
@@ -61,54 +58,69 @@ def write_positions(cu_seqlens: npt.NDArray[np.int32], start: int, out: npt.NDAr
 
 
 def write_labels(
-    input_ids: npt.NDArray[np.int32],
-    loss_mask: npt.NDArray[np.int8],
+    input_ids: npt.NDArray[np.integer[Any]],
+    loss_starts: npt.NDArray[np.integer[Any]],
+    loss_stops: npt.NDArray[np.integer[Any]],
     firsts: npt.NDArray[np.integer[Any]],
     out: npt.NDArray[np.int64],
 ) -> None:
     """Write to `out`, int64 [t], the id of each token with loss, and -100 for others and at `firsts`.
 
     Args:
-        input_ids: [t], not negative.
-        loss_mask: [t], 0 or 1.
+        input_ids: integers [t], not negative; int64 is fastest.
+        loss_starts, loss_stops: [s], spans of these tokens, in order; they may touch or be empty.
         firsts: places of samples' first tokens. The format has no loss there, but an error in a shard would leak one
             sample into another.
     """
-    hidden = loss_mask - _ONE
-    hidden &= _IGNORE_BYTE
-    hidden.put(firsts, _IGNORE_BYTE)
-    # 0 or -100. As unsigned numbers, -100 is greater than any id, so the maximum is the label, without a branch.
-    labels = hidden.astype(np.int32)
-    unsigned = labels.view(np.uint32)
-    np.maximum(unsigned, input_ids.view(np.uint32), out=unsigned)
-    out[:] = labels
+    if len(loss_starts) <= _FEW_SEGMENTS:
+        out[:] = input_ids
+        begin = 0
+        for start, stop in zip(loss_starts.tolist(), loss_stops.tolist(), strict=True):
+            out[begin:start] = IGNORE_INDEX
+            begin = stop
+        out[begin:] = IGNORE_INDEX
+    else:
+        # Hidden and shown tokens take turns.
+        runs = np.empty(2 * len(loss_starts) + 1, dtype=np.int64)
+        runs[:-1:2], runs[-1] = loss_starts, len(input_ids)
+        runs[2::2] -= loss_stops
+        np.subtract(loss_stops, loss_starts, out=runs[1::2])
+        hidden = np.zeros(len(runs), dtype=np.int8)
+        hidden[::2] = IGNORE_INDEX
+        out[:] = hidden.repeat(runs)
+        # 0 or -100. As unsigned numbers, -100 is greater than any id, so the maximum is the label, without a branch.
+        labels = out.view(np.uint64)
+        np.maximum(labels, input_ids.astype(np.int64, copy=False).view(np.uint64), out=labels)
+    out.put(firsts, IGNORE_INDEX)
+
+
+def cut_spans(
+    starts: npt.NDArray[np.integer[Any]], stops: npt.NDArray[np.integer[Any]], start: int, stop: int
+) -> tuple[npt.NDArray[np.integer[Any]], npt.NDArray[np.integer[Any]]]:
+    """What of these spans lies between the tokens `start` and `stop`, counted from `start`."""
+    if start:
+        first = int(stops.searchsorted(start, "right"))
+        starts, stops = np.maximum(starts[first:] - start, 0), stops[first:] - start
+    last = int(starts.searchsorted(stop - start))
+    return starts[:last], np.minimum(stops[:last], stop - start)
 
 
 def count_loss_tokens(
-    loss_mask: npt.NDArray[np.int8],
+    loss_starts: npt.NDArray[np.integer[Any]],
+    loss_stops: npt.NDArray[np.integer[Any]],
     cu_seqlens: npt.NDArray[np.int32],
-    lengths: npt.NDArray[np.int64],
     num_loss_tokens: int,
 ) -> npt.NDArray[np.int64]:
-    """int64 [n]: loss tokens of each sample; no sample may be empty.
+    """int64 [n]: loss tokens of each sample.
 
     Args:
-        loss_mask: [t], 0 or 1.
+        loss_starts, loss_stops: [s], spans, each within a sample, in order.
         cu_seqlens: int32 [n+1], from 0 to t.
-        lengths: int64 [n], the differences of `cu_seqlens`.
-        num_loss_tokens: of all samples. The longest sample gets what the others leave, so that a rank with another
-            part of a long row need not read that sample's mask, which is most of the row's.
+        num_loss_tokens: of all samples.
     """
-    if len(lengths) == 1:
+    if len(cu_seqlens) == 2:
         return np.array([num_loss_tokens])
-    if len(loss_mask) <= _LONG_SAMPLE * len(lengths):
-        # The narrower the sums, the faster; they must hold the tokens of a pack.
-        dtype = np.int16 if len(loss_mask) < 2**15 else np.int32
-        return np.add.reduceat(loss_mask, cu_seqlens[:-1], dtype=dtype).astype(np.int64)
-    has_loss, longest = loss_mask.view(np.bool_), int(lengths.argmax())
-    counts = [
-        0 if number == longest else np.count_nonzero(has_loss[a:b])
-        for number, (a, b) in enumerate(pairwise(cu_seqlens.tolist()))
-    ]
-    counts[longest] = num_loss_tokens - sum(counts)
-    return np.array(counts, dtype=np.int64)
+    ends = np.zeros(len(loss_starts) + 1, dtype=np.int64)
+    (loss_stops - loss_starts).cumsum(out=ends[1:])
+    before = ends.take(loss_starts.searchsorted(cu_seqlens))
+    return before[1:] - before[:-1]

@@ -1,4 +1,4 @@
-"""Which pack stands in which shard and row: decided by the plan and the shard size alone."""
+"""Which pack stands in which shard and row: decided by the plan, the type of the ids and the shard size alone."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from packer_cli.format.constants import PACKS_PER_BATCH
 from packer_cli.format.schema import shard_path
 from packer_cli.plan.types import Int64Array, Plan
 
-_BYTES_PER_TOKEN = 5
-_BYTES_PER_PIECE = 20
+_BYTES_PER_PIECE = 36
+"""With two loss spans: a document has one, a chat one for each answer."""
 _BYTES_PER_PACK = 64
 
 
@@ -28,14 +28,15 @@ class ShardRange:
     num_packs: int
 
 
-def lay_out(plan: Plan, pack_tokens: Int64Array, shard_size: int) -> list[ShardRange]:
+def lay_out(plan: Plan, pack_tokens: Int64Array, shard_size: int, token_bytes: int) -> list[ShardRange]:
     """Cut each group's packs into shards of about `shard_size` bytes, at borders of record batches.
 
     Args:
         pack_tokens: int64[p].
+        token_bytes: of a token id.
     """
     num_pieces = np.diff(plan.packs.offsets)
-    num_bytes = pack_tokens * _BYTES_PER_TOKEN + num_pieces * _BYTES_PER_PIECE + _BYTES_PER_PACK
+    num_bytes = pack_tokens * token_bytes + num_pieces * _BYTES_PER_PIECE + _BYTES_PER_PACK
     shards = []
     for g, group in enumerate(plan.groups):
         first, stop = np.searchsorted(plan.packs.group, [g, g + 1]).tolist()

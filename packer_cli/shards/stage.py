@@ -70,7 +70,7 @@ def write_set(
     index = read_index(store)
     own_fingerprint = set_fingerprint(header.fingerprint, shard_size)
     pack_tokens = segment_sums(plan.pieces.length[plan.packs.pieces], plan.packs.offsets)
-    shards = lay_out(plan, pack_tokens, shard_size)
+    shards = lay_out(plan, pack_tokens, shard_size, index.token_type.byte_width)
     tasks = [ShardTask(shard=shard, fingerprint=own_fingerprint) for shard in shards]
     sizes = [int(pack_tokens[s.first_pack : s.first_pack + s.num_packs].sum()) for s in shards]
     parts = Parts(folder, SHARD_MARKERS, MANIFEST_NAME, tasks, sizes)

@@ -15,11 +15,11 @@ from packer_cli.engine.parts import Sink
 from packer_cli.format.arrays import to_arrow, to_lists
 from packer_cli.format.constants import PACKS_PER_BATCH
 from packer_cli.format.marks import identify, row_checksums
-from packer_cli.format.schema import SHARD_SCHEMA
+from packer_cli.format.schema import shard_schema
 from packer_cli.plan.cost import Cost, segment_sums
 from packer_cli.plan.types import Int64Array, Plan
 from packer_cli.shards.layout import ShardRange
-from packer_cli.tokens.store import TokenStore
+from packer_cli.tokens.store import Gathered, TokenStore
 
 _TOKENS_PER_GATHER = 4 * 2**20
 
@@ -46,6 +46,7 @@ class ShardWriter:
         self._piece_loss_tokens = piece_loss_tokens
         self._cost = cost
         self._store = store
+        self._schema = shard_schema(store.index.token_type)
         # Where blocks begin decides bytes: Arrow pads the columns of a batch cut from one with what follows.
         largest = PACKS_PER_BATCH * max(group.capacity for group in plan.groups)
         self._packs_per_block = PACKS_PER_BATCH * max(1, _TOKENS_PER_GATHER // largest)
@@ -56,7 +57,7 @@ class ShardWriter:
         Price: reading and writing its bytes once; packs are gathered while those before them are written. Memory:
         three times `_TOKENS_PER_GATHER`, or 16 packs if those are more.
         """
-        schema = identify(SHARD_SCHEMA, task.fingerprint, task.shard.path)
+        schema = identify(self._schema, task.fingerprint, task.shard.path)
         with (
             sink.file(task.shard.path, sync_early=True) as file,
             pa.ipc.new_file(pa.PythonFile(file, mode="w"), schema) as writer,
@@ -79,13 +80,13 @@ class ShardWriter:
     def _blocks(self, first: int, stop: int) -> list[pa.RecordBatch]:
         """Blocks of the packs first .. stop-1."""
         sample, start, length = self._pieces(first, stop)
-        input_ids, loss_mask = self._store.gather(sample, start, length)
+        gathered = self._store.gather(sample, start, length)
         blocks, done = [], 0
         for begin in range(first, stop, self._packs_per_block):
             end = min(begin + self._packs_per_block, stop)
-            tokens = slice(done, done + int(self._pieces(begin, end)[2].sum(dtype=np.int64)))
-            blocks.append(self._rows(begin, end, input_ids[tokens], loss_mask[tokens]))
-            done = tokens.stop
+            until = done + int(self._pieces(begin, end)[2].sum(dtype=np.int64))
+            blocks.append(self._rows(begin, end, gathered.cut(done, until)))
+            done = until
         return blocks
 
     def _pieces(self, first: int, stop: int) -> tuple[Int64Array, Int64Array, NDArray[np.int32]]:
@@ -94,9 +95,7 @@ class ShardWriter:
         members = plan.packs.pieces[plan.packs.offsets[first] : plan.packs.offsets[stop]]
         return plan.pieces.sample[members], plan.pieces.start[members], plan.pieces.length[members]
 
-    def _rows(
-        self, first: int, stop: int, input_ids: NDArray[np.int32], loss_mask: NDArray[np.int8]
-    ) -> pa.RecordBatch:
+    def _rows(self, first: int, stop: int, gathered: Gathered) -> pa.RecordBatch:
         """Rows of the packs first .. stop-1, which hold these tokens."""
         plan = self._plan
         offsets = plan.packs.offsets[first : stop + 1]
@@ -107,10 +106,12 @@ class ShardWriter:
         work = segment_sums(np.square(length, dtype=np.int64), offsets)
         token_offsets = np.concatenate([[0], np.cumsum(tokens)])
         group = plan.packs.group[first:stop]
+        loss_starts, loss_stops = gathered.spans_by_row(token_offsets)
         columns = [
             to_arrow(np.arange(first, stop, dtype=np.int64)),
-            to_lists(token_offsets, input_ids),
-            to_lists(token_offsets, loss_mask),
+            to_lists(token_offsets, gathered.input_ids),
+            loss_starts,
+            loss_stops,
             _cu_seqlens(offsets, length),
             to_lists(offsets, sample),
             to_lists(offsets, start.astype(np.int32)),
@@ -124,8 +125,8 @@ class ShardWriter:
             to_arrow(self._cost.quadratic * work + self._cost.linear * tokens),
             to_arrow(np.zeros(stop - first, dtype=np.int8)),
         ]
-        batch = pa.record_batch(columns, names=SHARD_SCHEMA.names[: len(columns)])
-        return pa.record_batch([*columns, to_arrow(row_checksums(batch))], schema=SHARD_SCHEMA)
+        batch = pa.record_batch(columns, names=self._schema.names[: len(columns)])
+        return pa.record_batch([*columns, to_arrow(row_checksums(batch))], schema=self._schema)
 
 
 def _cu_seqlens(offsets: NDArray[np.int64], length: NDArray[np.int32]) -> pa.ListArray:

@@ -12,9 +12,10 @@ from numpy.typing import NDArray
 from packer_cli.errors import FormatError, HbpackError
 from packer_cli.format.arrays import to_numpy
 from packer_cli.format.constants import PACKS_PER_BATCH, PLAN_NAME
+from packer_cli.format.loss_spans import STARTS, STOPS, find_wrong_row, spans_to_mask
 from packer_cli.format.manifest import Manifest
 from packer_cli.format.marks import CHECKSUM, row_checksums
-from packer_cli.format.schema import SHARD_SCHEMA
+from packer_cli.format.schema import shard_schema
 from packer_cli.shards.plan_file import parse_plan_header
 from packer_cli.show.files import SetFiles
 from packer_cli.tokens.index import INDEX_NAME, parse_index
@@ -36,8 +37,8 @@ class ShownSample:
     """First token in the row."""
     start: int
     """Where the piece begins in its sample; 0 unless it was cut."""
-    input_ids: NDArray[np.int32]
-    """int32[t]"""
+    input_ids: NDArray[Any]
+    """uint16 or int32 [t]"""
     loss_mask: NDArray[np.int8]
     """int8[t]"""
 
@@ -75,10 +76,9 @@ def read_pack(files: SetFiles, manifest: Manifest, group: int, shard: int, row: 
         batch = reader.get_batch(row // PACKS_PER_BATCH)
         _check_row(batch.slice(row % PACKS_PER_BATCH, 1), info.first_pack + row)
         values: dict[str, Any] = {}
-        for field in SHARD_SCHEMA:
-            item = batch.column(field.name)[row % PACKS_PER_BATCH]
-            is_list = field.name in _LISTS
-            values[field.name] = np.array(to_numpy(item.values)) if is_list else item.as_py()
+        for name in shard_schema(pa.int32()).names:
+            item = batch.column(name)[row % PACKS_PER_BATCH]
+            values[name] = np.array(to_numpy(item.values)) if pa.types.is_list(item.type) else item.as_py()
             del item
         del batch
         borders = values["cu_seqlens"]
@@ -88,6 +88,7 @@ def read_pack(files: SetFiles, manifest: Manifest, group: int, shard: int, row: 
             or len(borders) != len(values["sample_ids"]) + 1
         ):
             raise ValueError("the borders of its samples do not agree with its tokens")
+        loss_mask = _loss_mask(values[STARTS], values[STOPS], borders)
     origins = sample_origins(files, values["sample_ids"])
     samples = tuple(
         ShownSample(
@@ -99,7 +100,7 @@ def read_pack(files: SetFiles, manifest: Manifest, group: int, shard: int, row: 
             begin=int(borders[i]),
             start=int(values["sample_starts"][i]),
             input_ids=values["input_ids"][borders[i] : borders[i + 1]],
-            loss_mask=values["loss_mask"][borders[i] : borders[i + 1]],
+            loss_mask=loss_mask[borders[i] : borders[i + 1]],
         )
         for i in range(len(borders) - 1)
     )
@@ -122,7 +123,12 @@ def _check_row(row: pa.RecordBatch, pack: int) -> None:
         raise ValueError(f"pack {pack} is not where it should be")
 
 
-_LISTS = ("input_ids", "loss_mask", "cu_seqlens", "sample_ids", "sample_starts", "source_ids")
+def _loss_mask(starts: NDArray[np.int32], stops: NDArray[np.int32], borders: NDArray[np.int32]) -> NDArray[np.int8]:
+    """int8[t]. Raises ValueError where the spans of the pack break a rule."""
+    num_tokens, num_spans = int(borders[-1]), np.array([0, len(starts)])
+    if len(starts) != len(stops) or find_wrong_row(starts, stops, num_spans, borders[[0, -1]], borders) is not None:
+        raise ValueError("its loss spans are wrong")
+    return spans_to_mask(starts, stops, num_tokens)
 
 
 def _source_name(manifest: Manifest, source: int) -> str:

@@ -124,7 +124,7 @@ def _refuse_overflow(store: TokenStore, lengths: Int32Array, samples: Int64Array
 
 
 def _piece_loss_tokens(store: TokenStore, lengths: Int32Array, pieces: Pieces) -> Int32Array:
-    """Loss tokens of each piece; only the masks of cut samples are read."""
+    """Loss tokens of each piece; only the loss spans of cut samples are read."""
     loss_tokens = store.num_loss_tokens()[pieces.sample]
     cut = np.flatnonzero(pieces.length != lengths[pieces.sample])
     if len(cut):

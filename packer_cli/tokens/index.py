@@ -8,26 +8,22 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Any
 
+import numpy as np
 import pyarrow as pa
 from pydantic import AfterValidator, BaseModel, ConfigDict, model_validator
 
+from packer_cli import __version__
 from packer_cli.engine.local import LocalEngine
-from packer_cli.errors import FormatError, InputError
+from packer_cli.errors import FormatError, InputError, VersionError
 from packer_cli.files import atomic_file, fingerprint
+from packer_cli.format.arrays import to_numpy
 from packer_cli.format.checksums import check_json, check_path, describe_signature, find_damage, sign_json
+from packer_cli.format.loss_spans import STARTS, STOPS, count_by_row, find_wrong_row
+from packer_cli.format.schema import part_schema, token_type
 
 INDEX_NAME = "tokens.json"
 STORE_FORMAT = "hbpack-tokens"
-STORE_VERSION = 2
-
-PART_SCHEMA = pa.schema(
-    [
-        pa.field("input_ids", pa.list_(pa.field("item", pa.int32(), nullable=False)), nullable=False),
-        pa.field("loss_mask", pa.list_(pa.field("item", pa.int8(), nullable=False)), nullable=False),
-        pa.field("num_loss_tokens", pa.int32(), nullable=False),
-        pa.field("line", pa.int64(), nullable=False),
-    ]
-)
+STORE_VERSION = 3
 
 
 class _Model(BaseModel):
@@ -106,6 +102,11 @@ class StoreIndex(_Model):
     sources: tuple[SourceInfo, ...]
     parts: tuple[PartInfo, ...]
 
+    @property
+    def token_type(self) -> pa.DataType:
+        """Of the ids in the parts and in the shards."""
+        return token_type(self.tokenizer.get("vocab_size"))
+
 
 def store_fingerprint(parts: Sequence[PartInfo], weights: Sequence[float]) -> str:
     """`StoreIndex.fingerprint`: covers all that a plan and its shards use; `weights` has one weight per input."""
@@ -132,9 +133,9 @@ def _check_version(path: Path, data: bytes) -> None:
         values = json.loads(data)
         found = (values.get("format"), values.get("format_version")) if isinstance(values, dict) else (None, None)
         if None not in found and found != (STORE_FORMAT, STORE_VERSION):
-            raise FormatError(
-                f"{str(path)!r} has format {found[0]} {found[1]}; this release reads {STORE_FORMAT} {STORE_VERSION}; "
-                "tokenize again"
+            raise VersionError(
+                f"{str(path)!r} has format {found[0]} version {found[1]}; hbpack {__version__} reads {STORE_FORMAT} "
+                f"version {STORE_VERSION}; run hbpack pack or hbpack tokenize again"
             )
 
 
@@ -159,8 +160,11 @@ def find_damaged_parts(folder: Path, index: StoreIndex, engine: LocalEngine) -> 
     return {part.path: why for part, why in found}
 
 
-def open_part(folder: Path, part: PartInfo) -> list[pa.RecordBatch]:
-    """The record batches of a part, memory-mapped; reads and checks lengths, not tokens.
+def open_part(folder: Path, part: PartInfo, token: pa.DataType) -> list[pa.RecordBatch]:
+    """The record batches of a part, memory-mapped; reads and checks lengths and loss spans, not tokens.
+
+    Args:
+        token: the type of its ids.
 
     Raises:
         FormatError: the part is missing or damaged.
@@ -170,13 +174,11 @@ def open_part(folder: Path, part: PartInfo) -> list[pa.RecordBatch]:
         if path.stat().st_size != part.num_bytes:
             raise pa.ArrowInvalid(f"it has {path.stat().st_size} bytes instead of {part.num_bytes}")
         reader = pa.ipc.open_file(pa.memory_map(str(path)))
-        if reader.schema != PART_SCHEMA:
+        if reader.schema != part_schema(token):
             raise pa.ArrowInvalid("it has other columns")
         batches = [reader.get_batch(i) for i in range(reader.num_record_batches)]
         for batch in batches:
-            batch.validate(full=True)
-            if not batch.column("input_ids").offsets.equals(batch.column("loss_mask").offsets):
-                raise pa.ArrowInvalid("ids and masks have different lengths")
+            _check_batch(batch)
         if sum(len(batch) for batch in batches) != part.num_samples:
             raise pa.ArrowInvalid(f"it does not hold its {part.num_samples} samples")
     except (OSError, pa.ArrowException) as error:
@@ -185,3 +187,16 @@ def open_part(folder: Path, part: PartInfo) -> list[pa.RecordBatch]:
             f"token store part {str(path)!r} is damaged ({' '.join(reason.split())}); tokenize again"
         ) from None
     return batches
+
+
+def _check_batch(batch: pa.RecordBatch) -> None:
+    batch.validate(full=True)
+    if not batch.column(STARTS).offsets.equals(batch.column(STOPS).offsets):
+        raise pa.ArrowInvalid("its loss spans have different numbers of starts and stops")
+    starts, stops = to_numpy(batch.column(STARTS).values), to_numpy(batch.column(STOPS).values)
+    offsets, tokens = to_numpy(batch.column(STARTS).offsets), to_numpy(batch.column("input_ids").offsets)
+    wrong = find_wrong_row(starts, stops, offsets, tokens)
+    if wrong is not None:
+        raise pa.ArrowInvalid(f"the loss spans of the sample of line {batch.column('line')[wrong]} are wrong")
+    if not np.array_equal(count_by_row(starts, stops, offsets), to_numpy(batch.column("num_loss_tokens"))):
+        raise pa.ArrowInvalid("its numbers of loss tokens are not those of its loss spans")

@@ -17,6 +17,7 @@ from packer_cli.corpus.types import AlpacaForm, CorpusSlice, DocumentBatch, Reco
 from packer_cli.engine.parts import Sink
 from packer_cli.errors import FormatError, TokenizerError
 from packer_cli.format.checksums import find_damage
+from packer_cli.format.schema import token_type
 from packer_cli.tokens.index import INDEX_NAME, PartFile, PartInfo
 from packer_cli.tokens.writer import PartWriter
 
@@ -147,7 +148,7 @@ def _write_part(task: PartTask, encoder: Encoder, sink: Sink) -> PartInfo:
     num_with_special = num_open = 0
     shapes: Counter[str] = Counter()
     with sink.file(task.name) as file:
-        writer = PartWriter(file)
+        writer = PartWriter(file, token_type(_tokenizer(task).vocab_size))
         for documents in read_slices(task.slices, task.record_schema, _alpaca_form(task), task.max_record_bytes):
             encoded = encoder.encode(documents)
             shapes += _shapes(documents, encoded.rejects)

@@ -8,16 +8,44 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
 from packer_cli.errors import FormatError
-from packer_cli.format.arrays import to_numpy
+from packer_cli.format.arrays import to_lists, to_numpy
+from packer_cli.format.loss_spans import STARTS, STOPS, Int64Array
 from packer_cli.tokens.index import StoreIndex, open_part, read_index
 from packer_cli.tokens.spans import copy_spans
+
+
+class Gathered(NamedTuple):
+    """Pieces of samples, one after another: t tokens, s loss spans."""
+
+    input_ids: NDArray[Any]
+    """uint16 or int32 [t], as in the store"""
+    loss_starts: Int64Array
+    """int64[s], positions among these tokens"""
+    loss_stops: Int64Array
+    """int64[s]"""
+
+    def cut(self, begin: int, end: int) -> Gathered:
+        """The tokens begin .. end-1, which are whole pieces; ids are a view."""
+        spans = slice(*np.searchsorted(self.loss_starts, [begin, end]))
+        return Gathered(self.input_ids[begin:end], self.loss_starts[spans] - begin, self.loss_stops[spans] - begin)
+
+    def spans_by_row(self, token_offsets: Int64Array) -> tuple[pa.ListArray, pa.ListArray]:
+        """Starts and stops of each row, list<int32>[r], as positions in the row.
+
+        Args:
+            token_offsets: int64[r+1]: where the tokens of each row begin; rows are whole pieces.
+        """
+        offsets = np.searchsorted(self.loss_starts, token_offsets)
+        begin = np.repeat(token_offsets[:-1], np.diff(offsets))
+        starts, stops = (self.loss_starts - begin).astype(np.int32), (self.loss_stops - begin).astype(np.int32)
+        return to_lists(offsets, starts), to_lists(offsets, stops)
 
 
 class TokenStore:
@@ -26,7 +54,8 @@ class TokenStore:
     def __init__(self, folder: Path, index: StoreIndex) -> None:
         self.folder = folder
         self.index = index
-        self._batches = [_Batch(batch) for part in index.parts for batch in open_part(folder, part)]
+        self._token: np.dtype[Any] = np.dtype(str(index.token_type))
+        self._batches = [_Batch(batch) for part in index.parts for batch in open_part(folder, part, index.token_type)]
         counts = [len(batch.offsets) - 1 for batch in self._batches]
         self._first_sample = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
         self._files = [file for part in index.parts for file in part.files]
@@ -78,17 +107,14 @@ class TokenStore:
     def loss_tokens_of(
         self, sample: NDArray[np.int64], start: NDArray[np.int64], length: NDArray[np.int32]
     ) -> NDArray[np.int32]:
-        """Loss tokens (int32[m]) of pieces of samples, the first token of each not counted. Reads their masks."""
+        """Loss tokens (int32[m]) of pieces of samples, without the first token of each. O(their samples' spans)."""
+        starts, stops, piece = self._loss_spans(sample, start, length)
         counts = np.zeros(len(sample), dtype=np.int32)
-        for batch, members, local in self._by_batch(sample):
-            begin = batch.offsets[local].astype(np.int64) + start[members]
-            counts[members] = _count_spans(batch.loss_mask, begin, length[members])
+        np.add.at(counts, piece, (stops - starts).astype(np.int32))
         return counts
 
-    def gather(
-        self, sample: NDArray[np.int64], start: NDArray[np.int64], length: NDArray[np.int32]
-    ) -> tuple[NDArray[np.int32], NDArray[np.int8]]:
-        """Pieces one after another: ids and loss mask (int32[t], int8[t]), 0 at each first token. O(tokens).
+    def gather(self, sample: NDArray[np.int64], start: NDArray[np.int64], length: NDArray[np.int32]) -> Gathered:
+        """Pieces one after another, without a loss at the first token of each. O(tokens).
 
         Raises:
             FormatError: a piece reaches past the end of its sample, so the store is not the planned one.
@@ -101,10 +127,32 @@ class TokenStore:
                 raise FormatError(
                     f"token store {str(self.folder)!r}: a sample is shorter than planned; tokenize again"
                 )
-        input_ids = copy_spans([batch.ids_buffer for batch in self._batches], number, 4 * begin, 4 * size)
-        loss_mask = copy_spans([batch.mask_buffer for batch in self._batches], number, begin, size)
-        loss_mask[np.cumsum(size) - size] = 0
-        return input_ids.view(np.int32), loss_mask.view(np.int8)
+        buffers, width = [batch.ids_buffer for batch in self._batches], self._token.itemsize
+        input_ids = copy_spans(buffers, number, width * begin, width * size).view(self._token)
+        starts, stops, piece = self._loss_spans(sample, start, length)
+        place = (np.cumsum(size) - size)[piece]
+        # Spans lie within pieces, so the places of their starts are the order of all.
+        order = np.argsort(starts + place)
+        return Gathered(input_ids, (starts + place)[order], (stops + place)[order])
+
+    def _loss_spans(
+        self, sample: NDArray[np.int64], start: NDArray[np.int64], length: NDArray[np.int32]
+    ) -> tuple[Int64Array, Int64Array, Int64Array]:
+        """Loss spans of pieces, without the first token of each: starts, stops (in the piece) and piece, int64[s]."""
+        found: list[tuple[NDArray[Any], ...]] = []
+        for batch, members, local in self._by_batch(sample):
+            first = batch.span_offsets[local]
+            num = batch.span_offsets[local + 1] - first
+            place = np.arange(num.sum()) + np.repeat(first - (np.cumsum(num) - num), num)
+            found.append((batch.loss_starts[place], batch.loss_stops[place], np.repeat(members, num)))
+        if not found:
+            nothing = np.zeros(0, dtype=np.int64)
+            return nothing, nothing, nothing
+        starts, stops, piece = (np.concatenate(arrays) for arrays in zip(*found, strict=True))
+        starts = np.maximum(starts - start[piece], 1)
+        stops = np.minimum(stops - start[piece], length[piece])
+        is_inside = starts < stops
+        return starts[is_inside], stops[is_inside], piece[is_inside]
 
     def _by_batch(self, sample: NDArray[np.int64]) -> Iterable[tuple[_Batch, NDArray[np.int64], NDArray[np.int64]]]:
         """For each record batch with any of these samples: (batch, indices into `sample`, increasing rows)."""
@@ -119,23 +167,15 @@ class _Batch:
     """Numpy views of one record batch."""
 
     def __init__(self, batch: pa.RecordBatch) -> None:
-        ids, mask = batch.column("input_ids"), batch.column("loss_mask")
+        ids, starts, stops = (batch.column(name) for name in ("input_ids", STARTS, STOPS))
         self.offsets: NDArray[np.int32] = to_numpy(ids.offsets)
         self.ids_buffer = pa.py_buffer(to_numpy(ids.values))
-        self.loss_mask: NDArray[np.int8] = to_numpy(mask.values)
-        self.mask_buffer = pa.py_buffer(self.loss_mask)
+        self.span_offsets: NDArray[np.int32] = to_numpy(starts.offsets)
+        self.loss_starts: NDArray[np.int32] = to_numpy(starts.values)
+        self.loss_stops: NDArray[np.int32] = to_numpy(stops.values)
         self.num_loss_tokens: NDArray[np.int32] = to_numpy(batch.column("num_loss_tokens"))
         self.lines: NDArray[np.int64] = to_numpy(batch.column("line"))
 
 
 def _join(arrays: list[NDArray[Any]], dtype: type) -> NDArray[Any]:
     return np.concatenate(arrays).astype(dtype, copy=False) if arrays else np.zeros(0, dtype=dtype)
-
-
-def _count_spans(
-    loss_mask: NDArray[np.int8], begin: NDArray[np.int64], length: NDArray[np.int32]
-) -> NDArray[np.int32]:
-    """Loss tokens of each span, not counting its first token. O(tokens between the first and the last span)."""
-    first, stop = int(begin.min()), int((begin + length).max())
-    up_to = np.concatenate([[0], np.cumsum(loss_mask[first:stop] != 0, dtype=np.int32)])
-    return up_to[begin + length - first] - up_to[begin + 1 - first]

@@ -25,7 +25,7 @@ class EncodedBatch:
     """int32[t]"""
     loss_mask: NDArray[np.int8] | None
     """int8[t]: 1 for tokens that are trained on; None: all are. The first token of a sample may be 1 here;
-    it never carries a loss, since nothing predicts it, and the shards clear it."""
+    it never carries a loss, since nothing predicts it, and the token store has none there."""
     lines: NDArray[np.int64]
     """int64[n]: line of each sample's record in its file."""
     rejects: list[Reject]

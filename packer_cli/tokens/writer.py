@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -9,7 +10,8 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from packer_cli.format.arrays import to_arrow, to_lists
-from packer_cli.tokens.index import PART_SCHEMA
+from packer_cli.format.loss_spans import count_by_row, mask_to_spans
+from packer_cli.format.schema import part_schema
 
 if TYPE_CHECKING:
     from packer_cli.files import HashingFile
@@ -19,10 +21,16 @@ _TOKENS_PER_BATCH = 2**22
 
 
 class PartWriter:
-    """Writes the batches of one part to an open file."""
+    """Writes the batches of one part to an open file.
 
-    def __init__(self, file: HashingFile) -> None:
-        self._writer = pa.ipc.new_file(pa.PythonFile(file, mode="w"), PART_SCHEMA)
+    Args:
+        token: the type of its ids, which must hold all of them.
+    """
+
+    def __init__(self, file: HashingFile, token: pa.DataType) -> None:
+        self._schema = part_schema(token)
+        self._token = np.dtype(str(token))
+        self._writer = pa.ipc.new_file(pa.PythonFile(file, mode="w"), self._schema)
         self._waiting: list[EncodedBatch] = []
         self._num_waiting = 0
         self.num_samples = 0
@@ -40,29 +48,21 @@ class PartWriter:
         if not self._waiting:
             return
         batches, self._waiting, self._num_waiting = self._waiting, [], 0
-        input_ids = _joined([batch.input_ids for batch in batches])
+        input_ids = _joined([batch.input_ids.astype(self._token, copy=False) for batch in batches])
         lines = _joined([batch.lines for batch in batches])
         lengths = _joined([np.diff(batch.offsets) for batch in batches])
-        ends = np.concatenate([[0], np.cumsum(lengths)])
-        if all(batch.loss_mask is None for batch in batches):
-            loss_mask = np.ones(len(input_ids), dtype=np.int8)
-            num_loss_tokens = (lengths - 1).astype(np.int32)
-        else:
-            masks = [batch.loss_mask for batch in batches]
-            loss_mask = _joined(
-                [
-                    np.ones(len(batch.input_ids), dtype=np.int8) if mask is None else mask
-                    for mask, batch in zip(masks, batches, strict=True)
-                ]
-            )
-            num_loss_tokens = count_loss_tokens(loss_mask, ends)
+        spans = [_loss_spans(batch) for batch in batches]
+        starts, stops, num_spans = (_joined(arrays) for arrays in zip(*spans, strict=True))
+        ends, span_ends = (np.concatenate([[0], np.cumsum(sizes)]) for sizes in (lengths, num_spans))
+        num_loss_tokens = count_by_row(starts, stops, span_ends).astype(np.int32)
         columns = [
             to_lists(ends, input_ids),
-            to_lists(ends, loss_mask),
+            to_lists(span_ends, starts),
+            to_lists(span_ends, stops),
             to_arrow(num_loss_tokens),
             to_arrow(lines),
         ]
-        self._writer.write_batch(pa.record_batch(columns, schema=PART_SCHEMA))
+        self._writer.write_batch(pa.record_batch(columns, schema=self._schema))
         self.num_samples += len(lines)
         self.num_tokens += len(input_ids)
         self.num_loss_tokens += int(num_loss_tokens.sum())
@@ -73,16 +73,18 @@ class PartWriter:
         self._writer.close()
 
 
-def _joined(arrays: list[NDArray[Any]]) -> NDArray[Any]:
+def _joined(arrays: Sequence[NDArray[Any]]) -> NDArray[Any]:
     return arrays[0] if len(arrays) == 1 else np.concatenate(arrays)
 
 
-def count_loss_tokens(loss_mask: NDArray[np.int8], offsets: NDArray[np.int64]) -> NDArray[np.int32]:
-    """Loss tokens (int32[n]) of each sample; nothing predicts a first token, so it is not counted. O(t).
-
-    Args:
-        loss_mask: int8[t], 0 or 1.
-        offsets: int64[n+1]; no sample is empty.
-    """
-    sums: NDArray[np.int32] = np.add.reduceat(loss_mask, offsets[:-1], dtype=np.int32)
-    return sums - loss_mask[offsets[:-1]].astype(np.int32)
+def _loss_spans(batch: EncodedBatch) -> tuple[NDArray[np.int32], NDArray[np.int32], NDArray[np.int64]]:
+    """Of all samples: starts and stops (int32[s]) in their sample; and the spans of each sample (int64[n]). O(t)."""
+    begins, ends = batch.offsets[:-1], batch.offsets[1:]
+    if batch.loss_mask is None:
+        starts, stops = begins + 1, ends
+        starts, stops = starts[starts < stops], stops[starts < stops]
+    else:
+        starts, stops = mask_to_spans(batch.loss_mask, batch.offsets)
+    num_spans = np.diff(np.searchsorted(starts, batch.offsets))
+    begin = np.repeat(begins, num_spans)
+    return (starts - begin).astype(np.int32), (stops - begin).astype(np.int32), num_spans

@@ -12,12 +12,14 @@ from numpy.typing import NDArray
 
 from packer_cli.format.arrays import to_numpy
 from packer_cli.format.constants import PACKS_PER_BATCH
+from packer_cli.format.loss_spans import STARTS, STOPS, count_by_row, find_wrong_row
 from packer_cli.format.marks import CHECKSUM, row_checksums
-from packer_cli.format.schema import SHARD_SCHEMA
 from packer_cli.plan.cost import Cost
 from packer_cli.plan.types import Plan
 from packer_cli.shards.layout import ShardRange
 from packer_cli.tokens.store import TokenStore
+
+_OF_THE_STORE = ("source_ids", "input_ids", STARTS, STOPS)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,6 +29,8 @@ class Expected:
     plan: Plan
     piece_loss_tokens: NDArray[np.int32]
     cost: Cost
+    schema: pa.Schema
+    """The columns of shards."""
     store: TokenStore | None
     """None: tokens, and sources, are not compared."""
 
@@ -36,7 +40,7 @@ def check_shard(folder: Path, shard: ShardRange, expected: Expected) -> str | No
     try:
         with pa.memory_map(str(folder / shard.path)) as source:
             reader = pa.ipc.open_file(source)
-            if not reader.schema.equals(SHARD_SCHEMA):
+            if not reader.schema.equals(expected.schema):
                 return "it has other columns"
             for number in range(reader.num_record_batches):
                 first = shard.first_pack + number * PACKS_PER_BATCH
@@ -89,11 +93,13 @@ def _check_batch(batch: pa.RecordBatch, first: int, stop: int, group: int, expec
     }
     token_borders = np.concatenate([[0], np.cumsum(tokens)])
     if expected.store is not None:
-        input_ids, loss_mask = expected.store.gather(sample, start, plan.pieces.length[members])
+        gathered = expected.store.gather(sample, start, plan.pieces.length[members])
+        loss_starts, loss_stops = gathered.spans_by_row(token_borders)
         lists |= {
             "source_ids": (expected.store.sources_of(sample), borders),
-            "input_ids": (input_ids, token_borders),
-            "loss_mask": (loss_mask, token_borders),
+            "input_ids": (gathered.input_ids, token_borders),
+            STARTS: (to_numpy(loss_starts.values), to_numpy(loss_starts.offsets)),
+            STOPS: (to_numpy(loss_stops.values), to_numpy(loss_stops.offsets)),
         }
     else:
         lists["input_ids"] = (to_numpy(batch.column("input_ids").values), token_borders)
@@ -104,11 +110,27 @@ def _check_batch(batch: pa.RecordBatch, first: int, stop: int, group: int, expec
     for name, (items, ends_of_rows) in lists.items():
         column = batch.column(name)
         found, found_ends = to_numpy(column.values), to_numpy(column.offsets)
+        source = "token store" if name in _OF_THE_STORE else "plan"
         if not np.array_equal(found_ends, ends_of_rows):
-            return f"the lengths of {name} in packs {first} to {stop - 1} are not the plan's"
+            return f"the lengths of {name} in packs {first} to {stop - 1} are not the {source}'s"
         wrong = np.flatnonzero(found != items)
         if len(wrong):
             pack = first + int(np.searchsorted(ends_of_rows, wrong[0], side="right")) - 1
-            source = "token store" if name in ("input_ids", "loss_mask", "source_ids") else "plan"
             return f"pack {pack} has other {name} than the {source}"
-    return ""
+    return _check_spans(batch, first, token_borders, np.concatenate([[0], np.cumsum(length)]))
+
+
+def _check_spans(
+    batch: pa.RecordBatch, first: int, token_borders: NDArray[np.int64], borders: NDArray[np.int64]
+) -> str:
+    """Whether loss spans keep their rules and give the numbers of loss tokens; `borders` are those of the samples."""
+    starts, stops = batch.column(STARTS), batch.column(STOPS)
+    offsets = to_numpy(starts.offsets)
+    if not np.array_equal(offsets, to_numpy(stops.offsets)):
+        return f"packs from {first} on have other numbers of {STARTS} than of {STOPS}"
+    spans = to_numpy(starts.values), to_numpy(stops.values), offsets
+    wrong = find_wrong_row(*spans, token_borders, borders)
+    if wrong is None:
+        differing = np.flatnonzero(count_by_row(*spans) != to_numpy(batch.column("num_loss_tokens")))
+        wrong = int(differing[0]) if len(differing) else None
+    return "" if wrong is None else f"the loss spans of pack {first + wrong} are wrong"

@@ -11,10 +11,11 @@ from numpy.typing import NDArray
 
 from packer_cli.engine.local import LocalEngine
 from packer_cli.engine.progress import Progress
-from packer_cli.errors import FormatError, HbpackError, InputError, PlanError
+from packer_cli.errors import FormatError, HbpackError, InputError, PlanError, VersionError
 from packer_cli.format.checksums import find_damage
 from packer_cli.format.constants import MANIFEST_NAME, PLAN_NAME
 from packer_cli.format.manifest import Manifest
+from packer_cli.format.schema import shard_schema, token_type
 from packer_cli.plan.types import Plan
 from packer_cli.shards.manifest import read_manifest
 from packer_cli.shards.plan_file import PlanHeader, read_plan, read_plan_header
@@ -35,6 +36,7 @@ def open_verifier(folder: Path, engine: LocalEngine, *, fast: bool = False) -> V
 
     Raises:
         InputError: there is no packed set.
+        VersionError: it has another format version.
     """
     report = Report(not_checked=[f"everything else: {MANIFEST_NAME} lists it"])
     write = _what_writes_shards(folder)
@@ -42,6 +44,8 @@ def open_verifier(folder: Path, engine: LocalEngine, *, fast: bool = False) -> V
         write += " (with --shard-size, if you gave one before)"  # Only the manifest knew.
     try:
         return Verifier(folder, read_manifest(folder), engine, fast=fast)
+    except VersionError:  # No damage, and other commands cannot read the set either.
+        raise
     except FormatError as error:
         report.add({MANIFEST_NAME: without_remedy(error)}, write)
     except InputError:
@@ -113,7 +117,11 @@ class Verifier:
         plan, piece_loss_tokens, header = opened
         store = self._open_store(header)
         expected = Expected(
-            plan=plan, piece_loss_tokens=piece_loss_tokens, cost=header.cost, store=None if self._fast else store
+            plan=plan,
+            piece_loss_tokens=piece_loss_tokens,
+            cost=header.cost,
+            schema=shard_schema(token_type(self._manifest.tokenizer.get("vocab_size"))),
+            store=None if self._fast else store,
         )
         try:
             prove_pieces(plan.pieces, header.config, store)

@@ -16,6 +16,7 @@ import pytest
 import xxhash
 
 from tests.export.conftest import NUM_COMPARED, export, samples_of
+from tests.loader.packed_set import row_checksum
 
 
 def assert_rows(rows: list[list[tuple[list[int], list[int]]]], in_use: list[dict[str, Any]]) -> None:
@@ -152,16 +153,24 @@ def test_trl_loses_no_borders(packed, tmp_path, wanted_loss):
 
 
 def test_parquet(exported, in_use, packed):
+    """The columns of the shards, but ids are int32 and the loss is a mask."""
     files = sorted(exported("parquet").glob("part-*.parquet"))
     assert len(files) > 1
     table = pa.concat_tables([pq.read_table(file) for file in files])
     shard = next(packed.glob("shards/*/*.arrow"))
     schema = pa.ipc.open_file(pa.memory_map(str(shard))).schema
-    assert table.schema.equals(schema)
+    kinds = {field.name: field.type for field in schema}
+    kinds = {"pack_id": kinds.pop("pack_id"), "input_ids": pa.list_(pa.int32()), "loss_mask": pa.list_(pa.int8())} | {
+        name: kinds[name] for name in [*kinds][3:]
+    }
+    assert table.schema.names == [*kinds]
+    for field in table.schema:
+        assert field.type == kinds[field.name] or field.type.value_type == kinds[field.name].value_type
     rows = table.to_pylist()
     assert len(rows) == len(in_use)
     for row, pack in zip(rows, in_use, strict=True):
-        assert row == {name: x.tolist() if isinstance(x, np.ndarray) else x for name, x in pack.items()}
+        assert row.pop("checksum") == row_checksum(row, table.schema)
+        assert row == {name: x.tolist() if isinstance(x := pack[name], np.ndarray) else x for name in row}
 
 
 def test_parquet_is_read_by_datasets(exported, in_use, tmp_path):
@@ -217,7 +226,8 @@ def assert_mds(rows: list[dict[str, Any]], in_use: list[dict[str, Any]]) -> None
         assert list(row) == ["cu_seqlens", "group", "input_ids", "loss_mask", "pack_id", "sample_ids"]
         for name, value in row.items():
             assert np.array_equal(value, pack[name]), (pack["pack_id"], name)
-            assert not isinstance(value, np.ndarray) or value.dtype == pack[name].dtype
+            wanted = np.int32 if name == "input_ids" else pack[name].dtype if isinstance(value, np.ndarray) else None
+            assert not isinstance(value, np.ndarray) or value.dtype == wanted
 
 
 def test_mds(exported, in_use):

@@ -55,6 +55,10 @@ def test_any_packs_in_any_order(packed, packs):
             assert found.values.dtype == dtype
             assert np.array_equal(found.values, np.concatenate([row[name] for row in rows]))
             assert np.array_equal(np.diff(found.offsets), [len(row[name]) for row in rows])
+        found = opened.loss_mask(wanted)
+        assert found.values.dtype == np.int8
+        assert np.array_equal(found.values, np.concatenate([row["loss_mask"] for row in rows]))
+        assert np.array_equal(np.diff(found.offsets), [len(row["loss_mask"]) for row in rows])
         for name in NUMBERS:
             assert opened.numbers(name, wanted).tolist() == [row[name] for row in rows]
         lengths = opened.sample_lengths(wanted)

@@ -11,7 +11,9 @@ import numpy as np
 import pyarrow as pa
 import xxhash
 
-PAD, EOS = 1, 2
+from tests.naive import loss_spans
+
+PAD, EOS, VOCAB_SIZE = 1, 2, 1000
 PACKS_PER_SHARD = 40  # record batches of 16, 16 and 8 packs
 
 COUNTS = (
@@ -31,8 +33,9 @@ RANDOMNESS = {
 SHARD_SCHEMA = pa.schema(
     {
         "pack_id": pa.int64(),
-        "input_ids": pa.list_(pa.int32()),
-        "loss_mask": pa.list_(pa.int8()),
+        "input_ids": pa.list_(pa.uint16()),
+        "loss_starts": pa.list_(pa.int32()),
+        "loss_stops": pa.list_(pa.int32()),
         "cu_seqlens": pa.list_(pa.int32()),
         "sample_ids": pa.list_(pa.int64()),
         "sample_starts": pa.list_(pa.int32()),
@@ -151,13 +154,13 @@ def update_checksums(folder: Path) -> None:
     write_manifest(file, manifest)
 
 
-def row_checksum(row: dict) -> int:
+def row_checksum(row: dict, schema: pa.Schema = SHARD_SCHEMA) -> int:
     """Of the numbers of a row, then the items of its lists, in the order of the columns."""
     numbers, lists = b"", b""
-    for column in SHARD_SCHEMA:
+    for column in schema:
         value = row.get(column.name)
         if pa.types.is_list(column.type):
-            code = {"int64": "q", "int32": "i", "int8": "b"}[str(column.type.value_type)]
+            code = {"int64": "q", "int32": "i", "uint16": "H", "int8": "b"}[str(column.type.value_type)]
             lists += struct.pack(f"<{len(value)}{code}", *value)
         elif column.name != "checksum":
             code = {"int64": "q", "int32": "i", "int16": "h", "int8": "b", "double": "d"}[str(column.type)]
@@ -187,10 +190,12 @@ def write_shards(packed: PackedSet, fingerprint: str) -> list[dict]:
             for row, p in enumerate(packs):
                 p.shard, p.row = number, row
                 lengths = [len(s.tokens) for s in p.samples]
+                starts, stops = loss_spans.spans_of([m for s in p.samples for m in s.mask])
                 values = {
                     "pack_id": p.id,
                     "input_ids": [t for s in p.samples for t in s.tokens],
-                    "loss_mask": [m for s in p.samples for m in s.mask],
+                    "loss_starts": starts,
+                    "loss_stops": stops,
                     "cu_seqlens": [0, *np.cumsum(lengths).tolist()],
                     "sample_ids": [s.id for s in p.samples],
                     "sample_starts": [0] * len(p.samples),
@@ -312,7 +317,7 @@ def write_set(
                 length = int(rng.integers(1, left + 1)) if rng.random() < 0.9 else left
                 sample = Sample(
                     len(packed.samples),
-                    rng.integers(3, 1000, length).tolist(),
+                    rng.integers(3, VOCAB_SIZE, length).tolist(),
                     [0, *rng.integers(0, 2, length - 1).tolist()],
                 )
                 packed.samples[sample.id] = sample
@@ -326,7 +331,7 @@ def write_set(
         epochs.append(write_ranks(packed, epoch, fingerprint))
     manifest = {
         "format": "hbpack",
-        "format_version": 1,
+        "format_version": 2,
         "hbpack_version": "0",
         "fingerprint": fingerprint,
         "seed": 17,
@@ -335,7 +340,7 @@ def write_set(
         "epochs": epochs,
         "plan": {"path": "plan.arrow", "num_bytes": 0, "xxh3": "0" * 32},
         "rejected": None,
-        "tokenizer": {"name": "test", "pad_token_id": PAD, "eos_token_id": EOS},
+        "tokenizer": {"name": "test", "vocab_size": VOCAB_SIZE, "pad_token_id": PAD, "eos_token_id": EOS},
         "sources": [],
         "counts": dict.fromkeys(COUNTS, 0),
         "metrics": {"overall": METRICS | RANDOMNESS, "groups": [], "baseline": {"name": "none", **METRICS}},

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from packer_cli.format.ranks import RankRow
 from packer_cli.loader.batch import BatchBuilder, PadTo
 from packer_cli.loader.shards import Pack
+from tests.naive import loss_spans
 
 
 @settings(max_examples=200, deadline=None)
@@ -28,11 +29,12 @@ def test_slices_agree_with_the_whole_row(
 ) -> None:
     rng = np.random.default_rng(seed)
     num_tokens = sum(lengths)
-    ids = rng.integers(0, 100, num_tokens).astype(np.int32)
+    ids = rng.integers(0, 100, num_tokens).astype(rng.choice(["uint16", "int32"]))
     # Ones at first tokens too, which the format forbids: they must not come through.
-    mask = rng.integers(0, 2, num_tokens).astype(np.int8)
+    mask = rng.integers(0, 2, num_tokens).tolist()
+    starts, stops = (np.array(spans, dtype=np.int32) for spans in loss_spans.spans_of_samples(mask, lengths))
     cu = np.cumsum([0, *lengths]).astype(np.int32)
-    pack = Pack(0, 0, ids, mask, cu, np.arange(len(lengths)))
+    pack = Pack(0, 0, ids, starts, stops, cu, np.arange(len(lengths)))
     builder = BatchBuilder(
         pad_to=pad_to,  # type: ignore[arg-type]
         pad_to_multiple_of=multiple,

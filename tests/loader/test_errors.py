@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from packer_cli import __version__
-from packer_cli.errors import ConfigError, FormatError
+from packer_cli.errors import ConfigError, FormatError, VersionError
 from packer_cli.format.epochs import MAX_EPOCH
 from packer_cli.loader import PackedDataset
 from tests.loader.packed_set import SHARD_SCHEMA, write_manifest, write_set
@@ -47,7 +47,7 @@ def test_arguments(own_set: Any) -> None:
     assert message(ValueError, path, pad_to="max") == "pad_to is 'max': choose one of multiple, row, capacity"
     assert message(ValueError, path, pad_to_multiple_of=0) == "pad_to_multiple_of is 0: it must be at least 1"
     assert message(ConfigError, path, pad_token_id=-1) == (
-        "pad_token_id is -1: it must not be negative; give another pad_token_id"
+        "pad_token_id is -1: it must be in the tokenizer's vocabulary, 0 to 999; give another pad_token_id"
     )
     assert message(ValueError, path, cache_bytes=-1) == "cache_bytes is -1: it must not be negative"
     assert message(ValueError, path, prefetch=-1) == "prefetch is -1: it must not be negative"
@@ -124,12 +124,12 @@ def test_folders_that_are_no_packed_set(tmp_path: Path) -> None:
 def test_manifests(own_set: Any) -> None:
     file = own_set.path / "hbpack.json"
     start, end = re.escape(f"{str(file)!r} is damaged ("), re.escape(f"); {REMEDY}")
-    own_set.edit_manifest(format_version=2)
-    assert message(FormatError, own_set.path) == (
-        f"{str(file)!r} has format version 2; hbpack {__version__} reads version 1: "
-        "read it with the release that wrote it, or run hbpack pack again"
-    )
     own_set.edit_manifest(format_version=1)
+    assert message(VersionError, own_set.path) == (
+        f"{str(file)!r} has format version 1; hbpack {__version__} reads version 2; "
+        "run hbpack pack again, or read the set with the release that wrote it"
+    )
+    own_set.edit_manifest(format_version=2)
     data = file.read_bytes()
     assert len(PackedDataset(own_set.path, 0, 2)) > 3
     file.write_bytes(data.replace(b'"seed": 17', b'"seed": 16'))
@@ -257,6 +257,10 @@ def test_pad_tokens_are_in_the_vocabulary(own_set: Any) -> None:
         assert message(ConfigError, own_set.path, pad_token_id=token) == (
             f"pad_token_id is {token}: it must be in the tokenizer's vocabulary, 0 to 999; give another pad_token_id"
         )
+    own_set.edit_manifest(tokenizer={"pad_token_id": 1})
+    assert message(ConfigError, own_set.path, pad_token_id=-1) == (
+        "pad_token_id is -1: it must not be negative; give another pad_token_id"
+    )
     own_set.edit_manifest(tokenizer={"vocab_size": 1000, "pad_token_id": 1000})
     assert "pad_token_id is 1000" in message(ConfigError, own_set.path)
 

@@ -26,6 +26,7 @@ from packer_cli.loader.parallel import (
 )
 from packer_cli.loader.parallel.sharding import length_multiple
 from packer_cli.loader.shards import Pack
+from tests.naive import loss_spans
 
 
 def naive(lengths: list[int], sp_size: int, sharding: str) -> list[list[int]]:
@@ -144,10 +145,11 @@ def test_parts_of_a_batch_are_parts_of_its_whole_row(
     """Tokens, positions and both labels: made for the whole row, and only then taken apart."""
     rng = np.random.default_rng(seed)
     num_tokens = sum(lengths)
-    ids = rng.integers(0, 100, num_tokens).astype(np.int32)
+    ids = rng.integers(0, 100, num_tokens).astype(rng.choice(["uint16", "int32"]))
     # Ones at first tokens too, which the format forbids: they must not come through.
-    mask = rng.integers(0, 2, num_tokens).astype(np.int8)
-    pack = Pack(0, 0, ids, mask, np.cumsum([0, *lengths]).astype(np.int32), np.arange(len(lengths)), planned)
+    mask = rng.integers(0, 2, num_tokens).tolist()
+    starts, stops = (np.array(spans, dtype=np.int32) for spans in loss_spans.spans_of_samples(mask, lengths))
+    pack = Pack(0, 0, ids, starts, stops, np.cumsum([0, *lengths]).astype(np.int32), np.arange(len(lengths)), planned)
 
     def build(sp_slice: bool, sp_rank: int) -> Any:
         builder = BatchBuilder(

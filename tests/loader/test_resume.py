@@ -108,7 +108,7 @@ def test_the_state_is_small_and_fits_every_rank(packed: Any) -> None:
         states.append(state)
     assert states == [states[0]] * 4
     assert states[0] == {
-        "version": 1,
+        "version": 2,
         "fingerprint": "fp-0",
         "epoch": 0,
         "iteration": 9,
@@ -173,8 +173,9 @@ def test_states_that_do_not_fit(packed: Any) -> None:
             match=r"^the loader state is not what state_dict\(\) of a PackedDataset gives; save that",
         ):
             ds.load_state_dict(none)
-    assert message(version=2) == (
-        "the loader state has version 2, this release reads 1; use the release that saved it"
+    assert message(version=1) == (
+        "the loader state has version 1; this release reads version 2; resume with the release that saved it, or "
+        "start from the first step of a set that you pack again"
     )
     assert message(epoch=2**31) == (
         "the loader state is of epoch 2147483648, and the last is 2147483647; it was changed, use another one"

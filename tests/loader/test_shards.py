@@ -40,7 +40,7 @@ def test_packs_are_what_pyarrow_reads(packed: Any) -> None:
         assert file.read(len(wanted) + 1000) is None
         pack = file.read(0)
         assert pack is not None
-        assert [getattr(pack, name).dtype for name in LISTS] == [str(kind) for kind in LISTS.values()]
+        assert [str(getattr(pack, name).dtype) for name in LISTS] == ["uint16", "int32", "int32", "int32", "int64"]
         assert not any(getattr(pack, name).flags.writeable for name in LISTS)
 
 
@@ -80,14 +80,22 @@ def rewritten(packed: Any, path: Path, change: Any, **options: Any) -> ShardFile
 def test_what_is_no_shard(packed: Any, tmp_path: Path) -> None:
     path = tmp_path / "shard.arrow"
     with pytest.raises(FormatError, match=r"^it lacks columns$"):
-        rewritten(packed, path, lambda table: table.drop_columns("loss_mask"))
+        rewritten(packed, path, lambda table: table.drop_columns("loss_starts"))
 
-    def wide(table: pa.Table) -> pa.Table:
-        place = table.column_names.index("input_ids")
-        return table.set_column(place, "input_ids", table["input_ids"].cast(pa.list_(pa.int64())))
+    def cast(table: pa.Table, name: str, kind: pa.DataType) -> pa.Table:
+        values = pa.nulls(len(table), kind).fill_null(0) if pa.types.is_integer(kind) else table[name].cast(kind)
+        return table.set_column(table.column_names.index(name), name, values)
 
-    with pytest.raises(FormatError, match=r"^its column input_ids is list<item: int64>, not list<item: int32>$"):
-        rewritten(packed, path, wide)
+    ids = "list<item: uint16 not null> or list<item: int32 not null>"
+    for name, kind, why in (
+        ("input_ids", pa.list_(pa.int64()), f"is list<item: int64>, not {ids}"),
+        ("input_ids", pa.int32(), f"is int32, not {ids}"),
+        ("loss_stops", pa.list_(pa.int8()), "is list<item: int8>, not list<item: int32 not null>"),
+        ("pack_id", pa.int32(), "is int32, not int64"),
+    ):  # fmt: skip
+        with pytest.raises(FormatError, match=f"^its column {name} {why}$"):
+            rewritten(packed, path, lambda table, name=name, kind=kind: cast(table, name, kind))
+    assert as_read(rewritten(packed, path, lambda table: cast(table, "input_ids", pa.list_(pa.int32()))).read(0))
     compressed = rewritten(packed, path, lambda table: table, options=pa.ipc.IpcWriteOptions(compression="lz4"))
     with pytest.raises(FormatError, match=r"^record batch 0 cannot be read: it is compressed, or not a record batch$"):
         compressed.read(0)

@@ -62,7 +62,7 @@ def test_messages(out, tmp_path):
     assert message("--gpus", 8, "--from-step", 10**20).startswith(
         f"--from-step {10**20}: step {10**20} of epoch 0 is "
     )
-    assert of_state(good.state_dict(1) | {"version": 9}).startswith(f"--state {str(file)!r} has version 9, ")
+    assert of_state(good.state_dict(1) | {"version": 9}).startswith(f"--state {str(file)!r} has version 9; ")
     assert of_state(good.state_dict(inside)) == (
         f"--state {str(file)!r} is inside step {steps[inside]} (iterations {first} to {last}, {inside} comes next), "
         f"and GPUs can change only between two steps; save the state after a step's last batch, or give --from-step "

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import numpy as np
+import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from packer_cli.errors import FormatError, InputError
+from packer_cli import __version__
+from packer_cli.errors import FormatError, InputError, VersionError
 from packer_cli.files import atomic_file
-from packer_cli.tokens.index import PartFile, PartInfo, SourceInfo, StoreIndex, write_index
+from packer_cli.format.schema import part_schema, token_type
+from packer_cli.tokens.index import INDEX_NAME, PartFile, PartInfo, SourceInfo, StoreIndex, write_index
 from packer_cli.tokens.store import TokenStore
 from packer_cli.tokens.types import EncodedBatch
-from packer_cli.tokens.writer import PartWriter, count_loss_tokens
+from packer_cli.tokens.writer import PartWriter
+from tests.naive import loss_spans as naive
 
 
 def encoded(samples, first_line=1):
@@ -20,7 +24,9 @@ def encoded(samples, first_line=1):
     return EncodedBatch(
         offsets=np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64),
         input_ids=np.array([token for ids, _ in samples for token in ids], dtype=np.int32),
-        loss_mask=np.array([bit for _, mask in samples for bit in mask], dtype=np.int8),
+        loss_mask=None
+        if all(all(mask) for _, mask in samples)
+        else np.array([bit for _, mask in samples for bit in mask], dtype=np.int8),
         lines=np.arange(first_line, first_line + len(samples)),
         rejects=[],
         num_with_special=0,
@@ -36,13 +42,13 @@ def files_of(number, counts):
     )
 
 
-def make_store(folder, parts):
+def make_store(folder, parts, vocab_size=100):
     """Parts of batches of samples."""
     infos = []
     for number, batches in enumerate(parts):
         name = f"part-{number:05d}.arrow"
         with atomic_file(folder / name) as file:
-            writer = PartWriter(file)
+            writer = PartWriter(file, token_type(vocab_size))
             for batch in batches:
                 if batch:
                     writer.write(encoded(batch))
@@ -57,7 +63,7 @@ def make_store(folder, parts):
             )
         )  # fmt: skip
     index = StoreIndex(
-        fingerprint="x", tokenizer={}, options={}, library_versions={},
+        fingerprint="x", tokenizer={"vocab_size": vocab_size}, options={}, library_versions={},
         sources=(SourceInfo(name="a", weight=1), SourceInfo(name="b", weight=1)), parts=tuple(infos),
     )  # fmt: skip
     write_index(folder, index)
@@ -71,10 +77,10 @@ def stores(draw):
     return draw(st.lists(st.lists(st.lists(as_sample, max_size=4), max_size=3), min_size=1, max_size=3))
 
 
-@given(parts=stores(), data=st.data())
+@given(parts=stores(), vocab_size=st.sampled_from([100, 65_536, 65_537, None]), data=st.data())
 @settings(max_examples=40)
-def test_a_store_gives_back_what_was_written(tmp_path_factory, parts, data):
-    store = make_store(tmp_path_factory.mktemp("store"), parts)
+def test_a_store_gives_back_what_was_written(tmp_path_factory, parts, vocab_size, data):
+    store = make_store(tmp_path_factory.mktemp("store"), parts, vocab_size)
     samples = [sample for part in parts for batch in part for sample in batch]
     of_file = [
         (number, int(i > 0)) for number, part in enumerate(parts) for i, batch in enumerate(part) for _ in batch
@@ -91,10 +97,11 @@ def test_a_store_gives_back_what_was_written(tmp_path_factory, parts, data):
         pieces.append((sample, start, data.draw(st.integers(1, len(samples[sample][0]) - start))))
     sample, start, length = (np.array([p[i] for p in pieces], dtype=np.int64) for i in range(3))
     length = length.astype(np.int32)
-    ids, mask = store.gather(sample, start, length)
+    ids, starts, stops = store.gather(sample, start, length)
+    assert ids.dtype == (np.int32 if vocab_size in (65_537, None) else np.uint16)
     cut = [(samples[s][0][b : b + n], [0, *samples[s][1][b + 1 : b + n]]) for s, b, n in pieces]
     assert ids.tolist() == [token for part, _ in cut for token in part]
-    assert mask.tolist() == [bit for _, part in cut for bit in part]
+    assert (starts.tolist(), stops.tolist()) == naive.spans_of([bit for _, part in cut for bit in part])
     assert store.loss_tokens_of(sample, start, length).tolist() == [sum(part) for _, part in cut]
     assert store.sources_of(sample).tolist() == [sum(of_file[s]) % 2 for s in sample]
     line_of = [line for part in parts for batch in part for line in range(1, len(batch) + 1)]
@@ -102,11 +109,85 @@ def test_a_store_gives_back_what_was_written(tmp_path_factory, parts, data):
     assert list(store.locate(rising)) == [("file-{}-{}".format(*of_file[s]), line_of[s]) for s in rising.tolist()]
 
 
-@given(masks=st.lists(st.lists(st.integers(0, 1), min_size=1, max_size=9), min_size=1, max_size=9))
-def test_the_first_token_carries_no_loss(masks):
-    offsets = np.concatenate([[0], np.cumsum([len(mask) for mask in masks])])
-    flat = np.array([bit for mask in masks for bit in mask], dtype=np.int8)
-    assert count_loss_tokens(flat, offsets).tolist() == [sum(mask[1:]) for mask in masks]
+@given(parts=stores())
+@settings(max_examples=20)
+def test_parts_on_disk(tmp_path_factory, parts):
+    """As pyarrow reads them; a batch without a mask, which the encoder gives where all tokens are trained on, too."""
+    folder = tmp_path_factory.mktemp("store")
+    full = [[[(ids, [1] * len(ids)) for ids, _ in batch] for batch in part] for part in parts]
+    for wanted in (parts, full):
+        make_store(folder, wanted)
+        for number, part in enumerate(wanted):
+            table = pa.ipc.open_file((folder / f"part-{number:05d}.arrow").read_bytes()).read_all()
+            assert table.schema == part_schema(pa.uint16())
+            rows = [sample for batch in part for sample in batch]
+            assert table["input_ids"].to_pylist() == [ids for ids, _ in rows]
+            spans = [naive.spans_of([0, *mask[1:]]) for _, mask in rows]
+            assert [*zip(*(table[name].to_pylist() for name in ("loss_starts", "loss_stops")), strict=True)] == spans
+
+
+def rewrite_part(folder, change):
+    """Change the columns of the only part, as lists of rows, and leave its number of bytes as it was."""
+    path = folder / "part-00000.arrow"
+    before = path.read_bytes()
+    table = pa.ipc.open_file(before).read_all()
+    columns = table.to_pydict()
+    change(columns)
+    changed = pa.Table.from_pydict(columns, schema=table.schema).combine_chunks()
+    with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_file(sink, changed.schema) as writer:
+        writer.write_table(changed)
+    assert path.stat().st_size == len(before)
+
+
+@pytest.mark.parametrize(
+    ("column", "row", "values"),
+    [
+        ("loss_starts", 1, [0, 4]),  # The first token of a sample.
+        ("loss_starts", 1, [-1, 4]),
+        ("loss_starts", 1, [2, 4]),  # Nothing between start and stop.
+        ("loss_starts", 1, [1, 2]),  # It touches the span before.
+        ("loss_starts", 1, [4, 1]),
+        ("loss_stops", 1, [2, 7]),  # Past the sample.
+        ("loss_stops", 1, [5, 5]),
+    ],
+)
+def test_damaged_spans_are_found_when_a_store_is_opened(tmp_path, column, row, values):
+    make_store(tmp_path, [[[([7], [1]), ([1, 2, 3, 4, 5, 6], [0, 1, 0, 0, 1, 1]), ([8, 9], [0, 1])]]])
+
+    def change(columns):
+        assert (columns["loss_starts"][1], columns["loss_stops"][1]) == ([1, 4], [2, 6])
+        columns[column][row] = values
+
+    rewrite_part(tmp_path, change)
+    with pytest.raises(FormatError) as error:
+        TokenStore.open(tmp_path)
+    assert str(error.value) == (
+        f"token store part {str(tmp_path / 'part-00000.arrow')!r} is damaged (the loss spans of the sample of line 2 "
+        "are wrong); tokenize again"
+    )
+
+
+def test_counts_that_are_not_those_of_the_spans_are_found(tmp_path):
+    make_store(tmp_path, [[[([1, 2], [0, 1])]]])
+    rewrite_part(tmp_path, lambda columns: columns.update(num_loss_tokens=[2]))
+    with pytest.raises(FormatError, match=r"\(its numbers of loss tokens are not those of its loss spans\)"):
+        TokenStore.open(tmp_path)
+    make_store(tmp_path, [[[([1, 2], [0, 1]), ([1, 2], [0, 0])]]])
+    rewrite_part(tmp_path, lambda columns: columns.update(loss_stops=[[], [2]]))
+    with pytest.raises(FormatError, match=r"\(its loss spans have different numbers of starts and stops\)"):
+        TokenStore.open(tmp_path)
+
+
+def test_a_store_of_another_version(tmp_path):
+    make_store(tmp_path, [[[([1, 2], [0, 1])]]])
+    path = tmp_path / INDEX_NAME
+    path.write_bytes(path.read_bytes().replace(b'"format_version": 3', b'"format_version": 2'))
+    with pytest.raises(VersionError) as error:
+        TokenStore.open(tmp_path)
+    assert str(error.value) == (
+        f"{str(path)!r} has format hbpack-tokens version 2; hbpack {__version__} reads hbpack-tokens version 3; "
+        "run hbpack pack or hbpack tokenize again"
+    )
 
 
 def test_damage_is_named(tmp_path):

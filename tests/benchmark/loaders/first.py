@@ -65,6 +65,7 @@ def main() -> None:
     arguments = parser.parse_args()
     from torch.utils.data import DataLoader
 
+    from packer_cli.format.constants import STATE_VERSION
     from packer_cli.loader import PackedDataset
 
     state = None
@@ -72,7 +73,7 @@ def main() -> None:
         manifest = json.loads((Path(arguments.path) / "hbpack.json").read_text())
         at = manifest["epochs"][0]["num_iterations"] // 2
         known = {"epoch": 0, "iteration": at, "step": at // STEP_ITERATIONS}
-        state = {"version": 1, "fingerprint": manifest["fingerprint"], **known}
+        state = {"version": STATE_VERSION, "fingerprint": manifest["fingerprint"], **known}
     start = time.perf_counter()
     dataset = PackedDataset(arguments.path, 0, 1, epoch=3 if arguments.where == "another epoch" else 0)
     if state is not None:

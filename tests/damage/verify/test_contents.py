@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pytest
 
 from packer_cli.shards.plan_file import read_plan, read_plan_header, write_plan
 from tests.damage.conftest import Packed, hbpack
@@ -43,9 +44,14 @@ def test_what_is_wrong_in_spite_of_checksums(own: Packed) -> None:
         return [values[0] + 1, *values[1:]]
 
     assert change("input_ids", first_plus_1) == "has other input_ids than the token store"
-    assert change("loss_mask", lambda mask: [1 - mask[0], *mask[1:]]) == "has other loss_mask than the token store"
+    assert change("loss_starts", first_plus_1) == "has other loss_starts than the token store"
+    assert (
+        change("loss_stops", lambda stops: [stops[0] - 1, *stops[1:]]) == "has other loss_stops than the token store"
+    )
     assert change("sample_ids", first_plus_1) == "has other sample_ids than the plan"
     assert change("source_ids", first_plus_1) == "has other source_ids than the token store"
+    found = change("loss_stops", lambda stops: stops[:-1])
+    assert re.fullmatch(r"of loss_stops in packs \d+ to \d+ are not the token store's", found)
     lengths = change("sample_starts", lambda starts: [*starts, 0])
     assert re.fullmatch(r"of sample_starts in packs \d+ to \d+ are not the plan's", lengths)
     assert change("num_loss_tokens", lambda number: number + 1) == "has another num_loss_tokens than the plan"
@@ -75,6 +81,45 @@ def test_what_is_wrong_in_spite_of_checksums(own: Packed) -> None:
     write_ipc(own.folder, RANK, other, 10_000, fingerprint)
     update_checksums(own.folder)
     assert damaged(own.folder)[RANK] == "it names packs that the set does not have"
+
+
+@pytest.mark.parametrize(
+    ("column", "change", "by_count"),
+    [
+        ("loss_starts", lambda starts: [0, *starts[1:]], False),
+        ("loss_starts", lambda starts: [-1, *starts[1:]], False),
+        ("loss_starts", lambda starts: [*starts[1::-1], *starts[2:]], False),
+        ("loss_stops", lambda stops: [*stops[:-1], stops[-1] + 10_000], False),
+        ("loss_starts", lambda starts: [starts[0] + 1, *starts[1:]], True),
+    ],
+)
+def test_wrong_loss_spans_are_found_without_the_token_store_too(
+    own: Packed, column: str, change: Any, by_count: bool
+) -> None:
+    name = shard_of(own.folder, 1)
+    fingerprint = json.loads((own.folder / "hbpack.json").read_text())["fingerprint"]
+    rows = pa.ipc.open_file((own.folder / name).read_bytes()).read_all()
+    table = rows.to_pylist()
+    row = table[2]
+    row[column] = change(row[column])
+    row["checksum"] = row_checksum(row)
+    write_ipc(own.folder, name, pa.Table.from_pylist(table, schema=rows.schema), 16, fingerprint)
+    update_checksums(own.folder)
+    assert damaged(own.folder, "--fast") == {name: f"the loss spans of pack {row['pack_id']} are wrong"}
+    if by_count:  # They keep the rules, but are not as many tokens as the plan says.
+        return
+    done = hbpack("show", own.folder, "--pack", row["pack_id"])
+    assert done.code == 1
+    assert done.stderr == (
+        f"error: {str(own.folder / name)!r} is missing or damaged (its loss spans are wrong); run hbpack write, which "
+        "rewrites damaged files\n"
+    )
+    done = hbpack("export", own.folder, "--to", "trl", "--output", own.folder.parent / "exported")
+    assert done.code == 1
+    assert done.stderr.splitlines()[-1] == (
+        f"error: shard {str(own.folder / name)!r} is damaged or incomplete (the loss spans of pack {row['pack_id']} "
+        "are wrong); run hbpack write again"
+    )
 
 
 def test_files_of_another_shape_in_spite_of_checksums(own: Packed) -> None:

@@ -1,0 +1,86 @@
+"""Which tokens carry a loss, as spans: two lists a row, `loss_starts` and `loss_stops`, of half-open [start, stop).
+
+A row is a sample of the token store or a pack. Its spans are in ascending order and do not touch, and none holds the
+first token of a sample, which nothing predicts. So spans never cross from one sample into the next, and the sum of
+their lengths is the number of loss tokens.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+Int64Array = NDArray[np.int64]
+
+STARTS, STOPS = "loss_starts", "loss_stops"
+"""The columns, list<int32>."""
+
+
+def mask_to_spans(loss_mask: NDArray[Any], borders: Int64Array) -> tuple[Int64Array, Int64Array]:
+    """(starts, stops), int64[s] both: the runs of ones of a mask, without the first tokens of samples. O(t).
+
+    Args:
+        loss_mask: [t], 0 or 1.
+        borders: int64[n+1], from 0 to t: where samples begin; none is empty.
+
+    >>> [spans.tolist() for spans in mask_to_spans(np.array([1, 1, 1, 1, 0, 1]), np.array([0, 2, 6]))]
+    [[1, 3, 5], [2, 4, 6]]
+    """
+    has_loss = np.zeros(len(loss_mask) + 2, dtype=np.bool_)
+    has_loss[1:-1] = loss_mask
+    has_loss[borders[:-1] + 1] = False
+    changes = np.flatnonzero(has_loss[1:] != has_loss[:-1])
+    return changes[::2], changes[1::2]
+
+
+def spans_to_mask(starts: NDArray[Any], stops: NDArray[Any], num_tokens: int) -> NDArray[np.int8]:
+    """int8[t]: 1 for the tokens in a span. O(t).
+
+    Args:
+        starts, stops: integers [s], in order.
+
+    >>> spans_to_mask(np.array([1, 5]), np.array([2, 6]), 7).tolist()
+    [0, 1, 0, 0, 0, 1, 0]
+    """
+    borders = np.column_stack([starts, stops]).reshape(-1)
+    runs = np.diff(borders, prepend=0, append=num_tokens)
+    return np.repeat((np.arange(len(runs)) & 1).astype(np.int8), runs)
+
+
+def count_by_row(starts: NDArray[Any], stops: NDArray[Any], offsets: NDArray[Any]) -> Int64Array:
+    """int64[r]: loss tokens of each row.
+
+    Args:
+        starts, stops: integers [s].
+        offsets: integers [r+1]: the spans of row k are `offsets[k]` to `offsets[k + 1] - 1`.
+    """
+    ends = np.concatenate([[0], np.cumsum(stops.astype(np.int64) - starts)])
+    return np.diff(ends[offsets])
+
+
+def find_wrong_row(
+    starts: NDArray[Any],
+    stops: NDArray[Any],
+    offsets: NDArray[Any],
+    token_offsets: NDArray[Any],
+    borders: NDArray[Any] | None = None,
+) -> int | None:
+    """The first row whose spans break a rule (see the module); None where all keep them. O(s log n).
+
+    Args:
+        starts, stops: integers [s], positions in the row.
+        offsets: integers [r+1], rising from 0 to s: the spans of each row.
+        token_offsets: integers [r+1], rising from 0 to t: the tokens of each row.
+        borders: integers [n+1], rising from 0 to t: where the samples of all rows begin; None: a row is one sample.
+    """
+    num_spans = np.diff(offsets)
+    begin = np.repeat(token_offsets[:-1].astype(np.int64), num_spans)
+    first, past = starts + begin, stops + begin
+    wrong = (starts < 1) | (starts >= stops) | (stops > np.repeat(np.diff(token_offsets), num_spans))
+    wrong[1:] |= first[1:] <= past[:-1]
+    if borders is not None:
+        sample = np.clip(np.searchsorted(borders, first, side="right") - 1, 0, len(borders) - 2)
+        wrong |= (first == borders[sample]) | (past > borders[sample + 1])
+    return int(np.searchsorted(offsets, wrong.argmax(), side="right")) - 1 if wrong.any() else None
