@@ -1,0 +1,1 @@
+"""Planning strategies: lengths and a cost model in, packs and iterations out."""

@@ -1,0 +1,186 @@
+"""Deals samples to groups of given degrees, and evens the groups out: kernels of `micro_batch` and `dataset`.
+
+Group p has `degrees[kinds[p]]` GPUs. All kernels share the arrays `tokens` and `work` (int64[p], sum of s and of s^2)
+and `group_of` (int64[n]), which they keep up to date. Seconds follow from these integers, so that they do not depend on
+the order of the samples.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+_GAIN = 1e-9
+"""An exchange must lower the seconds by this share, so that rounding starts no endless loop."""
+
+
+@njit(cache=True, no_cpython_wrapper=True)
+def seconds_of(rates: NDArray[np.float64], kind: int, work: int, tokens: int) -> float:
+    """Seconds of a group, see `DegreeCosts`; 0 without samples."""
+    return rates[0, kind] * work + rates[1, kind] * tokens + rates[2, kind] if tokens else 0.0
+
+
+@njit(cache=True, no_cpython_wrapper=True)
+def deal(
+    lengths: NDArray[np.int64],
+    kinds: NDArray[np.int64],
+    rates: NDArray[np.float64],
+    capacity: NDArray[np.int64],
+    limit: float,
+    group_of: NDArray[np.int64],
+    tokens: NDArray[np.int64],
+    work: NDArray[np.int64],
+) -> float:
+    """Deal each sample in turn to the group that would finish first, of equal ones to the first.
+
+    Graham's LPT on unlike machines, with capacities. O(n p).
+
+    Args:
+        lengths: int64[n], decreasing.
+        limit: give up when a group takes this many seconds.
+
+    Returns:
+        Seconds of the slowest group; infinite if a sample found no room, or the limit was reached.
+    """
+    tokens[:] = 0
+    work[:] = 0
+    slowest = 0.0
+    for i in range(len(lengths)):
+        length = lengths[i]
+        square = length * length
+        best, least = -1, np.inf
+        for p in range(len(kinds)):
+            kind = kinds[p]
+            if tokens[p] + length <= capacity[kind]:
+                done = rates[0, kind] * (work[p] + square) + rates[1, kind] * (tokens[p] + length) + rates[2, kind]
+                if done < least:
+                    best, least = p, done
+        if best < 0 or least >= limit:
+            return np.inf
+        slowest = max(slowest, least)
+        group_of[i] = best
+        tokens[best] += length
+        work[best] += square
+    return slowest
+
+
+@njit(cache=True, no_cpython_wrapper=True)
+def deal_by_room(
+    lengths: NDArray[np.int64],
+    kinds: NDArray[np.int64],
+    rates: NDArray[np.float64],
+    capacity: NDArray[np.int64],
+    group_of: NDArray[np.int64],
+    tokens: NDArray[np.int64],
+    work: NDArray[np.int64],
+) -> float:
+    """Deal each sample in turn to the group with the least room that holds it: for batches that hardly fit. O(n p).
+
+    Returns the seconds of the slowest group; infinite if a sample found no room.
+    """
+    tokens[:] = 0
+    work[:] = 0
+    for i in range(len(lengths)):
+        length = lengths[i]
+        best, least = np.int64(-1), np.int64(0)
+        for p in range(len(kinds)):
+            room = capacity[kinds[p]] - tokens[p]
+            if room >= length and (best < 0 or room < least):
+                best, least = np.int64(p), room
+        if best < 0:
+            return np.inf
+        group_of[i] = best
+        tokens[best] += length
+        work[best] += length * length
+    slowest = 0.0
+    for p in range(len(kinds)):
+        slowest = max(slowest, seconds_of(rates, kinds[p], work[p], tokens[p]))
+    return slowest
+
+
+@njit(cache=True, no_cpython_wrapper=True)
+def even_out(
+    lengths: NDArray[np.int64],
+    kinds: NDArray[np.int64],
+    rates: NDArray[np.float64],
+    capacity: NDArray[np.int64],
+    most_steps: int,
+    enough: float,
+    group_of: NDArray[np.int64],
+    tokens: NDArray[np.int64],
+    work: NDArray[np.int64],
+) -> float:
+    """Relieve the slowest group by moving a sample away or swapping it for a shorter one, while that helps.
+
+    Each step takes the exchange after which the slower of the two groups takes least. O(samples of the slowest group
+    times n) a step.
+
+    Args:
+        lengths: int64[n], in any order.
+        most_steps: exchanges before giving up.
+        enough: seconds at which to stop.
+
+    Returns:
+        Seconds of the slowest group.
+    """
+    num = len(kinds)
+    seconds = np.empty(num)
+    for p in range(num):
+        seconds[p] = seconds_of(rates, kinds[p], work[p], tokens[p])
+    for _ in range(most_steps):
+        slowest = np.argmax(seconds)
+        least = seconds[slowest] * (1 - _GAIN)
+        if seconds[slowest] <= enough:
+            break
+        kind = kinds[slowest]
+        given, taken, to = -1, -1, -1
+        for i in range(len(lengths)):
+            if group_of[i] != slowest:
+                continue
+            length = lengths[i]
+            square = length * length
+            left = seconds_of(rates, kind, work[slowest] - square, tokens[slowest] - length)
+            if left >= least:
+                continue
+            for p in range(num):
+                if p != slowest and tokens[p] + length <= capacity[kinds[p]]:
+                    after = max(left, seconds_of(rates, kinds[p], work[p] + square, tokens[p] + length))
+                    if after < least:
+                        least, given, taken, to = after, i, -1, p
+            for j in range(len(lengths)):
+                p = group_of[j]
+                less = length - lengths[j]
+                if less <= 0 or p == slowest or tokens[p] + less > capacity[kinds[p]]:
+                    continue
+                change = square - lengths[j] * lengths[j]
+                after = seconds_of(rates, kind, work[slowest] - change, tokens[slowest] - less)
+                if after < least:
+                    after = max(after, seconds_of(rates, kinds[p], work[p] + change, tokens[p] + less))
+                    if after < least:
+                        least, given, taken, to = after, i, j, p
+        if given < 0:
+            break
+        _move(lengths, given, to, group_of, tokens, work)
+        if taken >= 0:
+            _move(lengths, taken, slowest, group_of, tokens, work)
+        for p in (slowest, to):
+            seconds[p] = seconds_of(rates, kinds[p], work[p], tokens[p])
+    return seconds.max()
+
+
+@njit(cache=True, no_cpython_wrapper=True)
+def _move(
+    lengths: NDArray[np.int64],
+    i: int,
+    to: int,
+    group_of: NDArray[np.int64],
+    tokens: NDArray[np.int64],
+    work: NDArray[np.int64],
+) -> None:
+    length = lengths[i]
+    tokens[group_of[i]] -= length
+    work[group_of[i]] -= length * length
+    tokens[to] += length
+    work[to] += length * length
+    group_of[i] = to

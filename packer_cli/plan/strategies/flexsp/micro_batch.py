@@ -1,0 +1,358 @@
+"""One micro-batch: which degrees its groups have, and which samples each group gets, so that the slowest is fastest.
+
+This is the problem of FlexSP (arXiv 2412.01523, section 4.1), which `milp` solves exactly and this file by search. A
+*set of degrees* is a count for each degree; sum of degrees <= GPUs.
+
+1. Starts: equal groups of each degree, and what first-fit needs at a target time that a binary search lowers.
+2. Hill climbing from the best starts: change a group's degree, then remove or add groups until the GPUs are used up;
+   `dealing.deal` times the result.
+3. The best sets found are dealt again and evened out.
+
+Price: bounded by a count of steps, not by a clock, so that equal inputs give equal plans: about 10 ms for 512 samples
+on 64 GPUs; results are usually within 2 % of the optimum.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+from packer_cli.plan.strategies.flexsp.costs import DegreeCosts
+from packer_cli.plan.strategies.flexsp.dealing import deal, deal_by_room, even_out
+from packer_cli.plan.types import Int64Array
+
+_POOL = 12
+"""Sets of degrees to even out in the end, for small batches; fewer for large ones."""
+_SEEN = 4096
+"""Places of the table of sets already tried; a power of two."""
+_STEPS = 4_000_000
+"""Pairs of sample and group that hill climbing may look at."""
+
+
+class MicroBatch(NamedTuple):
+    """The groups of one micro-batch, by falling degree."""
+
+    kinds: Int64Array
+    """int64[p]: index into `DegreeCosts.degrees`. Each group has samples; GPUs of no group are idle."""
+    group_of: Int64Array
+    """int64[n]: group of each sample."""
+    seconds: float
+    """Of the slowest group; infinite if no way was found to fit the samples, and then there are no groups."""
+
+
+def solve_micro_batch(lengths: NDArray[np.integer], costs: DegreeCosts, num_gpus: int) -> MicroBatch:
+    """Search for the fastest groups for the samples (int[n], tokens).
+
+    Where all degrees are powers of two, giving GPUs to the groups in turn keeps every group aligned.
+    """
+    costs = costs.up_to(num_gpus)
+    order = np.argsort(-np.asarray(lengths, dtype=np.int64), kind="stable")
+    falling = np.asarray(lengths, dtype=np.int64)[order]
+    if not len(falling):
+        return MicroBatch(np.empty(0, dtype=np.int64), np.empty(0, dtype=np.int64), 0.0)
+    dealt, kinds, seconds = search(falling, costs.degrees, costs.rates, costs.capacity, num_gpus)
+    if not np.isfinite(seconds):
+        return MicroBatch(np.empty(0, dtype=np.int64), np.full(len(order), -1, dtype=np.int64), np.inf)
+    used, compact = np.unique(dealt, return_inverse=True)
+    group_of = np.empty(len(order), dtype=np.int64)
+    group_of[order] = compact
+    return MicroBatch(kinds[used], group_of, float(seconds))
+
+
+@njit(cache=True)
+def search(
+    lengths: NDArray[np.int64],
+    degrees: NDArray[np.int64],
+    rates: NDArray[np.float64],
+    capacity: NDArray[np.int64],
+    num_gpus: int,
+) -> tuple[NDArray[np.int64], NDArray[np.int64], float]:
+    """The kernel: `(group_of int64[n], kinds int64[p], seconds)` for falling lengths; groups may be empty."""
+    num = len(lengths)
+    most = num_gpus // degrees[0]
+    group_of, best_of = np.zeros(num, dtype=np.int64), np.zeros(num, dtype=np.int64)
+    tokens, work = np.zeros(most, dtype=np.int64), np.zeros(most, dtype=np.int64)
+    pool_size = max(3, min(_POOL, 2000 // num))
+    pool = np.zeros((pool_size, len(degrees)), dtype=np.int64)
+    pool_seconds = np.full(pool_size, np.inf)
+    seen = np.zeros(_SEEN, dtype=np.uint64)
+    bound = least_seconds(lengths, degrees, rates, capacity, num_gpus)
+    if bound == np.inf:
+        return group_of, np.zeros(0, dtype=np.int64), np.inf
+
+    # Starts.
+    counts = np.zeros(len(degrees), dtype=np.int64)
+    for kind in range(len(degrees)):
+        if capacity[kind] >= lengths[0]:
+            counts[:] = 0
+            _fill_up(degrees, counts, num_gpus, kind)
+            _try(lengths, degrees, rates, capacity, counts, group_of, tokens, work, seen, pool, pool_seconds)
+    for more in range(3):
+        if _first_fit(lengths, degrees, rates, capacity, num_gpus, bound, more, counts, tokens, work):
+            _fill_up(degrees, counts, num_gpus, 0)
+            _try(lengths, degrees, rates, capacity, counts, group_of, tokens, work, seen, pool, pool_seconds)
+
+    # Hill climbing, from the best set and then from others of the pool that it did not reach.
+    left = _STEPS
+    around = np.empty(len(degrees), dtype=np.int64)
+    climbed = np.zeros(_SEEN, dtype=np.uint64)
+    while left > 0:
+        at = -1
+        for entry in range(pool_size):
+            if pool_seconds[entry] < np.inf and not _is_member(climbed, pool[entry]):
+                at = entry
+                break
+        if at < 0:
+            break
+        counts[:] = pool[at]
+        _add_member(climbed, counts)
+        for take in range(-1, len(degrees)):
+            for give in range(len(degrees)):
+                for fill in range(len(degrees)):
+                    if left > 0 and _neighbor(degrees, counts, num_gpus, take, give, fill, around):
+                        left -= num * _try(
+                            lengths, degrees, rates, capacity, around, group_of, tokens, work, seen, pool, pool_seconds
+                        )
+
+    # Even out.
+    best, best_kinds = np.inf, np.zeros(0, dtype=np.int64)
+    for entry in range(pool_size):
+        if pool_seconds[entry] == np.inf:
+            break
+        kinds = _kinds_of(pool[entry])
+        groups = len(kinds)
+        if deal(lengths, kinds, rates, capacity, np.inf, group_of, tokens[:groups], work[:groups]) == np.inf:
+            deal_by_room(lengths, kinds, rates, capacity, group_of, tokens[:groups], work[:groups])
+        seconds = even_out(lengths, kinds, rates, capacity, 300, bound, group_of, tokens[:groups], work[:groups])
+        if seconds < best:
+            best, best_kinds = seconds, kinds
+            best_of[:] = group_of
+        if best <= bound * 1.0001:
+            break
+    return best_of, best_kinds, best
+
+
+@njit(cache=True)
+def least_seconds(
+    lengths: NDArray[np.int64],
+    degrees: NDArray[np.int64],
+    rates: NDArray[np.float64],
+    capacity: NDArray[np.int64],
+    num_gpus: int,
+) -> float:
+    """No groups are faster: all GPUs busy with each sample at its cheapest degree, or the longest sample alone."""
+    total, longest = 0.0, 0.0
+    for i in range(len(lengths)):
+        cheapest, alone = np.inf, np.inf
+        for kind in range(len(degrees)):
+            if lengths[i] <= capacity[kind]:
+                own = (rates[0, kind] * lengths[i] + rates[1, kind]) * lengths[i]
+                alone = min(alone, own + rates[2, kind])
+                cheapest = min(cheapest, degrees[kind] * (own + rates[2, kind] * lengths[i] / capacity[kind]))
+        total += cheapest
+        longest = max(longest, alone)
+    return max(total / num_gpus, longest)
+
+
+@njit(cache=True, no_cpython_wrapper=True)
+def _kinds_of(counts: NDArray[np.int64]) -> NDArray[np.int64]:
+    """int64[p]: the degree's index of each group, falling."""
+    kinds = np.empty(counts.sum(), dtype=np.int64)
+    p = 0
+    for kind in range(len(counts) - 1, -1, -1):
+        kinds[p : p + counts[kind]] = kind
+        p += counts[kind]
+    return kinds
+
+
+@njit(cache=True, no_cpython_wrapper=True)
+def _fill_up(degrees: NDArray[np.int64], counts: NDArray[np.int64], num_gpus: int, first: int) -> None:
+    """Give the free GPUs to groups of the degree `first`, then of falling degrees."""
+    free = num_gpus - (degrees * counts).sum()
+    counts[first] += free // degrees[first]
+    free %= degrees[first]
+    for kind in range(len(degrees) - 1, -1, -1):
+        counts[kind] += free // degrees[kind]
+        free %= degrees[kind]
+
+
+@njit(cache=True, no_cpython_wrapper=True)
+def _neighbor(
+    degrees: NDArray[np.int64],
+    counts: NDArray[np.int64],
+    num_gpus: int,
+    take: int,
+    give: int,
+    fill: int,
+    around: NDArray[np.int64],
+) -> bool:
+    """Write to `around` the set with a group of `give` instead of one of `take` (-1: none); False if there is none.
+
+    If it needs more GPUs, groups leave: the largest that is no larger than the need, else the smallest. If it frees
+    some, groups of the degree `fill` get them first.
+    """
+    if take == give or (take >= 0 and counts[take] == 0):
+        return False
+    around[:] = counts
+    if take >= 0:
+        around[take] -= 1
+    around[give] += 1
+    over = (degrees * around).sum() - num_gpus
+    if over > 0 and fill > 0:
+        return False
+    while over > 0:
+        leaves = -1
+        for kind in range(len(degrees)):
+            others = around[kind] - (1 if kind == give else 0)
+            if others > 0 and (leaves < 0 or degrees[kind] <= over):
+                leaves = kind
+        if leaves < 0:
+            return False
+        around[leaves] -= 1
+        over -= degrees[leaves]
+    _fill_up(degrees, around, num_gpus, fill)
+    return True
+
+
+@njit(cache=True, no_cpython_wrapper=True)
+def _first_fit(
+    lengths: NDArray[np.int64],
+    degrees: NDArray[np.int64],
+    rates: NDArray[np.float64],
+    capacity: NDArray[np.int64],
+    num_gpus: int,
+    bound: float,
+    more: int,
+    counts: NDArray[np.int64],
+    tokens: NDArray[np.int64],
+    work: NDArray[np.int64],
+) -> bool:
+    """Write to `counts` the groups that first-fit opens at the least target time at which the GPUs are enough.
+
+    Longest first, each sample to the first group that stays within the target; else to a new one, whose degree is the
+    least that does, or `more` places above it.
+    """
+    kinds = np.empty(len(tokens), dtype=np.int64)
+    found = np.zeros(len(counts), dtype=np.int64)
+    low, high = bound, 8 * bound
+    is_found = False
+    for _ in range(14):
+        target = high if not is_found else (low + high) / 2
+        used, groups, fits = 0, 0, True
+        for i in range(len(lengths)):
+            length = lengths[i]
+            square = length * length
+            at = -1
+            for p in range(groups):
+                kind = kinds[p]
+                if tokens[p] + length <= capacity[kind] and (
+                    rates[0, kind] * (work[p] + square) + rates[1, kind] * (tokens[p] + length) + rates[2, kind]
+                    <= target
+                ):
+                    at = p
+                    break
+            if at < 0:
+                own = -1
+                for kind in range(len(degrees)):
+                    if length <= capacity[kind] and (
+                        rates[0, kind] * square + rates[1, kind] * length + rates[2, kind] <= target
+                    ):
+                        own = kind
+                        break
+                if own >= 0:
+                    own = min(own + more, len(degrees) - 1)
+                    while own > 0 and used + degrees[own] > num_gpus and (
+                        length <= capacity[own - 1]
+                        and rates[0, own - 1] * square + rates[1, own - 1] * length + rates[2, own - 1] <= target
+                    ):
+                        own -= 1
+                if own < 0 or used + degrees[own] > num_gpus:
+                    fits = False
+                    break
+                at = groups
+                kinds[at], tokens[at], work[at] = own, 0, 0
+                used += degrees[own]
+                groups += 1
+            tokens[at] += length
+            work[at] += square
+        if fits:
+            found[:] = 0
+            for p in range(groups):
+                found[kinds[p]] += 1
+            is_found, high = True, target
+        elif not is_found:
+            return False
+        else:
+            low = target
+    counts[:] = found
+    return True
+
+
+@njit(cache=True, no_cpython_wrapper=True)
+def _try(
+    lengths: NDArray[np.int64],
+    degrees: NDArray[np.int64],
+    rates: NDArray[np.float64],
+    capacity: NDArray[np.int64],
+    counts: NDArray[np.int64],
+    group_of: NDArray[np.int64],
+    tokens: NDArray[np.int64],
+    work: NDArray[np.int64],
+    seen: NDArray[np.uint64],
+    pool: NDArray[np.int64],
+    pool_seconds: NDArray[np.float64],
+) -> int:
+    """Deal to this set, unless tried before, and note it in the pool; returns its groups, 0 if it was known."""
+    if not _add_member(seen, counts):
+        return 0
+    kinds = _kinds_of(counts)
+    groups = len(kinds)
+    limit = pool_seconds[len(pool) - 1]
+    seconds = deal(lengths, kinds, rates, capacity, limit, group_of, tokens[:groups], work[:groups])
+    if seconds == np.inf and limit == np.inf:
+        seconds = deal_by_room(lengths, kinds, rates, capacity, group_of, tokens[:groups], work[:groups])
+    if seconds < limit:
+        at = len(pool) - 1
+        while at > 0 and pool_seconds[at - 1] > seconds:
+            pool[at], pool_seconds[at] = pool[at - 1], pool_seconds[at - 1]
+            at -= 1
+        pool[at], pool_seconds[at] = counts, seconds
+    return groups
+
+
+@njit(cache=True, no_cpython_wrapper=True)
+def _hash(counts: NDArray[np.int64]) -> np.uint64:
+    """FNV-1a of a set; never 0."""
+    value = np.uint64(0xCBF29CE484222325)
+    for count in counts:
+        value = (value ^ np.uint64(count)) * np.uint64(0x100000001B3)
+    return value | np.uint64(1)
+
+
+@njit(cache=True, no_cpython_wrapper=True)
+def _is_member(table: NDArray[np.uint64], counts: NDArray[np.int64]) -> bool:
+    value = _hash(counts)
+    at = np.int64(value >> np.uint64(40)) % len(table)
+    while table[at] != 0:
+        if table[at] == value:
+            return True
+        at = (at + 1) % len(table)
+    return False
+
+
+@njit(cache=True, no_cpython_wrapper=True)
+def _add_member(table: NDArray[np.uint64], counts: NDArray[np.int64]) -> bool:
+    """Whether the set is new; a table nearly full takes no more, and calls every set known."""
+    value = _hash(counts)
+    at = np.int64(value >> np.uint64(40)) % len(table)
+    for _ in range(64):
+        if table[at] == value:
+            return False
+        if table[at] == 0:
+            table[at] = value
+            return True
+        at = (at + 1) % len(table)
+    return False
