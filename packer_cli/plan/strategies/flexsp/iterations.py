@@ -1,0 +1,201 @@
+"""Forms iterations of packs of unlike degrees: near-equal predicted times, and degrees that fill the GPUs."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+from packer_cli.plan.packing.csr import select_packs
+from packer_cli.plan.strategies.flexsp.costs import DegreeCosts
+from packer_cli.plan.strategies.flexsp.dealing import even_out, seconds_of
+from packer_cli.plan.strategies.flexsp.micro_batch import search
+from packer_cli.plan.strategies.flexsp.packing import MixedPacks
+from packer_cli.plan.types import Int64Array
+from packer_cli.plan.work import pack_tokens_and_work
+
+_EVEN = 0.002
+"""GPU-seconds that an iteration may wait, of all it takes, before its packs exchange samples."""
+_SOLVE = 0.02
+"""The same, before its degrees are chosen anew."""
+_STEPS = 40
+"""Exchanges an iteration."""
+
+
+class MixedIterations(NamedTuple):
+    """i iterations of p packs. Packs are numbered by iteration, within one by falling degree."""
+
+    packs: MixedPacks
+    offsets: Int64Array
+    """int64[i+1]: iteration j runs packs `offsets[j] .. offsets[j+1] - 1`, on `sum degree <= GPUs`; the rest idle."""
+
+
+def form_iterations(packs: MixedPacks, lengths: NDArray[np.int32], costs: DegreeCosts, num_gpus: int) -> MixedIterations:
+    """Divide the packs into iterations; the slowest come first.
+
+    Each iteration begins with the slowest pack left, and then takes the slowest whose degree fits the GPUs left, as
+    long as other degrees can fill what remains. So the waiting of all iterations together is about that of one: each
+    begins where the one before ended. O(p k + p log p).
+    """
+    seconds = _seconds(packs, lengths, costs)
+    order = np.lexsort((-seconds, packs.kinds))
+    begin = np.searchsorted(packs.kinds[order], np.arange(len(costs) + 1))
+    new_order = np.empty(len(order), dtype=np.int64)
+    offsets = np.empty(len(order) + 1, dtype=np.int64)
+    num = _form(order, begin, seconds, costs.degrees, num_gpus, new_order, offsets)
+    offsets = offsets[: num + 1].copy()
+    iteration = np.repeat(np.arange(num), np.diff(offsets))
+    new_order = new_order[np.lexsort((-packs.kinds[new_order], iteration))]
+    chosen = select_packs(packs.offsets, packs.samples, new_order)
+    return MixedIterations(MixedPacks(*chosen, packs.kinds[new_order]), offsets)
+
+
+def iteration_seconds(
+    iterations: MixedIterations, lengths: NDArray[np.int32], costs: DegreeCosts
+) -> NDArray[np.float64]:
+    """Seconds (float64[i]) of the slowest pack of each iteration."""
+    if len(iterations.offsets) == 1:
+        return np.empty(0)
+    return np.maximum.reduceat(_seconds(iterations.packs, lengths, costs), iterations.offsets[:-1])
+
+
+def _seconds(packs: MixedPacks, lengths: NDArray[np.int32], costs: DegreeCosts) -> NDArray[np.float64]:
+    tokens, work = pack_tokens_and_work(packs.offsets, packs.samples, lengths)
+    return costs.seconds(packs.kinds, work, tokens)
+
+
+@njit(cache=True)
+def _form(
+    order: NDArray[np.int64],
+    begin: NDArray[np.int64],
+    seconds: NDArray[np.float64],
+    degrees: NDArray[np.int64],
+    num_gpus: int,
+    new_order: NDArray[np.int64],
+    offsets: NDArray[np.int64],
+) -> int:
+    """Write to `new_order` and `offsets`; returns the number of iterations.
+
+    Args:
+        order: int64[p], packs by degree, then falling seconds.
+        begin: int64[k+1], where each degree begins.
+    """
+    at = begin[:-1].copy()
+    done, num = 0, 0
+    offsets[0] = 0
+    can_fill = np.zeros(num_gpus + 1, dtype=np.bool_)
+    last = np.int64(-1)
+    while done < len(order):
+        left = num_gpus
+        while left > 0:
+            available = np.int64(0)
+            for kind in range(len(degrees)):
+                available += at[kind] < begin[kind + 1]
+            if available != last:  # A degree has run out.
+                last = available
+                can_fill[:] = False
+                can_fill[0] = True
+                for kind in range(len(degrees)):
+                    if at[kind] < begin[kind + 1]:
+                        for gpus in range(degrees[kind], num_gpus + 1):
+                            can_fill[gpus] |= can_fill[gpus - degrees[kind]]
+            best, fills = -1, False
+            for kind in range(len(degrees)):
+                if at[kind] < begin[kind + 1] and degrees[kind] <= left:
+                    to_end = can_fill[left - degrees[kind]]
+                    if best < 0 or (to_end and not fills) or (
+                        to_end == fills and seconds[order[at[kind]]] > seconds[order[at[best]]]
+                    ):
+                        best, fills = kind, to_end
+            if best < 0:
+                break
+            new_order[done] = order[at[best]]
+            at[best] += 1
+            done += 1
+            left -= degrees[best]
+        num += 1
+        offsets[num] = done
+    return num
+
+
+def improve_iterations(
+    iterations: MixedIterations, lengths: NDArray[np.int32], costs: DegreeCosts, num_gpus: int
+) -> MixedIterations:
+    """Even out the iterations that wait: exchange samples between packs, or choose the degrees anew.
+
+    No iteration becomes slower, and each keeps its samples. O(n), and a few milliseconds for an iteration that waits.
+    """
+    packs = iterations.packs
+    num = len(iterations.offsets) - 1
+    most = num * (num_gpus // int(costs.degrees[0]))
+    offsets, kinds = np.zeros(most + 1, dtype=np.int64), np.empty(most, dtype=np.int64)
+    samples = np.empty(len(packs.samples), dtype=np.int64)
+    bounds = np.zeros(num + 1, dtype=np.int64)
+    _improve(
+        packs.offsets, packs.samples, packs.kinds, iterations.offsets, lengths, costs.degrees, costs.rates,
+        costs.capacity, num_gpus, offsets, samples, kinds, bounds,
+    )  # fmt: skip
+    num_packs = int(bounds[-1])
+    return MixedIterations(MixedPacks(offsets[: num_packs + 1].copy(), samples, kinds[:num_packs].copy()), bounds)
+
+
+@njit(cache=True)
+def _improve(
+    offsets: NDArray[np.int64],
+    samples: NDArray[np.int64],
+    kinds: NDArray[np.int64],
+    bounds: NDArray[np.int64],
+    lengths: NDArray[np.int32],
+    degrees: NDArray[np.int64],
+    rates: NDArray[np.float64],
+    capacity: NDArray[np.int64],
+    num_gpus: int,
+    new_offsets: NDArray[np.int64],
+    new_samples: NDArray[np.int64],
+    new_kinds: NDArray[np.int64],
+    new_bounds: NDArray[np.int64],
+) -> None:
+    pack = 0
+    for j in range(len(bounds) - 1):
+        first, stop = bounds[j], bounds[j + 1]
+        begin = offsets[first]
+        own = samples[begin : offsets[stop]]
+        length = np.empty(len(own), dtype=np.int64)
+        group_of = np.empty(len(own), dtype=np.int64)
+        tokens, work = np.zeros(stop - first, dtype=np.int64), np.zeros(stop - first, dtype=np.int64)
+        slowest, busy = 0.0, 0.0
+        for p in range(stop - first):
+            for i in range(offsets[first + p] - begin, offsets[first + p + 1] - begin):
+                length[i] = lengths[own[i]]
+                group_of[i] = p
+                tokens[p] += length[i]
+                work[p] += length[i] * length[i]
+            seconds = seconds_of(rates, kinds[first + p], work[p], tokens[p])
+            slowest = max(slowest, seconds)
+            busy += degrees[kinds[first + p]] * seconds
+        own_kinds = kinds[first:stop].copy()
+        mean = busy / num_gpus
+        if mean < slowest * (1 - _EVEN):
+            slowest = even_out(length, own_kinds, rates, capacity, _STEPS, mean, group_of, tokens, work)
+        if mean < slowest * (1 - _SOLVE):
+            falling = np.argsort(-length, kind="mergesort")
+            other, other_kinds, seconds = search(length[falling], degrees, rates, capacity, num_gpus)
+            if seconds < slowest:
+                group_of[falling] = other
+                own_kinds = other_kinds
+        # Write the samples by group, without groups that are empty.
+        count = np.zeros(len(own_kinds) + 1, dtype=np.int64)
+        for i in range(len(own)):
+            count[group_of[i] + 1] += 1
+        for p in range(len(own_kinds)):
+            if count[p + 1] > 0:
+                new_kinds[pack] = own_kinds[p]
+                new_offsets[pack + 1] = new_offsets[pack] + count[p + 1]
+                pack += 1
+            count[p + 1] += count[p]
+        for i in range(len(own)):
+            new_samples[begin + count[group_of[i]]] = own[i]
+            count[group_of[i]] += 1
+        new_bounds[j + 1] = pack
