@@ -77,6 +77,11 @@ class DegreeCosts:
         quadratic, linear, constant = self.rates[:, np.asarray(kind)]
         return np.asarray(quadratic * work + linear * tokens + constant)
 
+    @property
+    def arrays(self) -> tuple[Int64Array, Float64Array, Int64Array]:
+        """`(degrees, rates, capacity)`, as kernels take them."""
+        return self.degrees, self.rates, self.capacity
+
     def up_to(self, num_gpus: int) -> DegreeCosts:
         """Only the degrees of at most `num_gpus` GPUs.
 

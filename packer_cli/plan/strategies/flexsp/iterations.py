@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -9,7 +10,7 @@ from numba import njit
 from numpy.typing import NDArray
 
 from packer_cli.plan.packing.csr import select_packs
-from packer_cli.plan.strategies.flexsp.costs import DegreeCosts
+from packer_cli.plan.strategies.flexsp.costs import DegreeCosts, Float64Array
 from packer_cli.plan.strategies.flexsp.dealing import even_out, seconds_of
 from packer_cli.plan.strategies.flexsp.micro_batch import search
 from packer_cli.plan.strategies.flexsp.packing import MixedPacks
@@ -25,45 +26,75 @@ _STEPS = 40
 
 
 class MixedIterations(NamedTuple):
-    """i iterations of p packs. Packs are numbered by iteration, within one by falling degree."""
+    """i iterations of p packs of m samples. Packs are numbered by iteration, within one by falling degree."""
 
-    packs: MixedPacks
     offsets: Int64Array
-    """int64[i+1]: iteration j runs packs `offsets[j] .. offsets[j+1] - 1`, on `sum degree <= GPUs`; the rest idle."""
+    """int64[p+1]: pack k holds `samples[offsets[k]:offsets[k+1]]`."""
+    samples: Int64Array
+    """int64[m]"""
+    kinds: Int64Array
+    """int64[p]: index into `DegreeCosts.degrees`."""
+    iterations: Int64Array
+    """int64[i+1]: iteration j runs packs `iterations[j] .. iterations[j+1] - 1`."""
 
 
-def form_iterations(packs: MixedPacks, lengths: NDArray[np.int32], costs: DegreeCosts, num_gpus: int) -> MixedIterations:
+def form_iterations(
+    packs: MixedPacks, lengths: NDArray[np.int32], costs: DegreeCosts, num_gpus: int
+) -> MixedIterations:
     """Divide the packs into iterations; the slowest come first.
 
     Each iteration begins with the slowest pack left, and then takes the slowest whose degree fits the GPUs left, as
     long as other degrees can fill what remains. So the waiting of all iterations together is about that of one: each
-    begins where the one before ended. O(p k + p log p).
+    begins where the one before ended. O(m + p k + p log p).
     """
-    seconds = _seconds(packs, lengths, costs)
+    seconds = pack_seconds(packs.offsets, packs.samples, packs.kinds, lengths, costs)
     order = np.lexsort((-seconds, packs.kinds))
     begin = np.searchsorted(packs.kinds[order], np.arange(len(costs) + 1))
     new_order = np.empty(len(order), dtype=np.int64)
-    offsets = np.empty(len(order) + 1, dtype=np.int64)
-    num = _form(order, begin, seconds, costs.degrees, num_gpus, new_order, offsets)
-    offsets = offsets[: num + 1].copy()
-    iteration = np.repeat(np.arange(num), np.diff(offsets))
+    bounds = np.empty(len(order) + 1, dtype=np.int64)
+    num = _form(order, begin, seconds, costs.degrees, num_gpus, new_order, bounds)
+    bounds = bounds[: num + 1].copy()
+    iteration = np.repeat(np.arange(num), np.diff(bounds))
     new_order = new_order[np.lexsort((-packs.kinds[new_order], iteration))]
     chosen = select_packs(packs.offsets, packs.samples, new_order)
-    return MixedIterations(MixedPacks(*chosen, packs.kinds[new_order]), offsets)
+    return MixedIterations(*chosen, packs.kinds[new_order], bounds)
 
 
-def iteration_seconds(
-    iterations: MixedIterations, lengths: NDArray[np.int32], costs: DegreeCosts
-) -> NDArray[np.float64]:
-    """Seconds (float64[i]) of the slowest pack of each iteration."""
-    if len(iterations.offsets) == 1:
-        return np.empty(0)
-    return np.maximum.reduceat(_seconds(iterations.packs, lengths, costs), iterations.offsets[:-1])
+def iteration_seconds(found: MixedIterations, lengths: NDArray[np.int32], costs: DegreeCosts) -> Float64Array:
+    """Seconds (float64[i]) of the slowest pack of each iteration. O(m)."""
+    seconds = pack_seconds(found.offsets, found.samples, found.kinds, lengths, costs)
+    return np.maximum.reduceat(seconds, found.iterations[:-1]) if len(seconds) else seconds
 
 
-def _seconds(packs: MixedPacks, lengths: NDArray[np.int32], costs: DegreeCosts) -> NDArray[np.float64]:
-    tokens, work = pack_tokens_and_work(packs.offsets, packs.samples, lengths)
-    return costs.seconds(packs.kinds, work, tokens)
+def pack_seconds(
+    offsets: Int64Array, samples: Int64Array, kinds: Int64Array, lengths: NDArray[np.int32], costs: DegreeCosts
+) -> Float64Array:
+    """Seconds (float64[p]) of each pack at its degree. O(m)."""
+    tokens, work = pack_tokens_and_work(offsets, samples, lengths)
+    return costs.seconds(kinds, work, tokens)
+
+
+def joined(parts: Sequence[MixedIterations]) -> MixedIterations:
+    """The parts one after the other. O(m)."""
+    none = np.empty(0, dtype=np.int64)
+    sizes = np.concatenate([none, *(np.diff(part.offsets) for part in parts)])
+    packs = np.concatenate([none, *(np.diff(part.iterations) for part in parts)])
+    return MixedIterations(
+        offsets=np.concatenate([[0], np.cumsum(sizes)]),
+        samples=np.concatenate([none, *(part.samples for part in parts)]),
+        kinds=np.concatenate([none, *(part.kinds for part in parts)]),
+        iterations=np.concatenate([[0], np.cumsum(packs)]),
+    )
+
+
+def require_fit(lengths: NDArray[np.int32], costs: DegreeCosts) -> None:
+    """Raise ValueError for a sample longer than every capacity."""
+    longest = int(lengths.max(initial=0))
+    if longest > costs.capacity[-1]:
+        raise ValueError(
+            f"a sample of {longest} tokens is longer than the greatest capacity, {costs.capacity[-1]} tokens on "
+            f"{costs.degrees[-1]} GPUs; split or leave out such samples, or allow a higher degree"
+        )
 
 
 @njit(cache=True)
@@ -121,24 +152,20 @@ def _form(
 
 
 def improve_iterations(
-    iterations: MixedIterations, lengths: NDArray[np.int32], costs: DegreeCosts, num_gpus: int
+    found: MixedIterations, lengths: NDArray[np.int32], costs: DegreeCosts, num_gpus: int
 ) -> MixedIterations:
     """Even out the iterations that wait: exchange samples between packs, or choose the degrees anew.
 
-    No iteration becomes slower, and each keeps its samples. O(n), and a few milliseconds for an iteration that waits.
+    No iteration becomes slower, and each keeps its samples. O(m), and a few milliseconds for an iteration that waits.
     """
-    packs = iterations.packs
-    num = len(iterations.offsets) - 1
+    num = len(found.iterations) - 1
     most = num * (num_gpus // int(costs.degrees[0]))
     offsets, kinds = np.zeros(most + 1, dtype=np.int64), np.empty(most, dtype=np.int64)
-    samples = np.empty(len(packs.samples), dtype=np.int64)
+    samples = np.empty_like(found.samples)
     bounds = np.zeros(num + 1, dtype=np.int64)
-    _improve(
-        packs.offsets, packs.samples, packs.kinds, iterations.offsets, lengths, costs.degrees, costs.rates,
-        costs.capacity, num_gpus, offsets, samples, kinds, bounds,
-    )  # fmt: skip
+    _improve(*found, lengths, *costs.arrays, num_gpus, offsets, samples, kinds, bounds)
     num_packs = int(bounds[-1])
-    return MixedIterations(MixedPacks(offsets[: num_packs + 1].copy(), samples, kinds[:num_packs].copy()), bounds)
+    return MixedIterations(offsets[: num_packs + 1].copy(), samples, kinds[:num_packs].copy(), bounds)
 
 
 @njit(cache=True)

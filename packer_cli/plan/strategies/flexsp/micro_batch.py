@@ -53,7 +53,7 @@ def solve_micro_batch(lengths: NDArray[np.integer], costs: DegreeCosts, num_gpus
     falling = np.asarray(lengths, dtype=np.int64)[order]
     if not len(falling):
         return MicroBatch(np.empty(0, dtype=np.int64), np.empty(0, dtype=np.int64), 0.0)
-    dealt, kinds, seconds = search(falling, costs.degrees, costs.rates, costs.capacity, num_gpus)
+    dealt, kinds, seconds = search(falling, *costs.arrays, num_gpus)
     if not np.isfinite(seconds):
         return MicroBatch(np.empty(0, dtype=np.int64), np.full(len(order), -1, dtype=np.int64), np.inf)
     used, compact = np.unique(dealt, return_inverse=True)
