@@ -11,6 +11,7 @@ is tried with `search`, up to the time limit with `milp`.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -85,13 +86,22 @@ def plan_batches(
     return PlannedBatches(joined([_one_iteration(*each) for each in micro_batches]), np.array(batch, dtype=np.int64))
 
 
-def _solve_batch(falling, lengths, costs, num_gpus, trials, solve):  # noqa: ANN001, ANN202
+def _solve_batch(
+    falling: Int64Array,
+    lengths: Int32Array,
+    costs: DegreeCosts,
+    num_gpus: int,
+    trials: int,
+    solve: Callable[[Int64Array], MicroBatch],
+) -> list[tuple[Int64Array, MicroBatch]]:
+    """The micro-batches of one batch (int64[n], samples by falling length)."""
     tokens = lengths[falling].astype(np.int64)
     fits = int((costs.capacity * (num_gpus // costs.degrees)).max())
     least = max(1, -(-int(tokens.sum()) // fits))
-    best, fastest = None, np.inf
+    best: list[tuple[Int64Array, MicroBatch]] = []
+    fastest = np.inf
     for num_parts in range(least, len(falling) + 1):
-        if num_parts >= least + trials and best is not None:
+        if num_parts >= least + trials and best:
             break
         parts = np.split(falling, cut_evenly(tokens, num_parts))
         solved = []
@@ -103,7 +113,7 @@ def _solve_batch(falling, lengths, costs, num_gpus, trials, solve):  # noqa: ANN
                 break
         if seconds < fastest:
             best, fastest = solved, seconds
-    assert best is not None  # A sample alone always fits.
+    assert best  # A sample alone always fits.
     return best
 
 

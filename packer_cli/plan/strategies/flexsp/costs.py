@@ -99,19 +99,25 @@ class DegreeCosts:
             capacity=self.capacity[:last],
         )
 
-    def gpu_seconds(self, lengths: NDArray[np.integer]) -> tuple[Int64Array, Float64Array]:
+    def gpu_seconds(self, lengths: NDArray[np.integer], limit: float = np.inf) -> tuple[Int64Array, Float64Array]:
         """`(kind int64[n], GPU-seconds float64[n])` of each length at the degree where these are least.
 
         Counts a sample's share of the constant as if its pack were full; no sample takes less in any plan. Ties go to
         the lower degree. Samples longer than every capacity have kind -1 and infinite seconds. O(n k).
+
+        Args:
+            limit: seconds; a sample that takes longer alone gets a degree where it does not, else the fastest one.
         """
         length = np.asarray(lengths, dtype=np.float64)
-        kind = np.full(len(length), -1, dtype=np.int64)
-        least = np.full(len(length), np.inf)
+        kind, fastest = np.full((2, len(length)), -1, dtype=np.int64)
+        least, alone, of_fastest = np.full((3, len(length)), np.inf)
         for k, degree in enumerate(self.degrees.tolist()):
-            per_token = self.linear[k] + self.constant[k] / self.capacity[k]
-            taken = degree * (self.quadratic[k] * length + per_token) * length
-            taken[length > self.capacity[k]] = np.inf
-            kind[taken < least] = k
-            np.minimum(least, taken, out=least)
-        return kind, least
+            own = (self.quadratic[k] * length + self.linear[k]) * length
+            taken = degree * (own + self.constant[k] / self.capacity[k] * length)
+            seconds = np.where(length <= self.capacity[k], own + self.constant[k], np.inf)
+            faster = seconds < alone
+            fastest[faster], alone[faster], of_fastest[faster] = k, seconds[faster], taken[faster]
+            cheaper = (taken < least) & (seconds <= min(limit, np.finfo(np.float64).max))
+            kind[cheaper], least[cheaper] = k, taken[cheaper]
+        over = kind < 0
+        return np.where(over, fastest, kind), np.where(over, of_fastest, least)

@@ -15,10 +15,9 @@ that to a number of iterations at a time, whose samples are drawn at random.
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
 from packer_cli.plan.sorting import count_lengths
-from packer_cli.plan.strategies.flexsp.costs import DegreeCosts
+from packer_cli.plan.strategies.flexsp.costs import DegreeCosts, Float64Array
 from packer_cli.plan.strategies.flexsp.iterations import (
     MixedIterations,
     form_iterations,
@@ -31,7 +30,7 @@ from packer_cli.plan.strategies.flexsp.packing import pack_by_degree
 from packer_cli.plan.streams import Stream, rng_state, shuffled
 from packer_cli.plan.types import Int32Array
 
-_LIMITS = (0.85, 0.7, 0.6, 0.5, 0.4)
+_LIMITS = (0.95, 0.88, 0.8, 0.7, 0.6, 0.5, 0.4)
 """Limits on a pack's seconds to try, as shares of the slowest pack's."""
 _GOOD = 0.005
 """No limits are tried if the total is within this share of the bound."""
@@ -73,8 +72,8 @@ def least_total_seconds(lengths: Int32Array, costs: DegreeCosts, num_gpus: int) 
     costs = costs.up_to(num_gpus)
     require_fit(lengths, costs)
     count = count_lengths(lengths, int(lengths.max(initial=0)))
-    _, least = costs.gpu_seconds(np.arange(len(count)))
-    return float(count @ least) / num_gpus
+    length = np.flatnonzero(count)
+    return float(count[length] @ costs.gpu_seconds(length)[1]) / num_gpus
 
 
 def _plan(lengths: Int32Array, costs: DegreeCosts, num_gpus: int, seed: int) -> MixedIterations:
@@ -90,7 +89,7 @@ def _plan(lengths: Int32Array, costs: DegreeCosts, num_gpus: int, seed: int) -> 
 
 def _plan_within(
     lengths: Int32Array, costs: DegreeCosts, num_gpus: int, seed: int, limit: float
-) -> tuple[MixedIterations, NDArray[np.float64]]:
+) -> tuple[MixedIterations, Float64Array]:
     formed = form_iterations(pack_by_degree(lengths, costs, seed, limit), lengths, costs, num_gpus)
     found = improve_iterations(formed, lengths, costs, num_gpus)
     return found, iteration_seconds(found, lengths, costs)

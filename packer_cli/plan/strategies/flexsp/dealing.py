@@ -21,7 +21,7 @@ def seconds_of(rates: NDArray[np.float64], kind: int, work: int, tokens: int) ->
     return rates[0, kind] * work + rates[1, kind] * tokens + rates[2, kind] if tokens else 0.0
 
 
-@njit(cache=True, no_cpython_wrapper=True)
+@njit(cache=True)
 def deal(
     lengths: NDArray[np.int64],
     kinds: NDArray[np.int64],
@@ -65,7 +65,7 @@ def deal(
     return slowest
 
 
-@njit(cache=True, no_cpython_wrapper=True)
+@njit(cache=True)
 def deal_by_room(
     lengths: NDArray[np.int64],
     kinds: NDArray[np.int64],
@@ -99,7 +99,7 @@ def deal_by_room(
     return slowest
 
 
-@njit(cache=True, no_cpython_wrapper=True)
+@njit(cache=True)
 def even_out(
     lengths: NDArray[np.int64],
     kinds: NDArray[np.int64],

@@ -136,8 +136,10 @@ def _form(
             for kind in range(len(degrees)):
                 if at[kind] < begin[kind + 1] and degrees[kind] <= left:
                     to_end = can_fill[left - degrees[kind]]
-                    if best < 0 or (to_end and not fills) or (
-                        to_end == fills and seconds[order[at[kind]]] > seconds[order[at[best]]]
+                    if (
+                        best < 0
+                        or (to_end and not fills)
+                        or (to_end == fills and seconds[order[at[kind]]] > seconds[order[at[best]]])
                     ):
                         best, fills = kind, to_end
             if best < 0:

@@ -264,9 +264,13 @@ def _first_fit(
                         break
                 if own >= 0:
                     own = min(own + more, len(degrees) - 1)
-                    while own > 0 and used + degrees[own] > num_gpus and (
-                        length <= capacity[own - 1]
-                        and rates[0, own - 1] * square + rates[1, own - 1] * length + rates[2, own - 1] <= target
+                    while (
+                        own > 0
+                        and used + degrees[own] > num_gpus
+                        and (
+                            length <= capacity[own - 1]
+                            and rates[0, own - 1] * square + rates[1, own - 1] * length + rates[2, own - 1] <= target
+                        )
                     ):
                         own -= 1
                 if own < 0 or used + degrees[own] > num_gpus:

@@ -65,7 +65,9 @@ def solve_exactly(
     if bound == np.inf or start.seconds <= bound * (1 + _TOLERANCE):
         return ExactMicroBatch(start, bound, True)
     buckets = make_buckets(lengths, len(falling) if num_buckets is None else num_buckets)
-    program = _Program(buckets.longest[::-1].astype(np.int64), buckets.count[::-1], costs, num_gpus, bound, start.seconds)
+    program = _Program(
+        buckets.longest[::-1].astype(np.int64), buckets.count[::-1], costs, num_gpus, bound, start.seconds
+    )
     if num_buckets is None and np.isfinite(start.seconds):
         program.start_from(start, lengths)
     found, proved, is_solved = program.solve(time_limit, uses_start=num_buckets is None and np.isfinite(start.seconds))

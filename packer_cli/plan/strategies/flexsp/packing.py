@@ -28,6 +28,7 @@ from packer_cli.plan.types import Int32Array, Int64Array
 
 _LONG = 8
 """Samples over this part of the capacity are packed before the others."""
+_OWN = 2
 _ONE = cast(int, np.int64(1))
 
 
@@ -49,46 +50,26 @@ def pack_by_degree(lengths: Int32Array, costs: DegreeCosts, seed: int, limit: fl
         limit: seconds; a sample that takes longer alone runs at a degree where it does not, or where it is fastest.
     """
     longest = int(lengths.max(initial=0))
-    every = np.arange(longest + 1, dtype=np.int32)
-    own, least = _kinds_within(every, costs, limit)
+    count = count_lengths(lengths, longest)
+    length = np.flatnonzero(count)
+    kinds, least = costs.gpu_seconds(length, limit)
     is_left = np.ones(len(lengths), dtype=np.bool_)
     parts: list[MixedPacks] = []
-    for kind in range(len(costs) - 1, -1, -1):
-        degree = int(costs.degrees[kind])
-        here = degree * (costs.quadratic[kind] * every + costs.linear[kind]) * every
-        can_fill = (own < kind) & (here < least)
-        is_lowest = kind == own[1:].min(initial=len(costs))
-        if not (own[1:] == kind).any():
-            continue
-        if is_lowest:
-            parts.append(_pack_lowest(lengths, is_left, int(costs.capacity[kind]), kind, seed))
-            break
-        count = count_lengths(lengths, longest, is_left)
-        parts.append(_pack_longest_first(lengths, is_left, count, own == kind, can_fill, costs, kind, limit))
+    used = np.unique(kinds)[::-1].tolist()
+    for kind in used[:-1]:
+        # Of each length: 0 goes elsewhere, 1 may fill, 2 must be packed here.
+        here = costs.degrees[kind] * (costs.quadratic[kind] * length + costs.linear[kind]) * length
+        role = np.zeros(longest + 1, dtype=np.int8)
+        role[length] = np.where(kinds == kind, _OWN, (kinds < kind) & (here < least))
+        parts.append(_pack_longest_first(lengths, is_left, count, role, costs, kind, limit))
+    for kind in used[-1:]:
+        parts.append(_pack_lowest(lengths, is_left, int(costs.capacity[kind]), kind, seed))
     sizes = np.concatenate([np.diff(part.offsets) for part in parts]) if parts else np.empty(0, dtype=np.int64)
     return MixedPacks(
         offsets=np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64),
         samples=np.concatenate([part.samples for part in parts]) if parts else np.empty(0, dtype=np.int64),
         kinds=np.concatenate([part.kinds for part in parts]) if parts else np.empty(0, dtype=np.int64),
     )
-
-
-def _kinds_within(lengths: Int32Array, costs: DegreeCosts, limit: float) -> tuple[Int64Array, NDArray[np.float64]]:
-    """As `DegreeCosts.gpu_seconds`, within the limit where that is possible."""
-    kind, least = costs.gpu_seconds(lengths)
-    if limit == np.inf:
-        return kind, least
-    length = lengths[None].astype(np.float64)
-    quadratic, linear, constant = costs.rates[:, :, None]
-    seconds = np.where(length <= costs.capacity[:, None], (quadratic * length + linear) * length + constant, np.inf)
-    share = linear + constant / costs.capacity[:, None]
-    gpu_seconds = costs.degrees[:, None] * (quadratic * length + share) * length
-    gpu_seconds[seconds > limit] = np.inf
-    found = gpu_seconds.argmin(axis=0)
-    within = gpu_seconds.min(axis=0)
-    fastest = seconds.argmin(axis=0)
-    kind = np.where(np.isfinite(within), found, fastest)
-    return kind, np.where(np.isfinite(within), within, least)
 
 
 def _pack_lowest(lengths: Int32Array, is_left: NDArray[np.bool_], capacity: int, kind: int, seed: int) -> MixedPacks:
@@ -110,30 +91,25 @@ def _pack_longest_first(
     lengths: Int32Array,
     is_left: NDArray[np.bool_],
     count: Int64Array,
-    is_own: NDArray[np.bool_],
-    can_fill: NDArray[np.bool_],
+    role: NDArray[np.int8],
     costs: DegreeCosts,
     kind: int,
     limit: float,
 ) -> MixedPacks:
-    """Pack all samples left of the lengths that `is_own` marks, and fill with those that `can_fill` marks."""
-    chosen = np.empty(count.sum(), dtype=np.int32)  # Untouched memory costs nothing.
+    """Pack all samples left of the lengths whose `role` (int8[longest + 1]) is `_OWN`, and fill with those of 1.
+
+    Clears `is_left` of the samples that it packs, and takes them from `count`.
+    """
+    usable = np.where(role > 0, count, 0)
+    chosen = np.empty(usable.sum(), dtype=np.int32)  # Untouched memory costs nothing.
     pack_of = np.empty(len(chosen), dtype=np.int64)
-    usable = np.where(is_own | can_fill, count, 0)
-    num_chosen, num_packs = _choose(
-        usable.copy(),
-        full_index((count > 0) & is_own),
-        full_index(usable > 0),
-        is_own,
-        costs.rates[:, kind].copy(),
-        int(costs.capacity[kind]),
-        limit,
-        pack_of,
-        chosen,
-    )
+    own, fitting = full_index((usable > 0) & (role == _OWN)), full_index(usable > 0)
+    rates, capacity = costs.rates[:, kind].copy(), int(costs.capacity[kind])
+    num_chosen, num_packs = _choose(usable, *own, *fitting, rates, capacity, limit, pack_of, chosen)
     chosen, pack_of = chosen[:num_chosen].copy(), pack_of[:num_chosen]
     found = pick_samples(chosen, lengths, is_left, len(count) - 1)
     is_left[found] = False
+    count -= np.bincount(chosen, minlength=len(count))
     offsets, members = group_by_pack(pack_of, np.arange(num_chosen), num_packs)
     return MixedPacks(offsets, found[members], np.full(num_packs, kind))
 
@@ -141,9 +117,10 @@ def _pack_longest_first(
 @njit(cache=True)
 def _choose(
     left: NDArray[np.int64],
-    own: tuple[NDArray[np.uint64], NDArray[np.int64]],
-    usable: tuple[NDArray[np.uint64], NDArray[np.int64]],
-    is_own: NDArray[np.bool_],
+    own_words: NDArray[np.uint64],
+    own_starts: NDArray[np.int64],
+    words: NDArray[np.uint64],
+    starts: NDArray[np.int64],
     rates: NDArray[np.float64],
     capacity: int,
     limit: float,
@@ -154,13 +131,14 @@ def _choose(
 
     Args:
         left: int64[longest + 1], samples of each length; counted down.
-        own, usable: indices of the lengths that must be packed here, and of all that may be.
+        own_words, own_starts: the index of the lengths that must be packed here.
+        words, starts: that of all lengths that may be.
         rates: float64[3] of the degree.
         limit: seconds; only a pack's first sample may exceed it.
     """
     num_chosen, pack = 0, 0
     while True:
-        length = index_floor(own[0], own[1], capacity)
+        length = index_floor(own_words, own_starts, capacity)
         if length < 0:
             return num_chosen, pack
         room = capacity
@@ -171,15 +149,14 @@ def _choose(
             num_chosen += 1
             left[length] -= 1
             if left[length] == 0:
-                index_remove(usable[0], usable[1], length)
-                if is_own[length]:
-                    index_remove(own[0], own[1], length)
+                index_remove(words, starts, length)
+                index_remove(own_words, own_starts, length)
             room -= length
             seconds += (rates[0] * length + rates[1]) * length
             most = room
             if limit < np.inf:
                 most = min(most, _longest_within(rates, limit - seconds))
-            length = index_floor(usable[0], usable[1], most) if most > 0 else -_ONE
+            length = index_floor(words, starts, most) if most > 0 else -_ONE
         pack += 1
 
 
