@@ -129,7 +129,8 @@ def cut_evenly(tokens: NDArray[np.int64], num_parts: int) -> Int64Array:
     cuts = np.empty(0, dtype=np.int64)
     while low <= high:
         middle = (low + high) // 2
-        found, before = [], 0
+        found: list[int] = []
+        before = 0
         while before < ends[-1] and len(found) <= num_parts:
             found.append(int(np.searchsorted(ends, before + middle, side="right")))
             before = int(ends[found[-1] - 1])

@@ -24,8 +24,8 @@ class Buckets(NamedTuple):
 
     longest: Int32Array
     """int32[b]: the length that each sample of the bucket counts as."""
-    count: Int64Array
-    """int64[b]: samples of the bucket."""
+    samples: Int64Array
+    """int64[b]: how many samples the bucket has."""
     error: int
     """Tokens that rounding adds, summed over the samples; no other q buckets add fewer."""
 
@@ -36,7 +36,7 @@ def make_buckets(lengths: NDArray[np.integer], num_buckets: int) -> Buckets:
     `searchsorted(longest, length)` is the bucket of a length.
 
     >>> make_buckets(np.array([1, 2, 9, 9, 10]), 2)
-    Buckets(longest=array([ 2, 10], dtype=int32), count=array([2, 3]), error=3)
+    Buckets(longest=array([ 2, 10], dtype=int32), samples=array([2, 3]), error=3)
 
     Raises:
         ValueError: `num_buckets` is below 1.

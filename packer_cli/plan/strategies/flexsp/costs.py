@@ -34,7 +34,7 @@ class DegreeCosts:
     """
 
     degrees: Int64Array
-    """int64[k]: GPUs of a group, increasing, each at least 1. Any integers; powers of two need fewer process groups."""
+    """int64[k]: GPUs of a group, increasing. Any integers of at least 1; powers of two need fewer process groups."""
     quadratic: Float64Array
     """float64[k]: seconds per token^2 of attention work, sum of s^2, of a group."""
     linear: Float64Array
@@ -51,11 +51,12 @@ class DegreeCosts:
             object.__setattr__(self, name, np.ascontiguousarray(getattr(self, name), dtype=np.int64))
         for name in ("quadratic", "linear", "constant"):
             object.__setattr__(self, name, np.ascontiguousarray(getattr(self, name), dtype=np.float64))
-        object.__setattr__(self, "rates", np.ascontiguousarray([self.quadratic, self.linear, self.constant]))
         if not len(self.degrees) or self.degrees[0] < 1 or (np.diff(self.degrees) <= 0).any():
             raise ValueError(f"degrees must be at least 1 and increase, got {self.degrees.tolist()}")
-        if not all(len(values) == len(self) for values in (self.rates[0], self.capacity)):
+        rates = (self.quadratic, self.linear, self.constant)
+        if any(len(values) != len(self) for values in (*rates, self.capacity)):
             raise ValueError(f"each of the {len(self)} degrees needs its own costs and capacity")
+        object.__setattr__(self, "rates", np.ascontiguousarray(rates))
         if not (np.isfinite(self.rates).all() and (self.rates >= 0).all() and (self.linear > 0).all()):
             raise ValueError("costs must be finite and not negative, and each token must take time")
         if self.capacity[0] < 1 or self.capacity[-1] >= MOST_TOKENS or (np.diff(self.capacity) < 0).any():

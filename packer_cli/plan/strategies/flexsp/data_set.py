@@ -1,9 +1,9 @@
 """The whole data set at once: iterations of unlike degrees, each of packs of near-equal predicted time. Our own.
 
-FlexSP (arXiv 2412.01523) plans each batch for itself (`batches`). With all lengths at hand, every sample can run at the
-degree of its least GPU-seconds, and packs of equal time still find each other: `packing`, then `iterations`. What
-waiting remains is about one iteration in all. In a small data set that is much; then lower limits on a pack's seconds
-are tried, which move the longest samples to higher degrees.
+FlexSP (arXiv 2412.01523) plans each batch for itself (`batches`). With all lengths at hand, every sample can run at
+the degree of its least GPU-seconds, and packs of equal time still find each other: `packing`, then `iterations`. The
+waiting that remains is about one iteration in all. In a small data set that is much; then lower limits on a pack's
+seconds are tried, which move the longest samples to higher degrees.
 
 Price: 0.5 s for a million samples. On mixes with a long tail the predicted time is within a thousandth of
 `least_total_seconds` for a million samples, and within a few hundredths for some thirty iterations.
@@ -68,7 +68,7 @@ def plan_data_set(
 
 
 def least_total_seconds(lengths: Int32Array, costs: DegreeCosts, num_gpus: int) -> float:
-    """No plan takes less: every GPU is always busy, and every sample runs at its cheapest degree in full packs. O(n)."""
+    """No plan takes less: all GPUs are always busy, and samples run at their cheapest degrees in full packs. O(n)."""
     costs = costs.up_to(num_gpus)
     require_fit(lengths, costs)
     count = count_lengths(lengths, int(lengths.max(initial=0)))

@@ -1,16 +1,19 @@
 """Deals samples to groups of given degrees, and evens the groups out: kernels of `micro_batch` and `dataset`.
 
 Group p has `degrees[kinds[p]]` GPUs. All kernels share the arrays `tokens` and `work` (int64[p], sum of s and of s^2)
-and `group_of` (int64[n]), which they keep up to date. Seconds follow from these integers, so that they do not depend on
-the order of the samples.
+and `group_of` (int64[n]), which they keep up to date. Seconds follow from these integers, so they do not depend on the
+order of the samples.
 """
 
 from __future__ import annotations
+
+from typing import cast
 
 import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
+NONE = cast(int, np.int64(-1))
 _GAIN = 1e-9
 """An exchange must lower the seconds by this share, so that rounding starts no endless loop."""
 
@@ -129,12 +132,12 @@ def even_out(
     for p in range(num):
         seconds[p] = seconds_of(rates, kinds[p], work[p], tokens[p])
     for _ in range(most_steps):
-        slowest = np.argmax(seconds)
+        slowest = int(np.argmax(seconds))
         least = seconds[slowest] * (1 - _GAIN)
         if seconds[slowest] <= enough:
             break
         kind = kinds[slowest]
-        given, taken, to = -1, -1, -1
+        given, taken, to = NONE, NONE, NONE
         for i in range(len(lengths)):
             if group_of[i] != slowest:
                 continue
@@ -147,9 +150,9 @@ def even_out(
                 if p != slowest and tokens[p] + length <= capacity[kinds[p]]:
                     after = max(left, seconds_of(rates, kinds[p], work[p] + square, tokens[p] + length))
                     if after < least:
-                        least, given, taken, to = after, i, -1, p
+                        least, given, taken, to = after, i, NONE, p
             for j in range(len(lengths)):
-                p = group_of[j]
+                p = int(group_of[j])
                 less = length - lengths[j]
                 if less <= 0 or p == slowest or tokens[p] + less > capacity[kinds[p]]:
                     continue

@@ -66,7 +66,7 @@ def solve_exactly(
         return ExactMicroBatch(start, bound, True)
     buckets = make_buckets(lengths, len(falling) if num_buckets is None else num_buckets)
     program = _Program(
-        buckets.longest[::-1].astype(np.int64), buckets.count[::-1], costs, num_gpus, bound, start.seconds
+        buckets.longest[::-1].astype(np.int64), buckets.samples[::-1], costs, num_gpus, bound, start.seconds
     )
     if num_buckets is None and np.isfinite(start.seconds):
         program.start_from(start, lengths)
@@ -142,7 +142,7 @@ class _Program:
         for variable in [*self.is_used, *self.held.values()]:
             variable.setInitialValue(0)
         for kind in range(self.kinds.max() + 1):
-            for p, group in enumerate(order[start.kinds[order] == kind], np.searchsorted(self.kinds, kind)):
+            for p, group in enumerate(order[start.kinds[order] == kind], int(np.searchsorted(self.kinds, kind))):
                 self.is_used[p].setInitialValue(1)
                 for k in np.flatnonzero(held[:, group]).tolist():
                     self.held[k, p].setInitialValue(int(held[k, group]))
