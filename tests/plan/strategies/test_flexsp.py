@@ -1,0 +1,224 @@
+"""FlexSP's planners: valid on anything, near the optimum, and never better than it."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from packer_cli.plan.strategies.flexsp import (
+    iteration_seconds,
+    least_total_seconds,
+    plan_batches,
+    plan_data_set,
+    solve_exactly,
+    solve_micro_batch,
+)
+from packer_cli.plan.strategies.flexsp.micro_batch import least_seconds
+from tests import naive
+from tests.naive.flexsp import fastest_groups
+from tests.plan.strategies.flexsp import any_costs, both, make_costs, random_batch
+
+LENGTHS = st.lists(st.integers(1, 40), min_size=1, max_size=6)
+
+
+def check_micro_batch(found, lengths, costs, num_gpus):
+    """Valid groups, none empty, by falling degree, and the seconds are theirs."""
+    costs, twin = both(costs)
+    groups = [[] for _ in found.kinds]
+    for length, p in zip(np.asarray(lengths).tolist(), found.group_of.tolist(), strict=True):
+        groups[p].append(length)
+    kinds = found.kinds.tolist()
+    assert all(groups)
+    assert kinds == sorted(kinds, reverse=True)
+    assert costs.degrees[kinds].sum() <= num_gpus
+    assert all(map(twin.fits, kinds, groups))
+    assert found.seconds == pytest.approx(max(map(twin.seconds, kinds, groups)))
+
+
+def check_iterations(found, lengths, costs, num_gpus):
+    """Every sample once, packs within capacity, iterations within the GPUs, degrees falling; returns seconds."""
+    costs, twin = both(costs)
+    packs = [[int(lengths[i]) for i in pack] for pack in naive.packs_of(found.offsets, found.samples)]
+    kinds = found.kinds.tolist()
+    assert sorted(found.samples.tolist()) == list(range(len(lengths)))
+    assert all(packs)
+    assert all(map(twin.fits, kinds, packs))
+    seconds = []
+    for first, stop in zip(found.iterations, found.iterations[1:], strict=False):
+        assert kinds[first:stop] == sorted(kinds[first:stop], reverse=True)
+        assert 0 < costs.degrees[kinds[first:stop]].sum() <= num_gpus
+        seconds.append(max(map(twin.seconds, kinds[first:stop], packs[first:stop])))
+    assert found.iterations[-1] == len(kinds)
+    assert iteration_seconds(found, lengths, costs).tolist() == pytest.approx(seconds)
+    return seconds
+
+
+@given(costs=any_costs(), lengths=LENGTHS, num_gpus=st.integers(1, 12))
+def test_the_search_is_between_the_optimum_and_a_little_more(costs, lengths, num_gpus):
+    if num_gpus < costs.degrees[0]:
+        with pytest.raises(ValueError, match=f"{num_gpus} GPUs do not form a group of the least degree"):
+            solve_micro_batch(np.array(lengths), costs, num_gpus)
+        return
+    costs = costs.up_to(num_gpus)
+    found = solve_micro_batch(np.array(lengths), costs, num_gpus)
+    best = fastest_groups(lengths, both(costs)[1], num_gpus)
+    if found.seconds == math.inf:
+        assert not len(found.kinds)
+        # What hardly fits may not be found; three quarters of the memory, in halves of a group, always are.
+        fits = costs.capacity[-1] * (num_gpus // costs.degrees[-1])
+        assert best == math.inf or sum(lengths) > 0.5 * fits or max(lengths) > costs.capacity[-1] / 2
+        return
+    check_micro_batch(found, lengths, costs, num_gpus)
+    assert best * (1 - 1e-9) <= found.seconds <= 1.25 * best
+
+
+def test_no_samples_need_no_groups():
+    assert solve_micro_batch(np.array([], dtype=np.int32), make_costs([1, 2], 10), 4).seconds == 0
+
+
+def test_a_sample_too_long_fits_no_groups():
+    costs = make_costs([1, 2], 10)
+    found = solve_micro_batch(np.array([21]), costs, 4)
+    assert (found.seconds, found.group_of.tolist()) == (math.inf, [-1])
+    assert solve_exactly(np.array([21]), costs, 4).micro_batch.seconds == math.inf
+
+
+@given(costs=any_costs(), lengths=LENGTHS, num_gpus=st.integers(8, 12))
+@settings(max_examples=25)
+def test_the_integer_program_equals_brute_force(costs, lengths, num_gpus):
+    found = solve_exactly(np.array(lengths), costs, num_gpus)
+    best = fastest_groups(lengths, both(costs.up_to(num_gpus))[1], num_gpus)
+    assert found.micro_batch.seconds == pytest.approx(best, rel=1e-5)
+    if best < math.inf:
+        check_micro_batch(found.micro_batch, lengths, costs, num_gpus)
+        assert found.bound <= best * (1 + 1e-9)
+        assert found.is_optimal
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_buckets_make_the_integer_program_smaller_and_its_answer_no_better(seed):
+    lengths, costs, num_gpus = random_batch(seed)
+    found = solve_exactly(lengths, costs, num_gpus, num_buckets=3, time_limit=2)
+    check_micro_batch(found.micro_batch, lengths, costs, num_gpus)
+    assert found.bound <= found.micro_batch.seconds <= solve_micro_batch(lengths, costs, num_gpus).seconds
+
+
+def gaps(seeds, time_limit):
+    """The search's seconds over the integer program's, minus 1; never below its bound."""
+    found = []
+    for seed in seeds:
+        lengths, costs, num_gpus = random_batch(seed)
+        exact = solve_exactly(lengths, costs, num_gpus, time_limit=time_limit)
+        search = solve_micro_batch(lengths, costs, num_gpus)
+        assert search.seconds >= exact.bound * (1 - 1e-6)
+        found.append(search.seconds / exact.micro_batch.seconds - 1)
+    return np.array(found)
+
+
+def test_the_search_is_near_the_optimum():
+    found = gaps(range(8), 1.0)
+    assert found.max() <= 0.05
+
+
+@pytest.mark.slow
+def test_the_search_is_near_the_optimum_of_a_hundred_batches():
+    found = gaps(range(100, 200), 5.0)
+    assert found.max() <= 0.05
+    assert found.mean() <= 0.005
+
+
+@given(costs=any_costs(), data=st.data(), window=st.integers(0, 2), seed=st.integers(0, 3))
+def test_a_plan_of_the_whole_data_set_is_valid(costs, data, window, seed):
+    num_gpus = data.draw(st.integers(int(costs.degrees[-1]), 12))
+    lengths = np.array(
+        data.draw(st.lists(st.integers(1, int(costs.capacity[-1])), min_size=1, max_size=80)), dtype=np.int32
+    )
+    found = plan_data_set(lengths, costs, num_gpus, seed=seed, window=window)
+    seconds = check_iterations(found, lengths, costs, num_gpus)
+    assert sum(seconds) >= least_total_seconds(lengths, costs, num_gpus) * (1 - 1e-9)
+    again = plan_data_set(lengths, costs, num_gpus, seed=seed, window=window)
+    assert all(np.array_equal(one, other) for one, other in zip(found, again, strict=True))
+
+
+@given(costs=any_costs(), data=st.data(), batch_tokens=st.integers(1, 200))
+@settings(max_examples=30)
+def test_a_plan_of_batches_is_valid(costs, data, batch_tokens):
+    num_gpus = data.draw(st.integers(int(costs.degrees[-1]), 12))
+    lengths = np.array(
+        data.draw(st.lists(st.integers(1, int(costs.capacity[-1])), min_size=1, max_size=40)), dtype=np.int32
+    )
+    found, batch = plan_batches(lengths, costs, num_gpus, batch_tokens)
+    check_iterations(found, lengths, costs, num_gpus)
+    of_iteration = [
+        found.samples[found.offsets[first] : found.offsets[stop]]
+        for first, stop in zip(found.iterations, found.iterations[1:], strict=False)
+    ]
+    members = [
+        sorted(np.concatenate([part for part, own in zip(of_iteration, batch, strict=True) if own == number]).tolist())
+        for number in range(batch[-1] + 1)
+    ]
+    # Batches are consecutive, within the tokens, and as large as they allow.
+    assert [sample for each in members for sample in each] == list(range(len(lengths)))
+    tokens = [int(lengths[each].sum()) for each in members]
+    assert all(total <= batch_tokens or len(each) == 1 for total, each in zip(tokens, members, strict=True))
+    for total, following in zip(tokens, members[1:], strict=False):
+        assert total + int(lengths[following[0]]) > batch_tokens
+
+
+def test_batches_by_the_integer_program():
+    lengths, costs, num_gpus = random_batch(4)
+    with_search, _ = plan_batches(lengths, costs, num_gpus, 2**31)
+    found, _ = plan_batches(lengths, costs, num_gpus, 2**31, solver="milp", num_buckets=None, time_limit=2)
+    assert sum(check_iterations(found, lengths, costs, num_gpus)) <= sum(
+        check_iterations(with_search, lengths, costs, num_gpus)
+    )
+
+
+def mix(num, seed=0):
+    """Many chats, some documents of up to 128K."""
+    rng = np.random.default_rng(seed)
+    lengths = np.concatenate([rng.lognormal(6.5, 1.0, num), (rng.pareto(1.2, num // 20) + 1) * 2000])
+    return rng.permutation(np.clip(lengths, 1, 131_072).astype(np.int32))
+
+
+def test_the_whole_data_set_takes_hardly_more_than_the_bound_and_batches_more():
+    lengths, costs = mix(20_000), make_costs([1, 2, 4, 8, 16, 32], 16_384)
+    least = least_total_seconds(lengths, costs, 32)
+    whole, windows = (
+        sum(check_iterations(plan_data_set(lengths, costs, 32, window=window), lengths, costs, 32)) / least
+        for window in (0, 8)
+    )
+    one_by_one = plan_batches(lengths[:3000], costs, 32, 2**19).iterations
+    batches = sum(check_iterations(one_by_one, lengths[:3000], costs, 32))
+    assert whole <= 1.03
+    assert whole <= windows <= batches / least_total_seconds(lengths[:3000], costs, 32)
+
+
+def test_degrees_that_do_not_divide_the_gpus_fill_them():
+    lengths, costs = mix(5000), make_costs([1, 3, 6, 12], 16_384)
+    lengths = np.minimum(lengths, costs.capacity[-1]).astype(np.int32)
+    found = plan_data_set(lengths, costs, 20)
+    check_iterations(found, lengths, costs, 20)
+    gpus = np.add.reduceat(costs.degrees[found.kinds], found.iterations[:-1])
+    assert (gpus == 20).mean() > 0.9
+
+
+def test_a_sample_longer_than_every_capacity_is_refused():
+    costs = make_costs([1, 2], 10)
+    message = "a sample of 21 tokens is longer than the greatest capacity, 20 tokens on 2 GPUs; split or leave out"
+    for plan in (
+        lambda: plan_data_set(np.array([21], dtype=np.int32), costs, 4),
+        lambda: plan_batches(np.array([21], dtype=np.int32), costs, 4, 100),
+    ):
+        with pytest.raises(ValueError, match=message):
+            plan()
+
+
+def test_the_bound_of_an_empty_micro_batch():
+    assert least_seconds(np.array([], dtype=np.int64), *make_costs([1], 10).arrays, 4) == 0
+    assert len(plan_data_set(np.array([], dtype=np.int32), make_costs([1], 10), 4).kinds) == 0
+    assert len(plan_batches(np.array([], dtype=np.int32), make_costs([1], 10), 4, 100).batch) == 0
