@@ -126,7 +126,9 @@ def test_evening_out_takes_the_best_exchange_while_one_helps(costs, lengths, dat
     before, best = naive.best_exchange(falling, kinds, twin, dealt[0])
     for most_steps in (1, 100):
         seconds = even_out(*arrays, most_steps, 0.0, group_of, tokens, work)
-        groups = [[s for s, own in zip(falling, group_of.tolist(), strict=True) if own == p] for p in range(len(kinds))]
+        groups = [
+            [s for s, own in zip(falling, group_of.tolist(), strict=True) if own == p] for p in range(len(kinds))
+        ]
         assert all(map(twin.fits, kinds, groups))
         assert seconds == max(map(twin.seconds, kinds, groups))
         assert seconds <= before
@@ -150,9 +152,7 @@ def test_packs_by_degree_equal_the_twin(costs, data, limit):
     for kind in kinds[:-1]:
         quadratic, linear, _ = twin.rates[kind]
         fillers = [
-            s
-            for s in left
-            if own[s][0] < kind and twin.degrees[kind] * (quadratic * s + linear) * s < own[s][1]
+            s for s in left if own[s][0] < kind and twin.degrees[kind] * (quadratic * s + linear) * s < own[s][1]
         ]
         new = naive.pack_longest_first([s for s in left if own[s][0] == kind], fillers, kind, twin, limit)
         expected += [(kind, pack) for pack in new]

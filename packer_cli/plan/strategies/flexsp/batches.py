@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from packer_cli.plan.strategies.flexsp.costs import DegreeCosts
-from packer_cli.plan.strategies.flexsp.iterations import MixedIterations, joined, require_fit
+from packer_cli.plan.strategies.flexsp.iterations import MixedIterations, joined, one_iteration, require_fit
 from packer_cli.plan.strategies.flexsp.micro_batch import MicroBatch, solve_micro_batch
 from packer_cli.plan.types import Int32Array, Int64Array
 
@@ -83,7 +83,7 @@ def plan_batches(
         micro_batches += solved
         batch += [number] * len(solved)
         begin, number = end, number + 1
-    return PlannedBatches(joined([_one_iteration(*each) for each in micro_batches]), np.array(batch, dtype=np.int64))
+    return PlannedBatches(joined([one_iteration(*each) for each in micro_batches]), np.array(batch, dtype=np.int64))
 
 
 def _solve_batch(
@@ -139,13 +139,3 @@ def cut_evenly(tokens: NDArray[np.int64], num_parts: int) -> Int64Array:
         else:
             low = middle + 1
     return cuts
-
-
-def _one_iteration(part: Int64Array, solved: MicroBatch) -> MixedIterations:
-    sizes = np.bincount(solved.group_of, minlength=len(solved.kinds))
-    return MixedIterations(
-        offsets=np.concatenate([[0], np.cumsum(sizes)]),
-        samples=part[np.argsort(solved.group_of, kind="stable")],
-        kinds=solved.kinds,
-        iterations=np.array([0, len(solved.kinds)]),
-    )

@@ -9,10 +9,10 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from packer_cli.plan.packing.csr import select_packs
+from packer_cli.plan.packing.csr import group_by_pack, select_packs
 from packer_cli.plan.strategies.flexsp.costs import DegreeCosts, Float64Array
 from packer_cli.plan.strategies.flexsp.dealing import even_out, seconds_of
-from packer_cli.plan.strategies.flexsp.micro_batch import search
+from packer_cli.plan.strategies.flexsp.micro_batch import MicroBatch, solve_micro_batch
 from packer_cli.plan.strategies.flexsp.packing import MixedPacks
 from packer_cli.plan.types import Int64Array
 from packer_cli.plan.work import pack_tokens_and_work
@@ -156,22 +156,56 @@ def _form(
 def improve_iterations(
     found: MixedIterations, lengths: NDArray[np.int32], costs: DegreeCosts, num_gpus: int
 ) -> MixedIterations:
-    """Even out the iterations that wait: exchange samples between packs, or choose the degrees anew.
+    """Even out the iterations that wait: exchange samples between packs, then choose the degrees anew.
 
     No iteration becomes slower, and each keeps its samples. O(m), and a few milliseconds for an iteration that waits.
     """
-    num = len(found.iterations) - 1
-    most = num * (num_gpus // int(costs.degrees[0]))
-    offsets, kinds = np.zeros(most + 1, dtype=np.int64), np.empty(most, dtype=np.int64)
-    samples = np.empty_like(found.samples)
-    bounds = np.zeros(num + 1, dtype=np.int64)
-    _improve(*found, lengths, *costs.arrays, num_gpus, offsets, samples, kinds, bounds)
-    num_packs = int(bounds[-1])
-    return MixedIterations(offsets[: num_packs + 1].copy(), samples, kinds[:num_packs].copy(), bounds)
+    pack_of = np.empty(len(found.samples), dtype=np.int64)
+    seconds, busy = np.empty((2, len(found.iterations) - 1))
+    _even_out(*found, lengths, *costs.arrays, num_gpus, pack_of, seconds, busy)
+    offsets, members = group_by_pack(pack_of, np.arange(len(pack_of)), len(found.kinds))
+    is_used = np.diff(offsets) > 0
+    found = MixedIterations(
+        offsets=np.concatenate([[0], offsets[1:][is_used]]),
+        samples=found.samples[members],
+        kinds=found.kinds[is_used],
+        iterations=np.concatenate([[0], np.cumsum(is_used)])[found.iterations],
+    )
+    parts, done = [], 0
+    for j in np.flatnonzero(busy < num_gpus * seconds * (1 - _SOLVE)).tolist():
+        own = found.samples[found.offsets[found.iterations[j]] : found.offsets[found.iterations[j + 1]]]
+        solved = solve_micro_batch(lengths[own], costs, num_gpus)
+        if solved.seconds < seconds[j]:
+            parts += [_part(found, done, j), one_iteration(own, solved)]
+            done = j + 1
+    return joined([*parts, _part(found, done, len(seconds))]) if parts else found
+
+
+def one_iteration(members: Int64Array, solved: MicroBatch) -> MixedIterations:
+    """A solved micro-batch of the samples `members` (int64[n]) as an iteration."""
+    sizes = np.bincount(solved.group_of, minlength=len(solved.kinds))
+    return MixedIterations(
+        offsets=np.concatenate([[0], np.cumsum(sizes)]),
+        samples=members[np.argsort(solved.group_of, kind="stable")],
+        kinds=solved.kinds,
+        iterations=np.array([0, len(solved.kinds)]),
+    )
+
+
+def _part(found: MixedIterations, first: int, stop: int) -> MixedIterations:
+    """Iterations `first .. stop - 1`."""
+    packs = found.iterations[first : stop + 1]
+    offsets = found.offsets[packs[0] : packs[-1] + 1]
+    return MixedIterations(
+        offsets=offsets - offsets[0],
+        samples=found.samples[offsets[0] : offsets[-1]],
+        kinds=found.kinds[packs[0] : packs[-1]],
+        iterations=packs - packs[0],
+    )
 
 
 @njit(cache=True)
-def _improve(
+def _even_out(
     offsets: NDArray[np.int64],
     samples: NDArray[np.int64],
     kinds: NDArray[np.int64],
@@ -181,50 +215,33 @@ def _improve(
     rates: NDArray[np.float64],
     capacity: NDArray[np.int64],
     num_gpus: int,
-    new_offsets: NDArray[np.int64],
-    new_samples: NDArray[np.int64],
-    new_kinds: NDArray[np.int64],
-    new_bounds: NDArray[np.int64],
+    pack_of: NDArray[np.int64],
+    seconds: NDArray[np.float64],
+    busy: NDArray[np.float64],
 ) -> None:
-    pack = 0
+    """Write the pack of each sample to `pack_of` (int64[m]), and the seconds and busy GPU-seconds of each iteration.
+
+    Packs may become empty.
+    """
     for j in range(len(bounds) - 1):
         first, stop = bounds[j], bounds[j + 1]
-        begin = offsets[first]
-        own = samples[begin : offsets[stop]]
-        length = np.empty(len(own), dtype=np.int64)
-        group_of = np.empty(len(own), dtype=np.int64)
+        begin, end = offsets[first], offsets[stop]
+        length = np.empty(end - begin, dtype=np.int64)
+        group_of = np.empty(end - begin, dtype=np.int64)
         tokens, work = np.zeros(stop - first, dtype=np.int64), np.zeros(stop - first, dtype=np.int64)
-        slowest, busy = 0.0, 0.0
+        seconds[j] = busy[j] = 0.0
         for p in range(stop - first):
             for i in range(offsets[first + p] - begin, offsets[first + p + 1] - begin):
-                length[i] = lengths[own[i]]
+                length[i] = lengths[samples[begin + i]]
                 group_of[i] = p
                 tokens[p] += length[i]
                 work[p] += length[i] * length[i]
-            seconds = seconds_of(rates, kinds[first + p], work[p], tokens[p])
-            slowest = max(slowest, seconds)
-            busy += degrees[kinds[first + p]] * seconds
-        own_kinds = kinds[first:stop].copy()
-        mean = busy / num_gpus
-        if mean < slowest * (1 - _EVEN):
-            slowest = even_out(length, own_kinds, rates, capacity, _STEPS, mean, group_of, tokens, work)
-        if mean < slowest * (1 - _SOLVE):
-            falling = np.argsort(-length, kind="mergesort")
-            other, other_kinds, seconds = search(length[falling], degrees, rates, capacity, num_gpus)
-            if seconds < slowest:
-                group_of[falling] = other
-                own_kinds = other_kinds
-        # Write the samples by group, without groups that are empty.
-        count = np.zeros(len(own_kinds) + 1, dtype=np.int64)
-        for i in range(len(own)):
-            count[group_of[i] + 1] += 1
-        for p in range(len(own_kinds)):
-            if count[p + 1] > 0:
-                new_kinds[pack] = own_kinds[p]
-                new_offsets[pack + 1] = new_offsets[pack] + count[p + 1]
-                pack += 1
-            count[p + 1] += count[p]
-        for i in range(len(own)):
-            new_samples[begin + count[group_of[i]]] = own[i]
-            count[group_of[i]] += 1
-        new_bounds[j + 1] = pack
+            own = seconds_of(rates, kinds[first + p], work[p], tokens[p])
+            seconds[j] = max(seconds[j], own)
+            busy[j] += degrees[kinds[first + p]] * own
+        mean = busy[j] / num_gpus
+        if mean < seconds[j] * (1 - _EVEN):
+            own_kinds = kinds[first:stop]
+            seconds[j] = even_out(length, own_kinds, rates, capacity, _STEPS, mean, group_of, tokens, work)
+        for i in range(end - begin):
+            pack_of[begin + i] = first + group_of[i]

@@ -169,9 +169,17 @@ def _kinds_of(counts: NDArray[np.int64]) -> NDArray[np.int64]:
 
 
 @njit(cache=True, no_cpython_wrapper=True)
+def _gpus_of(degrees: NDArray[np.int64], counts: NDArray[np.int64]) -> int:
+    gpus = 0
+    for kind in range(len(degrees)):
+        gpus += degrees[kind] * counts[kind]
+    return gpus
+
+
+@njit(cache=True, no_cpython_wrapper=True)
 def _fill_up(degrees: NDArray[np.int64], counts: NDArray[np.int64], num_gpus: int, first: int) -> None:
     """Give the free GPUs to groups of the degree `first`, then of falling degrees."""
-    free = num_gpus - (degrees * counts).sum()
+    free = num_gpus - _gpus_of(degrees, counts)
     counts[first] += free // degrees[first]
     free %= degrees[first]
     for kind in range(len(degrees) - 1, -1, -1):
@@ -200,7 +208,7 @@ def _neighbor(
     if take >= 0:
         around[take] -= 1
     around[give] += 1
-    over = (degrees * around).sum() - num_gpus
+    over = _gpus_of(degrees, around) - num_gpus
     if over > 0 and fill > 0:
         return False
     while over > 0:
