@@ -14,6 +14,7 @@ from tests.benchmark import (
     containers,
     frontier,
     loader,
+    mixed_degrees,
     pack,
     paper,
     paper_times,
@@ -40,6 +41,7 @@ BENCHMARKS: dict[str, Callable[[Path, int], str]] = {
     "frontier": frontier.run,
     "paper": paper.run,
     "paper-times": paper_times.run,
+    "mixed-degrees": mixed_degrees.run,
 }
 """Name -> (folder to work in, number of runs) -> text. In this order: `loader` reads what `pack` packed."""
 
