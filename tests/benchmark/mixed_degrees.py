@@ -43,8 +43,13 @@ def run(work: Path, runs: int) -> str:
     plan_data_set(lengths, costs, NUM_GPUS)  # compiles
     plan_batches(lengths[:2000], costs, NUM_GPUS, 2**19)
     parts = [
-        "FlexSP chooses the SP degrees of the groups in each micro-batch, and the samples of each group. All times are "
-        f"predicted by one model: LLaMA 3.1 8B on H100s, {GPU_TOKENS:,} tokens a GPU, {LAYERS} layers checkpointed.",
+        (
+            "FlexSP chooses the SP degrees of the groups of each micro-batch, and the samples of each group. Times "
+            f"are predicted by one model: LLaMA 3.1 8B on H100s, {GPU_TOKENS:,} tokens a GPU, {LAYERS} layers "
+            "checkpointed. *Alike* is the share of the variance of log length that lies between iterations: 0 where "
+            "each iteration is a random part of the data, 1 where all its samples, or tokens, are of one length. The "
+            f"rows with windows of 4 iterations and batches are of {_OF_BATCHES:,} samples at most."
+        ),
         _search(),
         _paper_size(max(runs, 5)),
     ]

@@ -87,29 +87,24 @@ def deal_by_room(lengths, kinds, costs):
     return dealt, max(costs.seconds(kind, group) for kind, group in zip(kinds, groups, strict=True))
 
 
-def best_exchange(lengths, kinds, costs, dealt):
-    """The least possible seconds of the slower of two groups after a move from the slowest group, or a swap."""
+def best_division(lengths, kinds, costs, dealt):
+    """(the greatest seconds, the least of the slower of two groups, however they divide their samples).
 
-    def seconds(assigned, p):
-        return costs.seconds(kinds[p], [s for s, own in zip(lengths, assigned, strict=True) if own == p])
-
-    def fits(assigned, p):
-        return costs.fits(kinds[p], [s for s, own in zip(lengths, assigned, strict=True) if own == p])
-
-    before = [seconds(dealt, p) for p in range(len(kinds))]
+    One of the two is the slowest group.
+    """
+    groups = [[s for s, own in zip(lengths, dealt, strict=True) if own == p] for p in range(len(kinds))]
+    before = list(map(costs.seconds, kinds, groups))
     slowest = before.index(max(before))
-    results = []
-    for i in [i for i, p in enumerate(dealt) if p == slowest]:
-        others = [(p, None) for p in range(len(kinds)) if p != slowest]
-        others += [(p, j) for j, p in enumerate(dealt) if p != slowest]
-        for p, j in others:
-            after = list(dealt)
-            after[i] = p
-            if j is not None:
-                after[j] = slowest
-            if fits(after, p) and fits(after, slowest):
-                results.append(max(seconds(after, p), seconds(after, slowest)))
-    return max(before), min(results, default=math.inf)
+    least = math.inf
+    for p in range(len(kinds)):
+        samples = groups[p] + groups[slowest]
+        for chosen in itertools.product([True, False], repeat=len(samples) if p != slowest else 0):
+            one, other = (
+                [s for s, own in zip(samples, chosen, strict=False) if own == side] for side in (True, False)
+            )
+            if costs.fits(kinds[p], one) and costs.fits(kinds[slowest], other) and p != slowest:
+                least = min(least, max(costs.seconds(kinds[p], one), costs.seconds(kinds[slowest], other)))
+    return max(before), least
 
 
 def least_seconds(lengths, costs, num_gpus):

@@ -22,7 +22,7 @@ from tests import naive
 from tests.naive.flexsp import fastest_groups
 from tests.plan.strategies.flexsp import any_costs, both, make_costs, random_batch
 
-LENGTHS = st.lists(st.integers(1, 40), min_size=1, max_size=6)
+LENGTHS = st.lists(st.integers(1, 40), min_size=1, max_size=5)
 
 
 def check_micro_batch(found, lengths, costs, num_gpus):

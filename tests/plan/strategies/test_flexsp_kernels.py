@@ -19,7 +19,7 @@ from tests.naive import flexsp as naive
 from tests.naive import packs_of
 from tests.plan.strategies.flexsp import any_costs, both
 
-LENGTHS = st.lists(st.integers(1, 40), min_size=1, max_size=12)
+LENGTHS = st.lists(st.integers(1, 40), min_size=1, max_size=10)
 
 
 def test_costs_are_those_of_the_released_fit():
@@ -110,7 +110,7 @@ def test_dealing_equals_its_twins(costs, lengths, data, limit):
 
 
 @given(costs=any_costs(), lengths=LENGTHS, data=st.data())
-def test_evening_out_takes_the_best_exchange_while_one_helps(costs, lengths, data):
+def test_evening_out_ends_where_no_division_of_two_groups_helps(costs, lengths, data):
     costs, twin = both(costs)
     kinds = data.draw(st.lists(st.integers(0, len(costs) - 1), min_size=1, max_size=4))
     falling = sorted(lengths, reverse=True)
@@ -123,7 +123,7 @@ def test_evening_out_takes_the_best_exchange_while_one_helps(costs, lengths, dat
         for power in (1, 2)
     )
     arrays = np.array(falling), np.array(kinds), costs.rates, costs.capacity
-    before, best = naive.best_exchange(falling, kinds, twin, dealt[0])
+    before, _ = naive.best_division(falling, kinds, twin, dealt[0])
     for most_steps in (1, 100):
         seconds = even_out(*arrays, most_steps, 0.0, group_of, tokens, work)
         groups = [
@@ -132,9 +132,7 @@ def test_evening_out_takes_the_best_exchange_while_one_helps(costs, lengths, dat
         assert all(map(twin.fits, kinds, groups))
         assert seconds == max(map(twin.seconds, kinds, groups))
         assert seconds <= before
-        if most_steps == 1 and best >= before:
-            assert group_of.tolist() == dealt[0]
-    before, best = naive.best_exchange(falling, kinds, twin, group_of.tolist())
+    before, best = naive.best_division(falling, kinds, twin, group_of.tolist())
     assert best >= before * (1 - 1e-8)
 
 

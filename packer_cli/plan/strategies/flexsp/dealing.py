@@ -17,6 +17,9 @@ NONE = cast(int, np.int64(-1))
 _GAIN = 1e-9
 """An exchange must lower the seconds by this share, so that rounding starts no endless loop."""
 
+_MOST_DIVIDED = 10
+"""Samples of two groups of which every division is tried."""
+
 
 @njit(cache=True, no_cpython_wrapper=True)
 def seconds_of(rates: NDArray[np.float64], kind: int, work: int, tokens: int) -> float:
@@ -116,8 +119,9 @@ def even_out(
 ) -> float:
     """Relieve the slowest group by moving a sample away or swapping it for a shorter one, while that helps.
 
-    Each step takes the exchange after which the slower of the two groups takes least. O(samples of the slowest group
-    times n) a step.
+    Each step takes the exchange after which the slower of the two groups takes least. Where none helps, the samples of
+    the slowest and one other group are divided again, if they are few enough to try every division. O(samples of the
+    slowest group times n) a step.
 
     Args:
         lengths: int64[n], in any order.
@@ -163,13 +167,74 @@ def even_out(
                     if after < least:
                         least, given, taken, to = after, i, j, p
         if given < 0:
-            break
+            if not _divide_again(lengths, kinds, rates, capacity, slowest, seconds, group_of, tokens, work):
+                break
+            continue
         _move(lengths, given, to, group_of, tokens, work)
         if taken >= 0:
             _move(lengths, taken, slowest, group_of, tokens, work)
         for p in (slowest, to):
             seconds[p] = seconds_of(rates, kinds[p], work[p], tokens[p])
     return seconds.max()
+
+
+@njit(cache=True, no_cpython_wrapper=True)
+def _divide_again(
+    lengths: NDArray[np.int64],
+    kinds: NDArray[np.int64],
+    rates: NDArray[np.float64],
+    capacity: NDArray[np.int64],
+    slowest: int,
+    seconds: NDArray[np.float64],
+    group_of: NDArray[np.int64],
+    tokens: NDArray[np.int64],
+    work: NDArray[np.int64],
+) -> bool:
+    """Divide the samples of the slowest group and another one as well as possible; False if that helps with none.
+
+    Skips groups that have more than `_MOST_DIVIDED` samples together.
+    """
+    members = np.empty(_MOST_DIVIDED, dtype=np.int64)
+    best_members = np.empty(_MOST_DIVIDED, dtype=np.int64)
+    least = seconds[slowest] * (1 - _GAIN)
+    best, best_mask, best_num = NONE, NONE, NONE
+    for p in range(len(kinds)):
+        num = 0
+        for i in range(len(lengths)):
+            if group_of[i] == slowest or group_of[i] == p:
+                if num < _MOST_DIVIDED:
+                    members[num] = i
+                num += 1
+        if p == slowest or num > _MOST_DIVIDED:
+            continue
+        all_tokens, all_work = tokens[p] + tokens[slowest], work[p] + work[slowest]
+        own_tokens = own_work = mask = np.int64(0)
+        for step in range(1, 1 << num):  # In Gray code, each step changes one sample's group.
+            bit = 0
+            while (step >> bit) & 1 == 0:
+                bit += 1
+            length = lengths[members[bit]]
+            sign = 1 - 2 * ((mask >> bit) & 1)
+            mask ^= 1 << bit
+            own_tokens += sign * length
+            own_work += sign * length * length
+            rest = all_tokens - own_tokens
+            if own_tokens > capacity[kinds[p]] or rest > capacity[kinds[slowest]]:
+                continue
+            after = max(
+                seconds_of(rates, kinds[p], own_work, own_tokens),
+                seconds_of(rates, kinds[slowest], all_work - own_work, rest),
+            )
+            if after < least:
+                least, best, best_mask, best_num = after, p, int(mask), num
+                best_members[:num] = members[:num]
+    if best < 0:
+        return False
+    for bit in range(best_num):
+        _move(lengths, best_members[bit], best if (best_mask >> bit) & 1 else slowest, group_of, tokens, work)
+    for p in (slowest, best):
+        seconds[p] = seconds_of(rates, kinds[p], work[p], tokens[p])
+    return True
 
 
 @njit(cache=True, no_cpython_wrapper=True)
