@@ -68,12 +68,12 @@ def test_the_search_is_between_the_optimum_and_a_little_more(costs, lengths, num
     best = fastest_groups(lengths, both(costs)[1], num_gpus)
     if found.seconds == math.inf:
         assert not len(found.kinds)
-        # What hardly fits may not be found; three quarters of the memory, in halves of a group, always are.
+        # What hardly fits may not be found.
         fits = costs.capacity[-1] * (num_gpus // costs.degrees[-1])
         assert best == math.inf or sum(lengths) > 0.5 * fits or max(lengths) > costs.capacity[-1] / 2
         return
     check_micro_batch(found, lengths, costs, num_gpus)
-    assert best * (1 - 1e-9) <= found.seconds <= 1.25 * best
+    assert best * (1 - 1e-9) <= found.seconds <= 1.2 * best
 
 
 def test_no_samples_need_no_groups():
@@ -88,7 +88,7 @@ def test_a_sample_too_long_fits_no_groups():
 
 
 @given(costs=any_costs(), lengths=LENGTHS, num_gpus=st.integers(8, 12))
-@settings(max_examples=25)
+@settings(max_examples=15)
 def test_the_integer_program_equals_brute_force(costs, lengths, num_gpus):
     found = solve_exactly(np.array(lengths), costs, num_gpus)
     best = fastest_groups(lengths, both(costs.up_to(num_gpus))[1], num_gpus)
@@ -99,10 +99,10 @@ def test_the_integer_program_equals_brute_force(costs, lengths, num_gpus):
         assert found.is_optimal
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", [0, 1])
 def test_buckets_make_the_integer_program_smaller_and_its_answer_no_better(seed):
     lengths, costs, num_gpus = random_batch(seed)
-    found = solve_exactly(lengths, costs, num_gpus, num_buckets=3, time_limit=2)
+    found = solve_exactly(lengths, costs, num_gpus, num_buckets=3, time_limit=1)
     check_micro_batch(found.micro_batch, lengths, costs, num_gpus)
     assert found.bound <= found.micro_batch.seconds <= solve_micro_batch(lengths, costs, num_gpus).seconds
 
@@ -120,22 +120,23 @@ def gaps(seeds, time_limit):
 
 
 def test_the_search_is_near_the_optimum():
-    found = gaps(range(8), 1.0)
+    found = gaps(range(8), 0.5)
     assert found.max() <= 0.05
 
 
 @pytest.mark.slow
 def test_the_search_is_near_the_optimum_of_a_hundred_batches():
     found = gaps(range(100, 200), 5.0)
-    assert found.max() <= 0.05
-    assert found.mean() <= 0.005
+    assert found.max() <= 0.02
+    assert found.mean() <= 0.002
 
 
 @given(costs=any_costs(), data=st.data(), window=st.integers(0, 2), seed=st.integers(0, 3))
+@settings(max_examples=30)
 def test_a_plan_of_the_whole_data_set_is_valid(costs, data, window, seed):
     num_gpus = data.draw(st.integers(int(costs.degrees[-1]), 12))
     lengths = np.array(
-        data.draw(st.lists(st.integers(1, int(costs.capacity[-1])), min_size=1, max_size=80)), dtype=np.int32
+        data.draw(st.lists(st.integers(1, int(costs.capacity[-1])), min_size=1, max_size=60)), dtype=np.int32
     )
     found = plan_data_set(lengths, costs, num_gpus, seed=seed, window=window)
     seconds = check_iterations(found, lengths, costs, num_gpus)
@@ -186,16 +187,16 @@ def mix(num, seed=0):
 
 
 def test_the_whole_data_set_takes_hardly_more_than_the_bound_and_batches_more():
-    lengths, costs = mix(20_000), make_costs([1, 2, 4, 8, 16, 32], 16_384)
+    lengths, costs = mix(10_000), make_costs([1, 2, 4, 8, 16, 32], 16_384)
     least = least_total_seconds(lengths, costs, 32)
     whole, windows = (
         sum(check_iterations(plan_data_set(lengths, costs, 32, window=window), lengths, costs, 32)) / least
         for window in (0, 8)
     )
-    one_by_one = plan_batches(lengths[:3000], costs, 32, 2**19).iterations
-    batches = sum(check_iterations(one_by_one, lengths[:3000], costs, 32))
+    one_by_one = plan_batches(lengths[:1500], costs, 32, 2**19).iterations
+    batches = sum(check_iterations(one_by_one, lengths[:1500], costs, 32))
     assert whole <= 1.03
-    assert whole <= windows <= batches / least_total_seconds(lengths[:3000], costs, 32)
+    assert whole <= windows <= batches / least_total_seconds(lengths[:1500], costs, 32)
 
 
 def test_degrees_that_do_not_divide_the_gpus_fill_them():

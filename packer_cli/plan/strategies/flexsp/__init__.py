@@ -3,7 +3,8 @@
 ::
 
     costs.py        what all parts plan by: seconds and capacity of each degree
-    micro_batch.py  the degrees and samples of one micro-batch, by search; dealing.py holds its kernels
+    micro_batch.py  the degrees and samples of one micro-batch, by search, with kernels in
+                    dealing.py and degree_sets.py
     milp.py         the same by integer programming, exact, for small batches
     buckets.py      length buckets of the least rounding, for the integer program
     batches.py      FlexSP as published: one batch at a time

@@ -26,14 +26,19 @@ _STEPS = 40
 
 
 class MixedIterations(NamedTuple):
-    """i iterations of p packs of m samples. Packs are numbered by iteration, within one by falling degree."""
+    """i iterations of p packs of m samples: what all planners of this package return.
+
+    Packs are numbered by iteration, within one by falling degree: so where degrees are powers of two, giving GPUs to
+    them in turn, from GPU 0, keeps every group aligned. Degrees of an iteration add up to the GPUs, or to less where
+    the rest stays idle; no pack is empty.
+    """
 
     offsets: Int64Array
     """int64[p+1]: pack k holds `samples[offsets[k]:offsets[k+1]]`."""
     samples: Int64Array
     """int64[m]"""
     kinds: Int64Array
-    """int64[p]: index into `DegreeCosts.degrees`."""
+    """int64[p]: index of the pack's degree in `DegreeCosts.degrees`."""
     iterations: Int64Array
     """int64[i+1]: iteration j runs packs `iterations[j] .. iterations[j+1] - 1`."""
 
