@@ -178,7 +178,7 @@ class BatchBuilder:
         input_ids, labels, positions = PAGES.take_row(length)
         if start == 0 and length == num_tokens:
             input_ids[:] = ids
-            write_labels(input_ids, *spans, firsts, labels[:-1])
+            write_labels(ids, *spans, firsts, labels[:-1])
             labels[length] = IGNORE_INDEX
         else:
             real = max(0, min(length, num_tokens - start))
@@ -194,9 +194,7 @@ class BatchBuilder:
                 if start + real < num_tokens:
                     firsts = firsts[: int(firsts.searchsorted(real))]
                 spans = cut_spans(*spans, start, start + real)
-                # A slice that the row goes on after has one more label than tokens.
-                tokens = input_ids[:real] if real <= length else ids[start : start + real]
-                write_labels(tokens, *spans, firsts, labels[:real])
+                write_labels(ids[start : start + real], *spans, firsts, labels[:real])
         write_positions(cu_seqlens, start, positions)
         return input_ids, positions, labels[:-1], labels[1:]
 

@@ -67,7 +67,7 @@ def write_labels(
     """Write to `out`, int64 [t], the id of each token with loss, and -100 for others and at `firsts`.
 
     Args:
-        input_ids: integers [t], not negative; int64 is fastest.
+        input_ids: uint16 or int32 [t], not negative.
         loss_starts, loss_stops: [s], spans of these tokens, in order; they may touch or be empty.
         firsts: places of samples' first tokens. The format has no loss there, but an error in a shard would leak one
             sample into another.
@@ -80,17 +80,15 @@ def write_labels(
             begin = stop
         out[begin:] = IGNORE_INDEX
     else:
-        # Hidden and shown tokens take turns.
-        runs = np.empty(2 * len(loss_starts) + 1, dtype=np.int64)
-        runs[:-1:2], runs[-1] = loss_starts, len(input_ids)
-        runs[2::2] -= loss_stops
-        np.subtract(loss_stops, loss_starts, out=runs[1::2])
-        hidden = np.zeros(len(runs), dtype=np.int8)
+        borders = np.zeros(2 * len(loss_starts) + 2, dtype=np.int64)
+        borders[1:-1:2], borders[2:-1:2], borders[-1] = loss_starts, loss_stops, len(input_ids)
+        hidden = np.zeros(len(borders) - 1, dtype=np.int8)
         hidden[::2] = IGNORE_INDEX
-        out[:] = hidden.repeat(runs)
         # 0 or -100. As unsigned numbers, -100 is greater than any id, so the maximum is the label, without a branch.
-        labels = out.view(np.uint64)
-        np.maximum(labels, input_ids.astype(np.int64, copy=False).view(np.uint64), out=labels)
+        labels = hidden.repeat(borders[1:] - borders[:-1]).astype(np.int32)
+        unsigned = labels.view(np.uint32)
+        np.maximum(unsigned, input_ids.astype(np.int32, copy=False).view(np.uint32), out=unsigned)
+        out[:] = labels
     out.put(firsts, IGNORE_INDEX)
 
 

@@ -37,11 +37,11 @@ def test_positions_of_a_row_longer_than_any_before() -> None:
     assert len(passes.ramp(length)) == length
 
 
-@pytest.mark.parametrize("dtype", [np.uint16, np.int32, np.int64])
+@pytest.mark.parametrize("dtype", [np.uint16, np.int32])
 @given(mask=st.lists(st.integers(0, 1), min_size=1, max_size=60), data=st.data())
 def test_labels(dtype: type, mask: list[int], data: st.DataObject) -> None:
     """Ones at first tokens too, which the format forbids: they must not come through."""
-    id = st.integers(0, min(np.iinfo(dtype).max, 2**31 - 1))
+    id = st.integers(0, np.iinfo(dtype).max)
     ids = data.draw(st.lists(id, min_size=len(mask), max_size=len(mask)))
     starts, stops = loss_spans.spans_of(mask)
     firsts = data.draw(st.lists(st.integers(0, len(ids) - 1), unique=True).map(sorted))
