@@ -10,7 +10,7 @@ import numpy as np
 from packer_cli.plan.arrange import GroupPacks, arrange_group
 from packer_cli.plan.packing.csr import copy_packs
 from packer_cli.plan.rules import PlanRules
-from packer_cli.plan.schedule import GroupIterations, deal, one_group_each, schedule_epoch
+from packer_cli.plan.schedule import GroupIterations, Iterations, deal, one_group_each, schedule_epoch
 from packer_cli.plan.strategies.flexsp.arrange import arrange_mixed
 from packer_cli.plan.streams import Stream, rng_state
 from packer_cli.plan.types import FILLER, Int32Array, Int64Array, Packs, Pieces, Plan, Schedule
@@ -29,14 +29,22 @@ def build_plan(pieces: Pieces, rules: PlanRules) -> Plan:
         pieces = rules.algorithm.cut(pieces, rules.groups[0].capacity, seed)
     lengths = pieces.length
     if rules.replica_costs:
-        by_group, iterations = arrange_mixed(lengths, rules)
-        pack_tokens, pack_work = _tokens_and_work(by_group, lengths, rules)
-    else:
-        is_left = np.ones(len(pieces), dtype=np.bool_)
-        by_group = [arrange_group(lengths, is_left, g, rules) for g in reversed(range(len(rules.groups)))]
-        by_group.reverse()
-        pack_tokens, pack_work = _tokens_and_work(by_group, lengths, rules)
-        iterations = one_group_each(rules.groups, _iterations(by_group, rules), pack_tokens)
+        return assemble(pieces, *arrange_mixed(lengths, rules.replica_costs, rules), rules)
+    is_left = np.ones(len(pieces), dtype=np.bool_)
+    by_group = [arrange_group(lengths, is_left, g, rules) for g in reversed(range(len(rules.groups)))]
+    by_group.reverse()
+    pack_tokens, _ = _tokens_and_work(by_group, lengths, rules)
+    return assemble(pieces, by_group, one_group_each(rules.groups, _iterations(by_group, rules), pack_tokens), rules)
+
+
+def assemble(pieces: Pieces, by_group: list[GroupPacks], iterations: Iterations, rules: PlanRules) -> Plan:
+    """The plan of packs and iterations: schedules each epoch, and numbers the packs as the first one reads them.
+
+    Args:
+        by_group: emptied, so that no group's packs are held longer than needed.
+        iterations: their slots number the packs through the groups.
+    """
+    pack_tokens, pack_work = _tokens_and_work(by_group, pieces.length, rules)
     schedules = [
         schedule_epoch(iterations, pack_tokens, pack_work, len(rules.groups), rules.steps, rules.seed, epoch)
         for epoch in range(rules.epochs)
@@ -68,10 +76,7 @@ def _iterations(by_group: Sequence[GroupPacks], rules: PlanRules) -> list[GroupI
 
 
 def _in_order_of_use(by_group: list[GroupPacks], slot_pack: Int64Array) -> tuple[Packs, Int64Array]:
-    """Number the packs of each group as the first epoch reads them, so that reading a shard is sequential.
-
-    Empties the list, so that no group's packs are held longer than needed.
-    """
+    """Number the packs of each group as the first epoch reads them, so that reading a shard is sequential."""
     sizes = [len(part.offsets) - 1 for part in by_group]
     group = np.repeat(np.arange(len(by_group), dtype=np.int16), sizes)
     used = slot_pack[slot_pack != FILLER]

@@ -9,7 +9,6 @@ from pathlib import Path
 
 import numpy as np
 
-from packer_cli.cost.models import GpuModel
 from packer_cli.plan.packing.csr import select_packs
 from packer_cli.plan.strategies.flexsp import (
     DegreeCosts,
@@ -24,7 +23,7 @@ from packer_cli.plan.strategies.flexsp import (
 from packer_cli.plan.strategies.flexsp.micro_batch import least_seconds
 from packer_cli.plan.types import FILLER, Int32Array
 from tests.benchmark.paper import HBP, NUM_GPUS, OURS, Mix, Scheme, make_plan
-from tests.benchmark.paper_times import GPU_TOKENS, LAYERS, LLAMA_8B, model_of
+from tests.benchmark.paper_times import GPU_TOKENS, LAYERS, LLAMA_8B, degree_costs, model_of
 from tests.benchmark.report import seconds, table
 from tests.plan.strategies.flexsp import random_batch
 
@@ -57,22 +56,6 @@ def run(work: Path, runs: int) -> str:
         print(f"mixed-degrees: {title}", file=sys.stderr)
         parts.append(_totals(title, mix, costs))
     return "\n\n".join(parts)
-
-
-def degree_costs(model: GpuModel, num_gpus: int, gpu_tokens: int, layers: int) -> DegreeCosts:
-    """The record that FlexSP plans by, of the powers of two among the model's degrees."""
-    cost = model.cost
-    degrees = np.array([degree for degree in model.sp_sizes if degree <= num_gpus and degree & (degree - 1) == 0])
-    again = 1 + cost.recompute * layers / cost.num_layers
-    resend = 1 + cost.resend * layers / cost.num_layers
-    is_sent = degrees > 1
-    return DegreeCosts(
-        degrees=degrees,
-        quadratic=cost.quadratic * again / degrees,
-        linear=cost.linear * again / degrees + [cost.send.get(degree, 0.0) * resend for degree in degrees.tolist()],
-        constant=cost.constant + is_sent * cost.send_constant,
-        capacity=degrees * gpu_tokens,
-    )
 
 
 def _search() -> str:

@@ -10,38 +10,41 @@ from packer_cli.plan.rules import PlanRules
 from packer_cli.plan.schedule import Iterations, round_up_rows
 from packer_cli.plan.strategies.flexsp.costs import DegreeCosts
 from packer_cli.plan.strategies.flexsp.data_set import plan_data_set
-from packer_cli.plan.strategies.flexsp.iterations import form_iterations
+from packer_cli.plan.strategies.flexsp.iterations import MixedIterations, form_iterations
 from packer_cli.plan.strategies.flexsp.packing import MixedPacks
 from packer_cli.plan.streams import Stream, rng_state
 from packer_cli.plan.types import FILLER, Int32Array, Int64Array, Packs
 from packer_cli.plan.work import pack_tokens_and_work
 
 
-def arrange_mixed(lengths: Int32Array, rules: PlanRules) -> tuple[list[GroupPacks], Iterations]:
+def arrange_mixed(lengths: Int32Array, costs: DegreeCosts, rules: PlanRules) -> tuple[list[GroupPacks], Iterations]:
     """Pack all pieces (int32[m], lengths) for the groups, whose degrees differ, and divide the GPUs of each iteration.
 
-    Packs are numbered through the groups.
+    Packs are numbered through the groups. Price: see `data_set`.
 
     Args:
-        rules: with `replica_costs`; each degree is a multiple of the one before.
-
-    Price: see `data_set`.
+        costs: of the groups; each degree is a multiple of the one before.
     """
-    costs = rules.replica_costs
-    assert costs is not None
     seed = int(rng_state(rules.seed, Stream.PACKING)[0])
     found = plan_data_set(lengths, costs, rules.num_gpus, seed=seed, window=rules.balance.window or 0)
+    return arrange(found, lengths, costs, rules.num_gpus)
+
+
+def arrange(
+    found: MixedIterations, lengths: Int32Array, costs: DegreeCosts, num_gpus: int
+) -> tuple[list[GroupPacks], Iterations]:
+    """Packs by group, numbered through the groups, and the iterations on GPUs. O(m)."""
     by_group = []
     number = np.empty(len(found.kinds), dtype=np.int64)
     first = 0
-    for g in range(len(rules.groups)):
+    for g in range(len(costs)):
         own = np.flatnonzero(found.kinds == g)
         number[own] = first + np.arange(len(own))
         first += len(own)
         offsets, pieces = select_packs(found.offsets, found.samples, own)
         by_group.append(GroupPacks(offsets=offsets, pieces=pieces, num_whole=len(own), is_spread=False))
     tokens, _ = pack_tokens_and_work(found.offsets, found.samples, lengths)
-    return by_group, _on_gpus(found.iterations, number, found.kinds, tokens, costs, rules.num_gpus)
+    return by_group, _on_gpus(found.iterations, number, found.kinds, tokens, costs, num_gpus)
 
 
 def deal_mixed(packs: Packs, chosen: Int64Array, lengths: Int32Array, costs: DegreeCosts, num_gpus: int) -> Iterations:
