@@ -1,4 +1,4 @@
-"""Lines for people about tokenizing: what was chosen, and what came of it."""
+"""Lines for people about tokenizing: the choices before the work, the results after it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from packer_cli.tokens.index import StoreIndex
 from packer_cli.tokens.tokenizer.reads import template_file
 
 
-def choices(config: TokenizeConfig, tokenizer: dict[str, Any]) -> str:
+def choices(config: TokenizeConfig, tokenizer: dict[str, Any]) -> list[str]:
     """One line each for the tokenizer, the template, the loss and EOS.
 
     Args:
@@ -23,7 +23,7 @@ def choices(config: TokenizeConfig, tokenizer: dict[str, Any]) -> str:
         "loss": "on every token" if config.loss_on == "all" else "on assistant turns, completions and plain texts",
         "EOS": _eos(config.append_eos, tokenizer["eos_token"] if tokenizer["eos_token_id"] is not None else None),
     }
-    return "\n".join(f"{name:<11}{text}" for name, text in rows.items())
+    return [f"{name:<11}{text}" for name, text in rows.items()]
 
 
 def _template(config: TokenizeConfig, *, has_template: bool) -> str:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import importlib.metadata
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from packer_cli.config import TokenizeConfig
 from packer_cli.corpus.discover import discover
@@ -32,7 +32,7 @@ from packer_cli.tokens.index import (
     store_fingerprint,
     write_index,
 )
-from packer_cli.tokens.part import WORK, PartTask, rejects_name, tokenize_part
+from packer_cli.tokens.part import WORK, PartTask, describe_tokenizer, rejects_name, tokenize_part
 from packer_cli.tokens.slices import read_all
 from packer_cli.tokens.tokenizer.fingerprint import tokenizer_fingerprint
 from packer_cli.tokens.tokenizer.loading import read_template
@@ -71,14 +71,16 @@ def tokenize(
     kept = [part.facts for part in parts.finished.values()]
     num_rejected = sum(facts["part"]["num_rejected"] for facts in kept)
     num_reused = num_rejected + sum(facts["part"]["num_samples"] for facts in kept)
+
+    def announce(tokenizer: dict[str, Any]) -> None:
+        for line in choices(config, tokenizer):
+            say(line)
+
     with parts.committing(progress) as commit:
         if kept:
-            say(choices(config, kept[0]["tokenizer"]))
-        for number, written in enumerate(_run(engine, parts.todo, folder)):
-            facts = commit(written).facts
-            if not kept and number == 0:
-                say(choices(config, facts["tokenizer"]))
-            num_rejected += facts["part"]["num_rejected"]
+            announce(kept[0]["tokenizer"])
+        for written in _run(engine, parts.todo, folder, None if kept else announce):
+            num_rejected += commit(written).facts["part"]["num_rejected"]
             _check_rejected(num_rejected, config.max_rejected, folder)
     _check_rejected(num_rejected, config.max_rejected, folder)
     infos = [_renamed(PartInfo(**parts.finished[task.name].facts["part"]), task) for task in tasks]
@@ -97,20 +99,42 @@ def tokenize(
     return index, num_reused
 
 
-def _run(engine: LocalEngine, todo: list[PartTask], folder: Path) -> Iterator[Written]:
+class _Description(NamedTuple):
+    """A task: describe the tokenizer of a part."""
+
+    of: PartTask
+
+
+def _work(folder: Path, task: PartTask | _Description) -> Written | dict[str, Any]:
+    return (
+        describe_tokenizer(task.of)
+        if isinstance(task, _Description)
+        else write_part(tokenize_part, task, folder, WORK)
+    )
+
+
+def _run(
+    engine: LocalEngine, todo: list[PartTask], folder: Path, announce: Callable[[dict[str, Any]], None] | None
+) -> Iterator[Written]:
     """Yield parts as they end. A slice that crashes its worker when read is left out, and its part is tokenized again.
+
+    Each worker loads the tokenizer anyway; the first one describes it before it starts on a part.
 
     Raises:
         RunError: a worker crashed over records that can be read.
     """
-    write = partial(write_part, tokenize_part, folder=folder, work=WORK)
     while todo:
+        first = [_Description(todo[0])] if announce else []
+        work: list[PartTask | _Description] = [*first, *todo]
         crashed: list[tuple[PartTask, Died]] = []
-        for i, result in engine.run(write, todo, is_risky=_is_risky):
-            if isinstance(result, Died):
-                crashed.append((todo[i], result))
-            else:
+        for i, result in engine.run(partial(_work, folder), work, is_risky=_is_risky):
+            if isinstance(result, Written):
                 yield result
+            elif isinstance(result, Died):
+                crashed += [(task, result)] if isinstance(task := work[i], PartTask) else []
+            elif announce:
+                announce(result)
+        announce = None
         todo = [_without_crashes(task, died, engine) for task, died in crashed]
 
 
@@ -124,8 +148,8 @@ def _without_crashes(task: PartTask, died: Died, engine: LocalEngine) -> PartTas
     return replace(task, slices=slices)
 
 
-def _is_risky(task: PartTask) -> bool:
-    return any(is_columnar(slice_.file) for slice_ in task.slices)
+def _is_risky(task: PartTask | _Description) -> bool:
+    return any(is_columnar(slice_.file) for slice_ in (task.of if isinstance(task, _Description) else task).slices)
 
 
 def _tasks(

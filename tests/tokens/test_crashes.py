@@ -62,12 +62,12 @@ def test_what_crashes_its_reader_is_rejected(config, tmp_path, caplog):
     assert tree(tmp_path / "out-1") == tree(tmp_path / "out-2")
 
 
-def crash(write, task, **options):
+def crash(folder, task):
     os.kill(os.getpid(), signal.SIGSEGV)
 
 
 def test_a_crash_of_something_else_names_the_files(config, tmp_path, monkeypatch):
-    monkeypatch.setattr(stage, "write_part", crash)
+    monkeypatch.setattr(stage, "_work", crash)
     config = config.model_copy(update={"inputs": config.inputs[:1]})
     with LocalEngine(1, PRELOAD) as engine, pytest.raises(RunError) as caught:
         run_tokenize(config, tmp_path / "out", engine)
