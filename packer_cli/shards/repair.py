@@ -22,6 +22,7 @@ from packer_cli.format.checksums import find_damage, inside
 from packer_cli.format.constants import SHARD_MARKERS
 from packer_cli.format.manifest import Generation, Manifest
 from packer_cli.format.marks import find_foreign
+from packer_cli.format.schema import iterations_path
 from packer_cli.plan.types import Plan, Schedule
 from packer_cli.shards.layout import ShardRange
 from packer_cli.shards.plan_file import PlanHeader, read_plan, read_schedules, write_plan
@@ -38,7 +39,7 @@ class SetFile:
 
     path: str
     kind: str
-    """`shard`, `rank`, `schedules`, `plan` or `rejected`."""
+    """`shard`, `iterations`, `rank`, `schedules`, `plan` or `rejected`."""
     xxh3: str
     num_bytes: int | None = None
     fingerprint: str | None = None
@@ -63,7 +64,7 @@ def set_files(manifest: Manifest) -> Iterator[SetFile]:
             for path, xxh3 in epoch.files:
                 yield SetFile(
                     path=path,
-                    kind="rank",
+                    kind="iterations" if path == iterations_path(epoch.path) else "rank",
                     xxh3=xxh3,
                     fingerprint=generation.fingerprint,
                     likely_bytes=_ROW_BYTES * epoch.num_iterations,

@@ -98,6 +98,7 @@ class Verifier:
             self._write = _PACK
         repairs = {
             "plan": _PLAN,
+            "iterations": _write(self._folder) if has_plan else _PACK,
             "rank": _write(self._folder) if has_plan else _PACK,
             "schedules": f"{self._write}, and then hbpack rebalance again",
         }
