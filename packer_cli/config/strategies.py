@@ -60,7 +60,6 @@ STRATEGIES: Mapping[str, Strategy] = {
         summary="FlexSP (arXiv 2412.01523) over the whole data set: iterations mix SP degrees of equal time",
         groups="doubling",
         ignores=frozenset({"packing", "fill"}),
-        ignores=frozenset({"packing", "fill"}),
     ),
 }
 """By name, in the order of tables."""
