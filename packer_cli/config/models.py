@@ -215,20 +215,25 @@ class PlanConfig(AutoGroupsConfig):
         Raises:
             ValueError: they do not fit it.
         """
-        given = {name: getattr(self, name) for name in self.model_fields_set}
+        given = {field: getattr(self, field) for field in self.model_fields_set - STRATEGIES[name].ignores}
         return PlanConfig(**{**given, "strategy": name}).with_groups(self.groups)
 
     def decisions(self) -> dict[str, Any]:
         """JSON values of all that decides a plan once its groups are known; what they were chosen with does not."""
-        return self.model_dump(mode="json", exclude=set(AutoGroupsConfig.model_fields))
+        ignored = STRATEGIES[self.strategy].ignores
+        return self.model_dump(mode="json", exclude={*AutoGroupsConfig.model_fields, *ignored})
 
     @model_validator(mode="wrap")
     @classmethod
     def _take_defaults(cls, values: Any, build: ModelWrapValidatorHandler[PlanConfig]) -> PlanConfig:
         """Take the defaults of the strategy, which are not among the options that were given."""
-        chosen = values.get("strategy", "balanced")
-        defaults = STRATEGIES[chosen].defaults if chosen in STRATEGIES else {}
-        config = build({**defaults, **values})
+        name = values.get("strategy", "balanced")
+        strategy = STRATEGIES.get(name, STRATEGIES["balanced"])  # The model refuses an unknown one.
+        for option in sorted(strategy.ignores & set(values)):
+            raise ValueError(
+                f"--{option} has no effect on --strategy {name}, which packs in its own way; leave it out"
+            )
+        config = build({**strategy.defaults, **values})
         config.model_fields_set.intersection_update(values)
         return config
 

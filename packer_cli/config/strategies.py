@@ -17,6 +17,8 @@ class Strategy:
     """What it does, and whose it is; for tables and docs."""
     defaults: Mapping[str, Any] = field(default_factory=dict)
     """Plan options that differ from those of `balanced`."""
+    ignores: frozenset[str] = frozenset()
+    """Plan options without effect on it, which it refuses."""
     groups: Literal["given", "longest", "doubling"] = "given"
     """Which groups it uses: those given; the longest alone; or one for each doubling of the SP degree."""
 
@@ -57,6 +59,7 @@ STRATEGIES: Mapping[str, Strategy] = {
     "flexsp": Strategy(
         summary="FlexSP (arXiv 2412.01523) over the whole data set: iterations mix SP degrees of equal time",
         groups="doubling",
+        ignores=frozenset({"packing", "fill"}),
     ),
 }
 """By name, in the order of tables."""

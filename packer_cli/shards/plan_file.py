@@ -226,7 +226,7 @@ def _read_metadata(path: Path) -> dict[str, Any]:
     if metadata.get("plan_version") != PLAN_VERSION:
         raise FormatError(
             f"{str(path)!r} has plan version {metadata.get('plan_version')}, this release reads {PLAN_VERSION}; "
-            "run hbpack plan again"
+            "run hbpack pack again, or hbpack plan on a token store of this release"
         )
     return metadata
 

@@ -107,6 +107,14 @@ def test_flexsp_needs_a_model_that_knows_its_degrees(tmp_path, options, message)
     assert str(error.value) == message
 
 
+def test_options_without_effect_are_refused():
+    with pytest.raises(ConfigError) as error:
+        validate(PlanConfig, {**GIVEN, "strategy": "flexsp", "packing": "bfd"})
+    assert str(error.value) == "--packing has no effect on --strategy flexsp, which packs in its own way; leave it out"
+    other = PlanConfig(**GIVEN, packing="bfd", fill="longest", balance="window:4").with_strategy("flexsp")
+    assert other == PlanConfig(**GIVEN, strategy="flexsp", balance="window:4")
+
+
 def llama(folder):
     """The shape of Llama 3.1 8B."""
     file = folder / "config.json"
