@@ -16,20 +16,23 @@ from tests.reference import expected_samples
 NUM_GPUS = 32
 
 
-@pytest.fixture(scope="module")
-def packed(tmp_path_factory, repo):
-    output = tmp_path_factory.mktemp("loader") / "out"
+def pack(repo, output, *options):
     sample = repo / "examples" / "sample"
     subprocess.run(
         [
             *(sys.executable, "-m", "packer_cli", "pack", sample / "chats.jsonl", sample / "journals.jsonl"),
             *("--tokenizer", sample / "tokenizer", "--groups", "1k:1,2k:2,8k:8", "--gpus", str(NUM_GPUS)),
-            *("--global-tokens", "64k", "--output", output),
+            *("--global-tokens", "64k", "--output", output, *options),
         ],
         check=True,
         capture_output=True,
     )
     return output
+
+
+@pytest.fixture(scope="module")
+def packed(tmp_path_factory, repo):
+    return pack(repo, tmp_path_factory.mktemp("loader") / "out")
 
 
 @pytest.fixture(scope="module")
@@ -48,6 +51,23 @@ def borders_of(batch):
 @pytest.mark.parametrize("name", ["transformers", "flash-attn"])
 @pytest.mark.parametrize("epoch", [0, 3])
 def test_all_ranks_together_give_every_sample_once(packed, expected, name, epoch):
+    assert check_all_ranks(packed, expected, name, epoch) == {1, 2, 8}
+
+
+def test_iterations_of_mixed_degrees_give_every_sample_once(tmp_path, repo, expected):
+    shape = {
+        "model_type": "llama", "hidden_size": 4096, "intermediate_size": 14336, "num_attention_heads": 32,
+        "num_hidden_layers": 32, "num_key_value_heads": 8, "vocab_size": 128256,
+    }  # fmt: skip
+    (tmp_path / "config.json").write_text(json.dumps(shape))
+    packed = pack(repo, tmp_path / "out", "--strategy", "flexsp", "--model", tmp_path / "config.json", "--gpu", "h100")
+    assert {1, 8} <= check_all_ranks(packed, expected, "transformers", 0) <= {1, 2, 4, 8}
+    ranks = [PackedDataset(packed, rank, NUM_GPUS) for rank in (0, NUM_GPUS - 1)]
+    assert any(first["sp_size"] != last["sp_size"] for first, last in zip(*ranks, strict=True))
+
+
+def check_all_ranks(packed, expected, name, epoch):
+    """Every sample comes out once and whole; the SP degrees that were used."""
     found: dict[int, list[tuple[list[int], list[int]]]] = {}
     num_iterations, degrees = set(), set()
     for rank in range(NUM_GPUS):
@@ -67,7 +87,6 @@ def test_all_ranks_together_give_every_sample_once(packed, expected, name, epoch
                 found.setdefault(sample, []).append((ids[a:b], labels[a:b]))
             assert sum(label != -100 for label in labels) == batch["num_loss_tokens"]
     assert len(num_iterations) == 1
-    assert degrees == {1, 2, 8}
     assert sorted(found) == list(range(len(expected)))
     for sample, (ids, mask) in enumerate(expected):
         pieces = found[sample]
@@ -77,6 +96,7 @@ def test_all_ranks_together_give_every_sample_once(packed, expected, name, epoch
             assert pieces[0][1] == [-100, *wanted[1:]]
         else:
             assert sorted(token for piece, _ in pieces for token in piece) == sorted(ids)
+    return degrees
 
 
 def test_slices_of_a_group_make_up_the_pack(packed):
