@@ -29,22 +29,31 @@ def build_plan(pieces: Pieces, rules: PlanRules) -> Plan:
         pieces = rules.algorithm.cut(pieces, rules.groups[0].capacity, seed)
     lengths = pieces.length
     if rules.replica_costs:
-        return assemble(pieces, *arrange_mixed(lengths, rules.replica_costs, rules), rules)
+        by_group, mixed = arrange_mixed(lengths, rules.replica_costs, rules)
+        return assemble(pieces, by_group, mixed, *tokens_and_work(by_group, lengths, rules.linear), rules)
     is_left = np.ones(len(pieces), dtype=np.bool_)
     by_group = [arrange_group(lengths, is_left, g, rules) for g in reversed(range(len(rules.groups)))]
     by_group.reverse()
-    pack_tokens, _ = _tokens_and_work(by_group, lengths, rules)
-    return assemble(pieces, by_group, one_group_each(rules.groups, _iterations(by_group, rules), pack_tokens), rules)
+    pack_tokens, pack_work = tokens_and_work(by_group, lengths, rules.linear)
+    iterations = one_group_each(rules.groups, _iterations(by_group, rules), pack_tokens)
+    return assemble(pieces, by_group, iterations, pack_tokens, pack_work, rules)
 
 
-def assemble(pieces: Pieces, by_group: list[GroupPacks], iterations: Iterations, rules: PlanRules) -> Plan:
+def assemble(
+    pieces: Pieces,
+    by_group: list[GroupPacks],
+    iterations: Iterations,
+    pack_tokens: Int64Array,
+    pack_work: Int64Array,
+    rules: PlanRules,
+) -> Plan:
     """The plan of packs and iterations: schedules each epoch, and numbers the packs as the first one reads them.
 
     Args:
         by_group: emptied, so that no group's packs are held longer than needed.
         iterations: their slots number the packs through the groups.
+        pack_tokens, pack_work: see `tokens_and_work`.
     """
-    pack_tokens, pack_work = _tokens_and_work(by_group, pieces.length, rules)
     schedules = [
         schedule_epoch(iterations, pack_tokens, pack_work, len(rules.groups), rules.steps, rules.seed, epoch)
         for epoch in range(rules.epochs)
@@ -54,10 +63,9 @@ def assemble(pieces: Pieces, by_group: list[GroupPacks], iterations: Iterations,
     return Plan(groups=rules.groups, num_gpus=rules.num_gpus, pieces=pieces, packs=packs, epochs=tuple(schedules))
 
 
-def _tokens_and_work(
-    by_group: Sequence[GroupPacks], lengths: Int32Array, rules: PlanRules
-) -> tuple[Int64Array, Int64Array]:
-    of_groups = [pack_tokens_and_work(part.offsets, part.pieces, lengths, rules.linear) for part in by_group]
+def tokens_and_work(by_group: Sequence[GroupPacks], lengths: Int32Array, linear: int) -> tuple[Int64Array, Int64Array]:
+    """Tokens and work of each pack, int64[p] both, numbered through the groups. O(m)."""
+    of_groups = [pack_tokens_and_work(part.offsets, part.pieces, lengths, linear) for part in by_group]
     tokens, work = (np.concatenate(parts) for parts in zip(*of_groups, strict=True))
     return tokens, work
 
