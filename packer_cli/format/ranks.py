@@ -137,7 +137,8 @@ def _rows(iterations: Columns, of_rank: Columns, manifest: Manifest, rank: int) 
     if not ((group >= 0) & (group < len(manifest.groups))).all():
         raise ValueError("it names groups that the set does not have")
     shard, row = _places(manifest, of_rank["pack"], group)
-    sp_size = np.array([each.sp_size for each in manifest.groups])[group]
+    # In narrow types: a run's first batch waits for this, and new pages cost more than the arithmetic.
+    sp_size = np.array([each.sp_size for each in manifest.groups], dtype=np.int16)[group]
     sp_rank = rank - of_rank["first_gpu"]
     if not ((sp_rank >= 0) & (sp_rank < sp_size)).all():
         raise ValueError(f"rank {rank} has no part in some of its iterations")
@@ -149,29 +150,27 @@ def _rows(iterations: Columns, of_rank: Columns, manifest: Manifest, rank: int) 
         "sp_size": sp_size,
         "sp_rank": sp_rank,
         "dp_size": iterations["num_replicas"],
-        "checkpoint_layers": np.array([each.checkpoint_layers for each in manifest.groups])[group],
+        "checkpoint_layers": np.array([each.checkpoint_layers for each in manifest.groups], dtype=np.int16)[group],
     }
     return {name: columns[name] for name in RankRow._fields}
 
 
 def _places(
     manifest: Manifest, pack: NDArray[np.int64], group: NDArray[np.int16]
-) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
     """(shard in its group, row) of each pack; -1 for a filler."""
     shards = [(g, k, shard) for g, each in enumerate(manifest.groups) for k, shard in enumerate(each.shards)]
-    # Packs are numbered through the shards of one group after another.
-    first = np.array([shard.first_pack for _, _, shard in shards], dtype=np.int64)
-    end = np.array([shard.first_pack + shard.num_packs for _, _, shard in shards], dtype=np.int64)
-    of_group, number = (np.array([place[i] for place in shards], dtype=np.int64) for i in (0, 1))
-    is_pack = pack >= 0
-    found = np.searchsorted(first, pack[is_pack], side="right") - 1
-    if (pack < -1).any() or (found < 0).any() or (pack[is_pack] >= end[found]).any():
+    # Packs are numbered through the shards of one group after another. The last entries serve fillers, of pack -1.
+    first = np.array([*(shard.first_pack for _, _, shard in shards), 0])
+    stop = np.array([*(shard.first_pack + shard.num_packs for _, _, shard in shards), 0])
+    number = np.array([*(k for _, k, _ in shards), -1], dtype=np.int32)
+    of_group = np.array([*(g for g, _, _ in shards), -1], dtype=np.int16)
+    found = np.searchsorted(first[:-1], pack, side="right") - 1
+    if len(pack) and (pack.min() < -1 or (pack >= stop[found]).any()):
         raise ValueError("it names packs that the set does not have")
-    if (of_group[found] != group[is_pack]).any():
+    if ((of_group[found] != group) & (found >= 0)).any():
         raise ValueError("it names packs of other groups")
-    shard, row = np.full((2, len(pack)), -1)
-    shard[is_pack], row[is_pack] = number[found], pack[is_pack] - first[found]
-    return shard, row
+    return number[found], (pack - first[found]).astype(np.int32)
 
 
 def as_epoch(columns: Columns, entry: EpochInfo, seed: int, epoch: int, *, is_written: bool) -> Columns:
