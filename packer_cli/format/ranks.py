@@ -1,6 +1,6 @@
 """Rank manifests: what one rank reads in one epoch, a row an iteration.
 
-Price: about 80 bytes an iteration, read once; on disk, about 80 of all ranks together and 30 of each.
+Price: about 80 bytes an iteration, read once; on disk, 44 of all ranks together and 30 of each.
 """
 
 from __future__ import annotations

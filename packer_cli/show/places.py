@@ -1,6 +1,6 @@
 """Which row of which rank manifest a user means: a step or iteration of a rank, a pack, a sample.
 
-Price: a rank's manifest is some 110 bytes an iteration; to find a pack, those of the ranks before it are read as well;
+Price: a rank's manifest is some 75 bytes an iteration; to find a pack, those of the ranks before it are read as well;
 to find a sample, `plan.arrow`, some 50 bytes a sample.
 """
 
