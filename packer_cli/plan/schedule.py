@@ -178,9 +178,11 @@ def _order_and_steps(
     """Final order of the iterations (int64[i]), and the step of each (int64[i])."""
     target = 0 if rules.global_tokens is None else rules.global_tokens
     order = interleave(rules.mix, group_of, work, state)
+    if not curriculum_steps or not len(order):
+        return order, _steps(tokens[order], target)
     is_short = group_of != longest_group if longest_group else work <= np.median(work)
     short = order[is_short[order]]
-    if not curriculum_steps or not len(short):
+    if not len(short):
         return order, _steps(tokens[order], target)
     steps = _steps(tokens[short], target)
     steps = steps[steps < curriculum_steps]

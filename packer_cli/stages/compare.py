@@ -42,6 +42,11 @@ def run_compare(
         rules: simulate each row with these rules, and add HBP's baseline.
         by_program: also prove the least number of packs with the linear program.
     """
+    if strategies is None and config.strategy == "flexsp":
+        raise ConfigError(
+            "--strategy flexsp packs in its own way, so it has no packings and balances to compare; "
+            "see hbpack compare --strategies flexsp,balanced"
+        )
     config = with_known_cost(config)
     rows_of = default_rows if algorithms is None else partial(parse_rows, algorithms)
     if strategies is not None:

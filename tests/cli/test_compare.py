@@ -302,6 +302,17 @@ def test_strategies_side_by_side(hbpack, lengths):
     assert rows[3]["overall"] == own["overall"]
 
 
+@pytest.mark.parametrize("command", ["compare", "simulate"])
+def test_flexsp_has_no_packings_to_compare(hbpack, lengths, command):
+    model = ("--model", "config.json", "--gpu", "h100")
+    done = hbpack(command, lengths, *GROUPS, "--strategy", "flexsp", *model)
+    message = (
+        "--strategy flexsp packs in its own way, so it has no packings and balances to compare; "
+        "see hbpack compare --strategies flexsp,balanced"
+    )
+    assert done == (2, "", f"error: {message}\n")
+
+
 @pytest.mark.parametrize(("other", "name"), [("--algorithms", "bfd"), ("--strategy", "hbp")])
 def test_strategies_and_rows_do_not_mix(hbpack, lengths, other, name):
     done = hbpack("compare", lengths, *GROUPS, "--strategies", "all", other, name)

@@ -68,6 +68,14 @@ def test_a_row_for_each_strategy():
     assert str(error.value) == f"--strategies: 'best' is not a strategy; known: {known}"
 
 
+def test_flexsp_differs_from_the_default_on_the_same_groups(monkeypatch):
+    """Only what it plans by differs."""
+    monkeypatch.setattr("packer_cli.compare.rows.with_known_cost", lambda given: given)
+    rows = strategy_rows("balanced,flexsp", config(groups="1k:1,2k:2"))
+    assert names(rows) == ["balanced", "flexsp"]
+    assert rows[0].config.groups == rows[1].config.groups
+
+
 def test_only_a_packing_that_the_user_did_not_name_gets_a_time_limit():
     limited = [row.name for row in default_rows(config()) if row.has_time_limit]
     assert limited == [f"ilp:time_limit={TIME_LIMIT / 2:g}"]
