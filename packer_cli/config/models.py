@@ -25,10 +25,11 @@ from pydantic import (
 from pydantic.json_schema import SkipJsonSchema
 from pydantic_core import PydanticCustomError
 
+from packer_cli.config.alignment import read_align, with_align
 from packer_cli.config.messages import rule
 from packer_cli.config.strategies import STRATEGIES
 from packer_cli.errors import ConfigError
-from packer_cli.plan.groups import Group
+from packer_cli.plan.groups import Group, require_aligned
 from packer_cli.sizes import format_tokens, parse_bytes, parse_integer, parse_tokens
 
 AUTO = "auto"
@@ -48,6 +49,11 @@ StepTokens = Annotated[int, Field(ge=1, le=2**62), _read_tokens]
 Bytes = Annotated[int, Field(ge=2**16, le=2**62), _read_bytes]
 
 
+Align = Annotated[
+    Annotated[int, Field(ge=1, lt=2**31)] | str | None, BeforeValidator(read_align, json_schema_input_type=int | str)
+]
+
+
 class _Model(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
@@ -59,7 +65,7 @@ def parse_group(text: str) -> Group:
     """Read `CAPACITY[:SP_DEGREE[:CHECKPOINT_LAYERS]]`.
 
     >>> parse_group("128k:8")
-    Group(capacity=131072, sp_size=8, checkpoint_layers=0)
+    Group(capacity=131072, sp_size=8, checkpoint_layers=0, align=1)
     """
     names = ("capacity", "sp_size", "checkpoint_layers")
     parts = text.strip().split(":")
@@ -166,6 +172,10 @@ class PlanConfig(AutoGroupsConfig):
     sorted batches; `flexsp`: FlexSP's mixed SP degrees. The first four are defaults of --packing, --fill, --balance
     and --curriculum-steps; `naive` and `longalign` use the longest group alone. `flexsp` packs in its own way, at
     every doubling of the degree up to the longest group's, and needs --model and --gpu, or --profile."""
+    align: Align = None
+    """Count each sample at its length rounded up to a multiple of this, for trainers that pad each sample: tokens, or
+    N*cp for N times the SP degree of each group above degree 1. TransformerEngine (Megatron, NeMo) needs 2*cp with
+    context parallelism. By default, samples are not padded."""
     groups: tuple[Group, ...]
     """CAPACITY[:SP_DEGREE[:CHECKPOINT_LAYERS]] of each, shortest first, such as 16k:1,128k:8; or `auto`, to choose
     them from the lengths with --model and --gpu, or --profile."""
@@ -207,7 +217,7 @@ class PlanConfig(AutoGroupsConfig):
 
     def with_groups(self, groups: Sequence[Group]) -> PlanConfig:
         """The options with those of these groups that the strategy uses."""
-        return self.model_copy(update={"groups": STRATEGIES[self.strategy].choose_groups(groups)})
+        return self.model_copy(update={"groups": _chosen(groups, self.strategy, self.align, given=())})
 
     def with_strategy(self, name: str) -> PlanConfig:
         """The options that were given, for another strategy.
@@ -219,9 +229,12 @@ class PlanConfig(AutoGroupsConfig):
         return PlanConfig(**{**given, "strategy": name}).with_groups(self.groups)
 
     def decisions(self) -> dict[str, Any]:
-        """JSON values of all that decides a plan once its groups are known; what they were chosen with does not."""
+        """JSON values of all that decides a plan once its groups are known; what they were chosen with does not.
+
+        Groups hold their own `align`.
+        """
         ignored = STRATEGIES[self.strategy].ignores
-        return self.model_dump(mode="json", exclude={*AutoGroupsConfig.model_fields, *ignored})
+        return self.model_dump(mode="json", exclude={*AutoGroupsConfig.model_fields, *ignored, "align"})
 
     @model_validator(mode="wrap")
     @classmethod
@@ -253,9 +266,10 @@ class PlanConfig(AutoGroupsConfig):
     @field_validator("groups")
     @classmethod
     def _choose_groups(cls, groups: tuple[Group, ...], info: ValidationInfo) -> tuple[Group, ...]:
-        strategy = STRATEGIES.get(info.data.get("strategy", ""))
         is_sorted = all(a.capacity < b.capacity for a, b in pairwise(groups))  # Else `_check_groups` refuses them.
-        return strategy.choose_groups(groups) if groups and strategy and is_sorted else groups
+        if not groups or not is_sorted or not {"strategy", "align"} <= info.data.keys():
+            return groups
+        return _chosen(groups, info.data["strategy"], info.data["align"], given=groups)
 
     @model_validator(mode="after")
     def _check_groups(self) -> PlanConfig:
@@ -271,6 +285,7 @@ class PlanConfig(AutoGroupsConfig):
                     f"the SP degree of group {group} must divide the number of GPUs, {self.gpus}; "
                     f"choose one of {', '.join(str(d) for d in _divisors(self.gpus))}"
                 )
+            require_aligned(group)
         return self
 
 
@@ -285,6 +300,15 @@ class WriteConfig(_Model):
 
 class PackConfig(WriteConfig, PlanConfig, TokenizeConfig):
     """Everything that decides the bytes of a packed data set. The number of workers is not among it."""
+
+
+def _chosen(
+    groups: Sequence[Group], strategy: str, align: int | str | None, *, given: Sequence[Group]
+) -> tuple[Group, ...]:
+    """The groups that a strategy uses, aligned; the capacities of those given stand."""
+    of_strategy = STRATEGIES[strategy]
+    chosen = of_strategy.choose_groups(groups)
+    return chosen if align is None else with_align(chosen, given, align, mixed=of_strategy.groups == "doubling")
 
 
 def _divisors(number: int) -> list[int]:

@@ -76,6 +76,8 @@ class GroupInfo:
     sp_size: int
     """Sequence-parallel degree."""
     checkpoint_layers: int
+    align: int = 1
+    """Each sample counts at its length rounded up to a multiple of this."""
     num_packs: int
     num_samples: int
     """Pieces: a sample that was cut counts once a piece."""
@@ -313,8 +315,8 @@ def _check(manifest: Manifest) -> None:
     if not manifest.epochs:
         raise ValueError("it lists no epochs")
     for group in manifest.groups:
-        if group.capacity < 1 or group.sp_size < 1:
-            raise ValueError("a group has no capacity or no degree")
+        if group.capacity < 1 or group.sp_size < 1 or group.align < 1:
+            raise ValueError("a group has no capacity, no degree or no alignment")
     for generation in manifest.generations:
         for epoch in generation.epochs:
             borders = [0, *(ranks.last + 1 for ranks in epoch.ranks)]

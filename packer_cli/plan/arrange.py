@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from packer_cli.plan.alignment import align_up
 from packer_cli.plan.balance import order_packs, spread
 from packer_cli.plan.balance.refine import refine_packs
 from packer_cli.plan.fill import balanced_fill, greedy_fill, longest_fill, median_length, pick_samples
@@ -40,15 +41,18 @@ def arrange_group(lengths: Int32Array, is_left: NDArray[np.bool_], g: int, rules
     """Pack the group's own pieces, fill with shorter ones, form iterations, and even them out.
 
     Args:
-        lengths: int32[m], length of every piece.
+        lengths: int32[m], length of every piece; here each counts at the next multiple of the group's `align`.
         is_left: bool[m], pieces that longer groups have left; cleared for those packed here.
         g: index of the group.
     """
-    capacity, num_ranks = rules.groups[g].capacity, rules.groups[g].num_dp_ranks(rules.num_gpus)
+    group = rules.groups[g]
+    capacity, num_ranks = group.capacity, group.num_dp_ranks(rules.num_gpus)
     own = is_in_group(lengths, rules.groups, g)
     own &= is_left
     is_left[own] = False
-    count = count_lengths(lengths, rules.groups[g - 1].capacity, is_left) if g else np.zeros(1, dtype=np.int64)
+    lengths = align_up(lengths, group.align)
+    shorter = [-(-each.capacity // group.align) * group.align for each in rules.groups[:g]]
+    count = count_lengths(lengths, shorter[-1], is_left) if g else np.zeros(1, dtype=np.int64)
     offsets, pieces = _pack_own(lengths, own, count, g, rules)
     state = rng_state(rules.seed, Stream.BALANCE, g)
     tokens, work = pack_tokens_and_work(offsets, pieces, lengths)
@@ -56,7 +60,7 @@ def arrange_group(lengths: Int32Array, is_left: NDArray[np.bool_], g: int, rules
     if len(tokens) and count.any():
         room = capacity - tokens
         if rules.fill == "greedy":
-            pack_of, added = greedy_fill(room, lengths, is_left, [group.capacity for group in rules.groups[:g]])
+            pack_of, added = greedy_fill(room, lengths, is_left, shorter)
         else:
             if rules.fill == "balanced":
                 # By attention work, even with a linear cost: filled packs have equal tokens, so equal linear terms.

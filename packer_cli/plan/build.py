@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from packer_cli.plan.alignment import align_up
 from packer_cli.plan.arrange import GroupPacks, arrange_group
 from packer_cli.plan.packing.csr import copy_packs
 from packer_cli.plan.rules import PlanRules
@@ -26,16 +27,17 @@ def build_plan(pieces: Pieces, rules: PlanRules) -> Plan:
     """
     if rules.algorithm.cut:
         seed = int(rng_state(rules.seed, Stream.CUT)[0])
-        pieces = rules.algorithm.cut(pieces, rules.groups[0].capacity, seed)
+        pieces = rules.algorithm.cut(pieces, rules.groups[0].capacity, seed, rules.groups[0].align)
     lengths = pieces.length
     if rules.replica_costs:
-        by_group, mixed = arrange_mixed(lengths, rules.replica_costs, rules)
-        return assemble(pieces, by_group, mixed, *tokens_and_work(by_group, lengths, rules.linear), rules)
+        by_group, mixed = arrange_mixed(align_up(lengths, rules.groups[0].align), rules.replica_costs, rules)
+        pack_tokens, _, pack_work = tokens_and_work(by_group, lengths, rules)
+        return assemble(pieces, by_group, mixed, pack_tokens, pack_work, rules)
     is_left = np.ones(len(pieces), dtype=np.bool_)
     by_group = [arrange_group(lengths, is_left, g, rules) for g in reversed(range(len(rules.groups)))]
     by_group.reverse()
-    pack_tokens, pack_work = tokens_and_work(by_group, lengths, rules.linear)
-    iterations = one_group_each(rules.groups, _iterations(by_group, rules), pack_tokens)
+    pack_tokens, aligned_tokens, pack_work = tokens_and_work(by_group, lengths, rules)
+    iterations = one_group_each(rules.groups, _iterations(by_group, rules), aligned_tokens)
     return assemble(pieces, by_group, iterations, pack_tokens, pack_work, rules)
 
 
@@ -63,11 +65,22 @@ def assemble(
     return Plan(groups=rules.groups, num_gpus=rules.num_gpus, pieces=pieces, packs=packs, epochs=tuple(schedules))
 
 
-def tokens_and_work(by_group: Sequence[GroupPacks], lengths: Int32Array, linear: int) -> tuple[Int64Array, Int64Array]:
-    """Tokens and work of each pack, int64[p] both, numbered through the groups. O(m)."""
-    of_groups = [pack_tokens_and_work(part.offsets, part.pieces, lengths, linear) for part in by_group]
-    tokens, work = (np.concatenate(parts) for parts in zip(*of_groups, strict=True))
-    return tokens, work
+def tokens_and_work(
+    by_group: Sequence[GroupPacks], lengths: Int32Array, rules: PlanRules
+) -> tuple[Int64Array, Int64Array, Int64Array]:
+    """Tokens, tokens with alignment, and work of each pack, int64[p] each, numbered through the groups. O(m).
+
+    Padding that aligns samples is work.
+    """
+    of_groups = [
+        pack_tokens_and_work(part.offsets, part.pieces, align_up(lengths, group.align), rules.linear)
+        for part, group in zip(by_group, rules.groups, strict=True)
+    ]
+    aligned, work = (np.concatenate(parts) for parts in zip(*of_groups, strict=True))
+    if all(group.align == 1 for group in rules.groups):
+        return aligned, aligned, work
+    tokens = [pack_tokens_and_work(part.offsets, part.pieces, lengths)[0] for part in by_group]
+    return np.concatenate(tokens), aligned, work
 
 
 def _iterations(by_group: Sequence[GroupPacks], rules: PlanRules) -> list[GroupIterations]:

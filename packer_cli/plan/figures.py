@@ -19,6 +19,7 @@ from packer_cli.format.metrics import (
     PlanMetrics,
     Randomness,
 )
+from packer_cli.plan.alignment import align_up, aligned_lengths
 from packer_cli.plan.balance import BalanceRule
 from packer_cli.plan.build import build_plan
 from packer_cli.plan.groups import Group
@@ -79,15 +80,17 @@ def prove_by_program(figures: F, plan: Plan) -> F:
     Raises:
         RunError: PuLP has no solver.
     """
+    lengths = aligned_lengths(plan.pieces, plan.packs, plan.groups)
     groups = tuple(
-        _with_proof(metrics, plan.pieces.length[pieces], group.capacity)
+        _with_proof(metrics, lengths[pieces], group.capacity)
         for group, metrics, pieces in zip(plan.groups, figures.groups, pieces_by_group(plan), strict=True)
     )
     # A pack is of one group, so the bound on all is the sum of theirs.
     overall = replace(figures.overall, packs_lower_bound=sum(metrics.packs_lower_bound for metrics in groups))
     proved = replace(figures, groups=groups, overall=overall)
     if isinstance(proved, PlanMetrics):
-        baseline = _with_proof(proved.baseline, plan.pieces.length, plan.groups[-1].capacity)
+        longest = plan.groups[-1]
+        baseline = _with_proof(proved.baseline, align_up(plan.pieces.length, longest.align), longest.capacity)
         return replace(proved, baseline=baseline)
     return proved
 

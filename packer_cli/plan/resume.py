@@ -13,8 +13,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from packer_cli.errors import PlanError
+from packer_cli.plan.alignment import aligned_lengths
 from packer_cli.plan.balance import BalanceRule, order_packs
 from packer_cli.plan.check import check_plan
+from packer_cli.plan.cost import segment_sums
 from packer_cli.plan.groups import Group
 from packer_cli.plan.packing.csr import select_packs
 from packer_cli.plan.schedule import GroupIterations, StepRules, deal, one_group_each, schedule_epoch
@@ -85,9 +87,13 @@ def deal_epoch(plan: Plan, chosen: Int64Array, is_short: NDArray[np.bool_], rule
         epoch: number of the epoch, which decides the order.
     """
     packs = plan.packs
-    tokens, work = pack_tokens_and_work(packs.offsets, packs.pieces, plan.pieces.length, rules.linear)
+    lengths = aligned_lengths(plan.pieces, packs, plan.groups)
+    aligned, work = pack_tokens_and_work(packs.offsets, packs.pieces, lengths, rules.linear)
+    tokens = (
+        aligned if lengths is plan.pieces.length else segment_sums(plan.pieces.length[packs.pieces], packs.offsets)
+    )
     if rules.replica_costs:
-        iterations = deal_mixed(packs, chosen, plan.pieces.length, rules.replica_costs, rules.num_gpus)
+        iterations = deal_mixed(packs, chosen, lengths, rules.replica_costs, rules.num_gpus)
         return schedule_epoch(iterations, tokens, work, len(plan.groups), rules.steps, rules.seed, epoch)
     by_group = []
     for g, group in enumerate(plan.groups):
@@ -98,7 +104,7 @@ def deal_epoch(plan: Plan, chosen: Int64Array, is_short: NDArray[np.bool_], rule
         is_long = (~np.append(is_short, True)[slots]).any(axis=1)  # FILLER is -1, the appended one
         num_short = len(slots) - 1 - int(np.flatnonzero(is_long)[-1]) if is_long.any() else len(slots)
         by_group.append(GroupIterations(slots=slots, num_spread=num_short))
-    iterations = one_group_each(plan.groups, by_group, tokens)
+    iterations = one_group_each(plan.groups, by_group, aligned)
     return schedule_epoch(iterations, tokens, work, len(plan.groups), rules.steps, rules.seed, epoch)
 
 

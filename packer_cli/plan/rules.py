@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from packer_cli.plan.balance import BalanceRule
-from packer_cli.plan.groups import Group
+from packer_cli.plan.groups import Group, require_aligned
 from packer_cli.plan.packing import PackingAlgorithm, PackingOptions
 from packer_cli.plan.schedule import StepRules
 from packer_cli.plan.strategies.flexsp.costs import DegreeCosts
@@ -17,7 +17,7 @@ class PlanRules:
     """Everything besides the lengths that decides a plan."""
 
     groups: tuple[Group, ...]
-    """By increasing capacity; each SP degree divides `num_gpus`."""
+    """By increasing capacity; each SP degree divides `num_gpus`, and each `align` its capacity."""
     num_gpus: int
     algorithm: PackingAlgorithm
     packing_options: PackingOptions
@@ -38,6 +38,10 @@ class PlanRules:
     `fill` and all of `balance` but its window have no effect. Each degree is a multiple of the one before."""
 
     def __post_init__(self) -> None:
+        for group in self.groups:
+            require_aligned(group)
+        if self.replica_costs and len({group.align for group in self.groups}) > 1:
+            raise ValueError("iterations that mix degrees move samples between groups, which need one align")
         if self.algorithm.cut and len(self.groups) != 1:
             raise ValueError(
                 f"packing {self.algorithm.name!r} cuts samples anywhere, so it needs exactly one group; "

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from packer_cli.cost.models import GpuModel
 from packer_cli.errors import ConfigError
 from packer_cli.format.constants import FILLER_TOKENS
+from packer_cli.plan.alignment import aligned_lengths
 from packer_cli.plan.types import FILLER, Int64Array, Plan, Schedule
 from packer_cli.plan.work import pack_tokens_and_work
 
@@ -30,7 +31,7 @@ class SlotSeconds:
     communication: NDArray[np.float64]
     """SP communication of real tokens."""
     padding: NDArray[np.float64]
-    """All of the above, for padding."""
+    """All of the above, for padding, that which aligns samples included."""
     constant: float
     """Constant seconds of every micro-batch."""
     group: Int64Array
@@ -54,8 +55,8 @@ def slot_seconds(
 ) -> SlotSeconds:
     """Predict the seconds of every slot. Price: O(pieces + slots).
 
-    Padding is a sample of its own at the end of a row, as in the loader: it takes linear work, attention over its own
-    length, and communication.
+    Padding of a row is a sample of its own at its end, as in the loader: it takes linear work, attention over its own
+    length, and communication. Padding that aligns a sample lengthens it.
 
     Args:
         checkpoint_layers: checkpointed layers of each group.
@@ -68,7 +69,14 @@ def slot_seconds(
     pack_tokens, pack_work = pack_tokens_and_work(plan.packs.offsets, plan.packs.pieces, plan.pieces.length)
     tokens = np.append(pack_tokens, 0)[schedule.slot_pack]
     work = np.append(pack_work, 0)[schedule.slot_pack].astype(np.float64)
-    padding = _padded(plan, schedule, tokens, pad_to) - tokens
+    aligned, row_work = tokens, work
+    lengths = aligned_lengths(plan.pieces, plan.packs, plan.groups)
+    if lengths is not plan.pieces.length:
+        pack_tokens, pack_work = pack_tokens_and_work(plan.packs.offsets, plan.packs.pieces, lengths)
+        aligned = np.append(pack_tokens, 0)[schedule.slot_pack]
+        row_work = np.append(pack_work, 0)[schedule.slot_pack].astype(np.float64)
+    row_tokens = _padded(plan, schedule, aligned, pad_to)
+    row_work = row_work + (row_tokens - aligned).astype(np.float64) ** 2
     compute, recompute, communication, of_padding = np.zeros((4, len(tokens)))
     layers = np.array(checkpoint_layers, dtype=np.int64)[group]
     degrees = plan.slot_degrees(schedule)
@@ -82,9 +90,7 @@ def slot_seconds(
         compute[those] = once - cost.constant
         recompute[those] = again - once
         communication[those] = cost.communication(tokens[those], degree, num_layers)
-        whole = cost.seconds(
-            work[those] + padding[those].astype(np.float64) ** 2, tokens[those] + padding[those], degree, num_layers
-        )
+        whole = cost.seconds(row_work[those], row_tokens[those], degree, num_layers)
         of_padding[those] = whole - again - communication[those]
     return SlotSeconds(
         compute=compute,

@@ -112,7 +112,8 @@ def plan_flexsp(lengths: Int32Array, model: GpuModel) -> Plan:
     pieces = Pieces(sample=np.arange(len(lengths)), start=start, length=lengths)
     batches = plan_batches(lengths, costs, NUM_GPUS, BATCH_TOKENS)
     by_group, iterations = arrange(batches.iterations, lengths, costs, NUM_GPUS)
-    plan = assemble(pieces, by_group, iterations, *tokens_and_work(by_group, lengths, rules.linear), rules)
+    tokens, _, work = tokens_and_work(by_group, lengths, rules)
+    plan = assemble(pieces, by_group, iterations, tokens, work, rules)
     check_plan(plan)
     return plan
 

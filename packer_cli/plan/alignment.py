@@ -1,0 +1,41 @@
+"""Lengths as they count in a row, where a trainer pads each sample to a multiple of some number of tokens.
+
+With context parallelism, TransformerEngine cuts each sample into 2 * cp equal parts, so Megatron and NeMo pad every
+sample to a multiple. A plan that counts the padding fills rows up to their capacity, and no further.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from packer_cli.plan.groups import Group
+from packer_cli.plan.types import Int32Array, Packs, Pieces
+
+
+def align_up(lengths: NDArray[Any], align: int) -> NDArray[Any]:
+    """The lengths, each rounded up to a multiple of `align`; the same array if that is 1. O(n).
+
+    >>> align_up(np.array([1, 16, 17], dtype=np.int32), 16).tolist()
+    [16, 16, 32]
+    """
+    if align == 1:
+        return lengths
+    aligned = lengths + (align - 1)
+    aligned //= align
+    aligned *= align
+    return aligned
+
+
+def aligned_lengths(pieces: Pieces, packs: Packs, groups: Sequence[Group]) -> Int32Array:
+    """Tokens (int32[m]) that each piece takes in its row; the pieces' own array where nothing is aligned. O(m)."""
+    aligns = {group.align for group in groups}
+    if len(aligns) == 1:
+        return align_up(pieces.length, aligns.pop())
+    of_pack = np.array([group.align for group in groups], dtype=np.int32)[packs.group]
+    align = np.empty_like(pieces.length)
+    align[packs.pieces] = np.repeat(of_pack, np.diff(packs.offsets))
+    return -(-pieces.length // align) * align
