@@ -58,6 +58,8 @@ class MicroBatch:
     sharding: Sharding
     """How the SP group divides the row; the token arrays are only a part of it if `sliced`."""
     sliced: bool
+    is_aligned: bool = False
+    """Whether each sample is padded to a multiple of some tokens."""
 
 
 _Tokens = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]
@@ -81,7 +83,10 @@ class BatchBuilder:
     """Capacity of each group, in tokens."""
     sp_sharding: SPSharding = "contiguous"
     align_samples: bool = False
-    """Pad each sample to a multiple of 2 * sp_size if sp_size > 1 (Megatron, TransformerEngine)."""
+    """Pad each sample to a multiple of its group's `align`, and of 2 * sp_size if sp_size > 1 (Megatron,
+    TransformerEngine)."""
+    aligns: tuple[int, ...] = ()
+    """To what each group's samples are aligned in the plan; empty: none are."""
 
     def padded_length(self, num_tokens: int, row: RankRow, sharding: Sharding = "contiguous") -> int:
         """Length T of the padded row of a pack of `num_tokens` tokens."""
@@ -101,8 +106,9 @@ class BatchBuilder:
         sample_lengths = np.subtract(borders[1:], borders[:-1], dtype=np.int64)
         num_loss_tokens = count_loss_tokens(pack.loss_starts, pack.loss_stops, borders, pack.num_loss_tokens)
         lengths = sample_lengths
-        if self.align_samples and degree > 1:
-            pack = _align(pack, self._alignment(row), self.pad_token_id)
+        alignment = self._alignment(row) if self.align_samples else 1
+        if alignment > 1:
+            pack = _align(pack, alignment, self.pad_token_id)
             lengths = pack.cu_seqlens[1:] - pack.cu_seqlens[:-1]
         num_tokens = len(pack.input_ids)
         sharding = PLANNED[pack.cp_sharding] if self.sp_sharding == "planned" else self.sp_sharding
@@ -132,6 +138,7 @@ class BatchBuilder:
             epoch=epoch,
             sharding=sharding,
             sliced=sliced,
+            is_aligned=alignment > 1,
         )
 
     def filler(self, row: RankRow, epoch: int) -> MicroBatch:
@@ -164,11 +171,12 @@ class BatchBuilder:
             epoch=epoch,
             sharding=sharding,
             sliced=sliced,
+            is_aligned=self.align_samples and self._alignment(row) > 1,
         )
 
-    @staticmethod
-    def _alignment(row: RankRow) -> int:
-        return 2 * row.sp_size if row.sp_size > 1 else 1
+    def _alignment(self, row: RankRow) -> int:
+        planned = self.aligns[row.group] if self.aligns else 1
+        return math.lcm(planned, 2 * row.sp_size) if row.sp_size > 1 else planned
 
     def _run(self, pack: Pack, cu_seqlens: np.ndarray, start: int, stop: int) -> _Tokens:
         """The tokens `start` to `stop` of the row, copied as runs, without a gather."""

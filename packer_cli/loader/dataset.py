@@ -163,6 +163,7 @@ class PackedDataset(Dataset):
             sp_sharding=self._adapt.sp_sharding if sp_sharding is None else sp_sharding,
             align_samples=self._adapt.align_samples,
             capacities=tuple(group.capacity for group in manifest.groups),
+            aligns=tuple(group.align for group in manifest.groups),
         )
         self._shards = ShardReader(self._storage, manifest.groups, manifest.planned_fingerprint)
         self._prefetch = prefetch if self._storage.is_remote else 0

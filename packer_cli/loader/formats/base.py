@@ -41,7 +41,7 @@ class Format:
     sp_sharding: SPSharding = "contiguous"
     """How the trainer divides a row among the ranks of an SP group."""
     align_samples: bool = False
-    """Whether to pad each sample to a multiple of 2 * sp_size tokens."""
+    """Whether to pad each sample to a multiple of the plan's `--align`, and of 2 * sp_size if sp_size > 1."""
 
     def __call__(self, micro: MicroBatch) -> Any:
         """The batch of `micro`."""

@@ -15,9 +15,11 @@ def adapt_row(micro: MicroBatch) -> Batch:
     """`tokens`, `labels` (shifted), `position_ids` int64 [1, T], `loss_mask` float32 [1, T], and the borders.
 
     With sp_size > 1, each sample is padded to a multiple of 2 * sp_size, as TransformerEngine requires: other lengths
-    give wrong attention without an error. Then `cu_seqlens` counts real tokens and `cu_seqlens_padded` tokens with
-    padding, both int32 [1, segments+1]; with sp_size 1 there is only `cu_seqlens`, whose last segment is the padding
-    at the tail. `max_seqlen` is int32 [1], with padding.
+    give wrong attention without an error. A row then grows by up to 2 * sp_size - 1 tokens a sample, unless the set
+    was planned with ``--align 2*cp``, which counts them. With another `--align`, each sample is padded to a multiple
+    of both. Where samples are padded, `cu_seqlens` counts real tokens and `cu_seqlens_padded` tokens with padding,
+    both int32 [1, segments+1]; else there is only `cu_seqlens`, whose last segment is the padding at the tail.
+    `max_seqlen` is int32 [1], with padding.
 
     `packed_seq_params` are keyword arguments for `PackedSeqParams`, with flat borders. Both pairs of borders are the
     padded ones, as in `pretrain_gpt.forward_step`: padding follows the tokens of its sample, so with a causal mask
@@ -43,11 +45,11 @@ def adapt_row(micro: MicroBatch) -> Batch:
         "packed_seq_params": params,
         "total_tokens": int(micro.cu_seqlens[-1]),
     }
-    if micro.row.sp_size > 1:
+    if micro.is_aligned:
         params |= {"cu_seqlens_q_padded": padded, "cu_seqlens_kv_padded": padded}
         batch |= {"cu_seqlens": _real_borders(micro)[None], "cu_seqlens_padded": padded[None]}
-        if micro.sliced:
-            params["local_cp_size"] = micro.row.sp_size
+    if micro.sliced:
+        params["local_cp_size"] = micro.row.sp_size
     return open_batch(micro, batch, padded)
 
 
