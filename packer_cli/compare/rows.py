@@ -15,7 +15,7 @@ from typing import Any
 from packer_cli.config import PlanConfig
 from packer_cli.config.models import GIVE
 from packer_cli.config.rules import plan_rules, with_known_cost
-from packer_cli.config.strategies import STRATEGIES
+from packer_cli.config.strategies import STRATEGIES, require_limit
 from packer_cli.engine.progress import say
 from packer_cli.errors import ConfigError
 from packer_cli.plan.balance import parse_balance
@@ -115,14 +115,29 @@ def strategy_rows(text: str, config: PlanConfig) -> list[Row]:
         if not config.has_gpu_model:
             names = [name for name in names if name != "flexsp"]
             say(f"flexsp is left out: it needs {GIVE}")
+        if config.max_samples is not None:
+            able = [name for name in names if name not in STRATEGIES or STRATEGIES[name].limits_samples]
+            for name in names:
+                if name not in able:
+                    say(f"{name} is left out: it cannot limit the samples of a pack (--max-samples)")
+            names = able
     rows = []
     for name in names:
         if name not in STRATEGIES:
             raise ConfigError(f"--strategies: {name!r} is not a strategy; known: {ALL}, {', '.join(STRATEGIES)}")
+        if config.max_samples is not None:
+            _require_limit(name)
         own = with_known_cost(config.with_strategy(name))
         summary = STRATEGIES[name].summary
         rows.append(Row(name=name, kind="strategy", config=own, rules=plan_rules(own), note=summary))
     return _unique(rows)
+
+
+def _require_limit(name: str) -> None:
+    try:
+        require_limit(name)
+    except ValueError as error:
+        raise ConfigError(str(error)) from None
 
 
 def split_rows(text: str) -> list[str]:

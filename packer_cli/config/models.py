@@ -27,7 +27,7 @@ from pydantic_core import PydanticCustomError
 
 from packer_cli.config.alignment import read_align, with_align
 from packer_cli.config.messages import rule
-from packer_cli.config.strategies import STRATEGIES
+from packer_cli.config.strategies import STRATEGIES, require_limit
 from packer_cli.errors import ConfigError
 from packer_cli.plan.groups import Group, require_aligned
 from packer_cli.sizes import format_tokens, parse_bytes, parse_integer, parse_tokens
@@ -195,6 +195,9 @@ class PlanConfig(AutoGroupsConfig):
     a token, such as 1,24576 for a 7B model; `profile`: both from --profile, or from --model and --gpu."""
     overflow: Literal["split", "truncate", "drop", "error"] = "split"
     """What to do with samples longer than the largest group."""
+    max_samples: int | None = Field(default=None, ge=1, lt=2**31)
+    """Most samples of a pack, for kernels and graphs that take borders of a fixed number of samples. A lower one pads
+    more. By default, as many as fit."""
     global_tokens: StepTokens | None = None
     """Tokens in an optimizer step. By default, each iteration is one step."""
     step_mix: Literal["alternate", "stratified"] = "alternate"
@@ -246,6 +249,8 @@ class PlanConfig(AutoGroupsConfig):
             raise ValueError(
                 f"--{option} has no effect on --strategy {name}, which packs in its own way; leave it out"
             )
+        if values.get("max_samples") is not None and name in STRATEGIES:
+            require_limit(name)
         config = build({**strategy.defaults, **values})
         config.model_fields_set.intersection_update(values)
         return config

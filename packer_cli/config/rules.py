@@ -17,6 +17,7 @@ from packer_cli.plan.packing import REGISTRY, parse_packing
 from packer_cli.plan.rules import PlanRules
 from packer_cli.plan.schedule import StepRules
 from packer_cli.plan.strategies.flexsp.costs import DegreeCosts
+from packer_cli.plan.types import UNLIMITED
 
 if TYPE_CHECKING:
     from packer_cli.cost.models import GpuModel
@@ -105,6 +106,7 @@ def plan_rules(config: PlanConfig) -> PlanRules:
             fill=config.fill,
             linear=linear,
             replica_costs=_replica_costs(config),
+            max_samples=config.max_samples or UNLIMITED,
         )
     return rules
 

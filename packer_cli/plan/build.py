@@ -62,7 +62,14 @@ def assemble(
     ]
     packs, renumber = _in_order_of_use(by_group, schedules[0].slot_pack)
     schedules = [_renumbered(schedule, renumber) for schedule in schedules]
-    return Plan(groups=rules.groups, num_gpus=rules.num_gpus, pieces=pieces, packs=packs, epochs=tuple(schedules))
+    return Plan(
+        groups=rules.groups,
+        num_gpus=rules.num_gpus,
+        pieces=pieces,
+        packs=packs,
+        epochs=tuple(schedules),
+        max_samples=rules.max_samples,
+    )
 
 
 def tokens_and_work(

@@ -104,6 +104,10 @@ def _check_packs(packs: Packs, plan: Plan) -> Int64Array:
     empty = np.flatnonzero(np.diff(packs.offsets) <= 0)
     if len(empty):
         raise PlanError(f"pack {empty[0]} is empty")
+    over = np.flatnonzero(np.diff(packs.offsets) > plan.max_samples)
+    if len(over):
+        number = packs.offsets[over[0] + 1] - packs.offsets[over[0]]
+        raise PlanError(f"pack {over[0]} holds {number} samples, more than {plan.max_samples}; the plan is broken")
     _require(
         len(packs.pieces) == num_pieces
         and (num_pieces == 0 or (packs.pieces.min() >= 0 and packs.pieces.max() < num_pieces)),

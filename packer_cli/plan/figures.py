@@ -28,7 +28,7 @@ from packer_cli.plan.packing import REGISTRY
 from packer_cli.plan.packing.ilp.cutting_stock import lp_lower_bound
 from packer_cli.plan.rules import PlanRules
 from packer_cli.plan.schedule import StepRules
-from packer_cli.plan.types import Pieces, Plan
+from packer_cli.plan.types import UNLIMITED, Pieces, Plan
 
 BASELINE_NAME = "ISF at the longest length"
 
@@ -42,7 +42,7 @@ def plan_stats(plan: Plan, seed: int, source_of_sample: NDArray[Any] | None = No
     Args:
         linear: tokens, see `plan.cost`; above 0 it adds `cbr` and `cbr_bound`.
     """
-    baseline = baseline_plan(plan.pieces, plan.groups[-1], plan.num_gpus, seed)
+    baseline = baseline_plan(plan.pieces, plan.groups[-1], plan.num_gpus, seed, max_samples=plan.max_samples)
     figures = plan_figures(plan, seed, source_of_sample, linear)
     return PlanMetrics(
         overall=figures.overall,
@@ -99,12 +99,20 @@ def _with_proof(metrics: M, lengths: NDArray[np.int32], capacity: int) -> M:
     if metrics.num_packs <= metrics.packs_lower_bound:
         return metrics
     try:
-        return replace(metrics, packs_lower_bound=lp_lower_bound(lengths, capacity))
+        proved = lp_lower_bound(lengths, capacity)
+        return replace(metrics, packs_lower_bound=max(proved, metrics.packs_lower_bound))
     except ValueError as error:
         raise RunError(str(error)) from None
 
 
-def baseline_plan(pieces: Pieces, longest: Group, num_gpus: int, seed: int, steps: StepRules | None = None) -> Plan:
+def baseline_plan(
+    pieces: Pieces,
+    longest: Group,
+    num_gpus: int,
+    seed: int,
+    steps: StepRules | None = None,
+    max_samples: int = UNLIMITED,
+) -> Plan:
     """Naive ISF packing at the longest length (HBP's tables 2 and 6)."""
     algorithm = REGISTRY["isf"]
     rules = PlanRules(
@@ -115,6 +123,7 @@ def baseline_plan(pieces: Pieces, longest: Group, num_gpus: int, seed: int, step
         seed=seed,
         steps=steps or StepRules(),
         balance=BalanceRule(window=None),
+        max_samples=max_samples,
     )
     return build_plan(pieces, rules)
 

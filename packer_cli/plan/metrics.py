@@ -197,7 +197,10 @@ def _lower_bound(plan: Plan, group: int | None) -> int:
     lengths = aligned_lengths(plan.pieces, plan.packs, plan.groups)
     groups = range(len(plan.groups)) if group is None else (group,)
     by_group = pieces_by_group(plan)
-    return sum(packs_lower_bound(lengths[by_group[g]], plan.groups[g].capacity) for g in groups)
+    return sum(
+        max(packs_lower_bound(lengths[by_group[g]], plan.groups[g].capacity), -(-len(by_group[g]) // plan.max_samples))
+        for g in groups
+    )
 
 
 def pieces_by_group(plan: Plan) -> list[Int64Array]:

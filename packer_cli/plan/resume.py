@@ -127,4 +127,4 @@ def check_rest(plan: Plan, schedule: Schedule, chosen: Int64Array, num_gpus: int
     )
     packs = Packs(offsets=offsets, pieces=np.arange(len(members)), group=plan.packs.group[chosen])
     rest = replace(schedule, slot_pack=slot_pack)
-    check_plan(Plan(groups=plan.groups, num_gpus=num_gpus, pieces=pieces, packs=packs, epochs=(rest,)))
+    check_plan(replace(plan, num_gpus=num_gpus, pieces=pieces, packs=packs, epochs=(rest,)))

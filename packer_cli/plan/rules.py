@@ -10,6 +10,7 @@ from packer_cli.plan.groups import Group, require_aligned
 from packer_cli.plan.packing import PackingAlgorithm, PackingOptions
 from packer_cli.plan.schedule import StepRules
 from packer_cli.plan.strategies.flexsp.costs import DegreeCosts
+from packer_cli.plan.types import UNLIMITED
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,6 +37,9 @@ class PlanRules:
     replica_costs: DegreeCosts | None = None
     """Seconds of a replica of each group: the iterations mix the degrees of all groups (FlexSP), and `algorithm`,
     `fill` and all of `balance` but its window have no effect. Each degree is a multiple of the one before."""
+
+    max_samples: int = UNLIMITED
+    """Most pieces of a pack, at least 1; not for iterations that mix degrees."""
 
     def __post_init__(self) -> None:
         for group in self.groups:

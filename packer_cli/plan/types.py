@@ -26,6 +26,10 @@ FILLER = -1
 """`slot_pack` of a slot without a pack: the rank runs a micro-batch without loss."""
 
 
+UNLIMITED = 2**31 - 1
+"""Most samples of a pack where `--max-samples` sets no limit."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Pieces:
     """The m pieces that are packed: whole samples, or parts of samples that were cut."""
@@ -100,6 +104,8 @@ class Plan:
     packs: Packs
     epochs: tuple[Schedule, ...]
     """At least one; the metrics describe epoch 0."""
+    max_samples: int = UNLIMITED
+    """Most pieces of a pack."""
 
     def slot_degrees(self, schedule: Schedule) -> Int64Array:
         """SP degree of each slot (int64[k]): the GPUs of its replica."""

@@ -1,4 +1,4 @@
-"""Plans that count each sample at its padded length: no row outgrows its capacity, and the checker sees one that does."""
+"""Plans that count each sample at its padded length: no row outgrows its capacity, and the checker sees to it."""
 
 from __future__ import annotations
 
