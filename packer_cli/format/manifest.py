@@ -81,6 +81,8 @@ class GroupInfo:
     num_packs: int
     num_samples: int
     """Pieces: a sample that was cut counts once a piece."""
+    most_samples: int
+    """Pieces of the pack that holds the most."""
     num_tokens: int
     num_loss_tokens: int
     shards: tuple[ShardInfo, ...]

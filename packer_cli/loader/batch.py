@@ -43,8 +43,10 @@ class MicroBatch:
     The last token of a sample never predicts the next one's first: that label is -100. May share memory with `labels`.
     """
     cu_seqlens: np.ndarray
-    """int32 [segments+1], from 0 to T; any padding at the tail is the last segment"""
+    """int32 [segments+1], from 0 to T; any padding at the tail is the last segment, but for empty ones that make the
+    number of segments fixed"""
     max_seqlen: int
+    """tokens of the longest segment; T if the number of segments is fixed"""
     sample_lengths: np.ndarray
     """int64 [n]: real tokens of each sample; may be fewer than its segment's if samples are aligned"""
     sample_num_loss_tokens: np.ndarray
@@ -87,6 +89,8 @@ class BatchBuilder:
     TransformerEngine)."""
     aligns: tuple[int, ...] = ()
     """To what each group's samples are aligned in the plan; empty: none are."""
+    max_segments: int | None = None
+    """Segments of every row, at least those of the largest pack and one of padding; the rest are empty."""
 
     def padded_length(self, num_tokens: int, row: RankRow, sharding: Sharding = "contiguous") -> int:
         """Length T of the padded row of a pack of `num_tokens` tokens."""
@@ -127,8 +131,8 @@ class BatchBuilder:
             position_ids=tokens[1],
             labels=tokens[2],
             shift_labels=tokens[3],
-            cu_seqlens=cu_seqlens,
-            max_seqlen=max(int(np.maximum.reduce(lengths)), length - num_tokens),
+            cu_seqlens=self._fixed(cu_seqlens),
+            max_seqlen=length if self.max_segments else max(int(np.maximum.reduce(lengths)), length - num_tokens),
             sample_lengths=sample_lengths,
             sample_num_loss_tokens=num_loss_tokens,
             sample_ids=pack.sample_ids.copy(),
@@ -160,7 +164,7 @@ class BatchBuilder:
             position_ids=positions,
             labels=np.full(len(positions), IGNORE_INDEX, dtype=np.int64),
             shift_labels=np.full(len(positions), IGNORE_INDEX, dtype=np.int64),
-            cu_seqlens=cu_seqlens,
+            cu_seqlens=self._fixed(cu_seqlens),
             max_seqlen=length,
             sample_lengths=np.empty(0, dtype=np.int64),
             sample_num_loss_tokens=np.empty(0, dtype=np.int64),
@@ -173,6 +177,14 @@ class BatchBuilder:
             sliced=sliced,
             is_aligned=self.align_samples and self._alignment(row) > 1,
         )
+
+    def _fixed(self, cu_seqlens: np.ndarray) -> np.ndarray:
+        """The borders, the last one repeated for segments without tokens, which varlen kernels skip."""
+        if self.max_segments is None:
+            return cu_seqlens
+        fixed = np.full(self.max_segments + 1, cu_seqlens[-1], dtype=np.int32)
+        fixed[: len(cu_seqlens)] = cu_seqlens
+        return fixed
 
     def _alignment(self, row: RankRow) -> int:
         planned = self.aligns[row.group] if self.aligns else 1

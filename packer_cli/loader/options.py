@@ -6,6 +6,7 @@ import operator
 from typing import Any, get_args
 
 from packer_cli.errors import ConfigError
+from packer_cli.format.manifest import Manifest
 from packer_cli.loader.batch import SP_SHARDINGS, PadTo
 from packer_cli.loader.storage import VERIFY
 
@@ -51,6 +52,31 @@ def check_options(
         raise ValueError(f"cache_bytes is {cache_bytes}: it must not be negative")
     if as_integer("prefetch", prefetch) < 0:
         raise ValueError(f"prefetch is {prefetch}: it must not be negative")
+
+
+def choose_max_segments(manifest: Manifest, given: Any, name: str) -> int | None:
+    """The segments of every row that `max_segments` asks for; None: as many as each has.
+
+    Args:
+        name: of the packed set, for messages.
+
+    Raises:
+        ConfigError: the largest pack and its padding need more.
+        TypeError: it is neither an integer nor "plan".
+    """
+    if given is None:
+        return None
+    most = max(group.most_samples for group in manifest.groups)
+    if given == "plan":
+        return most + 1
+    number = as_integer("max_segments", given)
+    if number <= most:
+        limit = f", or pack again with --max-samples {number - 1}" if number > 1 else ""
+        raise ConfigError(
+            f"max_segments is {number}, but {name} has a pack of {most} samples, and padding may be one segment more: "
+            f"give at least {most + 1} or 'plan'{limit}"
+        )
+    return number
 
 
 def check_rank(rank: Any, world_size: Any, num_gpus: int, name: str) -> tuple[int, int]:
