@@ -15,7 +15,7 @@ from typing import Any
 from packer_cli.config import PlanConfig
 from packer_cli.config.models import GIVE
 from packer_cli.config.rules import plan_rules, with_known_cost
-from packer_cli.config.strategies import STRATEGIES, require_limit
+from packer_cli.config.strategies import STRATEGIES, refusal
 from packer_cli.engine.progress import say
 from packer_cli.errors import ConfigError
 from packer_cli.plan.balance import parse_balance
@@ -115,29 +115,22 @@ def strategy_rows(text: str, config: PlanConfig) -> list[Row]:
         if not config.has_gpu_model:
             names = [name for name in names if name != "flexsp"]
             say(f"flexsp is left out: it needs {GIVE}")
-        if config.max_samples is not None:
-            able = [name for name in names if name not in STRATEGIES or STRATEGIES[name].limits_samples]
-            for name in names:
-                if name not in able:
-                    say(f"{name} is left out: it cannot limit the samples of a pack (--max-samples)")
-            names = able
+        for name in [name for name in names if name in STRATEGIES]:
+            why = refusal(name, config.restrictions)
+            if why:
+                names.remove(name)
+                say(f"{name} is left out: {why}")
     rows = []
     for name in names:
         if name not in STRATEGIES:
             raise ConfigError(f"--strategies: {name!r} is not a strategy; known: {ALL}, {', '.join(STRATEGIES)}")
-        if config.max_samples is not None:
-            _require_limit(name)
+        why = refusal(name, config.restrictions)
+        if why:
+            raise ConfigError(f"--strategies: {why}")
         own = with_known_cost(config.with_strategy(name))
         summary = STRATEGIES[name].summary
         rows.append(Row(name=name, kind="strategy", config=own, rules=plan_rules(own), note=summary))
     return _unique(rows)
-
-
-def _require_limit(name: str) -> None:
-    try:
-        require_limit(name)
-    except ValueError as error:
-        raise ConfigError(str(error)) from None
 
 
 def split_rows(text: str) -> list[str]:
@@ -177,7 +170,7 @@ def _make_row(base: Row, kind: str, packing: str, balance: str, *, is_longest: b
         changes["overflow"] = "split"
         note = f"{algorithm.name} needs --overflow split"
     changed = config.model_copy(update=changes)
-    algorithm = algorithm.with_linear(rules.linear) if packing else algorithm
+    algorithm = algorithm.with_linear(rules.evened) if packing else algorithm
     rules = replace(rules, groups=changed.groups, algorithm=algorithm, packing_options=options)
     row = Row(name="", kind=kind, config=changed, rules=rules, note=note)
     return replace(row, name=_name(row, base))

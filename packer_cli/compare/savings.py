@@ -56,6 +56,7 @@ def plan_simulation(plan: Plan, simulator: Simulator, seed: int, global_tokens: 
         seed,
         StepRules(global_tokens=global_tokens),
         plan.max_samples,
+        plan.mask,
     )
     baseline = simulator.figures(naive).overall
     return PlanSimulation(

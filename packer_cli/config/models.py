@@ -27,7 +27,7 @@ from pydantic_core import PydanticCustomError
 
 from packer_cli.config.alignment import read_align, with_align
 from packer_cli.config.messages import rule
-from packer_cli.config.strategies import STRATEGIES, require_limit
+from packer_cli.config.strategies import STRATEGIES, refusal
 from packer_cli.errors import ConfigError
 from packer_cli.plan.groups import Group, require_aligned
 from packer_cli.sizes import format_tokens, parse_bytes, parse_integer, parse_tokens
@@ -190,6 +190,9 @@ class PlanConfig(AutoGroupsConfig):
     """Which packs share an iteration: `sort`: those of similar attention work (HBP); `window:K`: the same within
     windows of K iterations; `none`: random ones. `+refine` also exchanges samples within iterations; `refine` is
     `sort+refine`."""
+    mask: Literal["document", "causal"] = "document"
+    """What a token may attend to: `document`: those before it of its own sample; `causal`: all before it in its row.
+    It decides the attention work of a pack; the loader takes it from the set."""
     cost: str = "quadratic"
     """What to even out: `quadratic`: attention work, the sum of squared lengths (HBP); `A,B`: A a squared token and B
     a token, such as 1,24576 for a 7B model; `profile`: both from --profile, or from --model and --gpu."""
@@ -249,8 +252,6 @@ class PlanConfig(AutoGroupsConfig):
             raise ValueError(
                 f"--{option} has no effect on --strategy {name}, which packs in its own way; leave it out"
             )
-        if values.get("max_samples") is not None and name in STRATEGIES:
-            require_limit(name)
         config = build({**strategy.defaults, **values})
         config.model_fields_set.intersection_update(values)
         return config
@@ -275,6 +276,26 @@ class PlanConfig(AutoGroupsConfig):
         if not groups or not is_sorted or not {"strategy", "align"} <= info.data.keys():
             return groups
         return _chosen(groups, info.data["strategy"], info.data["align"], given=groups)
+
+    @property
+    def restrictions(self) -> dict[str, Any]:
+        """Options that not every strategy supports, where they differ from the default."""
+        names = {option for strategy in STRATEGIES.values() for option in strategy.lacks}
+        fields = type(self).model_fields
+        return {name: getattr(self, name) for name in names if getattr(self, name) != fields[name].default}
+
+    @model_validator(mode="after")
+    def _check_mask(self) -> PlanConfig:
+        why = refusal(self.strategy, self.restrictions)
+        if why:
+            raise ValueError(why)
+        if self.mask == "causal" and (self.align not in (None, 1) or any(group.align > 1 for group in self.groups)):
+            raise ValueError(
+                "--align pads samples apart, but --mask causal joins those of a row; leave one of them out"
+            )
+        if self.mask == "causal" and self.is_auto:
+            raise ValueError("--groups auto predicts the time of --mask document; name the groups for --mask causal")
+        return self
 
     @model_validator(mode="after")
     def _check_groups(self) -> PlanConfig:

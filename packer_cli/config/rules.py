@@ -11,7 +11,7 @@ import numpy as np
 from packer_cli.config.models import PlanConfig
 from packer_cli.errors import ConfigError
 from packer_cli.plan.balance import parse_balance
-from packer_cli.plan.cost import Cost, parse_cost, require_exact
+from packer_cli.plan.cost import Cost, linear_of_tokens, parse_cost, require_exact
 from packer_cli.plan.groups import Group
 from packer_cli.plan.packing import REGISTRY, parse_packing
 from packer_cli.plan.rules import PlanRules
@@ -97,7 +97,9 @@ def plan_rules(config: PlanConfig) -> PlanRules:
         rules = PlanRules(
             groups=config.groups,
             num_gpus=config.gpus,
-            algorithm=algorithm.with_linear(linear),
+            algorithm=algorithm.with_linear(
+                linear if config.mask == "document" else linear_of_tokens(config.groups, config.gpus)
+            ),
             packing_options=options,
             steps=steps,
             epochs=config.epochs,
@@ -106,6 +108,7 @@ def plan_rules(config: PlanConfig) -> PlanRules:
             fill=config.fill,
             linear=linear,
             replica_costs=_replica_costs(config),
+            mask=config.mask,
             max_samples=config.max_samples or UNLIMITED,
         )
     return rules

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from packer_cli.plan.alignment import align_up
 from packer_cli.plan.balance import order_packs, spread
 from packer_cli.plan.balance.refine import refine_packs
 from packer_cli.plan.fill import balanced_fill, greedy_fill, longest_fill, median_length, pick_samples
@@ -15,6 +14,7 @@ from packer_cli.plan.groups import is_in_group
 from packer_cli.plan.packing.csr import copy_packs, group_by_pack, merge_packs, rename_members, select_packs
 from packer_cli.plan.packing.limit import limit_samples, trim_packs
 from packer_cli.plan.rules import PlanRules
+from packer_cli.plan.segments import align_up
 from packer_cli.plan.sorting import argsort_descending, count_lengths
 from packer_cli.plan.streams import Stream, rng_state
 from packer_cli.plan.types import Int32Array, Int64Array
@@ -119,9 +119,9 @@ def _order(
     The rest always has the least attention work (`work`, int64[p]): its samples are short, and so easy to deal evenly.
     """
     order = order_packs(work, num_ranks, rules.balance, state)
-    if rules.linear:
+    if rules.evened:
         whole = order[: len(order) - _num_to_spread(len(order), num_ranks)]
-        predicted = work[whole] + rules.linear * tokens[whole]
+        predicted = work[whole] + rules.evened * tokens[whole]
         whole[:] = whole[order_packs(predicted, num_ranks, rules.balance, state)]
     return order
 
@@ -168,11 +168,11 @@ def _spread(
     """Spread the pieces over rows of even work, the heaviest row first; None if they do not fit."""
     num_rows = min(num_rows, len(pieces))
     by_length = argsort_descending(lengths[pieces], capacity)
-    row_of, fits = spread(lengths[pieces], by_length, capacity, num_rows, rules.linear, rules.max_samples)
+    row_of, fits = spread(lengths[pieces], by_length, capacity, num_rows, rules.evened, rules.max_samples)
     if not fits:
         return None
     offsets, members = group_by_pack(row_of, by_length, num_rows)
-    _, work = pack_tokens_and_work(offsets, pieces[members], lengths, rules.linear)
+    _, work = pack_tokens_and_work(offsets, pieces[members], lengths, rules.evened)
     return select_packs(offsets, pieces[members], np.argsort(-work, kind="stable"))
 
 
@@ -182,6 +182,6 @@ def _refine(lengths: Int32Array, packs: GroupPacks, capacity: int, num_ranks: in
     longest_rest = int(rest_tokens.max(initial=0))
     num_packs = len(packs.offsets) - 1
     of_packs = packs.offsets, packs.pieces, lengths
-    linear, most = rules.linear, rules.max_samples
+    linear, most = rules.evened, rules.max_samples
     refine_packs(*of_packs, 0, packs.num_whole, num_ranks, capacity, linear=linear, most=most)
     refine_packs(*of_packs, packs.num_whole, num_packs, num_ranks, longest_rest, linear=linear, most=most)

@@ -7,11 +7,11 @@ from dataclasses import replace
 
 import numpy as np
 
-from packer_cli.plan.alignment import align_up
 from packer_cli.plan.arrange import GroupPacks, arrange_group
 from packer_cli.plan.packing.csr import copy_packs
 from packer_cli.plan.rules import PlanRules
 from packer_cli.plan.schedule import GroupIterations, Iterations, deal, one_group_each, schedule_epoch
+from packer_cli.plan.segments import align_up
 from packer_cli.plan.strategies.flexsp.arrange import arrange_mixed
 from packer_cli.plan.streams import Stream, rng_state
 from packer_cli.plan.types import FILLER, Int32Array, Int64Array, Packs, Pieces, Plan, Schedule
@@ -69,6 +69,7 @@ def assemble(
         packs=packs,
         epochs=tuple(schedules),
         max_samples=rules.max_samples,
+        mask=rules.mask,
     )
 
 
@@ -80,7 +81,7 @@ def tokens_and_work(
     Padding that aligns samples is work.
     """
     of_groups = [
-        pack_tokens_and_work(part.offsets, part.pieces, align_up(lengths, group.align), rules.linear)
+        pack_tokens_and_work(part.offsets, part.pieces, align_up(lengths, group.align), rules.evened)
         for part, group in zip(by_group, rules.groups, strict=True)
     ]
     aligned, work = (np.concatenate(parts) for parts in zip(*of_groups, strict=True))

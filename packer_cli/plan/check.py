@@ -6,8 +6,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from packer_cli.errors import PlanError
-from packer_cli.plan.alignment import aligned_lengths
 from packer_cli.plan.cost import segment_sums
+from packer_cli.plan.segments import aligned_lengths
 from packer_cli.plan.types import FILLER, Int32Array, Int64Array, Packs, Pieces, Plan, Schedule
 
 _BLOCK = 1 << 20

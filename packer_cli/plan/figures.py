@@ -19,7 +19,6 @@ from packer_cli.format.metrics import (
     PlanMetrics,
     Randomness,
 )
-from packer_cli.plan.alignment import align_up, aligned_lengths
 from packer_cli.plan.balance import BalanceRule
 from packer_cli.plan.build import build_plan
 from packer_cli.plan.groups import Group
@@ -28,7 +27,8 @@ from packer_cli.plan.packing import REGISTRY
 from packer_cli.plan.packing.ilp.cutting_stock import lp_lower_bound
 from packer_cli.plan.rules import PlanRules
 from packer_cli.plan.schedule import StepRules
-from packer_cli.plan.types import UNLIMITED, Pieces, Plan
+from packer_cli.plan.segments import align_up, aligned_lengths
+from packer_cli.plan.types import UNLIMITED, Mask, Pieces, Plan
 
 BASELINE_NAME = "ISF at the longest length"
 
@@ -42,7 +42,9 @@ def plan_stats(plan: Plan, seed: int, source_of_sample: NDArray[Any] | None = No
     Args:
         linear: tokens, see `plan.cost`; above 0 it adds `cbr` and `cbr_bound`.
     """
-    baseline = baseline_plan(plan.pieces, plan.groups[-1], plan.num_gpus, seed, max_samples=plan.max_samples)
+    baseline = baseline_plan(
+        plan.pieces, plan.groups[-1], plan.num_gpus, seed, max_samples=plan.max_samples, mask=plan.mask
+    )
     figures = plan_figures(plan, seed, source_of_sample, linear)
     return PlanMetrics(
         overall=figures.overall,
@@ -112,6 +114,7 @@ def baseline_plan(
     seed: int,
     steps: StepRules | None = None,
     max_samples: int = UNLIMITED,
+    mask: Mask = "document",
 ) -> Plan:
     """Naive ISF packing at the longest length (HBP's tables 2 and 6)."""
     algorithm = REGISTRY["isf"]
@@ -124,6 +127,7 @@ def baseline_plan(
         steps=steps or StepRules(),
         balance=BalanceRule(window=None),
         max_samples=max_samples,
+        mask=mask,
     )
     return build_plan(pieces, rules)
 

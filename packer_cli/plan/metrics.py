@@ -13,11 +13,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from packer_cli.format.metrics import Metrics, Randomness
-from packer_cli.plan.alignment import aligned_lengths
 from packer_cli.plan.bounds import least_max_work, packs_lower_bound
+from packer_cli.plan.segments import aligned_lengths
 from packer_cli.plan.streams import Stream, rng_state
 from packer_cli.plan.types import FILLER, Int64Array, Pieces, Plan, Schedule
-from packer_cli.plan.work import pack_tokens_and_work
+from packer_cli.plan.work import pack_tokens_and_work, plan_tokens_and_work
 
 
 def balance_ratio(
@@ -54,8 +54,8 @@ def imbalance(values: NDArray[np.float64], slot_step: Int64Array) -> float:
 def least_works(plan: Plan, epoch: int = 0, linear: int = 0) -> NDArray[np.float64]:
     """A lower bound (float64[i]) on the greatest work per GPU in each iteration, however its samples are dealt.
 
-    Where replicas have unlike degrees it is the mean, or the longest sample on the most GPUs. Price: O(m log m) for m
-    pieces.
+    Where replicas have unlike degrees it is the mean, or the longest sample on the most GPUs. With a causal mask over
+    whole rows, it is that of the least tokens of the longest row. Price: O(m log m) for m pieces.
 
     Args:
         linear: tokens, see `plan.cost`; 0 is attention work.
@@ -72,7 +72,10 @@ def least_works(plan: Plan, epoch: int = 0, linear: int = 0) -> NDArray[np.float
             pieces = [plan.packs.pieces[plan.packs.offsets[k] : plan.packs.offsets[k + 1]] for k in packs]
             falling = np.sort(lengths[np.concatenate(pieces)])[::-1].astype(np.int64)
             shared_by = degrees[begin:end]
-            if (shared_by == shared_by[0]).all():
+            if plan.mask == "causal":
+                tokens = max(int(falling[0]), -(-int(falling.sum()) // len(shared_by)))
+                bounds[i] = tokens * (tokens + linear) / shared_by.max()
+            elif (shared_by == shared_by[0]).all():
                 capacity = max(plan.groups[g].capacity for g in np.unique(plan.packs.group[packs]))
                 bounds[i] = least_max_work(falling, end - begin, capacity, linear) / shared_by[0]
             else:
@@ -98,8 +101,7 @@ def measure(
     """
     least = least_works(plan, epoch) if least is None else least
     schedule = plan.epochs[epoch]
-    lengths = aligned_lengths(plan.pieces, plan.packs, plan.groups)
-    pack_tokens, pack_work = pack_tokens_and_work(plan.packs.offsets, plan.packs.pieces, lengths)
+    pack_tokens, pack_work = plan_tokens_and_work(plan)
     chosen = np.ones(len(schedule.slot_pack), dtype=np.bool_) if group is None else schedule.slot_group == group
     pack = schedule.slot_pack[chosen]
     iteration = schedule.slot_iteration[chosen]
@@ -108,7 +110,7 @@ def measure(
     work = np.append(pack_work, 0)[pack].astype(np.float64)
     padded = -(-tokens // gpus) * gpus
     real_tokens, num_aligning = tokens, None
-    if lengths is not plan.pieces.length:
+    if any(each.align > 1 for each in plan.groups):
         pack_tokens, _ = pack_tokens_and_work(plan.packs.offsets, plan.packs.pieces, plan.pieces.length)
         real_tokens = np.append(pack_tokens, 0)[pack]
         num_aligning = int((tokens - real_tokens).sum())

@@ -13,13 +13,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from packer_cli.errors import PlanError
-from packer_cli.plan.alignment import aligned_lengths
 from packer_cli.plan.balance import BalanceRule, order_packs
 from packer_cli.plan.check import check_plan
 from packer_cli.plan.cost import segment_sums
 from packer_cli.plan.groups import Group
 from packer_cli.plan.packing.csr import select_packs
 from packer_cli.plan.schedule import GroupIterations, StepRules, deal, one_group_each, schedule_epoch
+from packer_cli.plan.segments import aligned_lengths
 from packer_cli.plan.strategies.flexsp.arrange import deal_mixed
 from packer_cli.plan.strategies.flexsp.costs import DegreeCosts
 from packer_cli.plan.streams import Stream, rng_state

@@ -6,11 +6,12 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from packer_cli.plan.balance import BalanceRule
+from packer_cli.plan.cost import linear_of_tokens
 from packer_cli.plan.groups import Group, require_aligned
 from packer_cli.plan.packing import PackingAlgorithm, PackingOptions
 from packer_cli.plan.schedule import StepRules
 from packer_cli.plan.strategies.flexsp.costs import DegreeCosts
-from packer_cli.plan.types import UNLIMITED
+from packer_cli.plan.types import UNLIMITED, Mask
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,14 +33,21 @@ class PlanRules:
     """Which shorter samples fill the free space of long packs, see `plan.fill`."""
     linear: int = 0
     """Tokens, at least 0: the plan evens out work of s (s + linear) per sample, see `plan.cost`. `cost.require_exact`
-    limits it; `algorithm` must be built for it (`PackingAlgorithm.with_linear`)."""
+    limits it; `algorithm` must be built for `evened` (`PackingAlgorithm.with_linear`)."""
 
     replica_costs: DegreeCosts | None = None
     """Seconds of a replica of each group: the iterations mix the degrees of all groups (FlexSP), and `algorithm`,
     `fill` and all of `balance` but its window have no effect. Each degree is a multiple of the one before."""
 
+    mask: Mask = "document"
+    """With which the packs are trained on. A causal one over whole rows evens out tokens, see `evened`."""
     max_samples: int = UNLIMITED
     """Most pieces of a pack, at least 1; not for iterations that mix degrees."""
+
+    @property
+    def evened(self) -> int:
+        """The linear term of what the plan evens out: `linear`, or one so great that only tokens count."""
+        return self.linear if self.mask == "document" else linear_of_tokens(self.groups, self.num_gpus)
 
     def __post_init__(self) -> None:
         for group in self.groups:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,6 +25,9 @@ def read_only(values: NDArray[Any]) -> NDArray[Any]:
 FILLER = -1
 """`slot_pack` of a slot without a pack: the rank runs a micro-batch without loss."""
 
+
+Mask = Literal["document", "causal"]
+"""What a token of a row sees: those before it of its own sample, or all before it."""
 
 UNLIMITED = 2**31 - 1
 """Most samples of a pack where `--max-samples` sets no limit."""
@@ -106,6 +109,8 @@ class Plan:
     """At least one; the metrics describe epoch 0."""
     max_samples: int = UNLIMITED
     """Most pieces of a pack."""
+    mask: Mask = "document"
+    """With which the packs are trained on; it decides their attention work."""
 
     def slot_degrees(self, schedule: Schedule) -> Int64Array:
         """SP degree of each slot (int64[k]): the GPUs of its replica."""

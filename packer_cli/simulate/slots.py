@@ -12,9 +12,8 @@ from numpy.typing import NDArray
 from packer_cli.cost.models import GpuModel
 from packer_cli.errors import ConfigError
 from packer_cli.format.constants import FILLER_TOKENS
-from packer_cli.plan.alignment import aligned_lengths
 from packer_cli.plan.types import FILLER, Int64Array, Plan, Schedule
-from packer_cli.plan.work import pack_tokens_and_work
+from packer_cli.plan.work import pack_tokens_and_work, plan_tokens_and_work
 
 PadTo = Literal["multiple", "row", "capacity"]
 """The loader's `pad_to`: to a multiple of the SP degree, the iteration's row length, or the group's capacity."""
@@ -56,7 +55,8 @@ def slot_seconds(
     """Predict the seconds of every slot. Price: O(pieces + slots).
 
     Padding of a row is a sample of its own at its end, as in the loader: it takes linear work, attention over its own
-    length, and communication. Padding that aligns a sample lengthens it.
+    length, and communication. Padding that aligns a sample lengthens it; with a causal mask over whole rows, padding of
+    the row lengthens the row.
 
     Args:
         checkpoint_layers: checkpointed layers of each group.
@@ -67,16 +67,11 @@ def slot_seconds(
     refuse_unknown_degrees(np.unique(plan.slot_degrees(schedule)).tolist(), model)
     group = schedule.slot_group.astype(np.int64)
     pack_tokens, pack_work = pack_tokens_and_work(plan.packs.offsets, plan.packs.pieces, plan.pieces.length)
+    if plan.mask == "causal":
+        pack_work = pack_tokens * pack_tokens
     tokens = np.append(pack_tokens, 0)[schedule.slot_pack]
     work = np.append(pack_work, 0)[schedule.slot_pack].astype(np.float64)
-    aligned, row_work = tokens, work
-    lengths = aligned_lengths(plan.pieces, plan.packs, plan.groups)
-    if lengths is not plan.pieces.length:
-        pack_tokens, pack_work = pack_tokens_and_work(plan.packs.offsets, plan.packs.pieces, lengths)
-        aligned = np.append(pack_tokens, 0)[schedule.slot_pack]
-        row_work = np.append(pack_work, 0)[schedule.slot_pack].astype(np.float64)
-    row_tokens = _padded(plan, schedule, aligned, pad_to)
-    row_work = row_work + (row_tokens - aligned).astype(np.float64) ** 2
+    row_tokens, row_work = _rows(plan, schedule, tokens, work, pad_to)
     compute, recompute, communication, of_padding = np.zeros((4, len(tokens)))
     layers = np.array(checkpoint_layers, dtype=np.int64)[group]
     degrees = plan.slot_degrees(schedule)
@@ -101,6 +96,21 @@ def slot_seconds(
         group=group,
         tokens=tokens,
     )
+
+
+def _rows(
+    plan: Plan, schedule: Schedule, tokens: Int64Array, work: NDArray[np.float64], pad_to: PadTo
+) -> tuple[NDArray[Any], NDArray[np.float64]]:
+    """Tokens and attention work of each slot's padded row; `tokens` and `work` are those of its real tokens."""
+    if plan.mask == "causal":
+        length = _padded(plan, schedule, tokens, pad_to)
+        return length, length.astype(np.float64) ** 2
+    if any(group.align > 1 for group in plan.groups):
+        pack_tokens, pack_work = plan_tokens_and_work(plan)
+        tokens = np.append(pack_tokens, 0)[schedule.slot_pack]
+        work = np.append(pack_work, 0)[schedule.slot_pack].astype(np.float64)
+    length = _padded(plan, schedule, tokens, pad_to)
+    return length, work + (length - tokens).astype(np.float64) ** 2
 
 
 def _padded(plan: Plan, schedule: Schedule, tokens: Int64Array, pad_to: PadTo) -> NDArray[Any]:

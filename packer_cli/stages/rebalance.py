@@ -243,7 +243,7 @@ def _schedules(
         balance=rules.balance,
         steps=replace(steps, curriculum_steps=curriculum),
         seed=rules.seed,
-        linear=rules.linear,
+        linear=rules.evened,
         replica_costs=rules.replica_costs,
     )
     every = np.arange(len(plan.packs))

@@ -12,9 +12,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from packer_cli.plan.alignment import align_up
 from packer_cli.plan.packing import next_fit
 from packer_cli.plan.packing.base import PackingAlgorithm
+from packer_cli.plan.segments import align_up
 from packer_cli.plan.streams import rng_state, shuffled
 from packer_cli.plan.types import Pieces
 

@@ -1,4 +1,4 @@
-"""Lengths as they count in a row, where a trainer pads each sample to a multiple of some number of tokens.
+"""What samples are in their rows: padded to a multiple where trainers do so, and segments of attention or not.
 
 With context parallelism, TransformerEngine cuts each sample into 2 * cp equal parts, so Megatron and NeMo pad every
 sample to a multiple. A plan that counts the padding fills rows up to their capacity, and no further.
@@ -12,8 +12,20 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from packer_cli.plan.cost import segment_sums
 from packer_cli.plan.groups import Group
-from packer_cli.plan.types import Int32Array, Packs, Pieces
+from packer_cli.plan.types import Int32Array, Int64Array, Packs, Pieces, Plan
+
+
+def attention_segments(plan: Plan) -> tuple[Int32Array, Int64Array]:
+    """What attention runs over: lengths (int32[x]) of the segments, and offsets (int64[p+1]) of each pack's. O(m).
+
+    They are the aligned samples or, with a causal mask over whole rows, each pack's tokens at once.
+    """
+    lengths = aligned_lengths(plan.pieces, plan.packs, plan.groups)[plan.packs.pieces]
+    if plan.mask == "document":
+        return lengths, plan.packs.offsets
+    return segment_sums(lengths, plan.packs.offsets).astype(np.int32), np.arange(len(plan.packs) + 1)
 
 
 def align_up(lengths: NDArray[Any], align: int) -> NDArray[Any]:
