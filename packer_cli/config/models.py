@@ -290,9 +290,7 @@ class PlanConfig(AutoGroupsConfig):
         if why:
             raise ValueError(why)
         if self.mask == "causal" and (self.align not in (None, 1) or any(group.align > 1 for group in self.groups)):
-            raise ValueError(
-                "--align pads samples apart, but --mask causal joins those of a row; leave one of them out"
-            )
+            raise ValueError("--align pads each sample, but --mask causal makes a row one; leave one of them out")
         if self.mask == "causal" and self.is_auto:
             raise ValueError("--groups auto predicts the time of --mask document; name the groups for --mask causal")
         return self

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from packer_cli.format.constants import Mask
 from packer_cli.plan.groups import Group
 
 Int16Array = NDArray[np.int16]
@@ -25,9 +26,6 @@ def read_only(values: NDArray[Any]) -> NDArray[Any]:
 FILLER = -1
 """`slot_pack` of a slot without a pack: the rank runs a micro-batch without loss."""
 
-
-Mask = Literal["document", "causal"]
-"""What a token of a row sees: those before it of its own sample, or all before it."""
 
 UNLIMITED = 2**31 - 1
 """Most samples of a pack where `--max-samples` sets no limit."""

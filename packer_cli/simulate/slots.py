@@ -55,8 +55,8 @@ def slot_seconds(
     """Predict the seconds of every slot. Price: O(pieces + slots).
 
     Padding of a row is a sample of its own at its end, as in the loader: it takes linear work, attention over its own
-    length, and communication. Padding that aligns a sample lengthens it; with a causal mask over whole rows, padding of
-    the row lengthens the row.
+    length, and communication. Padding that aligns a sample lengthens it; with a causal mask over whole rows,
+    a row is one sample with its padding.
 
     Args:
         checkpoint_layers: checkpointed layers of each group.

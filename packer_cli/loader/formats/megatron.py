@@ -76,7 +76,7 @@ def adapt_thd(micro: MicroBatch) -> Batch:
 def _real_borders(micro: MicroBatch) -> torch.Tensor:
     """int32 [segments+1]: like `cu_seqlens`, but counts only real tokens; a segment of padding has none."""
     lengths = np.zeros(len(micro.cu_seqlens) - 1, dtype=np.int64)
-    lengths[: len(micro.sample_lengths)] = micro.sample_lengths
+    lengths[: len(micro.real_lengths)] = micro.real_lengths
     return torch.from_numpy(np.concatenate(([0], np.cumsum(lengths))).astype(np.int32))
 
 
