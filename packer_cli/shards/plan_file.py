@@ -25,7 +25,7 @@ from packer_cli.plan.cost import Cost, parse_cost
 from packer_cli.plan.groups import Group
 from packer_cli.plan.types import Packs, Pieces, Plan, Schedule
 
-PLAN_VERSION = 5
+PLAN_VERSION = 6
 _KEY = b"hbpack"
 _DIGEST = "xxh3"
 
@@ -70,6 +70,7 @@ def write_plan(path: Path, plan: Plan, piece_loss_tokens: NDArray[np.int32], hea
     metadata = {
         "plan_version": PLAN_VERSION,
         "num_gpus": plan.num_gpus,
+        "lockstep": plan.lockstep,
         "groups": [vars(group) for group in plan.groups],
         "fingerprint": header.fingerprint,
         "store": header.store,
@@ -190,6 +191,7 @@ def read_plan(path: Path, *, check: bool = False) -> tuple[Plan, NDArray[np.int3
             pieces=Pieces(sample=arrays["piece_sample"], start=arrays["piece_start"], length=arrays["piece_length"]),
             packs=Packs(offsets=arrays["pack_offsets"], pieces=arrays["pack_pieces"], group=arrays["pack_group"]),
             epochs=_schedules(arrays),
+            lockstep=metadata["lockstep"],
         )
         if check:
             check_plan(plan)

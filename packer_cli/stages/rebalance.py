@@ -34,7 +34,7 @@ from packer_cli.plan.types import Int64Array, Plan, Schedule
 from packer_cli.shards.manifest import read_manifest, write_manifest
 from packer_cli.shards.plan_file import PlanHeader, read_plan, read_plan_header, write_schedules
 from packer_cli.shards.repair import generation_schedules
-from packer_cli.shards.stage import file_info, is_of_plan, write_epochs
+from packer_cli.shards.stage import file_info, is_of_plan, shared_replicas, write_epochs
 from packer_cli.shards.stop import Stop, read_state
 from packer_cli.sizes import counted, format_tokens
 from packer_cli.stages.output import locked_output
@@ -128,6 +128,7 @@ def rebalance(folder: Path, num_gpus: int, stop: Stop, global_tokens: int | None
         manifest,
         **facts,
         epochs=(replace(first, first_step=origin.step), *others),
+        replicas=shared_replicas(replace(dealt, epochs=tuple(schedules))),
         schedules=file_info(folder, f"{path}/{SCHEDULES_NAME}"),
         history=(*manifest.history, manifest.generation),
         origin=origin,
