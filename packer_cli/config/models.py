@@ -5,7 +5,6 @@ The JSON Schema in `schemas/config.schema.json` is generated from `PackConfig`.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from itertools import pairwise
 from typing import Annotated, Any, Literal
@@ -26,7 +25,7 @@ from pydantic.json_schema import SkipJsonSchema
 from pydantic_core import PydanticCustomError
 
 from packer_cli.config.messages import rule
-from packer_cli.config.strategies import STRATEGIES
+from packer_cli.config.strategies import STRATEGIES, divisors
 from packer_cli.errors import ConfigError
 from packer_cli.plan.groups import Group
 from packer_cli.sizes import format_tokens, parse_bytes, parse_integer, parse_tokens
@@ -165,7 +164,10 @@ class PlanConfig(AutoGroupsConfig):
     """Whose plan: `balanced`: hbpack's; `hbp`: HBP's, to the letter; `naive`: HBP's baseline; `longalign`: LongAlign's
     sorted batches; `flexsp`: FlexSP's mixed SP degrees. The first four are defaults of --packing, --fill, --balance
     and --curriculum-steps; `naive` and `longalign` use the longest group alone. `flexsp` packs in its own way, at
-    every doubling of the degree up to the longest group's, and needs --model and --gpu, or --profile."""
+    every degree that divides the longest group's, and needs --model and --gpu, or --profile."""
+    group_costs: SkipJsonSchema[tuple[tuple[float, float, float], ...] | None] = None
+    """What `flexsp` plans by, no option of its own: of each group, the seconds of a replica per squared token, per
+    token and per micro-batch; see `rules.with_known_cost`."""
     groups: tuple[Group, ...]
     """CAPACITY[:SP_DEGREE[:CHECKPOINT_LAYERS]] of each, shortest first, such as 16k:1,128k:8; or `auto`, to choose
     them from the lengths with --model and --gpu, or --profile."""
@@ -187,6 +189,10 @@ class PlanConfig(AutoGroupsConfig):
     """What to do with samples longer than the largest group."""
     global_tokens: StepTokens | None = None
     """Tokens in an optimizer step. By default, each iteration is one step."""
+    lockstep: Annotated[Literal["all", "1"], BeforeValidator(str)] = "all"
+    """GPUs that share collectives in every micro-batch: `all` of them (FSDP, ZeRO-2 and 3); or `1` replica at a time
+    (DDP, ZeRO-1), which runs as many micro-batches as its share of a step takes. The loader then gives a list of
+    micro-batches. Needs --global-tokens."""
     step_mix: Literal["alternate", "stratified"] = "alternate"
     """How to combine iterations into steps of several: `alternate`: shuffled; `stratified`: with the same proportions
     of groups and lengths in every step."""
@@ -196,9 +202,6 @@ class PlanConfig(AutoGroupsConfig):
     """Epochs to write rank manifests for; the loader can go on beyond them."""
     seed: int = Field(default=0, ge=0)
     """Seed for everything random."""
-    group_costs: SkipJsonSchema[tuple[tuple[float, float, float], ...] | None] = None
-    """What `flexsp` plans by, no option of its own: of each group, the seconds of a replica per squared token, per
-    token and per micro-batch; see `rules.with_known_cost`."""
 
     @property
     def is_auto(self) -> bool:
@@ -253,9 +256,20 @@ class PlanConfig(AutoGroupsConfig):
     @field_validator("groups")
     @classmethod
     def _choose_groups(cls, groups: tuple[Group, ...], info: ValidationInfo) -> tuple[Group, ...]:
+        if info.data.get("group_costs") is not None:
+            return groups  # They were chosen, and these are their costs.
         strategy = STRATEGIES.get(info.data.get("strategy", ""))
         is_sorted = all(a.capacity < b.capacity for a, b in pairwise(groups))  # Else `_check_groups` refuses them.
         return strategy.choose_groups(groups) if groups and strategy and is_sorted else groups
+
+    @model_validator(mode="after")
+    def _check_lockstep(self) -> PlanConfig:
+        if self.lockstep == "1" and self.global_tokens is None:
+            raise ValueError(
+                "--lockstep 1 needs --global-tokens: replicas run freely until a step ends, and without it every "
+                "iteration is a step"
+            )
+        return self
 
     @model_validator(mode="after")
     def _check_groups(self) -> PlanConfig:
@@ -265,11 +279,18 @@ class PlanConfig(AutoGroupsConfig):
             raise ValueError(
                 f"groups must have rising capacities, got {','.join(map(format_tokens, capacities))}; {remedy}"
             )
+        if STRATEGIES[self.strategy].mixes_degrees:
+            largest = max((group.sp_size for group in self.groups), default=1)
+            if largest > self.gpus:
+                raise ValueError(
+                    f"an SP degree of {largest} does not fit {self.gpus} GPUs; end --groups with a lower one"
+                )
+            return self
         for group in self.groups:
             if self.gpus % group.sp_size:
                 raise ValueError(
                     f"the SP degree of group {group} must divide the number of GPUs, {self.gpus}; "
-                    f"choose one of {', '.join(str(d) for d in _divisors(self.gpus))}"
+                    f"choose one of {', '.join(str(d) for d in divisors(self.gpus))}"
                 )
         return self
 
@@ -285,9 +306,3 @@ class WriteConfig(_Model):
 
 class PackConfig(WriteConfig, PlanConfig, TokenizeConfig):
     """Everything that decides the bytes of a packed data set. The number of workers is not among it."""
-
-
-def _divisors(number: int) -> list[int]:
-    """In rising order."""
-    small = [d for d in range(1, math.isqrt(number) + 1) if number % d == 0]
-    return sorted({*small, *(number // d for d in small)})

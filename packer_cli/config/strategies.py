@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
@@ -19,8 +20,14 @@ class Strategy:
     """Plan options that differ from those of `balanced`."""
     ignores: frozenset[str] = frozenset()
     """Plan options without effect on it, which it refuses."""
-    groups: Literal["given", "longest", "doubling"] = "given"
-    """Which groups it uses: those given; the longest alone; or one for each doubling of the SP degree."""
+    groups: Literal["given", "longest", "degrees"] = "given"
+    """Which groups it uses: those given; the longest alone; or one for each SP degree that divides the longest's, and
+    iterations that mix them."""
+
+    @property
+    def mixes_degrees(self) -> bool:
+        """Whether an iteration may have replicas of unlike degrees."""
+        return self.groups == "degrees"
 
     def choose_groups(self, groups: Sequence[Group]) -> tuple[Group, ...]:
         """The groups that it uses, of those given (by rising capacity, at least one).
@@ -35,7 +42,7 @@ class Strategy:
         if self.groups == "longest":
             return (longest,)
         on_a_gpu = max(-(-group.capacity // group.sp_size) for group in groups)
-        degrees = [degree for degree in _doublings(longest.sp_size) if on_a_gpu * degree < longest.capacity]
+        degrees = [degree for degree in divisors(longest.sp_size) if on_a_gpu * degree < longest.capacity]
         below = [replace(longest, capacity=on_a_gpu * degree, sp_size=degree) for degree in degrees]
         return (*below, longest)
 
@@ -58,13 +65,18 @@ STRATEGIES: Mapping[str, Strategy] = {
     ),
     "flexsp": Strategy(
         summary="FlexSP (arXiv 2412.01523) over the whole data set: iterations mix SP degrees of equal time",
-        groups="doubling",
+        groups="degrees",
         ignores=frozenset({"packing", "fill"}),
     ),
 }
 """By name, in the order of tables."""
 
 
-def _doublings(degree: int) -> list[int]:
-    """The powers of two below a degree that divide it."""
-    return [1 << power for power in range(degree.bit_length()) if 1 << power < degree and degree % (1 << power) == 0]
+def divisors(number: int) -> list[int]:
+    """In rising order.
+
+    >>> divisors(12)
+    [1, 2, 3, 4, 6, 12]
+    """
+    small = [d for d in range(1, math.isqrt(number) + 1) if number % d == 0]
+    return sorted({*small, *(number // d for d in small)})

@@ -8,6 +8,7 @@ from dataclasses import replace
 import numpy as np
 
 from packer_cli.plan.arrange import GroupPacks, arrange_group
+from packer_cli.plan.free import pack_times, run_freely
 from packer_cli.plan.packing.csr import copy_packs
 from packer_cli.plan.rules import PlanRules
 from packer_cli.plan.schedule import GroupIterations, Iterations, deal, one_group_each, schedule_epoch
@@ -58,9 +59,20 @@ def assemble(
         schedule_epoch(iterations, pack_tokens, pack_work, len(rules.groups), rules.steps, rules.seed, epoch)
         for epoch in range(rules.epochs)
     ]
+    if rules.lockstep == 1:
+        group = np.repeat(np.arange(len(by_group)), [len(part.offsets) - 1 for part in by_group])
+        times = pack_times(group, pack_tokens, pack_work, rules.linear, rules.replica_costs)
+        schedules = [run_freely(schedule, len(rules.groups), times) for schedule in schedules]
     packs, renumber = _in_order_of_use(by_group, schedules[0].slot_pack)
     schedules = [_renumbered(schedule, renumber) for schedule in schedules]
-    return Plan(groups=rules.groups, num_gpus=rules.num_gpus, pieces=pieces, packs=packs, epochs=tuple(schedules))
+    return Plan(
+        groups=rules.groups,
+        num_gpus=rules.num_gpus,
+        pieces=pieces,
+        packs=packs,
+        epochs=tuple(schedules),
+        lockstep=rules.lockstep,
+    )
 
 
 def tokens_and_work(by_group: Sequence[GroupPacks], lengths: Int32Array, linear: int) -> tuple[Int64Array, Int64Array]:

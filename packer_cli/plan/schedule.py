@@ -1,14 +1,14 @@
 """Schedules slots and steps: when and on which GPUs each pack runs.
 
 Strategies give iterations without an order. The first `curriculum_steps` steps take only the iterations below the
-longest group or, where there is one group, the lighter half (HBP section 4.3: 500 steps; 100 already help; table 7 for
-one group). Then all alternate, see `plan.interleave`.
+longest group or, where all have packs of it, the lighter half (HBP section 4.3: 500 steps; 100 already help; table 7
+for one group). Then all alternate, see `plan.interleave`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 from numba import njit
@@ -34,11 +34,9 @@ class Iterations:
     slot_group: Int16Array
     """int16[k]"""
     slot_first_gpu: Int32Array
-    """int32[k], rising within an iteration; equal for the slots that a replica runs one after another."""
+    """int32[k], rising within an iteration."""
     slot_row_length: Int32Array
     """int32[k]"""
-    steps: Int64Array | None = None
-    """int64[s+1]: step j has the iterations `steps[j]:steps[j+1]`; None: the scheduler combines them."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -107,37 +105,30 @@ def schedule_epoch(
         pack_work: int64[p], work of each pack, see `plan.cost`.
         epoch: each epoch has its own order; only epoch 0 has a curriculum.
     """
-    # What keeps together: an iteration or, where the strategy has combined them already, a step.
-    units = np.arange(len(iterations.offsets)) if iterations.steps is None else iterations.steps
-    if iterations.steps is not None:
-        rules = replace(rules, global_tokens=None)
-    offsets = iterations.offsets[units]
-    group_of = _of_units(np.maximum, iterations.slot_group.astype(np.int64), offsets)
+    offsets = iterations.offsets
+    group_of = _of_iterations(np.maximum, iterations.slot_group.astype(np.int64), offsets)
     tokens, work = (
-        _of_units(np.add, np.append(of_pack, 0)[iterations.slot_pack], offsets)  # FILLER is -1, the appended zero
+        _of_iterations(np.add, np.append(of_pack, 0)[iterations.slot_pack], offsets)  # FILLER is -1, the appended zero
         for of_pack in (pack_tokens, pack_work)
     )
     curriculum = rules.curriculum_steps if epoch == 0 else 0
     state = rng_state(seed, Stream.ORDER, epoch)
     order, steps = _order_and_steps(group_of, tokens, work, num_groups - 1, rules, curriculum, state)
 
-    new_units, iteration = select_packs(units, np.arange(len(iterations.offsets) - 1), order)
-    new_offsets, slots = select_packs(iterations.offsets, np.arange(len(iterations.slot_pack)), iteration)
+    new_offsets, slots = select_packs(offsets, np.arange(len(iterations.slot_pack)), order)
     slot_pack, slot_group = iterations.slot_pack[slots], iterations.slot_group[slots]
-    slot_first_gpu = iterations.slot_first_gpu[slots]
-    state = rng_state(seed, Stream.RANKS, epoch)
-    _deal_to_ranks(slot_pack, slot_group, slot_first_gpu, new_offsets, num_groups, state)
+    _deal_to_ranks(slot_pack, slot_group, new_offsets, num_groups, rng_state(seed, Stream.RANKS, epoch))
     return Schedule(
-        slot_iteration=np.repeat(np.arange(len(iteration)), np.diff(new_offsets)),
+        slot_iteration=np.repeat(np.arange(len(order)), np.diff(new_offsets)),
         slot_pack=slot_pack,
         slot_group=slot_group,
-        slot_first_gpu=slot_first_gpu,
+        slot_first_gpu=iterations.slot_first_gpu[slots],
         slot_row_length=iterations.slot_row_length[slots],
-        iteration_step=np.repeat(steps, np.diff(new_units)),
+        iteration_step=steps,
     )
 
 
-def _of_units(combine: np.ufunc, of_slot: Int64Array, offsets: Int64Array) -> Int64Array:
+def _of_iterations(combine: np.ufunc, of_slot: Int64Array, offsets: Int64Array) -> Int64Array:
     return combine.reduceat(of_slot, offsets[:-1]) if len(of_slot) else of_slot
 
 
@@ -145,27 +136,20 @@ def _of_units(combine: np.ufunc, of_slot: Int64Array, offsets: Int64Array) -> In
 def _deal_to_ranks(
     slot_pack: NDArray[np.int64],
     slot_group: NDArray[np.int16],
-    slot_first_gpu: NDArray[np.int32],
     offsets: NDArray[np.int64],
     num_groups: int,
     state: NDArray[np.uint64],
 ) -> None:
-    """Shuffle the packs of each iteration among the replicas of their group, which stand side by side.
-
-    Replicas that run several packs keep theirs.
-    """
+    """Shuffle the packs of each iteration among the replicas of their group, which stand side by side."""
     for group in range(num_groups):
         for i in range(len(offsets) - 1):
             begin = offsets[i]
             while begin < offsets[i + 1] and slot_group[begin] != group:
                 begin += 1
             end = begin
-            is_one_each = True
             while end < offsets[i + 1] and slot_group[end] == group:
-                is_one_each &= end == begin or slot_first_gpu[end] != slot_first_gpu[end - 1]
                 end += 1
-            if is_one_each:
-                shuffle(slot_pack[begin:end], state)
+            shuffle(slot_pack[begin:end], state)
 
 
 def _row_lengths(group: Group, iterations: GroupIterations, pack_tokens: Int64Array) -> Int64Array:
@@ -196,10 +180,10 @@ def _order_and_steps(
     order = interleave(rules.mix, group_of, work, state)
     if not curriculum_steps or not len(order):
         return order, _steps(tokens[order], target)
-    is_short = group_of != longest_group if longest_group else work <= np.median(work)
+    is_short = group_of != longest_group
+    if not is_short.any():
+        is_short = work <= np.median(work)
     short = order[is_short[order]]
-    if not len(short):
-        return order, _steps(tokens[order], target)
     steps = _steps(tokens[short], target)
     steps = steps[steps < curriculum_steps]
     first = short[: len(steps)]

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from packer_cli.config import PlanConfig, validate
 from packer_cli.config.rules import plan_rules
+from packer_cli.config.strategies import STRATEGIES
 from packer_cli.engine.progress import Stopwatch, say
 from packer_cli.errors import ConfigError, FormatError, HbpackError, InputError
 from packer_cli.files import fingerprint
@@ -153,6 +154,15 @@ def plan_in_force(folder: Path) -> Plan:
 
 
 def _check_gpus(manifest: Manifest, num_gpus: int) -> None:
+    strategy = STRATEGIES.get(manifest.config.plan["strategy"])
+    if strategy and strategy.mixes_degrees:
+        largest = max(group.sp_size for group in manifest.groups)
+        if num_gpus < largest:
+            raise ConfigError(
+                f"--gpus {num_gpus}: the largest replicas have {largest} GPUs, and the shards stay as they are; "
+                f"choose {largest} or more, or pack again with other --groups"
+            )
+        return
     multiple = math.lcm(*(group.sp_size for group in manifest.groups))
     for group in manifest.groups:
         if num_gpus % group.sp_size:
@@ -245,6 +255,7 @@ def _schedules(
         steps=replace(steps, curriculum_steps=curriculum),
         seed=rules.seed,
         linear=rules.linear,
+        lockstep=rules.lockstep,
         replica_costs=rules.replica_costs,
     )
     every = np.arange(len(plan.packs))
