@@ -135,8 +135,8 @@ def main() -> None:
 
     # A rank of an SP group gets its slice of the group's row; Ulysses needs "contiguous" slices.
     dataset = PackedDataset(args.packed, rank, world_size, sp_sharding="contiguous")
-    # Create the groups of all degrees at the start, so that an iteration only chooses one.
-    groups = init_sp_groups({group["sp_size"] for group in dataset.manifest["groups"]})
+    # Create the groups of all replicas at the start, so that an iteration only chooses one.
+    groups = init_sp_groups(dataset.replicas)
     ulysses = Ulysses()
     AttentionInterface.register("ulysses", ulysses)
 

@@ -5,7 +5,6 @@ The JSON Schema in `schemas/config.schema.json` is generated from `PackConfig`.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from itertools import pairwise
 from typing import Annotated, Any, Literal
@@ -27,7 +26,7 @@ from pydantic_core import PydanticCustomError
 
 from packer_cli.config.alignment import read_align, with_align
 from packer_cli.config.messages import rule
-from packer_cli.config.strategies import STRATEGIES, refusal
+from packer_cli.config.strategies import STRATEGIES, divisors, refusal
 from packer_cli.errors import ConfigError
 from packer_cli.plan.groups import Group, require_aligned
 from packer_cli.sizes import format_tokens, parse_bytes, parse_integer, parse_tokens
@@ -171,7 +170,10 @@ class PlanConfig(AutoGroupsConfig):
     """Whose plan: `balanced`: hbpack's; `hbp`: HBP's, to the letter; `naive`: HBP's baseline; `longalign`: LongAlign's
     sorted batches; `flexsp`: FlexSP's mixed SP degrees. The first four are defaults of --packing, --fill, --balance
     and --curriculum-steps; `naive` and `longalign` use the longest group alone. `flexsp` packs in its own way, at
-    every doubling of the degree up to the longest group's, and needs --model and --gpu, or --profile."""
+    every degree that divides the longest group's, and needs --model and --gpu, or --profile."""
+    group_costs: SkipJsonSchema[tuple[tuple[float, float, float], ...] | None] = None
+    """What `flexsp` plans by, no option of its own: of each group, the seconds of a replica per squared token, per
+    token and per micro-batch; see `rules.with_known_cost`."""
     align: Align = None
     """Count each sample at its length rounded up to a multiple of this, for trainers that pad each sample: tokens, or
     N*cp for N times the SP degree of each group above degree 1. TransformerEngine (Megatron, NeMo) needs 2*cp with
@@ -203,6 +205,10 @@ class PlanConfig(AutoGroupsConfig):
     more. By default, as many as fit."""
     global_tokens: StepTokens | None = None
     """Tokens in an optimizer step. By default, each iteration is one step."""
+    lockstep: Annotated[Literal["all", "1"], BeforeValidator(str)] = "all"
+    """GPUs that share collectives in every micro-batch: `all` of them (FSDP, ZeRO-2 and 3); or `1` replica at a time
+    (DDP, ZeRO-1), which runs as many micro-batches as its share of a step takes. The loader then gives a list of
+    micro-batches. Needs --global-tokens."""
     step_mix: Literal["alternate", "stratified"] = "alternate"
     """How to combine iterations into steps of several: `alternate`: shuffled; `stratified`: with the same proportions
     of groups and lengths in every step."""
@@ -212,9 +218,6 @@ class PlanConfig(AutoGroupsConfig):
     """Epochs to write rank manifests for; the loader can go on beyond them."""
     seed: int = Field(default=0, ge=0)
     """Seed for everything random."""
-    group_costs: SkipJsonSchema[tuple[tuple[float, float, float], ...] | None] = None
-    """What `flexsp` plans by, no option of its own: of each group, the seconds of a replica per squared token, per
-    token and per micro-batch; see `rules.with_known_cost`."""
 
     @property
     def is_auto(self) -> bool:
@@ -272,6 +275,8 @@ class PlanConfig(AutoGroupsConfig):
     @field_validator("groups")
     @classmethod
     def _choose_groups(cls, groups: tuple[Group, ...], info: ValidationInfo) -> tuple[Group, ...]:
+        if info.data.get("group_costs") is not None:
+            return groups  # They were chosen, and these are their costs.
         is_sorted = all(a.capacity < b.capacity for a, b in pairwise(groups))  # Else `_check_groups` refuses them.
         if not groups or not is_sorted or not {"strategy", "align"} <= info.data.keys():
             return groups
@@ -296,6 +301,15 @@ class PlanConfig(AutoGroupsConfig):
         return self
 
     @model_validator(mode="after")
+    def _check_lockstep(self) -> PlanConfig:
+        if self.lockstep == "1" and self.global_tokens is None:
+            raise ValueError(
+                "--lockstep 1 needs --global-tokens: replicas run freely until a step ends, and without it every "
+                "iteration is a step"
+            )
+        return self
+
+    @model_validator(mode="after")
     def _check_groups(self) -> PlanConfig:
         capacities = [group.capacity for group in self.groups]
         if sorted(set(capacities)) != capacities:
@@ -303,11 +317,18 @@ class PlanConfig(AutoGroupsConfig):
             raise ValueError(
                 f"groups must have rising capacities, got {','.join(map(format_tokens, capacities))}; {remedy}"
             )
+        if STRATEGIES[self.strategy].mixes_degrees:
+            largest = max((group.sp_size for group in self.groups), default=1)
+            if largest > self.gpus:
+                raise ValueError(
+                    f"an SP degree of {largest} does not fit {self.gpus} GPUs; end --groups with a lower one"
+                )
+            return self
         for group in self.groups:
             if self.gpus % group.sp_size:
                 raise ValueError(
                     f"the SP degree of group {group} must divide the number of GPUs, {self.gpus}; "
-                    f"choose one of {', '.join(str(d) for d in _divisors(self.gpus))}"
+                    f"choose one of {', '.join(str(d) for d in divisors(self.gpus))}"
                 )
             require_aligned(group)
         return self
@@ -332,10 +353,4 @@ def _chosen(
     """The groups that a strategy uses, aligned; the capacities of those given stand."""
     of_strategy = STRATEGIES[strategy]
     chosen = of_strategy.choose_groups(groups)
-    return chosen if align is None else with_align(chosen, given, align, mixed=of_strategy.groups == "doubling")
-
-
-def _divisors(number: int) -> list[int]:
-    """In rising order."""
-    small = [d for d in range(1, math.isqrt(number) + 1) if number % d == 0]
-    return sorted({*small, *(number // d for d in small)})
+    return chosen if align is None else with_align(chosen, given, align, mixed=of_strategy.mixes_degrees)

@@ -26,7 +26,8 @@ if TYPE_CHECKING:
 def with_known_cost(config: PlanConfig) -> PlanConfig:
     """The options with numbers instead of what predicts them, for these decide the plan and not where they are from.
 
-    They are `--cost profile` and, once the groups are known, `group_costs`.
+    They are `--cost profile` and, once the groups are known, `group_costs`; a group of a degree without a cost, which
+    the model's heads do not allow, is left out.
 
     Raises:
         ConfigError, InputError, FormatError: `--profile`, or `--model` and `--gpu`, do not say what to predict with.
@@ -40,8 +41,10 @@ def with_known_cost(config: PlanConfig) -> PlanConfig:
         config = config.model_copy(update={"cost": str(cost)})
     if config.strategy == "flexsp" and not config.is_auto and config.group_costs is None:
         gpu_model = _load(config, "--strategy flexsp")
-        costs = tuple(_group_costs(group, gpu_model) for group in config.groups)
-        config = config.model_copy(update={"group_costs": costs})
+        longest = config.groups[-1]
+        groups = [group for group in config.groups if group.sp_size in (1, longest.sp_size, *gpu_model.cost.send)]
+        costs = tuple(_group_costs(group, gpu_model) for group in groups)
+        config = config.model_copy(update={"groups": tuple(groups), "group_costs": costs})
     return config
 
 
@@ -107,6 +110,7 @@ def plan_rules(config: PlanConfig) -> PlanRules:
             balance=balance,
             fill=config.fill,
             linear=linear,
+            lockstep=1 if config.lockstep == "1" else None,
             replica_costs=_replica_costs(config),
             mask=config.mask,
             max_samples=config.max_samples or UNLIMITED,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
@@ -21,8 +22,14 @@ class Strategy:
     """Plan options without effect on it, which it refuses."""
     lacks: frozenset[str] = frozenset()
     """Plan options that other strategies support and it does not, so that it refuses values other than the default."""
-    groups: Literal["given", "longest", "doubling"] = "given"
-    """Which groups it uses: those given; the longest alone; or one for each doubling of the SP degree."""
+    groups: Literal["given", "longest", "degrees"] = "given"
+    """Which groups it uses: those given; the longest alone; or one for each SP degree that divides the longest's, and
+    iterations that mix them."""
+
+    @property
+    def mixes_degrees(self) -> bool:
+        """Whether an iteration may have replicas of unlike degrees."""
+        return self.groups == "degrees"
 
     def choose_groups(self, groups: Sequence[Group]) -> tuple[Group, ...]:
         """The groups that it uses, of those given (by rising capacity, at least one).
@@ -37,7 +44,7 @@ class Strategy:
         if self.groups == "longest":
             return (longest,)
         on_a_gpu = max(-(-group.capacity // group.sp_size) for group in groups)
-        degrees = [degree for degree in _doublings(longest.sp_size) if on_a_gpu * degree < longest.capacity]
+        degrees = [degree for degree in divisors(longest.sp_size) if on_a_gpu * degree < longest.capacity]
         below = [replace(longest, capacity=on_a_gpu * degree, sp_size=degree) for degree in degrees]
         return (*below, longest)
 
@@ -60,7 +67,7 @@ STRATEGIES: Mapping[str, Strategy] = {
     ),
     "flexsp": Strategy(
         summary="FlexSP (arXiv 2412.01523) over the whole data set: iterations mix SP degrees of equal time",
-        groups="doubling",
+        groups="degrees",
         ignores=frozenset({"packing", "fill"}),
         lacks=frozenset({"max_samples", "mask"}),
     ),
@@ -80,6 +87,11 @@ def refusal(name: str, options: Mapping[str, Any]) -> str | None:
     return None
 
 
-def _doublings(degree: int) -> list[int]:
-    """The powers of two below a degree that divide it."""
-    return [1 << power for power in range(degree.bit_length()) if 1 << power < degree and degree % (1 << power) == 0]
+def divisors(number: int) -> list[int]:
+    """In rising order.
+
+    >>> divisors(12)
+    [1, 2, 3, 4, 6, 12]
+    """
+    small = [d for d in range(1, math.isqrt(number) + 1) if number % d == 0]
+    return sorted({*small, *(number // d for d in small)})

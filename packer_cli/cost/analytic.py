@@ -80,7 +80,6 @@ def analytic_model(
             f"the model's share of {counted(num_gpus, 'GPU')} takes {memory.constant / 1e9:.1f} GB and a GPU has "
             f"{memory.limit / 1e9:.1f} GB for training: give more GPUs, or GPUs with more memory"
         )
-    sp_sizes = shape.sp_sizes(num_gpus)
     origin = {
         "source": "analytic",
         "model": asdict(shape),
@@ -89,15 +88,15 @@ def analytic_model(
         "assumptions": asdict(assumptions),
     }
     return GpuModel(
-        cost=_cost(shape, gpu, num_gpus, sp_sizes, assumptions),
+        cost=_cost(shape, gpu, num_gpus, assumptions),
         memory=memory,
         num_gpus=num_gpus,
-        sp_sizes=sp_sizes,
+        sp_sizes=shape.sp_sizes(num_gpus),
         origin=origin,
     )
 
 
-def _cost(shape: ModelShape, gpu: Gpu, num_gpus: int, sp_sizes: tuple[int, ...], assumed: Assumptions) -> CostModel:
+def _cost(shape: ModelShape, gpu: Gpu, num_gpus: int, assumed: Assumptions) -> CostModel:
     # Backward takes twice the FLOPs of forward. A float32 model runs its GEMMs in TF32, at half the rate of bf16.
     peak = gpu.flops * 2 / shape.dtype_bytes
     linear = 3 * 2 * (shape.num_layers * shape.layer_parameters[1] + shape.vocabulary_size * shape.hidden_size)
@@ -112,7 +111,7 @@ def _cost(shape: ModelShape, gpu: Gpu, num_gpus: int, sp_sizes: tuple[int, ...],
             degree: send_seconds(
                 shape.num_layers * ulysses_bytes(shape, degree), gpu, degree, assumed.bandwidth_efficiency
             )
-            for degree in sp_sizes
+            for degree in shape.head_degrees(num_gpus)
             if degree > 1
         },
         send_constant=8 * shape.num_layers * assumed.collective_latency,

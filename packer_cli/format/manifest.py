@@ -34,6 +34,7 @@ Checksum = Annotated[
     Rule(lambda value: None if is_checksum(value) else "not an xxh3-128 in hex", (("pattern", "^[0-9a-f]{32}$"),)),
 ]
 """xxh3-128 in hex."""
+Lockstep = Literal[1] | None
 Count = Annotated[int, Rule(lambda value: None if value >= 0 else "below 0", (("minimum", 0),))]
 
 
@@ -86,6 +87,18 @@ class GroupInfo:
     num_tokens: int
     num_loss_tokens: int
     shards: tuple[ShardInfo, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Replicas:
+    """The replicas of one SP degree: where the GPUs begin that run packs together, in any of the epochs."""
+
+    __pydantic_config__: ClassVar[dict[str, Any]] = FOR_SCHEMA
+
+    sp_size: Count
+    """Above 1."""
+    first_gpus: tuple[Count, ...]
+    """Rising. One GPU may be in several, in different iterations."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -216,6 +229,11 @@ class Manifest:
     seed: int
     num_gpus: int
     groups: tuple[GroupInfo, ...]
+    replicas: tuple[Replicas, ...]
+    """Those that need a process group each, by rising degree."""
+    lockstep: Lockstep = None
+    """GPUs that share collectives in every micro-batch. None: all of them. 1: each replica on its own, so that ranks
+    may have different numbers of micro-batches in an iteration."""
     first_epoch: int = 0
     """Number of the first of `epochs`."""
     epochs: tuple[EpochInfo, ...]
@@ -319,6 +337,9 @@ def _check(manifest: Manifest) -> None:
     for group in manifest.groups:
         if group.capacity < 1 or group.sp_size < 1 or group.align < 1:
             raise ValueError("a group has no capacity, no degree or no alignment")
+    for replicas in manifest.replicas:
+        if max(replicas.first_gpus, default=0) + replicas.sp_size > manifest.num_gpus:
+            raise ValueError(f"a replica of {replicas.sp_size} GPUs ends after GPU {manifest.num_gpus - 1}")
     for generation in manifest.generations:
         for epoch in generation.epochs:
             borders = [0, *(ranks.last + 1 for ranks in epoch.ranks)]

@@ -1,6 +1,7 @@
-"""Rank manifests: what one rank reads in one epoch, a row an iteration.
+"""Rank manifests: what one rank reads in one epoch, a row a micro-batch.
 
-Price: about 80 bytes an iteration, read once; on disk, 44 of all ranks together and 30 of each.
+Where all GPUs run in lockstep, every iteration is one row. Price: about 80 bytes a row, read once; on disk, 44 an
+iteration of all ranks together, and 30 a row of each.
 """
 
 from __future__ import annotations
@@ -20,17 +21,17 @@ from packer_cli.format.marks import find_foreign
 from packer_cli.format.schema import ITERATION_SCHEMA, RANK_SCHEMA, iterations_path
 
 Columns = dict[str, NDArray[Any]]
-"""Name -> integers [i], one an iteration."""
+"""Name -> integers, one an iteration or a micro-batch."""
 
 
 class RankRow(NamedTuple):
-    """One iteration of one rank; Python ints."""
+    """One micro-batch of one rank; Python ints."""
 
     step: int
     iteration: int
     group: int
     shard: int
-    """-1: a filler, the rank has no pack in this iteration."""
+    """-1: a filler, the rank has no pack."""
     row: int
     sp_size: int
     sp_rank: int
@@ -62,11 +63,16 @@ def read_iterations(data: pa.Buffer, entry: EpochInfo, fingerprint: str, *, comp
     step = columns["step"]
     if len(step) != entry.num_iterations:
         raise ValueError(f"{len(step)} iterations, hbpack.json says {entry.num_iterations}")
-    # From -1 to the number of steps, so that the first and the last must be there; in [0, 1], but 1 at both ends.
-    strides = np.diff(step, prepend=-1, append=entry.num_steps)
-    if strides.min() < 0 or strides.max() > 1 or not strides[0] == strides[-1] == 1:
+    if not _counts_up(step, entry.num_steps):
         raise ValueError(f"its steps are not 0 to {entry.num_steps - 1} in order")
     return columns
+
+
+def _counts_up(values: NDArray[np.int64], length: int) -> bool:
+    """Whether these are 0 to length - 1 in order, each once or more."""
+    # From -1 to the length, so that the first and the last must be there; in [0, 1], but 1 at both ends.
+    strides = np.diff(values, prepend=-1, append=length)
+    return bool(strides.min() >= 0 and strides.max() <= 1 and strides[0] == strides[-1] == 1)
 
 
 def read_rank(data: pa.Buffer, entry: EpochInfo, rank: int, fingerprint: str, *, compares: bool = True) -> Columns:
@@ -81,7 +87,9 @@ def read_rank(data: pa.Buffer, entry: EpochInfo, rank: int, fingerprint: str, *,
     """
     path, xxh3 = entry.file_of(rank)
     columns = _read(data, path, xxh3 if compares else None, fingerprint, RANK_SCHEMA)
-    if not np.array_equal(columns["iteration"], np.arange(entry.num_iterations)):
+    iteration = columns["iteration"]
+    in_lockstep = np.array_equal(iteration, np.arange(entry.num_iterations))  # Most sets are, and this is faster.
+    if not (in_lockstep or _counts_up(iteration, entry.num_iterations)):
         raise ValueError(f"its iterations are not 0 to {entry.num_iterations - 1} in order")
     return columns
 
@@ -133,7 +141,11 @@ def read_rows(
 
 
 def _rows(iterations: Columns, of_rank: Columns, manifest: Manifest, rank: int) -> Columns:
-    group = of_rank["group"]
+    iteration, group = of_rank["iteration"], of_rank["group"]
+    if manifest.lockstep != 1 and len(iteration) != len(iterations["step"]):
+        raise ValueError("it has several micro-batches in an iteration, though the GPUs run in lockstep")
+    if len(iteration) != len(iterations["step"]):
+        iterations = {name: values[iteration] for name, values in iterations.items()}
     if not ((group >= 0) & (group < len(manifest.groups))).all():
         raise ValueError("it names groups that the set does not have")
     shard, row = _places(manifest, of_rank["pack"], group)
@@ -199,9 +211,13 @@ def repeat_rows(columns: Columns, seed: int, epoch: int) -> Columns:
     """
     take = repeat_iterations(seed, epoch, columns["step"])
     repeated = {name: column[take] for name, column in columns.items()}
-    step = repeated["step"]
     return {
         **repeated,
-        "step": np.cumsum(np.diff(step, prepend=step[:1]) != 0),
-        "iteration": np.arange(len(take)),
+        "step": _renumbered(repeated["step"]),
+        "iteration": _renumbered(repeated["iteration"]),
     }
+
+
+def _renumbered(values: NDArray[np.int64]) -> NDArray[np.int64]:
+    """0, 1, 2, ... for runs of equal values."""
+    return np.cumsum(np.diff(values, prepend=values[:1]) != 0)

@@ -13,7 +13,7 @@ from torch.utils.data import Dataset
 
 from packer_cli.format.constants import Mask
 from packer_cli.format.state import LoaderState
-from packer_cli.loader.batch import BatchBuilder, PadTo, SPSharding
+from packer_cli.loader.batch import BatchBuilder, MicroBatch, PadTo, SPSharding
 from packer_cli.loader.formats import get_format
 from packer_cli.loader.manifest import choose_pad_token, read_manifest
 from packer_cli.loader.opening import open_storage
@@ -196,6 +196,11 @@ class PackedDataset(Dataset):
         return asdict(self._manifest)
 
     @property
+    def replicas(self) -> dict[int, tuple[int, ...]]:
+        """First ranks of the replicas of more than one GPU, by SP degree; for `init_sp_groups`."""
+        return {each.sp_size: each.first_gpus for each in self._manifest.replicas}
+
+    @property
     def epoch(self) -> int:
         """The current epoch."""
         return self._place.epoch
@@ -228,20 +233,22 @@ class PackedDataset(Dataset):
             i += num_iterations
         if not 0 <= i < num_iterations:
             raise IndexError(f"iteration {i} of {num_iterations}")
-        row = rows.row(i)
-        if row.shard < 0:
-            micro = self._builder.filler(row, rows.epoch)
-        else:
-            is_open = not self._prefetch or self._shards.is_open(row.group, row.shard)
-            pack = self._shards.read(row.group, row.shard, row.row)
-            if not is_open:
-                self._prefetch_after(i)
-            micro = self._builder.build(pack, row, rows.epoch)
+        batches = [self._adapt(self._read(rows, number)) for number in rows.rows_of(i)]
         self._place.next = i + 1
-        return self._adapt(micro)
+        return batches if self._manifest.lockstep == 1 else batches[0]
+
+    def _read(self, rows: RankRows, number: int) -> MicroBatch:
+        row = rows.row(number)
+        if row.shard < 0:
+            return self._builder.filler(row, rows.epoch)
+        is_open = not self._prefetch or self._shards.is_open(row.group, row.shard)
+        pack = self._shards.read(row.group, row.shard, row.row)
+        if not is_open:
+            self._prefetch_after(number)
+        return self._builder.build(pack, row, rows.epoch)
 
     def _prefetch_after(self, i: int) -> None:
-        """Prefetch the shards that follow the one just opened for iteration `i`."""
+        """Prefetch the shards that follow the one just opened for row `i`."""
         places = self._rows.next_shards(i, self._prefetch + self._storage.files_kept)
         self._shards.prefetch([place for place in places if not self._shards.is_open(*place)][: self._prefetch])
 

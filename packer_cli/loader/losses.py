@@ -6,7 +6,7 @@ the step are the gradients of
 
 ==============  =================================================================  ==========================
 `stable_loss`   sum of all losses / all loss tokens of the step                    every token weighs the same
-`token_mean`    mean over iterations and DP ranks of (sum / loss tokens) there     biased to short packs
+`token_mean`    mean over packs of (sum / loss tokens) of each                     biased to short packs
 `sample_mean`   mean over samples of (sum / loss tokens) of each                   biased to short samples
 ==============  =================================================================  ==========================
 
@@ -65,22 +65,19 @@ def stable_loss(loss_sum: torch.Tensor, batch: Any, *, world_size: int, accumula
     return _scaled(loss_sum, world_size * accumulation, metadata_of(batch)["global_num_loss_tokens"])
 
 
-def token_mean(
-    loss_sum: torch.Tensor, batch: Any, *, world_size: int, num_iterations: int = 1, accumulation: int = 1
-) -> torch.Tensor:
-    """The usual loss: each pack's mean over its loss tokens, averaged over the DP ranks and then the iterations.
+def token_mean(loss_sum: torch.Tensor, batch: Any, *, world_size: int, accumulation: int = 1) -> torch.Tensor:
+    """The usual loss: each pack's mean over its loss tokens, averaged over the packs of the step.
 
     For comparison: a token of a pack with few loss tokens weighs more; a pack without any counts as a loss of 0.
 
     Args:
         loss_sum, batch, world_size, accumulation: as in `stable_loss`.
-        num_iterations: iterations of the step.
 
     Returns:
         A scalar; 0 (with a graph) if the pack has no loss token.
     """
     known = metadata_of(batch)
-    return _scaled(loss_sum, world_size * accumulation, known["num_loss_tokens"] * known["dp_size"] * num_iterations)
+    return _scaled(loss_sum, world_size * accumulation, known["num_loss_tokens"] * known["global_num_packs"])
 
 
 def sample_mean(losses: torch.Tensor, batch: Any, *, world_size: int, accumulation: int = 1) -> torch.Tensor:

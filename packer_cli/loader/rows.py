@@ -1,4 +1,4 @@
-"""The rows of one rank in one epoch. Price: about 80 bytes per iteration, read once per epoch."""
+"""The rows of one rank in one epoch. Price: about 80 bytes per micro-batch, read once per epoch."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from packer_cli.errors import FormatError
 from packer_cli.format.manifest import Manifest
@@ -14,7 +15,7 @@ from packer_cli.format.ranks import Columns, RankFileError, RankRow, as_epoch, r
 from packer_cli.loader.storage import Storage
 
 _LOOK_AHEAD = 4096
-"""Iterations in which to look for the next shards."""
+"""Rows in which to look for the next shards."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,6 +26,8 @@ class RankRows:
     columns: Columns
     num_steps: int
     """Of the whole epoch."""
+    firsts: NDArray[np.int64]
+    """int64[i]: first row of each iteration."""
 
     _items: tuple[Callable[[int], Any], ...] = field(init=False, repr=False, compare=False)
 
@@ -33,11 +36,16 @@ class RankRows:
         object.__setattr__(self, "_items", tuple(self.columns[name].item for name in RankRow._fields))
 
     def __len__(self) -> int:
-        return len(self.columns["step"])
+        return len(self.firsts)
+
+    def rows_of(self, i: int) -> range:
+        """The rows of iteration `i`, one or more."""
+        first = self.firsts.item(i)
+        return range(first, self.firsts.item(i + 1) if i + 1 < len(self.firsts) else len(self.columns["step"]))
 
     def next_shards(self, i: int, num: int) -> list[tuple[int, int]]:
-        """The first `num` shards, as (group, shard), read from iteration `i` on, within the next 4096 iterations."""
-        stop = min(i + _LOOK_AHEAD, len(self))
+        """The first `num` shards, as (group, shard), read from row `i` on, within the next 4096 rows."""
+        stop = i + _LOOK_AHEAD
         shard = self.columns["shard"][i:stop].astype(np.int64)
         keys = (self.columns["group"][i:stop].astype(np.int64) << 32 | shard)[shard >= 0]
         first = np.sort(np.unique(keys, return_index=True)[1])
@@ -45,11 +53,10 @@ class RankRows:
 
     def step_of(self, i: int) -> int:
         """The step of iteration `i`; `num_steps` for the iteration after the last."""
-        step = self.columns["step"]
-        return int(step[i]) if i < len(step) else self.num_steps
+        return int(self.columns["step"][self.firsts[i]]) if i < len(self) else self.num_steps
 
     def row(self, i: int) -> RankRow:
-        """The row of iteration `i`."""
+        """Row `i`."""
         return RankRow(*[item(i) for item in self._items])
 
 
@@ -67,4 +74,7 @@ def read_rank_rows(storage: Storage, manifest: Manifest, rank: int, epoch: int) 
         name = storage.name(error.path)
         raise FormatError(f"{name!r} is damaged or incomplete ({error}); {storage.remedy}") from None
     columns = as_epoch(columns, entry, manifest.seed, epoch, is_written=is_written)
-    return RankRows(epoch=epoch, columns=columns, num_steps=entry.first_step + entry.num_steps)
+    firsts = np.arange(entry.num_iterations)
+    if len(columns["step"]) > len(firsts):
+        firsts = np.flatnonzero(np.diff(columns["iteration"], prepend=-1))
+    return RankRows(epoch=epoch, columns=columns, num_steps=entry.first_step + entry.num_steps, firsts=firsts)

@@ -80,7 +80,9 @@ def measure_profile(options: ProfileOptions, say: Say = lambda text: None) -> Pr
         gpus = options.gpus or world_size
         degrees = options.sp_sizes or shape.sp_sizes(world_size)
         _check(options, shape.sp_sizes(world_size), degrees, world_size, gpus, shape.num_layers)
-        groups = init_sp_groups(degrees) if world_size > 1 else SPGroups(rank=0, world_size=1, groups={1: None})
+        groups = SPGroups(rank=0, world_size=1, groups={})
+        if world_size > 1:
+            groups = init_sp_groups({degree: range(0, world_size, degree) for degree in degrees})
         kernel_name, kernel = choose_kernel(options.attention, device.device)
         subject = Subject(
             Path(options.model),
@@ -204,15 +206,18 @@ class _Run:
             out_of_memory=seconds is None and (peak is None or peak > self._limit),
         )
 
+    def _group(self, sp_size: int) -> dist.ProcessGroup | None:
+        return self._groups.for_batch({"sp_size": sp_size, "sp_rank": self._groups.rank % sp_size})
+
     def _peak(self, length: int, sp_size: int, layers: int) -> float | None:
-        group = self._groups.group(sp_size)
+        group = self._group(sp_size)
         fewest = min(self._options.samples)
         return self._device.peak_bytes(
             lambda: self._subject.run(length, fewest, layers, group), self._subject.held_bytes
         )
 
     def _seconds(self, length: int, sp_size: int, layers: int, num_samples: int) -> float | None:
-        group = self._groups.group(sp_size)
+        group = self._group(sp_size)
         try:
             return self._device.median_seconds(
                 lambda: self._subject.run(length, num_samples, layers, group),

@@ -10,6 +10,8 @@ from packer_cli.plan.cost import segment_sums
 from packer_cli.plan.segments import aligned_lengths
 from packer_cli.plan.types import FILLER, Int32Array, Int64Array, Packs, Pieces, Plan, Schedule
 
+MOST_PROCESS_GROUPS = 32
+"""Replicas of more than one GPU that a GPU may belong to: each is a communicator, which holds memory."""
 _BLOCK = 1 << 20
 
 
@@ -22,6 +24,7 @@ def check_plan(plan: Plan) -> None:
     tokens = _check_packs(plan.packs, plan)
     for epoch, schedule in enumerate(plan.epochs):
         _check_schedule(schedule, plan, tokens, epoch)
+    _check_process_groups(plan)
 
 
 def check_pieces(pieces: Pieces, lengths: Int32Array, samples: Int64Array, *, is_whole: bool) -> None:
@@ -154,7 +157,7 @@ def _check_schedule(schedule: Schedule, plan: Plan, tokens: Int64Array, epoch: i
         np.array_equal(schedule.slot_group[is_pack], plan.packs.group[packs]),
         where + "a slot does not belong to the group of its pack",
     )
-    _check_gpus(schedule, plan.slot_degrees(schedule), plan.num_gpus, where)
+    _check_gpus(schedule, plan.slot_degrees(schedule), plan, where)
     steps = schedule.iteration_step
     if len(steps):
         _require(
@@ -167,25 +170,47 @@ def _check_schedule(schedule: Schedule, plan: Plan, tokens: Int64Array, epoch: i
     )
 
 
-def _check_gpus(schedule: Schedule, degrees: Int64Array, num_gpus: int, where: str) -> None:
-    """Require that every GPU is in exactly one slot of every iteration, and in one replica of each degree."""
-    iteration = schedule.slot_iteration
+def _check_gpus(schedule: Schedule, degrees: Int64Array, plan: Plan, where: str) -> None:
+    """Require that an iteration's replicas divide the GPUs, and that each has as many slots as it may."""
+    is_first = schedule.begins_replica
+    same = ~is_first[1:]
+    _require(
+        np.array_equal(schedule.slot_group[1:][same], schedule.slot_group[:-1][same]),
+        where + "a replica changes its group within an iteration",
+    )
+    _require(
+        plan.lockstep == 1 or bool(is_first.all()),
+        where + "a replica has more than one micro-batch in an iteration, where all GPUs run in lockstep",
+    )
+    iteration, first_gpu = schedule.slot_iteration[is_first], schedule.slot_first_gpu[is_first]
+    end_gpu = first_gpu + degrees[is_first]
     begins = np.ones(len(iteration), dtype=np.bool_)
     begins[1:] = iteration[1:] != iteration[:-1]
     ends = np.append(begins[1:], True) if len(iteration) else begins
-    expected = np.arange(schedule.num_iterations)
-    first_gpu = schedule.slot_first_gpu
-    end_gpu = first_gpu + degrees
     in_row = np.ones(len(iteration), dtype=np.bool_)
     in_row[1:] = begins[1:] | (first_gpu[1:] == end_gpu[:-1])
     fine = (
-        np.array_equal(iteration[begins], expected)
+        np.array_equal(iteration[begins], np.arange(schedule.num_iterations))
         and bool((first_gpu[begins] == 0).all())
-        and bool((end_gpu[ends] == num_gpus).all())
+        and bool((end_gpu[ends] == plan.num_gpus).all())
         and bool(in_row.all())
-        and bool((first_gpu % degrees == 0).all())
     )
-    _require(fine, f"{where}not every one of the {num_gpus} GPUs is busy exactly once in every iteration")
+    _require(fine, f"{where}not every one of the {plan.num_gpus} GPUs is busy exactly once in every iteration")
+
+
+def _check_process_groups(plan: Plan) -> None:
+    """Require that no GPU is in more replicas than process groups can be kept open."""
+    changes = np.zeros(plan.num_gpus + 1, dtype=np.int64)
+    for degree, first in plan.replicas.items():
+        if degree > 1:
+            np.add.at(changes, first, 1)
+            np.add.at(changes, first + degree, -1)
+    held = np.cumsum(changes)
+    gpu = int(held.argmax())
+    _require(
+        int(held[gpu]) <= MOST_PROCESS_GROUPS,
+        f"GPU {gpu} is in {held[gpu]} process groups, more than {MOST_PROCESS_GROUPS}",
+    )
 
 
 def _require(condition: bool, what: str) -> None:

@@ -25,11 +25,11 @@ def balance_ratio(
 ) -> NDArray[np.float64]:
     """`1 - sum_r x_r / (G max_r x_r / g_r)` for each iteration (float64[i]): ABR of attention work, DBR of tokens.
 
-    The slots must be sorted by iteration. An iteration of zeros is balanced.
+    The replicas must be sorted by iteration. An iteration of zeros is balanced.
 
     Args:
-        values: float64[k], x of each slot, which its g GPUs share.
-        gpus: int64[k], g; None if all slots of an iteration have the same number, as HBP's have.
+        values: float64[k], x of each replica, which its g GPUs share.
+        gpus: int64[k], g; None if all replicas of an iteration have the same number, as HBP's have.
 
     >>> K = 1024
     >>> work = np.array([4 * K**2, 2 * (2 * K) ** 2], dtype=float)  # {1K, 1K, 1K, 1K} and {2K, 2K}
@@ -54,8 +54,9 @@ def imbalance(values: NDArray[np.float64], slot_step: Int64Array) -> float:
 def least_works(plan: Plan, epoch: int = 0, linear: int = 0) -> NDArray[np.float64]:
     """A lower bound (float64[i]) on the greatest work per GPU in each iteration, however its samples are dealt.
 
-    Where replicas have unlike degrees it is the mean, or the longest sample on the most GPUs. With a causal mask over
-    whole rows, it is that of the least tokens of the longest row. Price: O(m log m) for m pieces.
+    Where replicas have unlike degrees, or several micro-batches, it is the mean, or the longest sample on the most
+    GPUs. With a causal mask over whole rows, it is that of the least tokens of the longest row. Price: O(m log m) for
+    m pieces.
 
     Args:
         linear: tokens, see `plan.cost`; 0 is attention work.
@@ -72,10 +73,11 @@ def least_works(plan: Plan, epoch: int = 0, linear: int = 0) -> NDArray[np.float
             pieces = [plan.packs.pieces[plan.packs.offsets[k] : plan.packs.offsets[k + 1]] for k in packs]
             falling = np.sort(lengths[np.concatenate(pieces)])[::-1].astype(np.int64)
             shared_by = degrees[begin:end]
-            if plan.mask == "causal":
+            is_one_each = (shared_by == shared_by[0]).all() and shared_by.sum() == plan.num_gpus  # Slots a replica.
+            if is_one_each and plan.mask == "causal":
                 tokens = max(int(falling[0]), -(-int(falling.sum()) // len(shared_by)))
-                bounds[i] = tokens * (tokens + linear) / shared_by.max()
-            elif (shared_by == shared_by[0]).all():
+                bounds[i] = tokens * (tokens + linear) / shared_by[0]
+            elif is_one_each:
                 capacity = max(plan.groups[g].capacity for g in np.unique(plan.packs.group[packs]))
                 bounds[i] = least_max_work(falling, end - begin, capacity, linear) / shared_by[0]
             else:
@@ -108,7 +110,7 @@ def measure(
     gpus = plan.slot_degrees(schedule)[chosen]
     tokens = np.append(pack_tokens, 0)[pack]
     work = np.append(pack_work, 0)[pack].astype(np.float64)
-    padded = -(-tokens // gpus) * gpus
+    padded = (-(-tokens // gpus) * gpus).astype(np.float64)
     real_tokens, num_aligning = tokens, None
     if any(each.align > 1 for each in plan.groups):
         pack_tokens, _ = pack_tokens_and_work(plan.packs.offsets, plan.packs.pieces, plan.pieces.length)
@@ -117,14 +119,17 @@ def measure(
     num_tokens = int(real_tokens.sum())
     token_slots = int(schedule.slot_row_length[chosen].sum(dtype=np.int64))
     packs = pack[pack != FILLER]
-    abr, abr_bound = _ratio_and_bound(work, iteration, gpus, least, plan.num_gpus)
+    # Replicas wait for each other at the end of an iteration, so the work of one is that of all its micro-batches.
+    first = np.flatnonzero(schedule.begins_replica[chosen])
+    replicas = iteration[first], gpus[first]
+    abr, abr_bound = _ratio_and_bound(_sums(work, first), *replicas, least, plan.num_gpus)
     cbr, cbr_bound = None, None
     if linear:
         work += linear * tokens.astype(np.float64)
         least_predicted = least_works(plan, epoch, linear) if least_predicted is None else least_predicted
-        cbr, cbr_bound = _ratio_and_bound(work, iteration, gpus, least_predicted, plan.num_gpus)
+        cbr, cbr_bound = _ratio_and_bound(_sums(work, first), *replicas, least_predicted, plan.num_gpus)
     return Metrics(
-        dbr=_mean(balance_ratio(padded.astype(np.float64), iteration, gpus)),
+        dbr=_mean(balance_ratio(_sums(padded, first), *replicas)),
         pr=1 - num_tokens / token_slots if token_slots else 0.0,
         alignment_pr=None if num_aligning is None else num_aligning / max(1, token_slots),
         abr=abr,
@@ -178,9 +183,9 @@ def _ratio_and_bound(
     """Means over iterations of the balance ratio, and of its lower bound.
 
     Args:
-        work: float64[k], work of each slot.
-        iteration: int64[k], iteration of each slot, sorted.
-        gpus: int64[k], GPUs that share each slot.
+        work: float64[r], work of each replica.
+        iteration: int64[r], iteration of each, sorted.
+        gpus: int64[r], GPUs of each.
         least: float64[all iterations], the result of `least_works`, which holds for whole iterations only.
     """
     own = np.unique(iteration)
@@ -189,6 +194,11 @@ def _ratio_and_bound(
     bounds = np.maximum(0.0, 1 - means / np.where(least[own] > 0, least[own], np.inf))
     bounds[(busy < num_gpus) | (least[own] == 0)] = 0.0
     return _mean(balance_ratio(work, iteration, gpus)), _mean(bounds)
+
+
+def _sums(values: NDArray[np.float64], first: Int64Array) -> NDArray[np.float64]:
+    """Sum of the values from each index of `first` to the next."""
+    return np.add.reduceat(values, first) if len(first) < len(values) else values
 
 
 def _mean(values: NDArray[Any]) -> float:

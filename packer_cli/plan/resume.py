@@ -16,14 +16,15 @@ from packer_cli.errors import PlanError
 from packer_cli.plan.balance import BalanceRule, order_packs
 from packer_cli.plan.check import check_plan
 from packer_cli.plan.cost import segment_sums
+from packer_cli.plan.free import pack_times, run_freely
 from packer_cli.plan.groups import Group
 from packer_cli.plan.packing.csr import select_packs
-from packer_cli.plan.schedule import GroupIterations, StepRules, deal, one_group_each, schedule_epoch
+from packer_cli.plan.schedule import GroupIterations, Iterations, StepRules, deal, one_group_each, schedule_epoch
 from packer_cli.plan.segments import aligned_lengths
 from packer_cli.plan.strategies.flexsp.arrange import deal_mixed
 from packer_cli.plan.strategies.flexsp.costs import DegreeCosts
 from packer_cli.plan.streams import Stream, rng_state
-from packer_cli.plan.types import FILLER, Int64Array, Packs, Pieces, Plan, Schedule
+from packer_cli.plan.types import FILLER, Int64Array, Lockstep, Packs, Pieces, Plan, Schedule
 from packer_cli.plan.work import pack_tokens_and_work
 
 
@@ -32,13 +33,15 @@ class DealRules:
     """How packs become iterations and steps."""
 
     num_gpus: int
-    """Each group's SP degree divides it."""
+    """Each group's SP degree divides it; where iterations mix degrees, the largest fits."""
     balance: BalanceRule
     """Its `refine` has no effect."""
     steps: StepRules
     seed: int
     linear: int = 0
     """Tokens, see `Cost.linear_tokens`."""
+    lockstep: Lockstep = None
+    """See `Plan.lockstep`."""
     replica_costs: DegreeCosts | None = None
     """Iterations mix the degrees of all groups, see `PlanRules`."""
 
@@ -94,8 +97,25 @@ def deal_epoch(plan: Plan, chosen: Int64Array, is_short: NDArray[np.bool_], rule
     )
     if rules.replica_costs:
         iterations = deal_mixed(packs, chosen, lengths, rules.replica_costs, rules.num_gpus)
-        return schedule_epoch(iterations, tokens, work, len(plan.groups), rules.steps, rules.seed, epoch)
-    by_group = []
+    else:
+        iterations = _deal_groups(plan, chosen, is_short, aligned, work, rules, epoch)
+    schedule = schedule_epoch(iterations, tokens, work, len(plan.groups), rules.steps, rules.seed, epoch)
+    if rules.lockstep != 1:
+        return schedule
+    times = pack_times(packs.group, aligned, work, rules.linear, rules.replica_costs)
+    return run_freely(schedule, len(plan.groups), times)
+
+
+def _deal_groups(
+    plan: Plan,
+    chosen: Int64Array,
+    is_short: NDArray[np.bool_],
+    tokens: Int64Array,
+    work: Int64Array,
+    rules: DealRules,
+    epoch: int,
+) -> Iterations:
+    packs, by_group = plan.packs, []
     for g, group in enumerate(plan.groups):
         members = chosen[packs.group[chosen] == g]
         num_ranks = group.num_dp_ranks(rules.num_gpus)
@@ -104,8 +124,7 @@ def deal_epoch(plan: Plan, chosen: Int64Array, is_short: NDArray[np.bool_], rule
         is_long = (~np.append(is_short, True)[slots]).any(axis=1)  # FILLER is -1, the appended one
         num_short = len(slots) - 1 - int(np.flatnonzero(is_long)[-1]) if is_long.any() else len(slots)
         by_group.append(GroupIterations(slots=slots, num_spread=num_short))
-    iterations = one_group_each(plan.groups, by_group, aligned)
-    return schedule_epoch(iterations, tokens, work, len(plan.groups), rules.steps, rules.seed, epoch)
+    return one_group_each(plan.groups, by_group, tokens)
 
 
 def check_rest(plan: Plan, schedule: Schedule, chosen: Int64Array, num_gpus: int) -> None:
@@ -127,4 +146,5 @@ def check_rest(plan: Plan, schedule: Schedule, chosen: Int64Array, num_gpus: int
     )
     packs = Packs(offsets=offsets, pieces=np.arange(len(members)), group=plan.packs.group[chosen])
     rest = replace(schedule, slot_pack=slot_pack)
-    check_plan(replace(plan, num_gpus=num_gpus, pieces=pieces, packs=packs, epochs=(rest,)))
+    dealt = replace(plan, num_gpus=num_gpus, pieces=pieces, packs=packs, epochs=(rest,))
+    check_plan(dealt)

@@ -11,7 +11,7 @@ from packer_cli.plan.groups import Group, require_aligned
 from packer_cli.plan.packing import PackingAlgorithm, PackingOptions
 from packer_cli.plan.schedule import StepRules
 from packer_cli.plan.strategies.flexsp.costs import DegreeCosts
-from packer_cli.plan.types import UNLIMITED, Mask
+from packer_cli.plan.types import UNLIMITED, Lockstep, Mask
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -19,7 +19,8 @@ class PlanRules:
     """Everything besides the lengths that decides a plan."""
 
     groups: tuple[Group, ...]
-    """By increasing capacity; each SP degree divides `num_gpus`, and each `align` its capacity."""
+    """By increasing capacity, each a multiple of the group's `align`. Each SP degree divides `num_gpus`; where iterations
+    mix degrees, the largest fits."""
     num_gpus: int
     algorithm: PackingAlgorithm
     packing_options: PackingOptions
@@ -34,10 +35,11 @@ class PlanRules:
     linear: int = 0
     """Tokens, at least 0: the plan evens out work of s (s + linear) per sample, see `plan.cost`. `cost.require_exact`
     limits it; `algorithm` must be built for `evened` (`PackingAlgorithm.with_linear`)."""
-
+    lockstep: Lockstep = None
+    """GPUs that run micro-batches in lockstep, see `Plan.lockstep`."""
     replica_costs: DegreeCosts | None = None
     """Seconds of a replica of each group: the iterations mix the degrees of all groups (FlexSP), and `algorithm`,
-    `fill` and all of `balance` but its window have no effect. Each degree is a multiple of the one before."""
+    `fill` and all of `balance` but its window have no effect."""
 
     mask: Mask = "document"
     """With which the packs are trained on. A causal one over whole rows evens out tokens, see `evened`."""

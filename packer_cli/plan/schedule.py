@@ -1,8 +1,8 @@
 """Schedules slots and steps: when and on which GPUs each pack runs.
 
 Strategies give iterations without an order. The first `curriculum_steps` steps take only the iterations below the
-longest group or, where there is one group, the lighter half (HBP section 4.3: 500 steps; 100 already help; table 7 for
-one group). Then all alternate, see `plan.interleave`.
+longest group or, where all have packs of it, the lighter half (HBP section 4.3: 500 steps; 100 already help; table 7
+for one group). Then all alternate, see `plan.interleave`.
 """
 
 from __future__ import annotations
@@ -180,10 +180,10 @@ def _order_and_steps(
     order = interleave(rules.mix, group_of, work, state)
     if not curriculum_steps or not len(order):
         return order, _steps(tokens[order], target)
-    is_short = group_of != longest_group if longest_group else work <= np.median(work)
+    is_short = group_of != longest_group
+    if not is_short.any():
+        is_short = work <= np.median(work)
     short = order[is_short[order]]
-    if not len(short):
-        return order, _steps(tokens[order], target)
     steps = _steps(tokens[short], target)
     steps = steps[steps < curriculum_steps]
     first = short[: len(steps)]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,6 +22,9 @@ def read_only(values: NDArray[Any]) -> NDArray[Any]:
     view.flags.writeable = False
     return view
 
+
+Lockstep = Literal[1] | None
+"""See `Plan.lockstep`."""
 
 FILLER = -1
 """`slot_pack` of a slot without a pack: the rank runs a micro-batch without loss."""
@@ -65,9 +68,10 @@ class Packs:
 class Schedule:
     """One epoch: k slots in i iterations in s steps.
 
-    A slot is one pack on one *replica* in one iteration: the GPUs `first_gpu .. first_gpu + sp_size - 1`, which run it
-    together with their group's SP degree. The replicas of an iteration divide all GPUs, and may have unlike degrees.
-    Slots are sorted by iteration, then first GPU.
+    A *replica* is the GPUs `first_gpu .. first_gpu + sp_size - 1`, which run packs together with their group's SP
+    degree. The replicas of an iteration divide all GPUs, and may have unlike degrees. A slot is one pack on one
+    replica in one iteration, a micro-batch. Where all GPUs run in lockstep, a replica has one slot an iteration; else
+    it has one or more, which it runs one after another. Slots are sorted by iteration, then first GPU.
     """
 
     slot_iteration: Int64Array
@@ -77,11 +81,19 @@ class Schedule:
     slot_group: Int16Array
     """int16[k]: how the slot runs; its pack's group."""
     slot_first_gpu: Int32Array
-    """int32[k]: first GPU of the replica, a multiple of its degree."""
+    """int32[k]: first GPU of the replica."""
     slot_row_length: Int32Array
     """int32[k]: tokens to which a trainer with fixed shapes pads the row; equal within a group and iteration."""
     iteration_step: Int64Array
     """int64[i]: the optimizer step of each iteration; never decreases."""
+
+    @property
+    def begins_replica(self) -> NDArray[np.bool_]:
+        """Whether a slot is the first of its replica in its iteration (bool[k]). O(k)."""
+        begins = np.ones(len(self.slot_pack), dtype=np.bool_)
+        begins[1:] = self.slot_iteration[1:] != self.slot_iteration[:-1]
+        begins[1:] |= self.slot_first_gpu[1:] != self.slot_first_gpu[:-1]
+        return begins
 
     @property
     def num_iterations(self) -> int:
@@ -109,6 +121,21 @@ class Plan:
     """Most pieces of a pack."""
     mask: Mask = "document"
     """With which the packs are trained on; it decides their attention work."""
+    lockstep: Lockstep = None
+    """GPUs, in whole replicas, that share collectives in every micro-batch. None: all of them (FSDP, ZeRO-2 and 3), so
+    that a replica has one slot an iteration. 1: each replica on its own (DDP, ZeRO-1), with one slot or more."""
+
+    @property
+    def replicas(self) -> dict[int, Int32Array]:
+        """The first GPUs (int32, rising) of the replicas of all epochs, by SP degree, rising. O(slots)."""
+        found = {}
+        slots = [(self.slot_degrees(schedule), schedule.slot_first_gpu) for schedule in self.epochs]
+        for degree in sorted({group.sp_size for group in self.groups}):
+            times = sum(np.bincount(gpus[degrees == degree], minlength=self.num_gpus) for degrees, gpus in slots)
+            first = np.flatnonzero(times).astype(np.int32)
+            if len(first):
+                found[degree] = first
+        return found
 
     def slot_degrees(self, schedule: Schedule) -> Int64Array:
         """SP degree of each slot (int64[k]): the GPUs of its replica."""

@@ -25,7 +25,7 @@ from packer_cli.plan.cost import Cost, parse_cost
 from packer_cli.plan.groups import Group
 from packer_cli.plan.types import UNLIMITED, Packs, Pieces, Plan, Schedule
 
-PLAN_VERSION = 5
+PLAN_VERSION = 6
 _KEY = b"hbpack"
 _DIGEST = "xxh3"
 
@@ -70,6 +70,7 @@ def write_plan(path: Path, plan: Plan, piece_loss_tokens: NDArray[np.int32], hea
     metadata = {
         "plan_version": PLAN_VERSION,
         "num_gpus": plan.num_gpus,
+        "lockstep": plan.lockstep,
         "groups": [vars(group) for group in plan.groups],
         "fingerprint": header.fingerprint,
         "store": header.store,
@@ -192,6 +193,7 @@ def read_plan(path: Path, *, check: bool = False) -> tuple[Plan, NDArray[np.int3
             epochs=_schedules(arrays),
             max_samples=metadata["config"]["max_samples"] or UNLIMITED,
             mask=metadata["config"]["mask"],
+            lockstep=metadata["lockstep"],
         )
         if check:
             check_plan(plan)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
@@ -24,7 +24,7 @@ _WRITERS = 8
 
 
 class EpochColumns:
-    """What each rank reads in one epoch, worked out once for all of them. O(iterations * GPUs)."""
+    """What each rank reads in one epoch, worked out once for all of them. O(slots * GPUs of each)."""
 
     def __init__(self, plan: Plan, schedule: Schedule, piece_loss_tokens: NDArray[np.int32]) -> None:
         """Prepare the manifests of an epoch.
@@ -33,11 +33,11 @@ class EpochColumns:
             schedule: one of the plan, or another of its packs on `plan.num_gpus`.
         """
         self._schedule = schedule
-        self._num_slots = np.bincount(schedule.slot_iteration, minlength=schedule.num_iterations)
-        self._first_slot = np.cumsum(self._num_slots) - self._num_slots
-        # Slots are sorted by iteration and first GPU, so repeating each by its degree lists the GPUs in order.
-        slots = np.repeat(np.arange(len(schedule.slot_pack)), plan.slot_degrees(schedule))
-        self._slot_of_gpu = slots.reshape(schedule.num_iterations, plan.num_gpus)
+        begins = schedule.begins_replica
+        self._num_replicas = np.bincount(schedule.slot_iteration[begins], minlength=schedule.num_iterations)
+        first_replica = np.cumsum(self._num_replicas) - self._num_replicas
+        self._replica = np.cumsum(begins) - 1 - first_replica[schedule.slot_iteration]
+        self._slots = _slots_of_gpus(plan, schedule)
         self._totals = _step_totals(plan, schedule, piece_loss_tokens)
         first = np.unique(schedule.slot_first_gpu).tolist()
         self.ranks = [(begin, end - 1) for begin, end in itertools.pairwise([*first, plan.num_gpus])]
@@ -47,17 +47,17 @@ class EpochColumns:
         """The columns of `iterations.arrow`: name -> [i]."""
         step = self._schedule.iteration_step
         totals = {name: values[step] for name, values in self._totals.items()}
-        return _typed({"step": step, "num_replicas": self._num_slots, **totals}, ITERATION_SCHEMA)
+        return _typed({"step": step, "num_replicas": self._num_replicas, **totals}, ITERATION_SCHEMA)
 
     def of_rank(self, rank: int) -> dict[str, NDArray[Any]]:
-        """The columns of a rank's manifest: name -> [i]."""
-        schedule, slot = self._schedule, self._slot_of_gpu[:, rank]
+        """The columns of a rank's manifest: name -> integers, one a micro-batch."""
+        schedule, slot = self._schedule, self._slots[rank]
         columns: dict[str, NDArray[Any]] = {
-            "iteration": np.arange(schedule.num_iterations),
+            "iteration": schedule.slot_iteration[slot],
             "pack": schedule.slot_pack[slot],
             "group": schedule.slot_group[slot],
             "first_gpu": schedule.slot_first_gpu[slot],
-            "dp_rank": slot - self._first_slot,
+            "dp_rank": self._replica[slot],
             "row_length": schedule.slot_row_length[slot],
         }
         return _typed(columns, RANK_SCHEMA)
@@ -97,6 +97,18 @@ def write_epoch(
     # Most of the time goes into waiting for the disk.
     with ThreadPoolExecutor(_WRITERS) as pool:
         return dict(zip(files, pool.map(write, files), strict=True))
+
+
+def _slots_of_gpus(plan: Plan, schedule: Schedule) -> Sequence[Int64Array]:
+    """The slots of each GPU, rising."""
+    degrees = plan.slot_degrees(schedule)
+    slots = np.repeat(np.arange(len(degrees)), degrees)
+    if plan.lockstep is None:
+        # Slots are sorted by iteration and first GPU, so each iteration has listed the GPUs in order.
+        return list(slots.reshape(schedule.num_iterations, plan.num_gpus).T)
+    gpu = schedule.slot_first_gpu[slots] + np.arange(len(slots)) - (np.cumsum(degrees) - degrees)[slots]
+    ends = np.cumsum(np.bincount(gpu, minlength=plan.num_gpus))
+    return np.split(slots[np.argsort(gpu, kind="stable")], ends[:-1])
 
 
 def _typed(columns: dict[str, NDArray[Any]], schema: pa.Schema) -> dict[str, NDArray[Any]]:

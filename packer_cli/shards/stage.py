@@ -25,6 +25,7 @@ from packer_cli.format.manifest import (
     GroupInfo,
     Manifest,
     RankFile,
+    Replicas,
     SetConfig,
     ShardInfo,
     WriteOptions,
@@ -124,6 +125,15 @@ def write_epochs(
     return tuple(epochs)
 
 
+def shared_replicas(plan: Plan) -> tuple[Replicas, ...]:
+    """What the manifest says of the replicas of more than one GPU."""
+    return tuple(
+        Replicas(sp_size=degree, first_gpus=tuple(first.tolist()))
+        for degree, first in plan.replicas.items()
+        if degree > 1
+    )
+
+
 def file_info(folder: Path, path: str) -> FileInfo:
     """What the manifest says of a file that is there. Price: reading it once."""
     file = folder / path
@@ -185,6 +195,8 @@ def _manifest(
         seed=header.config.seed,
         num_gpus=plan.num_gpus,
         groups=tuple(groups),
+        replicas=shared_replicas(plan),
+        lockstep=plan.lockstep,
         **_names(index),
         counts=header.counts,
         metrics=header.metrics,

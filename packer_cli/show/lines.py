@@ -117,16 +117,27 @@ def _step_lines(view: View, manifest: Manifest) -> Iterator[str]:
             f"{place.row.iteration}",
             "filler" if place.row.shard < 0 else f"{_pack_id(place, manifest)}",
             one_line(manifest.groups[place.row.group].name),
-            "shown below" if place.row.iteration == view.place.row.iteration else f"--iteration {place.row.iteration}",
+            _how_to_show(place, view.place, manifest),
         )
         for place in view.step_places
     ]
     header = ("iteration", "pack", "group", "")
     widths = [max(map(len, column)) for column in zip(header, *rows, strict=True)]
-    yield f"  step {view.place.row.step} has {counted(len(rows), 'iteration')}:"
+    iterations = {place.row.iteration for place in view.step_places}
+    what = counted(len(rows), "iteration") if len(iterations) == len(rows) else f"{len(rows):,} micro-batches"
+    where = f"step {view.place.row.step}" if len(iterations) > 1 else f"iteration {view.place.row.iteration}"
+    yield f"  {where} has {what}:"
     for row in (header, *rows):
         cells = (f"{row[0]:>{widths[0]}}", f"{row[1]:>{widths[1]}}", f"{row[2]:<{widths[2]}}", row[3])
         yield f"    {'  '.join(cells)}".rstrip()
+
+
+def _how_to_show(place: Place, shown: Place, manifest: Manifest) -> str:
+    if place == shown:
+        return "shown below"
+    if place.row.iteration != shown.row.iteration:
+        return f"--iteration {place.row.iteration}"
+    return f"--pack {_pack_id(place, manifest)}"
 
 
 def _pack_id(place: Place, manifest: Manifest) -> int:

@@ -1,6 +1,6 @@
 """Which row of which rank manifest a user means: a step or iteration of a rank, a pack, a sample.
 
-Price: a rank's manifest is some 75 bytes an iteration; to find a pack, those of the ranks before it are read as well;
+Price: a rank's manifest is some 75 bytes a row; to find a pack, those of the ranks before it are read as well;
 to find a sample, `plan.arrow`, some 50 bytes a sample.
 """
 
@@ -23,7 +23,7 @@ from packer_cli.show.files import SetFiles
 
 @dataclass(frozen=True, kw_only=True)
 class Place:
-    """One iteration of one rank, and the epoch that it belongs to."""
+    """One micro-batch of one rank, and the epoch that it belongs to."""
 
     epoch: int
     rank: int
@@ -41,13 +41,15 @@ class RankEpoch:
     columns: Columns
     """In the order of the epoch; steps and iterations are numbered as the loader does."""
 
-    def __len__(self) -> int:
-        return len(self.columns["step"])
+    @property
+    def num_iterations(self) -> int:
+        """Of the epoch."""
+        return int(self.columns["iteration"][-1]) + 1
 
-    def place(self, iteration: int) -> Place:
-        """Iteration `iteration`."""
-        row = RankRow(*(self.columns[name].item(iteration) for name in RankRow._fields))
-        return Place(epoch=self.epoch, rank=self.rank, num_iterations=len(self), row=row)
+    def place(self, number: int) -> Place:
+        """What row `number` says."""
+        row = RankRow(*(self.columns[name].item(number) for name in RankRow._fields))
+        return Place(epoch=self.epoch, rank=self.rank, num_iterations=self.num_iterations, row=row)
 
 
 def read_rank_epoch(files: SetFiles, manifest: Manifest, rank: int, epoch: int) -> RankEpoch:
@@ -76,8 +78,8 @@ def read_rank_epoch(files: SetFiles, manifest: Manifest, rank: int, epoch: int) 
     return RankEpoch(epoch=epoch, rank=rank, columns=columns)
 
 
-def iterations_of_step(rows: RankEpoch, step: int) -> list[int]:
-    """The iterations of a step, rising. Raises ConfigError where the epoch has no such step."""
+def rows_of_step(rows: RankEpoch, step: int) -> list[int]:
+    """The rows of a step, rising. Raises ConfigError where the epoch has no such step."""
     steps = rows.columns["step"]
     first, last = int(steps[0]), int(steps[-1])
     if not first <= step <= last:
@@ -87,13 +89,14 @@ def iterations_of_step(rows: RankEpoch, step: int) -> list[int]:
     return np.flatnonzero(steps == step).tolist()
 
 
-def check_iteration(rows: RankEpoch, iteration: int) -> None:
-    """Raise ConfigError where the epoch has no such iteration."""
-    if not 0 <= iteration < len(rows):
+def rows_of_iteration(rows: RankEpoch, iteration: int) -> list[int]:
+    """The rows of an iteration, rising. Raises ConfigError where the epoch has no such iteration."""
+    if not 0 <= iteration < rows.num_iterations:
         raise ConfigError(
-            f"--iteration must be from 0 to {len(rows) - 1}, got {iteration}: those are the iterations of epoch "
-            f"{rows.epoch}"
+            f"--iteration must be from 0 to {rows.num_iterations - 1}, got {iteration}: those are the iterations of "
+            f"epoch {rows.epoch}"
         )
+    return np.flatnonzero(rows.columns["iteration"] == iteration).tolist()
 
 
 def locate_pack(manifest: Manifest, pack: int) -> tuple[int, int, int]:
@@ -123,8 +126,8 @@ def find_pack(files: SetFiles, manifest: Manifest, packs: Iterable[int], epoch: 
             break
         rows = read_rank_epoch(files, manifest, rank, epoch)
         own = _key(*(rows.columns[name].astype(np.int64) for name in ("group", "shard", "row")))
-        for iteration in np.flatnonzero(np.isin(own, keys) & (rows.columns["shard"] >= 0)).tolist():
-            place = rows.place(iteration)
+        for number in np.flatnonzero(np.isin(own, keys) & (rows.columns["shard"] >= 0)).tolist():
+            place = rows.place(number)
             found.setdefault(wanted[place.row.group, place.row.shard, place.row.row], place)
     return found
 

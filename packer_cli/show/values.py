@@ -33,8 +33,7 @@ def view_value(view: View, manifest: Manifest, decode: Decode | None) -> dict[st
             "rank_tokens": None if place is None else list(view.rank_tokens),
         },
         "samples": [_sample_value(sample, decode) for sample in view.samples],
-        "step_iterations": [other.row.iteration for other in view.step_places]
-        or ([place.row.iteration] if place else []),
+        "step_iterations": sorted({other.row.iteration for other in view.step_places or ((place,) if place else ())}),
     }
 
 

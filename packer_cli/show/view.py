@@ -9,12 +9,12 @@ from packer_cli.show.contents import ShownPack, ShownSample, read_pack
 from packer_cli.show.files import SetFiles
 from packer_cli.show.places import (
     Place,
-    check_iteration,
     find_pack,
-    iterations_of_step,
     locate_pack,
     packs_of_sample,
     read_rank_epoch,
+    rows_of_iteration,
+    rows_of_step,
 )
 
 
@@ -44,7 +44,7 @@ class View:
     samples: tuple[ShownSample, ...]
     """Those to show."""
     step_places: tuple[Place, ...] = ()
-    """All iterations of the step, where it has several and was asked for."""
+    """All micro-batches of the step or iteration that was asked for, where it has several."""
 
     @property
     def rank_tokens(self) -> tuple[int, int]:
@@ -67,15 +67,11 @@ def look(files: SetFiles, manifest: Manifest, wanted: Wanted) -> list[View]:
     if wanted.pack is not None or wanted.sample is not None:
         return _look_for_packs(files, manifest, wanted, epoch)
     rows = read_rank_epoch(files, manifest, wanted.rank, epoch)
-    others: list[int] = []
     if wanted.iteration is not None:
-        check_iteration(rows, wanted.iteration)
-        iteration = wanted.iteration
+        found = rows_of_iteration(rows, wanted.iteration)
     else:
-        step = int(rows.columns["step"][0]) if wanted.step is None else wanted.step
-        others = iterations_of_step(rows, step)
-        iteration = others[0]
-    place = rows.place(iteration)
+        found = rows_of_step(rows, int(rows.columns["step"][0]) if wanted.step is None else wanted.step)
+    place = rows.place(found[0])
     pack = None if place.row.shard < 0 else read_pack(files, manifest, place.row.group, place.row.shard, place.row.row)
     return [
         View(
@@ -83,7 +79,7 @@ def look(files: SetFiles, manifest: Manifest, wanted: Wanted) -> list[View]:
             place=place,
             pack=pack,
             samples=pack.samples if pack else (),
-            step_places=tuple(rows.place(i) for i in others) if len(others) > 1 else (),
+            step_places=tuple(map(rows.place, found)) if len(found) > 1 else (),
         )
     ]
 

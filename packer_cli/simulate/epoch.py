@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,7 +23,7 @@ class Simulation:
     """One epoch, predicted. i iterations, s steps, g groups."""
 
     iteration_seconds: NDArray[np.float64]
-    """float64[i]: time of each iteration on one pipeline stage, until its slowest rank is done."""
+    """float64[i]: time of each iteration on one pipeline stage, until its slowest replica is done."""
     step_seconds: NDArray[np.float64]
     """float64[s]: time of each step: iterations, pipeline bubbles and the fixed seconds of a step."""
     gpu_seconds: NDArray[np.float64]
@@ -75,10 +76,11 @@ def simulate(
 ) -> Simulation:
     """Predict an epoch of the plan.
 
-    An iteration takes as long as its slowest slot: a slot's GPUs compute, communicate and then wait for the others. On
-    a pipeline of P stages, each stage takes 1/P of a slot's work and communication and the whole constant, and a step
-    of iterations of T_1..T_v seconds per stage takes `sum T_j + (P - 1) max T_j`: Hydraulis' `sum + (P - 1) max`
-    (arXiv 2412.07894, stage 1), and for equal iterations its `(max cost + c) (P - 1 + v)` (stage 2).
+    An iteration takes as long as its slowest replica: its GPUs run their slots, which compute and communicate, and
+    then wait for the others. On a pipeline of P stages, each stage takes 1/P of a slot's work and communication and
+    the whole constant, and micro-batches of T_1..T_v seconds per stage take `sum T_j + (P - 1) max T_j`: Hydraulis'
+    `sum + (P - 1) max` (arXiv 2412.07894, stage 1), and for equal ones its `(max cost + c) (P - 1 + v)` (stage 2).
+    Where all GPUs run in lockstep these are the iterations of a step; else the slots of a replica in an iteration.
 
     Price: O(pieces + slots).
 
@@ -94,10 +96,11 @@ def simulate(
     layers = tuple(choose_layers(group, model.memory) for group in plan.groups)
     slots = slot_seconds(plan, schedule, model, [each.layers for each in layers], pad_to)
     own = slots.on_a_stage(pp)
+    replicas = _replicas(schedule, own, 0 if plan.lockstep is None else pp - 1)
     iterations = np.zeros(schedule.num_iterations)
-    np.maximum.at(iterations, schedule.slot_iteration, own)
+    np.maximum.at(iterations, schedule.slot_iteration[replicas.first], replicas.seconds + replicas.bubbles)
     longest = _longest_iterations(schedule, iterations)
-    bubbles = (pp - 1) * iterations[longest]
+    bubbles = (pp - 1) * iterations[longest] if plan.lockstep is None else np.zeros(len(longest))
     steps = _sums(schedule.iteration_step, iterations, schedule.num_steps)
     held, group = np.divmod(np.unique(schedule.slot_iteration * len(plan.groups) + slots.group), len(plan.groups))
     group_iterations = np.bincount(group, minlength=len(plan.groups))
@@ -105,13 +108,32 @@ def simulate(
     return Simulation(
         iteration_seconds=iterations,
         step_seconds=steps + bubbles + step_seconds,
-        gpu_seconds=_split(plan, schedule, slots, own, iterations, longest, pp, step_seconds),
+        gpu_seconds=_split(plan, schedule, slots, replicas, iterations, bubbles, longest, pp, step_seconds),
         group_tokens=slots.tokens_of_groups(len(plan.groups)),
         group_iterations=group_iterations,
         group_iteration_seconds=group_seconds / np.maximum(1, group_iterations),
         layers=layers,
         num_gpus=plan.num_gpus * pp,
     )
+
+
+class _Replicas(NamedTuple):
+    """The r replicas of all iterations."""
+
+    first: Int64Array
+    """int64[r]: first slot of each in its iteration."""
+    seconds: NDArray[np.float64]
+    """float64[r]: its slots, one after another."""
+    bubbles: NDArray[np.float64]
+    """float64[r]: what its own pipeline adds."""
+
+
+def _replicas(schedule: Schedule, slots: NDArray[np.float64], num_bubbles: int) -> _Replicas:
+    """Seconds of replicas from those of slots; each waits `num_bubbles` times for its longest slot."""
+    first = np.flatnonzero(schedule.begins_replica)
+    if len(first) == len(slots):
+        return _Replicas(first, slots, num_bubbles * slots)
+    return _Replicas(first, np.add.reduceat(slots, first), num_bubbles * np.maximum.reduceat(slots, first))
 
 
 def _longest_iterations(schedule: Schedule, iterations: NDArray[np.float64]) -> Int64Array:
@@ -125,15 +147,20 @@ def _split(
     plan: Plan,
     schedule: Schedule,
     slots: SlotSeconds,
-    own: NDArray[np.float64],
+    replicas: _Replicas,
     iterations: NDArray[np.float64],
+    bubbles: NDArray[np.float64],
     longest: Int64Array,
     pp: int,
     step_seconds: float,
 ) -> NDArray[np.float64]:
     """GPU-seconds (float64[g, parts]) by group and part.
 
-    Bubbles and the fixed seconds of a step go to the longest group of the step's longest iteration.
+    The fixed seconds of a step, and the bubbles where all GPUs share a pipeline's, go to the longest group of the
+    step's longest iteration.
+
+    Args:
+        bubbles: float64[s], of each step.
     """
     num_groups, num_gpus = len(plan.groups), plan.num_gpus * pp
     gpus = plan.slot_degrees(schedule).astype(np.float64) * pp
@@ -143,6 +170,9 @@ def _split(
     def of_slots(seconds: NDArray[np.float64] | float) -> NDArray[np.float64]:
         return _sums(slots.group, seconds * gpus, num_groups)
 
+    def of_replicas(seconds: NDArray[np.float64]) -> NDArray[np.float64]:
+        return _sums(slots.group[replicas.first], seconds * gpus[replicas.first], num_groups)
+
     def of_steps(seconds: NDArray[np.float64]) -> NDArray[np.float64]:
         return _sums(group_of[longest], seconds * num_gpus, num_groups)
 
@@ -151,9 +181,11 @@ def _split(
         "recompute": of_slots(slots.recompute / pp),
         "communication": of_slots(slots.communication / pp),
         "padding": of_slots(slots.padding / pp),
-        "waiting": of_slots(iterations[schedule.slot_iteration] - own),
+        "waiting": of_replicas(
+            iterations[schedule.slot_iteration[replicas.first]] - replicas.seconds - replicas.bubbles
+        ),
         "constant": of_slots(slots.constant),
-        "bubbles": of_steps((pp - 1) * iterations[longest]),
+        "bubbles": of_steps(bubbles) + of_replicas(replicas.bubbles),
         "steps": of_steps(np.full(len(longest), step_seconds)),
     }
     return np.stack([parts[name] for name in PARTS], axis=1)

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from packer_cli.config import PlanConfig, validate
 from packer_cli.config.rules import plan_rules
+from packer_cli.config.strategies import STRATEGIES
 from packer_cli.engine.progress import Stopwatch, say
 from packer_cli.errors import ConfigError, FormatError, HbpackError, InputError
 from packer_cli.files import fingerprint
@@ -34,7 +35,7 @@ from packer_cli.plan.types import Int64Array, Plan, Schedule
 from packer_cli.shards.manifest import read_manifest, write_manifest
 from packer_cli.shards.plan_file import PlanHeader, read_plan, read_plan_header, write_schedules
 from packer_cli.shards.repair import generation_schedules
-from packer_cli.shards.stage import file_info, is_of_plan, write_epochs
+from packer_cli.shards.stage import file_info, is_of_plan, shared_replicas, write_epochs
 from packer_cli.shards.stop import Stop, read_state
 from packer_cli.sizes import counted, format_tokens
 from packer_cli.stages.output import locked_output
@@ -128,6 +129,7 @@ def rebalance(folder: Path, num_gpus: int, stop: Stop, global_tokens: int | None
         manifest,
         **facts,
         epochs=(replace(first, first_step=origin.step), *others),
+        replicas=shared_replicas(replace(dealt, epochs=tuple(schedules))),
         schedules=file_info(folder, f"{path}/{SCHEDULES_NAME}"),
         history=(*manifest.history, manifest.generation),
         origin=origin,
@@ -152,6 +154,15 @@ def plan_in_force(folder: Path) -> Plan:
 
 
 def _check_gpus(manifest: Manifest, num_gpus: int) -> None:
+    strategy = STRATEGIES.get(manifest.config.plan["strategy"])
+    if strategy and strategy.mixes_degrees:
+        largest = max(group.sp_size for group in manifest.groups)
+        if num_gpus < largest:
+            raise ConfigError(
+                f"--gpus {num_gpus}: the largest replicas have {largest} GPUs, and the shards stay as they are; "
+                f"choose {largest} or more, or pack again with other --groups"
+            )
+        return
     multiple = math.lcm(*(group.sp_size for group in manifest.groups))
     for group in manifest.groups:
         if num_gpus % group.sp_size:
@@ -244,6 +255,7 @@ def _schedules(
         steps=replace(steps, curriculum_steps=curriculum),
         seed=rules.seed,
         linear=rules.evened,
+        lockstep=rules.lockstep,
         replica_costs=rules.replica_costs,
     )
     every = np.arange(len(plan.packs))

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from packer_cli.config import PlanConfig, validate
-from packer_cli.config.models import GIVE
+from packer_cli.config.models import GIVE, parse_group
 from packer_cli.config.rules import plan_rules, with_known_cost
 from packer_cli.config.strategies import STRATEGIES
 from packer_cli.errors import ConfigError
@@ -26,7 +26,7 @@ def test_what_is_not_given_is_the_strategys(name):
     defaults = {key: field.default for key, field in PlanConfig.model_fields.items()} | STRATEGIES[name].defaults
     for key in ("packing", "fill", "balance", "curriculum_steps", "cost", "seed"):
         assert getattr(config, key) == defaults[key]
-    groups = {"given": "16k:1,128k:8", "longest": "128k:8", "doubling": "16k:1,32k:2,64k:4,128k:8"}
+    groups = {"given": "16k:1,128k:8", "longest": "128k:8", "degrees": "16k:1,32k:2,64k:4,128k:8"}
     assert ",".join(map(str, config.groups)) == groups[STRATEGIES[name].groups]
     assert config.model_fields_set == {"groups", "gpus", "strategy"}
 
@@ -66,14 +66,15 @@ def test_groups_chosen_later_follow_the_strategy():
         ("32k:1", 8, "32k:1"),
         ("8k:1,128k:8", 8, "16k:1,32k:2,64k:4,128k:8"),
         ("16k:1,48k:3", 6, "16k:1,48k:3"),
-        ("16k:1,96k:6", 12, "16k:1,32k:2,96k:6"),
+        ("16k:1,96k:6", 12, "16k:1,32k:2,48k:3,96k:6"),
+        ("16k:1,128k:8", 12, "16k:1,32k:2,64k:4,128k:8"),
         ("100k:4", 4, "25600:1,51200:2,100k:4"),
         ("64k:1,128k:8", 8, "64k:1,128k:8"),
     ],
 )
-def test_flexsp_takes_every_doubling_of_the_degree(groups, gpus, chosen):
+def test_flexsp_takes_every_degree_that_divides_the_longest(groups, gpus, chosen):
     config = PlanConfig(groups=groups, gpus=gpus, strategy="flexsp")
-    assert config.groups == PlanConfig(groups=chosen, gpus=gpus).groups
+    assert config.groups == tuple(map(parse_group, chosen.split(",")))
     assert PlanConfig(groups=chosen, gpus=gpus, strategy="flexsp").groups == config.groups
 
 

@@ -277,6 +277,17 @@ def write_ranks(packed: PackedSet, epoch: int, fingerprint: str) -> dict:
     return {"path": folder, "num_iterations": len(iterations), "num_steps": iterations[-1][0] + 1}
 
 
+def replicas(packed: PackedSet) -> list[dict]:
+    found = set()
+    for _, slots in (iteration for epoch in packed.epochs for iteration in epoch):
+        rank = 0
+        for _, _, sp in slots:
+            found.add((sp, rank))
+            rank += sp
+    degrees = sorted({sp for sp, _ in found if sp > 1})
+    return [{"sp_size": d, "first_gpus": sorted(first for sp, first in found if sp == d)} for d in degrees]
+
+
 def schedule(packed: PackedSet, rng: np.random.Generator, extra_filler: bool) -> None:
     """Deal the packs to iterations and steps, with fillers at the ends of groups and one iteration of two degrees."""
     iterations: list[list[tuple[TestPack | None, int, int]]] = []
@@ -339,6 +350,7 @@ def write_set(
         "seed": 17,
         "num_gpus": num_gpus,
         "groups": manifest_groups,
+        "replicas": replicas(packed),
         "epochs": epochs,
         "plan": {"path": "plan.arrow", "num_bytes": 0, "xxh3": "0" * 32},
         "rejected": None,

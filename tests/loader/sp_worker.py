@@ -60,7 +60,7 @@ def main(rank: int, folder: str, expected_file: str) -> None:
         timeout=timedelta(seconds=60),
     )  # fmt: skip
     try:
-        groups = init_sp_groups([4, 1, 2, 2])
+        groups = init_sp_groups({4: (0,), 1: (0, 1, 2, 3), 2: (0, 1, 2)})
         check_groups(rank, groups)
         check_meshes(rank)
         check_attention(groups)
@@ -71,16 +71,19 @@ def main(rank: int, folder: str, expected_file: str) -> None:
 
 
 def check_groups(rank: int, groups: SPGroups) -> None:
-    assert (groups.rank, groups.world_size, list(groups.groups)) == (rank, WORLD_SIZE, [1, 2, 4])
-    assert groups.group(1) is None
-    assert dist.get_process_group_ranks(groups.group(2)) == [rank // 2 * 2, rank // 2 * 2 + 1]
-    assert dist.get_process_group_ranks(groups.group(4)) == [0, 1, 2, 3]
-    with pytest.raises(ValueError, match="no process groups of SP degree 8, only of 1, 2, 4: "):
-        groups.group(8)
-    with pytest.raises(ValueError, match=f"this process, rank {rank}, is {rank % 2} in its group of 2"):
-        groups.for_batch({"sp_size": 2, "sp_rank": 1 - rank % 2})
-    with pytest.raises(ValueError, match="SP degree 3 does not divide the 4 ranks"):
-        init_sp_groups([3])
+    # Ranks 1 and 2 share a replica across the border of two others.
+    of_two = [first for first in (0, 1, 2) if first <= rank < first + 2]
+    assert (groups.rank, groups.world_size) == (rank, WORLD_SIZE)
+    assert sorted(groups.groups) == [*((2, first) for first in of_two), (4, 0)]
+    assert groups.for_batch({"sp_size": 1, "sp_rank": 0}) is None
+    for degree, first in groups.groups:
+        ranks = list(range(first, first + degree))
+        found = groups.for_batch({"sp_size": degree, "sp_rank": rank - first})
+        assert dist.get_process_group_ranks(found) == ranks
+    with pytest.raises(ValueError, match=f"place 3 of 8 ranks, which for this process, rank {rank}, are ranks "):
+        groups.for_batch({"sp_size": 8, "sp_rank": 3})
+    with pytest.raises(ValueError, match="a replica of 3 ranks from rank 2 on does not fit the 4 ranks that read"):
+        init_sp_groups({3: (2,)})
     with pytest.raises(ValueError, match=rf"rank {rank} is not among the ranks that read the set: \[7, 8\]"):
         data_rank([7, 8])
 
@@ -90,10 +93,10 @@ def check_meshes(rank: int) -> None:
     mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("data", "tp"))
     assert data_rank(mesh["data"]) == (rank // 2, 2)
     assert data_rank(mesh) == (rank, 4)
-    groups = init_sp_groups({1, 2}, mesh["data"])
+    groups = init_sp_groups({2: (0,)}, mesh["data"])
     assert (groups.rank, groups.world_size) == (rank // 2, 2)
-    assert dist.get_process_group_ranks(groups.group(2)) == [rank % 2, rank % 2 + 2]
-    assert groups.for_batch({"sp_size": 2, "sp_rank": rank // 2}) is groups.group(2)
+    found = groups.for_batch({"sp_size": 2, "sp_rank": rank // 2})
+    assert dist.get_process_group_ranks(found) == [rank % 2, rank % 2 + 2]
     # Plain rank numbers, in another order than the global one.
     assert data_rank([3, 2, 1, 0]) == (3 - rank, 4)
 
@@ -107,7 +110,8 @@ def check_attention(groups: SPGroups) -> None:
     wanted = packed_attention(*whole, borders)
     wanted_grads = torch.autograd.grad((wanted * target).sum(), whole)
     for degree in (1, 2, 4):
-        group, place = groups.group(degree), groups.rank % degree
+        place = groups.rank % degree
+        group = groups.for_batch({"sp_size": degree, "sp_rank": place})
         for sharding, function in PATHS.items():
 
             def part(x: torch.Tensor, sharding: Any = sharding, degree: int = degree, place: int = place) -> Any:
@@ -123,7 +127,7 @@ def check_attention(groups: SPGroups) -> None:
                 torch.testing.assert_close(one, part(other), rtol=EXACT, atol=EXACT)
     if groups.rank == 0:
         with pytest.raises(ValueError, match="3 attention heads and 3 key-value heads cannot be split over 4 ranks"):
-            ulysses_attention(*torch.zeros(3, 10, 3, 8), borders, groups.group(4))
+            ulysses_attention(*torch.zeros(3, 10, 3, 8), borders, groups.groups[4, 0])
 
 
 def check_training(rank: int, groups: SPGroups, folder: Path, expected: dict[str, Any]) -> None:

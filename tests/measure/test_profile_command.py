@@ -150,7 +150,7 @@ def test_a_length_that_cannot_be_shared_is_said(config, tmp_path):
     from packer_cli.measure.run import ProfileOptions, _Run
 
     said = []
-    groups = SPGroups(rank=0, world_size=2, groups={2: None})
+    groups = SPGroups(rank=0, world_size=2, groups={})
     run_of = _Run(ProfileOptions(model="", lengths=(5,)), None, None, groups, limit=1, num_layers=1, say=said.append)
     assert run_of.rows(5, 2) == []
     assert said == ["rows of 5 tokens cannot be split over 2 GPUs: skipped"]

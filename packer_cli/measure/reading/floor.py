@@ -38,9 +38,12 @@ def _collect(value: Any, found: dict[int, torch.Tensor]) -> None:
         _collect(value.as_tuple(), found)
 
 
-def count_tokens(tensors: Iterable[torch.Tensor]) -> int:
-    """Tokens of this rank's part, padding included: the longest int64 tensors have one number per token."""
-    return max((tensor.numel() for tensor in tensors if tensor.dtype == torch.int64), default=0)
+def count_tokens(batch: Any) -> int:
+    """Tokens of this rank's part of a batch, or of a list of micro-batches, padding included."""
+    if isinstance(batch, list):
+        return sum(map(count_tokens, batch))
+    # The longest int64 tensors have one number per token.
+    return max((tensor.numel() for tensor in batch_tensors(batch) if tensor.dtype == torch.int64), default=0)
 
 
 class Floor:

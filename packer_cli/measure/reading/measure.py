@@ -151,9 +151,9 @@ class _Meter:
 def _by_group(rows: RankEpoch) -> dict[int, list[int]]:
     """The first iterations of each group in the order of the epoch, at most `MOST_ITERATIONS`."""
     groups: dict[int, list[int]] = {}
-    for i, group in enumerate(rows.columns["group"].tolist()):
+    for i, group in zip(rows.columns["iteration"].tolist(), rows.columns["group"].tolist(), strict=True):
         iterations = groups.setdefault(group, [])
-        if len(iterations) < MOST_ITERATIONS:
+        if len(iterations) < MOST_ITERATIONS and i not in iterations[-1:]:
             iterations.append(i)
     return dict(sorted(groups.items()))
 

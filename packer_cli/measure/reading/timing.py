@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from packer_cli.measure.reading.floor import batch_tensors, count_tokens
+from packer_cli.measure.reading.floor import count_tokens
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,7 +59,7 @@ def time_reading(dataset: Any, iterations: Iterable[int], limit: Limit) -> Timin
         start = clock()
         batch = dataset[i]
         timings.seconds.append(clock() - start)
-        timings.num_tokens.append(count_tokens(batch_tensors(batch)))
+        timings.num_tokens.append(count_tokens(batch))
         if limit.is_reached(len(timings.seconds), clock() - began):
             break
     return timings
@@ -81,7 +81,7 @@ def time_loader(loader: Iterable[Any], limit: Limit, at_end: Callable[[], None])
     for batch in batches:
         now = clock()
         timings.seconds.append(now - start)
-        timings.num_tokens.append(count_tokens(batch_tensors(batch)))
+        timings.num_tokens.append(count_tokens(batch))
         if limit.is_reached(len(timings.seconds), now - began):
             break
         start = clock()

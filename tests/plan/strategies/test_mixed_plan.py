@@ -17,14 +17,18 @@ from packer_cli.plan.resume import DealRules, check_rest, deal_epoch, rest_of_ep
 from packer_cli.plan.types import FILLER
 from tests.plan.test_build import whole
 
-COSTS = tuple((4e-6 / degree, 1e-4 / degree + 1e-6 * (degree > 1), 1e-3) for degree in (1, 2, 4))
+
+def costs_of(degrees):
+    return tuple((4e-6 / degree, 1e-4 / degree + 1e-6 * (degree > 1), 1e-3) for degree in degrees)
 
 
-def rules_for(num_gpus, **options):
-    given = {"groups": "64:1,256:4", "gpus": num_gpus, "strategy": "flexsp", "group_costs": COSTS}
-    config = PlanConfig(**(given | options))
-    assert list(map(str, config.groups)) == ["64:1", "128:2", "256:4"]
-    return plan_rules(config)
+COSTS = costs_of((1, 2, 4))
+MIXES = {"64:1,128:2,256:4": COSTS, "64:1,128:2,192:3,384:6": costs_of((1, 2, 3, 6))}
+
+
+def rules_for(num_gpus, groups="64:1,128:2,256:4", **options):
+    given = {"groups": groups, "gpus": num_gpus, "strategy": "flexsp", "group_costs": MIXES[groups]}
+    return plan_rules(PlanConfig(**(given | options)))
 
 
 def replicas_of(plan, schedule, iteration):
@@ -40,14 +44,16 @@ def replicas_of(plan, schedule, iteration):
 
 @given(
     lengths=st.lists(st.integers(1, 256), min_size=1, max_size=120),
-    num_gpus=st.sampled_from([4, 8, 12]),
+    num_gpus=st.sampled_from([6, 7, 8, 12]),
+    groups=st.sampled_from(list(MIXES)),
     epochs=st.integers(1, 2),
     balance=st.sampled_from(["refine", "window:2"]),
-    global_tokens=st.sampled_from([None, 500]),
+    steps=st.sampled_from([{}, {"global_tokens": 500}, {"global_tokens": 500, "lockstep": "1"}]),
     seed=st.integers(0, 2**40),
 )
-def test_every_plan_passes_the_checker(lengths, num_gpus, epochs, balance, global_tokens, seed):
-    rules = rules_for(num_gpus, epochs=epochs, balance=balance, global_tokens=global_tokens, seed=seed)
+def test_every_plan_passes_the_checker(lengths, num_gpus, groups, epochs, balance, steps, seed):
+    """Also on GPUs that the degrees do not divide."""
+    rules = rules_for(num_gpus, groups, epochs=epochs, balance=balance, seed=seed, **steps)
     plan = build_plan(whole(lengths), rules)
     check_plan(plan)
     assert sorted(plan.packs.pieces.tolist()) == list(range(len(lengths)))
@@ -55,11 +61,15 @@ def test_every_plan_passes_the_checker(lengths, num_gpus, epochs, balance, globa
         assert sorted(p for p in schedule.slot_pack.tolist() if p != FILLER) == list(range(len(plan.packs)))
         for i in range(schedule.num_iterations):
             slots = replicas_of(plan, schedule, i)
-            degrees = [degree for degree, _, _ in slots]
+            replicas = sorted({(first, degree) for degree, first, _ in slots})
+            degrees = [degree for _, degree in replicas]
             assert degrees == sorted(degrees, reverse=True)
-            assert [first for _, first, _ in slots] == np.cumsum([0, *degrees[:-1]]).tolist()
+            assert [first for first, _ in replicas] == np.cumsum([0, *degrees[:-1]]).tolist()
             assert sum(degrees) == num_gpus
-            assert all(degree == 1 for degree, _, pack in slots if pack == FILLER)
+            assert len(slots) == len(replicas) or "lockstep" in steps
+            for first, _ in replicas:
+                own = [pack for _, gpu, pack in slots if gpu == first]
+                assert FILLER not in own or len(own) == 1
             assert any(pack != FILLER for *_, pack in slots)
     again = build_plan(whole(lengths), rules)
     assert all(

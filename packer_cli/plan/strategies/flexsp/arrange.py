@@ -23,7 +23,7 @@ def arrange_mixed(lengths: Int32Array, costs: DegreeCosts, rules: PlanRules) -> 
     Packs are numbered through the groups. Price: see `data_set`.
 
     Args:
-        costs: of the groups; each degree is a multiple of the one before.
+        costs: of the groups; the lowest degree divides the others and `num_gpus`.
     """
     seed = int(rng_state(rules.seed, Stream.PACKING)[0])
     found = plan_data_set(lengths, costs, rules.num_gpus, seed=seed, window=rules.balance.window or 0)

@@ -1,0 +1,72 @@
+"""What each process of `test_strategies.py` runs: one of six GPUs' worth of training on CPU, a set a strategy."""
+
+from __future__ import annotations
+
+import os
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+
+from packer_cli.loader import PackedDataset
+from packer_cli.loader.losses import sample_mean, stable_loss, token_losses
+from packer_cli.loader.parallel import init_sp_groups, ring_attention
+from tests.loader.llama import closeness, gradients, tiny_llama
+from tests.loader.sp_worker import Attention
+
+WORLD_SIZE = 6
+EXACT = 1e-10  # float64
+
+
+def main(rank: int, expected_file: str) -> None:
+    """One process; any assertion that fails here fails the test."""
+    torch.set_num_threads(1)
+    os.environ["GLOO_SOCKET_IFNAME"] = "lo"
+    dist.init_process_group(
+        "gloo", init_method=f"file://{expected_file}.store", rank=rank, world_size=WORLD_SIZE,
+        timeout=timedelta(seconds=60),
+    )  # fmt: skip
+    attention = Attention()
+    attention.function = lambda q, k, v, cu, group: ring_attention(q, k, v, cu, group, "zigzag")
+    ALL_ATTENTION_FUNCTIONS.register("reference_ring", attention)
+    model = tiny_llama("reference_ring")
+    try:
+        for folder, steps in torch.load(expected_file).items():
+            check_set(rank, folder, steps, model, attention)
+        dist.barrier()
+    finally:
+        dist.destroy_process_group()
+
+
+def check_set(rank: int, folder: str, expected: list[dict[str, Any]], model: Any, attention: Attention) -> None:
+    """Each step's losses and gradients, averaged over the ranks as DDP and FSDP do it, are one process's."""
+    ds = PackedDataset(folder, rank, WORLD_SIZE, sp_sharding="zigzag")
+    groups = init_sp_groups(ds.replicas)
+    steps: list[list[Any]] = [[] for _ in range(ds.num_steps)]
+    for item in ds:
+        batches = item if isinstance(item, list) else [item]
+        steps[batches[0]["step"]] += batches
+    assert len(steps) == len(expected)
+    for batches, wanted in zip(steps, expected, strict=True):
+        totals = torch.zeros(2, dtype=torch.float64)
+        for batch in batches:
+            attention.cu_seqlens, attention.group = batch["cu_seq_lens_q"], groups.for_batch(batch)
+            logits = model(input_ids=batch["input_ids"], position_ids=batch["position_ids"]).logits
+            labels = batch["shift_labels"] if batch["sp_size"] > 1 else shift(batch["labels"])
+            losses = token_losses(logits, labels)
+            loss = stable_loss(losses.sum(), batch, world_size=WORLD_SIZE)
+            loss.backward()
+            totals += torch.stack([loss.detach(), sample_mean(losses.detach(), batch, world_size=WORLD_SIZE)])
+        dist.all_reduce(totals)
+        torch.testing.assert_close(totals / WORLD_SIZE, wanted["totals"], rtol=EXACT, atol=EXACT)
+        grads = gradients(model)
+        for grad in grads.values():
+            dist.all_reduce(grad)
+            grad /= WORLD_SIZE
+        assert closeness(wanted["gradients"], grads) < EXACT
+
+
+def shift(labels: torch.Tensor) -> torch.Tensor:
+    return torch.nn.functional.pad(labels, (0, 1), value=-100)[..., 1:]

@@ -1,0 +1,98 @@
+"""Six processes train each strategy's set as one process trains its samples, steps and gradients alike."""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import torch
+import torch.multiprocessing as mp
+
+from packer_cli.cli.main import main
+from packer_cli.plan.types import FILLER, Plan
+from packer_cli.shards.plan_file import read_plan
+from tests.cli_runner import run
+from tests.loader import strategy_worker
+from tests.loader.llama import VOCABULARY, gradients, sample_losses, tiny_llama
+
+STRATEGIES = {
+    "balanced": [],
+    "hbp": ["--strategy", "hbp", "--curriculum-steps", "1"],
+    "naive": ["--strategy", "naive"],
+    "longalign": ["--strategy", "longalign"],
+    "flexsp": ["--strategy", "flexsp"],
+    "free": ["--strategy", "flexsp", "--lockstep", "1"],
+}
+SHAPE = {
+    "model_type": "llama", "hidden_size": 3072, "intermediate_size": 14336, "num_attention_heads": 24,
+    "num_hidden_layers": 32, "num_key_value_heads": 12, "vocab_size": 128256,
+}  # fmt: skip
+
+
+def make_samples() -> list[SimpleNamespace]:
+    """Mostly short ones, and a few for two, three and six GPUs."""
+    random = np.random.default_rng(0)
+    lengths = [*random.integers(2, 40, 60), *random.integers(60, 90, 4), *random.integers(100, 140, 3), 250, 280]
+    samples = []
+    for length in random.permutation(lengths).tolist():
+        mask = [0, *random.integers(0, 2, length - 1).tolist()]
+        samples.append(SimpleNamespace(tokens=random.integers(3, VOCABULARY, length).tolist(), mask=mask))
+    return samples
+
+
+def samples_of_steps(plan: Plan) -> list[list[int]]:
+    (schedule,) = plan.epochs
+    found: list[list[int]] = [[] for _ in range(schedule.num_steps)]
+    for iteration, pack in zip(schedule.slot_iteration.tolist(), schedule.slot_pack.tolist(), strict=True):
+        if pack != FILLER:
+            pieces = plan.packs.pieces[plan.packs.offsets[pack] : plan.packs.offsets[pack + 1]]
+            found[schedule.iteration_step[iteration]] += plan.pieces.sample[pieces].tolist()
+    return found
+
+
+def one_process(model: Any, samples: list[SimpleNamespace]) -> dict[str, Any]:
+    """A step's loss, sample mean and gradients, from its samples one by one."""
+    totals = [float(losses.sum()) for losses in sample_losses(model, samples)]
+    counts = [sum(sample.mask) for sample in samples]
+    mean = sum(total / max(1, count) for total, count in zip(totals, counts, strict=True)) / len(samples)
+    return {
+        "totals": torch.tensor([sum(totals) / sum(counts), mean], dtype=torch.float64),
+        "gradients": {name: grad / sum(counts) for name, grad in gradients(model).items()},
+    }
+
+
+def test_every_strategy_trains_as_one_process_does(tmp_path: Path, repo: Path) -> None:
+    samples = make_samples()
+    corpus, shape = tmp_path / "corpus.jsonl", tmp_path / "config.json"
+    rows = [
+        {"input_ids": x.tokens, "labels": [t if m else -100 for t, m in zip(x.tokens, x.mask, strict=True)]}
+        for x in samples
+    ]
+    corpus.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    shape.write_text(json.dumps(SHAPE))
+    model, expected, plans = tiny_llama("sdpa"), {}, {}
+    for name, options in STRATEGIES.items():
+        out = tmp_path / name
+        done = run(
+            main, "pack", corpus, "--tokenizer", repo / "examples" / "sample" / "tokenizer", "--groups", "48:1,288:6",
+            "--gpus", 6, "--global-tokens", 900, "--model", shape, "--gpu", "h100", *options,
+            "--output", out, "--workers", 1,
+        )  # fmt: skip
+        assert done.code == 0, done.stderr
+        plans[name], _ = read_plan(out / "plan.arrow")
+        expected[str(out)] = [one_process(model, [samples[i] for i in own]) for own in samples_of_steps(plans[name])]
+    (mixed,), (free,) = plans["flexsp"].epochs, plans["free"].epochs
+    degrees = list(zip(mixed.slot_iteration.tolist(), plans["flexsp"].slot_degrees(mixed).tolist(), strict=True))
+    assert len(set(degrees)) > mixed.num_iterations, "no iteration mixes degrees"
+    assert set(plans["flexsp"].replicas) >= {1, 2, 3, 6}
+    counts = np.bincount(np.cumsum(free.begins_replica))
+    assert len(set(counts[1:].tolist())) > 1, "all replicas run equally many micro-batches"
+    file = tmp_path / "expected.pt"
+    torch.save(expected, file)
+    # One import of torch and transformers for all six, which would take longer than the rest.
+    multiprocessing.set_forkserver_preload(["tests.loader.strategy_worker"])
+    mp.start_processes(strategy_worker.main, (str(file),), strategy_worker.WORLD_SIZE, start_method="forkserver")

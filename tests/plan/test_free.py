@@ -1,0 +1,137 @@
+"""Replicas without lockstep: the iterations of a step become one, and its packs are dealt by time."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from packer_cli.config import PlanConfig, validate
+from packer_cli.errors import ConfigError, PlanError
+from packer_cli.plan.build import build_plan
+from packer_cli.plan.check import check_plan
+from packer_cli.plan.free import run_freely
+from packer_cli.plan.groups import Group
+from packer_cli.plan.metrics import measure
+from packer_cli.plan.schedule import StepRules
+from packer_cli.plan.types import FILLER
+from tests.naive import free as naive
+from tests.plan.test_build import rules, settings_of_plans, whole
+
+
+def slots_of(schedule):
+    names = ("slot_iteration", "slot_first_gpu", "slot_group", "slot_pack", "slot_row_length")
+    return list(zip(*(getattr(schedule, name).tolist() for name in names), strict=True))
+
+
+@given(case=settings_of_plans(), has_times=st.booleans(), seed=st.integers(0, 99))
+def test_free_replicas_are_those_of_the_twin(case, has_times, seed):
+    lengths, plan_rules = case
+    plan = build_plan(whole(lengths), plan_rules)
+    # Equal times too, so that ties are seen.
+    times = np.random.default_rng(seed).integers(1, 4, len(plan.packs)).astype(float) if has_times else None
+    free = [run_freely(schedule, len(plan.groups), times) for schedule in plan.epochs]
+    check_plan(replace(plan, epochs=tuple(free), lockstep=1))
+    for before, after in zip(plan.epochs, free, strict=True):
+        wanted_slots, wanted_steps = naive.run_freely(
+            slots_of(before), before.iteration_step.tolist(), None if times is None else times.tolist()
+        )
+        assert slots_of(after) == wanted_slots
+        assert after.iteration_step.tolist() == wanted_steps
+
+
+def test_replicas_run_as_many_packs_as_their_time_allows():
+    """One heavy pack on one GPU, four light ones on the other; no filler where a replica has a pack."""
+    lengths = [[100], *[[20, 5]] * 4]
+    one = rules([Group(capacity=100)], 2, "none", linear=1, steps=StepRules(global_tokens=10_000), lockstep=1)
+    plan = build_plan(whole([length for pack in lengths for length in pack]), one)
+    check_plan(plan)
+    schedule = plan.epochs[0]
+    assert (schedule.num_iterations, schedule.num_steps) == (1, 1)
+    assert FILLER not in schedule.slot_pack
+    tokens = plan.pieces.length[plan.packs.pieces[schedule.slot_pack]]
+    heavy = schedule.slot_first_gpu[np.argmax(tokens)]
+    assert (schedule.slot_first_gpu == heavy).sum() == 1
+    # The work of a replica is that of all its packs.
+    works = sorted([100 * 100, 4 * (20 * 20 + 5 * 5)])
+    assert measure(plan).abr == pytest.approx(1 - sum(works) / (2 * works[1]))
+
+
+@pytest.fixture
+def plan():
+    lengths = np.random.default_rng(0).integers(1, 400, 300)
+    one = rules([Group(capacity=512), Group(capacity=1024, sp_size=2)], 4, steps=StepRules(global_tokens=8000))
+    return build_plan(whole(lengths), replace(one, lockstep=1))
+
+
+@pytest.mark.parametrize(
+    ("harm", "message"),
+    [
+        (lambda p, s: replace(p, lockstep=None), "a replica has more than one micro-batch in an iteration, where all"),
+        (
+            lambda p, s: s.slot_first_gpu.__setitem__(slice(None), 0),
+            "not every one of the 4 GPUs is busy exactly once in every iteration",
+        ),
+        (lambda p, s: s.slot_group.__setitem__(1, 1 - s.slot_group[1]), "a slot does not belong to the group of its"),
+    ],
+)
+def test_the_checker_sees_planted_errors(plan, harm, message):
+    check_plan(plan)
+    harmed = harm(plan, plan.epochs[0])
+    with pytest.raises(PlanError, match=message):
+        check_plan(harmed or plan)
+
+
+def test_a_replica_that_changes_its_group_is_seen():
+    """Two groups of the same degree, whose packs would fit either."""
+    groups = [Group(capacity=512), Group(capacity=1024)]
+    one = rules(groups, 1, steps=StepRules(global_tokens=8000), lockstep=1)
+    plan = build_plan(whole([500] * 4 + [900] * 4), one)
+    check_plan(plan)
+    schedule = plan.epochs[0]
+    merged = replace(schedule, slot_iteration=np.zeros(len(schedule.slot_pack), dtype=np.int64))
+    merged = replace(merged, iteration_step=np.zeros(1, dtype=np.int64))
+    with pytest.raises(PlanError, match="a replica changes its group within an iteration"):
+        check_plan(replace(plan, epochs=(merged,)))
+
+
+def test_process_groups_are_limited():
+    """GPU 0 in replicas of 2 to 34 GPUs, each in an iteration of its own with idle GPUs beside it."""
+    degrees = range(2, 35)
+    plan = build_plan(whole([1] * 33 * 36), rules([Group(capacity=1)], 36, "none"))
+    groups = (Group(capacity=1), *(Group(capacity=1, sp_size=degree) for degree in degrees))
+    slots = [
+        (i, first, group, degree)
+        for i, degree in enumerate(degrees)
+        for first, group in [(0, degree - 1), *((gpu, 0) for gpu in range(degree, 36))]
+    ]
+    iteration, first_gpu, group, _ = map(np.array, zip(*slots, strict=True))
+    schedule = replace(
+        plan.epochs[0],
+        slot_iteration=iteration,
+        slot_pack=np.arange(len(slots)),
+        slot_group=group.astype(np.int16),
+        slot_first_gpu=first_gpu.astype(np.int32),
+        slot_row_length=np.ones(len(slots), dtype=np.int32),
+    )
+    packs = replace(
+        plan.packs,
+        offsets=np.arange(len(slots) + 1),
+        pieces=np.arange(len(slots)),
+        group=group.astype(np.int16),
+    )
+    many = replace(plan, groups=groups, pieces=whole([1] * len(slots)), packs=packs, epochs=(schedule,))
+    with pytest.raises(PlanError, match="GPU 0 is in 33 process groups, more than 32; the plan is broken"):
+        check_plan(many)
+
+
+def test_lockstep_needs_steps():
+    with pytest.raises(ConfigError) as error:
+        validate(PlanConfig, {"groups": "16k:1", "gpus": 8, "lockstep": 1})
+    assert str(error.value) == (
+        "--lockstep 1 needs --global-tokens: replicas run freely until a step ends, and without it every iteration is "
+        "a step"
+    )
