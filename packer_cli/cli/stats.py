@@ -46,4 +46,4 @@ def command(path: str, as_json: bool, bound: str, **values: Any) -> None:
     if stats.plan:
         print_counts(stats.plan.counts)
         print_stats(stats.plan.metrics)
-        print_masks([*(group.name for group in stats.plan.metrics.groups), "all"], stats.plan.masks)
+        print_masks([*(group.name for group in stats.plan.metrics.groups), "all"], stats.plan.masks, stats.plan.mask)

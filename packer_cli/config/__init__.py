@@ -9,6 +9,7 @@
     gpu_model.py  `--model --gpu` or `--profile` -> `packer_cli.cost`'s model
 """
 
+from packer_cli.config.groups import parse_group
 from packer_cli.config.messages import show_value, validate
 from packer_cli.config.models import (
     AUTO,
@@ -18,7 +19,6 @@ from packer_cli.config.models import (
     PlanConfig,
     TokenizeConfig,
     WriteConfig,
-    parse_group,
 )
 from packer_cli.config.yaml_file import load_config_file
 

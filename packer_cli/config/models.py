@@ -15,8 +15,6 @@ from pydantic import (
     ConfigDict,
     Field,
     ModelWrapValidatorHandler,
-    TypeAdapter,
-    ValidationError,
     ValidationInfo,
     field_validator,
     model_validator,
@@ -24,12 +22,11 @@ from pydantic import (
 from pydantic.json_schema import SkipJsonSchema
 from pydantic_core import PydanticCustomError
 
-from packer_cli.config.alignment import read_align, with_align
-from packer_cli.config.messages import rule
+from packer_cli.config.groups import choose_groups, read_align, read_group
 from packer_cli.config.strategies import STRATEGIES, divisors, refusal
 from packer_cli.errors import ConfigError
 from packer_cli.plan.groups import Group, require_aligned
-from packer_cli.sizes import format_tokens, parse_bytes, parse_integer, parse_tokens
+from packer_cli.sizes import format_tokens, parse_bytes, parse_tokens
 
 AUTO = "auto"
 """The value of `groups` that has them chosen."""
@@ -48,48 +45,11 @@ StepTokens = Annotated[int, Field(ge=1, le=2**62), _read_tokens]
 Bytes = Annotated[int, Field(ge=2**16, le=2**62), _read_bytes]
 
 
-Align = Annotated[
-    Annotated[int, Field(ge=1, lt=2**31)] | str | None, BeforeValidator(read_align, json_schema_input_type=int | str)
-]
+Align = Annotated[int | str | None, BeforeValidator(read_align, json_schema_input_type=int | str | None)]
 
 
 class _Model(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
-
-
-_group = TypeAdapter(Group)
-
-
-def parse_group(text: str) -> Group:
-    """Read `CAPACITY[:SP_DEGREE[:CHECKPOINT_LAYERS]]`.
-
-    >>> parse_group("128k:8")
-    Group(capacity=131072, sp_size=8, checkpoint_layers=0, align=1)
-    """
-    names = ("capacity", "sp_size", "checkpoint_layers")
-    parts = text.strip().split(":")
-    try:
-        if len(parts) > len(names):
-            raise ValueError("too many parts")
-        numbers = [parse_tokens(parts[0]), *(parse_integer(part) for part in parts[1:])]
-    except ValueError:
-        raise ValueError(
-            f"group {text!r} is not CAPACITY[:SP_DEGREE[:CHECKPOINT_LAYERS]], such as 16k:1 or 128k:8"
-        ) from None
-    try:
-        return _group.validate_python(dict(zip(names, numbers, strict=False)))
-    except ValidationError as error:
-        first = error.errors()[0]
-        raise ValueError(f"group {text!r}: {first['loc'][0]} {rule(first)}") from None
-
-
-def _read_group(value: Any) -> Any:
-    """A group that is text, or a mapping with text for its capacity, for pydantic to check."""
-    if isinstance(value, (int, str)):
-        return parse_group(str(value))
-    if isinstance(value, dict) and isinstance(value.get("capacity"), str):
-        return {**value, "capacity": parse_tokens(value["capacity"])}
-    return value
 
 
 class TokenizeConfig(_Model):
@@ -226,7 +186,7 @@ class PlanConfig(AutoGroupsConfig):
 
     def with_groups(self, groups: Sequence[Group]) -> PlanConfig:
         """The options with those of these groups that the strategy uses."""
-        return self.model_copy(update={"groups": _chosen(groups, self.strategy, self.align, given=())})
+        return self.model_copy(update={"groups": choose_groups(groups, self.strategy, self.align, given=())})
 
     def with_strategy(self, name: str) -> PlanConfig:
         """The options that were given, for another strategy.
@@ -270,7 +230,7 @@ class PlanConfig(AutoGroupsConfig):
             value = value.split(",")
         if isinstance(value, (int, dict)):
             value = [value]
-        return tuple(map(_read_group, value)) if isinstance(value, (list, tuple)) else value
+        return tuple(map(read_group, value)) if isinstance(value, (list, tuple)) else value
 
     @field_validator("groups")
     @classmethod
@@ -280,7 +240,7 @@ class PlanConfig(AutoGroupsConfig):
         is_sorted = all(a.capacity < b.capacity for a, b in pairwise(groups))  # Else `_check_groups` refuses them.
         if not groups or not is_sorted or not {"strategy", "align"} <= info.data.keys():
             return groups
-        return _chosen(groups, info.data["strategy"], info.data["align"], given=groups)
+        return choose_groups(groups, info.data["strategy"], info.data["align"], given=groups)
 
     @property
     def restrictions(self) -> dict[str, Any]:
@@ -317,6 +277,8 @@ class PlanConfig(AutoGroupsConfig):
             raise ValueError(
                 f"groups must have rising capacities, got {','.join(map(format_tokens, capacities))}; {remedy}"
             )
+        for group in self.groups:
+            require_aligned(group)
         if STRATEGIES[self.strategy].mixes_degrees:
             largest = max((group.sp_size for group in self.groups), default=1)
             if largest > self.gpus:
@@ -330,7 +292,6 @@ class PlanConfig(AutoGroupsConfig):
                     f"the SP degree of group {group} must divide the number of GPUs, {self.gpus}; "
                     f"choose one of {', '.join(str(d) for d in divisors(self.gpus))}"
                 )
-            require_aligned(group)
         return self
 
 
@@ -345,12 +306,3 @@ class WriteConfig(_Model):
 
 class PackConfig(WriteConfig, PlanConfig, TokenizeConfig):
     """Everything that decides the bytes of a packed data set. The number of workers is not among it."""
-
-
-def _chosen(
-    groups: Sequence[Group], strategy: str, align: int | str | None, *, given: Sequence[Group]
-) -> tuple[Group, ...]:
-    """The groups that a strategy uses, aligned; the capacities of those given stand."""
-    of_strategy = STRATEGIES[strategy]
-    chosen = of_strategy.choose_groups(groups)
-    return chosen if align is None else with_align(chosen, given, align, mixed=of_strategy.mixes_degrees)

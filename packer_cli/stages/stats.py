@@ -9,7 +9,7 @@ from typing import Any
 from packer_cli.config import PlanConfig
 from packer_cli.config.rules import plan_rules, with_known_cost
 from packer_cli.format.choice import GroupChoice
-from packer_cli.format.constants import MANIFEST_NAME, PLAN_NAME
+from packer_cli.format.constants import MANIFEST_NAME, PLAN_NAME, Mask
 from packer_cli.format.metrics import PlanMetrics, SampleCounts
 from packer_cli.format.records import known_values, sort_keys
 from packer_cli.plan.build import build_plan
@@ -30,7 +30,9 @@ class PlanStats:
     counts: SampleCounts
     metrics: PlanMetrics
     masks: tuple[Sparsity, ...]
-    """What document masks leave out, of each group's packs, and last of all packs."""
+    """What the attention mask leaves out, of each group's packs, and last of all packs."""
+    mask: Mask
+    """That of the plan."""
     is_rebalanced: bool = False
     """Whether the metrics are those after `hbpack rebalance`, and not the plan file's."""
 
@@ -60,7 +62,11 @@ class Stats:
             *groups, overall = map(asdict, self.plan.masks)
             names = [group.name for group in self.plan.metrics.groups]
             masks = [{"name": name, **group} for name, group in zip(names, groups, strict=True)]
-            values |= {"counts": counts, **metrics, "masks": {"overall": overall, "groups": masks}}
+            values |= {
+                "counts": counts,
+                **metrics,
+                "masks": {"mask": self.plan.mask, "overall": overall, "groups": masks},
+            }
         return values
 
 
@@ -85,7 +91,9 @@ def stats_of(path: Path, config: PlanConfig | None, *, by_program: bool = False)
         plan = read_plan(path / PLAN_NAME, check=by_program)[0]
         if by_program:
             metrics = prove_by_program(metrics, plan)
-        found = PlanStats(counts=header.counts, metrics=metrics, masks=_masks(plan), is_rebalanced=is_rebalanced)
+        found = PlanStats(
+            counts=header.counts, metrics=metrics, masks=_masks(plan), mask=plan.mask, is_rebalanced=is_rebalanced
+        )
         return Stats(plan=found)
     samples = require_samples(path)
     lengths, choice = length_stats(samples.lengths), None
@@ -104,7 +112,7 @@ def stats_of(path: Path, config: PlanConfig | None, *, by_program: bool = False)
     metrics = plan_stats(plan, config.seed, samples.sources, rules.linear)
     if by_program:
         metrics = prove_by_program(metrics, plan)
-    planned = PlanStats(counts=counts, metrics=metrics, masks=_masks(plan))
+    planned = PlanStats(counts=counts, metrics=metrics, masks=_masks(plan), mask=plan.mask)
     return Stats(lengths=lengths, group_choice=choice, plan=planned)
 
 

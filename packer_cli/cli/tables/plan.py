@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from packer_cli.cli.console import print_table, ratio
+from packer_cli.format.constants import Mask
 from packer_cli.format.metrics import Counts, Metrics, PlanMetrics, SampleCounts
 from packer_cli.plan.figures import LengthStats
 from packer_cli.plan.sparsity import BLOCK, Sparsity
@@ -54,21 +55,21 @@ def print_stats(metrics: PlanMetrics) -> None:
         print(f"  {counted(overall.num_fillers, 'filler')} (without loss, so that every rank is busy)")
 
 
-def print_masks(names: Sequence[str], masks: Sequence[Sparsity]) -> None:
-    """Print what document masks leave out of attention, a row for each name."""
+def print_masks(names: Sequence[str], masks: Sequence[Sparsity], mask: Mask) -> None:
+    """Print what the masks leave out of attention, a row for each name."""
     header = ["", "scores left out", f"blocks of {BLOCK} left out", "packs for FlexAttention", "dense work"]
     rows = [
         [
             name,
-            ratio(mask.token_sparsity),
-            ratio(mask.block_sparsity),
-            ratio(mask.flex_share),
-            f"{mask.dense_work:,.1f}",
+            ratio(figures.token_sparsity),
+            ratio(figures.block_sparsity),
+            ratio(figures.flex_share),
+            f"{figures.dense_work:,.1f}",
         ]
-        for name, mask in zip(names, masks, strict=True)
+        for name, figures in zip(names, masks, strict=True)
     ]
     print()
-    print_table("Document masks", header, rows)
+    print_table("Document masks" if mask == "document" else "Causal masks over whole rows", header, rows)
     print(
         "  packs for FlexAttention: the longest sample is at most half the pack; dense work: scores that SDPA with a\n"
         "  dense mask computes for each one that counts"

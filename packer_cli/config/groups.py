@@ -1,0 +1,103 @@
+"""`--groups` and `--align`: groups as text, and those that a strategy uses, each with its `align`."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from pydantic import TypeAdapter, ValidationError
+
+from packer_cli.config.messages import rule
+from packer_cli.config.strategies import STRATEGIES
+from packer_cli.plan.groups import Group
+from packer_cli.sizes import parse_integer, parse_tokens
+
+_group = TypeAdapter(Group)
+_OF_DEGREE = re.compile(r"([1-9][0-9]{0,8})\*cp")
+
+
+def parse_group(text: str) -> Group:
+    """Read `CAPACITY[:SP_DEGREE[:CHECKPOINT_LAYERS]]`.
+
+    >>> parse_group("128k:8")
+    Group(capacity=131072, sp_size=8, checkpoint_layers=0, align=1)
+    """
+    names = ("capacity", "sp_size", "checkpoint_layers")
+    parts = text.strip().split(":")
+    try:
+        if len(parts) > len(names):
+            raise ValueError("too many parts")
+        numbers = [parse_tokens(parts[0]), *(parse_integer(part) for part in parts[1:])]
+    except ValueError:
+        raise ValueError(
+            f"group {text!r} is not CAPACITY[:SP_DEGREE[:CHECKPOINT_LAYERS]], such as 16k:1 or 128k:8"
+        ) from None
+    try:
+        return _group.validate_python(dict(zip(names, numbers, strict=False)))
+    except ValidationError as error:
+        first = error.errors()[0]
+        raise ValueError(f"group {text!r}: {first['loc'][0]} {rule(first)}") from None
+
+
+def read_group(value: Any) -> Any:
+    """A group that is text, or a mapping with text for its capacity, for pydantic to check."""
+    if isinstance(value, (int, str)):
+        return parse_group(str(value))
+    if isinstance(value, dict) and isinstance(value.get("capacity"), str):
+        return {**value, "capacity": parse_tokens(value["capacity"])}
+    return value
+
+
+def read_align(value: Any) -> Any:
+    """`16` as an integer, `2*cp` as it is.
+
+    Raises:
+        ValueError: it is neither.
+    """
+    if value is None or _OF_DEGREE.fullmatch(str(value)):
+        return value
+    if not re.fullmatch("[1-9][0-9]{0,8}", str(value)):
+        raise ValueError(
+            f"{value!r} is neither a number of tokens, such as 16, nor one for each GPU of a row, such as 2*cp"
+        )
+    return int(value)
+
+
+def with_align(groups: Sequence[Group], given: Sequence[Group], align: int | str, *, mixed: bool) -> tuple[Group, ...]:
+    """The groups with their `align`.
+
+    `N*cp` is N times the SP degree, and 1 for degree 1: such rows are not divided.
+
+    Args:
+        given: the groups that the user named, whose capacities stand; those of others are rounded up.
+        mixed: whether samples move between the groups, so that all take the longest one's `align`.
+
+    >>> groups = [Group(capacity=16384), Group(capacity=131072, sp_size=8)]
+    >>> [group.align for group in with_align(groups, groups, "2*cp", mixed=False)]
+    [1, 16]
+    """
+    multiples = [_multiple(align, group.sp_size) for group in groups]
+    if mixed:
+        multiples = [multiples[-1]] * len(groups)
+    aligned = {}
+    for group, multiple in zip(groups, multiples, strict=True):
+        capacity = group.capacity if group in given else -(-group.capacity // multiple) * multiple
+        aligned[capacity] = replace(group, capacity=capacity, align=multiple)  # Of equal ones, the higher degree.
+    return tuple(aligned.values())
+
+
+def _multiple(align: int | str, degree: int) -> int:
+    if isinstance(align, int):
+        return align
+    return int(align.removesuffix("*cp")) * degree if degree > 1 else 1
+
+
+def choose_groups(
+    groups: Sequence[Group], strategy: str, align: int | str | None, *, given: Sequence[Group]
+) -> tuple[Group, ...]:
+    """The groups that a strategy uses, aligned; the capacities of those given stand."""
+    of_strategy = STRATEGIES[strategy]
+    chosen = of_strategy.choose_groups(groups)
+    return chosen if align is None else with_align(chosen, given, align, mixed=of_strategy.mixes_degrees)

@@ -1,0 +1,110 @@
+"""Options on rows: `--align`, `--max-samples`, `--mask`; what they mean, and where they are refused."""
+
+from __future__ import annotations
+
+import pytest
+
+from packer_cli.cli.main import main
+from packer_cli.compare.rows import strategy_rows
+from packer_cli.config import PlanConfig, validate
+from packer_cli.errors import ConfigError
+from packer_cli.plan.groups import Group
+from tests.cli_runner import run
+
+GIVEN = {"groups": "16k:1,128k:8", "gpus": 8}
+
+
+def aligns(**options):
+    config = validate(PlanConfig, {**GIVEN, **options})
+    return [(group.capacity, group.align) for group in config.groups]
+
+
+def test_align_by_number_and_by_degree():
+    assert aligns() == [(16384, 1), (131072, 1)]
+    assert aligns(align=64) == aligns(align="64") == [(16384, 64), (131072, 64)]
+    assert aligns(align="2*cp") == [(16384, 1), (131072, 16)]
+    assert aligns(align="8*cp", strategy="naive") == [(131072, 64)]
+
+
+def test_degrees_that_mix_share_the_longest_groups_align():
+    found = aligns(align="2*cp", strategy="flexsp", groups="1008:1,5040:6", gpus=6)
+    assert {align for _, align in found} == {12}
+    assert found[-1] == (5040, 12)
+    assert [capacity for capacity, _ in found[:-1]] == [1008, 2016, 3024]
+
+
+def test_chosen_groups_are_rounded_up():
+    config = PlanConfig(groups="auto", gpus=8, align=96).with_groups([Group(capacity=1000), Group(capacity=1008)])
+    assert [str(group) for group in config.groups] == ["1056:1"]
+
+
+def test_a_plan_is_the_same_whatever_form_its_align_had():
+    one, other = (
+        PlanConfig(**{**GIVEN, "groups": "128k:8"}, align=align, seed=1).decisions() for align in (16, "2*cp")
+    )
+    assert one == other
+    assert PlanConfig(**one).decisions() == one
+    assert PlanConfig(**GIVEN).decisions() != PlanConfig(**GIVEN, align=16).decisions()
+
+
+CHOOSE = "choose 16368 or 16416"
+FORMS = "a number of tokens, such as 16, nor one for each GPU of a row, such as 2*cp"
+REFUSED = [
+    (
+        {"align": "cp"},
+        "--align: 'cp' is neither " + FORMS,
+    ),
+    ({"align": "0"}, "--align: '0' is neither " + FORMS),
+    (
+        {"align": 48},
+        "the capacity of group 16k:1 is not a multiple of 48 tokens, to which samples are aligned; " + CHOOSE,
+    ),
+    ({"max_samples": 0}, "--max-samples must be at least 1, got 0"),
+    (
+        {"max_samples": 8, "strategy": "flexsp"},
+        "--strategy flexsp does not support --max-samples 8; these do: balanced, hbp, naive, longalign",
+    ),
+    (
+        {"mask": "causal", "strategy": "flexsp"},
+        "--strategy flexsp does not support --mask causal; these do: balanced, hbp, naive, longalign",
+    ),
+    (
+        {"mask": "causal", "align": 16},
+        "--align pads each sample, but --mask causal makes a row one; leave one of them out",
+    ),
+    (
+        {"mask": "causal", "groups": "auto"},
+        "--groups auto predicts the time of --mask document; name the groups for --mask causal",
+    ),
+    ({"mask": "prefix"}, "--mask must be one of 'document' or 'causal', got 'prefix'"),
+]
+
+
+@pytest.mark.parametrize(("options", "message"), REFUSED)
+def test_wrong_options(options, message):
+    with pytest.raises(ConfigError) as error:
+        validate(PlanConfig, {**GIVEN, **options})
+    assert str(error.value) == message
+
+
+def test_compare_leaves_out_what_cannot_be_compared(capfd):
+    config = PlanConfig(**GIVEN, max_samples=8)
+    assert [row.name for row in strategy_rows("all", config)] == ["balanced", "hbp", "naive", "longalign"]
+    with pytest.raises(ConfigError) as error:
+        strategy_rows("hbp,flexsp", config)
+    assert str(error.value) == (
+        "--strategies: --strategy flexsp does not support --max-samples 8; these do: balanced, hbp, naive, longalign"
+    )
+
+
+def test_stats_tell_what_alignment_costs(tmp_path):
+    lengths = tmp_path / "lengths.txt"
+    lengths.write_text("\n".join(["90", "40"] * 50))
+    given = ("--groups", "256", "--gpus", 2)
+    plain, aligned, causal = (
+        run(main, "stats", lengths, *given, *options).stdout for options in ((), ("--align", 64), ("--mask", "causal"))
+    )
+    assert "align PR" not in plain
+    assert "align PR: the part of PR that pads samples to a multiple of --align" in aligned
+    assert "Document masks" in plain
+    assert "Causal masks over whole rows" in causal
