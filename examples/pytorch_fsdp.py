@@ -9,6 +9,7 @@ Add `--resume` to continue from the newest checkpoint. Without `--model` it trai
 import argparse
 import os
 import time
+from collections.abc import Iterator
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
@@ -86,6 +87,14 @@ def newest_checkpoint(folder: Path) -> Path:
     return max(found, key=lambda path: int(path.name.removeprefix("step-")))
 
 
+def micro_batches(loader: DataLoader) -> Iterator[tuple[Any, bool]]:
+    """Each batch, and whether its iteration ends with it; a set planned with --lockstep 1 gives lists of batches."""
+    for item in loader:
+        batches = item if isinstance(item, list) else [item]
+        for number, batch in enumerate(batches, start=1):
+            yield batch, number == len(batches)
+
+
 def main() -> None:
     """Train."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -110,6 +119,8 @@ def main() -> None:
     dataset = PackedDataset(args.packed, rank, world_size)
     if any(group["sp_size"] > 1 for group in dataset.manifest["groups"]):
         raise SystemExit("this loop attends within one GPU; for groups that share rows see sequence_parallel.py")
+    if dataset.manifest["lockstep"] == 1 and args.parallel == "fsdp":
+        raise SystemExit("with FSDP, ranks meet in every micro-batch: plan with --lockstep all, or use --parallel ddp")
 
     model = make_model(args.model, dataset.manifest["tokenizer"]["vocab_size"], device)
     checkpointing = LayerCheckpointing(model)
@@ -131,9 +142,9 @@ def main() -> None:
     totals, start = torch.zeros(2, device=device), time.perf_counter()
     while run.num_steps < args.max_steps:
         # batch_size=None: a batch is already a pack. remaining() is the rest of this epoch after a resume.
-        for batch in DataLoader(dataset, batch_size=None, sampler=dataset.remaining()):
+        for batch, ends_iteration in micro_batches(DataLoader(dataset, batch_size=None, sampler=dataset.remaining())):
             # Steps differ in their number of iterations, so the plan, not a fixed count, says where one ends.
-            ends_step = dataset.step_of(batch["iteration"] + 1) != batch["step"]
+            ends_step = ends_iteration and dataset.step_of(batch["iteration"] + 1) != batch["step"]
             checkpointing.set(batch["checkpoint_layers"])
             inputs = {k: v.to(device) if torch.is_tensor(v) else v for k, v in batch.items() if k in MODEL_KEYS}
             # Without labels, the model does not compute its own mean. They are aligned with input_ids.

@@ -63,13 +63,15 @@ def read_rows(path: Path) -> list[dict[str, Any]]:
 
 
 def rank_rows(folder: Path, rank: int, epoch: str = "epoch-000") -> list[dict[str, Any]]:
-    """What a rank reads in an epoch: its row of each iteration, and all that follows from it."""
+    """What a rank reads in an epoch: its rows of each iteration, and all that follows from them."""
     groups = json.loads((folder / "hbpack.json").read_text())["groups"]
     found = []
     for path in (folder / "ranks" / epoch).glob("rank-*.arrow"):
         first, *last = map(int, path.stem.split("-")[1:])
         if first <= rank <= (last or [first])[0]:
-            for common, row in zip(read_rows(path.parent / "iterations.arrow"), read_rows(path), strict=True):
+            iterations = list(read_rows(path.parent / "iterations.arrow"))
+            for row in read_rows(path):
+                common = iterations[row["iteration"]]
                 group = groups[row["group"]]
                 shard, place = -1, -1
                 for number, each in enumerate(group["shards"]):

@@ -26,7 +26,7 @@ def launcher() -> Iterator[Launcher]:
 
 @pytest.fixture(scope="session")
 def pack(repo: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, int], Path]:
-    """A packed set of some of the sample, by groups and GPUs: two epochs of few steps."""
+    """A packed set of some of the sample, by groups, GPUs and more options: two epochs of few steps."""
     folder, sample = tmp_path_factory.mktemp("examples"), repo / "examples" / "sample"
     chats = (sample / "chats.jsonl").read_text(encoding="utf-8").splitlines()[:NUM_CHATS]
     journals = (sample / "journals.jsonl").read_text(encoding="utf-8").splitlines()[:NUM_JOURNALS]
@@ -35,11 +35,12 @@ def pack(repo: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str,
     corpus.write_text("\n".join([*chats, *beginnings, ""]), encoding="utf-8")
 
     @cache
-    def make(groups: str, num_gpus: int) -> Path:
-        output = folder / f"{groups.replace(':', '-')}-{num_gpus}"
+    def make(groups: str, num_gpus: int, *options: str) -> Path:
+        output = folder / "".join([groups.replace(":", "-"), str(num_gpus), *options])
         done = run(
             main, "pack", corpus, "--tokenizer", sample / "tokenizer", "--groups", groups,
             "--gpus", num_gpus, "--global-tokens", 1600, "--epochs", 2, "--workers", 1, "--output", output,
+            *options,
         )  # fmt: skip
         assert done.code == 0, done.stderr
         return output

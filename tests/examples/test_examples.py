@@ -8,6 +8,7 @@ import re
 import shutil
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Callable
 from functools import cache
 from importlib.util import find_spec
@@ -20,6 +21,7 @@ from tests.examples.launcher import Launcher
 pytest.importorskip("torch")
 
 from tests.examples.reference import LEARNING_RATE, Trajectory, distance, steps_of, train
+from tests.reference import rank_rows
 
 KEPT, STOP, AGAIN, END = 2, 3, 5, 6
 """The step of the last checkpoint before a crash, of the crash, of an orderly end, and the last one."""
@@ -38,6 +40,9 @@ RECIPES = {"olmo_core_trainer", "veomni_trainer"}
 """Scripts with options of their own; test_recipes.py tests them."""
 OWN_GPU = "192:1,384:1:1"
 SHARED = "192:1,384:2:1"
+FREE = "200:1,384:1:1"
+"""For replicas that do not run in lockstep."""
+WITHOUT_LOCKSTEP = ["--lockstep", "1", "--cost", "1,50"]
 EPOCH = 4
 
 Train = Callable[[Path], Trajectory]
@@ -105,7 +110,7 @@ def test_merged_samples_would_train_otherwise(
     ("name", "groups", "options"),
     [
         ("pytorch_fsdp", OWN_GPU, ["--parallel", "fsdp"]),
-        ("pytorch_fsdp", OWN_GPU, ["--parallel", "ddp"]),
+        ("pytorch_fsdp", FREE, ["--parallel", "ddp"]),
         ("sequence_parallel", SHARED, []),
         ("transformers_trainer", OWN_GPU, []),
         ("trl_sft", OWN_GPU, ["--tokenizer", "examples/sample/tokenizer"]),
@@ -125,7 +130,7 @@ def test_two_ranks_stopped_and_resumed_train_as_one_process(
     groups: str,
     options: list[str],
 ) -> None:
-    packed, output = pack(groups, 2), tmp_path / "run"
+    packed, output = pack(groups, 2, *(WITHOUT_LOCKSTEP if groups == FREE else [])), tmp_path / "run"
     options = [*options, "--output", str(output), "--lr", str(LEARNING_RATE), "--save-every", str(KEPT)]
     lines = lines_of(run(name, packed, "--model", model_folder, "--max-steps", STOP, *options))
     assert distance(output / "final", wanted(packed), STOP) < 1e-3
@@ -167,6 +172,17 @@ def test_shared_rows_are_refused_where_they_would_train_wrong(
     text = run(name, pack(SHARED, 2), "--max-steps", 1, "--output", tmp_path / "run", fails=True)
     assert "groups that share rows" in text
     assert not lines_of(text)
+
+
+def test_fsdp_refuses_ranks_that_do_not_meet(
+    run: Callable[..., str], pack: Callable[..., Path], tmp_path: Path
+) -> None:
+    """It would hang: they run unlike numbers of micro-batches, here within a step."""
+    packed = pack(FREE, 2, *WITHOUT_LOCKSTEP)
+    counts = [Counter(row["step"] for row in rank_rows(packed, rank)) for rank in range(2)]
+    assert counts[0] != counts[1]
+    text = run("pytorch_fsdp", packed, "--max-steps", 1, "--output", tmp_path / "run", fails=True)
+    assert "with FSDP, ranks meet in every micro-batch: plan with --lockstep all, or use --parallel ddp" in text
 
 
 @pytest.mark.slow  # It imports everything three times.

@@ -54,14 +54,19 @@ def samples_of_steps(plan: Plan) -> list[list[int]]:
     return found
 
 
-def one_process(model: Any, samples: list[SimpleNamespace]) -> dict[str, Any]:
+def train_alone(model: Any, sample: SimpleNamespace) -> tuple[float, int, dict[str, torch.Tensor]]:
+    """Summed loss of a sample, its loss tokens, and the gradients of the sum."""
+    (losses,) = sample_losses(model, [sample])
+    return float(losses.sum()), sum(sample.mask), gradients(model)
+
+
+def one_process(step: list[tuple[float, int, dict[str, torch.Tensor]]]) -> dict[str, Any]:
     """A step's loss, sample mean and gradients, from its samples one by one."""
-    totals = [float(losses.sum()) for losses in sample_losses(model, samples)]
-    counts = [sum(sample.mask) for sample in samples]
-    mean = sum(total / max(1, count) for total, count in zip(totals, counts, strict=True)) / len(samples)
+    count = sum(n for _, n, _ in step)
+    mean = sum(total / max(1, n) for total, n, _ in step) / len(step)
     return {
-        "totals": torch.tensor([sum(totals) / sum(counts), mean], dtype=torch.float64),
-        "gradients": {name: grad / sum(counts) for name, grad in gradients(model).items()},
+        "totals": torch.tensor([sum(total for total, _, _ in step) / count, mean], dtype=torch.float64),
+        "gradients": {name: sum(grads[name] for *_, grads in step) / count for name in step[0][2]},
     }
 
 
@@ -74,7 +79,10 @@ def test_every_strategy_trains_as_one_process_does(tmp_path: Path, repo: Path) -
     ]
     corpus.write_text("".join(json.dumps(row) + "\n" for row in rows))
     shape.write_text(json.dumps(SHAPE))
-    model, expected, plans = tiny_llama("sdpa"), {}, {}
+    torch.set_num_threads(1)
+    model = tiny_llama("sdpa")
+    trained = [train_alone(model, sample) for sample in samples]
+    expected, plans = {}, {}
     for name, options in STRATEGIES.items():
         out = tmp_path / name
         done = run(
@@ -84,7 +92,7 @@ def test_every_strategy_trains_as_one_process_does(tmp_path: Path, repo: Path) -
         )  # fmt: skip
         assert done.code == 0, done.stderr
         plans[name], _ = read_plan(out / "plan.arrow")
-        expected[str(out)] = [one_process(model, [samples[i] for i in own]) for own in samples_of_steps(plans[name])]
+        expected[str(out)] = [one_process([trained[i] for i in own]) for own in samples_of_steps(plans[name])]
     (mixed,), (free,) = plans["flexsp"].epochs, plans["free"].epochs
     degrees = list(zip(mixed.slot_iteration.tolist(), plans["flexsp"].slot_degrees(mixed).tolist(), strict=True))
     assert len(set(degrees)) > mixed.num_iterations, "no iteration mixes degrees"

@@ -91,17 +91,23 @@ def test_degrees_mix_in_an_iteration():
 
 @given(
     lengths=st.lists(st.integers(1, 256), min_size=20, max_size=150),
-    num_gpus=st.sampled_from([4, 8, 16]),
+    num_gpus=st.sampled_from([4, 6, 8, 16]),
     step=st.integers(0, 3),
+    steps=st.sampled_from([{}, {"global_tokens": 700, "lockstep": "1"}]),
     seed=st.integers(0, 99),
 )
-def test_what_is_left_runs_on_another_number_of_gpus(lengths, num_gpus, step, seed):
-    rules = rules_for(8, seed=seed)
+def test_what_is_left_runs_on_another_number_of_gpus(lengths, num_gpus, step, steps, seed):
+    rules = rules_for(8, seed=seed, **steps)
     plan = build_plan(whole(lengths), rules)
     (schedule,) = plan.epochs
     left, _ = rest_of_epoch(schedule, min(step, schedule.num_steps))
     dealing = DealRules(
-        num_gpus=num_gpus, balance=rules.balance, steps=rules.steps, seed=seed, replica_costs=rules.replica_costs
+        num_gpus=num_gpus,
+        balance=rules.balance,
+        steps=rules.steps,
+        seed=seed,
+        lockstep=rules.lockstep,
+        replica_costs=rules.replica_costs,
     )
     short = short_packs(schedule, plan.packs, plan.groups)
     dealt = deal_epoch(plan, left, short, dealing, 0)
