@@ -11,9 +11,9 @@ from packer_cli.config import load_config_file
 from tests.cli.conftest import GROUPS
 
 OPTIONS = (
-    "alpaca, append-eos, balance, chat-template, cost, curriculum-steps, dry-run, epochs, fill, global-tokens, "
-    "gpu, gpus, group-algorithm, groups, inputs, keep-tokens, loss-on, max-groups, max-length, "
-    "max-record-bytes, max-rejected, model, output, overflow, packing, plain-content, profile, schema, seed, "
+    "align, alpaca, append-eos, balance, chat-template, cost, curriculum-steps, dry-run, epochs, fill, global-tokens, "
+    "gpu, gpus, group-algorithm, groups, inputs, keep-tokens, lockstep, loss-on, mask, max-groups, max-length, "
+    "max-record-bytes, max-rejected, max-samples, model, output, overflow, packing, plain-content, profile, schema, seed, "
     "shard-size, step-mix, strategy, tokenizer, tokenizer-backend, workers"
 )
 
