@@ -335,8 +335,10 @@ def _check(manifest: Manifest) -> None:
     if not manifest.epochs:
         raise ValueError("it lists no epochs")
     for group in manifest.groups:
-        if group.capacity < 1 or group.sp_size < 1 or group.align < 1:
-            raise ValueError("a group has no capacity, no degree or no alignment")
+        if group.capacity < 1 or group.sp_size < 1:
+            raise ValueError("a group has no capacity or no degree")
+        if group.align < 1:
+            raise ValueError("a group aligns samples to less than a token")
     for replicas in manifest.replicas:
         if max(replicas.first_gpus, default=0) + replicas.sp_size > manifest.num_gpus:
             raise ValueError(f"a replica of {replicas.sp_size} GPUs ends after GPU {manifest.num_gpus - 1}")

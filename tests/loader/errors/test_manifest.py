@@ -93,6 +93,7 @@ def with_value(value: Any, *keys: Any) -> Any:
         (with_value("a", "metrics", "overall", "abr"), "metrics.overall.abr is 'a', not a number"),
         (with_value(..., "config", "write", "shard_size"), "it lacks config.write.shard_size"),
         (with_value(0, "groups", 0, "capacity"), "a group has no capacity or no degree"),
+        (with_value(0, "groups", 0, "align"), "a group aligns samples to less than a token"),
         (with_value(1.5, "groups", 0, "sp_size"), "groups[0].sp_size is 1.5, not an integer"),
         (with_value(None, "fingerprint"), "fingerprint is None, not text"),
         (with_value("x", "first_epoch"), "first_epoch is 'x', not an integer"),
