@@ -182,7 +182,7 @@ def _order_and_steps(
         return order, _steps(tokens[order], target)
     is_short = group_of != longest_group
     if not is_short.any():
-        is_short = work <= np.median(work)
+        is_short[np.argsort(work, kind="stable")[: -(-len(work) // 2)]] = True
     short = order[is_short[order]]
     steps = _steps(tokens[short], target)
     steps = steps[steps < curriculum_steps]
