@@ -24,6 +24,7 @@ _METAVARS = {
     "groups": "GROUPS",
     "packing": "NAME[:OPTION=VALUE,...]",
     "balance": "RULE",
+    "curriculum": "NAME[:START]",
     "cost": "quadratic|profile|A,B",
     "chat_template": "FILE",
     "global_tokens": "TOKENS",
