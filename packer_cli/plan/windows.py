@@ -2,8 +2,8 @@
 
 A window of w tokens cuts each sample, from its first token on, into segments of w tokens: attention and positions
 begin anew in each, labels stay. The rows and the tokens of a step are the same; only attention costs less. SkyLadder
-(arXiv 2503.15450) lengthens the window by the same number of tokens in each step; GrowLength (arXiv 2310.00576) doubles
-it at equal intervals. Only the first epoch has them.
+(arXiv 2503.15450) lengthens the window by the same number of tokens in each step; GrowLength (arXiv 2310.00576)
+doubles it at equal intervals. Only the first epoch has them.
 """
 
 from __future__ import annotations

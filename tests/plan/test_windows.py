@@ -106,8 +106,10 @@ def test_a_curriculum_is_read(text, num_steps, expected):
         (
             "skyladder:4k",
             5,
-            "curriculum 'skyladder' begins with a window of 4096 tokens, which must be at least 1 and below the longest "
-            "capacity, 4096; give another START, as in skyladder:64",
+            (
+                "curriculum 'skyladder' begins with a window of 4096 tokens, which must be at least 1 and below the "
+                "longest capacity, 4096; give another START, as in skyladder:64"
+            ),
         ),
         ("growlength", 0, "curriculum 'growlength' needs --curriculum-steps, until samples are whole"),
     ],
