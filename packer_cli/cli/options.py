@@ -22,6 +22,7 @@ _NO_OPTIONS = {"inputs", "group_costs"}
 _METAVARS = {
     "tokenizer": "PATH",
     "groups": "GROUPS",
+    "align": "N|N*cp",
     "packing": "NAME[:OPTION=VALUE,...]",
     "balance": "RULE",
     "curriculum": "NAME[:START]",

@@ -15,7 +15,7 @@ from typing import Any
 from packer_cli.config import PlanConfig
 from packer_cli.config.models import GIVE
 from packer_cli.config.rules import plan_rules, with_known_cost
-from packer_cli.config.strategies import STRATEGIES
+from packer_cli.config.strategies import STRATEGIES, refusal
 from packer_cli.engine.progress import say
 from packer_cli.errors import ConfigError
 from packer_cli.plan.balance import parse_balance
@@ -118,10 +118,18 @@ def strategy_rows(text: str, config: PlanConfig) -> list[Row]:
         if not config.has_gpu_model:
             names = [name for name in names if name != "flexsp"]
             say(f"flexsp is left out: it needs {GIVE}")
+        for name in [name for name in names if name in STRATEGIES]:
+            why = refusal(name, config.restrictions)
+            if why:
+                names.remove(name)
+                say(f"{name} is left out: {why}")
     rows = []
     for name in names:
         if name not in STRATEGIES:
             raise ConfigError(f"--strategies: {name!r} is not a strategy; known: {ALL}, {', '.join(STRATEGIES)}")
+        why = refusal(name, config.restrictions)
+        if why:
+            raise ConfigError(f"--strategies: {why}")
         own = with_known_cost(config.with_strategy(name))
         summary = STRATEGIES[name].summary
         rows.append(Row(name=name, kind="strategy", config=own, rules=plan_rules(own), note=summary))
@@ -165,7 +173,7 @@ def _make_row(base: Row, kind: str, packing: str, balance: str, *, is_longest: b
         changes["overflow"] = "split"
         note = f"{algorithm.name} needs --overflow split"
     changed = config.model_copy(update=changes)
-    algorithm = algorithm.with_linear(rules.linear) if packing else algorithm
+    algorithm = algorithm.with_linear(rules.evened) if packing else algorithm
     rules = replace(rules, groups=changed.groups, algorithm=algorithm, packing_options=options)
     row = Row(name="", kind=kind, config=changed, rules=rules, note=note)
     return replace(row, name=_name(row, base))

@@ -49,7 +49,15 @@ def plan_simulation(plan: Plan, simulator: Simulator, seed: int, global_tokens: 
         ConfigError: the plan has an SP degree that the model does not know.
     """
     figures = simulator.figures(plan)
-    naive = baseline_plan(plan.pieces, plan.groups[-1], plan.num_gpus, seed, StepRules(global_tokens=global_tokens))
+    naive = baseline_plan(
+        plan.pieces,
+        plan.groups[-1],
+        plan.num_gpus,
+        seed,
+        StepRules(global_tokens=global_tokens),
+        plan.max_samples,
+        plan.mask,
+    )
     baseline = simulator.figures(naive).overall
     return PlanSimulation(
         predicted_with=simulator.model.origin,

@@ -24,10 +24,11 @@ from pydantic import (
 from pydantic.json_schema import SkipJsonSchema
 from pydantic_core import PydanticCustomError
 
+from packer_cli.config.alignment import read_align, with_align
 from packer_cli.config.messages import rule
-from packer_cli.config.strategies import STRATEGIES, divisors
+from packer_cli.config.strategies import STRATEGIES, divisors, refusal
 from packer_cli.errors import ConfigError
-from packer_cli.plan.groups import Group
+from packer_cli.plan.groups import Group, require_aligned
 from packer_cli.sizes import format_tokens, parse_bytes, parse_integer, parse_tokens
 
 AUTO = "auto"
@@ -47,6 +48,11 @@ StepTokens = Annotated[int, Field(ge=1, le=2**62), _read_tokens]
 Bytes = Annotated[int, Field(ge=2**16, le=2**62), _read_bytes]
 
 
+Align = Annotated[
+    Annotated[int, Field(ge=1, lt=2**31)] | str | None, BeforeValidator(read_align, json_schema_input_type=int | str)
+]
+
+
 class _Model(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
@@ -58,7 +64,7 @@ def parse_group(text: str) -> Group:
     """Read `CAPACITY[:SP_DEGREE[:CHECKPOINT_LAYERS]]`.
 
     >>> parse_group("128k:8")
-    Group(capacity=131072, sp_size=8, checkpoint_layers=0)
+    Group(capacity=131072, sp_size=8, checkpoint_layers=0, align=1)
     """
     names = ("capacity", "sp_size", "checkpoint_layers")
     parts = text.strip().split(":")
@@ -168,6 +174,10 @@ class PlanConfig(AutoGroupsConfig):
     group_costs: SkipJsonSchema[tuple[tuple[float, float, float], ...] | None] = None
     """What `flexsp` plans by, no option of its own: of each group, the seconds of a replica per squared token, per
     token and per micro-batch; see `rules.with_known_cost`."""
+    align: Align = None
+    """Count each sample at its length rounded up to a multiple of this, for trainers that pad each sample: tokens, or
+    N*cp for N times the SP degree of each group above degree 1. TransformerEngine (Megatron, NeMo) needs 2*cp with
+    context parallelism. By default, samples are not padded."""
     groups: tuple[Group, ...]
     """CAPACITY[:SP_DEGREE[:CHECKPOINT_LAYERS]] of each, shortest first, such as 16k:1,128k:8; or `auto`, to choose
     them from the lengths with --model and --gpu, or --profile."""
@@ -182,11 +192,17 @@ class PlanConfig(AutoGroupsConfig):
     """Which packs share an iteration: `sort`: those of similar attention work (HBP); `window:K`: the same within
     windows of K iterations; `none`: random ones. `+refine` also exchanges samples within iterations; `refine` is
     `sort+refine`."""
+    mask: Literal["document", "causal"] = "document"
+    """What a token may attend to: `document`: those before it of its own sample; `causal`: all before it in its row.
+    It decides the attention work of a pack; the loader takes it from the set."""
     cost: str = "quadratic"
     """What to even out: `quadratic`: attention work, the sum of squared lengths (HBP); `A,B`: A a squared token and B
     a token, such as 1,24576 for a 7B model; `profile`: both from --profile, or from --model and --gpu."""
     overflow: Literal["split", "truncate", "drop", "error"] = "split"
     """What to do with samples longer than the largest group."""
+    max_samples: int | None = Field(default=None, ge=1, lt=2**31)
+    """Most samples of a pack, for kernels and graphs that take borders of a fixed number of samples. A lower one pads
+    more. By default, as many as fit."""
     global_tokens: StepTokens | None = None
     """Tokens in an optimizer step. By default, each iteration is one step."""
     lockstep: Annotated[Literal["all", "1"], BeforeValidator(str)] = "all"
@@ -214,7 +230,7 @@ class PlanConfig(AutoGroupsConfig):
 
     def with_groups(self, groups: Sequence[Group]) -> PlanConfig:
         """The options with those of these groups that the strategy uses."""
-        return self.model_copy(update={"groups": STRATEGIES[self.strategy].choose_groups(groups)})
+        return self.model_copy(update={"groups": _chosen(groups, self.strategy, self.align, given=())})
 
     def with_strategy(self, name: str) -> PlanConfig:
         """The options that were given, for another strategy.
@@ -226,9 +242,12 @@ class PlanConfig(AutoGroupsConfig):
         return PlanConfig(**{**given, "strategy": name}).with_groups(self.groups)
 
     def decisions(self) -> dict[str, Any]:
-        """JSON values of all that decides a plan once its groups are known; what they were chosen with does not."""
+        """JSON values of all that decides a plan once its groups are known; what they were chosen with does not.
+
+        Groups hold their own `align`.
+        """
         ignored = STRATEGIES[self.strategy].ignores
-        return self.model_dump(mode="json", exclude={*AutoGroupsConfig.model_fields, *ignored})
+        return self.model_dump(mode="json", exclude={*AutoGroupsConfig.model_fields, *ignored, "align"})
 
     @model_validator(mode="wrap")
     @classmethod
@@ -262,9 +281,28 @@ class PlanConfig(AutoGroupsConfig):
     def _choose_groups(cls, groups: tuple[Group, ...], info: ValidationInfo) -> tuple[Group, ...]:
         if info.data.get("group_costs") is not None:
             return groups  # They were chosen, and these are their costs.
-        strategy = STRATEGIES.get(info.data.get("strategy", ""))
         is_sorted = all(a.capacity < b.capacity for a, b in pairwise(groups))  # Else `_check_groups` refuses them.
-        return strategy.choose_groups(groups) if groups and strategy and is_sorted else groups
+        if not groups or not is_sorted or not {"strategy", "align"} <= info.data.keys():
+            return groups
+        return _chosen(groups, info.data["strategy"], info.data["align"], given=groups)
+
+    @property
+    def restrictions(self) -> dict[str, Any]:
+        """Options that not every strategy supports, where they differ from the default."""
+        names = {option for strategy in STRATEGIES.values() for option in strategy.lacks}
+        fields = type(self).model_fields
+        return {name: getattr(self, name) for name in names if getattr(self, name) != fields[name].default}
+
+    @model_validator(mode="after")
+    def _check_mask(self) -> PlanConfig:
+        why = refusal(self.strategy, self.restrictions)
+        if why:
+            raise ValueError(why)
+        if self.mask == "causal" and (self.align not in (None, 1) or any(group.align > 1 for group in self.groups)):
+            raise ValueError("--align pads each sample, but --mask causal makes a row one; leave one of them out")
+        if self.mask == "causal" and self.is_auto:
+            raise ValueError("--groups auto predicts the time of --mask document; name the groups for --mask causal")
+        return self
 
     @model_validator(mode="after")
     def _check_lockstep(self) -> PlanConfig:
@@ -296,6 +334,7 @@ class PlanConfig(AutoGroupsConfig):
                     f"the SP degree of group {group} must divide the number of GPUs, {self.gpus}; "
                     f"choose one of {', '.join(str(d) for d in divisors(self.gpus))}"
                 )
+            require_aligned(group)
         return self
 
 
@@ -310,3 +349,12 @@ class WriteConfig(_Model):
 
 class PackConfig(WriteConfig, PlanConfig, TokenizeConfig):
     """Everything that decides the bytes of a packed data set. The number of workers is not among it."""
+
+
+def _chosen(
+    groups: Sequence[Group], strategy: str, align: int | str | None, *, given: Sequence[Group]
+) -> tuple[Group, ...]:
+    """The groups that a strategy uses, aligned; the capacities of those given stand."""
+    of_strategy = STRATEGIES[strategy]
+    chosen = of_strategy.choose_groups(groups)
+    return chosen if align is None else with_align(chosen, given, align, mixed=of_strategy.mixes_degrees)

@@ -11,12 +11,13 @@ import numpy as np
 from packer_cli.config.models import PlanConfig
 from packer_cli.errors import ConfigError
 from packer_cli.plan.balance import parse_balance
-from packer_cli.plan.cost import Cost, parse_cost, require_exact
+from packer_cli.plan.cost import Cost, linear_of_tokens, parse_cost, require_exact
 from packer_cli.plan.groups import Group
 from packer_cli.plan.packing import REGISTRY, parse_packing
 from packer_cli.plan.rules import PlanRules
 from packer_cli.plan.schedule import StepRules
 from packer_cli.plan.strategies.flexsp.costs import DegreeCosts
+from packer_cli.plan.types import UNLIMITED
 from packer_cli.plan.windows import parse_curriculum
 
 if TYPE_CHECKING:
@@ -105,7 +106,9 @@ def plan_rules(config: PlanConfig) -> PlanRules:
         rules = PlanRules(
             groups=config.groups,
             num_gpus=config.gpus,
-            algorithm=algorithm.with_linear(linear),
+            algorithm=algorithm.with_linear(
+                linear if config.mask == "document" else linear_of_tokens(config.groups, config.gpus)
+            ),
             packing_options=options,
             steps=steps,
             epochs=config.epochs,
@@ -115,6 +118,8 @@ def plan_rules(config: PlanConfig) -> PlanRules:
             linear=linear,
             lockstep=1 if config.lockstep == "1" else None,
             replica_costs=_replica_costs(config),
+            mask=config.mask,
+            max_samples=config.max_samples or UNLIMITED,
         )
     return rules
 

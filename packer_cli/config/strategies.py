@@ -20,6 +20,8 @@ class Strategy:
     """Plan options that differ from those of `balanced`."""
     ignores: frozenset[str] = frozenset()
     """Plan options without effect on it, which it refuses."""
+    lacks: frozenset[str] = frozenset()
+    """Plan options that other strategies support and it does not, so that it refuses values other than the default."""
     groups: Literal["given", "longest", "degrees"] = "given"
     """Which groups it uses: those given; the longest alone; or one for each SP degree that divides the longest's, and
     iterations that mix them."""
@@ -67,9 +69,22 @@ STRATEGIES: Mapping[str, Strategy] = {
         summary="FlexSP (arXiv 2412.01523) over the whole data set: iterations mix SP degrees of equal time",
         groups="degrees",
         ignores=frozenset({"packing", "fill"}),
+        lacks=frozenset({"max_samples", "mask"}),
     ),
 }
 """By name, in the order of tables."""
+
+
+def refusal(name: str, options: Mapping[str, Any]) -> str | None:
+    """Why a strategy does not support one of these plan options; None if it supports all.
+
+    Args:
+        options: name and value of those that were given and differ from the default.
+    """
+    for option in sorted(STRATEGIES[name].lacks & options.keys()):
+        able = ", ".join(other for other, strategy in STRATEGIES.items() if option not in strategy.lacks)
+        return f"--strategy {name} does not support --{option.replace('_', '-')} {options[option]}; these do: {able}"
+    return None
 
 
 def divisors(number: int) -> list[int]:

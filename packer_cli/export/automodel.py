@@ -2,15 +2,15 @@
 
 `input_ids`; `labels`, shifted to the token that predicts them, because Automodel shifts in its data sets, not in its
 losses; `position_ids`, which restart with each sample; `seq_lens`, the tokens of each sample; `seq_lens_padded`, the
-same with the row's pads counted in the last sample, whose positions continue. Without the last two, a row is one
-segment.
+same with pads: those that align samples (`--align`), and in the last sample those of the row. Positions continue in
+pads. Without the last two columns, a row is one segment.
 """
 
 from __future__ import annotations
 
 import numpy as np
 
-from packer_cli.export.columns import NO_LOSS, labels_of, padded, positions_of, shifted
+from packer_cli.export.columns import NO_LOSS, labels_of, pad_samples, padded, positions_of, shifted
 from packer_cli.export.job import Int64Array, Job
 from packer_cli.export.packed import Lists
 from packer_cli.export.saved import SavedDataset
@@ -29,16 +29,19 @@ class Exporter(SavedDataset):
     def lists(self, job: Job, packs: Int64Array) -> list[Lists]:
         """The columns, with rows of exactly the capacity."""
         capacity = job.capacity
-        ids, lengths = job.packed.lists("input_ids", packs), job.packed.sample_lengths(packs)
-        last = lengths.offsets[1:] - 1
-        with_pads = lengths.values.copy()
+        lengths = job.packed.sample_lengths(packs)
+        sizes = job.aligned(lengths, packs)
+        ids = pad_samples(job.packed.lists("input_ids", packs), lengths, sizes, job.pad_token_id)
+        labels = pad_samples(shifted(labels_of(job.packed, packs)), lengths, sizes, NO_LOSS)
+        last = sizes.offsets[1:] - 1
+        with_pads = sizes.values.copy()
         with_pads[last] += (capacity - np.diff(ids.offsets)).astype(np.int32)
-        begin = np.diff(ids.offsets) - lengths.values[last]  # Where the last sample begins in its row.
+        begin = np.diff(ids.offsets) - sizes.values[last]  # Where the last sample begins in its row.
         going_on = (np.arange(capacity) - begin[:, None]).astype(np.int32)
         return [
             padded(ids, capacity, job.pad_token_id),
-            padded(shifted(labels_of(job.packed, packs)), capacity, NO_LOSS),
-            padded(positions_of(lengths, ids.offsets), capacity, going_on),
+            padded(labels, capacity, NO_LOSS),
+            padded(positions_of(sizes, ids.offsets), capacity, going_on),
             lengths,
             Lists(offsets=lengths.offsets, values=with_pads),
         ]

@@ -31,6 +31,35 @@ def shifted(labels: Lists) -> Lists:
     return Lists(offsets=labels.offsets, values=values)
 
 
+def align_lengths(lengths: Lists, aligns: Int64Array) -> Lists:
+    """Tokens of each sample (int32), rounded up to a multiple of its row's entry of `aligns` (int64[k])."""
+    if (aligns == 1).all():
+        return lengths
+    align = np.repeat(aligns.astype(np.int32), np.diff(lengths.offsets))
+    return Lists(offsets=lengths.offsets, values=-(-lengths.values // align) * align)
+
+
+def pad_samples(items: Lists, lengths: Lists, sizes: Lists, value: int) -> Lists:
+    """The items of every pack, each sample's followed by pads. O(items).
+
+    Args:
+        lengths: items of each sample.
+        sizes: the same with pads, at least as many.
+        value: the pad.
+
+    >>> one = lambda values: Lists(offsets=np.array([0, len(values)]), values=np.array(values))
+    >>> pad_samples(one([5, 6, 7]), one([1, 2]), one([2, 4]), 0).values.tolist()
+    [5, 0, 6, 7, 0, 0]
+    """
+    if sizes is lengths:
+        return items
+    ends = np.concatenate([[0], np.cumsum(sizes.values, dtype=np.int64)])
+    moved = ends[:-1] - (np.cumsum(lengths.values, dtype=np.int64) - lengths.values)
+    values = np.full(int(ends[-1]), value, dtype=items.values.dtype)
+    values[np.arange(len(items.values)) + np.repeat(moved, lengths.values)] = items.values
+    return Lists(offsets=ends[sizes.offsets], values=values)
+
+
 def positions_of(lengths: Lists, token_offsets: Int64Array) -> Lists:
     """int32: the position of each token in its sample.
 

@@ -12,13 +12,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from packer_cli.engine.parts import FileRange, Sink
-from packer_cli.export.packed import PackedSet
+from packer_cli.export.columns import align_lengths
+from packer_cli.export.packed import Lists, PackedSet
 from packer_cli.format.manifest import Manifest
 
 Int64Array = NDArray[np.int64]
 
 TOKENS_PER_BATCH = 4 * 2**20
 """Most tokens that a thread holds at once, unless one pack has more."""
+
+_ROWS_COUNTED = 65_536
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,7 +33,7 @@ class Part:
     stop: int
     """Rows `first .. stop - 1` of the export."""
     first_token: int
-    """Tokens of all earlier rows."""
+    """Tokens of all earlier rows, as written."""
     fingerprint: str
     """The export's; with the number it decides every byte."""
 
@@ -54,6 +57,12 @@ class Job:
     shard_size: int
     """Approximate bytes of a part."""
     parts: tuple[Part, ...]
+    written_tokens: Int64Array
+    """int64[r]: tokens of each row with the pads that align its samples, where the format writes these."""
+
+    def aligned(self, lengths: Lists, packs: Int64Array) -> Lists:
+        """int32: what each sample of these packs takes in its row, where the plan aligns samples."""
+        return align_lengths(lengths, aligns_of(self.manifest, packs))
 
     def row_tokens(self) -> NDArray[np.int32]:
         """int32[r]: tokens of each row."""
@@ -87,6 +96,25 @@ class Job:
             begin = end
 
 
+def aligns_of(manifest: Manifest, packs: Int64Array) -> Int64Array:
+    """int64[k]: to what the samples of each pack are aligned."""
+    ends = np.cumsum([group.num_packs for group in manifest.groups])
+    return np.array([group.align for group in manifest.groups], dtype=np.int64)[ends.searchsorted(packs, "right")]
+
+
+def count_written(format: Format, packed: PackedSet, manifest: Manifest, packs: Int64Array) -> Int64Array:
+    """`Job.written_tokens`. Price: nothing where nothing is aligned, else the borders of all samples."""
+    aligns = aligns_of(manifest, packs)
+    counts = packed.num_tokens[packs].astype(np.int64)
+    if not format.aligns_samples or (aligns == 1).all():
+        return counts
+    for first in range(0, len(packs), _ROWS_COUNTED):
+        rows = slice(first, first + _ROWS_COUNTED)
+        lengths = align_lengths(packed.sample_lengths(packs[rows]), aligns[rows])
+        counts[rows] = np.add.reduceat(lengths.values, lengths.offsets[:-1], dtype=np.int64)
+    return counts
+
+
 def cut_parts(row_bytes: Int64Array, num_tokens: Int64Array, shard_size: int, fingerprint: str) -> tuple[Part, ...]:
     """Cut rows into even parts of about `shard_size` bytes, so that none is a small remainder.
 
@@ -115,6 +143,9 @@ class Format(ABC):
 
     most_shard_size: int | None = None
     """Most bytes that `--shard-size` may request."""
+
+    aligns_samples = False
+    """Whether samples are padded to a multiple of their group's `align`."""
 
     needs_one_capacity = False
     """Whether rows are padded, so that all must have one capacity."""

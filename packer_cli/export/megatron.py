@@ -4,6 +4,9 @@ A *sequence* of the index is a sample and a *document* is a pack, so both kinds 
 `document_indices`, `dataset[d[k]:d[k + 1]]` is pack k as a list of samples. Since the format has no loss masks, a
 second data set (uint8) has a 1 for each token that carries a loss, at the same index.
 
+Where the plan aligns samples (`--align`), each is followed by pads without loss, so that a row's samples can be
+divided among context-parallel ranks as they are.
+
 Like Megatron, stores token ids as uint16 if the vocabulary has fewer than 65,500 entries, else as int32.
 
 The index (little-endian): "MMIDIDX" and two zero bytes, uint64 version 1, uint8 code of the dtype, uint64 number of
@@ -20,7 +23,9 @@ import numpy as np
 
 from packer_cli.engine.parts import FileRange, Sink
 from packer_cli.errors import FormatError
+from packer_cli.export.columns import pad_samples
 from packer_cli.export.job import Format, Int64Array, Job, Part
+from packer_cli.export.packed import Lists
 from packer_cli.files import HashingFile
 from packer_cli.format.manifest import Manifest
 
@@ -39,13 +44,15 @@ def token_dtype(manifest: Manifest) -> np.dtype[Any]:
 class Exporter(Format):
     """See the module."""
 
+    aligns_samples = True
+
     def row_bytes(self, num_tokens: Int64Array, num_samples: Int64Array) -> Int64Array:
         """Bytes of each row (int64[r]) in both `.bin` files; parts are stretches of these."""
         return 3 * num_tokens
 
     def shared_files(self, job: Job) -> dict[str, int]:
         """The sizes in bytes of both `.bin` files."""
-        num_tokens = int(job.row_tokens().sum(dtype=np.int64))
+        num_tokens = int(job.written_tokens.sum())
         return {"tokens.bin": num_tokens * token_dtype(job.manifest).itemsize, "loss_mask.bin": num_tokens}
 
     def write_part(self, job: Job, part: Part, sink: Sink) -> dict[str, Any]:
@@ -53,12 +60,12 @@ class Exporter(Format):
         dtype = token_dtype(job.manifest)
         with sink.stretch("tokens.bin", part.first_token * dtype.itemsize) as file:
             for packs in job.batches(part.first, part.stop, _ROWS_PER_BATCH):
-                ids = job.packed.lists("input_ids", packs).values
+                ids = _padded(job, job.packed.lists("input_ids", packs), packs, job.pad_token_id)
                 _check_ids(ids, dtype)
                 file.write(ids.astype(dtype))
         with sink.stretch("loss_mask.bin", part.first_token) as file:
             for packs in job.batches(part.first, part.stop, _ROWS_PER_BATCH):
-                file.write(job.packed.loss_mask(packs).values.astype(np.uint8))
+                file.write(_padded(job, job.packed.loss_mask(packs), packs, 0).astype(np.uint8))
         return {}
 
     def finish(self, job: Job, parts: list[dict[str, Any]], ranges: list[FileRange], sink: Sink) -> None:
@@ -68,16 +75,23 @@ class Exporter(Format):
                 _write_index(job, dtype, file)
 
 
+def _padded(job: Job, items: Lists, packs: Int64Array, value: int) -> np.ndarray:
+    """The items of these packs, each sample's followed by the pads that align it."""
+    lengths = job.packed.sample_lengths(packs)
+    return pad_samples(items, lengths, job.aligned(lengths, packs), value).values
+
+
 def _write_index(job: Job, dtype: np.dtype[Any], file: HashingFile) -> None:
     """Write an `.idx` file. Memory: one batch of lengths, and 8 bytes a row."""
     documents = np.concatenate([[0], np.cumsum(job.row_samples(), dtype=np.int64)])
     num_sequences = int(documents[-1])
     file.write(_MAGIC + struct.pack("<QBQQ", 1, _CODES[dtype.name], num_sequences, len(documents)))
     for packs in job.batches(0, len(job.packs), _ROWS_PER_BATCH):
-        file.write(job.packed.sample_lengths(packs).values.astype("<i4"))
+        file.write(job.aligned(job.packed.sample_lengths(packs), packs).values.astype("<i4"))
     offset = 0
     for packs in job.batches(0, len(job.packs), _ROWS_PER_BATCH):
-        ends = np.cumsum(job.packed.sample_lengths(packs).values, dtype=np.int64) * dtype.itemsize
+        sizes = job.aligned(job.packed.sample_lengths(packs), packs).values
+        ends = np.cumsum(sizes, dtype=np.int64) * dtype.itemsize
         file.write(np.concatenate([[0], ends[:-1]]).astype("<i8") + offset)
         offset += int(ends[-1])
     file.write(documents.astype("<i8"))

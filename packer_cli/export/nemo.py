@@ -4,6 +4,10 @@ One row a pack: `input_ids` list<int32>; `loss_mask` list<int8>, shifted one tok
 NeMo aligns it with the labels (1 if the *next* token is trained on); `seq_start_id` list<int32>, the first token of
 each sample. NeMo's inputs are all tokens of a sample except the last, its labels all except the first.
 
+Where the plan aligns samples to N (`--align`), each is padded with the end-of-text token until its inputs are a
+multiple of N. This is how Megatron-Bridge pads for its `pad_seq_to_mult`: from the trailing end-of-text tokens, it
+finds out what is padding. As inputs have a token less, no row outgrows the capacity.
+
 Row groups are small, because a reader decodes a whole one for each row that it needs.
 """
 
@@ -17,8 +21,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from packer_cli.engine.parts import FileRange, Sink
-from packer_cli.export.job import Format, Int64Array, Job, Part
-from packer_cli.export.packed import PackedSet
+from packer_cli.export.columns import align_lengths, pad_samples
+from packer_cli.export.job import Format, Int64Array, Job, Part, aligns_of
+from packer_cli.export.packed import Lists
 from packer_cli.format.arrays import to_lists
 
 _ROWS_PER_GROUP = 16
@@ -43,22 +48,22 @@ class Exporter(Format):
     def write_part(self, job: Job, part: Part, sink: Sink) -> dict[str, Any]:
         """Write one file; returns figures for `_metadata.json`, which count input tokens (all but a sample's last)."""
         longest = 0
+        given = []
         with (
             sink.file(f"training-{part.number:05d}.idx.parquet") as file,
             pq.ParquetWriter(pa.PythonFile(file, mode="w"), SCHEMA, compression="zstd") as writer,
         ):
             for packs in job.batches(part.first, part.stop, 64 * _ROWS_PER_GROUP):
-                batch, most = _batch(job.packed, packs)
+                batch, most, row_inputs = _batch(job, packs)
+                given.append(row_inputs)
                 longest = max(longest, most)
                 writer.write_table(pa.Table.from_batches([batch]), row_group_size=_ROWS_PER_GROUP)
-        rows = job.packs[part.first : part.stop]
-        samples = job.packed.num_samples[rows]
-        given = job.packed.num_tokens[rows] - samples
+        inputs = np.concatenate(given)
         return {
             "dataset_max_seqlen": longest - 1,
-            "max_samples_per_bin": int(samples.max()),
-            "min_packed_seqlen": int(given.min()),
-            "num_given": int(given.sum(dtype=np.int64)),
+            "max_samples_per_bin": int(job.packed.num_samples[job.packs[part.first : part.stop]].max()),
+            "min_packed_seqlen": int(inputs.min()),
+            "num_given": int(inputs.sum(dtype=np.int64)),
         }
 
     def finish(self, job: Job, parts: list[dict[str, Any]], ranges: list[FileRange], sink: Sink) -> None:
@@ -77,20 +82,34 @@ class Exporter(Format):
             file.write((json.dumps([described], indent=2) + "\n").encode())
 
 
-def _batch(packed: PackedSet, packs: Int64Array) -> tuple[pa.RecordBatch, int]:
-    """The rows of these packs, and the length of the longest sample."""
-    ids, mask = packed.lists("input_ids", packs), packed.loss_mask(packs)
+def _batch(job: Job, packs: Int64Array) -> tuple[pa.RecordBatch, int, Int64Array]:
+    """The rows of these packs, the length of the longest sample, and the inputs of each row (int64[k])."""
+    packed = job.packed
+    lengths = packed.sample_lengths(packs)
+    sizes = _with_pads(lengths, aligns_of(job.manifest, packs))
+    ids = pad_samples(packed.lists("input_ids", packs), lengths, sizes, _end_of_text(job))
+    mask = pad_samples(packed.loss_mask(packs), lengths, sizes, 0)
     # The first token of a sample carries no loss, so no loss crosses a border.
     ahead = np.zeros_like(mask.values)
     ahead[:-1] = mask.values[1:]
     ahead[mask.offsets[1:] - 1] = 0
-    borders = packed.lists("cu_seqlens", packs)
-    is_start = np.ones(len(borders.values), dtype=bool)
-    is_start[borders.offsets[1:] - 1] = False
+    num_samples = np.diff(sizes.offsets)
+    starts = np.cumsum(sizes.values, dtype=np.int64) - sizes.values - np.repeat(ids.offsets[:-1], num_samples)
     columns = [
         to_lists(ids.offsets, ids.values),
         to_lists(mask.offsets, ahead),
-        to_lists(borders.offsets - np.arange(len(packs) + 1), borders.values[is_start]),
+        to_lists(sizes.offsets, starts.astype(np.int32)),
     ]
-    longest = int(packed.sample_lengths(packs).values.max())
-    return pa.record_batch(columns, schema=SCHEMA), longest
+    return pa.record_batch(columns, schema=SCHEMA), int(sizes.values.max()), np.diff(ids.offsets) - num_samples
+
+
+def _with_pads(lengths: Lists, aligns: Int64Array) -> Lists:
+    """Tokens of each sample (int32) with the pads that make its inputs, all but the last, a multiple."""
+    inputs = Lists(offsets=lengths.offsets, values=lengths.values - np.int32(1))
+    aligned = align_lengths(inputs, aligns)
+    return lengths if aligned is inputs else Lists(offsets=lengths.offsets, values=aligned.values + np.int32(1))
+
+
+def _end_of_text(job: Job) -> int:
+    token = job.manifest.tokenizer.get("eos_token_id")
+    return job.pad_token_id if token is None else int(token)

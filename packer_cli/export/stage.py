@@ -17,7 +17,7 @@ from packer_cli.engine.progress import Progress
 from packer_cli.errors import ConfigError
 from packer_cli.export.folder import NAME, WORK, is_same_export, read_json
 from packer_cli.export.formats import ORDERS, load_format
-from packer_cli.export.job import Format, Job, Part, cut_parts
+from packer_cli.export.job import Format, Job, Part, count_written, cut_parts
 from packer_cli.export.order import check_one_capacity, choose_groups, packs_by_id, packs_by_use
 from packer_cli.export.packed import PackedSet
 from packer_cli.files import fingerprint, remove_temporaries, write_json
@@ -136,6 +136,7 @@ def _job(
 ) -> Job:
     num_tokens, num_samples = packed.num_tokens[packs].astype(np.int64), packed.num_samples[packs].astype(np.int64)
     row_bytes = format.row_bytes(num_tokens, num_samples)
+    written = count_written(format, packed, manifest, packs)
     return Job(
         folder=folder,
         packed=packed,
@@ -143,7 +144,8 @@ def _job(
         groups=groups,
         packs=packs,
         shard_size=header["shard_size"],
-        parts=cut_parts(row_bytes, num_tokens, header["shard_size"], header["fingerprint"]),
+        parts=cut_parts(row_bytes, written, header["shard_size"], header["fingerprint"]),
+        written_tokens=written,
     )
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 FORMAT_NAME = "hbpack"
 FORMAT_VERSION = 2
 MANIFEST_NAME = "hbpack.json"
@@ -13,5 +15,7 @@ STATE_VERSION = 2
 """Of the state that the loader saves and `hbpack rebalance` reads."""
 PACKS_PER_BATCH = 16
 """Rows of each record batch of a shard but the last."""
+Mask = Literal["document", "causal"]
+"""What a token of a row sees: those before it of its own sample, or all before it."""
 FILLER_TOKENS = 8
 """Tokens for each GPU that shares a filler micro-batch."""

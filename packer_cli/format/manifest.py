@@ -77,9 +77,13 @@ class GroupInfo:
     sp_size: int
     """Sequence-parallel degree."""
     checkpoint_layers: int
+    align: int = 1
+    """Each sample counts at its length rounded up to a multiple of this."""
     num_packs: int
     num_samples: int
     """Pieces: a sample that was cut counts once a piece."""
+    most_samples: int
+    """Pieces of the pack that holds the most."""
     num_tokens: int
     num_loss_tokens: int
     shards: tuple[ShardInfo, ...]
@@ -331,8 +335,8 @@ def _check(manifest: Manifest) -> None:
     if not manifest.epochs:
         raise ValueError("it lists no epochs")
     for group in manifest.groups:
-        if group.capacity < 1 or group.sp_size < 1:
-            raise ValueError("a group has no capacity or no degree")
+        if group.capacity < 1 or group.sp_size < 1 or group.align < 1:
+            raise ValueError("a group has no capacity, no degree or no alignment")
     for replicas in manifest.replicas:
         if max(replicas.first_gpus, default=0) + replicas.sp_size > manifest.num_gpus:
             raise ValueError(f"a replica of {replicas.sp_size} GPUs ends after GPU {manifest.num_gpus - 1}")

@@ -48,6 +48,8 @@ class Metrics:
     pr: float
     """Padding ratio: padding tokens / token slots, where a slot is a row of the iteration's row length; fillers
     count as padding."""
+    alignment_pr: float | None = None
+    """The part of `pr` that pads samples to a multiple of their group's `align`; None if all of these are 1."""
     abr: float
     """Attention balance ratio: sum_i (A_max - A_i) / (A_max N), mean over iterations; A_i = sum of s^2."""
     abr_bound: float

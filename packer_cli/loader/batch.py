@@ -8,7 +8,7 @@ from typing import Literal, get_args
 
 import numpy as np
 
-from packer_cli.format.constants import FILLER_TOKENS
+from packer_cli.format.constants import FILLER_TOKENS, Mask
 from packer_cli.format.ranks import RankRow
 from packer_cli.loader.pages import PAGES
 from packer_cli.loader.parallel.sharding import Sharding, length_multiple, local_indices
@@ -43,8 +43,14 @@ class MicroBatch:
     The last token of a sample never predicts the next one's first: that label is -100. May share memory with `labels`.
     """
     cu_seqlens: np.ndarray
-    """int32 [segments+1], from 0 to T; any padding at the tail is the last segment"""
+    """int32 [segments+1], from 0 to T; any padding at the tail is the last segment, but for empty ones that make the
+    number of segments fixed"""
     max_seqlen: int
+    """tokens of the longest segment; T if the number of segments is fixed"""
+    sample_borders: np.ndarray
+    """int32 [n+1], or [n+2] with padding at the tail: where samples begin"""
+    real_lengths: np.ndarray
+    """int64: real tokens of each segment, up to the last one with any"""
     sample_lengths: np.ndarray
     """int64 [n]: real tokens of each sample; may be fewer than its segment's if samples are aligned"""
     sample_num_loss_tokens: np.ndarray
@@ -58,6 +64,10 @@ class MicroBatch:
     sharding: Sharding
     """How the SP group divides the row; the token arrays are only a part of it if `sliced`."""
     sliced: bool
+    has_samples_as_segments: bool = True
+    """Whether attention is within samples; else the whole row is one segment."""
+    is_aligned: bool = False
+    """Whether each sample is padded to a multiple of some tokens."""
 
 
 _Tokens = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]
@@ -81,7 +91,16 @@ class BatchBuilder:
     """Capacity of each group, in tokens."""
     sp_sharding: SPSharding = "contiguous"
     align_samples: bool = False
-    """Pad each sample to a multiple of 2 * sp_size if sp_size > 1 (Megatron, TransformerEngine)."""
+    """Pad each sample to a multiple of its group's `align`, and of 2 * sp_size if sp_size > 1 (Megatron,
+    TransformerEngine)."""
+    aligns: tuple[int, ...] = ()
+    """To what each group's samples are aligned in the plan; empty: none are."""
+    mask: Mask = "document"
+    """Whether the segments of attention are the samples, or the whole row is one."""
+    reset_positions: bool = True
+    """Whether positions begin at 0 in each sample, or run through the row."""
+    max_segments: int | None = None
+    """Segments of every row, at least those of the largest pack and one of padding; the rest are empty."""
 
     def padded_length(self, num_tokens: int, row: RankRow, sharding: Sharding = "contiguous") -> int:
         """Length T of the padded row of a pack of `num_tokens` tokens."""
@@ -101,28 +120,36 @@ class BatchBuilder:
         sample_lengths = np.subtract(borders[1:], borders[:-1], dtype=np.int64)
         num_loss_tokens = count_loss_tokens(pack.loss_starts, pack.loss_stops, borders, pack.num_loss_tokens)
         lengths = sample_lengths
-        if self.align_samples and degree > 1:
-            pack = _align(pack, self._alignment(row), self.pad_token_id)
+        alignment = self._alignment(row) if self.align_samples else 1
+        if alignment > 1 and self.mask == "document":
+            pack = _align(pack, alignment, self.pad_token_id)
             lengths = pack.cu_seqlens[1:] - pack.cu_seqlens[:-1]
         num_tokens = len(pack.input_ids)
         sharding = PLANNED[pack.cp_sharding] if self.sp_sharding == "planned" else self.sp_sharding
         length = self.padded_length(num_tokens, row, sharding)
-        cu_seqlens = _with_padding(pack.cu_seqlens, length)
+        samples = _with_padding(pack.cu_seqlens, length)
+        whole = np.array([0, length], dtype=np.int32)
+        cu_seqlens = samples if self.mask == "document" else whole
+        places = samples if self.reset_positions else whole
         sliced = self.sp_slice and degree > 1
         if sliced and sharding != "contiguous":
-            tokens = self._gather(pack, cu_seqlens, local_indices(cu_seqlens, degree, row.sp_rank, sharding))
+            tokens = self._gather(pack, samples, places, local_indices(cu_seqlens, degree, row.sp_rank, sharding))
         elif sliced:
             part = length // degree
-            tokens = self._run(pack, cu_seqlens, row.sp_rank * part, (row.sp_rank + 1) * part)
+            tokens = self._run(pack, places, row.sp_rank * part, (row.sp_rank + 1) * part)
         else:
-            tokens = self._run(pack, cu_seqlens, 0, length)
+            tokens = self._run(pack, places, 0, length)
         return MicroBatch(
             input_ids=tokens[0],
             position_ids=tokens[1],
             labels=tokens[2],
             shift_labels=tokens[3],
-            cu_seqlens=cu_seqlens,
-            max_seqlen=max(int(np.maximum.reduce(lengths)), length - num_tokens),
+            cu_seqlens=self._fixed(cu_seqlens),
+            max_seqlen=length
+            if self.max_segments or self.mask == "causal"
+            else max(int(np.maximum.reduce(lengths)), length - num_tokens),
+            sample_borders=samples,
+            real_lengths=sample_lengths if self.mask == "document" else sample_lengths.sum(keepdims=True),
             sample_lengths=sample_lengths,
             sample_num_loss_tokens=num_loss_tokens,
             sample_ids=pack.sample_ids.copy(),
@@ -132,6 +159,8 @@ class BatchBuilder:
             epoch=epoch,
             sharding=sharding,
             sliced=sliced,
+            has_samples_as_segments=self.mask == "document",
+            is_aligned=alignment > 1,
         )
 
     def filler(self, row: RankRow, epoch: int) -> MicroBatch:
@@ -153,8 +182,10 @@ class BatchBuilder:
             position_ids=positions,
             labels=np.full(len(positions), IGNORE_INDEX, dtype=np.int64),
             shift_labels=np.full(len(positions), IGNORE_INDEX, dtype=np.int64),
-            cu_seqlens=cu_seqlens,
+            cu_seqlens=self._fixed(cu_seqlens),
             max_seqlen=length,
+            sample_borders=cu_seqlens,
+            real_lengths=np.empty(0, dtype=np.int64),
             sample_lengths=np.empty(0, dtype=np.int64),
             sample_num_loss_tokens=np.empty(0, dtype=np.int64),
             sample_ids=np.empty(0, dtype=np.int64),
@@ -164,14 +195,27 @@ class BatchBuilder:
             epoch=epoch,
             sharding=sharding,
             sliced=sliced,
+            has_samples_as_segments=self.mask == "document",
+            is_aligned=self.align_samples and self._alignment(row) > 1,
         )
 
-    @staticmethod
-    def _alignment(row: RankRow) -> int:
-        return 2 * row.sp_size if row.sp_size > 1 else 1
+    def _fixed(self, cu_seqlens: np.ndarray) -> np.ndarray:
+        """The borders, the last one repeated for segments without tokens, which varlen kernels skip."""
+        if self.max_segments is None:
+            return cu_seqlens
+        fixed = np.full(self.max_segments + 1, cu_seqlens[-1], dtype=np.int32)
+        fixed[: len(cu_seqlens)] = cu_seqlens
+        return fixed
 
-    def _run(self, pack: Pack, cu_seqlens: np.ndarray, start: int, stop: int) -> _Tokens:
-        """The tokens `start` to `stop` of the row, copied as runs, without a gather."""
+    def _alignment(self, row: RankRow) -> int:
+        planned = self.aligns[row.group] if self.aligns else 1
+        return math.lcm(planned, 2 * row.sp_size) if row.sp_size > 1 else planned
+
+    def _run(self, pack: Pack, places: np.ndarray, start: int, stop: int) -> _Tokens:
+        """The tokens `start` to `stop` of the row, copied as runs, without a gather.
+
+        Positions begin at 0 at each of `places`.
+        """
         ids, spans, firsts = pack.input_ids, (pack.loss_starts, pack.loss_stops), pack.cu_seqlens[:-1]
         num_tokens, length = len(ids), stop - start
         # One more label than tokens, so that both alignments are views.
@@ -195,16 +239,20 @@ class BatchBuilder:
                     firsts = firsts[: int(firsts.searchsorted(real))]
                 spans = cut_spans(*spans, start, start + real)
                 write_labels(ids[start : start + real], *spans, firsts, labels[:real])
-        write_positions(cu_seqlens, start, positions)
+        write_positions(places, start, positions)
         return input_ids, positions, labels[:-1], labels[1:]
 
-    def _gather(self, pack: Pack, cu_seqlens: np.ndarray, indices: np.ndarray) -> _Tokens:
-        """The tokens at `indices`, increasing places in the row."""
+    def _gather(self, pack: Pack, samples: np.ndarray, places: np.ndarray, indices: np.ndarray) -> _Tokens:
+        """The tokens at `indices`, increasing places in the row.
+
+        Samples begin at `samples`, and positions at 0 at each of `places`: the same array, or only the row's ends.
+        """
         num_tokens = len(pack.input_ids)
-        # Find where segments and spans begin among the indices: there are fewer of them to search for than tokens.
-        borders = indices.searchsorted(cu_seqlens)
+        # Find where samples and spans begin among the indices: there are fewer of them to search for than tokens.
+        borders = indices.searchsorted(samples)
         counts = borders[1:] - borders[:-1]
-        positions = indices - cu_seqlens[:-1].repeat(counts)
+        in_sample = indices - samples[:-1].repeat(counts)
+        positions = in_sample if places is samples else indices
 
         input_ids = np.full(len(indices), self.pad_token_id, dtype=np.int64)
         real = indices[: indices.searchsorted(num_tokens)]
@@ -212,13 +260,13 @@ class BatchBuilder:
         input_ids[: len(real)] = ids
 
         labels = np.full(len(indices), IGNORE_INDEX, dtype=np.int64)
-        firsts = np.flatnonzero(positions[: len(real)] == 0)
+        firsts = np.flatnonzero(in_sample[: len(real)] == 0)
         spans = real.searchsorted(pack.loss_starts), real.searchsorted(pack.loss_stops)
         write_labels(ids, *spans, firsts, labels[: len(real)])
 
         shift_labels = np.full(len(indices), IGNORE_INDEX, dtype=np.int64)
         following = indices[: indices.searchsorted(num_tokens - 1)] + 1
-        lasts = np.flatnonzero(following == cu_seqlens[1:].repeat(counts)[: len(following)])
+        lasts = np.flatnonzero(following == samples[1:].repeat(counts)[: len(following)])
         spans = following.searchsorted(pack.loss_starts), following.searchsorted(pack.loss_stops)
         write_labels(pack.input_ids[following], *spans, lasts, shift_labels[: len(following)])
         return input_ids, positions, labels, shift_labels

@@ -7,16 +7,17 @@ import os
 from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from torch.utils.data import Dataset
 
+from packer_cli.format.constants import Mask
 from packer_cli.format.state import LoaderState
 from packer_cli.loader.batch import BatchBuilder, MicroBatch, PadTo, SPSharding
 from packer_cli.loader.formats import get_format
 from packer_cli.loader.manifest import choose_pad_token, read_manifest
 from packer_cli.loader.opening import open_storage
-from packer_cli.loader.options import as_integer, check_options, check_rank
+from packer_cli.loader.options import as_integer, check_options, check_rank, choose_mask, choose_max_segments
 from packer_cli.loader.place import Place
 from packer_cli.loader.rows import RankRows
 from packer_cli.loader.sampler import PackedSampler, is_left_to_sampler
@@ -99,6 +100,14 @@ class PackedDataset(Dataset):
             static (costs the most padding). The last two are rounded up to the same multiple.
         pad_to_multiple_of: tokens, at least 1.
         pad_token_id: None: the tokenizer's pad token, else its end-of-text token, else 0.
+        mask: "document": attention within each sample; "causal": the whole row is one segment, so that every token
+            sees all before it. None: the mask for which the set was planned (`hbpack pack --mask`).
+        reset_positions: whether positions begin at 0 in each sample, or run through the row; None: as the mask, in
+            each sample with "document". Models that find samples by their positions need the two to agree.
+        max_segments: a fixed number of segments for every row, for CUDA graphs and `torch.compile`: borders are
+            int32 [max_segments+1], in which the last one repeats (samples without tokens, which varlen kernels skip),
+            and the greatest length is the row's. "plan": the samples of the set's largest pack, and one for padding;
+            an integer may be greater. Limit it with `hbpack pack --max-samples`. None: as many as the row has.
         verify: "lazy": compare each file and each pack with its checksum when this process first reads it; "full":
             also compare all shards now; "none": do not compare. Files of another set or of a wrong size are always
             found.
@@ -132,6 +141,9 @@ class PackedDataset(Dataset):
         pad_to: PadTo = "multiple",
         pad_to_multiple_of: int = 1,
         pad_token_id: int | None = None,
+        mask: Mask | None = None,
+        reset_positions: bool | None = None,
+        max_segments: int | Literal["plan"] | None = None,
         verify: Verify = "lazy",
         cache_dir: str | os.PathLike[str] | None = None,
         cache_bytes: int = 64 * 2**30,
@@ -155,6 +167,9 @@ class PackedDataset(Dataset):
         )
         manifest = self._manifest = read_manifest(self.path, self._storage)
         self.rank, self.world_size = check_rank(rank, world_size, manifest.num_gpus, repr(str(self.path)))
+        chosen, resets = choose_mask(
+            manifest, mask, reset_positions, format, positions_are_borders=self._adapt.positions_are_borders
+        )
         self._builder = BatchBuilder(
             pad_to=pad_to,
             pad_to_multiple_of=pad_to_multiple_of,
@@ -163,6 +178,10 @@ class PackedDataset(Dataset):
             sp_sharding=self._adapt.sp_sharding if sp_sharding is None else sp_sharding,
             align_samples=self._adapt.align_samples,
             capacities=tuple(group.capacity for group in manifest.groups),
+            aligns=tuple(group.align for group in manifest.groups),
+            mask=chosen,
+            reset_positions=resets,
+            max_segments=choose_max_segments(manifest, max_segments, chosen, repr(str(self.path))),
         )
         self._shards = ShardReader(self._storage, manifest.groups, manifest.planned_fingerprint)
         self._prefetch = prefetch if self._storage.is_remote else 0

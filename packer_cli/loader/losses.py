@@ -135,9 +135,10 @@ def sample_weights(batch: Any, num_tokens: int | None = None) -> torch.Tensor:
             f"give one per token, {length // sp_size} for a slice or {length} for the row"
         )
     counts = known["sample_num_loss_tokens"].cpu()
-    weights = torch.zeros(len(borders) - 1, dtype=torch.float64)
+    samples = known.get("sample_borders", borders).cpu()
+    weights = torch.zeros(len(samples) - 1, dtype=torch.float64)
     weights[: len(counts)] = torch.where(counts > 0, 1.0 / counts.clamp(min=1).double(), 0.0)
-    weights = weights.repeat_interleave(borders.diff())
+    weights = weights.repeat_interleave(samples.diff())
     if num_tokens == length:
         return weights
     places = local_indices(borders.numpy(), sp_size, known["sp_rank"], known["sp_sharding"])

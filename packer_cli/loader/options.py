@@ -6,6 +6,8 @@ import operator
 from typing import Any, get_args
 
 from packer_cli.errors import ConfigError
+from packer_cli.format.constants import Mask
+from packer_cli.format.manifest import Manifest
 from packer_cli.loader.batch import SP_SHARDINGS, PadTo
 from packer_cli.loader.storage import VERIFY
 
@@ -51,6 +53,54 @@ def check_options(
         raise ValueError(f"cache_bytes is {cache_bytes}: it must not be negative")
     if as_integer("prefetch", prefetch) < 0:
         raise ValueError(f"prefetch is {prefetch}: it must not be negative")
+
+
+def choose_mask(
+    manifest: Manifest, mask: Any, reset_positions: bool | None, format: str, *, positions_are_borders: bool
+) -> tuple[Mask, bool]:
+    """The mask, by default the set's, and whether positions begin at 0 in each sample, by default with it.
+
+    Raises:
+        ValueError: there is no such mask, or the format cannot tell it from the positions.
+    """
+    chosen: Mask = manifest.config.plan.get("mask", "document") if mask is None else mask
+    if chosen not in get_args(Mask):
+        raise ValueError(f"mask is {mask!r}: choose one of {', '.join(get_args(Mask))}")
+    resets = chosen == "document" if reset_positions is None else reset_positions
+    if positions_are_borders and resets != (chosen == "document"):
+        raise ValueError(
+            f"reset_positions is {resets} with mask {chosen!r}, but format {format!r} has no borders besides the "
+            "positions, so they restart with mask 'document' and only with it"
+        )
+    return chosen, resets
+
+
+def choose_max_segments(manifest: Manifest, given: Any, mask: Mask, name: str) -> int | None:
+    """The segments of every row that `max_segments` asks for; None: as many as each has.
+
+    Args:
+        mask: with "causal", every row is one segment.
+        name: of the packed set, for messages.
+
+    Raises:
+        ConfigError: the largest pack and its padding need more.
+        TypeError: it is neither an integer nor "plan".
+    """
+    if given is None:
+        return None
+    most = 0 if mask == "causal" else max(group.most_samples for group in manifest.groups)
+    if given == "plan":
+        return most + 1
+    number = as_integer("max_segments", given)
+    if number < 1:
+        raise ValueError(f"max_segments is {number}: it must be at least 1")
+    if number <= most:
+        limit = f", or pack again with --max-samples {number - 1}" if number > 1 else ""
+        raise ConfigError(
+            f"max_segments is {number}, but {name} has a pack of {most} samples, and padding may be one segment more: "
+            f"give at least {most + 1} or 'plan'{limit}"
+        )
+    return number
 
 
 def check_rank(rank: Any, world_size: Any, num_gpus: int, name: str) -> tuple[int, int]:

@@ -12,7 +12,9 @@ from packer_cli.plan.balance.refine import refine_packs
 from packer_cli.plan.fill import balanced_fill, greedy_fill, longest_fill, median_length, pick_samples
 from packer_cli.plan.groups import is_in_group
 from packer_cli.plan.packing.csr import copy_packs, group_by_pack, merge_packs, rename_members, select_packs
+from packer_cli.plan.packing.limit import limit_samples, trim_packs
 from packer_cli.plan.rules import PlanRules
+from packer_cli.plan.segments import align_up
 from packer_cli.plan.sorting import argsort_descending, count_lengths
 from packer_cli.plan.streams import Stream, rng_state
 from packer_cli.plan.types import Int32Array, Int64Array
@@ -40,15 +42,18 @@ def arrange_group(lengths: Int32Array, is_left: NDArray[np.bool_], g: int, rules
     """Pack the group's own pieces, fill with shorter ones, form iterations, and even them out.
 
     Args:
-        lengths: int32[m], length of every piece.
+        lengths: int32[m], length of every piece; here each counts at the next multiple of the group's `align`.
         is_left: bool[m], pieces that longer groups have left; cleared for those packed here.
         g: index of the group.
     """
-    capacity, num_ranks = rules.groups[g].capacity, rules.groups[g].num_dp_ranks(rules.num_gpus)
+    group = rules.groups[g]
+    capacity, num_ranks = group.capacity, group.num_dp_ranks(rules.num_gpus)
     own = is_in_group(lengths, rules.groups, g)
     own &= is_left
     is_left[own] = False
-    count = count_lengths(lengths, rules.groups[g - 1].capacity, is_left) if g else np.zeros(1, dtype=np.int64)
+    lengths = align_up(lengths, group.align)
+    shorter = [-(-each.capacity // group.align) * group.align for each in rules.groups[:g]]
+    count = count_lengths(lengths, shorter[-1], is_left) if g else np.zeros(1, dtype=np.int64)
     offsets, pieces = _pack_own(lengths, own, count, g, rules)
     state = rng_state(rules.seed, Stream.BALANCE, g)
     tokens, work = pack_tokens_and_work(offsets, pieces, lengths)
@@ -56,7 +61,7 @@ def arrange_group(lengths: Int32Array, is_left: NDArray[np.bool_], g: int, rules
     if len(tokens) and count.any():
         room = capacity - tokens
         if rules.fill == "greedy":
-            pack_of, added = greedy_fill(room, lengths, is_left, [group.capacity for group in rules.groups[:g]])
+            pack_of, added = greedy_fill(room, lengths, is_left, shorter)
         else:
             if rules.fill == "balanced":
                 # By attention work, even with a linear cost: filled packs have equal tokens, so equal linear terms.
@@ -68,12 +73,14 @@ def arrange_group(lengths: Int32Array, is_left: NDArray[np.bool_], g: int, rules
             is_left[added] = False
         added_offsets, by_pack = group_by_pack(pack_of, np.arange(len(added)), len(tokens))
         offsets, pieces = merge_packs(offsets, pieces, added_offsets, added[by_pack])
+        offsets, pieces, lost = trim_packs(offsets, pieces, lengths, rules.max_samples)
+        is_left[lost] = True  # No samples of the group itself, which are longer and stand before the fillers.
         tokens, work = pack_tokens_and_work(offsets, pieces, lengths)
     if order is None:
         order = _order(tokens, work, num_ranks, rules, state)
-    packs = _complete(lengths, offsets, pieces, order, capacity, num_ranks, rules.linear)
+    packs = _complete(lengths, offsets, pieces, order, capacity, num_ranks, rules)
     if rules.balance.refine:
-        _refine(lengths, packs, capacity, num_ranks, rules.linear)
+        _refine(lengths, packs, capacity, num_ranks, rules)
     return packs
 
 
@@ -99,6 +106,7 @@ def _pack_own(
         less = capacity - int(capacity * FREE_TO_FILL)
         # A longer piece gets a pack of its own, as one of this length does.
         offsets, pieces = rules.algorithm.pack(np.minimum(length, less), less, seed, rules.packing_options)
+    offsets, pieces = limit_samples(offsets, pieces, length, capacity, rules.max_samples)
     rename_members(pieces, np.flatnonzero(own))
     return offsets, pieces
 
@@ -111,9 +119,9 @@ def _order(
     The rest always has the least attention work (`work`, int64[p]): its samples are short, and so easy to deal evenly.
     """
     order = order_packs(work, num_ranks, rules.balance, state)
-    if rules.linear:
+    if rules.evened:
         whole = order[: len(order) - _num_to_spread(len(order), num_ranks)]
-        predicted = work[whole] + rules.linear * tokens[whole]
+        predicted = work[whole] + rules.evened * tokens[whole]
         whole[:] = whole[order_packs(predicted, num_ranks, rules.balance, state)]
     return order
 
@@ -125,13 +133,13 @@ def _complete(
     order: Int64Array,
     capacity: int,
     num_ranks: int,
-    linear: int,
+    rules: PlanRules,
 ) -> GroupPacks:
     """The packs in order; those that do not fill an iteration are spread over all ranks."""
     num_left = _num_to_spread(len(order), num_ranks)
     num_whole = len(order) - num_left
     left_offsets, left = select_packs(offsets, pieces, order[num_whole:])
-    spread_out = _spread(lengths, left, capacity, -(-num_left // num_ranks) * num_ranks, linear)
+    spread_out = _spread(lengths, left, capacity, -(-num_left // num_ranks) * num_ranks, rules)
     if spread_out:
         left_offsets, left = spread_out
     new_offsets = np.zeros(num_whole + len(left_offsets), dtype=np.int64)
@@ -155,23 +163,25 @@ def _num_to_spread(num_packs: int, num_ranks: int) -> int:
 
 
 def _spread(
-    lengths: Int32Array, pieces: Int64Array, capacity: int, num_rows: int, linear: int
+    lengths: Int32Array, pieces: Int64Array, capacity: int, num_rows: int, rules: PlanRules
 ) -> tuple[Int64Array, Int64Array] | None:
     """Spread the pieces over rows of even work, the heaviest row first; None if they do not fit."""
     num_rows = min(num_rows, len(pieces))
     by_length = argsort_descending(lengths[pieces], capacity)
-    row_of, fits = spread(lengths[pieces], by_length, capacity, num_rows, linear)
+    row_of, fits = spread(lengths[pieces], by_length, capacity, num_rows, rules.evened, rules.max_samples)
     if not fits:
         return None
     offsets, members = group_by_pack(row_of, by_length, num_rows)
-    _, work = pack_tokens_and_work(offsets, pieces[members], lengths, linear)
+    _, work = pack_tokens_and_work(offsets, pieces[members], lengths, rules.evened)
     return select_packs(offsets, pieces[members], np.argsort(-work, kind="stable"))
 
 
-def _refine(lengths: Int32Array, packs: GroupPacks, capacity: int, num_ranks: int, linear: int) -> None:
+def _refine(lengths: Int32Array, packs: GroupPacks, capacity: int, num_ranks: int, rules: PlanRules) -> None:
     """Even out the iterations in place; spread rows do not become longer."""
     rest_tokens, _ = pack_tokens_and_work(packs.offsets[packs.num_whole :], packs.pieces, lengths)
     longest_rest = int(rest_tokens.max(initial=0))
     num_packs = len(packs.offsets) - 1
-    refine_packs(packs.offsets, packs.pieces, lengths, 0, packs.num_whole, num_ranks, capacity, linear)
-    refine_packs(packs.offsets, packs.pieces, lengths, packs.num_whole, num_packs, num_ranks, longest_rest, linear)
+    of_packs = packs.offsets, packs.pieces, lengths
+    linear, most = rules.evened, rules.max_samples
+    refine_packs(*of_packs, 0, packs.num_whole, num_ranks, capacity, linear=linear, most=most)
+    refine_packs(*of_packs, packs.num_whole, num_packs, num_ranks, longest_rest, linear=linear, most=most)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import NamedTuple
 
 import numpy as np
 
@@ -12,6 +13,7 @@ from packer_cli.plan.free import pack_times, run_freely
 from packer_cli.plan.packing.csr import copy_packs
 from packer_cli.plan.rules import PlanRules
 from packer_cli.plan.schedule import GroupIterations, Iterations, deal, one_group_each, schedule_epoch
+from packer_cli.plan.segments import align_up
 from packer_cli.plan.strategies.flexsp.arrange import arrange_mixed
 from packer_cli.plan.streams import Stream, rng_state
 from packer_cli.plan.types import FILLER, Int32Array, Int64Array, Packs, Pieces, Plan, Schedule
@@ -27,41 +29,35 @@ def build_plan(pieces: Pieces, rules: PlanRules) -> Plan:
     """
     if rules.algorithm.cut:
         seed = int(rng_state(rules.seed, Stream.CUT)[0])
-        pieces = rules.algorithm.cut(pieces, rules.groups[0].capacity, seed)
+        pieces = rules.algorithm.cut(pieces, rules.groups[0].capacity, seed, rules.groups[0].align)
     lengths = pieces.length
     if rules.replica_costs:
-        by_group, mixed = arrange_mixed(lengths, rules.replica_costs, rules)
-        return assemble(pieces, by_group, mixed, *tokens_and_work(by_group, lengths, rules.linear), rules)
+        by_group, mixed = arrange_mixed(align_up(lengths, rules.groups[0].align), rules.replica_costs, rules)
+        return assemble(pieces, by_group, mixed, pack_sizes(by_group, lengths, rules), rules)
     is_left = np.ones(len(pieces), dtype=np.bool_)
     by_group = [arrange_group(lengths, is_left, g, rules) for g in reversed(range(len(rules.groups)))]
     by_group.reverse()
-    pack_tokens, pack_work = tokens_and_work(by_group, lengths, rules.linear)
-    iterations = one_group_each(rules.groups, _iterations(by_group, rules), pack_tokens)
-    return assemble(pieces, by_group, iterations, pack_tokens, pack_work, rules)
+    sizes = pack_sizes(by_group, lengths, rules)
+    iterations = one_group_each(rules.groups, _iterations(by_group, rules), sizes.aligned)
+    return assemble(pieces, by_group, iterations, sizes, rules)
 
 
 def assemble(
-    pieces: Pieces,
-    by_group: list[GroupPacks],
-    iterations: Iterations,
-    pack_tokens: Int64Array,
-    pack_work: Int64Array,
-    rules: PlanRules,
+    pieces: Pieces, by_group: list[GroupPacks], iterations: Iterations, sizes: PackSizes, rules: PlanRules
 ) -> Plan:
     """The plan of packs and iterations: schedules each epoch, and numbers the packs as the first one reads them.
 
     Args:
         by_group: emptied, so that no group's packs are held longer than needed.
         iterations: their slots number the packs through the groups.
-        pack_tokens, pack_work: see `tokens_and_work`.
     """
     schedules = [
-        schedule_epoch(iterations, pack_tokens, pack_work, len(rules.groups), rules.steps, rules.seed, epoch)
+        schedule_epoch(iterations, sizes.tokens, sizes.work, len(rules.groups), rules.steps, rules.seed, epoch)
         for epoch in range(rules.epochs)
     ]
     if rules.lockstep == 1:
         group = np.repeat(np.arange(len(by_group)), [len(part.offsets) - 1 for part in by_group])
-        times = pack_times(group, pack_tokens, pack_work, rules.linear, rules.replica_costs)
+        times = pack_times(group, sizes.aligned, sizes.work, rules.evened, rules.replica_costs)
         schedules = [run_freely(schedule, len(rules.groups), times) for schedule in schedules]
     packs, renumber = _in_order_of_use(by_group, schedules[0].slot_pack)
     schedules = [_renumbered(schedule, renumber) for schedule in schedules]
@@ -72,14 +68,33 @@ def assemble(
         packs=packs,
         epochs=tuple(schedules),
         lockstep=rules.lockstep,
+        max_samples=rules.max_samples,
+        mask=rules.mask,
     )
 
 
-def tokens_and_work(by_group: Sequence[GroupPacks], lengths: Int32Array, linear: int) -> tuple[Int64Array, Int64Array]:
-    """Tokens and work of each pack, int64[p] both, numbered through the groups. O(m)."""
-    of_groups = [pack_tokens_and_work(part.offsets, part.pieces, lengths, linear) for part in by_group]
-    tokens, work = (np.concatenate(parts) for parts in zip(*of_groups, strict=True))
-    return tokens, work
+class PackSizes(NamedTuple):
+    """What each pack holds, numbered through the groups."""
+
+    tokens: Int64Array
+    """int64[p]"""
+    aligned: Int64Array
+    """int64[p]: tokens with the padding that aligns samples."""
+    work: Int64Array
+    """int64[p]: what the plan evens out, see `PlanRules.evened`; the padding counts."""
+
+
+def pack_sizes(by_group: Sequence[GroupPacks], lengths: Int32Array, rules: PlanRules) -> PackSizes:
+    """The sizes of all packs. O(m)."""
+    of_groups = [
+        pack_tokens_and_work(part.offsets, part.pieces, align_up(lengths, group.align), rules.evened)
+        for part, group in zip(by_group, rules.groups, strict=True)
+    ]
+    aligned, work = (np.concatenate(parts) for parts in zip(*of_groups, strict=True))
+    if all(group.align == 1 for group in rules.groups):
+        return PackSizes(aligned, aligned, work)
+    tokens = [pack_tokens_and_work(part.offsets, part.pieces, lengths)[0] for part in by_group]
+    return PackSizes(np.concatenate(tokens), aligned, work)
 
 
 def _iterations(by_group: Sequence[GroupPacks], rules: PlanRules) -> list[GroupIterations]:

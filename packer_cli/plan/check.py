@@ -7,6 +7,7 @@ from numpy.typing import NDArray
 
 from packer_cli.errors import PlanError
 from packer_cli.plan.cost import segment_sums
+from packer_cli.plan.segments import aligned_lengths
 from packer_cli.plan.types import FILLER, Int32Array, Int64Array, Packs, Pieces, Plan, Schedule
 
 MOST_PROCESS_GROUPS = 32
@@ -97,6 +98,7 @@ def _is_permutation(values: NDArray[np.int64]) -> bool:
 
 
 def _check_packs(packs: Packs, plan: Plan) -> Int64Array:
+    """Prove the packs, whose tokens (int64[p]) it returns, each sample aligned."""
     num_pieces = len(plan.pieces)
     _require(
         len(packs.offsets) == len(packs) + 1 and packs.offsets[0] == 0 and packs.offsets[-1] == len(packs.pieces),
@@ -105,6 +107,10 @@ def _check_packs(packs: Packs, plan: Plan) -> Int64Array:
     empty = np.flatnonzero(np.diff(packs.offsets) <= 0)
     if len(empty):
         raise PlanError(f"pack {empty[0]} is empty")
+    over = np.flatnonzero(np.diff(packs.offsets) > plan.max_samples)
+    if len(over):
+        number = packs.offsets[over[0] + 1] - packs.offsets[over[0]]
+        raise PlanError(f"pack {over[0]} holds {number} samples, more than {plan.max_samples}; the plan is broken")
     _require(
         len(packs.pieces) == num_pieces
         and (num_pieces == 0 or (packs.pieces.min() >= 0 and packs.pieces.max() < num_pieces)),
@@ -118,12 +124,15 @@ def _check_packs(packs: Packs, plan: Plan) -> Int64Array:
         len(packs) == 0 or (int(packs.group.min()) >= 0 and int(packs.group.max()) < len(plan.groups)),
         "a pack belongs to no group",
     )
-    tokens = segment_sums(plan.pieces.length[packs.pieces], packs.offsets)
+    lengths = aligned_lengths(plan.pieces, packs, plan.groups)
+    tokens = segment_sums(lengths[packs.pieces], packs.offsets)
     capacity = np.array([group.capacity for group in plan.groups], dtype=np.int64)[packs.group]
     over = np.flatnonzero(tokens > capacity)
     if len(over):
         k = over[0]
-        raise PlanError(f"pack {k} holds {tokens[k]} tokens, over its capacity of {capacity[k]}")
+        align = plan.groups[packs.group[k]].align
+        how = f" with samples aligned to {align}" if align > 1 else ""
+        raise PlanError(f"pack {k} holds {tokens[k]} tokens{how}, over its capacity of {capacity[k]}")
     return tokens
 
 

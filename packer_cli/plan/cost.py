@@ -9,7 +9,7 @@ in tokens, the length at which both terms cost the same. With `linear` 0, work i
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -89,6 +89,12 @@ def require_exact(linear: int, groups: Iterable[Group], num_gpus: int) -> None:
                 f"with a linear term of {linear} tokens, {num_ranks} packs of {group.capacity} tokens may come to "
                 "more work than 2^62, which is not counted exactly; give a smaller B, or shorter groups"
             )
+
+
+def linear_of_tokens(groups: Sequence[Group], num_gpus: int) -> int:
+    """A linear term (tokens) beside which the squares hardly count, and that `require_exact` accepts."""
+    most = max(group.num_dp_ranks(num_gpus) * group.capacity for group in groups)
+    return max(1, min(2**30, MOST_WORK // most - max(group.capacity for group in groups) - 1))
 
 
 def segment_sums(values: NDArray[Any], offsets: Int64Array) -> Int64Array:

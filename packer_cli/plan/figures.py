@@ -27,7 +27,8 @@ from packer_cli.plan.packing import REGISTRY
 from packer_cli.plan.packing.ilp.cutting_stock import lp_lower_bound
 from packer_cli.plan.rules import PlanRules
 from packer_cli.plan.schedule import StepRules
-from packer_cli.plan.types import Pieces, Plan
+from packer_cli.plan.segments import align_up, aligned_lengths
+from packer_cli.plan.types import UNLIMITED, Mask, Pieces, Plan
 
 BASELINE_NAME = "ISF at the longest length"
 
@@ -41,7 +42,9 @@ def plan_stats(plan: Plan, seed: int, source_of_sample: NDArray[Any] | None = No
     Args:
         linear: tokens, see `plan.cost`; above 0 it adds `cbr` and `cbr_bound`.
     """
-    baseline = baseline_plan(plan.pieces, plan.groups[-1], plan.num_gpus, seed)
+    baseline = baseline_plan(
+        plan.pieces, plan.groups[-1], plan.num_gpus, seed, max_samples=plan.max_samples, mask=plan.mask
+    )
     figures = plan_figures(plan, seed, source_of_sample, linear)
     return PlanMetrics(
         overall=figures.overall,
@@ -79,15 +82,17 @@ def prove_by_program(figures: F, plan: Plan) -> F:
     Raises:
         RunError: PuLP has no solver.
     """
+    lengths = aligned_lengths(plan.pieces, plan.packs, plan.groups)
     groups = tuple(
-        _with_proof(metrics, plan.pieces.length[pieces], group.capacity)
+        _with_proof(metrics, lengths[pieces], group.capacity)
         for group, metrics, pieces in zip(plan.groups, figures.groups, pieces_by_group(plan), strict=True)
     )
     # A pack is of one group, so the bound on all is the sum of theirs.
     overall = replace(figures.overall, packs_lower_bound=sum(metrics.packs_lower_bound for metrics in groups))
     proved = replace(figures, groups=groups, overall=overall)
     if isinstance(proved, PlanMetrics):
-        baseline = _with_proof(proved.baseline, plan.pieces.length, plan.groups[-1].capacity)
+        longest = plan.groups[-1]
+        baseline = _with_proof(proved.baseline, align_up(plan.pieces.length, longest.align), longest.capacity)
         return replace(proved, baseline=baseline)
     return proved
 
@@ -96,12 +101,21 @@ def _with_proof(metrics: M, lengths: NDArray[np.int32], capacity: int) -> M:
     if metrics.num_packs <= metrics.packs_lower_bound:
         return metrics
     try:
-        return replace(metrics, packs_lower_bound=lp_lower_bound(lengths, capacity))
+        proved = lp_lower_bound(lengths, capacity)
+        return replace(metrics, packs_lower_bound=max(proved, metrics.packs_lower_bound))
     except ValueError as error:
         raise RunError(str(error)) from None
 
 
-def baseline_plan(pieces: Pieces, longest: Group, num_gpus: int, seed: int, steps: StepRules | None = None) -> Plan:
+def baseline_plan(
+    pieces: Pieces,
+    longest: Group,
+    num_gpus: int,
+    seed: int,
+    steps: StepRules | None = None,
+    max_samples: int = UNLIMITED,
+    mask: Mask = "document",
+) -> Plan:
     """Naive ISF packing at the longest length (HBP's tables 2 and 6)."""
     algorithm = REGISTRY["isf"]
     rules = PlanRules(
@@ -112,6 +126,8 @@ def baseline_plan(pieces: Pieces, longest: Group, num_gpus: int, seed: int, step
         seed=seed,
         steps=steps or StepRules(),
         balance=BalanceRule(window=None),
+        max_samples=max_samples,
+        mask=mask,
     )
     return build_plan(pieces, rules)
 

@@ -31,6 +31,8 @@ class Group:
     """Sequence-parallel degree: GPUs that share one pack. A higher degree fits longer packs and communicates more."""
     checkpoint_layers: int = field(default=0, metadata={"ge": 0, "lt": 2**15})
     """Layers with gradient checkpointing, a hint for the trainer."""
+    align: int = field(default=1, metadata={"ge": 1, "lt": 2**31})
+    """Each sample counts at its length rounded up to a multiple of this. A larger one pads more."""
 
     def __str__(self) -> str:
         """As `--groups` takes it.
@@ -52,6 +54,18 @@ class Group:
     def num_dp_ranks(self, num_gpus: int) -> int:
         """Data-parallel ranks of the group on `num_gpus` GPUs."""
         return num_gpus // self.sp_size
+
+
+def require_aligned(group: Group) -> None:
+    """Raise ValueError if a full row of the group could not be made of aligned samples."""
+    rest = group.capacity % group.align
+    if rest:
+        lower = [group.capacity - rest] if group.capacity > group.align else []
+        choices = " or ".join(map(str, [*lower, group.capacity - rest + group.align]))
+        raise ValueError(
+            f"the capacity of group {group} is not a multiple of {group.align} tokens, to which samples are aligned; "
+            f"choose {choices}"
+        )
 
 
 def is_in_group(lengths: NDArray[np.int32], groups: Sequence[Group], g: int) -> NDArray[np.bool_]:

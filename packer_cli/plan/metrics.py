@@ -14,9 +14,10 @@ from numpy.typing import NDArray
 
 from packer_cli.format.metrics import Metrics, Randomness
 from packer_cli.plan.bounds import least_max_work, packs_lower_bound
+from packer_cli.plan.segments import aligned_lengths
 from packer_cli.plan.streams import Stream, rng_state
 from packer_cli.plan.types import FILLER, Int64Array, Pieces, Plan, Schedule
-from packer_cli.plan.work import pack_tokens_and_work
+from packer_cli.plan.work import pack_tokens_and_work, plan_tokens_and_work
 
 
 def balance_ratio(
@@ -54,12 +55,14 @@ def least_works(plan: Plan, epoch: int = 0, linear: int = 0) -> NDArray[np.float
     """A lower bound (float64[i]) on the greatest work per GPU in each iteration, however its samples are dealt.
 
     Where replicas have unlike degrees, or several micro-batches, it is the mean, or the longest sample on the most
-    GPUs. Price: O(m log m) for m pieces.
+    GPUs. With a causal mask over whole rows, it is that of the least tokens of the longest row. Price: O(m log m) for
+    m pieces.
 
     Args:
         linear: tokens, see `plan.cost`; 0 is attention work.
     """
     schedule = plan.epochs[epoch]
+    lengths = aligned_lengths(plan.pieces, plan.packs, plan.groups)
     first = np.searchsorted(schedule.slot_iteration, np.arange(schedule.num_iterations + 1))
     degrees = plan.slot_degrees(schedule)
     bounds = np.zeros(schedule.num_iterations)
@@ -68,9 +71,13 @@ def least_works(plan: Plan, epoch: int = 0, linear: int = 0) -> NDArray[np.float
         packs = packs[packs != FILLER]
         if len(packs):
             pieces = [plan.packs.pieces[plan.packs.offsets[k] : plan.packs.offsets[k + 1]] for k in packs]
-            falling = np.sort(plan.pieces.length[np.concatenate(pieces)])[::-1].astype(np.int64)
+            falling = np.sort(lengths[np.concatenate(pieces)])[::-1].astype(np.int64)
             shared_by = degrees[begin:end]
-            if (shared_by == shared_by[0]).all() and shared_by.sum() == plan.num_gpus:  # One slot a replica.
+            is_one_each = (shared_by == shared_by[0]).all() and shared_by.sum() == plan.num_gpus  # Slots a replica.
+            if is_one_each and plan.mask == "causal":
+                tokens = max(int(falling[0]), -(-int(falling.sum()) // len(shared_by)))
+                bounds[i] = tokens * (tokens + linear) / shared_by[0]
+            elif is_one_each:
                 capacity = max(plan.groups[g].capacity for g in np.unique(plan.packs.group[packs]))
                 bounds[i] = least_max_work(falling, end - begin, capacity, linear) / shared_by[0]
             else:
@@ -96,7 +103,7 @@ def measure(
     """
     least = least_works(plan, epoch) if least is None else least
     schedule = plan.epochs[epoch]
-    pack_tokens, pack_work = pack_tokens_and_work(plan.packs.offsets, plan.packs.pieces, plan.pieces.length)
+    pack_tokens, pack_work = plan_tokens_and_work(plan)
     chosen = np.ones(len(schedule.slot_pack), dtype=np.bool_) if group is None else schedule.slot_group == group
     pack = schedule.slot_pack[chosen]
     iteration = schedule.slot_iteration[chosen]
@@ -104,7 +111,12 @@ def measure(
     tokens = np.append(pack_tokens, 0)[pack]
     work = np.append(pack_work, 0)[pack].astype(np.float64)
     padded = (-(-tokens // gpus) * gpus).astype(np.float64)
-    num_tokens = int(tokens.sum())
+    real_tokens, num_aligning = tokens, None
+    if any(each.align > 1 for each in plan.groups):
+        pack_tokens, _ = pack_tokens_and_work(plan.packs.offsets, plan.packs.pieces, plan.pieces.length)
+        real_tokens = np.append(pack_tokens, 0)[pack]
+        num_aligning = int((tokens - real_tokens).sum())
+    num_tokens = int(real_tokens.sum())
     token_slots = int(schedule.slot_row_length[chosen].sum(dtype=np.int64))
     packs = pack[pack != FILLER]
     # Replicas wait for each other at the end of an iteration, so the work of one is that of all its micro-batches.
@@ -119,11 +131,12 @@ def measure(
     return Metrics(
         dbr=_mean(balance_ratio(_sums(padded, first), *replicas)),
         pr=1 - num_tokens / token_slots if token_slots else 0.0,
+        alignment_pr=None if num_aligning is None else num_aligning / max(1, token_slots),
         abr=abr,
         abr_bound=abr_bound,
         cbr=cbr,
         cbr_bound=cbr_bound,
-        cr=float(tokens[gpus > 1].sum()) / num_tokens if num_tokens else 0.0,
+        cr=float(real_tokens[gpus > 1].sum()) / num_tokens if num_tokens else 0.0,
         ave_t=num_tokens / len(pack) if len(pack) else 0.0,
         imbalance=imbalance(work / gpus, schedule.iteration_step[iteration]),
         num_samples=int(np.diff(plan.packs.offsets)[packs].sum()),
@@ -193,10 +206,13 @@ def _mean(values: NDArray[Any]) -> float:
 
 
 def _lower_bound(plan: Plan, group: int | None) -> int:
-    lengths = plan.pieces.length
+    lengths = aligned_lengths(plan.pieces, plan.packs, plan.groups)
     groups = range(len(plan.groups)) if group is None else (group,)
     by_group = pieces_by_group(plan)
-    return sum(packs_lower_bound(lengths[by_group[g]], plan.groups[g].capacity) for g in groups)
+    return sum(
+        max(packs_lower_bound(lengths[by_group[g]], plan.groups[g].capacity), -(-len(by_group[g]) // plan.max_samples))
+        for g in groups
+    )
 
 
 def pieces_by_group(plan: Plan) -> list[Int64Array]:

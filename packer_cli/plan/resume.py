@@ -15,10 +15,12 @@ from numpy.typing import NDArray
 from packer_cli.errors import PlanError
 from packer_cli.plan.balance import BalanceRule, order_packs
 from packer_cli.plan.check import check_plan
+from packer_cli.plan.cost import segment_sums
 from packer_cli.plan.free import pack_times, run_freely
 from packer_cli.plan.groups import Group
 from packer_cli.plan.packing.csr import select_packs
 from packer_cli.plan.schedule import GroupIterations, Iterations, StepRules, deal, one_group_each, schedule_epoch
+from packer_cli.plan.segments import aligned_lengths
 from packer_cli.plan.strategies.flexsp.arrange import deal_mixed
 from packer_cli.plan.strategies.flexsp.costs import DegreeCosts
 from packer_cli.plan.streams import Stream, rng_state
@@ -88,15 +90,19 @@ def deal_epoch(plan: Plan, chosen: Int64Array, is_short: NDArray[np.bool_], rule
         epoch: number of the epoch, which decides the order.
     """
     packs = plan.packs
-    tokens, work = pack_tokens_and_work(packs.offsets, packs.pieces, plan.pieces.length, rules.linear)
+    lengths = aligned_lengths(plan.pieces, packs, plan.groups)
+    aligned, work = pack_tokens_and_work(packs.offsets, packs.pieces, lengths, rules.linear)
+    tokens = (
+        aligned if lengths is plan.pieces.length else segment_sums(plan.pieces.length[packs.pieces], packs.offsets)
+    )
     if rules.replica_costs:
-        iterations = deal_mixed(packs, chosen, plan.pieces.length, rules.replica_costs, rules.num_gpus)
+        iterations = deal_mixed(packs, chosen, lengths, rules.replica_costs, rules.num_gpus)
     else:
-        iterations = _deal_groups(plan, chosen, is_short, tokens, work, rules, epoch)
+        iterations = _deal_groups(plan, chosen, is_short, aligned, work, rules, epoch)
     schedule = schedule_epoch(iterations, tokens, work, len(plan.groups), rules.steps, rules.seed, epoch)
     if rules.lockstep != 1:
         return schedule
-    times = pack_times(packs.group, tokens, work, rules.linear, rules.replica_costs)
+    times = pack_times(packs.group, aligned, work, rules.linear, rules.replica_costs)
     return run_freely(schedule, len(plan.groups), times)
 
 

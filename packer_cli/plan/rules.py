@@ -6,11 +6,12 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from packer_cli.plan.balance import BalanceRule
-from packer_cli.plan.groups import Group
+from packer_cli.plan.cost import linear_of_tokens
+from packer_cli.plan.groups import Group, require_aligned
 from packer_cli.plan.packing import PackingAlgorithm, PackingOptions
 from packer_cli.plan.schedule import StepRules
 from packer_cli.plan.strategies.flexsp.costs import DegreeCosts
-from packer_cli.plan.types import Lockstep
+from packer_cli.plan.types import UNLIMITED, Lockstep, Mask
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -18,7 +19,8 @@ class PlanRules:
     """Everything besides the lengths that decides a plan."""
 
     groups: tuple[Group, ...]
-    """By increasing capacity. Each SP degree divides `num_gpus`; where iterations mix degrees, the largest fits."""
+    """By increasing capacity, each a multiple of the group's `align`. Each SP degree divides `num_gpus`; where iterations
+    mix degrees, the largest fits."""
     num_gpus: int
     algorithm: PackingAlgorithm
     packing_options: PackingOptions
@@ -32,14 +34,28 @@ class PlanRules:
     """Which shorter samples fill the free space of long packs, see `plan.fill`."""
     linear: int = 0
     """Tokens, at least 0: the plan evens out work of s (s + linear) per sample, see `plan.cost`. `cost.require_exact`
-    limits it; `algorithm` must be built for it (`PackingAlgorithm.with_linear`)."""
+    limits it; `algorithm` must be built for `evened` (`PackingAlgorithm.with_linear`)."""
     lockstep: Lockstep = None
     """GPUs that run micro-batches in lockstep, see `Plan.lockstep`."""
     replica_costs: DegreeCosts | None = None
     """Seconds of a replica of each group: the iterations mix the degrees of all groups (FlexSP), and `algorithm`,
     `fill` and all of `balance` but its window have no effect."""
 
+    mask: Mask = "document"
+    """With which the packs are trained on. A causal one over whole rows evens out tokens, see `evened`."""
+    max_samples: int = UNLIMITED
+    """Most pieces of a pack, at least 1; not for iterations that mix degrees."""
+
+    @property
+    def evened(self) -> int:
+        """The linear term of what the plan evens out: `linear`, or one so great that only tokens count."""
+        return self.linear if self.mask == "document" else linear_of_tokens(self.groups, self.num_gpus)
+
     def __post_init__(self) -> None:
+        for group in self.groups:
+            require_aligned(group)
+        if self.replica_costs and len({group.align for group in self.groups}) > 1:
+            raise ValueError("iterations that mix degrees move samples between groups, which need one align")
         if self.algorithm.cut and len(self.groups) != 1:
             raise ValueError(
                 f"packing {self.algorithm.name!r} cuts samples anywhere, so it needs exactly one group; "

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from packer_cli.plan.cost import segment_sums
+from packer_cli.plan.segments import attention_segments
 from packer_cli.plan.types import Int64Array, Plan
 
 BLOCK = 128
@@ -38,10 +39,11 @@ def measure_sparsity(plan: Plan, group: int | None = None, block: int = BLOCK) -
     """
     packs = plan.packs
     first, stop = (0, len(packs)) if group is None else np.searchsorted(packs.group, [group, group + 1]).tolist()
-    offsets = packs.offsets[first : stop + 1]
     if not first < stop:
         return Sparsity(token_sparsity=0.0, block_sparsity=0.0, flex_share=0.0, dense_work=1.0)
-    length = plan.pieces.length[packs.pieces[offsets[0] : offsets[-1]]].astype(np.int64)
+    lengths, offsets = attention_segments(plan)
+    offsets = offsets[first : stop + 1]
+    length = lengths[offsets[0] : offsets[-1]].astype(np.int64)
     offsets = offsets - offsets[0]
     tokens = segment_sums(length, offsets)
     scores = float((length.astype(np.float64) * (length + 1)).sum()) / 2

@@ -8,6 +8,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from packer_cli.format.constants import Mask
 from packer_cli.plan.groups import Group
 
 Int16Array = NDArray[np.int16]
@@ -27,6 +28,10 @@ Lockstep = Literal[1] | None
 
 FILLER = -1
 """`slot_pack` of a slot without a pack: the rank runs a micro-batch without loss."""
+
+
+UNLIMITED = 2**31 - 1
+"""Most samples of a pack where `--max-samples` sets no limit."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -114,6 +119,10 @@ class Plan:
     packs: Packs
     epochs: tuple[Schedule, ...]
     """At least one; the metrics describe epoch 0."""
+    max_samples: int = UNLIMITED
+    """Most pieces of a pack."""
+    mask: Mask = "document"
+    """With which the packs are trained on; it decides their attention work."""
     lockstep: Lockstep = None
     """GPUs, in whole replicas, that share collectives in every micro-batch. None: all of them (FSDP, ZeRO-2 and 3), so
     that a replica has one slot an iteration. 1: each replica on its own (DDP, ZeRO-1), with one slot or more."""

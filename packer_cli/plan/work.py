@@ -6,7 +6,8 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from packer_cli.plan.types import read_only
+from packer_cli.plan.segments import aligned_lengths
+from packer_cli.plan.types import Plan, read_only
 
 
 def pack_tokens_and_work(
@@ -27,6 +28,16 @@ def pack_tokens_and_work(
     if linear:
         work += linear * tokens
     return tokens, work
+
+
+def plan_tokens_and_work(plan: Plan) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Tokens, with padding that aligns samples, and attention work of each pack of a plan (int64[p] both). O(m).
+
+    Work is the sum of squares of the aligned samples or, with a causal mask over whole rows, the square of the tokens.
+    """
+    lengths = aligned_lengths(plan.pieces, plan.packs, plan.groups)
+    tokens, work = pack_tokens_and_work(plan.packs.offsets, plan.packs.pieces, lengths)
+    return tokens, work if plan.mask == "document" else tokens * tokens
 
 
 @njit(cache=True)

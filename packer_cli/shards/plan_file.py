@@ -23,7 +23,7 @@ from packer_cli.format.records import known_values, read_record
 from packer_cli.plan.check import check_plan
 from packer_cli.plan.cost import Cost, parse_cost
 from packer_cli.plan.groups import Group
-from packer_cli.plan.types import Packs, Pieces, Plan, Schedule
+from packer_cli.plan.types import UNLIMITED, Packs, Pieces, Plan, Schedule
 
 PLAN_VERSION = 6
 _KEY = b"hbpack"
@@ -192,6 +192,8 @@ def read_plan(path: Path, *, check: bool = False) -> tuple[Plan, NDArray[np.int3
             pieces=Pieces(sample=arrays["piece_sample"], start=arrays["piece_start"], length=arrays["piece_length"]),
             packs=Packs(offsets=arrays["pack_offsets"], pieces=arrays["pack_pieces"], group=arrays["pack_group"]),
             epochs=_schedules(arrays),
+            max_samples=metadata["config"]["max_samples"] or UNLIMITED,
+            mask=metadata["config"]["mask"],
             lockstep=metadata["lockstep"],
         )
         if check:

@@ -175,13 +175,15 @@ def _manifest(
     groups = []
     for g, group in enumerate(plan.groups):
         members = group_of_piece == g
+        sizes = np.diff(plan.packs.offsets)[plan.packs.group == g]
         files = [_shard_info(shard, *finished[shard.path].files) for shard in shards if shard.group == g]
         groups.append(
             GroupInfo(
                 name=group.name(g),
                 **vars(group),
-                num_packs=int((plan.packs.group == g).sum()),
+                num_packs=len(sizes),
                 num_samples=int(members.sum()),
+                most_samples=int(sizes.max(initial=0)),
                 num_tokens=int(plan.pieces.length[members].sum(dtype=np.int64)),
                 num_loss_tokens=int(piece_loss_tokens[members].sum(dtype=np.int64)),
                 shards=tuple(files),

@@ -103,7 +103,7 @@ class ShardWriter:
         offsets = offsets - offsets[0]
         sample, start, length = self._pieces(first, stop)
         tokens = segment_sums(length, offsets)
-        work = segment_sums(np.square(length, dtype=np.int64), offsets)
+        work = segment_sums(np.square(length, dtype=np.int64), offsets) if plan.mask == "document" else tokens * tokens
         token_offsets = np.concatenate([[0], np.cumsum(tokens)])
         group = plan.packs.group[first:stop]
         loss_starts, loss_stops = gathered.spans_by_row(token_offsets)

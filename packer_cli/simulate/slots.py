@@ -13,7 +13,7 @@ from packer_cli.cost.models import GpuModel
 from packer_cli.errors import ConfigError
 from packer_cli.format.constants import FILLER_TOKENS
 from packer_cli.plan.types import FILLER, Int64Array, Plan, Schedule
-from packer_cli.plan.work import pack_tokens_and_work
+from packer_cli.plan.work import pack_tokens_and_work, plan_tokens_and_work
 
 PadTo = Literal["multiple", "row", "capacity"]
 """The loader's `pad_to`: to a multiple of the SP degree, the iteration's row length, or the group's capacity."""
@@ -30,7 +30,7 @@ class SlotSeconds:
     communication: NDArray[np.float64]
     """SP communication of real tokens."""
     padding: NDArray[np.float64]
-    """All of the above, for padding."""
+    """All of the above, for padding, that which aligns samples included."""
     constant: float
     """Constant seconds of every micro-batch."""
     group: Int64Array
@@ -54,8 +54,9 @@ def slot_seconds(
 ) -> SlotSeconds:
     """Predict the seconds of every slot. Price: O(pieces + slots).
 
-    Padding is a sample of its own at the end of a row, as in the loader: it takes linear work, attention over its own
-    length, and communication.
+    Padding of a row is a sample of its own at its end, as in the loader: it takes linear work, attention over its own
+    length, and communication. Padding that aligns a sample lengthens it; with a causal mask over whole rows,
+    a row is one sample with its padding.
 
     Args:
         checkpoint_layers: checkpointed layers of each group.
@@ -66,9 +67,11 @@ def slot_seconds(
     refuse_unknown_degrees(np.unique(plan.slot_degrees(schedule)).tolist(), model)
     group = schedule.slot_group.astype(np.int64)
     pack_tokens, pack_work = pack_tokens_and_work(plan.packs.offsets, plan.packs.pieces, plan.pieces.length)
+    if plan.mask == "causal":
+        pack_work = pack_tokens * pack_tokens
     tokens = np.append(pack_tokens, 0)[schedule.slot_pack]
     work = np.append(pack_work, 0)[schedule.slot_pack].astype(np.float64)
-    padding = _padded(plan, schedule, tokens, pad_to) - tokens
+    row_tokens, row_work = _rows(plan, schedule, tokens, work, pad_to)
     compute, recompute, communication, of_padding = np.zeros((4, len(tokens)))
     layers = np.array(checkpoint_layers, dtype=np.int64)[group]
     degrees = plan.slot_degrees(schedule)
@@ -82,9 +85,7 @@ def slot_seconds(
         compute[those] = once - cost.constant
         recompute[those] = again - once
         communication[those] = cost.communication(tokens[those], degree, num_layers)
-        whole = cost.seconds(
-            work[those] + padding[those].astype(np.float64) ** 2, tokens[those] + padding[those], degree, num_layers
-        )
+        whole = cost.seconds(row_work[those], row_tokens[those], degree, num_layers)
         of_padding[those] = whole - again - communication[those]
     return SlotSeconds(
         compute=compute,
@@ -95,6 +96,21 @@ def slot_seconds(
         group=group,
         tokens=tokens,
     )
+
+
+def _rows(
+    plan: Plan, schedule: Schedule, tokens: Int64Array, work: NDArray[np.float64], pad_to: PadTo
+) -> tuple[NDArray[Any], NDArray[np.float64]]:
+    """Tokens and attention work of each slot's padded row; `tokens` and `work` are those of its real tokens."""
+    if plan.mask == "causal":
+        length = _padded(plan, schedule, tokens, pad_to)
+        return length, length.astype(np.float64) ** 2
+    if any(group.align > 1 for group in plan.groups):
+        pack_tokens, pack_work = plan_tokens_and_work(plan)
+        tokens = np.append(pack_tokens, 0)[schedule.slot_pack]
+        work = np.append(pack_work, 0)[schedule.slot_pack].astype(np.float64)
+    length = _padded(plan, schedule, tokens, pad_to)
+    return length, work + (length - tokens).astype(np.float64) ** 2
 
 
 def _padded(plan: Plan, schedule: Schedule, tokens: Int64Array, pad_to: PadTo) -> NDArray[Any]:

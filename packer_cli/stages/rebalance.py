@@ -255,7 +255,7 @@ def _schedules(
         balance=rules.balance,
         steps=replace(steps, curriculum_steps=curriculum, windows=windows),
         seed=rules.seed,
-        linear=rules.linear,
+        linear=rules.evened,
         lockstep=rules.lockstep,
         replica_costs=rules.replica_costs,
     )

@@ -69,7 +69,7 @@ def _check_batch(batch: pa.RecordBatch, first: int, stop: int, group: int, expec
     sample, start = plan.pieces.sample[members], plan.pieces.start[members]
     length = plan.pieces.length[members].astype(np.int64)
     tokens = np.add.reduceat(length, borders[:-1])
-    work = np.add.reduceat(length * length, borders[:-1])
+    work = np.add.reduceat(length * length, borders[:-1]) if plan.mask == "document" else tokens**2
     loss_tokens = expected.piece_loss_tokens[members].astype(np.int64)
     rows = np.repeat(np.arange(stop - first), np.diff(borders))
     ends = np.cumsum(length) - np.repeat(np.cumsum(tokens) - tokens, np.diff(borders))

@@ -17,7 +17,7 @@ from packer_cli.cost.analytic import Assumptions, analytic_model
 from packer_cli.cost.gpus import parse_gpu
 from packer_cli.cost.models import GpuModel
 from packer_cli.cost.shape import ModelShape
-from packer_cli.plan.build import assemble, tokens_and_work
+from packer_cli.plan.build import assemble, pack_sizes
 from packer_cli.plan.check import check_plan
 from packer_cli.plan.groups import Group
 from packer_cli.plan.packing import REGISTRY
@@ -112,7 +112,7 @@ def plan_flexsp(lengths: Int32Array, model: GpuModel) -> Plan:
     pieces = Pieces(sample=np.arange(len(lengths)), start=start, length=lengths)
     batches = plan_batches(lengths, costs, NUM_GPUS, BATCH_TOKENS)
     by_group, iterations = arrange(batches.iterations, lengths, costs, NUM_GPUS)
-    plan = assemble(pieces, by_group, iterations, *tokens_and_work(by_group, lengths, rules.linear), rules)
+    plan = assemble(pieces, by_group, iterations, pack_sizes(by_group, lengths, rules), rules)
     check_plan(plan)
     return plan
 

@@ -208,3 +208,14 @@ def test_what_it_cannot_keep_is_said(titan: Any, make_set: Any, tmp_path: Any) -
         "the plan has steps of several iterations, but torchtitan reads the same number of batches in each step: plan "
         "without --global-tokens to keep the plan's steps"
     )
+
+
+def test_rows_of_more_documents_than_graphs_hold_are_refused(titan: Any, own_rows: Any) -> None:
+    most = max(len(pack.samples) for pack in own_rows.packs)
+    assert build(titan, own_rows, max_num_documents=most + 1).dataset
+    with pytest.raises(ConfigError) as error:
+        build(titan, own_rows, max_num_documents=most)
+    assert str(error.value) == (
+        f"max_num_documents is {most}, but {str(own_rows.path)!r} has a row of {most} samples, and padding may be one "
+        f"document more: set it to {most + 1}, or pack again with --max-samples {most - 1}"
+    )

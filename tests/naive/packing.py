@@ -81,6 +81,32 @@ def fit_by_room(
     return packs
 
 
+def place_limited(
+    lengths: Sequence[int], packs: Sequence[tuple[int, int]], capacity: int, most: int
+) -> tuple[list[int], int]:
+    """Best-fit into packs of (free tokens, samples that it may take); of equally full ones, the last touched.
+
+    Returns the pack of each sample, and the number of packs.
+    """
+    rooms, slots = [room for room, _ in packs], [slot for _, slot in packs]
+    touched = list(range(len(packs)))
+    found = []
+    for length in lengths:
+        fitting = [k for k in range(len(rooms)) if rooms[k] >= length and slots[k] > 0]
+        if fitting:
+            pack = min(fitting, key=lambda k: (rooms[k], -touched[k]))
+        else:
+            pack = len(rooms)
+            rooms.append(capacity)
+            slots.append(most)
+            touched.append(0)
+        rooms[pack] -= length
+        slots[pack] -= 1
+        touched[pack] = len(packs) + len(found)
+        found.append(pack)
+    return found, len(rooms)
+
+
 def longest_processing_time(lengths: Sequence[int], capacity: int, cost: Callable[[int], int]) -> list[list[int]]:
     num_packs = l2_bound(lengths, capacity)
     while True:

@@ -59,8 +59,9 @@ def _slot(plan: Plan, model: GpuModel, k: int, pad_to: str) -> Slot:
     sp_size = plan.groups[group].sp_size
     lengths = _lengths(plan, pack)
     layers = _layers(plan, model, group)
-    tokens, work = sum(lengths), sum(length**2 for length in lengths)
-    row = 8 * sp_size if pack == FILLER else tokens
+    aligned = [-(-length // plan.groups[group].align) * plan.groups[group].align for length in lengths]
+    tokens, work, row_work = sum(lengths), sum(length**2 for length in lengths), sum(length**2 for length in aligned)
+    row = 8 * sp_size if pack == FILLER else sum(aligned)
     if pad_to == "row":
         row = max(row, int(schedule.slot_row_length[k]))
     if pad_to == "capacity":
@@ -68,9 +69,12 @@ def _slot(plan: Plan, model: GpuModel, k: int, pad_to: str) -> Slot:
     while row % sp_size:
         row += 1
     padding = row - tokens
+    row_work += (row - sum(aligned)) ** 2
+    if plan.mask == "causal":
+        work, row_work = tokens**2, row**2
     share = layers / cost.num_layers
     compute = (cost.quadratic * work + cost.linear * tokens) / sp_size
-    of_padding = (cost.quadratic * padding**2 + cost.linear * padding) / sp_size * (1 + cost.recompute * share)
+    of_padding = (cost.quadratic * (row_work - work) + cost.linear * padding) / sp_size * (1 + cost.recompute * share)
     communication = 0.0
     if sp_size > 1:
         a_token = cost.send[sp_size] * (1 + cost.resend * share)

@@ -99,8 +99,17 @@ def plans(draw):
 pads = st.sampled_from(PAD_TO)
 
 
-@given(plan=plans(), pp=st.integers(1, 4), pad_to=pads, step_seconds=st.sampled_from([0.0, 1.5]))
-def test_it_equals_its_twin_and_the_split_is_the_whole(plan, pp, pad_to, step_seconds):
+@given(
+    plan=plans(),
+    pp=st.integers(1, 4),
+    pad_to=pads,
+    step_seconds=st.sampled_from([0.0, 1.5]),
+    mask=st.sampled_from(["document", "causal"]),
+    align=st.sampled_from([1, 1, 4]),
+)
+def test_it_equals_its_twin_and_the_split_is_the_whole(plan, pp, pad_to, step_seconds, mask, align):
+    groups = tuple(replace(group, align=1 if mask == "causal" else align) for group in plan.groups)
+    plan = replace(plan, mask=mask, groups=groups)
     simulation = simulate(plan, model(), pp=pp, pad_to=pad_to, step_seconds=step_seconds)
     iterations, steps, split = naive.simulate(plan, model(), pp, pad_to, step_seconds)
     assert simulation.iteration_seconds == pytest.approx(iterations)

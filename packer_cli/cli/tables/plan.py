@@ -18,6 +18,7 @@ _HEADER = [
     "CBR bound",
     "DBR",
     "PR",
+    "align PR",
     "CR",
     "Ave-T",
     "imbalance",
@@ -34,7 +35,11 @@ def print_stats(metrics: PlanMetrics) -> None:
     overall, baseline = metrics.overall, metrics.baseline
     rows = [_row(group.name, group) for group in metrics.groups]
     rows += [_row("all", overall), _row(f"baseline: {baseline.name}", baseline)]
-    shown = [i for i, name in enumerate(_HEADER) if not name.startswith("CBR") or overall.cbr is not None]
+    unknown = {
+        *(("CBR", "CBR bound") if overall.cbr is None else ()),
+        *(("align PR",) if overall.alignment_pr is None else ()),
+    }
+    shown = [i for i, name in enumerate(_HEADER) if name not in unknown]
     rows = [[row[i] for i in shown] for row in rows]
     print_table("Balance and padding (lower is better, except Ave-T)", [_HEADER[i] for i in shown], rows)
     print(
@@ -43,6 +48,8 @@ def print_stats(metrics: PlanMetrics) -> None:
         f"length-step correlation {overall.length_step_correlation:.3f}; "
         f"length mix spread {overall.length_mix_spread:.3f}, source mix spread {overall.source_mix_spread:.3f}"
     )
+    if overall.alignment_pr is not None:
+        print("  align PR: the part of PR that pads samples to a multiple of --align")
     if overall.num_fillers:
         print(f"  {counted(overall.num_fillers, 'filler')} (without loss, so that every rank is busy)")
 
@@ -117,6 +124,7 @@ def _row(name: str, metrics: Metrics) -> list[str]:
         ratio(metrics.cbr_bound or 0.0),
         ratio(metrics.dbr),
         ratio(metrics.pr),
+        ratio(metrics.alignment_pr or 0.0),
         ratio(metrics.cr),
         f"{metrics.ave_t:,.0f}",
         f"{metrics.imbalance:.3f}",

@@ -60,6 +60,9 @@ class PackedDataLoader(BaseDataLoader):
         pad_to: PadTo = "capacity"
         """As in `PackedDataset`. CUDA graphs, torchtitan's default, and pipeline parallelism need a fixed shape;
         without them, "multiple" wastes no tokens."""
+        max_num_documents: int | None = None
+        """The documents of a row for which the trainer captures graphs of varlen attention. Rows of the set must have
+        no more, padding included; `hbpack pack --max-samples` limits them to one less."""
         pad_token_id: int | None = None
         """None: the tokenizer's pad token, else its end-of-text token."""
         cache_dir: str | None = None
@@ -94,6 +97,7 @@ class PackedDataLoader(BaseDataLoader):
             pad_token_id=config.pad_token_id,
             cache_dir=config.cache_dir,
         )
+        _check_documents(self.dataset, config.max_num_documents)
         self._has_batch_dimension = seq_len is not None
         if self._has_batch_dimension and local_batch_size != 1:
             raise ConfigError(f"training.local_batch_size is {local_batch_size}: a row is a batch, so set it to 1")
@@ -144,6 +148,17 @@ def _read_degree(config: PackedDataLoader.Config) -> tuple[int, int]:
             "parallel degree is fixed: plan all groups with the same degree"
         )
     return degrees[0], manifest.num_gpus
+
+
+def _check_documents(dataset: PackedDataset, max_num_documents: int | None) -> None:
+    """Raise ConfigError if a row may have more documents than graphs are captured for."""
+    most = max(group["most_samples"] for group in dataset.manifest["groups"])
+    if max_num_documents is not None and max_num_documents <= most:
+        limit = f", or pack again with --max-samples {max_num_documents - 1}" if max_num_documents > 1 else ""
+        raise ConfigError(
+            f"max_num_documents is {max_num_documents}, but {str(dataset.path)!r} has a row of {most} samples, and "
+            f"padding may be one document more: set it to {most + 1}{limit}"
+        )
 
 
 def _check_lengths(dataset: PackedDataset, settings: dict[str, int | None], pad_to: PadTo) -> None:

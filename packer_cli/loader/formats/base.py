@@ -41,7 +41,10 @@ class Format:
     sp_sharding: SPSharding = "contiguous"
     """How the trainer divides a row among the ranks of an SP group."""
     align_samples: bool = False
-    """Whether to pad each sample to a multiple of 2 * sp_size tokens."""
+    """Whether to pad each sample to a multiple of the plan's `--align`, and of 2 * sp_size if sp_size > 1."""
+
+    positions_are_borders: bool = False
+    """Whether the trainer takes position 0 for the first token of a sample, having no other borders."""
 
     def __call__(self, micro: MicroBatch) -> Any:
         """The batch of `micro`."""
@@ -49,9 +52,15 @@ class Format:
 
 
 def metadata(micro: MicroBatch) -> dict[str, Any]:
-    """The metadata of every format: Python ints, a string, and int64 [n] tensors."""
+    """The metadata of every format: Python ints, a string, and int64 [n] tensors.
+
+    With a causal mask over the whole row, the borders of attention say nothing of the samples: then `sample_borders`,
+    int32 [n+1 or n+2], are theirs.
+    """
     row = micro.row
+    own = {} if micro.has_samples_as_segments else {"sample_borders": torch.from_numpy(micro.sample_borders)}
     return {
+        **own,
         "group": row.group,
         "sp_size": row.sp_size,
         "sp_rank": row.sp_rank,

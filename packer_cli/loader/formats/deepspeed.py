@@ -26,4 +26,4 @@ def adapt(micro: MicroBatch) -> Batch:
     return strict_batch(micro, batch)
 
 
-FORMAT = Format(adapt=adapt)
+FORMAT = Format(adapt=adapt, positions_are_borders=True)

@@ -15,9 +15,11 @@ def adapt_row(micro: MicroBatch) -> Batch:
     """`tokens`, `labels` (shifted), `position_ids` int64 [1, T], `loss_mask` float32 [1, T], and the borders.
 
     With sp_size > 1, each sample is padded to a multiple of 2 * sp_size, as TransformerEngine requires: other lengths
-    give wrong attention without an error. Then `cu_seqlens` counts real tokens and `cu_seqlens_padded` tokens with
-    padding, both int32 [1, segments+1]; with sp_size 1 there is only `cu_seqlens`, whose last segment is the padding
-    at the tail. `max_seqlen` is int32 [1], with padding.
+    give wrong attention without an error. A row then grows by up to 2 * sp_size - 1 tokens a sample, unless the set
+    was planned with ``--align 2*cp``, which counts them. With another `--align`, each sample is padded to a multiple
+    of both. Where samples are padded, `cu_seqlens` counts real tokens and `cu_seqlens_padded` tokens with padding,
+    both int32 [1, segments+1]; else there is only `cu_seqlens`, whose last segment is the padding at the tail.
+    `max_seqlen` is int32 [1], with padding.
 
     `packed_seq_params` are keyword arguments for `PackedSeqParams`, with flat borders. Both pairs of borders are the
     padded ones, as in `pretrain_gpt.forward_step`: padding follows the tokens of its sample, so with a causal mask
@@ -43,11 +45,11 @@ def adapt_row(micro: MicroBatch) -> Batch:
         "packed_seq_params": params,
         "total_tokens": int(micro.cu_seqlens[-1]),
     }
-    if micro.row.sp_size > 1:
+    if micro.is_aligned:
         params |= {"cu_seqlens_q_padded": padded, "cu_seqlens_kv_padded": padded}
         batch |= {"cu_seqlens": _real_borders(micro)[None], "cu_seqlens_padded": padded[None]}
-        if micro.sliced:
-            params["local_cp_size"] = micro.row.sp_size
+    if micro.sliced:
+        params["local_cp_size"] = micro.row.sp_size
     return open_batch(micro, batch, padded)
 
 
@@ -74,7 +76,7 @@ def adapt_thd(micro: MicroBatch) -> Batch:
 def _real_borders(micro: MicroBatch) -> torch.Tensor:
     """int32 [segments+1]: like `cu_seqlens`, but counts only real tokens; a segment of padding has none."""
     lengths = np.zeros(len(micro.cu_seqlens) - 1, dtype=np.int64)
-    lengths[: len(micro.sample_lengths)] = micro.sample_lengths
+    lengths[: len(micro.real_lengths)] = micro.real_lengths
     return torch.from_numpy(np.concatenate(([0], np.cumsum(lengths))).astype(np.int32))
 
 

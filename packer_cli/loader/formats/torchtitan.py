@@ -19,4 +19,4 @@ def adapt(micro: MicroBatch) -> tuple[Batch, torch.Tensor]:
     return strict_batch(micro, batch), torch.from_numpy(micro.shift_labels)
 
 
-FORMAT = Format(adapt=adapt, sp_slice=False, sp_sharding="zigzag")
+FORMAT = Format(adapt=adapt, positions_are_borders=True, sp_slice=False, sp_sharding="zigzag")

@@ -15,7 +15,7 @@ import numpy as np
 
 from packer_cli.plan.balance.exchange import exchange_until
 from packer_cli.plan.bounds import least_max_work
-from packer_cli.plan.types import Int32Array, Int64Array
+from packer_cli.plan.types import UNLIMITED, Int32Array, Int64Array
 
 _MOST_PARTNERS = 31
 """Lighter packs to try before giving up on the heaviest one."""
@@ -36,6 +36,7 @@ def refine_packs(
     linear: int = 0,
     tolerance: float = 0.0002,
     most_tries: int = 64,
+    most: int = UNLIMITED,
 ) -> None:
     """Even out, in place, the iterations of packs `first .. stop - 1`, each of `num_ranks` consecutive packs.
 
@@ -51,6 +52,7 @@ def refine_packs(
         tolerance: stop when the heaviest pack is within this share of the least possible work, or within half of it if
             that is more than the mean.
         most_tries: pairs of packs to search for an exchange, per pack of an iteration.
+        most: most samples of a pack.
     """
     for begin in range(first, stop, num_ranks):
         end = min(begin + num_ranks, stop)
@@ -73,17 +75,17 @@ def refine_packs(
             continue
         tries = len(count) * (most_tries if must_wait < _HOPELESS else most_tries // 8)
         tokens = np.add.reduceat(length, starts)
-        rows, names = _to_rows(length, members, count, order)
+        rows, names = _to_rows(length, members, count, order, most)
         exchange_until(rows, names, count, tokens, work, capacity, linear, limit, tries, _MOST_PARTNERS)
         pieces[own] = names[np.arange(names.shape[1]) < count[:, None]]
         offsets[begin + 1 : end] = own.start + np.cumsum(count)[:-1]
 
 
-def _to_rows(length: Int64Array, members: Int64Array, count: Int64Array, order: Int64Array) -> Int64Array:
-    """int64[2, packs, width]: lengths and pieces of each pack by decreasing length."""
+def _to_rows(length: Int64Array, members: Int64Array, count: Int64Array, order: Int64Array, most: int) -> Int64Array:
+    """int64[2, packs, width]: lengths and pieces of each pack by decreasing length. No pack outgrows the width."""
     pack = np.repeat(np.arange(len(count)), count)[order]
     by_pack = np.argsort(pack, kind="stable")
     place = np.arange(len(order)) - np.repeat(np.cumsum(count) - count, count)
-    rows = np.empty((2, len(count), min(len(order), _GROWTH * int(count.max()))), dtype=np.int64)
+    rows = np.empty((2, len(count), min(len(order), _GROWTH * int(count.max()), most)), dtype=np.int64)
     rows[:, pack[by_pack], place] = length[order[by_pack]], members[order[by_pack]]
     return rows

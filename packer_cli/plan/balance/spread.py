@@ -6,9 +6,16 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
+from packer_cli.plan.types import UNLIMITED
+
 
 def spread(
-    lengths: NDArray[np.int32], order: NDArray[np.int64], capacity: int, num_rows: int, linear: int = 0
+    lengths: NDArray[np.int32],
+    order: NDArray[np.int64],
+    capacity: int,
+    num_rows: int,
+    linear: int = 0,
+    most: int = UNLIMITED,
 ) -> tuple[NDArray[np.int64], bool]:
     """Deal samples to rows of even work: the longest sample first, to the row with the least work that has room.
 
@@ -20,13 +27,14 @@ def spread(
         capacity: most tokens of a row.
         num_rows: rows to fill.
         linear: tokens, see `Cost.linear_tokens`.
+        most: most samples of a row.
 
     Returns:
         `(row int64[n], fits)`; `fits` is False if some sample found no row; `row` is then incomplete.
     """
     row_of = np.full(len(lengths), -1, dtype=np.int64)
-    tokens, work = np.zeros((2, num_rows), dtype=np.int64)
-    return row_of, bool(_spread(lengths, order, capacity, linear, row_of, tokens, work))
+    tokens, work, number = np.zeros((3, num_rows), dtype=np.int64)
+    return row_of, bool(_spread(lengths, order, capacity, linear, most, row_of, tokens, work, number))
 
 
 @njit(cache=True)
@@ -35,23 +43,28 @@ def _spread(
     order: NDArray[np.int64],
     capacity: int,
     linear: int,
+    most: int,
     row_of: NDArray[np.int64],
     tokens: NDArray[np.int64],
     work: NDArray[np.int64],
+    number: NDArray[np.int64],
 ) -> bool:
-    """The kernel: writes to `row_of`, and to `tokens` and `work` of each row, initially zeros."""
+    """The kernel: writes to `row_of`, and to `tokens`, `work` and `number` of samples of each row, zeros at first."""
     for i in range(len(order)):
         sample = order[i]
         length = np.int64(lengths[sample])
         best = -1
         for row in range(len(work)):
-            if tokens[row] + length <= capacity and (
-                best < 0 or work[row] < work[best] or (work[row] == work[best] and tokens[row] < tokens[best])
+            if (
+                tokens[row] + length <= capacity
+                and number[row] < most
+                and (best < 0 or work[row] < work[best] or (work[row] == work[best] and tokens[row] < tokens[best]))
             ):
                 best = row
         if best < 0:
             return False
         row_of[sample] = best
         tokens[best] += length
+        number[best] += 1
         work[best] += length * (length + linear)
     return True

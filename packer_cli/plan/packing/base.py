@@ -22,8 +22,8 @@ class PackingOptions:
 PackFunction = Callable[[Int32Array, int, int, Any], tuple[Int64Array, Int64Array]]
 """(lengths, capacity, seed, options) -> (offsets, order)"""
 
-CutFunction = Callable[[Pieces, int, int], Pieces]
-"""(pieces, capacity, seed) -> the same tokens in other pieces"""
+CutFunction = Callable[[Pieces, int, int, int], Pieces]
+"""(pieces, capacity, seed, align) -> the same tokens in other pieces, each at a multiple of `align` in its pack"""
 
 
 @dataclass(frozen=True, kw_only=True)

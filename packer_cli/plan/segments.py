@@ -1,0 +1,53 @@
+"""What samples are in their rows: padded to a multiple where trainers do so, and segments of attention or not.
+
+With context parallelism, TransformerEngine cuts each sample into 2 * cp equal parts, so Megatron and NeMo pad every
+sample to a multiple. A plan that counts the padding fills rows up to their capacity, and no further.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from packer_cli.plan.cost import segment_sums
+from packer_cli.plan.groups import Group
+from packer_cli.plan.types import Int32Array, Int64Array, Packs, Pieces, Plan
+
+
+def attention_segments(plan: Plan) -> tuple[Int32Array, Int64Array]:
+    """What attention runs over: lengths (int32[x]) of the segments, and offsets (int64[p+1]) of each pack's. O(m).
+
+    They are the aligned samples or, with a causal mask over whole rows, each pack's tokens at once.
+    """
+    lengths = aligned_lengths(plan.pieces, plan.packs, plan.groups)[plan.packs.pieces]
+    if plan.mask == "document":
+        return lengths, plan.packs.offsets
+    return segment_sums(lengths, plan.packs.offsets).astype(np.int32), np.arange(len(plan.packs) + 1)
+
+
+def align_up(lengths: NDArray[Any], align: int) -> NDArray[Any]:
+    """The lengths, each rounded up to a multiple of `align`; the same array if that is 1. O(n).
+
+    >>> align_up(np.array([1, 16, 17], dtype=np.int32), 16).tolist()
+    [16, 16, 32]
+    """
+    if align == 1:
+        return lengths
+    aligned = lengths + (align - 1)
+    aligned //= align
+    aligned *= align
+    return aligned
+
+
+def aligned_lengths(pieces: Pieces, packs: Packs, groups: Sequence[Group]) -> Int32Array:
+    """Tokens (int32[m]) that each piece takes in its row; the pieces' own array where nothing is aligned. O(m)."""
+    aligns = {group.align for group in groups}
+    if len(aligns) == 1:
+        return align_up(pieces.length, aligns.pop())
+    of_pack = np.array([group.align for group in groups], dtype=np.int32)[packs.group]
+    align = np.empty_like(pieces.length)
+    align[packs.pieces] = np.repeat(of_pack, np.diff(packs.offsets))
+    return -(-pieces.length // align) * align
