@@ -25,6 +25,7 @@ _METAVARS = {
     "align": "N|N*cp",
     "packing": "NAME[:OPTION=VALUE,...]",
     "balance": "RULE",
+    "curriculum": "NAME[:START]",
     "cost": "quadratic|profile|A,B",
     "chat_template": "FILE",
     "global_tokens": "TOKENS",

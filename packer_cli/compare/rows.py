@@ -62,7 +62,10 @@ def default_rows(config: PlanConfig) -> list[Row]:
     """
     base = _base_row(config)
     rows = []
+    longest = config.groups[-1].capacity
     for algorithm in REGISTRY.values():
+        if algorithm.needs_power_of_two and longest & (longest - 1):
+            continue
         is_given = algorithm.name == base.rules.algorithm.name
         packing = config.packing if is_given else _limited(algorithm, len(config.groups))
         rows.append(_make_row(base, "packing", packing, "", is_longest=False))

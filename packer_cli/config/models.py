@@ -172,8 +172,12 @@ class PlanConfig(AutoGroupsConfig):
     step_mix: Literal["alternate", "stratified"] = "alternate"
     """How to combine iterations into steps of several: `alternate`: shuffled; `stratified`: with the same proportions
     of groups and lengths in every step."""
+    curriculum: str = "short"
+    """What the first --curriculum-steps are: `short`: without the longest group or, of one group, the lighter half of
+    its packs; `skyladder[:START]`: attention sees a window of START tokens (32) of each sample, which grows by equally
+    many in each step; `growlength[:START]`: the same, from 128 tokens on, doubled at equal intervals."""
     curriculum_steps: int = Field(default=0, ge=0, lt=2**31)
-    """Steps at the start without the longest group; of one group, without its longer samples."""
+    """Steps of the curriculum at the start of the first epoch."""
     epochs: int = Field(default=1, ge=1, le=1000)
     """Epochs to write rank manifests for; the loader can go on beyond them."""
     seed: int = Field(default=0, ge=0)

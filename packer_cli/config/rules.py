@@ -18,6 +18,7 @@ from packer_cli.plan.rules import PlanRules
 from packer_cli.plan.schedule import StepRules
 from packer_cli.plan.strategies.flexsp.costs import DegreeCosts
 from packer_cli.plan.types import UNLIMITED
+from packer_cli.plan.windows import parse_curriculum
 
 if TYPE_CHECKING:
     from packer_cli.cost.models import GpuModel
@@ -93,8 +94,13 @@ def plan_rules(config: PlanConfig) -> PlanRules:
     with _naming("--cost"):
         linear = parse_cost(config.cost).linear_tokens
         require_exact(linear, config.groups, config.gpus)
+    with _naming("--curriculum"):
+        windows = parse_curriculum(config.curriculum, config.groups[-1].capacity, config.curriculum_steps)
     steps = StepRules(
-        global_tokens=config.global_tokens, curriculum_steps=config.curriculum_steps, mix=config.step_mix
+        global_tokens=config.global_tokens,
+        curriculum_steps=0 if windows else config.curriculum_steps,
+        mix=config.step_mix,
+        windows=windows,
     )
     with _naming("--packing"):
         rules = PlanRules(

@@ -40,6 +40,8 @@ class RankRow(NamedTuple):
     dp_size: int
     """Replicas of the iteration, which may have unlike degrees."""
     row_length: int
+    window: int
+    """Tokens of a sample that attention sees at once in this step; 0 is all of it."""
     checkpoint_layers: int
     global_num_packs: int
     global_num_samples: int
@@ -214,6 +216,7 @@ def repeat_rows(columns: Columns, seed: int, epoch: int) -> Columns:
     return {
         **repeated,
         "step": _renumbered(repeated["step"]),
+        "window": np.zeros_like(repeated["window"]),  # Only the first epoch has them.
         "iteration": _renumbered(repeated["iteration"]),
     }
 

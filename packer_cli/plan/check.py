@@ -165,6 +165,10 @@ def _check_schedule(schedule: Schedule, plan: Plan, tokens: Int64Array, epoch: i
             where + "the steps are not in order",
         )
     _require(
+        len(schedule.step_window) == schedule.num_steps and int(schedule.step_window.min(initial=0)) >= 0,
+        where + "a step has no window",
+    )
+    _require(
         bool((tokens[packs] <= schedule.slot_row_length[is_pack]).all()),
         where + "a pack is longer than its row",
     )

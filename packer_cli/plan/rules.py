@@ -61,3 +61,10 @@ class PlanRules:
                 f"packing {self.algorithm.name!r} cuts samples anywhere, so it needs exactly one group; "
                 "give one, or another packing"
             )
+        capacity = self.groups[0].capacity
+        if self.algorithm.needs_power_of_two and capacity & (capacity - 1):
+            below = 1 << (capacity.bit_length() - 1)
+            raise ValueError(
+                f"packing {self.algorithm.name!r} cuts samples into powers of two, so the capacity must be one, got "
+                f"{capacity}; give {below} or {2 * below}, or another packing"
+            )

@@ -19,6 +19,7 @@ from packer_cli.plan.interleave import StepMix, interleave
 from packer_cli.plan.packing.csr import select_packs
 from packer_cli.plan.streams import Stream, rng_state, shuffle
 from packer_cli.plan.types import FILLER, Int16Array, Int32Array, Int64Array, Schedule
+from packer_cli.plan.windows import Windows
 
 _ROW_MULTIPLE = 128
 
@@ -60,6 +61,8 @@ class StepRules:
     with the least work."""
     mix: StepMix = "alternate"
     """Which iterations share a step."""
+    windows: Windows | None = None
+    """What attention sees in the first steps of the first epoch; then `curriculum_steps` is 0."""
 
 
 def one_group_each(
@@ -125,7 +128,14 @@ def schedule_epoch(
         slot_first_gpu=iterations.slot_first_gpu[slots],
         slot_row_length=iterations.slot_row_length[slots],
         iteration_step=steps,
+        step_window=_windows(rules, epoch, int(steps[-1]) + 1 if len(steps) else 0),
     )
+
+
+def _windows(rules: StepRules, epoch: int, num_steps: int) -> Int32Array:
+    if rules.windows is None or epoch:
+        return np.zeros(num_steps, dtype=np.int32)
+    return rules.windows.of_steps(num_steps)
 
 
 def _of_iterations(combine: np.ufunc, of_slot: Int64Array, offsets: Int64Array) -> Int64Array:
@@ -182,7 +192,7 @@ def _order_and_steps(
         return order, _steps(tokens[order], target)
     is_short = group_of != longest_group
     if not is_short.any():
-        is_short = work <= np.median(work)
+        is_short[np.argsort(work, kind="stable")[: -(-len(work) // 2)]] = True
     short = order[is_short[order]]
     steps = _steps(tokens[short], target)
     steps = steps[steps < curriculum_steps]

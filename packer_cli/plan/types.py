@@ -86,6 +86,8 @@ class Schedule:
     """int32[k]: tokens to which a trainer with fixed shapes pads the row; equal within a group and iteration."""
     iteration_step: Int64Array
     """int64[i]: the optimizer step of each iteration; never decreases."""
+    step_window: Int32Array
+    """int32[s]: tokens of a sample that attention sees at once in each step, see `plan.windows`; 0 is all of it."""
 
     @property
     def begins_replica(self) -> NDArray[np.bool_]:

@@ -120,14 +120,15 @@ def _schedule_arrays(epochs: Sequence[Schedule]) -> dict[str, NDArray[Any]]:
     }
     arrays["epoch_slots"] = _ends([len(schedule.slot_pack) for schedule in epochs])
     arrays["epoch_iterations"] = _ends([schedule.num_iterations for schedule in epochs])
+    arrays["epoch_steps"] = _ends([schedule.num_steps for schedule in epochs])
     return arrays
 
 
 def _schedules(arrays: dict[str, NDArray[Any]]) -> tuple[Schedule, ...]:
-    slots, iterations = arrays["epoch_slots"], arrays["epoch_iterations"]
+    ends = {kind: arrays[f"epoch_{kind}s"] for kind in ("slot", "iteration", "step")}
     epochs = []
-    for e in range(len(slots) - 1):
-        cut = {"slot": slice(slots[e], slots[e + 1]), "iteration": slice(iterations[e], iterations[e + 1])}
+    for e in range(len(ends["slot"]) - 1):
+        cut = {kind: slice(each[e], each[e + 1]) for kind, each in ends.items()}
         epochs.append(
             Schedule(**{name: arrays[name][cut[name.split("_")[0]]] for name in Schedule.__dataclass_fields__})
         )

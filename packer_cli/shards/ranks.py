@@ -47,7 +47,8 @@ class EpochColumns:
         """The columns of `iterations.arrow`: name -> [i]."""
         step = self._schedule.iteration_step
         totals = {name: values[step] for name, values in self._totals.items()}
-        return _typed({"step": step, "num_replicas": self._num_replicas, **totals}, ITERATION_SCHEMA)
+        window = self._schedule.step_window[step]
+        return _typed({"step": step, "window": window, "num_replicas": self._num_replicas, **totals}, ITERATION_SCHEMA)
 
     def of_rank(self, rank: int) -> dict[str, NDArray[Any]]:
         """The columns of a rank's manifest: name -> integers, one a micro-batch."""

@@ -249,10 +249,11 @@ def _schedules(
     """Schedules of the rest of the epoch and of the whole epochs after it: as many as requested, at least one."""
     steps = rules.steps
     curriculum = max(0, steps.curriculum_steps - origin.step) if origin.epoch == 0 else 0
+    windows = replace(steps.windows, first_step=origin.step) if steps.windows else None
     deal_rules = DealRules(
         num_gpus=rules.num_gpus,
         balance=rules.balance,
-        steps=replace(steps, curriculum_steps=curriculum),
+        steps=replace(steps, curriculum_steps=curriculum, windows=windows),
         seed=rules.seed,
         linear=rules.evened,
         lockstep=rules.lockstep,

@@ -273,3 +273,14 @@ def fewest_packs(lengths: Sequence[int], capacity: int) -> int:
 
     place(0, [])
     return best
+
+
+def decompose(length: int, longest: int, shortest: int = 64) -> list[tuple[int, int]]:
+    """(start, length) of the pieces of a sample: the powers of two of its length, and a rest below the shortest."""
+    found, start, left = [], 0, length
+    while left > 0:
+        powers = [1 << k for k in range(32) if min(shortest, longest) <= 1 << k <= min(left, longest)]
+        size = max(powers, default=left)
+        found.append((start, size))
+        start, left = start + size, left - size
+    return found

@@ -185,7 +185,7 @@ def test_epochs_differ_in_order_but_share_packs(plan):
         (lambda p: p.packs.pieces.__setitem__(0, p.packs.pieces[1]), "is in .* packs; it must be in exactly one"),
         (lambda p: p.pieces.length.__setitem__(p.packs.pieces[0], 99_999), "over its capacity of"),
         (lambda p: p.epochs[0].slot_pack.__setitem__(0, p.epochs[0].slot_pack[1]), "times; it must run exactly once"),
-        (lambda p: p.epochs[1].slot_first_gpu.__setitem__(0, 1), "8 GPUs is busy exactly once in every iteration"),
+        (lambda p: p.epochs[1].slot_first_gpu.__setitem__(0, 5), "8 GPUs is busy exactly once in every iteration"),
         (lambda p: p.epochs[0].slot_group.__setitem__(0, 2), "a slot belongs to no group"),
         (lambda p: p.epochs[0].slot_group.__setitem__(slice(None), 1), "a slot does not belong to the group of its"),
         (lambda p: p.epochs[0].iteration_step.__setitem__(-1, 10_000), "the steps are not in order"),

@@ -93,7 +93,7 @@ def test_a_replica_that_changes_its_group_is_seen():
     check_plan(plan)
     schedule = plan.epochs[0]
     merged = replace(schedule, slot_iteration=np.zeros(len(schedule.slot_pack), dtype=np.int64))
-    merged = replace(merged, iteration_step=np.zeros(1, dtype=np.int64))
+    merged = replace(merged, iteration_step=np.zeros(1, dtype=np.int64), step_window=np.zeros(1, dtype=np.int32))
     with pytest.raises(PlanError, match="a replica changes its group within an iteration"):
         check_plan(replace(plan, epochs=(merged,)))
 

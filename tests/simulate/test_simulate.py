@@ -60,6 +60,7 @@ def make_plan(groups, iterations, steps, num_gpus=NUM_GPUS, row_length=None):
         slot_first_gpu=np.array(first, dtype=np.int32),
         slot_row_length=np.array([row_length[i] for i, *_ in slots], dtype=np.int32),
         iteration_step=np.array(steps),
+        step_window=np.zeros(steps[-1] + 1, dtype=np.int32),
     )
     return Plan(
         groups=tuple(groups),

@@ -39,6 +39,8 @@ class PackingAlgorithm:
     """Cuts samples at any token before `pack`; a plan that uses it has exactly one group."""
     needs_split: bool = False
     """Whether samples over the greatest capacity must be split, not truncated or left out."""
+    needs_power_of_two: bool = False
+    """Whether the capacity must be a power of two."""
     uses_work: bool = False
     """Whether `pack` considers work, and so also takes `linear`."""
 

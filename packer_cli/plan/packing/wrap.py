@@ -16,7 +16,7 @@ from packer_cli.plan.packing import next_fit
 from packer_cli.plan.packing.base import PackingAlgorithm
 from packer_cli.plan.segments import align_up
 from packer_cli.plan.streams import rng_state, shuffled
-from packer_cli.plan.types import Pieces
+from packer_cli.plan.types import Int64Array, Pieces
 
 
 def cut(pieces: Pieces, capacity: int, seed: int, align: int = 1) -> Pieces:
@@ -25,14 +25,7 @@ def cut(pieces: Pieces, capacity: int, seed: int, align: int = 1) -> Pieces:
     Args:
         align: each sample begins at a multiple of it, which divides the capacity.
     """
-    length = pieces.length.astype(np.int64)
-    end = pieces.start + length
-    is_first = np.ones(len(pieces), dtype=np.bool_)
-    is_first[1:] = (pieces.sample[1:] != pieces.sample[:-1]) | (pieces.start[1:] != end[:-1])
-    first = np.flatnonzero(is_first)
-    # A joined stretch ends with the last piece before the next stretch.
-    total = end[np.append(first[1:], len(pieces)) - 1] - pieces.start[first] if len(first) else length
-
+    first, total = join(pieces)
     order = shuffled(len(first), rng_state(seed))
     first, total = first[order], total[order]
     taken = align_up(total, align)
@@ -50,6 +43,18 @@ def cut(pieces: Pieces, capacity: int, seed: int, align: int = 1) -> Pieces:
         start=pieces.start[first][of] + part_begin - begin[of],
         length=(part_stop - part_begin).astype(np.int32),
     )
+
+
+def join(pieces: Pieces) -> tuple[Int64Array, Int64Array]:
+    """The stretches that pieces of a sample, one after another, form: (first piece of each, tokens), int64[k] both."""
+    length = pieces.length.astype(np.int64)
+    end = pieces.start + length
+    is_first = np.ones(len(pieces), dtype=np.bool_)
+    is_first[1:] = (pieces.sample[1:] != pieces.sample[:-1]) | (pieces.start[1:] != end[:-1])
+    first = np.flatnonzero(is_first)
+    # A stretch ends with the last piece before the next stretch.
+    total = end[np.append(first[1:], len(pieces)) - 1] - pieces.start[first] if len(first) else length
+    return first, total
 
 
 ALGORITHM = PackingAlgorithm(

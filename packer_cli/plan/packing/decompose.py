@@ -1,0 +1,89 @@
+"""Dataset decomposition: cut samples into pieces of powers of two, and give each row pieces of one length.
+
+Source: Pouransari et al., "Dataset Decomposition: Faster LLM Training with Variable Sequence Length Curriculum",
+arXiv 2405.13226. Price: O(n log capacity) for n samples. Use it for pre-training with a curriculum: rows are full,
+rows of short pieces cost little attention, and `--curriculum-steps` takes them first. Do not use it for fine-tuning:
+it cuts nearly every sample.
+
+The paper drops what is left of a sample below its shortest length. Here nothing is dropped: a rest below 64 tokens is
+a piece of its own length, and fills rows with the last pieces of every length.
+
+There is exactly one group, and its capacity is a power of two. Pieces that an earlier step cut are first joined again.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+from packer_cli.plan.packing import bfd
+from packer_cli.plan.packing.base import PackingAlgorithm, PackingOptions
+from packer_cli.plan.packing.wrap import join
+from packer_cli.plan.streams import rng_state, shuffled
+from packer_cli.plan.types import Int32Array, Int64Array, Pieces
+
+SHORTEST = 64
+"""The lowest power of two; a rest below it is not cut further."""
+
+
+def cut(pieces: Pieces, capacity: int, seed: int, align: int = 1) -> Pieces:
+    """Each sample as the powers of two of its length, longest first, and a rest below `SHORTEST`; `align` changes nothing."""
+    first, total = join(pieces)
+    of, start, length = _decompose(total, capacity, min(SHORTEST, capacity))
+    return Pieces(sample=pieces.sample[first][of], start=pieces.start[first][of] + start, length=length)
+
+
+@njit(cache=True)
+def _decompose(
+    totals: NDArray[np.int64], longest: int, shortest: int
+) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int32]]:
+    """(sample int64[m], start int64[m], length int32[m]) of the pieces of samples of these lengths."""
+    num = 0
+    for total in totals:
+        num += total // longest
+        rest = total % longest
+        power = longest
+        while power > shortest:
+            power //= 2
+            num += np.int64((rest & power) > 0)
+        num += np.int64(rest % shortest > 0)
+    of, start, length = np.empty(num, dtype=np.int64), np.empty(num, dtype=np.int64), np.empty(num, dtype=np.int32)
+    k = 0
+    for sample in range(len(totals)):
+        begin, left, power = np.int64(0), totals[sample], longest
+        while left > 0:
+            while power > left and power > shortest:
+                power //= 2
+            size = min(power, left)
+            of[k], start[k], length[k] = sample, begin, size
+            begin += size
+            left -= size
+            k += 1
+    return of, start, length
+
+
+def pack(lengths: Int32Array, capacity: int, seed: int, options: PackingOptions) -> tuple[Int64Array, Int64Array]:
+    """Rows of pieces of one length, in seeded order; what does not fill such a row is packed by `bfd`."""
+    order = shuffled(len(lengths), rng_state(seed))
+    order = order[np.argsort(-lengths[order], kind="stable")]
+    length = lengths[order].astype(np.int64)
+    begin = np.searchsorted(-length, -length)
+    per_row = capacity // length
+    is_power = (length & (length - 1) == 0) & (length >= min(SHORTEST, capacity))
+    num_equal = np.searchsorted(-length, -length, side="right") - begin
+    place = np.arange(len(order)) - begin
+    is_full = is_power & (place < num_equal // per_row * per_row)
+    full, left = order[is_full], order[~is_full]
+    begins = np.flatnonzero((place % per_row)[is_full] == 0)
+    offsets, members = bfd.pack(lengths[left], capacity, seed, options)
+    return np.concatenate([begins, len(full) + offsets]), np.concatenate([full, left[members]])
+
+
+ALGORITHM = PackingAlgorithm(
+    name="decompose",
+    summary="dataset decomposition: cut samples into powers of two, rows of one length; one group only",
+    pack=pack,
+    cut=cut,
+    needs_power_of_two=True,
+)
