@@ -8,11 +8,12 @@ from typing import Literal, get_args
 
 import numpy as np
 
+from packer_cli.errors import ConfigError
 from packer_cli.format.constants import FILLER_TOKENS, Mask
 from packer_cli.format.ranks import RankRow
 from packer_cli.loader.pages import PAGES
 from packer_cli.loader.parallel.sharding import Sharding, length_multiple, local_indices
-from packer_cli.loader.passes import IGNORE_INDEX, count_loss_tokens, cut_spans, write_labels, write_positions
+from packer_cli.loader.passes import IGNORE_INDEX, count_loss_tokens, cut_spans, ramp, write_labels, write_positions
 from packer_cli.loader.shards import Pack
 
 PadTo = Literal["multiple", "row", "capacity"]
@@ -65,7 +66,7 @@ class MicroBatch:
     """How the SP group divides the row; the token arrays are only a part of it if `sliced`."""
     sliced: bool
     has_samples_as_segments: bool = True
-    """Whether attention is within samples; else the whole row is one segment."""
+    """Whether the segments are the samples; else the whole row is one, or a window cuts them."""
     is_aligned: bool = False
     """Whether each sample is padded to a multiple of some tokens."""
 
@@ -129,8 +130,15 @@ class BatchBuilder:
         length = self.padded_length(num_tokens, row, sharding)
         samples = _with_padding(pack.cu_seqlens, length)
         whole = np.array([0, length], dtype=np.int32)
-        cu_seqlens = samples if self.mask == "document" else whole
-        places = samples if self.reset_positions else whole
+        cu_seqlens, real_lengths = samples, sample_lengths
+        if self.mask == "causal":
+            cu_seqlens, real_lengths = whole, sample_lengths.sum(keepdims=True)
+        if row.window:
+            cu_seqlens, real_lengths = _cut(cu_seqlens, real_lengths, round_up(row.window, alignment))
+            lengths = cu_seqlens[1:] - cu_seqlens[:-1]
+        places = whole
+        if self.reset_positions:
+            places = cu_seqlens if self.mask == "document" else samples
         sliced = self.sp_slice and degree > 1
         if sliced and sharding != "contiguous":
             tokens = self._gather(pack, samples, places, local_indices(cu_seqlens, degree, row.sp_rank, sharding))
@@ -144,12 +152,12 @@ class BatchBuilder:
             position_ids=tokens[1],
             labels=tokens[2],
             shift_labels=tokens[3],
-            cu_seqlens=self._fixed(cu_seqlens),
+            cu_seqlens=self._fixed(cu_seqlens, row),
             max_seqlen=length
-            if self.max_segments or self.mask == "causal"
+            if self.max_segments or (self.mask == "causal" and not row.window)
             else max(int(np.maximum.reduce(lengths)), length - num_tokens),
             sample_borders=samples,
-            real_lengths=sample_lengths if self.mask == "document" else sample_lengths.sum(keepdims=True),
+            real_lengths=real_lengths,
             sample_lengths=sample_lengths,
             sample_num_loss_tokens=num_loss_tokens,
             sample_ids=pack.sample_ids.copy(),
@@ -159,7 +167,7 @@ class BatchBuilder:
             epoch=epoch,
             sharding=sharding,
             sliced=sliced,
-            has_samples_as_segments=self.mask == "document",
+            has_samples_as_segments=cu_seqlens is samples,
             is_aligned=alignment > 1,
         )
 
@@ -182,7 +190,7 @@ class BatchBuilder:
             position_ids=positions,
             labels=np.full(len(positions), IGNORE_INDEX, dtype=np.int64),
             shift_labels=np.full(len(positions), IGNORE_INDEX, dtype=np.int64),
-            cu_seqlens=self._fixed(cu_seqlens),
+            cu_seqlens=self._fixed(cu_seqlens, row),
             max_seqlen=length,
             sample_borders=cu_seqlens,
             real_lengths=np.empty(0, dtype=np.int64),
@@ -199,10 +207,15 @@ class BatchBuilder:
             is_aligned=self.align_samples and self._alignment(row) > 1,
         )
 
-    def _fixed(self, cu_seqlens: np.ndarray) -> np.ndarray:
+    def _fixed(self, cu_seqlens: np.ndarray, row: RankRow) -> np.ndarray:
         """The borders, the last one repeated for segments without tokens, which varlen kernels skip."""
         if self.max_segments is None:
             return cu_seqlens
+        if len(cu_seqlens) > self.max_segments + 1:
+            raise ConfigError(
+                f"the window of step {row.step}, {row.window} tokens, cuts a row into {len(cu_seqlens) - 1} segments, "
+                f"more than max_segments={self.max_segments}: raise it, or plan with --curriculum short"
+            )
         fixed = np.full(self.max_segments + 1, cu_seqlens[-1], dtype=np.int32)
         fixed[: len(cu_seqlens)] = cu_seqlens
         return fixed
@@ -245,14 +258,16 @@ class BatchBuilder:
     def _gather(self, pack: Pack, samples: np.ndarray, places: np.ndarray, indices: np.ndarray) -> _Tokens:
         """The tokens at `indices`, increasing places in the row.
 
-        Samples begin at `samples`, and positions at 0 at each of `places`: the same array, or only the row's ends.
+        Samples begin at `samples`, and positions at 0 at each of `places`, which may be the same array.
         """
         num_tokens = len(pack.input_ids)
         # Find where samples and spans begin among the indices: there are fewer of them to search for than tokens.
         borders = indices.searchsorted(samples)
         counts = borders[1:] - borders[:-1]
         in_sample = indices - samples[:-1].repeat(counts)
-        positions = in_sample if places is samples else indices
+        positions = in_sample
+        if places is not samples:
+            positions = indices - places[:-1].repeat(np.diff(indices.searchsorted(places)))
 
         input_ids = np.full(len(indices), self.pad_token_id, dtype=np.int64)
         real = indices[: indices.searchsorted(num_tokens)]
@@ -284,6 +299,25 @@ def _align(pack: Pack, multiple: int, pad_token_id: int) -> Pack:
     moved = (cu_seqlens - pack.cu_seqlens)[pack.cu_seqlens.searchsorted(pack.loss_starts, "right") - 1]
     starts, stops = pack.loss_starts + moved, pack.loss_stops + moved
     return pack._replace(input_ids=input_ids, loss_starts=starts, loss_stops=stops, cu_seqlens=cu_seqlens)
+
+
+def _cut(borders: np.ndarray, lengths: np.ndarray, window: int) -> tuple[np.ndarray, np.ndarray]:
+    """Segments cut every `window` tokens: (borders int32 [x+1], real tokens of each int64, up to the last with any).
+
+    Args:
+        borders: int32 [segments+1].
+        lengths: int64, the real tokens of each segment, up to the last with any; padding of a segment is at its end.
+    """
+    sizes = borders[1:] - borders[:-1]
+    counts = -(-sizes // window)
+    first = counts.cumsum() - counts
+    number = ramp(int(counts.sum())) - first.repeat(counts)
+    cut = np.empty(len(number) + 1, dtype=np.int32)
+    cut[:-1] = borders[:-1].repeat(counts) + number * window
+    cut[-1] = borders[-1]
+    real = counts[: len(lengths)]
+    left = lengths.repeat(real) - number[: int(real.sum())].astype(np.int64) * window
+    return cut, np.minimum(left, window)
 
 
 def _with_padding(cu_seqlens: np.ndarray, length: int) -> np.ndarray:

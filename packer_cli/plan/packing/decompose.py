@@ -28,7 +28,7 @@ SHORTEST = 64
 
 
 def cut(pieces: Pieces, capacity: int, seed: int, align: int = 1) -> Pieces:
-    """Each sample as the powers of two of its length, longest first, and a rest below `SHORTEST`; `align` changes nothing."""
+    """Each sample as the powers of two of its length, longest first, and a rest below `SHORTEST`."""
     first, total = join(pieces)
     of, start, length = _decompose(total, capacity, min(SHORTEST, capacity))
     return Pieces(sample=pieces.sample[first][of], start=pieces.start[first][of] + start, length=length)
