@@ -51,7 +51,7 @@ class MicroBatch:
     sample_borders: np.ndarray
     """int32 [n+1], or [n+2] with padding at the tail: where samples begin"""
     real_lengths: np.ndarray
-    """int64: real tokens of each segment, up to the last one with any"""
+    """int64: real tokens of each segment; the last ones may be left out if they have none"""
     sample_lengths: np.ndarray
     """int64 [n]: real tokens of each sample; may be fewer than its segment's if samples are aligned"""
     sample_num_loss_tokens: np.ndarray
@@ -131,11 +131,12 @@ class BatchBuilder:
         samples = _with_padding(pack.cu_seqlens, length)
         whole = np.array([0, length], dtype=np.int32)
         cu_seqlens, real_lengths = samples, sample_lengths
+        longest = max(int(np.maximum.reduce(lengths)), length - num_tokens)
         if self.mask == "causal":
-            cu_seqlens, real_lengths = whole, sample_lengths.sum(keepdims=True)
+            cu_seqlens, real_lengths, longest = whole, sample_lengths.sum(keepdims=True), length
         if row.window:
             cu_seqlens, real_lengths = _cut(cu_seqlens, real_lengths, round_up(row.window, alignment))
-            lengths = cu_seqlens[1:] - cu_seqlens[:-1]
+            longest = int(np.diff(cu_seqlens).max())
         places = whole
         if self.reset_positions:
             places = cu_seqlens if self.mask == "document" else samples
@@ -153,9 +154,7 @@ class BatchBuilder:
             labels=tokens[2],
             shift_labels=tokens[3],
             cu_seqlens=self._fixed(cu_seqlens, row),
-            max_seqlen=length
-            if self.max_segments or (self.mask == "causal" and not row.window)
-            else max(int(np.maximum.reduce(lengths)), length - num_tokens),
+            max_seqlen=length if self.max_segments else longest,
             sample_borders=samples,
             real_lengths=real_lengths,
             sample_lengths=sample_lengths,
@@ -302,11 +301,11 @@ def _align(pack: Pack, multiple: int, pad_token_id: int) -> Pack:
 
 
 def _cut(borders: np.ndarray, lengths: np.ndarray, window: int) -> tuple[np.ndarray, np.ndarray]:
-    """Segments cut every `window` tokens: (borders int32 [x+1], real tokens of each int64, up to the last with any).
+    """Segments cut every `window` tokens: (borders int32 [x+1], real tokens of each int64, without the last ones).
 
     Args:
         borders: int32 [segments+1].
-        lengths: int64, the real tokens of each segment, up to the last with any; padding of a segment is at its end.
+        lengths: int64, the real tokens of each segment but for the last ones; padding of a segment is at its end.
     """
     sizes = borders[1:] - borders[:-1]
     counts = -(-sizes // window)
@@ -317,7 +316,7 @@ def _cut(borders: np.ndarray, lengths: np.ndarray, window: int) -> tuple[np.ndar
     cut[-1] = borders[-1]
     real = counts[: len(lengths)]
     left = lengths.repeat(real) - number[: int(real.sum())].astype(np.int64) * window
-    return cut, np.minimum(left, window)
+    return cut, left.clip(0, window)
 
 
 def _with_padding(cu_seqlens: np.ndarray, length: int) -> np.ndarray:

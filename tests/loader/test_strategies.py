@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import multiprocessing
+from functools import cache
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -13,11 +14,12 @@ import torch
 import torch.multiprocessing as mp
 
 from packer_cli.cli.main import main
+from packer_cli.loader.losses import token_losses
 from packer_cli.plan.types import FILLER, Plan
 from packer_cli.shards.plan_file import read_plan
 from tests.cli_runner import run
 from tests.loader import strategy_worker
-from tests.loader.llama import VOCABULARY, gradients, sample_losses, tiny_llama
+from tests.loader.llama import VOCABULARY, gradients, tiny_llama
 
 STRATEGIES = {
     "balanced": [],
@@ -26,6 +28,7 @@ STRATEGIES = {
     "longalign": ["--strategy", "longalign"],
     "flexsp": ["--strategy", "flexsp"],
     "free": ["--strategy", "flexsp", "--lockstep", "1"],
+    "windows": ["--curriculum", "skyladder:24", "--curriculum-steps", "2"],
 }
 SHAPE = {
     "model_type": "llama", "hidden_size": 3072, "intermediate_size": 14336, "num_attention_heads": 24,
@@ -54,10 +57,18 @@ def samples_of_steps(plan: Plan) -> list[list[int]]:
     return found
 
 
-def train_alone(model: Any, sample: SimpleNamespace) -> tuple[float, int, dict[str, torch.Tensor]]:
+def train_alone(model: Any, sample: SimpleNamespace, window: int = 0) -> tuple[float, int, dict[str, torch.Tensor]]:
     """Summed loss of a sample, its loss tokens, and the gradients of the sum."""
-    (losses,) = sample_losses(model, [sample])
-    return float(losses.sum()), sum(sample.mask), gradients(model)
+    targets = torch.tensor(
+        [*(t if m else -100 for t, m in zip(sample.tokens[1:], sample.mask[1:], strict=True)), -100]
+    )
+    total = torch.zeros((), dtype=torch.float64)
+    for begin in range(0, len(sample.tokens), window or len(sample.tokens)):
+        part = slice(begin, begin + window if window else None)
+        logits = model(input_ids=torch.tensor([sample.tokens[part]])).logits
+        total = total + token_losses(logits, targets[part]).sum()
+    total.backward()
+    return total.item(), sum(sample.mask), gradients(model)
 
 
 def one_process(step: list[tuple[float, int, dict[str, torch.Tensor]]]) -> dict[str, Any]:
@@ -81,7 +92,7 @@ def test_every_strategy_trains_as_one_process_does(tmp_path: Path, repo: Path) -
     shape.write_text(json.dumps(SHAPE))
     torch.set_num_threads(1)
     model = tiny_llama("sdpa")
-    trained = [train_alone(model, sample) for sample in samples]
+    trained = cache(lambda i, window: train_alone(model, samples[i], window))
     expected, plans = {}, {}
     for name, options in STRATEGIES.items():
         out = tmp_path / name
@@ -92,7 +103,12 @@ def test_every_strategy_trains_as_one_process_does(tmp_path: Path, repo: Path) -
         )  # fmt: skip
         assert done.code == 0, done.stderr
         plans[name], _ = read_plan(out / "plan.arrow")
-        expected[str(out)] = [one_process([trained[i] for i in own]) for own in samples_of_steps(plans[name])]
+        windows = plans[name].epochs[0].step_window.tolist()
+        expected[str(out)] = [
+            one_process([trained(i, window) for i in own])
+            for window, own in zip(windows, samples_of_steps(plans[name]), strict=True)
+        ]
+    assert plans["windows"].epochs[0].step_window[:3].tolist() == [24, 156, 0]
     (mixed,), (free,) = plans["flexsp"].epochs, plans["free"].epochs
     degrees = list(zip(mixed.slot_iteration.tolist(), plans["flexsp"].slot_degrees(mixed).tolist(), strict=True))
     assert len(set(degrees)) > mixed.num_iterations, "no iteration mixes degrees"

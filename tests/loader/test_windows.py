@@ -1,0 +1,101 @@
+"""Windows cut what attention sees: segments and positions change, tokens, labels and counts do not."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from packer_cli.errors import ConfigError
+from packer_cli.format.ranks import RankRow
+from packer_cli.loader.batch import BatchBuilder
+from packer_cli.loader.formats.base import metadata
+from packer_cli.loader.losses import sample_weights
+from packer_cli.loader.parallel.sharding import local_indices
+from packer_cli.loader.shards import Pack
+from tests.naive import loss_spans
+
+
+def make_pack(lengths: list[int], seed: int) -> Pack:
+    rng = np.random.default_rng(seed)
+    ids = rng.integers(0, 100, sum(lengths)).astype("uint16")
+    marks = rng.integers(0, 2, len(ids)).tolist()
+    starts, stops = (np.array(spans, dtype=np.int32) for spans in loss_spans.spans_of_samples(marks, lengths))
+    borders = np.cumsum([0, *lengths]).astype(np.int32)
+    return Pack(0, sum(marks), ids, starts, stops, borders, np.arange(len(lengths)), 0)
+
+
+def build(pack: Pack, window: int, sp_size: int = 1, sp_rank: int = 0, **options: Any) -> Any:
+    given = {"pad_to": "multiple", "pad_to_multiple_of": 1, "pad_token_id": 7, "sp_slice": True, "capacities": (64,)}
+    row = RankRow(0, 0, 0, 0, 0, sp_size, sp_rank, 0, 1, 64, window, 0, 1, len(pack.sample_ids), 1, 1)
+    return BatchBuilder(**(given | options)).build(pack, row, 0)
+
+
+def cut(borders: list[int], window: int) -> list[int]:
+    return [place for begin, end in pairwise(borders) for place in range(begin, end, window)] + [borders[-1]]
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    lengths=st.lists(st.integers(1, 20), min_size=1, max_size=8),
+    seed=st.integers(0, 2**32 - 1),
+    sp_size=st.sampled_from([1, 2, 4]),
+    sharding=st.sampled_from(["contiguous", "zigzag", "document"]),
+    window=st.integers(1, 24),
+    mask=st.sampled_from(["document", "causal"]),
+    align=st.booleans(),
+)
+def test_a_window_cuts_segments_and_positions_alone(
+    lengths: list[int], seed: int, sp_size: int, sharding: Any, window: int, mask: Any, align: bool
+) -> None:
+    pack = make_pack(lengths, seed)
+    align = align and mask == "document"
+    options = {"sp_sharding": sharding, "mask": mask, "align_samples": align}
+    whole = build(pack, 0, sp_size, sp_slice=False, **options)
+    found = build(pack, window, sp_size, sp_slice=False, **options)
+    for key in ("input_ids", "labels", "shift_labels", "sample_borders", "sample_lengths", "sample_num_loss_tokens"):
+        assert np.array_equal(getattr(found, key), getattr(whole, key)), key
+    step = window
+    if align and sp_size > 1:
+        step = -(-window // (2 * sp_size)) * 2 * sp_size
+    borders = cut(whole.cu_seqlens.tolist(), step)
+    assert (found.cu_seqlens.tolist(), found.cu_seqlens.dtype) == (borders, np.int32)
+    restarts = borders if mask == "document" else whole.sample_borders.tolist()
+    assert found.position_ids.tolist() == [i for a, b in pairwise(restarts) for i in range(b - a)]
+    assert found.max_seqlen == max(b - a for a, b in pairwise(borders))
+    # Real tokens of each segment: what is left of its sample, or of the row.
+    ends = [int(a) + int(n) for a, n in zip(whole.cu_seqlens, whole.real_lengths, strict=False)]
+    real = [min(b, end) - a for a, b in pairwise(borders) for begin, end in zip(
+        whole.cu_seqlens.tolist(), ends, strict=False) if begin <= a < end]  # fmt: skip
+    assert found.real_lengths.tolist()[: len(real)] == real
+    assert not found.real_lengths[len(real) :].any()
+    for rank in range(sp_size):
+        part = build(pack, window, sp_size, rank, **options)
+        places = local_indices(found.cu_seqlens, sp_size, rank, sharding) if sp_size > 1 else slice(None)
+        for key in ("input_ids", "labels", "shift_labels", "position_ids"):
+            assert np.array_equal(getattr(part, key), getattr(found, key)[places]), key
+        known = metadata(part) | {"cu_seqlens": torch_of(part.cu_seqlens)}
+        weights = metadata(whole) | {"cu_seqlens": torch_of(whole.cu_seqlens)}
+        expected = sample_weights(weights, len(whole.input_ids)).numpy()[places]
+        assert sample_weights(known).tolist() == expected.tolist()
+
+
+def torch_of(array: np.ndarray) -> Any:
+    import torch
+
+    return torch.from_numpy(array)
+
+
+def test_borders_of_a_fixed_number_must_hold_the_segments() -> None:
+    pack = make_pack([10, 6], 0)
+    assert build(pack, 4, max_segments=5).cu_seqlens.tolist() == [0, 4, 8, 10, 14, 16]
+    with pytest.raises(ConfigError) as error:
+        build(pack, 2, max_segments=5)
+    assert str(error.value) == (
+        "the window of step 0, 2 tokens, cuts a row into 8 segments, more than max_segments=5: raise it, or plan with "
+        "--curriculum short"
+    )
