@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from packer_cli.format.metrics import Metrics, Randomness
 from packer_cli.plan.bounds import least_max_works, packs_lower_bound
 from packer_cli.plan.packing.csr import select_packs
-from packer_cli.plan.segments import aligned_lengths
+from packer_cli.plan.segments import aligned_lengths, row_lengths
 from packer_cli.plan.streams import Stream, rng_state
 from packer_cli.plan.types import FILLER, Int32Array, Int64Array, Pieces, Plan, Schedule
 from packer_cli.plan.work import pack_tokens_and_work, plan_tokens_and_work
@@ -65,7 +65,7 @@ def least_works(plan: Plan, epoch: int = 0, linear: int = 0) -> NDArray[np.float
         linear: tokens, see `plan.cost`; 0 is attention work.
     """
     schedule = plan.epochs[epoch]
-    lengths = aligned_lengths(plan.pieces, plan.packs, plan.groups)
+    lengths = row_lengths(plan)
     first_slot = np.searchsorted(schedule.slot_iteration, np.arange(schedule.num_iterations + 1))
     num_pieces = np.append(np.diff(plan.packs.offsets), 0)[schedule.slot_pack]  # FILLER is -1, the appended zero
     before = np.concatenate([[0], np.cumsum(num_pieces)])[first_slot]
@@ -141,10 +141,11 @@ def measure(
     work = np.append(pack_work, 0)[pack].astype(np.float64)
     padded = (-(-tokens // gpus) * gpus).astype(np.float64)
     real_tokens, num_aligning = tokens, None
-    if any(each.align > 1 for each in plan.groups):
+    is_aligned = any(each.align > 1 for each in plan.groups)
+    if is_aligned or plan.is_padded:
         pack_tokens, _ = pack_tokens_and_work(plan.packs.offsets, plan.packs.pieces, plan.pieces.length)
         real_tokens = np.append(pack_tokens, 0)[pack]
-        num_aligning = int((tokens - real_tokens).sum())
+        num_aligning = int((tokens - real_tokens).sum()) if is_aligned else None
     num_tokens = int(real_tokens.sum())
     token_slots = int(schedule.slot_row_length[chosen].sum(dtype=np.int64))
     packs = pack[pack != FILLER]

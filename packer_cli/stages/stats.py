@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from packer_cli.config import PlanConfig
-from packer_cli.config.rules import plan_rules, with_known_cost
+from packer_cli.config.rules import plan_rules, refuse_padded, with_known_cost
 from packer_cli.format.choice import GroupChoice
 from packer_cli.format.constants import MANIFEST_NAME, PLAN_NAME, Mask
 from packer_cli.format.metrics import PlanMetrics, SampleCounts
@@ -105,6 +105,7 @@ def stats_of(path: Path, config: PlanConfig | None, *, by_program: bool = False)
 
         config, choice = resolve(config, samples.epoch_lengths(config.seed))
     rules = plan_rules(config)
+    refuse_padded(rules)
     capacity = rules.groups[-1].capacity
     plan = build_plan(pieces_to_plan(samples, capacity, config.overflow, config.seed), rules)
     check_plan(plan)
