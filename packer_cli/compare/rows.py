@@ -178,7 +178,7 @@ def _make_row(base: Row, kind: str, packing: str, balance: str, *, is_longest: b
         rules = replace(rules, balance=parse_balance("none"))
     if algorithm.needs_one_group and len(config.groups) > 1 and not is_longest:
         is_longest = True
-        note = f"{algorithm.name} needs exactly one group"
+        note = "" if algorithm.is_padded else f"{algorithm.name} needs exactly one group"
     if is_longest:
         changes["groups"] = config.groups[-1:]
     if algorithm.needs_split and config.overflow != "split":

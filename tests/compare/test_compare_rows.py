@@ -33,7 +33,14 @@ def test_the_default_rows_hold_every_packing_and_every_balance():
         parse_balance(row.config.balance) for row in rows if row.config.packing == "bfs" and row.config.groups[1:]
     ]
     assert sorted(map(repr, of_bfs)) == sorted({repr(parse_balance(balance)) for balance in BALANCES})
-    assert names(rows)[-3:] == ["isf/none@longest", "sorted/sort@longest", "none/none@longest"]
+    assert names(rows)[-4:] == [
+        "isf/none@longest",
+        "sorted/sort@longest",
+        "padded:order=sorted/sort@longest",
+        "padded:batch=1/none@longest",
+    ]
+    (padded,) = (row for row in rows if row.name == "padded/none@longest")
+    assert padded.note == "random batches, as large as fit, padded to their longest sample"
     assert len(set(names(rows))) == len(rows)
 
 
