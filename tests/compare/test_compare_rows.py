@@ -100,7 +100,7 @@ def test_rows_are_read_with_what_they_leave_out():
         ("bfs", "sort+refine", 2),
     ]
     assert names(rows) == ["isf:rounds=10,threshold=0.9/none", "bfd", "bfs/window:8+refine", "none@longest", "bfs"]
-    assert names(parse_rows("bfd,isf,bfd/refine,isf:rounds=50", config())) == ["bfd", "isf"]
+    assert names(parse_rows("bfd,isf,bfd/refine,isf:rounds=300", config())) == ["bfd", "isf"]
 
 
 KNOWN = ", ".join(REGISTRY)
@@ -126,7 +126,7 @@ HINT = "a balance stands after a slash: /window:8"
         ),
         (
             "isf:foo=1,bfd",
-            "row 'isf:foo=1': packing 'isf' has no option 'foo=1'; known, with defaults: rounds=50, threshold=0.997",
+            "row 'isf:foo=1': packing 'isf' has no option 'foo=1'; known, with defaults: rounds=300, threshold=0.997",
         ),
         ("isf:rounds=0", "row 'isf:rounds=0': option 'rounds' of packing 'isf' must be at least 1, got 0"),
     ],

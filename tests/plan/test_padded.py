@@ -22,7 +22,6 @@ from tests import naive
 from tests.plan.packing import instances, run
 from tests.simulate.test_simulate import model
 
-
 AS_THEY_ARE = "--packing: packing 'padded' pads batches as they are, so "
 NEVER = (
     "--packing: packing 'padded' is a baseline to compare with, and its padded batches are never written; see hbpack "
