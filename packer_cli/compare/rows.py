@@ -70,6 +70,8 @@ def default_rows(config: PlanConfig) -> list[Row]:
     rows = []
     longest = config.groups[-1].capacity
     for algorithm in REGISTRY.values():
+        if algorithm.is_padded and base.rules.shapes_rows:
+            continue
         if algorithm.needs_power_of_two and longest & (longest - 1):
             continue
         is_given = algorithm.name == base.rules.algorithm.name
@@ -81,7 +83,7 @@ def default_rows(config: PlanConfig) -> list[Row]:
         _make_row(base, "baseline", "sorted", "sort", is_longest=True, note="LongAlign's sorted batches, packed"),
         *(
             _make_row(base, "baseline", packing, balance, is_longest=True, note=note)
-            for packing, balance, note in _PADDED
+            for packing, balance, note in (() if base.rules.shapes_rows else _PADDED)
         ),
     ]
     return _unique(rows)

@@ -9,12 +9,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from packer_cli.compare.rows import default_rows
 from packer_cli.config import PlanConfig
 from packer_cli.config.rules import plan_rules, refuse_padded
 from packer_cli.errors import ConfigError, PlanError
 from packer_cli.plan.build import build_plan
 from packer_cli.plan.check import check_plan
 from packer_cli.plan.metrics import least_works, measure
+from packer_cli.plan.segments import row_lengths
 from packer_cli.plan.streams import rng_state
 from packer_cli.plan.types import FILLER, Pieces
 from packer_cli.simulate.epoch import simulate
@@ -22,7 +24,7 @@ from tests import naive
 from tests.plan.packing import instances, run
 from tests.simulate.test_simulate import model
 
-AS_THEY_ARE = "--packing: packing 'padded' pads batches as they are, so "
+AS_THEY_ARE = "--packing: packing 'padded' pads batches as they are,"
 NEVER = (
     "--packing: packing 'padded' is a baseline to compare with, and its padded batches are never written; see hbpack "
     "compare --algorithms padded/none@longest, or give another packing, such as none for one sample a row"
@@ -81,7 +83,7 @@ def test_every_padded_plan_passes_the_checker_and_its_bounds(lengths, batch, gpu
     longest = {k: lengths_of.max() * len(lengths_of) for k, lengths_of in enumerate(batches_of(plan))}
     for pack, row in zip(schedule.slot_pack, schedule.slot_row_length, strict=True):
         assert row == (0 if pack == FILLER else longest[pack])
-    padded = replace(plan, pieces=replace(plan.pieces, length=plan.run_lengths()))
+    padded = replace(plan, pieces=replace(plan.pieces, length=row_lengths(plan)))
     assert (least_works(plan) == least_works(padded)).all()
     assert measure(plan).abr == measure(padded).abr
     assert measure(plan).dbr == measure(padded).dbr
@@ -108,16 +110,29 @@ def test_padding_takes_the_time_of_tokens():
     assert one.group_tokens.tolist() == [50]
 
 
+@pytest.mark.parametrize("option", [{"align": 16}, {"max_samples": 3}, {"mask": "causal"}])
+def test_rows_of_their_own_shape_are_refused_and_left_out(option):
+    given = {"groups": "1k", "gpus": 1, **option}
+    with pytest.raises(ConfigError) as error:
+        plan_rules(PlanConfig(**given, packing="padded", balance="none"))
+    assert str(error.value) == (
+        f"{AS_THEY_ARE} without --align, --max-samples and --mask causal; leave them out, or give another packing"
+    )
+    names = [row.name for row in default_rows(PlanConfig(**given))]
+    assert "isf" in names
+    assert not [name for name in names if "padded" in name]
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
         (
             {"packing": "padded", "groups": "1k:1,2k:1", "balance": "none"},
-            f"{AS_THEY_ARE}it needs exactly one group; give one, or another packing",
+            f"{AS_THEY_ARE} so it needs exactly one group; give one, or another packing",
         ),
         (
             {"packing": "padded", "groups": "1k"},
-            f"{AS_THEY_ARE}no samples can be exchanged; give --balance sort, window:K or none",
+            f"{AS_THEY_ARE} so no samples can be exchanged; give --balance sort, window:K or none",
         ),
         (
             {"packing": "padded:order=falling", "groups": "1k"},
