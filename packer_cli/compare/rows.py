@@ -33,6 +33,12 @@ ALL = "all"
 """The value of `--strategies` for all of them."""
 
 _LONGEST = "longest"
+_PADDED = (
+    ("padded", "none", "random batches, as large as fit, padded to their longest sample"),
+    ("padded:order=sorted", "sort", "LongAlign's sorted batches, padded to their longest sample"),
+    ("padded:batch=1", "none", "one sample a row without padding, shuffled"),
+)
+"""Packing, balance and note of the baselines that do not pack."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,6 +70,8 @@ def default_rows(config: PlanConfig) -> list[Row]:
     rows = []
     longest = config.groups[-1].capacity
     for algorithm in REGISTRY.values():
+        if algorithm.is_padded and base.rules.shapes_rows:
+            continue
         if algorithm.needs_power_of_two and longest & (longest - 1):
             continue
         is_given = algorithm.name == base.rules.algorithm.name
@@ -72,8 +80,11 @@ def default_rows(config: PlanConfig) -> list[Row]:
     rows += [_make_row(base, "balance", "", balance, is_longest=False) for balance in BALANCES]
     rows += [
         _baseline_row(base),
-        _make_row(base, "baseline", "sorted", "sort", is_longest=True, note="LongAlign's sorted batches"),
-        _make_row(base, "baseline", "none", "none", is_longest=True, note="one sample a row, shuffled"),
+        _make_row(base, "baseline", "sorted", "sort", is_longest=True, note="LongAlign's sorted batches, packed"),
+        *(
+            _make_row(base, "baseline", packing, balance, is_longest=True, note=note)
+            for packing, balance, note in (() if base.rules.shapes_rows else _PADDED)
+        ),
     ]
     return _unique(rows)
 
@@ -164,9 +175,12 @@ def _make_row(base: Row, kind: str, packing: str, balance: str, *, is_longest: b
     if balance:
         changes["balance"] = balance
         rules = replace(rules, balance=parse_balance(balance))
-    if algorithm.cut and len(config.groups) > 1 and not is_longest:
+    if algorithm.is_padded and rules.balance.refine:
+        changes["balance"] = "none"
+        rules = replace(rules, balance=parse_balance("none"))
+    if algorithm.needs_one_group and len(config.groups) > 1 and not is_longest:
         is_longest = True
-        note = f"{algorithm.name} needs exactly one group"
+        note = "" if algorithm.is_padded else f"{algorithm.name} needs exactly one group"
     if is_longest:
         changes["groups"] = config.groups[-1:]
     if algorithm.needs_split and config.overflow != "split":

@@ -124,6 +124,17 @@ def plan_rules(config: PlanConfig) -> PlanRules:
     return rules
 
 
+def refuse_padded(rules: PlanRules) -> None:
+    """Raise ConfigError for a packing whose padded batches are never written."""
+    name = rules.algorithm.name
+    if rules.algorithm.is_padded:
+        raise ConfigError(
+            f"--packing: packing {name!r} is a baseline to compare with, and its padded batches are never written; "
+            f"see hbpack compare --algorithms {name}/none@longest, or give another packing, such as none for one "
+            "sample a row"
+        )
+
+
 def _replica_costs(config: PlanConfig) -> DegreeCosts | None:
     if config.group_costs is None:
         return None

@@ -14,7 +14,7 @@ from packer_cli.plan.groups import is_in_group
 from packer_cli.plan.packing.csr import copy_packs, group_by_pack, merge_packs, rename_members, select_packs
 from packer_cli.plan.packing.limit import limit_samples, trim_packs
 from packer_cli.plan.rules import PlanRules
-from packer_cli.plan.segments import align_up
+from packer_cli.plan.segments import align_up, padded_lengths
 from packer_cli.plan.sorting import argsort_descending, count_lengths
 from packer_cli.plan.streams import Stream, rng_state
 from packer_cli.plan.types import Int32Array, Int64Array
@@ -82,6 +82,22 @@ def arrange_group(lengths: Int32Array, is_left: NDArray[np.bool_], g: int, rules
     if rules.balance.refine:
         _refine(lengths, packs, capacity, num_ranks, rules)
     return packs
+
+
+def arrange_batches(lengths: Int32Array, rules: PlanRules) -> GroupPacks:
+    """Arrange the padded batches of the only group; those that do not fill the last iteration leave ranks idle.
+
+    Args:
+        lengths: int32[m], length of every piece.
+    """
+    (group,) = rules.groups
+    seed = int(rng_state(rules.seed, Stream.PACKING, 0)[0])
+    offsets, pieces = rules.algorithm.pack(lengths, group.capacity, seed, rules.packing_options)
+    _, work = pack_tokens_and_work(offsets, pieces, padded_lengths(offsets, pieces, lengths), rules.evened)
+    state = rng_state(rules.seed, Stream.BALANCE, 0)
+    order = order_packs(work, group.num_dp_ranks(rules.num_gpus), rules.balance, state)
+    offsets, pieces = select_packs(offsets, pieces, order)
+    return GroupPacks(offsets=offsets, pieces=pieces, num_whole=len(order), is_spread=False)
 
 
 def _pack_own(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+from numba import njit
 from numpy.typing import NDArray
 
 from packer_cli.plan.sorting import count_lengths
@@ -54,63 +55,153 @@ def least_max_work(decreasing: NDArray[np.int64], num_ranks: int, capacity: int,
         capacity: most tokens of a rank.
         linear: tokens, see `Cost.linear_tokens`.
     """
-    if not len(decreasing):
-        return 0
-    # Tokens and work of the samples before each index.
-    tokens = np.concatenate([[0], np.cumsum(decreasing)])
-    work = np.concatenate([[0], np.cumsum(decreasing * (decreasing + linear))])
-    mean = -(-int(work[-1]) // num_ranks)
-    return max(
-        mean,
-        int(work[1]),
-        _bound_by_longest(decreasing, tokens, work, num_ranks, capacity, linear),
-        _bound_by_room(decreasing, tokens, work, num_ranks, capacity, linear),
-    )
+    whole = np.array([0, len(decreasing)])
+    return int(least_max_works(decreasing, whole, np.array([num_ranks]), np.array([capacity]), linear)[0])
 
 
+def least_max_works(
+    decreasing: NDArray[np.int64],
+    first: NDArray[np.int64],
+    num_ranks: NDArray[np.int64],
+    capacity: NDArray[np.int64],
+    linear: int,
+) -> NDArray[np.int64]:
+    """`least_max_work` of many iterations (int64[i]); iteration j has the lengths `first[j] .. first[j + 1] - 1`.
+
+    Args:
+        decreasing: int64[n], the lengths of each iteration.
+        first: int64[i+1]
+        num_ranks, capacity: int64[i]
+    """
+    least = np.empty(len(num_ranks), dtype=np.int64)
+    # Arrays of a kernel's own take longer to compile than all else in it.
+    scratch = np.empty((3, int(np.diff(first).max(initial=0)) + 1), dtype=np.int64)
+    _least_max_works(decreasing, first, num_ranks, capacity, linear, *scratch, least)
+    return least
+
+
+@njit(cache=True)
+def _least_max_works(
+    decreasing: NDArray[np.int64],
+    first: NDArray[np.int64],
+    num_ranks: NDArray[np.int64],
+    capacity: NDArray[np.int64],
+    linear: int,
+    tokens: NDArray[np.int64],
+    work: NDArray[np.int64],
+    most: NDArray[np.int64],
+    least: NDArray[np.int64],
+) -> None:
+    """Write to `least`; `tokens`, `work` and `most` (int64[most samples + 1]) are scratch space."""
+    for i in range(len(least)):
+        begin, num = first[i], first[i + 1] - first[i]
+        # Tokens and work of the samples before each place.
+        tokens[0] = work[0] = 0
+        for j in range(num):
+            length = decreasing[begin + j]
+            tokens[j + 1] = tokens[j] + length
+            work[j + 1] = work[j] + length * (length + linear)
+        bound = (work[num] + num_ranks[i] - 1) // num_ranks[i]
+        if num and work[1] > bound:
+            bound = work[1]
+        bound = _bound_by_longest(decreasing, begin, num, tokens, work, num_ranks[i], capacity[i], linear, bound)
+        least[i] = _bound_by_room(decreasing, begin, num, tokens, work, most, num_ranks[i], capacity[i], linear, bound)
+
+
+@njit(cache=True, no_cpython_wrapper=True)
+def _first_over(rising: NDArray[np.int64], low: int, high: int, value: int) -> int:
+    """The first place of `low .. high - 1` with more than this value, else `high`. O(log n)."""
+    while low < high:
+        middle = (low + high) >> 1
+        if rising[middle] <= value:
+            low = middle + 1
+        else:
+            high = middle
+    return low
+
+
+@njit(cache=True, no_cpython_wrapper=True)
 def _bound_by_longest(
     decreasing: NDArray[np.int64],
+    begin: int,
+    num: int,
     tokens: NDArray[np.int64],
     work: NDArray[np.int64],
     num_ranks: int,
     capacity: int,
     linear: int,
+    greatest: int,
 ) -> int:
-    """The second bound of `least_max_work`."""
-    k = np.arange(1, min(num_ranks, len(decreasing)) + 1)
-    besides = np.maximum(tokens[-1] - tokens[k] - (num_ranks - k) * capacity, 0)
-    # The shortest samples of `besides` tokens: those from `first` on, and a part of the one before.
-    first = np.searchsorted(tokens, tokens[-1] - besides)
-    part = besides - (tokens[-1] - tokens[first])
-    least = work[k] + work[-1] - work[first] + part * (decreasing[np.maximum(first, 1) - 1] + linear)
-    bound = -(-least // k)
-    bound[1:] = np.minimum(bound[1:], work[2 : len(k) + 1] - work[: len(k) - 1])
-    return int(bound.max())
+    """The second bound of `least_max_work`, or `greatest` if that is more."""
+    for k in range(1, num_ranks + 1):
+        if k > num:
+            break
+        # The shortest samples of `besides` tokens: those from `last` on, and a part of the one before.
+        besides = tokens[num] - tokens[k] - (num_ranks - k) * capacity
+        least = work[k]
+        if besides > 0:
+            last = _first_over(tokens, k, num, tokens[num] - besides - 1)
+            part = besides - (tokens[num] - tokens[last])
+            least += work[num] - work[last] + part * (decreasing[begin + last - 1] + linear)
+        bound = (least + k - 1) // k
+        if k > 1 and work[k] - work[k - 2] < bound:
+            bound = work[k] - work[k - 2]
+        if bound > greatest:
+            greatest = bound
+    return greatest
 
 
+@njit(cache=True, no_cpython_wrapper=True)
 def _bound_by_room(
     decreasing: NDArray[np.int64],
+    begin: int,
+    num: int,
     tokens: NDArray[np.int64],
     work: NDArray[np.int64],
+    most: NDArray[np.int64],
     num_ranks: int,
     capacity: int,
     linear: int,
+    greatest: int,
 ) -> int:
-    """The third bound of `least_max_work`; 0 if the samples do not fit."""
-    num_big = int(np.searchsorted(-decreasing, -(capacity // 2)))
+    """The third bound of `least_max_work`, or `greatest` if that is more or the samples do not fit."""
+    num_big = 0
+    while num_big < num and 2 * decreasing[begin + num_big] > capacity:
+        num_big += 1
     if num_big > num_ranks:
-        return 0
-    free = np.full(num_ranks, capacity)
-    free[:num_big] -= decreasing[:num_big]
-    # The longest samples that fit the free tokens: those from `first` to `last`, and a part of the next.
-    first = np.maximum(num_big, np.searchsorted(-decreasing, -free))
-    last = np.searchsorted(tokens, tokens[first] + free, side="right") - 1
-    part = free - (tokens[last] - tokens[first])
-    most = work[last] - work[first] + part * np.append(decreasing + linear, 0)[last]
-    most[:num_big] += np.diff(work[: num_big + 1])
-    # The ranks that can do the least reach their limit; the others share the remaining work.
-    most.sort()
-    left = work[-1] - np.concatenate([[0], np.cumsum(most)[:-1]])
-    share = -(-left // np.arange(num_ranks, 0, -1))
-    is_enough = share <= most
-    return int(share[np.argmax(is_enough)]) if is_enough.any() else 0
+        return greatest
+    # The most work of each rank that has a big sample, and of each other one.
+    for rank in range(num_big + 1):
+        free = capacity
+        most[rank] = 0
+        if rank < num_big:
+            length = decreasing[begin + rank]
+            free -= length
+            most[rank] = length * (length + linear)
+        # The longest samples that fit the free tokens: those from `low` to `last`, and a part of the next.
+        low, high = num_big, num
+        while low < high:
+            middle = (low + high) >> 1
+            if decreasing[begin + middle] > free:
+                low = middle + 1
+            else:
+                high = middle
+        last = _first_over(tokens, low, num + 1, tokens[low] + free) - 1
+        most[rank] += work[last] - work[low]
+        if last < num:
+            most[rank] += (free - (tokens[last] - tokens[low])) * (decreasing[begin + last] + linear)
+    # Ranks that can do less than their share do what they can, and the others share the remaining work.
+    left, others = work[num], num_ranks
+    while others > 0:
+        share = (left + others - 1) // others
+        num_limited = 0
+        for rank in range(num_big + 1):
+            if 0 <= most[rank] < share:
+                alike = 1 if rank < num_big else num_ranks - num_big
+                left -= alike * most[rank]
+                num_limited += alike
+                most[rank] = -1
+        if num_limited == 0:
+            return share if share > greatest else greatest
+        others -= num_limited
+    return greatest

@@ -8,16 +8,16 @@ from typing import NamedTuple
 
 import numpy as np
 
-from packer_cli.plan.arrange import GroupPacks, arrange_group
+from packer_cli.plan.arrange import GroupPacks, arrange_batches, arrange_group
 from packer_cli.plan.free import pack_times, run_freely
 from packer_cli.plan.packing.csr import copy_packs
 from packer_cli.plan.rules import PlanRules
 from packer_cli.plan.schedule import GroupIterations, Iterations, deal, one_group_each, schedule_epoch
-from packer_cli.plan.segments import align_up
+from packer_cli.plan.segments import align_up, padded_lengths
 from packer_cli.plan.strategies.flexsp.arrange import arrange_mixed
 from packer_cli.plan.streams import Stream, rng_state
 from packer_cli.plan.types import FILLER, Int32Array, Int64Array, Packs, Pieces, Plan, Schedule
-from packer_cli.plan.work import pack_tokens_and_work
+from packer_cli.plan.work import pack_tokens_and_work, plan_tokens_and_work
 
 
 def build_plan(pieces: Pieces, rules: PlanRules) -> Plan:
@@ -34,6 +34,11 @@ def build_plan(pieces: Pieces, rules: PlanRules) -> Plan:
     if rules.replica_costs:
         by_group, mixed = arrange_mixed(align_up(lengths, rules.groups[0].align), rules.replica_costs, rules)
         return assemble(pieces, by_group, mixed, pack_sizes(by_group, lengths, rules), rules)
+    if rules.algorithm.is_padded:
+        by_group = [arrange_batches(lengths, rules)]
+        sizes = pack_sizes(by_group, padded_lengths(by_group[0].offsets, by_group[0].pieces, lengths), rules)
+        iterations = one_group_each(rules.groups, _iterations(by_group, rules), sizes.aligned)
+        return _padded(assemble(pieces, by_group, iterations, sizes, rules))
     is_left = np.ones(len(pieces), dtype=np.bool_)
     by_group = [arrange_group(lengths, is_left, g, rules) for g in reversed(range(len(rules.groups)))]
     by_group.reverse()
@@ -71,6 +76,15 @@ def assemble(
         max_samples=rules.max_samples,
         mask=rules.mask,
     )
+
+
+def _padded(plan: Plan) -> Plan:
+    """The plan of padded batches: each has rows of its own length."""
+    plan = replace(plan, is_padded=True)
+    tokens, _ = plan_tokens_and_work(plan)
+    rows = np.append(tokens, 0).astype(np.int32)  # FILLER is -1, the appended zero
+    epochs = (replace(schedule, slot_row_length=rows[schedule.slot_pack]) for schedule in plan.epochs)
+    return replace(plan, epochs=tuple(epochs))
 
 
 class PackSizes(NamedTuple):

@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 from packer_cli.errors import PlanError
 from packer_cli.plan.cost import segment_sums
-from packer_cli.plan.segments import aligned_lengths
+from packer_cli.plan.segments import row_lengths
 from packer_cli.plan.types import FILLER, Int32Array, Int64Array, Packs, Pieces, Plan, Schedule
 
 MOST_PROCESS_GROUPS = 32
@@ -124,7 +124,7 @@ def _check_packs(packs: Packs, plan: Plan) -> Int64Array:
         len(packs) == 0 or (int(packs.group.min()) >= 0 and int(packs.group.max()) < len(plan.groups)),
         "a pack belongs to no group",
     )
-    lengths = aligned_lengths(plan.pieces, packs, plan.groups)
+    lengths = row_lengths(plan)
     tokens = segment_sums(lengths[packs.pieces], packs.offsets)
     capacity = np.array([group.capacity for group in plan.groups], dtype=np.int64)[packs.group]
     over = np.flatnonzero(tokens > capacity)

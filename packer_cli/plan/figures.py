@@ -116,7 +116,7 @@ def baseline_plan(
     max_samples: int = UNLIMITED,
     mask: Mask = "document",
 ) -> Plan:
-    """Naive ISF packing at the longest length (HBP's tables 2 and 6)."""
+    """Naive ISF packing at the longest length (HBP's tables 2 and 6), with the defaults of `isf`."""
     algorithm = REGISTRY["isf"]
     rules = PlanRules(
         groups=(longest,),

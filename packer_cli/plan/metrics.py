@@ -6,18 +6,21 @@ imbalance. All are vectorized over the slots of a schedule, O(slots).
 
 from __future__ import annotations
 
-import itertools
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from packer_cli.format.metrics import Metrics, Randomness
-from packer_cli.plan.bounds import least_max_work, packs_lower_bound
-from packer_cli.plan.segments import aligned_lengths
+from packer_cli.plan.bounds import least_max_works, packs_lower_bound
+from packer_cli.plan.packing.csr import select_packs
+from packer_cli.plan.segments import aligned_lengths, row_lengths
 from packer_cli.plan.streams import Stream, rng_state
-from packer_cli.plan.types import FILLER, Int64Array, Pieces, Plan, Schedule
+from packer_cli.plan.types import FILLER, Int32Array, Int64Array, Pieces, Plan, Schedule
 from packer_cli.plan.work import pack_tokens_and_work, plan_tokens_and_work
+
+_BLOCK = 1 << 20
+"""Pieces whose bounds are computed at a time."""
 
 
 def balance_ratio(
@@ -62,28 +65,54 @@ def least_works(plan: Plan, epoch: int = 0, linear: int = 0) -> NDArray[np.float
         linear: tokens, see `plan.cost`; 0 is attention work.
     """
     schedule = plan.epochs[epoch]
-    lengths = aligned_lengths(plan.pieces, plan.packs, plan.groups)
-    first = np.searchsorted(schedule.slot_iteration, np.arange(schedule.num_iterations + 1))
-    degrees = plan.slot_degrees(schedule)
+    lengths = row_lengths(plan)
+    first_slot = np.searchsorted(schedule.slot_iteration, np.arange(schedule.num_iterations + 1))
+    num_pieces = np.append(np.diff(plan.packs.offsets), 0)[schedule.slot_pack]  # FILLER is -1, the appended zero
+    before = np.concatenate([[0], np.cumsum(num_pieces)])[first_slot]
     bounds = np.zeros(schedule.num_iterations)
-    for i, (begin, end) in enumerate(itertools.pairwise(first.tolist())):
-        packs = schedule.slot_pack[begin:end]
-        packs = packs[packs != FILLER]
-        if len(packs):
-            pieces = [plan.packs.pieces[plan.packs.offsets[k] : plan.packs.offsets[k + 1]] for k in packs]
-            falling = np.sort(lengths[np.concatenate(pieces)])[::-1].astype(np.int64)
-            shared_by = degrees[begin:end]
-            is_one_each = (shared_by == shared_by[0]).all() and shared_by.sum() == plan.num_gpus  # Slots a replica.
-            if is_one_each and plan.mask == "causal":
-                tokens = max(int(falling[0]), -(-int(falling.sum()) // len(shared_by)))
-                bounds[i] = tokens * (tokens + linear) / shared_by[0]
-            elif is_one_each:
-                capacity = max(plan.groups[g].capacity for g in np.unique(plan.packs.group[packs]))
-                bounds[i] = least_max_work(falling, end - begin, capacity, linear) / shared_by[0]
-            else:
-                work = falling * (falling + linear)
-                bounds[i] = max(work.sum() / plan.num_gpus, work[0] / shared_by.max())
+    begin = 0
+    while begin < len(bounds):
+        end = max(begin + 1, int(np.searchsorted(before, before[begin] + _BLOCK, side="right")) - 1)
+        bounds[begin:end] = _least_works_of(plan, schedule, lengths, first_slot[begin : end + 1], linear)
+        begin = end
     return bounds
+
+
+def _least_works_of(
+    plan: Plan, schedule: Schedule, lengths: Int32Array, first_slot: Int64Array, linear: int
+) -> NDArray[np.float64]:
+    """`least_works` of consecutive iterations; iteration j has the slots `first_slot[j] .. first_slot[j + 1] - 1`."""
+    slots = slice(int(first_slot[0]), int(first_slot[-1]))
+    first = first_slot[:-1] - first_slot[0]
+    num_slots = np.diff(first_slot)
+    group = schedule.slot_group[slots]
+    is_pack = schedule.slot_pack[slots] != FILLER
+    degrees = np.array([group.sp_size for group in plan.groups], dtype=np.int64)[group]
+    capacity = np.where(is_pack, np.array([group.capacity for group in plan.groups], dtype=np.int64)[group], 0)
+    packs = schedule.slot_pack[slots][is_pack]
+    offsets, pieces = select_packs(plan.packs.offsets, plan.packs.pieces, packs)
+    iteration = np.repeat(np.arange(len(first)), num_slots)[is_pack]
+    # One sort by iteration, then by falling length.
+    keys = np.repeat(iteration << 32, np.diff(offsets)) - lengths[pieces]
+    keys.sort()
+    falling = -(keys.astype(np.int32).astype(np.int64))
+    first_piece = offsets[np.searchsorted(iteration, np.arange(len(first) + 1))]
+    most_gpus = np.maximum.reduceat(degrees, first)
+    if plan.mask == "causal":
+        totals = np.diff(np.concatenate([[0], np.cumsum(falling)])[first_piece])
+        longest = np.where(totals > 0, np.append(falling, 0)[first_piece[:-1]], 0)
+        tokens = np.maximum(longest, -(-totals // num_slots))
+        least = tokens * (tokens + linear) / most_gpus
+    else:
+        most_tokens = np.maximum.reduceat(capacity, first)
+        least = least_max_works(falling, first_piece, num_slots, most_tokens, linear) / most_gpus
+    is_plain = most_gpus == np.minimum.reduceat(degrees, first)
+    is_plain &= num_slots * most_gpus == plan.num_gpus  # One slot a replica.
+    for i in np.flatnonzero(~is_plain):
+        own = falling[first_piece[i] : first_piece[i + 1]]
+        work = own * (own + linear)
+        least[i] = max(work.sum() / plan.num_gpus, work.max(initial=0) / most_gpus[i])
+    return least
 
 
 def measure(
@@ -112,10 +141,11 @@ def measure(
     work = np.append(pack_work, 0)[pack].astype(np.float64)
     padded = (-(-tokens // gpus) * gpus).astype(np.float64)
     real_tokens, num_aligning = tokens, None
-    if any(each.align > 1 for each in plan.groups):
+    is_aligned = any(each.align > 1 for each in plan.groups)
+    if is_aligned or plan.is_padded:
         pack_tokens, _ = pack_tokens_and_work(plan.packs.offsets, plan.packs.pieces, plan.pieces.length)
         real_tokens = np.append(pack_tokens, 0)[pack]
-        num_aligning = int((tokens - real_tokens).sum())
+        num_aligning = int((tokens - real_tokens).sum()) if is_aligned else None
     num_tokens = int(real_tokens.sum())
     token_slots = int(schedule.slot_row_length[chosen].sum(dtype=np.int64))
     packs = pack[pack != FILLER]

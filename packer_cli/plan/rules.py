@@ -51,15 +51,31 @@ class PlanRules:
         """The linear term of what the plan evens out: `linear`, or one so great that only tokens count."""
         return self.linear if self.mask == "document" else linear_of_tokens(self.groups, self.num_gpus)
 
+    @property
+    def shapes_rows(self) -> bool:
+        """Whether rows are more than samples one after another: aligned, limited in number, or without borders."""
+        is_aligned = any(group.align > 1 for group in self.groups)
+        return is_aligned or self.max_samples != UNLIMITED or self.mask != "document"
+
     def __post_init__(self) -> None:
         for group in self.groups:
             require_aligned(group)
         if self.replica_costs and len({group.align for group in self.groups}) > 1:
             raise ValueError("iterations that mix degrees move samples between groups, which need one align")
-        if self.algorithm.cut and len(self.groups) != 1:
+        what = "cuts samples anywhere" if self.algorithm.cut else "pads batches as they are"
+        if self.algorithm.needs_one_group and len(self.groups) != 1:
             raise ValueError(
-                f"packing {self.algorithm.name!r} cuts samples anywhere, so it needs exactly one group; "
-                "give one, or another packing"
+                f"packing {self.algorithm.name!r} {what}, so it needs exactly one group; give one, or another packing"
+            )
+        if self.algorithm.is_padded and self.balance.refine:
+            raise ValueError(
+                f"packing {self.algorithm.name!r} {what}, so no samples can be exchanged; give --balance sort, "
+                "window:K or none"
+            )
+        if self.algorithm.is_padded and self.shapes_rows:
+            raise ValueError(
+                f"packing {self.algorithm.name!r} {what}, without --align, --max-samples and --mask causal; leave "
+                "them out, or give another packing"
             )
         capacity = self.groups[0].capacity
         if self.algorithm.needs_power_of_two and capacity & (capacity - 1):

@@ -28,6 +28,21 @@ def attention_segments(plan: Plan) -> tuple[Int32Array, Int64Array]:
     return segment_sums(lengths, plan.packs.offsets).astype(np.int32), np.arange(len(plan.packs) + 1)
 
 
+def row_lengths(plan: Plan) -> Int32Array:
+    """Tokens (int32[m]) that each piece takes in its row: aligned, or padded to the longest of its batch. O(m)."""
+    if plan.is_padded:
+        return padded_lengths(plan.packs.offsets, plan.packs.pieces, plan.pieces.length)
+    return aligned_lengths(plan.pieces, plan.packs, plan.groups)
+
+
+def padded_lengths(offsets: Int64Array, pieces: Int64Array, lengths: Int32Array) -> Int32Array:
+    """The length (int32[m]) of the longest piece in each piece's pack; the packs hold all m pieces. O(m)."""
+    padded = lengths.copy()
+    if len(pieces):
+        padded[pieces] = np.repeat(np.maximum.reduceat(lengths[pieces], offsets[:-1]), np.diff(offsets))
+    return padded
+
+
 def align_up(lengths: NDArray[Any], align: int) -> NDArray[Any]:
     """The lengths, each rounded up to a multiple of `align`; the same array if that is 1. O(n).
 

@@ -126,6 +126,8 @@ class Plan:
     lockstep: Lockstep = None
     """GPUs, in whole replicas, that share collectives in every micro-batch. None: all of them (FSDP, ZeRO-2 and 3), so
     that a replica has one slot an iteration. 1: each replica on its own (DDP, ZeRO-1), with one slot or more."""
+    is_padded: bool = False
+    """Whether a pack is a batch whose samples are padded to its longest: a baseline, which is never written."""
 
     @property
     def replicas(self) -> dict[int, Int32Array]:

@@ -6,7 +6,7 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from packer_cli.plan.segments import aligned_lengths
+from packer_cli.plan.segments import row_lengths
 from packer_cli.plan.types import Plan, read_only
 
 
@@ -35,7 +35,7 @@ def plan_tokens_and_work(plan: Plan) -> tuple[NDArray[np.int64], NDArray[np.int6
 
     Work is the sum of squares of the aligned samples or, with a causal mask over whole rows, the square of the tokens.
     """
-    lengths = aligned_lengths(plan.pieces, plan.packs, plan.groups)
+    lengths = row_lengths(plan)
     tokens, work = pack_tokens_and_work(plan.packs.offsets, plan.packs.pieces, lengths)
     return tokens, work if plan.mask == "document" else tokens * tokens
 

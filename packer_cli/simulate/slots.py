@@ -105,7 +105,7 @@ def _rows(
     if plan.mask == "causal":
         length = _padded(plan, schedule, tokens, pad_to)
         return length, length.astype(np.float64) ** 2
-    if any(group.align > 1 for group in plan.groups):
+    if plan.is_padded or any(group.align > 1 for group in plan.groups):
         pack_tokens, pack_work = plan_tokens_and_work(plan)
         tokens = np.append(pack_tokens, 0)[schedule.slot_pack]
         work = np.append(pack_work, 0)[schedule.slot_pack].astype(np.float64)

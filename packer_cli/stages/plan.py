@@ -7,7 +7,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from packer_cli.config import PlanConfig
-from packer_cli.config.rules import plan_rules, with_known_cost
+from packer_cli.config.rules import plan_rules, refuse_padded, with_known_cost
 from packer_cli.engine.progress import Stopwatch, say
 from packer_cli.files import fingerprint
 from packer_cli.format.constants import MANIFEST_NAME, PLAN_NAME, REJECTED_NAME
@@ -45,11 +45,14 @@ def checked_options(config: PlanConfig) -> tuple[PlanConfig, PlanRules]:
     To report wrong options before any work. Raises the errors of `plan_rules` and `with_placeholder_groups`.
     """
     config = with_known_cost(config)
-    if not config.is_auto:
-        return config, plan_rules(config)  # Named groups need none of the search.
-    from packer_cli.groups.auto import with_placeholder_groups
+    named = config
+    if config.is_auto:  # Named groups need none of the search.
+        from packer_cli.groups.auto import with_placeholder_groups
 
-    return config, plan_rules(with_placeholder_groups(config))
+        named = with_placeholder_groups(config)
+    rules = plan_rules(named)
+    refuse_padded(rules)
+    return config, rules
 
 
 def make_plan(config: PlanConfig, rules: PlanRules, source: Path, folder: Path) -> PlanHeader:

@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from packer_cli.config import PlanConfig
+from packer_cli.config.rules import plan_rules
 from packer_cli.engine.progress import say
 from packer_cli.errors import RunError
 from packer_cli.format.choice import GroupChoice
@@ -18,7 +19,7 @@ from packer_cli.plan.check import check_pieces, check_plan
 from packer_cli.plan.figures import plan_stats
 from packer_cli.plan.pieces import Overflow, make_pieces
 from packer_cli.plan.rules import PlanRules
-from packer_cli.plan.samples import Samples, sample_counts
+from packer_cli.plan.samples import Samples, pieces_to_plan, sample_counts
 from packer_cli.plan.types import Int32Array, Int64Array, Pieces, Plan
 from packer_cli.sizes import counted
 from packer_cli.stages.rejected import RejectedRecord
@@ -40,6 +41,23 @@ def with_chosen_groups(config: PlanConfig, samples: Samples) -> tuple[PlanConfig
     if choice is not None:
         say(describe(choice))
     return config, choice
+
+
+def plan_samples(samples: Samples, config: PlanConfig) -> Plan:
+    """The checked plan of samples of which only the lengths are known.
+
+    Args:
+        config: with named groups and a known cost, see `with_known_cost`.
+
+    Raises:
+        ConfigError: see `plan_rules`.
+        RunError: there is nothing to plan, or a sample is too long under `--overflow error`.
+        PlanError: the plan broke an invariant, which is a bug.
+    """
+    rules = plan_rules(config)
+    plan = build_plan(pieces_to_plan(samples, rules.groups[-1].capacity, config.overflow, config.seed), rules)
+    check_plan(plan)
+    return plan
 
 
 class NothingToPlanError(RunError):

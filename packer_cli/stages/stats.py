@@ -7,19 +7,18 @@ from pathlib import Path
 from typing import Any
 
 from packer_cli.config import PlanConfig
-from packer_cli.config.rules import plan_rules, with_known_cost
+from packer_cli.config.rules import plan_rules, refuse_padded, with_known_cost
 from packer_cli.format.choice import GroupChoice
 from packer_cli.format.constants import MANIFEST_NAME, PLAN_NAME, Mask
 from packer_cli.format.metrics import PlanMetrics, SampleCounts
 from packer_cli.format.records import known_values, sort_keys
-from packer_cli.plan.build import build_plan
-from packer_cli.plan.check import check_plan
 from packer_cli.plan.figures import LengthStats, length_stats, plan_stats, prove_by_program
-from packer_cli.plan.samples import pieces_to_plan, sample_counts
+from packer_cli.plan.samples import sample_counts
 from packer_cli.plan.sparsity import Sparsity, measure_sparsity
 from packer_cli.plan.types import Plan
 from packer_cli.shards.manifest import read_manifest
 from packer_cli.shards.plan_file import check_plan_file, read_plan, read_plan_header
+from packer_cli.stages.planning import plan_samples
 from packer_cli.stages.samples import require_samples
 
 
@@ -105,10 +104,10 @@ def stats_of(path: Path, config: PlanConfig | None, *, by_program: bool = False)
 
         config, choice = resolve(config, samples.epoch_lengths(config.seed))
     rules = plan_rules(config)
-    capacity = rules.groups[-1].capacity
-    plan = build_plan(pieces_to_plan(samples, capacity, config.overflow, config.seed), rules)
-    check_plan(plan)
-    counts = sample_counts(samples.lengths, samples.chosen(config.seed), plan.pieces, capacity, config.overflow)
+    refuse_padded(rules)
+    plan = plan_samples(samples, config)
+    chosen, capacity = samples.chosen(config.seed), rules.groups[-1].capacity
+    counts = sample_counts(samples.lengths, chosen, plan.pieces, capacity, config.overflow)
     metrics = plan_stats(plan, config.seed, samples.sources, rules.linear)
     if by_program:
         metrics = prove_by_program(metrics, plan)

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from tests.benchmark import (
     chats,
+    compare_plans,
     containers,
     frontier,
     loader,
@@ -39,6 +40,7 @@ BENCHMARKS: dict[str, Callable[[Path, int], str]] = {
     "peers": compare.run,
     "scale": scale.run,
     "frontier": frontier.run,
+    "compare": compare_plans.run,
     "paper": paper.run,
     "paper-times": paper_times.run,
     "mixed-degrees": mixed_degrees.run,

@@ -22,7 +22,7 @@ from packer_cli.plan.strategies.flexsp import (
 )
 from packer_cli.plan.strategies.flexsp.micro_batch import least_seconds
 from packer_cli.plan.types import FILLER, Int32Array
-from tests.benchmark.paper import HBP, NUM_GPUS, OURS, Mix, Scheme, make_plan
+from tests.benchmark.paper import HBP, NUM_GPUS, OURS, Mix, Options, make_plan
 from tests.benchmark.paper_times import GPU_TOKENS, LAYERS, LLAMA_8B, degree_costs, model_of
 from tests.benchmark.report import seconds, table
 from tests.plan.strategies.flexsp import random_batch
@@ -158,9 +158,9 @@ def _totals(title: str, lengths: Int32Array, costs: DegreeCosts) -> str:
     return f"**{title}**: {lengths.sum() / 1e6:,.0f} million tokens on {NUM_GPUS} GPUs\n\n{table(header, cells)}"
 
 
-def _from_plan(lengths: Int32Array, scheme: Scheme, costs: DegreeCosts) -> MixedIterations:
+def _from_plan(lengths: Int32Array, options: Options, costs: DegreeCosts) -> MixedIterations:
     """A plan of equal degrees, as FlexSP's parts have it."""
-    plan = make_plan(lengths, scheme)
+    plan = make_plan(lengths, options)
     schedule = plan.epochs[0]
     used = schedule.slot_pack != FILLER
     packs = schedule.slot_pack[used]

@@ -26,7 +26,7 @@ from packer_cli.plan.strategies.flexsp import DegreeCosts, plan_batches
 from packer_cli.plan.strategies.flexsp.arrange import arrange
 from packer_cli.plan.types import Int32Array, Pieces, Plan
 from packer_cli.simulate.epoch import PARTS, Simulation, simulate
-from tests.benchmark.paper import HBP, HIERARCHICAL, NAIVE, NUM_GPUS, OURS, Mix, Scheme, make_plan
+from tests.benchmark.paper import HBP, HIERARCHICAL, NAIVE, NUM_GPUS, OURS, Mix, Options, make_plan
 from tests.benchmark.report import table
 
 LLAMA_8B = ModelShape(
@@ -49,8 +49,8 @@ BATCH_TOKENS = round(0.96 * NUM_GPUS * GPU_TOKENS)
 """FlexSP's batches: what fits 32 GPUs at once, less the 4 % that table 12 says are padding."""
 _ITERATION = NUM_GPUS * GPU_TOKENS
 
-BY_HAND = Scheme(groups=(Group(capacity=32_768, sp_size=2), Group(capacity=131_072, sp_size=8)), balance="sort")
-ROWS: dict[str, tuple[Scheme | None, float | None]] = {
+BY_HAND: Options = {**HBP, "groups": "32k:2,128k:8"}
+ROWS: dict[str, tuple[Options | None, float | None]] = {
     "ISF": (NAIVE, 5.22),
     "+ hierarchical packing": (HIERARCHICAL, 4.51),
     "FlexSP, batch by batch": (None, 4.35),
@@ -87,12 +87,12 @@ def with_layers(plan: Plan, layers: int) -> Plan:
 def make_plans(lengths: Int32Array, model: GpuModel) -> dict[str, Plan]:
     """The plan of every row."""
     plans = {}
-    for title, (scheme, _) in ROWS.items():
+    for title, (options, _) in ROWS.items():
         print(f"paper-times: {title}", file=sys.stderr)
-        if scheme is None:
+        if options is None:
             plans[title] = plan_flexsp(lengths, model)
         else:
-            plans[title] = with_layers(make_plan(lengths, scheme), LAYERS)
+            plans[title] = with_layers(make_plan(lengths, options), LAYERS)
     return plans
 
 

@@ -107,7 +107,7 @@ def _row(
     options = algorithm.options()
     rules = replace(
         production_rules(),
-        groups=GROUPS[-1:] if algorithm.cut else GROUPS,
+        groups=GROUPS[-1:] if algorithm.needs_one_group else GROUPS,
         algorithm=algorithm,
         packing_options=options,
     )

@@ -33,7 +33,14 @@ def test_the_default_rows_hold_every_packing_and_every_balance():
         parse_balance(row.config.balance) for row in rows if row.config.packing == "bfs" and row.config.groups[1:]
     ]
     assert sorted(map(repr, of_bfs)) == sorted({repr(parse_balance(balance)) for balance in BALANCES})
-    assert names(rows)[-3:] == ["isf/none@longest", "sorted/sort@longest", "none/none@longest"]
+    assert names(rows)[-4:] == [
+        "isf/none@longest",
+        "sorted/sort@longest",
+        "padded:order=sorted/sort@longest",
+        "padded:batch=1/none@longest",
+    ]
+    (padded,) = (row for row in rows if row.name == "padded/none@longest")
+    assert padded.note == "random batches, as large as fit, padded to their longest sample"
     assert len(set(names(rows))) == len(rows)
 
 
@@ -93,7 +100,7 @@ def test_rows_are_read_with_what_they_leave_out():
         ("bfs", "sort+refine", 2),
     ]
     assert names(rows) == ["isf:rounds=10,threshold=0.9/none", "bfd", "bfs/window:8+refine", "none@longest", "bfs"]
-    assert names(parse_rows("bfd,isf,bfd/refine,isf:rounds=50", config())) == ["bfd", "isf"]
+    assert names(parse_rows("bfd,isf,bfd/refine,isf:rounds=300", config())) == ["bfd", "isf"]
 
 
 KNOWN = ", ".join(REGISTRY)
@@ -119,7 +126,7 @@ HINT = "a balance stands after a slash: /window:8"
         ),
         (
             "isf:foo=1,bfd",
-            "row 'isf:foo=1': packing 'isf' has no option 'foo=1'; known, with defaults: rounds=50, threshold=0.997",
+            "row 'isf:foo=1': packing 'isf' has no option 'foo=1'; known, with defaults: rounds=300, threshold=0.997",
         ),
         ("isf:rounds=0", "row 'isf:rounds=0': option 'rounds' of packing 'isf' must be at least 1, got 0"),
     ],

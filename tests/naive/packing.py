@@ -22,6 +22,18 @@ def next_fit(lengths: Sequence[int], capacity: int) -> list[list[int]]:
     return packs
 
 
+def padded_batches(lengths: Sequence[int], order: Sequence[int], capacity: int, most: int) -> list[list[int]]:
+    """Consecutive samples of at most `most` (0: any number), whose number times the longest fits the capacity."""
+    batches: list[list[int]] = []
+    for i in order:
+        batch = [*batches[-1], i] if batches else []
+        if batch and (most == 0 or len(batch) <= most) and len(batch) * max(lengths[j] for j in batch) <= capacity:
+            batches[-1] = batch
+        else:
+            batches.append([i])
+    return batches
+
+
 def descending(lengths: Sequence[int]) -> list[int]:
     return sorted(range(len(lengths)), key=lambda i: (-lengths[i], i))
 

@@ -50,7 +50,7 @@ def settings_of_plans(draw):
     return lengths, rules(
         groups,
         num_gpus,
-        draw(st.sampled_from([name for name, algorithm in REGISTRY.items() if not algorithm.cut])),
+        draw(st.sampled_from([name for name, algorithm in REGISTRY.items() if not algorithm.needs_one_group])),
         steps=StepRules(
             global_tokens=draw(st.sampled_from([None, 1, 5000])),
             curriculum_steps=draw(st.sampled_from([0, 1, 3])),

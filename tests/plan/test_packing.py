@@ -13,8 +13,8 @@ from packer_cli.plan.types import Pieces
 from tests.plan.packing import assert_valid, instances, run
 
 NAMES = list(REGISTRY)
-SEEDED = {"bfs", "ffs", "isf", "kk", "random"}
-PACKING_NAMES = [name for name in NAMES if name != "none"]
+SEEDED = {"bfs", "ffs", "isf", "kk", "padded", "random"}
+PACKING_NAMES = [name for name in NAMES if name not in ("none", "padded")]
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -49,7 +49,7 @@ def test_packings_that_the_options_rule_out_are_refused():
         ("kk:window=2147483648", "option 'window' of packing 'kk' must be at most 2147483647, got 2147483648"),
         (
             "isf:round=3",
-            "packing 'isf' has no option 'round=3'; known, with defaults: rounds=50, threshold=0.997",
+            "packing 'isf' has no option 'round=3'; known, with defaults: rounds=300, threshold=0.997",
         ),
         ("bfd:rounds=3", "packing 'bfd' has no option 'rounds=3'; known, with defaults: none"),
         ("isf:rounds=many", "option 'rounds' of packing 'isf' must be int, got 'many'"),

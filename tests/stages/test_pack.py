@@ -235,7 +235,7 @@ def test_all_of_the_real_data(shared_data, tmp_path):
     assert_holds_samples(tmp_path / "out", expected_samples(inputs, tokenizer))
     stats = json.loads(hbpack("stats", tmp_path / "out", "--json").stdout)
     assert stats["overall"]["cr"] < 0.6
-    assert all(group["pr"] < 0.01 for group in stats["groups"])
+    assert all(group["pr"] < 0.02 for group in stats["groups"])
     assert stats["overall"]["abr"] <= stats["baseline"]["abr"] / 8
 
 

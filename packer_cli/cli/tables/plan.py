@@ -51,6 +51,7 @@ def print_stats(metrics: PlanMetrics) -> None:
     )
     if overall.alignment_pr is not None:
         print("  align PR: the part of PR that pads samples to a multiple of --align")
+    print("  baseline: HBP's, the same samples packed by isf to the longest group's capacity, packs in random order")
     if overall.num_fillers:
         print(f"  {counted(overall.num_fillers, 'filler')} (without loss, so that every rank is busy)")
 

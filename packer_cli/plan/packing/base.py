@@ -41,8 +41,16 @@ class PackingAlgorithm:
     """Whether samples over the greatest capacity must be split, not truncated or left out."""
     needs_power_of_two: bool = False
     """Whether the capacity must be a power of two."""
+    is_padded: bool = False
+    """Whether a pack is a batch whose samples are padded to its longest. A plan that uses it has exactly one group,
+    exchanges no samples, and is never written."""
     uses_work: bool = False
     """Whether `pack` considers work, and so also takes `linear`."""
+
+    @property
+    def needs_one_group(self) -> bool:
+        """Whether a plan that uses it has exactly one group."""
+        return self.cut is not None or self.is_padded
 
     def with_linear(self, linear: int) -> PackingAlgorithm:
         """The same algorithm for work with a linear term of this many tokens, see `plan.cost`."""

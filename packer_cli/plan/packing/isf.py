@@ -2,9 +2,11 @@
 
 Source: OmniBal, arXiv 2407.20761; HBP's packing baseline (arXiv 2503.07680, appendix A). Price: O(samples left) a
 round; the first rounds pack most samples. Use it to keep packs random: which samples share a pack depends on the
-shuffle, not on their lengths. Do not use it if samples are a large part of the capacity, or if the threshold allows
-only a few tokens of padding, as at 4K: most packs miss it. `bfs` is as random, pads less and is faster.
-Unlike published code, it loses no open pack, and the last round packs all samples left.
+shuffle, not on their lengths. Do not use it if samples are a large part of the capacity: most packs miss the
+threshold. `bfs` is as random, pads less and is faster.
+OmniBal's code keeps packs of 4,050 of 4,096 tokens, in 300 rounds (its function: `threshold=0.98877`) or 10 (its
+class: `rounds=10,threshold=0.98877`). Our threshold pads less than half as much in 300 rounds, at 4K as at 128K; 10
+rounds pad 9 % at 4K. Unlike that code, this loses no open pack, and the last round packs all samples left.
 """
 
 from __future__ import annotations
@@ -24,7 +26,7 @@ from packer_cli.plan.types import Int32Array, Int64Array
 class IsfOptions(PackingOptions):
     """More rounds and a higher threshold pad less and take longer."""
 
-    rounds: int = 50
+    rounds: int = 300
     threshold: float = 0.997
     """Least share of the capacity at which a pack is kept."""
 

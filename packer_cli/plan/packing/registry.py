@@ -16,6 +16,7 @@ from packer_cli.plan.packing import (
     next_fit,
     nnlshp,
     no_packing,
+    padded,
     random_fit,
     sorted_fit,
     spfhp,
@@ -43,5 +44,6 @@ REGISTRY: dict[str, PackingAlgorithm] = {
         random_fit,
         sorted_fit,
         no_packing,
+        padded,
     )
 }

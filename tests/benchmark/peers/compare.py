@@ -30,7 +30,9 @@ from tests.benchmark.rival import PYTHON_VARIABLE
 
 SIZES = (10_000, 100_000, 1_000_000)
 MIXES = {"mix128k": (mix128k, CAPACITY), "short4k": (short4k, 4_096)}
-ALGORITHMS = [name for name, algorithm in REGISTRY.items() if not algorithm.cut and name not in ("none", "bfd-split")]
+ALGORITHMS = [
+    name for name, algorithm in REGISTRY.items() if not algorithm.cut and name not in ("none", "padded", "bfd-split")
+]
 """Those that pack whole samples as they are, several in a pack."""
 
 _QUICK = 1.0

@@ -41,7 +41,7 @@ BAD_OVERFLOW = (
         (["--packing", "magic"], f"--packing: unknown packing algorithm 'magic'; known: {', '.join(REGISTRY)}"),
         (
             ["--packing", "isf:foo=1"],
-            "--packing: packing 'isf' has no option 'foo=1'; known, with defaults: rounds=50, threshold=0.997",
+            "--packing: packing 'isf' has no option 'foo=1'; known, with defaults: rounds=300, threshold=0.997",
         ),
         (["--packing", "isf:rounds=0"], "--packing: option 'rounds' of packing 'isf' must be at least 1, got 0"),
         (["--global-tokens", "0"], "--global-tokens must be at least 1, got 0"),

@@ -1,0 +1,74 @@
+"""Padded batches, a baseline: a batch takes B rows of its longest sample's length, as in a trainer that does not pack.
+
+Sources: the random batches of HBP (arXiv 2503.07680, table 3), and LongAlign's sorted batches (arXiv 2401.18058).
+Price: O(n), a shuffle or a counting sort, and one pass. Use it to see what packing gains, with `hbpack compare`. Such
+batches are never written: hbpack writes packs, whose samples follow each other without padding.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+from packer_cli.plan.packing.base import PackingAlgorithm, PackingOptions
+from packer_cli.plan.sorting import argsort_descending
+from packer_cli.plan.streams import rng_state, shuffled
+from packer_cli.plan.types import Int32Array, Int64Array
+
+_ORDERS = ("random", "sorted")
+
+
+@dataclass(frozen=True, kw_only=True)
+class PaddedOptions(PackingOptions):
+    """Larger batches pad more, unless they are sorted."""
+
+    batch: int = 0
+    """Most samples of a batch; 0 for as many as fit."""
+    order: str = "random"
+    """`sorted`: batches of samples of like length (LongAlign)."""
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.batch < 2**31:
+            raise ValueError(f"option 'batch' of packing 'padded' must be in 0..{2**31 - 1}, got {self.batch}")
+        if self.order not in _ORDERS:
+            raise ValueError(f"option 'order' of packing 'padded' must be {' or '.join(_ORDERS)}, got {self.order!r}")
+
+
+def pack(lengths: Int32Array, capacity: int, seed: int, options: PaddedOptions) -> tuple[Int64Array, Int64Array]:
+    """See the package for shapes. The padded tokens of a batch, B * longest, are at most the capacity."""
+    if options.order == "sorted":
+        order = argsort_descending(lengths, capacity)
+    else:
+        order = shuffled(len(lengths), rng_state(seed))
+    return _batches(lengths[order], capacity, options.batch or len(lengths)), order
+
+
+@njit(cache=True)
+def _batches(lengths: NDArray[np.int32], capacity: int, most: int) -> NDArray[np.int64]:
+    """Offsets (int64[p+1]) of the batches, for samples in the given order."""
+    offsets = np.empty(len(lengths) + 1, dtype=np.int64)
+    offsets[0] = 0
+    num_batches = first = longest = 0
+    for i in range(len(lengths)):
+        longest_then = max(longest, int(lengths[i]))
+        if i > first and (i - first == most or (i - first + 1) * longest_then > capacity):
+            num_batches += 1
+            offsets[num_batches] = first = i
+            longest_then = int(lengths[i])
+        longest = longest_then
+    if len(lengths):
+        num_batches += 1
+        offsets[num_batches] = len(lengths)
+    return offsets[: num_batches + 1].copy()
+
+
+ALGORITHM = PackingAlgorithm(
+    name="padded",
+    summary="baseline: batches padded to their longest sample; only compared, never written",
+    pack=pack,
+    options=PaddedOptions,
+    is_padded=True,
+)
