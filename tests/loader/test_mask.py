@@ -47,7 +47,8 @@ def test_the_switches_change_borders_and_positions_alone(
             pad_to="multiple", pad_to_multiple_of=5, pad_token_id=7, sp_slice=sp_slice, capacities=(64,),
             sp_sharding=sharding, align_samples=align and switches.get("mask") == "document", **switches,
         )  # fmt: skip
-        return builder.build(pack, RankRow(0, 0, 0, 0, 0, sp_size, sp_rank, 0, 1, 64, 0, 0, 1, 1, 1, 1), 0)
+        of_row = {"sp_size": sp_size, "sp_rank": sp_rank, "dp_size": 1, "row_length": 64}
+        return builder.build(pack, RankRow(**dict.fromkeys(RankRow._fields, 0) | of_row), 0)
 
     switches = {"mask": mask, "reset_positions": resets}
     plain = build(False, 0, mask="document") if mask == "document" else build(False, 0)

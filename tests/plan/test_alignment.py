@@ -36,9 +36,10 @@ def aligned_cases(draw):
     packing = draw(st.sampled_from(names))
     most = 1 if REGISTRY[packing].cut else 3
     groups, capacity = [], 0
+    is_power = REGISTRY[packing].needs_power_of_two
     for _ in range(draw(st.integers(1, most))):
-        align = draw(st.sampled_from([1, 2, 7, 16]))
-        capacity = up(capacity + draw(st.integers(1, 400)), align)
+        align = draw(st.sampled_from([1, 2, 16] if is_power else [1, 2, 7, 16]))
+        capacity = 1 << draw(st.integers(4, 9)) if is_power else up(capacity + draw(st.integers(1, 400)), align)
         groups.append(Group(capacity=capacity, sp_size=draw(st.sampled_from([1, num_gpus])), align=align))
     lengths = draw(st.lists(st.integers(1, 2 * capacity), min_size=1, max_size=120))
     fill = draw(st.sampled_from(["balanced", "greedy", "longest"]))
