@@ -16,7 +16,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from packer_cli.errors import FormatError
-from packer_cli.format.arrays import to_lists, to_numpy
+from packer_cli.format.arrays import to_numpy
 from packer_cli.format.loss_spans import STARTS, STOPS, Int64Array
 from packer_cli.tokens.index import StoreIndex, open_part, read_index
 from packer_cli.tokens.spans import copy_spans
@@ -32,21 +32,15 @@ class Gathered(NamedTuple):
     loss_stops: Int64Array
     """int64[s]"""
 
-    def cut(self, begin: int, end: int) -> Gathered:
-        """The tokens begin .. end-1, which are whole pieces; ids are a view."""
-        spans = slice(*np.searchsorted(self.loss_starts, [begin, end]))
-        return Gathered(self.input_ids[begin:end], self.loss_starts[spans] - begin, self.loss_stops[spans] - begin)
-
-    def spans_by_row(self, token_offsets: Int64Array) -> tuple[pa.ListArray, pa.ListArray]:
-        """Starts and stops of each row, list<int32>[r], as positions in the row.
+    def spans_by_row(self, token_offsets: Int64Array) -> tuple[Int64Array, NDArray[np.int32], NDArray[np.int32]]:
+        """Offsets (int64[r+1]), starts and stops (int32[s]) of the spans of each row, as positions in the row.
 
         Args:
             token_offsets: int64[r+1]: where the tokens of each row begin; rows are whole pieces.
         """
         offsets = np.searchsorted(self.loss_starts, token_offsets)
         begin = np.repeat(token_offsets[:-1], np.diff(offsets))
-        starts, stops = (self.loss_starts - begin).astype(np.int32), (self.loss_stops - begin).astype(np.int32)
-        return to_lists(offsets, starts), to_lists(offsets, stops)
+        return offsets, (self.loss_starts - begin).astype(np.int32), (self.loss_stops - begin).astype(np.int32)
 
 
 class TokenStore:
@@ -110,7 +104,7 @@ class TokenStore:
         self, sample: NDArray[np.int64], start: NDArray[np.int64], length: NDArray[np.int32]
     ) -> NDArray[np.int32]:
         """Loss tokens (int32[m]) of pieces of samples, without the first token of each. O(their samples' spans)."""
-        starts, stops, piece = self._loss_spans(sample, start, length)
+        starts, stops, piece = self._loss_spans(*self._find(sample), start, length)
         counts = np.zeros(len(sample), dtype=np.int32)
         np.add.at(counts, piece, (stops - starts).astype(np.int32))
         return counts
@@ -127,17 +121,17 @@ class TokenStore:
             raise FormatError(f"token store {str(self.folder)!r}: a sample is shorter than planned; tokenize again")
         width = self._token.itemsize
         input_ids = copy_spans(self._ids, batch, width * begin, width * size).view(self._token)
-        starts, stops, piece = self._loss_spans(sample, start, length)
+        starts, stops, piece = self._loss_spans(batch, row, start, length)
         place = (np.cumsum(size) - size)[piece]
         return Gathered(input_ids, starts + place, stops + place)
 
     def _loss_spans(
-        self, sample: NDArray[np.int64], start: NDArray[np.int64], length: NDArray[np.int32]
+        self, batch: Int64Array, row: Int64Array, start: NDArray[np.int64], length: NDArray[np.int32]
     ) -> tuple[Int64Array, Int64Array, Int64Array]:
         """Loss spans of pieces, without the first token of each: starts, stops (in the piece) and piece, int64[s]."""
-        rows, (batch, row) = self._rows, self._find(sample)
+        rows = self._rows
         num = rows.span_offsets[row + 1] - rows.span_offsets[row]
-        piece = np.repeat(np.arange(len(sample)), num)
+        piece = np.repeat(np.arange(len(row)), num)
         first = rows.first_span[batch] + rows.span_offsets[row]
         place = np.arange(len(piece)) + (first - (np.cumsum(num) - num))[piece]
         starts = np.maximum(rows.loss_starts[place] - start[piece], 1)
