@@ -19,12 +19,11 @@ from packer_cli.format.marks import CHECKSUM, identify, row_checksums
 from packer_cli.format.schema import shard_schema
 from packer_cli.plan.cost import Cost, segment_sums
 from packer_cli.plan.types import Int64Array, Plan
+from packer_cli.shards.arrow_file import arrow_file
 from packer_cli.shards.layout import ShardRange
 from packer_cli.tokens.store import TokenStore
 
 _TOKENS_PER_GATHER = 4 * 2**20
-_BYTES_PER_WRITE = 2**20
-"""Arrow writes each column's buffers one by one, most of them short."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,11 +60,7 @@ class ShardWriter:
         three times `_TOKENS_PER_GATHER`, or 16 packs if those are more.
         """
         schema = identify(self._schema, task.fingerprint, task.shard.path)
-        with (
-            sink.file(task.shard.path, sync_early=True) as file,
-            pa.BufferedOutputStream(pa.PythonFile(file, mode="w"), _BYTES_PER_WRITE) as buffered,
-            pa.ipc.new_file(buffered, schema) as writer,
-        ):
+        with sink.file(task.shard.path, sync_early=True) as file, arrow_file(file, schema) as writer:
             for blocks in one_ahead(self._blocks(task.shard, schema)):
                 for block in blocks:
                     for row in range(0, len(block), PACKS_PER_BATCH):

@@ -7,8 +7,8 @@ lengths, and gathering a pack copies only its tokens.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from functools import cached_property
 from pathlib import Path
+from threading import Lock
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -51,6 +51,8 @@ class TokenStore:
         self.index = index
         self._token: np.dtype[Any] = np.dtype(str(index.token_type))
         self._batches = [_Batch(batch) for part in index.parts for batch in open_part(folder, part, index.token_type)]
+        self._lock = Lock()
+        self._made_rows: _Rows | None = None
         self._ids = [batch.ids_buffer for batch in self._batches]
         counts = [len(batch.offsets) - 1 for batch in self._batches]
         self._first_sample = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
@@ -115,9 +117,9 @@ class TokenStore:
         Raises:
             FormatError: a piece reaches past the end of its sample, so the store is not the planned one.
         """
-        batch, row = self._find(sample)
-        begin, size = self._rows.offsets[row] + start, length.astype(np.int64)
-        if (begin + size > self._rows.offsets[row + 1]).any():
+        offsets, (batch, row) = self._rows.offsets, self._find(sample)
+        begin, size = offsets[row] + start, length.astype(np.int64)
+        if (begin + size > offsets[row + 1]).any():
             raise FormatError(f"token store {str(self.folder)!r}: a sample is shorter than planned; tokenize again")
         width = self._token.itemsize
         input_ids = copy_spans(self._ids, batch, width * begin, width * size).view(self._token)
@@ -144,21 +146,24 @@ class TokenStore:
         batch = np.searchsorted(self._first_sample, sample, side="right") - 1
         return batch, sample + batch
 
-    @cached_property
+    @property
     def _rows(self) -> _Rows:
-        """Takes 8 bytes of memory a sample and 8 a span. So the price of a piece is not that of a record batch."""
-        counts = [len(batch.loss_starts) for batch in self._batches]
-        return _Rows(
-            _join([batch.offsets for batch in self._batches], np.int32),
-            _join([batch.span_offsets for batch in self._batches], np.int32),
-            np.cumsum([0, *counts])[:-1],
-            _join([batch.loss_starts for batch in self._batches], np.int32),
-            _join([batch.loss_stops for batch in self._batches], np.int32),
-        )
+        """Made when first needed: it takes 8 bytes of memory a sample and 8 a span."""
+        with self._lock:
+            if self._made_rows is None:
+                batches = self._batches
+                self._made_rows = _Rows(
+                    _join([batch.offsets for batch in batches], np.int32),
+                    _join([batch.span_offsets for batch in batches], np.int32),
+                    np.cumsum([0, *(len(batch.loss_starts) for batch in batches)])[:-1],
+                    _join([batch.loss_starts for batch in batches], np.int32),
+                    _join([batch.loss_stops for batch in batches], np.int32),
+                )
+            return self._made_rows
 
 
 class _Rows(NamedTuple):
-    """Where the tokens and loss spans of all samples are: n samples in b record batches, s spans."""
+    """Where the tokens and loss spans of n samples in b record batches are: finding them takes no loop over batches."""
 
     offsets: NDArray[np.int32]
     """int32[n+b], of tokens in the record batch; each batch has one more than samples"""
