@@ -163,7 +163,7 @@ class TokenStore:
 
 
 class _Rows(NamedTuple):
-    """Where the tokens and loss spans of n samples in b record batches are: finding them takes no loop over batches."""
+    """Where the tokens and loss spans of n samples in b record batches are, joined to be found without a loop."""
 
     offsets: NDArray[np.int32]
     """int32[n+b], of tokens in the record batch; each batch has one more than samples"""
