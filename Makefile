@@ -34,8 +34,9 @@ demo: $(VENV)/.demo  ## Pack the bundled sample corpus and show what came out
 	@echo
 	@echo "The packed data set is in demo-out; look at demo-out/hbpack.json, or run: $(BIN)/hbpack stats demo-out"
 
+# Work stealing keeps most files in one process, which makes their sets and compiles their kernels once.
 test: $(VENV)/.dev  ## Run the tests
-	$(BIN)/python -m pytest -m "not slow and not soak" -n auto
+	$(BIN)/python -m pytest -m "not slow and not soak" -n auto --dist worksteal
 
 test-slow: $(VENV)/.dev  ## Run the tests that take long or need much memory
 	$(BIN)/python -m pytest -m slow

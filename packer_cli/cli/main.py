@@ -88,6 +88,8 @@ def main() -> None:
     """Run the command line. An error becomes one line; exit code 2 for wrong usage, 1 for failure, 130 for Ctrl-C."""
     # hbpack needs no torch here, so transformers should not advise to install it.
     os.environ.setdefault("TRANSFORMERS_NO_ADVISORY_WARNINGS", "1")
+    # numpy starts a thread of OpenBLAS for each core, which spins; hbpack multiplies no large matrices.
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     show_progress()
     try:
         _start_early(sys.argv[1:])

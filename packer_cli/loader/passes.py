@@ -82,10 +82,10 @@ def write_labels(
     else:
         borders = np.zeros(2 * len(loss_starts) + 2, dtype=np.int64)
         borders[1:-1:2], borders[2:-1:2], borders[-1] = loss_starts, loss_stops, len(input_ids)
-        hidden = np.zeros(len(borders) - 1, dtype=np.int8)
+        hidden = np.zeros(len(borders) - 1, dtype=np.int32)
         hidden[::2] = IGNORE_INDEX
         # 0 or -100. As unsigned numbers, -100 is greater than any id, so the maximum is the label, without a branch.
-        labels = hidden.repeat(borders[1:] - borders[:-1]).astype(np.int32)
+        labels = hidden.repeat(borders[1:] - borders[:-1])
         unsigned = labels.view(np.uint32)
         np.maximum(unsigned, input_ids.astype(np.int32, copy=False).view(np.uint32), out=unsigned)
         out[:] = labels

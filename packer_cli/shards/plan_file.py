@@ -24,6 +24,7 @@ from packer_cli.plan.check import check_plan
 from packer_cli.plan.cost import Cost, parse_cost
 from packer_cli.plan.groups import Group
 from packer_cli.plan.types import UNLIMITED, Packs, Pieces, Plan, Schedule
+from packer_cli.shards.arrow_file import arrow_file
 
 PLAN_VERSION = 6
 _KEY = b"hbpack"
@@ -146,7 +147,7 @@ def _write_arrays(path: Path, arrays: dict[str, NDArray[Any]], metadata: dict[st
         columns.append(pa.LargeListArray.from_arrays(to_arrow(np.array([0, len(array)])), values, type=kind))
         fields.append(pa.field(name, kind, nullable=False))
     schema = pa.schema(fields, metadata={_KEY: json.dumps(metadata, sort_keys=True).encode()})
-    with atomic_file(path) as file, pa.ipc.new_file(pa.PythonFile(file, mode="w"), schema) as writer:
+    with atomic_file(path) as file, arrow_file(file, schema) as writer:
         writer.write_batch(pa.record_batch(columns, schema=schema))
 
 

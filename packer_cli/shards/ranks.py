@@ -19,6 +19,7 @@ from packer_cli.format.marks import identify
 from packer_cli.format.schema import ITERATION_SCHEMA, RANK_SCHEMA, iterations_path, ranks_path
 from packer_cli.plan.cost import segment_sums
 from packer_cli.plan.types import FILLER, Int64Array, Plan, Schedule
+from packer_cli.shards.arrow_file import arrow_file
 
 _WRITERS = 8
 
@@ -91,7 +92,7 @@ def write_epoch(
     def write(name: str) -> str:
         schema = identify(ITERATION_SCHEMA if name == iterations_path(path) else RANK_SCHEMA, fingerprint, name)
         arrays = [to_arrow(values) for values in files[name]().values()]
-        with atomic_file(folder / name) as file, pa.ipc.new_file(pa.PythonFile(file, mode="w"), schema) as writer:
+        with atomic_file(folder / name) as file, arrow_file(file, schema) as writer:
             writer.write_batch(pa.record_batch(arrays, schema=schema))
         return file.hexdigest()
 

@@ -6,8 +6,9 @@ lengths, and gathering a pack copies only its tokens.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
+from threading import Lock
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -15,7 +16,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from packer_cli.errors import FormatError
-from packer_cli.format.arrays import to_lists, to_numpy
+from packer_cli.format.arrays import to_numpy
 from packer_cli.format.loss_spans import STARTS, STOPS, Int64Array
 from packer_cli.tokens.index import StoreIndex, open_part, read_index
 from packer_cli.tokens.spans import copy_spans
@@ -31,21 +32,15 @@ class Gathered(NamedTuple):
     loss_stops: Int64Array
     """int64[s]"""
 
-    def cut(self, begin: int, end: int) -> Gathered:
-        """The tokens begin .. end-1, which are whole pieces; ids are a view."""
-        spans = slice(*np.searchsorted(self.loss_starts, [begin, end]))
-        return Gathered(self.input_ids[begin:end], self.loss_starts[spans] - begin, self.loss_stops[spans] - begin)
-
-    def spans_by_row(self, token_offsets: Int64Array) -> tuple[pa.ListArray, pa.ListArray]:
-        """Starts and stops of each row, list<int32>[r], as positions in the row.
+    def spans_by_row(self, token_offsets: Int64Array) -> tuple[Int64Array, NDArray[np.int32], NDArray[np.int32]]:
+        """Offsets (int64[r+1]), starts and stops (int32[s]) of the spans of each row, as positions in the row.
 
         Args:
             token_offsets: int64[r+1]: where the tokens of each row begin; rows are whole pieces.
         """
         offsets = np.searchsorted(self.loss_starts, token_offsets)
         begin = np.repeat(token_offsets[:-1], np.diff(offsets))
-        starts, stops = (self.loss_starts - begin).astype(np.int32), (self.loss_stops - begin).astype(np.int32)
-        return to_lists(offsets, starts), to_lists(offsets, stops)
+        return offsets, (self.loss_starts - begin).astype(np.int32), (self.loss_stops - begin).astype(np.int32)
 
 
 class TokenStore:
@@ -56,6 +51,9 @@ class TokenStore:
         self.index = index
         self._token: np.dtype[Any] = np.dtype(str(index.token_type))
         self._batches = [_Batch(batch) for part in index.parts for batch in open_part(folder, part, index.token_type)]
+        self._lock = Lock()
+        self._made_rows: _Rows | None = None
+        self._ids = [batch.ids_buffer for batch in self._batches]
         counts = [len(batch.offsets) - 1 for batch in self._batches]
         self._first_sample = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
         self._files = [file for part in index.parts for file in part.files]
@@ -108,7 +106,7 @@ class TokenStore:
         self, sample: NDArray[np.int64], start: NDArray[np.int64], length: NDArray[np.int32]
     ) -> NDArray[np.int32]:
         """Loss tokens (int32[m]) of pieces of samples, without the first token of each. O(their samples' spans)."""
-        starts, stops, piece = self._loss_spans(sample, start, length)
+        starts, stops, piece = self._loss_spans(*self._find(sample), start, length)
         counts = np.zeros(len(sample), dtype=np.int32)
         np.add.at(counts, piece, (stops - starts).astype(np.int32))
         return counts
@@ -119,48 +117,64 @@ class TokenStore:
         Raises:
             FormatError: a piece reaches past the end of its sample, so the store is not the planned one.
         """
-        number = np.searchsorted(self._first_sample, sample, side="right") - 1
-        begin, size = np.empty(len(sample), dtype=np.int64), length.astype(np.int64)
-        for batch, members, local in self._by_batch(sample):
-            begin[members] = batch.offsets[local] + start[members]
-            if (begin[members] + size[members] > batch.offsets[local + 1]).any():
-                raise FormatError(
-                    f"token store {str(self.folder)!r}: a sample is shorter than planned; tokenize again"
-                )
-        buffers, width = [batch.ids_buffer for batch in self._batches], self._token.itemsize
-        input_ids = copy_spans(buffers, number, width * begin, width * size).view(self._token)
-        starts, stops, piece = self._loss_spans(sample, start, length)
+        offsets, (batch, row) = self._rows.offsets, self._find(sample)
+        begin, size = offsets[row] + start, length.astype(np.int64)
+        if (begin + size > offsets[row + 1]).any():
+            raise FormatError(f"token store {str(self.folder)!r}: a sample is shorter than planned; tokenize again")
+        width = self._token.itemsize
+        input_ids = copy_spans(self._ids, batch, width * begin, width * size).view(self._token)
+        starts, stops, piece = self._loss_spans(batch, row, start, length)
         place = (np.cumsum(size) - size)[piece]
-        # Spans lie within pieces, so the places of their starts are the order of all.
-        order = np.argsort(starts + place)
-        return Gathered(input_ids, (starts + place)[order], (stops + place)[order])
+        return Gathered(input_ids, starts + place, stops + place)
 
     def _loss_spans(
-        self, sample: NDArray[np.int64], start: NDArray[np.int64], length: NDArray[np.int32]
+        self, batch: Int64Array, row: Int64Array, start: NDArray[np.int64], length: NDArray[np.int32]
     ) -> tuple[Int64Array, Int64Array, Int64Array]:
         """Loss spans of pieces, without the first token of each: starts, stops (in the piece) and piece, int64[s]."""
-        found: list[tuple[NDArray[Any], ...]] = []
-        for batch, members, local in self._by_batch(sample):
-            first = batch.span_offsets[local]
-            num = batch.span_offsets[local + 1] - first
-            place = np.arange(num.sum()) + np.repeat(first - (np.cumsum(num) - num), num)
-            found.append((batch.loss_starts[place], batch.loss_stops[place], np.repeat(members, num)))
-        if not found:
-            nothing = np.zeros(0, dtype=np.int64)
-            return nothing, nothing, nothing
-        starts, stops, piece = (np.concatenate(arrays) for arrays in zip(*found, strict=True))
-        starts = np.maximum(starts - start[piece], 1)
-        stops = np.minimum(stops - start[piece], length[piece])
+        rows = self._rows
+        num = rows.span_offsets[row + 1] - rows.span_offsets[row]
+        piece = np.repeat(np.arange(len(row)), num)
+        first = rows.first_span[batch] + rows.span_offsets[row]
+        place = np.arange(len(piece)) + (first - (np.cumsum(num) - num))[piece]
+        starts = np.maximum(rows.loss_starts[place] - start[piece], 1)
+        stops = np.minimum(rows.loss_stops[place] - start[piece], length[piece])
         is_inside = starts < stops
         return starts[is_inside], stops[is_inside], piece[is_inside]
 
-    def _by_batch(self, sample: NDArray[np.int64]) -> Iterable[tuple[_Batch, NDArray[np.int64], NDArray[np.int64]]]:
-        """For each record batch with any of these samples: (batch, indices into `sample`, increasing rows)."""
-        order = np.argsort(sample, kind="stable")
-        borders = np.searchsorted(sample[order], self._first_sample)
-        for number in np.flatnonzero(np.diff(borders)):
-            members = order[borders[number] : borders[number + 1]]
-            yield self._batches[number], members, sample[members] - self._first_sample[number]
+    def _find(self, sample: NDArray[np.int64]) -> tuple[Int64Array, Int64Array]:
+        """The record batch and the place in `_rows` of each of these samples."""
+        batch = np.searchsorted(self._first_sample, sample, side="right") - 1
+        return batch, sample + batch
+
+    @property
+    def _rows(self) -> _Rows:
+        """Made when first needed: it takes 8 bytes of memory a sample and 8 a span."""
+        with self._lock:
+            if self._made_rows is None:
+                batches = self._batches
+                self._made_rows = _Rows(
+                    _join([batch.offsets for batch in batches], np.int32),
+                    _join([batch.span_offsets for batch in batches], np.int32),
+                    np.cumsum([0, *(len(batch.loss_starts) for batch in batches)])[:-1],
+                    _join([batch.loss_starts for batch in batches], np.int32),
+                    _join([batch.loss_stops for batch in batches], np.int32),
+                )
+            return self._made_rows
+
+
+class _Rows(NamedTuple):
+    """Where the tokens and loss spans of n samples in b record batches are, joined to be found without a loop."""
+
+    offsets: NDArray[np.int32]
+    """int32[n+b], of tokens in the record batch; each batch has one more than samples"""
+    span_offsets: NDArray[np.int32]
+    """int32[n+b], likewise"""
+    first_span: Int64Array
+    """int64[b], of each batch, among all"""
+    loss_starts: NDArray[np.int32]
+    """int32[s], in the sample"""
+    loss_stops: NDArray[np.int32]
+    """int32[s]"""
 
 
 class _Batch:

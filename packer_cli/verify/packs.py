@@ -94,12 +94,12 @@ def _check_batch(batch: pa.RecordBatch, first: int, stop: int, group: int, expec
     token_borders = np.concatenate([[0], np.cumsum(tokens)])
     if expected.store is not None:
         gathered = expected.store.gather(sample, start, plan.pieces.length[members])
-        loss_starts, loss_stops = gathered.spans_by_row(token_borders)
+        span_borders, loss_starts, loss_stops = gathered.spans_by_row(token_borders)
         lists |= {
             "source_ids": (expected.store.sources_of(sample), borders),
             "input_ids": (gathered.input_ids, token_borders),
-            STARTS: (to_numpy(loss_starts.values), to_numpy(loss_starts.offsets)),
-            STOPS: (to_numpy(loss_stops.values), to_numpy(loss_stops.offsets)),
+            STARTS: (loss_starts, span_borders),
+            STOPS: (loss_stops, span_borders),
         }
     else:
         lists["input_ids"] = (to_numpy(batch.column("input_ids").values), token_borders)

@@ -87,7 +87,7 @@ def test_the_bound_of_a_micro_batch_equals_its_twin(costs, lengths, num_gpus):
     assert found == pytest.approx(naive.least_seconds(lengths, twin, num_gpus))
 
 
-@given(costs=any_costs(), lengths=LENGTHS, data=st.data(), limit=st.sampled_from([math.inf, 2000]))
+@given(costs=any_costs(), lengths=LENGTHS, data=st.data(), limit=st.sampled_from([math.inf, 2000.0]))
 def test_dealing_equals_its_twins(costs, lengths, data, limit):
     costs, twin = both(costs)
     kinds = data.draw(st.lists(st.integers(0, len(costs) - 1), min_size=1, max_size=4))
@@ -136,7 +136,7 @@ def test_evening_out_ends_where_no_division_of_two_groups_helps(costs, lengths, 
     assert best >= before * (1 - 1e-8)
 
 
-@given(costs=any_costs(), data=st.data(), limit=st.sampled_from([math.inf, 3000, 20_000]))
+@given(costs=any_costs(), data=st.data(), limit=st.sampled_from([math.inf, 3000.0, 20_000.0]))
 def test_packs_by_degree_equal_the_twin(costs, data, limit):
     costs, twin = both(costs)
     lengths = data.draw(st.lists(st.integers(1, int(costs.capacity[-1])), max_size=25))

@@ -75,7 +75,7 @@ def _cut(
     waiting = np.empty((128, 4), dtype=np.int64)
     for q in range(1, len(cuts)):
         top = 1
-        waiting[0] = (q + 1, num, q, num - 1)
+        _put(waiting[0], q + 1, num, q, num - 1)
         while top:
             top -= 1
             first, last, low, high = waiting[top]
@@ -87,10 +87,16 @@ def _cut(
                     best, cut = added, j
             error[k], cuts[q, k] = best, cut
             if k < last:
-                waiting[top] = (k + 1, last, cut, high)
+                _put(waiting[top], k + 1, last, cut, high)
                 top += 1
             if first < k:
-                waiting[top] = (first, k - 1, low, cut)
+                _put(waiting[top], first, k - 1, low, cut)
                 top += 1
-        before[:] = error
+        before = error.copy()
     return error[num]
+
+
+@njit(cache=True, no_cpython_wrapper=True)
+def _put(row: NDArray[np.int64], first: int, last: int, low: int, high: int) -> None:
+    """`row[:] = first, last, low, high`, which takes seconds to compile, see `dealing.copy_to`."""
+    row[0], row[1], row[2], row[3] = first, last, low, high

@@ -22,6 +22,13 @@ _MOST_DIVIDED = 10
 
 
 @njit(cache=True, no_cpython_wrapper=True)
+def copy_to(source: NDArray[np.int64], target: NDArray[np.int64]) -> None:
+    """`target[:] = source`, but numba compiles it at once: there it would compile messages of errors for seconds."""
+    for i in range(len(source)):
+        target[i] = source[i]
+
+
+@njit(cache=True, no_cpython_wrapper=True)
 def seconds_of(rates: NDArray[np.float64], kind: int, work: int, tokens: int) -> float:
     """Seconds of a group, see `DegreeCosts`; 0 without samples."""
     return rates[0, kind] * work + rates[1, kind] * tokens + rates[2, kind] if tokens else 0.0
@@ -125,7 +132,7 @@ def even_out(
 
     Args:
         lengths: int64[n], in any order.
-        most_steps: exchanges before giving up.
+        most_steps: exchanges before giving up. Not a literal: numba compiles the kernel again for each.
         enough: seconds at which to stop.
 
     Returns:
@@ -175,7 +182,7 @@ def even_out(
             _move(lengths, taken, slowest, group_of, tokens, work)
         for p in (slowest, to):
             seconds[p] = seconds_of(rates, kinds[p], work[p], tokens[p])
-    return seconds.max()
+    return seconds[np.argmax(seconds)]
 
 
 @njit(cache=True, no_cpython_wrapper=True)
@@ -227,7 +234,7 @@ def _divide_again(
             )
             if after < least:
                 least, best, best_mask, best_num = after, p, int(mask), num
-                best_members[:num] = members[:num]
+                copy_to(members, best_members)
     if best < 0:
         return False
     for bit in range(best_num):

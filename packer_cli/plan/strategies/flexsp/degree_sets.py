@@ -6,6 +6,8 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
+from packer_cli.plan.strategies.flexsp.dealing import copy_to
+
 
 @njit(cache=True, no_cpython_wrapper=True)
 def kinds_of(counts: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -54,7 +56,7 @@ def neighbor(
     """
     if take == give or (take >= 0 and counts[take] == 0):
         return False
-    around[:] = counts
+    copy_to(counts, around)
     if take >= 0:
         around[take] -= 1
     around[give] += 1

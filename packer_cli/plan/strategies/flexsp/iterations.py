@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 import numpy as np
 from numba import njit
@@ -21,7 +21,7 @@ _EVEN = 0.002
 """GPU-seconds that an iteration may wait, of all it takes, before its packs exchange samples."""
 _SOLVE = 0.02
 """The same, before its degrees are chosen anew."""
-_STEPS = 40
+_STEPS = cast(int, np.int64(40))
 """Exchanges an iteration."""
 
 

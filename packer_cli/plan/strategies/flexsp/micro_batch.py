@@ -14,14 +14,14 @@ on 64 GPUs. On small batches the result is within a thousandth of the optimum in
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
 from packer_cli.plan.strategies.flexsp.costs import DegreeCosts
-from packer_cli.plan.strategies.flexsp.dealing import deal, deal_by_room, even_out
+from packer_cli.plan.strategies.flexsp.dealing import copy_to, deal, deal_by_room, even_out
 from packer_cli.plan.strategies.flexsp.degree_sets import add_member, fill_up, is_member, kinds_of, neighbor
 from packer_cli.plan.types import Int64Array
 
@@ -31,6 +31,8 @@ _SEEN = 4096
 """Places of the table of sets already tried; a power of two."""
 _STEPS = 4_000_000
 """Pairs of sample and group that hill climbing may look at, and degrees of neighbors."""
+_EXCHANGES = cast(int, np.int64(300))
+"""With which a set of degrees is evened out."""
 
 
 class MicroBatch(NamedTuple):
@@ -108,7 +110,7 @@ def search(
                 break
         if at < 0:
             break
-        counts[:] = pool[at]
+        copy_to(pool[at], counts)
         add_member(climbed, counts)
         for take in range(-1, len(degrees)):
             for give in range(len(degrees)):
@@ -128,10 +130,12 @@ def search(
         groups = len(kinds)
         if deal(lengths, kinds, rates, capacity, np.inf, group_of, tokens[:groups], work[:groups]) == np.inf:
             deal_by_room(lengths, kinds, rates, capacity, group_of, tokens[:groups], work[:groups])
-        seconds = even_out(lengths, kinds, rates, capacity, 300, bound, group_of, tokens[:groups], work[:groups])
+        seconds = even_out(
+            lengths, kinds, rates, capacity, _EXCHANGES, bound, group_of, tokens[:groups], work[:groups]
+        )
         if seconds < best:
             best, best_kinds = seconds, kinds
-            best_of[:] = group_of
+            copy_to(group_of, best_of)
         if best <= bound * 1.0001:
             break
     return best_of, best_kinds, best
@@ -233,7 +237,7 @@ def _first_fit(
             return False
         else:
             low = target
-    counts[:] = found
+    copy_to(found, counts)
     return True
 
 
@@ -263,7 +267,9 @@ def _try(
     if seconds < limit:
         at = len(pool) - 1
         while at > 0 and pool_seconds[at - 1] > seconds:
-            pool[at], pool_seconds[at] = pool[at - 1], pool_seconds[at - 1]
+            copy_to(pool[at - 1], pool[at])
+            pool_seconds[at] = pool_seconds[at - 1]
             at -= 1
-        pool[at], pool_seconds[at] = counts, seconds
+        copy_to(counts, pool[at])
+        pool_seconds[at] = seconds
     return groups
