@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
+from numpy.typing import NDArray
 
 from packer_cli.plan.types import Int32Array, Int64Array
 from packer_cli.sizes import parse_tokens
@@ -88,8 +89,8 @@ def parse_curriculum(text: str, full: int, num_steps: int) -> Windows | None:
     return Windows(growth=growth, start=first, full=full, num_steps=num_steps)
 
 
-def windowed_work(lengths: Int32Array, window: Int32Array | Int64Array | int) -> Int64Array:
-    """Attention work (int64[m]) of samples under a window (int or int[m]; 0: whole samples).
+def windowed_work(lengths: NDArray[np.integer], window: Int32Array | int) -> Int64Array:
+    """Attention work (int64[m]) of samples (int[m]) under a window (int or int32[m]; 0: whole samples).
 
     >>> windowed_work(np.array([5, 2], dtype=np.int32), 2).tolist()
     [9, 4]

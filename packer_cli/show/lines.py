@@ -92,6 +92,8 @@ def _facts(view: View, manifest: Manifest) -> Iterator[tuple[str, str]]:
         return
     yield "SP degree", _sharing(view, place)
     yield "DP rank", f"{place.row.dp_rank} of {place.row.dp_size}"
+    if place.row.window:
+        yield "window", f"{place.row.window:,} tokens: in this step, attention sees so much of a sample at once"
 
 
 def _sharing(view: View, place: Place) -> str:

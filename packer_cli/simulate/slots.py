@@ -12,7 +12,10 @@ from numpy.typing import NDArray
 from packer_cli.cost.models import GpuModel
 from packer_cli.errors import ConfigError
 from packer_cli.format.constants import FILLER_TOKENS
-from packer_cli.plan.types import FILLER, Int64Array, Plan, Schedule
+from packer_cli.plan.cost import segment_sums
+from packer_cli.plan.segments import row_lengths
+from packer_cli.plan.types import FILLER, Int32Array, Int64Array, Plan, Schedule
+from packer_cli.plan.windows import windowed_work
 from packer_cli.plan.work import pack_tokens_and_work, plan_tokens_and_work
 
 PadTo = Literal["multiple", "row", "capacity"]
@@ -56,7 +59,7 @@ def slot_seconds(
 
     Padding of a row is a sample of its own at its end, as in the loader: it takes linear work, attention over its own
     length, and communication. Padding that aligns a sample lengthens it; with a causal mask over whole rows,
-    a row is one sample with its padding.
+    a row is one sample with its padding. In steps with a window, attention runs over what that cuts.
 
     Args:
         checkpoint_layers: checkpointed layers of each group.
@@ -71,7 +74,10 @@ def slot_seconds(
         pack_work = pack_tokens * pack_tokens
     tokens = np.append(pack_tokens, 0)[schedule.slot_pack]
     work = np.append(pack_work, 0)[schedule.slot_pack].astype(np.float64)
-    row_tokens, row_work = _rows(plan, schedule, tokens, work, pad_to)
+    window = schedule.step_window[schedule.iteration_step[schedule.slot_iteration]]
+    if window.any():
+        work = _work_under_windows(plan, schedule, window, plan.pieces.length)
+    row_tokens, row_work = _rows(plan, schedule, tokens, work, window, pad_to)
     compute, recompute, communication, of_padding = np.zeros((4, len(tokens)))
     layers = np.array(checkpoint_layers, dtype=np.int64)[group]
     degrees = plan.slot_degrees(schedule)
@@ -98,19 +104,37 @@ def slot_seconds(
     )
 
 
+def _work_under_windows(plan: Plan, schedule: Schedule, window: Int32Array, lengths: Int32Array) -> NDArray[Any]:
+    """Attention work (float64[k]) of each slot under its window (int32[k]).
+
+    Args:
+        lengths: int32[m], of the pieces.
+    """
+    of_pack = np.zeros(len(plan.packs) + 1, dtype=np.int32)
+    of_pack[schedule.slot_pack] = window
+    samples, offsets = lengths[plan.packs.pieces], plan.packs.offsets
+    if plan.mask == "causal":
+        of_packs = windowed_work(segment_sums(samples, offsets), of_pack[:-1])
+    else:
+        of_packs = segment_sums(windowed_work(samples, np.repeat(of_pack[:-1], np.diff(offsets))), offsets)
+    return np.append(of_packs, 0)[schedule.slot_pack].astype(np.float64)
+
+
 def _rows(
-    plan: Plan, schedule: Schedule, tokens: Int64Array, work: NDArray[np.float64], pad_to: PadTo
+    plan: Plan, schedule: Schedule, tokens: Int64Array, work: NDArray[np.float64], window: Int32Array, pad_to: PadTo
 ) -> tuple[NDArray[Any], NDArray[np.float64]]:
     """Tokens and attention work of each slot's padded row; `tokens` and `work` are those of its real tokens."""
     if plan.mask == "causal":
         length = _padded(plan, schedule, tokens, pad_to)
-        return length, length.astype(np.float64) ** 2
+        return length, windowed_work(length, window).astype(np.float64)
     if plan.is_padded or any(group.align > 1 for group in plan.groups):
         pack_tokens, pack_work = plan_tokens_and_work(plan)
         tokens = np.append(pack_tokens, 0)[schedule.slot_pack]
         work = np.append(pack_work, 0)[schedule.slot_pack].astype(np.float64)
+        if window.any():
+            work = _work_under_windows(plan, schedule, window, row_lengths(plan))
     length = _padded(plan, schedule, tokens, pad_to)
-    return length, work + (length - tokens).astype(np.float64) ** 2
+    return length, work + windowed_work(length - tokens, window)
 
 
 def _padded(plan: Plan, schedule: Schedule, tokens: Int64Array, pad_to: PadTo) -> NDArray[Any]:

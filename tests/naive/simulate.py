@@ -12,6 +12,7 @@ from packer_cli.plan.types import FILLER, Plan
 @dataclass
 class Slot:
     iteration: int
+    first_gpu: int
     sp_size: int
     group: int
     parts: dict[str, float]
@@ -30,18 +31,27 @@ def simulate(plan: Plan, model: GpuModel, pp: int, pad_to: str, step_seconds: fl
     iterations, split = [], defaultdict(float)
     for i in range(schedule.num_iterations):
         members = [slot for slot in slots if slot.iteration == i]
-        seconds = max(slot.seconds(pp) for slot in members)
-        iterations.append(seconds)
-        for slot in members:
-            gpus = slot.sp_size * pp
-            for part, value in slot.parts.items():
-                split[slot.group, part] += gpus * (value if part == "constant" else value / pp)
-            split[slot.group, "waiting"] += gpus * (seconds - slot.seconds(pp))
+        replicas = [
+            [slot for slot in members if slot.first_gpu == gpu] for gpu in {slot.first_gpu for slot in members}
+        ]
+        times = []
+        for replica in replicas:
+            each = [slot.seconds(pp) for slot in replica]
+            own = (pp - 1) * max(each) if plan.lockstep == 1 else 0.0
+            times.append(sum(each) + own)
+            split[replica[0].group, "bubbles"] += replica[0].sp_size * pp * own
+        iterations.append(max(times))
+        for replica, time in zip(replicas, times, strict=True):
+            gpus = replica[0].sp_size * pp
+            for slot in replica:
+                for part, value in slot.parts.items():
+                    split[slot.group, part] += gpus * (value if part == "constant" else value / pp)
+            split[replica[0].group, "waiting"] += gpus * (max(times) - time)
     steps = []
     for s in range(schedule.num_steps):
         members = [i for i in range(schedule.num_iterations) if schedule.iteration_step[i] == s]
         longest = max(members, key=lambda i: (iterations[i], i))
-        bubbles = (pp - 1) * iterations[longest]
+        bubbles = (pp - 1) * iterations[longest] if plan.lockstep is None else 0.0
         steps.append(sum(iterations[i] for i in members) + bubbles + step_seconds)
         split[_longest(slots, longest), "bubbles"] += bubbles * num_gpus
         split[_longest(slots, longest), "steps"] += step_seconds * num_gpus
@@ -52,6 +62,15 @@ def _longest(slots, iteration):
     return max(slot.group for slot in slots if slot.iteration == iteration)
 
 
+def squares(lengths, window):
+    """The sum of squares of what a window cuts the lengths into; 0 cuts nothing."""
+    return sum(
+        min(window or length, length - start) ** 2
+        for length in lengths
+        for start in range(0, length, window or length or 1)
+    )
+
+
 def _slot(plan: Plan, model: GpuModel, k: int, pad_to: str) -> Slot:
     schedule, cost = plan.epochs[0], model.cost
     pack, iteration = int(schedule.slot_pack[k]), int(schedule.slot_iteration[k])
@@ -60,7 +79,8 @@ def _slot(plan: Plan, model: GpuModel, k: int, pad_to: str) -> Slot:
     lengths = _lengths(plan, pack)
     layers = _layers(plan, model, group)
     aligned = [-(-length // plan.groups[group].align) * plan.groups[group].align for length in lengths]
-    tokens, work, row_work = sum(lengths), sum(length**2 for length in lengths), sum(length**2 for length in aligned)
+    window = int(schedule.step_window[schedule.iteration_step[iteration]])
+    tokens, work, row_work = sum(lengths), squares(lengths, window), squares(aligned, window)
     row = 8 * sp_size if pack == FILLER else sum(aligned)
     if pad_to == "row":
         row = max(row, int(schedule.slot_row_length[k]))
@@ -69,9 +89,9 @@ def _slot(plan: Plan, model: GpuModel, k: int, pad_to: str) -> Slot:
     while row % sp_size:
         row += 1
     padding = row - tokens
-    row_work += (row - sum(aligned)) ** 2
+    row_work += squares([row - sum(aligned)], window)
     if plan.mask == "causal":
-        work, row_work = tokens**2, row**2
+        work, row_work = squares([tokens], window), squares([row], window)
     share = layers / cost.num_layers
     compute = (cost.quadratic * work + cost.linear * tokens) / sp_size
     of_padding = (cost.quadratic * (row_work - work) + cost.linear * padding) / sp_size * (1 + cost.recompute * share)
@@ -87,7 +107,9 @@ def _slot(plan: Plan, model: GpuModel, k: int, pad_to: str) -> Slot:
         "padding": of_padding,
         "constant": cost.constant,
     }
-    return Slot(iteration=iteration, sp_size=sp_size, group=group, parts=parts)
+    return Slot(
+        iteration=iteration, first_gpu=int(schedule.slot_first_gpu[k]), sp_size=sp_size, group=group, parts=parts
+    )
 
 
 def _lengths(plan: Plan, pack: int) -> list[int]:

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from packer_cli.cost.models import CostModel, GpuModel, MemoryModel
 from packer_cli.errors import ConfigError
+from packer_cli.plan.free import run_freely
 from packer_cli.plan.groups import Group
 from packer_cli.plan.types import FILLER, Packs, Pieces, Plan, Schedule
 from packer_cli.simulate.epoch import PARTS, simulate
@@ -80,8 +81,8 @@ GROUPS = (Group(capacity=40), Group(capacity=60, sp_size=2, checkpoint_layers=1)
 
 @st.composite
 def plans(draw):
-    """Iterations of mixed degrees, with fillers."""
-    num_groups = draw(st.integers(1, 3))
+    """Iterations of mixed degrees, with fillers; half of the plans with replicas by falling group."""
+    num_groups, is_sorted = draw(st.integers(1, 3)), draw(st.booleans())
     iterations, steps = [], []
     for _ in range(draw(st.integers(1, 5))):
         slots, left = [], NUM_GPUS
@@ -91,7 +92,7 @@ def plans(draw):
             left -= GROUPS[group].sp_size
         if not any(lengths for _, lengths in slots):
             slots[0] = (slots[0][0], [draw(st.integers(1, 30))])
-        iterations.append(slots)
+        iterations.append(sorted(slots, key=lambda slot: -slot[0]) if is_sorted else slots)
         steps.append((steps[-1] + draw(st.integers(0, 1))) if steps else 0)
     return make_plan(GROUPS[:num_groups], iterations, steps)
 
@@ -106,10 +107,18 @@ pads = st.sampled_from(PAD_TO)
     step_seconds=st.sampled_from([0.0, 1.5]),
     mask=st.sampled_from(["document", "causal"]),
     align=st.sampled_from([1, 1, 4]),
+    windows=st.lists(st.sampled_from([0, 3, 10]), min_size=5, max_size=5),
+    is_free=st.booleans(),
 )
-def test_it_equals_its_twin_and_the_split_is_the_whole(plan, pp, pad_to, step_seconds, mask, align):
+def test_it_equals_its_twin_and_the_split_is_the_whole(plan, pp, pad_to, step_seconds, mask, align, windows, is_free):
     groups = tuple(replace(group, align=1 if mask == "causal" else align) for group in plan.groups)
-    plan = replace(plan, mask=mask, groups=groups)
+    (schedule,) = plan.epochs
+    schedule = replace(schedule, step_window=np.array(windows[: schedule.num_steps], dtype=np.int32))
+    falls = np.diff(schedule.slot_iteration * len(groups) - schedule.slot_group) >= 0
+    if is_free and falls.all():
+        plan = replace(plan, lockstep=1)
+        schedule = run_freely(schedule, len(groups), np.arange(len(plan.packs)) % 3 + 1.0)
+    plan = replace(plan, mask=mask, groups=groups, epochs=(schedule,))
     simulation = simulate(plan, model(), pp=pp, pad_to=pad_to, step_seconds=step_seconds)
     iterations, steps, split = naive.simulate(plan, model(), pp, pad_to, step_seconds)
     assert simulation.iteration_seconds == pytest.approx(iterations)
