@@ -171,7 +171,7 @@ PLAN = "give --groups and --gpus"
         (["nowhere", *GROUPS, "MODEL", "--sort", "speed"], "--sort: there is no column 'speed'; columns: "),
         (
             ["5.npy", "--groups", "1k:3", "--gpus", 6, "MODEL"],
-            "SP degree 3 is none of those that the model of the GPUs knows: 1, 2; plan with one of these, or give ",
+            "SP degree 3 is none of those that the model of the GPUs knows: 1, 2, 4; plan with one of these, or give ",
         ),
         (["5.npy", "MODEL", "--pp", "0"], "invalid value for '--pp': 0 is not in the range 1<=x<=1048576"),
     ],

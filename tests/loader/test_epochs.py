@@ -63,19 +63,29 @@ def test_written_epochs_are_read_as_written(packed: Any) -> None:
 
 @settings(max_examples=100, deadline=None)
 @given(
-    counts=st.lists(st.integers(1, 5), min_size=0, max_size=12), seed=st.integers(-1, 2**64), epoch=st.integers(1, 99)
+    counts=st.lists(st.lists(st.integers(1, 3), min_size=1, max_size=4), max_size=12),
+    seed=st.integers(-1, 2**64),
+    epoch=st.integers(1, 99),
 )
-def test_repeat_rows(counts: list[int], seed: int, epoch: int) -> None:
-    n = sum(counts)
+def test_repeat_rows(counts: list[list[int]], seed: int, epoch: int) -> None:
+    """Steps of iterations of one row or, without lockstep, several; whole samples, whatever the windows were."""
+    sizes = [size for step in counts for size in step]
+    n = sum(sizes)
     columns = {name: np.arange(n) + 1000 * k for k, name in enumerate(RankRow._fields)}
-    columns["step"] = np.repeat(np.arange(len(counts)), counts)
-    columns["iteration"] = np.arange(n)
+    columns["step"] = np.repeat(np.arange(len(counts)), [sum(step) for step in counts])
+    columns["iteration"] = np.repeat(np.arange(len(sizes)), sizes)
     rows = repeat_rows(columns, seed, epoch)
-    assert rows["iteration"].tolist() == list(range(n))
+    assert sorted(set(rows["iteration"].tolist())) == list(range(len(sizes)))
+    assert (np.diff(rows["iteration"]) >= 0).all()
+    assert not rows["window"].any()
+    place = 1000 * RankRow._fields.index("row")
+    iterations = [rows["row"][rows["iteration"] == i].tolist() for i in range(len(sizes))]
+    old_iterations = [(columns["row"][columns["iteration"] == i]).tolist() for i in range(len(sizes))]
+    assert sorted(iterations) == sorted(old_iterations)
     blocks = [rows["row"][rows["step"] == s].tolist() for s in range(len(counts))]
     old = [columns["row"][columns["step"] == s].tolist() for s in range(len(counts))]
     assert [r for block in blocks for r in block] == rows["row"].tolist()
     assert sorted(blocks) == sorted(old)
     for k, name in enumerate(RankRow._fields):
-        if name not in ("step", "iteration"):
-            assert (rows[name] - 1000 * k).tolist() == (rows["row"] - 1000 * RankRow._fields.index("row")).tolist()
+        if name not in ("step", "iteration", "window"):
+            assert (rows[name] - 1000 * k).tolist() == (rows["row"] - place).tolist()

@@ -63,6 +63,7 @@ LIMITS = {
     "nnlshp": 1.001,
     "wrap": 1.2,  # of whole samples, as next-fit; it is full where it may cut
     "bfd-split": 1.001,
+    "decompose": 1.001,  # of whole samples, as bfd
     "random": 1.2,
     "sorted": 1.2,
 }
