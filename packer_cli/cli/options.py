@@ -19,6 +19,8 @@ Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 
 _NAMES = {"record_schema": "schema"}
 _NO_OPTIONS = {"inputs", "group_costs"}
+_SHOWN_AFTER = {"align": "max_samples"}
+"""Options that the model reads before others; the help begins with what everyone gives."""
 _METAVARS = {
     "tokenizer": "PATH",
     "groups": "GROUPS",
@@ -100,6 +102,10 @@ class _FromModel(click.Option):
 def model_options(model: type[BaseModel], names: Collection[str] | None = None) -> Decorator:
     """Options for the named fields of a model, or for all except `inputs`; those for `auto` groups come last."""
     chosen = [name for name in model.model_fields if name not in _NO_OPTIONS and (names is None or name in names)]
+    for name, other in _SHOWN_AFTER.items():
+        if {name, other} <= set(chosen):
+            chosen.remove(name)
+            chosen.insert(chosen.index(other) + 1, name)
     chosen.sort(key=lambda name: name in AutoGroupsConfig.model_fields)
 
     def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
