@@ -233,9 +233,13 @@ class PackedDataset(Dataset):
             i += num_iterations
         if not 0 <= i < num_iterations:
             raise IndexError(f"iteration {i} of {num_iterations}")
-        batches = [self._adapt(self._read(rows, number)) for number in rows.rows_of(i)]
+        item: Any
+        if self._manifest.lockstep == 1:
+            item = [self._adapt(self._read(rows, number)) for number in rows.rows_of(i)]
+        else:
+            item = self._adapt(self._read(rows, i))
         self._place.next = i + 1
-        return batches if self._manifest.lockstep == 1 else batches[0]
+        return item
 
     def _read(self, rows: RankRows, number: int) -> MicroBatch:
         row = rows.row(number)
