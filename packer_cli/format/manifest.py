@@ -13,7 +13,7 @@ from packer_cli.errors import FormatError, VersionError
 from packer_cli.format import epochs
 from packer_cli.format.checksums import check_json, check_path, describe_signature, is_checksum, sign_json
 from packer_cli.format.choice import GroupChoice
-from packer_cli.format.constants import FORMAT_NAME, FORMAT_VERSION
+from packer_cli.format.constants import FORMAT_NAME, FORMAT_VERSION, Lockstep
 from packer_cli.format.metrics import Counts, PlanMetrics
 from packer_cli.format.records import FOR_SCHEMA, Rule, known_values, read_record, shown, sort_keys
 from packer_cli.format.schema import iterations_path, ranks_path
@@ -34,7 +34,6 @@ Checksum = Annotated[
     Rule(lambda value: None if is_checksum(value) else "not an xxh3-128 in hex", (("pattern", "^[0-9a-f]{32}$"),)),
 ]
 """xxh3-128 in hex."""
-Lockstep = Literal[1] | None
 Count = Annotated[int, Rule(lambda value: None if value >= 0 else "below 0", (("minimum", 0),))]
 
 
@@ -279,6 +278,14 @@ class Manifest:
     def shards(self) -> Iterator[ShardInfo]:
         """Those of all groups, one group after another."""
         return (shard for group in self.groups for shard in group.shards)
+
+    @property
+    def has_windows(self) -> bool:
+        """Whether attention sees only windows of samples in some steps (`--curriculum skyladder` or `growlength`)."""
+        plan = self.config.plan
+        if plan.get("curriculum", "short") == "short" or self.first_epoch > 0:
+            return False
+        return bool(self.epochs[0].first_step < plan["curriculum_steps"])
 
     @property
     def planned_fingerprint(self) -> str:

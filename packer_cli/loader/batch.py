@@ -173,37 +173,39 @@ class BatchBuilder:
     def filler(self, row: RankRow, epoch: int) -> MicroBatch:
         """The micro-batch of an iteration in which the rank has no pack: padding tokens without loss.
 
-        It has a few tokens, or as many as `pad_to` requires, so that shapes stay fixed.
+        It has a few tokens, or as many as `pad_to` requires, so that shapes stay fixed. A window cuts it, too: else
+        its attention would take longer than that of the packs for which it waits.
         """
         sharding = PLANNED[0] if self.sp_sharding == "planned" else self.sp_sharding
         length = self.padded_length(row.sp_size * FILLER_TOKENS, row, sharding)
-        cu_seqlens = np.array([0, length], dtype=np.int32)
+        alignment = self._alignment(row) if self.align_samples else 1
+        whole = np.array([0, length], dtype=np.int32)
+        none = np.empty(0, dtype=np.int64)
+        cu_seqlens = _cut(whole, none, round_up(row.window, alignment))[0] if row.window else whole
         sliced = self.sp_slice and row.sp_size > 1
-        positions = (
-            local_indices(cu_seqlens, row.sp_size, row.sp_rank, sharding)
-            if sliced
-            else np.arange(length, dtype=np.int64)
-        )
+        held = local_indices(cu_seqlens, row.sp_size, row.sp_rank, sharding) if sliced else ramp(length)
+        places = cu_seqlens if self.mask == "document" and self.reset_positions else whole
+        positions = held - places[places.searchsorted(held, "right") - 1].astype(np.int64)
         return MicroBatch(
             input_ids=np.full(len(positions), self.pad_token_id, dtype=np.int64),
             position_ids=positions,
             labels=np.full(len(positions), IGNORE_INDEX, dtype=np.int64),
             shift_labels=np.full(len(positions), IGNORE_INDEX, dtype=np.int64),
             cu_seqlens=self._fixed(cu_seqlens, row),
-            max_seqlen=length,
-            sample_borders=cu_seqlens,
-            real_lengths=np.empty(0, dtype=np.int64),
-            sample_lengths=np.empty(0, dtype=np.int64),
-            sample_num_loss_tokens=np.empty(0, dtype=np.int64),
-            sample_ids=np.empty(0, dtype=np.int64),
+            max_seqlen=length if self.max_segments else int(cu_seqlens[1]),
+            sample_borders=whole,
+            real_lengths=none,
+            sample_lengths=none,
+            sample_num_loss_tokens=none,
+            sample_ids=none,
             row=row,
             pack_id=-1,
             num_loss_tokens=0,
             epoch=epoch,
             sharding=sharding,
             sliced=sliced,
-            has_samples_as_segments=self.mask == "document",
-            is_aligned=self.align_samples and self._alignment(row) > 1,
+            has_samples_as_segments=self.mask == "document" and cu_seqlens is whole,
+            is_aligned=alignment > 1,
         )
 
     def _fixed(self, cu_seqlens: np.ndarray, row: RankRow) -> np.ndarray:

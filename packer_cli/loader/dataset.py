@@ -106,8 +106,9 @@ class PackedDataset(Dataset):
             each sample with "document". Models that find samples by their positions need the two to agree.
         max_segments: a fixed number of segments for every row, for CUDA graphs and `torch.compile`: borders are
             int32 [max_segments+1], in which the last one repeats (samples without tokens, which varlen kernels skip),
-            and the greatest length is the row's. "plan": the samples of the set's largest pack, and one for padding;
-            an integer may be greater. Limit it with `hbpack pack --max-samples`. None: as many as the row has.
+            and the greatest length is the row's. "plan": the samples of the set's largest pack, one for padding, and
+            as many as windows may cut; an integer may be greater. Limit it with `hbpack pack --max-samples`. None: as
+            many as the row has.
         verify: "lazy": compare each file and each pack with its checksum when this process first reads it; "full":
             also compare all shards now; "none": do not compare. Files of another set or of a wrong size are always
             found.
@@ -170,6 +171,8 @@ class PackedDataset(Dataset):
         chosen, resets = choose_mask(
             manifest, mask, reset_positions, format, positions_are_borders=self._adapt.positions_are_borders
         )
+        epoch = manifest.first_epoch if epoch is None else epoch
+        self._place = Place(self._storage, manifest, self.rank, epoch)
         self._builder = BatchBuilder(
             pad_to=pad_to,
             pad_to_multiple_of=pad_to_multiple_of,
@@ -181,12 +184,17 @@ class PackedDataset(Dataset):
             aligns=tuple(group.align for group in manifest.groups),
             mask=chosen,
             reset_positions=resets,
-            max_segments=choose_max_segments(manifest, max_segments, chosen, repr(str(self.path))),
+            max_segments=choose_max_segments(
+                manifest,
+                max_segments,
+                chosen,
+                repr(str(self.path)),
+                window=self._rows.shortest_window,
+                pad_to_multiple_of=pad_to_multiple_of,
+            ),
         )
         self._shards = ShardReader(self._storage, manifest.groups, manifest.planned_fingerprint)
         self._prefetch = prefetch if self._storage.is_remote else 0
-        epoch = manifest.first_epoch if epoch is None else epoch
-        self._place = Place(self._storage, manifest, self.rank, epoch)
         if verify == "full":
             self._shards.check_all()
 

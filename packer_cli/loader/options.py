@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 import operator
 from typing import Any, get_args
 
 from packer_cli.errors import ConfigError
-from packer_cli.format.constants import Mask
-from packer_cli.format.manifest import Manifest
+from packer_cli.format.constants import FILLER_TOKENS, Mask
+from packer_cli.format.manifest import GroupInfo, Manifest
 from packer_cli.loader.batch import SP_SHARDINGS, PadTo
 from packer_cli.loader.storage import VERIFY
 
@@ -72,28 +73,45 @@ def choose_mask(
             f"reset_positions is {resets} with mask {chosen!r}, but format {format!r} has no borders besides the "
             "positions, so they restart with mask 'document' and only with it"
         )
+    if positions_are_borders and chosen == "causal" and manifest.has_windows:
+        curriculum = manifest.config.plan["curriculum"]
+        raise ValueError(
+            f"mask is {chosen!r} and the set has the windows of --curriculum {curriculum}, but format {format!r} has "
+            "no borders besides the positions, which a causal mask does not restart: use mask 'document', or plan "
+            "with --curriculum short"
+        )
     return chosen, resets
 
 
-def choose_max_segments(manifest: Manifest, given: Any, mask: Mask, name: str) -> int | None:
+def choose_max_segments(
+    manifest: Manifest, given: Any, mask: Mask, name: str, *, window: int = 0, pad_to_multiple_of: int = 1
+) -> int | None:
     """The segments of every row that `max_segments` asks for; None: as many as each has.
 
     Args:
         mask: with "causal", every row is one segment.
         name: of the packed set, for messages.
+        window: tokens of the epoch's shortest window; 0: it has none.
 
     Raises:
-        ConfigError: the largest pack and its padding need more.
+        ConfigError: the largest pack and its padding need more, or a row that is cut by windows may.
         TypeError: it is neither an integer nor "plan".
     """
     if given is None:
         return None
     most = 0 if mask == "causal" else max(group.most_samples for group in manifest.groups)
+    # n segments of T tokens in all are at most n + T // window when cut.
+    cuts = max(_longest_row(group, pad_to_multiple_of) for group in manifest.groups) // window if window else 0
     if given == "plan":
-        return most + 1
+        return most + 1 + cuts
     number = as_integer("max_segments", given)
     if number < 1:
         raise ValueError(f"max_segments is {number}: it must be at least 1")
+    if cuts and number <= most + cuts:
+        raise ConfigError(
+            f"max_segments is {number}, but windows of {window} tokens may cut a row of {name} into "
+            f"{most + 1 + cuts} segments: give at least {most + 1 + cuts} or 'plan', or plan with --curriculum short"
+        )
     if number <= most:
         limit = f", or pack again with --max-samples {number - 1}" if number > 1 else ""
         raise ConfigError(
@@ -101,6 +119,12 @@ def choose_max_segments(manifest: Manifest, given: Any, mask: Mask, name: str) -
             f"give at least {most + 1} or 'plan'{limit}"
         )
     return number
+
+
+def _longest_row(group: GroupInfo, pad_to_multiple_of: int) -> int:
+    """No padded row of the group has more tokens, whatever samples are aligned to."""
+    multiple = math.lcm(group.align, 2 * group.sp_size)
+    return max(group.capacity, FILLER_TOKENS * group.sp_size) + multiple * (group.most_samples + pad_to_multiple_of)
 
 
 def check_rank(rank: Any, world_size: Any, num_gpus: int, name: str) -> tuple[int, int]:

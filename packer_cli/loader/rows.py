@@ -38,6 +38,12 @@ class RankRows:
     def __len__(self) -> int:
         return len(self.firsts)
 
+    @property
+    def shortest_window(self) -> int:
+        """Tokens of the epoch's shortest window; 0: samples are whole in all its steps."""
+        window = self.columns["window"]
+        return int(window.min(initial=2**31 - 1, where=window > 0)) if window.any() else 0
+
     def rows_of(self, i: int) -> range:
         """The rows of iteration `i`, one or more."""
         first = self.firsts.item(i)

@@ -62,7 +62,7 @@ class PlanRules:
             require_aligned(group)
         if self.replica_costs and len({group.align for group in self.groups}) > 1:
             raise ValueError("iterations that mix degrees move samples between groups, which need one align")
-        what = "cuts samples anywhere" if self.algorithm.cut else "pads batches as they are"
+        what = "cuts samples" if self.algorithm.cut else "pads batches as they are"
         if self.algorithm.needs_one_group and len(self.groups) != 1:
             raise ValueError(
                 f"packing {self.algorithm.name!r} {what}, so it needs exactly one group; give one, or another packing"

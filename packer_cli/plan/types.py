@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from packer_cli.format.constants import Mask
+from packer_cli.format.constants import Lockstep, Mask
 from packer_cli.plan.groups import Group
 
 Int16Array = NDArray[np.int16]
@@ -22,9 +22,6 @@ def read_only(values: NDArray[Any]) -> NDArray[Any]:
     view.flags.writeable = False
     return view
 
-
-Lockstep = Literal[1] | None
-"""See `Plan.lockstep`."""
 
 FILLER = -1
 """`slot_pack` of a slot without a pack: the rank runs a micro-batch without loss."""
@@ -83,7 +80,8 @@ class Schedule:
     slot_first_gpu: Int32Array
     """int32[k]: first GPU of the replica."""
     slot_row_length: Int32Array
-    """int32[k]: tokens to which a trainer with fixed shapes pads the row; equal within a group and iteration."""
+    """int32[k]: tokens to which a trainer with fixed shapes pads the row. Where all GPUs run in lockstep, equal within
+    a group and iteration."""
     iteration_step: Int64Array
     """int64[i]: the optimizer step of each iteration; never decreases."""
     step_window: Int32Array

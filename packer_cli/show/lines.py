@@ -14,7 +14,7 @@ import click
 from packer_cli.format.manifest import Manifest
 from packer_cli.show.contents import ShownSample
 from packer_cli.show.decode import Decode, Run, decode_runs, decode_tokens, shorten
-from packer_cli.show.places import Place
+from packer_cli.show.places import Place, pack_id_of
 from packer_cli.show.safe import make_safe, one_line
 from packer_cli.show.view import View
 from packer_cli.sizes import counted
@@ -93,7 +93,7 @@ def _facts(view: View, manifest: Manifest) -> Iterator[tuple[str, str]]:
     yield "SP degree", _sharing(view, place)
     yield "DP rank", f"{place.row.dp_rank} of {place.row.dp_size}"
     if place.row.window:
-        yield "window", f"{place.row.window:,} tokens: in this step, attention sees so much of a sample at once"
+        yield "window", f"{place.row.window:,} tokens: the most of a sample that attention sees at once in this step"
 
 
 def _sharing(view: View, place: Place) -> str:
@@ -117,7 +117,7 @@ def _step_lines(view: View, manifest: Manifest) -> Iterator[str]:
     rows = [
         (
             f"{place.row.iteration}",
-            "filler" if place.row.shard < 0 else f"{_pack_id(place, manifest)}",
+            "filler" if place.row.shard < 0 else f"{pack_id_of(place, manifest)}",
             one_line(manifest.groups[place.row.group].name),
             _how_to_show(place, view.place, manifest),
         )
@@ -126,9 +126,11 @@ def _step_lines(view: View, manifest: Manifest) -> Iterator[str]:
     header = ("iteration", "pack", "group", "")
     widths = [max(map(len, column)) for column in zip(header, *rows, strict=True)]
     iterations = {place.row.iteration for place in view.step_places}
-    what = counted(len(rows), "iteration") if len(iterations) == len(rows) else f"{len(rows):,} micro-batches"
     where = f"step {view.place.row.step}" if len(iterations) > 1 else f"iteration {view.place.row.iteration}"
-    yield f"  {where} has {what}:"
+    if len(iterations) == len(rows):
+        yield f"  {where} has {counted(len(rows), 'iteration')}:"
+    else:  # Other ranks have other numbers of them.
+        yield f"  rank {view.place.rank} runs {len(rows):,} micro-batches in {where}:"
     for row in (header, *rows):
         cells = (f"{row[0]:>{widths[0]}}", f"{row[1]:>{widths[1]}}", f"{row[2]:<{widths[2]}}", row[3])
         yield f"    {'  '.join(cells)}".rstrip()
@@ -139,11 +141,7 @@ def _how_to_show(place: Place, shown: Place, manifest: Manifest) -> str:
         return "shown below"
     if place.row.iteration != shown.row.iteration:
         return f"--iteration {place.row.iteration}"
-    return f"--pack {_pack_id(place, manifest)}"
-
-
-def _pack_id(place: Place, manifest: Manifest) -> int:
-    return manifest.groups[place.row.group].shards[place.row.shard].first_pack + place.row.row
+    return f"--pack {pack_id_of(place, manifest)}"
 
 
 def _sample_lines(sample: ShownSample, decode: Decode, style: Style) -> Iterator[str]:

@@ -109,6 +109,11 @@ def locate_pack(manifest: Manifest, pack: int) -> tuple[int, int, int]:
     raise ConfigError(f"--pack must be from 0 to {num_packs - 1}, got {pack}: the set has {num_packs:,} packs")
 
 
+def pack_id_of(place: Place, manifest: Manifest) -> int:
+    """Id of the pack of a micro-batch that has one."""
+    return manifest.groups[place.row.group].shards[place.row.shard].first_pack + place.row.row
+
+
 def find_pack(files: SetFiles, manifest: Manifest, packs: Iterable[int], epoch: int) -> dict[int, Place]:
     """Where each pack is used in an epoch, on the first rank of its SP group; packs that are not used are left out.
 

@@ -7,17 +7,21 @@ from typing import Any
 from packer_cli.format.manifest import Manifest
 from packer_cli.show.contents import ShownSample
 from packer_cli.show.decode import Decode, decode_runs
-from packer_cli.show.places import Place
+from packer_cli.show.places import Place, pack_id_of
 from packer_cli.show.view import View
 
 
 def view_value(view: View, manifest: Manifest, decode: Decode | None) -> dict[str, Any]:
     """The keys `place` (null where the pack is not used in the epoch), `pack` (null for a filler), `samples`.
 
+    `step_iterations` and `step_packs` (null for a filler) are those of the rank's micro-batches in the step or
+    iteration that was asked for.
+
     Args:
         decode: None leaves the texts null.
     """
     place, pack = view.place, view.pack
+    places = view.step_places or ((place,) if place else ())
     return {
         "place": None if place is None else _place_value(place),
         "pack": None
@@ -33,7 +37,8 @@ def view_value(view: View, manifest: Manifest, decode: Decode | None) -> dict[st
             "rank_tokens": None if place is None else list(view.rank_tokens),
         },
         "samples": [_sample_value(sample, decode) for sample in view.samples],
-        "step_iterations": sorted({other.row.iteration for other in view.step_places or ((place,) if place else ())}),
+        "step_iterations": sorted({other.row.iteration for other in places}),
+        "step_packs": [None if other.row.shard < 0 else pack_id_of(other, manifest) for other in places],
     }
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from packer_cli.engine.local import LocalEngine
 from packer_cli.engine.progress import Stopwatch, progress_bar, say
 from packer_cli.export.stage import ExportOptions, export_set
+from packer_cli.shards.manifest import read_manifest
 from packer_cli.sizes import counted, format_bytes
 
 
@@ -18,6 +19,12 @@ def run_export(options: ExportOptions, folder: Path, output: Path, engine: Local
         InputError, FormatError: there is no packed set, or it is damaged.
     """
     watch = Stopwatch()
+    manifest = read_manifest(folder)
+    if manifest.has_windows:
+        say(
+            "an export has no windows: training on it sees whole samples from the first step on, without "
+            f"--curriculum {manifest.config.plan['curriculum']}"
+        )
     with progress_bar("Exporting", unit="tokens") as progress:
         done = export_set(options, folder, output, engine, progress)
     if done is None:

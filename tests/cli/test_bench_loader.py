@@ -72,10 +72,13 @@ def test_the_seconds_are_kept_to(packed):
 def test_every_format(packed, name):
     from packer_cli.loader import PackedDataset
 
-    figures = figures_of(packed, "--batches", 1, "--format", name)
-    batch = PackedDataset(packed, 0, 4, format=name)[0]
-    inputs = batch[0]["input"] if name == "torchtitan" else batch["tokens" if name == "megatron" else "input_ids"]
-    assert figures["rows"][0]["tokens_per_batch"] == inputs.numel()
+    figures = figures_of(packed, "--batches", 1, "--format", name, "--workers", "0,1")
+    dataset = PackedDataset(packed, 0, 4, format=name)
+    batches = [batch[0] if name == "torchtitan" else batch for batch in (dataset[0], dataset[1])]
+    key = {"torchtitan": "input", "megatron": "tokens"}.get(name, "input_ids")
+    # The first batch of workers also waits for their start, and is told apart.
+    in_order = [row["tokens_per_batch"] for row in figures["rows"] if row["name"] == "all, in order"]
+    assert in_order == [batch[key].numel() for batch in batches]
 
 
 def test_the_table(packed):

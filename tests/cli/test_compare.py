@@ -147,7 +147,7 @@ def test_a_corpus_a_token_store_and_a_packed_set_are_the_same_samples(
 
 
 LENGTHS = "a packed data set, a token store or a file of lengths"
-WRAP = "packing 'wrap' cuts samples anywhere, so it needs exactly one group; give one, or another packing"
+WRAP = "packing 'wrap' cuts samples, so it needs exactly one group; give one, or another packing"
 TOO_LONG = (
     "the longest sample has 9000 tokens, over the largest group's 8192; choose --overflow split, truncate or drop"
 )

@@ -257,6 +257,21 @@ def test_what_has_no_metadata() -> None:
             metadata_of(batch)
 
 
+def test_a_list_of_micro_batches_has_no_metadata_of_its_own(packed: Any) -> None:
+    """That of the first would be wrong for the others. A DataLoader makes a list of torchtitan's pair, too."""
+    one, other = open_set(packed, "transformers")[0], open_set(packed, "transformers")[1]
+    with pytest.raises(TypeError) as error:
+        metadata_of([one, other])
+    assert str(error.value) == (
+        "this is a list of micro-batches (2), as a set planned with --lockstep 1 gives them: call metadata_of on each "
+        "of them"
+    )
+    pair = open_set(packed, "torchtitan")[0]
+    assert metadata_of([*pair]) is metadata_of(pair)
+    with pytest.raises(TypeError, match=r"this is a list of micro-batches \(1\)"):
+        metadata_of([[*pair]])
+
+
 def test_take_slice_is_what_the_loader_does(packed: Any) -> None:
     for sharding in ("contiguous", "zigzag", "document"):
         for rank in range(4):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from itertools import pairwise
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -11,10 +12,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from packer_cli.errors import ConfigError
+from packer_cli.format.constants import FILLER_TOKENS
 from packer_cli.format.ranks import RankRow
 from packer_cli.loader.batch import BatchBuilder
 from packer_cli.loader.formats.base import metadata
 from packer_cli.loader.losses import sample_weights
+from packer_cli.loader.options import choose_mask, choose_max_segments
 from packer_cli.loader.parallel.sharding import local_indices
 from packer_cli.loader.shards import Pack
 from tests.naive import loss_spans
@@ -29,10 +32,12 @@ def make_pack(lengths: list[int], seed: int) -> Pack:
     return Pack(0, sum(marks), ids, starts, stops, borders, np.arange(len(lengths)), 0)
 
 
-def build(pack: Pack, window: int, sp_size: int = 1, sp_rank: int = 0, **options: Any) -> Any:
+def build(pack: Pack | None, window: int, sp_size: int = 1, sp_rank: int = 0, **options: Any) -> Any:
     given = {"pad_to": "multiple", "pad_to_multiple_of": 1, "pad_token_id": 7, "sp_slice": True, "capacities": (64,)}
-    row = RankRow(0, 0, 0, 0, 0, sp_size, sp_rank, 0, 1, 64, window, 0, 1, len(pack.sample_ids), 1, 1)
-    return BatchBuilder(**(given | options)).build(pack, row, 0)
+    num_samples = 0 if pack is None else len(pack.sample_ids)
+    row = RankRow(0, 0, 0, 0, 0, sp_size, sp_rank, 0, 1, 64, window, 0, 1, num_samples, 1, 1)
+    builder = BatchBuilder(**(given | options))
+    return builder.filler(row, 0) if pack is None else builder.build(pack, row, 0)
 
 
 def cut(borders: list[int], window: int) -> list[int]:
@@ -97,5 +102,78 @@ def test_borders_of_a_fixed_number_must_hold_the_segments() -> None:
         build(pack, 2, max_segments=5)
     assert str(error.value) == (
         "the window of step 0, 2 tokens, cuts a row into 8 segments, more than max_segments=5: raise it, or plan with "
+        "--curriculum short"
+    )
+
+
+@pytest.mark.parametrize("mask", ["document", "causal"])
+@pytest.mark.parametrize("sharding", ["contiguous", "zigzag", "document"])
+@pytest.mark.parametrize(("pad_to", "length"), [("multiple", 2 * FILLER_TOKENS), ("capacity", 64)])
+def test_a_window_cuts_fillers(pad_to: Any, length: int, sharding: Any, mask: Any) -> None:
+    """Else a rank without a pack attends to a whole row, and the others wait for it."""
+    options = {"pad_to": pad_to, "sp_sharding": sharding, "mask": mask, "reset_positions": mask == "document"}
+    held = []
+    for rank in range(2):
+        part = build(None, 12, 2, rank, **options)
+        borders = part.cu_seqlens.tolist()
+        assert borders == cut([0, length], 12)
+        assert part.max_seqlen == 12
+        assert (part.labels == -100).all()
+        assert (part.input_ids == 7).all()
+        assert sample_weights(metadata(part) | {"cu_seqlens": torch_of(part.cu_seqlens)}).tolist() == [0] * (
+            length // 2
+        )
+        places = local_indices(borders, 2, rank, sharding)
+        assert part.position_ids.tolist() == [i % 12 if mask == "document" else i for i in places.tolist()]
+        held += places.tolist()
+    assert sorted(held) == list(range(length))
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    lengths=st.lists(st.integers(1, 20), min_size=1, max_size=8),
+    room=st.integers(0, 20),
+    sp_size=st.sampled_from([1, 2, 3]),
+    align=st.sampled_from([None, 1, 3, 4]),
+    window=st.integers(1, 24),
+    mask=st.sampled_from(["document", "causal"]),
+    multiple=st.sampled_from([1, 7, 16]),
+    pad_to=st.sampled_from(["multiple", "capacity"]),
+)
+def test_planned_borders_hold_every_cut(
+    lengths: list[int], room: int, sp_size: int, align: int | None, window: int, mask: Any, multiple: int, pad_to: Any
+) -> None:
+    capacity = sum(-(-length // (align or 1)) * (align or 1) for length in lengths) + room
+    group = SimpleNamespace(capacity=capacity, sp_size=sp_size, align=align or 1, most_samples=len(lengths))
+    most = choose_max_segments(
+        SimpleNamespace(groups=[group]), "plan", mask, "'OUT'", window=window, pad_to_multiple_of=multiple
+    )
+    options = {
+        "mask": mask, "align_samples": align is not None, "aligns": (align or 1,), "pad_to": pad_to,
+        "pad_to_multiple_of": multiple, "capacities": (capacity,), "max_segments": most,
+    }  # fmt: skip
+    for pack in (make_pack(lengths, 0), None):
+        assert len(build(pack, window, sp_size, **options).cu_seqlens) == most + 1
+
+
+def test_borders_that_may_not_hold_the_cuts_are_refused_before_training() -> None:
+    group = SimpleNamespace(capacity=64, sp_size=1, align=1, most_samples=3)
+    with pytest.raises(ConfigError) as error:
+        choose_max_segments(SimpleNamespace(groups=[group]), 12, "document", "'OUT'", window=8)
+    assert str(error.value) == (
+        "max_segments is 12, but windows of 8 tokens may cut a row of 'OUT' into 13 segments: give at least 13 or "
+        "'plan', or plan with --curriculum short"
+    )
+
+
+def test_positions_cannot_show_windows_under_a_causal_mask() -> None:
+    plan = {"mask": "causal", "curriculum": "skyladder:8", "curriculum_steps": 3}
+    manifest = SimpleNamespace(config=SimpleNamespace(plan=plan), has_windows=True)
+    assert choose_mask(manifest, None, None, "transformers", positions_are_borders=False) == ("causal", False)
+    with pytest.raises(ValueError, match="mask is 'causal'") as error:
+        choose_mask(manifest, None, None, "torchtitan", positions_are_borders=True)
+    assert str(error.value) == (
+        "mask is 'causal' and the set has the windows of --curriculum skyladder:8, but format 'torchtitan' has no "
+        "borders besides the positions, which a causal mask does not restart: use mask 'document', or plan with "
         "--curriculum short"
     )

@@ -53,6 +53,18 @@ def test_pieces_that_were_cut_before_are_joined():
     assert (cut.sample.tolist(), cut.start.tolist(), cut.length.tolist()) == ([7, 9], [0, 0], [1024, 64])
 
 
+@given(lengths=st.lists(st.integers(1, 3000), min_size=1, max_size=20), align=st.sampled_from([2, 64, 128, 512]))
+def test_no_piece_is_cut_below_the_alignment(lengths, align):
+    """It would be padded to as many tokens as a whole rest."""
+    pieces = ALGORITHM.cut(whole(lengths), 1024, 0, align)
+    shortest = max(align, SHORTEST)
+    expected = [(i, start, size) for i, n in enumerate(lengths) for start, size in decompose(n, 1024, shortest)]
+    assert [*zip(pieces.sample.tolist(), pieces.start.tolist(), pieces.length.tolist(), strict=True)] == expected
+    padded = -(-pieces.length // align) * align
+    assert padded.sum() == sum(-(-length // align) * align for length in lengths)
+    check_plan(build_plan(whole(lengths), rules([Group(capacity=1024, align=align)], 2, "decompose")))
+
+
 def test_the_curriculum_takes_short_pieces_first():
     lengths = np.random.default_rng(0).integers(64, 4096, 300)
     steps = StepRules(curriculum_steps=20)

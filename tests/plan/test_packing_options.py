@@ -19,7 +19,7 @@ def refusal(**options):
 
 def test_packings_that_the_options_rule_out_are_refused():
     assert refusal(packing="wrap", groups=["1k:1", "2k:1"]) == (
-        "--packing: packing 'wrap' cuts samples anywhere, so it needs exactly one group; give one, or another packing"
+        "--packing: packing 'wrap' cuts samples, so it needs exactly one group; give one, or another packing"
     )
     assert refusal(packing="bfd-split", groups=["1k:1"], overflow="drop") == (
         "--packing: packing 'bfd-split' cuts what is longer than the greatest capacity, so it needs --overflow split, "

@@ -70,5 +70,5 @@ def test_wrap_refuses_more_groups():
     with pytest.raises(ValueError) as error:
         wrap_rules([Group(capacity=10), Group(capacity=20)], 1)
     assert str(error.value) == (
-        "packing 'wrap' cuts samples anywhere, so it needs exactly one group; give one, or another packing"
+        "packing 'wrap' cuts samples, so it needs exactly one group; give one, or another packing"
     )

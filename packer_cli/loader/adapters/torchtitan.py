@@ -141,6 +141,12 @@ def _read_degree(config: PackedDataLoader.Config) -> tuple[int, int]:
             f"{config.path!r} has several micro-batches in an iteration (--lockstep 1), but torchtitan takes one "
             "batch at a time: plan with --lockstep all"
         )
+    if manifest.has_windows and config.max_num_documents is not None:
+        raise ConfigError(
+            f"{config.path!r} has the windows of --curriculum {manifest.config.plan['curriculum']}, each of which is "
+            "a document, and max_num_documents limits documents to samples: plan with --curriculum short, or leave "
+            "max_num_documents out"
+        )
     degrees = sorted({group.sp_size for group in manifest.groups})
     if len(degrees) > 1:
         raise ConfigError(

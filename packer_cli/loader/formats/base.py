@@ -54,8 +54,8 @@ class Format:
 def metadata(micro: MicroBatch) -> dict[str, Any]:
     """The metadata of every format: Python ints, a string, and int64 [n] tensors.
 
-    With a causal mask over the whole row, the borders of attention say nothing of the samples: then `sample_borders`,
-    int32 [n+1 or n+2], are theirs.
+    With a causal mask over the whole row, or a window in this step, the borders of attention are not those of the
+    samples: then `sample_borders`, int32 [n+1 or n+2], are theirs.
     """
     row = micro.row
     own = {} if micro.has_samples_as_segments else {"sample_borders": torch.from_numpy(micro.sample_borders)}
@@ -114,13 +114,27 @@ def open_batch(micro: MicroBatch, keys: dict[str, Any], borders: torch.Tensor) -
     return Batch(keys, known)
 
 
+def is_list_of_batches(item: Any) -> bool:
+    """Whether an item of a `PackedDataset` is a list of micro-batches (`--lockstep 1`), and not one batch.
+
+    A DataLoader makes a list of a batch that is a pair, whose second part is a tensor.
+    """
+    return isinstance(item, list) and bool(item) and not any(isinstance(part, torch.Tensor) for part in item)
+
+
 def metadata_of(batch: Any) -> dict[str, Any]:
     """The metadata of a batch of any format, with `cu_seqlens` int32 [segments+1], the borders of its whole row.
 
     Raises:
         TypeError: this is not a batch of a `PackedDataset`, or it has lost its metadata because a framework copied
-            it, in a format without them as keys: get them right after the loader.
+            it, in a format without them as keys: get them right after the loader. Or it is a list of micro-batches,
+            each of which has its own.
     """
+    if is_list_of_batches(batch):
+        raise TypeError(
+            f"this is a list of micro-batches ({len(batch)}), as a set planned with --lockstep 1 gives them: call "
+            "metadata_of on each of them"
+        )
     first = batch[0] if isinstance(batch, (tuple, list)) and batch else batch
     found = getattr(first, "metadata", None)
     if found is not None:

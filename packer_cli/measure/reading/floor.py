@@ -13,6 +13,8 @@ from typing import Any
 
 import torch
 
+from packer_cli.loader.formats.base import is_list_of_batches
+
 MOST_BYTES = 256 * 2**20
 """Bytes of finished tensors; the batch that exceeds them is the last."""
 
@@ -40,7 +42,7 @@ def _collect(value: Any, found: dict[int, torch.Tensor]) -> None:
 
 def count_tokens(batch: Any) -> int:
     """Tokens of this rank's part of a batch, or of a list of micro-batches, padding included."""
-    if isinstance(batch, list):
+    if is_list_of_batches(batch):
         return sum(map(count_tokens, batch))
     # The longest int64 tensors have one number per token.
     return max((tensor.numel() for tensor in batch_tensors(batch) if tensor.dtype == torch.int64), default=0)

@@ -36,7 +36,7 @@ class PackingAlgorithm:
     pack: PackFunction
     options: type[PackingOptions] = PackingOptions
     cut: CutFunction | None = None
-    """Cuts samples at any token before `pack`; a plan that uses it has exactly one group."""
+    """Cuts samples before `pack`; a plan that uses it has exactly one group."""
     needs_split: bool = False
     """Whether samples over the greatest capacity must be split, not truncated or left out."""
     needs_power_of_two: bool = False

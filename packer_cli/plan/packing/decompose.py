@@ -5,8 +5,9 @@ arXiv 2405.13226. Price: O(n log capacity) for n samples. Use it for pre-trainin
 rows of short pieces cost little attention, and `--curriculum-steps` takes them first. Do not use it for fine-tuning:
 it cuts nearly every sample.
 
-The paper drops what is left of a sample below its shortest length. Here nothing is dropped: a rest below 64 tokens is
-a piece of its own length, and fills rows with the last pieces of every length.
+The paper drops what is left of a sample below its shortest length. Here nothing is dropped: a rest below 64 tokens
+(or below `--align`, to which a shorter piece would be padded) is a piece of its own length, and fills rows with the
+last pieces of every length.
 
 There is exactly one group, and its capacity is a power of two. Pieces that an earlier step cut are first joined again.
 """
@@ -24,13 +25,17 @@ from packer_cli.plan.streams import rng_state, shuffled
 from packer_cli.plan.types import Int32Array, Int64Array, Pieces
 
 SHORTEST = 64
-"""The lowest power of two; a rest below it is not cut further."""
+"""The lowest power of two to cut, in tokens; a rest below it is not cut further."""
 
 
 def cut(pieces: Pieces, capacity: int, seed: int, align: int = 1) -> Pieces:
-    """Each sample as the powers of two of its length, longest first, and a rest below `SHORTEST`."""
+    """Each sample as the powers of two of its length, longest first, and a rest below `SHORTEST`, or below `align`.
+
+    Args:
+        align: divides the capacity, and so is a power of two.
+    """
     first, total = join(pieces)
-    of, start, length = _decompose(total, capacity, min(SHORTEST, capacity))
+    of, start, length = _decompose(total, capacity, min(max(SHORTEST, align), capacity))
     return Pieces(sample=pieces.sample[first][of], start=pieces.start[first][of] + start, length=length)
 
 
