@@ -88,7 +88,7 @@ def newest_checkpoint(folder: Path) -> Path:
 
 
 def micro_batches(loader: DataLoader) -> Iterator[tuple[Any, bool]]:
-    """Each batch, and whether its iteration ends with it; a set planned with --lockstep 1 gives lists of batches."""
+    """Each batch, and whether its iteration ends with it; without lockstep, an item is a list."""
     for item in loader:
         batches = item if isinstance(item, list) else [item]
         for number, batch in enumerate(batches, start=1):
@@ -116,11 +116,10 @@ def main() -> None:
     rank, world_size = dist.get_rank(), dist.get_world_size()
 
     # The data set gets rank and world size, and shards itself: use no DistributedSampler.
-    dataset = PackedDataset(args.packed, rank, world_size)
+    # FSDP's ranks meet in every micro-batch, DDP's only at the end of a step: then each item is a list of batches.
+    dataset = PackedDataset(args.packed, rank, world_size, lockstep=args.parallel == "fsdp")
     if any(group["sp_size"] > 1 for group in dataset.manifest["groups"]):
         raise SystemExit("this loop attends within one GPU; for groups that share rows see sequence_parallel.py")
-    if dataset.manifest["lockstep"] == 1 and args.parallel == "fsdp":
-        raise SystemExit("with FSDP, ranks meet in every micro-batch: plan with --lockstep all, or use --parallel ddp")
 
     model = make_model(args.model, dataset.manifest["tokenizer"]["vocab_size"], device)
     checkpointing = LayerCheckpointing(model)

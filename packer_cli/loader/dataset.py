@@ -17,7 +17,14 @@ from packer_cli.loader.batch import BatchBuilder, MicroBatch, PadTo, SPSharding
 from packer_cli.loader.formats import get_format
 from packer_cli.loader.manifest import choose_pad_token, read_manifest
 from packer_cli.loader.opening import open_storage
-from packer_cli.loader.options import as_integer, check_options, check_rank, choose_mask, choose_max_segments
+from packer_cli.loader.options import (
+    as_integer,
+    check_lockstep,
+    check_options,
+    check_rank,
+    choose_mask,
+    choose_max_segments,
+)
 from packer_cli.loader.place import Place
 from packer_cli.loader.rows import RankRows
 from packer_cli.loader.sampler import PackedSampler, is_left_to_sampler
@@ -109,6 +116,9 @@ class PackedDataset(Dataset):
             and the greatest length is the row's. "plan": the samples of the set's largest pack, one for padding, and
             as many as windows may cut; an integer may be greater. Limit it with `hbpack pack --max-samples`. None: as
             many as the row has.
+        lockstep: False for a trainer whose ranks meet only at the end of a step (DDP, ZeRO-1): an item is then the
+            list of this rank's micro-batches of an iteration. Sets planned with `--lockstep 1` need it, because ranks
+            have different numbers of them, with which FSDP and ZeRO-2 or 3 would hang.
         verify: "lazy": compare each file and each pack with its checksum when this process first reads it; "full":
             also compare all shards now; "none": do not compare. Files of another set or of a wrong size are always
             found.
@@ -120,7 +130,7 @@ class PackedDataset(Dataset):
     Raises:
         FormatError: there is no packed set, or it is damaged or of another format version.
         ConfigError: the set was planned for another number of GPUs, the epoch was over when it was rebalanced to this
-            number, or `pad_token_id` is not in the vocabulary.
+            number, `pad_token_id` is not in the vocabulary, or the set needs `lockstep=False`.
         TypeError, ValueError: another argument is wrong.
 
     Price: about two plain copies of the batch's tensors, 16K tokens in about 100 us from a warm page cache. Memory
@@ -145,6 +155,7 @@ class PackedDataset(Dataset):
         mask: Mask | None = None,
         reset_positions: bool | None = None,
         max_segments: int | Literal["plan"] | None = None,
+        lockstep: bool = True,
         verify: Verify = "lazy",
         cache_dir: str | os.PathLike[str] | None = None,
         cache_bytes: int = 64 * 2**30,
@@ -167,6 +178,7 @@ class PackedDataset(Dataset):
             path, verify=verify, cache_dir=cache_dir, cache_bytes=cache_bytes, storage_options=storage_options
         )
         manifest = self._manifest = read_manifest(self.path, self._storage)
+        self._lockstep = check_lockstep(lockstep, manifest, repr(str(self.path)))
         self.rank, self.world_size = check_rank(rank, world_size, manifest.num_gpus, repr(str(self.path)))
         chosen, resets = choose_mask(
             manifest, mask, reset_positions, format, positions_are_borders=self._adapt.positions_are_borders
@@ -242,10 +254,10 @@ class PackedDataset(Dataset):
         if not 0 <= i < num_iterations:
             raise IndexError(f"iteration {i} of {num_iterations}")
         item: Any
-        if self._manifest.lockstep == 1:
-            item = [self._adapt(self._read(rows, number)) for number in rows.rows_of(i)]
-        else:
+        if self._lockstep:
             item = self._adapt(self._read(rows, i))
+        else:
+            item = [self._adapt(self._read(rows, number)) for number in rows.rows_of(i)]
         self._place.next = i + 1
         return item
 

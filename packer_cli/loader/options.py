@@ -147,3 +147,14 @@ def check_rank(rank: Any, world_size: Any, num_gpus: int, name: str) -> tuple[in
     if not 0 <= rank < world_size:
         raise ValueError(f"rank is {rank}: it must be from 0 to {world_size - 1}")
     return rank, world_size
+
+
+def check_lockstep(lockstep: bool, manifest: Manifest, name: str) -> bool:
+    """The argument `lockstep`. Raises ConfigError if the ranks of the set do not run in lockstep, as it says."""
+    if lockstep and manifest.lockstep == 1:
+        raise ConfigError(
+            f"{name} was planned with --lockstep 1: its ranks run different numbers of micro-batches, with which FSDP "
+            "and ZeRO-2 or 3 would hang. For DDP or ZeRO-1, pass lockstep=False and run every micro-batch of each "
+            "list; for other trainers, plan with --lockstep all"
+        )
+    return bool(lockstep)

@@ -182,7 +182,7 @@ def test_fsdp_refuses_ranks_that_do_not_meet(
     counts = [Counter(row["step"] for row in rank_rows(packed, rank)) for rank in range(2)]
     assert counts[0] != counts[1]
     text = run("pytorch_fsdp", packed, "--max-steps", 1, "--output", tmp_path / "run", fails=True)
-    assert "with FSDP, ranks meet in every micro-batch: plan with --lockstep all, or use --parallel ddp" in text
+    assert "was planned with --lockstep 1: its ranks run different numbers of micro-batches" in text
 
 
 @pytest.mark.slow  # It imports everything three times.

@@ -42,11 +42,10 @@ def main(rank: int, expected_file: str) -> None:
 
 def check_set(rank: int, folder: str, expected: list[dict[str, Any]], model: Any, attention: Attention) -> None:
     """Each step's losses and gradients, averaged over the ranks as DDP and FSDP do it, are one process's."""
-    ds = PackedDataset(folder, rank, WORLD_SIZE, sp_sharding="zigzag")
+    ds = PackedDataset(folder, rank, WORLD_SIZE, sp_sharding="zigzag", lockstep=False)
     groups = init_sp_groups(ds.replicas)
     steps: list[list[Any]] = [[] for _ in range(ds.num_steps)]
-    for item in ds:
-        batches = item if isinstance(item, list) else [item]
+    for batches in ds:
         steps[batches[0]["step"]] += batches
     assert len(steps) == len(expected)
     for batches, wanted in zip(steps, expected, strict=True):

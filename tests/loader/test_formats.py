@@ -263,8 +263,7 @@ def test_a_list_of_micro_batches_has_no_metadata_of_its_own(packed: Any) -> None
     with pytest.raises(TypeError) as error:
         metadata_of([one, other])
     assert str(error.value) == (
-        "this is a list of micro-batches (2), as a set planned with --lockstep 1 gives them: call metadata_of on each "
-        "of them"
+        "this is a list of micro-batches (2), as lockstep=False gives them: call metadata_of on each of them"
     )
     pair = open_set(packed, "torchtitan")[0]
     assert metadata_of([*pair]) is metadata_of(pair)

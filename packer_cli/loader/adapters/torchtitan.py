@@ -136,11 +136,6 @@ def _read_degree(config: PackedDataLoader.Config) -> tuple[int, int]:
     """GPUs that share a row, and GPUs of the set."""
     storage = open_storage(config.path, verify="lazy", cache_dir=config.cache_dir, cache_bytes=0, storage_options=None)
     manifest = read_manifest(config.path, storage)
-    if manifest.lockstep == 1:
-        raise ConfigError(
-            f"{config.path!r} has several micro-batches in an iteration (--lockstep 1), but torchtitan takes one "
-            "batch at a time: plan with --lockstep all"
-        )
     if manifest.has_windows and config.max_num_documents is not None:
         raise ConfigError(
             f"{config.path!r} has the windows of --curriculum {manifest.config.plan['curriculum']}, each of which is "

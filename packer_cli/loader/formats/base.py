@@ -132,8 +132,8 @@ def metadata_of(batch: Any) -> dict[str, Any]:
     """
     if is_list_of_batches(batch):
         raise TypeError(
-            f"this is a list of micro-batches ({len(batch)}), as a set planned with --lockstep 1 gives them: call "
-            "metadata_of on each of them"
+            f"this is a list of micro-batches ({len(batch)}), as lockstep=False gives them: call metadata_of "
+            "on each of them"
         )
     first = batch[0] if isinstance(batch, (tuple, list)) and batch else batch
     found = getattr(first, "metadata", None)

@@ -23,6 +23,7 @@ from torch.utils.data import DataLoader
 
 from packer_cli.compare.memory import PeakMemory, mapped_bytes, private_bytes
 from packer_cli.errors import ConfigError
+from packer_cli.format.manifest import Manifest
 from packer_cli.loader import FORMATS, PackedDataset
 from packer_cli.loader.remote import default_cache_dir
 from packer_cli.loader.storage import is_url
@@ -75,7 +76,7 @@ def measure_loader(path: str, options: SpeedOptions) -> dict[str, Any]:
     floors: dict[str, float] = {}
     for workers in options.workers:
         mapped, memory = mapped_bytes(), PeakMemory()
-        with _open_set(path, manifest.num_gpus, options) as (dataset, seconds):
+        with _open_set(path, manifest, options) as (dataset, seconds):
             opening = seconds if opening is None else opening
             meter = _Meter(dataset, workers, options.limit)
             rows.append(_row(name, workers, meter.measure(range(len(dataset)))))
@@ -182,11 +183,18 @@ def _mean(values: Sequence[float]) -> float:
 
 
 @contextmanager
-def _open_set(path: str, num_gpus: int, options: SpeedOptions) -> Iterator[tuple[PackedDataset, float]]:
+def _open_set(path: str, manifest: Manifest, options: SpeedOptions) -> Iterator[tuple[PackedDataset, float]]:
     """The data set, and the seconds to open it. A remote set's shards are cached in a temporary folder."""
     with _cache(options.cache_dir) if is_url(path) else nullcontext() as cache_dir:
         start = time.perf_counter()
-        dataset = PackedDataset(path, options.rank, num_gpus, format=options.format, cache_dir=cache_dir)
+        dataset = PackedDataset(
+            path,
+            options.rank,
+            manifest.num_gpus,
+            format=options.format,
+            lockstep=manifest.lockstep != 1,
+            cache_dir=cache_dir,
+        )
         seconds = time.perf_counter() - start
         with closing(dataset):  # Otherwise a prefetched shard may arrive while the folder is being removed.
             yield dataset, seconds

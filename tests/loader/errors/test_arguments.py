@@ -40,6 +40,21 @@ def test_arguments(own_set: Any) -> None:
     assert message(ValueError, path, prefetch=-1) == "prefetch is -1: it must not be negative"
 
 
+def test_a_trainer_in_lockstep_refuses_ranks_that_are_not(own_set: Any) -> None:
+    """With lockstep=False an item is a list, whatever the set."""
+    plain, lists = PackedDataset(own_set.path, 0, 2), PackedDataset(own_set.path, 0, 2, lockstep=False)
+    assert len(lists) == len(plain)
+    for batch, micro_batches in zip(plain, lists, strict=True):
+        assert [each["pack_id"] for each in micro_batches] == [batch["pack_id"]]
+    own_set.edit_manifest(lockstep=1)
+    assert message(ConfigError, own_set.path) == (
+        f"{str(own_set.path)!r} was planned with --lockstep 1: its ranks run different numbers of micro-batches, with "
+        "which FSDP and ZeRO-2 or 3 would hang. For DDP or ZeRO-1, pass lockstep=False and run every micro-batch of "
+        "each list; for other trainers, plan with --lockstep all"
+    )
+    assert len(PackedDataset(own_set.path, 0, 2, lockstep=False)) == len(plain)
+
+
 def test_text_and_fractions_are_no_numbers(own_set: Any) -> None:
     path = own_set.path
     assert message(TypeError, path, "0", 2) == "rank is '0': it must be an integer; write int(os.environ['RANK'])"
