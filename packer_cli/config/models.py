@@ -289,6 +289,13 @@ class PlanConfig(AutoGroupsConfig):
                 raise ValueError(
                     f"an SP degree of {largest} does not fit {self.gpus} GPUs; end --groups with a lower one"
                 )
+            lowest = min((group.sp_size for group in self.groups), default=1)
+            if any(number % lowest for number in (self.gpus, *(group.sp_size for group in self.groups))):
+                raise ValueError(
+                    f"with samples aligned to {self.groups[0].align} tokens, --strategy {self.strategy} has no group "
+                    f"of SP degree 1, which would fill the rest of {self.gpus} GPUs; give longer --groups or a lower "
+                    "--align"
+                )
             return self
         for group in self.groups:
             if self.gpus % group.sp_size:

@@ -65,6 +65,14 @@ REFUSED = [
         "--strategy flexsp does not support --max-samples 8; these do: balanced, hbp, naive, longalign",
     ),
     (
+        # Rounded up, a GPU's share of the longest row holds as many tokens as that of two GPUs.
+        {"groups": "64:8", "align": "2*cp", "strategy": "flexsp", "gpus": 9},
+        (
+            "with samples aligned to 16 tokens, --strategy flexsp has no group of SP degree 1, which would fill the "
+            "rest of 9 GPUs; give longer --groups or a lower --align"
+        ),
+    ),
+    (
         {"mask": "causal", "strategy": "flexsp"},
         "--strategy flexsp does not support --mask causal; these do: balanced, hbp, naive, longalign",
     ),
