@@ -65,7 +65,7 @@ def parse_curriculum(text: str, full: int, num_steps: int) -> Windows | None:
         num_steps: steps of the curriculum.
 
     Raises:
-        ValueError: anything else, a window that is none, or no steps for it.
+        ValueError: it is none of these, its window is too short or too long, or there are no steps for it.
     """
     name, colon, start = text.partition(":")
     if text == SHORT_FIRST:
@@ -85,7 +85,7 @@ def parse_curriculum(text: str, full: int, num_steps: int) -> Windows | None:
             f"longest capacity, {full}; give another START, as in {name}:64"
         )
     if not num_steps:
-        raise ValueError(f"curriculum {name!r} needs --curriculum-steps, until samples are whole")
+        raise ValueError(f"curriculum {name!r} needs --curriculum-steps, the number of steps until samples are whole")
     return Windows(growth=growth, start=first, full=full, num_steps=num_steps)
 
 

@@ -107,6 +107,12 @@ def make_plan(config: PlanConfig, rules: PlanRules, source: Path, folder: Path) 
     )
     for note in overflow_notes(counts, config.groups[-1].capacity, config.overflow):
         say(note)
+    last_window = plan.epochs[0].step_window[-1]
+    if last_window:
+        say(
+            f"the first epoch has {counted(overall.num_steps, 'step')}, fewer than --curriculum-steps "
+            f"{config.curriculum_steps}, so it ends with windows of {last_window:,} tokens; later epochs have none"
+        )
     return header
 
 

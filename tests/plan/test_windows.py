@@ -111,7 +111,11 @@ def test_a_curriculum_is_read(text, num_steps, expected):
                 "longest capacity, 4096; give another START, as in skyladder:64"
             ),
         ),
-        ("growlength", 0, "curriculum 'growlength' needs --curriculum-steps, until samples are whole"),
+        (
+            "growlength",
+            0,
+            "curriculum 'growlength' needs --curriculum-steps, the number of steps until samples are whole",
+        ),
     ],
 )
 def test_a_wrong_curriculum_is_refused(text, num_steps, message):
