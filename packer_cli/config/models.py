@@ -166,16 +166,17 @@ class PlanConfig(AutoGroupsConfig):
     global_tokens: StepTokens | None = None
     """Tokens in an optimizer step. By default, each iteration is one step."""
     lockstep: Annotated[Literal["all", "1"], BeforeValidator(str)] = "all"
-    """GPUs that share collectives in every micro-batch: `all` of them (FSDP, ZeRO-2 and 3); or `1` replica at a time
-    (DDP, ZeRO-1), which runs as many micro-batches as its share of a step takes. The loader then gives a list of
-    micro-batches. Needs --global-tokens."""
+    """Which GPUs share collectives in every micro-batch: `all` of them (FSDP, ZeRO-2 and 3); or those of `1` replica
+    (DDP, ZeRO-1). Then each replica runs as many micro-batches as its share of a step needs, and the loader
+    gives lists of micro-batches (`lockstep=False`). `1` needs --global-tokens."""
     step_mix: Literal["alternate", "stratified"] = "alternate"
     """How to combine iterations into steps of several: `alternate`: shuffled; `stratified`: with the same proportions
     of groups and lengths in every step."""
     curriculum: str = "short"
-    """What the first --curriculum-steps are: `short`: without the longest group or, of one group, the lighter half of
-    its packs; `skyladder[:START]`: attention sees a window of START tokens (32) of each sample, which grows by equally
-    many in each step; `growlength[:START]`: the same, from 128 tokens on, doubled at equal intervals."""
+    """What the first --curriculum-steps are: `short`: steps without the longest group or, if there is one group, of
+    the lighter half of its packs; `skyladder[:START]`: attention sees START tokens of a sample at a time (default 32),
+    growing by the same amount in each step; `growlength[:START]`: the same from 128 tokens on, doubling at equal
+    intervals."""
     curriculum_steps: int = Field(default=0, ge=0, lt=2**31)
     """Steps of the curriculum at the start of the first epoch."""
     epochs: int = Field(default=1, ge=1, le=1000)

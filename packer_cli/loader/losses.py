@@ -1,8 +1,8 @@
 """Loss normalizers: from a rank's summed losses and the batch's metadata, without communication.
 
 The plan has counted each step, so a normalizer is one multiplication. Each returns the rank's *contribution*: call
-`backward` on it in every iteration; once the trainer has combined the gradients over ranks and iterations, those of
-the step are the gradients of
+`backward` on it in every micro-batch; once the trainer has combined the gradients over ranks and micro-batches, those
+of the step are the gradients of
 
 ==============  =================================================================  ==========================
 `stable_loss`   sum of all losses / all loss tokens of the step                    every token weighs the same
@@ -11,8 +11,8 @@ the step are the gradients of
 ==============  =================================================================  ==========================
 
 Two numbers tell how the trainer combines. `world_size`: over how many ranks it *averages* gradients, including SP
-ranks (DDP, FSDP: all of them); 1 if it sums. `accumulation`: by how many iterations it divides the loss itself; 1 if
-it does not (a plain loop of `backward` calls).
+ranks (DDP, FSDP: all of them); 1 if it sums. `accumulation`: by how many micro-batches it divides the loss itself; 1
+if it does not (a plain loop of `backward` calls).
 
 Pass sums of losses, never means: for a rank without loss tokens (a filler), the sum is 0 but the mean NaN. Source:
 HBP, section 3.3 ("stable loss"); LongAlign, section 3.3 (loss weighting).

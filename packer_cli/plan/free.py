@@ -47,9 +47,10 @@ def run_freely(schedule: Schedule, num_groups: int, times: NDArray[np.float64] |
 def pack_times(
     group: NDArray[np.integer], tokens: Int64Array, work: Int64Array, linear: int, costs: DegreeCosts | None
 ) -> NDArray[np.float64] | None:
-    """What the packs of a group are dealt by (float64[p]): seconds, or work where only that is known.
+    """The load of each pack (float64[p]) that dealing evens out: seconds, or work where the seconds are not known.
 
-    None without a linear term: attention work alone would weigh one long sample as heavy as many packs of short ones.
+    None without a linear term: by attention work alone, one long sample would weigh as much as many packs of short
+    ones.
 
     Args:
         group: int[p]
@@ -78,11 +79,11 @@ def _merge(schedule: Schedule, num_groups: int) -> tuple[Int64Array, Int64Array]
 
 
 def _dealt(schedule: Schedule, iteration: Int64Array, times: NDArray[np.float64]) -> Int64Array:
-    """First GPU (int64[k]) of each slot's replica, the slots of a group dealt anew by time.
+    """First GPU (int64[k]) of each slot's replica, after dealing the slots of each group again by time.
 
     Args:
         iteration: int64[k], the merged iterations.
-        times: float64[k]; 0 for fillers, which so come last and go where the time is least.
+        times: float64[k]; 0 for fillers, so they come last and go to the replica with the least time.
     """
     order = np.lexsort((-times, schedule.slot_group, iteration))
     key = iteration[order] * (int(schedule.slot_group.max(initial=0)) + 1) + schedule.slot_group[order]

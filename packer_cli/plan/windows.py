@@ -1,7 +1,7 @@
 """Windows that grow: in the first steps, attention sees only part of a sample.
 
 A window of w tokens cuts each sample, from its first token on, into segments of w tokens: attention and positions
-begin anew in each, labels stay. The rows and the tokens of a step are the same; only attention costs less. SkyLadder
+restart in each, labels stay. The rows and the tokens of a step are the same; only attention costs less. SkyLadder
 (arXiv 2503.15450) lengthens the window by the same number of tokens in each step; GrowLength (arXiv 2310.00576)
 doubles it at equal intervals. Only the first epoch has them.
 """
