@@ -65,8 +65,8 @@ class Metrics:
     ave_t: float
     """Tokens per iteration and DP rank, mean over both."""
     imbalance: float
-    """WLB-LLM: M max_j w_j / sum_j w_j over the M micro-batches of a step, w = sum of s (s + linear) per GPU; mean
-    over steps."""
+    """WLB-LLM: M max_j w_j / sum_j w_j over the M micro-batches of an iteration, w = sum of s (s + linear) per GPU;
+    mean over iterations."""
     num_samples: int
     """Number of pieces: a sample that was cut counts once per piece."""
     num_tokens: int

@@ -48,9 +48,13 @@ def balance_ratio(
     return np.where(greatest > 0, 1 - total / np.where(greatest > 0, greatest * count, 1), 0.0)
 
 
-def imbalance(values: NDArray[np.float64], slot_step: Int64Array) -> float:
-    """WLB-LLM's imbalance, `M max_j w_j / sum_j w_j`, mean over steps. The slots must be sorted by step."""
-    ratio = balance_ratio(values, slot_step)
+def imbalance(values: NDArray[np.float64], slot_iteration: Int64Array) -> float:
+    """WLB-LLM's imbalance, `M max_j w_j / sum_j w_j` over M micro-batches, mean over iterations.
+
+    WLB-LLM's iteration is a step. Micro-batches of several iterations do not wait for each other, so they are not
+    compared. The slots must be sorted by iteration.
+    """
+    ratio = balance_ratio(values, slot_iteration)
     return float(np.mean(1 / (1 - ratio))) if len(ratio) else 1.0
 
 
@@ -168,7 +172,7 @@ def measure(
         cbr_bound=cbr_bound,
         cr=float(real_tokens[gpus > 1].sum()) / num_tokens if num_tokens else 0.0,
         ave_t=num_tokens / len(pack) if len(pack) else 0.0,
-        imbalance=imbalance(work / gpus, schedule.iteration_step[iteration]),
+        imbalance=imbalance(work / gpus, iteration),
         num_samples=int(np.diff(plan.packs.offsets)[packs].sum()),
         num_tokens=num_tokens,
         num_packs=len(packs),

@@ -98,8 +98,8 @@ def test_predicted_cost_by_hand(plan):
     assert metrics.cbr == pytest.approx(np.mean(cbr))
     assert metrics.cbr_bound == pytest.approx(np.mean([cbr[0], cbr[1], 1 - 12 / (4 * 6)]))
     # The pairs of GPUs of iteration 1 share their work.
-    step_0 = np.array([*cost[0], 72 / 2, 8 / 2])
-    assert metrics.imbalance == pytest.approx(np.mean([step_0.max() * 6 / step_0.sum(), 4]))
+    by_gpu = np.array(cost[0]), np.array([72 / 2, 8 / 2]), np.array(cost[2])
+    assert metrics.imbalance == pytest.approx(np.mean([work.max() * len(work) / work.sum() for work in by_gpu]))
     assert measure(plan, 1, linear=K).cbr == pytest.approx(cbr[1])
     assert metrics.abr == measure(plan).abr
 
@@ -123,7 +123,6 @@ def test_replicas_of_unlike_degrees_by_hand():
 
 def test_metrics_by_hand(plan):
     metrics = measure(plan)
-    k2 = K * K
     abr = [
         (12 + 8 + 0 + 0) / (16 * 4),  # 4, 8, 16, 16 K^2
         (60 + 0) / (64 * 2),  # 64 and 4 K^2
@@ -137,11 +136,9 @@ def test_metrics_by_hand(plan):
     assert metrics.pr == pytest.approx(1 - 32 / (16 + 16 + 16))
     assert metrics.cr == pytest.approx(12 / 32)
     assert metrics.ave_t == pytest.approx(32 * K / 10)
-    # Step 0 has six micro-batches; those of group 1 share their work between two GPUs.
-    step_0 = np.array([4, 8, 16, 16, 32, 2]) * k2
-    step_1 = np.array([8, 0, 0, 0]) * k2
-    expected = np.mean([step_0.max() * 6 / step_0.sum(), step_1.max() * 4 / step_1.sum()])
-    assert metrics.imbalance == pytest.approx(expected)
+    # Micro-batches of group 1 share their work between two GPUs.
+    by_gpu = (np.array(works) for works in ([4, 8, 16, 16], [32, 2], [8, 0, 0, 0]))
+    assert metrics.imbalance == pytest.approx(np.mean([work.max() * len(work) / work.sum() for work in by_gpu]))
     assert (metrics.num_packs, metrics.num_iterations, metrics.num_fillers) == (7, 3, 3)
     assert metrics.packs_lower_bound == 5 + 2
 
