@@ -70,8 +70,8 @@ def choose_mask(
     resets = chosen == "document" if reset_positions is None else reset_positions
     if positions_are_borders and resets != (chosen == "document"):
         raise ValueError(
-            f"reset_positions is {resets} with mask {chosen!r}, but format {format!r} has no borders besides the "
-            "positions, so they restart with mask 'document' and only with it"
+            f"reset_positions is {resets} with mask {chosen!r}, but trainers of format {format!r} take position 0 for "
+            f"the start of a segment: leave reset_positions out, or choose mask {'document' if resets else 'causal'!r}"
         )
     if positions_are_borders and chosen == "causal" and manifest.has_windows:
         curriculum = manifest.config.plan["curriculum"]

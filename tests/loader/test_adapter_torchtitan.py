@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import json
 import warnings
 from collections import Counter
 from contextlib import nullcontext
@@ -237,3 +238,11 @@ def test_windows_are_refused_where_graphs_hold_the_samples(titan: Any, repo: Any
         f"{str(output)!r} has the windows of --curriculum skyladder, each of which is a document, and "
         "max_num_documents limits documents to samples: plan with --curriculum short, or leave max_num_documents out"
     )
+
+
+def test_graphs_of_causal_rows_hold_one_document(titan: Any, make_set: Any, tmp_path: Any) -> None:
+    packed = make_set(tmp_path, [(CAPACITY, 1, 15)], num_gpus=2)
+    config = json.loads((packed.path / "hbpack.json").read_text())["config"]
+    packed.edit_manifest(config=config | {"plan": {"mask": "causal"}})
+    inputs, _ = next(iter(build(titan, packed, max_num_documents=1)))
+    assert (inputs["positions"] == 0).sum() == 1

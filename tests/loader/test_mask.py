@@ -123,8 +123,8 @@ def test_positions_that_are_the_borders_must_agree(packed: Any, name: str, mask:
     with pytest.raises(ValueError) as error:
         batches(packed, format=name, mask=mask, reset_positions=resets)
     assert str(error.value) == (
-        f"reset_positions is {resets} with mask {mask!r}, but format {name!r} has no borders besides the positions, "
-        "so they restart with mask 'document' and only with it"
+        f"reset_positions is {resets} with mask {mask!r}, but trainers of format {name!r} take position 0 for the "
+        f"start of a segment: leave reset_positions out, or choose mask {'document' if resets else 'causal'!r}"
     )
 
 

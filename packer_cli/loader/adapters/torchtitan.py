@@ -153,8 +153,11 @@ def _read_degree(config: PackedDataLoader.Config) -> tuple[int, int]:
 
 def _check_documents(dataset: PackedDataset, max_num_documents: int | None) -> None:
     """Raise ConfigError if a row may have more documents than graphs are captured for."""
+    is_causal = dataset.manifest["config"]["plan"].get("mask") == "causal"
+    if max_num_documents is None or is_causal:  # A causal row is one document, padding included.
+        return
     most = max(group["most_samples"] for group in dataset.manifest["groups"])
-    if max_num_documents is not None and max_num_documents <= most:
+    if max_num_documents <= most:
         limit = f", or pack again with --max-samples {max_num_documents - 1}" if max_num_documents > 1 else ""
         raise ConfigError(
             f"max_num_documents is {max_num_documents}, but {str(dataset.path)!r} has a row of {most} samples, and "
