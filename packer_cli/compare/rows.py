@@ -15,7 +15,7 @@ from typing import Any
 from packer_cli.config import PlanConfig
 from packer_cli.config.models import GIVE
 from packer_cli.config.rules import plan_rules, with_known_cost
-from packer_cli.config.strategies import STRATEGIES, refusal
+from packer_cli.config.strategies import STRATEGIES, refusal, unsupported
 from packer_cli.engine.progress import say
 from packer_cli.errors import ConfigError
 from packer_cli.plan.balance import parse_balance
@@ -77,7 +77,11 @@ def default_rows(config: PlanConfig) -> list[Row]:
         is_given = algorithm.name == base.rules.algorithm.name
         packing = config.packing if is_given else _limited(algorithm, len(config.groups))
         rows.append(_make_row(base, "packing", packing, "", is_longest=False))
-    rows += [_make_row(base, "balance", "", balance, is_longest=False) for balance in BALANCES]
+    rows += [
+        _make_row(base, "balance", "", balance, is_longest=False)
+        for balance in BALANCES
+        if not (base.rules.algorithm.is_padded and parse_balance(balance).refine)
+    ]
     rows += [
         _baseline_row(base),
         _make_row(base, "baseline", "sorted", "sort", is_longest=True, note="LongAlign's sorted batches, packed"),
@@ -130,10 +134,10 @@ def strategy_rows(text: str, config: PlanConfig) -> list[Row]:
             names = [name for name in names if name != "flexsp"]
             say(f"flexsp is left out: it needs {GIVE}")
         for name in [name for name in names if name in STRATEGIES]:
-            why = refusal(name, config.restrictions)
-            if why:
+            option = unsupported(name, config.restrictions)
+            if option:
                 names.remove(name)
-                say(f"{name} is left out: {why}")
+                say(f"{name} is left out: it does not support {option}")
     rows = []
     for name in names:
         if name not in STRATEGIES:
@@ -165,19 +169,17 @@ def _make_row(base: Row, kind: str, packing: str, balance: str, *, is_longest: b
     """A row from its three parts, with any further change that its packing needs; a note says so.
 
     Raises:
-        ValueError: an unknown packing, option or balance.
+        ValueError: an unknown packing, option or balance, or a balance that the packing rules out.
     """
     config, rules = base.config, base.rules
     algorithm, options, changes = rules.algorithm, rules.packing_options, dict[str, Any]()
     if packing:
         changes["packing"] = packing
         algorithm, options = parse_packing(packing, REGISTRY)
+    if not balance and algorithm.is_padded and rules.balance.refine:
+        balance = "none"
     if balance:
         changes["balance"] = balance
-        rules = replace(rules, balance=parse_balance(balance))
-    if algorithm.is_padded and rules.balance.refine:
-        changes["balance"] = "none"
-        rules = replace(rules, balance=parse_balance("none"))
     if algorithm.needs_one_group and len(config.groups) > 1 and not is_longest:
         is_longest = True
         note = "" if algorithm.is_padded else f"{algorithm.name} needs exactly one group"
@@ -188,7 +190,13 @@ def _make_row(base: Row, kind: str, packing: str, balance: str, *, is_longest: b
         note = f"{algorithm.name} needs --overflow split"
     changed = config.model_copy(update=changes)
     algorithm = algorithm.with_linear(rules.evened) if packing else algorithm
-    rules = replace(rules, groups=changed.groups, algorithm=algorithm, packing_options=options)
+    rules = replace(
+        rules,
+        groups=changed.groups,
+        algorithm=algorithm,
+        packing_options=options,
+        balance=parse_balance(changed.balance),
+    )
     row = Row(name="", kind=kind, config=changed, rules=rules, note=note)
     return replace(row, name=_name(row, base))
 

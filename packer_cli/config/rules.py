@@ -124,14 +124,14 @@ def plan_rules(config: PlanConfig) -> PlanRules:
     return rules
 
 
-def refuse_padded(rules: PlanRules) -> None:
-    """Raise ConfigError for a packing whose padded batches are never written."""
-    name = rules.algorithm.name
-    if rules.algorithm.is_padded:
+def refuse_padded(packing: str) -> None:
+    """Raise ConfigError for a packing whose padded batches are only compared, or one that does not exist."""
+    with _naming("--packing"):
+        algorithm, _ = parse_packing(packing, REGISTRY)
+    if algorithm.is_padded:
         raise ConfigError(
-            f"--packing: packing {name!r} is a baseline to compare with, and its padded batches are never written; "
-            f"see hbpack compare --algorithms {name}/none@longest, or give another packing, such as none for one "
-            "sample a row"
+            f"--packing {packing} makes padded batches, which hbpack only compares and never writes; run hbpack "
+            f"compare --algorithms {packing}/none@longest, or give another packing, such as none for one sample a row"
         )
 
 

@@ -62,20 +62,20 @@ class PlanRules:
             require_aligned(group)
         if self.replica_costs and len({group.align for group in self.groups}) > 1:
             raise ValueError("iterations that mix degrees move samples between groups, which need one align")
-        what = "cuts samples" if self.algorithm.cut else "pads batches as they are"
+        what = "cuts samples" if self.algorithm.cut else "pads whole batches"
         if self.algorithm.needs_one_group and len(self.groups) != 1:
             raise ValueError(
                 f"packing {self.algorithm.name!r} {what}, so it needs exactly one group; give one, or another packing"
             )
         if self.algorithm.is_padded and self.balance.refine:
             raise ValueError(
-                f"packing {self.algorithm.name!r} {what}, so no samples can be exchanged; give --balance sort, "
-                "window:K or none"
+                f"packing {self.algorithm.name!r} {what}, so it cannot exchange samples; give --balance sort, "
+                "window:K or none, without +refine"
             )
         if self.algorithm.is_padded and self.shapes_rows:
             raise ValueError(
-                f"packing {self.algorithm.name!r} {what}, without --align, --max-samples and --mask causal; leave "
-                "them out, or give another packing"
+                f"packing {self.algorithm.name!r} {what}, which do not support --align, --max-samples or --mask "
+                "causal; leave them out, or give another packing"
             )
         capacity = self.groups[0].capacity
         if self.algorithm.needs_power_of_two and capacity & (capacity - 1):

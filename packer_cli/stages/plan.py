@@ -44,15 +44,14 @@ def checked_options(config: PlanConfig) -> tuple[PlanConfig, PlanRules]:
 
     To report wrong options before any work. Raises the errors of `plan_rules` and `with_placeholder_groups`.
     """
+    refuse_padded(config.packing)
     config = with_known_cost(config)
     named = config
     if config.is_auto:  # Named groups need none of the search.
         from packer_cli.groups.auto import with_placeholder_groups
 
         named = with_placeholder_groups(config)
-    rules = plan_rules(named)
-    refuse_padded(rules)
-    return config, rules
+    return config, plan_rules(named)
 
 
 def make_plan(config: PlanConfig, rules: PlanRules, source: Path, folder: Path) -> PlanHeader:

@@ -98,13 +98,13 @@ def stats_of(path: Path, config: PlanConfig | None, *, by_program: bool = False)
     lengths, choice = length_stats(samples.lengths), None
     if config is None:
         return Stats(lengths=lengths)
+    refuse_padded(config.packing)
     config = with_known_cost(config)
     if config.is_auto:
         from packer_cli.groups.auto import resolve
 
         config, choice = resolve(config, samples.epoch_lengths(config.seed))
     rules = plan_rules(config)
-    refuse_padded(rules)
     plan = plan_samples(samples, config)
     chosen, capacity = samples.chosen(config.seed), rules.groups[-1].capacity
     counts = sample_counts(samples.lengths, chosen, plan.pieces, capacity, config.overflow)

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from packer_cli.compare.rows import default_rows
+from packer_cli.compare.rows import default_rows, parse_rows
 from packer_cli.config import PlanConfig
-from packer_cli.config.rules import plan_rules, refuse_padded
+from packer_cli.config.rules import plan_rules
 from packer_cli.errors import ConfigError, PlanError
 from packer_cli.plan.build import build_plan
 from packer_cli.plan.check import check_plan
@@ -20,15 +20,13 @@ from packer_cli.plan.segments import row_lengths
 from packer_cli.plan.streams import rng_state
 from packer_cli.plan.types import FILLER, Pieces
 from packer_cli.simulate.epoch import simulate
+from packer_cli.stages.plan import checked_options
+from packer_cli.stages.stats import stats_of
 from tests import naive
 from tests.plan.packing import instances, run
 from tests.simulate.test_simulate import model
 
-AS_THEY_ARE = "--packing: packing 'padded' pads batches as they are,"
-NEVER = (
-    "--packing: packing 'padded' is a baseline to compare with, and its padded batches are never written; see hbpack "
-    "compare --algorithms padded/none@longest, or give another packing, such as none for one sample a row"
-)
+WHOLE = "--packing: packing 'padded' pads whole batches,"
 
 
 def padded_plan(lengths, packing="padded", balance="none", gpus=2, capacity=100):
@@ -116,7 +114,8 @@ def test_rows_of_their_own_shape_are_refused_and_left_out(option):
     with pytest.raises(ConfigError) as error:
         plan_rules(PlanConfig(**given, packing="padded", balance="none"))
     assert str(error.value) == (
-        f"{AS_THEY_ARE} without --align, --max-samples and --mask causal; leave them out, or give another packing"
+        f"{WHOLE} which do not support --align, --max-samples or --mask causal; leave them out, or give another "
+        "packing"
     )
     names = [row.name for row in default_rows(PlanConfig(**given))]
     assert "isf" in names
@@ -128,11 +127,11 @@ def test_rows_of_their_own_shape_are_refused_and_left_out(option):
     [
         (
             {"packing": "padded", "groups": "1k:1,2k:1", "balance": "none"},
-            f"{AS_THEY_ARE} so it needs exactly one group; give one, or another packing",
+            f"{WHOLE} so it needs exactly one group; give one, or another packing",
         ),
         (
             {"packing": "padded", "groups": "1k"},
-            f"{AS_THEY_ARE} so no samples can be exchanged; give --balance sort, window:K or none",
+            f"{WHOLE} so it cannot exchange samples; give --balance sort, window:K or none, without +refine",
         ),
         (
             {"packing": "padded:order=falling", "groups": "1k"},
@@ -150,8 +149,32 @@ def test_options_that_do_not_fit(options, message):
     assert str(error.value) == message
 
 
-def test_padded_batches_are_never_written():
-    rules = plan_rules(PlanConfig(gpus=1, groups="1k", packing="padded", balance="none"))
+def test_padded_batches_are_never_written(tmp_path):
+    """Whatever else is wrong with the options, no change of them helps."""
     with pytest.raises(ConfigError) as error:
-        refuse_padded(rules)
-    assert str(error.value) == NEVER
+        checked_options(PlanConfig(gpus=1, groups="1k,2k", packing="padded:batch=3"))
+    never = (
+        "--packing padded:batch=3 makes padded batches, which hbpack only compares and never writes; run hbpack "
+        "compare --algorithms padded:batch=3/none@longest, or give another packing, such as none for one sample a row"
+    )
+    assert str(error.value) == never
+    lengths = tmp_path / "lengths.txt"
+    lengths.write_text("5\n")
+    with pytest.raises(ConfigError) as error:
+        stats_of(lengths, PlanConfig(gpus=1, groups="1k,2k", packing="padded:batch=3"))
+    assert str(error.value) == never
+
+
+def test_padded_batches_are_compared_as_the_base_of_a_table():
+    """Balances that exchange samples are left out; other packings have them."""
+    base = PlanConfig(gpus=2, groups="1k", packing="padded:batch=3", balance="none")
+    names = [row.name for row in default_rows(base)]
+    assert {"padded:batch=3", "padded:batch=3/sort", "isf"} <= set(names)
+    assert not [name for name in names if name.endswith("refine")]
+    assert [row.name for row in parse_rows("bfd/refine", base)] == ["bfd/refine"]
+    with pytest.raises(ConfigError) as error:
+        parse_rows("padded/refine", PlanConfig(gpus=2, groups="1k"))
+    assert str(error.value) == (
+        "--algorithms: row 'padded/refine': packing 'padded' pads whole batches, so it cannot exchange samples; give "
+        "--balance sort, window:K or none, without +refine"
+    )
