@@ -258,9 +258,11 @@ class PlanConfig(AutoGroupsConfig):
     def _check_mask(self) -> PlanConfig:
         why = refusal(self.strategy, self.restrictions)
         if why:
-            raise ValueError(why)
+            raise ValueError(f"--strategy: {why}")
         if self.mask == "causal" and (self.align not in (None, 1) or any(group.align > 1 for group in self.groups)):
-            raise ValueError("--align pads each sample, but --mask causal makes a row one; leave one of them out")
+            raise ValueError(
+                "--align pads each sample, but with --mask causal a whole row is one segment; leave one of them out"
+            )
         if self.mask == "causal" and self.is_auto:
             raise ValueError("--groups auto predicts the time of --mask document; name the groups for --mask causal")
         return self

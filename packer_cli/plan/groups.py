@@ -63,8 +63,8 @@ def require_aligned(group: Group) -> None:
         lower = [group.capacity - rest] if group.capacity > group.align else []
         choices = " or ".join(map(str, [*lower, group.capacity - rest + group.align]))
         raise ValueError(
-            f"the capacity of group {group} is not a multiple of {group.align} tokens, to which samples are aligned; "
-            f"choose {choices}"
+            f"the capacity of group {group} must be a multiple of its align, {group.align} tokens; choose {choices}, "
+            "or another align"
         )
 
 

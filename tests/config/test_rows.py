@@ -7,6 +7,7 @@ import pytest
 from packer_cli.cli.main import main
 from packer_cli.compare.rows import strategy_rows
 from packer_cli.config import PlanConfig, validate
+from packer_cli.engine.progress import LOGGER
 from packer_cli.errors import ConfigError
 from packer_cli.plan.groups import Group
 from tests.cli_runner import run
@@ -47,22 +48,23 @@ def test_a_plan_is_the_same_whatever_form_its_align_had():
     assert PlanConfig(**GIVEN).decisions() != PlanConfig(**GIVEN, align=16).decisions()
 
 
-CHOOSE = "choose 16368 or 16416"
-FORMS = "a number of tokens, such as 16, nor one for each GPU of a row, such as 2*cp"
+FORMS = "a number of tokens, at least 1, such as 16, or N*cp for N times the SP degree of each group, such as 2*cp"
+CHOOSE = "choose 16368 or 16416, or another align"
+ABLE = "leave that out, or choose one of balanced, hbp, naive, longalign"
 REFUSED = [
     (
         {"align": "cp"},
-        "--align: 'cp' is neither " + FORMS,
+        "--align: 'cp' must be " + FORMS,
     ),
-    ({"align": "0"}, "--align: '0' is neither " + FORMS),
+    ({"align": "0"}, "--align: '0' must be " + FORMS),
     (
         {"align": 48},
-        "the capacity of group 16k:1 is not a multiple of 48 tokens, to which samples are aligned; " + CHOOSE,
+        "the capacity of group 16k:1 must be a multiple of its align, 48 tokens; " + CHOOSE,
     ),
     ({"max_samples": 0}, "--max-samples must be at least 1, got 0"),
     (
         {"max_samples": 8, "strategy": "flexsp"},
-        "--strategy flexsp does not support --max-samples 8; these do: balanced, hbp, naive, longalign",
+        "--strategy: strategy flexsp does not support --max-samples 8; " + ABLE,
     ),
     (
         # Rounded up, a GPU's share of the longest row holds as many tokens as that of two GPUs.
@@ -74,11 +76,11 @@ REFUSED = [
     ),
     (
         {"mask": "causal", "strategy": "flexsp"},
-        "--strategy flexsp does not support --mask causal; these do: balanced, hbp, naive, longalign",
+        "--strategy: strategy flexsp does not support --mask causal; " + ABLE,
     ),
     (
         {"mask": "causal", "align": 16},
-        "--align pads each sample, but --mask causal makes a row one; leave one of them out",
+        "--align pads each sample, but with --mask causal a whole row is one segment; leave one of them out",
     ),
     (
         {"mask": "causal", "groups": "auto"},
@@ -95,14 +97,14 @@ def test_wrong_options(options, message):
     assert str(error.value) == message
 
 
-def test_compare_leaves_out_what_cannot_be_compared(capfd):
-    config = PlanConfig(**GIVEN, max_samples=8)
+def test_compare_leaves_out_what_cannot_be_compared(caplog):
+    caplog.set_level("INFO", LOGGER.name)
+    config = PlanConfig(**GIVEN, max_samples=8, model="config.json", gpu="h100")
     assert [row.name for row in strategy_rows("all", config)] == ["balanced", "hbp", "naive", "longalign"]
+    assert caplog.messages == ["flexsp is left out: it does not support --max-samples 8"]
     with pytest.raises(ConfigError) as error:
         strategy_rows("hbp,flexsp", config)
-    assert str(error.value) == (
-        "--strategies: --strategy flexsp does not support --max-samples 8; these do: balanced, hbp, naive, longalign"
-    )
+    assert str(error.value) == f"--strategies: strategy flexsp does not support --max-samples 8; {ABLE}"
 
 
 def test_stats_tell_what_alignment_costs(tmp_path):

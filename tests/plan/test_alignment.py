@@ -152,5 +152,5 @@ def test_a_capacity_that_aligned_samples_cannot_fill_is_refused():
     with pytest.raises(ValueError) as error:
         rules([Group(capacity=1000, align=16)], 1)
     assert str(error.value) == (
-        "the capacity of group 1000:1 is not a multiple of 16 tokens, to which samples are aligned; choose 992 or 1008"
+        "the capacity of group 1000:1 must be a multiple of its align, 16 tokens; choose 992 or 1008, or another align"
     )
