@@ -13,7 +13,7 @@ import numpy as np
 import packer_cli
 from packer_cli.engine.local import LocalEngine
 from packer_cli.engine.parts import FileRange, FinishedPart, Parts, Sink, write_part
-from packer_cli.engine.progress import Progress
+from packer_cli.engine.progress import Progress, warn
 from packer_cli.errors import ConfigError
 from packer_cli.export.folder import NAME, WORK, is_same_export, read_json
 from packer_cli.export.formats import ORDERS, load_format
@@ -101,6 +101,11 @@ def export_set(
         )
     if format.needs_one_capacity:
         check_one_capacity(options.format, manifest, groups)
+    if manifest.config.plan.get("mask") == "causal":
+        warn(
+            f"{str(source)!r} was planned with --mask causal, but the export keeps the borders of its samples: have "
+            "the trainer attend across them, or plan with --mask document"
+        )
     first = manifest.first_epoch if options.epoch is None else options.epoch
     epoch = first if options.order == "use" else None
     header: dict[str, Any] = {

@@ -120,3 +120,20 @@ def test_automodel_counts_pads_beside_the_samples(aligned, rows, tmp_path):
             assert row["labels"][begin : begin + size] == wanted + [-100] * (size - len(wanted))
             assert row["position_ids"][begin : begin + size] == list(range(size))
             begin += size
+
+
+def test_a_set_for_causal_rows_is_exported_with_a_warning(aligned, repo, tmp_path):
+    sample, output = repo / "examples" / "sample", tmp_path / "out"
+    done = run(
+        main, "pack", sample / "journals.jsonl", "--tokenizer", sample / "tokenizer", "--groups", "8k", "--gpus", 2,
+        "--mask", "causal", "--workers", 1, "--output", output,
+    )  # fmt: skip
+    assert done.code == 0, done.stderr
+    warning = (
+        f"{str(output)!r} was planned with --mask causal, but the export keeps the borders of its samples: have the "
+        "trainer attend across them, or plan with --mask document"
+    )
+    done = export(output, "nemo", tmp_path / "causal")
+    assert done.code == 0
+    assert warning in done.stderr
+    assert "--mask" not in export(aligned, "nemo", tmp_path / "document").stderr

@@ -50,8 +50,8 @@ def print_stats(metrics: PlanMetrics) -> None:
         f"length mix spread {overall.length_mix_spread:.3f}, source mix spread {overall.source_mix_spread:.3f}"
     )
     if overall.alignment_pr is not None:
-        print("  align PR: the part of PR that pads samples to a multiple of --align")
-    print("  baseline: HBP's, the same samples packed by isf to the longest group's capacity, packs in random order")
+        print("  align PR: the part of PR that comes from padding samples to a multiple of --align")
+    print("  baseline: as in HBP, isf packs the same samples to the longest group's capacity; packs in random order")
     if overall.num_fillers:
         print(f"  {counted(overall.num_fillers, 'filler')} (without loss, so that every rank is busy)")
 
