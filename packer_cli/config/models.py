@@ -144,7 +144,7 @@ class PlanConfig(AutoGroupsConfig):
     gpus: int = Field(ge=1, le=2**20)
     """Number of GPUs that train."""
     packing: str = "bfs"
-    """Packing algorithm with its options, such as isf:rounds=50."""
+    """Packing algorithm with its options, such as isf:rounds=10."""
     fill: Literal["balanced", "greedy", "longest"] = "balanced"
     """Which short samples fill long packs: `balanced`: those that even out attention work; `greedy`: in the order of
     the data, those that fit (HBP); `longest`: the longest that fit."""
