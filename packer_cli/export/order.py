@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 
 from packer_cli.errors import ConfigError, FormatError
 from packer_cli.format.checksums import inside
-from packer_cli.format.manifest import EpochInfo, GroupInfo, Manifest
+from packer_cli.format.entries import EpochInfo, GroupInfo
+from packer_cli.format.manifest import Manifest
 from packer_cli.format.ranks import Columns, RankFileError, as_epoch, read_rows
 from packer_cli.sizes import format_tokens, parse_tokens
 

@@ -22,8 +22,9 @@ from packer_cli.errors import FormatError
 from packer_cli.export.copy import copy_bytes
 from packer_cli.format.checksums import find_damage, inside
 from packer_cli.format.constants import PACKS_PER_BATCH
+from packer_cli.format.entries import ShardInfo
 from packer_cli.format.loss_spans import STARTS, STOPS, find_wrong_row, spans_to_mask
-from packer_cli.format.manifest import Manifest, ShardInfo
+from packer_cli.format.manifest import Manifest
 from packer_cli.format.schema import shard_schema, token_type
 from packer_cli.format.shards import ShardFile, first_buffers
 

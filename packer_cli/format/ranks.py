@@ -15,8 +15,9 @@ from numpy.typing import NDArray
 
 from packer_cli.format.arrays import to_numpy
 from packer_cli.format.checksums import check_bytes
+from packer_cli.format.entries import EpochInfo
 from packer_cli.format.epochs import repeat_iterations
-from packer_cli.format.manifest import EpochInfo, Manifest
+from packer_cli.format.manifest import Manifest
 from packer_cli.format.marks import find_foreign
 from packer_cli.format.schema import ITERATION_SCHEMA, RANK_SCHEMA, iterations_path
 

@@ -14,6 +14,7 @@ from packer_cli.format.ranks import RankRow
 from packer_cli.loader.pages import PAGES
 from packer_cli.loader.parallel.sharding import Sharding, length_multiple, local_indices
 from packer_cli.loader.passes import IGNORE_INDEX, count_loss_tokens, cut_spans, ramp, write_labels, write_positions
+from packer_cli.loader.segments import align_samples, cut_segments, with_padding
 from packer_cli.loader.shards import Pack
 
 PadTo = Literal["multiple", "row", "capacity"]
@@ -123,19 +124,19 @@ class BatchBuilder:
         lengths = sample_lengths
         alignment = self._alignment(row) if self.align_samples else 1
         if alignment > 1 and self.mask == "document":
-            pack = _align(pack, alignment, self.pad_token_id)
+            pack = align_samples(pack, alignment, self.pad_token_id)
             lengths = pack.cu_seqlens[1:] - pack.cu_seqlens[:-1]
         num_tokens = len(pack.input_ids)
         sharding = PLANNED[pack.cp_sharding] if self.sp_sharding == "planned" else self.sp_sharding
         length = self.padded_length(num_tokens, row, sharding)
-        samples = _with_padding(pack.cu_seqlens, length)
+        samples = with_padding(pack.cu_seqlens, length)
         whole = np.array([0, length], dtype=np.int32)
         cu_seqlens, real_lengths = samples, sample_lengths
         longest = max(int(np.maximum.reduce(lengths)), length - num_tokens)
         if self.mask == "causal":
             cu_seqlens, real_lengths, longest = whole, sample_lengths.sum(keepdims=True), length
         if row.window:
-            cu_seqlens, real_lengths = _cut(cu_seqlens, real_lengths, round_up(row.window, alignment))
+            cu_seqlens, real_lengths = cut_segments(cu_seqlens, real_lengths, round_up(row.window, alignment))
             longest = int(np.diff(cu_seqlens).max())
         places = whole
         if self.reset_positions:
@@ -181,7 +182,7 @@ class BatchBuilder:
         alignment = self._alignment(row) if self.align_samples else 1
         whole = np.array([0, length], dtype=np.int32)
         none = np.empty(0, dtype=np.int64)
-        cu_seqlens = _cut(whole, none, round_up(row.window, alignment))[0] if row.window else whole
+        cu_seqlens = cut_segments(whole, none, round_up(row.window, alignment))[0] if row.window else whole
         sliced = self.sp_slice and row.sp_size > 1
         held = local_indices(cu_seqlens, row.sp_size, row.sp_rank, sharding) if sliced else ramp(length)
         places = cu_seqlens if self.mask == "document" and self.reset_positions else whole
@@ -286,46 +287,3 @@ class BatchBuilder:
         spans = following.searchsorted(pack.loss_starts), following.searchsorted(pack.loss_stops)
         write_labels(pack.input_ids[following], *spans, lasts, shift_labels[: len(following)])
         return input_ids, positions, labels, shift_labels
-
-
-def _align(pack: Pack, multiple: int, pad_token_id: int) -> Pack:
-    """The pack with each sample padded to a multiple of `multiple`; the padding is part of the sample's segment."""
-    lengths = pack.cu_seqlens[1:] - pack.cu_seqlens[:-1]
-    cu_seqlens = np.zeros_like(pack.cu_seqlens)
-    np.cumsum(-(-lengths // multiple) * multiple, out=cu_seqlens[1:])
-    input_ids = np.full(cu_seqlens[-1], pad_token_id, dtype=pack.input_ids.dtype)
-    begins = pack.cu_seqlens.tolist()
-    for begin, end, to in zip(begins, begins[1:], cu_seqlens.tolist(), strict=False):
-        input_ids[to : to + end - begin] = pack.input_ids[begin:end]
-    moved = (cu_seqlens - pack.cu_seqlens)[pack.cu_seqlens.searchsorted(pack.loss_starts, "right") - 1]
-    starts, stops = pack.loss_starts + moved, pack.loss_stops + moved
-    return pack._replace(input_ids=input_ids, loss_starts=starts, loss_stops=stops, cu_seqlens=cu_seqlens)
-
-
-def _cut(borders: np.ndarray, lengths: np.ndarray, window: int) -> tuple[np.ndarray, np.ndarray]:
-    """Segments cut every `window` tokens: (borders int32 [x+1], real tokens of each int64, without the last ones).
-
-    Args:
-        borders: int32 [segments+1].
-        lengths: int64, the real tokens of each segment but for the last ones; padding of a segment is at its end.
-    """
-    sizes = borders[1:] - borders[:-1]
-    counts = -(-sizes // window)
-    first = counts.cumsum() - counts
-    number = ramp(int(counts.sum())) - first.repeat(counts)
-    cut = np.empty(len(number) + 1, dtype=np.int32)
-    cut[:-1] = borders[:-1].repeat(counts) + number * window
-    cut[-1] = borders[-1]
-    real = counts[: len(lengths)]
-    left = lengths.repeat(real) - number[: int(real.sum())].astype(np.int64) * window
-    return cut, left.clip(0, window)
-
-
-def _with_padding(cu_seqlens: np.ndarray, length: int) -> np.ndarray:
-    """A copy of `cu_seqlens`, with one more segment if it ends before `length`."""
-    if cu_seqlens[-1] == length:
-        return cu_seqlens.copy()
-    padded = np.empty(len(cu_seqlens) + 1, dtype=np.int32)
-    padded[:-1] = cu_seqlens
-    padded[-1] = length
-    return padded

@@ -8,7 +8,8 @@ from typing import Any, get_args
 
 from packer_cli.errors import ConfigError
 from packer_cli.format.constants import FILLER_TOKENS, Mask
-from packer_cli.format.manifest import GroupInfo, Manifest
+from packer_cli.format.entries import GroupInfo
+from packer_cli.format.manifest import Manifest
 from packer_cli.loader.batch import SP_SHARDINGS, PadTo
 from packer_cli.loader.storage import VERIFY
 

@@ -19,7 +19,7 @@ import xxhash
 
 from packer_cli.errors import FormatError, RemoteError
 from packer_cli.format.checksums import find_damage
-from packer_cli.format.manifest import ShardInfo
+from packer_cli.format.entries import ShardInfo
 from packer_cli.loader.cache import FileCache
 from packer_cli.loader.storage import Verify
 

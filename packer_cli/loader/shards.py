@@ -18,7 +18,7 @@ from typing import Any
 import pyarrow as pa
 
 from packer_cli.errors import FormatError
-from packer_cli.format.manifest import GroupInfo, ShardInfo
+from packer_cli.format.entries import GroupInfo, ShardInfo
 from packer_cli.format.marks import find_foreign
 from packer_cli.format.shards import Pack, ShardFile
 from packer_cli.loader.storage import Storage

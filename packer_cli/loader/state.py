@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from packer_cli.errors import FormatError
-from packer_cli.format.manifest import Generation, Manifest, Origin
+from packer_cli.format.entries import Generation, Origin
+from packer_cli.format.manifest import Manifest
 from packer_cli.format.state import LoaderState, parse_state
 
 

@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from packer_cli.errors import FormatError
 from packer_cli.format.checksums import find_damage, inside
-from packer_cli.format.manifest import ShardInfo
+from packer_cli.format.entries import ShardInfo
 
 Verify = Literal["none", "lazy", "full"]
 VERIFY: tuple[Verify, ...] = ("none", "lazy", "full")

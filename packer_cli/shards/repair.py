@@ -20,7 +20,8 @@ from packer_cli.engine.progress import Progress
 from packer_cli.errors import FormatError
 from packer_cli.format.checksums import find_damage, inside
 from packer_cli.format.constants import SHARD_MARKERS
-from packer_cli.format.manifest import Generation, Manifest
+from packer_cli.format.entries import Generation
+from packer_cli.format.manifest import Manifest
 from packer_cli.format.marks import find_foreign
 from packer_cli.format.schema import iterations_path
 from packer_cli.plan.types import Plan, Schedule

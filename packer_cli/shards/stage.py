@@ -19,17 +19,8 @@ from packer_cli.errors import HbpackError
 from packer_cli.files import fingerprint, remove_temporaries
 from packer_cli.format.checksums import file_checksum
 from packer_cli.format.constants import FORMAT_VERSION, MANIFEST_NAME, PLAN_NAME, REJECTED_NAME, SHARD_MARKERS
-from packer_cli.format.manifest import (
-    EpochInfo,
-    FileInfo,
-    GroupInfo,
-    Manifest,
-    RankFile,
-    Replicas,
-    SetConfig,
-    ShardInfo,
-    WriteOptions,
-)
+from packer_cli.format.entries import EpochInfo, FileInfo, GroupInfo, RankFile, Replicas, ShardInfo
+from packer_cli.format.manifest import Manifest, SetConfig, WriteOptions
 from packer_cli.format.schema import epoch_name, iterations_path, ranks_path
 from packer_cli.plan.cost import segment_sums
 from packer_cli.plan.types import Plan, Schedule

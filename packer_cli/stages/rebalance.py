@@ -24,8 +24,9 @@ from packer_cli.engine.progress import Stopwatch, say
 from packer_cli.errors import ConfigError, FormatError, HbpackError, InputError
 from packer_cli.files import fingerprint
 from packer_cli.format.constants import PLAN_NAME
+from packer_cli.format.entries import Generation, Origin
 from packer_cli.format.epochs import MAX_EPOCH, find_epoch, repeat_order
-from packer_cli.format.manifest import Generation, Manifest, Origin
+from packer_cli.format.manifest import Manifest
 from packer_cli.format.schema import generation_path
 from packer_cli.plan.check import check_plan
 from packer_cli.plan.figures import plan_stats

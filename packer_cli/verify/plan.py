@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 
 from packer_cli.config import PlanConfig
-from packer_cli.format.manifest import Generation
+from packer_cli.format.entries import Generation
 from packer_cli.plan.check import check_pieces, check_plan
 from packer_cli.plan.resume import check_rest
 from packer_cli.plan.samples import weighted_samples

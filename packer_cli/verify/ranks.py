@@ -8,7 +8,8 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-from packer_cli.format.manifest import EpochInfo, Generation, Manifest
+from packer_cli.format.entries import EpochInfo, Generation
+from packer_cli.format.manifest import Manifest
 from packer_cli.format.ranks import read_iterations, read_rank
 from packer_cli.format.schema import iterations_path
 from packer_cli.shards.ranks import EpochColumns

@@ -1,0 +1,181 @@
+"""What `hbpack.json` lists: files, groups, replicas, epochs, and the generations of a set."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Annotated, Any, ClassVar
+
+from packer_cli.format import epochs
+from packer_cli.format.checksums import check_path, is_checksum
+from packer_cli.format.records import FOR_SCHEMA, Rule
+from packer_cli.format.schema import iterations_path, ranks_path
+
+
+def _find_path_fault(path: str) -> str | None:
+    try:
+        check_path(path)
+    except ValueError:
+        return "not a path inside the set's folder"
+    return None
+
+
+RelativePath = Annotated[str, Rule(_find_path_fault)]
+"""Below the folder of the manifest."""
+Checksum = Annotated[
+    str,
+    Rule(lambda value: None if is_checksum(value) else "not an xxh3-128 in hex", (("pattern", "^[0-9a-f]{32}$"),)),
+]
+"""xxh3-128 in hex."""
+Count = Annotated[int, Rule(lambda value: None if value >= 0 else "below 0", (("minimum", 0),))]
+
+
+@dataclass(frozen=True, kw_only=True)
+class FileInfo:
+    """One file of the set."""
+
+    __pydantic_config__: ClassVar[dict[str, Any]] = FOR_SCHEMA
+
+    path: RelativePath
+    """Relative to the folder of the manifest."""
+    num_bytes: Count
+    xxh3: Checksum
+    """xxh3-128 of the file."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ShardInfo(FileInfo):
+    """One shard file."""
+
+    # Again, as pydantic finds no docstrings of a base class.
+    path: RelativePath
+    """Relative to the folder of the manifest."""
+    xxh3: Checksum
+    """xxh3-128 of the file."""
+    first_pack: Count
+    """Id of its first pack; row r holds pack `first_pack + r`."""
+    num_packs: Count
+
+
+@dataclass(frozen=True, kw_only=True)
+class GroupInfo:
+    """One group and its shards."""
+
+    __pydantic_config__: ClassVar[dict[str, Any]] = FOR_SCHEMA
+
+    name: str
+    capacity: int
+    """Most tokens of a pack."""
+    sp_size: int
+    """Sequence-parallel degree."""
+    checkpoint_layers: int
+    align: int = 1
+    """Each sample counts at its length rounded up to a multiple of this."""
+    num_packs: int
+    num_samples: int
+    """Pieces: a sample that was cut counts once a piece."""
+    most_samples: int
+    """Pieces of the pack that holds the most."""
+    num_tokens: int
+    num_loss_tokens: int
+    shards: tuple[ShardInfo, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Replicas:
+    """The replicas of one SP degree: where the GPUs begin that run packs together, in any of the epochs."""
+
+    __pydantic_config__: ClassVar[dict[str, Any]] = FOR_SCHEMA
+
+    sp_size: Count
+    """Above 1."""
+    first_gpus: tuple[Count, ...]
+    """Rising. One GPU may be in several, in different iterations."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RankFile:
+    """The manifest of ranks that read the same, side by side."""
+
+    __pydantic_config__: ClassVar[dict[str, Any]] = FOR_SCHEMA
+
+    first: Count
+    """The first rank."""
+    last: Count
+    """The last rank."""
+    xxh3: Checksum
+    """xxh3-128 of the file."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class EpochInfo:
+    """One epoch's rank manifests."""
+
+    __pydantic_config__: ClassVar[dict[str, Any]] = FOR_SCHEMA
+
+    path: RelativePath
+    """Their folder."""
+    num_iterations: Count
+    """In these files, which number them from 0."""
+    num_steps: Count
+    """In these files, which number them from 0."""
+    first_step: Count = 0
+    """Steps of the epoch that came before these, on another number of GPUs."""
+    iterations_xxh3: Checksum
+    """xxh3-128 of `iterations.arrow`, what all ranks have in common."""
+    ranks: tuple[RankFile, ...]
+    """In the order of the ranks, each of which is in one of them."""
+
+    @property
+    def files(self) -> Iterator[tuple[str, str]]:
+        """(path, xxh3-128) of each file, `iterations.arrow` first."""
+        yield iterations_path(self.path), self.iterations_xxh3
+        for ranks in self.ranks:
+            yield ranks_path(self.path, ranks.first, ranks.last), ranks.xxh3
+
+    def file_of(self, rank: int) -> tuple[str, str]:
+        """(path, xxh3-128) of the manifest of a rank."""
+        ranks = next(ranks for ranks in self.ranks if ranks.first <= rank <= ranks.last)
+        return ranks_path(self.path, ranks.first, ranks.last), ranks.xxh3
+
+
+@dataclass(frozen=True, kw_only=True)
+class Generation:
+    """What the set was before a change of the number of GPUs (`hbpack rebalance`)."""
+
+    __pydantic_config__: ClassVar[dict[str, Any]] = FOR_SCHEMA
+
+    fingerprint: str
+    num_gpus: int
+    first_epoch: int
+    epochs: tuple[EpochInfo, ...]
+    schedules: FileInfo | None = None
+    """The file that the rank manifests were made from; None where that is the plan."""
+
+    def find_epoch(self, epoch: int, name: str = "epoch") -> tuple[EpochInfo, bool]:
+        """The written epoch that an epoch is or repeats, and whether it is that one.
+
+        Args:
+            name: what asked for it, for messages.
+
+        Raises:
+            ConfigError: see `epochs.find_epoch`.
+        """
+        first_steps = [entry.first_step for entry in self.epochs]
+        number, is_written = epochs.find_epoch(epoch, self.first_epoch, first_steps, self.num_gpus, name)
+        return self.epochs[number], is_written
+
+
+@dataclass(frozen=True, kw_only=True)
+class Origin:
+    """Where a set for another number of GPUs goes on."""
+
+    __pydantic_config__: ClassVar[dict[str, Any]] = FOR_SCHEMA
+
+    fingerprint: str
+    """Of the generation that was left, one of `history`."""
+    epoch: int
+    step: int
+    """The first step that it did not run."""
+    iteration: int
+    """The first iteration that it did not run, as it numbered them."""
