@@ -116,11 +116,14 @@ def baseline_plan(
     max_samples: int = UNLIMITED,
     mask: Mask = "document",
 ) -> Plan:
-    """Naive ISF packing at the longest length (HBP's tables 2 and 6), with the defaults of `isf`."""
+    """Naive ISF packing at the longest length (HBP's tables 2 and 6), with the defaults of `isf`.
+
+    Its one SP degree may not divide the GPUs of a plan that mixes degrees; then it runs on as many as it can.
+    """
     algorithm = REGISTRY["isf"]
     rules = PlanRules(
         groups=(longest,),
-        num_gpus=num_gpus,
+        num_gpus=longest.num_dp_ranks(num_gpus) * longest.sp_size,
         algorithm=algorithm,
         packing_options=algorithm.options(),
         seed=seed,

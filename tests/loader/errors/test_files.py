@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-from functools import partial
 from typing import Any
 
 import pyarrow as pa
@@ -22,20 +21,25 @@ def with_column(table: pa.Table, name: str, values: list[int]) -> pa.Table:
     return table.set_column(place, table.schema.field(name), pa.array(values, table.schema.field(name).type))
 
 
-def error_with(packed: Any, name: str, changed: pa.Table) -> str:
-    """The message where a file holds another table, with checksums as they should be."""
-    packed.rewrite(name, changed)
-    return message(FormatError, packed.path)
+class RankFile:
+    """A file of the rank manifests, and what the loader says where it holds something else."""
+
+    def __init__(self, packed: Any, name: str) -> None:
+        self.packed, self.name, self.file = packed, name, packed.path / name
+        self.whole = self.file.read_bytes()
+        self.table = pa.ipc.open_file(self.whole).read_all()
+        self.start, self.end = f"{str(self.file)!r} is damaged or incomplete (", f"); {REMEDY}"
+
+    def error_with(self, changed: pa.Table) -> str:
+        """The message for another table, with checksums as they should be."""
+        self.packed.rewrite(self.name, changed)
+        return message(FormatError, self.packed.path)
 
 
 def test_what_ranks_have_in_common(own_set: Any) -> None:
-    name = "ranks/epoch-000/iterations.arrow"
-    file = own_set.path / name
-    whole = file.read_bytes()
-    table = pa.ipc.open_file(whole).read_all()
-    start, end = f"{str(file)!r} is damaged or incomplete (", f"); {REMEDY}"
-    rewrite = partial(error_with, own_set, name)
-    n = table.num_rows
+    own = RankFile(own_set, "ranks/epoch-000/iterations.arrow")
+    name, file, whole, table, rewrite = own.name, own.file, own.whole, own.table, own.error_with
+    start, end, n = own.start, own.end, own.table.num_rows
     epochs = json.loads((own_set.path / "hbpack.json").read_text())["epochs"]
     num_steps = epochs[0]["num_steps"]
     for number in (num_steps - 1, num_steps + 1):
@@ -54,13 +58,9 @@ def test_what_ranks_have_in_common(own_set: Any) -> None:
 
 
 def test_rank_manifests(own_set: Any) -> None:
-    name = "ranks/epoch-000/rank-00000.arrow"
-    file = own_set.path / name
-    whole = file.read_bytes()
-    table = pa.ipc.open_file(whole).read_all()
-    start, end = f"{str(file)!r} is damaged or incomplete (", f"); {REMEDY}"
-    rewrite = partial(error_with, own_set, name)
-    n = table.num_rows
+    own = RankFile(own_set, "ranks/epoch-000/rank-00000.arrow")
+    name, file, whole, table, rewrite = own.name, own.file, own.whole, own.table, own.error_with
+    start, end, n = own.start, own.end, own.table.num_rows
     packs, group = table["pack"].to_pylist(), table["group"].to_pylist()
     assert n > 3
     wrong_iterations = f"{start}its iterations are not 0 to {n - 1} in order{end}"

@@ -13,6 +13,8 @@ from packer_cli.config import PlanConfig
 from packer_cli.config.rules import plan_rules
 from packer_cli.plan.build import build_plan
 from packer_cli.plan.check import check_plan
+from packer_cli.plan.figures import baseline_plan, plan_stats
+from packer_cli.plan.groups import Group
 from packer_cli.plan.resume import DealRules, check_rest, deal_epoch, rest_of_epoch, short_packs
 from packer_cli.plan.types import FILLER
 from tests.plan.test_build import whole
@@ -77,6 +79,17 @@ def test_every_plan_passes_the_checker(lengths, num_gpus, groups, epochs, balanc
         for a, b in zip(plan.epochs, again.epochs, strict=True)
         for name in vars(a)
     )
+
+
+def test_the_baseline_beside_it_is_a_plan_of_its_own():
+    """On the GPUs that its one degree divides, so that its replicas are all of them, and its bound holds."""
+    lengths = np.random.default_rng(0).integers(1, 256, 200)
+    pieces = whole(lengths)
+    baseline = baseline_plan(pieces, Group(capacity=256, sp_size=4), 11, seed=0)
+    assert baseline.num_gpus == 8
+    check_plan(baseline)
+    figures = plan_stats(build_plan(pieces, rules_for(11)), seed=0)
+    assert 0 < figures.baseline.abr_bound <= figures.baseline.abr
 
 
 def test_degrees_mix_in_an_iteration():
