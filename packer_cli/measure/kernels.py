@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import accumulate, pairwise
 from typing import Any
 
@@ -38,18 +39,47 @@ Kernel = Callable[[torch.Tensor, torch.Tensor, torch.Tensor, Segments], torch.Te
 """(query [t, heads, dim], key and value [u, kv_heads, dim], segments) -> [t, heads, value dim]"""
 
 
+CPU_TILE = 128
+"""Queries of a call on a CPU, as many as in a tile of a GPU's kernel. torch's CPU kernel chooses its blocks by the
+number of queries, so its time jumps where they change, which neither the squared length nor the length follows."""
+
+
 def sdpa(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, segments: Segments) -> torch.Tensor:
-    """One scaled_dot_product_attention a sample; any device."""
+    """One scaled_dot_product_attention a sample, or on a CPU one for each `CPU_TILE` of its queries; any device."""
     parts = (
-        x.transpose(0, 1).split(sizes, dim=1)
+        x.transpose(0, 1)[None].split(sizes, dim=2)
         for x, sizes in ((query, segments.queries), (key, segments.keys), (value, segments.keys))
     )
-    outputs = [
-        F.scaled_dot_product_attention(q[None], k[None], v[None], is_causal=segments.causal, enable_gqa=True)[0]
-        for q, k, v in zip(*parts, strict=True)
-    ]
+    if query.device.type == "cpu":
+        calls = _tiles(segments, query.dtype, zip(*parts, strict=True))
+    else:
+        calls = ((q, k, v, {"is_causal": segments.causal}) for q, k, v in zip(*parts, strict=True))
+    outputs = [F.scaled_dot_product_attention(q, k, v, enable_gqa=True, **mask)[0] for q, k, v, mask in calls]
     # Do not copy a single output: backward would keep the copy, which other kernels do not make.
     return (outputs[0] if len(outputs) == 1 else torch.cat(outputs, dim=1)).transpose(0, 1)
+
+
+def _tiles(
+    segments: Segments, dtype: torch.dtype, parts: Iterable[tuple[torch.Tensor, torch.Tensor, torch.Tensor]]
+) -> Iterator[tuple[torch.Tensor, torch.Tensor, torch.Tensor, dict[str, torch.Tensor]]]:
+    """Query, key, value and mask of each tile. Causal ones have as many keys as queries, and skip those not seen."""
+    if not segments.causal:
+        yield from ((tile, k, v, {}) for q, k, v in parts for tile in q.split(CPU_TILE, dim=2))
+        return
+    longest = max(segments.queries)
+    mask = _causal_mask(longest, dtype)
+    for q, k, v in parts:
+        for begin, tile in zip(range(0, q.shape[2], CPU_TILE), q.split(CPU_TILE, dim=2), strict=True):
+            num = tile.shape[2]
+            end = begin + num
+            seen = mask[:num, longest - begin : longest + num]
+            yield tile, k[:, :, :end], v[:, :, :end], {"attn_mask": seen}
+
+
+@lru_cache(maxsize=1)  # All layers of a row share it.
+def _causal_mask(longest: int, dtype: torch.dtype) -> torch.Tensor:
+    """A mask for all tiles. Row i of one that begins at query m sees keys 0 to m + i: from column `longest - m` on."""
+    return torch.full((CPU_TILE, longest + CPU_TILE), -torch.inf, dtype=dtype).triu_(longest + 1)
 
 
 def _flash_attn() -> Kernel:
