@@ -66,20 +66,21 @@ class Device:
         """Median time of a call, after some warm-up calls."""
         for _ in range(warm_up):
             work()
-        return self.of_processes([self.seconds(work) for _ in range(repeats)])
+        return self.of_processes([self.seconds_together(work) for _ in range(repeats)])
 
-    def seconds(self, work: Callable[[], Any], group: dist.ProcessGroup | None = None) -> float:
-        """Seconds of a call in this process: on a GPU until it is done, on a CPU the CPU time.
-
-        CPU time leaves out other programs' turns, and the waiting for other processes. What gloo copies and sends is
-        in it.
-
-        Args:
-            group: processes that make the call together, and wait for each other before; None: all.
-        """
+    def seconds_together(self, work: Callable[[], Any]) -> float:
+        """As `seconds`; the processes begin together."""
         self._synchronize()
         if dist.is_initialized():
-            dist.barrier(group)
+            dist.barrier()
+        return self.seconds(work)
+
+    def seconds(self, work: Callable[[], Any]) -> float:
+        """Seconds of a call in this process: on a GPU until it is done, on a CPU the CPU time.
+
+        CPU time leaves out other programs' turns and the wait for other processes. What gloo copies is in it.
+        """
+        self._synchronize()
         clock = time.perf_counter if self.is_gpu else time.process_time
         begin = clock()
         work()

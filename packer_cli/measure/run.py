@@ -258,7 +258,7 @@ class _Run:
         """Seconds of one run in this process; None if it ran out of memory."""
         group = self._group(timing.sp_size)
         try:
-            return self._device.seconds(
+            return self._device.seconds_together(
                 lambda: self._subject.run(timing.length, timing.num_samples, timing.layers, group)
             )
         except RuntimeError as error:
