@@ -64,9 +64,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """The command line."""
     parser = argparse.ArgumentParser(prog="python -m tests.benchmark.train", description=__doc__)
     parser.add_argument("--minutes", type=float, default=15, help="start no round that would end later (default: 15)")
-    parser.add_argument("--tokens", type=int, default=400_000, help="tokens of the samples (default: 400,000)")
+    parser.add_argument("--tokens", type=int, default=320_000, help="tokens of the samples (default: 320,000)")
     parser.add_argument("--longest", type=int, default=LONGEST, help="the longest sample (default: 8192)")
-    parser.add_argument("--gpus", type=int, default=8, help="ranks of the plans (default: 8)")
+    parser.add_argument("--gpus", type=int, default=16, help="ranks of the plans (default: 16)")
     parser.add_argument("--processes", type=int, default=2, help="that run them; GPUs, if there are any (default: 2)")
     parser.add_argument("--strategies", default=",".join(known_strategies()))
     parser.add_argument("--seed", type=int, default=0)

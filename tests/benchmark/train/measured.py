@@ -15,7 +15,7 @@ Floats = NDArray[np.float64]
 
 
 def slowest_seconds(times: Floats) -> Floats:
-    """Seconds of each iteration in each round (float64 [r, i]): those of its slowest rank.
+    """Seconds of each iteration in each round (float64 [r, i]): those of its slowest rank in the other rounds.
 
     The greatest of several noisy times is too long, the more so the more alike they are. Which rank is the slowest is
     therefore taken from the other rounds, and its time from this one, whose noise had no part in the choice.

@@ -8,6 +8,7 @@ import numpy as np
 import torch
 
 from packer_cli.format.constants import FILLER_TOKENS
+from packer_cli.format.layout import Layout
 from packer_cli.loader.passes import IGNORE_INDEX
 from packer_cli.plan.types import FILLER, Plan
 
@@ -58,7 +59,7 @@ class PaddedDataset:
         return {
             **{key: torch.from_numpy(values[mine].astype(np.int64))[None] for key, values in row.items()},
             "cu_seq_lens_q": torch.from_numpy(np.concatenate([[0], np.cumsum(sizes)]).astype(np.int32)),
-            "sp_size": degree,
-            "sp_rank": place,
+            **Layout(sp=degree).sizes,
+            **Layout(sp=degree).place(place)._asdict(),
             "checkpoint_layers": 0,
         }

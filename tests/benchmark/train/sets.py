@@ -48,9 +48,9 @@ class PlannedSet:
 
 
 def draw_lengths(longest: int, tokens: int, seed: int) -> Int32Array:
-    """Chats, and documents that hold about two thirds of the tokens: int32[n]."""
-    mix = Mix(num_chats=10_000, mean_chat=longest / 24, longest_chat=longest // 4, num_long=700,
-              shortest_long=longest // 8, longest_long=longest)  # fmt: skip
+    """Chats, and documents that hold a third of the tokens: int32[n]."""
+    mix = Mix(num_chats=10_000, mean_chat=longest / 20, longest_chat=longest // 4, num_long=600,
+              shortest_long=longest // 16, longest_long=longest, is_long_uniform=False)  # fmt: skip
     lengths = mix.lengths(seed=seed)
     return lengths[: int(np.searchsorted(np.cumsum(lengths), tokens)) + 1]
 

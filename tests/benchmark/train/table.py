@@ -30,9 +30,9 @@ class Result:
 
     @property
     def measured(self) -> Floats:
-        """float64[i]: the mean of the rounds."""
-        mean: Floats = self.rounds.mean(axis=0)
-        return mean
+        """float64[i]: the median of the rounds, as in a profile."""
+        median: Floats = np.median(self.rounds, axis=0)
+        return median
 
     @property
     def error(self) -> float:

@@ -18,6 +18,7 @@ import torch.distributed as dist
 import torch.nn.functional as F  # noqa: N812
 
 from packer_cli.config.gpu_model import read_shape
+from packer_cli.format.layout import Layout
 from packer_cli.loader import PackedDataset
 from packer_cli.loader.formats.base import is_list_of_batches
 from packer_cli.loader.parallel import SPGroups, init_sp_groups
@@ -37,7 +38,7 @@ def main(path: Path) -> None:
     device = Device(job["device"])
     dist.init_process_group("nccl" if device.is_gpu else "gloo")
     process, num_processes = dist.get_rank(), dist.get_world_size()
-    groups = init_sp_groups({degree: range(0, num_processes, degree) for degree in job["degrees"]})
+    groups = init_sp_groups({Layout(sp=degree): range(0, num_processes, degree) for degree in job["degrees"]})
     config = Path(job["model"])
     _, kernel = choose_kernel("auto", device.device)
     subject = Subject(config, read_shape(config), "plain", RowAttention(kernel), device.device, chunked_logits=True,
