@@ -51,7 +51,9 @@ def main() -> None:
         for batches in dataset:
             first = batches[0]
             # The plan numbers the GPUs of a pipeline side by side, stage by stage.
-            loss = run_pipeline(model, batches, rank - first["sp_size"], rank + first["sp_size"], groups.for_batch(first))
+            loss = run_pipeline(
+                model, batches, rank - first["sp_size"], rank + first["sp_size"], groups.for_batch(first)
+            )
             for parameter in model.parameters():
                 if parameter.grad is None:
                     parameter.grad = torch.zeros_like(parameter)

@@ -2,23 +2,35 @@
 
 from __future__ import annotations
 
+import json
 import re
+from collections import Counter
 from collections.abc import Callable
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-torch = pytest.importorskip("torch")
+pytest.importorskip("torch")
+
+import torch
 
 from packer_cli.cli.main import main
+from packer_cli.config.strategies import STRATEGIES
 from tests.cli_runner import run
 from tests.examples.launcher import Launcher
 from tests.examples.reference import LEARNING_RATE, samples_of, steps_of
+from tests.reference import rank_rows
 
 STEPS = 3
 EXACT = 1e-10
+WLB = ("--strategy", "wlb") if "wlb" in STRATEGIES else ("--lockstep", 1, "--global-tokens", "4k")
+TINY = {
+    "model_type": "llama", "hidden_size": 32, "intermediate_size": 128, "num_attention_heads": 4,
+    "num_hidden_layers": 4, "num_key_value_heads": 4, "vocab_size": 1024, "tie_word_embeddings": False,
+    "dtype": "float32",
+}  # fmt: skip
+"""About the examples' decoder; it decides which pipelines hold a sample."""
 
 
 @pytest.fixture
@@ -88,15 +100,73 @@ def assert_same(found: Any, wanted: Any) -> None:
         torch.testing.assert_close(weight, wanted_weights[name], rtol=0, atol=1e-8)
 
 
-def slots_of(packed: Path) -> list[dict[int, list[dict[str, Any]]]]:
-    """For each step, the rows of each rank."""
-    from tests.reference import rank_rows
+@pytest.fixture(scope="module")
+def corpus(repo: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Some chats, and the beginnings of a few journals."""
+    sample = repo / "examples" / "sample"
+    lines = (sample / "chats.jsonl").read_text(encoding="utf-8").splitlines()[:60]
+    for line in (sample / "journals.jsonl").read_text(encoding="utf-8").splitlines()[:6]:
+        lines.append(json.dumps({"text": json.loads(line)["text"][:6000]}))
+    path = tmp_path_factory.mktemp("pipelines") / "corpus.jsonl"
+    path.write_text("\n".join([*lines, ""]), encoding="utf-8")
+    return path
 
-    steps: dict[int, dict[int, list[dict[str, Any]]]] = {}
-    import json
 
-    num_gpus = json.loads((packed / "hbpack.json").read_text())["num_gpus"]
-    for rank in range(num_gpus):
+def pack(corpus: Path, folder: Path, *options: object) -> Path:
+    tokenizer = Path(__file__).parents[2] / "examples" / "sample" / "tokenizer"
+    done = run(main, "pack", corpus, "--tokenizer", tokenizer, *options, "--workers", 1, "--output", folder)
+    assert done.code == 0, done.stderr
+    return folder
+
+
+def pipelines_of(packed: Path) -> list[list[tuple[int, int, int]]]:
+    """For each step, its pipelines: first GPU, stages, micro-batches."""
+    manifest = json.loads((packed / "hbpack.json").read_text())
+    counts: Counter[tuple[int, int, int]] = Counter()
+    for rank in range(manifest["num_gpus"]):
         for row in rank_rows(packed, rank):
-            steps.setdefault(row["step"], {}).setdefault(rank, []).append(row)
+            if row["place"] == 0:
+                counts[row["step"], row["first_gpu"], manifest["groups"][row["group"]]["pp_size"]] += 1
+    steps: dict[int, list[tuple[int, int, int]]] = {}
+    for (step, first, stages), count in sorted(counts.items()):
+        steps.setdefault(step, []).append((first, stages, count))
     return [steps[step] for step in sorted(steps)]
+
+
+def test_pipelines_of_a_wlb_plan(train: Any, stages: Any, corpus: Path, tmp_path: Path) -> None:
+    """Two replicas of two stages; what each GPU holds is its stage alone."""
+    packed = pack(corpus, tmp_path / "set", *WLB, "--groups", "1k:1", "--parallel", "pp=2", "--gpus", 4)
+    used = pipelines_of(packed)[:STEPS]
+    assert all([each[:2] for each in pipelines] == [(0, 2), (2, 2)] for pipelines in used)
+    assert any(num >= 2 for pipelines in used for _, _, num in pipelines), "no 1F1B without several micro-batches"
+    assert_same(train("pipeline_parallel", packed, 4), plain_loop(stages, packed, 1024, 1024))
+
+
+@pytest.mark.skipif("hydraulis" not in STRATEGIES, reason="no such strategy")
+def test_unlike_pipelines_of_a_hydraulis_plan(train: Any, stages: Any, corpus: Path, tmp_path: Path) -> None:
+    """Three GPUs: in a step, one pipeline of two stages beside one of a single stage."""
+    config = tmp_path / "config.json"
+    config.write_text(json.dumps(TINY))
+    packed = pack(
+        corpus, tmp_path / "set", "--strategy", "hydraulis", "--groups", "2k:1", "--parallel", "tp=1,cp=1,pp=2",
+        "--gpus", 3, "--global-tokens", "6k", "--model", config,
+        "--gpu", "mine:flops=1e12,memory=50MB,nvlink=1GB,network=1GB",
+    )  # fmt: skip
+    used = pipelines_of(packed)[:STEPS]
+    assert any({num_stages for _, num_stages, _ in pipelines} == {1, 2} for pipelines in used)
+    assert len({tuple(each[:2] for each in pipelines) for pipelines in used}) > 1, "pipelines never change"
+    assert_same(train("unlike_pipelines", packed, 3), plain_loop(stages, packed, 1024, 2048))
+
+
+@pytest.mark.parametrize(
+    ("name", "rule"), [("pipeline_parallel", "--parallel pp=N"), ("unlike_pipelines", "tp=1,cp=1")]
+)
+def test_tensor_parallelism_is_refused(
+    repo: Path, launcher: Launcher, corpus: Path, tmp_path: Path, name: str, rule: str
+) -> None:
+    packed = pack(corpus, tmp_path / "set", "--groups", "1k:1", "--parallel", "tp=2", "--gpus", 2,
+                  "--lockstep", 1, "--global-tokens", "4k", "--overflow", "truncate")  # fmt: skip
+    codes, text = launcher.run(repo / "examples" / f"{name}.py", packed, "--output", tmp_path / "run", num_ranks=2,
+                               logs=tmp_path / "logs")  # fmt: skip
+    assert any(codes)
+    assert rule in text

@@ -19,7 +19,7 @@ Rows = list[tuple[int, int, int, list[int]]]
 def padded_rows(plan: Plan, rank: int) -> Rows:
     """What a rank runs; one row an iteration."""
     schedule, offsets = plan.epochs[0], plan.packs.offsets
-    degrees = plan.slot_degrees(schedule)
+    degrees = plan.slot_gpus(schedule)
     rows: Rows = []
     for slot in np.flatnonzero(
         (schedule.slot_first_gpu <= rank) & (rank < schedule.slot_first_gpu + degrees)
