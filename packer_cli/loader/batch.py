@@ -11,8 +11,8 @@ import numpy as np
 from packer_cli.errors import ConfigError
 from packer_cli.format.constants import FILLER_TOKENS, Mask
 from packer_cli.format.ranks import RankRow
+from packer_cli.format.sharding import PLANNED, Sharding, length_multiple, local_indices
 from packer_cli.loader.pages import PAGES
-from packer_cli.loader.parallel.sharding import Sharding, length_multiple, local_indices
 from packer_cli.loader.passes import IGNORE_INDEX, count_loss_tokens, cut_spans, ramp, write_labels, write_positions
 from packer_cli.loader.segments import align_samples, cut_segments, with_padding
 from packer_cli.loader.shards import Pack
@@ -20,9 +20,8 @@ from packer_cli.loader.shards import Pack
 PadTo = Literal["multiple", "row", "capacity"]
 
 SPSharding = Literal[Sharding, "planned"]
-"""A sharding, or "planned": the one in the pack's `cp_sharding` column, 0 `zigzag` (per sequence), 1 `document`."""
+"""A sharding, or "planned": the one that the pack's `cp_sharding` column names, see `PLANNED`."""
 SP_SHARDINGS: tuple[SPSharding, ...] = (*get_args(Sharding), "planned")
-PLANNED: tuple[Sharding, ...] = ("zigzag", "document")
 
 
 @dataclass(slots=True, kw_only=True)

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import torch
 
+from packer_cli.format.sharding import local_indices
 from packer_cli.loader.batch import MicroBatch, SPSharding
-from packer_cli.loader.parallel.sharding import local_indices
 
 
 class Batch(dict[str, Any]):
