@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from packer_cli.format.constants import Lockstep, Mask
 from packer_cli.plan.groups import Group
 
+Int8Array = NDArray[np.int8]
 Int16Array = NDArray[np.int16]
 Int32Array = NDArray[np.int32]
 Int64Array = NDArray[np.int64]

@@ -1,0 +1,113 @@
+"""The choice of a context-parallel sharding: its prediction, piece by piece, and what it promises."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from packer_cli.format.sharding import PLANNED, local_indices
+from packer_cli.plan.attention_rates import AttentionRates, ShardingRule, parse_cp_sharding
+from packer_cli.plan.sharding import choose_sharding, excess_work, predict_seconds
+from tests.naive import sharding as naive_sharding
+
+TABLE = AttentionRates.measured(
+    [(16, 512, 3.0), (128, 512, 4.0), (512, 512, 9.0), (16, 4096, 17.0), (128, 4096, 19.0), (1024, 4096, 60.0)]
+)
+
+
+def as_arrays(packs: Sequence[Sequence[int]]) -> tuple[np.ndarray, np.ndarray]:
+    """Lengths and offsets."""
+    lengths = np.array([length for pack in packs for length in pack], dtype=np.int32)
+    return lengths, np.cumsum([0, *map(len, packs)])
+
+
+def table_rate(q: int, kv: int) -> float:
+    """`TABLE`, by numpy: first along the queries, then along the keys."""
+    return float(np.interp(kv, TABLE.keys, [np.interp(q, TABLE.queries, row) for row in TABLE.rates]))
+
+
+packs = st.lists(
+    st.one_of(
+        st.lists(st.integers(1, 3000), min_size=1, max_size=8), st.lists(st.integers(1, 40), min_size=1, max_size=30)
+    ),
+    min_size=1,
+    max_size=4,
+)
+
+
+@settings(max_examples=150, deadline=None)
+@given(packs=packs, cp_size=st.sampled_from([2, 3, 4, 8, 16]), rho=st.sampled_from([0.5, 1.0, None]))
+def test_predicted_times_are_those_of_the_pieces(packs: list[list[int]], cp_size: int, rho: float | None) -> None:
+    def rate(q: int, kv: int) -> float:
+        return table_rate(q, kv) if rho is None else rho if q < 256 else 1.0
+
+    rates = TABLE if rho is None else AttentionRates.assumed(rho)
+    lengths, offsets = as_arrays(packs)
+    cp_sizes = np.full(len(packs), cp_size)
+    seconds = predict_seconds(lengths, offsets, cp_sizes, rates)
+    wanted = [[naive_sharding.seconds(pack, cp_size, sharding, rate) for sharding in PLANNED] for pack in packs]
+    np.testing.assert_allclose(seconds, wanted, rtol=1e-12)
+    chosen = choose_sharding(lengths, offsets, cp_sizes, ShardingRule(rates=rates))
+    assert seconds[np.arange(len(packs)), chosen].tolist() == seconds.min(axis=1).tolist()
+    assert (chosen == (seconds[:, 1] < seconds[:, 0])).all()  # Ties per sequence.
+
+
+@settings(max_examples=100, deadline=None)
+@given(packs=packs, cp_size=st.sampled_from([2, 4, 8]), code=st.integers(0, 1))
+def test_work_is_that_of_the_parts_the_loader_takes(packs: list[list[int]], cp_size: int, code: int) -> None:
+    packs = [[*pack, 2 * cp_size - sum(pack) % (2 * cp_size)] for pack in packs]
+    lengths, offsets = as_arrays(packs)
+    codes = np.full(len(packs), code, dtype=np.int8)
+    found = excess_work(lengths, offsets, np.full(len(packs), cp_size), codes)
+    for pack, excess in zip(packs, found, strict=True):
+        keys = np.concatenate([np.arange(1, length + 1) for length in pack])
+        borders = np.cumsum([0, *pack])
+        work = [keys[local_indices(borders, cp_size, rank, PLANNED[code])].sum() for rank in range(cp_size)]
+        assert excess == pytest.approx(max(work) / np.mean(work) - 1, abs=1e-12)
+
+
+def test_long_samples_go_per_document_and_short_ones_per_sequence() -> None:
+    lengths, offsets = as_arrays([[40_000, 20_000, 5000, 536], [65_536], [256] * 256, [65_536]])
+    cp_sizes = np.array([4, 4, 4, 1])
+    rule = ShardingRule()
+    assert choose_sharding(lengths, offsets, cp_sizes, rule).tolist() == [1, 0, 0, 0]
+    assert choose_sharding(lengths, offsets, cp_sizes, ShardingRule(choice="document")).tolist() == [1, 1, 1, 0]
+    assert choose_sharding(lengths, offsets, cp_sizes, ShardingRule(choice="sequence")).tolist() == [0, 0, 0, 0]
+    assert predict_seconds(lengths, offsets, cp_sizes, rule.rates)[3].tolist() == [0, 0]
+
+
+def test_a_slow_rate_for_short_pieces_turns_the_choice() -> None:
+    lengths, offsets = as_arrays([[1500] * 40 + [5536]])
+    fast, slow = (
+        choose_sharding(lengths, offsets, np.array([4]), ShardingRule(rates=AttentionRates.assumed(rho)))
+        for rho in (1.0, 0.2)
+    )
+    assert (fast.tolist(), slow.tolist()) == ([1], [0])
+
+
+def test_rates_hold_beyond_the_table() -> None:
+    for q, kv in ((1, 1), (16, 100), (4096, 10**6), (2, 10**6)):
+        lengths, offsets = as_arrays([[kv]])
+        assert table_rate(q, kv) == table_rate(min(max(q, 16), 1024), min(max(kv, 512), 4096))
+        assert np.isfinite(predict_seconds(lengths, offsets, np.array([2]), TABLE)).all()
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("zigzag", "unknown sharding 'zigzag'; known: sequence, document, auto, and auto:rho=R such as auto:rho=0.7"),
+        ("document:rho=1", "unknown sharding 'document:rho=1'; known: sequence, document, auto, and auto:rho=R such as auto:rho=0.7"),  # noqa: E501
+        ("auto:rho", "unknown sharding 'auto:rho'; known: sequence, document, auto, and auto:rho=R such as auto:rho=0.7"),  # noqa: E501
+        ("auto:rho=0", "rho must be a number above 0 and at most 1, got '0'"),
+        ("auto:rho=nan", "rho must be a number above 0 and at most 1, got 'nan'"),
+        ("auto:rho=x", "rho must be a number above 0 and at most 1, got 'x'"),
+    ],
+)  # fmt: skip
+def test_errors(text: str, message: str) -> None:
+    with pytest.raises(ValueError) as error:
+        parse_cp_sharding(text)
+    assert str(error.value) == message
