@@ -16,10 +16,11 @@ KEY_LENGTHS = (256, 1024, 8192, 65536)
 
 ROW_QUERIES = 4096
 """About how many queries to make per call, over several pieces, which a GPU runs in parallel."""
+MOST_PIECES = 256
 MOST_KEYS = 2**18
 """Most keys per call: with 8 heads of 128, keys, values and their gradients take two gigabytes."""
-MOST_SECONDS = 2.0
-"""Most time for a size; a slower device measures fewer sizes, and the nearest ones stand for the rest."""
+LONG_CALL = 0.5
+"""Seconds of a call after which no more queries are measured; the nearest sizes stand for them."""
 
 
 def measure_attention(device: Device, kernel: Kernel, shape: ModelShape, longest: int, repeats: int) -> list[PieceRow]:
@@ -32,15 +33,14 @@ def measure_attention(device: Device, kernel: Kernel, shape: ModelShape, longest
     """
     rows = []
     for keys in sorted({min(longest, length) for length in (*KEY_LENGTHS, longest)}):
-        work_per_second = float("inf")
         for queries in QUERY_LENGTHS:
-            num = max(1, min(ROW_QUERIES // queries, MOST_KEYS // keys))
-            work = num * queries * keys
-            if queries > keys or work * (repeats + 1) > MOST_SECONDS * work_per_second:
+            if queries > keys:
                 break
+            num = max(1, min(MOST_PIECES, ROW_QUERIES // queries, MOST_KEYS // keys))
             seconds = _seconds(device, kernel, shape, (queries,) * num, (keys,) * num, repeats)
-            work_per_second = work / seconds
             rows.append(PieceRow(queries=queries, keys=keys, seconds=seconds / num))
+            if seconds > LONG_CALL:
+                break
     return rows
 
 
