@@ -58,6 +58,8 @@ class Packs:
     """int64[m]: indices into the pieces."""
     group: Int16Array
     """int16[p]: index of each pack's group."""
+    cp_sharding: Int8Array
+    """int8[p]: how the CP ranks of its replica divide its row, an index of `format.sharding.PLANNED`; 0 without CP."""
 
     def __len__(self) -> int:
         return len(self.group)

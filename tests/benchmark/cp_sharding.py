@@ -5,21 +5,22 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
 from packer_cli.format.sharding import local_indices
-from packer_cli.plan.attention_rates import AttentionRates, ShardingRule, tile_work
+from packer_cli.plan.attention_rates import AttentionRates, tile_work
 from packer_cli.plan.build import build_plan
 from packer_cli.plan.groups import Group
 from packer_cli.plan.packing import REGISTRY
 from packer_cli.plan.pieces import make_pieces
 from packer_cli.plan.rules import PlanRules
 from packer_cli.plan.segments import attention_segments
-from packer_cli.plan.sharding import choose_sharding, excess_work, predict_seconds
-from packer_cli.plan.types import Int32Array, Int64Array
+from packer_cli.plan.sharding import cp_imbalance, predict_seconds
+from packer_cli.plan.types import Int32Array, Int64Array, Plan
 from tests.benchmark.frontier import shared_lengths
 from tests.benchmark.paper_times import LLAMA_8B, model_of
 from tests.benchmark.report import seconds, table
@@ -68,28 +69,28 @@ def _mixes(window: int) -> Iterator[tuple[str, Int32Array]]:
     yield "web mix", web_mix(window, _NUM_DOCUMENTS)
 
 
-def _packs(lengths: Int32Array, window: int, packing: str) -> tuple[Int32Array, Int64Array]:
-    """Segments of attention and offsets of the packs."""
+def _plan(lengths: Int32Array, window: int, packing: str) -> Plan:
     algorithm = REGISTRY[packing]
     order = np.random.default_rng(1).permutation(len(lengths))
     pieces = make_pieces(lengths[order], np.arange(len(lengths)), window, "split")
     rules = PlanRules(
         groups=(Group(capacity=window),), num_gpus=1, algorithm=algorithm, packing_options=algorithm.options()
     )
-    return attention_segments(build_plan(pieces, rules))
+    return build_plan(pieces, rules)
 
 
-def _cases() -> Iterator[tuple[int, list[str], Int32Array, Int64Array]]:
+def _cases() -> Iterator[tuple[int, list[str], Plan]]:
     for window in WINDOWS:
         for name, lengths in _mixes(window):
             for packing, how in PACKINGS.items():
                 print(f"cp-sharding: {name}, {window}, {packing}", file=sys.stderr)
-                yield window, [f"{name}, {window // 1024}K, {how}"], *_packs(lengths, window, packing)
+                yield window, [f"{name}, {window // 1024}K, {how}"], _plan(lengths, window, packing)
 
 
 def _speed_ups() -> str:
     rows = []
-    for window, label, lengths, offsets in _cases():
+    for window, label, plan in _cases():
+        lengths, offsets = attention_segments(plan)
         cells: list[list[str]] = []
         for rho in RHOS:
             rates = AttentionRates.assumed(rho)
@@ -143,13 +144,15 @@ def _piece_seconds(queries: Int64Array, keys: Int64Array, rates: AttentionRates)
 
 def _evenness() -> str:
     rows = []
-    for _, label, lengths, offsets in _cases():
+    for _, label, plan in _cases():
         row = []
         for cp in (4, 16):
-            cp_sizes = np.full(len(offsets) - 1, cp)
+            group = replace(plan.groups[0], cp_size=cp)
             for code in (0, 1):
-                excess = excess_work(lengths, offsets, cp_sizes, np.full(len(offsets) - 1, code, dtype=np.int8))
-                row.append(f"{100 * excess.mean():.3f} %, {100 * excess.max():.2f} %")
+                codes = np.full(len(plan.packs), code, dtype=np.int8)
+                shared = replace(plan, groups=(group,), packs=replace(plan.packs, cp_sharding=codes))
+                over = 100 * (cp_imbalance(shared) - 1)
+                row.append(f"{over.mean():.3f} %, {over.max():.2f} %")
         rows.append(label + row)
     header = ["packs of", *(f"CP {cp}, per {name}" for cp in (4, 16) for name in ("sequence", "document"))]
     return table(header, rows)
@@ -206,6 +209,6 @@ def _choice() -> str:
         lengths = np.tile(web_mix(131_072, 100_000), num_packs // 10_000)
         offsets = np.arange(num_packs + 1) * 10
         begin = time.process_time()
-        choose_sharding(lengths, offsets, np.full(num_packs, CP), ShardingRule())
+        predict_seconds(lengths, offsets, np.full(num_packs, CP), AttentionRates.assumed())
         rows.append([f"{num_packs:,}", f"{len(lengths):,}", seconds(time.process_time() - begin)])
     return table(["packs", "samples", "time"], rows)

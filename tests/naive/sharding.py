@@ -58,6 +58,14 @@ def seconds(lengths: list[int], cp_size: int, sharding: str, rate: Callable[[int
     return max(of_rank)
 
 
+def imbalance(lengths: list[int], cp_size: int, sharding: str) -> float:
+    """Keys that the queries of the busiest rank see, over the mean of the ranks."""
+    of_rank = [0] * cp_size
+    for rank, start, stop, first in runs(lengths, cp_size, sharding):
+        of_rank[rank] += sum(place - first + 1 for place in range(start, stop))
+    return max(of_rank) / (sum(of_rank) / cp_size)
+
+
 def most_apart(lengths: list[int], sp_size: int) -> int:
     """The bound that `packer_cli.format.sharding` proves on how far apart the work of two ranks is, per document."""
     stretched = [length for length in lengths if length // (2 * sp_size) >= STRETCHED]

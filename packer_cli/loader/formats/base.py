@@ -38,8 +38,8 @@ class Format:
     adapt: Callable[[MicroBatch], Any]
     sp_slice: bool = True
     """Whether batches hold only this rank's part of the row; if not, the trainer slices it."""
-    sp_sharding: SPSharding = "contiguous"
-    """How the trainer divides a row among the ranks that share it."""
+    sp_sharding: SPSharding | None = None
+    """How the trainer divides a row among the ranks that share it; None: as `BatchBuilder.sp_sharding` says."""
     align_samples: bool = False
     """Whether to pad each sample to a multiple of the plan's `--align`, and of twice the ranks that share a row."""
 
