@@ -44,6 +44,7 @@ class Attention:
 
     cu_seqlens: torch.Tensor
     group: Any = None
+    sharding: Any = None
     function: Callable[..., torch.Tensor]
 
     def __call__(self, module: Any, query: Any, key: Any, value: Any, mask: Any, **kwargs: Any) -> Any:
