@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import accumulate, pairwise
 from typing import Any
 
@@ -18,7 +19,7 @@ from packer_cli.loader.parallel import ulysses_attention
 
 @dataclass(frozen=True)
 class Segments:
-    """Numbers of queries and keys of each sample of a row."""
+    """Numbers of queries and keys of each sample of a row; the queries are at the end of their keys."""
 
     queries: tuple[int, ...]
     keys: tuple[int, ...]
@@ -44,12 +45,25 @@ def sdpa(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, segments: 
         x.transpose(0, 1).split(sizes, dim=1)
         for x, sizes in ((query, segments.queries), (key, segments.keys), (value, segments.keys))
     )
-    outputs = [
-        F.scaled_dot_product_attention(q[None], k[None], v[None], is_causal=segments.causal, enable_gqa=True)[0]
-        for q, k, v in zip(*parts, strict=True)
-    ]
+    outputs = [_sdpa(q, k, v, segments.causal) for q, k, v in zip(*parts, strict=True)]
     # Do not copy a single output: backward would keep the copy, which other kernels do not make.
     return (outputs[0] if len(outputs) == 1 else torch.cat(outputs, dim=1)).transpose(0, 1)
+
+
+def _sdpa(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, causal: bool) -> torch.Tensor:
+    """[heads, q, dim] of a sample. torch aligns `is_causal` with the first key, so fewer queries need a mask."""
+    masked = causal and 1 < query.shape[1] < key.shape[1]
+    return F.scaled_dot_product_attention(
+        query[None], key[None], value[None], enable_gqa=True,
+        is_causal=causal and query.shape[1] == key.shape[1],
+        attn_mask=_last_queries(query.shape[1], key.shape[1], query.device) if masked else None,
+    )[0]  # fmt: skip
+
+
+@lru_cache(maxsize=1)
+def _last_queries(queries: int, keys: int, device: torch.device) -> torch.Tensor:
+    """bool [queries, keys]: what each of the last queries sees."""
+    return torch.ones(queries, keys, dtype=torch.bool, device=device).tril_(keys - queries)
 
 
 def _flash_attn() -> Kernel:

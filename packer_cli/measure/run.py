@@ -104,9 +104,7 @@ def measure_profile(options: ProfileOptions, say: Say = lambda text: None) -> Pr
         settings = [(length, degree) for length in sorted(set(options.lengths)) for degree in sorted(set(degrees))]
         rows = [row for length, degree in settings for row in run.rows(length, degree)]
         say("the attention kernel alone")
-        # Two key lengths show how it grows.
-        keys = tuple(sorted({min(max(options.lengths), most) for most in (4096, 32768)}))
-        attention = measure_attention(device, kernel, shape, keys, options.repeats)
+        pieces = measure_attention(device, kernel, shape, max(options.lengths), options.repeats)
     assumed: dict[str, Any] = {
         "constant_bytes_added": round(state),
         "state_bytes": Assumptions().state_bytes,
@@ -127,7 +125,7 @@ def measure_profile(options: ProfileOptions, say: Say = lambda text: None) -> Pr
         num_measured=None if gpus == world_size else world_size,
         memory_limit=limit,
         iterations=tuple(rows),
-        attention=tuple(attention),
+        pieces=tuple(pieces),
         assumed=assumed,
         library_versions={"torch": torch.__version__},
     )
