@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import accumulate, pairwise
@@ -19,7 +19,7 @@ from packer_cli.loader.parallel import ulysses_attention
 
 @dataclass(frozen=True)
 class Segments:
-    """Numbers of queries and keys of each sample of a row."""
+    """Numbers of queries and keys of each sample of a row; the queries are at the end of their keys."""
 
     queries: tuple[int, ...]
     keys: tuple[int, ...]
@@ -46,40 +46,38 @@ number of queries, so its time jumps where they change, which neither the square
 
 def sdpa(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, segments: Segments) -> torch.Tensor:
     """One scaled_dot_product_attention a sample, or on a CPU one for each `CPU_TILE` of its queries; any device."""
+    on_cpu, most_keys = query.device.type == "cpu", max(segments.keys)
+    rows = CPU_TILE if on_cpu else max(segments.queries)
+    mask = None
+    if segments.causal and (on_cpu or segments.queries != segments.keys):
+        mask = _causal_mask(rows, most_keys, query.dtype, query.device)
     parts = (
         x.transpose(0, 1)[None].split(sizes, dim=2)
         for x, sizes in ((query, segments.queries), (key, segments.keys), (value, segments.keys))
     )
-    if query.device.type == "cpu":
-        calls = _tiles(segments, query.dtype, zip(*parts, strict=True))
-    else:
-        calls = ((q, k, v, {"is_causal": segments.causal}) for q, k, v in zip(*parts, strict=True))
-    outputs = [F.scaled_dot_product_attention(q, k, v, enable_gqa=True, **mask)[0] for q, k, v, mask in calls]
+    outputs = []
+    for q, k, v in zip(*parts, strict=True):
+        before = k.shape[2] - q.shape[2]
+        for tile in q.split(rows, dim=2):
+            after = before + tile.shape[2]
+            seen = after if segments.causal else k.shape[2]
+            output = F.scaled_dot_product_attention(
+                tile, k[:, :, :seen], v[:, :, :seen], enable_gqa=True, is_causal=segments.causal and mask is None,
+                attn_mask=None if mask is None else mask[: after - before, most_keys - before :][:, :seen],
+            )  # fmt: skip
+            outputs.append(output[0])
+            before = after
     # Do not copy a single output: backward would keep the copy, which other kernels do not make.
     return (outputs[0] if len(outputs) == 1 else torch.cat(outputs, dim=1)).transpose(0, 1)
 
 
-def _tiles(
-    segments: Segments, dtype: torch.dtype, parts: Iterable[tuple[torch.Tensor, torch.Tensor, torch.Tensor]]
-) -> Iterator[tuple[torch.Tensor, torch.Tensor, torch.Tensor, dict[str, torch.Tensor]]]:
-    """Query, key, value and mask of each tile. Causal ones have as many keys as queries, and skip those not seen."""
-    if not segments.causal:
-        yield from ((tile, k, v, {}) for q, k, v in parts for tile in q.split(CPU_TILE, dim=2))
-        return
-    longest = max(segments.queries)
-    mask = _causal_mask(longest, dtype)
-    for q, k, v in parts:
-        for begin, tile in zip(range(0, q.shape[2], CPU_TILE), q.split(CPU_TILE, dim=2), strict=True):
-            num = tile.shape[2]
-            end = begin + num
-            seen = mask[:num, longest - begin : longest + num]
-            yield tile, k[:, :, :end], v[:, :, :end], {"attn_mask": seen}
+@lru_cache(maxsize=1)  # All layers share it, and each call for a row takes a part.
+def _causal_mask(rows: int, most_keys: int, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+    """[rows, most_keys + rows], to add to scores: row i sees columns up to `most_keys + i`.
 
-
-@lru_cache(maxsize=1)  # All layers of a row share it.
-def _causal_mask(longest: int, dtype: torch.dtype) -> torch.Tensor:
-    """A mask for all tiles. Row i of one that begins at query m sees keys 0 to m + i: from column `longest - m` on."""
-    return torch.full((CPU_TILE, longest + CPU_TILE), -torch.inf, dtype=dtype).triu_(longest + 1)
+    Queries that come after `before` keys take the columns from `most_keys - before` on.
+    """
+    return torch.full((rows, most_keys + rows), -torch.inf, dtype=dtype, device=device).triu_(most_keys + 1)
 
 
 def _flash_attn() -> Kernel:

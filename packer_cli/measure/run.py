@@ -114,9 +114,7 @@ def measure_profile(options: ProfileOptions, say: Say = lambda text: None) -> Pr
         run.time(timings)
         rows = [run.row(timing) for timing in timings]
         say("the attention kernel alone")
-        # Two key lengths show how it grows.
-        keys = tuple(sorted({min(max(options.lengths), most) for most in (4096, 32768)}))
-        attention = measure_attention(device, kernel, shape, keys, options.repeats)
+        pieces = measure_attention(device, kernel, shape, max(options.lengths), options.repeats)
     assumed: dict[str, Any] = {
         "constant_bytes_added": round(state),
         "state_bytes": Assumptions().state_bytes,
@@ -138,7 +136,7 @@ def measure_profile(options: ProfileOptions, say: Say = lambda text: None) -> Pr
         num_measured=None if gpus == world_size else world_size,
         memory_limit=limit,
         iterations=tuple(rows),
-        attention=tuple(attention),
+        pieces=tuple(pieces),
         assumed=assumed,
         library_versions={"torch": torch.__version__},
     )

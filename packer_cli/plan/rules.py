@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
+from packer_cli.plan.attention_rates import ShardingRule
 from packer_cli.plan.balance import BalanceRule
 from packer_cli.plan.cost import linear_of_tokens
 from packer_cli.plan.groups import Group, require_aligned
@@ -41,6 +42,8 @@ class PlanRules:
     """Seconds of a replica of each group: the iterations mix the degrees of all groups (FlexSP), and `algorithm`,
     `fill` and all of `balance` but its window have no effect."""
 
+    sharding: ShardingRule = field(default_factory=ShardingRule)
+    """How CP ranks divide the rows that they share."""
     mask: Mask = "document"
     """With which the packs are trained on. A causal one over whole rows evens out tokens, see `evened`."""
     max_samples: int = UNLIMITED

@@ -44,6 +44,7 @@ class Attention:
 
     cu_seqlens: torch.Tensor
     group: Any = None
+    sharding: Any = None
     function: Callable[..., torch.Tensor]
 
     def __call__(self, module: Any, query: Any, key: Any, value: Any, mask: Any, **kwargs: Any) -> Any:
@@ -144,7 +145,7 @@ def check_attention(groups: SPGroups) -> None:
                 torch.testing.assert_close(one, part(other), rtol=EXACT, atol=EXACT)
     if groups.rank == 0:
         with pytest.raises(ValueError, match="3 attention heads and 3 key-value heads cannot be split over 4 ranks"):
-            ulysses_attention(*torch.zeros(3, 10, 3, 8), borders, groups.groups[4, 0])
+            ulysses_attention(*torch.zeros(3, 10, 3, 8), borders, groups.groups[Layout(sp=4), 0])
 
 
 def check_training(rank: int, groups: SPGroups, folder: Path, expected: dict[str, Any]) -> None:

@@ -14,7 +14,7 @@ import torch
 import torch.distributed as dist
 import torch.nn.functional as F  # noqa: N812
 
-from packer_cli.loader.parallel.sharding import Sharding, local_indices
+from packer_cli.format.sharding import Sharding, local_indices
 from packer_cli.loader.parallel.slices import _host
 
 Attention = Callable[[torch.Tensor, torch.Tensor, torch.Tensor, Any], torch.Tensor]
