@@ -34,8 +34,11 @@ OPTIONS: dict[str, Sequence[str]] = {
     "hbp": (),
     "balanced": ("--cost", "profile"),
     "flexsp": (),
+    "wlb": (),
+    "hydraulis": ("--parallel", "tp=1,cp=1,pp=1"),
 }
 """The plans to compare, with their options beside `--strategy`."""
+NEED_PROFILE = {"balanced", "flexsp", "wlb", "hydraulis"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,8 +74,10 @@ def make_set(name: str, samples: Path, lengths: Int32Array, groups: str, num_gpu
         return PlannedSet(name=name, plan=plan_samples(Samples(lengths=lengths), with_known_cost(config)), folder=None)
     folder = samples.parent / name
     options = ["--strategy", name, *OPTIONS[name]]
-    if name == "flexsp" or "profile" in options:
+    if name in NEED_PROFILE:
         options += ["--profile", str(profile)]
+    if name == "hydraulis":
+        options += ["--global-tokens", str(num_gpus * PlanConfig(groups=groups, gpus=num_gpus).groups[0].capacity)]
     done = run(hbpack, "pack", samples, "--tokenizer", TOKENIZER, "--groups", groups, "--gpus", num_gpus, *options,
                "--output", folder)  # fmt: skip
     if done.code:
