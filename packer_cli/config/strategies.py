@@ -22,6 +22,8 @@ class Strategy:
     """Plan options without effect on it, which it refuses."""
     lacks: frozenset[str] = frozenset()
     """Plan options that other strategies support and it does not, so that it refuses values other than the default."""
+    needs: str = ""
+    """What a trainer must do for it beyond running each iteration's packs in lockstep, after "must"."""
     groups: Literal["given", "longest", "degrees"] = "given"
     """Which groups it uses: those given; the longest alone; or one for each SP degree that divides the longest's, and
     iterations that mix them."""
@@ -68,6 +70,7 @@ STRATEGIES: Mapping[str, Strategy] = {
     "flexsp": Strategy(
         summary="FlexSP (arXiv 2412.01523) over the whole data set: iterations mix SP degrees of equal time",
         groups="degrees",
+        needs="run replicas of unlike SP degrees side by side in one iteration",
         ignores=frozenset({"packing", "fill"}),
         lacks=frozenset({"max_samples", "mask"}),
     ),
