@@ -132,7 +132,11 @@ def _solve(
             moves[:, s, 0], moves[:, s, 1], moves[:, s, 2] = 0, 0, 1
             continue
         for below in range(s):
-            number, tokens, work = sums[0, s] - sums[0, below], sums[1, s] - sums[1, below], sums[2, s] - sums[2, below]
+            number, tokens, work = (
+                sums[0, s] - sums[0, below],
+                sums[1, s] - sums[1, below],
+                sums[2, s] - sums[2, below],
+            )
             for kind in range(len(gpus)):
                 if longest[s] > capacity[kind]:
                     continue

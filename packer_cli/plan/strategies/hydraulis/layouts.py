@@ -110,7 +110,7 @@ def _of_one_scheme(costs: SchemeCosts, num_gpus: int) -> Iterator[Int64Array]:
 
 
 def _fill_up(counts: Int64Array, table: LengthTable, costs: SchemeCosts, num_gpus: int) -> Int64Array | None:
-    """The layout with more pipelines on its idle GPUs, of the scheme that is cheapest at the mean; None if none fits."""
+    """The layout with more pipelines on its idle GPUs, of the cheapest scheme that fits; None if some stay idle."""
     number, tokens, work = table.sums[:, -1]
     cheapest = np.argsort(costs.gpus * (costs.quadratic * work + costs.linear * tokens + costs.constant * number))
     whole = counts.copy()
@@ -128,7 +128,12 @@ def _neighbors(counts: Int64Array, costs: SchemeCosts) -> Iterator[Int64Array]:
         for new in range(len(costs)):
             for number in range(1, 5):
                 gpus = number * int(costs.gpus[old])
-                if new != old and number <= counts[old] and gpus % costs.gpus[new] == 0 and gpus // costs.gpus[new] <= 4:
+                if (
+                    new != old
+                    and number <= counts[old]
+                    and gpus % costs.gpus[new] == 0
+                    and gpus // costs.gpus[new] <= 4
+                ):
                     neighbor = counts.copy()
                     neighbor[old] -= number
                     neighbor[new] += gpus // int(costs.gpus[new])
@@ -140,14 +145,13 @@ def _select(
 ) -> list[tuple[int, ...]]:
     """Greedily the layouts whose fastest ones make all steps together fastest; the first holds every sample."""
     keys = list(tried)
-    seconds = np.array([tried[key] for key in keys])
-    held = np.where(np.array(keys) > 0, costs.capacity, 0).max(axis=1)
-    total = np.where(held >= longest, seconds.sum(axis=1), np.inf)
-    if not np.isfinite(total).any():
+    held = [max(costs.capacity[np.flatnonzero(key)].tolist()) for key in keys]
+    if max(held, default=0) < longest:
         raise ValueError(
             f"no layout divides {num_gpus} GPUs into pipelines of which one holds the longest sample, {longest} tokens"
         )
-    chosen = [int(np.argmin(total))]
+    seconds = np.array([tried[key] for key in keys])
+    chosen = [int(np.argmin(np.where(np.array(held) >= longest, seconds.sum(axis=1), np.inf)))]
     best = seconds[chosen[0]]
     while len(chosen) < most:
         totals: NDArray[np.float64] = np.minimum(seconds, best).sum(axis=1)

@@ -31,7 +31,12 @@ class ExactStep(NamedTuple):
 
 
 def solve_pipeline(
-    lengths: NDArray[np.integer], costs: SchemeCosts, kind: int, *, time_limit: float = 5.0, node_limit: int | None = None
+    lengths: NDArray[np.integer],
+    costs: SchemeCosts,
+    kind: int,
+    *,
+    time_limit: float = 5.0,
+    node_limit: int | None = None,
 ) -> ExactStep:
     """The micro-batches of one pipeline (H5 of the paper, for all numbers of micro-batches at once).
 
@@ -52,8 +57,8 @@ def solve_step(
 ) -> ExactStep:
     """Pipelines and micro-batches of the samples (int[n], tokens) at once, so that the slowest pipeline is fastest.
 
-    Binary `x[i, p, j]` puts sample i into micro-batch j of pipeline p, of at most n; `y[p, j]` says whether it is used;
-    `Z[p]` is the longest micro-batch of p. Minimise T with `sum_j t[p, j] + (pp - 1) Z[p] <= T`, `t[p, j] <= Z[p]`.
+    Binary `x[i, p, j]` puts sample i into micro-batch j of pipeline p, of at most n; `y[p, j]` says whether that is
+    used; `Z[p]` is the longest of p. Minimise T with `sum_j t[p, j] + (pp - 1) Z[p] <= T` and `t[p, j] <= Z[p]`.
 
     Args:
         kinds: int64[p], schemes of the pipelines.

@@ -97,9 +97,7 @@ def deal_to_pipelines(
     order = np.arange(num)
     _keep(best_of, best, _greedily(lengths, order, kinds, rates, capacity, dealt, sums), dealt)
     for is_reversed in (False, True):
-        _keep(
-            best_of, best, _first_fit(lengths, kinds, rates, capacity, best[0], is_reversed, dealt, sums), dealt
-        )
+        _keep(best_of, best, _first_fit(lengths, kinds, rates, capacity, best[0], is_reversed, dealt, sums), dealt)
     first_free = 0
     while first_free < num and lengths[first_free] > capacity[kinds[-1]]:
         first_free += 1
@@ -122,9 +120,7 @@ def deal_to_pipelines(
 
 
 @njit(cache=True, no_cpython_wrapper=True)
-def _keep(
-    best_of: NDArray[np.int64], best: NDArray[np.float64], seconds: float, dealt: NDArray[np.int64]
-) -> None:
+def _keep(best_of: NDArray[np.int64], best: NDArray[np.float64], seconds: float, dealt: NDArray[np.int64]) -> None:
     """Keep the answer if it is among the best, which stand by rising seconds."""
     at = len(best)
     while at > 0 and best[at - 1] > seconds:

@@ -39,7 +39,7 @@ class PipelinePlan(NamedTuple):
 
 
 def plan_pipeline(lengths: NDArray[np.integer], costs: SchemeCosts, kind: int) -> PipelinePlan:
-    """Divide the samples (int[n], tokens, each at most the capacity) of a pipeline of scheme `kind` into micro-batches.
+    """Divide a pipeline's samples (int[n], tokens, each at most the capacity of its scheme, `kind`) into micro-batches.
 
     >>> costs = SchemeCosts(gpus=[2], pp=[2], quadratic=[0], linear=[1], constant=[1], capacity=[10])
     >>> plan_pipeline(np.array([6, 3, 3]), costs, 0)
@@ -73,7 +73,7 @@ def divide(
     constant, waiting = rates[2, kind], rates[3, kind]
     total = rates[0, kind] * work + rates[1, kind] * tokens
     alone = (rates[0, kind] * lengths[0] + rates[1, kind]) * lengths[0]
-    fewest = -(-tokens // capacity[kind])
+    fewest = least_micro_batches(lengths, capacity[kind])
     middle = float(fewest)
     if waiting > 0.0:
         middle = total / alone
@@ -129,3 +129,24 @@ def divide(
             best = seconds
             copy_to(dealt, slot_of)
     return best, min(best, bound)
+
+
+@njit(cache=True)
+def least_micro_batches(lengths: NDArray[np.int64], capacity: int) -> int:
+    """No division of samples (int64[n], falling) has fewer micro-batches: the L2 bound of `bounds.packs_lower_bound`.
+
+    O(n), without a histogram of all lengths, which would take longer than the samples of a pipeline.
+    """
+    tokens_to = np.zeros(len(lengths) + 1, dtype=np.int64)
+    half = 0
+    for i in range(len(lengths)):
+        tokens_to[i + 1] = tokens_to[i] + lengths[i]
+        half += lengths[i] > capacity // 2
+    least = max(half, -(-tokens_to[-1] // capacity))
+    alone = half
+    for i in range(half, len(lengths)):
+        while alone > 0 and lengths[alone - 1] <= capacity - lengths[i]:
+            alone -= 1
+        room = (half - alone) * capacity - (tokens_to[half] - tokens_to[alone])
+        least = max(least, half - (-(tokens_to[i + 1] - tokens_to[half] - room) // capacity))
+    return least

@@ -34,7 +34,7 @@ class StepPlan(NamedTuple):
     def of(
         cls, lengths: Int64Array, kinds: Int64Array, pipeline_of: Int64Array, slot_of: Int64Array, costs: SchemeCosts
     ) -> StepPlan | None:
-        """The plan of these micro-batches (int64[n] each), renumbered without gaps; None if one exceeds its capacity."""
+        """The plan of these micro-batches (int64[n] each), renumbered without gaps; None if one is over its capacity."""
         num = len(lengths)
         _, first, slot = np.unique(pipeline_of * (num + 1) + slot_of, return_index=True, return_inverse=True)
         tokens, work = np.zeros((2, len(first)), dtype=np.int64)
@@ -104,7 +104,7 @@ def plan_falling(
     slot_of: NDArray[np.int64],
     pipeline_seconds: NDArray[np.float64],
 ) -> float:
-    """The kernel, for falling lengths and pipelines by falling capacity; writes to the last three, returns the seconds."""
+    """The kernel, for falling lengths and pipelines by falling capacity; writes the last three, returns the seconds."""
     if deal_to_pipelines(lengths, kinds, rates, capacity, restarts, state, pipeline_of) == np.inf:
         return np.inf
     num = len(lengths)
@@ -122,3 +122,35 @@ def plan_falling(
             slot_of[members[i]] = slots[i]
         slowest = max(slowest, pipeline_seconds[p])
     return slowest
+
+
+@njit(cache=True)
+def step_seconds(
+    lengths: NDArray[np.int64],
+    kinds: NDArray[np.int64],
+    rates: NDArray[np.float64],
+    capacity: NDArray[np.int64],
+    pipeline_of: NDArray[np.int64],
+    slot_of: NDArray[np.int64],
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """`(seconds, bounds)` of the pipelines (float64[p]) for samples of falling length; see `plan_pipeline`."""
+    num = len(lengths)
+    seconds, bounds = np.zeros(len(kinds)), np.zeros(len(kinds))
+    own, slots = np.empty(num, dtype=np.int64), np.empty(num, dtype=np.int64)
+    times = np.empty(num)
+    for p in range(len(kinds)):
+        count, kind = 0, kinds[p]
+        times[:] = 0.0
+        for i in range(num):
+            if pipeline_of[i] == p:
+                own[count] = lengths[i]
+                count += 1
+                times[slot_of[i]] += (rates[0, kind] * lengths[i] + rates[1, kind]) * lengths[i]
+        longest = 0.0
+        for slot in range(num):
+            if times[slot] > 0.0:
+                seconds[p] += times[slot] + rates[2, kind]
+                longest = max(longest, times[slot] + rates[2, kind])
+        seconds[p] += rates[3, kind] * longest
+        _, bounds[p] = divide(own[:count], rates, capacity, kind, slots[:count])
+    return seconds, bounds
