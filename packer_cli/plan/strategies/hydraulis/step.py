@@ -34,7 +34,7 @@ class StepPlan(NamedTuple):
     def of(
         cls, lengths: Int64Array, kinds: Int64Array, pipeline_of: Int64Array, slot_of: Int64Array, costs: SchemeCosts
     ) -> StepPlan | None:
-        """The plan of these micro-batches (int64[n] each), renumbered without gaps; None if one is over its capacity."""
+        """The plan of these micro-batches (int64[n] each), numbered without gaps; None if one exceeds its capacity."""
         num = len(lengths)
         _, first, slot = np.unique(pipeline_of * (num + 1) + slot_of, return_index=True, return_inverse=True)
         tokens, work = np.zeros((2, len(first)), dtype=np.int64)
@@ -104,7 +104,7 @@ def plan_falling(
     slot_of: NDArray[np.int64],
     pipeline_seconds: NDArray[np.float64],
 ) -> float:
-    """The kernel, for falling lengths and pipelines by falling capacity; writes the last three, returns the seconds."""
+    """The kernel, for falling lengths, and pipelines by falling capacity: fills the last three, returns seconds."""
     if deal_to_pipelines(lengths, kinds, rates, capacity, restarts, state, pipeline_of) == np.inf:
         return np.inf
     num = len(lengths)
