@@ -123,13 +123,15 @@ def _solve(
     A move of scheme -1 leaves a GPU idle; one of 0 pipelines passes over cells without samples.
     """
     num_cells = len(longest) - 1
-    seconds = np.full((num_gpus + 1, num_cells + 1), np.inf)
-    moves = np.full((num_gpus + 1, num_cells + 1, 3), -1, dtype=np.int32)
-    seconds[:, 0] = 0.0
-    for s in range(1, num_cells + 1):
-        if longest[s] == longest[s - 1]:
-            seconds[:, s] = seconds[:, s - 1]
-            moves[:, s, 0], moves[:, s, 1], moves[:, s, 2] = 0, 0, 1
+    seconds = np.empty((num_gpus + 1, num_cells + 1))
+    moves = np.empty((num_gpus + 1, num_cells + 1, 3), dtype=np.int32)
+    times = np.empty(num_gpus + 1)
+    for s in range(num_cells + 1):
+        is_empty = s > 0 and longest[s] == longest[s - 1]
+        for n in range(num_gpus + 1):
+            seconds[n, s] = seconds[n, s - 1] if is_empty else np.inf if s else 0.0
+            moves[n, s, 0], moves[n, s, 1], moves[n, s, 2] = 0 if is_empty else -1, 0, 1
+        if is_empty:
             continue
         for below in range(s):
             number, tokens, work = (
@@ -141,8 +143,6 @@ def _solve(
                 if longest[s] > capacity[kind]:
                     continue
                 most = num_gpus // gpus[kind]
-                times = np.empty(most + 1)
-                times[0] = np.inf
                 for r in range(1, most + 1):
                     times[r] = least_range_seconds(rates, capacity, kind, number / r, tokens / r, work / r, longest[s])
                 for n in range(gpus[kind], num_gpus + 1):

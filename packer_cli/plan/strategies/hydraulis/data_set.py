@@ -7,13 +7,13 @@ program, limited by nodes and not by a clock, so that equal inputs give equal pl
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from packer_cli.plan.strategies.flexsp.dealing import copy_to
 from packer_cli.plan.strategies.hydraulis.batches import make_batches
 from packer_cli.plan.strategies.hydraulis.candidates import length_table
 from packer_cli.plan.strategies.hydraulis.costs import Float64Array, SchemeCosts
@@ -25,10 +25,13 @@ from packer_cli.plan.strategies.hydraulis.layouts import (
     kinds_of,
 )
 from packer_cli.plan.strategies.hydraulis.stage1 import RESTARTS
-from packer_cli.plan.strategies.hydraulis.step import least_step_seconds, plan_falling, step_seconds
+from packer_cli.plan.strategies.hydraulis.stage2 import plan_pipeline
+from packer_cli.plan.strategies.hydraulis.step import StepPlan, least_step_seconds, plan_sorted
 from packer_cli.plan.streams import Stream, rng_state
 from packer_cli.plan.types import Int32Array, Int64Array
 
+_ENOUGH = 1.001
+"""Shuffled orders are dealt only for a step that takes more than this times its bound."""
 _SOLVED_GAP = 1.01
 """A pipeline is solved by integer program if it takes more than this times its bound."""
 _MOST_SOLVED = 16
@@ -78,18 +81,14 @@ def plan_data_set(
     order = order[np.lexsort((-lengths[order].astype(np.int64), step))]
     falling = lengths[order].astype(np.int64)
     layouts = layouts_of(falling, offsets, costs, num_gpus, batch_tokens, most_layouts)
-    of_layouts = [kinds_of(counts, costs) for counts in layouts.counts]
-    kinds = np.concatenate(of_layouts)
-    ends = np.cumsum([0, *map(len, of_layouts)])
+    kinds = [kinds_of(counts, costs) for counts in layouts.counts]
     pipeline_of, slot_of = np.empty((2, len(order)), dtype=np.int64)
     layout_of, seconds = np.empty(len(offsets) - 1, dtype=np.int64), np.empty(len(offsets) - 1)
     for j in range(len(offsets) - 1):
         part = slice(int(offsets[j]), int(offsets[j + 1]))
         state = rng_state(seed, Stream.BALANCE, j)
-        of_step = falling[part], kinds, ends, costs.gpus, *costs.arrays, restarts, state
-        layout_of[j], seconds[j] = _plan_step(*of_step, pipeline_of[part], slot_of[part])
-        own = of_layouts[layout_of[j]]
-        seconds[j] = _solve_slowest(falling[part], own, costs, pipeline_of[part], slot_of[part])
+        layout_of[j], planned = _plan_step(falling[part], kinds, costs, restarts, state)
+        pipeline_of[part], slot_of[part], seconds[j] = planned.pipeline_of, planned.slot_of, planned.seconds
     return PlannedSteps(layouts, order, offsets, layout_of, pipeline_of, slot_of, seconds)
 
 
@@ -112,68 +111,50 @@ def layouts_of(
     return choose_layouts(steps, length_table(falling, batch_tokens), costs, num_gpus, most=most)
 
 
-def _solve_slowest(
-    lengths: Int64Array, kinds: Int64Array, costs: SchemeCosts, pipeline_of: Int64Array, slot_of: Int64Array
-) -> float:
-    """Solve the slowest pipelines by integer program, where that may help; writes `slot_of`, returns the seconds."""
-    times, bounds = step_seconds(lengths, kinds, *costs.arrays, pipeline_of, slot_of)
+def _plan_step(
+    lengths: Int64Array, layouts: Sequence[Int64Array], costs: SchemeCosts, restarts: int, state: NDArray[np.uint64]
+) -> tuple[int, StepPlan]:
+    """The fastest of the layouts for the samples (int64[n], falling), and the plan of the step on it.
+
+    Args:
+        layouts: the schemes of each layout's pipelines, by falling capacity.
+    """
+    bounds = [float(_least_seconds(lengths, kinds, costs.gpus, *costs.arrays)) for kinds in layouts]
+    chosen, best = -1, None
+    for c in sorted(range(len(layouts)), key=lambda c: bounds[c]):
+        if best is not None and bounds[c] >= best.seconds:
+            break
+        found = plan_sorted(lengths, layouts[c], costs, 0, state, bounds[c])
+        if best is None or found.seconds < best.seconds:
+            chosen, best = c, found
+    assert best is not None
+    if restarts and best.seconds > best.bound * _ENOUGH:
+        found = plan_sorted(lengths, layouts[chosen], costs, restarts, state, bounds[chosen])
+        if found.seconds < best.seconds:
+            best = found
+    return chosen, _solve_slowest(lengths, layouts[chosen], costs, best)
+
+
+def _solve_slowest(lengths: Int64Array, kinds: Int64Array, costs: SchemeCosts, step: StepPlan) -> StepPlan:
+    """The step with its slowest pipelines solved by integer program, where that may help."""
+    times, slot_of = step.pipeline_seconds.copy(), step.slot_of.copy()
     while True:
         slow = int(np.argmax(times))
-        own = np.flatnonzero(pipeline_of == slow)
-        if times[slow] <= bounds[slow] * _SOLVED_GAP or len(own) > _MOST_SOLVED:
-            return float(times[slow])
+        own = np.flatnonzero(step.pipeline_of == slow)
+        if (
+            len(own) > _MOST_SOLVED
+            or times[slow] <= _SOLVED_GAP * plan_pipeline(lengths[own], costs, kinds[slow]).bound
+        ):
+            return step._replace(slot_of=slot_of, pipeline_seconds=times, seconds=float(times[slow]))
         from packer_cli.plan.strategies.hydraulis.programs import solve_pipeline  # Loads PuLP.
 
         exact = solve_pipeline(lengths[own], costs, int(kinds[slow]), time_limit=np.inf, node_limit=_MOST_NODES)
-        slot_of[own] = exact.step.slot_of
-        times[slow] = bounds[slow] = exact.step.seconds
+        if exact.step.seconds >= times[slow]:
+            return step._replace(slot_of=slot_of, pipeline_seconds=times, seconds=float(times[slow]))
+        slot_of[own], times[slow] = exact.step.slot_of, exact.step.seconds
 
 
 @njit(cache=True)
-def _plan_step(
-    lengths: NDArray[np.int64],
-    kinds: NDArray[np.int64],
-    ends: NDArray[np.int64],
-    gpus: NDArray[np.int64],
-    rates: NDArray[np.float64],
-    capacity: NDArray[np.int64],
-    restarts: int,
-    state: NDArray[np.uint64],
-    pipeline_of: NDArray[np.int64],
-    slot_of: NDArray[np.int64],
-) -> tuple[int, float]:
-    """Write to the last two (int64[n]) for falling lengths; returns the fastest layout and its seconds.
-
-    Args:
-        kinds: int64[pipelines of all layouts]; layout c has `kinds[ends[c]:ends[c+1]]`, by falling capacity.
-    """
-    num_layouts = len(ends) - 1
-    bounds = np.empty(num_layouts)
-    for c in range(num_layouts):
-        bounds[c] = _least_seconds(lengths, kinds[ends[c] : ends[c + 1]], gpus, rates, capacity)
-    best_layout, best = 0, np.inf
-    dealt, slots = np.empty(len(lengths), dtype=np.int64), np.empty(len(lengths), dtype=np.int64)
-    times = np.empty(len(kinds))
-    for c in np.argsort(bounds, kind="mergesort"):
-        if bounds[c] >= best:
-            break
-        own = kinds[ends[c] : ends[c + 1]]
-        seconds = plan_falling(lengths, own, rates, capacity, 0, state, dealt, slots, times[: len(own)])
-        if seconds < best:
-            best_layout, best = c, seconds
-            copy_to(dealt, pipeline_of)
-            copy_to(slots, slot_of)
-    if restarts and best > bounds[best_layout] * 1.001:
-        own = kinds[ends[best_layout] : ends[best_layout + 1]]
-        seconds = plan_falling(lengths, own, rates, capacity, restarts, state, dealt, slots, times[: len(own)])
-        if seconds < best:
-            best = seconds
-            copy_to(dealt, pipeline_of)
-            copy_to(slots, slot_of)
-    return best_layout, best
-
-
-@njit(cache=True, no_cpython_wrapper=True)
 def _least_seconds(
     lengths: NDArray[np.int64],
     kinds: NDArray[np.int64],

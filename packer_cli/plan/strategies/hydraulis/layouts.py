@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from packer_cli.plan.strategies.hydraulis.candidates import LengthTable, find_layouts
 from packer_cli.plan.strategies.hydraulis.costs import Float64Array, SchemeCosts
-from packer_cli.plan.strategies.hydraulis.step import plan_falling
+from packer_cli.plan.strategies.hydraulis.step import plan_sorted
 from packer_cli.plan.streams import rng_state
 from packer_cli.plan.types import Int64Array
 
@@ -96,9 +96,7 @@ def kinds_of(counts: Int64Array, costs: SchemeCosts) -> Int64Array:
 
 def layout_seconds(falling: Int64Array, counts: Int64Array, costs: SchemeCosts) -> float:
     """Seconds of a step (int64[n], falling lengths) on a layout, without restarts; infinite if it does not fit."""
-    kinds = kinds_of(counts, costs)
-    dealt, slots = np.zeros((2, len(falling)), dtype=np.int64)
-    return float(plan_falling(falling, kinds, *costs.arrays, 0, rng_state(0), dealt, slots, np.zeros(len(kinds))))
+    return plan_sorted(falling, kinds_of(counts, costs), costs, 0, rng_state(0), 0.0).seconds
 
 
 def _of_one_scheme(costs: SchemeCosts, num_gpus: int) -> Iterator[Int64Array]:

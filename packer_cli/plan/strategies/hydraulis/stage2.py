@@ -39,7 +39,7 @@ class PipelinePlan(NamedTuple):
 
 
 def plan_pipeline(lengths: NDArray[np.integer], costs: SchemeCosts, kind: int) -> PipelinePlan:
-    """Divide the samples of a pipeline (int[n], tokens, each at most the capacity of scheme `kind`) into micro-batches.
+    """Divide the samples of a pipeline (int[n], tokens, each at most the scheme's capacity) into micro-batches.
 
     >>> costs = SchemeCosts(gpus=[2], pp=[2], quadratic=[0], linear=[1], constant=[1], capacity=[10])
     >>> plan_pipeline(np.array([6, 3, 3]), costs, 0)

@@ -62,15 +62,27 @@ def plan_step(
     order = np.argsort(-np.asarray(lengths, dtype=np.int64), kind="stable")
     falling = np.asarray(lengths, dtype=np.int64)[order]
     by_capacity = np.argsort(-costs.capacity[kinds], kind="stable")
-    dealt, slots = np.zeros((2, len(falling)), dtype=np.int64)
-    times = np.zeros(len(kinds))
     sorted_kinds = np.ascontiguousarray(kinds[by_capacity], dtype=np.int64)
-    seconds = plan_falling(falling, sorted_kinds, *costs.arrays, restarts, rng_state(seed), dealt, slots, times)
+    found = plan_sorted(falling, sorted_kinds, costs, restarts, rng_state(seed), _bound(falling, sorted_kinds, costs))
     pipeline_of, slot_of = np.empty((2, len(falling)), dtype=np.int64)
-    pipeline_of[order], slot_of[order] = by_capacity[dealt], slots
+    pipeline_of[order], slot_of[order] = by_capacity[found.pipeline_of], found.slot_of
     pipeline_seconds = np.empty(len(kinds))
-    pipeline_seconds[by_capacity] = times
-    return StepPlan(pipeline_of, slot_of, pipeline_seconds, float(seconds), _bound(falling, kinds, costs))
+    pipeline_seconds[by_capacity] = found.pipeline_seconds
+    return found._replace(pipeline_of=pipeline_of, slot_of=slot_of, pipeline_seconds=pipeline_seconds)
+
+
+def plan_sorted(
+    falling: Int64Array, kinds: Int64Array, costs: SchemeCosts, restarts: int, state: NDArray[np.uint64], bound: float
+) -> StepPlan:
+    """`plan_step` for falling lengths (int64[n]) and pipelines by falling capacity (int64[p]), with a known bound.
+
+    Args:
+        state: of the shuffles.
+    """
+    pipeline_of, slot_of = np.zeros((2, len(falling)), dtype=np.int64)
+    times = np.zeros(len(kinds))
+    seconds = plan_falling(falling, kinds, *costs.arrays, restarts, state, pipeline_of, slot_of, times)
+    return StepPlan(pipeline_of, slot_of, times, float(seconds), bound)
 
 
 def _bound(lengths: Int64Array, kinds: Int64Array, costs: SchemeCosts) -> float:
@@ -122,35 +134,3 @@ def plan_falling(
             slot_of[members[i]] = slots[i]
         slowest = max(slowest, pipeline_seconds[p])
     return slowest
-
-
-@njit(cache=True)
-def step_seconds(
-    lengths: NDArray[np.int64],
-    kinds: NDArray[np.int64],
-    rates: NDArray[np.float64],
-    capacity: NDArray[np.int64],
-    pipeline_of: NDArray[np.int64],
-    slot_of: NDArray[np.int64],
-) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """`(seconds, bounds)` of the pipelines (float64[p]) for samples of falling length; see `plan_pipeline`."""
-    num = len(lengths)
-    seconds, bounds = np.zeros(len(kinds)), np.zeros(len(kinds))
-    own, slots = np.empty(num, dtype=np.int64), np.empty(num, dtype=np.int64)
-    times = np.empty(num)
-    for p in range(len(kinds)):
-        count, kind = 0, kinds[p]
-        times[:] = 0.0
-        for i in range(num):
-            if pipeline_of[i] == p:
-                own[count] = lengths[i]
-                count += 1
-                times[slot_of[i]] += (rates[0, kind] * lengths[i] + rates[1, kind]) * lengths[i]
-        longest = 0.0
-        for slot in range(num):
-            if times[slot] > 0.0:
-                seconds[p] += times[slot] + rates[2, kind]
-                longest = max(longest, times[slot] + rates[2, kind])
-        seconds[p] += rates[3, kind] * longest
-        _, bounds[p] = divide(own[:count], rates, capacity, kind, slots[:count])
-    return seconds, bounds
