@@ -56,17 +56,12 @@ def _load(config: PlanConfig, what: str) -> GpuModel:
 
 
 def _group_costs(group: Group, model: GpuModel) -> tuple[float, float, float]:
-    """Seconds of a replica of the group per squared token, per token, and per micro-batch."""
-    cost, memory, degree = model.cost, model.memory, group.sp_size
-    if degree > 1 and degree not in cost.send:
-        known = ", ".join(map(str, sorted({1, *cost.send})))
-        raise ConfigError(
-            f"--strategy flexsp: SP degree {degree} is none of those that the model of the GPUs knows: {known}; end "
-            "--groups with one of these, or give a --profile that holds it"
-        )
-    fewest = memory.least_checkpoint_layers(group.capacity, degree)
+    """Seconds on a stage of a replica of the group per squared token, per token, and per micro-batch."""
+    cost, memory = model.cost, model.memory
+    cost.require_known(group.layout)
+    fewest = memory.least_checkpoint_layers(group.capacity, group.layout)
     layers = group.checkpoint_layers or (memory.num_layers if fewest is None else fewest)
-    seconds = [float(cost.seconds(work, tokens, degree, layers)) for work, tokens in ((0, 0), (1, 0), (0, 1))]
+    seconds = [float(cost.seconds(work, tokens, group.layout, layers)) for work, tokens in ((0, 0), (1, 0), (0, 1))]
     return (_digits(seconds[1] - seconds[0]), _digits(seconds[2] - seconds[0]), _digits(seconds[0]))
 
 
@@ -140,7 +135,7 @@ def _replica_costs(config: PlanConfig) -> DegreeCosts | None:
         return None
     quadratic, linear, constant = zip(*config.group_costs, strict=True)
     return DegreeCosts(
-        degrees=np.array([group.sp_size for group in config.groups]),
+        degrees=np.array([group.num_gpus for group in config.groups]),
         quadratic=np.array(quadratic),
         linear=np.array(linear),
         constant=np.array(constant),

@@ -47,7 +47,7 @@ def _warm_plan(rules: PlanRules) -> None:
     """Build a tiny plan, and the baseline of the report."""
     rules = replace(
         rules,
-        num_gpus=math.lcm(*(group.sp_size for group in rules.groups)),
+        num_gpus=math.lcm(*(group.num_gpus for group in rules.groups)),
         balance=replace(rules.balance, refine=False),
     )
     # A few nearly full packs in every group, and short samples to fill them.
