@@ -9,19 +9,25 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from packer_cli.config.models import PlanConfig
+from packer_cli.config.schemes import digits, find_schemes, stage_rates
+from packer_cli.config.strategies import STRATEGIES
 from packer_cli.errors import ConfigError
 from packer_cli.plan.balance import parse_balance
 from packer_cli.plan.cost import Cost, linear_of_tokens, parse_cost, require_exact
-from packer_cli.plan.groups import Group
 from packer_cli.plan.packing import REGISTRY, parse_packing
 from packer_cli.plan.rules import PlanRules
 from packer_cli.plan.schedule import StepRules
 from packer_cli.plan.strategies.flexsp.costs import DegreeCosts
+from packer_cli.plan.strategies.hydraulis.costs import SchemeCosts
 from packer_cli.plan.types import UNLIMITED
 from packer_cli.plan.windows import parse_curriculum
 
 if TYPE_CHECKING:
     from packer_cli.cost.models import GpuModel
+
+_ENOUGH_TOKENS = 128
+"""See `SchemeCosts.enough`: for each GPU that shares a micro-batch, a tile of attention. Hydraulis's tables, for 7B
+and 32B, have 384, 512, 768, 1,024 and 1,280 tokens for tp 1 to 16."""
 
 
 def with_known_cost(config: PlanConfig) -> PlanConfig:
@@ -36,7 +42,7 @@ def with_known_cost(config: PlanConfig) -> PlanConfig:
     if config.cost == "profile":
         model = _load(config, "--cost profile").cost
         try:
-            cost = Cost(quadratic=_digits(model.quadratic), linear=_digits(model.linear))
+            cost = Cost(quadratic=digits(model.quadratic), linear=digits(model.linear))
         except ValueError as error:
             raise ConfigError(f"--cost profile: {error}") from None
         config = config.model_copy(update={"cost": str(cost)})
@@ -44,7 +50,13 @@ def with_known_cost(config: PlanConfig) -> PlanConfig:
         gpu_model = _load(config, "--strategy flexsp")
         longest = config.groups[-1]
         groups = [group for group in config.groups if group.sp_size in (1, longest.sp_size, *gpu_model.cost.send)]
-        costs = tuple(_group_costs(group, gpu_model) for group in groups)
+        costs = tuple(stage_rates(group, gpu_model) for group in groups)
+        config = config.model_copy(update={"groups": tuple(groups), "group_costs": costs})
+    if config.strategy == "hydraulis" and not config.is_auto and config.group_costs is None:
+        gpu_model = _load(config, "--strategy hydraulis")
+        schemes = find_schemes(config.groups[-1].capacity, config.gpus, gpu_model, config.parallel)
+        groups = [scheme.group for scheme in schemes]
+        costs = tuple(scheme.rates for scheme in schemes)
         config = config.model_copy(update={"groups": tuple(groups), "group_costs": costs})
     return config
 
@@ -53,21 +65,6 @@ def _load(config: PlanConfig, what: str) -> GpuModel:
     from packer_cli.config.gpu_model import load_gpu_model  # Only predictions need the cost model.
 
     return load_gpu_model(config, config.gpus, what)
-
-
-def _group_costs(group: Group, model: GpuModel) -> tuple[float, float, float]:
-    """Seconds on a stage of a replica of the group per squared token, per token, and per micro-batch."""
-    cost, memory = model.cost, model.memory
-    cost.require_known(group.layout)
-    fewest = memory.least_checkpoint_layers(group.capacity, group.layout)
-    layers = group.checkpoint_layers or (memory.num_layers if fewest is None else fewest)
-    seconds = [float(cost.seconds(work, tokens, group.layout, layers)) for work, tokens in ((0, 0), (1, 0), (0, 1))]
-    return (_digits(seconds[1] - seconds[0]), _digits(seconds[2] - seconds[0]), _digits(seconds[0]))
-
-
-def _digits(value: float) -> float:
-    """As many digits as mean something, and as are the same on every machine."""
-    return float(f"{value:.6g}")
 
 
 def plan_rules(config: PlanConfig) -> PlanRules:
@@ -113,6 +110,7 @@ def plan_rules(config: PlanConfig) -> PlanRules:
             linear=linear,
             lockstep=1 if config.lockstep == "1" else None,
             replica_costs=_replica_costs(config),
+            scheme_costs=_scheme_costs(config),
             mask=config.mask,
             max_samples=config.max_samples or UNLIMITED,
         )
@@ -131,7 +129,7 @@ def refuse_padded(packing: str) -> None:
 
 
 def _replica_costs(config: PlanConfig) -> DegreeCosts | None:
-    if config.group_costs is None:
+    if config.group_costs is None or STRATEGIES[config.strategy].plans_steps:
         return None
     quadratic, linear, constant = zip(*config.group_costs, strict=True)
     return DegreeCosts(
@@ -140,6 +138,21 @@ def _replica_costs(config: PlanConfig) -> DegreeCosts | None:
         linear=np.array(linear),
         constant=np.array(constant),
         capacity=np.array([group.capacity for group in config.groups]),
+    )
+
+
+def _scheme_costs(config: PlanConfig) -> SchemeCosts | None:
+    if config.group_costs is None or not STRATEGIES[config.strategy].plans_steps:
+        return None
+    quadratic, linear, constant = zip(*config.group_costs, strict=True)
+    return SchemeCosts(
+        gpus=np.array([group.num_gpus for group in config.groups]),
+        pp=np.array([group.pp_size for group in config.groups]),
+        quadratic=np.array(quadratic),
+        linear=np.array(linear),
+        constant=np.array(constant),
+        capacity=np.array([group.capacity for group in config.groups]),
+        enough=np.array([_ENOUGH_TOKENS * group.cp_size * group.tp_size for group in config.groups]),
     )
 
 

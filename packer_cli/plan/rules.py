@@ -11,6 +11,7 @@ from packer_cli.plan.groups import Group, require_aligned
 from packer_cli.plan.packing import PackingAlgorithm, PackingOptions
 from packer_cli.plan.schedule import StepRules
 from packer_cli.plan.strategies.flexsp.costs import DegreeCosts
+from packer_cli.plan.strategies.hydraulis.costs import SchemeCosts
 from packer_cli.plan.types import UNLIMITED, Lockstep, Mask
 
 
@@ -40,6 +41,9 @@ class PlanRules:
     replica_costs: DegreeCosts | None = None
     """Seconds of a replica of each group: the iterations mix the degrees of all groups (FlexSP), and `algorithm`,
     `fill` and all of `balance` but its window have no effect."""
+    scheme_costs: SchemeCosts | None = None
+    """Seconds of a pipeline of each group, whose layouts differ: each step chooses pipelines that divide the GPUs
+    (Hydraulis). `steps.global_tokens` is a step's most tokens, and all else about packing and steps has no effect."""
 
     mask: Mask = "document"
     """With which the packs are trained on. A causal one over whole rows evens out tokens, see `evened`."""

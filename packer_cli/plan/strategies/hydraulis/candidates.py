@@ -184,5 +184,6 @@ def least_range_seconds(
     best = total / alone
     if waiting > 0.0 and constant > 0.0:
         best = min(best, np.sqrt(waiting * total / constant))
-    v = fewest if waiting == 0.0 else min(max(best, fewest), max(number, fewest))
+    most = max(fewest, min(number, tokens / rates[4, kind]))
+    v = fewest if waiting == 0.0 else min(max(best, fewest), most)
     return total + v * constant + waiting * (max(total / v, alone) + constant)

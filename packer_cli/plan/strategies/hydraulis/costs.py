@@ -41,15 +41,19 @@ class SchemeCosts:
     """float64[k]: seconds per micro-batch on one stage, whatever its contents."""
     capacity: Int64Array
     """int64[k]: most tokens of a micro-batch, and so of a sample."""
+    enough: Int64Array | int = 1
+    """int64[k]: mean tokens that a pipeline's micro-batches have at least, where these are not too many for one: GPUs
+    are slower on fewer, which the rates do not say (the paper has 384 to 1,280 for tp 1 to 16)."""
     rates: Float64Array = field(init=False, repr=False)
-    """float64[4, k]: `quadratic`, `linear`, `constant` and `pp - 1`, as kernels take them."""
+    """float64[5, k]: `quadratic`, `linear`, `constant`, `pp - 1` and `enough`, as kernels take them."""
 
     def __post_init__(self) -> None:
         for name in ("gpus", "pp", "capacity"):
             object.__setattr__(self, name, np.ascontiguousarray(getattr(self, name), dtype=np.int64))
         for name in ("quadratic", "linear", "constant"):
             object.__setattr__(self, name, np.ascontiguousarray(getattr(self, name), dtype=np.float64))
-        rates = (self.quadratic, self.linear, self.constant, (self.pp - 1).astype(np.float64))
+        object.__setattr__(self, "enough", np.broadcast_to(np.asarray(self.enough, dtype=np.int64), self.gpus.shape))
+        rates = (self.quadratic, self.linear, self.constant, self.pp - 1.0, self.enough * 1.0)
         if not len(self) or any(len(values) != len(self) for values in (*rates, self.capacity)):
             raise ValueError("each of the schemes, at least one, needs its own costs and capacity")
         object.__setattr__(self, "rates", np.ascontiguousarray(rates))
@@ -60,6 +64,8 @@ class SchemeCosts:
             )
         if not (np.isfinite(self.rates).all() and (self.rates >= 0).all() and (self.linear > 0).all()):
             raise ValueError("costs must be finite and not negative, and each token must take time")
+        if (np.asarray(self.enough) < 1).any():
+            raise ValueError(f"enough tokens are at least 1, got {np.asarray(self.enough).tolist()}")
         if (self.capacity < 1).any() or (self.capacity >= MOST_TOKENS).any():
             raise ValueError(f"capacities must be at least 1 and below {MOST_TOKENS}, got {self.capacity.tolist()}")
 
@@ -74,7 +80,7 @@ class SchemeCosts:
             work: sum of s^2 over the samples.
             tokens: sum of s.
         """
-        quadratic, linear, constant, _ = self.rates[:, np.asarray(kind)]
+        quadratic, linear, constant, *_ = self.rates[:, np.asarray(kind)]
         return np.asarray(quadratic * work + linear * tokens + constant)
 
     @property

@@ -15,7 +15,7 @@ def least_pipeline_seconds(
 
     With v micro-batches of total cost S, without constants, of which the costliest sample takes x, the pipeline takes
     at least `S + v c + (pp - 1) (max(S / v, x) + c)`. That is least at v = S / x, or before it at
-    `sqrt((pp - 1) S / c)`, within `ceil(tokens / capacity) <= v <= num`.
+    `sqrt((pp - 1) S / c)`, within `ceil(tokens / capacity) <= v <= num`. See also `SchemeCosts.enough`.
 
     Args:
         rates, capacity: of `SchemeCosts.arrays`.
@@ -34,7 +34,8 @@ def least_pipeline_seconds(
     if constant > 0.0:
         best = min(best, np.sqrt(waiting * total / constant))
     least = np.inf
+    most = max(fewest, min(num, int(tokens / rates[4, kind])))
     for near in range(2):
-        v = min(max(int(best) + near, fewest), num)
+        v = min(max(int(best) + near, fewest), most)
         least = min(least, total + v * constant + waiting * (max(total / v, alone) + constant))
     return least

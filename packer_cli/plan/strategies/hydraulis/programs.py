@@ -99,15 +99,17 @@ class _Program:
         self.greatest: list[Any] = []
         of_sample: list[list[Any]] = [[] for _ in range(num)]
         for p, kind in enumerate(kinds.tolist()):
-            quadratic, linear, constant, waiting = (costs.rates[:, kind] / self.scale).tolist()
-            waiting *= self.scale
+            quadratic, linear, constant = (costs.rates[:3, kind] / self.scale).tolist()
+            waiting = float(costs.rates[3, kind])
             seconds = ((quadratic * self.lengths + linear) * self.lengths).tolist()
             capacity = int(costs.capacity[kind])
             fits = self.lengths <= capacity
             greatest = add_variable(self.problem, f"z{p:03d}", lowBound=0, upBound=1)
             self.greatest.append(greatest)
             whole: dict[Any, float] = {greatest: waiting, self.slowest: -1.0}
-            for j in range(int(fits.sum())):
+            total = int(self.lengths[fits].sum())
+            most = max(2 * -(-total // capacity), total // int(costs.rates[4, kind]))
+            for j in range(min(most, int(fits.sum()))):
                 used = self.is_used[p, j] = add_variable(self.problem, f"y{p:03d}_{j:03d}", cat=pulp.LpBinary)
                 time, share = {used: constant}, {used: -1.0}
                 # Micro-batches are numbered by their longest samples: the j-th holds none of the j longest.

@@ -79,18 +79,19 @@ def divide(
         middle = total / alone
         if constant > 0.0:
             middle = min(middle, np.sqrt(waiting * total / constant))
-    below = min(max(int(middle), fewest), num)
+    most = max(fewest, min(num, int(tokens / rates[4, kind])))
+    below = min(max(int(middle), fewest), most)
     above = below + 1
 
     best, bound = np.inf, np.inf
     dealt = np.empty(num, dtype=np.int64)
     slot_tokens, slot_work = np.empty(num, dtype=np.int64), np.empty(num, dtype=np.int64)
     tried = 0
-    while below >= fewest or above <= num:
+    while below >= fewest or above <= most or (above <= num and best == np.inf):
         of_below, of_above = np.inf, np.inf
         if below >= fewest:
             of_below = total + below * constant + waiting * (max(total / below, alone) + constant)
-        if above <= num:
+        if above <= most or (above <= num and best == np.inf):
             of_above = total + above * constant + waiting * (max(total / above, alone) + constant)
         # Times rise to both sides of the middle, so no number further away is below these bounds.
         if min(of_below, of_above) >= best or (tried >= TRIALS and best < np.inf):
