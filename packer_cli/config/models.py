@@ -140,11 +140,11 @@ class PlanConfig(AutoGroupsConfig):
 
     strategy: Literal["balanced", "hbp", "naive", "longalign", "flexsp", "hydraulis"] = "balanced"
     """Whose plan: `balanced`: hbpack's; `hbp`: HBP's, to the letter; `naive`: HBP's baseline; `longalign`: LongAlign's
-    sorted batches; `flexsp`: FlexSP's mixed SP degrees; `hydraulis`: Hydraulis's pipelines. The first four are defaults of --packing, --fill, --balance
-    and --curriculum-steps; `naive` and `longalign` use the longest group alone. `flexsp` packs in its own way, at
-    every degree that divides the longest group's, and needs --model and --gpu, or --profile. `hydraulis` does too, and
-    --global-tokens; it holds samples as long as the longest group's, with degrees of its own up to those of
-    --parallel."""
+    sorted batches; `flexsp`: FlexSP's mixed SP degrees; `hydraulis`: Hydraulis's pipelines of unlike tp, cp and pp. The
+    first four are defaults of --packing, --fill, --balance and --curriculum-steps; `naive` and `longalign` use the
+    longest group alone. The other two pack in their own way, and need --model and --gpu, or --profile. `flexsp` packs
+    at every degree that divides the longest group's. `hydraulis` needs --global-tokens; samples are as long as the
+    longest group's capacity at most, and degrees as high as --parallel and that group's SP degree."""
     group_costs: SkipJsonSchema[tuple[tuple[float, float, float], ...] | None] = None
     """What `flexsp` and `hydraulis` plan by, no option of its own: of each group, the seconds of a replica, on one of
     its pipeline stages, per squared token, per token and per micro-batch; see `rules.with_known_cost`."""
@@ -288,7 +288,7 @@ class PlanConfig(AutoGroupsConfig):
     def _check_lockstep(self) -> PlanConfig:
         if STRATEGIES[self.strategy].plans_steps and self.global_tokens is None:
             raise ValueError(
-                f"--strategy {self.strategy} needs --global-tokens: it divides the samples of each step among pipelines"
+                f"--strategy {self.strategy} needs --global-tokens: it divides each step's samples among pipelines"
             )
         if self.lockstep == "1" and self.global_tokens is None:
             raise ValueError(

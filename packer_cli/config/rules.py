@@ -54,7 +54,8 @@ def with_known_cost(config: PlanConfig) -> PlanConfig:
         config = config.model_copy(update={"groups": tuple(groups), "group_costs": costs})
     if config.strategy == "hydraulis" and not config.is_auto and config.group_costs is None:
         gpu_model = _load(config, "--strategy hydraulis")
-        schemes = find_schemes(config.groups[-1].capacity, config.gpus, gpu_model, config.parallel)
+        longest = config.groups[-1]
+        schemes = find_schemes(longest.capacity, config.gpus, gpu_model, config.parallel, longest.sp_size)
         groups = [scheme.group for scheme in schemes]
         costs = tuple(scheme.rates for scheme in schemes)
         config = config.model_copy(update={"groups": tuple(groups), "group_costs": costs})
@@ -152,7 +153,7 @@ def _scheme_costs(config: PlanConfig) -> SchemeCosts | None:
         linear=np.array(linear),
         constant=np.array(constant),
         capacity=np.array([group.capacity for group in config.groups]),
-        enough=np.array([_ENOUGH_TOKENS * group.cp_size * group.tp_size for group in config.groups]),
+        enough=np.array([_ENOUGH_TOKENS * group.layout.row_multiple for group in config.groups]),
     )
 
 

@@ -1,4 +1,4 @@
-"""The parallel schemes that `--strategy hydraulis` may give a pipeline: degrees of tp, cp and pp that fit in memory."""
+"""The schemes that `--strategy hydraulis` may give a pipeline: degrees of sp, cp, tp and pp that fit in memory."""
 
 from __future__ import annotations
 
@@ -40,7 +40,9 @@ class Scheme:
         )
 
 
-def find_schemes(longest: int, num_gpus: int, model: GpuModel, most: Layout | None) -> tuple[Scheme, ...]:
+def find_schemes(
+    longest: int, num_gpus: int, model: GpuModel, most: Layout | None, most_sp: int = 1
+) -> tuple[Scheme, ...]:
     """All schemes worth having, by rising capacity, of equal ones the cheapest last. Price: milliseconds.
 
     Each layout comes without checkpointed layers, as long as that holds, and with the fewest that hold `longest`.
@@ -48,13 +50,14 @@ def find_schemes(longest: int, num_gpus: int, model: GpuModel, most: Layout | No
     Args:
         longest: tokens of the longest sample; no micro-batch is longer.
         most: greatest degrees; None: tp within a node, cp up to 8, and pp up to 8 stages.
+        most_sp: greatest SP degree; above 1, all schemes without cp may have one.
 
     Raises:
         ConfigError: the model does not know tensor parallelism, or no scheme holds the longest sample.
     """
     model.cost.require_known(Layout(tp=2))
     found = []
-    for layout in _layouts(num_gpus, model, most):
+    for layout in _layouts(num_gpus, model, most, most_sp):
         memory = _without_sharing(model.memory, layout, num_gpus)
         whole = min(longest, memory.longest(layout, 0) // _ROW_MULTIPLE * _ROW_MULTIPLE)
         kept = [(whole, 0)] if whole >= min(longest, _LEAST_CAPACITY) else []
@@ -63,8 +66,7 @@ def find_schemes(longest: int, num_gpus: int, model: GpuModel, most: Layout | No
             held = longest if layers else min(longest, memory.longest(layout) // _ROW_MULTIPLE * _ROW_MULTIPLE)
             kept += [(held, layers or memory.num_layers)] if held >= min(longest, _LEAST_CAPACITY) else []
         for capacity, checkpoint_layers in kept:
-            degrees = {name: size for name, size in layout.sizes.items() if name != "sp_size"}
-            group = Group(capacity=capacity, checkpoint_layers=checkpoint_layers, **degrees)
+            group = Group(capacity=capacity, checkpoint_layers=checkpoint_layers, **layout.sizes)
             found.append(Scheme(group=group, rates=stage_rates(group, model)))
     worth = [
         scheme
@@ -99,19 +101,20 @@ def digits(value: float) -> float:
     return float(f"{value:.6g}")
 
 
-def _layouts(num_gpus: int, model: GpuModel, most: Layout | None) -> list[Layout]:
+def _layouts(num_gpus: int, model: GpuModel, most: Layout | None, most_sp: int) -> list[Layout]:
     assert model.cost.model_parallel is not None
     limit = most or Layout(tp=model.cost.model_parallel.gpus_per_node, cp=MOST_CP, pp=MOST_STAGES)
     node, layers = model.cost.model_parallel.gpus_per_node, model.memory.num_layers
     powers = [2**power for power in range(num_gpus.bit_length())]
+    of_rows = [(1, cp) for cp in powers if cp <= limit.cp] + [(sp, 1) for sp in powers if 1 < sp <= most_sp]
     return [
-        Layout(cp=cp, tp=tp, pp=pp)
+        Layout(sp=sp, cp=cp, tp=tp, pp=pp)
         for tp in powers
-        if tp <= limit.tp and node % tp == 0 and tp in model.sp_sizes
-        for cp in powers
-        if cp <= limit.cp
+        if tp <= limit.tp and node % tp == 0
+        for sp, cp in of_rows
+        if sp * tp in model.sp_sizes  # Both distribute the heads.
         for pp in range(1, limit.pp + 1)
-        if layers % pp == 0 and cp * tp * pp <= num_gpus
+        if layers % pp == 0 and sp * cp * tp * pp <= num_gpus
     ]
 
 

@@ -11,7 +11,6 @@ from packer_cli.plan.groups import Group
 from packer_cli.plan.packing.csr import select_packs
 from packer_cli.plan.rules import PlanRules
 from packer_cli.plan.schedule import round_up_rows
-from packer_cli.plan.strategies.hydraulis.costs import SchemeCosts
 from packer_cli.plan.strategies.hydraulis.data_set import PlannedSteps, plan_data_set
 from packer_cli.plan.strategies.hydraulis.layouts import kinds_of
 from packer_cli.plan.streams import Stream, rng_state, shuffled
@@ -39,8 +38,8 @@ def plan_steps(pieces: Pieces, rules: PlanRules) -> Plan:
 def _on_gpus(kinds: Int64Array, groups: Sequence[Group]) -> tuple[Int64Array, Int64Array]:
     """`(pipelines in the order of their GPUs int64[p], first GPU of each pipeline int64[p])`.
 
-    Pipelines whose rows are divided most come first. Degrees of tp and cp are powers of two, so every pipeline begins
-    at a multiple of its tp * cp GPUs, and tensor parallelism stays inside a node.
+    Pipelines whose rows are divided most come first. Their degrees of sp, cp and tp are powers of two, so each begins
+    at a multiple of as many GPUs, and tensor parallelism stays inside a node.
     """
     of_row = np.array([groups[kind].layout.row_multiple for kind in kinds.tolist()])
     gpus = np.array([groups[kind].num_gpus for kind in kinds.tolist()])

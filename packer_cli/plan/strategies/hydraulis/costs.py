@@ -53,7 +53,7 @@ class SchemeCosts:
         for name in ("quadratic", "linear", "constant"):
             object.__setattr__(self, name, np.ascontiguousarray(getattr(self, name), dtype=np.float64))
         object.__setattr__(self, "enough", np.broadcast_to(np.asarray(self.enough, dtype=np.int64), self.gpus.shape))
-        rates = (self.quadratic, self.linear, self.constant, self.pp - 1.0, self.enough * 1.0)
+        rates = (self.quadratic, self.linear, self.constant, self.pp - 1.0, np.asarray(self.enough) * 1.0)
         if not len(self) or any(len(values) != len(self) for values in (*rates, self.capacity)):
             raise ValueError("each of the schemes, at least one, needs its own costs and capacity")
         object.__setattr__(self, "rates", np.ascontiguousarray(rates))
