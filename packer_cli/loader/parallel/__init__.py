@@ -8,6 +8,7 @@
     attention.py   reference attention: packed, Ulysses, ring
 """
 
+from packer_cli.format.layout import Layout
 from packer_cli.loader.parallel.attention import packed_attention, ring_attention, ulysses_attention
 from packer_cli.loader.parallel.groups import SPGroups, data_rank, init_sp_groups, plan_rank
 from packer_cli.loader.parallel.sharding import SHARDINGS, Sharding, length_multiple, local_indices, row_order
@@ -15,6 +16,7 @@ from packer_cli.loader.parallel.slices import gather_slices, merge_slices, take_
 
 __all__ = [
     "SHARDINGS",
+    "Layout",
     "SPGroups",
     "Sharding",
     "data_rank",
