@@ -140,7 +140,7 @@ class PlanConfig(AutoGroupsConfig):
 
     strategy: Literal["balanced", "hbp", "naive", "longalign", "flexsp", "hydraulis"] = "balanced"
     """Whose plan: `balanced`: hbpack's; `hbp`: HBP's, to the letter; `naive`: HBP's baseline; `longalign`: LongAlign's
-    sorted batches; `flexsp`: FlexSP's mixed SP degrees; `hydraulis`: Hydraulis's pipelines of unlike tp, cp and pp. The
+    sorted batches; `flexsp`: FlexSP's mixed SP degrees; `hydraulis`: Hydraulis's pipelines of unlike tp, cp, pp. The
     first four are defaults of --packing, --fill, --balance and --curriculum-steps; `naive` and `longalign` use the
     longest group alone. The other two pack in their own way, and need --model and --gpu, or --profile. `flexsp` packs
     at every degree that divides the longest group's. `hydraulis` needs --global-tokens; samples are as long as the

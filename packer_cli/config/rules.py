@@ -25,9 +25,9 @@ from packer_cli.plan.windows import parse_curriculum
 if TYPE_CHECKING:
     from packer_cli.cost.models import GpuModel
 
-_ENOUGH_TOKENS = 128
-"""See `SchemeCosts.enough`: for each GPU that shares a micro-batch, a tile of attention. Hydraulis's tables, for 7B
-and 32B, have 384, 512, 768, 1,024 and 1,280 tokens for tp 1 to 16."""
+_ENOUGH_TOKENS = 256, 128
+"""See `SchemeCosts.enough`: of a micro-batch, and more for each GPU that shares it. Hydraulis's code has 384, 512,
+768, 1,024 and 1,280 tokens for tp 1 to 16."""
 
 
 def with_known_cost(config: PlanConfig) -> PlanConfig:
@@ -146,6 +146,7 @@ def _scheme_costs(config: PlanConfig) -> SchemeCosts | None:
     if config.group_costs is None or not STRATEGIES[config.strategy].plans_steps:
         return None
     quadratic, linear, constant = zip(*config.group_costs, strict=True)
+    once, each = _ENOUGH_TOKENS
     return SchemeCosts(
         gpus=np.array([group.num_gpus for group in config.groups]),
         pp=np.array([group.pp_size for group in config.groups]),
@@ -153,7 +154,7 @@ def _scheme_costs(config: PlanConfig) -> SchemeCosts | None:
         linear=np.array(linear),
         constant=np.array(constant),
         capacity=np.array([group.capacity for group in config.groups]),
-        enough=np.array([_ENOUGH_TOKENS * group.layout.row_multiple for group in config.groups]),
+        enough=np.array([once + each * group.layout.row_multiple for group in config.groups]),
     )
 
 

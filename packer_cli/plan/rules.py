@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -49,6 +50,10 @@ class PlanRules:
     """With which the packs are trained on. A causal one over whole rows evens out tokens, see `evened`."""
     max_samples: int = UNLIMITED
     """Most pieces of a pack, at least 1; not for iterations that mix degrees."""
+
+    def costs_of(self, groups: Sequence[Group]) -> SchemeCosts | None:
+        """`scheme_costs` of these groups, which a plan uses; None without them."""
+        return self.scheme_costs and self.scheme_costs.select([self.groups.index(group) for group in groups])
 
     @property
     def evened(self) -> int:

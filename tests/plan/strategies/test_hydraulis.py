@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 from packer_cli.plan.strategies.hydraulis import (
     SchemeCosts,
     StepPlan,
-    assign,
     choose_layouts,
     find_layouts,
     kinds_of,
@@ -136,7 +135,7 @@ def test_one_pipeline_and_empty_pipelines_are_planned():
 def test_short_samples_do_not_heap_on_the_largest_pipeline():
     costs = fitted_costs([(16, 1), (2, 1)])
     # While the long sample runs on 16 GPUs, the short ones fit beside it there as well: the published rule of ties.
-    found = assign(np.array([60_000, *[500] * 24]), np.array([0, *[1] * 24]), costs)
+    found = plan_step(np.array([60_000, *[500] * 24]), np.array([0, *[1] * 24]), costs)
     assert found.pipeline_of[0] == 0
     assert (found.pipeline_of[1:] > 0).all()
 

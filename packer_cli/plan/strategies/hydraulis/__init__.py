@@ -18,12 +18,10 @@ from packer_cli.plan.strategies.hydraulis.costs import SchemeCosts
 from packer_cli.plan.strategies.hydraulis.data_set import PlannedSteps, layouts_of, plan_data_set
 from packer_cli.plan.strategies.hydraulis.layouts import ChosenLayouts, choose_layouts, kinds_of
 from packer_cli.plan.strategies.hydraulis.programs import ExactStep, solve_pipeline, solve_step
-from packer_cli.plan.strategies.hydraulis.stage1 import Assignment, assign
 from packer_cli.plan.strategies.hydraulis.stage2 import PipelinePlan, plan_pipeline
 from packer_cli.plan.strategies.hydraulis.step import StepPlan, plan_step
 
 __all__ = [
-    "Assignment",
     "ChosenLayouts",
     "ExactStep",
     "Layouts",
@@ -32,7 +30,6 @@ __all__ = [
     "PlannedSteps",
     "SchemeCosts",
     "StepPlan",
-    "assign",
     "choose_layouts",
     "find_layouts",
     "kinds_of",

@@ -12,7 +12,7 @@ from packer_cli.plan.types import Int32Array, Int64Array
 
 
 def make_batches(lengths: Int32Array, batch_tokens: int, seed: int) -> tuple[Int64Array, Int64Array]:
-    """`(order int64[n], offsets int64[b+1])`: batch j holds the samples `order[offsets[j]:offsets[j+1]]`.
+    """`(order int64[n], offsets int64[b+1])`: batch j holds the samples `order[offsets[j]:offsets[j+1]]`, longest first.
 
     Args:
         lengths: int32[n], tokens.
@@ -28,4 +28,5 @@ def make_batches(lengths: Int32Array, batch_tokens: int, seed: int) -> tuple[Int
     while offsets[-1] < len(order):
         before = int(ends[offsets[-1] - 1]) if offsets[-1] else 0
         offsets.append(max(offsets[-1] + 1, int(np.searchsorted(ends, before + batch_tokens, side="right"))))
-    return order, np.array(offsets)
+    batch = np.repeat(np.arange(len(offsets) - 1), np.diff(offsets))
+    return order[np.lexsort((-lengths[order].astype(np.int64), batch))], np.array(offsets)

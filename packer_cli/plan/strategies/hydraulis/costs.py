@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -82,6 +83,19 @@ class SchemeCosts:
         """
         quadratic, linear, constant, *_ = self.rates[:, np.asarray(kind)]
         return np.asarray(quadratic * work + linear * tokens + constant)
+
+    def select(self, kinds: Sequence[int]) -> SchemeCosts:
+        """These schemes alone, in this order."""
+        chosen = np.asarray(kinds, dtype=np.int64)
+        return SchemeCosts(
+            gpus=self.gpus[chosen],
+            pp=self.pp[chosen],
+            quadratic=self.quadratic[chosen],
+            linear=self.linear[chosen],
+            constant=self.constant[chosen],
+            capacity=self.capacity[chosen],
+            enough=np.asarray(self.enough)[chosen],
+        )
 
     @property
     def arrays(self) -> tuple[Float64Array, Int64Array]:

@@ -76,9 +76,6 @@ def plan_data_set(
         ValueError: no layout uses all GPUs and holds the longest sample.
     """
     order, offsets = make_batches(lengths, batch_tokens, seed)
-    # Falling within each step.
-    step = np.repeat(np.arange(len(offsets) - 1), np.diff(offsets))
-    order = order[np.lexsort((-lengths[order].astype(np.int64), step))]
     falling = lengths[order].astype(np.int64)
     layouts = layouts_of(falling, offsets, costs, num_gpus, batch_tokens, most_layouts)
     kinds = [kinds_of(counts, costs) for counts in layouts.counts]

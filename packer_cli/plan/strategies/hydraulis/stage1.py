@@ -14,17 +14,15 @@ Empty pipelines are a load of 0 like any other. Price: 0.2 to 2 ms for 200 sampl
 
 from __future__ import annotations
 
-from typing import NamedTuple, cast
+from typing import cast
 
 import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
 from packer_cli.plan.strategies.flexsp.dealing import copy_to
-from packer_cli.plan.strategies.hydraulis.costs import SchemeCosts
 from packer_cli.plan.strategies.hydraulis.pipeline import least_pipeline_seconds
-from packer_cli.plan.streams import next_below, rng_state
-from packer_cli.plan.types import Int64Array
+from packer_cli.plan.streams import next_below
 
 RESTARTS = 50
 """Shuffled orders to deal, as in the paper."""
@@ -35,37 +33,6 @@ _EXCHANGES = cast(int, np.int64(200))
 _HALVINGS = 12
 _GAIN = 5e-4
 """Share by which a change must make the slowest pipeline faster."""
-
-
-class Assignment(NamedTuple):
-    """The pipeline of each sample."""
-
-    pipeline_of: Int64Array
-    """int64[n]"""
-    seconds: float
-    """Of the slowest pipeline, by `least_pipeline_seconds`; infinite if no pipeline holds the longest sample."""
-
-
-def assign(
-    lengths: NDArray[np.integer], kinds: Int64Array, costs: SchemeCosts, *, seed: int = 0, restarts: int = RESTARTS
-) -> Assignment:
-    """Deal the samples (int[n], tokens) to pipelines of schemes `kinds` (int64[p]).
-
-    >>> costs = SchemeCosts(
-    ...     gpus=[8, 4], pp=[1, 1], quadratic=[0, 0], linear=[1, 2], constant=[0, 0], capacity=[40, 10]
-    ... )
-    >>> assign(np.array([20, 5, 5, 10]), np.array([0, 1]), costs)
-    Assignment(pipeline_of=array([0, 1, 1, 0]), seconds=30.0)
-    """
-    order = np.argsort(-np.asarray(lengths, dtype=np.int64), kind="stable")
-    falling = np.asarray(lengths, dtype=np.int64)[order]
-    by_capacity = np.argsort(-costs.capacity[kinds], kind="stable")
-    dealt = np.zeros(len(falling), dtype=np.int64)
-    state = rng_state(seed)
-    seconds = deal_to_pipelines(falling, kinds[by_capacity], *costs.arrays, restarts, state, dealt)
-    pipeline_of = np.empty(len(falling), dtype=np.int64)
-    pipeline_of[order] = by_capacity[dealt]
-    return Assignment(pipeline_of, float(seconds))
 
 
 @njit(cache=True)
