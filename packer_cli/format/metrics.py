@@ -111,7 +111,7 @@ class PipelineImbalances:
     """Between iterations: time if all steps used the one best layout over the time if each has its best, on up to 32
     steps; None if no layout holds every sample."""
     packing_within: float | None = None
-    """Within a pipeline: v max_j t_j / sum_j t_j, over its v micro-batches of predicted time t; mean over pipelines."""
+    """Within a pipeline: v max_j t_j / sum_j t_j over its v micro-batches of predicted time t; their mean."""
     packing_between: float | None = None
     """Between pipelines: slowest / mean, mean over iterations."""
 
