@@ -169,6 +169,13 @@ class PlanConfig(AutoGroupsConfig):
     mask: Literal["document", "causal"] = "document"
     """What a token may attend to: `document`: those before it of its own sample; `causal`: all before it in its row.
     It decides the attention work of a pack; the loader takes it from the set."""
+    cp_sharding: str = "auto"
+    """How the ranks of a context-parallel group (--parallel cp=N) divide a row: `sequence`: they cut the row;
+    `document`: they cut each sample, so that attention work is even; `auto[:rho=R]`: for each pack the faster of the
+    two, by the attention times of --profile, or by a rate that pieces of under 256 tokens reach R of (default 1)."""
+    attention_pieces: SkipJsonSchema[tuple[tuple[int, int, float], ...] | None] = None
+    """What `auto` predicts with, no option of its own: queries, keys and seconds of the profile's pieces; see
+    `rules.with_known_cost`."""
     cost: str = "quadratic"
     """What to even out: `quadratic`: attention work, the sum of squared lengths (HBP); `A,B`: A a squared token and B
     a token, such as 1,24576 for a 7B model; `profile`: both from --profile, or from --model and --gpu."""
@@ -205,7 +212,8 @@ class PlanConfig(AutoGroupsConfig):
 
     def with_groups(self, groups: Sequence[Group]) -> PlanConfig:
         """The options with those of these groups that the strategy uses."""
-        groups = with_parallel(groups, self.layout)
+        if not STRATEGIES[self.strategy].plans_steps:  # It has degrees of its own.
+            groups = with_parallel(groups, self.layout)
         return self.model_copy(update={"groups": choose_groups(groups, self.strategy, self.align, given=())})
 
     def with_strategy(self, name: str) -> PlanConfig:
@@ -261,7 +269,8 @@ class PlanConfig(AutoGroupsConfig):
         is_sorted = all(a.capacity < b.capacity for a, b in pairwise(groups))  # Else `_check_groups` refuses them.
         if not groups or not is_sorted or not {"strategy", "align", "parallel"} <= info.data.keys():
             return groups
-        groups = with_parallel(groups, info.data["parallel"] or ONE_GPU)
+        if not STRATEGIES[info.data["strategy"]].plans_steps:
+            groups = with_parallel(groups, info.data["parallel"] or ONE_GPU)
         return choose_groups(groups, info.data["strategy"], info.data["align"], given=groups)
 
     @property

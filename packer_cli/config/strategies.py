@@ -22,6 +22,8 @@ class Strategy:
     """Plan options without effect on it, which it refuses."""
     lacks: frozenset[str] = frozenset()
     """Plan options that other strategies support and it does not, so that it refuses values other than the default."""
+    needs: str = ""
+    """What a trainer must do for it beyond running each iteration's packs in lockstep, after "must"."""
     groups: Literal["given", "longest", "degrees", "schemes"] = "given"
     """Which groups it uses: those given; the longest alone; one for each SP degree that divides the longest's, and
     iterations that mix them; or one for each layout of GPUs that holds part of the lengths up to the longest's, and
@@ -74,12 +76,14 @@ STRATEGIES: Mapping[str, Strategy] = {
     "flexsp": Strategy(
         summary="FlexSP (arXiv 2412.01523) over the whole data set: iterations mix SP degrees of equal time",
         groups="degrees",
+        needs="run replicas of unlike SP degrees side by side in one iteration",
         ignores=frozenset({"packing", "fill"}),
         lacks=frozenset({"max_samples", "mask"}),
     ),
     "hydraulis": Strategy(
         summary="Hydraulis (arXiv 2412.07894): each step divides the GPUs among pipelines of unlike tp, cp and pp",
         groups="schemes",
+        needs="run pipelines of unlike tp, cp and pp side by side, and change them between steps",
         defaults={"lockstep": "1"},
         ignores=frozenset({"packing", "fill", "balance", "lockstep", "step_mix", "curriculum", "curriculum_steps"}),
         lacks=frozenset({"max_samples", "mask", "align"}),

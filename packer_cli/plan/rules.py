@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
+from packer_cli.plan.attention_rates import ShardingRule
 from packer_cli.plan.balance import BalanceRule
 from packer_cli.plan.cost import linear_of_tokens
 from packer_cli.plan.groups import Group, require_aligned
@@ -46,6 +47,8 @@ class PlanRules:
     """Seconds of a pipeline of each group, whose layouts differ: each step chooses pipelines that divide the GPUs
     (Hydraulis). `steps.global_tokens` is a step's most tokens, and all else about packing and steps has no effect."""
 
+    sharding: ShardingRule = field(default_factory=ShardingRule)
+    """How CP ranks divide the rows that they share."""
     mask: Mask = "document"
     """With which the packs are trained on. A causal one over whole rows evens out tokens, see `evened`."""
     max_samples: int = UNLIMITED

@@ -143,22 +143,22 @@ def test_hydraulis_records_its_schemes_and_what_was_predicted(tmp_path):
         (
             {"align": 16},
             (
-                "--strategy: strategy hydraulis does not support --align 16; leave that out, or choose one of balanced, "
-                "hbp, naive, longalign, flexsp"
+                "--strategy: strategy hydraulis does not support --align 16; leave that out, or choose one of "
+                "balanced, hbp, naive, longalign, flexsp"
             ),
         ),
         (
             {"gpus": 1, "model": "MODEL", "gpu": "h100:memory=400GiB", "groups": "16m"},
             (
-                "--strategy hydraulis: no pipeline on 1 GPU holds a sample of 16,777,216 tokens in memory; give shorter "
-                "--groups, higher --parallel degrees, or more GPUs"
+                "--strategy hydraulis: no pipeline on 1 GPU holds a sample of 16,777,216 tokens in memory; give "
+                "shorter --groups, higher --parallel degrees, or more GPUs"
             ),
         ),
         (
             {"gpus": 8, "model": "MODEL", "gpu": "h100", "parallel": "tp=2", "groups": "1m"},
             (
-                "--strategy hydraulis: no pipeline up to --parallel tp=2,cp=1,pp=1 on 8 GPUs holds a sample of 1,048,576 "
-                "tokens in memory; give shorter --groups, higher --parallel degrees, or more GPUs"
+                "--strategy hydraulis: no pipeline up to --parallel tp=2,cp=1,pp=1 on 8 GPUs holds a sample of "
+                "1,048,576 tokens in memory; give shorter --groups, higher --parallel degrees, or more GPUs"
             ),
         ),
     ],

@@ -29,6 +29,7 @@ STRATEGIES = {
     "flexsp": ["--strategy", "flexsp"],
     "free": ["--strategy", "flexsp", "--lockstep", "1"],
     "hydraulis": ["--strategy", "hydraulis", "--parallel", "tp=2,cp=2,pp=2"],
+    "context-parallel": ["--groups", "48,288", "--parallel", "cp=3", "--cp-sharding", "document"],
     "windows": ["--curriculum", "skyladder:24", "--curriculum-steps", "2"],
 }
 SHAPE = {
@@ -110,10 +111,11 @@ def test_every_strategy_trains_as_one_process_does(tmp_path: Path, repo: Path) -
             for window, own in zip(windows, samples_of_steps(plans[name]), strict=True)
         ]
     assert plans["windows"].epochs[0].step_window[:3].tolist() == [24, 156, 0]
+    assert set(plans["context-parallel"].packs.cp_sharding.tolist()) == {1}
     (mixed,), (free,) = plans["flexsp"].epochs, plans["free"].epochs
     degrees = list(zip(mixed.slot_iteration.tolist(), plans["flexsp"].slot_gpus(mixed).tolist(), strict=True))
     assert len(set(degrees)) > mixed.num_iterations, "no iteration mixes degrees"
-    assert set(plans["flexsp"].replicas) >= {1, 2, 3, 6}
+    assert {layout.num_gpus for layout in plans["flexsp"].replicas} >= {1, 2, 3, 6}
     counts = np.bincount(np.cumsum(free.begins_replica))
     assert len(set(counts[1:].tolist())) > 1, "all replicas run equally many micro-batches"
     file = tmp_path / "expected.pt"

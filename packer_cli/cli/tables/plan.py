@@ -49,6 +49,12 @@ def print_stats(metrics: PlanMetrics) -> None:
         f"length-step correlation {overall.length_step_correlation:.3f}; "
         f"length mix spread {overall.length_mix_spread:.3f}, source mix spread {overall.source_mix_spread:.3f}"
     )
+    if overall.cp_imbalance is not None:
+        print(
+            f"  CP ranks of a pack: the busiest has {overall.cp_imbalance:.3f} times the mean attention work "
+            f"({overall.cp_imbalance_max:.3f} at most; baseline {baseline.cp_imbalance:.3f}); "
+            f"{overall.cp_document_share:.0%} of the packs are sharded per document"
+        )
     if overall.alignment_pr is not None:
         print("  align PR: the part of PR that comes from padding samples to a multiple of --align")
     print("  baseline: as in HBP, isf packs the same samples to the longest group's capacity; packs in random order")
