@@ -212,7 +212,8 @@ class PlanConfig(AutoGroupsConfig):
 
     def with_groups(self, groups: Sequence[Group]) -> PlanConfig:
         """The options with those of these groups that the strategy uses."""
-        groups = with_parallel(groups, self.layout)
+        if not STRATEGIES[self.strategy].plans_steps:  # It has degrees of its own.
+            groups = with_parallel(groups, self.layout)
         return self.model_copy(update={"groups": choose_groups(groups, self.strategy, self.align, given=())})
 
     def with_strategy(self, name: str) -> PlanConfig:
@@ -268,7 +269,8 @@ class PlanConfig(AutoGroupsConfig):
         is_sorted = all(a.capacity < b.capacity for a, b in pairwise(groups))  # Else `_check_groups` refuses them.
         if not groups or not is_sorted or not {"strategy", "align", "parallel"} <= info.data.keys():
             return groups
-        groups = with_parallel(groups, info.data["parallel"] or ONE_GPU)
+        if not STRATEGIES[info.data["strategy"]].plans_steps:
+            groups = with_parallel(groups, info.data["parallel"] or ONE_GPU)
         return choose_groups(groups, info.data["strategy"], info.data["align"], given=groups)
 
     @property

@@ -83,7 +83,7 @@ STRATEGIES: Mapping[str, Strategy] = {
     "hydraulis": Strategy(
         summary="Hydraulis (arXiv 2412.07894): each step divides the GPUs among pipelines of unlike tp, cp and pp",
         groups="schemes",
-        needs="change its pipelines from step to step, and sum gradients over unlike ones",
+        needs="run pipelines of unlike tp, cp and pp side by side, and change them between steps",
         defaults={"lockstep": "1"},
         ignores=frozenset({"packing", "fill", "balance", "lockstep", "step_mix", "curriculum", "curriculum_steps"}),
         lacks=frozenset({"max_samples", "mask", "align"}),

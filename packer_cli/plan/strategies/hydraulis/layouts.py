@@ -25,6 +25,8 @@ SAMPLE_STEPS = 32
 """Steps on which layouts are tried."""
 _LEAST_GAIN = 1e-3
 """Share of the total time that a layout must save to join."""
+_FEW = 8
+"""Steps that tell whether a neighbor is worth more of them."""
 _NEIGHBORS = 300
 """Layouts to try besides those of the dynamic program."""
 
@@ -61,10 +63,17 @@ def choose_layouts(
     """
     tried: dict[tuple[int, ...], Float64Array] = {}
 
-    def add(counts: Int64Array) -> None:
+    def add(counts: Int64Array, best: Float64Array | None = None) -> None:
+        """Try a layout, on a few steps only if it is best in none of them."""
         key = tuple(counts.tolist())
-        if key not in tried:
-            tried[key] = np.array([layout_seconds(step, counts, costs) for step in steps])
+        if key in tried:
+            return
+        seconds = tried[key] = np.full(len(steps), np.inf)
+        for j, step in enumerate(steps):
+            if best is not None and j == _FEW and (seconds[:j] > best[:j]).all():
+                seconds[:] = np.inf
+                break
+            seconds[j] = layout_seconds(step, counts, costs)
 
     for counts in [*find_layouts(table, costs, num_gpus).counts, *_of_one_scheme(costs, num_gpus)]:
         whole = _fill_up(counts, table, costs, num_gpus)
@@ -78,9 +87,10 @@ def choose_layouts(
         if not waiting:
             break
         expanded.add(waiting[0])
+        best = np.min([tried[key] for key in chosen], axis=0)
         for counts in _neighbors(np.array(waiting[0]), costs):
             if left > 0 and tuple(counts.tolist()) not in tried:
-                add(counts)
+                add(counts, best)
                 left -= 1
         chosen = _select(tried, int(table.longest[-1]), costs, most, num_gpus)
     counts = np.array(chosen)
