@@ -17,9 +17,11 @@ KEY_LENGTHS = (256, 1024, 8192, 65536)
 ROW_QUERIES = 4096
 """About how many queries to make per call, over several pieces, which a GPU runs in parallel."""
 MOST_PIECES = 256
+CPU_PIECES = 2
+"""Most pieces per call on a CPU, which runs them one after another."""
 MOST_KEYS = 2**18
 """Most keys per call: with 8 heads of 128, keys, values and their gradients take two gigabytes."""
-LONG_CALL = 0.5
+LONG_CALL = 0.2
 """Seconds of a call after which no more queries are measured; the nearest sizes stand for them."""
 
 
@@ -31,12 +33,13 @@ def measure_attention(device: Device, kernel: Kernel, shape: ModelShape, longest
     Args:
         longest: most keys of a piece.
     """
+    most = MOST_PIECES if device.is_gpu else CPU_PIECES
     rows = []
     for keys in sorted({min(longest, length) for length in (*KEY_LENGTHS, longest)}):
         for queries in QUERY_LENGTHS:
             if queries > keys:
                 break
-            num = max(1, min(MOST_PIECES, ROW_QUERIES // queries, MOST_KEYS // keys))
+            num = max(1, min(most, ROW_QUERIES // queries, MOST_KEYS // keys))
             seconds = _seconds(device, kernel, shape, (queries,) * num, (keys,) * num, repeats)
             rows.append(PieceRow(queries=queries, keys=keys, seconds=seconds / num))
             if seconds > LONG_CALL:

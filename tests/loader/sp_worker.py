@@ -21,6 +21,7 @@ from packer_cli.loader.parallel import (
     SPGroups,
     data_rank,
     gather_slices,
+    gathered_attention,
     init_sp_groups,
     packed_attention,
     ring_attention,
@@ -36,6 +37,10 @@ PATHS: dict[str, Callable[..., torch.Tensor]] = {
     "contiguous": ulysses_attention,
     "zigzag": lambda q, k, v, cu, group: ring_attention(q, k, v, cu, group, "zigzag"),
     "document": lambda q, k, v, cu, group: ring_attention(q, k, v, cu, group, "document"),
+}
+GATHERED: dict[str, Callable[..., torch.Tensor]] = {
+    "zigzag": lambda q, k, v, cu, group: gathered_attention(q, k, v, cu, group, "zigzag"),
+    "document": lambda q, k, v, cu, group: gathered_attention(q, k, v, cu, group, "document"),
 }
 
 
@@ -130,7 +135,7 @@ def check_attention(groups: SPGroups) -> None:
     for degree in (1, 2, 4):
         place = groups.rank % degree
         group = groups.for_batch(place_of(Layout(sp=degree), place))
-        for sharding, function in PATHS.items():
+        for sharding, function in (*PATHS.items(), *GATHERED.items()):
 
             def part(x: torch.Tensor, sharding: Any = sharding, degree: int = degree, place: int = place) -> Any:
                 return take_slice(x, borders, degree, place, sharding, dim=0)
