@@ -235,7 +235,7 @@ def _key(row: Row) -> tuple[Any, ...]:
     rules = row.rules
     return (
         rules.algorithm.name, rules.packing_options, rules.fill, rules.balance, rules.groups, rules.steps,
-        row.config.overflow, row.config.strategy == "flexsp",
+        row.config.overflow, rules.replica_costs is not None, rules.wlb,
     )  # fmt: skip
 
 

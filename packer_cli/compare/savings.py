@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from packer_cli.plan.figures import BASELINE_NAME, baseline_plan
+from packer_cli.plan.rules import PlanRules
 from packer_cli.plan.schedule import StepRules
 from packer_cli.plan.types import Plan
 from packer_cli.simulate.figures import EpochFigures, OverallFigures, Simulator
@@ -42,8 +43,11 @@ class PlanSimulation:
         }
 
 
-def plan_simulation(plan: Plan, simulator: Simulator, seed: int, global_tokens: int | None) -> PlanSimulation:
+def plan_simulation(plan: Plan, simulator: Simulator, rules: PlanRules) -> PlanSimulation:
     """Predict a plan's epoch and the baseline's. Price: one ISF packing and O(pieces + slots).
+
+    Args:
+        rules: of the plan, on as many GPUs as it has now.
 
     Raises:
         ConfigError: the plan has an SP degree that the model does not know.
@@ -51,10 +55,10 @@ def plan_simulation(plan: Plan, simulator: Simulator, seed: int, global_tokens: 
     figures = simulator.figures(plan)
     naive = baseline_plan(
         plan.pieces,
-        plan.groups[-1],
+        rules.groups[-1],
         plan.num_gpus,
-        seed,
-        StepRules(global_tokens=global_tokens),
+        rules.seed,
+        StepRules(global_tokens=rules.step_tokens),
         plan.max_samples,
         plan.mask,
     )

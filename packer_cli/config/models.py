@@ -126,11 +126,14 @@ class AutoGroupsConfig(GpuConfig):
 class PlanConfig(AutoGroupsConfig):
     """Lengths to plan."""
 
-    strategy: Literal["balanced", "hbp", "naive", "longalign", "flexsp"] = "balanced"
+    strategy: Literal["balanced", "hbp", "naive", "longalign", "flexsp", "wlb"] = "balanced"
     """Whose plan: `balanced`: hbpack's; `hbp`: HBP's, to the letter; `naive`: HBP's baseline; `longalign`: LongAlign's
-    sorted batches; `flexsp`: FlexSP's mixed SP degrees. The first four are defaults of --packing, --fill, --balance
-    and --curriculum-steps; `naive` and `longalign` use the longest group alone. `flexsp` packs in its own way, at
-    every degree that divides the longest group's, and needs --model and --gpu, or --profile."""
+    sorted batches; `flexsp`: FlexSP's mixed SP degrees; `wlb`: WLB-LLM's steps of even micro-batches. The first four
+    are defaults of --packing, --fill, --balance and --curriculum-steps; `naive` and `longalign` use the longest group
+    alone. `flexsp` packs in its own way, at every degree that divides the longest group's, and needs --model and
+    --gpu, or --profile. `wlb` takes the capacity of the longest group for the context window (by default, the longest
+    sample), packs by --packing delay, original, greedy or solver, and by default evens out --cost 1,24576, or what
+    --model and --gpu, or --profile, predict."""
     group_costs: SkipJsonSchema[tuple[tuple[float, float, float], ...] | None] = None
     """What `flexsp` plans by, no option of its own: of each group, the seconds of a replica per squared token, per
     token and per micro-batch; see `rules.with_known_cost`."""
@@ -199,7 +202,10 @@ class PlanConfig(AutoGroupsConfig):
         Raises:
             ValueError: they do not fit it.
         """
-        given = {field: getattr(self, field) for field in self.model_fields_set - STRATEGIES[name].ignores}
+        left_out = set(STRATEGIES[name].ignores)
+        if STRATEGIES[name].has_packers != STRATEGIES[self.strategy].has_packers:
+            left_out.add("packing")
+        given = {field: getattr(self, field) for field in self.model_fields_set - left_out}
         return PlanConfig(**{**given, "strategy": name}).with_groups(self.groups)
 
     def decisions(self) -> dict[str, Any]:
@@ -217,9 +223,8 @@ class PlanConfig(AutoGroupsConfig):
         name = values.get("strategy", "balanced")
         strategy = STRATEGIES.get(name, STRATEGIES["balanced"])  # The model refuses an unknown one.
         for option in sorted(strategy.ignores & set(values)):
-            raise ValueError(
-                f"--{option} has no effect on --strategy {name}, which packs in its own way; leave it out"
-            )
+            flag = option.replace("_", "-")
+            raise ValueError(f"--{flag} has no effect on --strategy {name}, which packs in its own way; leave it out")
         config = build({**strategy.defaults, **values})
         config.model_fields_set.intersection_update(values)
         return config

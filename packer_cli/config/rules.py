@@ -9,14 +9,17 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from packer_cli.config.models import PlanConfig
+from packer_cli.config.strategies import STRATEGIES
 from packer_cli.errors import ConfigError
 from packer_cli.plan.balance import parse_balance
 from packer_cli.plan.cost import Cost, linear_of_tokens, parse_cost, require_exact
 from packer_cli.plan.groups import Group
-from packer_cli.plan.packing import REGISTRY, parse_packing
+from packer_cli.plan.packing import REGISTRY, PackingAlgorithm, PackingOptions, parse_packing
 from packer_cli.plan.rules import PlanRules
 from packer_cli.plan.schedule import StepRules
 from packer_cli.plan.strategies.flexsp.costs import DegreeCosts
+from packer_cli.plan.strategies.wlb.packers import REGISTRY as STEP_PACKERS
+from packer_cli.plan.strategies.wlb.rules import WlbRules
 from packer_cli.plan.types import UNLIMITED
 from packer_cli.plan.windows import parse_curriculum
 
@@ -82,8 +85,7 @@ def plan_rules(config: PlanConfig) -> PlanRules:
         ConfigError: an unknown packing algorithm or option of it, or one that the groups or `--overflow` rule out; a
             balance or cost that is none.
     """
-    with _naming("--packing"):
-        algorithm, options = parse_packing(config.packing, REGISTRY)
+    algorithm, options, wlb = _packing(config)
     if algorithm.needs_split and config.overflow != "split":
         raise ConfigError(
             f"--packing: packing {algorithm.name!r} cuts what is longer than the greatest capacity, so it needs "
@@ -120,14 +122,26 @@ def plan_rules(config: PlanConfig) -> PlanRules:
             replica_costs=_replica_costs(config),
             mask=config.mask,
             max_samples=config.max_samples or UNLIMITED,
+            wlb=wlb,
         )
     return rules
 
 
-def refuse_padded(packing: str) -> None:
-    """Raise ConfigError for a packing whose padded batches are only compared, or one that does not exist."""
+def _packing(config: PlanConfig) -> tuple[PackingAlgorithm, PackingOptions, WlbRules | None]:
+    """The packing, and the rules of a strategy whose packers fill whole steps."""
+    if not STRATEGIES[config.strategy].has_packers:
+        with _naming("--packing"):
+            return *parse_packing(config.packing, REGISTRY), None
     with _naming("--packing"):
-        algorithm, _ = parse_packing(packing, REGISTRY)
+        packer, step_options = parse_packing(config.packing, STEP_PACKERS)
+    without_effect = REGISTRY["bfs"]
+    return without_effect, without_effect.options(), WlbRules(packer=packer, options=step_options)
+
+
+def refuse_padded(config: PlanConfig) -> None:
+    """Raise ConfigError for a packing whose padded batches are only compared, or one that does not exist."""
+    algorithm, _, _ = _packing(config)
+    packing = config.packing
     if algorithm.is_padded:
         raise ConfigError(
             f"--packing {packing} makes padded batches, which hbpack only compares and never writes; run hbpack "

@@ -22,9 +22,16 @@ class Strategy:
     """Plan options without effect on it, which it refuses."""
     lacks: frozenset[str] = frozenset()
     """Plan options that other strategies support and it does not, so that it refuses values other than the default."""
+    has_packers: bool = False
+    """Whether `packing` names one of its own packers, which fill whole steps, and not an algorithm of the others."""
     groups: Literal["given", "longest", "degrees"] = "given"
     """Which groups it uses: those given; the longest alone; or one for each SP degree that divides the longest's, and
     iterations that mix them."""
+
+    @property
+    def packs_itself(self) -> bool:
+        """Whether the packing algorithms of the other strategies have no part in it."""
+        return self.has_packers or "packing" in self.ignores
 
     @property
     def mixes_degrees(self) -> bool:
@@ -69,6 +76,16 @@ STRATEGIES: Mapping[str, Strategy] = {
         summary="FlexSP (arXiv 2412.01523) over the whole data set: iterations mix SP degrees of equal time",
         groups="degrees",
         ignores=frozenset({"packing", "fill"}),
+        lacks=frozenset({"max_samples", "mask"}),
+    ),
+    "wlb": Strategy(
+        summary="WLB-LLM (arXiv 2503.17924): steps of micro-batches of equal predicted time, for pipelines",
+        defaults={"groups": "auto", "packing": "delay", "cost": "1,24576"},
+        groups="longest",
+        has_packers=True,
+        ignores=frozenset(
+            {"fill", "balance", "global_tokens", "lockstep", "step_mix", "curriculum", "curriculum_steps"}
+        ),
         lacks=frozenset({"max_samples", "mask"}),
     ),
 }

@@ -15,6 +15,7 @@ from packer_cli.plan.rules import PlanRules
 from packer_cli.plan.schedule import GroupIterations, Iterations, deal, one_group_each, schedule_epoch
 from packer_cli.plan.segments import align_up, padded_lengths
 from packer_cli.plan.strategies.flexsp.arrange import arrange_mixed
+from packer_cli.plan.strategies.wlb.plan import plan_steps
 from packer_cli.plan.streams import Stream, rng_state
 from packer_cli.plan.types import FILLER, Int32Array, Int64Array, Packs, Pieces, Plan, Schedule
 from packer_cli.plan.work import pack_tokens_and_work, plan_tokens_and_work
@@ -27,6 +28,8 @@ def build_plan(pieces: Pieces, rules: PlanRules) -> Plan:
     the given ones, unless the packing cut samples. Price: that of the packing algorithm, plus O(m) for
     the rest. `check_plan` proves the result.
     """
+    if rules.wlb:
+        return plan_steps(pieces, rules, rules.wlb)
     if rules.algorithm.cut:
         seed = int(rng_state(rules.seed, Stream.CUT)[0])
         pieces = rules.algorithm.cut(pieces, rules.groups[0].capacity, seed, rules.groups[0].align)

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from packer_cli.errors import RunError
 from packer_cli.format.metrics import (
     BaselineMetrics,
+    Delay,
     GroupMetrics,
     Metrics,
     OverallMetrics,
@@ -22,7 +23,7 @@ from packer_cli.format.metrics import (
 from packer_cli.plan.balance import BalanceRule
 from packer_cli.plan.build import build_plan
 from packer_cli.plan.groups import Group
-from packer_cli.plan.metrics import least_works, measure, measure_randomness, pieces_by_group
+from packer_cli.plan.metrics import least_works, measure, measure_delay, measure_randomness, pieces_by_group
 from packer_cli.plan.packing import REGISTRY
 from packer_cli.plan.packing.ilp.cutting_stock import lp_lower_bound
 from packer_cli.plan.rules import PlanRules
@@ -33,7 +34,13 @@ from packer_cli.plan.types import UNLIMITED, Mask, Pieces, Plan
 BASELINE_NAME = "ISF at the longest length"
 
 
-def plan_stats(plan: Plan, seed: int, source_of_sample: NDArray[Any] | None = None, linear: int = 0) -> PlanMetrics:
+def plan_stats(
+    plan: Plan,
+    seed: int,
+    source_of_sample: NDArray[Any] | None = None,
+    linear: int = 0,
+    longest: Group | None = None,
+) -> PlanMetrics:
     """The figures of a plan beside the baseline's.
 
     The baseline is the paper's: ISF packs everything to the longest capacity, with that group's SP degree; the packs
@@ -41,9 +48,10 @@ def plan_stats(plan: Plan, seed: int, source_of_sample: NDArray[Any] | None = No
 
     Args:
         linear: tokens, see `plan.cost`; above 0 it adds `cbr` and `cbr_bound`.
+        longest: the group of the baseline, where it is not the plan's longest.
     """
     baseline = baseline_plan(
-        plan.pieces, plan.groups[-1], plan.num_gpus, seed, max_samples=plan.max_samples, mask=plan.mask
+        plan.pieces, longest or plan.groups[-1], plan.num_gpus, seed, max_samples=plan.max_samples, mask=plan.mask
     )
     figures = plan_figures(plan, seed, source_of_sample, linear)
     return PlanMetrics(
@@ -62,7 +70,11 @@ def plan_figures(plan: Plan, seed: int, source_of_sample: NDArray[Any] | None = 
         return _rounded(measure(plan, group, least=least, linear=linear, least_predicted=predicted))
 
     return PlanFigures(
-        overall=OverallMetrics(**measured(), **_rounded(measure_randomness(plan, source_of_sample, seed))),
+        overall=OverallMetrics(
+            **measured(),
+            **_rounded(measure_randomness(plan, source_of_sample, seed)),
+            **_rounded(measure_delay(plan)),
+        ),
         groups=tuple(
             GroupMetrics(name=group.name(g), capacity=group.capacity, sp_size=group.sp_size, **measured(g))
             for g, group in enumerate(plan.groups)
@@ -172,5 +184,5 @@ def length_stats(lengths: NDArray[np.int32]) -> LengthStats:
     )
 
 
-def _rounded(record: Metrics | Randomness) -> dict[str, Any]:
+def _rounded(record: Metrics | Randomness | Delay) -> dict[str, Any]:
     return {name: round(value, 10) if isinstance(value, float) else value for name, value in vars(record).items()}

@@ -11,6 +11,7 @@ from packer_cli.plan.groups import Group, require_aligned
 from packer_cli.plan.packing import PackingAlgorithm, PackingOptions
 from packer_cli.plan.schedule import StepRules
 from packer_cli.plan.strategies.flexsp.costs import DegreeCosts
+from packer_cli.plan.strategies.wlb.rules import WlbRules
 from packer_cli.plan.types import UNLIMITED, Lockstep, Mask
 
 
@@ -41,6 +42,10 @@ class PlanRules:
     """Seconds of a replica of each group: the iterations mix the degrees of all groups (FlexSP), and `algorithm`,
     `fill` and all of `balance` but its window have no effect."""
 
+    wlb: WlbRules | None = None
+    """Steps are packed from a stream of samples (WLB-LLM): the one group's capacity is the context window, and
+    `algorithm`, `fill`, `balance`, `steps` and `lockstep` have no effect."""
+
     mask: Mask = "document"
     """With which the packs are trained on. A causal one over whole rows evens out tokens, see `evened`."""
     max_samples: int = UNLIMITED
@@ -50,6 +55,14 @@ class PlanRules:
     def evened(self) -> int:
         """The linear term of what the plan evens out: `linear`, or one so great that only tokens count."""
         return self.linear if self.mask == "document" else linear_of_tokens(self.groups, self.num_gpus)
+
+    @property
+    def step_tokens(self) -> int | None:
+        """About how many tokens a step has; None where each iteration is one."""
+        if self.wlb is None:
+            return self.steps.global_tokens
+        (window,) = self.groups
+        return self.wlb.micro_batches(window) * window.num_dp_ranks(self.num_gpus) * window.capacity
 
     @property
     def shapes_rows(self) -> bool:
@@ -62,6 +75,8 @@ class PlanRules:
             require_aligned(group)
         if self.replica_costs and len({group.align for group in self.groups}) > 1:
             raise ValueError("iterations that mix degrees move samples between groups, which need one align")
+        if self.wlb:
+            self.wlb.require_room(self.groups[-1])
         what = "cuts samples" if self.algorithm.cut else "pads whole batches"
         if self.algorithm.needs_one_group and len(self.groups) != 1:
             raise ValueError(

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from packer_cli.cli.console import print_table, ratio
 from packer_cli.format.constants import Mask
-from packer_cli.format.metrics import Counts, Metrics, PlanMetrics, SampleCounts
+from packer_cli.format.metrics import Counts, Metrics, OverallMetrics, PlanMetrics, SampleCounts
 from packer_cli.plan.figures import LengthStats
 from packer_cli.plan.sparsity import BLOCK, Sparsity
 from packer_cli.sizes import counted
@@ -49,11 +49,27 @@ def print_stats(metrics: PlanMetrics) -> None:
         f"length-step correlation {overall.length_step_correlation:.3f}; "
         f"length mix spread {overall.length_mix_spread:.3f}, source mix spread {overall.source_mix_spread:.3f}"
     )
+    if overall.mean_delay is not None:
+        _print_delays(overall)
     if overall.alignment_pr is not None:
         print("  align PR: the part of PR that comes from padding samples to a multiple of --align")
     print("  baseline: as in HBP, isf packs the same samples to the longest group's capacity; packs in random order")
     if overall.num_fillers:
         print(f"  {counted(overall.num_fillers, 'filler')} (without loss, so that every rank is busy)")
+
+
+def _print_delays(overall: OverallMetrics) -> None:
+    """Print how far samples are from the step in which a stream would bring them."""
+    carried = f"; {counted(overall.num_carried, 'piece')} found no room at first" if overall.num_carried else ""
+    print(
+        f"  delay: a token runs {overall.mean_delay:,.2f} steps from its arrival on average, {overall.max_delay:,} at "
+        f"most{carried}"
+    )
+    for queue in overall.queues or ():
+        print(
+            f"    samples of {queue.threshold:,} tokens or more wait: {queue.num_samples:,}, {queue.mean_delay:,.2f} "
+            f"steps on average, {queue.max_delay:,} at most"
+        )
 
 
 def print_masks(names: Sequence[str], masks: Sequence[Sparsity], mask: Mask) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -21,7 +21,24 @@ AUTO = "auto"
 
 
 @dataclass(frozen=True, kw_only=True)
-class DelayOptions(PackingOptions):
+class StepOptions(PackingOptions):
+    """Options of every packer."""
+
+    micro_batches: int = 0
+    """Of a replica in a step; 0 for as many as its pipeline has stages. More of them leave the pipeline fewer bubbles
+    and make steps larger."""
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.micro_batches < 2**20:
+            raise ValueError(f"option 'micro_batches' must be in 0..{2**20 - 1}, got {self.micro_batches}")
+
+    def capacity(self, window: int) -> int:
+        """Most tokens of a micro-batch: those of the context window, in trainers that run rows of one length."""
+        return window
+
+
+@dataclass(frozen=True, kw_only=True)
+class DelayOptions(StepOptions):
     """More queues even out better and delay more."""
 
     queues: str = AUTO
@@ -34,6 +51,7 @@ class DelayOptions(PackingOptions):
     """Most tokens of a micro-batch; `auto` for as many as fit in memory, at most two windows."""
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if self.queues not in (AUTO, *map(str, range(MOST_QUEUES + 1))):
             raise ValueError(
                 f"option 'queues' of packing 'delay' must be {AUTO} or 0 to {MOST_QUEUES}, got {self.queues!r}"
@@ -68,12 +86,8 @@ class DelayOptions(PackingOptions):
         return lengths
 
     def capacity(self, window: int) -> int:
-        """Most tokens of a micro-batch."""
+        """Most tokens of a micro-batch: what memory holds, not the context window."""
         return 2 * window if self.s_max == AUTO else parse_tokens(self.s_max)
-
-    def with_capacity(self, capacity: int) -> DelayOptions:
-        """The options with a number in place of `auto`."""
-        return replace(self, s_max=str(capacity)) if self.s_max == AUTO else self
 
     def find_thresholds(self, arrivals: Arrivals) -> Int64Array:
         """The thresholds (int64[n]), tuned if none are given."""
@@ -84,13 +98,14 @@ class DelayOptions(PackingOptions):
 
 
 @dataclass(frozen=True, kw_only=True)
-class GreedyOptions(PackingOptions):
+class GreedyOptions(StepOptions):
     """More batches even out better and move documents further from where a stream would bring them."""
 
     batches: int = 1
     """Global batches that are packed together."""
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if not 1 <= self.batches < 2**20:
             raise ValueError(f"option 'batches' must be in 1..{2**20 - 1}, got {self.batches}")
 
@@ -117,7 +132,7 @@ class StepPacker:
     name: str
     summary: str
     pack: Callable[[Arrivals, Any], PackedSteps]
-    options: type[PackingOptions] = PackingOptions
+    options: type[StepOptions] = StepOptions
     cuts_rows: bool = False
     """Whether documents are cut at every window, and not only at global batches."""
 
