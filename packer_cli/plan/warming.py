@@ -47,7 +47,8 @@ def _warm_plan(rules: PlanRules) -> None:
     """Build a tiny plan, and the baseline of the report."""
     rules = replace(
         rules,
-        num_gpus=math.lcm(*(group.sp_size for group in rules.groups)),
+        # Two replicas where a kernel deals micro-batches to them.
+        num_gpus=math.lcm(*(group.sp_size for group in rules.groups)) * (2 if rules.wlb else 1),
         balance=replace(rules.balance, refine=False),
     )
     # A few nearly full packs in every group, and short samples to fill them.

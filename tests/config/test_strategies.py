@@ -44,8 +44,9 @@ def test_an_option_that_is_given_wins():
 def test_other_strategies_keep_what_was_given():
     given = {**GIVEN, "balance": "window:8", "seed": 7}
     config = PlanConfig(**given)
-    for name in STRATEGIES:
-        assert config.with_strategy(name) == PlanConfig(**given, strategy=name)
+    for name, strategy in STRATEGIES.items():
+        own = {key: value for key, value in given.items() if key not in strategy.ignores}
+        assert config.with_strategy(name) == PlanConfig(**own, strategy=name)
 
 
 def test_what_a_plan_records_gives_the_same_options():
@@ -117,6 +118,11 @@ def test_options_without_effect_are_refused():
     assert other == PlanConfig(**GIVEN, strategy="flexsp", balance="window:4")
 
 
+def test_packers_of_its_own_are_not_those_of_others():
+    other = PlanConfig(**GIVEN, packing="bfd", fill="longest", seed=3).with_strategy("wlb")
+    assert other == PlanConfig(**GIVEN, strategy="wlb", seed=3)
+
+
 def llama(folder):
     """The shape of Llama 3.1 8B."""
     file = folder / "config.json"
@@ -133,7 +139,7 @@ def llama(folder):
     [
         (
             {"strategy": "best"},
-            "--strategy must be one of 'balanced', 'hbp', 'naive', 'longalign' or 'flexsp', got 'best'",
+            "--strategy must be one of 'balanced', 'hbp', 'naive', 'longalign', 'flexsp' or 'wlb', got 'best'",
         ),
         (
             {"strategy": "naive", "groups": "128k:8,16k:1"},

@@ -21,14 +21,16 @@ from tests.cli_runner import run
 from tests.loader import strategy_worker
 from tests.loader.llama import VOCABULARY, gradients, tiny_llama
 
-STRATEGIES = {
-    "balanced": [],
-    "hbp": ["--strategy", "hbp", "--curriculum-steps", "1"],
-    "naive": ["--strategy", "naive"],
-    "longalign": ["--strategy", "longalign"],
-    "flexsp": ["--strategy", "flexsp"],
-    "free": ["--strategy", "flexsp", "--lockstep", "1"],
-    "windows": ["--curriculum", "skyladder:24", "--curriculum-steps", "2"],
+_STEPS = ["--global-tokens", 900]
+STRATEGIES: dict[str, list[Any]] = {
+    "balanced": _STEPS,
+    "hbp": ["--strategy", "hbp", "--curriculum-steps", "1", *_STEPS],
+    "naive": ["--strategy", "naive", *_STEPS],
+    "longalign": ["--strategy", "longalign", *_STEPS],
+    "flexsp": ["--strategy", "flexsp", *_STEPS],
+    "free": ["--strategy", "flexsp", "--lockstep", "1", *_STEPS],
+    "windows": ["--curriculum", "skyladder:24", "--curriculum-steps", "2", *_STEPS],
+    "wlb": ["--strategy", "wlb", "--groups", "288:2", "--packing", "delay:micro_batches=2,queues=1"],
 }
 SHAPE = {
     "model_type": "llama", "hidden_size": 3072, "intermediate_size": 14336, "num_attention_heads": 24,
@@ -98,7 +100,7 @@ def test_every_strategy_trains_as_one_process_does(tmp_path: Path, repo: Path) -
         out = tmp_path / name
         done = run(
             main, "pack", corpus, "--tokenizer", repo / "examples" / "sample" / "tokenizer", "--groups", "48:1,288:6",
-            "--gpus", 6, "--global-tokens", 900, "--model", shape, "--gpu", "h100", *options,
+            "--gpus", 6, "--model", shape, "--gpu", "h100", *options,
             "--output", out, "--workers", 1,
         )  # fmt: skip
         assert done.code == 0, done.stderr
@@ -115,6 +117,9 @@ def test_every_strategy_trains_as_one_process_does(tmp_path: Path, repo: Path) -
     assert set(plans["flexsp"].replicas) >= {1, 2, 3, 6}
     counts = np.bincount(np.cumsum(free.begins_replica))
     assert len(set(counts[1:].tolist())) > 1, "all replicas run equally many micro-batches"
+    assert plans["wlb"].groups[0].capacity > max(len(sample.tokens) for sample in samples) * 1.5
+    (steps,) = plans["wlb"].epochs
+    assert max(np.bincount(np.cumsum(steps.begins_replica))) == 2, "no replica runs two micro-batches"
     file = tmp_path / "expected.pt"
     torch.save(expected, file)
     # One import of torch and transformers for all six, which would take longer than the rest.

@@ -141,6 +141,18 @@ def _delay(arrivals: Arrivals, options: DelayOptions) -> PackedSteps:
     return pack_with_queues(arrivals, options.capacity(arrivals.window), options.find_thresholds(arrivals))
 
 
+def _original(arrivals: Arrivals, options: StepOptions) -> PackedSteps:
+    return fixed.as_it_comes(arrivals)
+
+
+def _greedy(arrivals: Arrivals, options: GreedyOptions) -> PackedSteps:
+    return fixed.pack_by_greed(arrivals, options.batches)
+
+
+def _solver(arrivals: Arrivals, options: SolverOptions) -> PackedSteps:
+    return fixed.pack_by_program(arrivals, options.batches, options.time_limit)
+
+
 REGISTRY: dict[str, StepPacker] = {
     packer.name: packer
     for packer in (
@@ -153,19 +165,19 @@ REGISTRY: dict[str, StepPacker] = {
         StepPacker(
             name="original",
             summary="baseline: the stream as it comes, cut at every window",
-            pack=lambda arrivals, options: fixed.as_it_comes(arrivals),
+            pack=_original,
             cuts_rows=True,
         ),
         StepPacker(
             name="greedy",
             summary="baseline: windows of `batches` global batches, longest first to the least work",
-            pack=lambda arrivals, options: fixed.pack_by_greed(arrivals, options.batches),
+            pack=_greedy,
             options=GreedyOptions,
         ),
         StepPacker(
             name="solver",
             summary="baseline: the same windows, dealt by an integer program; slow",
-            pack=lambda arrivals, options: fixed.pack_by_program(arrivals, options.batches, options.time_limit),
+            pack=_solver,
             options=SolverOptions,
         ),
     )
