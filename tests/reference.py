@@ -85,6 +85,7 @@ def rank_rows(folder: Path, rank: int, epoch: str = "epoch-000") -> list[dict[st
                         "row": place,
                         "sp_size": group["sp_size"],
                         "sp_rank": rank - row["first_gpu"],
+                        "place": rank - row["first_gpu"],
                         "dp_size": common["num_replicas"],
                         "checkpoint_layers": group["checkpoint_layers"],
                     }

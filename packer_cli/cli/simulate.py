@@ -29,14 +29,6 @@ if TYPE_CHECKING:
 @inputs_argument
 @model_options(PlanConfig)
 @click.option(
-    "--pp",
-    type=click.IntRange(min=1, max=2**20),
-    default=1,
-    show_default=True,
-    metavar="N",
-    help="Pipeline stages; --gpus counts the GPUs of one stage.",
-)
-@click.option(
     "--pad-to",
     type=click.Choice(["multiple", "row", "capacity"]),
     default="multiple",
@@ -70,7 +62,6 @@ if TYPE_CHECKING:
 @click.pass_context
 def command(
     ctx: click.Context,
-    pp: int,
     pad_to: Any,
     step_seconds: float,
     algorithms: str | None,
@@ -91,7 +82,7 @@ def command(
     config.require_gpu_model("hbpack simulate")
     from packer_cli.simulate.figures import SimulateRules
 
-    rules = SimulateRules(pp=pp, pad_to=pad_to, step_seconds=step_seconds)
+    rules = SimulateRules(pad_to=pad_to, step_seconds=step_seconds)
     if values["groups"] is None:
         _simulate_plan(ctx, config, values, rules, as_json)
     else:

@@ -24,7 +24,6 @@ from packer_cli.format.metrics import SampleCounts
 from packer_cli.plan.figures import LengthStats, length_stats
 from packer_cli.plan.samples import Samples, pieces_to_plan, sample_counts
 from packer_cli.simulate.figures import Simulator
-from packer_cli.simulate.slots import refuse_unknown_degrees
 
 PRELOAD = "packer_cli.compare.preload"
 
@@ -110,7 +109,8 @@ def compare(
         RunError: there is nothing to plan, or a sample is too long under `--overflow error`.
     """
     if simulator is not None:
-        refuse_unknown_degrees((group.sp_size for group in config.groups), simulator.model)
+        for group in config.groups:
+            simulator.model.cost.require_known(group.layout)
     # Errors in the samples concern every row, so they are raised here.
     capacity = config.groups[-1].capacity
     pieces = pieces_to_plan(samples, capacity, config.overflow, config.seed)

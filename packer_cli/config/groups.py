@@ -11,6 +11,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from packer_cli.config.messages import rule
 from packer_cli.config.strategies import STRATEGIES
+from packer_cli.format.layout import ONE_GPU, Layout
 from packer_cli.plan.groups import Group
 from packer_cli.sizes import parse_integer, parse_tokens
 
@@ -22,7 +23,7 @@ def parse_group(text: str) -> Group:
     """Read `CAPACITY[:SP_DEGREE[:CHECKPOINT_LAYERS]]`.
 
     >>> parse_group("128k:8")
-    Group(capacity=131072, sp_size=8, checkpoint_layers=0, align=1)
+    Group(capacity=131072, sp_size=8, checkpoint_layers=0, align=1, cp_size=1, tp_size=1, pp_size=1)
     """
     names = ("capacity", "sp_size", "checkpoint_layers")
     parts = text.strip().split(":")
@@ -39,6 +40,51 @@ def parse_group(text: str) -> Group:
     except ValidationError as error:
         first = error.errors()[0]
         raise ValueError(f"group {text!r}: {first['loc'][0]} {rule(first)}") from None
+
+
+_PARALLEL = {"cp": "context", "tp": "tensor", "pp": "pipeline"}
+
+
+def read_parallel(value: Any) -> Any:
+    """Read `tp=8,cp=2,pp=4`, in any order, some left out.
+
+    >>> read_parallel("tp=8,pp=4")
+    Layout(sp=1, cp=1, tp=8, pp=4)
+    """
+    if not isinstance(value, str):
+        return value
+    degrees: dict[str, int] = {}
+    for word in value.split(","):
+        name, equals, number = (part.strip() for part in word.partition("="))
+        if name not in _PARALLEL or not equals or name in degrees or not re.fullmatch("[1-9][0-9]{0,4}", number):
+            raise ValueError(
+                f"{value!r} is not a list of degrees such as tp=8,cp=2,pp=4: tp (tensor), cp (context) and pp "
+                "(pipeline), each once, at least 1; SP degrees stand in --groups"
+            )
+        degrees[name] = int(number)
+    return Layout(**degrees)
+
+
+def with_parallel(groups: Sequence[Group], parallel: Layout) -> tuple[Group, ...]:
+    """The groups with these degrees.
+
+    Raises:
+        ValueError: a group has other ones of its own, or SP and CP degrees above 1.
+    """
+    done = []
+    for group in groups:
+        own = group.layout._replace(sp=1)
+        if parallel != ONE_GPU and own not in (ONE_GPU, parallel):
+            raise ValueError(f"group {group} has degrees of its own ({own}), other than those of --parallel; give one")
+        if parallel != ONE_GPU:
+            group = replace(group, cp_size=parallel.cp, tp_size=parallel.tp, pp_size=parallel.pp)
+        if group.sp_size > 1 and group.cp_size > 1:
+            raise ValueError(
+                f"group {group} has SP degree {group.sp_size} and CP degree {group.cp_size}; rows are shared in one "
+                "way only, so leave one of them at 1"
+            )
+        done.append(group)
+    return tuple(done)
 
 
 def read_group(value: Any) -> Any:
@@ -69,7 +115,7 @@ def read_align(value: Any) -> Any:
 def with_align(groups: Sequence[Group], given: Sequence[Group], align: int | str, *, mixed: bool) -> tuple[Group, ...]:
     """The groups with their `align`.
 
-    `N*cp` is N times the SP degree, and 1 for degree 1: such rows are not divided.
+    `N*cp` is N times the SP or CP degree, and 1 for degree 1: such rows are not divided.
 
     Args:
         given: the groups that the user named, whose capacities stand; those of others are rounded up.
@@ -79,7 +125,7 @@ def with_align(groups: Sequence[Group], given: Sequence[Group], align: int | str
     >>> [group.align for group in with_align(groups, groups, "2*cp", mixed=False)]
     [1, 16]
     """
-    multiples = [_multiple(align, group.sp_size) for group in groups]
+    multiples = [_multiple(align, group.layout.row_ranks) for group in groups]
     if mixed:
         multiples = [multiples[-1]] * len(groups)
     aligned = {}

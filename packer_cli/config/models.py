@@ -22,9 +22,10 @@ from pydantic import (
 from pydantic.json_schema import SkipJsonSchema
 from pydantic_core import PydanticCustomError
 
-from packer_cli.config.groups import choose_groups, read_align, read_group
+from packer_cli.config.groups import choose_groups, read_align, read_group, read_parallel, with_parallel
 from packer_cli.config.strategies import STRATEGIES, divisors, refusal
 from packer_cli.errors import ConfigError
+from packer_cli.format.layout import ONE_GPU, Layout
 from packer_cli.plan.groups import Group, require_aligned
 from packer_cli.sizes import format_tokens, parse_bytes, parse_tokens
 
@@ -46,6 +47,9 @@ Bytes = Annotated[int, Field(ge=2**16, le=2**62), _read_bytes]
 
 
 Align = Annotated[int | str | None, BeforeValidator(read_align, json_schema_input_type=int | str | None)]
+
+
+Parallel = Annotated[Layout | None, BeforeValidator(read_parallel, json_schema_input_type=str | None)]
 
 
 class _Model(BaseModel):
@@ -119,8 +123,16 @@ class AutoGroupsConfig(GpuConfig):
     shortest; `hbp`: HBP's algorithm 1."""
     max_groups: int = Field(default=4, ge=1, le=8)
     """Most groups the search may choose."""
+    parallel: Parallel = None
+    """Degrees of tensor, context and pipeline parallelism of every replica, such as tp=8,cp=2,pp=4; --gpus counts all
+    GPUs. Megatron's "sequence parallelism" is a part of tp; SP degrees (Ulysses) stand in --groups."""
     max_length: PackTokens | None = None
     """Longest capacity to choose; longer samples follow --overflow. By default, the longest sample fits."""
+
+    @property
+    def layout(self) -> Layout:
+        """The degrees of `parallel`; 1 each without it."""
+        return self.parallel or ONE_GPU
 
 
 class PlanConfig(AutoGroupsConfig):
@@ -194,6 +206,7 @@ class PlanConfig(AutoGroupsConfig):
 
     def with_groups(self, groups: Sequence[Group]) -> PlanConfig:
         """The options with those of these groups that the strategy uses."""
+        groups = with_parallel(groups, self.layout)
         return self.model_copy(update={"groups": choose_groups(groups, self.strategy, self.align, given=())})
 
     def with_strategy(self, name: str) -> PlanConfig:
@@ -248,8 +261,9 @@ class PlanConfig(AutoGroupsConfig):
         if info.data.get("group_costs") is not None:
             return groups  # They were chosen, and these are their costs.
         is_sorted = all(a.capacity < b.capacity for a, b in pairwise(groups))  # Else `_check_groups` refuses them.
-        if not groups or not is_sorted or not {"strategy", "align"} <= info.data.keys():
+        if not groups or not is_sorted or not {"strategy", "align", "parallel"} <= info.data.keys():
             return groups
+        groups = with_parallel(groups, info.data["parallel"] or ONE_GPU)
         return choose_groups(groups, info.data["strategy"], info.data["align"], given=groups)
 
     @property
@@ -292,13 +306,13 @@ class PlanConfig(AutoGroupsConfig):
         for group in self.groups:
             require_aligned(group)
         if STRATEGIES[self.strategy].mixes_degrees:
-            largest = max((group.sp_size for group in self.groups), default=1)
+            largest = max((group.num_gpus for group in self.groups), default=1)
             if largest > self.gpus:
                 raise ValueError(
-                    f"an SP degree of {largest} does not fit {self.gpus} GPUs; end --groups with a lower one"
+                    f"a replica of {largest} GPUs does not fit {self.gpus} GPUs; end --groups with a lower SP degree"
                 )
-            lowest = min((group.sp_size for group in self.groups), default=1)
-            if any(number % lowest for number in (self.gpus, *(group.sp_size for group in self.groups))):
+            lowest = min((group.num_gpus for group in self.groups), default=1)
+            if any(number % lowest for number in (self.gpus, *(group.num_gpus for group in self.groups))):
                 raise ValueError(
                     f"with samples aligned to {self.groups[0].align} tokens, --strategy {self.strategy} has no group "
                     f"of SP degree 1, which would fill the rest of {self.gpus} GPUs; give longer --groups or a lower "
@@ -306,11 +320,21 @@ class PlanConfig(AutoGroupsConfig):
                 )
             return self
         for group in self.groups:
+            if self.gpus % group.num_gpus and group.num_gpus > group.sp_size:
+                raise ValueError(
+                    f"a replica of group {group} has {group.num_gpus} GPUs ({group.layout}), which must divide the "
+                    f"number of GPUs, {self.gpus}; choose lower degrees, or a multiple of {group.num_gpus} GPUs"
+                )
             if self.gpus % group.sp_size:
                 raise ValueError(
                     f"the SP degree of group {group} must divide the number of GPUs, {self.gpus}; "
                     f"choose one of {', '.join(str(d) for d in divisors(self.gpus))}"
                 )
+        if len({group.pp_size for group in self.groups}) > 1 and self.lockstep == "all":
+            raise ValueError(
+                "groups with different numbers of pipeline stages cannot run in lockstep; give --lockstep 1, or the "
+                "same pp_size"
+            )
         return self
 
 

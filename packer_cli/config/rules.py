@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -18,7 +20,9 @@ from packer_cli.plan.packing import REGISTRY, PackingAlgorithm, PackingOptions, 
 from packer_cli.plan.rules import PlanRules
 from packer_cli.plan.schedule import StepRules
 from packer_cli.plan.strategies.flexsp.costs import DegreeCosts
+from packer_cli.plan.strategies.wlb.packers import AUTO as AUTO_CAPACITY
 from packer_cli.plan.strategies.wlb.packers import REGISTRY as STEP_PACKERS
+from packer_cli.plan.strategies.wlb.packers import DelayOptions
 from packer_cli.plan.strategies.wlb.rules import WlbRules
 from packer_cli.plan.types import UNLIMITED
 from packer_cli.plan.windows import parse_curriculum
@@ -30,12 +34,15 @@ if TYPE_CHECKING:
 def with_known_cost(config: PlanConfig) -> PlanConfig:
     """The options with numbers instead of what predicts them, for these decide the plan and not where they are from.
 
-    They are `--cost profile` and, once the groups are known, `group_costs`; a group of a degree without a cost, which
-    the model's heads do not allow, is left out.
+    They are `--cost profile` and, once the groups are known, `group_costs` or, for `wlb`, the cost of a pipeline stage
+    and the tokens that memory holds; a group of a degree without a cost, which the model's heads do not allow, is left
+    out.
 
     Raises:
         ConfigError, InputError, FormatError: `--profile`, or `--model` and `--gpu`, do not say what to predict with.
     """
+    if STRATEGIES[config.strategy].has_packers:
+        return _with_known_steps(config)
     if config.cost == "profile":
         model = _load(config, "--cost profile").cost
         try:
@@ -52,6 +59,30 @@ def with_known_cost(config: PlanConfig) -> PlanConfig:
     return config
 
 
+def _with_known_steps(config: PlanConfig) -> PlanConfig:
+    """A cost predicted for the whole replica, and the most tokens of a micro-batch, where the options say nothing."""
+    is_predicted = config.cost == "profile" or (config.has_gpu_model and "cost" not in config.model_fields_set)
+    with _naming("--packing"):
+        packer, options = parse_packing(config.packing, STEP_PACKERS)
+    has_room = isinstance(options, DelayOptions) and options.s_max == AUTO_CAPACITY
+    if config.is_auto or not (is_predicted or (has_room and config.has_gpu_model)):
+        return config
+    model = _load(config, f"--strategy {config.strategy}")
+    group, changes = config.groups[-1], {}
+    if has_room:
+        longest = model.memory.longest(group.layout, group.checkpoint_layers or None)
+        multiple = math.lcm(group.align, 2 * group.layout.row_multiple)
+        capacity = max(group.capacity, min(2 * group.capacity, longest // multiple * multiple))
+        separator = "," if ":" in config.packing else ":"
+        changes["packing"] = f"{config.packing}{separator}s_max={capacity}"
+        group = replace(group, capacity=capacity)
+    if is_predicted:
+        quadratic, linear, _ = _group_costs(group, model)
+        with _naming("--cost"):
+            changes["cost"] = str(Cost(quadratic=quadratic, linear=linear))
+    return config.model_copy(update=changes)
+
+
 def _load(config: PlanConfig, what: str) -> GpuModel:
     from packer_cli.config.gpu_model import load_gpu_model  # Only predictions need the cost model.
 
@@ -59,17 +90,12 @@ def _load(config: PlanConfig, what: str) -> GpuModel:
 
 
 def _group_costs(group: Group, model: GpuModel) -> tuple[float, float, float]:
-    """Seconds of a replica of the group per squared token, per token, and per micro-batch."""
-    cost, memory, degree = model.cost, model.memory, group.sp_size
-    if degree > 1 and degree not in cost.send:
-        known = ", ".join(map(str, sorted({1, *cost.send})))
-        raise ConfigError(
-            f"--strategy flexsp: SP degree {degree} is none of those that the model of the GPUs knows: {known}; end "
-            "--groups with one of these, or give a --profile that holds it"
-        )
-    fewest = memory.least_checkpoint_layers(group.capacity, degree)
+    """Seconds on a stage of a replica of the group per squared token, per token, and per micro-batch."""
+    cost, memory = model.cost, model.memory
+    cost.require_known(group.layout)
+    fewest = memory.least_checkpoint_layers(group.capacity, group.layout)
     layers = group.checkpoint_layers or (memory.num_layers if fewest is None else fewest)
-    seconds = [float(cost.seconds(work, tokens, degree, layers)) for work, tokens in ((0, 0), (1, 0), (0, 1))]
+    seconds = [float(cost.seconds(work, tokens, group.layout, layers)) for work, tokens in ((0, 0), (1, 0), (0, 1))]
     return (_digits(seconds[1] - seconds[0]), _digits(seconds[2] - seconds[0]), _digits(seconds[0]))
 
 
@@ -154,7 +180,7 @@ def _replica_costs(config: PlanConfig) -> DegreeCosts | None:
         return None
     quadratic, linear, constant = zip(*config.group_costs, strict=True)
     return DegreeCosts(
-        degrees=np.array([group.sp_size for group in config.groups]),
+        degrees=np.array([group.num_gpus for group in config.groups]),
         quadratic=np.array(quadratic),
         linear=np.array(linear),
         constant=np.array(constant),

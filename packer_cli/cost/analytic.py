@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass, fields
 from typing import Literal
 
 from packer_cli.cost.gpus import Gpu
-from packer_cli.cost.models import CostModel, GpuModel, MemoryModel
+from packer_cli.cost.models import CostModel, GpuModel, MemoryModel, ModelParallelCost
 from packer_cli.cost.shape import ModelShape
 from packer_cli.errors import ConfigError
 from packer_cli.sizes import counted
@@ -115,6 +115,32 @@ def _cost(shape: ModelShape, gpu: Gpu, num_gpus: int, assumed: Assumptions) -> C
             if degree > 1
         },
         send_constant=8 * shape.num_layers * assumed.collective_latency,
+        model_parallel=model_parallel_cost(
+            shape, gpu, num_gpus, assumed.bandwidth_efficiency, assumed.collective_latency
+        ),
+    )
+
+
+def model_parallel_cost(
+    shape: ModelShape, gpu: Gpu, num_gpus: int, efficiency: float, latency: float = 0.0, constant: float = 0.0
+) -> ModelParallelCost:
+    """What tensor, context and pipeline parallelism take on these links.
+
+    Args:
+        efficiency: share of the links' bandwidth that collectives reach.
+        latency: see `ModelParallelCost`.
+        constant: likewise.
+    """
+    return ModelParallelCost(
+        num_layers=shape.num_layers,
+        hidden_bytes=shape.dtype_bytes * shape.hidden_size,
+        kv_bytes=shape.dtype_bytes * shape.kv_size,
+        all_to_all_bytes={degree: ulysses_bytes(shape, degree) for degree in shape.head_degrees(num_gpus)},
+        node_bandwidth=gpu.node_bandwidth * efficiency,
+        network_bandwidth=gpu.network_bandwidth * efficiency,
+        gpus_per_node=gpu.gpus_per_node,
+        latency=latency,
+        constant=constant,
     )
 
 
@@ -172,6 +198,8 @@ def _memory(shape: ModelShape, gpu: Gpu, num_gpus: int, assumed: Assumptions) ->
         per_layer_token=layer,
         per_checkpointed_token=size * shape.hidden_size,
         num_layers=shape.num_layers,
+        num_parameters=shape.num_parameters,
+        num_gpus=num_gpus,
     )
 
 

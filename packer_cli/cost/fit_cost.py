@@ -14,6 +14,7 @@ from packer_cli.cost.models import CostModel
 from packer_cli.cost.profile import Fit, IterationRow, Profile
 from packer_cli.cost.shape import ModelShape
 from packer_cli.errors import ConfigError
+from packer_cli.format.layout import Layout
 
 Floats = NDArray[np.float64]
 
@@ -203,7 +204,7 @@ class _System:
         """Seconds of each row's micro-batch."""
         layers = np.rint(self.share * model.num_layers).astype(int)
         rows = zip(self.work, self.length, self.sp_size.astype(int), layers, strict=True)
-        return np.array([float(model.seconds(work, tokens, sp, ckpt)) for work, tokens, sp, ckpt in rows])
+        return np.array([float(model.seconds(work, tokens, Layout(sp=sp), ckpt)) for work, tokens, sp, ckpt in rows])
 
 
 def add_degrees(model: CostModel, send: Mapping[int, float]) -> CostModel:

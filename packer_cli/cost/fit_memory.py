@@ -80,6 +80,8 @@ def fit_memory(profile: Profile, shape: ModelShape | None, added: float = 0.0) -
         per_layer_token=inputs + found["kept_layer"],
         per_checkpointed_token=inputs,
         num_layers=num_layers,
+        num_parameters=shape.num_parameters if shape else 0.0,
+        num_gpus=profile.num_gpus,
     )
     names = {"constant": "constant", "token": "per_token", "kept_layer": "per_layer_token"}
     errors = standard_errors(matrix / weights[:, None], residuals)

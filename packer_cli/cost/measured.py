@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import fields
+from dataclasses import fields, replace
 from typing import Any
 
-from packer_cli.cost.analytic import send_seconds, ulysses_bytes
+from packer_cli.cost.analytic import model_parallel_cost, send_seconds, ulysses_bytes
 from packer_cli.cost.fit_cost import CostFit, add_degrees, fit_cost
 from packer_cli.cost.fit_memory import MemoryFit, fit_memory
 from packer_cli.cost.gpus import Gpu
@@ -31,12 +31,15 @@ def measured_model(profile: Profile) -> GpuModel:
     shape = known_shape(profile.model)
     model = cost.model
     notes = [*cost.notes, *memory.notes]
-    given = _given_bandwidth(profile, shape)
-    if given:
+    gpu = _given_links(profile)
+    if shape and gpu:
+        given = _send_seconds(profile, shape, gpu)
         others = sorted(set(given) - set(model.send))
         if others:
             notes.append(f"SP degrees {', '.join(map(str, others))} are computed from the bandwidth that was given")
         model = add_degrees(model, given)
+        of_parallel = model_parallel_cost(shape, gpu, profile.num_gpus, 1.0, constant=model.constant)
+        model = replace(model, model_parallel=of_parallel)
     origin = {
         "source": "profile",
         "model": dict(profile.model),
@@ -77,24 +80,28 @@ def known_shape(model: Mapping[str, Any]) -> ModelShape | None:
         return None
 
 
-def _given_bandwidth(profile: Profile, shape: ModelShape | None) -> dict[int, float]:
-    """Seconds per token for all degrees, from `assumed.bandwidth` and `assumed.network_bandwidth`."""
-    if shape is None or "bandwidth" not in profile.assumed:
-        return {}
+def _given_links(profile: Profile) -> Gpu | None:
+    """The links of `assumed.bandwidth` and `assumed.network_bandwidth`; all else is made up. None without them."""
+    if "bandwidth" not in profile.assumed:
+        return None
     bandwidth = _number(profile, "bandwidth", 0.0)
     network = _number(profile, "network_bandwidth", 0.0)
-    node = int(_number(profile, "gpus_per_node", 8))
     if bandwidth <= 0:
         raise ConfigError(f"the profile's assumed bandwidth must be above 0 bytes/s, got {bandwidth}")
-    gpu = Gpu(
+    return Gpu(
         name=profile.gpu, flops=1.0, memory_bytes=1.0, node_bandwidth=bandwidth,
-        network_bandwidth=network or bandwidth, gpus_per_node=node,
+        network_bandwidth=network or bandwidth, gpus_per_node=int(_number(profile, "gpus_per_node", 8)),
     )  # fmt: skip
+
+
+def _send_seconds(profile: Profile, shape: ModelShape, gpu: Gpu) -> dict[int, float]:
+    """Seconds per token for all SP degrees that the links reach."""
+    has_network = _number(profile, "network_bandwidth", 0.0) > 0
     return {
         degree: send_seconds(shape.num_layers * ulysses_bytes(shape, degree), gpu, degree, 1.0)
         for degree in shape.sp_sizes(profile.num_gpus)
         # Degrees beyond a node need the network's bandwidth.
-        if degree > 1 and (degree <= node or network > 0)
+        if degree > 1 and (degree <= gpu.gpus_per_node or has_network)
     }
 
 

@@ -15,10 +15,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from packer_cli.errors import ConfigError
+from packer_cli.format.layout import ONE_GPU, Layout
+
 
 @dataclass(frozen=True, kw_only=True)
 class CostModel:
-    """Seconds of a micro-batch, forward and backward, on the GPUs of one SP group."""
+    """Seconds of a micro-batch, forward and backward, on the GPUs of one replica, or of one of its pipeline stages."""
 
     quadratic: float
     """Seconds per unit of attention work (token^2), on one GPU without checkpointed layers: a."""
@@ -36,37 +39,132 @@ class CostModel:
     """Share of the communication that checkpointing all layers adds."""
     send_constant: float = 0.0
     """Seconds of communication per micro-batch with a degree > 1."""
+    model_parallel: ModelParallelCost | None = None
+    """What tensor, context and pipeline parallelism take; None if it is not known."""
 
     def computing(
-        self, work: ArrayLike, tokens: ArrayLike, sp_size: int, checkpoint_layers: int = 0
+        self, work: ArrayLike, tokens: ArrayLike, layout: Layout = ONE_GPU, checkpoint_layers: int = 0
     ) -> NDArray[np.float64]:
-        """Seconds without communication (float64); arrays are broadcast.
+        """Seconds on one pipeline stage without communication (float64); arrays are broadcast.
 
         Args:
             work: attention work, sum of s^2 over the samples.
             tokens: sum of s; padding counts as a sample of its own.
         """
         one_gpu = self.quadratic * np.asarray(work, dtype=np.float64) + self.linear * np.asarray(tokens, np.float64)
-        return one_gpu / sp_size * (1 + self.recompute * checkpoint_layers / self.num_layers) + self.constant
+        again = 1 + self.recompute * checkpoint_layers / self.num_layers
+        return one_gpu / layout.num_gpus * again + self.constant_of(layout)
 
-    def communication(self, tokens: ArrayLike, sp_size: int, checkpoint_layers: int = 0) -> NDArray[np.float64]:
-        """Seconds of SP communication; 0 for degree 1.
+    def constant_of(self, layout: Layout) -> float:
+        """Seconds of every micro-batch on a stage, whatever its contents, without communication."""
+        is_sharded = layout.tp == layout.pp == 1
+        return self.constant if is_sharded or self.model_parallel is None else self.model_parallel.constant
+
+    def communication(
+        self, tokens: ArrayLike, layout: Layout = ONE_GPU, checkpoint_layers: int = 0
+    ) -> NDArray[np.float64]:
+        """Seconds of communication on one pipeline stage; 0 for a replica of one GPU.
 
         Raises:
-            KeyError: the model does not know the degree.
+            ConfigError: the model does not know a degree, see `require_known`.
         """
         tokens = np.asarray(tokens, dtype=np.float64)
-        if sp_size == 1:
-            return np.zeros_like(tokens)
         again = 1 + self.resend * checkpoint_layers / self.num_layers
-        return self.send[sp_size] * again * tokens + self.send_constant
+        per_token, once = 0.0, 0.0
+        if layout.sp > 1:
+            once = self.send_constant / layout.pp
+            per_token = self.send[layout.sp] * again / layout.pp
+        if layout != Layout(sp=layout.sp):
+            self.require_known(layout)
+            assert self.model_parallel is not None
+            if layout.sp > 1 and layout.tp > 1:
+                per_token = self.model_parallel.all_to_all(layout) * again / layout.pp
+            per_token += self.model_parallel.seconds_per_token(layout, again)
+            once += self.model_parallel.seconds_per_micro_batch(layout)
+        return per_token * tokens + once
 
     def seconds(
-        self, work: ArrayLike, tokens: ArrayLike, sp_size: int, checkpoint_layers: int = 0
+        self, work: ArrayLike, tokens: ArrayLike, layout: Layout = ONE_GPU, checkpoint_layers: int = 0
     ) -> NDArray[np.float64]:
-        """Seconds of computing and communication together."""
-        computing = self.computing(work, tokens, sp_size, checkpoint_layers)
-        return computing + self.communication(tokens, sp_size, checkpoint_layers)
+        """Seconds of computing and communication together, on one pipeline stage."""
+        computing = self.computing(work, tokens, layout, checkpoint_layers)
+        return computing + self.communication(tokens, layout, checkpoint_layers)
+
+    def require_known(self, layout: Layout) -> None:
+        """Raise ConfigError if the model does not know a degree; the message names it."""
+        known = sorted({1, *self.send})
+        if layout.sp not in known:
+            raise ConfigError(
+                f"SP degree {layout.sp} is none of those that the model of the GPUs knows: "
+                f"{', '.join(map(str, known))}; plan with one of these, or give a --profile that holds it"
+            )
+        if layout != Layout(sp=layout.sp) and self.model_parallel is None:
+            raise ConfigError(
+                "the profile has no bandwidth, so the time of tensor, context and pipeline parallelism is not known; "
+                "measure again with hbpack profile --bandwidth, or give --model and --gpu"
+            )
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelParallelCost:
+    """Seconds of the collectives of tensor, context and pipeline parallelism, from bytes and the links' bandwidth."""
+
+    num_layers: int
+    hidden_bytes: float
+    """Bytes of a token between layers."""
+    kv_bytes: float
+    """Bytes of a token's keys and values in a layer."""
+    all_to_all_bytes: Mapping[int, float]
+    """SP degree to bytes per token of a layer in all-to-alls, forward and backward."""
+    node_bandwidth: float
+    """Bytes/s that collectives reach between GPUs of a node."""
+    network_bandwidth: float
+    """Bytes/s that collectives reach to other nodes, for each GPU."""
+    gpus_per_node: int
+    latency: float = 0.0
+    """Seconds of a collective in addition to the transfer of its bytes."""
+    constant: float = 0.0
+    """Seconds of a micro-batch on a stage, whatever its contents. No weights are gathered (ZeRO-1)."""
+
+    def seconds_per_token(self, layout: Layout, again: float) -> float:
+        """Seconds per token of a row on one stage, for TP, CP and PP together.
+
+        Tensor parallelism, with activations divided by tokens between the blocks: a layer has an all-gather and a
+        reduce-scatter around attention and around the FFN, forward and backward, eight in all (Korthikanti et al.,
+        arXiv 2205.05198, section 4.2.2). Context parallelism: keys and values are gathered forward and backward, and
+        their gradients scattered (Llama 3, arXiv 2407.21783, section 3.3.2); none is assumed to be hidden. Pipeline:
+        a stage receives activations and sends gradients.
+
+        Args:
+            again: factor for the repeated forward pass of checkpointed layers.
+        """
+        layers = self.num_layers / layout.pp
+        tp = cp = pp = 0.0
+        if layout.tp > 1:
+            moved = 8 * self.hidden_bytes / layout.row_ranks * (layout.tp - 1) / layout.tp
+            tp = layers * again * moved / self._bandwidth(layout.tp)
+        if layout.cp > 1:
+            moved = 3 * self.kv_bytes / layout.tp * (layout.cp - 1) / layout.cp
+            cp = layers * again * moved / self._bandwidth(layout.cp * layout.tp)
+        if layout.pp > 1:
+            moved = 2 * self.hidden_bytes / layout.row_multiple
+            pp = moved / self._bandwidth(2 * layout.row_multiple)
+        return tp + cp + pp
+
+    def seconds_per_micro_batch(self, layout: Layout) -> float:
+        """Seconds of a micro-batch on one stage for starting the collectives of TP and CP."""
+        per_layer = 8 * (layout.tp > 1) + 3 * (layout.cp > 1)
+        return self.latency * per_layer * self.num_layers / layout.pp
+
+    def all_to_all(self, layout: Layout) -> float:
+        """Seconds per token of Ulysses' all-to-alls over all layers, where tensor parallelism divides the heads."""
+        num_bytes = self.num_layers * self.all_to_all_bytes[layout.sp] / layout.tp
+        moved = num_bytes / layout.sp * (layout.sp - 1) / layout.sp
+        return moved / self._bandwidth(layout.sp * layout.tp)
+
+    def _bandwidth(self, reach: int) -> float:
+        """Bytes/s of a GPU in a collective of GPUs that lie within `reach` GPUs in a row."""
+        return self.node_bandwidth if reach <= self.gpus_per_node else self.network_bandwidth
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,7 +174,7 @@ class MemoryModel:
     limit: float
     """Bytes that a GPU has for training; `constant` of them are always in use."""
     constant: float
-    """This GPU's share of weights, gradients and optimizer."""
+    """This GPU's share of weights, gradients and optimizer, where all GPUs share them (FSDP, ZeRO-3)."""
     per_token: float
     """Bytes per token on this GPU outside the layers: embeddings, logits, the loss."""
     per_layer_token: float
@@ -85,27 +183,61 @@ class MemoryModel:
     """Bytes per token and layer that recomputes them: the layer's input."""
     num_layers: int
     """Decoder layers of the model."""
+    num_parameters: float = 0.0
+    """Weights of the model; 0 if they are not known."""
+    num_gpus: int = 1
+    """GPUs that train."""
 
-    def bytes(self, tokens: float, sp_size: int, checkpoint_layers: int) -> float:
-        """Bytes per GPU for a row of `tokens` tokens shared by `sp_size` GPUs."""
+    def constant_of(self, layout: Layout) -> float:
+        """Bytes of weights, gradients and optimizer on a GPU.
+
+        With tensor or pipeline parallelism, a GPU holds its part of the weights (bfloat16) and gradients (float32),
+        and the data-parallel ranks share its optimizer states: Megatron's distributed optimizer, ZeRO-1.
+        """
+        if layout.tp == layout.pp == 1:
+            return self.constant
+        own = self.num_parameters / (layout.tp * layout.pp)
+        return own * (_WEIGHT_BYTES + _OPTIMIZER_BYTES * layout.tp * layout.pp / self.num_gpus)
+
+    def bytes(self, tokens: float, layout: Layout = ONE_GPU, checkpoint_layers: int = 0) -> float:
+        """Bytes per GPU for a row of `tokens` tokens on a replica.
+
+        On a pipeline, the first stage holds as many micro-batches as there are stages, each in its part of the layers
+        (1F1B), and the last one holds one, and the logits.
+        """
         kept = (self.num_layers - checkpoint_layers) * self.per_layer_token
-        return self.constant + tokens / sp_size * (
-            self.per_token + kept + checkpoint_layers * self.per_checkpointed_token
-        )
+        layers = kept + checkpoint_layers * self.per_checkpointed_token
+        per_token = max(layers / layout.pp + self.per_token, layers + self._inside(layout))
+        return self.constant_of(layout) + tokens / layout.row_multiple * per_token
 
-    def least_checkpoint_layers(self, tokens: float, sp_size: int) -> int | None:
+    def _inside(self, layout: Layout) -> float:
+        """Bytes per token outside the layers on a stage without the logits: a layer runs again."""
+        return self.per_layer_token if layout.pp > 1 else 0.0
+
+    def least_checkpoint_layers(self, tokens: float, layout: Layout = ONE_GPU) -> int | None:
         """The fewest layers to checkpoint so that the row fits (HBP, algorithm 4); None if all are not enough."""
-        over = self.bytes(tokens, sp_size, 0) - self.limit
+        over = self.bytes(tokens, layout, 0) - self.limit
         if over <= 0:
             return 0
-        saved = tokens / sp_size * (self.per_layer_token - self.per_checkpointed_token)
+        if layout.pp > 1:
+            fits = (n for n in range(1, self.num_layers + 1) if self.bytes(tokens, layout, n) <= self.limit)
+            return next(fits, None)
+        saved = tokens / layout.row_multiple * (self.per_layer_token - self.per_checkpointed_token)
         layers = math.ceil(over / saved) if saved > 0 else self.num_layers + 1
         return layers if layers <= self.num_layers else None
 
-    def longest(self, sp_size: int) -> int:
-        """The longest row (tokens) that fits with every layer checkpointed."""
-        per_token = (self.per_token + self.num_layers * self.per_checkpointed_token) / sp_size
-        return max(0, int((self.limit - self.constant) / per_token))
+    def longest(self, layout: Layout = ONE_GPU, checkpoint_layers: int | None = None) -> int:
+        """The longest row (tokens) that fits, by default with every layer checkpointed."""
+        layers = self.num_layers if checkpoint_layers is None else checkpoint_layers
+        constant = self.constant_of(layout)
+        per_token = self.bytes(1, layout, layers) - constant
+        return max(0, int((self.limit - constant) / per_token))
+
+
+_WEIGHT_BYTES = 2 + 4
+"""A parameter's bfloat16 weight and float32 gradient."""
+_OPTIMIZER_BYTES = 12
+"""A parameter's float32 copy and Adam's two moments."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -118,5 +250,18 @@ class GpuModel:
     """GPUs that share the weights; another number needs another model."""
     sp_sizes: tuple[int, ...]
     """Allowed SP degrees, increasing from 1; Ulysses distributes the heads, so they divide the number of heads."""
+
+    def layouts(self, num_gpus: int, parallel: Layout = ONE_GPU) -> list[Layout]:
+        """The layouts, by rising SP degree, into which replicas can divide `num_gpus` GPUs.
+
+        Args:
+            parallel: all degrees but SP's, which stays 1 with context parallelism.
+        """
+        degrees = (1,) if parallel.cp > 1 else self.sp_sizes
+        # Tensor parallelism distributes the heads, too.
+        fitting = [sp for sp in degrees if sp == 1 or sp * parallel.tp in self.sp_sizes]
+        found = [parallel._replace(sp=sp) for sp in fitting]
+        return [layout for layout in found if num_gpus % layout.num_gpus == 0]
+
     origin: Mapping[str, Any]
     """JSON values for people and headers: the model, the GPU, and the assumptions or the profile."""

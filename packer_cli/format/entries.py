@@ -8,6 +8,7 @@ from typing import Annotated, Any, ClassVar
 
 from packer_cli.format import epochs
 from packer_cli.format.checksums import check_path, is_checksum
+from packer_cli.format.layout import Layout
 from packer_cli.format.records import FOR_SCHEMA, Rule
 from packer_cli.format.schema import iterations_path, ranks_path
 
@@ -68,6 +69,12 @@ class GroupInfo:
     """Most tokens of a pack."""
     sp_size: int
     """Sequence-parallel degree."""
+    cp_size: int = 1
+    """Context-parallel degree."""
+    tp_size: int = 1
+    """Tensor-parallel degree."""
+    pp_size: int = 1
+    """Pipeline stages."""
     checkpoint_layers: int
     align: int = 1
     """Each sample counts at its length rounded up to a multiple of this."""
@@ -80,17 +87,29 @@ class GroupInfo:
     num_loss_tokens: int
     shards: tuple[ShardInfo, ...]
 
+    @property
+    def layout(self) -> Layout:
+        """How the GPUs of a replica divide the model and its rows."""
+        return Layout(sp=self.sp_size, cp=self.cp_size, tp=self.tp_size, pp=self.pp_size)
+
 
 @dataclass(frozen=True, kw_only=True)
 class Replicas:
-    """The replicas of one SP degree: where the GPUs begin that run packs together, in any of the epochs."""
+    """The replicas of one layout: where the GPUs begin that run packs together, in any of the epochs."""
 
     __pydantic_config__: ClassVar[dict[str, Any]] = FOR_SCHEMA
 
     sp_size: Count
-    """Above 1."""
+    cp_size: Count = 1
+    tp_size: Count = 1
+    pp_size: Count = 1
     first_gpus: tuple[Count, ...]
     """Rising. One GPU may be in several, in different iterations."""
+
+    @property
+    def layout(self) -> Layout:
+        """Of more than one GPU."""
+        return Layout(sp=self.sp_size, cp=self.cp_size, tp=self.tp_size, pp=self.pp_size)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -59,7 +59,7 @@ class Manifest:
     num_gpus: int
     groups: tuple[GroupInfo, ...]
     replicas: tuple[Replicas, ...]
-    """Those that need a process group each, by rising degree."""
+    """Those of more than one GPU, by layout."""
     lockstep: Lockstep = None
     """GPUs that share collectives in every micro-batch. None: all of them. 1: each replica on its own, so that ranks
     may have different numbers of micro-batches in an iteration."""
@@ -172,13 +172,13 @@ def _check(manifest: Manifest) -> None:
     if not manifest.epochs:
         raise ValueError("it lists no epochs")
     for group in manifest.groups:
-        if group.capacity < 1 or group.sp_size < 1:
+        if group.capacity < 1 or min(group.layout) < 1:
             raise ValueError("a group has no capacity or no degree")
         if group.align < 1:
             raise ValueError("a group aligns samples to less than a token")
     for replicas in manifest.replicas:
-        if max(replicas.first_gpus, default=0) + replicas.sp_size > manifest.num_gpus:
-            raise ValueError(f"a replica of {replicas.sp_size} GPUs ends after GPU {manifest.num_gpus - 1}")
+        if max(replicas.first_gpus, default=0) + replicas.layout.num_gpus > manifest.num_gpus:
+            raise ValueError(f"a replica of {replicas.layout.num_gpus} GPUs ends after GPU {manifest.num_gpus - 1}")
     for generation in manifest.generations:
         for epoch in generation.epochs:
             borders = [0, *(ranks.last + 1 for ranks in epoch.ranks)]

@@ -34,8 +34,8 @@ class RankRow(NamedTuple):
     shard: int
     """-1: a filler, the rank has no pack."""
     row: int
-    sp_size: int
-    sp_rank: int
+    place: int
+    """Number of the rank's GPU in its replica, see `Layout.place`."""
     dp_rank: int
     """Number of the rank's replica in the iteration."""
     dp_size: int
@@ -43,7 +43,6 @@ class RankRow(NamedTuple):
     row_length: int
     window: int
     """Tokens of a sample that attention sees at once in this step; 0 is all of it."""
-    checkpoint_layers: int
     global_num_packs: int
     global_num_samples: int
     global_num_tokens: int
@@ -152,20 +151,17 @@ def _rows(iterations: Columns, of_rank: Columns, manifest: Manifest, rank: int) 
     if not ((group >= 0) & (group < len(manifest.groups))).all():
         raise ValueError("it names groups that the set does not have")
     shard, row = _places(manifest, of_rank["pack"], group)
-    # In narrow types: a run's first batch waits for this, and new pages cost more than the arithmetic.
-    sp_size = np.array([each.sp_size for each in manifest.groups], dtype=np.int16)[group]
-    sp_rank = rank - of_rank["first_gpu"]
-    if not ((sp_rank >= 0) & (sp_rank < sp_size)).all():
+    num_gpus = np.array([each.layout.num_gpus for each in manifest.groups], dtype=np.int32)[group]
+    place = rank - of_rank["first_gpu"]
+    if not ((place >= 0) & (place < num_gpus)).all():
         raise ValueError(f"rank {rank} has no part in some of its iterations")
     columns = {
         **iterations,
         **of_rank,
         "shard": shard,
         "row": row,
-        "sp_size": sp_size,
-        "sp_rank": sp_rank,
+        "place": place,
         "dp_size": iterations["num_replicas"],
-        "checkpoint_layers": np.array([each.checkpoint_layers for each in manifest.groups], dtype=np.int16)[group],
     }
     return {name: columns[name] for name in RankRow._fields}
 

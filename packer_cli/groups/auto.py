@@ -76,6 +76,7 @@ def choose(
             model,
             lengths,
             num_gpus,
+            parallel=config.layout,
             profile=profile,
             algorithm=config.group_algorithm,
             max_groups=config.max_groups,

@@ -11,6 +11,7 @@ from numpy.typing import ArrayLike
 from packer_cli.cost.models import GpuModel
 from packer_cli.cost.profile import Profile
 from packer_cli.errors import ConfigError
+from packer_cli.format.layout import ONE_GPU, Layout
 from packer_cli.groups.epoch import EpochModel
 from packer_cli.groups.hbp import hbp_groups
 from packer_cli.groups.lengths import LengthSums
@@ -80,6 +81,7 @@ def choose_groups(
     lengths: ArrayLike,
     num_gpus: int,
     *,
+    parallel: Layout = ONE_GPU,
     profile: Profile | None = None,
     algorithm: Literal["search", "hbp"] = "search",
     max_groups: int = 4,
@@ -89,6 +91,7 @@ def choose_groups(
 
     Args:
         lengths: int[n], n > 0, of the samples to pack; none is over `max_length`.
+        parallel: the degrees of all groups, but SP's.
         profile: if its rows reach the longest sample, algorithm 1 uses them instead of the model's predictions.
         max_groups: most groups that the search may choose; of the sets within `NOT_WORTH_A_GROUP` of the shortest
             epoch, it takes the one with the fewest. Algorithm 1 chooses up to four.
@@ -98,16 +101,18 @@ def choose_groups(
         ConfigError: the longest sample fits on no SP degree.
     """
     sums = LengthSums(lengths)
-    settings = _measured_for_hbp(sums, num_gpus, profile, max_length)
-    settings = settings or _predicted_for_hbp(model, sums, num_gpus, max_length)
+    layouts = model.layouts(num_gpus, parallel)
+    # A profile is of rows that SP alone divides.
+    settings = _measured_for_hbp(sums, num_gpus, profile, max_length) if parallel == ONE_GPU else {}
+    settings = settings or _predicted_for_hbp(model, sums, layouts, num_gpus, max_length)
     ways = {
-        length: settings_of(model, length, num_gpus)
+        length: settings_of(model, length, layouts)
         for length in candidate_lengths(sums.longest, model.sp_sizes, max_length)
     }
     best = best_settings(settings)
     if not best or max(best) < sums.longest:
-        raise ConfigError(_why_not(model, sums.longest, num_gpus))
-    hbp = hbp_groups(best, lambda length: next(iter(settings_of(model, length, num_gpus)), None))
+        raise ConfigError(_why_not(model, sums.longest, layouts, num_gpus))
+    hbp = hbp_groups(best, lambda length: next(iter(settings_of(model, length, layouts)), None))
     # Measured settings fit even if the model says otherwise. The search gets all that algorithm 1 may choose.
     for group in (*hbp, *(setting.group for setting in best.values())):
         if group not in ways.setdefault(group.capacity, []):
@@ -130,7 +135,7 @@ def choose_groups(
             Alternative(name=name, groups=each.groups, seconds=each.gpu_seconds / num_gpus)
             for name, each in zip(names, [*sets, *found], strict=True)
         ),
-        settings=settings | predicted_settings(model, shown, num_gpus, sums),
+        settings=settings | predicted_settings(model, shown, layouts, num_gpus, sums),
         origin=model.origin,
         sums=sums,
     )
@@ -174,33 +179,32 @@ def _measured_for_hbp(
 
 
 def _predicted_for_hbp(
-    model: GpuModel, sums: LengthSums, num_gpus: int, max_length: int | None
+    model: GpuModel, sums: LengthSums, layouts: Sequence[Layout], num_gpus: int, max_length: int | None
 ) -> dict[int, list[Setting]]:
     """Predicted settings of the powers of two that the data needs."""
     lengths = hbp_lengths(sums.longest)
     if max_length is not None and lengths[-1] > max_length:
         lengths = [length for length in lengths if length < max_length] + [max_length]
-    if lengths[-1] > sums.longest and not settings_of(model, lengths[-1], num_gpus):
+    if lengths[-1] > sums.longest and not settings_of(model, lengths[-1], layouts):
         # The next power of two does not fit, but the longest sample may.
         between = candidate_lengths(sums.longest, model.sp_sizes, max_length)
         between = [length for length in between if sums.longest <= length < lengths[-1]]
-        between = [length for length in between if settings_of(model, length, num_gpus)]
+        between = [length for length in between if settings_of(model, length, layouts)]
         lengths[-1] = between[-1] if between else sums.longest
-    return predicted_settings(model, lengths, num_gpus, sums)
+    return predicted_settings(model, lengths, layouts, num_gpus, sums)
 
 
 def _name(found: Found) -> str:
     return f"best of {len(found.groups)}" if len(found.groups) > 1 else "best single group"
 
 
-def _why_not(model: GpuModel, longest: int, num_gpus: int) -> str:
-    fits = longest_that_fits(model, num_gpus)
-    degrees = [degree for degree in model.sp_sizes if num_gpus % degree == 0]
+def _why_not(model: GpuModel, longest: int, layouts: Sequence[Layout], num_gpus: int) -> str:
+    fits = longest_that_fits(model, layouts)
     if not fits:
         return f"no sample fits: a GPU's memory is full before any; use more than {num_gpus} GPUs, or larger ones"
     return (
         f"the longest sample has {longest:,} tokens, and at most {fits:,} fit, with all {model.memory.num_layers} "
-        f"layers checkpointed and SP degree {degrees[-1]}: use a higher degree (more GPUs, or a model with more "
+        f"layers checkpointed and SP degree {layouts[-1].sp}: use a higher degree (more GPUs, or a model with more "
         f"heads) or GPUs with more memory; or cut or leave out what is longer: --max-length {_round(fits)} with "
         "--overflow split or drop"
     )

@@ -68,7 +68,8 @@ class EpochModel:
         self.sums = sums
         self.num_gpus = num_gpus
         self._cost = cost
-        self._variable = replace(cost, constant=0.0, send_constant=0.0)
+        parallel = cost.model_parallel and replace(cost.model_parallel, latency=0.0, constant=0.0)
+        self._variable = replace(cost, constant=0.0, send_constant=0.0, model_parallel=parallel)
 
     def gpu_seconds(self, groups: Sequence[Group]) -> float:
         """GPU-seconds of an epoch. O(groups log u) for u different lengths.
@@ -121,13 +122,13 @@ class EpochModel:
 
     def _rates(self, group: Group) -> tuple[float, float]:
         """GPU-seconds per unit of attention work (token^2), and per token."""
-        how = group.sp_size, group.checkpoint_layers
+        how = group.layout, group.checkpoint_layers
         per_work, per_token = (float(self._variable.seconds(*each, *how)) for each in ((1.0, 0.0), (0.0, 1.0)))
-        return per_work * group.sp_size, per_token * group.sp_size
+        return per_work * group.num_gpus, per_token * group.num_gpus
 
     def _constant(self, group: Group) -> float:
         """Seconds of a micro-batch that do not depend on its contents."""
-        return float(self._cost.seconds(0.0, 0.0, group.sp_size, group.checkpoint_layers))
+        return float(self._cost.seconds(0.0, 0.0, group.layout, group.checkpoint_layers))
 
     def _num_packs(self, below: NDArray[np.int64], capacity: int) -> FloatArray:
         """A lower bound (Martello and Toth's L2) on the packs of the samples in `(below, capacity]`."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 
 from packer_cli.groups.settings import Setting
 from packer_cli.plan.groups import Group
@@ -28,7 +29,7 @@ def hbp_groups(best: Mapping[int, Setting], setting_of: Callable[[int], Group | 
         length = group.capacity // group.sp_size
         if length not in groups:
             # Each GPU holds as many tokens as in that group, so the same layers fit.
-            same = Group(capacity=length, checkpoint_layers=group.checkpoint_layers)
+            same = replace(group, capacity=length, sp_size=1)
             groups[length] = setting_of(length) or same
     return tuple(groups[length] for length in sorted(groups))
 

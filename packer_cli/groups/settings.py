@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from packer_cli.cost.models import GpuModel
 from packer_cli.cost.profile import IterationRow, Profile
+from packer_cli.format.layout import Layout
 from packer_cli.groups.lengths import LengthSums
 from packer_cli.plan.groups import Group
 
@@ -60,49 +61,45 @@ def hbp_lengths(longest: int) -> list[int]:
     return lengths
 
 
-def settings_of(model: GpuModel, length: int, num_gpus: int) -> list[Group]:
-    """A group for each SP degree that fits and divides the GPUs, with the fewest checkpointed layers."""
+def settings_of(model: GpuModel, length: int, layouts: Sequence[Layout]) -> list[Group]:
+    """A group for each layout that fits, with the fewest checkpointed layers."""
     groups = []
-    for sp_size in model.sp_sizes:
-        layers = model.memory.least_checkpoint_layers(length, sp_size)
-        if num_gpus % sp_size == 0 and layers is not None:
-            groups.append(Group(capacity=length, sp_size=sp_size, checkpoint_layers=layers))
+    for layout in layouts:
+        layers = model.memory.least_checkpoint_layers(length, layout)
+        if layers is not None:
+            groups.append(Group(capacity=length, checkpoint_layers=layers, **layout.sizes))
     return groups
 
 
-def longest_that_fits(model: GpuModel, num_gpus: int) -> int:
-    """The longest row (tokens) that fits on any SP degree, with every layer checkpointed."""
-    return max((model.memory.longest(sp) for sp in model.sp_sizes if num_gpus % sp == 0), default=0)
+def longest_that_fits(model: GpuModel, layouts: Sequence[Layout]) -> int:
+    """The longest row (tokens) that fits any of the layouts, with every layer checkpointed."""
+    return max(map(model.memory.longest, layouts), default=0)
 
 
 def predicted_settings(
-    model: GpuModel, lengths: Iterable[int], num_gpus: int, sums: LengthSums
+    model: GpuModel, lengths: Iterable[int], layouts: Sequence[Layout], num_gpus: int, sums: LengthSums
 ) -> dict[int, list[Setting]]:
-    """Settings by length, as `model` predicts them, including SP degrees that do not fit.
+    """Settings by length, as `model` predicts them, including layouts that do not fit.
 
     Rows are assumed full of samples in the mix of those no longer than the row. In HBP's table 19, time per token
     hardly grows with the length. With one sample per row it would grow, and no long row would ever be best.
     """
     return {
-        length: [
-            _predict(model, length, sp_size, sums.density_up_to(length) * length, num_gpus)
-            for sp_size in model.sp_sizes
-            if num_gpus % sp_size == 0
-        ]
+        length: [_predict(model, length, layout, sums.density_up_to(length) * length, num_gpus) for layout in layouts]
         for length in lengths
     }
 
 
-def _predict(model: GpuModel, length: int, sp_size: int, work: float, num_gpus: int) -> Setting:
+def _predict(model: GpuModel, length: int, layout: Layout, work: float, num_gpus: int) -> Setting:
     """A setting with the fewest checkpointed layers that fit, or with all of them if none do."""
-    least = model.memory.least_checkpoint_layers(length, sp_size)
+    least = model.memory.least_checkpoint_layers(length, layout)
     layers = model.memory.num_layers if least is None else least
-    seconds = None if least is None else float(model.cost.seconds(work, length, sp_size, layers))
+    seconds = None if least is None else float(model.cost.seconds(work, length, layout, layers))
     return Setting(
-        group=Group(capacity=length, sp_size=sp_size, checkpoint_layers=layers),
+        group=Group(capacity=length, checkpoint_layers=layers, **layout.sizes),
         seconds=seconds,
-        seconds_per_token=None if seconds is None else seconds * sp_size / num_gpus / length,
-        memory_bytes=model.memory.bytes(length, sp_size, layers),
+        seconds_per_token=None if seconds is None else seconds * layout.num_gpus / num_gpus / length,
+        memory_bytes=model.memory.bytes(length, layout, layers),
         is_measured=False,
     )
 

@@ -10,6 +10,7 @@ import numpy as np
 
 from packer_cli.errors import ConfigError
 from packer_cli.format.constants import FILLER_TOKENS, Mask
+from packer_cli.format.layout import Layout
 from packer_cli.format.ranks import RankRow
 from packer_cli.loader.pages import PAGES
 from packer_cli.loader.parallel.sharding import Sharding, length_multiple, local_indices
@@ -29,7 +30,7 @@ PLANNED: tuple[Sharding, ...] = ("zigzag", "document")
 class MicroBatch:
     """One rank's forward in one iteration, before an adapter converts it to a trainer's batch.
 
-    T is the length of the padded row, t that of this rank's part: T / sp_size if the row is sliced, else T.
+    T is the length of the padded row, t that of this rank's part: T / `layout.row_ranks` if the row is sliced, else T.
     Token arrays hold this rank's part; `cu_seqlens`, `max_seqlen` and all about samples describe the whole row.
     """
 
@@ -60,16 +61,24 @@ class MicroBatch:
     sample_ids: np.ndarray
     """int64 [n], without padding"""
     row: RankRow
+    layout: Layout
+    """Of the replica that runs the row; `row.place` is this rank's GPU in it."""
+    checkpoint_layers: int
     pack_id: int
     num_loss_tokens: int
     epoch: int
     sharding: Sharding
-    """How the SP group divides the row; the token arrays are only a part of it if `sliced`."""
+    """How the ranks that share the row divide it; the token arrays are only a part of it if `sliced`."""
     sliced: bool
     has_samples_as_segments: bool = True
     """Whether the segments are the samples; else the whole row is one, or a window cuts them."""
     is_aligned: bool = False
     """Whether each sample is padded to a multiple of some tokens."""
+
+    @property
+    def row_rank(self) -> int:
+        """This rank's number among those that share the row."""
+        return self.layout.row_rank(self.row.place)
 
 
 _Tokens = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]
@@ -91,10 +100,14 @@ class BatchBuilder:
     sp_slice: bool
     capacities: tuple[int, ...]
     """Capacity of each group, in tokens."""
+    layouts: tuple[Layout, ...]
+    """Of each group's replicas."""
+    checkpoint_layers: tuple[int, ...] = ()
+    """Of each group; empty: none."""
     sp_sharding: SPSharding = "contiguous"
     align_samples: bool = False
-    """Pad each sample to a multiple of its group's `align`, and of 2 * sp_size if sp_size > 1 (Megatron,
-    TransformerEngine)."""
+    """Pad each sample to a multiple of its group's `align`, and of twice the ranks that share a row, if several do
+    (Megatron, TransformerEngine)."""
     aligns: tuple[int, ...] = ()
     """To what each group's samples are aligned in the plan; empty: none are."""
     mask: Mask = "document"
@@ -110,14 +123,17 @@ class BatchBuilder:
             num_tokens = max(num_tokens, row.row_length)
         elif self.pad_to == "capacity":
             num_tokens = max(num_tokens, self.capacities[row.group])
-        multiple = self._alignment(row) if self.align_samples else length_multiple(sharding, row.sp_size)
+        layout = self.layouts[row.group]
+        multiple = self._alignment(row) if self.align_samples else length_multiple(sharding, layout.row_ranks)
+        if layout.tp > 1:  # Each of its ranks holds equally many of the tokens of a part.
+            multiple = math.lcm(multiple, layout.tp * length_multiple(sharding, layout.row_ranks))
         if multiple == self.pad_to_multiple_of == 1:
             return num_tokens
         return round_up(num_tokens, math.lcm(self.pad_to_multiple_of, multiple))
 
     def build(self, pack: Pack, row: RankRow, epoch: int) -> MicroBatch:
         """The micro-batch of `row`, which reads `pack`. Price: less than two plain copies of its arrays."""
-        degree = row.sp_size
+        layout = self.layouts[row.group]
         borders = pack.cu_seqlens
         sample_lengths = np.subtract(borders[1:], borders[:-1], dtype=np.int64)
         num_loss_tokens = count_loss_tokens(pack.loss_starts, pack.loss_stops, borders, pack.num_loss_tokens)
@@ -141,12 +157,14 @@ class BatchBuilder:
         places = whole
         if self.reset_positions:
             places = cu_seqlens if self.mask == "document" else samples
-        sliced = self.sp_slice and degree > 1
+        sliced = self.sp_slice and layout.row_ranks > 1
+        row_rank = layout.row_rank(row.place)
         if sliced and sharding != "contiguous":
-            tokens = self._gather(pack, samples, places, local_indices(cu_seqlens, degree, row.sp_rank, sharding))
+            held = local_indices(cu_seqlens, layout.row_ranks, row_rank, sharding)
+            tokens = self._gather(pack, samples, places, held)
         elif sliced:
-            part = length // degree
-            tokens = self._run(pack, places, row.sp_rank * part, (row.sp_rank + 1) * part)
+            part = length // layout.row_ranks
+            tokens = self._run(pack, places, row_rank * part, (row_rank + 1) * part)
         else:
             tokens = self._run(pack, places, 0, length)
         return MicroBatch(
@@ -162,6 +180,8 @@ class BatchBuilder:
             sample_num_loss_tokens=num_loss_tokens,
             sample_ids=pack.sample_ids.copy(),
             row=row,
+            layout=layout,
+            checkpoint_layers=self.checkpoint_layers[row.group] if self.checkpoint_layers else 0,
             pack_id=pack.pack_id,
             num_loss_tokens=pack.num_loss_tokens,
             epoch=epoch,
@@ -178,13 +198,15 @@ class BatchBuilder:
         its attention would take longer than that of the packs for which it waits.
         """
         sharding = PLANNED[0] if self.sp_sharding == "planned" else self.sp_sharding
-        length = self.padded_length(row.sp_size * FILLER_TOKENS, row, sharding)
+        layout = self.layouts[row.group]
+        length = self.padded_length(layout.row_multiple * FILLER_TOKENS, row, sharding)
         alignment = self._alignment(row) if self.align_samples else 1
         whole = np.array([0, length], dtype=np.int32)
         none = np.empty(0, dtype=np.int64)
         cu_seqlens = cut_segments(whole, none, round_up(row.window, alignment))[0] if row.window else whole
-        sliced = self.sp_slice and row.sp_size > 1
-        held = local_indices(cu_seqlens, row.sp_size, row.sp_rank, sharding) if sliced else ramp(length)
+        sliced = self.sp_slice and layout.row_ranks > 1
+        place = layout.row_rank(row.place)
+        held = local_indices(cu_seqlens, layout.row_ranks, place, sharding) if sliced else ramp(length)
         places = cu_seqlens if self.mask == "document" and self.reset_positions else whole
         positions = held - places[places.searchsorted(held, "right") - 1].astype(np.int64)
         return MicroBatch(
@@ -200,6 +222,8 @@ class BatchBuilder:
             sample_num_loss_tokens=none,
             sample_ids=none,
             row=row,
+            layout=layout,
+            checkpoint_layers=self.checkpoint_layers[row.group] if self.checkpoint_layers else 0,
             pack_id=-1,
             num_loss_tokens=0,
             epoch=epoch,
@@ -224,7 +248,8 @@ class BatchBuilder:
 
     def _alignment(self, row: RankRow) -> int:
         planned = self.aligns[row.group] if self.aligns else 1
-        return math.lcm(planned, 2 * row.sp_size) if row.sp_size > 1 else planned
+        ranks = self.layouts[row.group].row_ranks
+        return math.lcm(planned, 2 * ranks) if ranks > 1 else planned
 
     def _run(self, pack: Pack, places: np.ndarray, start: int, stop: int) -> _Tokens:
         """The tokens `start` to `stop` of the row, copied as runs, without a gather.

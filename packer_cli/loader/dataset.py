@@ -12,6 +12,7 @@ from typing import Any, Literal
 from torch.utils.data import Dataset
 
 from packer_cli.format.constants import Mask
+from packer_cli.format.layout import Layout
 from packer_cli.format.state import LoaderState
 from packer_cli.loader.batch import BatchBuilder, MicroBatch, PadTo, SPSharding
 from packer_cli.loader.formats import get_format
@@ -56,10 +57,12 @@ class PackedDataset(Dataset):
     `seq_idx`                                  int32 [1, t], the segment of each token, for hybrid models
     `cu_seq_lens_q`, `cu_seq_lens_k`           int32 [segments+1] (one tensor under two names)
     `max_length_q`, `max_length_k`             int
-    `shift_labels`                             int64 [1, t], only with sp_size > 1
+    `shift_labels`                             int64 [1, t], only if ranks share the row
     `sample_ids`, `sample_num_loss_tokens`     int64 [n], ids in the token store and loss tokens
     `group`, `checkpoint_layers`, `pack_id`    int; pack_id is -1 for a filler
     `sp_size`, `sp_rank`, `dp_rank`, `dp_size` int
+    `cp_size`, `cp_rank`, `tp_size`, `tp_rank` int
+    `pp_size`, `pp_rank`                       int
     `sp_sharding`                              str, how the SP group divides the row
     `epoch`, `step`, `iteration`               int
     `num_samples`, `num_loss_tokens`           int, of the whole pack
@@ -193,6 +196,8 @@ class PackedDataset(Dataset):
             sp_sharding=self._adapt.sp_sharding if sp_sharding is None else sp_sharding,
             align_samples=self._adapt.align_samples,
             capacities=tuple(group.capacity for group in manifest.groups),
+            layouts=tuple(group.layout for group in manifest.groups),
+            checkpoint_layers=tuple(group.checkpoint_layers for group in manifest.groups),
             aligns=tuple(group.align for group in manifest.groups),
             mask=chosen,
             reset_positions=resets,
@@ -216,9 +221,9 @@ class PackedDataset(Dataset):
         return asdict(self._manifest)
 
     @property
-    def replicas(self) -> dict[int, tuple[int, ...]]:
-        """First ranks of the replicas of more than one GPU, by SP degree; for `init_sp_groups`."""
-        return {each.sp_size: each.first_gpus for each in self._manifest.replicas}
+    def replicas(self) -> dict[Layout, tuple[int, ...]]:
+        """First ranks of the replicas of more than one GPU, by layout; for `init_sp_groups`."""
+        return {each.layout: each.first_gpus for each in self._manifest.replicas}
 
     @property
     def epoch(self) -> int:

@@ -128,11 +128,11 @@ def sample_weights(batch: Any, num_tokens: int | None = None) -> torch.Tensor:
     """
     known = metadata_of(batch)
     borders = known["cu_seqlens"].cpu()
-    length, sp_size = int(borders[-1]), known["sp_size"]
-    if num_tokens not in (None, length, length // sp_size):
+    length, ranks = int(borders[-1]), known["cp_size"] * known["sp_size"]
+    if num_tokens not in (None, length, length // ranks):
         raise ValueError(
-            f"{num_tokens} losses for a row of {length} tokens shared by {sp_size} ranks: "
-            f"give one per token, {length // sp_size} for a slice or {length} for the row"
+            f"{num_tokens} losses for a row of {length} tokens shared by {ranks} ranks: "
+            f"give one per token, {length // ranks} for a slice or {length} for the row"
         )
     counts = known["sample_num_loss_tokens"].cpu()
     samples = known.get("sample_borders", borders).cpu()
@@ -141,7 +141,8 @@ def sample_weights(batch: Any, num_tokens: int | None = None) -> torch.Tensor:
     weights = weights.repeat_interleave(samples.diff())
     if num_tokens == length:
         return weights
-    places = local_indices(borders.numpy(), sp_size, known["sp_rank"], known["sp_sharding"])
+    rank = known["cp_rank"] * known["sp_size"] + known["sp_rank"]
+    places = local_indices(borders.numpy(), ranks, rank, known["sp_sharding"])
     return weights[torch.from_numpy(places)]
 
 

@@ -19,6 +19,7 @@ from packer_cli.cost.fit_memory import search_checkpoint_layers
 from packer_cli.cost.measured import fit_profile
 from packer_cli.cost.profile import IterationRow, Profile
 from packer_cli.errors import ConfigError
+from packer_cli.format.layout import Layout
 from packer_cli.loader.parallel import SPGroups, init_sp_groups
 from packer_cli.measure.attention import measure_attention
 from packer_cli.measure.device import Device, is_out_of_memory
@@ -82,7 +83,7 @@ def measure_profile(options: ProfileOptions, say: Say = lambda text: None) -> Pr
         _check(options, shape.sp_sizes(world_size), degrees, world_size, gpus, shape.num_layers)
         groups = SPGroups(rank=0, world_size=1, groups={})
         if world_size > 1:
-            groups = init_sp_groups({degree: range(0, world_size, degree) for degree in degrees})
+            groups = init_sp_groups({Layout(sp=degree): range(0, world_size, degree) for degree in degrees})
         kernel_name, kernel = choose_kernel(options.attention, device.device)
         subject = Subject(
             Path(options.model),
@@ -207,7 +208,8 @@ class _Run:
         )
 
     def _group(self, sp_size: int) -> dist.ProcessGroup | None:
-        return self._groups.for_batch({"sp_size": sp_size, "sp_rank": self._groups.rank % sp_size})
+        layout = Layout(sp=sp_size)
+        return self._groups.for_batch({**layout.sizes, **layout.place(self._groups.rank % sp_size)._asdict()})
 
     def _peak(self, length: int, sp_size: int, layers: int) -> float | None:
         group = self._group(sp_size)

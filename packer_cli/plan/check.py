@@ -157,7 +157,7 @@ def _check_schedule(schedule: Schedule, plan: Plan, tokens: Int64Array, epoch: i
         np.array_equal(schedule.slot_group[is_pack], plan.packs.group[packs]),
         where + "a slot does not belong to the group of its pack",
     )
-    _check_gpus(schedule, plan.slot_degrees(schedule), plan, where)
+    _check_gpus(schedule, plan.slot_gpus(schedule), plan, where)
     steps = schedule.iteration_step
     if len(steps):
         _require(
@@ -174,7 +174,7 @@ def _check_schedule(schedule: Schedule, plan: Plan, tokens: Int64Array, epoch: i
     )
 
 
-def _check_gpus(schedule: Schedule, degrees: Int64Array, plan: Plan, where: str) -> None:
+def _check_gpus(schedule: Schedule, gpus: Int64Array, plan: Plan, where: str) -> None:
     """Require that an iteration's replicas divide the GPUs, and that each has as many slots as it may."""
     is_first = schedule.begins_replica
     same = ~is_first[1:]
@@ -183,11 +183,15 @@ def _check_gpus(schedule: Schedule, degrees: Int64Array, plan: Plan, where: str)
         where + "a replica changes its group within an iteration",
     )
     _require(
+        plan.lockstep == 1 or len({group.pp_size for group in plan.groups}) == 1,
+        where + "replicas have different numbers of pipeline stages, where all GPUs run in lockstep",
+    )
+    _require(
         plan.lockstep == 1 or bool(is_first.all()),
         where + "a replica has more than one micro-batch in an iteration, where all GPUs run in lockstep",
     )
     iteration, first_gpu = schedule.slot_iteration[is_first], schedule.slot_first_gpu[is_first]
-    end_gpu = first_gpu + degrees[is_first]
+    end_gpu = first_gpu + gpus[is_first]
     begins = np.ones(len(iteration), dtype=np.bool_)
     begins[1:] = iteration[1:] != iteration[:-1]
     ends = np.append(begins[1:], True) if len(iteration) else begins
@@ -205,10 +209,10 @@ def _check_gpus(schedule: Schedule, degrees: Int64Array, plan: Plan, where: str)
 def _check_process_groups(plan: Plan) -> None:
     """Require that no GPU is in more replicas than process groups can be kept open."""
     changes = np.zeros(plan.num_gpus + 1, dtype=np.int64)
-    for degree, first in plan.replicas.items():
-        if degree > 1:
+    for layout, first in plan.replicas.items():
+        if layout.num_gpus > 1:
             np.add.at(changes, first, 1)
-            np.add.at(changes, first + degree, -1)
+            np.add.at(changes, first + layout.num_gpus, -1)
     held = np.cumsum(changes)
     gpu = int(held.argmax())
     _require(

@@ -130,12 +130,12 @@ def baseline_plan(
 ) -> Plan:
     """Naive ISF packing at the longest length (HBP's tables 2 and 6), with the defaults of `isf`.
 
-    Its one SP degree may not divide the GPUs of a plan that mixes degrees; then it runs on as many as it can.
+    Its replicas may not divide the GPUs of a plan that mixes degrees; then it runs on as many as it can.
     """
     algorithm = REGISTRY["isf"]
     rules = PlanRules(
         groups=(longest,),
-        num_gpus=longest.num_dp_ranks(num_gpus) * longest.sp_size,
+        num_gpus=longest.num_dp_ranks(num_gpus) * longest.num_gpus,
         algorithm=algorithm,
         packing_options=algorithm.options(),
         seed=seed,

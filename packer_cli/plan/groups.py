@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from packer_cli.format.layout import Layout
 from packer_cli.sizes import format_tokens
 
 if TYPE_CHECKING:
@@ -33,6 +34,22 @@ class Group:
     """Layers with gradient checkpointing, a hint for the trainer."""
     align: int = field(default=1, metadata={"ge": 1, "lt": 2**31})
     """Each sample counts at its length rounded up to a multiple of this. A larger one pads more."""
+    cp_size: int = field(default=1, metadata={"ge": 1, "lt": 2**15})
+    """Context-parallel degree: GPUs that share one pack by ring or all-gather attention. Not together with SP."""
+    tp_size: int = field(default=1, metadata={"ge": 1, "lt": 2**15})
+    """Tensor-parallel degree."""
+    pp_size: int = field(default=1, metadata={"ge": 1, "lt": 2**15})
+    """Pipeline stages."""
+
+    @property
+    def layout(self) -> Layout:
+        """How the GPUs of a replica divide the model and its rows."""
+        return Layout(sp=self.sp_size, cp=self.cp_size, tp=self.tp_size, pp=self.pp_size)
+
+    @property
+    def num_gpus(self) -> int:
+        """GPUs of a replica, which run a pack together."""
+        return self.sp_size * self.cp_size * self.tp_size * self.pp_size
 
     def __str__(self) -> str:
         """As `--groups` takes it.
@@ -49,11 +66,11 @@ class Group:
         >>> Group(capacity=131072, sp_size=8).name(1)
         'g1-131072-sp8'
         """
-        return f"g{number}-{self.capacity}-sp{self.sp_size}"
+        return f"g{number}-{self.capacity}-{self.layout}"
 
     def num_dp_ranks(self, num_gpus: int) -> int:
         """Data-parallel ranks of the group on `num_gpus` GPUs."""
-        return num_gpus // self.sp_size
+        return num_gpus // self.num_gpus
 
 
 def require_aligned(group: Group) -> None:

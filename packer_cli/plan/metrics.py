@@ -91,7 +91,7 @@ def _least_works_of(
     num_slots = np.diff(first_slot)
     group = schedule.slot_group[slots]
     is_pack = schedule.slot_pack[slots] != FILLER
-    degrees = np.array([group.sp_size for group in plan.groups], dtype=np.int64)[group]
+    gpus = np.array([group.num_gpus for group in plan.groups], dtype=np.int64)[group]
     capacity = np.where(is_pack, np.array([group.capacity for group in plan.groups], dtype=np.int64)[group], 0)
     packs = schedule.slot_pack[slots][is_pack]
     offsets, pieces = select_packs(plan.packs.offsets, plan.packs.pieces, packs)
@@ -101,7 +101,7 @@ def _least_works_of(
     keys.sort()
     falling = -(keys.astype(np.int32).astype(np.int64))
     first_piece = offsets[np.searchsorted(iteration, np.arange(len(first) + 1))]
-    most_gpus = np.maximum.reduceat(degrees, first)
+    most_gpus = np.maximum.reduceat(gpus, first)
     if plan.mask == "causal":
         totals = np.diff(np.concatenate([[0], np.cumsum(falling)])[first_piece])
         longest = np.where(totals > 0, np.append(falling, 0)[first_piece[:-1]], 0)
@@ -110,7 +110,7 @@ def _least_works_of(
     else:
         most_tokens = np.maximum.reduceat(capacity, first)
         least = least_max_works(falling, first_piece, num_slots, most_tokens, linear) / most_gpus
-    is_plain = most_gpus == np.minimum.reduceat(degrees, first)
+    is_plain = most_gpus == np.minimum.reduceat(gpus, first)
     is_plain &= num_slots * most_gpus == plan.num_gpus  # One slot a replica.
     for i in np.flatnonzero(~is_plain):
         own = falling[first_piece[i] : first_piece[i + 1]]
@@ -140,10 +140,13 @@ def measure(
     chosen = np.ones(len(schedule.slot_pack), dtype=np.bool_) if group is None else schedule.slot_group == group
     pack = schedule.slot_pack[chosen]
     iteration = schedule.slot_iteration[chosen]
-    gpus = plan.slot_degrees(schedule)[chosen]
+    gpus = plan.slot_gpus(schedule)[chosen]
     tokens = np.append(pack_tokens, 0)[pack]
     work = np.append(pack_work, 0)[pack].astype(np.float64)
-    padded = (-(-tokens // gpus) * gpus).astype(np.float64)
+    group_of = schedule.slot_group[chosen]
+    multiple = np.array([each.layout.row_multiple for each in plan.groups], dtype=np.int64)[group_of]
+    is_shared = np.array([each.layout.row_ranks > 1 for each in plan.groups])[group_of]
+    padded = (-(-tokens // multiple) * multiple).astype(np.float64)
     real_tokens, num_aligning = tokens, None
     is_aligned = any(each.align > 1 for each in plan.groups)
     if is_aligned or plan.is_padded:
@@ -170,7 +173,7 @@ def measure(
         abr_bound=abr_bound,
         cbr=cbr,
         cbr_bound=cbr_bound,
-        cr=float(real_tokens[gpus > 1].sum()) / num_tokens if num_tokens else 0.0,
+        cr=float(real_tokens[is_shared].sum()) / num_tokens if num_tokens else 0.0,
         ave_t=num_tokens / len(pack) if len(pack) else 0.0,
         imbalance=imbalance(work / gpus, iteration),
         num_samples=int(np.diff(plan.packs.offsets)[packs].sum()),

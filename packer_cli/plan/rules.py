@@ -20,8 +20,8 @@ class PlanRules:
     """Everything besides the lengths that decides a plan."""
 
     groups: tuple[Group, ...]
-    """By increasing capacity, each a multiple of its `align`. Each SP degree divides `num_gpus`; where iterations mix
-    degrees, the largest fits."""
+    """By increasing capacity, each a multiple of its `align`. The GPUs of each one's replica divide `num_gpus`; where
+    iterations mix degrees, the largest fits."""
     num_gpus: int
     algorithm: PackingAlgorithm
     packing_options: PackingOptions

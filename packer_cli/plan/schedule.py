@@ -75,7 +75,7 @@ def one_group_each(
     """
     shapes = [part.slots.shape for part in by_group]
     sizes = np.concatenate([np.full(num, ranks) for num, ranks in shapes])
-    first_gpu = [np.tile(np.arange(r) * group.sp_size, num) for (num, r), group in zip(shapes, groups, strict=True)]
+    first_gpu = [np.tile(np.arange(r) * group.num_gpus, num) for (num, r), group in zip(shapes, groups, strict=True)]
     rows = [
         np.repeat(_row_lengths(g, part, pack_tokens), part.slots.shape[1])
         for g, part in zip(groups, by_group, strict=True)
@@ -166,13 +166,17 @@ def _row_lengths(group: Group, iterations: GroupIterations, pack_tokens: Int64Ar
     lengths = np.full(len(iterations.slots), group.capacity, dtype=np.int64)
     if iterations.num_spread:
         longest = np.append(pack_tokens, 0)[iterations.slots[-iterations.num_spread :]].max(axis=1)
-        lengths[-iterations.num_spread :] = round_up_rows(longest, group.sp_size, group.capacity)
+        lengths[-iterations.num_spread :] = round_up_rows(longest, group.layout.row_multiple, group.capacity)
     return lengths
 
 
-def round_up_rows(longest: Int64Array, degree: Int64Array | int, capacity: Int64Array | int) -> Int64Array:
-    """Row lengths (int64) for the longest packs: multiples of 128 tokens a GPU, at most the capacity."""
-    multiple = _ROW_MULTIPLE * degree
+def round_up_rows(longest: Int64Array, row_multiple: Int64Array | int, capacity: Int64Array | int) -> Int64Array:
+    """Row lengths (int64) for the longest packs: multiples of 128 tokens a GPU, at most the capacity.
+
+    Args:
+        row_multiple: see `Layout.row_multiple`.
+    """
+    multiple = _ROW_MULTIPLE * row_multiple
     return np.minimum(np.maximum(1, -(-longest // multiple)) * multiple, capacity)
 
 

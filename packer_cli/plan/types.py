@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from packer_cli.format.constants import Lockstep, Mask
+from packer_cli.format.layout import Layout
 from packer_cli.plan.groups import Group
 
 Int16Array = NDArray[np.int16]
@@ -65,8 +66,8 @@ class Packs:
 class Schedule:
     """One epoch: k slots in i iterations in s steps.
 
-    A *replica* is the GPUs `first_gpu .. first_gpu + sp_size - 1`, which run packs together with their group's SP
-    degree. The replicas of an iteration divide all GPUs, and may have unlike degrees. A slot is one pack on one
+    A *replica* is the GPUs `first_gpu .. first_gpu + n - 1`, which run packs together in their group's layout of n
+    GPUs. The replicas of an iteration divide all GPUs, and may have unlike layouts. A slot is one pack on one
     replica in one iteration, a micro-batch. Where all GPUs run in lockstep, a replica has one slot an iteration; else
     it has one or more, which it runs one after another. Slots are sorted by iteration, then first GPU.
     """
@@ -142,17 +143,19 @@ class Plan:
     """Of epoch 0; None where no stream is planned from, and for a plan that was read."""
 
     @property
-    def replicas(self) -> dict[int, Int32Array]:
-        """The first GPUs (int32, rising) of the replicas of all epochs, by SP degree, rising. O(slots)."""
+    def replicas(self) -> dict[Layout, Int32Array]:
+        """The first GPUs (int32, rising) of the replicas of all epochs, by layout, rising. O(slots)."""
         found = {}
-        slots = [(self.slot_degrees(schedule), schedule.slot_first_gpu) for schedule in self.epochs]
-        for degree in sorted({group.sp_size for group in self.groups}):
-            times = sum(np.bincount(gpus[degrees == degree], minlength=self.num_gpus) for degrees, gpus in slots)
-            first = np.flatnonzero(times).astype(np.int32)
-            if len(first):
-                found[degree] = first
+        layouts = sorted({group.layout for group in self.groups})
+        of_group = np.array([layouts.index(group.layout) for group in self.groups])
+        for number, layout in enumerate(layouts):
+            is_used = np.zeros(self.num_gpus, dtype=np.bool_)
+            for schedule in self.epochs:
+                is_used[schedule.slot_first_gpu[of_group[schedule.slot_group] == number]] = True
+            if is_used.any():
+                found[layout] = np.flatnonzero(is_used).astype(np.int32)
         return found
 
-    def slot_degrees(self, schedule: Schedule) -> Int64Array:
-        """SP degree of each slot (int64[k]): the GPUs of its replica."""
-        return np.array([group.sp_size for group in self.groups], dtype=np.int64)[schedule.slot_group]
+    def slot_gpus(self, schedule: Schedule) -> Int64Array:
+        """GPUs of each slot's replica (int64[k])."""
+        return np.array([group.num_gpus for group in self.groups], dtype=np.int64)[schedule.slot_group]

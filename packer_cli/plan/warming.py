@@ -48,7 +48,7 @@ def _warm_plan(rules: PlanRules) -> None:
     rules = replace(
         rules,
         # Two replicas where a kernel deals micro-batches to them.
-        num_gpus=math.lcm(*(group.sp_size for group in rules.groups)) * (2 if rules.wlb else 1),
+        num_gpus=math.lcm(*(group.num_gpus for group in rules.groups)) * (2 if rules.wlb else 1),
         balance=replace(rules.balance, refine=False),
     )
     # A few nearly full packs in every group, and short samples to fill them.

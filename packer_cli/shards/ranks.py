@@ -103,12 +103,12 @@ def write_epoch(
 
 def _slots_of_gpus(plan: Plan, schedule: Schedule) -> Sequence[Int64Array]:
     """The slots of each GPU, rising."""
-    degrees = plan.slot_degrees(schedule)
-    slots = np.repeat(np.arange(len(degrees)), degrees)
+    gpus = plan.slot_gpus(schedule)
+    slots = np.repeat(np.arange(len(gpus)), gpus)
     if plan.lockstep is None:
         # Slots are sorted by iteration and first GPU, so each iteration has listed the GPUs in order.
         return list(slots.reshape(schedule.num_iterations, plan.num_gpus).T)
-    gpu = schedule.slot_first_gpu[slots] + np.arange(len(slots)) - (np.cumsum(degrees) - degrees)[slots]
+    gpu = schedule.slot_first_gpu[slots] + np.arange(len(slots)) - (np.cumsum(gpus) - gpus)[slots]
     ends = np.cumsum(np.bincount(gpu, minlength=plan.num_gpus))
     return np.split(slots[np.argsort(gpu, kind="stable")], ends[:-1])
 

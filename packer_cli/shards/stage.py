@@ -119,9 +119,9 @@ def write_epochs(
 def shared_replicas(plan: Plan) -> tuple[Replicas, ...]:
     """What the manifest says of the replicas of more than one GPU."""
     return tuple(
-        Replicas(sp_size=degree, first_gpus=tuple(first.tolist()))
-        for degree, first in plan.replicas.items()
-        if degree > 1
+        Replicas(**layout.sizes, first_gpus=tuple(first.tolist()))
+        for layout, first in plan.replicas.items()
+        if layout.num_gpus > 1
     )
 
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 import click
 
+from packer_cli.format.layout import ONE_GPU, Layout
 from packer_cli.format.manifest import Manifest
 from packer_cli.show.contents import ShownSample
 from packer_cli.show.decode import Decode, Run, decode_runs, decode_tokens, shorten
@@ -87,20 +88,29 @@ def _facts(view: View, manifest: Manifest) -> Iterator[tuple[str, str]]:
         yield "padding", f"{capacity - pack.num_tokens:,} to the capacity{to_row}, where the loader is told to pad"
         yield "attention work", f"{pack.attention_work:,}"
     if place is None:
-        yield "SP degree", f"{manifest.groups[pack.group].sp_size if pack else 1}"
+        layout = manifest.groups[pack.group].layout if pack else ONE_GPU
+        yield ("SP degree", f"{layout.sp}") if layout == Layout(sp=layout.sp) else ("replica", f"{layout}")
         yield "used", "before the set was dealt to other GPUs, in an earlier part of the epoch"
         return
-    yield "SP degree", _sharing(view, place)
+    is_plain = place.layout == Layout(sp=place.layout.sp)
+    yield ("SP degree", _sharing(view, place)) if is_plain else ("replica", _replica(place))
     yield "DP rank", f"{place.row.dp_rank} of {place.row.dp_size}"
     if place.row.window:
         yield "window", f"{place.row.window:,} tokens: the most of a sample that attention sees at once in this step"
 
 
+def _replica(place: Place) -> str:
+    layout, first = place.layout, place.rank - place.row.place
+    ranks = zip(layout.place(place.row.place)._asdict().items(), layout.place_sizes, strict=True)
+    own = ", ".join(f"{name[:2].upper()} rank {rank} of {size}" for (name, rank), size in ranks if size > 1)
+    return f"{layout}: ranks {first} to {first + layout.num_gpus - 1} run this row; rank {place.rank} is {own}"
+
+
 def _sharing(view: View, place: Place) -> str:
-    if place.row.sp_size == 1:
+    if place.layout.sp == 1:
         return "1: this rank has the whole row"
-    first = place.rank - place.row.sp_rank
-    text = f"{place.row.sp_size}: ranks {first} to {first + place.row.sp_size - 1} hold this row"
+    first = place.rank - place.row.place
+    text = f"{place.layout.sp}: ranks {first} to {first + place.layout.sp - 1} hold this row"
     if view.pack is None:
         return text
     begin, end = view.rank_tokens

@@ -16,6 +16,7 @@ import pyarrow as pa
 from packer_cli.errors import ConfigError
 from packer_cli.format.arrays import to_numpy
 from packer_cli.format.constants import PLAN_NAME
+from packer_cli.format.layout import Layout
 from packer_cli.format.manifest import Manifest
 from packer_cli.format.ranks import Columns, RankFileError, RankRow, as_epoch, read_rows
 from packer_cli.show.files import SetFiles
@@ -30,6 +31,13 @@ class Place:
     num_iterations: int
     """Of the epoch."""
     row: RankRow
+    layout: Layout
+    """Of the replica that runs it."""
+
+    @property
+    def row_rank(self) -> int:
+        """The rank's number among those that share the row."""
+        return self.layout.row_rank(self.row.place)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,6 +46,8 @@ class RankEpoch:
 
     epoch: int
     rank: int
+    layouts: tuple[Layout, ...]
+    """Of the groups."""
     columns: Columns
     """In the order of the epoch; steps and iterations are numbered as the loader does."""
 
@@ -49,7 +59,13 @@ class RankEpoch:
     def place(self, number: int) -> Place:
         """What row `number` says."""
         row = RankRow(*(self.columns[name].item(number) for name in RankRow._fields))
-        return Place(epoch=self.epoch, rank=self.rank, num_iterations=self.num_iterations, row=row)
+        return Place(
+            epoch=self.epoch,
+            rank=self.rank,
+            num_iterations=self.num_iterations,
+            row=row,
+            layout=self.layouts[row.group],
+        )
 
 
 def read_rank_epoch(files: SetFiles, manifest: Manifest, rank: int, epoch: int) -> RankEpoch:
@@ -75,7 +91,8 @@ def read_rank_epoch(files: SetFiles, manifest: Manifest, rank: int, epoch: int) 
         with files.reading(error.path):
             raise
     columns = as_epoch(columns, entry, manifest.seed, epoch, is_written=is_written)
-    return RankEpoch(epoch=epoch, rank=rank, columns=columns)
+    layouts = tuple(group.layout for group in manifest.groups)
+    return RankEpoch(epoch=epoch, rank=rank, layouts=layouts, columns=columns)
 
 
 def rows_of_step(rows: RankEpoch, step: int) -> list[int]:

@@ -44,7 +44,8 @@ def view_value(view: View, manifest: Manifest, decode: Decode | None) -> dict[st
 
 def _place_value(place: Place) -> dict[str, Any]:
     of_epoch = {"epoch": place.epoch, "rank": place.rank, "num_iterations": place.num_iterations}
-    return {**of_epoch, **place.row._asdict()}
+    layout = place.layout
+    return {**of_epoch, **place.row._asdict(), **layout.sizes, **layout.place(place.row.place)._asdict()}
 
 
 def _sample_value(sample: ShownSample, decode: Decode | None) -> dict[str, Any]:

@@ -51,8 +51,8 @@ class View:
         """[begin, end) of the row that this rank takes where the row is cut contiguously; the end may be padding."""
         assert self.place
         assert self.pack
-        size = -(-self.pack.num_tokens // self.place.row.sp_size)
-        return size * self.place.row.sp_rank, size * (self.place.row.sp_rank + 1)
+        size = -(-self.pack.num_tokens // self.place.layout.row_ranks)
+        return size * self.place.row_rank, size * (self.place.row_rank + 1)
 
 
 def look(files: SetFiles, manifest: Manifest, wanted: Wanted) -> list[View]:

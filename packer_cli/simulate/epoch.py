@@ -37,7 +37,7 @@ class Simulation:
     layers: tuple[GroupLayers, ...]
     """The checkpointed layers assumed for each group."""
     num_gpus: int
-    """GPUs of all pipeline stages together."""
+    """GPUs that train."""
 
     @property
     def seconds(self) -> float:
@@ -69,7 +69,6 @@ def simulate(
     plan: Plan,
     model: GpuModel,
     *,
-    pp: int = 1,
     pad_to: PadTo = "multiple",
     step_seconds: float = 0.0,
     epoch: int = 0,
@@ -77,30 +76,30 @@ def simulate(
     """Predict an epoch of the plan.
 
     An iteration takes as long as its slowest replica: its GPUs run their slots, which compute and communicate, and
-    then wait for the others. On a pipeline of P stages, each stage takes 1/P of a slot's work and communication and
-    the whole constant, and micro-batches of T_1..T_v seconds per stage take `sum T_j + (P - 1) max T_j`: Hydraulis'
-    `sum + (P - 1) max` (arXiv 2412.07894, stage 1), and for equal ones its `(max cost + c) (P - 1 + v)` (stage 2).
-    Where all GPUs run in lockstep these are the iterations of a step; else the slots of a replica in an iteration.
+    then wait for the others. On a pipeline of P stages, micro-batches of T_1..T_v seconds a stage take
+    `sum T_j + (P - 1) max T_j`: Hydraulis' `sum + (P - 1) max` (arXiv 2412.07894, stage 1), and for equal ones its
+    `(max cost + c) (P - 1 + v)` (stage 2). Where all GPUs run in lockstep these are the iterations of a step; else
+    the slots of a replica in an iteration.
 
     Price: O(pieces + slots).
 
     Args:
-        pp: pipeline stages, P. The plan's GPUs are those of one stage, so P times as many train.
         pad_to: what the loader pads rows to.
         step_seconds: fixed seconds of each optimizer step (gradient sync, optimizer), which `model` does not predict.
 
     Raises:
-        ConfigError: the plan has an SP degree that the model does not know.
+        ConfigError: the plan has a degree that the model does not know.
     """
     schedule = plan.epochs[epoch]
     layers = tuple(choose_layers(group, model.memory) for group in plan.groups)
     slots = slot_seconds(plan, schedule, model, [each.layers for each in layers], pad_to)
-    own = slots.on_a_stage(pp)
-    replicas = _replicas(schedule, own, 0 if plan.lockstep is None else pp - 1)
+    stages = np.array([group.pp_size for group in plan.groups], dtype=np.float64)[schedule.slot_group]
+    replicas = _replicas(schedule, slots.total, stages - 1 if plan.lockstep == 1 else np.zeros_like(stages))
     iterations = np.zeros(schedule.num_iterations)
     np.maximum.at(iterations, schedule.slot_iteration[replicas.first], replicas.seconds + replicas.bubbles)
     longest = _longest_iterations(schedule, iterations)
-    bubbles = (pp - 1) * iterations[longest] if plan.lockstep is None else np.zeros(len(longest))
+    num_bubbles = 0 if plan.lockstep == 1 else plan.groups[0].pp_size - 1  # In lockstep, all have equally many stages.
+    bubbles = num_bubbles * iterations[longest]
     steps = _sums(schedule.iteration_step, iterations, schedule.num_steps)
     held, group = np.divmod(np.unique(schedule.slot_iteration * len(plan.groups) + slots.group), len(plan.groups))
     group_iterations = np.bincount(group, minlength=len(plan.groups))
@@ -108,12 +107,12 @@ def simulate(
     return Simulation(
         iteration_seconds=iterations,
         step_seconds=steps + bubbles + step_seconds,
-        gpu_seconds=_split(plan, schedule, slots, replicas, iterations, bubbles, longest, pp, step_seconds),
+        gpu_seconds=_split(plan, schedule, slots, replicas, iterations, bubbles, longest, step_seconds),
         group_tokens=slots.tokens_of_groups(len(plan.groups)),
         group_iterations=group_iterations,
         group_iteration_seconds=group_seconds / np.maximum(1, group_iterations),
         layers=layers,
-        num_gpus=plan.num_gpus * pp,
+        num_gpus=plan.num_gpus,
     )
 
 
@@ -128,12 +127,16 @@ class _Replicas(NamedTuple):
     """float64[r]: what its own pipeline adds."""
 
 
-def _replicas(schedule: Schedule, slots: NDArray[np.float64], num_bubbles: int) -> _Replicas:
-    """Seconds of replicas from those of slots; each waits `num_bubbles` times for its longest slot."""
+def _replicas(schedule: Schedule, slots: NDArray[np.float64], num_bubbles: NDArray[np.float64]) -> _Replicas:
+    """Seconds of replicas from those of slots (float64[k]).
+
+    Args:
+        num_bubbles: float64[k], how often a slot's replica waits for its longest slot.
+    """
     first = np.flatnonzero(schedule.begins_replica)
     if len(first) == len(slots):
         return _Replicas(first, slots, num_bubbles * slots)
-    return _Replicas(first, np.add.reduceat(slots, first), num_bubbles * np.maximum.reduceat(slots, first))
+    return _Replicas(first, np.add.reduceat(slots, first), num_bubbles[first] * np.maximum.reduceat(slots, first))
 
 
 def _longest_iterations(schedule: Schedule, iterations: NDArray[np.float64]) -> Int64Array:
@@ -151,7 +154,6 @@ def _split(
     iterations: NDArray[np.float64],
     bubbles: NDArray[np.float64],
     longest: Int64Array,
-    pp: int,
     step_seconds: float,
 ) -> NDArray[np.float64]:
     """GPU-seconds (float64[g, parts]) by group and part.
@@ -162,12 +164,12 @@ def _split(
     Args:
         bubbles: float64[s], of each step.
     """
-    num_groups, num_gpus = len(plan.groups), plan.num_gpus * pp
-    gpus = plan.slot_degrees(schedule).astype(np.float64) * pp
+    num_groups, num_gpus = len(plan.groups), plan.num_gpus
+    gpus = plan.slot_gpus(schedule).astype(np.float64)
     group_of = np.zeros(schedule.num_iterations, dtype=np.int64)  # The longest group in each iteration.
     np.maximum.at(group_of, schedule.slot_iteration, slots.group)
 
-    def of_slots(seconds: NDArray[np.float64] | float) -> NDArray[np.float64]:
+    def of_slots(seconds: NDArray[np.float64]) -> NDArray[np.float64]:
         return _sums(slots.group, seconds * gpus, num_groups)
 
     def of_replicas(seconds: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -177,10 +179,10 @@ def _split(
         return _sums(group_of[longest], seconds * num_gpus, num_groups)
 
     parts = {
-        "compute": of_slots(slots.compute / pp),
-        "recompute": of_slots(slots.recompute / pp),
-        "communication": of_slots(slots.communication / pp),
-        "padding": of_slots(slots.padding / pp),
+        "compute": of_slots(slots.compute),
+        "recompute": of_slots(slots.recompute),
+        "communication": of_slots(slots.communication),
+        "padding": of_slots(slots.padding),
         "waiting": of_replicas(
             iterations[schedule.slot_iteration[replicas.first]] - replicas.seconds - replicas.bubbles
         ),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from packer_cli.cost.models import GpuModel
+from packer_cli.plan.groups import Group
 from packer_cli.plan.types import Plan
 from packer_cli.simulate.epoch import PARTS, Simulation, simulate
 from packer_cli.simulate.slots import PadTo
@@ -17,7 +18,6 @@ _HOUR = 3600.0
 class SimulateRules:
     """How a plan is trained, beyond what the plan says; see `simulate`."""
 
-    pp: int = 1
     pad_to: PadTo = "multiple"
     step_seconds: float = 0.0
 
@@ -88,7 +88,7 @@ class Simulator:
         """`simulation_figures` of the plan's first epoch.
 
         Raises:
-            ConfigError: the plan has an SP degree that the model does not know.
+            ConfigError: the plan has a degree that the model does not know.
         """
         return simulation_figures(simulate(plan, self.model, **vars(self.rules)), plan, self.model)
 
@@ -130,7 +130,7 @@ def _group(simulation: Simulation, plan: Plan, g: int) -> GroupFigures:
     seconds = float(simulation.gpu_seconds[g].sum())
     tokens = int(simulation.group_tokens[g])
     return GroupFigures(
-        name=f"{format_tokens(group.capacity)}:{group.sp_size}",
+        name=_name(group),
         capacity=group.capacity,
         sp_size=group.sp_size,
         checkpoint_layers=simulation.layers[g].layers,
@@ -157,12 +157,17 @@ def _group_notes(simulation: Simulation, plan: Plan, model: GpuModel, g: int) ->
     group, layers, num_layers = plan.groups[g], simulation.layers[g], model.memory.num_layers
     note = ""
     if layers.needed is None:
-        note = f"does not fit in memory by the model, with all {num_layers} layers checkpointed; raise its SP degree"
+        note = f"does not fit in memory by the model, with all {num_layers} layers checkpointed; raise its degrees"
     elif not layers.fits:
         note = f"checkpoints {layers.layers} layers, and by the model of memory needs {layers.needed}"
     elif layers.layers and not group.checkpoint_layers:
         note = f"names no checkpointed layers: {layers.layers} of {num_layers} assumed, the fewest that fit"
-    return [f"group {format_tokens(group.capacity)}:{group.sp_size} {note}"] if note else []
+    return [f"group {_name(group)} {note}"] if note else []
+
+
+def _name(group: Group) -> str:
+    more = str(group.layout).partition("-")[2]
+    return f"{format_tokens(group.capacity)}:{group.sp_size}" + (f" {more}" if more else "")
 
 
 def _round(value: float) -> float:

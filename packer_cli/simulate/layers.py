@@ -25,7 +25,7 @@ class GroupLayers:
 
 def choose_layers(group: Group, memory: MemoryModel) -> GroupLayers:
     """The group's own number if it names one, else the fewest that fit (HBP, algorithm 4), else all."""
-    needed = memory.least_checkpoint_layers(group.capacity, group.sp_size)
+    needed = memory.least_checkpoint_layers(group.capacity, group.layout)
     if group.checkpoint_layers:
         return GroupLayers(layers=min(group.checkpoint_layers, memory.num_layers), needed=needed)
     return GroupLayers(layers=memory.num_layers if needed is None else needed, needed=needed)

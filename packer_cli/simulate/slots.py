@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -10,7 +10,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from packer_cli.cost.models import GpuModel
-from packer_cli.errors import ConfigError
 from packer_cli.format.constants import FILLER_TOKENS
 from packer_cli.plan.cost import segment_sums
 from packer_cli.plan.segments import row_lengths
@@ -24,26 +23,27 @@ PadTo = Literal["multiple", "row", "capacity"]
 
 @dataclass(frozen=True, kw_only=True)
 class SlotSeconds:
-    """Seconds of each slot on each of its GPUs, over all stages of a pipeline. k slots, float64[k] each."""
+    """Seconds of each slot on each of its GPUs, and so on one stage of a pipeline. k slots, float64[k] each."""
 
     compute: NDArray[np.float64]
     """Forward and backward of real tokens."""
     recompute: NDArray[np.float64]
     """The repeated forward pass of real tokens in checkpointed layers."""
     communication: NDArray[np.float64]
-    """SP communication of real tokens."""
+    """Communication of SP, CP, TP and between stages, for real tokens."""
     padding: NDArray[np.float64]
     """All of the above, for padding, that which aligns samples included."""
-    constant: float
-    """Constant seconds of every micro-batch."""
+    constant: NDArray[np.float64]
+    """What does not depend on a micro-batch's contents."""
     group: Int64Array
     """int64[k]: the slot's group."""
     tokens: Int64Array
     """int64[k]: real tokens of the slot."""
 
-    def on_a_stage(self, pp: int) -> NDArray[np.float64]:
-        """Seconds (float64[k]) of each slot on one of `pp` pipeline stages."""
-        return (self.compute + self.recompute + self.communication + self.padding) / pp + self.constant
+    @property
+    def total(self) -> NDArray[np.float64]:
+        """Seconds (float64[k]) of each slot."""
+        return self.compute + self.recompute + self.communication + self.padding + self.constant
 
     def tokens_of_groups(self, num_groups: int) -> Int64Array:
         """Real tokens (int64[g]) of each group."""
@@ -65,9 +65,10 @@ def slot_seconds(
         checkpoint_layers: checkpointed layers of each group.
 
     Raises:
-        ConfigError: the plan has an SP degree that the model does not know.
+        ConfigError: the plan has a degree that the model does not know.
     """
-    refuse_unknown_degrees(np.unique(plan.slot_degrees(schedule)).tolist(), model)
+    for each in np.unique(schedule.slot_group).tolist():
+        model.cost.require_known(plan.groups[each].layout)
     group = schedule.slot_group.astype(np.int64)
     pack_tokens, pack_work = pack_tokens_and_work(plan.packs.offsets, plan.packs.pieces, plan.pieces.length)
     if plan.mask == "causal":
@@ -79,26 +80,24 @@ def slot_seconds(
         work = _work_under_windows(plan, schedule, window, plan.pieces.length)
     row_tokens, row_work = _rows(plan, schedule, tokens, work, window, pad_to)
     compute, recompute, communication, of_padding = np.zeros((4, len(tokens)))
-    layers = np.array(checkpoint_layers, dtype=np.int64)[group]
-    degrees = plan.slot_degrees(schedule)
     cost = model.cost
-    setting = degrees * (cost.num_layers + 1) + layers
-    for each in np.unique(setting).tolist():
-        those = setting == each
-        degree, num_layers = divmod(each, cost.num_layers + 1)
-        of = (work[those], tokens[those], degree)
+    constant = np.array([cost.constant_of(each.layout) for each in plan.groups])[group]
+    for g in np.unique(group).tolist():
+        those = group == g
+        layout, num_layers = plan.groups[g].layout, checkpoint_layers[g]
+        of = (work[those], tokens[those], layout)
         once, again = cost.computing(*of), cost.computing(*of, num_layers)
-        compute[those] = once - cost.constant
+        compute[those] = once - constant[those]
         recompute[those] = again - once
-        communication[those] = cost.communication(tokens[those], degree, num_layers)
-        whole = cost.seconds(row_work[those], row_tokens[those], degree, num_layers)
+        communication[those] = cost.communication(tokens[those], layout, num_layers)
+        whole = cost.seconds(row_work[those], row_tokens[those], layout, num_layers)
         of_padding[those] = whole - again - communication[those]
     return SlotSeconds(
         compute=compute,
         recompute=recompute,
         communication=communication,
         padding=of_padding,
-        constant=cost.constant,
+        constant=constant,
         group=group,
         tokens=tokens,
     )
@@ -138,22 +137,11 @@ def _rows(
 
 
 def _padded(plan: Plan, schedule: Schedule, tokens: Int64Array, pad_to: PadTo) -> NDArray[Any]:
-    """Tokens of each slot's padded row (int64[k]), a multiple of its SP degree."""
-    degree = plan.slot_degrees(schedule)
-    length = np.where(schedule.slot_pack == FILLER, FILLER_TOKENS * degree, tokens)
+    """Tokens of each slot's padded row (int64[k]), a multiple of what its layout asks."""
+    multiple = np.array([group.layout.row_multiple for group in plan.groups], dtype=np.int64)[schedule.slot_group]
+    length = np.where(schedule.slot_pack == FILLER, FILLER_TOKENS * multiple, tokens)
     if pad_to == "row":
         length = np.maximum(length, schedule.slot_row_length)
     elif pad_to == "capacity":
         length = np.maximum(length, np.array([each.capacity for each in plan.groups])[schedule.slot_group])
-    return -(-length // degree) * degree
-
-
-def refuse_unknown_degrees(degrees: Iterable[int], model: GpuModel) -> None:
-    """Raise ConfigError if the model does not know an SP degree; the message names the lowest."""
-    known = {1, *model.cost.send}
-    unknown = sorted(set(degrees) - known)
-    if unknown:
-        raise ConfigError(
-            f"SP degree {unknown[0]} is none of those that the model of the GPUs knows: "
-            f"{', '.join(map(str, sorted(known)))}; plan with one of these, or give a --profile that holds it"
-        )
+    return -(-length // multiple) * multiple

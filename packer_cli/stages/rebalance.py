@@ -160,21 +160,22 @@ def plan_in_force(folder: Path) -> Plan:
 def _check_gpus(manifest: Manifest, num_gpus: int) -> None:
     strategy = STRATEGIES.get(manifest.config.plan["strategy"])
     if strategy and strategy.mixes_degrees:
-        largest = max(group.sp_size for group in manifest.groups)
+        largest = max(group.layout.num_gpus for group in manifest.groups)
         if num_gpus < largest:
             raise ConfigError(
                 f"--gpus {num_gpus}: the largest replicas have {largest} GPUs, and the shards stay as they are; "
                 f"choose {largest} or more, or pack again with other --groups"
             )
         return
-    multiple = math.lcm(*(group.sp_size for group in manifest.groups))
+    multiple = math.lcm(*(group.layout.num_gpus for group in manifest.groups))
     for group in manifest.groups:
-        if num_gpus % group.sp_size:
+        if num_gpus % group.layout.num_gpus:
             below = num_gpus // multiple * multiple
             choices = " or ".join(str(number) for number in (below, below + multiple) if number)
             raise ConfigError(
-                f"--gpus {num_gpus}: the SP degree {group.sp_size} of group {format_tokens(group.capacity)} must "
-                f"divide it, since the shards stay as they are; choose {choices}, or pack again with other --groups"
+                f"--gpus {num_gpus}: a replica of group {format_tokens(group.capacity)} has "
+                f"{counted(group.layout.num_gpus, 'GPU')}, which must divide it, since the shards stay as they are; "
+                f"choose {choices}, or pack again with other --groups"
             )
 
 

@@ -28,5 +28,5 @@ def run_simulate(path: Path, config: GpuConfig, rules: SimulateRules) -> PlanSim
 
 def load_simulator(config: GpuConfig, num_gpus: int, rules: SimulateRules) -> Simulator:
     """The simulator with the model that the options name; all pipeline stages share its weights."""
-    model = load_gpu_model(config, num_gpus * rules.pp, "a prediction of time")
+    model = load_gpu_model(config, num_gpus, "a prediction of time")
     return Simulator(model=model, rules=rules)

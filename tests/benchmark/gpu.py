@@ -104,14 +104,14 @@ def run_packs(
             print(f"{minutes:g} minutes are over: {len(packs) - number} packs are left out", file=sys.stderr)
             return
         tokens, work = sum(samples), sum(size**2 for size in samples)
-        layers = model.memory.least_checkpoint_layers(tokens, 1)
+        layers = model.memory.least_checkpoint_layers(tokens)
         if layers is None:
             print(f"a pack of {tokens:,} tokens does not fit, says the model: left out", file=sys.stderr)
             continue
         measured = device.median_seconds(
             lambda s=samples, k=layers: subject.run_samples(s, k), warm_up=1, repeats=repeats
         )
-        predicted = float(model.cost.seconds(work, tokens, 1, layers))
+        predicted = float(model.cost.seconds(work, tokens, checkpoint_layers=layers))
         yield Trial(samples, predicted, measured)
 
 

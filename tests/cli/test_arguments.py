@@ -28,10 +28,6 @@ EMPTY = (
             ["simulate", "x", "--step-seconds", "inf"],
             SECONDS.format("step-seconds", "inf is not in the range 0<=x<=86400", "simulate"),
         ),
-        (
-            ["simulate", "x", "--pp", "9999999999"],
-            SECONDS.format("pp", "9999999999 is not in the range 1<=x<=1048576", "simulate"),
-        ),
         (["pack", "x", "--tokenizer", "t", *GROUPS, "-o", ""], EMPTY.format("pack")),
         (["tokenize", "x", "--tokenizer", "t", "--output="], EMPTY.format("tokenize")),
         (["plan", "x", *GROUPS, "-o", ""], EMPTY.format("plan")),

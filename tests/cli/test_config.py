@@ -14,7 +14,7 @@ OPTIONS = (
     "align, alpaca, append-eos, balance, chat-template, cost, curriculum, curriculum-steps, dry-run, epochs, "
     "fill, global-tokens, gpu, gpus, group-algorithm, groups, inputs, keep-tokens, lockstep, loss-on, mask, "
     "max-groups, max-length, max-record-bytes, max-rejected, max-samples, model, output, overflow, packing, "
-    "plain-content, profile, schema, seed, shard-size, step-mix, strategy, tokenizer, tokenizer-backend, "
+    "parallel, plain-content, profile, schema, seed, shard-size, step-mix, strategy, tokenizer, tokenizer-backend, "
     "workers"
 )
 

@@ -95,20 +95,26 @@ def test_a_set_that_was_rebalanced_is_as_it_is_now(hbpack, pack, chats, sample, 
     assert after["num_iterations"] == manifest["metrics"]["overall"]["num_iterations"]
 
 
-def test_pipelines_padding_and_steps(hbpack, pack, chats, sample, gpu, tmp_path):
+def test_padding_and_steps(hbpack, pack, chats, sample, gpu, tmp_path):
     assert pack(chats, sample / "journals.jsonl", "--global-tokens", "64k").code == 0
     out = tmp_path / "out"
     plain = simulated(hbpack, out, *gpu)["overall"]
     assert {name for name, hours in plain["split"].items() if not hours} == {"recompute", "bubbles", "steps"}
-    piped = simulated(hbpack, out, *gpu, "--pp", 2)["overall"]
-    assert piped["num_gpus"] == 16
-    assert piped["split"]["bubbles"] > 0
     padded = simulated(hbpack, out, *gpu, "--pad-to", "capacity")["overall"]
     assert padded["split"]["padding"] > plain["split"]["padding"]
     assert padded["split"]["compute"] == pytest.approx(plain["split"]["compute"])
     steps = simulated(hbpack, out, *gpu, "--step-seconds", 2)["overall"]
     assert steps["seconds"] == pytest.approx(plain["seconds"] + 2 * plain["num_steps"])
     assert plain["num_steps"] < plain["num_iterations"]
+
+
+def test_pipelines_wait_for_their_longest_micro_batch(hbpack, pack, chats, sample, gpu, tmp_path):
+    options = ("--global-tokens", "64k", "--groups", "1k,4k", "--parallel", "tp=2,pp=2")
+    assert pack(chats, sample / "journals.jsonl", *options).code == 0
+    piped = simulated(hbpack, tmp_path / "out", *gpu)["overall"]
+    assert piped["num_gpus"] == 8
+    assert min(piped["split"][part] for part in ("bubbles", "communication", "compute")) > 0
+    assert piped["split"]["constant"] == 0  # No weights are gathered.
 
 
 def test_strategies_are_those_of_compare_the_fastest_first(hbpack, lengths, gpu):
@@ -173,7 +179,6 @@ PLAN = "give --groups and --gpus"
             ["5.npy", "--groups", "1k:3", "--gpus", 6, "MODEL"],
             "SP degree 3 is none of those that the model of the GPUs knows: 1, 2, 4; plan with one of these, or give ",
         ),
-        (["5.npy", "MODEL", "--pp", "0"], "invalid value for '--pp': 0 is not in the range 1<=x<=1048576"),
     ],
 )  # fmt: skip
 def test_wrong_usage(hbpack, tmp_path, monkeypatch, gpu, arguments, message):

@@ -15,8 +15,8 @@ from packer_cli.config.strategies import STRATEGIES
 from packer_cli.errors import ConfigError
 
 UNKNOWN_DEGREE = (
-    "--strategy flexsp: SP degree 64 is none of those that the model of the GPUs knows: 1, 2, 4, 8, 16, 32; end "
-    "--groups with one of these, or give a --profile that holds it"
+    "SP degree 64 is none of those that the model of the GPUs knows: 1, 2, 4, 8, 16, 32; plan "
+    "with one of these, or give a --profile that holds it"
 )
 GIVEN = {"groups": "16k:1,128k:8", "gpus": 8}
 

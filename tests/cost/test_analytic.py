@@ -14,6 +14,7 @@ from packer_cli.cost.gpus import PRESETS, Gpu
 from packer_cli.cost.model_config import shape_of
 from packer_cli.cost.shape import ModelShape
 from packer_cli.errors import ConfigError
+from packer_cli.format.layout import Layout
 from tests.cost.test_shape import DEEPSEEK, LLAMA, MIXTRAL
 
 K = 1024
@@ -57,7 +58,7 @@ def test_experts_and_latent_attention():
     assert activation_bytes(mixtral) == pytest.approx(activation_bytes(dense) + 2 * 2 * 4096 * 2)
     deepseek = shape_of(DEEPSEEK)
     assert ulysses_bytes(deepseek, 8) == 4 * 128 * (192 + 192 + 128 + 128)
-    assert analytic_model(deepseek, PRESETS["b200"], 2048).memory.least_checkpoint_layers(4 * K, 1) is not None
+    assert analytic_model(deepseek, PRESETS["b200"], 2048).memory.least_checkpoint_layers(4 * K) is not None
 
 
 def test_one_gpu_neither_gathers_nor_sends():
@@ -71,7 +72,7 @@ def test_a_chunked_loss_takes_no_logits():
     chunked = analytic_model(SHAPE, H100, 32, Assumptions(logits="chunked")).memory
     whole = analytic_model(SHAPE, H100, 32).memory
     assert whole.per_token - chunked.per_token == 14 * 128256 - chunked.per_layer_token
-    assert chunked.longest(8) > 1.5 * whole.longest(8)
+    assert chunked.longest(Layout(sp=8)) > 1.5 * whole.longest(Layout(sp=8))
 
 
 @pytest.mark.parametrize(
@@ -122,20 +123,22 @@ def test_a_better_gpu_or_shorter_data_never_costs_more(shape, gpu, num_gpus, key
     shorter = data.draw(st.integers(1, length))
     for degree in worse.sp_sizes:
         for layers in {0, shape.num_layers // 2, shape.num_layers}:
-            seconds = float(worse.cost.seconds(length**2, length, degree, layers))
+            seconds = float(worse.cost.seconds(length**2, length, Layout(sp=degree), layers))
             assert np.isfinite(seconds)
             assert seconds > 0
-            assert float(better.cost.seconds(length**2, length, degree, layers)) <= seconds * (1 + 1e-12)
-            assert float(worse.cost.seconds(shorter**2, shorter, degree, layers)) <= seconds
-            assert worse.memory.bytes(shorter, degree, layers) <= worse.memory.bytes(length, degree, layers)
-        layers = worse.memory.least_checkpoint_layers(length, degree)
+            assert float(better.cost.seconds(length**2, length, Layout(sp=degree), layers)) <= seconds * (1 + 1e-12)
+            assert float(worse.cost.seconds(shorter**2, shorter, Layout(sp=degree), layers)) <= seconds
+            assert worse.memory.bytes(shorter, Layout(sp=degree), layers) <= worse.memory.bytes(
+                length, Layout(sp=degree), layers
+            )
+        layers = worse.memory.least_checkpoint_layers(length, Layout(sp=degree))
         if layers is not None:
             for model, tokens in ((better, length), (worse, shorter)):
-                found = model.memory.least_checkpoint_layers(tokens, degree)
+                found = model.memory.least_checkpoint_layers(tokens, Layout(sp=degree))
                 assert found is not None
                 assert found <= layers
-            assert worse.memory.bytes(length, degree, layers) <= worse.memory.limit * (1 + 1e-9)
-        assert better.memory.longest(degree) >= worse.memory.longest(degree)
+            assert worse.memory.bytes(length, Layout(sp=degree), layers) <= worse.memory.limit * (1 + 1e-9)
+        assert better.memory.longest(Layout(sp=degree)) >= worse.memory.longest(Layout(sp=degree))
 
 
 def test_a_peer_outside_the_node_costs_more_than_one_inside():
@@ -154,9 +157,9 @@ def test_what_ran_out_of_memory_in_the_paper_does_so_here():
     """Tables 4 and 18: these and no others."""
     memory = analytic_model(SHAPE, H100, 32).memory
     for length, sp in ((64, 2), (128, 4), (32, 1)):
-        assert memory.least_checkpoint_layers(length * K, sp) is None
+        assert memory.least_checkpoint_layers(length * K, Layout(sp=sp)) is None
     for length, sp, *_ in [*PAPER, (32, 16), (8, 2), (16, 1)]:
-        assert memory.least_checkpoint_layers(length * K, sp) is not None
+        assert memory.least_checkpoint_layers(length * K, Layout(sp=sp)) is not None
 
 
 def test_the_papers_relative_times():
@@ -164,7 +167,7 @@ def test_the_papers_relative_times():
     cost = analytic_model(SHAPE, H100, 32).cost
 
     def seconds(length, sp, layers):
-        return float(cost.seconds((length * K) ** 2, length * K, sp, layers)) * sp / length
+        return float(cost.seconds((length * K) ** 2, length * K, Layout(sp=sp), layers)) * sp / length
 
     for length, sp, layers, wanted in PAPER:
         found = seconds(length, sp, layers) / seconds(*PAPER[0][:3])

@@ -17,6 +17,7 @@ from packer_cli.cost.models import CostModel, MemoryModel
 from packer_cli.cost.profile import IterationRow, Profile
 from packer_cli.cost.shape import ModelShape
 from packer_cli.errors import ConfigError
+from packer_cli.format.layout import Layout
 
 LAYERS = 32
 SHAPE = ModelShape(
@@ -44,8 +45,8 @@ def profile_of(settings, cost=COST, memory=MEMORY, *, noise=0.0, seed=0, num_gpu
     rows = []
     for length, sp, ckpt, pieces in settings:
         work = length**2 // pieces
-        seconds = float(cost.seconds(work, length, sp, ckpt)) * (1 + noise * random.standard_normal())
-        peak = memory.bytes(length, sp, ckpt) * (1 + noise * random.standard_normal())
+        seconds = float(cost.seconds(work, length, Layout(sp=sp), ckpt)) * (1 + noise * random.standard_normal())
+        peak = memory.bytes(length, Layout(sp=sp), ckpt) * (1 + noise * random.standard_normal())
         rows.append(
             IterationRow(
                 length=length, sp_size=sp, checkpoint_layers=ckpt, seconds=max(seconds, 1e-9),
@@ -111,9 +112,11 @@ def test_few_rows_give_an_error_or_a_model_and_never_nonsense(seed, num):
     assert min(memory.constant, memory.per_token, memory.per_layer_token, memory.per_checkpointed_token) >= 0
     # What was measured is predicted, whatever was assumed for the rest.
     for length, sp, ckpt, pieces in settings:
-        found = float(model.cost.seconds(length**2 // pieces, length, sp, ckpt))
-        assert found == pytest.approx(float(COST.seconds(length**2 // pieces, length, sp, ckpt)), rel=0.8)
-        assert memory.bytes(length, sp, ckpt) == pytest.approx(MEMORY.bytes(length, sp, ckpt), rel=0.25)
+        found = float(model.cost.seconds(length**2 // pieces, length, Layout(sp=sp), ckpt))
+        assert found == pytest.approx(float(COST.seconds(length**2 // pieces, length, Layout(sp=sp), ckpt)), rel=0.8)
+        assert memory.bytes(length, Layout(sp=sp), ckpt) == pytest.approx(
+            MEMORY.bytes(length, Layout(sp=sp), ckpt), rel=0.25
+        )
 
 
 def test_what_one_length_leaves_open_is_taken_from_the_flops():
@@ -168,9 +171,13 @@ def test_rows_of_several_micro_batches_are_compared_by_the_token():
 def test_memory_predictions_and_least_layers_come_back():
     model = measured_model(profile_of(SETTINGS))
     for length, sp, ckpt, _ in SETTINGS:
-        assert model.memory.bytes(length, sp, ckpt) == pytest.approx(MEMORY.bytes(length, sp, ckpt), rel=1e-6)
-        assert model.memory.least_checkpoint_layers(length, sp) == MEMORY.least_checkpoint_layers(length, sp)
-    assert model.memory.longest(8) == pytest.approx(MEMORY.longest(8), rel=1e-6)
+        assert model.memory.bytes(length, Layout(sp=sp), ckpt) == pytest.approx(
+            MEMORY.bytes(length, Layout(sp=sp), ckpt), rel=1e-6
+        )
+        assert model.memory.least_checkpoint_layers(length, Layout(sp=sp)) == MEMORY.least_checkpoint_layers(
+            length, Layout(sp=sp)
+        )
+    assert model.memory.longest(Layout(sp=8)) == pytest.approx(MEMORY.longest(Layout(sp=8)), rel=1e-6)
     added = measured_model(profile_of(SETTINGS, assumed={"constant_bytes_added": -1e9}))
     assert added.memory.constant == pytest.approx(model.memory.constant - 1e9, rel=1e-6)
 

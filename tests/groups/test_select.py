@@ -16,6 +16,7 @@ from packer_cli.config.rules import plan_rules
 from packer_cli.cost.models import CostModel, GpuModel, MemoryModel
 from packer_cli.cost.profile import IterationRow, Profile
 from packer_cli.errors import ConfigError
+from packer_cli.format.layout import Layout
 from packer_cli.groups.choice import NOT_WORTH_A_GROUP, choose_groups, choose_measured_groups
 from packer_cli.groups.epoch import EpochModel
 from packer_cli.groups.hbp import hbp_groups
@@ -285,7 +286,7 @@ def test_with_its_longest_samples_cut_an_epoch_is_never_longer(model, lengths, l
 def test_hbp_is_chosen_where_it_is_asked_for():
     model, lengths = make_model(), make_lengths()
     choice = choose_groups(model, lengths, GPUS, algorithm="hbp")
-    best = best_settings(predicted_settings(model, [2**i for i in range(13, 18)], GPUS, LengthSums(lengths)))
+    best = best_settings(predicted_settings(model, LENGTHS, model.layouts(GPUS), GPUS, LengthSums(lengths)))
     assert choice.groups == hbp_groups(best, lambda length: settings_of(model, length, GPUS)[0])
     assert choice.groups == choice.alternatives[0].groups
 
@@ -299,7 +300,7 @@ def test_no_more_groups_than_allowed():
 def test_all_that_is_chosen_fits_and_divides():
     model = make_model()
     for group in choose_groups(model, make_lengths(), GPUS).groups:
-        assert model.memory.bytes(group.capacity, group.sp_size, group.checkpoint_layers) <= model.memory.limit
+        assert model.memory.bytes(group.capacity, group.layout, group.checkpoint_layers) <= model.memory.limit
         assert GPUS % group.sp_size == 0
         assert group.capacity % group.sp_size == 0
 
@@ -324,7 +325,7 @@ def test_what_fits_nowhere_is_an_error():
 
 
 def test_a_sample_that_barely_fits_has_a_group():
-    longest = make_model(memory=11e9).memory.longest(8)
+    longest = make_model(memory=11e9).memory.longest(Layout(sp=8))
     assert choose_groups(make_model(memory=11e9), [longest, 10], 8).groups[-1].capacity == longest
 
 

@@ -14,6 +14,7 @@ import torch.distributed as dist
 from torch.distributed.device_mesh import init_device_mesh
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
+from packer_cli.format.layout import Layout
 from packer_cli.loader import PackedDataset
 from packer_cli.loader.losses import sample_mean, stable_loss, token_losses
 from packer_cli.loader.parallel import (
@@ -60,7 +61,7 @@ def main(rank: int, folder: str, expected_file: str) -> None:
         timeout=timedelta(seconds=60),
     )  # fmt: skip
     try:
-        groups = init_sp_groups({4: (0,), 1: (0, 1, 2, 3), 2: (0, 1, 2)})
+        groups = init_sp_groups({Layout(sp=4): (0,), Layout(): (0, 1, 2, 3), Layout(sp=2): (0, 1, 2)})
         check_groups(rank, groups)
         check_meshes(rank)
         check_attention(groups)
@@ -70,22 +71,38 @@ def main(rank: int, folder: str, expected_file: str) -> None:
         dist.destroy_process_group()
 
 
+def place_of(layout: Layout, gpu: int) -> dict[str, int]:
+    """What a batch says of where it runs."""
+    return {**layout.sizes, **layout.place(gpu)._asdict()}
+
+
 def check_groups(rank: int, groups: SPGroups) -> None:
     # Ranks 1 and 2 share a replica across the border of two others.
     of_two = [first for first in (0, 1, 2) if first <= rank < first + 2]
     assert (groups.rank, groups.world_size) == (rank, WORLD_SIZE)
-    assert sorted(groups.groups) == [*((2, first) for first in of_two), (4, 0)]
-    assert groups.for_batch({"sp_size": 1, "sp_rank": 0}) is None
-    for degree, first in groups.groups:
-        ranks = list(range(first, first + degree))
-        found = groups.for_batch({"sp_size": degree, "sp_rank": rank - first})
+    assert sorted(groups.groups) == [*((Layout(sp=2), first) for first in of_two), (Layout(sp=4), 0)]
+    assert groups.for_batch(place_of(Layout(), 0)) is None
+    for layout, first in groups.groups:
+        ranks = list(range(first, first + layout.sp))
+        found = groups.for_batch(place_of(layout, rank - first))
         assert dist.get_process_group_ranks(found) == ranks
+    check_layouts(rank)
     with pytest.raises(ValueError, match=f"place 3 of 8 ranks, which for this process, rank {rank}, are ranks "):
-        groups.for_batch({"sp_size": 8, "sp_rank": 3})
+        groups.for_batch(place_of(Layout(sp=8), 3))
     with pytest.raises(ValueError, match="a replica of 3 ranks from rank 2 on does not fit the 4 ranks that read"):
-        init_sp_groups({3: (2,)})
+        init_sp_groups({Layout(sp=3): (2,)})
     with pytest.raises(ValueError, match=rf"rank {rank} is not among the ranks that read the set: \[7, 8\]"):
         data_rank([7, 8])
+
+
+def check_layouts(rank: int) -> None:
+    """With tensor parallelism inside, the ranks that share a row are not side by side; each stage has its own."""
+    for layout, sharing in ((Layout(cp=2, tp=2), [[0, 2], [1, 3]]), (Layout(cp=2, pp=2), [[0, 1], [2, 3]])):
+        found = init_sp_groups({layout: (0,)}).for_batch(place_of(layout, rank))
+        assert dist.get_process_group_ranks(found) in sharing
+        assert rank in dist.get_process_group_ranks(found)
+    layout = Layout(tp=2, pp=2)
+    assert init_sp_groups({layout: (0,)}).for_batch(place_of(layout, rank)) is None
 
 
 def check_meshes(rank: int) -> None:
@@ -93,9 +110,9 @@ def check_meshes(rank: int) -> None:
     mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("data", "tp"))
     assert data_rank(mesh["data"]) == (rank // 2, 2)
     assert data_rank(mesh) == (rank, 4)
-    groups = init_sp_groups({2: (0,)}, mesh["data"])
+    groups = init_sp_groups({Layout(sp=2): (0,)}, mesh["data"])
     assert (groups.rank, groups.world_size) == (rank // 2, 2)
-    found = groups.for_batch({"sp_size": 2, "sp_rank": rank // 2})
+    found = groups.for_batch(place_of(Layout(sp=2), rank // 2))
     assert dist.get_process_group_ranks(found) == [rank % 2, rank % 2 + 2]
     # Plain rank numbers, in another order than the global one.
     assert data_rank([3, 2, 1, 0]) == (3 - rank, 4)
@@ -111,7 +128,7 @@ def check_attention(groups: SPGroups) -> None:
     wanted_grads = torch.autograd.grad((wanted * target).sum(), whole)
     for degree in (1, 2, 4):
         place = groups.rank % degree
-        group = groups.for_batch({"sp_size": degree, "sp_rank": place})
+        group = groups.for_batch(place_of(Layout(sp=degree), place))
         for sharding, function in PATHS.items():
 
             def part(x: torch.Tensor, sharding: Any = sharding, degree: int = degree, place: int = place) -> Any:

@@ -9,6 +9,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from packer_cli.format.layout import Layout
 from packer_cli.format.ranks import RankRow
 from packer_cli.loader.batch import BatchBuilder, PadTo
 from packer_cli.loader.shards import Pack
@@ -41,6 +42,7 @@ def test_slices_agree_with_the_whole_row(
         pad_token_id=-7,
         sp_slice=True,
         capacities=(num_tokens + extra,),
+        layouts=(Layout(sp=sp_size),),
     )
     least = num_tokens if pad_to == "multiple" else num_tokens + extra
     length = next(n for n in range(least, least + 200) if n % math.lcm(multiple, sp_size) == 0)
@@ -56,7 +58,7 @@ def test_slices_agree_with_the_whole_row(
 
     parts = []
     for sp_rank in range(sp_size):
-        row = RankRow(0, 0, 0, 0, 0, sp_size, sp_rank, 0, 1, num_tokens + extra, 0, 0, 1, 1, 1, 1)
+        row = RankRow(0, 0, 0, 0, 0, sp_rank, 0, 1, num_tokens + extra, 0, 1, 1, 1, 1)
         parts.append(builder.build(pack, row, 0))
     assert {len(p.input_ids) for p in parts} == {length // sp_size}
     assert np.concatenate([p.input_ids for p in parts]).tolist() == [*ids.tolist(), *[-7] * tail]

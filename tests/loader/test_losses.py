@@ -60,6 +60,7 @@ def lay_out(step: Any, sharding: Any, seed: int) -> tuple[list[list[tuple[torch.
                     "cu_seqlens": torch.tensor(borders, dtype=torch.int32),
                     "sample_num_loss_tokens": torch.tensor(counts, dtype=torch.int64),
                     "num_loss_tokens": sum(counts), "sp_size": sp_size, "sp_rank": sp_rank, "sp_sharding": sharding,
+                    "cp_size": 1, "cp_rank": 0,
                     "dp_rank": dp_rank, "dp_size": len(slots), "pack_id": len(dealt) - 1,
                 }  # fmt: skip
                 places = torch.from_numpy(local_indices(borders, sp_size, sp_rank, sharding))

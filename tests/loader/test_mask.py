@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from packer_cli.cli.main import main
+from packer_cli.format.layout import Layout
 from packer_cli.format.ranks import RankRow
 from packer_cli.loader import PackedDataset, metadata_of
 from packer_cli.loader.batch import BatchBuilder
@@ -45,9 +46,10 @@ def test_the_switches_change_borders_and_positions_alone(
     def build(sp_slice: bool, sp_rank: int, **switches: Any) -> Any:
         builder = BatchBuilder(
             pad_to="multiple", pad_to_multiple_of=5, pad_token_id=7, sp_slice=sp_slice, capacities=(64,),
+            layouts=(Layout(sp=sp_size),),
             sp_sharding=sharding, align_samples=align and switches.get("mask") == "document", **switches,
         )  # fmt: skip
-        of_row = {"sp_size": sp_size, "sp_rank": sp_rank, "dp_size": 1, "row_length": 64}
+        of_row = {"place": sp_rank, "dp_size": 1, "row_length": 64}
         return builder.build(pack, RankRow(**dict.fromkeys(RankRow._fields, 0) | of_row), 0)
 
     switches = {"mask": mask, "reset_positions": resets}

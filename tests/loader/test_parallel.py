@@ -11,6 +11,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from packer_cli.format.layout import Layout
 from packer_cli.format.ranks import RankRow
 from packer_cli.loader import PackedDataset
 from packer_cli.loader.batch import BatchBuilder
@@ -158,10 +159,11 @@ def test_parts_of_a_batch_are_parts_of_its_whole_row(
             pad_token_id=7,
             sp_slice=sp_slice,
             capacities=(64,),
+            layouts=(Layout(sp=sp_size),),
             sp_sharding=sharding,
             align_samples=align,
         )
-        return builder.build(pack, RankRow(0, 0, 0, 0, 0, sp_size, sp_rank, 0, 1, 64, 0, 0, 1, 1, 1, 1), 0)
+        return builder.build(pack, RankRow(0, 0, 0, 0, 0, sp_rank, 0, 1, 64, 0, 1, 1, 1, 1), 0)
 
     whole = build(False, 0)
     name = ("zigzag", "document")[planned] if sharding == "planned" else sharding

@@ -112,7 +112,7 @@ def test_every_strategy_trains_as_one_process_does(tmp_path: Path, repo: Path) -
         ]
     assert plans["windows"].epochs[0].step_window[:3].tolist() == [24, 156, 0]
     (mixed,), (free,) = plans["flexsp"].epochs, plans["free"].epochs
-    degrees = list(zip(mixed.slot_iteration.tolist(), plans["flexsp"].slot_degrees(mixed).tolist(), strict=True))
+    degrees = list(zip(mixed.slot_iteration.tolist(), plans["flexsp"].slot_gpus(mixed).tolist(), strict=True))
     assert len(set(degrees)) > mixed.num_iterations, "no iteration mixes degrees"
     assert set(plans["flexsp"].replicas) >= {1, 2, 3, 6}
     counts = np.bincount(np.cumsum(free.begins_replica))

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from packer_cli.errors import ConfigError
 from packer_cli.format.constants import FILLER_TOKENS
+from packer_cli.format.layout import Layout
 from packer_cli.format.ranks import RankRow
 from packer_cli.loader.batch import BatchBuilder
 from packer_cli.loader.formats.base import metadata
@@ -34,8 +35,9 @@ def make_pack(lengths: list[int], seed: int) -> Pack:
 
 def build(pack: Pack | None, window: int, sp_size: int = 1, sp_rank: int = 0, **options: Any) -> Any:
     given = {"pad_to": "multiple", "pad_to_multiple_of": 1, "pad_token_id": 7, "sp_slice": True, "capacities": (64,)}
+    given["layouts"] = (Layout(sp=sp_size),)
     num_samples = 0 if pack is None else len(pack.sample_ids)
-    row = RankRow(0, 0, 0, 0, 0, sp_size, sp_rank, 0, 1, 64, window, 0, 1, num_samples, 1, 1)
+    row = RankRow(0, 0, 0, 0, 0, sp_rank, 0, 1, 64, window, 1, num_samples, 1, 1)
     builder = BatchBuilder(**(given | options))
     return builder.filler(row, 0) if pack is None else builder.build(pack, row, 0)
 
@@ -144,7 +146,7 @@ def test_planned_borders_hold_every_cut(
     lengths: list[int], room: int, sp_size: int, align: int | None, window: int, mask: Any, multiple: int, pad_to: Any
 ) -> None:
     capacity = sum(-(-length // (align or 1)) * (align or 1) for length in lengths) + room
-    group = SimpleNamespace(capacity=capacity, sp_size=sp_size, align=align or 1, most_samples=len(lengths))
+    group = SimpleNamespace(capacity=capacity, layout=Layout(sp=sp_size), align=align or 1, most_samples=len(lengths))
     most = choose_max_segments(
         SimpleNamespace(groups=[group]), "plan", mask, "'OUT'", window=window, pad_to_multiple_of=multiple
     )
@@ -157,7 +159,7 @@ def test_planned_borders_hold_every_cut(
 
 
 def test_borders_that_may_not_hold_the_cuts_are_refused_before_training() -> None:
-    group = SimpleNamespace(capacity=64, sp_size=1, align=1, most_samples=3)
+    group = SimpleNamespace(capacity=64, layout=Layout(), align=1, most_samples=3)
     with pytest.raises(ConfigError) as error:
         choose_max_segments(SimpleNamespace(groups=[group]), 12, "document", "'OUT'", window=8)
     assert str(error.value) == (

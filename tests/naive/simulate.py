@@ -13,21 +13,22 @@ from packer_cli.plan.types import FILLER, Plan
 class Slot:
     iteration: int
     first_gpu: int
-    sp_size: int
     group: int
+    num_gpus: int
+    pp: int
     parts: dict[str, float]
-    """Seconds on all stages of a pipeline together, but for `constant`, which is each stage's."""
+    """Seconds on a stage."""
 
-    def seconds(self, pp: int) -> float:
-        whole = sum(seconds for part, seconds in self.parts.items() if part != "constant")
-        return whole / pp + self.parts["constant"]
+    @property
+    def seconds(self) -> float:
+        return sum(self.parts.values())
 
 
-def simulate(plan: Plan, model: GpuModel, pp: int, pad_to: str, step_seconds: float):
+def simulate(plan: Plan, model: GpuModel, pad_to: str, step_seconds: float):
     """(seconds of iterations, seconds of steps, GPU-seconds by (group, part))."""
     schedule = plan.epochs[0]
     slots = [_slot(plan, model, k, pad_to) for k in range(len(schedule.slot_pack))]
-    num_gpus = plan.num_gpus * pp
+    num_gpus, pp = plan.num_gpus, plan.groups[0].pp_size
     iterations, split = [], defaultdict(float)
     for i in range(schedule.num_iterations):
         members = [slot for slot in slots if slot.iteration == i]
@@ -36,16 +37,16 @@ def simulate(plan: Plan, model: GpuModel, pp: int, pad_to: str, step_seconds: fl
         ]
         times = []
         for replica in replicas:
-            each = [slot.seconds(pp) for slot in replica]
-            own = (pp - 1) * max(each) if plan.lockstep == 1 else 0.0
+            each = [slot.seconds for slot in replica]
+            own = (replica[0].pp - 1) * max(each) if plan.lockstep == 1 else 0.0
             times.append(sum(each) + own)
-            split[replica[0].group, "bubbles"] += replica[0].sp_size * pp * own
+            split[replica[0].group, "bubbles"] += replica[0].num_gpus * own
         iterations.append(max(times))
         for replica, time in zip(replicas, times, strict=True):
-            gpus = replica[0].sp_size * pp
+            gpus = replica[0].num_gpus
             for slot in replica:
                 for part, value in slot.parts.items():
-                    split[slot.group, part] += gpus * (value if part == "constant" else value / pp)
+                    split[slot.group, part] += gpus * value
             split[replica[0].group, "waiting"] += gpus * (max(times) - time)
     steps = []
     for s in range(schedule.num_steps):
@@ -75,40 +76,65 @@ def _slot(plan: Plan, model: GpuModel, k: int, pad_to: str) -> Slot:
     schedule, cost = plan.epochs[0], model.cost
     pack, iteration = int(schedule.slot_pack[k]), int(schedule.slot_iteration[k])
     group = int(schedule.slot_group[k])
-    sp_size = plan.groups[group].sp_size
+    sp, cp, tp, pp = plan.groups[group].layout
     lengths = _lengths(plan, pack)
     layers = _layers(plan, model, group)
     aligned = [-(-length // plan.groups[group].align) * plan.groups[group].align for length in lengths]
     window = int(schedule.step_window[schedule.iteration_step[iteration]])
     tokens, work, row_work = sum(lengths), squares(lengths, window), squares(aligned, window)
-    row = 8 * sp_size if pack == FILLER else sum(aligned)
+    row = 8 * sp * cp * tp if pack == FILLER else sum(aligned)
     if pad_to == "row":
         row = max(row, int(schedule.slot_row_length[k]))
     if pad_to == "capacity":
         row = max(row, plan.groups[group].capacity)
-    while row % sp_size:
+    while row % (sp * cp * tp):
         row += 1
     padding = row - tokens
     row_work += squares([row - sum(aligned)], window)
     if plan.mask == "causal":
         work, row_work = squares([tokens], window), squares([row], window)
     share = layers / cost.num_layers
-    compute = (cost.quadratic * work + cost.linear * tokens) / sp_size
-    of_padding = (cost.quadratic * (row_work - work) + cost.linear * padding) / sp_size * (1 + cost.recompute * share)
-    communication = 0.0
-    if sp_size > 1:
-        a_token = cost.send[sp_size] * (1 + cost.resend * share)
-        communication = a_token * tokens + cost.send_constant
-        of_padding += a_token * padding
+    compute = (cost.quadratic * work + cost.linear * tokens) / (sp * cp * tp * pp)
+    of_padding = (cost.quadratic * (row_work - work) + cost.linear * padding) / (sp * cp * tp * pp)
+    of_padding *= 1 + cost.recompute * share
+    a_token = once = 0.0
+    links, again = cost.model_parallel, 1 + cost.resend * share
+
+    def bandwidth(reach):
+        return links.node_bandwidth if reach <= links.gpus_per_node else links.network_bandwidth
+
+    if sp > 1:
+        a_token = cost.send[sp] * again / pp
+        once = cost.send_constant / pp
+    if sp > 1 and tp > 1:
+        sent = links.all_to_all_bytes[sp] / tp / sp * (sp - 1) / sp
+        a_token = links.num_layers * sent / bandwidth(sp * tp) * again / pp
+    if tp > 1:
+        sent = 8 * links.hidden_bytes / (sp * cp) * (tp - 1) / tp
+        a_token += links.num_layers / pp * again * sent / bandwidth(tp)
+        once += 8 * links.latency * links.num_layers / pp
+    if cp > 1:
+        sent = 3 * links.kv_bytes / tp * (cp - 1) / cp
+        a_token += links.num_layers / pp * again * sent / bandwidth(tp * cp)
+        once += 3 * links.latency * links.num_layers / pp
+    if pp > 1:
+        a_token += 2 * links.hidden_bytes / (sp * cp * tp) / bandwidth(2 * sp * cp * tp)
+    communication = a_token * tokens + once
+    of_padding += a_token * padding
     parts = {
         "compute": compute,
         "recompute": compute * cost.recompute * share,
         "communication": communication,
         "padding": of_padding,
-        "constant": cost.constant,
+        "constant": cost.constant if tp == pp == 1 else links.constant,
     }
     return Slot(
-        iteration=iteration, first_gpu=int(schedule.slot_first_gpu[k]), sp_size=sp_size, group=group, parts=parts
+        iteration=iteration,
+        first_gpu=int(schedule.slot_first_gpu[k]),
+        group=group,
+        num_gpus=sp * cp * tp * pp,
+        pp=pp,
+        parts=parts,
     )
 
 
@@ -125,5 +151,5 @@ def _layers(plan: Plan, model: GpuModel, group: int) -> int:
     if plan.groups[group].checkpoint_layers:
         return min(plan.groups[group].checkpoint_layers, most)
     row = plan.groups[group]
-    fitting = [n for n in range(most + 1) if model.memory.bytes(row.capacity, row.sp_size, n) <= model.memory.limit]
+    fitting = [n for n in range(most + 1) if model.memory.bytes(row.capacity, row.layout, n) <= model.memory.limit]
     return min(fitting, default=most)

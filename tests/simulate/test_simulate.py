@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from packer_cli.cost.models import CostModel, GpuModel, MemoryModel
+from packer_cli.cost.models import CostModel, GpuModel, MemoryModel, ModelParallelCost
 from packer_cli.errors import ConfigError
 from packer_cli.plan.free import run_freely
 from packer_cli.plan.groups import Group
@@ -26,6 +26,20 @@ NUM_LAYERS = 4
 NUM_GPUS = 4
 
 
+LINKS = ModelParallelCost(
+    num_layers=NUM_LAYERS,
+    hidden_bytes=4,
+    kv_bytes=2,
+    all_to_all_bytes={2: 8, 4: 16},
+    node_bandwidth=400,
+    network_bandwidth=100,
+    gpus_per_node=4,
+    latency=1 / 64,
+    constant=0.125,
+)
+FREE_LINKS = replace(LINKS, hidden_bytes=0, latency=0, constant=0.25)
+
+
 def model(**changes):
     """Round numbers: 1 s for 1000 units of work or 100 tokens. A GPU holds 40 tokens, 60 recomputed."""
     cost = {
@@ -35,6 +49,7 @@ def model(**changes):
         "num_layers": NUM_LAYERS,
         "send": {2: 4e-3, 4: 6e-3},
         "send_constant": 0.125,
+        "model_parallel": LINKS,
     }
     memory = MemoryModel(
         limit=1000, constant=0, per_token=1, per_layer_token=6, per_checkpointed_token=3.5, num_layers=NUM_LAYERS
@@ -76,6 +91,16 @@ def make_plan(groups, iterations, steps, num_gpus=NUM_GPUS, row_length=None):
     )
 
 
+def with_layout(plan, tp=1, pp=1, is_cp=False):
+    """The plan with tensor and pipeline parallelism in all replicas, on as many times the GPUs; SP becomes CP."""
+    groups = tuple(replace(group, tp_size=tp, pp_size=pp) for group in plan.groups)
+    if is_cp:
+        groups = tuple(replace(group, sp_size=1, cp_size=group.sp_size) for group in groups)
+    (schedule,) = plan.epochs
+    schedule = replace(schedule, slot_first_gpu=schedule.slot_first_gpu * tp * pp)
+    return replace(plan, groups=groups, num_gpus=plan.num_gpus * tp * pp, epochs=(schedule,))
+
+
 GROUPS = (Group(capacity=40), Group(capacity=60, sp_size=2, checkpoint_layers=1), Group(capacity=200, sp_size=4))
 
 
@@ -102,7 +127,9 @@ pads = st.sampled_from(PAD_TO)
 
 @given(
     plan=plans(),
+    tp=st.sampled_from([1, 1, 2]),
     pp=st.integers(1, 4),
+    is_cp=st.booleans(),
     pad_to=pads,
     step_seconds=st.sampled_from([0.0, 1.5]),
     mask=st.sampled_from(["document", "causal"]),
@@ -110,7 +137,10 @@ pads = st.sampled_from(PAD_TO)
     windows=st.lists(st.sampled_from([0, 3, 10]), min_size=5, max_size=5),
     is_free=st.booleans(),
 )
-def test_it_equals_its_twin_and_the_split_is_the_whole(plan, pp, pad_to, step_seconds, mask, align, windows, is_free):
+def test_it_equals_its_twin_and_the_split_is_the_whole(
+    plan, tp, pp, is_cp, pad_to, step_seconds, mask, align, windows, is_free
+):
+    plan = with_layout(plan, tp=tp, pp=pp, is_cp=is_cp)
     groups = tuple(replace(group, align=1 if mask == "causal" else align) for group in plan.groups)
     (schedule,) = plan.epochs
     schedule = replace(schedule, step_window=np.array(windows[: schedule.num_steps], dtype=np.int32))
@@ -119,15 +149,15 @@ def test_it_equals_its_twin_and_the_split_is_the_whole(plan, pp, pad_to, step_se
         plan = replace(plan, lockstep=1)
         schedule = run_freely(schedule, len(groups), np.arange(len(plan.packs)) % 3 + 1.0)
     plan = replace(plan, mask=mask, groups=groups, epochs=(schedule,))
-    simulation = simulate(plan, model(), pp=pp, pad_to=pad_to, step_seconds=step_seconds)
-    iterations, steps, split = naive.simulate(plan, model(), pp, pad_to, step_seconds)
+    simulation = simulate(plan, model(), pad_to=pad_to, step_seconds=step_seconds)
+    iterations, steps, split = naive.simulate(plan, model(), pad_to, step_seconds)
     assert simulation.iteration_seconds == pytest.approx(iterations)
     assert simulation.step_seconds == pytest.approx(steps)
     expected = [[split[g, part] for part in PARTS] for g in range(len(plan.groups))]
     assert simulation.gpu_seconds == pytest.approx(np.array(expected), abs=1e-9)
     assert (simulation.gpu_seconds > -1e-9).all()
     assert simulation.gpu_seconds.sum() == pytest.approx(simulation.seconds * simulation.num_gpus, rel=1e-12)
-    assert simulation.num_gpus == plan.num_gpus * pp
+    assert simulation.num_gpus == plan.num_gpus
     assert simulation.group_tokens.sum() == plan.pieces.length.sum()
 
 
@@ -147,7 +177,7 @@ def test_it_equals_its_twin_and_the_split_is_the_whole(plan, pp, pad_to, step_se
     pad_to=pads,
 )
 def test_better_hardware_never_takes_longer(plan, change, pp, pad_to):
-    rules = {"pp": pp, "pad_to": pad_to}
+    plan, rules = with_layout(plan, pp=pp), {"pad_to": pad_to}
     before, after = simulate(plan, model(), **rules), simulate(plan, model(**change), **rules)
     assert (after.iteration_seconds <= before.iteration_seconds + 1e-12).all()
     assert (after.step_seconds <= before.step_seconds + 1e-12).all()
@@ -160,7 +190,7 @@ def test_shorter_samples_never_take_longer(plan, data, pp):
     cut = np.maximum(4, plan.pieces.length * 4 - 4 * np.array(shorter)).astype(np.int32)
     longer = replace(plan, pieces=replace(plan.pieces, length=plan.pieces.length * 4))
     less = replace(plan, pieces=replace(plan.pieces, length=cut))
-    before, after = simulate(longer, model(), pp=pp), simulate(less, model(), pp=pp)
+    before, after = (simulate(with_layout(each, pp=pp), model()) for each in (longer, less))
     assert (after.iteration_seconds <= before.iteration_seconds + 1e-12).all()
     assert after.seconds <= before.seconds + 1e-9
 
@@ -209,8 +239,8 @@ def test_by_hand():
 @pytest.mark.parametrize(("pp", "iterations", "factor"), [(1, 6, 6), (4, 1, 4), (4, 6, 9), (8, 8, 15)])
 def test_equal_iterations_in_a_pipeline_are_hydraulis_formula(pp, iterations, factor):
     """`(max cost + c) (pp - 1 + v)` of a stage."""
-    plan = make_plan(GROUPS[:1], [[(0, [20])] * 4] * iterations, steps=[0] * iterations)
-    simulation = simulate(plan, model(), pp=pp)
+    plan = make_plan((Group(capacity=32),), [[(0, [20])] * 4] * iterations, steps=[0] * iterations)
+    simulation = simulate(with_layout(plan, pp=pp), model(model_parallel=FREE_LINKS))
     a_stage = (0.4 + 0.2) / pp + 0.25
     assert simulation.seconds == pytest.approx(a_stage * factor)
     bubbles = simulation.gpu_seconds[:, PARTS.index("bubbles")].sum() / simulation.gpu_seconds.sum()
@@ -218,9 +248,10 @@ def test_equal_iterations_in_a_pipeline_are_hydraulis_formula(pp, iterations, fa
 
 
 def test_uneven_iterations_in_a_pipeline_wait_for_the_longest():
-    plan = make_plan(GROUPS[:1], [[(0, [20])] * 4, [(0, [10])] * 4, [(0, [10])] * 4], steps=[0, 0, 1])
+    plan = make_plan((Group(capacity=32),), [[(0, [20])] * 4, [(0, [10])] * 4, [(0, [10])] * 4], steps=[0, 0, 1])
     long, short = 0.6 / 2 + 0.25, 0.2 / 2 + 0.25
-    assert simulate(plan, model(), pp=2).step_seconds == pytest.approx([long + short + long, short + short])
+    simulation = simulate(with_layout(plan, pp=2), model(model_parallel=FREE_LINKS))
+    assert simulation.step_seconds == pytest.approx([long + short + long, short + short])
 
 
 def test_padding_is_what_the_loader_adds():
@@ -251,12 +282,12 @@ def test_layers_are_the_plans_or_the_fewest_that_fit():
 
 def test_notes_say_what_was_assumed():
     groups = (Group(capacity=41), Group(capacity=60, checkpoint_layers=2), Group(capacity=1024))
-    plan = make_plan(groups, [[(0, [1])] * 3 + [(2, [1])]], steps=[0])
-    notes = simulation_figures(simulate(plan, model(), pp=2), plan, model()).notes
+    plan = make_plan(groups, [[(0, [1])] * 7 + [(2, [1])]], steps=[0], num_gpus=8)
+    notes = simulation_figures(simulate(plan, model()), plan, model()).notes
     assert list(notes[:3]) == [
         "group 41:1 names no checkpointed layers: 1 of 4 assumed, the fewest that fit",
         "group 60:1 checkpoints 2 layers, and by the model of memory needs 4",
-        "group 1k:1 does not fit in memory by the model, with all 4 layers checkpointed; raise its SP degree",
+        "group 1k:1 does not fit in memory by the model, with all 4 layers checkpointed; raise its degrees",
     ]
     (about_gpus,) = notes[3:]
     assert about_gpus == (

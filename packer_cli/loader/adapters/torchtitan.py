@@ -19,6 +19,7 @@ from typing import Any
 import torch
 
 from packer_cli.errors import ConfigError
+from packer_cli.format.layout import Layout
 from packer_cli.loader.batch import PadTo, round_up
 from packer_cli.loader.dataset import PackedDataset
 from packer_cli.loader.manifest import read_manifest
@@ -81,16 +82,22 @@ class PackedDataLoader(BaseDataLoader):
         **kwargs: Any,
     ) -> None:
         del kwargs  # The tokenizer, and when to save.
-        degree, num_gpus = _read_degree(config)
-        if dp_world_size * degree != num_gpus:
+        layout, num_gpus = _read_layout(config)
+        if dp_world_size * layout.num_gpus != num_gpus:
+            degrees = {"context": layout.row_ranks, "tensor": layout.tp, "pipeline": layout.pp}
+            options = [
+                f"--parallelism.{name}_parallel_degree {size}"
+                for name, size in degrees.items()
+                if size > 1 or name == "context"
+            ]
             raise ConfigError(
-                f"{config.path!r} was planned for {num_gpus} GPUs, {degree} a row, but torchtitan has {dp_world_size} "
-                f"data-parallel ranks: set --parallelism.context_parallel_degree {degree} and start it on {num_gpus} "
-                "GPUs, or plan again for these ranks"
+                f"{config.path!r} was planned for {num_gpus} GPUs, {layout.num_gpus} a row, but torchtitan has "
+                f"{dp_world_size} data-parallel ranks: set {' '.join(options)} and start it on {num_gpus} GPUs, "
+                "or plan again for these ranks"
             )
         self.dataset = PackedDataset(
             config.path,
-            dp_rank * degree,
+            dp_rank * layout.num_gpus,
             num_gpus,
             format="torchtitan",
             pad_to=config.pad_to,
@@ -132,8 +139,8 @@ class PackedDataLoader(BaseDataLoader):
         self.dataset.close()
 
 
-def _read_degree(config: PackedDataLoader.Config) -> tuple[int, int]:
-    """GPUs that share a row, and GPUs of the set."""
+def _read_layout(config: PackedDataLoader.Config) -> tuple[Layout, int]:
+    """The layout of the replicas, and the GPUs of the set."""
     storage = open_storage(config.path, verify="lazy", cache_dir=config.cache_dir, cache_bytes=0, storage_options=None)
     manifest = read_manifest(config.path, storage)
     if manifest.has_windows and config.max_num_documents is not None:
@@ -142,13 +149,13 @@ def _read_degree(config: PackedDataLoader.Config) -> tuple[int, int]:
             "a document, and max_num_documents limits documents to samples: plan with --curriculum short, or leave "
             "max_num_documents out"
         )
-    degrees = sorted({group.sp_size for group in manifest.groups})
-    if len(degrees) > 1:
+    layouts = sorted({group.layout for group in manifest.groups})
+    if len(layouts) > 1:
         raise ConfigError(
-            f"{config.path!r} has groups of SP degrees {', '.join(map(str, degrees))}, but torchtitan's context "
-            "parallel degree is fixed: plan all groups with the same degree"
+            f"{config.path!r} has groups of degrees {', '.join(map(str, layouts))}, but torchtitan's are fixed: plan "
+            "all groups with the same degrees"
         )
-    return degrees[0], manifest.num_gpus
+    return layouts[0], manifest.num_gpus
 
 
 def _check_documents(dataset: PackedDataset, max_num_documents: int | None) -> None:
@@ -168,7 +175,7 @@ def _check_documents(dataset: PackedDataset, max_num_documents: int | None) -> N
 def _check_lengths(dataset: PackedDataset, settings: dict[str, int | None], pad_to: PadTo) -> None:
     """Raise ConfigError if torchtitan's settings do not fit the rows; warn of parts of the plan that it ignores."""
     groups, epochs = dataset.manifest["groups"], dataset.manifest["epochs"]
-    multiple = length_multiple("zigzag", groups[0]["sp_size"])
+    multiple = length_multiple("zigzag", groups[0]["sp_size"] * groups[0]["cp_size"]) * groups[0]["tp_size"]
     lengths = sorted({round_up(int(group["capacity"]), multiple) for group in groups})
     for i, (name, value) in enumerate(settings.items()):
         # torchtitan counts by the first; the second is only a limit.

@@ -39,9 +39,9 @@ class Format:
     sp_slice: bool = True
     """Whether batches hold only this rank's part of the row; if not, the trainer slices it."""
     sp_sharding: SPSharding = "contiguous"
-    """How the trainer divides a row among the ranks of an SP group."""
+    """How the trainer divides a row among the ranks that share it."""
     align_samples: bool = False
-    """Whether to pad each sample to a multiple of the plan's `--align`, and of 2 * sp_size if sp_size > 1."""
+    """Whether to pad each sample to a multiple of the plan's `--align`, and of twice the ranks that share a row."""
 
     positions_are_borders: bool = False
     """Whether the trainer takes position 0 for the first token of a sample, having no other borders."""
@@ -57,17 +57,18 @@ def metadata(micro: MicroBatch) -> dict[str, Any]:
     With a causal mask over the whole row, or a window in this step, the borders of attention are not those of the
     samples: then `sample_borders`, int32 [n+1 or n+2], are theirs.
     """
-    row = micro.row
+    row, layout = micro.row, micro.layout
+    place = layout.place(row.place)
     own = {} if micro.has_samples_as_segments else {"sample_borders": torch.from_numpy(micro.sample_borders)}
     return {
         **own,
         "group": row.group,
-        "sp_size": row.sp_size,
-        "sp_rank": row.sp_rank,
+        **layout.sizes,
+        **place._asdict(),
         "sp_sharding": micro.sharding,
         "dp_rank": row.dp_rank,
         "dp_size": row.dp_size,
-        "checkpoint_layers": row.checkpoint_layers,
+        "checkpoint_layers": micro.checkpoint_layers,
         "epoch": micro.epoch,
         "step": row.step,
         "iteration": row.iteration,
@@ -90,12 +91,12 @@ def segment_numbers(micro: MicroBatch) -> torch.Tensor:
     borders = micro.cu_seqlens
     numbers = np.arange(len(borders) - 1, dtype=np.int32)
     if micro.sliced:
-        row = micro.row
+        ranks, rank = micro.layout.row_ranks, micro.row_rank
         if micro.sharding == "contiguous":
-            part = int(borders[-1]) // row.sp_size
-            borders = np.clip(borders - row.sp_rank * part, 0, part)
+            part = int(borders[-1]) // ranks
+            borders = np.clip(borders - rank * part, 0, part)
         else:
-            borders = local_indices(borders, row.sp_size, row.sp_rank, micro.sharding).searchsorted(borders)
+            borders = local_indices(borders, ranks, rank, micro.sharding).searchsorted(borders)
     return torch.from_numpy(numbers.repeat(borders[1:] - borders[:-1]))
 
 

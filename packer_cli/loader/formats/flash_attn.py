@@ -11,7 +11,7 @@ from packer_cli.loader.formats.base import Batch, Format, open_batch
 def adapt(micro: MicroBatch) -> Batch:
     """Token tensors int64 [t]; `cu_seqlens_q/k` int32 [segments+1]; `max_seqlen_q/k` ints.
 
-    Pass the last four by keyword. `shift_labels` is only there with sp_size > 1.
+    Pass the last four by keyword. `shift_labels` is only there if ranks share the row.
     """
     cu_seqlens = torch.from_numpy(micro.cu_seqlens)
     batch = {
@@ -23,7 +23,7 @@ def adapt(micro: MicroBatch) -> Batch:
         "max_seqlen_q": micro.max_seqlen,
         "max_seqlen_k": micro.max_seqlen,
     }
-    if micro.row.sp_size > 1:
+    if micro.layout.row_ranks > 1:
         # A copy: `labels` and `shift_labels` share memory, so writing to one would change the other.
         batch["shift_labels"] = torch.from_numpy(micro.shift_labels.copy())
     return open_batch(micro, batch, cu_seqlens)

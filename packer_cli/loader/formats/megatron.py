@@ -14,10 +14,10 @@ from packer_cli.loader.formats.base import Batch, Format, open_batch
 def adapt_row(micro: MicroBatch) -> Batch:
     """`tokens`, `labels` (shifted), `position_ids` int64 [1, T], `loss_mask` float32 [1, T], and the borders.
 
-    With sp_size > 1, each sample is padded to a multiple of 2 * sp_size, as TransformerEngine requires: other lengths
-    give wrong attention without an error. A row then grows by up to 2 * sp_size - 1 tokens a sample, unless the set
-    was planned with ``--align 2*cp``, which counts them. With another `--align`, each sample is padded to a multiple
-    of both. Where samples are padded, `cu_seqlens` counts real tokens and `cu_seqlens_padded` tokens with padding,
+    With a CP (or SP) degree above 1, each sample is padded to a multiple of twice the degree, as TransformerEngine
+    requires: other lengths give wrong attention without an error. A row then grows by less than that for each sample,
+    unless the set was planned with ``--align 2*cp``, which counts them. With another `--align`, each sample is
+    padded to a multiple of both. Where samples are padded, `cu_seqlens` counts real tokens and `cu_seqlens_padded` tokens with padding,
     both int32 [1, segments+1]; else there is only `cu_seqlens`, whose last segment is the padding at the tail.
     `max_seqlen` is int32 [1], with padding.
 
@@ -49,7 +49,7 @@ def adapt_row(micro: MicroBatch) -> Batch:
         params |= {"cu_seqlens_q_padded": padded, "cu_seqlens_kv_padded": padded}
         batch |= {"cu_seqlens": _real_borders(micro)[None], "cu_seqlens_padded": padded[None]}
     if micro.sliced:
-        params["local_cp_size"] = micro.row.sp_size
+        params["local_cp_size"] = micro.layout.row_ranks
     return open_batch(micro, batch, padded)
 
 

@@ -15,7 +15,7 @@ def adapt(micro: MicroBatch) -> Batch:
     models (Qwen3-Next, Bamba, LFM2, ...) tell samples apart only by it, and would mix them without it.
 
     There is no `attention_mask`: it would take precedence over the borders, and merge the samples.
-    `shift_labels` is only there with sp_size > 1; a model uses it instead of shifting `labels`.
+    `shift_labels` is only there if ranks share the row; a model uses it instead of shifting `labels`.
     """
     cu_seqlens = torch.from_numpy(micro.cu_seqlens)
     batch = {
@@ -28,7 +28,7 @@ def adapt(micro: MicroBatch) -> Batch:
         "max_length_q": micro.max_seqlen,
         "max_length_k": micro.max_seqlen,
     }
-    if micro.row.sp_size > 1:
+    if micro.layout.row_ranks > 1:
         # A copy: `labels` and `shift_labels` share memory, so writing to one would change the other.
         batch["shift_labels"] = torch.from_numpy(micro.shift_labels.copy()[None])
     return open_batch(micro, batch, cu_seqlens)

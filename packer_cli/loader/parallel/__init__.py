@@ -9,7 +9,7 @@
 """
 
 from packer_cli.loader.parallel.attention import packed_attention, ring_attention, ulysses_attention
-from packer_cli.loader.parallel.groups import SPGroups, data_rank, init_sp_groups
+from packer_cli.loader.parallel.groups import SPGroups, data_rank, init_sp_groups, plan_rank
 from packer_cli.loader.parallel.sharding import SHARDINGS, Sharding, length_multiple, local_indices, row_order
 from packer_cli.loader.parallel.slices import gather_slices, merge_slices, take_slice
 
@@ -24,6 +24,7 @@ __all__ = [
     "local_indices",
     "merge_slices",
     "packed_attention",
+    "plan_rank",
     "ring_attention",
     "row_order",
     "take_slice",

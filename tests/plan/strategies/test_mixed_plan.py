@@ -38,7 +38,7 @@ def replicas_of(plan, schedule, iteration):
     own = schedule.slot_iteration == iteration
     return list(
         zip(
-            plan.slot_degrees(schedule)[own].tolist(), schedule.slot_first_gpu[own].tolist(),
+            plan.slot_gpus(schedule)[own].tolist(), schedule.slot_first_gpu[own].tolist(),
             schedule.slot_pack[own].tolist(), strict=True,
         )
     )  # fmt: skip
@@ -141,5 +141,5 @@ def test_balance_is_of_predicted_time():
     seconds = quadratic * work[schedule.slot_pack] + linear * tokens[schedule.slot_pack] + constant
     slowest = np.zeros(schedule.num_iterations)
     np.maximum.at(slowest, schedule.slot_iteration, seconds)
-    busy = float(seconds @ plan.slot_degrees(schedule))
+    busy = float(seconds @ plan.slot_gpus(schedule))
     assert busy / (slowest.sum() * 8) == pytest.approx(1, abs=0.03)

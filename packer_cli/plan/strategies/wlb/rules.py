@@ -20,7 +20,7 @@ class WlbRules:
 
     def micro_batches(self, group: Group) -> int:
         """Micro-batches of a replica in a step: by default, as many as its pipeline has stages."""
-        return int(self.options.micro_batches or getattr(group, "pp_size", 1))
+        return int(self.options.micro_batches or group.pp_size)
 
     def capacity(self, window: int) -> int:
         """Most tokens of a micro-batch."""

@@ -43,7 +43,7 @@ def schedule_steps(
     step, num_replicas = micro_batches.step, group.num_dp_ranks(num_gpus)
     num_steps = int(step[-1]) + 1 if len(step) else 0
     offsets = np.searchsorted(step, np.arange(num_steps + 1))
-    replica = deal_steps(offsets, micro_batches.times, num_replicas, most, getattr(group, "pp_size", 1))
+    replica = deal_steps(offsets, micro_batches.times, num_replicas, most, group.pp_size)
     state = rng_state(seed, Stream.RANKS, epoch)
     names = np.array([shuffled(num_replicas, state) for _ in range(num_steps)], dtype=np.int64)
     replica = names.reshape(-1, num_replicas)[step, replica]
@@ -64,8 +64,8 @@ def schedule_steps(
         slot_iteration=np.concatenate([step, idle_step])[order],
         slot_pack=np.concatenate([micro_batches.pack, np.full(len(idle_step), FILLER)])[order],
         slot_group=np.zeros(len(order), dtype=np.int16),
-        slot_first_gpu=(np.concatenate([replica, idle_replica])[order] * (num_gpus // num_replicas)).astype(np.int32),
-        slot_row_length=round_up_rows(tokens[order], group.sp_size, group.capacity).astype(np.int32),
+        slot_first_gpu=(np.concatenate([replica, idle_replica])[order] * group.num_gpus).astype(np.int32),
+        slot_row_length=round_up_rows(tokens[order], group.layout.row_multiple, group.capacity).astype(np.int32),
         iteration_step=np.arange(num_steps),
         step_window=np.zeros(num_steps, dtype=np.int32),
     )
