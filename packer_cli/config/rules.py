@@ -63,7 +63,7 @@ def _with_known_steps(config: PlanConfig) -> PlanConfig:
     """A cost predicted for the whole replica, and the most tokens of a micro-batch, where the options say nothing."""
     is_predicted = config.cost == "profile" or (config.has_gpu_model and "cost" not in config.model_fields_set)
     with _naming("--packing"):
-        packer, options = parse_packing(config.packing, STEP_PACKERS)
+        _, options = parse_packing(config.packing, STEP_PACKERS)
     has_room = isinstance(options, DelayOptions) and options.s_max == AUTO_CAPACITY
     if config.is_auto or not (is_predicted or (has_room and config.has_gpu_model)):
         return config

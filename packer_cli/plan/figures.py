@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,35 +29,54 @@ from packer_cli.plan.packing.ilp.cutting_stock import lp_lower_bound
 from packer_cli.plan.rules import PlanRules
 from packer_cli.plan.schedule import StepRules
 from packer_cli.plan.segments import align_up, aligned_lengths
+from packer_cli.plan.strategies.wlb.packers import REGISTRY as STEP_PACKERS
+from packer_cli.plan.strategies.wlb.packers import StepOptions
+from packer_cli.plan.strategies.wlb.rules import WlbRules
 from packer_cli.plan.types import UNLIMITED, Mask, Pieces, Plan
 
 BASELINE_NAME = "ISF at the longest length"
+ORIGINAL_NAME = "original packing"
 
 
-def plan_stats(
-    plan: Plan,
-    seed: int,
-    source_of_sample: NDArray[Any] | None = None,
-    linear: int = 0,
-    longest: Group | None = None,
-) -> PlanMetrics:
-    """The figures of a plan beside the baseline's.
+class Baseline(NamedTuple):
+    """What a plan is compared with: the same samples, as its paper's authors packed them before."""
 
-    The baseline is the paper's: ISF packs everything to the longest capacity, with that group's SP degree; the packs
-    are in seeded order. Price: one ISF packing and O(slots).
+    name: str
+    plan: Plan
+
+
+def baseline_of(plan: Plan, rules: PlanRules) -> Baseline:
+    """HBP's naive packing or, for steps packed from a stream, WLB-LLM's original one. Price: one ISF packing, or O(m).
+
+    Both have about as many tokens in a step as the plan.
 
     Args:
-        linear: tokens, see `plan.cost`; above 0 it adds `cbr` and `cbr_bound`.
-        longest: the group of the baseline, where it is not the plan's longest.
+        rules: those of the plan, on as many GPUs as it has now.
     """
-    baseline = baseline_plan(
-        plan.pieces, longest or plan.groups[-1], plan.num_gpus, seed, max_samples=plan.max_samples, mask=plan.mask
+    if rules.wlb:
+        original = WlbRules(
+            packer=STEP_PACKERS["original"], options=StepOptions(micro_batches=rules.wlb.options.micro_batches)
+        )
+        return Baseline(ORIGINAL_NAME, build_plan(plan.pieces, replace(rules, wlb=original, epochs=1)))
+    steps = StepRules(global_tokens=rules.steps.global_tokens)
+    of_plan = (plan.max_samples, plan.mask)
+    return Baseline(
+        BASELINE_NAME, baseline_plan(plan.pieces, plan.groups[-1], plan.num_gpus, rules.seed, steps, *of_plan)
     )
-    figures = plan_figures(plan, seed, source_of_sample, linear)
+
+
+def plan_stats(plan: Plan, rules: PlanRules, source_of_sample: NDArray[Any] | None = None) -> PlanMetrics:
+    """The figures of a plan beside the baseline's. Price: that of `baseline_of`, and O(slots).
+
+    Args:
+        rules: those of the plan, on as many GPUs as it has now; a linear term adds `cbr` and `cbr_bound`.
+    """
+    figures = plan_figures(plan, rules.seed, source_of_sample, rules.linear)
+    baseline = baseline_of(plan, rules)
     return PlanMetrics(
         overall=figures.overall,
         groups=figures.groups,
-        baseline=BaselineMetrics(name=BASELINE_NAME, **_rounded(measure(baseline, linear=linear))),
+        baseline=BaselineMetrics(name=baseline.name, **_rounded(measure(baseline.plan, linear=rules.linear))),
     )
 
 

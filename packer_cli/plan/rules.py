@@ -57,14 +57,6 @@ class PlanRules:
         return self.linear if self.mask == "document" else linear_of_tokens(self.groups, self.num_gpus)
 
     @property
-    def step_tokens(self) -> int | None:
-        """About how many tokens a step has; None where each iteration is one."""
-        if self.wlb is None:
-            return self.steps.global_tokens
-        (window,) = self.groups
-        return self.wlb.micro_batches(window) * window.num_dp_ranks(self.num_gpus) * window.capacity
-
-    @property
     def shapes_rows(self) -> bool:
         """Whether rows are more than samples one after another: aligned, limited in number, or without borders."""
         is_aligned = any(group.align > 1 for group in self.groups)

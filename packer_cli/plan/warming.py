@@ -12,7 +12,7 @@ import numpy as np
 from packer_cli.plan.balance.refine import refine_packs
 from packer_cli.plan.build import build_plan
 from packer_cli.plan.check import check_pieces, check_plan
-from packer_cli.plan.figures import baseline_plan, plan_figures
+from packer_cli.plan.figures import baseline_of, plan_figures
 from packer_cli.plan.groups import Group
 from packer_cli.plan.pieces import make_pieces
 from packer_cli.plan.rules import PlanRules
@@ -58,7 +58,7 @@ def _warm_plan(rules: PlanRules) -> None:
     samples = np.arange(len(lengths), dtype=np.int64)
     pieces = make_pieces(np.array(lengths, dtype=np.int32), samples, rules.groups[-1].capacity, "split")
     plan = build_plan(pieces, rules)
-    baseline_plan(pieces, plan.groups[-1], plan.num_gpus, rules.seed)
+    baseline_of(plan, rules)
 
 
 def _warm_refine() -> None:

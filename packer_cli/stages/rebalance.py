@@ -135,9 +135,7 @@ def rebalance(folder: Path, num_gpus: int, stop: Stop, global_tokens: int | None
         schedules=file_info(folder, f"{path}/{SCHEDULES_NAME}"),
         history=(*manifest.history, manifest.generation),
         origin=origin,
-        metrics=plan_stats(
-            replace(dealt, epochs=tuple(whole)), manifest.seed, sources, rules.linear, rules.groups[-1]
-        ),
+        metrics=plan_stats(replace(dealt, epochs=tuple(whole)), rules, sources),
         config=replace(manifest.config, plan=config),
     )
     write_manifest(folder, new)

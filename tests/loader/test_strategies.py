@@ -49,14 +49,22 @@ def make_samples() -> list[SimpleNamespace]:
     return samples
 
 
-def samples_of_steps(plan: Plan) -> list[list[int]]:
+def pieces_of_steps(plan: Plan) -> list[list[tuple[int, int, int]]]:
+    """(sample, start, length) of what each step trains on."""
     (schedule,) = plan.epochs
-    found: list[list[int]] = [[] for _ in range(schedule.num_steps)]
+    found: list[list[tuple[int, int, int]]] = [[] for _ in range(schedule.num_steps)]
     for iteration, pack in zip(schedule.slot_iteration.tolist(), schedule.slot_pack.tolist(), strict=True):
         if pack != FILLER:
             pieces = plan.packs.pieces[plan.packs.offsets[pack] : plan.packs.offsets[pack + 1]]
-            found[schedule.iteration_step[iteration]] += plan.pieces.sample[pieces].tolist()
+            of_pieces = (each[pieces].tolist() for each in (plan.pieces.sample, plan.pieces.start, plan.pieces.length))
+            found[schedule.iteration_step[iteration]] += zip(*of_pieces, strict=True)
     return found
+
+
+def part(sample: SimpleNamespace, start: int, length: int) -> SimpleNamespace:
+    """A piece of a sample; nothing predicts its first token."""
+    stop = start + length
+    return SimpleNamespace(tokens=sample.tokens[start:stop], mask=[0, *sample.mask[start + 1 : stop]])
 
 
 def train_alone(model: Any, sample: SimpleNamespace, window: int = 0) -> tuple[float, int, dict[str, torch.Tensor]]:
@@ -94,7 +102,7 @@ def test_every_strategy_trains_as_one_process_does(tmp_path: Path, repo: Path) -
     shape.write_text(json.dumps(SHAPE))
     torch.set_num_threads(1)
     model = tiny_llama("sdpa")
-    trained = cache(lambda i, window: train_alone(model, samples[i], window))
+    trained = cache(lambda i, start, length, window: train_alone(model, part(samples[i], start, length), window))
     expected, plans = {}, {}
     for name, options in STRATEGIES.items():
         out = tmp_path / name
@@ -107,8 +115,8 @@ def test_every_strategy_trains_as_one_process_does(tmp_path: Path, repo: Path) -
         plans[name], _ = read_plan(out / "plan.arrow")
         windows = plans[name].epochs[0].step_window.tolist()
         expected[str(out)] = [
-            one_process([trained(i, window) for i in own])
-            for window, own in zip(windows, samples_of_steps(plans[name]), strict=True)
+            one_process([trained(*piece, window) for piece in own])
+            for window, own in zip(windows, pieces_of_steps(plans[name]), strict=True)
         ]
     assert plans["windows"].epochs[0].step_window[:3].tolist() == [24, 156, 0]
     (mixed,), (free,) = plans["flexsp"].epochs, plans["free"].epochs
@@ -118,6 +126,7 @@ def test_every_strategy_trains_as_one_process_does(tmp_path: Path, repo: Path) -
     counts = np.bincount(np.cumsum(free.begins_replica))
     assert len(set(counts[1:].tolist())) > 1, "all replicas run equally many micro-batches"
     assert plans["wlb"].groups[0].capacity > max(len(sample.tokens) for sample in samples) * 1.5
+    assert plans["wlb"].pieces.start.any(), "no sample lies across two global batches"
     (steps,) = plans["wlb"].epochs
     assert max(np.bincount(np.cumsum(steps.begins_replica))) == 2, "no replica runs two micro-batches"
     file = tmp_path / "expected.pt"

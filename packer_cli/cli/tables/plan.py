@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from packer_cli.cli.console import print_table, ratio
 from packer_cli.format.constants import Mask
 from packer_cli.format.metrics import Counts, Metrics, OverallMetrics, PlanMetrics, SampleCounts
-from packer_cli.plan.figures import LengthStats
+from packer_cli.plan.figures import ORIGINAL_NAME, LengthStats
 from packer_cli.plan.sparsity import BLOCK, Sparsity
 from packer_cli.sizes import counted
 
@@ -53,7 +53,12 @@ def print_stats(metrics: PlanMetrics) -> None:
         _print_delays(overall)
     if overall.alignment_pr is not None:
         print("  align PR: the part of PR that comes from padding samples to a multiple of --align")
-    print("  baseline: as in HBP, isf packs the same samples to the longest group's capacity; packs in random order")
+    if baseline.name == ORIGINAL_NAME:
+        print("  baseline: the same stream of samples, cut into micro-batches of one context window as it comes")
+    else:
+        print(
+            "  baseline: as in HBP, isf packs the same samples to the longest group's capacity; packs in random order"
+        )
     if overall.num_fillers:
         print(f"  {counted(overall.num_fillers, 'filler')} (without loss, so that every rank is busy)")
 
