@@ -26,6 +26,7 @@ from packer_cli.plan.groups import Group
 from packer_cli.plan.metrics import least_works, measure, measure_delay, measure_randomness, pieces_by_group
 from packer_cli.plan.packing import REGISTRY
 from packer_cli.plan.packing.ilp.cutting_stock import lp_lower_bound
+from packer_cli.plan.packing.wrap import join
 from packer_cli.plan.rules import PlanRules
 from packer_cli.plan.schedule import StepRules
 from packer_cli.plan.segments import align_up, aligned_lengths
@@ -57,7 +58,12 @@ def baseline_of(plan: Plan, rules: PlanRules) -> Baseline:
         original = WlbRules(
             packer=STEP_PACKERS["original"], options=StepOptions(micro_batches=rules.wlb.options.micro_batches)
         )
-        return Baseline(ORIGINAL_NAME, build_plan(plan.pieces, replace(rules, wlb=original, epochs=1)))
+        # Samples that the plan cut where two batches meet are whole again.
+        first, total = join(plan.pieces)
+        pieces = Pieces(
+            sample=plan.pieces.sample[first], start=plan.pieces.start[first], length=total.astype(np.int32)
+        )
+        return Baseline(ORIGINAL_NAME, build_plan(pieces, replace(rules, wlb=original, epochs=1)))
     steps = StepRules(global_tokens=rules.steps.global_tokens)
     of_plan = (plan.max_samples, plan.mask)
     return Baseline(

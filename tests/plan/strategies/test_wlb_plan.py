@@ -113,7 +113,7 @@ def test_what_is_left_runs_in_the_same_steps_on_another_number_of_gpus(lengths, 
     assert sorted(map(sorted, steps_of(plan, every))) == sorted(map(sorted, steps_of(plan, schedule)))
 
 
-def long_tail(num=3000, seed=0):
+def long_tail(num=20000, seed=0):
     random = np.random.default_rng(seed)
     return np.minimum(1000, random.lognormal(np.log(16), 1.5, num).astype(np.int64) + 1)
 
