@@ -28,7 +28,7 @@ from packer_cli.plan.types import UNLIMITED
 from packer_cli.plan.windows import parse_curriculum
 
 if TYPE_CHECKING:
-    from packer_cli.cost.models import GpuModel
+    from packer_cli.cost.models import GpuModel, MemoryModel
 
 
 def with_known_cost(config: PlanConfig) -> PlanConfig:
@@ -70,9 +70,7 @@ def _with_known_steps(config: PlanConfig) -> PlanConfig:
     model = _load(config, f"--strategy {config.strategy}")
     group, changes = config.groups[-1], {}
     if has_room:
-        longest = model.memory.longest(group.layout, group.checkpoint_layers or None)
-        multiple = math.lcm(group.align, 2 * group.layout.row_multiple)
-        capacity = max(group.capacity, min(2 * group.capacity, longest // multiple * multiple))
+        capacity = _most_tokens(group, model.memory)
         separator = "," if ":" in config.packing else ":"
         changes["packing"] = f"{config.packing}{separator}s_max={capacity}"
         group = replace(group, capacity=capacity)
@@ -81,6 +79,21 @@ def _with_known_steps(config: PlanConfig) -> PlanConfig:
         with _naming("--cost"):
             changes["cost"] = str(Cost(quadratic=quadratic, linear=linear))
     return config.model_copy(update=changes)
+
+
+_ROOM = 5 / 4
+"""Windows that a micro-batch should hold at least: with less, long samples leave no room to even out."""
+
+
+def _most_tokens(window: Group, memory: MemoryModel) -> int:
+    """Tokens of a micro-batch that memory holds, from one context window to two.
+
+    Layers are checkpointed for `_ROOM` windows and for no more, as each costs every micro-batch time.
+    """
+    layers = window.checkpoint_layers or memory.least_checkpoint_layers(_ROOM * window.capacity, window.layout)
+    multiple = math.lcm(window.align, 2 * window.layout.row_multiple)
+    longest = memory.longest(window.layout, layers) // multiple * multiple
+    return max(window.capacity, min(2 * window.capacity, longest))
 
 
 def _load(config: PlanConfig, what: str) -> GpuModel:

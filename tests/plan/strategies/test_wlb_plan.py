@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from packer_cli.config import PlanConfig, validate
-from packer_cli.config.rules import plan_rules
+from packer_cli.config.rules import plan_rules, with_known_cost
 from packer_cli.errors import ConfigError
 from packer_cli.plan.build import build_plan
 from packer_cli.plan.check import check_pieces, check_plan
@@ -18,6 +18,7 @@ from packer_cli.plan.figures import plan_stats
 from packer_cli.plan.resume import DealRules, check_rest, deal_epoch, rest_of_epoch, short_packs
 from packer_cli.plan.segments import row_lengths
 from packer_cli.plan.types import FILLER
+from tests.config.test_strategies import llama
 from tests.plan.test_build import whole
 
 PACKERS = [
@@ -152,6 +153,29 @@ def test_the_longest_group_is_the_window():
     assert plan_rules(PlanConfig(**GIVEN, packing="delay:s_max=192k")).wlb.capacity(131072) == 192 * 1024
     assert plan_rules(PlanConfig(**GIVEN, packing="original")).wlb.capacity(131072) == 131072
     assert PlanConfig(gpus=64, strategy="wlb").is_auto
+
+
+def test_a_model_gives_the_cost_of_a_stage_and_what_memory_holds(tmp_path):
+    model = llama(tmp_path)
+    given = {
+        "groups": "128k", "parallel": "tp=8,cp=2,pp=4", "gpus": 64, "strategy": "wlb", "model": str(model),
+        "gpu": "h100",
+    }  # fmt: skip
+    known = with_known_cost(PlanConfig(**given))
+    rules = plan_rules(known)
+    assert rules.wlb.micro_batches(known.groups[0]) == 4
+    assert 1.25 * 131072 < rules.wlb.capacity(131072) < 262144
+    # Tensor and context parallelism communicate, so tokens cost more beside squares than on one GPU.
+    one_gpu = with_known_cost(PlanConfig(groups="128k", gpus=1, cost="profile", model=str(model), gpu="h200"))
+    assert rules.linear > 1.2 * plan_rules(one_gpu).linear
+    again = PlanConfig(**known.decisions())
+    assert with_known_cost(again) == again
+    assert plan_rules(again) == rules
+    # What is given stands, and a window that hardly fits is no reason to refuse it.
+    own = with_known_cost(PlanConfig(**given, packing="delay:queues=2,s_max=200k", cost="1,5"))
+    assert (own.packing, own.cost) == ("delay:queues=2,s_max=200k", "1,5")
+    long = with_known_cost(PlanConfig(**given | {"groups": "100m"}))
+    assert plan_rules(long).wlb.capacity(100 * 2**20) == 100 * 2**20
 
 
 def test_what_a_plan_records_gives_the_same_rules():
