@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from packer_cli.plan.packing.ilp.minmax import min_max_work
 from packer_cli.plan.strategies.wlb.arrival import Arrivals
-from packer_cli.plan.strategies.wlb.steps import PackedSteps
+from packer_cli.plan.strategies.wlb.steps import PackedSteps, work_imbalances
 from packer_cli.plan.streams import Stream, rng_state, shuffled
 from packer_cli.plan.types import Int32Array, Int64Array
 
@@ -42,11 +42,18 @@ def pack_by_greed(arrivals: Arrivals, num_batches: int) -> PackedSteps:
 def pack_by_program(arrivals: Arrivals, num_batches: int, time_limit: float) -> PackedSteps:
     """The same documents in each window, dealt by the integer program (`packing.ilp.minmax`, eq. 1).
 
-    Price: exponential, up to `time_limit` seconds a window.
+    The program minimises the greatest attention work of a window, and leaves the other micro-batches as they happen to
+    be below it. Where its steps are no more even, those of greed stand. Price: exponential, up to
+    `time_limit` seconds a window.
     """
+    num_micro_batches = arrivals.num_micro_batches
 
     def solve(lengths: Int32Array, row_of: Int64Array, num_rows: int) -> Int64Array:
-        return min_max_work(lengths, num_rows, arrivals.window, time_limit).pack_of
+        solved = _by_falling_work(lengths, min_max_work(lengths, num_rows, arrivals.window, time_limit).pack_of)
+        imbalance = [
+            work_imbalances(lengths, rows, num_micro_batches, arrivals.linear).sum() for rows in (row_of, solved)
+        ]
+        return solved if imbalance[1] < imbalance[0] else row_of
 
     return _pack_windows(arrivals, num_batches, solve)
 
@@ -69,7 +76,8 @@ def _pack_windows(arrivals: Arrivals, num_batches: int, improve: Improve) -> Pac
         is_dealt = row >= 0
         left, dealt = documents[~is_dealt], documents[is_dealt]
         is_carried[left] = True
-        row = _by_falling_work(lengths[dealt], improve(lengths[dealt], row[is_dealt], num_steps * num_micro_batches))
+        row = _by_falling_work(lengths[dealt], row[is_dealt])
+        row = improve(lengths[dealt], row, num_steps * num_micro_batches)
         num_steps = int(row.max()) // num_micro_batches + 1
         position = shuffled(num_steps, state)  # Else each window would begin with its longest documents.
         row_of[dealt] = (step + position[row // num_micro_batches]) * num_micro_batches + row % num_micro_batches
@@ -79,7 +87,7 @@ def _pack_windows(arrivals: Arrivals, num_batches: int, improve: Improve) -> Pac
 
 def _by_falling_work(lengths: Int32Array, row_of: Int64Array) -> Int64Array:
     """Renumber the rows (int64[n]) by falling attention work, so that those of a step are alike; empty ones last."""
-    work = np.zeros(int(row_of.max()) + 1, dtype=np.int64)
+    work = np.zeros(int(row_of.max(initial=-1)) + 1, dtype=np.int64)
     np.add.at(work, row_of, lengths.astype(np.int64) ** 2)
     number = np.empty(len(work), dtype=np.int64)
     number[np.argsort(-work, kind="stable")] = np.arange(len(work))

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from packer_cli.plan.strategies.wlb.arrival import Arrivals
-from packer_cli.plan.types import Int64Array
+from packer_cli.plan.types import Int32Array, Int64Array
 
 
 class PackedSteps(NamedTuple):
@@ -38,12 +38,24 @@ def without_empty_steps(packed: PackedSteps, num_micro_batches: int) -> PackedSt
 
 
 def imbalances(arrivals: Arrivals, packed: PackedSteps) -> NDArray[np.float64]:
-    """WLB-LLM's imbalance of each step (float64[s]): the greatest work of its micro-batches over the mean. O(m)."""
-    length = arrivals.lengths.astype(np.float64)
-    num_rows = (int(packed.row_of.max(initial=-1)) // arrivals.num_micro_batches + 1) * arrivals.num_micro_batches
-    work = np.bincount(packed.row_of, weights=length * (length + arrivals.linear), minlength=num_rows)
-    of_steps = work.reshape(-1, arrivals.num_micro_batches)
-    return of_steps.max(axis=1) / of_steps.mean(axis=1)
+    """`work_imbalances` of the packed steps (float64[s])."""
+    return work_imbalances(arrivals.lengths, packed.row_of, arrivals.num_micro_batches, arrivals.linear)
+
+
+def work_imbalances(
+    lengths: Int32Array, row_of: Int64Array, num_micro_batches: int, linear: int
+) -> NDArray[np.float64]:
+    """WLB-LLM's imbalance of each step (float64[s]): the greatest work of its micro-batches over their mean. O(m).
+
+    Args:
+        lengths: int32[m]
+        row_of: int64[m], as in `PackedSteps`.
+        linear: tokens, see `plan.cost`.
+    """
+    length = lengths.astype(np.float64)
+    num_rows = (int(row_of.max(initial=-1)) // num_micro_batches + 1) * num_micro_batches
+    work = np.bincount(row_of, weights=length * (length + linear), minlength=num_rows).reshape(-1, num_micro_batches)
+    return work.max(axis=1) / work.mean(axis=1)
 
 
 def mean_delay(arrivals: Arrivals, packed: PackedSteps) -> float:
