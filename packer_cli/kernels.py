@@ -19,8 +19,8 @@ import re
 import sys
 from collections.abc import Iterator
 
-PLACES = ("plan", "export/copy.py", "corpus/readers/json_borders.py")
-"""Files with kernels, and folders that hold such, at any depth."""
+PLACES = ("plan", "format/sharding.py", "export/copy.py", "corpus/readers/json_borders.py")
+"""Files with kernels or what these compile, and folders that hold such, at any depth."""
 
 _PREFIX = "hbpack-kernels-"
 KEPT = 4

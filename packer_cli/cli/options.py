@@ -18,7 +18,7 @@ from packer_cli.errors import ConfigError, InputError, OutputError
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 
 _NAMES = {"record_schema": "schema"}
-_NO_OPTIONS = {"inputs", "group_costs"}
+_NO_OPTIONS = {"inputs", "group_costs", "attention_pieces"}
 _SHOWN_AFTER = {"align": "max_samples"}
 """Options that the model reads before others; the help begins with what everyone gives."""
 _METAVARS = {
@@ -29,6 +29,7 @@ _METAVARS = {
     "balance": "RULE",
     "curriculum": "NAME[:START]",
     "cost": "quadratic|profile|A,B",
+    "cp_sharding": "sequence|document|auto[:rho=R]",
     "chat_template": "FILE",
     "global_tokens": "TOKENS",
     "shard_size": "BYTES",

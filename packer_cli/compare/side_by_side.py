@@ -13,6 +13,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from packer_cli.compare.advice import advice
 from packer_cli.compare.row_figures import RowFigures, RowTask, row_figures, save_samples
 from packer_cli.compare.rows import Row
 from packer_cli.compare.savings import Savings, savings
@@ -74,6 +75,13 @@ class Comparison:
     rows: tuple[ComparedRow, ...]
     group_choice: GroupChoice | None = None
 
+    @property
+    def advice(self) -> str | None:
+        """Which strategy to take; None if the rows are no strategies or no epoch is predicted."""
+        simulations = {row.spec.name: row.figures.simulation for row in self.rows if row.figures}
+        epochs = {name: each.overall for name, each in simulations.items() if each is not None}
+        return advice(epochs) if epochs and all(row.spec.kind == "strategy" for row in self.rows) else None
+
     def values(self) -> dict[str, Any]:
         """JSON values."""
         return {
@@ -82,6 +90,7 @@ class Comparison:
             "lengths": self.lengths.values(),
             "counts": asdict(self.counts),
             "rows": [row.values() for row in self.rows],
+            **({} if self.advice is None else {"advice": self.advice}),
             **({"group_choice": asdict(self.group_choice)} if self.group_choice else {}),
         }
 

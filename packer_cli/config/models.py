@@ -170,6 +170,13 @@ class PlanConfig(AutoGroupsConfig):
     mask: Literal["document", "causal"] = "document"
     """What a token may attend to: `document`: those before it of its own sample; `causal`: all before it in its row.
     It decides the attention work of a pack; the loader takes it from the set."""
+    cp_sharding: str = "auto"
+    """How the ranks of a context-parallel group (--parallel cp=N) divide a row: `sequence`: they cut the row;
+    `document`: they cut each sample, so that attention work is even; `auto[:rho=R]`: for each pack the faster of the
+    two, by the attention times of --profile, or by a rate that pieces of under 256 tokens reach R of (default 1)."""
+    attention_pieces: SkipJsonSchema[tuple[tuple[int, int, float], ...] | None] = None
+    """What `auto` predicts with, no option of its own: queries, keys and seconds of the profile's pieces; see
+    `rules.with_known_cost`."""
     cost: str = "quadratic"
     """What to even out: `quadratic`: attention work, the sum of squared lengths (HBP); `A,B`: A a squared token and B
     a token, such as 1,24576 for a 7B model; `profile`: both from --profile, or from --model and --gpu."""

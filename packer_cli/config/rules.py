@@ -13,6 +13,7 @@ import numpy as np
 from packer_cli.config.models import PlanConfig
 from packer_cli.config.strategies import STRATEGIES
 from packer_cli.errors import ConfigError
+from packer_cli.plan.attention_rates import AttentionRates, ShardingRule, parse_cp_sharding
 from packer_cli.plan.balance import parse_balance
 from packer_cli.plan.cost import Cost, linear_of_tokens, parse_cost, require_exact
 from packer_cli.plan.groups import Group
@@ -34,22 +35,28 @@ if TYPE_CHECKING:
 def with_known_cost(config: PlanConfig) -> PlanConfig:
     """The options with numbers instead of what predicts them, for these decide the plan and not where they are from.
 
-    They are `--cost profile` and, once the groups are known, `group_costs` or, for `wlb`, the cost of a pipeline stage
-    and the tokens that memory holds; a group of a degree without a cost, which the model's heads do not allow, is left
-    out.
+    They are `--cost profile`, the attention times that `--cp-sharding auto` predicts with and, once the groups are
+    known, `group_costs` or, for `wlb`, the cost of a pipeline stage and the tokens that memory holds; a group of a
+    degree without a cost, which the model's heads do not allow, is left out.
 
     Raises:
         ConfigError, InputError, FormatError: `--profile`, or `--model` and `--gpu`, do not say what to predict with.
     """
     if STRATEGIES[config.strategy].has_packers:
-        return _with_known_steps(config)
-    if config.cost == "profile":
+        config = _with_known_steps(config)
+    elif config.cost == "profile":
         model = _load(config, "--cost profile").cost
         try:
             cost = Cost(quadratic=_digits(model.quadratic), linear=_digits(model.linear))
         except ValueError as error:
             raise ConfigError(f"--cost profile: {error}") from None
         config = config.model_copy(update={"cost": str(cost)})
+    has_cp = config.layout.cp > 1 or any(group.cp_size > 1 for group in config.groups)
+    if has_cp and config.cp_sharding == "auto" and config.profile is not None and config.attention_pieces is None:
+        from packer_cli.config.gpu_model import read_profile
+
+        pieces = tuple((row.queries, row.keys, _digits(row.seconds)) for row in read_profile(config.profile).pieces)
+        config = config.model_copy(update={"attention_pieces": pieces or None})
     if config.strategy == "flexsp" and not config.is_auto and config.group_costs is None:
         gpu_model = _load(config, "--strategy flexsp")
         longest = config.groups[-1]
@@ -135,6 +142,10 @@ def plan_rules(config: PlanConfig) -> PlanRules:
     with _naming("--cost"):
         linear = parse_cost(config.cost).linear_tokens
         require_exact(linear, config.groups, config.gpus)
+    with _naming("--cp-sharding"):
+        choice, rho = parse_cp_sharding(config.cp_sharding)
+    pieces = config.attention_pieces
+    rates = AttentionRates.measured(pieces) if pieces else AttentionRates.assumed(rho)
     with _naming("--curriculum"):
         windows = parse_curriculum(config.curriculum, config.groups[-1].capacity, config.curriculum_steps)
     steps = StepRules(
@@ -159,6 +170,7 @@ def plan_rules(config: PlanConfig) -> PlanRules:
             linear=linear,
             lockstep=1 if config.lockstep == "1" else None,
             replica_costs=_replica_costs(config),
+            sharding=ShardingRule(choice=choice, rates=rates),
             mask=config.mask,
             max_samples=config.max_samples or UNLIMITED,
             wlb=wlb,

@@ -24,6 +24,8 @@ class Strategy:
     """Plan options that other strategies support and it does not, so that it refuses values other than the default."""
     has_packers: bool = False
     """Whether `packing` names one of its own packers, which fill whole steps, and not an algorithm of the others."""
+    needs: str = ""
+    """What a trainer must do for it beyond running each iteration's packs in lockstep, after "must"."""
     groups: Literal["given", "longest", "degrees"] = "given"
     """Which groups it uses: those given; the longest alone; or one for each SP degree that divides the longest's, and
     iterations that mix them."""
@@ -75,6 +77,7 @@ STRATEGIES: Mapping[str, Strategy] = {
     "flexsp": Strategy(
         summary="FlexSP (arXiv 2412.01523) over the whole data set: iterations mix SP degrees of equal time",
         groups="degrees",
+        needs="run replicas of unlike SP degrees side by side in one iteration",
         ignores=frozenset({"packing", "fill"}),
         lacks=frozenset({"max_samples", "mask"}),
     ),
@@ -83,6 +86,7 @@ STRATEGIES: Mapping[str, Strategy] = {
         defaults={"groups": "auto", "packing": "delay", "cost": "1,24576"},
         groups="longest",
         has_packers=True,
+        needs="run several micro-batches of unlike lengths on each replica in a step",
         ignores=frozenset(
             {"fill", "balance", "global_tokens", "lockstep", "step_mix", "curriculum", "curriculum_steps"}
         ),

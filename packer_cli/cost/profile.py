@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 
 class _Model(BaseModel):
@@ -32,15 +32,21 @@ class IterationRow(_Model):
     """Whether the setting ran out of memory."""
 
 
-class AttentionRow(_Model):
+class PieceRow(_Model):
     """A measurement of the attention kernel, for the choice of context-parallel sharding."""
 
-    query_length: int = Field(ge=1)
-    """Number of consecutive query tokens."""
-    key_length: int = Field(ge=1)
-    """Number of tokens that they attend to."""
+    queries: int = Field(ge=1)
+    """Tokens of the piece: a run of a sample's tokens."""
+    keys: int = Field(ge=1)
+    """Tokens of the sample up to the last query; at least as many."""
     seconds: float = Field(gt=0)
-    """Median of one layer's forward pass."""
+    """Median of one layer's forward and backward pass under a causal mask, in a row of equal pieces, per piece."""
+
+    @model_validator(mode="after")
+    def _check_keys(self) -> PieceRow:
+        if self.keys < self.queries:
+            raise ValueError(f"a piece has at least as many keys as queries, got {self.keys} and {self.queries}")
+        return self
 
 
 class Fit(_Model):
@@ -69,9 +75,16 @@ class Profile(_Model):
     memory_limit: int | None = Field(default=None, ge=1)
     """Bytes of a GPU that training may take."""
     iterations: tuple[IterationRow, ...]
-    attention: tuple[AttentionRow, ...] = ()
+    pieces: tuple[PieceRow, ...] = ()
+    """The attention kernel alone."""
     cost: Fit | None = None
     memory: Fit | None = None
     assumed: dict[str, Any] = {}
     """Values that were not measured, such as given bandwidths."""
     library_versions: dict[str, str] = {}
+
+    @model_validator(mode="before")
+    @classmethod
+    def _drop_forward_times(cls, values: Any) -> Any:
+        """Earlier profiles timed attention without backward and causal mask, which nothing can use."""
+        return {key: value for key, value in values.items() if key != "attention"} if type(values) is dict else values

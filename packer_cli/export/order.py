@@ -87,7 +87,7 @@ def packs_by_use(folder: Path, manifest: Manifest, groups: list[int], epoch: int
     packs, iterations, dp_ranks = [], [], []
     for rank in (ranks.first for ranks in entry.ranks):
         columns = as_epoch(_read(folder, manifest, entry, rank), entry, manifest.seed, epoch, is_written=is_written)
-        is_own = (columns["sp_rank"] == 0) & (columns["shard"] >= 0) & wanted[columns["group"]]
+        is_own = (columns["place"] == 0) & (columns["shard"] >= 0) & wanted[columns["group"]]
         own = {name: values[is_own] for name, values in columns.items()}
         packs.append(first_pack[first_shard[own["group"]] + own["shard"]] + own["row"])
         iterations.append(own["iteration"])

@@ -64,6 +64,13 @@ class Metrics:
     """Communication ratio: tokens in iterations with SP degree > 1 / all tokens."""
     ave_t: float
     """Tokens per iteration and DP rank, mean over both."""
+    cp_imbalance: float | None = None
+    """Attention work of a pack's busiest CP rank over the mean of its ranks, mean over packs with a CP degree above
+    1; None if there are none. Their tokens are always equal."""
+    cp_imbalance_max: float | None = None
+    """The greatest of any pack."""
+    cp_document_share: float | None = None
+    """Share of these packs that are sharded per document; the others are per sequence."""
     imbalance: float
     """WLB-LLM: M max_j w_j / sum_j w_j over the M micro-batches of an iteration, w = sum of s (s + linear) per GPU;
     mean over iterations."""

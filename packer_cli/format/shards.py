@@ -56,7 +56,7 @@ class Pack(NamedTuple):
     sample_ids: np.ndarray
     """int64 [n]"""
     cp_sharding: int = 0
-    """The planned context-parallel sharding: 0 per sequence, 1 per document"""
+    """The planned context-parallel sharding, an index of `format.sharding.PLANNED`"""
 
 
 class ShardFile:

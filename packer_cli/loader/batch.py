@@ -12,8 +12,8 @@ from packer_cli.errors import ConfigError
 from packer_cli.format.constants import FILLER_TOKENS, Mask
 from packer_cli.format.layout import Layout
 from packer_cli.format.ranks import RankRow
+from packer_cli.format.sharding import PLANNED, Sharding, length_multiple, local_indices
 from packer_cli.loader.pages import PAGES
-from packer_cli.loader.parallel.sharding import Sharding, length_multiple, local_indices
 from packer_cli.loader.passes import IGNORE_INDEX, count_loss_tokens, cut_spans, ramp, write_labels, write_positions
 from packer_cli.loader.segments import align_samples, cut_segments, with_padding
 from packer_cli.loader.shards import Pack
@@ -21,9 +21,8 @@ from packer_cli.loader.shards import Pack
 PadTo = Literal["multiple", "row", "capacity"]
 
 SPSharding = Literal[Sharding, "planned"]
-"""A sharding, or "planned": the one in the pack's `cp_sharding` column, 0 `zigzag` (per sequence), 1 `document`."""
+"""A sharding, or "planned": the one that the pack's `cp_sharding` column names, see `PLANNED`."""
 SP_SHARDINGS: tuple[SPSharding, ...] = (*get_args(Sharding), "planned")
-PLANNED: tuple[Sharding, ...] = ("zigzag", "document")
 
 
 @dataclass(slots=True, kw_only=True)
@@ -104,7 +103,8 @@ class BatchBuilder:
     """Of each group's replicas."""
     checkpoint_layers: tuple[int, ...] = ()
     """Of each group; empty: none."""
-    sp_sharding: SPSharding = "contiguous"
+    sp_sharding: SPSharding | None = None
+    """None: "contiguous" for sequence parallelism (Ulysses), "planned" for context parallelism."""
     align_samples: bool = False
     """Pad each sample to a multiple of its group's `align`, and of twice the ranks that share a row, if several do
     (Megatron, TransformerEngine)."""
@@ -143,7 +143,7 @@ class BatchBuilder:
             pack = align_samples(pack, alignment, self.pad_token_id)
             lengths = pack.cu_seqlens[1:] - pack.cu_seqlens[:-1]
         num_tokens = len(pack.input_ids)
-        sharding = PLANNED[pack.cp_sharding] if self.sp_sharding == "planned" else self.sp_sharding
+        sharding = self._sharding(layout, pack.cp_sharding)
         length = self.padded_length(num_tokens, row, sharding)
         samples = with_padding(pack.cu_seqlens, length)
         whole = np.array([0, length], dtype=np.int32)
@@ -197,8 +197,8 @@ class BatchBuilder:
         It has a few tokens, or as many as `pad_to` requires, so that shapes stay fixed. A window cuts it, too: else
         its attention would take longer than that of the packs for which it waits.
         """
-        sharding = PLANNED[0] if self.sp_sharding == "planned" else self.sp_sharding
         layout = self.layouts[row.group]
+        sharding = self._sharding(layout, 0)
         length = self.padded_length(layout.row_multiple * FILLER_TOKENS, row, sharding)
         alignment = self._alignment(row) if self.align_samples else 1
         whole = np.array([0, length], dtype=np.int32)
@@ -245,6 +245,11 @@ class BatchBuilder:
         fixed = np.full(self.max_segments + 1, cu_seqlens[-1], dtype=np.int32)
         fixed[: len(cu_seqlens)] = cu_seqlens
         return fixed
+
+    def _sharding(self, layout: Layout, planned: int) -> Sharding:
+        """How a row is divided whose pack has the `cp_sharding` `planned`."""
+        chosen = self.sp_sharding or ("planned" if layout.cp > 1 else "contiguous")
+        return PLANNED[planned] if chosen == "planned" else chosen
 
     def _alignment(self, row: RankRow) -> int:
         planned = self.aligns[row.group] if self.aligns else 1

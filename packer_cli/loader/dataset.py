@@ -104,7 +104,7 @@ class PackedDataset(Dataset):
             the format's trainer expects (slices, except for "torchtitan", "megatron", "megatron-thd", "torchtune").
         sp_sharding: the tokens of a rank's slice: a name of `packer_cli.loader.parallel.SHARDINGS` ("contiguous" for
             Ulysses, "zigzag" for ring attention, "document"), or "planned" for the pack's `cp_sharding`; None: the
-            format's own.
+            format's own, else "planned" in groups with context parallelism, and "contiguous" in others.
         pad_to: "multiple": only to a multiple of lcm(`pad_to_multiple_of`, sp_size); "row": to the length of the
             iteration's longest row, so that ranks agree; "capacity": to the group's capacity, so that shapes are
             static (costs the most padding). The last two are rounded up to the same multiple.

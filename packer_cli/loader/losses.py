@@ -25,8 +25,8 @@ from typing import Any
 import torch
 import torch.nn.functional as F  # noqa: N812
 
+from packer_cli.format.sharding import local_indices
 from packer_cli.loader.formats import metadata_of
-from packer_cli.loader.parallel.sharding import local_indices
 from packer_cli.loader.passes import IGNORE_INDEX
 
 

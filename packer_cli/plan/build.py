@@ -14,6 +14,7 @@ from packer_cli.plan.packing.csr import copy_packs
 from packer_cli.plan.rules import PlanRules
 from packer_cli.plan.schedule import GroupIterations, Iterations, deal, one_group_each, schedule_epoch
 from packer_cli.plan.segments import align_up, padded_lengths
+from packer_cli.plan.sharding import choose_sharding
 from packer_cli.plan.strategies.flexsp.arrange import arrange_mixed
 from packer_cli.plan.strategies.wlb.plan import plan_steps
 from packer_cli.plan.streams import Stream, rng_state
@@ -22,12 +23,16 @@ from packer_cli.plan.work import pack_tokens_and_work, plan_tokens_and_work
 
 
 def build_plan(pieces: Pieces, rules: PlanRules) -> Plan:
-    """Plan the pieces; each ends up in exactly one pack.
+    """Plan the pieces; each ends up in exactly one pack, for which a CP sharding is chosen.
 
     From the longest group down: pack the group's own pieces, fill with shorter ones, balance. The plan's pieces are
     the given ones, unless the packing cut samples. Price: that of the packing algorithm, plus O(m) for
     the rest. `check_plan` proves the result.
     """
+    return choose_sharding(_build(pieces, rules), rules.sharding)
+
+
+def _build(pieces: Pieces, rules: PlanRules) -> Plan:
     if rules.wlb:
         return plan_steps(pieces, rules, rules.wlb)
     if rules.algorithm.cut:
@@ -143,7 +148,8 @@ def _in_order_of_use(by_group: list[GroupPacks], slot_pack: Int64Array) -> tuple
     renumber = np.empty(len(group) + 1, dtype=np.int64)
     renumber[order] = np.arange(len(group))
     renumber[-1] = FILLER
-    return Packs(offsets=offsets, pieces=pieces, group=group), renumber
+    unshared = np.zeros(len(group), dtype=np.int8)
+    return Packs(offsets=offsets, pieces=pieces, group=group, cp_sharding=unshared), renumber
 
 
 def _renumbered(schedule: Schedule, renumber: Int64Array) -> Schedule:

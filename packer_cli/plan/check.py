@@ -6,6 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from packer_cli.errors import PlanError
+from packer_cli.format.sharding import PLANNED
 from packer_cli.plan.cost import segment_sums
 from packer_cli.plan.segments import row_lengths
 from packer_cli.plan.types import FILLER, Int32Array, Int64Array, Packs, Pieces, Plan, Schedule
@@ -124,6 +125,10 @@ def _check_packs(packs: Packs, plan: Plan) -> Int64Array:
         len(packs) == 0 or (int(packs.group.min()) >= 0 and int(packs.group.max()) < len(plan.groups)),
         "a pack belongs to no group",
     )
+    has_cp = np.array([group.cp_size > 1 for group in plan.groups])[packs.group]
+    wrong = np.flatnonzero((packs.cp_sharding < 0) | (packs.cp_sharding >= np.where(has_cp, len(PLANNED), 1)))
+    if len(wrong):
+        raise PlanError(f"pack {wrong[0]} has CP sharding {packs.cp_sharding[wrong[0]]}, unknown to its group")
     lengths = row_lengths(plan)
     tokens = segment_sums(lengths[packs.pieces], packs.offsets)
     capacity = np.array([group.capacity for group in plan.groups], dtype=np.int64)[packs.group]

@@ -20,6 +20,7 @@ from packer_cli.format.metrics import (
     PlanMetrics,
     Randomness,
 )
+from packer_cli.plan.attention_rates import ShardingRule
 from packer_cli.plan.balance import BalanceRule
 from packer_cli.plan.build import build_plan
 from packer_cli.plan.groups import Group
@@ -155,7 +156,8 @@ def baseline_plan(
 ) -> Plan:
     """Naive ISF packing at the longest length (HBP's tables 2 and 6), with the defaults of `isf`.
 
-    Its replicas may not divide the GPUs of a plan that mixes degrees; then it runs on as many as it can.
+    CP ranks divide its rows per sequence. Its replicas may not divide the GPUs of a plan that mixes degrees; then it
+    runs on as many as it can.
     """
     algorithm = REGISTRY["isf"]
     rules = PlanRules(
@@ -168,6 +170,7 @@ def baseline_plan(
         balance=BalanceRule(window=None),
         max_samples=max_samples,
         mask=mask,
+        sharding=ShardingRule(choice="sequence"),
     )
     return build_plan(pieces, rules)
 

@@ -15,6 +15,7 @@ from packer_cli.format.metrics import Delay, Metrics, QueueMetrics, Randomness
 from packer_cli.plan.bounds import least_max_works, packs_lower_bound
 from packer_cli.plan.packing.csr import select_packs
 from packer_cli.plan.segments import aligned_lengths, row_lengths
+from packer_cli.plan.sharding import CODES, cp_imbalance
 from packer_cli.plan.streams import Stream, rng_state
 from packer_cli.plan.types import FILLER, Int32Array, Int64Array, Pieces, Plan, Schedule
 from packer_cli.plan.work import pack_tokens_and_work, plan_tokens_and_work
@@ -174,6 +175,7 @@ def measure(
         cbr=cbr,
         cbr_bound=cbr_bound,
         cr=float(real_tokens[is_shared].sum()) / num_tokens if num_tokens else 0.0,
+        **_of_cp_ranks(plan, packs),
         ave_t=num_tokens / len(pack) if len(pack) else 0.0,
         imbalance=imbalance(work / gpus, iteration),
         num_samples=int(np.diff(plan.packs.offsets)[packs].sum()),
@@ -183,6 +185,20 @@ def measure(
         num_iterations=len(np.unique(iteration)),
         num_fillers=len(pack) - len(packs),
     )
+
+
+def _of_cp_ranks(plan: Plan, packs: Int64Array) -> dict[str, float]:
+    """The figures of those of the packs that CP ranks share; empty if there are none."""
+    has_cp = np.array([group.cp_size > 1 for group in plan.groups])[plan.packs.group[packs]]
+    if not has_cp.any():
+        return {}
+    values = cp_imbalance(plan)[packs[has_cp]]
+    per_document = plan.packs.cp_sharding[packs[has_cp]] == CODES["document"]
+    return {
+        "cp_imbalance": float(values.mean()),
+        "cp_imbalance_max": float(values.max()),
+        "cp_document_share": float(per_document.mean()),
+    }
 
 
 def measure_randomness(plan: Plan, source_of_sample: Int64Array | None = None, seed: int = 0) -> Randomness:

@@ -163,7 +163,12 @@ def check_rest(plan: Plan, schedule: Schedule, chosen: Int64Array, num_gpus: int
     pieces = Pieces(
         sample=plan.pieces.sample[members], start=plan.pieces.start[members], length=plan.pieces.length[members]
     )
-    packs = Packs(offsets=offsets, pieces=np.arange(len(members)), group=plan.packs.group[chosen])
+    packs = Packs(
+        offsets=offsets,
+        pieces=np.arange(len(members)),
+        group=plan.packs.group[chosen],
+        cp_sharding=plan.packs.cp_sharding[chosen],
+    )
     rest = replace(schedule, slot_pack=slot_pack)
     dealt = replace(plan, num_gpus=num_gpus, pieces=pieces, packs=packs, epochs=(rest,))
     check_plan(dealt)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
+from packer_cli.plan.attention_rates import ShardingRule
 from packer_cli.plan.balance import BalanceRule
 from packer_cli.plan.cost import linear_of_tokens
 from packer_cli.plan.groups import Group, require_aligned
@@ -45,7 +46,8 @@ class PlanRules:
     wlb: WlbRules | None = None
     """Steps are packed from a stream of samples (WLB-LLM): the one group's capacity is the context window, and
     `algorithm`, `fill`, `balance`, `steps` and `lockstep` have no effect."""
-
+    sharding: ShardingRule = field(default_factory=ShardingRule)
+    """How CP ranks divide the rows that they share."""
     mask: Mask = "document"
     """With which the packs are trained on. A causal one over whole rows evens out tokens, see `evened`."""
     max_samples: int = UNLIMITED

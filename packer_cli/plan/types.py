@@ -12,6 +12,7 @@ from packer_cli.format.constants import Lockstep, Mask
 from packer_cli.format.layout import Layout
 from packer_cli.plan.groups import Group
 
+Int8Array = NDArray[np.int8]
 Int16Array = NDArray[np.int16]
 Int32Array = NDArray[np.int32]
 Int64Array = NDArray[np.int64]
@@ -57,6 +58,8 @@ class Packs:
     """int64[m]: indices into the pieces."""
     group: Int16Array
     """int16[p]: index of each pack's group."""
+    cp_sharding: Int8Array
+    """int8[p]: how the CP ranks of its replica divide its row, an index of `format.sharding.PLANNED`; 0 without CP."""
 
     def __len__(self) -> int:
         return len(self.group)

@@ -17,6 +17,7 @@ from packer_cli.plan.groups import Group
 from packer_cli.plan.pieces import make_pieces
 from packer_cli.plan.rules import PlanRules
 from packer_cli.plan.schedule import GroupIterations, StepRules, one_group_each, schedule_epoch
+from packer_cli.plan.sharding import cp_imbalance
 from packer_cli.plan.types import Packs, Plan
 
 
@@ -58,6 +59,7 @@ def _warm_plan(rules: PlanRules) -> None:
     samples = np.arange(len(lengths), dtype=np.int64)
     pieces = make_pieces(np.array(lengths, dtype=np.int32), samples, rules.groups[-1].capacity, "split")
     plan = build_plan(pieces, rules)
+    cp_imbalance(plan)
     baseline_of(plan, rules)
 
 
@@ -73,7 +75,12 @@ def _warm_checks(seed: int) -> None:
     samples = np.arange(3)
     pieces = make_pieces(lengths, samples, 2, "split")
     groups = (Group(capacity=3),)
-    packs = Packs(offsets=np.array([0, 2, 4]), pieces=np.array([0, 2, 1, 3]), group=np.zeros(2, dtype=np.int16))
+    packs = Packs(
+        offsets=np.array([0, 2, 4]),
+        pieces=np.array([0, 2, 1, 3]),
+        group=np.zeros(2, dtype=np.int16),
+        cp_sharding=np.zeros(2, dtype=np.int8),
+    )
     tokens, work = np.array([3, 3]), np.array([5, 5])
     iterations = one_group_each(groups, [GroupIterations(slots=np.array([[0, 1]]))], tokens)
     schedule = schedule_epoch(iterations, tokens, work, len(groups), StepRules(), 0)

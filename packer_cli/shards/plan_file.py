@@ -26,7 +26,7 @@ from packer_cli.plan.groups import Group
 from packer_cli.plan.types import UNLIMITED, Packs, Pieces, Plan, Schedule
 from packer_cli.shards.arrow_file import arrow_file
 
-PLAN_VERSION = 6
+PLAN_VERSION = 7
 _KEY = b"hbpack"
 _DIGEST = "xxh3"
 
@@ -67,6 +67,7 @@ def write_plan(path: Path, plan: Plan, piece_loss_tokens: NDArray[np.int32], hea
         "pack_offsets": plan.packs.offsets,
         "pack_pieces": plan.packs.pieces,
         "pack_group": plan.packs.group,
+        "pack_cp_sharding": plan.packs.cp_sharding,
     }
     metadata = {
         "plan_version": PLAN_VERSION,
@@ -191,7 +192,12 @@ def read_plan(path: Path, *, check: bool = False) -> tuple[Plan, NDArray[np.int3
             groups=tuple(Group(**group) for group in metadata["groups"]),
             num_gpus=metadata["num_gpus"],
             pieces=Pieces(sample=arrays["piece_sample"], start=arrays["piece_start"], length=arrays["piece_length"]),
-            packs=Packs(offsets=arrays["pack_offsets"], pieces=arrays["pack_pieces"], group=arrays["pack_group"]),
+            packs=Packs(
+                offsets=arrays["pack_offsets"],
+                pieces=arrays["pack_pieces"],
+                group=arrays["pack_group"],
+                cp_sharding=arrays["pack_cp_sharding"],
+            ),
             epochs=_schedules(arrays),
             max_samples=metadata["config"]["max_samples"] or UNLIMITED,
             mask=metadata["config"]["mask"],

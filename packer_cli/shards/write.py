@@ -109,7 +109,7 @@ class ShardWriter:
             "num_loss_tokens": segment_sums(self._piece_loss_tokens[members], offsets).astype(np.int32),
             "attention_work": work,
             "cost": self._cost.quadratic * work + self._cost.linear * tokens,
-            "cp_sharding": np.zeros(stop - first, dtype=np.int8),
+            "cp_sharding": plan.packs.cp_sharding[first:stop],
         }
 
 

@@ -16,6 +16,7 @@ from packer_cli.format.loss_spans import STARTS, STOPS, find_wrong_row, spans_to
 from packer_cli.format.manifest import Manifest
 from packer_cli.format.marks import CHECKSUM, row_checksums
 from packer_cli.format.schema import shard_schema
+from packer_cli.format.sharding import PLANNED, Sharding
 from packer_cli.shards.plan_file import parse_plan_header
 from packer_cli.show.files import SetFiles
 from packer_cli.tokens.index import INDEX_NAME, parse_index
@@ -57,6 +58,8 @@ class ShownPack:
     num_tokens: int
     num_loss_tokens: int
     attention_work: int
+    cp_sharding: Sharding
+    """How CP ranks divide the row, if there are any."""
     samples: tuple[ShownSample, ...]
 
 
@@ -110,6 +113,7 @@ def read_pack(files: SetFiles, manifest: Manifest, group: int, shard: int, row: 
         num_tokens=len(values["input_ids"]),
         num_loss_tokens=values["num_loss_tokens"],
         attention_work=values["attention_work"],
+        cp_sharding=PLANNED[values["cp_sharding"]],
         samples=samples,
     )
 

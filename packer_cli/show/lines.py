@@ -22,6 +22,7 @@ from packer_cli.sizes import counted
 
 _MASKED, _TRAINED = "masked", "trained"
 _WIDTH = len(_TRAINED)
+_CP_SHARDING = {"zigzag": "per sequence (zigzag)", "document": "per document"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,6 +88,8 @@ def _facts(view: View, manifest: Manifest) -> Iterator[tuple[str, str]]:
         to_row = f", {place.row.row_length - pack.num_tokens:,} to the iteration's row length" if place else ""
         yield "padding", f"{capacity - pack.num_tokens:,} to the capacity{to_row}, where the loader is told to pad"
         yield "attention work", f"{pack.attention_work:,}"
+        if manifest.groups[pack.group].layout.cp > 1:
+            yield "CP sharding", _CP_SHARDING[pack.cp_sharding]
     if place is None:
         layout = manifest.groups[pack.group].layout if pack else ONE_GPU
         yield ("SP degree", f"{layout.sp}") if layout == Layout(sp=layout.sp) else ("replica", f"{layout}")

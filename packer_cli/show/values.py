@@ -33,6 +33,7 @@ def view_value(view: View, manifest: Manifest, decode: Decode | None) -> dict[st
             "num_tokens": pack.num_tokens,
             "num_loss_tokens": pack.num_loss_tokens,
             "attention_work": pack.attention_work,
+            "cp_sharding": pack.cp_sharding if manifest.groups[pack.group].layout.cp > 1 else None,
             "num_samples": len(pack.samples),
             "rank_tokens": None if place is None else list(view.rank_tokens),
         },

@@ -83,7 +83,7 @@ def _check_batch(batch: pa.RecordBatch, first: int, stop: int, group: int, expec
         "num_loss_tokens": np.add.reduceat(loss_tokens, borders[:-1]),
         "attention_work": work,
         "cost": expected.cost.quadratic * work + expected.cost.linear * tokens,
-        "cp_sharding": 0,
+        "cp_sharding": plan.packs.cp_sharding[first:stop],
         CHECKSUM: row_checksums(batch),
     }
     lists: dict[str, tuple[NDArray[Any], NDArray[Any]]] = {

@@ -67,7 +67,7 @@ def _cases(work: Path) -> list[tuple[str, np.ndarray, np.ndarray | None, tuple[G
     one = (Group(capacity=_LONG),)
     mix = mix128k(_NUM_SAMPLES)
     short = short4k(_NUM_SAMPLES)
-    lengths, sources = _shared_lengths()
+    lengths, sources = shared_lengths()
     return [
         ("the shared corpora, 16k:1,128k:8 on 32 GPUs", lengths, sources, two, 32),
         (f"mix128k, {_NUM_SAMPLES:,} samples, 16k:1,128k:8 on 32 GPUs", mix, None, two, 32),
@@ -78,7 +78,8 @@ def _cases(work: Path) -> list[tuple[str, np.ndarray, np.ndarray | None, tuple[G
     ]
 
 
-def _shared_lengths() -> tuple[np.ndarray, np.ndarray]:
+def shared_lengths() -> tuple[np.ndarray, np.ndarray]:
+    """Lengths and inputs of the shared corpora's samples."""
     data = corpora()
     config = TokenizeConfig(
         inputs=(str(data / "sft_messages.jsonl"), str(data / "long_docs.parquet")),

@@ -286,8 +286,9 @@ def test_with_its_longest_samples_cut_an_epoch_is_never_longer(model, lengths, l
 def test_hbp_is_chosen_where_it_is_asked_for():
     model, lengths = make_model(), make_lengths()
     choice = choose_groups(model, lengths, GPUS, algorithm="hbp")
-    best = best_settings(predicted_settings(model, LENGTHS, model.layouts(GPUS), GPUS, LengthSums(lengths)))
-    assert choice.groups == hbp_groups(best, lambda length: settings_of(model, length, GPUS)[0])
+    layouts, candidates = model.layouts(GPUS), [2**i for i in range(13, 18)]
+    best = best_settings(predicted_settings(model, candidates, layouts, GPUS, LengthSums(lengths)))
+    assert choice.groups == hbp_groups(best, lambda length: settings_of(model, length, layouts)[0])
     assert choice.groups == choice.alternatives[0].groups
 
 

@@ -21,6 +21,7 @@ from packer_cli.loader.parallel import (
     SPGroups,
     data_rank,
     gather_slices,
+    gathered_attention,
     init_sp_groups,
     packed_attention,
     ring_attention,
@@ -37,6 +38,10 @@ PATHS: dict[str, Callable[..., torch.Tensor]] = {
     "zigzag": lambda q, k, v, cu, group: ring_attention(q, k, v, cu, group, "zigzag"),
     "document": lambda q, k, v, cu, group: ring_attention(q, k, v, cu, group, "document"),
 }
+GATHERED: dict[str, Callable[..., torch.Tensor]] = {
+    "zigzag": lambda q, k, v, cu, group: gathered_attention(q, k, v, cu, group, "zigzag"),
+    "document": lambda q, k, v, cu, group: gathered_attention(q, k, v, cu, group, "document"),
+}
 
 
 class Attention:
@@ -44,6 +49,7 @@ class Attention:
 
     cu_seqlens: torch.Tensor
     group: Any = None
+    sharding: Any = None
     function: Callable[..., torch.Tensor]
 
     def __call__(self, module: Any, query: Any, key: Any, value: Any, mask: Any, **kwargs: Any) -> Any:
@@ -129,7 +135,7 @@ def check_attention(groups: SPGroups) -> None:
     for degree in (1, 2, 4):
         place = groups.rank % degree
         group = groups.for_batch(place_of(Layout(sp=degree), place))
-        for sharding, function in PATHS.items():
+        for sharding, function in (*PATHS.items(), *GATHERED.items()):
 
             def part(x: torch.Tensor, sharding: Any = sharding, degree: int = degree, place: int = place) -> Any:
                 return take_slice(x, borders, degree, place, sharding, dim=0)
@@ -144,7 +150,7 @@ def check_attention(groups: SPGroups) -> None:
                 torch.testing.assert_close(one, part(other), rtol=EXACT, atol=EXACT)
     if groups.rank == 0:
         with pytest.raises(ValueError, match="3 attention heads and 3 key-value heads cannot be split over 4 ranks"):
-            ulysses_attention(*torch.zeros(3, 10, 3, 8), borders, groups.groups[4, 0])
+            ulysses_attention(*torch.zeros(3, 10, 3, 8), borders, groups.groups[Layout(sp=4), 0])
 
 
 def check_training(rank: int, groups: SPGroups, folder: Path, expected: dict[str, Any]) -> None:

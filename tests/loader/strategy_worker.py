@@ -29,7 +29,7 @@ def main(rank: int, expected_file: str) -> None:
         timeout=timedelta(seconds=60),
     )  # fmt: skip
     attention = Attention()
-    attention.function = lambda q, k, v, cu, group: ring_attention(q, k, v, cu, group, "zigzag")
+    attention.function = lambda q, k, v, cu, group: ring_attention(q, k, v, cu, group, attention.sharding)
     ALL_ATTENTION_FUNCTIONS.register("reference_ring", attention)
     model = tiny_llama("reference_ring")
     try:
@@ -42,7 +42,7 @@ def main(rank: int, expected_file: str) -> None:
 
 def check_set(rank: int, folder: str, expected: list[dict[str, Any]], model: Any, attention: Attention) -> None:
     """Each step's losses and gradients, averaged over the ranks as DDP and FSDP do it, are one process's."""
-    ds = PackedDataset(folder, rank, WORLD_SIZE, sp_sharding="zigzag", lockstep=False)
+    ds = PackedDataset(folder, rank, WORLD_SIZE, lockstep=False)
     groups = init_sp_groups(ds.replicas)
     steps: list[list[Any]] = [[] for _ in range(ds.num_steps)]
     for batches in ds:
@@ -52,8 +52,9 @@ def check_set(rank: int, folder: str, expected: list[dict[str, Any]], model: Any
         totals = torch.zeros(2, dtype=torch.float64)
         for batch in batches:
             attention.cu_seqlens, attention.group = batch["cu_seq_lens_q"], groups.for_batch(batch)
+            attention.sharding = batch["sp_sharding"]
             logits = model(input_ids=batch["input_ids"], position_ids=batch["position_ids"]).logits
-            labels = batch["shift_labels"] if batch["sp_size"] > 1 else shift(batch["labels"])
+            labels = batch["shift_labels"] if "shift_labels" in batch else shift(batch["labels"])
             losses = token_losses(logits, labels)
             loss = stable_loss(losses.sum(), batch, world_size=WORLD_SIZE)
             loss.backward()

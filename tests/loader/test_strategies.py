@@ -29,6 +29,7 @@ STRATEGIES: dict[str, list[Any]] = {
     "longalign": ["--strategy", "longalign", *_STEPS],
     "flexsp": ["--strategy", "flexsp", *_STEPS],
     "free": ["--strategy", "flexsp", "--lockstep", "1", *_STEPS],
+    "context-parallel": ["--groups", "48,288", "--parallel", "cp=3", "--cp-sharding", "document", *_STEPS],
     "windows": ["--curriculum", "skyladder:24", "--curriculum-steps", "2", *_STEPS],
     "wlb": ["--strategy", "wlb", "--groups", "288:2", "--packing", "delay:micro_batches=2,queues=1"],
 }
@@ -119,10 +120,11 @@ def test_every_strategy_trains_as_one_process_does(tmp_path: Path, repo: Path) -
             for window, own in zip(windows, pieces_of_steps(plans[name]), strict=True)
         ]
     assert plans["windows"].epochs[0].step_window[:3].tolist() == [24, 156, 0]
+    assert set(plans["context-parallel"].packs.cp_sharding.tolist()) == {1}
     (mixed,), (free,) = plans["flexsp"].epochs, plans["free"].epochs
     degrees = list(zip(mixed.slot_iteration.tolist(), plans["flexsp"].slot_gpus(mixed).tolist(), strict=True))
     assert len(set(degrees)) > mixed.num_iterations, "no iteration mixes degrees"
-    assert {layout.sp for layout in plans["flexsp"].replicas} >= {1, 2, 3, 6}
+    assert {layout.num_gpus for layout in plans["flexsp"].replicas} >= {1, 2, 3, 6}
     counts = np.bincount(np.cumsum(free.begins_replica))
     assert len(set(counts[1:].tolist())) > 1, "all replicas run equally many micro-batches"
     assert plans["wlb"].groups[0].capacity > max(len(sample.tokens) for sample in samples) * 1.5

@@ -18,6 +18,7 @@ from packer_cli.cli.main import main
 from packer_cli.config.gpu_model import read_profile
 from packer_cli.cost.measured import measured_model
 from packer_cli.cost.profile import Profile
+from packer_cli.errors import InputError
 from tests.cli_runner import run
 
 torch = pytest.importorskip("torch")
@@ -62,7 +63,8 @@ def test_a_profile_is_measured_fitted_and_read(config, tmp_path, repo, modelling
     one, four = {64: 64**2, 192: 192**2}, {64: 4 * 16**2, 192: 4 * 48**2}
     assert found == [(size, k, work[size]) for size in (64, 192) for k in (0, 3) for work in (one, four)]
     assert all(row.seconds > 0 and row.tokens == row.length for row in profile.iterations)
-    assert {row.query_length for row in profile.attention} == {16, 32, 64, 128}
+    assert [(row.queries, row.keys) for row in profile.pieces] == [(q, 192) for q in (1, 16, 64, 128)]
+    assert all(row.seconds > 0 for row in profile.pieces)
     assert profile.assumed["bandwidth"] == 10e9
     assert "the times are not those of a GPU" in profile.assumed["device"]
     model = measured_model(profile)
@@ -74,6 +76,56 @@ def test_a_profile_is_measured_fitted_and_read(config, tmp_path, repo, modelling
     layer = 2 * 32 * 32 + 2 * 32 * 16 + 3 * 32 * 48
     held = 16 * parameters / 4 + 4 * (3 * layer + 2 * 2 * 100 * 32) - 8 * parameters
     assert profile.assumed["constant_bytes_added"] == round(held)
+
+
+def test_pieces_of_a_sample_compute_its_attention():
+    """The last queries of a sample, forward and backward, against the whole sample's."""
+    from packer_cli.measure.kernels import Segments, sdpa
+
+    torch.manual_seed(0)
+    row = [torch.randn(150, heads, 8, dtype=torch.float64, requires_grad=True) for heads in (4, 2, 2)]
+    device = torch.device("cpu")
+    whole = sdpa(*row, Segments.of((100, 50), (100, 50), causal=True, device=device))
+    for stop in (1, 7, 100):
+        for start in (0, stop // 2, stop - 1):
+            samples = Segments.of((stop - start, 50), (stop, 50), causal=True, device=device)
+            parts = [torch.cat((x[a:stop], x[100:])) for x, a in zip(row, (start, 0, 0), strict=True)]
+            found, wanted = sdpa(*parts, samples), torch.cat((whole[start:stop], whole[100:]))
+            torch.testing.assert_close(found, wanted, rtol=1e-12, atol=1e-12)
+            gradients = [torch.autograd.grad(x.square().sum(), row, retain_graph=True) for x in (found, wanted)]
+            torch.testing.assert_close(*gradients, rtol=1e-10, atol=1e-10)
+
+
+def test_a_slow_device_measures_fewer_pieces(monkeypatch):
+    from packer_cli.cost.model_config import shape_of
+    from packer_cli.measure import attention
+    from packer_cli.measure.device import Device
+    from packer_cli.measure.kernels import sdpa
+
+    def measured(work_per_second):
+        monkeypatch.setattr(attention, "_seconds", lambda *args: sum(args[3]) * args[4][0] / work_per_second)
+        return [(row.queries, row.keys) for row in attention.measure_attention(*arguments, 10_000, 1)]
+
+    arguments = Device("cpu"), sdpa, shape_of(TINY)
+    assert measured(1e12)[-1] == (4096, 10_000)
+    assert [piece for piece in measured(2e7) if piece[1] == 10_000] == [(q, 10_000) for q in (1, 16, 64, 128, 256)]
+
+
+def test_a_profile_of_an_earlier_release_is_read(tmp_path, repo):
+    table = json.loads((repo / "tests/groups/data/hbp-table-4.json").read_text())
+    table["attention"] = [{"query_length": 16, "key_length": 4096, "seconds": 1e-3}]
+    (tmp_path / "profile.json").write_text(json.dumps(table))
+    assert read_profile(tmp_path / "profile.json").pieces == ()
+
+
+def test_pieces_with_fewer_keys_than_queries_are_refused(tmp_path, repo):
+    table = json.loads((repo / "tests/groups/data/hbp-table-4.json").read_text())
+    file = tmp_path / "profile.json"
+    file.write_text(json.dumps({**table, "pieces": [{"queries": 16, "keys": 15, "seconds": 1e-3}]}))
+    with pytest.raises(InputError) as error:
+        read_profile(file)
+    rule = "pieces.0: Value error, a piece has at least as many keys as queries, got 15 and 16"
+    assert str(error.value) == f"{str(file)!r} is not a profile: {rule}; make one with hbpack profile"
 
 
 def test_the_fewest_layers_that_fit_are_found(config, monkeypatch):
@@ -152,7 +204,7 @@ def test_a_length_that_cannot_be_shared_is_said(config, tmp_path):
     said = []
     groups = SPGroups(rank=0, world_size=2, groups={})
     run_of = _Run(ProfileOptions(model="", lengths=(5,)), None, None, groups, limit=1, num_layers=1, say=said.append)
-    assert run_of.rows(5, 2) == []
+    assert run_of.timings(5, 2) == []
     assert said == ["rows of 5 tokens cannot be split over 2 GPUs: skipped"]
 
 

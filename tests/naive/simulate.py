@@ -6,7 +6,9 @@ from collections import defaultdict
 from dataclasses import dataclass
 
 from packer_cli.cost.models import GpuModel
+from packer_cli.format.sharding import PLANNED
 from packer_cli.plan.types import FILLER, Plan
+from tests.naive import sharding
 
 
 @dataclass
@@ -93,6 +95,10 @@ def _slot(plan: Plan, model: GpuModel, k: int, pad_to: str) -> Slot:
     row_work += squares([row - sum(aligned)], window)
     if plan.mask == "causal":
         work, row_work = squares([tokens], window), squares([row], window)
+    if cp > 1 and pack != FILLER:
+        rows = aligned if plan.mask == "document" else [sum(aligned)]
+        waiting = work * (sharding.imbalance(rows, cp, PLANNED[plan.packs.cp_sharding[pack]]) - 1)
+        work, row_work = work + waiting, row_work + waiting
     share = layers / cost.num_layers
     compute = (cost.quadratic * work + cost.linear * tokens) / (sp * cp * tp * pp)
     of_padding = (cost.quadratic * (row_work - work) + cost.linear * padding) / (sp * cp * tp * pp)

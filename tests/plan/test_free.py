@@ -122,6 +122,7 @@ def test_process_groups_are_limited():
         offsets=np.arange(len(slots) + 1),
         pieces=np.arange(len(slots)),
         group=group.astype(np.int16),
+        cp_sharding=np.zeros(len(slots), dtype=np.int8),
     )
     many = replace(plan, groups=groups, pieces=whole([1] * len(slots)), packs=packs, epochs=(schedule,))
     with pytest.raises(PlanError, match="GPU 0 is in 33 process groups, more than 32; the plan is broken"):

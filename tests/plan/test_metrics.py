@@ -43,6 +43,7 @@ def by_hand(packs, *, group, capacity, sp_size, num_gpus, slots, steps):
             offsets=np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64),
             pieces=np.arange(len(lengths)),
             group=np.array(group, dtype=np.int16),
+            cp_sharding=np.zeros(len(group), dtype=np.int8),
         ),
         epochs=(schedule,),
     )

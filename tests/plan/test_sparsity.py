@@ -25,6 +25,7 @@ def plan_of(*groups):
             offsets=np.cumsum([0, *map(len, packs)]),
             pieces=np.arange(len(length)),
             group=np.repeat(np.arange(len(groups), dtype=np.int16), [len(group) for group in groups]),
+            cp_sharding=np.zeros(len(packs), dtype=np.int8),
         ),
         epochs=(),
     )

@@ -86,19 +86,25 @@ def make_plan(groups, iterations, steps, num_gpus=NUM_GPUS, row_length=None):
             offsets=np.cumsum([0, *map(len, packs)]),
             pieces=np.arange(len(lengths)),
             group=np.array([g for _, g, lengths in slots if lengths], dtype=np.int16),
+            cp_sharding=np.zeros(sum(bool(lengths) for _, _, lengths in slots), dtype=np.int8),
         ),
         epochs=(schedule,),
     )
 
 
 def with_layout(plan, tp=1, pp=1, is_cp=False):
-    """The plan with tensor and pipeline parallelism in all replicas, on as many times the GPUs; SP becomes CP."""
+    """The plan with tensor and pipeline parallelism in all replicas, on as many times the GPUs; SP becomes CP.
+
+    Every other pack is sharded per document then.
+    """
     groups = tuple(replace(group, tp_size=tp, pp_size=pp) for group in plan.groups)
     if is_cp:
         groups = tuple(replace(group, sp_size=1, cp_size=group.sp_size) for group in groups)
     (schedule,) = plan.epochs
     schedule = replace(schedule, slot_first_gpu=schedule.slot_first_gpu * tp * pp)
-    return replace(plan, groups=groups, num_gpus=plan.num_gpus * tp * pp, epochs=(schedule,))
+    is_shared = np.array([group.cp_size > 1 for group in groups])[plan.packs.group]
+    packs = replace(plan.packs, cp_sharding=(is_shared & (np.arange(len(is_shared)) % 2 == 1)).astype(np.int8))
+    return replace(plan, groups=groups, num_gpus=plan.num_gpus * tp * pp, packs=packs, epochs=(schedule,))
 
 
 GROUPS = (Group(capacity=40), Group(capacity=60, sp_size=2, checkpoint_layers=1), Group(capacity=200, sp_size=4))

@@ -175,6 +175,8 @@ def print_notes(comparison: Comparison, others: Iterable[str] = ()) -> None:
         click.echo(f"  {note}")
     if any(row.spec.name.endswith("@longest") for row in rows):
         click.echo(f"  @longest: {config.groups[-1]} alone")
+    if comparison.advice:
+        click.echo(f"\n  {comparison.advice}")
 
 
 def _row_notes(row: ComparedRow) -> list[str]:

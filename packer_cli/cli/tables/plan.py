@@ -51,6 +51,12 @@ def print_stats(metrics: PlanMetrics) -> None:
     )
     if overall.mean_delay is not None:
         _print_delays(overall)
+    if overall.cp_imbalance is not None:
+        print(
+            f"  CP ranks of a pack: the busiest has {overall.cp_imbalance:.3f} times the mean attention work "
+            f"({overall.cp_imbalance_max:.3f} at most; baseline {baseline.cp_imbalance:.3f}); "
+            f"{overall.cp_document_share:.0%} of the packs are sharded per document"
+        )
     if overall.alignment_pr is not None:
         print("  align PR: the part of PR that comes from padding samples to a multiple of --align")
     if baseline.name == ORIGINAL_NAME:

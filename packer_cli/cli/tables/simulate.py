@@ -15,7 +15,7 @@ from packer_cli.simulate.epoch import PARTS
 from packer_cli.simulate.figures import GroupFigures, OverallFigures
 from packer_cli.sizes import counted
 
-_HEADERS = {"communication": "SP comm.", "steps": "step extra"}
+_HEADERS = {"communication": "comm.", "steps": "step extra"}
 _FIRST = ("compute", "recompute", "communication", "waiting")
 """Parts that always have a column; the others have one only if some row has them."""
 

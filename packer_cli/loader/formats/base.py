@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import torch
 
+from packer_cli.format.sharding import local_indices
 from packer_cli.loader.batch import MicroBatch, SPSharding
-from packer_cli.loader.parallel.sharding import local_indices
 
 
 class Batch(dict[str, Any]):
@@ -38,8 +38,8 @@ class Format:
     adapt: Callable[[MicroBatch], Any]
     sp_slice: bool = True
     """Whether batches hold only this rank's part of the row; if not, the trainer slices it."""
-    sp_sharding: SPSharding = "contiguous"
-    """How the trainer divides a row among the ranks that share it."""
+    sp_sharding: SPSharding | None = None
+    """How the trainer divides a row among the ranks that share it; None: as `BatchBuilder.sp_sharding` says."""
     align_samples: bool = False
     """Whether to pad each sample to a multiple of the plan's `--align`, and of twice the ranks that share a row."""
 

@@ -17,9 +17,9 @@ def adapt_row(micro: MicroBatch) -> Batch:
     With a CP (or SP) degree above 1, each sample is padded to a multiple of twice the degree, as TransformerEngine
     requires: other lengths give wrong attention without an error. A row then grows by less than that for each sample,
     unless the set was planned with ``--align 2*cp``, which counts them. With another `--align`, each sample is
-    padded to a multiple of both. Where samples are padded, `cu_seqlens` counts real tokens and `cu_seqlens_padded` tokens with padding,
-    both int32 [1, segments+1]; else there is only `cu_seqlens`, whose last segment is the padding at the tail.
-    `max_seqlen` is int32 [1], with padding.
+    padded to a multiple of both. Where samples are padded, `cu_seqlens` counts real tokens and `cu_seqlens_padded`
+    tokens with padding, both int32 [1, segments+1]; else there is only `cu_seqlens`, whose last segment is the padding
+    at the tail. `max_seqlen` is int32 [1], with padding.
 
     `packed_seq_params` are keyword arguments for `PackedSeqParams`, with flat borders. Both pairs of borders are the
     padded ones, as in `pretrain_gpt.forward_step`: padding follows the tokens of its sample, so with a causal mask

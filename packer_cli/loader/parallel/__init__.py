@@ -2,23 +2,30 @@
 
 ::
 
-    sharding.py    the tokens of a row that each rank holds; numpy only
     slices.py      splits tensors of a whole row into parts, and merges them
     groups.py      process groups of all degrees, created once
-    attention.py   reference attention: packed, Ulysses, ring
+    attention.py   reference attention: packed, Ulysses, ring, all-gather
 """
 
-from packer_cli.loader.parallel.attention import packed_attention, ring_attention, ulysses_attention
+from packer_cli.format.layout import Layout
+from packer_cli.format.sharding import SHARDINGS, Sharding, length_multiple, local_indices, row_order
+from packer_cli.loader.parallel.attention import (
+    gathered_attention,
+    packed_attention,
+    ring_attention,
+    ulysses_attention,
+)
 from packer_cli.loader.parallel.groups import SPGroups, data_rank, init_sp_groups, plan_rank
-from packer_cli.loader.parallel.sharding import SHARDINGS, Sharding, length_multiple, local_indices, row_order
 from packer_cli.loader.parallel.slices import gather_slices, merge_slices, take_slice
 
 __all__ = [
     "SHARDINGS",
+    "Layout",
     "SPGroups",
     "Sharding",
     "data_rank",
     "gather_slices",
+    "gathered_attention",
     "init_sp_groups",
     "length_multiple",
     "local_indices",

@@ -1,7 +1,8 @@
-"""Reference attention over packed rows, alone and sequence-parallel: plain torch, differentiable, any device.
+"""Reference attention over packed rows, alone and shared by ranks: plain torch, differentiable, any device.
 
 These functions define what a kernel must compute, and the tests compare the loader with them; for training, use
-flash-attn varlen, FlexAttention or TransformerEngine. `ulysses_attention` takes such a kernel as `attention`.
+flash-attn varlen, FlexAttention or TransformerEngine. `ulysses_attention` and `gathered_attention` take such a kernel
+as `attention`.
 """
 
 from __future__ import annotations
@@ -10,18 +11,24 @@ from collections.abc import Callable
 from itertools import pairwise
 from typing import Any
 
+import numpy as np
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F  # noqa: N812
 
-from packer_cli.loader.parallel.sharding import Sharding, local_indices
+from packer_cli.format.sharding import Sharding, local_indices, row_order
 from packer_cli.loader.parallel.slices import _host
 
 Attention = Callable[[torch.Tensor, torch.Tensor, torch.Tensor, Any], torch.Tensor]
 
 
 def packed_attention(
-    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, cu_seqlens: Any, scale: float | None = None
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    cu_seqlens: Any,
+    scale: float | None = None,
+    cu_seqlens_k: Any = None,
 ) -> torch.Tensor:
     """Causal attention inside each segment of a row.
 
@@ -30,18 +37,28 @@ def packed_attention(
         key, value: [T, kv_heads, dim]; kv_heads divides heads.
         cu_seqlens: integers [segments+1], from 0 to T.
         scale: None for dim ** -0.5.
+        cu_seqlens_k: the borders of the keys, where segments have more keys than queries, which are the last ones;
+            None: `cu_seqlens`.
 
     Returns:
         [T, heads, dim].
 
     Price: one scaled_dot_product_attention a segment.
     """
-    borders = [int(border) for border in cu_seqlens]
-    sizes = [stop - start for start, stop in pairwise(borders)]
+    queries, keys = (_sizes(borders) for borders in (cu_seqlens, cu_seqlens if cu_seqlens_k is None else cu_seqlens_k))
+    parts = (x.transpose(0, 1).split(sizes, 1) for x, sizes in ((query, queries), (key, keys), (value, keys)))
     outputs = []
-    for q, k, v in zip(*(x.transpose(0, 1).split(sizes, dim=1) for x in (query, key, value)), strict=True):
-        outputs.append(F.scaled_dot_product_attention(q, k, v, is_causal=True, scale=scale, enable_gqa=True))
+    for q, k, v in zip(*parts, strict=True):
+        num, before = q.shape[1], k.shape[1] - q.shape[1]
+        mask = torch.ones(num, before + num, dtype=torch.bool, device=q.device).tril(before) if before else None
+        outputs.append(
+            F.scaled_dot_product_attention(q, k, v, attn_mask=mask, is_causal=not before, scale=scale, enable_gqa=True)
+        )
     return torch.cat(outputs, dim=1).transpose(0, 1)
+
+
+def _sizes(borders: Any) -> list[int]:
+    return [int(stop) - int(start) for start, stop in pairwise(borders)]
 
 
 def ulysses_attention(
@@ -164,6 +181,67 @@ def ring_attention(
         weighted = weighted * decay[..., None] + weights @ values
         top = new_top
     return (weighted / total[..., None]).transpose(0, 1)
+
+
+def gathered_attention(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    cu_seqlens: Any,
+    group: dist.ProcessGroup | None,
+    sharding: Sharding = "zigzag",
+    attention: Callable[..., torch.Tensor] = packed_attention,
+) -> torch.Tensor:
+    """All-gather attention: each rank gathers all keys and values, and attends with its own queries, piece by piece.
+
+    A piece is a run of the rank's queries in one segment, with the segment's keys up to its last query.
+
+    Args:
+        query: [t, heads, dim], this rank's part under `sharding`.
+        key, value: [t, kv_heads, dim]; kv_heads divides heads.
+        cu_seqlens: the borders of the whole row.
+        group: the CP group; None for degree 1.
+        sharding: any; `zigzag` and `document` balance the work.
+        attention: takes query [t, heads, dim], key and value [u, kv_heads, dim], and the int32 borders of the pieces'
+            queries and, as `cu_seqlens_k`, of their keys, at whose end the queries are.
+
+    Returns:
+        [t, heads, dim].
+
+    Price: an all-gather forward; backward an all-reduce, where NCCL would take a reduce-scatter. The keys of a segment
+    are copied once for each of its pieces. Source: Llama 3 (arXiv 2407.21783), section 3.3.2.
+    """
+    sp_size, sp_rank = (1, 0) if group is None else (dist.get_world_size(group), dist.get_rank(group))
+    borders = np.asarray(_host(cu_seqlens))
+    pair = torch.stack((key, value))
+    if sp_size > 1:
+        order = torch.from_numpy(row_order(borders, sp_size, sharding))
+        pair = _AllGather.apply(pair, group).index_select(1, order.to(pair.device))
+    places = local_indices(borders, sp_size, sp_rank, sharding)
+    segment = borders.searchsorted(places, side="right")
+    begins = np.flatnonzero((np.diff(places, prepend=-2) != 1) | (np.diff(segment, prepend=-1) != 0))
+    ends = np.append(begins[1:], len(places))
+    seen = [np.arange(borders[segment[end - 1] - 1], places[end - 1] + 1) for end in ends]
+    keys, values = pair.index_select(1, torch.from_numpy(np.concatenate(seen)).to(pair.device))
+    cu_q, cu_k = (torch.tensor(np.cumsum([0, *x]), dtype=torch.int32) for x in (ends - begins, map(len, seen)))
+    return attention(query, keys, values, cu_q.to(query.device), cu_seqlens_k=cu_k.to(query.device))
+
+
+class _AllGather(torch.autograd.Function):
+    """The parts [x, t, ...] of all ranks, one after another: [x, T, ...]."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor, group: Any) -> torch.Tensor:
+        ctx.group, ctx.size = group, x.shape[1]
+        parts = [torch.empty_like(x) for _ in range(dist.get_world_size(group))]
+        dist.all_gather(parts, x.contiguous(), group=group)
+        return torch.cat(parts, dim=1)
+
+    @staticmethod
+    def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor, None]:
+        grad = grad.contiguous()
+        dist.all_reduce(grad, group=ctx.group)
+        return grad[:, ctx.size * dist.get_rank(ctx.group) :][:, : ctx.size], None
 
 
 class _RingShift(torch.autograd.Function):

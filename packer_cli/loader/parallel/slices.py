@@ -8,7 +8,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from packer_cli.loader.parallel.sharding import Sharding, local_indices, row_order
+from packer_cli.format.sharding import Sharding, local_indices, row_order
 
 
 def take_slice(

@@ -50,7 +50,12 @@ def plan_steps(pieces: Pieces, rules: PlanRules, wlb: WlbRules) -> Plan:
         groups=(group,),
         num_gpus=rules.num_gpus,
         pieces=pieces,
-        packs=Packs(offsets=offsets, pieces=members, group=np.zeros(len(order), dtype=np.int16)),
+        packs=Packs(
+            offsets=offsets,
+            pieces=members,
+            group=np.zeros(len(order), dtype=np.int16),
+            cp_sharding=np.zeros(len(order), dtype=np.int8),
+        ),
         epochs=tuple(replace(schedule, slot_pack=number[schedule.slot_pack]) for schedule in epochs),
         lockstep=1,
         delays=Delays(arrival=packed.arrival, thresholds=packed.thresholds, num_carried=packed.num_carried),

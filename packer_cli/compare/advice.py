@@ -1,0 +1,62 @@
+"""Which of several predicted strategies to take, and why, in a sentence or two."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from packer_cli.config.strategies import STRATEGIES
+from packer_cli.simulate.figures import OverallFigures
+
+ALIKE = 0.01
+"""Predicted epochs within this share of each other count as equally long."""
+
+_PARTS = {
+    "waiting": "wait for slower ones",
+    "padding": "compute padding",
+    "communication": "communicate",
+    "recompute": "repeat forward passes",
+    "bubbles": "idle in pipeline bubbles",
+    "constant": "pay the fixed price of a micro-batch",
+}
+"""What GPUs do in each part of their time that strategies differ in."""
+
+
+def advice(epochs: Mapping[str, OverallFigures]) -> str:
+    """The strategy with the shortest predicted epoch, against the slowest; others that are as fast.
+
+    A strategy that asks more of a trainer is not recommended for a gain below `ALIKE`.
+
+    Args:
+        epochs: strategy to predicted epoch, at least one.
+    """
+    names = sorted(epochs, key=lambda name: epochs[name].seconds)
+    fastest = epochs[names[0]].seconds
+    alike = [name for name in names if epochs[name].seconds <= fastest * (1 + ALIKE)]
+    chosen = next((name for name in alike if not STRATEGIES[name].needs), names[0])
+    text = f"Take {chosen}: an epoch of {_hours(epochs[chosen])}"
+    if len(names) > 1 and (slowest := names[-1]) != chosen:
+        text += _against(chosen, slowest, epochs)
+    others = [name for name in alike if name != chosen]
+    if others:
+        text += f". Within {ALIKE:.0%} of it: {', '.join(others)}"
+    needs = STRATEGIES[chosen].needs
+    plain = next((name for name in names if not STRATEGIES[name].needs), None)
+    if needs:
+        text += f". Your trainer must {needs}"
+        text += f"; without that, take {plain} ({_hours(epochs[plain])})" if plain else ""
+    return text + "."
+
+
+def _against(chosen: str, slowest: str, epochs: Mapping[str, OverallFigures]) -> str:
+    best, worst = epochs[chosen], epochs[slowest]
+    text = f", {worst.seconds / best.seconds:.2f} times as fast as {slowest}"
+    more = {part: worst.split[part] - best.split[part] for part in _PARTS}
+    part = max(_PARTS, key=lambda part: more[part])
+    if more[part] > 0.2 * (worst.gpu_hours - best.gpu_hours):
+        shares = [epoch.split[part] / epoch.gpu_hours for epoch in (worst, best)]
+        text += f", whose GPUs {_PARTS[part]} for {shares[0]:.0%} of their time ({chosen}: {shares[1]:.1%})"
+    return text
+
+
+def _hours(epoch: OverallFigures) -> str:
+    return f"{epoch.seconds / 3600:#.3g} h"

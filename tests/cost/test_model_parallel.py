@@ -1,0 +1,104 @@
+"""Time and memory with tensor, context and pipeline parallelism, by hand and in general."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from packer_cli.cost.analytic import analytic_model
+from packer_cli.cost.gpus import PRESETS
+from packer_cli.cost.shape import ModelShape
+from packer_cli.errors import ConfigError
+from packer_cli.format.layout import ONE_GPU, Layout
+
+K = 1024
+LLAMA = ModelShape(
+    num_layers=32, hidden_size=4096, num_heads=32, num_kv_heads=8, head_dim=128, ffn_size=14336, vocabulary_size=128256
+)
+H100 = PRESETS["h100"]
+MODEL = analytic_model(LLAMA, H100, 64)
+layouts = st.builds(
+    Layout,
+    sp=st.just(1),
+    cp=st.sampled_from([1, 2, 4]),
+    tp=st.sampled_from([1, 2, 4, 8]),
+    pp=st.sampled_from([1, 2, 4]),
+)
+
+
+def test_communication_by_hand():
+    cost, node, network = MODEL.cost, 450e9 * 0.7, 50e9 * 0.7
+    # Eight collectives a layer of a token's 8,192 bytes, of which 7/8 travel.
+    assert cost.communication(1, Layout(tp=8)) - cost.communication(0, Layout(tp=8)) == pytest.approx(
+        32 * 8 * 8192 * 7 / 8 / node
+    )
+    assert cost.communication(0, Layout(tp=8)) == pytest.approx(32 * 8 * 3e-5)
+    # Keys and values of 4,096 bytes, three times; the ranks of CP are 8 GPUs apart, so in two nodes.
+    both = Layout(cp=2, tp=8)
+    assert cost.communication(1, both) - cost.communication(0, both) == pytest.approx(
+        32 * (8 * 8192 / 2 * 7 / 8 / node + 3 * 4096 / 8 / 2 / network)
+    )
+    # A stage has a quarter of the layers, and passes activations on.
+    piped = Layout(cp=2, tp=8, pp=4)
+    assert cost.communication(1, piped) - cost.communication(0, piped) == pytest.approx(
+        8 * (8 * 8192 / 2 * 7 / 8 / node + 3 * 4096 / 8 / 2 / network) + 2 * 8192 / 16 / network
+    )
+
+
+def test_computing_is_divided_by_all_gpus_of_a_replica():
+    alone = MODEL.cost.computing(K * K, K) - MODEL.cost.constant
+    assert MODEL.cost.computing(K * K, K, Layout(cp=2, tp=4, pp=2)) == pytest.approx(alone / 16)
+    assert MODEL.cost.constant_of(Layout(tp=2)) == 0  # No weights are gathered.
+    assert MODEL.cost.constant_of(Layout(cp=2)) == MODEL.cost.constant > 0
+
+
+def test_memory_by_hand():
+    memory = MODEL.memory
+    weights = LLAMA.num_parameters
+    # Of 64 GPUs, 8 share the optimizer's states of each part of the weights.
+    assert memory.constant_of(Layout(tp=4, pp=2)) == pytest.approx(weights / 8 * (6 + 12 / 8))
+    layers = 32 * memory.per_layer_token
+    # The first stage has two micro-batches of half the layers, the last one half of them and the logits.
+    piped = (memory.bytes(8 * K, Layout(tp=4, pp=2)) - memory.constant_of(Layout(tp=4, pp=2))) / (2 * K)
+    assert piped == pytest.approx(max(layers + memory.per_layer_token, layers / 2 + memory.per_token))
+
+
+@given(layouts, st.integers(1, 256 * K), st.integers(1, 32))
+def test_the_fewest_layers_are_those_that_fit(layout, tokens, smaller):
+    memory = replace(MODEL.memory, limit=MODEL.memory.limit / smaller)
+    found = memory.least_checkpoint_layers(tokens, layout)
+    fitting = [n for n in range(33) if memory.bytes(tokens, layout, n) <= memory.limit]
+    assert found == (fitting[0] if fitting else None)
+    longest = memory.longest(layout)
+    if longest:
+        assert memory.bytes(longest, layout, 32) <= memory.limit * (1 + 1e-9)
+    assert memory.bytes(longest + 1, layout, 32) > memory.limit * (1 - 1e-9)
+
+
+@given(layouts, st.sampled_from(["tp", "pp", "cp"]), st.integers(1, 1 << 20), st.integers(0, 32))
+def test_a_higher_degree_computes_less_and_communicates(layout, name, tokens, layers):
+    more = layout._replace(**{name: 2 * getattr(layout, name)})
+    assert MODEL.cost.computing(tokens**2, tokens, more, layers) < MODEL.cost.computing(
+        tokens**2, tokens, layout, layers
+    )
+    assert (MODEL.cost.communication(tokens, more, layers) > 0).all()
+
+
+def test_layouts_divide_the_gpus_and_the_heads():
+    assert MODEL.layouts(64, Layout(tp=8, pp=2)) == [Layout(sp=sp, tp=8, pp=2) for sp in (1, 2, 4)]
+    assert MODEL.layouts(64, Layout(cp=2, tp=8)) == [Layout(cp=2, tp=8)]
+    assert MODEL.layouts(12, Layout(tp=8)) == []
+
+
+def test_links_that_are_not_known():
+    cost = replace(MODEL.cost, model_parallel=None)
+    cost.require_known(ONE_GPU)
+    with pytest.raises(ConfigError) as raised:
+        cost.communication(1, Layout(tp=2))
+    assert str(raised.value) == (
+        "the profile has no bandwidth, so the time of tensor, context and pipeline parallelism is not known; measure "
+        "again with hbpack profile --bandwidth, or give --model and --gpu"
+    )
