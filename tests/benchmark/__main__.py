@@ -23,6 +23,7 @@ from tests.benchmark import (
     plan,
     scale,
     tokenizers,
+    wlb,
     write,
 )
 from tests.benchmark.measure import BenchmarkError
@@ -45,6 +46,7 @@ BENCHMARKS: dict[str, Callable[[Path, int], str]] = {
     "paper": paper.run,
     "paper-times": paper_times.run,
     "mixed-degrees": mixed_degrees.run,
+    "wlb": wlb.run,
     "cp-sharding": cp_sharding.run,
 }
 """Name -> (folder to work in, number of runs) -> text. In this order: `loader` reads what `pack` packed."""
