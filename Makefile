@@ -6,7 +6,7 @@ SAMPLE := examples/sample
 SOURCES := packer_cli tests scripts examples
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-slow soak check format docs bench bench-gpu sample clean
+.PHONY: help demo test test-slow soak check format docs bench bench-gpu bench-train sample clean
 
 help:  ## List the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -63,6 +63,9 @@ bench: $(VENV)/.bench  ## Compare hbpack with its peers; writes docs/benchmarks.
 
 bench-gpu: $(VENV)/.bench  ## Profile a decoder on this GPU, and compare predictions with real packs
 	$(BIN)/python -m tests.benchmark.gpu
+
+bench-train: $(VENV)/.bench  ## Train on each strategy's plan, on this machine's GPUs or CPU, and compare with predictions
+	$(BIN)/python -m tests.benchmark.train --write
 
 sample: $(VENV)/.dev  ## Rewrite the bundled sample corpus and tokenizer
 	$(BIN)/python scripts/make_sample.py

@@ -16,8 +16,10 @@ from packer_cli.cli.options import (
     workers_option,
 )
 from packer_cli.config import AUTO, AutoGroupsConfig, PlanConfig, TokenizeConfig, validate
+from packer_cli.config.strategies import STRATEGIES
+from packer_cli.errors import ConfigError
 
-_OF_PLAN = {"gpus", "overflow", "seed"}
+_OF_PLAN = {"strategy", "gpus", "overflow", "global_tokens", "seed"}
 _OF_CHOICE = set(AutoGroupsConfig.model_fields) - {"group_algorithm"}
 
 
@@ -46,9 +48,28 @@ def command(ctx: click.Context, as_json: bool, workers: int | None, **values: An
 
     Times and memory are predicted from the model's shape and the GPU's data sheet (--model, --gpu), or from what
     `hbpack profile` measured (--profile). `hbpack pack --groups auto` with the same options packs with these groups.
+
+    With --strategy hydraulis and --global-tokens, find the layouts of pipelines that its steps choose from. Other
+    strategies take their groups as they are found without --strategy.
     """
     config = validate(PlanConfig, {**values, "groups": AUTO})
     corpus = corpus_of(ctx, values)
+    if STRATEGIES[config.strategy].plans_steps:
+        from packer_cli.cli.tables.layouts import print_layouts
+        from packer_cli.stages.groups import run_layouts
+
+        layouts = run_layouts(values["inputs"], corpus, config, workers)
+        if as_json:
+            click.echo(json.dumps(layouts.values(), indent=2))
+            return
+        print_layouts(layouts)
+        return
+    for option in ("strategy", "global_tokens"):
+        if option in config.model_fields_set and getattr(config, option) not in (None, "balanced"):
+            raise ConfigError(
+                f"--{option.replace('_', '-')} {getattr(config, option)} has no effect on hbpack groups, which finds "
+                "groups for any strategy but hydraulis; leave it out"
+            )
     from packer_cli.cli.tables.groups import candidates, print_choice
     from packer_cli.stages.groups import run_groups
 

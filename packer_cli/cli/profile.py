@@ -82,6 +82,14 @@ from packer_cli.sizes import parse_bytes, parse_integer, parse_tokens
     help="Whose code runs: transformers', or a stack of decoder layers of the same shape in plain torch.",
 )
 @click.option(
+    "--weights",
+    type=click.Choice(["sharded", "whole"]),
+    default="sharded",
+    show_default=True,
+    help="How the processes of torchrun hold the weights: `sharded` over all, which gather them in every micro-batch "
+    "(FSDP, ZeRO-3); or `whole` on each (DDP), as plans with --lockstep 1 are trained.",
+)
+@click.option(
     "--attention",
     type=click.Choice(["auto", "flash-attn", "torch-varlen", "sdpa"]),
     default="auto",
@@ -145,7 +153,10 @@ def command(output: str, repeats: int, gpus: int | None, **values: Any) -> None:
             repeats=repeats,
             gpus=gpus,
             **numbers,
-            **{name: values[name] for name in ("model", "modelling", "attention", "logits", "dtype", "device")},
+            **{
+                name: values[name]
+                for name in ("model", "modelling", "weights", "attention", "logits", "dtype", "device")
+            },
         ),
         say if is_first else lambda text: None,
     )

@@ -94,7 +94,7 @@ def row_figures(task: RowTask) -> RowFigures:
     seconds = time.perf_counter() - begin
     peak_bytes = memory.num_bytes()
     check_plan(plan)
-    metrics = plan_figures(plan, rules.seed, samples.sources, rules.linear)
+    metrics = plan_figures(plan, rules.seed, samples.sources, rules.linear, rules.costs_of(plan.groups))
     return RowFigures(
         seconds=round(seconds, 6),
         peak_bytes=peak_bytes,

@@ -130,9 +130,12 @@ def strategy_rows(text: str, config: PlanConfig) -> list[Row]:
     names = [name.strip() for name in text.split(",")]
     if ALL in names:
         names = [*STRATEGIES, *(name for name in names if name != ALL)]
-        if not config.has_gpu_model:
-            names = [name for name in names if name != "flexsp"]
-            say(f"flexsp is left out: it needs {GIVE}")
+        for name, strategy in STRATEGIES.items():
+            needs = [GIVE] if strategy.mixes_degrees and not config.has_gpu_model else []
+            needs += ["--global-tokens"] if strategy.plans_steps and config.global_tokens is None else []
+            if needs:
+                names.remove(name)
+                say(f"{name} is left out: it needs {' and '.join(needs)}")
         for name in [name for name in names if name in STRATEGIES]:
             option = unsupported(name, config.restrictions)
             if option:
@@ -235,7 +238,7 @@ def _key(row: Row) -> tuple[Any, ...]:
     rules = row.rules
     return (
         rules.algorithm.name, rules.packing_options, rules.fill, rules.balance, rules.groups, rules.steps,
-        row.config.overflow, row.config.strategy == "flexsp",
+        row.config.overflow, row.config.strategy if STRATEGIES[row.config.strategy].mixes_degrees else "",
     )  # fmt: skip
 
 

@@ -138,14 +138,16 @@ class AutoGroupsConfig(GpuConfig):
 class PlanConfig(AutoGroupsConfig):
     """Lengths to plan."""
 
-    strategy: Literal["balanced", "hbp", "naive", "longalign", "flexsp"] = "balanced"
+    strategy: Literal["balanced", "hbp", "naive", "longalign", "flexsp", "hydraulis"] = "balanced"
     """Whose plan: `balanced`: hbpack's; `hbp`: HBP's, to the letter; `naive`: HBP's baseline; `longalign`: LongAlign's
-    sorted batches; `flexsp`: FlexSP's mixed SP degrees. The first four are defaults of --packing, --fill, --balance
-    and --curriculum-steps; `naive` and `longalign` use the longest group alone. `flexsp` packs in its own way, at
-    every degree that divides the longest group's, and needs --model and --gpu, or --profile."""
+    sorted batches; `flexsp`: FlexSP's mixed SP degrees; `hydraulis`: Hydraulis's pipelines of unlike tp, cp, pp. The
+    first four are defaults of --packing, --fill, --balance and --curriculum-steps; `naive` and `longalign` use the
+    longest group alone. The other two pack in their own way, and need --model and --gpu, or --profile. `flexsp` packs
+    at every degree that divides the longest group's. `hydraulis` needs --global-tokens; samples are as long as the
+    longest group's capacity at most, and degrees as high as --parallel and that group's SP degree."""
     group_costs: SkipJsonSchema[tuple[tuple[float, float, float], ...] | None] = None
-    """What `flexsp` plans by, no option of its own: of each group, the seconds of a replica per squared token, per
-    token and per micro-batch; see `rules.with_known_cost`."""
+    """What `flexsp` and `hydraulis` plan by, no option of its own: of each group, the seconds of a replica, on one of
+    its pipeline stages, per squared token, per token and per micro-batch; see `rules.with_known_cost`."""
     align: Align = None
     """Count each sample at its length rounded up to a multiple of this, for trainers that pad each sample: tokens, or
     N*cp for N times the SP degree of each group above degree 1. TransformerEngine (Megatron, NeMo) needs 2*cp with
@@ -211,7 +213,8 @@ class PlanConfig(AutoGroupsConfig):
 
     def with_groups(self, groups: Sequence[Group]) -> PlanConfig:
         """The options with those of these groups that the strategy uses."""
-        groups = with_parallel(groups, self.layout)
+        if not STRATEGIES[self.strategy].plans_steps:  # It has degrees of its own.
+            groups = with_parallel(groups, self.layout)
         return self.model_copy(update={"groups": choose_groups(groups, self.strategy, self.align, given=())})
 
     def with_strategy(self, name: str) -> PlanConfig:
@@ -239,7 +242,8 @@ class PlanConfig(AutoGroupsConfig):
         strategy = STRATEGIES.get(name, STRATEGIES["balanced"])  # The model refuses an unknown one.
         for option in sorted(strategy.ignores & set(values)):
             raise ValueError(
-                f"--{option} has no effect on --strategy {name}, which packs in its own way; leave it out"
+                f"--{option.replace('_', '-')} has no effect on --strategy {name}, which packs in its own way; "
+                "leave it out"
             )
         config = build({**strategy.defaults, **values})
         config.model_fields_set.intersection_update(values)
@@ -266,7 +270,8 @@ class PlanConfig(AutoGroupsConfig):
         is_sorted = all(a.capacity < b.capacity for a, b in pairwise(groups))  # Else `_check_groups` refuses them.
         if not groups or not is_sorted or not {"strategy", "align", "parallel"} <= info.data.keys():
             return groups
-        groups = with_parallel(groups, info.data["parallel"] or ONE_GPU)
+        if not STRATEGIES[info.data["strategy"]].plans_steps:
+            groups = with_parallel(groups, info.data["parallel"] or ONE_GPU)
         return choose_groups(groups, info.data["strategy"], info.data["align"], given=groups)
 
     @property
@@ -291,6 +296,10 @@ class PlanConfig(AutoGroupsConfig):
 
     @model_validator(mode="after")
     def _check_lockstep(self) -> PlanConfig:
+        if STRATEGIES[self.strategy].plans_steps and self.global_tokens is None:
+            raise ValueError(
+                f"--strategy {self.strategy} needs --global-tokens: it divides each step's samples among pipelines"
+            )
         if self.lockstep == "1" and self.global_tokens is None:
             raise ValueError(
                 "--lockstep 1 needs --global-tokens: replicas run freely until a step ends, and without it every "
@@ -301,13 +310,16 @@ class PlanConfig(AutoGroupsConfig):
     @model_validator(mode="after")
     def _check_groups(self) -> PlanConfig:
         capacities = [group.capacity for group in self.groups]
-        if sorted(set(capacities)) != capacities:
+        of_schemes = STRATEGIES[self.strategy].plans_steps and self.group_costs is not None
+        if sorted(set(capacities)) != capacities and not of_schemes:
             remedy = "sort them" if len(set(capacities)) == len(capacities) else "leave one of the equal ones out"
             raise ValueError(
                 f"groups must have rising capacities, got {','.join(map(format_tokens, capacities))}; {remedy}"
             )
         for group in self.groups:
             require_aligned(group)
+        if STRATEGIES[self.strategy].plans_steps:
+            return self
         if STRATEGIES[self.strategy].mixes_degrees:
             largest = max((group.num_gpus for group in self.groups), default=1)
             if largest > self.gpus:

@@ -9,20 +9,26 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from packer_cli.config.models import PlanConfig
+from packer_cli.config.schemes import digits, find_schemes, stage_rates
+from packer_cli.config.strategies import STRATEGIES
 from packer_cli.errors import ConfigError
 from packer_cli.plan.attention_rates import AttentionRates, ShardingRule, parse_cp_sharding
 from packer_cli.plan.balance import parse_balance
 from packer_cli.plan.cost import Cost, linear_of_tokens, parse_cost, require_exact
-from packer_cli.plan.groups import Group
 from packer_cli.plan.packing import REGISTRY, parse_packing
 from packer_cli.plan.rules import PlanRules
 from packer_cli.plan.schedule import StepRules
 from packer_cli.plan.strategies.flexsp.costs import DegreeCosts
+from packer_cli.plan.strategies.hydraulis.costs import SchemeCosts
 from packer_cli.plan.types import UNLIMITED
 from packer_cli.plan.windows import parse_curriculum
 
 if TYPE_CHECKING:
     from packer_cli.cost.models import GpuModel
+
+_ENOUGH_TOKENS = 256, 128
+"""See `SchemeCosts.enough`: of a micro-batch, and more for each GPU that shares it. Hydraulis's code has 384, 512,
+768, 1,024 and 1,280 tokens for tp 1 to 16."""
 
 
 def with_known_cost(config: PlanConfig) -> PlanConfig:
@@ -37,7 +43,7 @@ def with_known_cost(config: PlanConfig) -> PlanConfig:
     if config.cost == "profile":
         model = _load(config, "--cost profile").cost
         try:
-            cost = Cost(quadratic=_digits(model.quadratic), linear=_digits(model.linear))
+            cost = Cost(quadratic=digits(model.quadratic), linear=digits(model.linear))
         except ValueError as error:
             raise ConfigError(f"--cost profile: {error}") from None
         config = config.model_copy(update={"cost": str(cost)})
@@ -51,7 +57,14 @@ def with_known_cost(config: PlanConfig) -> PlanConfig:
         gpu_model = _load(config, "--strategy flexsp")
         longest = config.groups[-1]
         groups = [group for group in config.groups if group.sp_size in (1, longest.sp_size, *gpu_model.cost.send)]
-        costs = tuple(_group_costs(group, gpu_model) for group in groups)
+        costs = tuple(stage_rates(group, gpu_model) for group in groups)
+        config = config.model_copy(update={"groups": tuple(groups), "group_costs": costs})
+    if config.strategy == "hydraulis" and not config.is_auto and config.group_costs is None:
+        gpu_model = _load(config, "--strategy hydraulis")
+        longest = config.groups[-1]
+        schemes = find_schemes(longest.capacity, config.gpus, gpu_model, config.parallel, longest.sp_size)
+        groups = [scheme.group for scheme in schemes]
+        costs = tuple(scheme.rates for scheme in schemes)
         config = config.model_copy(update={"groups": tuple(groups), "group_costs": costs})
     return config
 
@@ -60,21 +73,6 @@ def _load(config: PlanConfig, what: str) -> GpuModel:
     from packer_cli.config.gpu_model import load_gpu_model  # Only predictions need the cost model.
 
     return load_gpu_model(config, config.gpus, what)
-
-
-def _group_costs(group: Group, model: GpuModel) -> tuple[float, float, float]:
-    """Seconds on a stage of a replica of the group per squared token, per token, and per micro-batch."""
-    cost, memory = model.cost, model.memory
-    cost.require_known(group.layout)
-    fewest = memory.least_checkpoint_layers(group.capacity, group.layout)
-    layers = group.checkpoint_layers or (memory.num_layers if fewest is None else fewest)
-    seconds = [float(cost.seconds(work, tokens, group.layout, layers)) for work, tokens in ((0, 0), (1, 0), (0, 1))]
-    return (_digits(seconds[1] - seconds[0]), _digits(seconds[2] - seconds[0]), _digits(seconds[0]))
-
-
-def _digits(value: float) -> float:
-    """As many digits as mean something, and as are the same on every machine."""
-    return float(f"{value:.6g}")
 
 
 def plan_rules(config: PlanConfig) -> PlanRules:
@@ -124,6 +122,7 @@ def plan_rules(config: PlanConfig) -> PlanRules:
             linear=linear,
             lockstep=1 if config.lockstep == "1" else None,
             replica_costs=_replica_costs(config),
+            scheme_costs=_scheme_costs(config),
             sharding=ShardingRule(choice=choice, rates=rates),
             mask=config.mask,
             max_samples=config.max_samples or UNLIMITED,
@@ -143,7 +142,7 @@ def refuse_padded(packing: str) -> None:
 
 
 def _replica_costs(config: PlanConfig) -> DegreeCosts | None:
-    if config.group_costs is None:
+    if config.group_costs is None or STRATEGIES[config.strategy].plans_steps:
         return None
     quadratic, linear, constant = zip(*config.group_costs, strict=True)
     return DegreeCosts(
@@ -152,6 +151,22 @@ def _replica_costs(config: PlanConfig) -> DegreeCosts | None:
         linear=np.array(linear),
         constant=np.array(constant),
         capacity=np.array([group.capacity for group in config.groups]),
+    )
+
+
+def _scheme_costs(config: PlanConfig) -> SchemeCosts | None:
+    if config.group_costs is None or not STRATEGIES[config.strategy].plans_steps:
+        return None
+    quadratic, linear, constant = zip(*config.group_costs, strict=True)
+    once, each = _ENOUGH_TOKENS
+    return SchemeCosts(
+        gpus=np.array([group.num_gpus for group in config.groups]),
+        pp=np.array([group.pp_size for group in config.groups]),
+        quadratic=np.array(quadratic),
+        linear=np.array(linear),
+        constant=np.array(constant),
+        capacity=np.array([group.capacity for group in config.groups]),
+        enough=np.array([once + each * group.layout.row_multiple for group in config.groups]),
     )
 
 

@@ -24,14 +24,20 @@ class Strategy:
     """Plan options that other strategies support and it does not, so that it refuses values other than the default."""
     needs: str = ""
     """What a trainer must do for it beyond running each iteration's packs in lockstep, after "must"."""
-    groups: Literal["given", "longest", "degrees"] = "given"
-    """Which groups it uses: those given; the longest alone; or one for each SP degree that divides the longest's, and
-    iterations that mix them."""
+    groups: Literal["given", "longest", "degrees", "schemes"] = "given"
+    """Which groups it uses: those given; the longest alone; one for each SP degree that divides the longest's, and
+    iterations that mix them; or one for each layout of GPUs that holds part of the lengths up to the longest's, and
+    steps that mix these."""
 
     @property
     def mixes_degrees(self) -> bool:
         """Whether an iteration may have replicas of unlike degrees."""
-        return self.groups == "degrees"
+        return self.groups in ("degrees", "schemes")
+
+    @property
+    def plans_steps(self) -> bool:
+        """Whether it plans step by step, so that it needs the tokens of one."""
+        return self.groups == "schemes"
 
     def choose_groups(self, groups: Sequence[Group]) -> tuple[Group, ...]:
         """The groups that it uses, of those given (by rising capacity, at least one).
@@ -43,7 +49,7 @@ class Strategy:
         if self.groups == "given":
             return tuple(groups)
         longest = groups[-1]
-        if self.groups == "longest":
+        if self.groups in ("longest", "schemes"):
             return (longest,)
         on_a_gpu = max(-(-group.capacity // group.sp_size) for group in groups)
         degrees = [degree for degree in divisors(longest.sp_size) if on_a_gpu * degree < longest.capacity]
@@ -73,6 +79,14 @@ STRATEGIES: Mapping[str, Strategy] = {
         needs="run replicas of unlike SP degrees side by side in one iteration",
         ignores=frozenset({"packing", "fill"}),
         lacks=frozenset({"max_samples", "mask"}),
+    ),
+    "hydraulis": Strategy(
+        summary="Hydraulis (arXiv 2412.07894): each step divides the GPUs among pipelines of unlike tp, cp and pp",
+        groups="schemes",
+        needs="run pipelines of unlike tp, cp and pp side by side, and change them between steps",
+        defaults={"lockstep": "1"},
+        ignores=frozenset({"packing", "fill", "balance", "lockstep", "step_mix", "curriculum", "curriculum_steps"}),
+        lacks=frozenset({"max_samples", "mask", "align"}),
     ),
 }
 """By name, in the order of tables."""

@@ -106,9 +106,26 @@ class Randomness:
     epoch's."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class PipelineImbalances:
+    """The four imbalances that Hydraulis names; None without `--strategy hydraulis`. See docs/metrics.md."""
+
+    __pydantic_config__: ClassVar[dict[str, Any]] = FOR_SCHEMA
+
+    sampling_within: float | None = None
+    """Within an iteration: share of the tokens on a pipeline that holds longer rows than another which would do."""
+    sampling_between: float | None = None
+    """Between iterations: time if all steps used the one best layout over the time if each has its best, on up to 32
+    steps; None if no layout holds every sample."""
+    packing_within: float | None = None
+    """Within a pipeline: v max_j t_j / sum_j t_j over its v micro-batches of predicted time t; their mean."""
+    packing_between: float | None = None
+    """Between pipelines: slowest / mean, mean over iterations."""
+
+
 # A dataclass lists the fields of its last base first.
 @dataclass(frozen=True, kw_only=True)
-class OverallMetrics(Randomness, Metrics):
+class OverallMetrics(PipelineImbalances, Randomness, Metrics):
     """Figures of all packs."""
 
 

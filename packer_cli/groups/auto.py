@@ -58,7 +58,7 @@ def choose(
     """
     model, profile = load_models(config, num_gpus, what)
     num_long = 0 if config.max_length is None else int(np.count_nonzero(lengths > config.max_length))
-    lengths = _bounded(config, lengths, overflow)
+    lengths = bounded(config, lengths, overflow)
     if not len(lengths):
         raise RunError("there is nothing to plan: no length is left")
     if model is None:
@@ -87,14 +87,14 @@ def choose(
 
 def resolve(config: PlanConfig, lengths: Int32Array) -> tuple[PlanConfig, GroupChoice | None]:
     """The options with groups chosen for the lengths (int32[n]), and the record; None if there are no lengths."""
-    if not len(_bounded(config, lengths, config.overflow)):
+    if not len(bounded(config, lengths, config.overflow)):
         # There is nothing to plan; the planner reports why.
         return config.with_groups((Group(capacity=config.max_length or 1024),)), None
     choice, record = choose(config, lengths, config.gpus, config.overflow)
     return with_known_cost(config.with_groups(choice.groups)), record
 
 
-def _bounded(config: AutoGroupsConfig, lengths: Int32Array, overflow: Overflow) -> Int32Array:
+def bounded(config: AutoGroupsConfig, lengths: Int32Array, overflow: Overflow) -> Int32Array:
     """The lengths after cutting or dropping those over `max_length`."""
     if config.max_length is None:
         return lengths

@@ -7,7 +7,8 @@ import os
 import statistics
 import time
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -21,7 +22,7 @@ from packer_cli.errors import ConfigError
 class Device:
     """A GPU; or the CPU, whose peak memory is counted as the bytes of all tensors that are alive at once.
 
-    Under torchrun, all processes must make every call, which returns the greatest value of any process.
+    Under torchrun, all processes must make every call, which returns the same value in all of them but for `seconds`.
     """
 
     def __init__(self, name: str) -> None:
@@ -50,20 +51,53 @@ class Device:
             return int(torch.cuda.get_device_properties(self.device).total_memory)
         return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
+    @contextmanager
+    def one_thread(self) -> Iterator[None]:
+        """On a CPU, torch runs in one thread meanwhile, so that the CPU time of a process is the time it computes."""
+        num_threads = torch.get_num_threads()
+        if not self.is_gpu:
+            torch.set_num_threads(1)
+        try:
+            yield
+        finally:
+            torch.set_num_threads(num_threads)
+
     def median_seconds(self, work: Callable[[], Any], *, warm_up: int, repeats: int) -> float:
         """Median time of a call, after some warm-up calls."""
         for _ in range(warm_up):
             work()
-        return statistics.median(self._seconds(work) for _ in range(repeats))
+        return self.of_processes([self.seconds_together(work) for _ in range(repeats)])
 
-    def _seconds(self, work: Callable[[], Any]) -> float:
+    def seconds_together(self, work: Callable[[], Any]) -> float:
+        """As `seconds`; the processes begin together."""
         self._synchronize()
         if dist.is_initialized():
             dist.barrier()
-        begin = time.perf_counter()
+        return self.seconds(work)
+
+    def seconds(self, work: Callable[[], Any]) -> float:
+        """Seconds of a call in this process: on a GPU until it is done, on a CPU the CPU time.
+
+        CPU time leaves out other programs' turns and the wait for other processes. What gloo copies is in it.
+        """
+        self._synchronize()
+        clock = time.perf_counter if self.is_gpu else time.process_time
+        begin = clock()
         work()
         self._synchronize()
-        return self.greatest(time.perf_counter() - begin)
+        return clock() - begin
+
+    def of_processes(self, seconds: Sequence[float]) -> float:
+        """The time of calls that all processes made: the greatest median of a process, on a CPU the mean.
+
+        CPU times of equal work differ by chance, and the greatest would always be too long.
+        """
+        median = statistics.median(seconds)
+        if self.is_gpu or not dist.is_initialized():
+            return self.greatest(median)
+        tensor = torch.tensor([median], dtype=torch.float64)
+        dist.all_reduce(tensor)
+        return float(tensor) / dist.get_world_size()
 
     def _synchronize(self) -> None:
         if self.is_gpu:

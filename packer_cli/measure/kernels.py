@@ -39,31 +39,45 @@ Kernel = Callable[[torch.Tensor, torch.Tensor, torch.Tensor, Segments], torch.Te
 """(query [t, heads, dim], key and value [u, kv_heads, dim], segments) -> [t, heads, value dim]"""
 
 
+CPU_TILE = 128
+"""Queries of a call on a CPU, as many as in a tile of a GPU's kernel. torch's CPU kernel chooses its blocks by the
+number of queries, so its time jumps where they change, which neither the squared length nor the length follows."""
+
+
 def sdpa(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, segments: Segments) -> torch.Tensor:
-    """One scaled_dot_product_attention a sample; any device."""
+    """One scaled_dot_product_attention a sample, or on a CPU one for each `CPU_TILE` of its queries; any device."""
+    on_cpu, most_keys = query.device.type == "cpu", max(segments.keys)
+    rows = CPU_TILE if on_cpu else max(segments.queries)
+    mask = None
+    if segments.causal and (on_cpu or segments.queries != segments.keys):
+        mask = _causal_mask(rows, most_keys, query.dtype, query.device)
     parts = (
-        x.transpose(0, 1).split(sizes, dim=1)
+        x.transpose(0, 1)[None].split(sizes, dim=2)
         for x, sizes in ((query, segments.queries), (key, segments.keys), (value, segments.keys))
     )
-    outputs = [_sdpa(q, k, v, segments.causal) for q, k, v in zip(*parts, strict=True)]
+    outputs = []
+    for q, k, v in zip(*parts, strict=True):
+        before = k.shape[2] - q.shape[2]
+        for tile in q.split(rows, dim=2):
+            after = before + tile.shape[2]
+            seen = after if segments.causal else k.shape[2]
+            output = F.scaled_dot_product_attention(
+                tile, k[:, :, :seen], v[:, :, :seen], enable_gqa=True, is_causal=segments.causal and mask is None,
+                attn_mask=None if mask is None else mask[: after - before, most_keys - before :][:, :seen],
+            )  # fmt: skip
+            outputs.append(output[0])
+            before = after
     # Do not copy a single output: backward would keep the copy, which other kernels do not make.
     return (outputs[0] if len(outputs) == 1 else torch.cat(outputs, dim=1)).transpose(0, 1)
 
 
-def _sdpa(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, causal: bool) -> torch.Tensor:
-    """[heads, q, dim] of a sample. torch aligns `is_causal` with the first key, so fewer queries need a mask."""
-    masked = causal and 1 < query.shape[1] < key.shape[1]
-    return F.scaled_dot_product_attention(
-        query[None], key[None], value[None], enable_gqa=True,
-        is_causal=causal and query.shape[1] == key.shape[1],
-        attn_mask=_last_queries(query.shape[1], key.shape[1], query.device) if masked else None,
-    )[0]  # fmt: skip
+@lru_cache(maxsize=1)  # All layers share it, and each call for a row takes a part.
+def _causal_mask(rows: int, most_keys: int, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+    """[rows, most_keys + rows], to add to scores: row i sees columns up to `most_keys + i`.
 
-
-@lru_cache(maxsize=1)
-def _last_queries(queries: int, keys: int, device: torch.device) -> torch.Tensor:
-    """bool [queries, keys]: what each of the last queries sees."""
-    return torch.ones(queries, keys, dtype=torch.bool, device=device).tril_(keys - queries)
+    Queries that come after `before` keys take the columns from `most_keys - before` on.
+    """
+    return torch.full((rows, most_keys + rows), -torch.inf, dtype=dtype, device=device).triu_(most_keys + 1)
 
 
 def _flash_attn() -> Kernel:

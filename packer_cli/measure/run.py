@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -48,6 +48,8 @@ class ProfileOptions:
     gpus: int | None = None
     """GPUs that will train; None: those that run the measurement."""
     device: str = "auto"
+    weights: str = "sharded"
+    """`sharded` over all GPUs, and gathered in every micro-batch (FSDP, ZeRO-3); or `whole` on each (DDP)."""
     attention: str = "auto"
     logits: str = "float32"
     """`chunked` computes the loss a thousand tokens at a time; only for `plain`."""
@@ -66,6 +68,8 @@ def measure_profile(options: ProfileOptions, say: Say = lambda text: None) -> Pr
 
     Under torchrun, all processes must call it; it returns the same in each.
 
+    Rows are timed in rounds, each row once a round, so that what slows the machine for a while slows all alike.
+
     Price: for each length and degree, two to five iterations to find the layers, and `warm_up + repeats` for each kind
     of row; minutes for lengths up to 128k.
 
@@ -77,13 +81,14 @@ def measure_profile(options: ProfileOptions, say: Say = lambda text: None) -> Pr
     if options.dtype is not None:
         shape = replace(shape, dtype=options.dtype)  # type: ignore[arg-type]
     device = Device(options.device)
-    with _processes(device) as world_size:
+    with _processes(device) as world_size, device.one_thread():
         gpus = options.gpus or world_size
         degrees = options.sp_sizes or shape.sp_sizes(world_size)
         _check(options, shape.sp_sizes(world_size), degrees, world_size, gpus, shape.num_layers)
         groups = SPGroups(rank=0, world_size=1, groups={})
         if world_size > 1:
             groups = init_sp_groups({Layout(sp=degree): range(0, world_size, degree) for degree in degrees})
+        is_sharded = options.weights == "sharded"
         kernel_name, kernel = choose_kernel(options.attention, device.device)
         subject = Subject(
             Path(options.model),
@@ -92,17 +97,22 @@ def measure_profile(options: ProfileOptions, say: Say = lambda text: None) -> Pr
             RowAttention(kernel),
             device.device,
             chunked_logits=options.logits == "chunked",
+            shard=is_sharded,
         )
         subject.run(max(degrees) * 16, 1, 0, None)  # From here on, the gradients exist.
         # The same in every process: all must take the same branches, or they deadlock.
-        state = Assumptions().state_bytes * subject.num_parameters / gpus - device.greatest(subject.held_bytes)
-        if gpus > 1 == world_size:
+        state = Assumptions().state_bytes * subject.num_parameters / (gpus if is_sharded else 1)
+        state -= device.greatest(subject.held_bytes)
+        if is_sharded and gpus > 1 == world_size:
             state += gathered_bytes(shape)
         total = -device.greatest(-device.total_memory)  # The least of any process.
         limit = options.memory or int(total * (1 - Assumptions().memory_reserve))
         run = _Run(options, device, subject, groups, limit=limit - state, num_layers=shape.num_layers, say=say)
         settings = [(length, degree) for length in sorted(set(options.lengths)) for degree in sorted(set(degrees))]
-        rows = [row for length, degree in settings for row in run.rows(length, degree)]
+        timings = [timing for length, degree in settings for timing in run.timings(length, degree)]
+        say(f"timing {counted(len(timings), 'kind')} of rows, in {options.warm_up + options.repeats} rounds")
+        run.time(timings)
+        rows = [run.row(timing) for timing in timings]
         say("the attention kernel alone")
         pieces = measure_attention(device, kernel, shape, max(options.lengths), options.repeats)
     assumed: dict[str, Any] = {
@@ -111,6 +121,7 @@ def measure_profile(options: ProfileOptions, say: Say = lambda text: None) -> Pr
         "attention": kernel_name,
         "modelling": options.modelling,
         "logits": options.logits,
+        "weights": options.weights,
     }
     if options.bandwidth:
         assumed["bandwidth"] = options.bandwidth[0]
@@ -143,8 +154,25 @@ def with_fits(profile: Profile, say: Say) -> Profile:
     return profile.model_copy(update={"cost": cost.fit, "memory": memory.fit})
 
 
+@dataclass
+class _Timing:
+    """A kind of row, with what was measured."""
+
+    length: int
+    sp_size: int
+    layers: int
+    """Checkpointed."""
+    num_samples: int
+    peak: float | None = None
+    """Bytes; None if not measured, or out of memory."""
+    fits: bool = True
+    """Whether it is to be timed; set to False when it runs out of memory."""
+    seconds: list[float] = field(default_factory=list)
+    """Of this process."""
+
+
 class _Run:
-    """Measures the rows of one length and SP degree at a time."""
+    """Measures the rows of all lengths and SP degrees."""
 
     def __init__(
         self, options: ProfileOptions, device: Device, subject: Subject, groups: SPGroups, *,
@@ -153,8 +181,8 @@ class _Run:
         self._options, self._device, self._subject, self._groups = options, device, subject, groups
         self._limit, self._num_layers, self._say = limit, num_layers, say
 
-    def rows(self, length: int, sp_size: int) -> list[IterationRow]:
-        """Measure one length and SP degree: one sample and several, the fewest checkpointed layers and all."""
+    def timings(self, length: int, sp_size: int) -> list[_Timing]:
+        """The rows of one length and SP degree: one sample and several, the fewest checkpointed layers and all."""
         if length % sp_size:
             self._say(f"rows of {length} tokens cannot be split over {sp_size} GPUs: skipped")
             return []
@@ -175,8 +203,8 @@ class _Run:
         )
         fewest = min(self._options.samples)
         # Keep a peak without a time too: it helps to fit the memory.
-        rows = [
-            self._row(length, sp_size, layers, fewest, None, peak)
+        timings = [
+            _Timing(length, sp_size, layers, fewest, peak, fits=False)
             for layers, peak in sorted(peaks.items())
             if layers not in settings
         ]
@@ -186,21 +214,31 @@ class _Run:
         for layers in settings:
             for num_samples in self._options.samples:
                 if num_samples not in too_many:
-                    seconds = self._seconds(length, sp_size, layers, num_samples)
                     peak = peaks[layers] if num_samples == fewest else None
-                    rows.append(self._row(length, sp_size, layers, num_samples, seconds, peak))
-        return rows
+                    timings.append(_Timing(length, sp_size, layers, num_samples, peak))
+        return timings
 
-    def _row(
-        self, length: int, sp_size: int, layers: int, num_samples: int, seconds: float | None, peak: float | None
-    ) -> IterationRow:
+    def time(self, timings: Sequence[_Timing]) -> None:
+        """Run each row that fits once a round; the first rounds warm up."""
+        for number in range(self._options.warm_up + self._options.repeats):
+            for timing in timings:
+                seconds = self._seconds(timing) if timing.fits else None
+                if seconds is None:
+                    timing.fits = False
+                elif number >= self._options.warm_up:
+                    timing.seconds.append(seconds)
+
+    def row(self, timing: _Timing) -> IterationRow:
+        """What is written of a row."""
+        seconds = self._device.of_processes(timing.seconds) if timing.fits else None
+        peak = timing.peak
         return IterationRow(
-            length=length,
-            sp_size=sp_size,
-            checkpoint_layers=layers,
+            length=timing.length,
+            sp_size=timing.sp_size,
+            checkpoint_layers=timing.layers,
             seconds=seconds,
-            tokens=length * self._groups.world_size // sp_size,
-            work=sum(size**2 for size in split_evenly(length, num_samples)),
+            tokens=timing.length * self._groups.world_size // timing.sp_size,
+            work=sum(size**2 for size in split_evenly(timing.length, timing.num_samples)),
             memory_bytes=None if peak is None else int(peak),
             out_of_memory=seconds is None and (peak is None or peak > self._limit),
         )
@@ -216,13 +254,12 @@ class _Run:
             lambda: self._subject.run(length, fewest, layers, group), self._subject.held_bytes
         )
 
-    def _seconds(self, length: int, sp_size: int, layers: int, num_samples: int) -> float | None:
-        group = self._group(sp_size)
+    def _seconds(self, timing: _Timing) -> float | None:
+        """Seconds of one run in this process; None if it ran out of memory."""
+        group = self._group(timing.sp_size)
         try:
-            return self._device.median_seconds(
-                lambda: self._subject.run(length, num_samples, layers, group),
-                warm_up=self._options.warm_up,
-                repeats=self._options.repeats,
+            return self._device.seconds_together(
+                lambda: self._subject.run(timing.length, timing.num_samples, timing.layers, group)
             )
         except RuntimeError as error:
             if not is_out_of_memory(error):

@@ -22,9 +22,10 @@ _ATTENTION = "hbpack_profile"
 
 
 class Subject:
-    """Runs iterations. Under torchrun, all processes share the model (FSDP2).
+    """Runs iterations. Each process creates the whole model, with random weights.
 
-    Each process creates the whole model, with random weights, and then keeps only its share.
+    Args:
+        shard: whether processes share the weights (FSDP2): each then keeps only its part.
 
     Raises:
         ConfigError: transformers cannot create the model, checkpoint its layers, or chunk its logits.
@@ -39,6 +40,7 @@ class Subject:
         device: torch.device,
         *,
         chunked_logits: bool = False,
+        shard: bool = True,
     ) -> None:
         self.device = device
         self._vocabulary_size = shape.vocabulary_size
@@ -61,7 +63,7 @@ class Subject:
                 f"--model {str(path)!r}: the config has {shape.num_layers} layers, but the model has "
                 f"{len(self._checkpointing.layers)}"
             )
-        if dist.is_initialized() and dist.get_world_size() > 1:
+        if shard and dist.is_initialized() and dist.get_world_size() > 1:
             from torch.distributed.fsdp import fully_shard
 
             for layer in self._checkpointing.layers:
@@ -89,25 +91,42 @@ class Subject:
     def run_samples(
         self, samples: tuple[int, ...], checkpoint_layers: int, group: dist.ProcessGroup | None = None
     ) -> None:
-        """Forward and backward on one row; gradients accumulate, as in a step of several iterations.
+        """`run_row` on a row of made-up tokens.
 
         Args:
             samples: lengths of the row's samples; their sum is a multiple of the number of processes in the group.
-            group: the processes that share the row.
         """
         length = sum(samples)
         sp_size = 1 if group is None else dist.get_world_size(group)
         begin = 0 if group is None else dist.get_rank(group) * (length // sp_size)
         mine = slice(begin, begin + length // sp_size)
-        self._attention.set(samples, group, self.device)
-        self._checkpointing.set(checkpoint_layers)
         positions = torch.cat([torch.arange(size) for size in samples])[mine].to(self.device)
         ids = torch.arange(mine.start, mine.stop, device=self.device) * 7919 % self._vocabulary_size
+        self.run_row(ids, positions, ids, samples, checkpoint_layers, group)
+
+    def run_row(
+        self,
+        ids: torch.Tensor,
+        positions: torch.Tensor,
+        labels: torch.Tensor,
+        samples: tuple[int, ...],
+        checkpoint_layers: int,
+        group: dist.ProcessGroup | None = None,
+    ) -> None:
+        """Forward and backward on one row; gradients accumulate, as in a step of several iterations.
+
+        Args:
+            ids, positions, labels: int64 [t], this process's part of the row, contiguous; labels are not shifted.
+            samples: lengths of the whole row's samples.
+            group: the processes that share the row.
+        """
+        self._attention.set(samples, group, self.device)
+        self._checkpointing.set(checkpoint_layers)
         if self._is_plain:
-            loss = self.model(ids, positions, ids)
+            loss = self.model(ids, positions, labels)
         else:
             logits = self.model(input_ids=ids[None], position_ids=positions[None], use_cache=False).logits[0]
-            loss = F.cross_entropy(logits.float(), ids)
+            loss = F.cross_entropy(logits.float(), labels)
         loss.backward()
 
 

@@ -15,6 +15,7 @@ from packer_cli.format.metrics import (
     GroupMetrics,
     Metrics,
     OverallMetrics,
+    PipelineImbalances,
     PlanFigures,
     PlanMetrics,
     Randomness,
@@ -29,12 +30,20 @@ from packer_cli.plan.packing.ilp.cutting_stock import lp_lower_bound
 from packer_cli.plan.rules import PlanRules
 from packer_cli.plan.schedule import StepRules
 from packer_cli.plan.segments import align_up, aligned_lengths
+from packer_cli.plan.strategies.hydraulis.costs import SchemeCosts
+from packer_cli.plan.strategies.hydraulis.imbalances import measure_imbalances
 from packer_cli.plan.types import UNLIMITED, Mask, Pieces, Plan
 
 BASELINE_NAME = "ISF at the longest length"
 
 
-def plan_stats(plan: Plan, seed: int, source_of_sample: NDArray[Any] | None = None, linear: int = 0) -> PlanMetrics:
+def plan_stats(
+    plan: Plan,
+    seed: int,
+    source_of_sample: NDArray[Any] | None = None,
+    linear: int = 0,
+    costs: SchemeCosts | None = None,
+) -> PlanMetrics:
     """The figures of a plan beside the baseline's.
 
     The baseline is the paper's: ISF packs everything to the longest capacity, with that group's SP degree; the packs
@@ -42,11 +51,12 @@ def plan_stats(plan: Plan, seed: int, source_of_sample: NDArray[Any] | None = No
 
     Args:
         linear: tokens, see `plan.cost`; above 0 it adds `cbr` and `cbr_bound`.
+        costs: of the plan's groups, if they are pipelines of unlike layouts; adds their imbalances.
     """
     baseline = baseline_plan(
         plan.pieces, plan.groups[-1], plan.num_gpus, seed, max_samples=plan.max_samples, mask=plan.mask
     )
-    figures = plan_figures(plan, seed, source_of_sample, linear)
+    figures = plan_figures(plan, seed, source_of_sample, linear, costs)
     return PlanMetrics(
         overall=figures.overall,
         groups=figures.groups,
@@ -54,16 +64,24 @@ def plan_stats(plan: Plan, seed: int, source_of_sample: NDArray[Any] | None = No
     )
 
 
-def plan_figures(plan: Plan, seed: int, source_of_sample: NDArray[Any] | None = None, linear: int = 0) -> PlanFigures:
-    """The figures of a plan, without the baseline. Price: O(slots)."""
+def plan_figures(
+    plan: Plan,
+    seed: int,
+    source_of_sample: NDArray[Any] | None = None,
+    linear: int = 0,
+    costs: SchemeCosts | None = None,
+) -> PlanFigures:
+    """The figures of a plan, without the baseline; arguments as of `plan_stats`. Price: O(slots)."""
     least = least_works(plan)
     predicted = least_works(plan, linear=linear) if linear else None
 
     def measured(group: int | None = None) -> dict[str, Any]:
         return _rounded(measure(plan, group, least=least, linear=linear, least_predicted=predicted))
 
+    pipelines = {} if costs is None else _rounded(PipelineImbalances(**measure_imbalances(plan, costs)._asdict()))
+    randomness = _rounded(measure_randomness(plan, source_of_sample, seed))
     return PlanFigures(
-        overall=OverallMetrics(**measured(), **_rounded(measure_randomness(plan, source_of_sample, seed))),
+        overall=OverallMetrics(**measured(), **randomness, **pipelines),
         groups=tuple(
             GroupMetrics(name=group.name(g), capacity=group.capacity, sp_size=group.sp_size, **measured(g))
             for g, group in enumerate(plan.groups)
@@ -175,5 +193,5 @@ def length_stats(lengths: NDArray[np.int32]) -> LengthStats:
     )
 
 
-def _rounded(record: Metrics | Randomness) -> dict[str, Any]:
+def _rounded(record: Metrics | Randomness | PipelineImbalances) -> dict[str, Any]:
     return {name: round(value, 10) if isinstance(value, float) else value for name, value in vars(record).items()}

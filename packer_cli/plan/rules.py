@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -12,6 +13,7 @@ from packer_cli.plan.groups import Group, require_aligned
 from packer_cli.plan.packing import PackingAlgorithm, PackingOptions
 from packer_cli.plan.schedule import StepRules
 from packer_cli.plan.strategies.flexsp.costs import DegreeCosts
+from packer_cli.plan.strategies.hydraulis.costs import SchemeCosts
 from packer_cli.plan.types import UNLIMITED, Lockstep, Mask
 
 
@@ -41,6 +43,9 @@ class PlanRules:
     replica_costs: DegreeCosts | None = None
     """Seconds of a replica of each group: the iterations mix the degrees of all groups (FlexSP), and `algorithm`,
     `fill` and all of `balance` but its window have no effect."""
+    scheme_costs: SchemeCosts | None = None
+    """Seconds of a pipeline of each group, whose layouts differ: each step chooses pipelines that divide the GPUs
+    (Hydraulis). `steps.global_tokens` is a step's most tokens, and all else about packing and steps has no effect."""
 
     sharding: ShardingRule = field(default_factory=ShardingRule)
     """How CP ranks divide the rows that they share."""
@@ -48,6 +53,10 @@ class PlanRules:
     """With which the packs are trained on. A causal one over whole rows evens out tokens, see `evened`."""
     max_samples: int = UNLIMITED
     """Most pieces of a pack, at least 1; not for iterations that mix degrees."""
+
+    def costs_of(self, groups: Sequence[Group]) -> SchemeCosts | None:
+        """`scheme_costs` of these groups, which a plan uses; None without them."""
+        return self.scheme_costs and self.scheme_costs.select([self.groups.index(group) for group in groups])
 
     @property
     def evened(self) -> int:

@@ -10,6 +10,7 @@ from packer_cli.compare import Comparison, compare, with_savings
 from packer_cli.compare.rows import default_rows, parse_rows, strategy_rows, with_baseline
 from packer_cli.config import PlanConfig, TokenizeConfig
 from packer_cli.config.rules import with_known_cost
+from packer_cli.config.strategies import STRATEGIES
 from packer_cli.engine.local import default_workers
 from packer_cli.engine.progress import Stopwatch, say
 from packer_cli.errors import ConfigError
@@ -42,10 +43,10 @@ def run_compare(
         rules: simulate each row with these rules, and add HBP's baseline.
         by_program: also prove the least number of packs with the linear program.
     """
-    if strategies is None and config.strategy == "flexsp":
+    if strategies is None and STRATEGIES[config.strategy].mixes_degrees:
         raise ConfigError(
-            "--strategy flexsp packs in its own way, so it has no packings and balances to compare; "
-            "see hbpack compare --strategies flexsp,balanced"
+            f"--strategy {config.strategy} packs in its own way, so it has no packings and balances to compare; "
+            f"see hbpack compare --strategies {config.strategy},balanced"
         )
     config = with_known_cost(config)
     rows_of = default_rows if algorithms is None else partial(parse_rows, algorithms)

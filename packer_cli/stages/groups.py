@@ -1,13 +1,17 @@
-"""The groups stage: find the groups that make an epoch of these samples shortest. It keeps no files."""
+"""The groups stage: find the groups, or layouts, that make an epoch of these samples shortest. It keeps no files."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 from packer_cli.config import PlanConfig, TokenizeConfig
+from packer_cli.config.rules import plan_rules, with_known_cost
+from packer_cli.errors import RunError
 from packer_cli.format.choice import GroupChoice
-from packer_cli.groups.auto import choose, load_models
+from packer_cli.groups.auto import bounded, choose, load_models
 from packer_cli.groups.choice import Choice
+from packer_cli.groups.layouts import LayoutChoice, choose_step_layouts
+from packer_cli.plan.groups import Group
 from packer_cli.stages.samples import read_samples
 
 
@@ -18,3 +22,16 @@ def run_groups(
     load_models(config, config.gpus, "hbpack groups")  # Report wrong options before the long work.
     samples = read_samples(inputs, corpus, workers)
     return choose(config, samples.epoch_lengths(config.seed), config.gpus, config.overflow, "hbpack groups")
+
+
+def run_layouts(
+    inputs: Sequence[str], corpus: TokenizeConfig | None, config: PlanConfig, workers: int | None
+) -> LayoutChoice:
+    """Choose the layouts that the steps of `--strategy hydraulis` use, for the samples of an epoch."""
+    config.require_gpu_model("hbpack groups")
+    lengths = read_samples(inputs, corpus, workers).epoch_lengths(config.seed)
+    lengths = bounded(config, lengths, config.overflow)
+    if not len(lengths):
+        raise RunError("there is nothing to plan: no length is left")
+    longest = Group(capacity=config.max_length or int(lengths.max()))
+    return choose_step_layouts(lengths, plan_rules(with_known_cost(config.with_groups((longest,)))))

@@ -156,6 +156,11 @@ def plan_in_force(folder: Path) -> Plan:
 
 def _check_gpus(manifest: Manifest, num_gpus: int) -> None:
     strategy = STRATEGIES.get(manifest.config.plan["strategy"])
+    if strategy and strategy.plans_steps:
+        raise ConfigError(
+            f"--strategy {manifest.config.plan['strategy']} divides the GPUs of each step among pipelines for the "
+            f"samples of that step, which rebalance cannot change; pack again with --gpus {num_gpus}"
+        )
     if strategy and strategy.mixes_degrees:
         largest = max(group.layout.num_gpus for group in manifest.groups)
         if num_gpus < largest:

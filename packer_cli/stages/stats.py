@@ -108,7 +108,7 @@ def stats_of(path: Path, config: PlanConfig | None, *, by_program: bool = False)
     plan = plan_samples(samples, config)
     chosen, capacity = samples.chosen(config.seed), rules.groups[-1].capacity
     counts = sample_counts(samples.lengths, chosen, plan.pieces, capacity, config.overflow)
-    metrics = plan_stats(plan, config.seed, samples.sources, rules.linear)
+    metrics = plan_stats(plan, config.seed, samples.sources, rules.linear, rules.costs_of(plan.groups))
     if by_program:
         metrics = prove_by_program(metrics, plan)
     planned = PlanStats(counts=counts, metrics=metrics, masks=_masks(plan), mask=plan.mask)

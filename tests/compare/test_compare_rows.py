@@ -71,7 +71,7 @@ def test_a_row_for_each_strategy():
     assert names(strategy_rows("naive,hbp", config())) == ["naive", "hbp"]
     with pytest.raises(ConfigError) as error:
         strategy_rows("hbp,best", config())
-    known = "all, balanced, hbp, naive, longalign, flexsp"
+    known = "all, balanced, hbp, naive, longalign, flexsp, hydraulis"
     assert str(error.value) == f"--strategies: 'best' is not a strategy; known: {known}"
 
 

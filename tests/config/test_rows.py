@@ -101,7 +101,10 @@ def test_compare_leaves_out_what_cannot_be_compared(caplog):
     caplog.set_level("INFO", LOGGER.name)
     config = PlanConfig(**GIVEN, max_samples=8, model="config.json", gpu="h100")
     assert [row.name for row in strategy_rows("all", config)] == ["balanced", "hbp", "naive", "longalign"]
-    assert caplog.messages == ["flexsp is left out: it does not support --max-samples 8"]
+    assert caplog.messages == [
+        "hydraulis is left out: it needs --global-tokens",
+        "flexsp is left out: it does not support --max-samples 8",
+    ]
     with pytest.raises(ConfigError) as error:
         strategy_rows("hbp,flexsp", config)
     assert str(error.value) == f"--strategies: strategy flexsp does not support --max-samples 8; {ABLE}"

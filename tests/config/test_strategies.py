@@ -23,13 +23,16 @@ GIVEN = {"groups": "16k:1,128k:8", "gpus": 8}
 
 @pytest.mark.parametrize("name", STRATEGIES)
 def test_what_is_not_given_is_the_strategys(name):
-    config = PlanConfig(**GIVEN, strategy=name)
+    needed = {"global_tokens": 2**20} if STRATEGIES[name].plans_steps else {}
+    config = PlanConfig(**GIVEN, **needed, strategy=name)
     defaults = {key: field.default for key, field in PlanConfig.model_fields.items()} | STRATEGIES[name].defaults
     for key in ("packing", "fill", "balance", "curriculum_steps", "cost", "seed"):
         assert getattr(config, key) == defaults[key]
-    groups = {"given": "16k:1,128k:8", "longest": "128k:8", "degrees": "16k:1,32k:2,64k:4,128k:8"}
+    groups = {
+        "given": "16k:1,128k:8", "longest": "128k:8", "degrees": "16k:1,32k:2,64k:4,128k:8", "schemes": "128k:8",
+    }  # fmt: skip
     assert ",".join(map(str, config.groups)) == groups[STRATEGIES[name].groups]
-    assert config.model_fields_set == {"groups", "gpus", "strategy"}
+    assert config.model_fields_set == {"groups", "gpus", "strategy", *needed}
 
 
 def test_the_default_is_the_balanced_one():
@@ -42,10 +45,11 @@ def test_an_option_that_is_given_wins():
 
 
 def test_other_strategies_keep_what_was_given():
-    given = {**GIVEN, "balance": "window:8", "seed": 7}
+    given = {**GIVEN, "balance": "window:8", "global_tokens": 2**20, "seed": 7}
     config = PlanConfig(**given)
-    for name in STRATEGIES:
-        assert config.with_strategy(name) == PlanConfig(**given, strategy=name)
+    for name, strategy in STRATEGIES.items():
+        kept = {option: value for option, value in given.items() if option not in strategy.ignores}
+        assert config.with_strategy(name) == PlanConfig(**kept, strategy=name)
 
 
 def test_what_a_plan_records_gives_the_same_options():
@@ -109,6 +113,65 @@ def test_flexsp_needs_a_model_that_knows_its_degrees(tmp_path, options, message)
     assert str(error.value) == message
 
 
+def test_hydraulis_records_its_schemes_and_what_was_predicted(tmp_path):
+    given = {"groups": "32k", "gpus": 16, "global_tokens": 2**18, "strategy": "hydraulis"}
+    known = with_known_cost(PlanConfig(**given, model=str(llama(tmp_path)), gpu="h100"))
+    assert known.group_costs is not None
+    assert len(known.groups) == len(known.group_costs) > 1
+    again = PlanConfig(**known.decisions())
+    assert with_known_cost(again) == again
+    assert again.lockstep == "1"
+    rules = plan_rules(again)
+    assert rules.lockstep == 1
+    assert rules.replica_costs is None
+    assert rules.scheme_costs.rates[:3].T.tolist() == [list(each) for each in known.group_costs]
+    assert rules.scheme_costs.enough.min() == 384
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (
+            {"global_tokens": None},
+            "--strategy hydraulis needs --global-tokens: it divides each step's samples among pipelines",
+        ),
+        ({}, f"--strategy hydraulis needs {GIVE}"),
+        (
+            {"step_mix": "alternate"},
+            "--step-mix has no effect on --strategy hydraulis, which packs in its own way; leave it out",
+        ),
+        (
+            {"align": 16},
+            (
+                "--strategy: strategy hydraulis does not support --align 16; leave that out, or choose one of "
+                "balanced, hbp, naive, longalign, flexsp"
+            ),
+        ),
+        (
+            {"gpus": 1, "model": "MODEL", "gpu": "h100:memory=400GiB", "groups": "16m"},
+            (
+                "--strategy hydraulis: no pipeline on 1 GPU holds a sample of 16,777,216 tokens in memory; give "
+                "shorter --groups, higher --parallel degrees, or more GPUs"
+            ),
+        ),
+        (
+            {"gpus": 8, "model": "MODEL", "gpu": "h100", "parallel": "tp=2", "groups": "1m"},
+            (
+                "--strategy hydraulis: no pipeline up to --parallel tp=2,cp=1,pp=1 on 8 GPUs holds a sample of "
+                "1,048,576 tokens in memory; give shorter --groups, higher --parallel degrees, or more GPUs"
+            ),
+        ),
+    ],
+)
+def test_hydraulis_needs_steps_and_a_model_whose_pipelines_hold_the_samples(tmp_path, options, message):
+    given = {"groups": "32k", "gpus": 16, "global_tokens": 2**18, "strategy": "hydraulis", **options}
+    if "model" in given:
+        given["model"] = str(llama(tmp_path))
+    with pytest.raises(ConfigError) as error:
+        with_known_cost(validate(PlanConfig, given))
+    assert str(error.value) == message
+
+
 def test_options_without_effect_are_refused():
     with pytest.raises(ConfigError) as error:
         validate(PlanConfig, {**GIVEN, "strategy": "flexsp", "packing": "bfd"})
@@ -133,7 +196,7 @@ def llama(folder):
     [
         (
             {"strategy": "best"},
-            "--strategy must be one of 'balanced', 'hbp', 'naive', 'longalign' or 'flexsp', got 'best'",
+            "--strategy must be one of 'balanced', 'hbp', 'naive', 'longalign', 'flexsp' or 'hydraulis', got 'best'",
         ),
         (
             {"strategy": "naive", "groups": "128k:8,16k:1"},

@@ -113,6 +113,7 @@ def become(job: dict[str, Any], rank: int, port: int) -> NoReturn:
             os.environ |= {"LOCAL_WORLD_SIZE": num_ranks, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
             os.environ |= {"TORCHELASTIC_RUN_ID": "none", "GLOO_SOCKET_IFNAME": "lo"}
         sys.argv = [job["script"], *job["arguments"]]
+        sys.path.insert(0, os.path.dirname(job["script"]))  # As Python does for a script.
         runpy.run_path(job["script"], run_name="__main__")
         code = 0
     except SystemExit as stop:

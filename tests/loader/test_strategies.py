@@ -28,6 +28,7 @@ STRATEGIES = {
     "longalign": ["--strategy", "longalign"],
     "flexsp": ["--strategy", "flexsp"],
     "free": ["--strategy", "flexsp", "--lockstep", "1"],
+    "hydraulis": ["--strategy", "hydraulis", "--parallel", "tp=2,cp=2,pp=2"],
     "context-parallel": ["--groups", "48,288", "--parallel", "cp=3", "--cp-sharding", "document"],
     "windows": ["--curriculum", "skyladder:24", "--curriculum-steps", "2"],
 }

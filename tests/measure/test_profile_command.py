@@ -204,7 +204,7 @@ def test_a_length_that_cannot_be_shared_is_said(config, tmp_path):
     said = []
     groups = SPGroups(rank=0, world_size=2, groups={})
     run_of = _Run(ProfileOptions(model="", lengths=(5,)), None, None, groups, limit=1, num_layers=1, say=said.append)
-    assert run_of.rows(5, 2) == []
+    assert run_of.timings(5, 2) == []
     assert said == ["rows of 5 tokens cannot be split over 2 GPUs: skipped"]
 
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from packer_cli.cli.console import print_table, ratio
 from packer_cli.format.constants import Mask
-from packer_cli.format.metrics import Counts, Metrics, PlanMetrics, SampleCounts
+from packer_cli.format.metrics import Counts, Metrics, PipelineImbalances, PlanMetrics, SampleCounts
 from packer_cli.plan.figures import LengthStats
 from packer_cli.plan.sparsity import BLOCK, Sparsity
 from packer_cli.sizes import counted
@@ -60,6 +60,23 @@ def print_stats(metrics: PlanMetrics) -> None:
     print("  baseline: as in HBP, isf packs the same samples to the longest group's capacity; packs in random order")
     if overall.num_fillers:
         print(f"  {counted(overall.num_fillers, 'filler')} (without loss, so that every rank is busy)")
+    if overall.packing_between is not None:
+        print()
+        print_imbalances(overall)
+
+
+def print_imbalances(pipelines: PipelineImbalances) -> None:
+    """Print the four imbalances of Hydraulis, a row each."""
+    rows = [
+        [name, "-" if value is None else ratio(value) if is_share else f"{value:.3f}", meaning]
+        for name, value, is_share, meaning in (
+            ("sampling, within iterations", pipelines.sampling_within, True, "tokens on larger pipelines than needed"),
+            ("sampling, between iterations", pipelines.sampling_between, False, "time with one layout for all steps"),
+            ("packing, within pipelines", pipelines.packing_within, False, "longest over mean micro-batch"),
+            ("packing, between pipelines", pipelines.packing_between, False, "slowest over mean pipeline"),
+        )
+    ]
+    print_table("Imbalances of pipelines (0 and 1 are best)", ["", "value", "what it is"], rows)
 
 
 def print_masks(names: Sequence[str], masks: Sequence[Sparsity], mask: Mask) -> None:

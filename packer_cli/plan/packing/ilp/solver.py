@@ -5,12 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 
-def make_solver(time_limit: float, *, uses_start: bool = False) -> Any:
+def make_solver(time_limit: float, *, uses_start: bool = False, node_limit: int | None = None) -> Any:
     """A PuLP solver that stops after `time_limit` seconds with the best answer so far.
 
     Args:
         time_limit: seconds.
         uses_start: start from the variables' values, a solution of the integer program.
+        node_limit: nodes of the search tree to look at; None: any number.
 
     Raises:
         ValueError: neither HiGHS nor CBC is installed.
@@ -19,12 +20,19 @@ def make_solver(time_limit: float, *, uses_start: bool = False) -> Any:
 
     # A solver may read 0 or less as no limit.
     limit = max(0.01, time_limit)
-    highs = pulp.HiGHS(msg=False, threads=1, timeLimit=limit, gapRel=0.0) if _has_highs() else None
-    if highs is not None:
+    if _has_highs():
+        nodes = {} if node_limit is None else {"mip_max_nodes": node_limit}
+        highs = pulp.HiGHS(msg=False, threads=1, timeLimit=limit, gapRel=0.0, **nodes)
         return _with_start(highs) if uses_start else highs
     for place in _cbc_places():
         cbc = pulp.COIN_CMD(
-            msg=False, threads=1, timeLimit=max(1.0, limit), gapRel=0.0, warmStart=uses_start, path=place
+            msg=False,
+            threads=1,
+            timeLimit=max(1.0, limit),
+            gapRel=0.0,
+            warmStart=uses_start,
+            maxNodes=node_limit,
+            path=place,
         )
         if cbc.available():
             return cbc

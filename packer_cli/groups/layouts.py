@@ -1,0 +1,131 @@
+"""The layouts that the steps of `--strategy hydraulis` choose from, for people."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+
+from packer_cli.plan.groups import Group
+from packer_cli.plan.rules import PlanRules
+from packer_cli.plan.strategies.hydraulis import layouts_of, make_batches
+from packer_cli.plan.types import Int32Array
+
+
+@dataclass(frozen=True, kw_only=True)
+class SchemeRow:
+    """A kind of pipeline."""
+
+    name: str
+    layout: dict[str, int]
+    num_gpus: int
+    capacity: int
+    """Most tokens of a micro-batch."""
+    checkpoint_layers: int
+    gpu_seconds_short: float
+    """GPU-seconds of a million tokens in samples of 1,024 tokens, or the capacity, without waiting."""
+    gpu_seconds_long: float
+    """The same in samples as long as the capacity."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class LayoutRow:
+    """A layout: pipelines that divide all GPUs."""
+
+    pipelines: dict[str, int]
+    """Number of each scheme's pipelines."""
+    longest: int
+    """Longest sample that it holds."""
+    fastest: float
+    """Share of the steps in which it is the fastest."""
+    step_seconds: float | None
+    """Mean time of a step, if all used it; None if it does not hold every sample."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class LayoutChoice:
+    """The layouts, that which saves most first, and what they save."""
+
+    schemes: tuple[SchemeRow, ...]
+    layouts: tuple[LayoutRow, ...]
+    step_seconds: float
+    """Mean time of a step, each on its fastest layout."""
+    num_steps: int
+    num_tried: int
+    """Steps that the times are means of."""
+    num_gpus: int
+    global_tokens: int
+
+    def values(self) -> dict[str, Any]:
+        """JSON values."""
+        return asdict(self)
+
+
+def choose_step_layouts(lengths: Int32Array, rules: PlanRules) -> LayoutChoice:
+    """The layouts for samples (int32[n]), as planning chooses them. Price: see `hydraulis.layouts`.
+
+    Args:
+        rules: with `scheme_costs`.
+    """
+    costs, global_tokens = rules.scheme_costs, rules.steps.global_tokens
+    assert costs is not None
+    assert global_tokens is not None
+    order, offsets = make_batches(lengths, global_tokens, rules.seed)
+    found = layouts_of(lengths[order].astype(np.int64), offsets, costs, rules.num_gpus, global_tokens)
+    used = np.flatnonzero(found.counts.sum(axis=0)).tolist()
+    fastest = np.bincount(found.seconds.argmin(axis=0), minlength=len(found.counts)) / found.seconds.shape[1]
+    names = {kind: pipeline_name(rules.groups[kind]) for kind in used}
+    return LayoutChoice(
+        schemes=tuple(
+            SchemeRow(
+                name=names[kind],
+                layout=rules.groups[kind].layout._asdict(),
+                num_gpus=int(costs.gpus[kind]),
+                capacity=int(costs.capacity[kind]),
+                checkpoint_layers=rules.groups[kind].checkpoint_layers,
+                gpu_seconds_short=_gpu_seconds(rules, kind, min(1024, int(costs.capacity[kind]))),
+                gpu_seconds_long=_gpu_seconds(rules, kind, int(costs.capacity[kind])),
+            )
+            for kind in used
+        ),
+        layouts=tuple(
+            LayoutRow(
+                pipelines={names[kind]: int(counts[kind]) for kind in reversed(used) if counts[kind]},
+                longest=int(longest),
+                fastest=float(share),
+                step_seconds=_digits(float(seconds.mean())) if np.isfinite(seconds).all() else None,
+            )
+            for counts, longest, share, seconds in zip(
+                found.counts, found.longest, fastest, found.seconds, strict=True
+            )
+        ),
+        step_seconds=_digits(float(found.seconds.min(axis=0).mean())),
+        num_steps=len(offsets) - 1,
+        num_tried=found.seconds.shape[1],
+        num_gpus=rules.num_gpus,
+        global_tokens=global_tokens,
+    )
+
+
+def pipeline_name(group: Group) -> str:
+    """A pipeline's degrees above 1 and its capacity.
+
+    >>> pipeline_name(Group(capacity=17280, tp_size=2, pp_size=4))
+    'tp2-pp4:17280'
+    """
+    degrees = [f"{name}{size}" for name, size in group.layout._asdict().items() if size > 1]
+    return f"{'-'.join(degrees) or '1gpu'}:{group.capacity}"
+
+
+def _gpu_seconds(rules: PlanRules, kind: int, length: int) -> float:
+    """GPU-seconds of a million tokens in samples of one length, in full micro-batches."""
+    costs = rules.scheme_costs
+    assert costs is not None
+    number = max(1, int(costs.capacity[kind]) // length)
+    seconds = float(costs.seconds(kind, number * length * length, number * length))
+    return _digits(seconds * float(costs.gpus[kind]) / (number * length) * 1e6)
+
+
+def _digits(value: float) -> float:
+    return float(f"{value:.6g}")

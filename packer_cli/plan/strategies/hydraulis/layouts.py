@@ -1,0 +1,171 @@
+"""Which layouts the steps may use: the dynamic program's candidates, tried on a sample of the real steps.
+
+Each layout costs a trainer process groups and a switch of its parameters, so only those stay that pay. The paper's
+candidates are made for mean steps. Here the data set is known, so layouts are timed on real steps, and neighbors of
+the best ones (some pipelines exchanged for others on as many GPUs) may join them. Price: 1 to 10 s, bounded by counts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from packer_cli.plan.strategies.hydraulis.candidates import LengthTable, find_layouts
+from packer_cli.plan.strategies.hydraulis.costs import Float64Array, SchemeCosts
+from packer_cli.plan.strategies.hydraulis.step import plan_sorted
+from packer_cli.plan.streams import rng_state
+from packer_cli.plan.types import Int64Array
+
+MOST_LAYOUTS = 12
+"""Of all steps together. The paper's case study has 7."""
+SAMPLE_STEPS = 32
+"""Steps on which layouts are tried."""
+_LEAST_GAIN = 1e-3
+"""Share of the total time that a layout must save to join."""
+_FEW = 8
+"""Steps that tell whether a neighbor is worth more of them."""
+_NEIGHBORS = 300
+"""Layouts to try besides those of the dynamic program."""
+
+
+class ChosenLayouts(NamedTuple):
+    """The layouts of a data set, that which saves most first; each uses all GPUs."""
+
+    counts: Int64Array
+    """int64[c, k]: pipelines of each scheme."""
+    longest: Int64Array
+    """int64[c]: greatest sample that it holds."""
+    seconds: Float64Array
+    """float64[c, s]: of each sampled step; infinite where it does not hold the longest sample."""
+
+
+def choose_layouts(
+    steps: Sequence[Int64Array],
+    table: LengthTable,
+    costs: SchemeCosts,
+    num_gpus: int,
+    *,
+    most: int = MOST_LAYOUTS,
+    neighbors: int = _NEIGHBORS,
+) -> ChosenLayouts:
+    """Choose layouts for a data set.
+
+    Args:
+        steps: samples of a few steps, int64[n] each, by falling length.
+        table: of all samples; one of the layouts holds the longest.
+        most: layouts to choose, at least 1.
+
+    Raises:
+        ValueError: no layout uses all GPUs and holds the longest sample.
+    """
+    tried: dict[tuple[int, ...], Float64Array] = {}
+
+    def add(counts: Int64Array, best: Float64Array | None = None) -> None:
+        """Try a layout, on a few steps only if it is best in none of them."""
+        key = tuple(counts.tolist())
+        if key in tried:
+            return
+        seconds = tried[key] = np.full(len(steps), np.inf)
+        for j, step in enumerate(steps):
+            if best is not None and j == _FEW and (seconds[:j] > best[:j]).all():
+                seconds[:] = np.inf
+                break
+            seconds[j] = layout_seconds(step, counts, costs)
+
+    for counts in [*find_layouts(table, costs, num_gpus).counts, *_of_one_scheme(costs, num_gpus)]:
+        whole = _fill_up(counts, table, costs, num_gpus)
+        if whole is not None:
+            add(whole)
+    chosen = _select(tried, int(table.longest[-1]), costs, most, num_gpus)
+    left = neighbors
+    expanded: set[tuple[int, ...]] = set()
+    while left > 0:
+        waiting = [key for key in chosen if key not in expanded]
+        if not waiting:
+            break
+        expanded.add(waiting[0])
+        best = np.min([tried[key] for key in chosen], axis=0)
+        for counts in _neighbors(np.array(waiting[0]), costs):
+            if left > 0 and tuple(counts.tolist()) not in tried:
+                add(counts, best)
+                left -= 1
+        chosen = _select(tried, int(table.longest[-1]), costs, most, num_gpus)
+    counts = np.array(chosen)
+    held = np.where(counts > 0, costs.capacity, 0).max(axis=1)
+    return ChosenLayouts(counts, held, np.array([tried[key] for key in chosen]))
+
+
+def kinds_of(counts: Int64Array, costs: SchemeCosts) -> Int64Array:
+    """The schemes (int64[p]) of a layout's pipelines, by falling capacity."""
+    kinds = np.repeat(np.arange(len(counts)), counts)
+    return kinds[np.argsort(-costs.capacity[kinds], kind="stable")]
+
+
+def layout_seconds(falling: Int64Array, counts: Int64Array, costs: SchemeCosts) -> float:
+    """Seconds of a step (int64[n], falling lengths) on a layout, without restarts; infinite if it does not fit."""
+    return plan_sorted(falling, kinds_of(counts, costs), costs, 0, rng_state(0), 0.0).seconds
+
+
+def _of_one_scheme(costs: SchemeCosts, num_gpus: int) -> Iterator[Int64Array]:
+    for kind, gpus in enumerate(costs.gpus.tolist()):
+        if gpus <= num_gpus:
+            counts = np.zeros(len(costs), dtype=np.int64)
+            counts[kind] = num_gpus // gpus
+            yield counts
+
+
+def _fill_up(counts: Int64Array, table: LengthTable, costs: SchemeCosts, num_gpus: int) -> Int64Array | None:
+    """The layout with more pipelines on its idle GPUs, of the cheapest scheme that fits; None if some stay idle."""
+    number, tokens, work = table.sums[:, -1]
+    cheapest = np.argsort(costs.gpus * (costs.quadratic * work + costs.linear * tokens + costs.constant * number))
+    whole = counts.copy()
+    left = num_gpus - int(counts @ costs.gpus)
+    for kind in cheapest.tolist():
+        fits = left // int(costs.gpus[kind])
+        whole[kind] += fits
+        left -= fits * int(costs.gpus[kind])
+    return None if left else whole
+
+
+def _neighbors(counts: Int64Array, costs: SchemeCosts) -> Iterator[Int64Array]:
+    """Layouts in which one to four pipelines of a scheme give way to one to four of another, on as many GPUs."""
+    for old in np.flatnonzero(counts).tolist():
+        for new in range(len(costs)):
+            for number in range(1, 5):
+                gpus = number * int(costs.gpus[old])
+                if (
+                    new != old
+                    and number <= counts[old]
+                    and gpus % costs.gpus[new] == 0
+                    and gpus // costs.gpus[new] <= 4
+                ):
+                    neighbor = counts.copy()
+                    neighbor[old] -= number
+                    neighbor[new] += gpus // int(costs.gpus[new])
+                    yield neighbor
+
+
+def _select(
+    tried: dict[tuple[int, ...], Float64Array], longest: int, costs: SchemeCosts, most: int, num_gpus: int
+) -> list[tuple[int, ...]]:
+    """Greedily the layouts whose fastest ones make all steps together fastest; the first holds every sample."""
+    keys = list(tried)
+    held = [max(costs.capacity[np.flatnonzero(key)].tolist()) for key in keys]
+    if max(held, default=0) < longest:
+        raise ValueError(
+            f"no layout divides {num_gpus} GPUs into pipelines of which one holds the longest sample, {longest} tokens"
+        )
+    seconds = np.array([tried[key] for key in keys])
+    chosen = [int(np.argmin(np.where(np.array(held) >= longest, seconds.sum(axis=1), np.inf)))]
+    best = seconds[chosen[0]]
+    while len(chosen) < most:
+        totals: NDArray[np.float64] = np.minimum(seconds, best).sum(axis=1)
+        following = int(np.argmin(totals))
+        if totals[following] > best.sum() * (1 - _LEAST_GAIN):
+            break
+        chosen.append(following)
+        best = np.minimum(best, seconds[following])
+    return [keys[each] for each in chosen]

@@ -1,0 +1,138 @@
+"""The command; see the package."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import psutil
+
+from packer_cli.config.gpu_model import read_profile
+from packer_cli.cost.measured import measured_model
+from packer_cli.measure.device import Device
+from tests.benchmark.gpu import BILLION
+from tests.benchmark.measure import ROOT, BenchmarkError
+from tests.benchmark.report import machine, write_section
+from tests.benchmark.train.measured import Floats, joint_profile
+from tests.benchmark.train.padded import padded_rows
+from tests.benchmark.train.sets import PlannedSet, draw_lengths, known_strategies, make_set, write_samples
+from tests.benchmark.train.table import result_of, results_table, verdict
+
+SMALL = BILLION | {"hidden_size": 128, "intermediate_size": 352, "num_attention_heads": 2, "num_hidden_layers": 2,
+                   "num_key_value_heads": 2, "vocab_size": 1024, "dtype": "float32"}  # fmt: skip
+"""A Llama for CPUs."""
+CPU_MEMORY = {"GLIBC_TUNABLES": "glibc.malloc.mmap_threshold=4294967296:glibc.malloc.trim_threshold=4294967296"}
+"""glibc keeps freed memory, as torch's allocator does on a GPU; otherwise each large tensor costs page faults."""
+LONGEST = 8192
+
+
+def torchrun(num_processes: int, module: str, *arguments: object) -> None:
+    """Run a module in so many processes of one thread, as users start them."""
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(num_processes),
+               "-m", module, *map(str, arguments)]  # fmt: skip
+    environment = os.environ | CPU_MEMORY | {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
+    if done.returncode:
+        raise BenchmarkError(f"{module}: exit code {done.returncode}\n{done.stderr[-4000:]}")
+
+
+def measure_round(job: Mapping[str, Any], path: Path, num_processes: int) -> dict[str, Floats]:
+    """Seconds of every rank, float64 [i, ranks], of each set."""
+    path.write_text(json.dumps(job))
+    torchrun(num_processes, "tests.benchmark.train.worker", path)
+    parts = [np.load(f"{job['output']}-{process}.npz") for process in range(num_processes)]
+    return {name: np.nanmax([part[name] for part in parts], axis=0) for name in job["sets"]}
+
+
+def entry_of(made: PlannedSet, num_gpus: int) -> dict[str, Any]:
+    """What a worker needs to open a set."""
+    if made.folder is None:
+        return {"rows": [padded_rows(made.plan, rank) for rank in range(num_gpus)]}
+    return {"folder": str(made.folder), "lockstep": made.plan.lockstep is None}
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The command line."""
+    parser = argparse.ArgumentParser(prog="python -m tests.benchmark.train", description=__doc__)
+    parser.add_argument("--minutes", type=float, default=15, help="start no round that would end later (default: 15)")
+    parser.add_argument("--tokens", type=int, default=320_000, help="tokens of the samples (default: 320,000)")
+    parser.add_argument("--longest", type=int, default=LONGEST, help="the longest sample (default: 8192)")
+    parser.add_argument("--gpus", type=int, default=16, help="ranks of the plans (default: 16)")
+    parser.add_argument("--processes", type=int, default=2, help="that run them; GPUs, if there are any (default: 2)")
+    parser.add_argument("--strategies", default=",".join(known_strategies()))
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--output", type=Path, default=Path("bench-out/train"), help="(default: bench-out/train)")
+    parser.add_argument("--write", action="store_true", help="write the table into docs/benchmarks.md")
+    given = parser.parse_args(arguments)
+    given.output.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix="hbpack-bench-") as work:
+        text = compare(given, Path(work))
+    (given.output / "report.md").write_text(text)
+    print(text)
+    if given.write:
+        write_section("train", text)
+    return 0
+
+
+def compare(given: argparse.Namespace, work: Path) -> str:
+    """Measure round by round, and return the report."""
+    began = time.monotonic()
+    device = Device("auto")
+    config = work / "config.json"
+    config.write_text(json.dumps(BILLION if device.is_gpu else SMALL))
+    longest = given.longest
+    groups = f"{longest // 8}:1,{longest}:{given.processes}"
+    lengths = draw_lengths(longest, given.tokens, given.seed)
+    samples = work / "samples.parquet"
+    write_samples(lengths, samples, given.seed)
+    job: dict[str, Any] = {
+        "model": str(config), "device": device.device.type, "num_gpus": given.gpus, "degrees": [given.processes],
+        "vocabulary_size": SMALL["vocab_size"],
+    }  # fmt: skip
+    sets: dict[str, PlannedSet] = {}
+    profiles, rounds = [], []
+    busiest = 0.0
+    while not rounds or (time.monotonic() - began) * (1 + 1 / len(rounds)) < 60 * given.minutes:
+        file = given.output / f"profile-{len(rounds)}.json"
+        # As a user would, for a trainer that keeps whole weights on each GPU.
+        measured = ",".join(str(longest // part) for part in (16, 8, 4, 2, 1))
+        torchrun(given.processes, "packer_cli", "profile", "--model", config, "--output", file, "--lengths", measured,
+                 "--modelling", "plain", "--logits", "chunked", "--weights", "whole", "--checkpoint-layers", 0,
+                 "--gpus", given.processes)  # fmt: skip
+        profiles.append(read_profile(file))
+        if not sets:
+            for name in given.strategies.split(","):
+                sets[name] = make_set(name, samples, lengths, groups, given.gpus, file)
+            job["sets"] = {name: entry_of(made, given.gpus) for name, made in sets.items()}
+        psutil.cpu_percent()
+        job["output"] = str(given.output / f"round-{len(rounds)}")
+        rounds.append(measure_round(job, work / "job.json", given.processes))
+        busiest = max(busiest, psutil.cpu_percent())
+        print(f"round {len(rounds)} is done after {time.monotonic() - began:.0f} s", file=sys.stderr, flush=True)
+    profile = joint_profile(profiles)
+    (given.output / "profile.json").write_text(profile.model_dump_json(indent=2) + "\n")
+    model = measured_model(profile)
+    assert profile.cost is not None
+    results = [
+        result_of(name, made.plan, model, np.stack([each[name] for each in rounds])) for name, made in sets.items()
+    ]
+    shape = "Llama 3.2 1B" if device.is_gpu else "a Llama of 2 layers of 128"
+    return (
+        f"{shape} on {given.processes} x {device.name}, {machine()}: {len(lengths):,} samples of up to {longest:,} "
+        f"tokens, {lengths.sum():,} in all, planned for {given.gpus} GPUs in the groups {groups}; {len(rounds)} "
+        f"rounds, {time.monotonic() - began:.0f} s.\n\n"
+        f"{results_table(results)}\n\n{verdict(results, profile.cost.mean_error)}\n"
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,108 @@
+"""Prediction beside measurement."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from packer_cli.cost.models import GpuModel
+from packer_cli.plan.types import Plan
+from packer_cli.simulate.epoch import simulate
+from tests.benchmark.report import table
+from tests.benchmark.train.measured import Floats, slowest_seconds
+
+TARGET = 0.05
+
+
+@dataclass(frozen=True, kw_only=True)
+class Result:
+    """A plan's epoch, predicted and measured."""
+
+    name: str
+    num_packs: int
+    num_tokens: int
+    predicted: Floats
+    """float64[i]: seconds of each iteration."""
+    rounds: Floats
+    """float64 [r, i]: measured."""
+
+    @property
+    def measured(self) -> Floats:
+        """float64[i]: the median of the rounds, as in a profile."""
+        median: Floats = np.median(self.rounds, axis=0)
+        return median
+
+    @property
+    def error(self) -> float:
+        """Of the predicted epoch."""
+        return float(self.predicted.sum() / self.measured.sum() - 1)
+
+    @property
+    def iteration_error(self) -> float:
+        """Mean of |predicted - measured| over that of the measured iterations."""
+        return float(np.abs(self.predicted - self.measured).sum() / self.measured.sum())
+
+    @property
+    def noise(self) -> float:
+        """Standard error of the measured epoch, from the differences between rounds."""
+        epochs = self.rounds.sum(axis=1)
+        return float(epochs.std(ddof=1) / np.sqrt(len(epochs)) / epochs.mean()) if len(epochs) > 1 else float("nan")
+
+
+def result_of(name: str, plan: Plan, model: GpuModel, times: Floats) -> Result:
+    """Predict a plan as `hbpack simulate` does, beside its measured times, float64 [r, i, ranks]."""
+    return Result(
+        name=name,
+        num_packs=len(plan.packs),
+        num_tokens=int(plan.pieces.length.sum()),
+        predicted=simulate(plan, model).iteration_seconds,
+        rounds=slowest_seconds(times),
+    )
+
+
+def results_table(results: Sequence[Result]) -> str:
+    """A row for each plan, the fastest first, in Markdown."""
+    naive = next((result for result in results if result.name == "naive"), results[0])
+    predicted = _places({result.name: result.predicted.sum() for result in results})
+    rows = []
+    for place, result in enumerate(sorted(results, key=lambda each: float(each.measured.sum())), start=1):
+        seconds, foretold = float(result.measured.sum()), float(result.predicted.sum())
+        rows.append([
+            result.name, str(result.num_packs), str(len(result.predicted)),
+            f"{result.num_tokens / seconds:,.0f}", f"{result.num_tokens / foretold:,.0f}",
+            f"{float(naive.measured.sum()) / seconds:.2f}", f"{float(naive.predicted.sum()) / foretold:.2f}",
+            str(place), str(predicted[result.name]),
+            f"{result.error:+.1%}", f"{result.iteration_error:.1%}", f"{result.noise:.1%}",
+        ])  # fmt: skip
+    header = [
+        "plan", "packs", "iterations", "tokens/s, measured", "predicted", "over naive, measured", "predicted",
+        "place, measured", "predicted", "error of the epoch", "error an iteration", "noise of the epoch",
+    ]  # fmt: skip
+    return table(header, rows)
+
+
+def verdict(results: Sequence[Result], fit_error: float) -> str:
+    """Whether the targets are met, in sentences."""
+    worst = max(results, key=lambda each: abs(each.error))
+    order = [_places({each.name: seconds(each) for each in results}) for seconds in (_measured, _predicted)]
+    swapped = sorted({name for name in order[0] if order[0][name] != order[1][name]}, key=lambda name: order[0][name])
+    same = "the same order" if not swapped else f"another order of {', '.join(swapped)}"
+    return (
+        f"The profile's fit is off by {fit_error:.1%} in the mean (target: {TARGET:.0%}); the greatest error of an "
+        f"epoch is {worst.error:+.1%}, of {worst.name} (target: {TARGET:.0%}); prediction and measurement give {same}."
+    )
+
+
+def _measured(result: Result) -> float:
+    return float(result.measured.sum())
+
+
+def _predicted(result: Result) -> float:
+    return float(result.predicted.sum())
+
+
+def _places(seconds: Mapping[str, float]) -> dict[str, int]:
+    """Places from 1 on, the shortest first."""
+    return {name: place for place, name in enumerate(sorted(seconds, key=lambda each: seconds[each]), start=1)}

@@ -1,0 +1,94 @@
+"""One process of the measurement; `torchrun -m tests.benchmark.train.worker JOB.json` starts them all.
+
+P processes run the ranks of any number of GPUs: process p those whose number leaves p over P. A replica's ranks follow
+each other, so P processes run them at the same time, if its degree divides P.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch.distributed as dist
+import torch.nn.functional as F  # noqa: N812
+
+from packer_cli.config.gpu_model import read_shape
+from packer_cli.format.layout import Layout
+from packer_cli.loader import PackedDataset
+from packer_cli.loader.formats.base import is_list_of_batches
+from packer_cli.loader.parallel import SPGroups, init_sp_groups
+from packer_cli.loader.passes import IGNORE_INDEX
+from packer_cli.measure.device import Device
+from packer_cli.measure.kernels import RowAttention, choose_kernel
+from packer_cli.measure.subject import Subject
+from tests.benchmark.train.padded import PaddedDataset
+
+WARM_UP = 2
+"""Iterations of each set that are run before, and not timed."""
+
+
+def main(path: Path) -> None:
+    """Run the job, and write seconds, float64 [iterations, ranks] for each set, NaN for the ranks of others."""
+    job = json.loads(path.read_bytes())
+    device = Device(job["device"])
+    dist.init_process_group("nccl" if device.is_gpu else "gloo")
+    process, num_processes = dist.get_rank(), dist.get_world_size()
+    groups = init_sp_groups({Layout(sp=degree): range(0, num_processes, degree) for degree in job["degrees"]})
+    config = Path(job["model"])
+    _, kernel = choose_kernel("auto", device.device)
+    subject = Subject(config, read_shape(config), "plain", RowAttention(kernel), device.device, chunked_logits=True,
+                      shard=False)  # fmt: skip
+    ranks = range(process, job["num_gpus"], num_processes)
+    sets = {name: [_open(entry, rank, job) for rank in ranks] for name, entry in job["sets"].items()}
+    seconds = {name: np.full((len(of_ranks[0]), job["num_gpus"]), np.nan) for name, of_ranks in sets.items()}
+    with device.one_thread():
+        for of_ranks in sets.values():
+            for i, dataset in itertools.product(range(WARM_UP), of_ranks):
+                _run(dataset[i], subject, groups, device)
+        for name, i in _in_turn({name: len(of_ranks[0]) for name, of_ranks in sets.items()}):
+            for rank, dataset in zip(ranks, sets[name], strict=True):
+                seconds[name][i, rank] = _run(dataset[i], subject, groups, device)
+            subject.model.zero_grad(set_to_none=False)
+    np.savez(f"{job['output']}-{process}.npz", **seconds)
+    dist.destroy_process_group()
+
+
+def _open(entry: Mapping[str, Any], rank: int, job: Mapping[str, Any]) -> Any:
+    if "rows" in entry:
+        return PaddedDataset(entry["rows"][rank], job["vocabulary_size"])
+    return PackedDataset(entry["folder"], rank, job["num_gpus"], lockstep=entry["lockstep"], sp_sharding="contiguous")
+
+
+def _in_turn(lengths: Mapping[str, int]) -> Iterator[tuple[str, int]]:
+    """The iterations of all sets, so mixed that each set is spread over the whole time."""
+    places = [((i + 0.5) / length, name, i) for name, length in lengths.items() for i in range(length)]
+    yield from ((name, i) for _, name, i in sorted(places))
+
+
+def _run(item: Any, subject: Subject, groups: SPGroups, device: Device) -> float:
+    """Seconds of a rank's micro-batches of one iteration."""
+    batches: Sequence[Any] = item if is_list_of_batches(item) else [item]
+    total = 0.0
+    for batch in batches:
+        group = groups.for_batch(batch)
+        borders = batch["cu_seq_lens_q"].tolist()
+        # A slice of a row comes with shifted labels; those of a whole row are shifted here.
+        labels = batch.get("shift_labels")
+        if labels is None:
+            labels = F.pad(batch["labels"], (0, 1), value=int(IGNORE_INDEX))[..., 1:]
+        row = [x[0].to(device.device) for x in (batch["input_ids"], batch["position_ids"], labels)]
+        samples = tuple(stop - start for start, stop in itertools.pairwise(borders))
+        layers = batch["checkpoint_layers"]
+        if group is not None:
+            dist.barrier(group)
+        total += device.seconds(lambda a=(*row, samples, layers, group): subject.run_row(*a))
+    return total
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

@@ -1,0 +1,280 @@
+"""Hydraulis's planners: valid on anything, near the optimum, and never better than it."""
+
+from __future__ import annotations
+
+import itertools
+import re
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from packer_cli.plan.strategies.hydraulis import (
+    SchemeCosts,
+    StepPlan,
+    choose_layouts,
+    find_layouts,
+    kinds_of,
+    length_table,
+    make_batches,
+    plan_data_set,
+    plan_pipeline,
+    plan_step,
+    solve_pipeline,
+    solve_step,
+)
+from packer_cli.plan.strategies.hydraulis.candidates import LengthTable
+from tests.naive import hydraulis as naive
+from tests.plan.strategies.hydraulis import FITTED, any_costs, both, fitted_costs, longest_of, random_step
+
+FEW = st.lists(st.integers(1, 40), min_size=1, max_size=5)
+
+
+def check_step(found: StepPlan, lengths, kinds, costs) -> None:
+    """Every sample in one micro-batch that fits, none empty, and the seconds are theirs."""
+    costs, twin = both(costs)
+    pipelines = [{} for _ in kinds]
+    for length, p, slot in zip(lengths, found.pipeline_of.tolist(), found.slot_of.tolist(), strict=True):
+        pipelines[p].setdefault(slot, []).append(int(length))
+    for kind, slots in zip(np.asarray(kinds).tolist(), pipelines, strict=True):
+        assert sorted(slots) == list(range(len(slots)))
+        assert all(twin.fits(kind, slot) for slot in slots.values())
+    seconds = [
+        twin.pipeline_seconds(kind, slots.values())
+        for kind, slots in zip(np.asarray(kinds).tolist(), pipelines, strict=True)
+    ]
+    assert found.pipeline_seconds.tolist() == pytest.approx(seconds)
+    assert found.seconds == pytest.approx(max(seconds))
+    assert found.bound <= found.seconds * (1 + 1e-9)
+
+
+def test_the_published_memory_formula_gives_the_published_lengths():
+    assert [longest_of(tp, 1) for tp in (2, 4, 8, 16)] == [21_888, 46_080, 85_248, 137_984]
+    assert len(fitted_costs()) == len(FITTED)
+
+
+@given(costs=any_costs(), lengths=FEW)
+def test_micro_batches_of_a_pipeline_are_near_the_best_and_the_bound_holds(costs, lengths):
+    lengths = [min(length, int(costs.capacity[0])) for length in lengths]
+    found = plan_pipeline(np.array(lengths), costs, 0)
+    best = naive.fastest_pipeline(lengths, 0, both(costs)[1])
+    assert found.bound <= best * (1 + 1e-9)
+    assert best * (1 - 1e-9) <= found.seconds <= best * 1.25
+    step = StepPlan.of(np.array(lengths), np.array([0]), np.zeros(len(lengths), np.int64), found.slot_of, costs)
+    assert step is not None
+    assert step.seconds == pytest.approx(found.seconds)
+
+
+@given(costs=any_costs(), lengths=st.lists(st.integers(1, 40), min_size=1, max_size=4), data=st.data())
+@settings(max_examples=40)
+def test_a_step_is_near_the_best_of_all(costs, lengths, data):
+    kinds = np.array(data.draw(st.lists(st.integers(0, len(costs) - 1), min_size=1, max_size=3)))
+    found = plan_step(np.array(lengths), kinds, costs)
+    if max(lengths) > costs.capacity[kinds].max():
+        assert found.seconds == np.inf
+        return
+    check_step(found, lengths, kinds, costs)
+    best = naive.fastest_step(lengths, kinds.tolist(), both(costs)[1])
+    assert best * (1 - 1e-9) <= found.seconds <= best * 1.3
+    assert found.bound <= best * (1 + 1e-9)
+
+
+@given(costs=any_costs(), lengths=st.lists(st.integers(1, 40), min_size=1, max_size=4), data=st.data())
+@settings(max_examples=8)
+def test_the_integer_program_equals_brute_force(costs, lengths, data):
+    kinds = np.array(data.draw(st.lists(st.integers(0, len(costs) - 1), min_size=1, max_size=2)))
+    exact = solve_step(np.array(lengths), kinds, costs)
+    assert exact.is_optimal
+    if max(lengths) > costs.capacity[kinds].max():
+        assert exact.step.seconds == np.inf
+        return
+    check_step(exact.step, lengths, kinds, costs)
+    assert exact.step.seconds == pytest.approx(naive.fastest_step(lengths, kinds.tolist(), both(costs)[1]), rel=1e-5)
+
+
+def gaps(seeds, time_limit):
+    """Seconds of both stages over the joint optimum, minus 1, where it was proved."""
+    found = []
+    for seed in seeds:
+        lengths, kinds, costs = random_step(seed)
+        exact = solve_step(lengths, kinds, costs, time_limit=time_limit)
+        plan = plan_step(lengths, kinds, costs)
+        check_step(plan, lengths, kinds, costs)
+        assert plan.seconds >= exact.bound * (1 - 1e-6)
+        if exact.is_optimal:
+            found.append(plan.seconds / exact.step.seconds - 1)
+    return np.array(found)
+
+
+def test_both_stages_are_near_the_joint_optimum():
+    found = gaps(range(50, 60), 2.0)
+    assert len(found) >= 8
+    assert found.max() <= 0.05
+
+
+@pytest.mark.slow
+def test_both_stages_are_near_the_joint_optimum_of_a_hundred_steps():
+    found = gaps(range(100, 200), 20.0)
+    assert len(found) >= 95
+    assert found.max() <= 0.05
+    assert found.mean() <= 0.002
+
+
+def test_one_pipeline_and_empty_pipelines_are_planned():
+    costs = fitted_costs([(8, 1), (2, 1)])
+    alone = plan_step(np.array([5_000, 900, 900]), np.array([1]), costs)
+    assert alone.pipeline_of.tolist() == [0, 0, 0]
+    # One sample leaves three pipelines idle; it runs where it is fastest.
+    found = plan_step(np.array([20_000]), np.array([1, 1, 0, 1]), costs)
+    assert found.pipeline_of.tolist() == [2]
+    assert found.pipeline_seconds[[0, 1, 3]].tolist() == [0, 0, 0]
+    assert plan_step(np.array([], dtype=np.int32), np.array([0]), costs).seconds == 0
+
+
+def test_short_samples_do_not_heap_on_the_largest_pipeline():
+    costs = fitted_costs([(16, 1), (2, 1)])
+    # While the long sample runs on 16 GPUs, the short ones fit beside it there as well: the published rule of ties.
+    found = plan_step(np.array([60_000, *[500] * 24]), np.array([0, *[1] * 24]), costs)
+    assert found.pipeline_of[0] == 0
+    assert (found.pipeline_of[1:] > 0).all()
+
+
+def test_equal_seeds_give_equal_steps():
+    rng = np.random.default_rng(0)
+    lengths = np.minimum(rng.lognormal(6.5, 1.3, 200), 32_768).astype(np.int32)
+    costs = fitted_costs()
+    kinds = np.array([3, 2, 1, 1, 0, 0, 6, 9])
+    first, again = (plan_step(lengths, kinds, costs, seed=3) for _ in range(2))
+    assert all(np.array_equal(one, other) for one, other in zip(first, again, strict=True))
+
+
+def test_a_node_limit_is_no_matter_of_the_clock():
+    lengths, _, costs = random_step(3)
+    first, again = (solve_pipeline(lengths, costs, 12, time_limit=60, node_limit=1) for _ in range(2))
+    assert np.array_equal(first.step.slot_of, again.step.slot_of)
+    assert first.step.seconds <= plan_pipeline(lengths, costs, 12).seconds * (1 + 1e-9)
+
+
+@given(costs=any_costs(), data=st.data(), num_gpus=st.integers(1, 8))
+@settings(max_examples=60)
+def test_the_dynamic_program_equals_brute_force(costs, data, num_gpus):
+    lengths = np.array(data.draw(st.lists(st.integers(1, 40), min_size=1, max_size=8)))
+    table = length_table(lengths, data.draw(st.integers(1, 400)), unit_tokens=10)
+    _, twin = both(costs)
+    of_rows = [[round(x, 12) for x in row] for row in table.sums.tolist()]
+    best = naive.fastest_layout(of_rows, table.longest.tolist(), twin, num_gpus)
+    if best == np.inf:
+        with pytest.raises(ValueError, match="holds the longest sample"):
+            find_layouts(table, costs, num_gpus)
+        return
+    found = find_layouts(table, costs, num_gpus)
+    assert found.seconds[0] == pytest.approx(best)
+    assert (found.counts @ costs.gpus <= num_gpus).all()
+    # Each candidate is the best for the samples up to its own longest.
+    for longest, seconds in zip(found.longest.tolist(), found.seconds.tolist(), strict=True):
+        cells = table.longest.tolist().index(longest)
+        part = [row[: cells + 1] for row in of_rows], table.longest[: cells + 1].tolist()
+        assert seconds == pytest.approx(naive.fastest_layout(*part, twin, num_gpus))
+
+
+def test_coarse_steps_of_gpus_and_lengths_give_layouts_that_fit():
+    costs = fitted_costs()
+    rng = np.random.default_rng(1)
+    lengths = np.minimum(rng.lognormal(6.5, 1.3, 5_000), 32_768).astype(np.int32)
+    table = length_table(lengths, 200_000, unit_tokens=1024)
+    fine, coarse = find_layouts(table, costs, 64), find_layouts(table, costs, 64, unit_gpus=4)
+    assert (coarse.counts @ costs.gpus <= 64).all()
+    assert coarse.seconds[0] >= fine.seconds[0] * (1 - 1e-9)
+
+
+def test_a_table_counts_a_mean_step():
+    table = length_table(np.array([100, 300, 300, 900]), 800, unit_tokens=256)
+    assert isinstance(table, LengthTable)
+    assert table.sums[0].tolist() == [0, 0.5, 1.5, 1.5, 2]
+    assert table.sums[1, -1] == 800
+
+
+@given(
+    lengths=st.lists(st.integers(1, 30), min_size=1, max_size=60), tokens=st.integers(1, 90), seed=st.integers(0, 3)
+)
+def test_batches_hold_every_sample_once_and_are_as_large_as_they_may(lengths, tokens, seed):
+    lengths = np.array(lengths, dtype=np.int32)
+    order, offsets = make_batches(lengths, tokens, seed)
+    assert sorted(order.tolist()) == list(range(len(lengths)))
+    batches = [lengths[order[a:b]] for a, b in itertools.pairwise(offsets)]
+    assert all(len(batch) == 1 or batch.sum() <= tokens for batch in batches)
+    assert all(len(batch) for batch in batches)
+    for batch, following in itertools.pairwise(batches):
+        assert batch.sum() + following[0] > tokens
+
+
+def test_no_layout_holds_what_no_scheme_does():
+    costs = fitted_costs([(2, 1)])
+    table = length_table(np.array([30_000]), 30_000)
+    with pytest.raises(ValueError, match=r"^no pipeline of at most 64 GPUs holds the longest sample, 30000 tokens$"):
+        find_layouts(table, costs, 64)
+    odd = length_table(np.array([3_000]), 3_000)
+    with pytest.raises(ValueError, match=r"^no layout divides 63 GPUs into pipelines of which one holds the longest"):
+        choose_layouts([np.array([3_000])], odd, costs, 63)
+
+
+def mix(num, seed=0):
+    rng = np.random.default_rng(seed)
+    long = (rng.pareto(1.1, num) + 1) * 2_500
+    lengths = np.where(rng.random(num) < 0.93, rng.lognormal(6.3, 1.1, num), long)
+    return np.clip(lengths, 16, 32_768).astype(np.int32)
+
+
+def test_a_data_set_is_planned_whole_and_faster_than_on_any_one_layout():
+    lengths, costs = mix(1_500), fitted_costs()
+    found = plan_data_set(lengths, costs, 64, 200_000, seed=1)
+    assert sorted(found.order.tolist()) == list(range(len(lengths)))
+    assert (found.layouts.counts @ costs.gpus == 64).all()
+    assert len(set(found.layout_of.tolist())) > 1
+    of_one = np.zeros(4)
+    for j, (begin, end) in enumerate(itertools.pairwise(found.offsets)):
+        own = lengths[found.order[begin:end]]
+        kinds = kinds_of(found.layouts.counts[found.layout_of[j]], costs)
+        step = StepPlan.of(own.astype(np.int64), kinds, found.pipeline_of[begin:end], found.slot_of[begin:end], costs)
+        assert step is not None
+        check_step(step, own, kinds, costs)
+        assert step.seconds == pytest.approx(found.seconds[j])
+        for number, kind in enumerate(range(4)):
+            if own.max() <= costs.capacity[kind]:
+                of_one[number] += plan_step(own, np.full(64 // costs.gpus[kind], kind), costs, restarts=0).seconds
+            else:
+                of_one[number] = np.inf
+    assert found.seconds.sum() < 0.95 * of_one.min()
+    again = plan_data_set(lengths, costs, 64, 200_000, seed=1)
+    assert np.array_equal(found.slot_of, again.slot_of)
+    assert np.array_equal(found.layouts.counts, again.layouts.counts)
+
+
+@given(data=st.data(), costs=any_costs(), seed=st.integers(0, 2))
+@settings(max_examples=30)
+def test_any_data_set_is_planned_whole(data, costs, seed):
+    num_gpus = int(np.lcm.reduce(costs.gpus)) * data.draw(st.integers(1, 2))
+    longest = int(costs.capacity.max())
+    lengths = np.array(data.draw(st.lists(st.integers(1, longest), min_size=1, max_size=25)), dtype=np.int32)
+    found = plan_data_set(lengths, costs, num_gpus, data.draw(st.integers(1, 200)), seed=seed, restarts=3)
+    assert sorted(found.order.tolist()) == list(range(len(lengths)))
+    assert (found.layouts.counts @ costs.gpus == num_gpus).all()
+    for j, (begin, end) in enumerate(itertools.pairwise(found.offsets)):
+        own = lengths[found.order[begin:end]].astype(np.int64)
+        kinds = kinds_of(found.layouts.counts[found.layout_of[j]], costs)
+        step = StepPlan.of(own, kinds, found.pipeline_of[begin:end], found.slot_of[begin:end], costs)
+        assert step is not None
+        check_step(step, own, kinds, costs)
+
+
+def test_costs_are_checked():
+    good = {"gpus": [2], "pp": [1], "quadratic": [0], "linear": [1], "constant": [0], "capacity": [10]}
+    SchemeCosts(**good)
+    for name, value, what in (
+        ("gpus", [], "at least one"), ("pp", [0], "a scheme has at least 1 stage, and a GPU for each"),
+        ("pp", [3], "got [3] stages on [2] GPUs"), ("linear", [0], "each token must take time"),
+        ("constant", [np.nan], "costs must be finite"), ("capacity", [0], "capacities must be at least 1"),
+    ):  # fmt: skip
+        with pytest.raises(ValueError, match=re.escape(what)):
+            SchemeCosts(**{**good, name: value})
