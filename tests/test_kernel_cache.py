@@ -136,7 +136,8 @@ def test_the_places_are_those_that_hold_kernels(repo: Path) -> None:
         if "numba" in {node.module for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}:
             inside = path.relative_to(repo / "packer_cli")
             found |= {place for place in kernels.PLACES if inside.is_relative_to(place)} or {inside.as_posix()}
-    assert found == set(kernels.PLACES)
+    # One without numba: a kernel of the plan compiles its function.
+    assert found | {"format/sharding.py"} == set(kernels.PLACES)
 
 
 LEAN = """

@@ -175,7 +175,8 @@ class PlanConfig(AutoGroupsConfig):
     cp_sharding: str = "auto"
     """How the ranks of a context-parallel group (--parallel cp=N) divide a row: `sequence`: they cut the row;
     `document`: they cut each sample, so that attention work is even; `auto[:rho=R]`: for each pack the faster of the
-    two, by the attention times of --profile, or by a rate that pieces of under 256 tokens reach R of (default 1)."""
+    two, by the attention times of --profile or, without it, by tiles of 128 tokens, which pieces of under 256 tokens
+    compute at R (default 1) of the full rate."""
     attention_pieces: SkipJsonSchema[tuple[tuple[int, int, float], ...] | None] = None
     """What `auto` predicts with, no option of its own: queries, keys and seconds of the profile's pieces; see
     `rules.with_known_cost`."""
