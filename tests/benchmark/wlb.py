@@ -124,12 +124,12 @@ def run(work: Path, runs: int) -> str:
         is_solved = name.startswith("solver")
         of = arrivals_of(lengths, is_cut=True) if name == "original" else few if is_solved else arrivals
         found = measure(of, pack)
-        paper, paper_ms = _PAPER.get(name, ("-", "-"))
+        paper, paper_ms = (f"{_PAPER[name][0]:.2f}", f"{_PAPER[name][1]:,}") if name in _PAPER else ("-", "-")
         cells.append(
             [
-                name + (" *" if is_solved else ""), f"{found.imbalance:.3f}", f"{paper}", f"{found.causal:.3f}",
+                name + (" *" if is_solved else ""), f"{found.imbalance:.3f}", paper, f"{found.causal:.3f}",
                 f"{found.delay:.2f}", f"{found.most_delay:,}", f"{found.carried:.1%}",
-                f"{found.step_seconds * 1e3:,.3f}", f"{paper_ms:,}" if isinstance(paper_ms, int) else paper_ms,
+                f"{found.step_seconds * 1e3:,.3f}", paper_ms,
             ]
         )  # fmt: skip
         if is_solved:
@@ -143,7 +143,7 @@ def run(work: Path, runs: int) -> str:
 
 
 def _setup(lengths: np.ndarray, arrivals: Arrivals) -> str:
-    of = arrivals.lengths
+    of = make_pieces(lengths, np.arange(len(lengths)), WINDOW, "split").length
     short = int(of[of < WINDOW // 2].sum(dtype=np.int64)) / int(of.sum(dtype=np.int64))
     begin = time.process_time()
     again = arrivals_of(lengths)

@@ -170,7 +170,7 @@ def test_a_model_gives_the_cost_of_a_stage_and_what_memory_holds(tmp_path):
     assert rules.linear > 1.2 * plan_rules(one_gpu).linear
     again = PlanConfig(**known.decisions())
     assert with_known_cost(again) == again
-    assert plan_rules(again) == rules
+    assert (plan_rules(again).wlb, plan_rules(again).linear) == (rules.wlb, rules.linear)
     # What is given stands, and a window that hardly fits is no reason to refuse it.
     own = with_known_cost(PlanConfig(**given, packing="delay:queues=2,s_max=200k", cost="1,5"))
     assert (own.packing, own.cost) == ("delay:queues=2,s_max=200k", "1,5")
@@ -181,7 +181,8 @@ def test_a_model_gives_the_cost_of_a_stage_and_what_memory_holds(tmp_path):
 def test_what_a_plan_records_gives_the_same_rules():
     config = PlanConfig(**GIVEN, packing="delay:queues=2")
     again = PlanConfig(**config.decisions())
-    assert plan_rules(again) == plan_rules(config)
+    assert again.decisions() == config.decisions()
+    assert plan_rules(again).wlb == plan_rules(config).wlb
 
 
 @pytest.mark.parametrize(
