@@ -51,7 +51,7 @@ def with_known_cost(config: PlanConfig) -> PlanConfig:
     if has_cp and config.cp_sharding == "auto" and config.profile is not None and config.attention_pieces is None:
         from packer_cli.config.gpu_model import read_profile
 
-        pieces = tuple((row.queries, row.keys, _digits(row.seconds)) for row in read_profile(config.profile).pieces)
+        pieces = tuple((row.queries, row.keys, digits(row.seconds)) for row in read_profile(config.profile).pieces)
         config = config.model_copy(update={"attention_pieces": pieces or None})
     if config.strategy == "flexsp" and not config.is_auto and config.group_costs is None:
         gpu_model = _load(config, "--strategy flexsp")

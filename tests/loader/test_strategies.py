@@ -118,6 +118,9 @@ def test_every_strategy_trains_as_one_process_does(tmp_path: Path, repo: Path) -
     assert {layout.num_gpus for layout in plans["flexsp"].replicas} >= {1, 2, 3, 6}
     counts = np.bincount(np.cumsum(free.begins_replica))
     assert len(set(counts[1:].tolist())) > 1, "all replicas run equally many micro-batches"
+    layouts = set(plans["hydraulis"].replicas)
+    assert len(layouts) > 1
+    assert {max(degrees) for degrees in zip(*layouts, strict=True)} == {1, 2}, "tp, cp and pp are not mixed"
     file = tmp_path / "expected.pt"
     torch.save(expected, file)
     # One import of torch and transformers for all six, which would take longer than the rest.

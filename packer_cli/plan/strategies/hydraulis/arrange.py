@@ -79,7 +79,8 @@ def _assembled(
     pack_pieces = found.order[by_pack]
     pack_pipeline, pack_slot = pipeline[by_pack][starts], found.slot_of[by_pack][starts]
     tokens = np.add.reduceat(pieces.length[pack_pieces].astype(np.int64), starts)
-    packs = Packs(offsets=offsets, pieces=pack_pieces, group=pipeline_group[pack_pipeline].astype(np.int16))
+    group = pipeline_group[pack_pipeline].astype(np.int16)
+    packs = Packs(offsets=offsets, pieces=pack_pieces, group=group, cp_sharding=np.zeros(len(group), dtype=np.int8))
     idle = np.flatnonzero(np.bincount(pack_pipeline, minlength=len(pipeline_kind)) == 0)
     slot_pipeline = np.concatenate([pack_pipeline, idle])
     slot_pack = np.concatenate([np.arange(len(starts)), np.full(len(idle), FILLER)])
