@@ -108,6 +108,7 @@ def _speed_ups() -> str:
                     f"{layer[:, 0].sum() / layer[:, 1].sum():.2f}",
                     f"{100 * (layer[:, 0].sum() / layer.min(axis=1).sum() - 1):.1f} %",
                     f"{100 * (attention[:, 1].sum() / chosen.sum() - 1):.1f} %",
+                    f"{100 * (published.sum() / np.minimum(attention[:, 0], published).sum() - 1):.1f} %",
                     f"{100 * per_document:.0f} %",
                 ]
             )
@@ -115,7 +116,8 @@ def _speed_ups() -> str:
         rows.append([*label, f"{len(offsets) - 1:,}", *both, f"{PAPER[window]:.2f}"])
     header = [
         "packs of", "packs", "published per document over per sequence", "per document over per sequence",
-        "the same, of a layer", "choice over per sequence, of a layer", "choice over per document", "per document",
+        "the same, of a layer", "choice over per sequence, of a layer", "choice over per document",
+        "the same, as published", "packs per document",
         "paper, of a layer",
     ]  # fmt: skip
     return table(header, rows)
