@@ -78,6 +78,52 @@ def test_a_profile_is_measured_fitted_and_read(config, tmp_path, repo, modelling
     assert profile.assumed["constant_bytes_added"] == round(held)
 
 
+@pytest.mark.parametrize("causal", [True, False])
+def test_tiles_of_queries_compute_attention(causal):
+    """Samples of several tiles, with as many keys or more, against the plain formula."""
+    from packer_cli.measure.kernels import CPU_TILE, Segments, sdpa
+
+    torch.manual_seed(0)
+    queries, keys = (2 * CPU_TILE + 5, 3, CPU_TILE), (2 * CPU_TILE + 5, 40, 3 * CPU_TILE)
+    q, k, v = (
+        torch.randn(sum(sizes), heads, 8, dtype=torch.float64, requires_grad=True)
+        for sizes, heads in ((queries, 4), (keys, 2), (keys, 2))
+    )
+    found = sdpa(q, k, v, Segments.of(queries, keys, causal=causal, device=torch.device("cpu")))
+    outputs = []
+    for one, all_keys, values in zip(q.split(queries), k.split(keys), v.split(keys), strict=True):
+        scores = torch.einsum("qhd,khd->hqk", one, all_keys.repeat_interleave(2, dim=1)) / 8**0.5
+        hidden = torch.ones(scores.shape[1:], dtype=torch.bool).triu(scores.shape[2] - scores.shape[1] + 1)
+        weights = scores.masked_fill(hidden & causal, -torch.inf).softmax(-1)
+        outputs.append(torch.einsum("hqk,khd->qhd", weights, values.repeat_interleave(2, dim=1)))
+    wanted = torch.cat(outputs)
+    torch.testing.assert_close(found, wanted, rtol=1e-12, atol=1e-12)
+    gradients = [torch.autograd.grad(x.square().sum(), (q, k, v), retain_graph=True) for x in (found, wanted)]
+    torch.testing.assert_close(*gradients, rtol=1e-10, atol=1e-10)
+
+
+def test_rows_are_timed_in_rounds(config, monkeypatch):
+    """Two warm-up rounds and three that count, each row once a round, in one order."""
+    from packer_cli.measure import run as measuring
+    from packer_cli.measure.run import ProfileOptions, measure_profile
+    from packer_cli.measure.subject import Subject
+
+    monkeypatch.setattr(measuring, "measure_attention", lambda *_: [])
+    ran, run_row = [], Subject.run
+
+    def recorded(self, length, num_samples, checkpoint_layers, group=None):
+        ran.append((length, num_samples))
+        run_row(self, length, num_samples, checkpoint_layers, group)
+
+    monkeypatch.setattr(Subject, "run", recorded)
+    options = {"model": str(config), "modelling": "plain", "device": "cpu", "checkpoint_layers": (0,)}
+    threads = torch.get_num_threads()
+    profile = measure_profile(ProfileOptions(**options, lengths=(32, 64), samples=(1, 2), repeats=3))
+    assert ran[-20:] == 5 * [(32, 1), (32, 2), (64, 1), (64, 2)]
+    assert all(row.seconds > 0 for row in profile.iterations)
+    assert torch.get_num_threads() == threads
+
+
 def test_pieces_of_a_sample_compute_its_attention():
     """The last queries of a sample, forward and backward, against the whole sample's."""
     from packer_cli.measure.kernels import Segments, sdpa
@@ -288,15 +334,16 @@ def test_a_file_that_cannot_be_written_at_the_end_loses_no_figures(config, tmp_p
     )
 
 
-def test_two_processes_measure_real_all_to_alls(config, tmp_path):
-    """Under torchrun: FSDP shares the weights, Ulysses the rows; only one process writes and speaks."""
+@pytest.mark.parametrize("weights", ["sharded", "whole"])
+def test_two_processes_measure_real_all_to_alls(config, tmp_path, weights):
+    """Under torchrun: FSDP may share the weights, Ulysses the rows; only one process writes and speaks."""
     file = tmp_path / "profile.json"
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     command = [
         sys.executable, "-m", "packer_cli", "profile", "--model", str(config), "-o", str(file),
-        *map(str, FAST), "--modelling", "plain",
+        *map(str, FAST), "--modelling", "plain", "--weights", weights,
     ]  # fmt: skip
     common = {**os.environ, "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port),
               "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}  # fmt: skip
@@ -320,6 +367,10 @@ def test_two_processes_measure_real_all_to_alls(config, tmp_path):
     model = measured_model(profile)
     assert model.sp_sizes == (1, 2)
     assert profile.cost.coefficients["send.2"] >= 0
+    parameters = 3 * (2 * 32 * 32 + 2 * 32 * 16 + 3 * 32 * 48 + 2 * 32) + 32 + 2 * 100 * 32
+    held = 8 * parameters / (2 if weights == "sharded" else 1)  # In float32, with gradients, of 16 bytes each.
+    assert profile.assumed["constant_bytes_added"] == pytest.approx(held, rel=0.02)
+    assert profile.assumed["weights"] == weights
 
 
 def profile_of(path: Path) -> Path:
