@@ -119,7 +119,7 @@ with event.install_recorder("numba:compile") as recorder:
     plan = build_plan(pieces, plan_rules(config))
     check_pieces(pieces, lengths, np.arange(4000), is_whole=True)
     check_plan(plan)
-    plan_stats(plan, 0)
+    plan_stats(plan, plan_rules(config))
 print([e.data["dispatcher"].py_func.__qualname__ for _, e in recorder.buffer if e.is_start])
 """
 

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from packer_cli.format.metrics import Metrics, Randomness
+from packer_cli.format.metrics import Delay, Metrics, QueueMetrics, Randomness
 from packer_cli.plan.bounds import least_max_works, packs_lower_bound
 from packer_cli.plan.packing.csr import select_packs
 from packer_cli.plan.segments import aligned_lengths, row_lengths
@@ -228,6 +228,37 @@ def measure_randomness(plan: Plan, source_of_sample: Int64Array | None = None, s
         length_mix_spread=_mix_spread(plan.pieces, size, step_of_piece, num_steps),
         source_mix_spread=spread,
     )
+
+
+def measure_delay(plan: Plan) -> Delay:
+    """Measure how far epoch 0 is from the stream that it was planned from; nothing for other plans. O(m)."""
+    if plan.delays is None:
+        return Delay()
+    length = plan.pieces.length.astype(np.int64)
+    steps = np.abs(_step_of_piece(plan, plan.epochs[0]) - plan.delays.arrival)
+    queue = np.searchsorted(plan.delays.thresholds, length, side="right") - 1
+    queues = []
+    for number, threshold in enumerate(plan.delays.thresholds):
+        own = queue == number
+        queues.append(
+            QueueMetrics(
+                threshold=threshold,
+                num_samples=int(own.sum()),
+                num_tokens=int(length[own].sum()),
+                mean_delay=round(_weighted_mean(steps[own], length[own]), 10),
+                max_delay=int(steps[own].max(initial=0)),
+            )
+        )
+    return Delay(
+        mean_delay=_weighted_mean(steps, length),
+        max_delay=int(steps.max(initial=0)),
+        num_carried=plan.delays.num_carried,
+        queues=tuple(queues),
+    )
+
+
+def _weighted_mean(values: Int64Array, weights: Int64Array) -> float:
+    return int(values @ weights) / max(1, int(weights.sum()))
 
 
 def _ratio_and_bound(

@@ -54,8 +54,8 @@ def run(work: Path, runs: int) -> str:
             (
                 "**The paper's ablation**, speed over baseline 0: one sample a row, padded to the longest (0); the "
                 "sorted batch cut evenly, greedy packs (1); stage 1, greedy packs padded to the longest (2); the same "
-                "without padding (3); all of Hydraulis (4). 0 and 1 run on the best single layout, 2 to 4 on the layouts "
-                f"that Hydraulis chose.\n\n{table(steps, ablation)}"
+                "without padding (3); all of Hydraulis (4). 0 and 1 run on the best single layout, 2 to 4 on the "
+                f"layouts that Hydraulis chose.\n\n{table(steps, ablation)}"
             ),
             _optimum(),
         ]

@@ -12,6 +12,7 @@ import pyarrow.parquet as pq
 
 from packer_cli.cli.main import main as hbpack
 from packer_cli.config import PlanConfig
+from packer_cli.config.groups import parse_group
 from packer_cli.config.rules import with_known_cost
 from packer_cli.config.strategies import STRATEGIES
 from packer_cli.format.constants import PLAN_NAME
@@ -77,7 +78,7 @@ def make_set(name: str, samples: Path, lengths: Int32Array, groups: str, num_gpu
     if name in NEED_PROFILE:
         options += ["--profile", str(profile)]
     if name == "hydraulis":
-        options += ["--global-tokens", str(num_gpus * PlanConfig(groups=groups, gpus=num_gpus).groups[0].capacity)]
+        options += ["--global-tokens", str(num_gpus * parse_group(groups.split(",")[0]).capacity)]
     done = run(hbpack, "pack", samples, "--tokenizer", TOKENIZER, "--groups", groups, "--gpus", num_gpus, *options,
                "--output", folder)  # fmt: skip
     if done.code:
