@@ -38,6 +38,8 @@ TRAINERS = {
 }
 RECIPES = {"olmo_core_trainer", "veomni_trainer"}
 """Scripts with options of their own; test_recipes.py tests them."""
+PIPELINES = {"pipeline_parallel", "pipeline_stages", "unlike_pipelines"}
+"""Scripts with a model of their own, and what they share; test_pipelines.py tests them."""
 OWN_GPU = "192:1,384:1:1"
 SHARED = "192:1,384:2:1"
 FREE = "200:1,384:1:1"
@@ -204,6 +206,6 @@ def test_torchrun_starts_it_and_no_model_is_needed(repo: Path, pack: Callable[..
 
 def test_the_cookbook_names_every_example(repo: Path) -> None:
     names = {path.stem for path in (repo / "examples").glob("*.py")}
-    assert names == set(TRAINERS) | RECIPES
+    assert names == set(TRAINERS) | RECIPES | PIPELINES
     text = (repo / "docs" / "cookbook.md").read_text(encoding="utf-8")
     assert set(re.findall(r"examples/(\w+)\.py", text)) == names
