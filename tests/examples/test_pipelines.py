@@ -16,7 +16,6 @@ pytest.importorskip("torch")
 import torch
 
 from packer_cli.cli.main import main
-from packer_cli.config.strategies import STRATEGIES
 from tests.cli_runner import run
 from tests.examples.launcher import Launcher
 from tests.examples.reference import LEARNING_RATE, samples_of, steps_of
@@ -24,7 +23,6 @@ from tests.reference import rank_rows
 
 STEPS = 3
 EXACT = 1e-10
-WLB = ("--strategy", "wlb") if "wlb" in STRATEGIES else ("--lockstep", 1, "--global-tokens", "4k")
 TINY = {
     "model_type": "llama", "hidden_size": 32, "intermediate_size": 128, "num_attention_heads": 4,
     "num_hidden_layers": 4, "num_key_value_heads": 4, "vocab_size": 1024, "tie_word_embeddings": False,
@@ -136,7 +134,7 @@ def pipelines_of(packed: Path) -> list[list[tuple[int, int, int]]]:
 
 def test_pipelines_of_a_wlb_plan(train: Any, stages: Any, corpus: Path, tmp_path: Path) -> None:
     """Two replicas of two stages; what each GPU holds is its stage alone."""
-    packed = pack(corpus, tmp_path / "set", *WLB, "--groups", "1k:1", "--parallel", "pp=2", "--gpus", 4)
+    packed = pack(corpus, tmp_path / "set", "--strategy", "wlb", "--groups", "1k:1", "--parallel", "pp=2", "--gpus", 4)
     used = pipelines_of(packed)[:STEPS]
     assert all([each[:2] for each in pipelines] == [(0, 2), (2, 2)] for pipelines in used)
     assert any(num >= 2 for pipelines in used for _, _, num in pipelines), "no 1F1B without several micro-batches"
