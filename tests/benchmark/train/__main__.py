@@ -35,6 +35,8 @@ SMALL = BILLION | {"hidden_size": 128, "intermediate_size": 352, "num_attention_
 CPU_MEMORY = {"GLIBC_TUNABLES": "glibc.malloc.mmap_threshold=4294967296:glibc.malloc.trim_threshold=4294967296"}
 """glibc keeps freed memory, as torch's allocator does on a GPU; otherwise each large tensor costs page faults."""
 LONGEST = 8192
+MIN_ROUNDS = 2
+"""One round cannot tell which rank is slow from which was measured slow."""
 BANDWIDTH = "2GB"
 """For `--strategy hydraulis`, which plans nothing without one. No plan here has the parallelism that would need it."""
 
@@ -76,7 +78,12 @@ def entry_of(made: PlannedSet, num_gpus: int) -> dict[str, Any]:
 def main(arguments: Sequence[str] | None = None) -> int:
     """The command line."""
     parser = argparse.ArgumentParser(prog="python -m tests.benchmark.train", description=__doc__)
-    parser.add_argument("--minutes", type=float, default=15, help="start no round that would end later (default: 15)")
+    parser.add_argument(
+        "--minutes",
+        type=float,
+        default=15,
+        help="start no third round, or further one, that would end later (default: 15)",
+    )
     parser.add_argument("--tokens", type=int, default=320_000, help="tokens of the samples (default: 320,000)")
     parser.add_argument("--longest", type=int, default=LONGEST, help="the longest sample (default: 8192)")
     parser.add_argument("--gpus", type=int, default=16, help="ranks of the plans (default: 16)")
@@ -114,7 +121,7 @@ def compare(given: argparse.Namespace, work: Path) -> str:
     sets: dict[str, PlannedSet] = {}
     profiles: list[Profile] = []
     rounds: list[dict[str, Floats]] = []
-    while not rounds or (time.monotonic() - began) * (1 + 1 / len(rounds)) < 60 * given.minutes:
+    while len(rounds) < MIN_ROUNDS or (time.monotonic() - began) * (1 + 1 / len(rounds)) < 60 * given.minutes:
         file = given.output / f"profile-{len(rounds)}.json"
         # As a user would, for a trainer that keeps whole weights on each GPU.
         measured = ",".join(str(longest // part) for part in (16, 8, 4, 2, 1))
