@@ -74,8 +74,8 @@ def run(work: Path, num_runs: int) -> str:
     measured = (
         f"**Predicted and measured**, on this machine's CPU: {_NUM_MEASURED} packs of {_WINDOW} tokens of the web "
         "mix, and as many of samples of 16 to 300 tokens. The pieces of each rank run forward and backward (torch's "
-        "SDPA in tiles of 128 queries, 4 heads of 64, CPU time of one thread); a sharding takes as long as its slowest "
-        "rank. The times of single pieces are those that `hbpack profile` measures."
+        "SDPA in tiles of 128 queries, 4 heads of 64, CPU time of one thread); a sharding takes as long as its "
+        "slowest rank. The times of single pieces are those that `hbpack profile` measures."
     )
     texts = (
         *(about, _speed_ups(), even, _evenness(), measured, _measured()),
