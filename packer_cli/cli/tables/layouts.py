@@ -25,8 +25,8 @@ def print_layouts(choice: LayoutChoice) -> None:
     header = ["", "GPUs", "longest", "layers", "short, GPU-s", "long, GPU-s"]
     print_table("Kinds of pipelines", header, rows, is_dense=True)
     click.echo(
-        "  longest: most tokens of a micro-batch; layers: checkpointed layers; GPU-s: GPU-seconds for a million tokens\n"
-        "  in samples of 1,024 tokens (short), and in samples as long as the pipeline holds (long)\n"
+        "  longest: most tokens of a micro-batch; layers: checkpointed layers; GPU-s: GPU-seconds for a million\n"
+        "  tokens in samples of 1,024 tokens (short), and in samples as long as the pipeline holds (long)\n"
     )
     table = [
         [
