@@ -119,7 +119,7 @@ with event.install_recorder("numba:compile") as recorder:
     plan = build_plan(pieces, plan_rules(config))
     check_pieces(pieces, lengths, np.arange(4000), is_whole=True)
     check_plan(plan)
-    plan_stats(plan, 0)
+    plan_stats(plan, plan_rules(config))
 print([e.data["dispatcher"].py_func.__qualname__ for _, e in recorder.buffer if e.is_start])
 """
 
@@ -136,7 +136,8 @@ def test_the_places_are_those_that_hold_kernels(repo: Path) -> None:
         if "numba" in {node.module for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}:
             inside = path.relative_to(repo / "packer_cli")
             found |= {place for place in kernels.PLACES if inside.is_relative_to(place)} or {inside.as_posix()}
-    assert found == set(kernels.PLACES)
+    # One without numba: a kernel of the plan compiles its function.
+    assert found | {"format/sharding.py"} == set(kernels.PLACES)
 
 
 LEAN = """

@@ -149,7 +149,6 @@ KEPT = [
     "packer_cli.files.HashingFile.readable",  # These three are what pyarrow asks a file of Python's.
     "packer_cli.files.HashingFile.seekable",
     "packer_cli.files.HashingFile.writable",
-    "packer_cli.plan.packing.ilp.minmax.min_max_work",  # The exact answer that tests hold packing algorithms against.
     "packer_cli.plan.strategies.flexsp.batches.plan_batches",  # FlexSP as published, which benchmarks compare with.
 ]
 """What no command, loader or documented call uses, and stays."""

@@ -10,6 +10,7 @@ import click
 
 from packer_cli.cli.options import LocalPath, bound_option, config_option, model_options
 from packer_cli.config import PlanConfig, validate
+from packer_cli.config.strategies import STRATEGIES
 from packer_cli.errors import ConfigError
 
 
@@ -26,11 +27,13 @@ def command(path: str, as_json: bool, bound: str, **values: Any) -> None:
 
     PATH is a packed data set or a plan, reported as it is; or a token store or a file of lengths (.npy, or text with
     one integer a line), planned in memory with the options below. Of these two, only lengths are reported without
-    --groups and --gpus.
+    --groups and --gpus; --strategy wlb needs --gpus alone.
     """
-    if values["groups"] is None and values["gpus"] is None:
+    strategy = STRATEGIES.get(values["strategy"] or "")  # The config refuses an unknown one.
+    has_groups = values["groups"] is not None or (strategy is not None and "groups" in strategy.defaults)
+    if not has_groups and values["gpus"] is None:
         config = None
-    elif values["groups"] is None or values["gpus"] is None:
+    elif not has_groups or values["gpus"] is None:
         raise ConfigError("--groups and --gpus go together; give both, or neither for the lengths alone")
     else:
         config = validate(PlanConfig, values)

@@ -149,8 +149,10 @@ def strategy_rows(text: str, config: PlanConfig) -> list[Row]:
         if why:
             raise ConfigError(f"--strategies: {why}")
         own = with_known_cost(config.with_strategy(name))
-        summary = STRATEGIES[name].summary
-        rows.append(Row(name=name, kind="strategy", config=own, rules=plan_rules(own), note=summary))
+        note = STRATEGIES[name].summary
+        if own.cost != config.cost:
+            note += f"; its imbalance is of --cost {own.cost}"
+        rows.append(Row(name=name, kind="strategy", config=own, rules=plan_rules(own), note=note))
     return _unique(rows)
 
 
@@ -238,7 +240,7 @@ def _key(row: Row) -> tuple[Any, ...]:
     rules = row.rules
     return (
         rules.algorithm.name, rules.packing_options, rules.fill, rules.balance, rules.groups, rules.steps,
-        row.config.overflow, row.config.strategy if STRATEGIES[row.config.strategy].mixes_degrees else "",
+        row.config.overflow, row.config.strategy if STRATEGIES[row.config.strategy].packs_itself else "", rules.wlb,
     )  # fmt: skip
 
 

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from packer_cli.plan.figures import BASELINE_NAME, baseline_plan
-from packer_cli.plan.schedule import StepRules
+from packer_cli.plan.figures import baseline_of
+from packer_cli.plan.rules import PlanRules
 from packer_cli.plan.types import Plan
 from packer_cli.simulate.figures import EpochFigures, OverallFigures, Simulator
 
@@ -29,6 +29,7 @@ class PlanSimulation:
     predicted_with: Mapping[str, Any]
     """See `GpuModel.origin`."""
     figures: EpochFigures
+    baseline_name: str
     baseline: OverallFigures
     saves: Savings
 
@@ -37,31 +38,27 @@ class PlanSimulation:
         return {
             "predicted_with": dict(self.predicted_with),
             **asdict(self.figures),
-            "baseline": {"name": BASELINE_NAME, **asdict(self.baseline)},
+            "baseline": {"name": self.baseline_name, **asdict(self.baseline)},
             "saves": asdict(self.saves),
         }
 
 
-def plan_simulation(plan: Plan, simulator: Simulator, seed: int, global_tokens: int | None) -> PlanSimulation:
-    """Predict a plan's epoch and the baseline's. Price: one ISF packing and O(pieces + slots).
+def plan_simulation(plan: Plan, simulator: Simulator, rules: PlanRules) -> PlanSimulation:
+    """Predict a plan's epoch and the baseline's. Price: `baseline_of` and O(pieces + slots).
+
+    Args:
+        rules: of the plan, on as many GPUs as it has now.
 
     Raises:
         ConfigError: the plan has an SP degree that the model does not know.
     """
     figures = simulator.figures(plan)
-    naive = baseline_plan(
-        plan.pieces,
-        plan.groups[-1],
-        plan.num_gpus,
-        seed,
-        StepRules(global_tokens=global_tokens),
-        plan.max_samples,
-        plan.mask,
-    )
-    baseline = simulator.figures(naive).overall
+    naive = baseline_of(plan, rules)
+    baseline = simulator.figures(naive.plan).overall
     return PlanSimulation(
         predicted_with=simulator.model.origin,
         figures=figures,
+        baseline_name=naive.name,
         baseline=baseline,
         saves=savings(figures.overall, baseline),
     )

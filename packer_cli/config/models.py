@@ -138,13 +138,16 @@ class AutoGroupsConfig(GpuConfig):
 class PlanConfig(AutoGroupsConfig):
     """Lengths to plan."""
 
-    strategy: Literal["balanced", "hbp", "naive", "longalign", "flexsp", "hydraulis"] = "balanced"
+    strategy: Literal["balanced", "hbp", "naive", "longalign", "flexsp", "wlb", "hydraulis"] = "balanced"
     """Whose plan: `balanced`: hbpack's; `hbp`: HBP's, to the letter; `naive`: HBP's baseline; `longalign`: LongAlign's
-    sorted batches; `flexsp`: FlexSP's mixed SP degrees; `hydraulis`: Hydraulis's pipelines of unlike tp, cp, pp. The
-    first four are defaults of --packing, --fill, --balance and --curriculum-steps; `naive` and `longalign` use the
-    longest group alone. The other two pack in their own way, and need --model and --gpu, or --profile. `flexsp` packs
-    at every degree that divides the longest group's. `hydraulis` needs --global-tokens; samples are as long as the
-    longest group's capacity at most, and degrees as high as --parallel and that group's SP degree."""
+    sorted batches; `flexsp`: FlexSP's mixed SP degrees; `wlb`: WLB-LLM's steps of even micro-batches; `hydraulis`:
+    Hydraulis's pipelines of unlike tp, cp, pp. The first four are defaults of --packing, --fill, --balance and
+    --curriculum-steps; `naive` and `longalign` use the longest group alone. The other three pack in their own way.
+    `flexsp` packs at every degree that divides the longest group's, and needs --model and --gpu, or --profile. `wlb`
+    takes the capacity of the longest group for the context window (by default, the longest sample), packs by --packing
+    delay, original, greedy or solver, and evens out --cost 1,24576, or what --model and --gpu, or --profile, predict.
+    `hydraulis` needs --model and --gpu, or --profile, and --global-tokens; samples are as long as the longest
+    group's capacity at most, and degrees as high as --parallel and that group's SP degree."""
     group_costs: SkipJsonSchema[tuple[tuple[float, float, float], ...] | None] = None
     """What `flexsp` and `hydraulis` plan by, no option of its own: of each group, the seconds of a replica, on one of
     its pipeline stages, per squared token, per token and per micro-batch; see `rules.with_known_cost`."""
@@ -172,7 +175,8 @@ class PlanConfig(AutoGroupsConfig):
     cp_sharding: str = "auto"
     """How the ranks of a context-parallel group (--parallel cp=N) divide a row: `sequence`: they cut the row;
     `document`: they cut each sample, so that attention work is even; `auto[:rho=R]`: for each pack the faster of the
-    two, by the attention times of --profile, or by a rate that pieces of under 256 tokens reach R of (default 1)."""
+    two, by the attention times of --profile or, without it, by tiles of 128 tokens, which pieces of under 256 tokens
+    compute at R (default 1) of the full rate."""
     attention_pieces: SkipJsonSchema[tuple[tuple[int, int, float], ...] | None] = None
     """What `auto` predicts with, no option of its own: queries, keys and seconds of the profile's pieces; see
     `rules.with_known_cost`."""
@@ -222,7 +226,10 @@ class PlanConfig(AutoGroupsConfig):
         Raises:
             ValueError: they do not fit it.
         """
-        given = {field: getattr(self, field) for field in self.model_fields_set - STRATEGIES[name].ignores}
+        left_out = set(STRATEGIES[name].ignores)
+        if STRATEGIES[name].has_packers != STRATEGIES[self.strategy].has_packers:
+            left_out.add("packing")
+        given = {field: getattr(self, field) for field in self.model_fields_set - left_out}
         return PlanConfig(**{**given, "strategy": name}).with_groups(self.groups)
 
     def decisions(self) -> dict[str, Any]:
@@ -240,10 +247,8 @@ class PlanConfig(AutoGroupsConfig):
         name = values.get("strategy", "balanced")
         strategy = STRATEGIES.get(name, STRATEGIES["balanced"])  # The model refuses an unknown one.
         for option in sorted(strategy.ignores & set(values)):
-            raise ValueError(
-                f"--{option.replace('_', '-')} has no effect on --strategy {name}, which packs in its own way; "
-                "leave it out"
-            )
+            flag = option.replace("_", "-")
+            raise ValueError(f"--{flag} has no effect on --strategy {name}, which packs in its own way; leave it out")
         config = build({**strategy.defaults, **values})
         config.model_fields_set.intersection_update(values)
         return config

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -15,16 +17,21 @@ from packer_cli.errors import ConfigError
 from packer_cli.plan.attention_rates import AttentionRates, ShardingRule, parse_cp_sharding
 from packer_cli.plan.balance import parse_balance
 from packer_cli.plan.cost import Cost, linear_of_tokens, parse_cost, require_exact
-from packer_cli.plan.packing import REGISTRY, parse_packing
+from packer_cli.plan.groups import Group
+from packer_cli.plan.packing import REGISTRY, PackingAlgorithm, PackingOptions, parse_packing
 from packer_cli.plan.rules import PlanRules
 from packer_cli.plan.schedule import StepRules
 from packer_cli.plan.strategies.flexsp.costs import DegreeCosts
 from packer_cli.plan.strategies.hydraulis.costs import SchemeCosts
+from packer_cli.plan.strategies.wlb.packers import AUTO as AUTO_CAPACITY
+from packer_cli.plan.strategies.wlb.packers import REGISTRY as STEP_PACKERS
+from packer_cli.plan.strategies.wlb.packers import DelayOptions
+from packer_cli.plan.strategies.wlb.rules import WlbRules
 from packer_cli.plan.types import UNLIMITED
 from packer_cli.plan.windows import parse_curriculum
 
 if TYPE_CHECKING:
-    from packer_cli.cost.models import GpuModel
+    from packer_cli.cost.models import GpuModel, MemoryModel
 
 _ENOUGH_TOKENS = 256, 128
 """See `SchemeCosts.enough`: of a micro-batch, and more for each GPU that shares it. Hydraulis's code has 384, 512,
@@ -35,12 +42,15 @@ def with_known_cost(config: PlanConfig) -> PlanConfig:
     """The options with numbers instead of what predicts them, for these decide the plan and not where they are from.
 
     They are `--cost profile`, the attention times that `--cp-sharding auto` predicts with and, once the groups are
-    known, `group_costs`; a group of a degree without a cost, which the model's heads do not allow, is left out.
+    known, `group_costs` or, for `wlb`, the cost of a pipeline stage and the tokens that memory holds; a group of a
+    degree without a cost, which the model's heads do not allow, is left out.
 
     Raises:
         ConfigError, InputError, FormatError: `--profile`, or `--model` and `--gpu`, do not say what to predict with.
     """
-    if config.cost == "profile":
+    if STRATEGIES[config.strategy].has_packers:
+        config = _with_known_steps(config)
+    elif config.cost == "profile":
         model = _load(config, "--cost profile").cost
         try:
             cost = Cost(quadratic=digits(model.quadratic), linear=digits(model.linear))
@@ -69,6 +79,43 @@ def with_known_cost(config: PlanConfig) -> PlanConfig:
     return config
 
 
+def _with_known_steps(config: PlanConfig) -> PlanConfig:
+    """A cost predicted for the whole replica, and the most tokens of a micro-batch, where the options say nothing."""
+    is_predicted = config.cost == "profile" or (config.has_gpu_model and "cost" not in config.model_fields_set)
+    with _naming("--packing"):
+        _, options = parse_packing(config.packing, STEP_PACKERS)
+    has_room = isinstance(options, DelayOptions) and options.s_max == AUTO_CAPACITY
+    if config.is_auto or not (is_predicted or (has_room and config.has_gpu_model)):
+        return config
+    model = _load(config, f"--strategy {config.strategy}")
+    group, changes = config.groups[-1], {}
+    if has_room:
+        capacity = _most_tokens(group, model.memory)
+        separator = "," if ":" in config.packing else ":"
+        changes["packing"] = f"{config.packing}{separator}s_max={capacity}"
+        group = replace(group, capacity=capacity)
+    if is_predicted:
+        quadratic, linear, _ = stage_rates(group, model)
+        with _naming("--cost"):
+            changes["cost"] = str(Cost(quadratic=quadratic, linear=linear))
+    return config.model_copy(update=changes)
+
+
+_ROOM = 5 / 4
+"""Windows that a micro-batch should hold at least: with less, long samples leave no room to even out."""
+
+
+def _most_tokens(window: Group, memory: MemoryModel) -> int:
+    """Tokens of a micro-batch that memory holds, from one context window to two.
+
+    Layers are checkpointed for `_ROOM` windows and for no more, as each costs every micro-batch time.
+    """
+    layers = window.checkpoint_layers or memory.least_checkpoint_layers(_ROOM * window.capacity, window.layout)
+    multiple = math.lcm(window.align, 2 * window.layout.row_multiple)
+    longest = memory.longest(window.layout, layers) // multiple * multiple
+    return max(window.capacity, min(2 * window.capacity, longest))
+
+
 def _load(config: PlanConfig, what: str) -> GpuModel:
     from packer_cli.config.gpu_model import load_gpu_model  # Only predictions need the cost model.
 
@@ -82,8 +129,7 @@ def plan_rules(config: PlanConfig) -> PlanRules:
         ConfigError: an unknown packing algorithm or option of it, or one that the groups or `--overflow` rule out; a
             balance or cost that is none.
     """
-    with _naming("--packing"):
-        algorithm, options = parse_packing(config.packing, REGISTRY)
+    algorithm, options, wlb = _packing(config)
     if algorithm.needs_split and config.overflow != "split":
         raise ConfigError(
             f"--packing: packing {algorithm.name!r} cuts what is longer than the greatest capacity, so it needs "
@@ -126,14 +172,26 @@ def plan_rules(config: PlanConfig) -> PlanRules:
             sharding=ShardingRule(choice=choice, rates=rates),
             mask=config.mask,
             max_samples=config.max_samples or UNLIMITED,
+            wlb=wlb,
         )
     return rules
 
 
-def refuse_padded(packing: str) -> None:
-    """Raise ConfigError for a packing whose padded batches are only compared, or one that does not exist."""
+def _packing(config: PlanConfig) -> tuple[PackingAlgorithm, PackingOptions, WlbRules | None]:
+    """The packing, and the rules of a strategy whose packers fill whole steps."""
+    if not STRATEGIES[config.strategy].has_packers:
+        with _naming("--packing"):
+            return *parse_packing(config.packing, REGISTRY), None
     with _naming("--packing"):
-        algorithm, _ = parse_packing(packing, REGISTRY)
+        packer, step_options = parse_packing(config.packing, STEP_PACKERS)
+    without_effect = REGISTRY["bfs"]
+    return without_effect, without_effect.options(), WlbRules(packer=packer, options=step_options)
+
+
+def refuse_padded(config: PlanConfig) -> None:
+    """Raise ConfigError for a packing whose padded batches are only compared, or one that does not exist."""
+    algorithm, _, _ = _packing(config)
+    packing = config.packing
     if algorithm.is_padded:
         raise ConfigError(
             f"--packing {packing} makes padded batches, which hbpack only compares and never writes; run hbpack "

@@ -22,12 +22,19 @@ class Strategy:
     """Plan options without effect on it, which it refuses."""
     lacks: frozenset[str] = frozenset()
     """Plan options that other strategies support and it does not, so that it refuses values other than the default."""
+    has_packers: bool = False
+    """Whether `packing` names one of its own packers, which fill whole steps, and not an algorithm of the others."""
     needs: str = ""
     """What a trainer must do for it beyond running each iteration's packs in lockstep, after "must"."""
     groups: Literal["given", "longest", "degrees", "schemes"] = "given"
     """Which groups it uses: those given; the longest alone; one for each SP degree that divides the longest's, and
     iterations that mix them; or one for each layout of GPUs that holds part of the lengths up to the longest's, and
     steps that mix these."""
+
+    @property
+    def packs_itself(self) -> bool:
+        """Whether the packing algorithms of the other strategies have no part in it."""
+        return self.has_packers or "packing" in self.ignores
 
     @property
     def mixes_degrees(self) -> bool:
@@ -78,6 +85,17 @@ STRATEGIES: Mapping[str, Strategy] = {
         groups="degrees",
         needs="run replicas of unlike SP degrees side by side in one iteration",
         ignores=frozenset({"packing", "fill"}),
+        lacks=frozenset({"max_samples", "mask"}),
+    ),
+    "wlb": Strategy(
+        summary="WLB-LLM (arXiv 2503.17924): steps of micro-batches of equal predicted time, for pipelines",
+        defaults={"groups": "auto", "packing": "delay", "cost": "1,24576"},
+        groups="longest",
+        has_packers=True,
+        needs="run several micro-batches of unlike lengths on each replica in a step",
+        ignores=frozenset(
+            {"fill", "balance", "global_tokens", "lockstep", "step_mix", "curriculum", "curriculum_steps"}
+        ),
         lacks=frozenset({"max_samples", "mask"}),
     ),
     "hydraulis": Strategy(

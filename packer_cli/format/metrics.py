@@ -123,9 +123,41 @@ class PipelineImbalances:
     """Between pipelines: slowest / mean, mean over iterations."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class QueueMetrics:
+    """Figures of a queue in which long samples wait for others of like length (WLB-LLM)."""
+
+    __pydantic_config__: ClassVar[dict[str, Any]] = FOR_SCHEMA
+
+    threshold: int
+    """Tokens: the shortest sample that waits in it."""
+    num_samples: int
+    """Pieces: a sample that was cut counts once a piece."""
+    num_tokens: int
+    mean_delay: float
+    """Steps, mean over tokens."""
+    max_delay: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Delay:
+    """How far samples run from the step in which a stream would bring them; only of plans made from a stream."""
+
+    __pydantic_config__: ClassVar[dict[str, Any]] = FOR_SCHEMA
+
+    mean_delay: float | None = None
+    """Steps from a sample's arrival to its training, mean over tokens (WLB-LLM). Where several global batches are
+    packed together, earlier steps count like later ones."""
+    max_delay: int | None = None
+    num_carried: int | None = None
+    """Pieces that found no room in the step or window in which they were first tried."""
+    queues: tuple[QueueMetrics, ...] | None = None
+    """By rising threshold."""
+
+
 # A dataclass lists the fields of its last base first.
 @dataclass(frozen=True, kw_only=True)
-class OverallMetrics(PipelineImbalances, Randomness, Metrics):
+class OverallMetrics(PipelineImbalances, Delay, Randomness, Metrics):
     """Figures of all packs."""
 
 

@@ -9,6 +9,7 @@ import numpy as np
 from packer_cli.config import AutoGroupsConfig, PlanConfig
 from packer_cli.config.gpu_model import load_gpu_model, read_profile
 from packer_cli.config.rules import with_known_cost
+from packer_cli.config.strategies import STRATEGIES
 from packer_cli.cost.measured import measured_model
 from packer_cli.cost.models import GpuModel
 from packer_cli.cost.profile import Profile
@@ -90,6 +91,10 @@ def resolve(config: PlanConfig, lengths: Int32Array) -> tuple[PlanConfig, GroupC
     if not len(bounded(config, lengths, config.overflow)):
         # There is nothing to plan; the planner reports why.
         return config.with_groups((Group(capacity=config.max_length or 1024),)), None
+    if STRATEGIES[config.strategy].has_packers:
+        # The context window of a stream: its longest sample.
+        longest = int(bounded(config, lengths, config.overflow).max())
+        return with_known_cost(config.with_groups((Group(capacity=longest),))), None
     choice, record = choose(config, lengths, config.gpus, config.overflow)
     return with_known_cost(config.with_groups(choice.groups)), record
 
@@ -111,7 +116,8 @@ def with_placeholder_groups(config: PlanConfig) -> PlanConfig:
     """
     if not config.is_auto:
         return config
-    load_models(config, config.gpus, AUTO_NEEDS)
+    if not STRATEGIES[config.strategy].has_packers:
+        load_models(config, config.gpus, AUTO_NEEDS)
     groups = (Group(capacity=1024), Group(capacity=8192))[: config.max_groups]
     return with_known_cost(config.with_groups(groups))
 

@@ -16,7 +16,8 @@ from packer_cli.plan.schedule import GroupIterations, Iterations, deal, one_grou
 from packer_cli.plan.segments import align_up, padded_lengths
 from packer_cli.plan.sharding import choose_sharding
 from packer_cli.plan.strategies.flexsp.arrange import arrange_mixed
-from packer_cli.plan.strategies.hydraulis.arrange import plan_steps
+from packer_cli.plan.strategies.hydraulis.arrange import plan_pipelines
+from packer_cli.plan.strategies.wlb.plan import plan_steps
 from packer_cli.plan.streams import Stream, rng_state
 from packer_cli.plan.types import FILLER, Int32Array, Int64Array, Packs, Pieces, Plan, Schedule
 from packer_cli.plan.work import pack_tokens_and_work, plan_tokens_and_work
@@ -33,11 +34,13 @@ def build_plan(pieces: Pieces, rules: PlanRules) -> Plan:
 
 
 def _build(pieces: Pieces, rules: PlanRules) -> Plan:
+    if rules.wlb:
+        return plan_steps(pieces, rules, rules.wlb)
     if rules.algorithm.cut:
         seed = int(rng_state(rules.seed, Stream.CUT)[0])
         pieces = rules.algorithm.cut(pieces, rules.groups[0].capacity, seed, rules.groups[0].align)
     if rules.scheme_costs:
-        return plan_steps(pieces, rules)
+        return plan_pipelines(pieces, rules)
     lengths = pieces.length
     if rules.replica_costs:
         by_group, mixed = arrange_mixed(align_up(lengths, rules.groups[0].align), rules.replica_costs, rules)

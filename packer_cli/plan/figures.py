@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from packer_cli.errors import RunError
 from packer_cli.format.metrics import (
     BaselineMetrics,
+    Delay,
     GroupMetrics,
     Metrics,
     OverallMetrics,
@@ -24,43 +25,69 @@ from packer_cli.plan.attention_rates import ShardingRule
 from packer_cli.plan.balance import BalanceRule
 from packer_cli.plan.build import build_plan
 from packer_cli.plan.groups import Group
-from packer_cli.plan.metrics import least_works, measure, measure_randomness, pieces_by_group
+from packer_cli.plan.metrics import least_works, measure, pieces_by_group
 from packer_cli.plan.packing import REGISTRY
 from packer_cli.plan.packing.ilp.cutting_stock import lp_lower_bound
+from packer_cli.plan.packing.wrap import join
+from packer_cli.plan.randomness import measure_delay, measure_randomness
 from packer_cli.plan.rules import PlanRules
 from packer_cli.plan.schedule import StepRules
 from packer_cli.plan.segments import align_up, aligned_lengths
 from packer_cli.plan.strategies.hydraulis.costs import SchemeCosts
 from packer_cli.plan.strategies.hydraulis.imbalances import measure_imbalances
+from packer_cli.plan.strategies.wlb.packers import REGISTRY as STEP_PACKERS
+from packer_cli.plan.strategies.wlb.packers import StepOptions
+from packer_cli.plan.strategies.wlb.rules import WlbRules
 from packer_cli.plan.types import UNLIMITED, Mask, Pieces, Plan
 
 BASELINE_NAME = "ISF at the longest length"
+ORIGINAL_NAME = "original packing"
 
 
-def plan_stats(
-    plan: Plan,
-    seed: int,
-    source_of_sample: NDArray[Any] | None = None,
-    linear: int = 0,
-    costs: SchemeCosts | None = None,
-) -> PlanMetrics:
-    """The figures of a plan beside the baseline's.
+class Baseline(NamedTuple):
+    """What a plan is compared with: the same samples, as its paper's authors packed them before."""
 
-    The baseline is the paper's: ISF packs everything to the longest capacity, with that group's SP degree; the packs
-    are in seeded order. Price: one ISF packing and O(slots).
+    name: str
+    plan: Plan
+
+
+def baseline_of(plan: Plan, rules: PlanRules) -> Baseline:
+    """HBP's naive packing or, for steps packed from a stream, WLB-LLM's original one. Price: one ISF packing, or O(m).
+
+    Both have about as many tokens in a step as the plan.
 
     Args:
-        linear: tokens, see `plan.cost`; above 0 it adds `cbr` and `cbr_bound`.
-        costs: of the plan's groups, if they are pipelines of unlike layouts; adds their imbalances.
+        rules: those of the plan, on as many GPUs as it has now.
     """
-    baseline = baseline_plan(
-        plan.pieces, plan.groups[-1], plan.num_gpus, seed, max_samples=plan.max_samples, mask=plan.mask
+    if rules.wlb:
+        original = WlbRules(
+            packer=STEP_PACKERS["original"], options=StepOptions(micro_batches=rules.wlb.options.micro_batches)
+        )
+        # Samples that the plan cut where two batches meet are whole again.
+        first, total = join(plan.pieces)
+        pieces = Pieces(
+            sample=plan.pieces.sample[first], start=plan.pieces.start[first], length=total.astype(np.int32)
+        )
+        return Baseline(ORIGINAL_NAME, build_plan(pieces, replace(rules, wlb=original, epochs=1)))
+    steps = StepRules(global_tokens=rules.steps.global_tokens)
+    of_plan = (plan.max_samples, plan.mask)
+    return Baseline(
+        BASELINE_NAME, baseline_plan(plan.pieces, plan.groups[-1], plan.num_gpus, rules.seed, steps, *of_plan)
     )
-    figures = plan_figures(plan, seed, source_of_sample, linear, costs)
+
+
+def plan_stats(plan: Plan, rules: PlanRules, source_of_sample: NDArray[Any] | None = None) -> PlanMetrics:
+    """The figures of a plan beside the baseline's. Price: that of `baseline_of`, and O(slots).
+
+    Args:
+        rules: those of the plan, on as many GPUs as it has now; a linear term adds `cbr` and `cbr_bound`.
+    """
+    figures = plan_figures(plan, rules.seed, source_of_sample, rules.linear, rules.costs_of(plan.groups))
+    baseline = baseline_of(plan, rules)
     return PlanMetrics(
         overall=figures.overall,
         groups=figures.groups,
-        baseline=BaselineMetrics(name=BASELINE_NAME, **_rounded(measure(baseline, linear=linear))),
+        baseline=BaselineMetrics(name=baseline.name, **_rounded(measure(baseline.plan, linear=rules.linear))),
     )
 
 
@@ -81,7 +108,7 @@ def plan_figures(
     pipelines = {} if costs is None else _rounded(PipelineImbalances(**measure_imbalances(plan, costs)._asdict()))
     randomness = _rounded(measure_randomness(plan, source_of_sample, seed))
     return PlanFigures(
-        overall=OverallMetrics(**measured(), **randomness, **pipelines),
+        overall=OverallMetrics(**measured(), **randomness, **_rounded(measure_delay(plan)), **pipelines),
         groups=tuple(
             GroupMetrics(name=group.name(g), capacity=group.capacity, sp_size=group.sp_size, **measured(g))
             for g, group in enumerate(plan.groups)
@@ -193,5 +220,5 @@ def length_stats(lengths: NDArray[np.int32]) -> LengthStats:
     )
 
 
-def _rounded(record: Metrics | Randomness | PipelineImbalances) -> dict[str, Any]:
+def _rounded(record: Metrics | Randomness | Delay | PipelineImbalances) -> dict[str, Any]:
     return {name: round(value, 10) if isinstance(value, float) else value for name, value in vars(record).items()}

@@ -23,6 +23,7 @@ from packer_cli.plan.schedule import GroupIterations, Iterations, StepRules, dea
 from packer_cli.plan.segments import aligned_lengths
 from packer_cli.plan.strategies.flexsp.arrange import deal_mixed
 from packer_cli.plan.strategies.flexsp.costs import DegreeCosts
+from packer_cli.plan.strategies.wlb.schedule import MicroBatches, schedule_steps
 from packer_cli.plan.streams import Stream, rng_state
 from packer_cli.plan.types import FILLER, Int64Array, Lockstep, Packs, Pieces, Plan, Schedule
 from packer_cli.plan.work import pack_tokens_and_work
@@ -44,6 +45,8 @@ class DealRules:
     """See `Plan.lockstep`."""
     replica_costs: DegreeCosts | None = None
     """Iterations mix the degrees of all groups, see `PlanRules`."""
+    keeps_steps: bool = False
+    """Packs that share a step stay together (WLB-LLM), so that `balance` and `steps` have no effect."""
 
 
 def rest_of_epoch(schedule: Schedule, step: int, order: Int64Array | None = None) -> tuple[Int64Array, int]:
@@ -95,6 +98,8 @@ def deal_epoch(plan: Plan, chosen: Int64Array, is_short: NDArray[np.bool_], rule
     tokens = (
         aligned if lengths is plan.pieces.length else segment_sums(plan.pieces.length[packs.pieces], packs.offsets)
     )
+    if rules.keeps_steps:
+        return _deal_steps(plan, chosen, aligned, work, rules, epoch)
     if rules.replica_costs:
         iterations = deal_mixed(packs, chosen, lengths, rules.replica_costs, rules.num_gpus)
     else:
@@ -104,6 +109,20 @@ def deal_epoch(plan: Plan, chosen: Int64Array, is_short: NDArray[np.bool_], rule
         return schedule
     times = pack_times(packs.group, aligned, work, rules.linear, rules.replica_costs)
     return run_freely(schedule, len(plan.groups), times)
+
+
+def _deal_steps(
+    plan: Plan, chosen: Int64Array, tokens: Int64Array, work: Int64Array, rules: DealRules, epoch: int
+) -> Schedule:
+    """The steps of the plan's first epoch, without the packs that were run, on other replicas."""
+    (group,), first = plan.groups, plan.epochs[0]
+    step_of = np.empty(len(plan.packs) + 1, dtype=np.int64)
+    step_of[first.slot_pack] = first.iteration_step[first.slot_iteration]
+    packs = chosen[np.argsort(step_of[chosen], kind="stable")]
+    _, step, sizes = np.unique(step_of[packs], return_inverse=True, return_counts=True)
+    most = -(-int(sizes.max(initial=1)) // group.num_dp_ranks(rules.num_gpus))
+    of_packs = MicroBatches(pack=packs, step=step, times=work[packs].astype(np.float64), tokens=tokens[packs])
+    return schedule_steps(of_packs, group, rules.num_gpus, most, rules.seed, epoch)
 
 
 def _deal_groups(

@@ -14,6 +14,7 @@ from packer_cli.plan.packing import PackingAlgorithm, PackingOptions
 from packer_cli.plan.schedule import StepRules
 from packer_cli.plan.strategies.flexsp.costs import DegreeCosts
 from packer_cli.plan.strategies.hydraulis.costs import SchemeCosts
+from packer_cli.plan.strategies.wlb.rules import WlbRules
 from packer_cli.plan.types import UNLIMITED, Lockstep, Mask
 
 
@@ -47,6 +48,9 @@ class PlanRules:
     """Seconds of a pipeline of each group, whose layouts differ: each step chooses pipelines that divide the GPUs
     (Hydraulis). `steps.global_tokens` is a step's most tokens, and all else about packing and steps has no effect."""
 
+    wlb: WlbRules | None = None
+    """Steps are packed from a stream of samples (WLB-LLM): the one group's capacity is the context window, and
+    `algorithm`, `fill`, `balance`, `steps` and `lockstep` have no effect."""
     sharding: ShardingRule = field(default_factory=ShardingRule)
     """How CP ranks divide the rows that they share."""
     mask: Mask = "document"
@@ -74,6 +78,8 @@ class PlanRules:
             require_aligned(group)
         if self.replica_costs and len({group.align for group in self.groups}) > 1:
             raise ValueError("iterations that mix degrees move samples between groups, which need one align")
+        if self.wlb:
+            self.wlb.require_room(self.groups[-1])
         what = "cuts samples" if self.algorithm.cut else "pads whole batches"
         if self.algorithm.needs_one_group and len(self.groups) != 1:
             raise ValueError(

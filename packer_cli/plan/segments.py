@@ -57,6 +57,30 @@ def align_up(lengths: NDArray[Any], align: int) -> NDArray[Any]:
     return aligned
 
 
+def cut_in_rows(
+    sample: Int64Array, start: Int64Array, length: NDArray[np.integer], tokens: int, align: int = 1
+) -> Pieces:
+    """Stretches of samples one after another, cut at every multiple of `tokens`. O(pieces).
+
+    Args:
+        sample, start, length: int[n], of each stretch.
+        align: each stretch begins at a multiple of it, which divides `tokens`.
+    """
+    taken = align_up(length.astype(np.int64), align)
+    stop = np.cumsum(taken)
+    begin = stop - taken
+    # Each stretch gives a piece for each row that it reaches into.
+    num_parts = (stop - 1) // tokens - begin // tokens + 1
+    of = np.repeat(np.arange(len(sample), dtype=np.int64), num_parts)
+    number = np.arange(len(of), dtype=np.int64) - np.repeat(np.cumsum(num_parts) - num_parts, num_parts)
+    row = (begin // tokens)[of] + number
+    part_begin = np.maximum(begin[of], row * tokens)
+    part_stop = np.minimum((begin + length)[of], (row + 1) * tokens)
+    return Pieces(
+        sample=sample[of], start=start[of] + part_begin - begin[of], length=(part_stop - part_begin).astype(np.int32)
+    )
+
+
 def aligned_lengths(pieces: Pieces, packs: Packs, groups: Sequence[Group]) -> Int32Array:
     """Tokens (int32[m]) that each piece takes in its row; the pieces' own array where nothing is aligned. O(m)."""
     aligns = {group.align for group in groups}

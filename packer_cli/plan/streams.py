@@ -35,6 +35,8 @@ class Stream(IntEnum):
     """Packing that cuts samples."""
     DEAL = 8
     """Like `BALANCE`, for packs dealt again to a different number of GPUs."""
+    ARRIVAL = 9
+    """The order in which a stream would bring the samples (WLB-LLM)."""
 
 
 def rng_state(seed: int, *stream: int) -> NDArray[np.uint64]:

@@ -111,6 +111,18 @@ class Schedule:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Delays:
+    """Where a plan runs pieces at another step than a stream would bring them (WLB-LLM)."""
+
+    arrival: Int64Array
+    """int64[m]: the step in which each piece arrives."""
+    thresholds: tuple[int, ...] = ()
+    """Tokens, rising: lengths from which documents wait, each with a queue of its own."""
+    num_carried: int = 0
+    """Pieces that found no room where they were first tried."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class Plan:
     """Everything that training needs to know before a token is written."""
 
@@ -130,6 +142,8 @@ class Plan:
     that a replica has one slot an iteration. 1: each replica on its own (DDP, ZeRO-1), with one slot or more."""
     is_padded: bool = False
     """Whether a pack is a batch whose samples are padded to its longest: a baseline, which is never written."""
+    delays: Delays | None = None
+    """Of epoch 0; None where no stream is planned from, and for a plan that was read."""
 
     @property
     def replicas(self) -> dict[Layout, Int32Array]:

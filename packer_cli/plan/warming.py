@@ -12,7 +12,7 @@ import numpy as np
 from packer_cli.plan.balance.refine import refine_packs
 from packer_cli.plan.build import build_plan
 from packer_cli.plan.check import check_pieces, check_plan
-from packer_cli.plan.figures import baseline_plan, plan_figures
+from packer_cli.plan.figures import baseline_of, plan_figures
 from packer_cli.plan.groups import Group
 from packer_cli.plan.pieces import make_pieces
 from packer_cli.plan.rules import PlanRules
@@ -48,7 +48,8 @@ def _warm_plan(rules: PlanRules) -> None:
     """Build a tiny plan, and the baseline of the report."""
     rules = replace(
         rules,
-        num_gpus=math.lcm(*(group.num_gpus for group in rules.groups)),
+        # Two replicas where a kernel deals micro-batches to them.
+        num_gpus=math.lcm(*(group.num_gpus for group in rules.groups)) * (2 if rules.wlb else 1),
         balance=replace(rules.balance, refine=False),
     )
     # A few nearly full packs in every group, and short samples to fill them.
@@ -59,7 +60,7 @@ def _warm_plan(rules: PlanRules) -> None:
     pieces = make_pieces(np.array(lengths, dtype=np.int32), samples, rules.groups[-1].capacity, "split")
     plan = build_plan(pieces, rules)
     cp_imbalance(plan)
-    baseline_plan(pieces, plan.groups[-1], plan.num_gpus, rules.seed)
+    baseline_of(plan, rules)
 
 
 def _warm_refine() -> None:

@@ -43,10 +43,11 @@ def run_compare(
         rules: simulate each row with these rules, and add HBP's baseline.
         by_program: also prove the least number of packs with the linear program.
     """
-    if strategies is None and STRATEGIES[config.strategy].mixes_degrees:
+    if strategies is None and STRATEGIES[config.strategy].packs_itself:
+        name = config.strategy
         raise ConfigError(
-            f"--strategy {config.strategy} packs in its own way, so it has no packings and balances to compare; "
-            f"see hbpack compare --strategies {config.strategy},balanced"
+            f"--strategy {name} packs in its own way, so it has no packings and balances to compare; "
+            f"see hbpack compare --strategies {name},balanced"
         )
     config = with_known_cost(config)
     rows_of = default_rows if algorithms is None else partial(parse_rows, algorithms)

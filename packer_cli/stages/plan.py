@@ -44,7 +44,7 @@ def checked_options(config: PlanConfig) -> tuple[PlanConfig, PlanRules]:
 
     To report wrong options before any work. Raises the errors of `plan_rules` and `with_placeholder_groups`.
     """
-    refuse_padded(config.packing)
+    refuse_padded(config)
     config = with_known_cost(config)
     named = config
     if config.is_auto:  # Named groups need none of the search.

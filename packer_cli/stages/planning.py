@@ -93,7 +93,7 @@ def plan_store(
     check_pieces(pieces, lengths, kept, is_whole=overflow != "truncate")
     check_plan(plan)
     counts = _counts(store, sample_counts(lengths, chosen, pieces, capacity, overflow))
-    metrics = plan_stats(plan, rules.seed, samples.sources, rules.linear, rules.costs_of(plan.groups))
+    metrics = plan_stats(plan, rules, samples.sources)
     return plan, _piece_loss_tokens(store, lengths, pieces), counts, metrics
 
 

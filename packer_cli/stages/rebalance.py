@@ -71,7 +71,8 @@ def run_rebalance(
         f"{counted(first.num_steps, 'step')}; whole epochs have {counted(overall.num_iterations, 'iteration')}, "
         f"{counted(overall.num_steps, 'step')} ({watch})"
     )
-    if manifest.config.plan["global_tokens"] is None and num_gpus != before.num_gpus:
+    keeps_steps = STRATEGIES[manifest.config.plan["strategy"]].has_packers
+    if not keeps_steps and manifest.config.plan.get("global_tokens") is None and num_gpus != before.num_gpus:
         say(
             f"each iteration is one step, so a step holds {num_gpus / before.num_gpus:.3g} times the packs that it "
             "held; --global-tokens keeps its tokens"
@@ -134,7 +135,7 @@ def rebalance(folder: Path, num_gpus: int, stop: Stop, global_tokens: int | None
         schedules=file_info(folder, f"{path}/{SCHEDULES_NAME}"),
         history=(*manifest.history, manifest.generation),
         origin=origin,
-        metrics=plan_stats(replace(dealt, epochs=tuple(whole)), manifest.seed, sources, rules.linear),
+        metrics=plan_stats(replace(dealt, epochs=tuple(whole)), rules, sources),
         config=replace(manifest.config, plan=config),
     )
     write_manifest(folder, new)
@@ -265,6 +266,7 @@ def _schedules(
         linear=rules.evened,
         lockstep=rules.lockstep,
         replica_costs=rules.replica_costs,
+        keeps_steps=rules.wlb is not None,
     )
     every = np.arange(len(plan.packs))
     stop = max(rules.epochs, origin.epoch + (2 if origin.step else 1))

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 from packer_cli.compare.savings import PlanSimulation, plan_simulation
 from packer_cli.config import GpuConfig
 from packer_cli.config.gpu_model import load_gpu_model
+from packer_cli.config.rules import plan_rules
 from packer_cli.format.constants import MANIFEST_NAME, PLAN_NAME
 from packer_cli.shards.manifest import read_manifest
 from packer_cli.shards.plan_file import read_plan, read_plan_header
@@ -21,7 +23,7 @@ def run_simulate(path: Path, config: GpuConfig, rules: SimulateRules) -> PlanSim
     is_rebalanced = (file.parent / MANIFEST_NAME).exists() and bool(read_manifest(file.parent).history)
     plan = plan_in_force(file.parent) if is_rebalanced else read_plan(file, check=True)[0]
     simulator = load_simulator(config, plan.num_gpus, rules)
-    return plan_simulation(plan, simulator, config_of_plan.seed, config_of_plan.global_tokens)
+    return plan_simulation(plan, simulator, replace(plan_rules(config_of_plan), num_gpus=plan.num_gpus))
 
 
 def load_simulator(config: GpuConfig, num_gpus: int, rules: SimulateRules) -> Simulator:

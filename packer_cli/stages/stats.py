@@ -98,7 +98,7 @@ def stats_of(path: Path, config: PlanConfig | None, *, by_program: bool = False)
     lengths, choice = length_stats(samples.lengths), None
     if config is None:
         return Stats(lengths=lengths)
-    refuse_padded(config.packing)
+    refuse_padded(config)
     config = with_known_cost(config)
     if config.is_auto:
         from packer_cli.groups.auto import resolve
@@ -108,7 +108,7 @@ def stats_of(path: Path, config: PlanConfig | None, *, by_program: bool = False)
     plan = plan_samples(samples, config)
     chosen, capacity = samples.chosen(config.seed), rules.groups[-1].capacity
     counts = sample_counts(samples.lengths, chosen, plan.pieces, capacity, config.overflow)
-    metrics = plan_stats(plan, config.seed, samples.sources, rules.linear, rules.costs_of(plan.groups))
+    metrics = plan_stats(plan, rules, samples.sources)
     if by_program:
         metrics = prove_by_program(metrics, plan)
     planned = PlanStats(counts=counts, metrics=metrics, masks=_masks(plan), mask=plan.mask)

@@ -24,6 +24,8 @@ from tests.benchmark import (
     plan,
     scale,
     tokenizers,
+    wlb,
+    wlb_times,
     write,
 )
 from tests.benchmark.measure import BenchmarkError
@@ -46,6 +48,8 @@ BENCHMARKS: dict[str, Callable[[Path, int], str]] = {
     "paper": paper.run,
     "paper-times": paper_times.run,
     "mixed-degrees": mixed_degrees.run,
+    "wlb": wlb.run,
+    "wlb-times": wlb_times.run,
     "hydraulis": hydraulis.run,
     "cp-sharding": cp_sharding.run,
 }

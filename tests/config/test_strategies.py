@@ -144,7 +144,7 @@ def test_hydraulis_records_its_schemes_and_what_was_predicted(tmp_path):
             {"align": 16},
             (
                 "--strategy: strategy hydraulis does not support --align 16; leave that out, or choose one of "
-                "balanced, hbp, naive, longalign, flexsp"
+                "balanced, hbp, naive, longalign, flexsp, wlb"
             ),
         ),
         (
@@ -180,6 +180,11 @@ def test_options_without_effect_are_refused():
     assert other == PlanConfig(**GIVEN, strategy="flexsp", balance="window:4")
 
 
+def test_packers_of_its_own_are_not_those_of_others():
+    other = PlanConfig(**GIVEN, packing="bfd", fill="longest", seed=3).with_strategy("wlb")
+    assert other == PlanConfig(**GIVEN, strategy="wlb", seed=3)
+
+
 def llama(folder):
     """The shape of Llama 3.1 8B."""
     file = folder / "config.json"
@@ -196,7 +201,7 @@ def llama(folder):
     [
         (
             {"strategy": "best"},
-            "--strategy must be one of 'balanced', 'hbp', 'naive', 'longalign', 'flexsp' or 'hydraulis', got 'best'",
+            f"--strategy must be one of {', '.join(map(repr, list(STRATEGIES)[:-1]))} or 'hydraulis', got 'best'",
         ),
         (
             {"strategy": "naive", "groups": "128k:8,16k:1"},

@@ -21,16 +21,18 @@ from tests.cli_runner import run
 from tests.loader import strategy_worker
 from tests.loader.llama import VOCABULARY, gradients, tiny_llama
 
-STRATEGIES = {
-    "balanced": [],
-    "hbp": ["--strategy", "hbp", "--curriculum-steps", "1"],
-    "naive": ["--strategy", "naive"],
-    "longalign": ["--strategy", "longalign"],
-    "flexsp": ["--strategy", "flexsp"],
-    "free": ["--strategy", "flexsp", "--lockstep", "1"],
-    "hydraulis": ["--strategy", "hydraulis", "--parallel", "tp=2,cp=2,pp=2"],
-    "context-parallel": ["--groups", "48,288", "--parallel", "cp=3", "--cp-sharding", "document"],
-    "windows": ["--curriculum", "skyladder:24", "--curriculum-steps", "2"],
+_STEPS = ["--global-tokens", 900]
+STRATEGIES: dict[str, list[Any]] = {
+    "balanced": _STEPS,
+    "hbp": ["--strategy", "hbp", "--curriculum-steps", "1", *_STEPS],
+    "naive": ["--strategy", "naive", *_STEPS],
+    "longalign": ["--strategy", "longalign", *_STEPS],
+    "flexsp": ["--strategy", "flexsp", *_STEPS],
+    "free": ["--strategy", "flexsp", "--lockstep", "1", *_STEPS],
+    "context-parallel": ["--groups", "48,288", "--parallel", "cp=3", "--cp-sharding", "document", *_STEPS],
+    "hydraulis": ["--strategy", "hydraulis", "--parallel", "tp=2,cp=2,pp=2", *_STEPS],
+    "windows": ["--curriculum", "skyladder:24", "--curriculum-steps", "2", *_STEPS],
+    "wlb": ["--strategy", "wlb", "--groups", "288:2", "--packing", "delay:micro_batches=2,queues=1"],
 }
 SHAPE = {
     "model_type": "llama", "hidden_size": 3072, "intermediate_size": 14336, "num_attention_heads": 24,
@@ -49,14 +51,22 @@ def make_samples() -> list[SimpleNamespace]:
     return samples
 
 
-def samples_of_steps(plan: Plan) -> list[list[int]]:
+def pieces_of_steps(plan: Plan) -> list[list[tuple[int, int, int]]]:
+    """(sample, start, length) of what each step trains on."""
     (schedule,) = plan.epochs
-    found: list[list[int]] = [[] for _ in range(schedule.num_steps)]
+    found: list[list[tuple[int, int, int]]] = [[] for _ in range(schedule.num_steps)]
     for iteration, pack in zip(schedule.slot_iteration.tolist(), schedule.slot_pack.tolist(), strict=True):
         if pack != FILLER:
             pieces = plan.packs.pieces[plan.packs.offsets[pack] : plan.packs.offsets[pack + 1]]
-            found[schedule.iteration_step[iteration]] += plan.pieces.sample[pieces].tolist()
+            of_pieces = (each[pieces].tolist() for each in (plan.pieces.sample, plan.pieces.start, plan.pieces.length))
+            found[schedule.iteration_step[iteration]] += zip(*of_pieces, strict=True)
     return found
+
+
+def part(sample: SimpleNamespace, start: int, length: int) -> SimpleNamespace:
+    """A piece of a sample; nothing predicts its first token."""
+    stop = start + length
+    return SimpleNamespace(tokens=sample.tokens[start:stop], mask=[0, *sample.mask[start + 1 : stop]])
 
 
 def train_alone(model: Any, sample: SimpleNamespace, window: int = 0) -> tuple[float, int, dict[str, torch.Tensor]]:
@@ -94,21 +104,21 @@ def test_every_strategy_trains_as_one_process_does(tmp_path: Path, repo: Path) -
     shape.write_text(json.dumps(SHAPE))
     torch.set_num_threads(1)
     model = tiny_llama("sdpa")
-    trained = cache(lambda i, window: train_alone(model, samples[i], window))
+    trained = cache(lambda i, start, length, window: train_alone(model, part(samples[i], start, length), window))
     expected, plans = {}, {}
     for name, options in STRATEGIES.items():
         out = tmp_path / name
         done = run(
             main, "pack", corpus, "--tokenizer", repo / "examples" / "sample" / "tokenizer", "--groups", "48:1,288:6",
-            "--gpus", 6, "--global-tokens", 900, "--model", shape, "--gpu", "h100", *options,
+            "--gpus", 6, "--model", shape, "--gpu", "h100", *options,
             "--output", out, "--workers", 1,
         )  # fmt: skip
         assert done.code == 0, done.stderr
         plans[name], _ = read_plan(out / "plan.arrow")
         windows = plans[name].epochs[0].step_window.tolist()
         expected[str(out)] = [
-            one_process([trained(i, window) for i in own])
-            for window, own in zip(windows, samples_of_steps(plans[name]), strict=True)
+            one_process([trained(*piece, window) for piece in own])
+            for window, own in zip(windows, pieces_of_steps(plans[name]), strict=True)
         ]
     assert plans["windows"].epochs[0].step_window[:3].tolist() == [24, 156, 0]
     assert set(plans["context-parallel"].packs.cp_sharding.tolist()) == {1}
@@ -118,6 +128,10 @@ def test_every_strategy_trains_as_one_process_does(tmp_path: Path, repo: Path) -
     assert {layout.num_gpus for layout in plans["flexsp"].replicas} >= {1, 2, 3, 6}
     counts = np.bincount(np.cumsum(free.begins_replica))
     assert len(set(counts[1:].tolist())) > 1, "all replicas run equally many micro-batches"
+    assert plans["wlb"].groups[0].capacity > max(len(sample.tokens) for sample in samples) * 1.5
+    assert plans["wlb"].pieces.start.any(), "no sample lies across two global batches"
+    (steps,) = plans["wlb"].epochs
+    assert max(np.bincount(np.cumsum(steps.begins_replica))) == 2, "no replica runs two micro-batches"
     layouts = set(plans["hydraulis"].replicas)
     assert len(layouts) > 1
     assert {max(degrees) for degrees in zip(*layouts, strict=True)} == {1, 2}, "tp, cp and pp are not mixed"

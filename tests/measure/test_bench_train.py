@@ -67,7 +67,7 @@ def test_padded_batches_hold_what_is_simulated():
 def test_the_table_names_what_is_off():
     def result(name: str, predicted: float, measured: float) -> Result:
         return Result(name=name, num_packs=4, num_tokens=1000, predicted=np.full(2, predicted),
-                      rounds=np.full((3, 2), measured))  # fmt: skip
+                      rounds=np.full((3, 2), measured), raw=np.full((3, 2), measured))  # fmt: skip
 
     results = [result("naive", 2.0, 2.0), result("hbp", 1.0, 1.25), result("balanced", 1.1, 1.1)]
     text = results_table(results)

@@ -88,6 +88,7 @@ COLUMNS = (
     Column("ave-t", "Ave-T", _overall(lambda metrics: metrics.ave_t), _whole),
     Column("imbalance", "imbalance", _overall(lambda metrics: metrics.imbalance), _three),
     Column("displacement", "displaced", _overall(lambda metrics: metrics.mean_displacement), _one),
+    Column("delay", "delay", _overall(lambda metrics: metrics.mean_delay), lambda value: f"{value:.2f}"),
     Column("length-mix", "length mix", _overall(lambda metrics: metrics.length_mix_spread), _three),
     Column("source-mix", "source mix", _overall(lambda metrics: metrics.source_mix_spread), _three),
     Column("time", "time, s", lambda row: row.seconds, lambda value: f"{value:.2f}" if value >= 1 else f"{value:.4f}"),

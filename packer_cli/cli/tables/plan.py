@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 from packer_cli.cli.console import print_table, ratio
 from packer_cli.format.constants import Mask
-from packer_cli.format.metrics import Counts, Metrics, PipelineImbalances, PlanMetrics, SampleCounts
-from packer_cli.plan.figures import LengthStats
+from packer_cli.format.metrics import Counts, Metrics, OverallMetrics, PipelineImbalances, PlanMetrics, SampleCounts
+from packer_cli.plan.figures import ORIGINAL_NAME, LengthStats
 from packer_cli.plan.sparsity import BLOCK, Sparsity
 from packer_cli.sizes import counted
 
@@ -49,6 +49,8 @@ def print_stats(metrics: PlanMetrics) -> None:
         f"length-step correlation {overall.length_step_correlation:.3f}; "
         f"length mix spread {overall.length_mix_spread:.3f}, source mix spread {overall.source_mix_spread:.3f}"
     )
+    if overall.mean_delay is not None:
+        _print_delays(overall)
     if overall.cp_imbalance is not None:
         beside = "" if baseline.cp_imbalance is None else f"; baseline {baseline.cp_imbalance:.3f}"
         print(
@@ -58,7 +60,12 @@ def print_stats(metrics: PlanMetrics) -> None:
         )
     if overall.alignment_pr is not None:
         print("  align PR: the part of PR that comes from padding samples to a multiple of --align")
-    print("  baseline: as in HBP, isf packs the same samples to the longest group's capacity; packs in random order")
+    if baseline.name == ORIGINAL_NAME:
+        print("  baseline: the same stream of samples, cut into micro-batches of one context window as it comes")
+    else:
+        print(
+            "  baseline: as in HBP, isf packs the same samples to the longest group's capacity; packs in random order"
+        )
     if overall.num_fillers:
         print(f"  {counted(overall.num_fillers, 'filler')} (without loss, so that every rank is busy)")
     if overall.packing_between is not None:
@@ -78,6 +85,20 @@ def print_imbalances(pipelines: PipelineImbalances) -> None:
         )
     ]
     print_table("Imbalances of pipelines (0 and 1 are best)", ["", "value", "what it is"], rows)
+
+
+def _print_delays(overall: OverallMetrics) -> None:
+    """Print how far samples are from the step in which a stream would bring them."""
+    carried = f"; {counted(overall.num_carried, 'piece')} found no room at first" if overall.num_carried else ""
+    print(
+        f"  delay: a token runs {overall.mean_delay:,.2f} steps from its arrival on average, {overall.max_delay:,} at "
+        f"most{carried}"
+    )
+    for queue in overall.queues or ():
+        print(
+            f"    samples of {queue.threshold:,} tokens or more wait: {queue.num_samples:,}, {queue.mean_delay:,.2f} "
+            f"steps on average, {queue.max_delay:,} at most"
+        )
 
 
 def print_masks(names: Sequence[str], masks: Sequence[Sparsity], mask: Mask) -> None:

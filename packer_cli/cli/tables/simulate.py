@@ -11,7 +11,6 @@ from packer_cli.cli.console import print_table, ratio
 from packer_cli.cli.tables.compare import amount, print_notes
 from packer_cli.compare import ComparedRow, Comparison
 from packer_cli.compare.savings import PlanSimulation, Savings
-from packer_cli.plan.figures import BASELINE_NAME
 from packer_cli.simulate.epoch import PARTS
 from packer_cli.simulate.figures import GroupFigures, OverallFigures
 from packer_cli.sizes import counted
@@ -25,7 +24,7 @@ def print_plan_simulation(result: PlanSimulation) -> None:
     """Print one row each for the groups, all packs and the baseline; then the epoch's time, and notes."""
     overall, baseline = result.figures.overall, result.baseline
     named: list[tuple[str, GroupFigures | OverallFigures]] = [(group.name, group) for group in result.figures.groups]
-    named += [("all", overall), (f"baseline: {BASELINE_NAME}", baseline)]
+    named += [("all", overall), (f"baseline: {result.baseline_name}", baseline)]
     parts = shown_parts([figures.split for _, figures in named])
     rows = [
         [

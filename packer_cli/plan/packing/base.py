@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from typing import Any, Protocol, TypeVar
 
 from packer_cli.plan.types import Int32Array, Int64Array, Pieces
 
@@ -66,7 +66,19 @@ def require_objective(name: str, objective: str) -> None:
         )
 
 
-def parse_packing(text: str, registry: Mapping[str, PackingAlgorithm]) -> tuple[PackingAlgorithm, PackingOptions]:
+class HasOptions(Protocol):
+    """An entry of a registry of packings."""
+
+    @property
+    def options(self) -> type[PackingOptions]:
+        """The dataclass of its options."""
+        ...
+
+
+P = TypeVar("P", bound=HasOptions)
+
+
+def parse_packing(text: str, registry: Mapping[str, P]) -> tuple[P, PackingOptions]:
     """Read `name` or `name:option=value,...`.
 
     Raises:

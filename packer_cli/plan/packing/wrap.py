@@ -14,7 +14,7 @@ import numpy as np
 
 from packer_cli.plan.packing import next_fit
 from packer_cli.plan.packing.base import PackingAlgorithm
-from packer_cli.plan.segments import align_up
+from packer_cli.plan.segments import cut_in_rows
 from packer_cli.plan.streams import rng_state, shuffled
 from packer_cli.plan.types import Int64Array, Pieces
 
@@ -27,22 +27,7 @@ def cut(pieces: Pieces, capacity: int, seed: int, align: int = 1) -> Pieces:
     """
     first, total = join(pieces)
     order = shuffled(len(first), rng_state(seed))
-    first, total = first[order], total[order]
-    taken = align_up(total, align)
-    stop = np.cumsum(taken)
-    begin = stop - taken
-    # Each stretch gives a piece for each row of `capacity` tokens that it reaches into.
-    num_parts = (stop - 1) // capacity - begin // capacity + 1
-    of = np.repeat(np.arange(len(first), dtype=np.int64), num_parts)
-    number = np.arange(len(of), dtype=np.int64) - np.repeat(np.cumsum(num_parts) - num_parts, num_parts)
-    row = (begin // capacity)[of] + number
-    part_begin = np.maximum(begin[of], row * capacity)
-    part_stop = np.minimum((begin + total)[of], (row + 1) * capacity)
-    return Pieces(
-        sample=pieces.sample[first][of],
-        start=pieces.start[first][of] + part_begin - begin[of],
-        length=(part_stop - part_begin).astype(np.int32),
-    )
+    return cut_in_rows(pieces.sample[first][order], pieces.start[first][order], total[order], capacity, align)
 
 
 def join(pieces: Pieces) -> tuple[Int64Array, Int64Array]:

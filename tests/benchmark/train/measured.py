@@ -31,6 +31,22 @@ def slowest_seconds(times: Floats) -> Floats:
     return np.take_along_axis(times, slowest, axis=2)[..., 0]
 
 
+NEIGHBOURS = 2
+"""Probes on each side of the two around an iteration, with which their median is taken."""
+
+
+def slowness_of(probes: Floats) -> Floats:
+    """Seconds of a probe around each iteration (float64 [n]).
+
+    Args:
+        probes: float64 [n + 1], before and after each iteration.
+    """
+    padded = np.pad(probes, NEIGHBOURS, mode="edge")
+    windows = np.lib.stride_tricks.sliding_window_view(padded, 2 * NEIGHBOURS + 2)
+    median: Floats = np.median(windows, axis=1)
+    return median
+
+
 def joint_profile(profiles: Sequence[Profile]) -> Profile:
     """The median of each row's time over profiles of the same settings, fitted again."""
     rows = []

@@ -88,7 +88,7 @@ def test_the_baseline_beside_it_is_a_plan_of_its_own():
     baseline = baseline_plan(pieces, Group(capacity=256, sp_size=4), 11, seed=0)
     assert baseline.num_gpus == 8
     check_plan(baseline)
-    figures = plan_stats(build_plan(pieces, rules_for(11)), seed=0)
+    figures = plan_stats(build_plan(pieces, rules_for(11)), rules_for(11))
     assert 0 < figures.baseline.abr_bound <= figures.baseline.abr
 
 

@@ -17,7 +17,7 @@ from packer_cli.plan.streams import Stream, rng_state, shuffled
 from packer_cli.plan.types import FILLER, Int64Array, Packs, Pieces, Plan, Schedule
 
 
-def plan_steps(pieces: Pieces, rules: PlanRules) -> Plan:
+def plan_pipelines(pieces: Pieces, rules: PlanRules) -> Plan:
     """The plan of the pieces with `rules.scheme_costs`; its groups are those of the rules that it uses.
 
     A step is one iteration, in which each pipeline runs its micro-batches one after another. Later epochs run the same

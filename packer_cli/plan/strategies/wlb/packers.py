@@ -1,0 +1,184 @@
+"""The packers that `--packing` names with `--strategy wlb`, and their options."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from packer_cli.plan.packing.base import PackingOptions
+from packer_cli.plan.strategies.wlb import fixed
+from packer_cli.plan.strategies.wlb.arrival import Arrivals
+from packer_cli.plan.strategies.wlb.delay import pack_with_queues
+from packer_cli.plan.strategies.wlb.steps import PackedSteps
+from packer_cli.plan.strategies.wlb.tuning import MOST_QUEUES, tune_thresholds
+from packer_cli.plan.types import Int64Array
+from packer_cli.sizes import parse_tokens
+
+AUTO = "auto"
+
+
+@dataclass(frozen=True, kw_only=True)
+class StepOptions(PackingOptions):
+    """Options of every packer."""
+
+    micro_batches: int = 0
+    """Of a replica in a step; 0 for as many as its pipeline has stages. More of them leave the pipeline fewer bubbles
+    and make steps larger."""
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.micro_batches < 2**20:
+            raise ValueError(f"option 'micro_batches' must be in 0..{2**20 - 1}, got {self.micro_batches}")
+
+    def capacity(self, window: int) -> int:
+        """Most tokens of a micro-batch: those of the context window, in trainers that run rows of one length."""
+        return window
+
+
+@dataclass(frozen=True, kw_only=True)
+class DelayOptions(StepOptions):
+    """More queues even out better and delay more."""
+
+    queues: str = AUTO
+    """Queues for long documents, 0 to 3; `auto` for the number that evens out best."""
+    thresholds: str = AUTO
+    """Lengths from which documents wait, each with a queue of its own, such as 32k+64k; `auto` to tune them."""
+    delay: float = 0.5
+    """Most steps that a token may wait on average, where thresholds are tuned."""
+    s_max: str = AUTO
+    """Most tokens of a micro-batch; `auto` for as many as fit in memory, at most two windows."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.queues not in (AUTO, *map(str, range(MOST_QUEUES + 1))):
+            raise ValueError(
+                f"option 'queues' of packing 'delay' must be {AUTO} or 0 to {MOST_QUEUES}, got {self.queues!r}"
+            )
+        if not 0 <= self.delay < float("inf"):
+            raise ValueError(
+                f"option 'delay' of packing 'delay' must be a number of steps, at least 0, got {self.delay}"
+            )
+        if self.thresholds != AUTO:
+            lengths = self._lengths(self.thresholds.split("+"), "thresholds", "32k+64k")
+            if lengths != sorted(set(lengths)):
+                raise ValueError(f"option 'thresholds' of packing 'delay' must rise, got {self.thresholds!r}")
+            if self.queues not in (AUTO, str(len(lengths))):
+                raise ValueError(
+                    f"option 'thresholds' of packing 'delay' makes {len(lengths)} queues, not {self.queues}; leave "
+                    "out 'queues'"
+                )
+        if self.s_max != AUTO:
+            self._lengths([self.s_max], "s_max", "192k")
+
+    @staticmethod
+    def _lengths(parts: list[str], name: str, example: str) -> list[int]:
+        try:
+            lengths = [parse_tokens(part) for part in parts]
+        except ValueError:
+            lengths = [0]
+        if min(lengths) < 1 or max(lengths) >= 2**31:
+            text = "+".join(parts)
+            raise ValueError(
+                f"option {name!r} of packing 'delay' must be {AUTO} or tokens such as {example}, got {text!r}"
+            )
+        return lengths
+
+    def capacity(self, window: int) -> int:
+        """Most tokens of a micro-batch: what memory holds, not the context window."""
+        return 2 * window if self.s_max == AUTO else parse_tokens(self.s_max)
+
+    def find_thresholds(self, arrivals: Arrivals) -> Int64Array:
+        """The thresholds (int64[n]), tuned if none are given."""
+        if self.thresholds != AUTO:
+            return np.array([parse_tokens(part) for part in self.thresholds.split("+")], dtype=np.int64)
+        number = None if self.queues == AUTO else int(self.queues)
+        return tune_thresholds(arrivals, self.capacity(arrivals.window), self.delay, number)
+
+
+@dataclass(frozen=True, kw_only=True)
+class GreedyOptions(StepOptions):
+    """More batches even out better and move documents further from where a stream would bring them."""
+
+    batches: int = 1
+    """Global batches that are packed together."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not 1 <= self.batches < 2**20:
+            raise ValueError(f"option 'batches' must be in 1..{2**20 - 1}, got {self.batches}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class SolverOptions(GreedyOptions):
+    """The program's size grows with the square of the batches."""
+
+    time_limit: float = 10.0
+    """Seconds for each window; the answer of one that is cut off depends on the machine."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not 0 < self.time_limit <= 86400:
+            raise ValueError(
+                f"option 'time_limit' of packing 'solver' must be in 0..86400 seconds, got {self.time_limit}"
+            )
+
+
+@dataclass(frozen=True, kw_only=True)
+class StepPacker:
+    """One way to fill the micro-batches of each step."""
+
+    name: str
+    summary: str
+    pack: Callable[[Arrivals, Any], PackedSteps]
+    options: type[StepOptions] = StepOptions
+    cuts_rows: bool = False
+    """Whether documents are cut at every window, and not only at global batches."""
+
+
+def _delay(arrivals: Arrivals, options: DelayOptions) -> PackedSteps:
+    return pack_with_queues(arrivals, options.capacity(arrivals.window), options.find_thresholds(arrivals))
+
+
+def _original(arrivals: Arrivals, options: StepOptions) -> PackedSteps:
+    return fixed.as_it_comes(arrivals)
+
+
+def _greedy(arrivals: Arrivals, options: GreedyOptions) -> PackedSteps:
+    return fixed.pack_by_greed(arrivals, options.batches)
+
+
+def _solver(arrivals: Arrivals, options: SolverOptions) -> PackedSteps:
+    return fixed.pack_by_program(arrivals, options.batches, options.time_limit)
+
+
+REGISTRY: dict[str, StepPacker] = {
+    packer.name: packer
+    for packer in (
+        StepPacker(
+            name="delay",
+            summary="micro-batches of equal work, long documents wait for each other (WLB-LLM's algorithm 1)",
+            pack=_delay,
+            options=DelayOptions,
+        ),
+        StepPacker(
+            name="original",
+            summary="baseline: the stream as it comes, cut at every window",
+            pack=_original,
+            cuts_rows=True,
+        ),
+        StepPacker(
+            name="greedy",
+            summary="baseline: windows of `batches` global batches, longest first to the least work",
+            pack=_greedy,
+            options=GreedyOptions,
+        ),
+        StepPacker(
+            name="solver",
+            summary="baseline: the same windows, dealt by an integer program; slow",
+            pack=_solver,
+            options=SolverOptions,
+        ),
+    )
+}
