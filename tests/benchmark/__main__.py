@@ -15,6 +15,7 @@ from tests.benchmark import (
     containers,
     cp_sharding,
     frontier,
+    hydraulis,
     loader,
     mixed_degrees,
     pack,
@@ -47,6 +48,7 @@ BENCHMARKS: dict[str, Callable[[Path, int], str]] = {
     "paper-times": paper_times.run,
     "mixed-degrees": mixed_degrees.run,
     "wlb": wlb.run,
+    "hydraulis": hydraulis.run,
     "cp-sharding": cp_sharding.run,
 }
 """Name -> (folder to work in, number of runs) -> text. In this order: `loader` reads what `pack` packed."""

@@ -132,6 +132,9 @@ def test_every_strategy_trains_as_one_process_does(tmp_path: Path, repo: Path) -
     assert plans["wlb"].pieces.start.any(), "no sample lies across two global batches"
     (steps,) = plans["wlb"].epochs
     assert max(np.bincount(np.cumsum(steps.begins_replica))) == 2, "no replica runs two micro-batches"
+    layouts = set(plans["hydraulis"].replicas)
+    assert len(layouts) > 1
+    assert {max(degrees) for degrees in zip(*layouts, strict=True)} == {1, 2}, "tp, cp and pp are not mixed"
     file = tmp_path / "expected.pt"
     torch.save(expected, file)
     # One import of torch and transformers for all six, which would take longer than the rest.

@@ -22,10 +22,11 @@ def print_layouts(choice: LayoutChoice) -> None:
         ]
         for scheme in choice.schemes
     ]
-    header = ["pipeline", "GPUs", "longest", "layers", "short", "long"]
-    print_table("Pipelines, and their GPU-seconds for a million tokens", header, rows, is_dense=True)
+    header = ["", "GPUs", "longest", "layers", "short, GPU-s", "long, GPU-s"]
+    print_table("Kinds of pipelines", header, rows, is_dense=True)
     click.echo(
-        "  layers: checkpointed layers; short: in samples of 1,024 tokens; long: in samples as long as it holds\n"
+        "  longest: most tokens of a micro-batch; layers: checkpointed layers; GPU-s: GPU-seconds for a million\n"
+        "  tokens in samples of 1,024 tokens (short), and in samples as long as the pipeline holds (long)\n"
     )
     table = [
         [

@@ -52,9 +52,10 @@ def print_stats(metrics: PlanMetrics) -> None:
     if overall.mean_delay is not None:
         _print_delays(overall)
     if overall.cp_imbalance is not None:
+        beside = "" if baseline.cp_imbalance is None else f"; baseline {baseline.cp_imbalance:.3f}"
         print(
             f"  CP ranks of a pack: the busiest has {overall.cp_imbalance:.3f} times the mean attention work "
-            f"({overall.cp_imbalance_max:.3f} at most; baseline {baseline.cp_imbalance:.3f}); "
+            f"({overall.cp_imbalance_max:.3f} at most{beside}); "
             f"{overall.cp_document_share:.0%} of the packs are sharded per document"
         )
     if overall.alignment_pr is not None:

@@ -1,0 +1,94 @@
+"""`--strategy hydraulis` through the commands."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+
+from tests.cli.test_groups import MODEL
+
+STEPS = ("--global-tokens", "40k")
+
+
+@pytest.fixture
+def planned(tmp_path):
+    """The options of a plan of up to 8K tokens on 8 GPUs."""
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(MODEL))
+    return ("--strategy", "hydraulis", "--model", path, "--gpu", "h100", "--gpus", 8)
+
+
+@pytest.fixture
+def lengths(tmp_path):
+    random = np.random.default_rng(0)
+    np.save(tmp_path / "lengths.npy", np.concatenate([random.integers(50, 900, 400), random.integers(1000, 8193, 40)]))
+    return tmp_path / "lengths.npy"
+
+
+def test_a_set_is_packed_checked_and_predicted(hbpack, pack, chats, planned, tmp_path):
+    done, out = pack(chats, "--groups", "2k", *planned, *STEPS, "--epochs", 2), tmp_path / "out"
+    assert done.code == 0, done.stderr
+    assert "Imbalances of pipelines" in done.stdout
+    assert hbpack("verify", out).code == 0
+    manifest = json.loads((out / "hbpack.json").read_text())
+    assert manifest["lockstep"] == 1
+    found = json.loads(hbpack("stats", out, "--json").stdout)["overall"]
+    assert found["packing_between"] >= 1
+    assert found["packing_within"] >= 1
+    assert 0 <= found["sampling_within"] <= 1
+    simulated = hbpack("simulate", out, *planned[2:6], "--json")
+    assert simulated.code == 0, simulated.stderr
+    assert json.loads(simulated.stdout)["overall"]["seconds"] > 0
+    assert hbpack("show", out).code == 0
+    again = hbpack("rebalance", out, "--gpus", 16)
+    assert again.code == 2
+    assert again.stderr == (
+        "error: --strategy hydraulis divides the GPUs of each step among pipelines for the samples of that step, "
+        "which rebalance cannot change; pack again with --gpus 16\n"
+    )
+
+
+def test_equal_options_give_equal_bytes(pack, chats, planned, tmp_path):
+    plans = []
+    for name in ("one", "other"):
+        out = tmp_path / name
+        done = pack(chats, "--groups", "2k", *planned, *STEPS, output=out)
+        assert done.code == 0, done.stderr
+        plans.append((out / "plan.arrow").read_bytes())
+    assert plans[0] == plans[1]
+
+
+def test_groups_shows_the_pipelines_and_the_layouts(hbpack, lengths, planned):
+    done = hbpack("groups", lengths, *planned, *STEPS)
+    assert done.code == 0, done.stderr
+    assert "Kinds of pipelines" in done.stdout
+    assert "Layouts of 8 GPUs that the steps choose from" in done.stdout
+    found = json.loads(hbpack("groups", lengths, *planned, *STEPS, "--json").stdout)
+    gpus = {scheme["name"]: scheme["num_gpus"] for scheme in found["schemes"]}
+    for layout in found["layouts"]:
+        assert sum(number * gpus[name] for name, number in layout["pipelines"].items()) == 8
+    assert sum(layout["fastest"] for layout in found["layouts"]) == pytest.approx(1)
+    assert found["layouts"][0]["longest"] >= 8192
+    assert found["layouts"][0]["step_seconds"] >= found["step_seconds"]
+
+
+def test_groups_takes_no_other_strategy(hbpack, lengths, planned):
+    done = hbpack("groups", lengths, *("hbp" if option == "hydraulis" else option for option in planned))
+    assert done.code == 2
+    assert done.stderr == (
+        "error: --strategy hbp has no effect on hbpack groups, which finds groups for any strategy but hydraulis; "
+        "leave it out\n"
+    )
+
+
+def test_compare_plans_it_beside_the_others(hbpack, lengths, planned):
+    options = (*planned[2:], "--groups", "8k:2", *STEPS, "--strategies", "balanced,hydraulis", "--workers", 1)
+    found = json.loads(hbpack("compare", lengths, *options, "--json").stdout)
+    balanced, hydraulis = found["rows"]
+    assert (balanced["error"], hydraulis["error"]) == (None, None)
+    assert hydraulis["overall"]["num_tokens"] == balanced["overall"]["num_tokens"]
+    assert hydraulis["overall"]["packing_between"] >= 1
+    assert "packing_between" not in balanced["overall"]
+    assert hydraulis["simulation"]["overall"]["seconds"] > 0
