@@ -142,13 +142,13 @@ class ModelParallelCost:
         tp = cp = pp = 0.0
         if layout.tp > 1:
             moved = 8 * self.hidden_bytes / layout.row_ranks * (layout.tp - 1) / layout.tp
-            tp = layers * again * moved / self._bandwidth(layout.tp)
+            tp = layers * again * moved / self._bandwidth(layout.tp, 1)
         if layout.cp > 1:
             moved = 3 * self.kv_bytes / layout.tp * (layout.cp - 1) / layout.cp
-            cp = layers * again * moved / self._bandwidth(layout.cp * layout.tp)
+            cp = layers * again * moved / self._bandwidth(layout.cp, layout.tp)
         if layout.pp > 1:
             moved = 2 * self.hidden_bytes / layout.row_multiple
-            pp = moved / self._bandwidth(2 * layout.row_multiple)
+            pp = moved / self._bandwidth(2, layout.row_multiple)
         return tp + cp + pp
 
     def seconds_per_micro_batch(self, layout: Layout) -> float:
@@ -158,13 +158,20 @@ class ModelParallelCost:
 
     def all_to_all(self, layout: Layout) -> float:
         """Seconds per token of Ulysses' all-to-alls over all layers, where tensor parallelism divides the heads."""
-        num_bytes = self.num_layers * self.all_to_all_bytes[layout.sp] / layout.tp
-        moved = num_bytes / layout.sp * (layout.sp - 1) / layout.sp
-        return moved / self._bandwidth(layout.sp * layout.tp)
+        per_peer = self.num_layers * self.all_to_all_bytes[layout.sp] / layout.tp / layout.sp**2
+        in_node = self._in_node(layout.sp, layout.tp)
+        near, far = in_node - 1, layout.sp - in_node
+        return max(near * per_peer / self.node_bandwidth, far * per_peer / self.network_bandwidth)
 
-    def _bandwidth(self, reach: int) -> float:
-        """Bytes/s of a GPU in a collective of GPUs that lie within `reach` GPUs in a row."""
-        return self.node_bandwidth if reach <= self.gpus_per_node else self.network_bandwidth
+    def _bandwidth(self, size: int, stride: int) -> float:
+        """Bytes/s of a ring of `size` GPUs, `stride` apart; it uses the ports of all its GPUs in a node at once."""
+        in_node = self._in_node(size, stride)
+        if in_node == size:
+            return self.node_bandwidth
+        return min(self.node_bandwidth, in_node * self.network_bandwidth)
+
+    def _in_node(self, size: int, stride: int) -> int:
+        return min(size, max(1, self.gpus_per_node // stride))
 
 
 @dataclass(frozen=True, kw_only=True)

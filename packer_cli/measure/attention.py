@@ -11,8 +11,8 @@ from packer_cli.measure.kernels import Kernel, Segments
 
 QUERY_LENGTHS = (1, 16, 64, 128, 256, 512, 1024, 4096)
 """Under 256, a GPU's tiles are not full (WLB-LLM, arXiv 2503.17924, section 5.2)."""
-KEY_LENGTHS = (256, 1024, 8192, 65536)
-"""And the longest row that is measured."""
+KEY_LENGTHS = (16, 64, 256, 1024, 8192, 65536)
+"""And the longest row that is measured. With few keys, a piece costs what starting it costs."""
 
 ROW_QUERIES = 4096
 """About how many queries to make per call, over several pieces, which a GPU runs in parallel."""
@@ -40,17 +40,17 @@ def measure_attention(device: Device, kernel: Kernel, shape: ModelShape, longest
             if queries > keys:
                 break
             num = max(1, min(most, ROW_QUERIES // queries, MOST_KEYS // keys))
-            seconds = _seconds(device, kernel, shape, (queries,) * num, (keys,) * num, repeats)
+            seconds = piece_seconds(device, kernel, shape, (queries,) * num, (keys,) * num, repeats)
             rows.append(PieceRow(queries=queries, keys=keys, seconds=seconds / num))
             if seconds > LONG_CALL:
                 break
     return rows
 
 
-def _seconds(
+def piece_seconds(
     device: Device, kernel: Kernel, shape: ModelShape, queries: tuple[int, ...], keys: tuple[int, ...], repeats: int
 ) -> float:
-    """Median time of forward and backward of a row."""
+    """Median time of forward and backward of a row of pieces, all together."""
     segments = Segments.of(queries, keys, causal=True, device=device.device)
     row = [
         torch.randn(

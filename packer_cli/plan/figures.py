@@ -25,10 +25,11 @@ from packer_cli.plan.attention_rates import ShardingRule
 from packer_cli.plan.balance import BalanceRule
 from packer_cli.plan.build import build_plan
 from packer_cli.plan.groups import Group
-from packer_cli.plan.metrics import least_works, measure, measure_delay, measure_randomness, pieces_by_group
+from packer_cli.plan.metrics import least_works, measure, pieces_by_group
 from packer_cli.plan.packing import REGISTRY
 from packer_cli.plan.packing.ilp.cutting_stock import lp_lower_bound
 from packer_cli.plan.packing.wrap import join
+from packer_cli.plan.randomness import measure_delay, measure_randomness
 from packer_cli.plan.rules import PlanRules
 from packer_cli.plan.schedule import StepRules
 from packer_cli.plan.segments import align_up, aligned_lengths

@@ -25,6 +25,7 @@ from tests.benchmark import (
     scale,
     tokenizers,
     wlb,
+    wlb_times,
     write,
 )
 from tests.benchmark.measure import BenchmarkError
@@ -48,6 +49,7 @@ BENCHMARKS: dict[str, Callable[[Path, int], str]] = {
     "paper-times": paper_times.run,
     "mixed-degrees": mixed_degrees.run,
     "wlb": wlb.run,
+    "wlb-times": wlb_times.run,
     "hydraulis": hydraulis.run,
     "cp-sharding": cp_sharding.run,
 }

@@ -11,7 +11,11 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from packer_cli.format.sharding import local_indices
+from packer_cli.cost.shape import ModelShape
+from packer_cli.format.sharding import PLANNED, local_indices
+from packer_cli.measure.attention import measure_attention, piece_seconds
+from packer_cli.measure.device import Device
+from packer_cli.measure.kernels import sdpa
 from packer_cli.plan.attention_rates import AttentionRates, tile_work
 from packer_cli.plan.build import build_plan
 from packer_cli.plan.groups import Group
@@ -24,6 +28,7 @@ from packer_cli.plan.types import Int32Array, Int64Array, Plan
 from tests.benchmark.frontier import shared_lengths
 from tests.benchmark.paper_times import LLAMA_8B, model_of
 from tests.benchmark.report import seconds, table
+from tests.naive.sharding import runs
 
 CP = 4
 WINDOWS = (65_536, 131_072)
@@ -32,6 +37,12 @@ RHOS = (1.0, 0.5)
 PAPER = {65_536: 1.01, 131_072: 1.07}
 """Speed-up of per document over per sequence, of a layer."""
 _NUM_DOCUMENTS = 200_000
+_WINDOW = 8192
+_NUM_MEASURED = 10
+_SMALL = ModelShape(
+    num_layers=1, hidden_size=256, num_heads=4, num_kv_heads=4, head_dim=64, ffn_size=512, vocabulary_size=256,
+    dtype="float32",
+)  # fmt: skip
 _LAYER = model_of(LLAMA_8B).cost
 """An 8B model's: attention's seconds a squared token, and those of all else a token."""
 
@@ -43,7 +54,7 @@ def web_mix(window: int, num_documents: int) -> Int32Array:
     return np.clip(lengths, 1, window).astype(np.int32)
 
 
-def run(work: Path, runs: int) -> str:
+def run(work: Path, num_runs: int) -> str:
     """Measure, and return the text of the section."""
     about = (
         f"CP degree {CP}, packs of one group. Attention's time is predicted piece by piece: a kernel in tiles of 128 "
@@ -60,7 +71,16 @@ def run(work: Path, runs: int) -> str:
         "many token ids (CPU time, median)."
     )
     choice = "**Speed of the choice** (CPU time, after compilation)."
-    texts = (about, _speed_ups(), even, _evenness(), indices, _indices(max(runs, 5)), choice, _choice())
+    measured = (
+        f"**Predicted and measured**, on this machine's CPU: {_NUM_MEASURED} packs of {_WINDOW} tokens of the web "
+        "mix, and as many of samples of 16 to 300 tokens. The pieces of each rank run forward and backward (torch's "
+        "SDPA in tiles of 128 queries, 4 heads of 64, CPU time of one thread); a sharding takes as long as its "
+        "slowest rank. The times of single pieces are those that `hbpack profile` measures."
+    )
+    texts = (
+        *(about, _speed_ups(), even, _evenness(), measured, _measured()),
+        *(indices, _indices(max(num_runs, 5)), choice, _choice()),
+    )
     return "\n\n".join(texts)
 
 
@@ -158,6 +178,65 @@ def _evenness() -> str:
         rows.append(label + row)
     header = ["packs of", *(f"CP {cp}, per {name}" for cp in (4, 16) for name in ("sequence", "document"))]
     return table(header, rows)
+
+
+def _measured() -> str:
+    device = Device("cpu")
+    generator = np.random.default_rng(0)
+    shapes = {
+        "web mix": [_cut(web_mix(_WINDOW, 1000 * _NUM_MEASURED)[1000 * i :], _WINDOW) for i in range(_NUM_MEASURED)],
+        "short samples": [_cut(generator.integers(16, 300, 1000), _WINDOW) for _ in range(_NUM_MEASURED)],
+    }
+    with device.one_thread():
+        pieces = measure_attention(device, sdpa, _SMALL, _WINDOW, 3)
+        rates = AttentionRates.measured([(row.queries, row.keys, row.seconds) for row in pieces])
+        times = {}
+        for name, packs in shapes.items():
+            print(f"cp-sharding: measuring {name}", file=sys.stderr)
+            offsets = np.cumsum([0, *map(len, packs)])
+            predicted = predict_seconds(np.concatenate(packs), offsets, np.full(len(packs), CP), rates)
+            found = np.array([[_run_seconds(device, pack.tolist(), name) for name in PLANNED] for pack in packs])
+            times[name] = predicted, found
+    predicted, found = (np.concatenate(parts) for parts in zip(*times.values(), strict=True))
+    times["both"] = predicted, found
+    rows = []
+    for name, (predicted, found) in times.items():
+        codes = predicted.argmin(axis=1)
+        chosen = found[np.arange(len(found)), codes].sum()
+        rows.append(
+            [
+                name,
+                f"{predicted[:, 0].sum() / predicted[:, 1].sum():.2f}",
+                f"{found[:, 0].sum() / found[:, 1].sum():.2f}",
+                f"{100 * np.abs(predicted / found - 1).mean():.0f} %",
+                f"{(codes == found.argmin(axis=1)).sum()} of {len(found)}",
+                f"{100 * (found[:, 0].sum() / chosen - 1):.1f} %",
+                f"{100 * (found[:, 1].sum() / chosen - 1):.1f} %",
+                f"{100 * (chosen / found.min(axis=1).sum() - 1):.1f} %",
+            ]
+        )
+    header = [
+        "packs of", "per document over per sequence, predicted", "measured", "error of a time", "faster one chosen",
+        "choice over per sequence", "over per document", "best over the choice",
+    ]  # fmt: skip
+    return table(header, rows)
+
+
+def _cut(lengths: Int32Array, window: int) -> Int32Array:
+    """The first samples, cut at the window."""
+    ends = np.minimum(np.cumsum(lengths), window)
+    return np.diff(ends[: int(np.argmax(ends == window)) + 1], prepend=0).astype(np.int32)
+
+
+def _run_seconds(device: Device, lengths: list[int], sharding: str) -> float:
+    """CPU seconds of attention on the slowest rank."""
+    slowest = 0.0
+    pieces = runs(lengths, CP, sharding)
+    for rank in range(CP):
+        own = [(stop - start, stop - first) for of, start, stop, first in pieces if of == rank]
+        queries, keys = zip(*own, strict=True)
+        slowest = max(slowest, piece_seconds(device, sdpa, _SMALL, queries, keys, 3))
+    return slowest
 
 
 def _indices(repeats: int) -> str:

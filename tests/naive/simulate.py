@@ -106,25 +106,31 @@ def _slot(plan: Plan, model: GpuModel, k: int, pad_to: str) -> Slot:
     a_token = once = 0.0
     links, again = cost.model_parallel, 1 + cost.resend * share
 
-    def bandwidth(reach):
-        return links.node_bandwidth if reach <= links.gpus_per_node else links.network_bandwidth
+    def in_node(size, stride):
+        return max(1, sum(rank * stride < links.gpus_per_node for rank in range(size)))
+
+    def bandwidth(size, stride):
+        if in_node(size, stride) == size:
+            return links.node_bandwidth
+        return min(links.node_bandwidth, in_node(size, stride) * links.network_bandwidth)
 
     if sp > 1:
         a_token = cost.send[sp] * again / pp
         once = cost.send_constant / pp
     if sp > 1 and tp > 1:
-        sent = links.all_to_all_bytes[sp] / tp / sp * (sp - 1) / sp
-        a_token = links.num_layers * sent / bandwidth(sp * tp) * again / pp
+        to_peer = links.num_layers * links.all_to_all_bytes[sp] / tp / sp / sp
+        near, far = in_node(sp, tp) - 1, sp - in_node(sp, tp)
+        a_token = max(near * to_peer / links.node_bandwidth, far * to_peer / links.network_bandwidth) * again / pp
     if tp > 1:
         sent = 8 * links.hidden_bytes / (sp * cp) * (tp - 1) / tp
-        a_token += links.num_layers / pp * again * sent / bandwidth(tp)
+        a_token += links.num_layers / pp * again * sent / bandwidth(tp, 1)
         once += 8 * links.latency * links.num_layers / pp
     if cp > 1:
         sent = 3 * links.kv_bytes / tp * (cp - 1) / cp
-        a_token += links.num_layers / pp * again * sent / bandwidth(tp * cp)
+        a_token += links.num_layers / pp * again * sent / bandwidth(cp, tp)
         once += 3 * links.latency * links.num_layers / pp
     if pp > 1:
-        a_token += 2 * links.hidden_bytes / (sp * cp * tp) / bandwidth(2 * sp * cp * tp)
+        a_token += 2 * links.hidden_bytes / (sp * cp * tp) / bandwidth(2, sp * cp * tp)
     communication = a_token * tokens + once
     of_padding += a_token * padding
     parts = {

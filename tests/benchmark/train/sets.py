@@ -77,8 +77,9 @@ def make_set(name: str, samples: Path, lengths: Int32Array, groups: str, num_gpu
     options = ["--strategy", name, *OPTIONS[name]]
     if name in NEED_PROFILE:
         options += ["--profile", str(profile)]
-    if name == "hydraulis":
-        options += ["--global-tokens", str(num_gpus * parse_group(groups.split(",")[0]).capacity)]
+    if name == "hydraulis":  # Two full rows of the longest group on each of its replicas.
+        longest = parse_group(groups.split(",")[-1])
+        options += ["--global-tokens", str(2 * longest.capacity * longest.num_dp_ranks(num_gpus))]
     done = run(hbpack, "pack", samples, "--tokenizer", TOKENIZER, "--groups", groups, "--gpus", num_gpus, *options,
                "--output", folder)  # fmt: skip
     if done.code:
