@@ -139,7 +139,9 @@ def plan_rules(config: PlanConfig) -> PlanRules:
         balance = parse_balance(config.balance)
     with _naming("--cost"):
         linear = parse_cost(config.cost).linear_tokens
-        require_exact(linear, config.groups, config.gpus)
+        longest = config.groups[-1]
+        most = () if wlb is None else (replace(longest, capacity=wlb.capacity(longest.capacity)),)
+        require_exact(linear, (*config.groups, *most), config.gpus)
     with _naming("--cp-sharding"):
         choice, rho = parse_cp_sharding(config.cp_sharding)
     pieces = config.attention_pieces

@@ -92,8 +92,9 @@ def resolve(config: PlanConfig, lengths: Int32Array) -> tuple[PlanConfig, GroupC
         # There is nothing to plan; the planner reports why.
         return config.with_groups((Group(capacity=config.max_length or 1024),)), None
     if STRATEGIES[config.strategy].has_packers:
-        # The context window of a stream: its longest sample.
-        longest = int(bounded(config, lengths, config.overflow).max())
+        # The context window of a stream: its longest sample, in rows that all ranks can share evenly.
+        multiple = 2 * config.layout.row_multiple
+        longest = -(-int(bounded(config, lengths, config.overflow).max()) // multiple) * multiple
         return with_known_cost(config.with_groups((Group(capacity=longest),))), None
     choice, record = choose(config, lengths, config.gpus, config.overflow)
     return with_known_cost(config.with_groups(choice.groups)), record

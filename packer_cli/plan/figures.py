@@ -25,10 +25,11 @@ from packer_cli.plan.attention_rates import ShardingRule
 from packer_cli.plan.balance import BalanceRule
 from packer_cli.plan.build import build_plan
 from packer_cli.plan.groups import Group
-from packer_cli.plan.metrics import least_works, measure, measure_delay, measure_randomness, pieces_by_group
+from packer_cli.plan.metrics import least_works, measure, pieces_by_group
 from packer_cli.plan.packing import REGISTRY
 from packer_cli.plan.packing.ilp.cutting_stock import lp_lower_bound
 from packer_cli.plan.packing.wrap import join
+from packer_cli.plan.randomness import measure_delay, measure_randomness
 from packer_cli.plan.rules import PlanRules
 from packer_cli.plan.schedule import StepRules
 from packer_cli.plan.segments import align_up, aligned_lengths
@@ -53,7 +54,7 @@ class Baseline(NamedTuple):
 def baseline_of(plan: Plan, rules: PlanRules) -> Baseline:
     """HBP's naive packing or, for steps packed from a stream, WLB-LLM's original one. Price: one ISF packing, or O(m).
 
-    Both have about as many tokens in a step as the plan.
+    Both have about as many tokens in a step as the plan. CP ranks divide their rows per sequence.
 
     Args:
         rules: those of the plan, on as many GPUs as it has now.
@@ -67,7 +68,8 @@ def baseline_of(plan: Plan, rules: PlanRules) -> Baseline:
         pieces = Pieces(
             sample=plan.pieces.sample[first], start=plan.pieces.start[first], length=total.astype(np.int32)
         )
-        return Baseline(ORIGINAL_NAME, build_plan(pieces, replace(rules, wlb=original, epochs=1)))
+        rules = replace(rules, wlb=original, epochs=1, sharding=ShardingRule(choice="sequence"))
+        return Baseline(ORIGINAL_NAME, build_plan(pieces, rules))
     steps = StepRules(global_tokens=rules.steps.global_tokens)
     of_plan = (plan.max_samples, plan.mask)
     return Baseline(

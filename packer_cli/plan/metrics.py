@@ -1,4 +1,4 @@
-"""DBR, PR, ABR, CBR, CR, Ave-T, imbalance and randomness: one definition for every user.
+"""DBR, PR, ABR, CBR, CR, Ave-T and imbalance: one definition for every user.
 
 Sources: HBP (arXiv 2503.07680) section 3.1 for DBR, PR, ABR, CR and Ave-T; WLB-LLM (arXiv 2503.17924) for the
 imbalance. All are vectorized over the slots of a schedule, O(slots).
@@ -11,13 +11,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from packer_cli.format.metrics import Delay, Metrics, QueueMetrics, Randomness
+from packer_cli.format.metrics import Metrics
 from packer_cli.plan.bounds import least_max_works, packs_lower_bound
 from packer_cli.plan.packing.csr import select_packs
 from packer_cli.plan.segments import aligned_lengths, row_lengths
 from packer_cli.plan.sharding import CODES, cp_imbalance
-from packer_cli.plan.streams import Stream, rng_state
-from packer_cli.plan.types import FILLER, Int32Array, Int64Array, Pieces, Plan, Schedule
+from packer_cli.plan.types import FILLER, Int32Array, Int64Array, Plan, Schedule
 from packer_cli.plan.work import pack_tokens_and_work, plan_tokens_and_work
 
 _BLOCK = 1 << 20
@@ -201,66 +200,6 @@ def _of_cp_ranks(plan: Plan, packs: Int64Array) -> dict[str, float]:
     }
 
 
-def measure_randomness(plan: Plan, source_of_sample: Int64Array | None = None, seed: int = 0) -> Randomness:
-    """Measure the randomness of epoch 0.
-
-    Args:
-        source_of_sample: int64[samples]; None leaves the spread of the source mix at 0.
-    """
-    schedule = plan.epochs[0]
-    step_of_piece = _step_of_piece(plan, schedule)
-    num_pieces, num_steps = len(plan.pieces), max(1, schedule.num_steps)
-    reference = np.random.Generator(np.random.Philox(int(rng_state(seed, Stream.REFERENCE)[0])))
-    expected = reference.permutation(num_pieces) * num_steps // max(1, num_pieces)
-    displacement = np.abs(step_of_piece - expected)
-    correlations = [
-        abs(_correlation(plan.pieces.length[members], step_of_piece[members])) for members in pieces_by_group(plan)
-    ]
-    size = np.floor(np.log2(plan.pieces.length)).astype(np.int64)
-    spread = 0.0
-    if source_of_sample is not None:
-        spread = _mix_spread(plan.pieces, source_of_sample[plan.pieces.sample], step_of_piece, num_steps)
-    return Randomness(
-        num_steps=schedule.num_steps,
-        mean_displacement=_mean(displacement),
-        max_displacement=int(displacement.max(initial=0)),
-        length_step_correlation=max(correlations, default=0.0),
-        length_mix_spread=_mix_spread(plan.pieces, size, step_of_piece, num_steps),
-        source_mix_spread=spread,
-    )
-
-
-def measure_delay(plan: Plan) -> Delay:
-    """Measure how far epoch 0 is from the stream that it was planned from; nothing for other plans. O(m)."""
-    if plan.delays is None:
-        return Delay()
-    length = plan.pieces.length.astype(np.int64)
-    steps = np.abs(_step_of_piece(plan, plan.epochs[0]) - plan.delays.arrival)
-    queue = np.searchsorted(plan.delays.thresholds, length, side="right") - 1
-    queues = []
-    for number, threshold in enumerate(plan.delays.thresholds):
-        own = queue == number
-        queues.append(
-            QueueMetrics(
-                threshold=threshold,
-                num_samples=int(own.sum()),
-                num_tokens=int(length[own].sum()),
-                mean_delay=round(_weighted_mean(steps[own], length[own]), 10),
-                max_delay=int(steps[own].max(initial=0)),
-            )
-        )
-    return Delay(
-        mean_delay=_weighted_mean(steps, length),
-        max_delay=int(steps.max(initial=0)),
-        num_carried=plan.delays.num_carried,
-        queues=tuple(queues),
-    )
-
-
-def _weighted_mean(values: Int64Array, weights: Int64Array) -> float:
-    return int(values @ weights) / max(1, int(weights.sum()))
-
-
 def _ratio_and_bound(
     work: NDArray[np.float64], iteration: Int64Array, gpus: Int64Array, least: NDArray[np.float64], num_gpus: int
 ) -> tuple[float, float]:
@@ -303,27 +242,3 @@ def pieces_by_group(plan: Plan) -> list[Int64Array]:
     """The pieces (int64) in each group's packs."""
     group_of_slot = np.repeat(plan.packs.group, np.diff(plan.packs.offsets))
     return [plan.packs.pieces[group_of_slot == g] for g in range(len(plan.groups))]
-
-
-def _step_of_piece(plan: Plan, schedule: Schedule) -> Int64Array:
-    step_of_pack = np.zeros(len(plan.packs) + 1, dtype=np.int64)
-    step_of_pack[schedule.slot_pack] = schedule.iteration_step[schedule.slot_iteration]
-    step_of_piece = np.empty(len(plan.pieces), dtype=np.int64)
-    step_of_piece[plan.packs.pieces] = np.repeat(step_of_pack[:-1], np.diff(plan.packs.offsets))
-    return step_of_piece
-
-
-def _correlation(x: NDArray[Any], y: NDArray[Any]) -> float:
-    if len(x) < 2 or np.ptp(x) == 0 or np.ptp(y) == 0:
-        return 0.0
-    return float(np.corrcoef(x, y)[0, 1])
-
-
-def _mix_spread(pieces: Pieces, kind: Int64Array, step: Int64Array, num_steps: int) -> float:
-    """Mean distance of a step's mix of kinds from the whole epoch's; pieces are weighted by their tokens."""
-    num_kinds = int(kind.max(initial=0)) + 1
-    tokens = np.bincount(step * num_kinds + kind, weights=pieces.length, minlength=num_steps * num_kinds)
-    mix = tokens.reshape(num_steps, num_kinds)
-    of_step = mix / np.maximum(mix.sum(axis=1, keepdims=True), 1)
-    whole = mix.sum(axis=0) / max(1.0, mix.sum())
-    return float(np.abs(of_step - whole).sum(axis=1).mean() / 2)

@@ -43,7 +43,7 @@ def run(work: Path, runs: int) -> str:
             ablation.append([f"{name}, {longest // 1024}K", f"{batch_tokens // 1000}K", *measured.ablation()])
     header = [
         "lengths", "a step", "best single layout", "packed to the longest", "single, balanced", "Hydraulis",
-        "over packed to the longest", "over single, balanced", "layouts used", "CPU a step",
+        "over packed to the longest", "over single, balanced", "layouts used", "CPU a step, layouts included",
     ]  # fmt: skip
     steps = ["lengths", "a step", "0", "1", "2", "3", "4"]
     return "\n\n".join(

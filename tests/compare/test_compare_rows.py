@@ -64,14 +64,16 @@ def test_what_a_packing_needs_is_given_and_noted():
 
 def test_a_row_for_each_strategy():
     rows = strategy_rows("all", config(balance="window:2"))
-    assert names(rows) == ["balanced", "hbp", "naive", "longalign"]
-    assert {row.config.balance for row in rows} == {"window:2"}
-    assert [row.rules.algorithm.name for row in rows] == ["bfs", "isf", "isf", "sorted"]
-    assert [len(row.rules.groups) for row in rows] == [2, 2, 1, 1]
+    assert names(rows) == ["balanced", "hbp", "naive", "longalign", "wlb"]
+    *sorting, steps = rows
+    assert {row.config.balance for row in sorting} == {"window:2"}
+    assert [row.rules.algorithm.name for row in sorting] == ["bfs", "isf", "isf", "sorted"]
+    assert [len(row.rules.groups) for row in rows] == [2, 2, 1, 1, 1]
+    assert steps.rules.wlb.packer.name == "delay"
     assert names(strategy_rows("naive,hbp", config())) == ["naive", "hbp"]
     with pytest.raises(ConfigError) as error:
         strategy_rows("hbp,best", config())
-    known = "all, balanced, hbp, naive, longalign, flexsp, hydraulis"
+    known = "all, balanced, hbp, naive, longalign, flexsp, wlb, hydraulis"
     assert str(error.value) == f"--strategies: 'best' is not a strategy; known: {known}"
 
 

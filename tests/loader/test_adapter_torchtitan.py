@@ -192,8 +192,8 @@ def test_settings_that_do_not_fit(titan: Any, own_rows: Any, shared_rows: Any, p
     with pytest.raises(ConfigError) as error:
         build(titan, packed, dp_world_size=4)
     assert str(error.value) == (
-        f"{str(packed.path)!r} has groups of SP degrees 1, 2, 4, but torchtitan's context parallel degree is fixed: "
-        "plan all groups with the same degree"
+        f"{str(packed.path)!r} has groups of degrees sp1, sp2, sp4, but torchtitan's are fixed: plan all groups with "
+        "the same degrees"
     )
 
 

@@ -150,6 +150,7 @@ def test_metadata_are_python_ints(packed: Any) -> None:
     assert {k: type(v) for k, v in batch.items() if k not in tensors} == dict.fromkeys(
         [
             *("max_length_q", "max_length_k", "group", "sp_size", "sp_rank", "dp_rank", "dp_size"),
+            *("cp_size", "cp_rank", "tp_size", "tp_rank", "pp_size", "pp_rank"),
             *("checkpoint_layers", "epoch", "step", "iteration", "num_samples", "num_loss_tokens"),
             *("global_num_packs", "global_num_samples", "global_num_loss_tokens", "pack_id"),
         ],

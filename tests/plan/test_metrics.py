@@ -9,7 +9,8 @@ import pytest
 
 from packer_cli.plan.check import check_plan
 from packer_cli.plan.groups import Group
-from packer_cli.plan.metrics import balance_ratio, imbalance, measure, measure_randomness
+from packer_cli.plan.metrics import balance_ratio, imbalance, measure
+from packer_cli.plan.randomness import measure_randomness
 from packer_cli.plan.types import FILLER, Packs, Pieces, Plan, Schedule
 
 K = 1024

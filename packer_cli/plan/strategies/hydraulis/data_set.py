@@ -19,10 +19,10 @@ from packer_cli.plan.strategies.hydraulis.candidates import length_table
 from packer_cli.plan.strategies.hydraulis.costs import Float64Array, SchemeCosts
 from packer_cli.plan.strategies.hydraulis.layouts import (
     MOST_LAYOUTS,
-    SAMPLE_STEPS,
     ChosenLayouts,
     choose_layouts,
     kinds_of,
+    sampled_steps,
 )
 from packer_cli.plan.strategies.hydraulis.stage1 import RESTARTS
 from packer_cli.plan.strategies.hydraulis.stage2 import plan_pipeline
@@ -102,9 +102,7 @@ def layouts_of(
     Raises:
         ValueError: no layout uses all GPUs and holds the longest sample.
     """
-    num_steps = len(offsets) - 1
-    sampled = np.unique(np.linspace(0, num_steps - 1, min(num_steps, SAMPLE_STEPS)).astype(np.int64))
-    steps = [falling[offsets[j] : offsets[j + 1]] for j in sampled.tolist()]
+    steps = [falling[offsets[j] : offsets[j + 1]] for j in sampled_steps(offsets).tolist()]
     return choose_layouts(steps, length_table(falling, batch_tokens), costs, num_gpus, most=most)
 
 

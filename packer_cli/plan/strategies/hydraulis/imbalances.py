@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from packer_cli.plan.packing.csr import select_packs
 from packer_cli.plan.strategies.hydraulis.costs import SchemeCosts
-from packer_cli.plan.strategies.hydraulis.layouts import SAMPLE_STEPS, layout_seconds
+from packer_cli.plan.strategies.hydraulis.layouts import layout_seconds, sampled_steps
 from packer_cli.plan.types import FILLER, Int64Array, Plan, Schedule
 from packer_cli.plan.work import pack_tokens_and_work
 
@@ -68,9 +68,9 @@ def _gain_of_layouts(plan: Plan, schedule: Schedule, costs: SchemeCosts) -> floa
     counts = np.zeros((schedule.num_iterations, len(costs)), dtype=np.int64)
     np.add.at(counts, (schedule.slot_iteration[first], schedule.slot_group[first]), 1)
     layouts = np.unique(counts, axis=0)
-    chosen = np.unique(
-        np.linspace(0, schedule.num_iterations - 1, min(schedule.num_iterations, SAMPLE_STEPS)).astype(np.int64)
-    )
+    of_slot = np.append(np.diff(plan.packs.offsets), 0)[schedule.slot_pack]
+    number = np.bincount(schedule.slot_iteration, weights=of_slot, minlength=schedule.num_iterations)
+    chosen = sampled_steps(np.concatenate([[0], np.cumsum(number)]))
     steps = [_falling(plan, schedule, iteration) for iteration in chosen.tolist()]
     seconds: NDArray[np.float64] = np.array(
         [[layout_seconds(step, layout, costs) for step in steps] for layout in layouts]

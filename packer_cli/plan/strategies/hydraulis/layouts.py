@@ -22,13 +22,15 @@ from packer_cli.plan.types import Int64Array
 MOST_LAYOUTS = 12
 """Of all steps together. The paper's case study has 7."""
 SAMPLE_STEPS = 32
-"""Steps on which layouts are tried."""
+"""Steps on which layouts are tried, at most."""
 _LEAST_GAIN = 1e-3
 """Share of the total time that a layout must save to join."""
-_FEW = 8
-"""Steps that tell whether a neighbor is worth more of them."""
+_SAMPLES = 12_800
+"""About how many samples these steps may have together; fewer steps, if more, but at least 4."""
 _NEIGHBORS = 300
-"""Layouts to try besides those of the dynamic program."""
+"""Layouts to try besides those of the dynamic program; fewer, if the steps have many samples."""
+_FEW = 8
+"""A neighbor that is best in none of the first steps, so many or a quarter of all, is not tried on the others."""
 
 
 class ChosenLayouts(NamedTuple):
@@ -62,6 +64,7 @@ def choose_layouts(
         ValueError: no layout uses all GPUs and holds the longest sample.
     """
     tried: dict[tuple[int, ...], Float64Array] = {}
+    few = max(_FEW, len(steps) // 4)
 
     def add(counts: Int64Array, best: Float64Array | None = None) -> None:
         """Try a layout, on a few steps only if it is best in none of them."""
@@ -70,7 +73,7 @@ def choose_layouts(
             return
         seconds = tried[key] = np.full(len(steps), np.inf)
         for j, step in enumerate(steps):
-            if best is not None and j == _FEW and (seconds[:j] > best[:j]).all():
+            if best is not None and j == few and (seconds[:j] > best[:j]).all():
                 seconds[:] = np.inf
                 break
             seconds[j] = layout_seconds(step, counts, costs)
@@ -80,7 +83,7 @@ def choose_layouts(
         if whole is not None:
             add(whole)
     chosen = _select(tried, int(table.longest[-1]), costs, most, num_gpus)
-    left = neighbors
+    left = neighbors * _SAMPLES // max(_SAMPLES, sum(map(len, steps)))
     expanded: set[tuple[int, ...]] = set()
     while left > 0:
         waiting = [key for key in chosen if key not in expanded]
@@ -96,6 +99,17 @@ def choose_layouts(
     counts = np.array(chosen)
     held = np.where(counts > 0, costs.capacity, 0).max(axis=1)
     return ChosenLayouts(counts, held, np.array([tried[key] for key in chosen]))
+
+
+def sampled_steps(offsets: Int64Array) -> Int64Array:
+    """Steps (int64) on which to try layouts: evenly among all, fewer if they have many samples.
+
+    Args:
+        offsets: int64[s+1], of the samples of each step.
+    """
+    num_steps = len(offsets) - 1
+    number = min(num_steps, SAMPLE_STEPS, max(4, _SAMPLES * num_steps // max(1, int(offsets[-1]))))
+    return np.unique(np.linspace(0, num_steps - 1, number).astype(np.int64))
 
 
 def kinds_of(counts: Int64Array, costs: SchemeCosts) -> Int64Array:

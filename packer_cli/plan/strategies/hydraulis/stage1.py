@@ -30,7 +30,11 @@ _STARTS = 3
 """Of all starts, how many are improved."""
 _EXCHANGES = cast(int, np.int64(200))
 """With which a start is improved."""
+_PAIRS = 4000
+"""Samples, and pairs of them, that an exchange is chosen from; some of them, if there are more."""
 _HALVINGS = 12
+_DEALT = 400_000
+"""Samples times pipelines that first-fit looks at, in as many halvings as this allows."""
 _GAIN = 5e-4
 """Share by which a change must make the slowest pipeline faster."""
 
@@ -69,7 +73,7 @@ def deal_to_pipelines(
     while first_free < num and lengths[first_free] > capacity[kinds[-1]]:
         first_free += 1
     if len(kinds) > 1:
-        for _ in range(restarts):
+        for _ in range(min(restarts, 1 + 5 * _DEALT // (num * len(kinds)))):
             for i in range(num - 1, first_free, -1):
                 j = first_free + next_below(state, i + 1 - first_free)
                 order[i], order[j] = order[j], order[i]
@@ -172,7 +176,7 @@ def _first_fit(
     num = len(lengths)
     dealt = np.empty(num, dtype=np.int64)
     low, high, found = 0.0, limit, np.inf
-    for _ in range(_HALVINGS):
+    for _ in range(max(2, min(_HALVINGS, _DEALT // (num * len(kinds))))):
         target = (low + high) / 2
         sums[:] = 0
         slowest, fits = 0.0, True
@@ -217,11 +221,12 @@ def _improve(
     seconds = np.empty(len(kinds))
     for p in range(len(kinds)):
         seconds[p] = _sum_up(lengths, kinds, rates, capacity, pipeline_of, sums, p)
-    for _ in range(_EXCHANGES):
+    for turn in range(_EXCHANGES):
         slow = int(np.argmax(seconds))
         kind = kinds[slow]
         least = seconds[slow] * (1 - _GAIN)
         given, taken, to = -1, -1, -1
+        stride = 1 + sums[3, slow] * num // _PAIRS
         for i in range(num):
             if pipeline_of[i] != slow or (i > 0 and lengths[i] == lengths[i - 1] and pipeline_of[i - 1] == slow):
                 continue
@@ -236,7 +241,7 @@ def _improve(
                     after = max(left, _after(rates, capacity, kinds[p], sums, p, length))
                     if after < least:
                         least, given, taken, to = after, i, -1, p
-            for j in range(num):
+            for j in range((i + turn) % stride, num, stride):
                 p = pipeline_of[j]
                 other = lengths[j]
                 if p == slow or other == length or length > capacity[kinds[p]] or other > capacity[kind]:

@@ -24,6 +24,10 @@ TRIALS = 20
 """Numbers of micro-batches to try, as in the paper."""
 _EXCHANGES = cast(int, np.int64(200))
 """With which the micro-batches of one number are evened out."""
+_PAIRS = 400_000
+"""Pairs of samples that the exchanges of one number may look at, in as many as this allows."""
+_DEALT = 100_000
+"""Samples times micro-batches that all numbers together may deal, but for three of them."""
 _ENOUGH = 5e-4
 """Share of a pipeline's time by which more exchanges could lower it, at which they stop."""
 
@@ -86,7 +90,7 @@ def divide(
     best, bound = np.inf, np.inf
     dealt = np.empty(num, dtype=np.int64)
     slot_tokens, slot_work = np.empty(num, dtype=np.int64), np.empty(num, dtype=np.int64)
-    tried = 0
+    tried, dealt_pairs = 0, 0
     while below >= fewest or above <= most or (above <= num and best == np.inf):
         of_below, of_above = np.inf, np.inf
         if below >= fewest:
@@ -94,7 +98,9 @@ def divide(
         if above <= most or (above <= num and best == np.inf):
             of_above = total + above * constant + waiting * (max(total / above, alone) + constant)
         # Times rise to both sides of the middle, so no number further away is below these bounds.
-        if min(of_below, of_above) >= best or (tried >= TRIALS and best < np.inf):
+        if min(of_below, of_above) >= best or (
+            best < np.inf and (tried >= TRIALS or (tried >= 3 and dealt_pairs > _DEALT))
+        ):
             bound = min(bound, of_below, of_above)
             break
         if of_below <= of_above:
@@ -112,6 +118,7 @@ def divide(
         if least >= best:
             continue
         tried += 1
+        dealt_pairs += num * v
         kinds = np.full(v, kind)
         found = deal(lengths, kinds, rates, capacity, np.inf, dealt, slot_tokens[:v], slot_work[:v])
         if found == np.inf:
@@ -122,9 +129,8 @@ def divide(
         if waiting > 0.0:
             enough += _ENOUGH * least / waiting
             if found > enough:
-                found = even_out(
-                    lengths, kinds, rates, capacity, _EXCHANGES, enough, dealt, slot_tokens[:v], slot_work[:v]
-                )
+                steps = min(_EXCHANGES, 1 + _PAIRS // ((num // v + 1) * (num + v)))
+                found = even_out(lengths, kinds, rates, capacity, steps, enough, dealt, slot_tokens[:v], slot_work[:v])
         seconds = total + v * constant + waiting * found
         if seconds < best:
             best = seconds

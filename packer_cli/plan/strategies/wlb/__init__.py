@@ -2,9 +2,10 @@
 
 ::
 
+    plan.py      pieces + rules.py -> plan:
     arrival.py   the stream: documents in a seeded order, in global batches
     packers.py   what `--packing` names: delay.py, the paper's; fixed.py, its baselines
     tuning.py    thresholds of the delay queues
-    dealing.py   which replica runs which micro-batch of a step
     steps.py     what a packer returns, and its figures
+    schedule.py  which replica runs which micro-batch when, with dealing.py
 """

@@ -87,7 +87,9 @@ class DelayOptions(StepOptions):
 
     def capacity(self, window: int) -> int:
         """Most tokens of a micro-batch: what memory holds, not the context window."""
-        return 2 * window if self.s_max == AUTO else parse_tokens(self.s_max)
+        if self.s_max != AUTO:
+            return parse_tokens(self.s_max)
+        return 2 * window if 2 * window < 2**31 else window
 
     def find_thresholds(self, arrivals: Arrivals) -> Int64Array:
         """The thresholds (int64[n]), tuned if none are given."""
