@@ -74,6 +74,23 @@ def test_groups_shows_the_pipelines_and_the_layouts(hbpack, lengths, planned):
     assert found["layouts"][0]["step_seconds"] >= found["step_seconds"]
 
 
+def test_a_number_of_gpus_that_no_layout_divides(hbpack, lengths, planned):
+    done = hbpack("stats", lengths, "--groups", "8k", *planned[:-1], 3, *STEPS)
+    assert done.code == 2
+    assert done.stderr == (
+        "error: --strategy hydraulis: no layout divides 3 GPUs into pipelines of which one holds the longest sample, "
+        "8,192 tokens; give a multiple of 2 GPUs\n"
+    )
+
+
+def test_compare_needs_the_tokens_of_a_step(hbpack, lengths, planned):
+    done = hbpack("compare", lengths, *planned[2:], "--groups", "8k", "--strategies", "balanced,hydraulis")
+    assert done.code == 2
+    assert done.stderr == (
+        "error: --strategy hydraulis needs --global-tokens: it divides each step's samples among pipelines\n"
+    )
+
+
 def test_groups_takes_no_other_strategy(hbpack, lengths, planned):
     done = hbpack("groups", lengths, *("hbp" if option == "hydraulis" else option for option in planned))
     assert done.code == 2
