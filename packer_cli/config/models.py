@@ -23,6 +23,7 @@ from pydantic.json_schema import SkipJsonSchema
 from pydantic_core import PydanticCustomError
 
 from packer_cli.config.groups import choose_groups, read_align, read_group, read_parallel, with_parallel
+from packer_cli.config.messages import validate
 from packer_cli.config.strategies import STRATEGIES, divisors, refusal
 from packer_cli.errors import ConfigError
 from packer_cli.format.layout import ONE_GPU, Layout
@@ -224,13 +225,14 @@ class PlanConfig(AutoGroupsConfig):
         """The options that were given, for another strategy.
 
         Raises:
-            ValueError: they do not fit it.
+            ConfigError: they do not fit it.
         """
         left_out = set(STRATEGIES[name].ignores)
         if STRATEGIES[name].has_packers != STRATEGIES[self.strategy].has_packers:
             left_out.add("packing")
         given = {field: getattr(self, field) for field in self.model_fields_set - left_out}
-        return PlanConfig(**{**given, "strategy": name}).with_groups(self.groups)
+        config: PlanConfig = validate(PlanConfig, {**given, "strategy": name})
+        return config.with_groups(self.groups)
 
     def decisions(self) -> dict[str, Any]:
         """JSON values of all that decides a plan once its groups are known; what they were chosen with does not.
@@ -324,6 +326,12 @@ class PlanConfig(AutoGroupsConfig):
             require_aligned(group)
         if STRATEGIES[self.strategy].plans_steps:
             return self
+        of_replica = self.layout.num_gpus
+        if self.is_auto and self.gpus % of_replica:
+            raise ValueError(
+                f"a replica has {of_replica} GPUs ({self.layout}), which must divide the number of GPUs, {self.gpus}; "
+                f"choose lower degrees, or a multiple of {of_replica} GPUs"
+            )
         if STRATEGIES[self.strategy].mixes_degrees:
             largest = max((group.num_gpus for group in self.groups), default=1)
             if largest > self.gpus:
