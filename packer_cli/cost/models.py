@@ -147,8 +147,8 @@ class ModelParallelCost:
             moved = 3 * self.kv_bytes / layout.tp * (layout.cp - 1) / layout.cp
             cp = layers * again * moved / self._bandwidth(layout.cp, layout.tp)
         if layout.pp > 1:
-            moved = 2 * self.hidden_bytes / layout.row_multiple
-            pp = moved / self._bandwidth(2, layout.row_multiple)
+            moved = 2 * self.hidden_bytes / layout.stage_gpus
+            pp = moved / self._bandwidth(2, layout.stage_gpus)
         return tp + cp + pp
 
     def seconds_per_micro_batch(self, layout: Layout) -> float:
@@ -215,7 +215,7 @@ class MemoryModel:
         kept = (self.num_layers - checkpoint_layers) * self.per_layer_token
         layers = kept + checkpoint_layers * self.per_checkpointed_token
         per_token = max(layers / layout.pp + self.per_token, layers + self._inside(layout))
-        return self.constant_of(layout) + tokens / layout.row_multiple * per_token
+        return self.constant_of(layout) + tokens / layout.stage_gpus * per_token
 
     def _inside(self, layout: Layout) -> float:
         """Bytes per token outside the layers on a stage without the logits: a layer runs again."""
@@ -229,7 +229,7 @@ class MemoryModel:
         if layout.pp > 1:
             fits = (n for n in range(1, self.num_layers + 1) if self.bytes(tokens, layout, n) <= self.limit)
             return next(fits, None)
-        saved = tokens / layout.row_multiple * (self.per_layer_token - self.per_checkpointed_token)
+        saved = tokens / layout.stage_gpus * (self.per_layer_token - self.per_checkpointed_token)
         layers = math.ceil(over / saved) if saved > 0 else self.num_layers + 1
         return layers if layers <= self.num_layers else None
 

@@ -89,7 +89,7 @@ def _slot(plan: Plan, model: GpuModel, k: int, pad_to: str) -> Slot:
         row = max(row, int(schedule.slot_row_length[k]))
     if pad_to == "capacity":
         row = max(row, plan.groups[group].capacity)
-    while row % (sp * cp * tp):
+    while row % (sp * cp * tp * (2 if cp > 1 else 1)):  # Two chunks a rank.
         row += 1
     padding = row - tokens
     row_work += squares([row - sum(aligned)], window)
