@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from packer_cli.config.models import PlanConfig
+from packer_cli.config.plan_options import PlanConfig
 from packer_cli.config.schemes import digits, find_schemes, stage_rates
 from packer_cli.config.strategies import STRATEGIES
 from packer_cli.errors import ConfigError
