@@ -105,6 +105,7 @@ def _layouts(num_gpus: int, model: GpuModel, most: Layout | None, most_sp: int) 
     assert model.cost.model_parallel is not None
     limit = most or Layout(tp=model.cost.model_parallel.gpus_per_node, cp=MOST_CP, pp=MOST_STAGES)
     node, layers = model.cost.model_parallel.gpus_per_node, model.memory.num_layers
+    most_gpus = num_gpus if model.cost.model_parallel.network_bandwidth else min(num_gpus, node)
     powers = [2**power for power in range(num_gpus.bit_length())]
     of_rows = [(1, cp) for cp in powers if cp <= limit.cp] + [(sp, 1) for sp in powers if 1 < sp <= most_sp]
     return [
@@ -114,7 +115,7 @@ def _layouts(num_gpus: int, model: GpuModel, most: Layout | None, most_sp: int) 
         for sp, cp in of_rows
         if sp * tp in model.sp_sizes  # Both distribute the heads.
         for pp in range(1, limit.pp + 1)
-        if layers % pp == 0 and sp * cp * tp * pp <= num_gpus
+        if layers % pp == 0 and sp * cp * tp * pp <= most_gpus
     ]
 
 

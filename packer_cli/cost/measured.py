@@ -39,7 +39,8 @@ def measured_model(profile: Profile) -> GpuModel:
             notes.append(f"SP degrees {', '.join(map(str, others))} are computed from the bandwidth that was given")
         model = add_degrees(model, given)
         of_parallel = model_parallel_cost(shape, gpu, profile.num_gpus, 1.0, constant=model.constant)
-        model = replace(model, model_parallel=of_parallel)
+        network = _number(profile, "network_bandwidth", 0.0)
+        model = replace(model, model_parallel=replace(of_parallel, network_bandwidth=network))
     origin = {
         "source": "profile",
         "model": dict(profile.model),

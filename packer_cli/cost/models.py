@@ -106,6 +106,12 @@ class CostModel:
                 "the profile has no bandwidth, so the time of tensor, context and pipeline parallelism is not known; "
                 "measure again with hbpack profile --bandwidth, or give --model and --gpu"
             )
+        node = self.model_parallel.gpus_per_node
+        if layout.num_gpus > node and not self.model_parallel.network_bandwidth:
+            raise ConfigError(
+                f"the profile has no bandwidth between nodes, and a replica of {layout.num_gpus} GPUs spans nodes of "
+                f"{node}; measure again with hbpack profile --bandwidth NODE,NETWORK, or give --model and --gpu"
+            )
         allowed = self.model_parallel.all_to_all_bytes
         if layout.tp > 1 and layout.sp * layout.tp not in allowed:
             raise ConfigError(
@@ -130,7 +136,7 @@ class ModelParallelCost:
     node_bandwidth: float
     """Bytes/s that collectives reach between GPUs of a node."""
     network_bandwidth: float
-    """Bytes/s that collectives reach to other nodes, for each GPU."""
+    """Bytes/s that collectives reach to other nodes, for each GPU; 0 if it is not known."""
     gpus_per_node: int
     latency: float = 0.0
     """Seconds of a collective in addition to the transfer of its bytes."""

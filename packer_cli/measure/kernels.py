@@ -41,7 +41,8 @@ Kernel = Callable[[torch.Tensor, torch.Tensor, torch.Tensor, Segments], torch.Te
 
 CPU_TILE = 128
 """Queries of a call on a CPU, as many as in a tile of a GPU's kernel. torch's CPU kernel chooses its blocks by the
-number of queries, so its time jumps where they change, which neither the squared length nor the length follows."""
+number of queries, so its time jumps where they change, which neither the squared length nor the length follows.
+Joining the tiles keeps attention's output twice until backward, so peaks on a CPU are that much too high."""
 
 
 def sdpa(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, segments: Segments) -> torch.Tensor:

@@ -151,3 +151,15 @@ def test_links_that_are_not_known():
         "the profile has no bandwidth, so the time of tensor, context and pipeline parallelism is not known; measure "
         "again with hbpack profile --bandwidth, or give --model and --gpu"
     )
+
+
+def test_links_between_nodes_that_are_not_known():
+    links = replace(MODEL.cost.model_parallel, network_bandwidth=0.0)
+    cost = replace(MODEL.cost, model_parallel=links)
+    assert cost.communication(K, Layout(tp=8)) == MODEL.cost.communication(K, Layout(tp=8))
+    with pytest.raises(ConfigError) as raised:
+        cost.communication(K, Layout(tp=8, pp=2))
+    assert str(raised.value) == (
+        "the profile has no bandwidth between nodes, and a replica of 16 GPUs spans nodes of 8; measure again with "
+        "hbpack profile --bandwidth NODE,NETWORK, or give --model and --gpu"
+    )

@@ -45,8 +45,9 @@ def tune_thresholds(arrivals: Arrivals, capacity: int, most_delay: float, num_qu
     for thresholds in _candidates(sample, num_queues):
         packed = pack_with_queues(sample, capacity, thresholds)
         delay = mean_delay(sample, packed)
-        # Steps after the last batch only clear the queues.
-        of_steps = imbalances(sample, packed)[: int(packed.arrival[-1]) + 1]
+        of_steps = imbalances(sample, packed)
+        if sample.num_batches < arrivals.num_batches:  # Steps after a sample's last batch only clear its queues.
+            of_steps = of_steps[: int(packed.arrival[-1]) + 1]
         found = (max(0.0, delay - most_delay), float(of_steps.mean()))
         if found < least:
             best, least = thresholds, found
