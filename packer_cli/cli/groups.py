@@ -55,6 +55,12 @@ def command(ctx: click.Context, as_json: bool, workers: int | None, **values: An
     config = validate(PlanConfig, {**values, "groups": AUTO})
     corpus = corpus_of(ctx, values)
     if STRATEGIES[config.strategy].plans_steps:
+        for option in ("group_algorithm", "max_groups"):
+            if getattr(config, option) != PlanConfig.model_fields[option].default:
+                raise ConfigError(
+                    f"--{option.replace('_', '-')} has no effect on hbpack groups --strategy {config.strategy}, which "
+                    "finds pipelines and layouts instead of groups; leave it out"
+                )
         from packer_cli.cli.tables.layouts import print_layouts
         from packer_cli.stages.groups import run_layouts
 
@@ -64,12 +70,13 @@ def command(ctx: click.Context, as_json: bool, workers: int | None, **values: An
             return
         print_layouts(layouts)
         return
-    for option in ("strategy", "global_tokens"):
-        if option in config.model_fields_set and getattr(config, option) not in (None, "balanced"):
-            raise ConfigError(
-                f"--{option.replace('_', '-')} {getattr(config, option)} has no effect on hbpack groups, which finds "
-                "groups for any strategy but hydraulis; leave it out"
-            )
+    if config.strategy != "balanced":
+        raise ConfigError(
+            f"--strategy {config.strategy} has no effect on hbpack groups, which finds the same groups for all "
+            "strategies but hydraulis; leave it out"
+        )
+    if config.global_tokens is not None:
+        raise ConfigError("--global-tokens has no effect on hbpack groups without --strategy hydraulis; leave it out")
     from packer_cli.cli.tables.groups import candidates, print_choice
     from packer_cli.stages.groups import run_groups
 

@@ -59,4 +59,5 @@ def _against(chosen: str, slowest: str, epochs: Mapping[str, OverallFigures]) ->
 
 
 def _hours(epoch: OverallFigures) -> str:
-    return f"{epoch.seconds / 3600:#.3g} h"
+    hours = epoch.seconds / 3600
+    return f"{hours:,.0f} h" if hours >= 100 else f"{hours:#.3g} h"

@@ -13,7 +13,7 @@ from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from packer_cli.config import PlanConfig
-from packer_cli.config.models import GIVE
+from packer_cli.config.auto_groups import GIVE
 from packer_cli.config.rules import plan_rules, with_known_cost
 from packer_cli.config.strategies import STRATEGIES, refusal, unsupported
 from packer_cli.engine.progress import say

@@ -2,24 +2,19 @@
 
 ::
 
-    models.py     the options of each stage: rules, defaults, help; schemas/config.schema.json is generated from it
-    messages.py   what is wrong with a value, in words
-    yaml_file.py  `--config`
-    rules.py      plan options -> the typed rules of `packer_cli.plan`
-    gpu_model.py  `--model --gpu` or `--profile` -> `packer_cli.cost`'s model
+    models.py        the options of each stage: rules, defaults, help; schemas/config.schema.json is generated from it
+    plan_options.py  those of a plan; auto_groups.py those that choose groups, with groups.py and strategies.py
+    messages.py      what is wrong with a value, in words
+    yaml_file.py     `--config`
+    rules.py         plan options -> the typed rules of `packer_cli.plan`; schemes.py: the layouts of Hydraulis
+    gpu_model.py     `--model --gpu` or `--profile` -> `packer_cli.cost`'s model
 """
 
+from packer_cli.config.auto_groups import AutoGroupsConfig, GpuConfig
 from packer_cli.config.groups import parse_group
 from packer_cli.config.messages import show_value, validate
-from packer_cli.config.models import (
-    AUTO,
-    AutoGroupsConfig,
-    GpuConfig,
-    PackConfig,
-    PlanConfig,
-    TokenizeConfig,
-    WriteConfig,
-)
+from packer_cli.config.models import PackConfig, TokenizeConfig, WriteConfig
+from packer_cli.config.plan_options import AUTO, PlanConfig
 from packer_cli.config.yaml_file import load_config_file
 
 __all__ = [

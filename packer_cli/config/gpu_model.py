@@ -7,7 +7,7 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
-from packer_cli.config.models import GpuConfig
+from packer_cli.config.auto_groups import GpuConfig
 from packer_cli.cost.analytic import analytic_model
 from packer_cli.cost.gpus import parse_gpu
 from packer_cli.cost.measured import measured_model

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from packer_cli.config.models import PlanConfig
+from packer_cli.config.plan_options import PlanConfig
 from packer_cli.config.schemes import digits, find_schemes, stage_rates
 from packer_cli.config.strategies import STRATEGIES
 from packer_cli.errors import ConfigError
@@ -111,7 +111,7 @@ def _most_tokens(window: Group, memory: MemoryModel) -> int:
     Layers are checkpointed for `_ROOM` windows and for no more, as each costs every micro-batch time.
     """
     layers = window.checkpoint_layers or memory.least_checkpoint_layers(_ROOM * window.capacity, window.layout)
-    multiple = math.lcm(window.align, 2 * window.layout.row_multiple)
+    multiple = math.lcm(window.align, window.layout.row_multiple)
     longest = memory.longest(window.layout, layers) // multiple * multiple
     return max(window.capacity, min(2 * window.capacity, longest))
 
@@ -226,7 +226,7 @@ def _scheme_costs(config: PlanConfig) -> SchemeCosts | None:
         linear=np.array(linear),
         constant=np.array(constant),
         capacity=np.array([group.capacity for group in config.groups]),
-        enough=np.array([once + each * group.layout.row_multiple for group in config.groups]),
+        enough=np.array([once + each * group.layout.stage_gpus for group in config.groups]),
     )
 
 

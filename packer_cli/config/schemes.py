@@ -55,7 +55,7 @@ def find_schemes(
     Raises:
         ConfigError: the model does not know tensor parallelism, or no scheme holds the longest sample.
     """
-    model.cost.require_known(Layout(tp=2))
+    model.cost.require_known(Layout(pp=2))
     found = []
     for layout in _layouts(num_gpus, model, most, most_sp):
         memory = _without_sharing(model.memory, layout, num_gpus)

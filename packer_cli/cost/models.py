@@ -57,8 +57,8 @@ class CostModel:
 
     def constant_of(self, layout: Layout) -> float:
         """Seconds of every micro-batch on a stage, whatever its contents, without communication."""
-        is_sharded = layout.tp == layout.pp == 1
-        return self.constant if is_sharded or self.model_parallel is None else self.model_parallel.constant
+        gathers_weights = layout.tp == layout.pp == 1
+        return self.constant if gathers_weights or self.model_parallel is None else self.model_parallel.constant
 
     def communication(
         self, tokens: ArrayLike, layout: Layout = ONE_GPU, checkpoint_layers: int = 0
@@ -69,7 +69,8 @@ class CostModel:
             ConfigError: the model does not know a degree, see `require_known`.
         """
         tokens = np.asarray(tokens, dtype=np.float64)
-        again = 1 + self.resend * checkpoint_layers / self.num_layers
+        repeated = checkpoint_layers / self.num_layers
+        again = 1 + self.resend * repeated
         per_token, once = 0.0, 0.0
         if layout.sp > 1:
             once = self.send_constant / layout.pp
@@ -79,7 +80,7 @@ class CostModel:
             assert self.model_parallel is not None
             if layout.sp > 1 and layout.tp > 1:
                 per_token = self.model_parallel.all_to_all(layout) * again / layout.pp
-            per_token += self.model_parallel.seconds_per_token(layout, again)
+            per_token += self.model_parallel.seconds_per_token(layout, repeated)
             once += self.model_parallel.seconds_per_micro_batch(layout)
         return per_token * tokens + once
 
@@ -98,10 +99,19 @@ class CostModel:
                 f"SP degree {layout.sp} is none of those that the model of the GPUs knows: "
                 f"{', '.join(map(str, known))}; plan with one of these, or give a --profile that holds it"
             )
-        if layout != Layout(sp=layout.sp) and self.model_parallel is None:
+        if layout == Layout(sp=layout.sp):
+            return
+        if self.model_parallel is None:
             raise ConfigError(
                 "the profile has no bandwidth, so the time of tensor, context and pipeline parallelism is not known; "
                 "measure again with hbpack profile --bandwidth, or give --model and --gpu"
+            )
+        allowed = self.model_parallel.all_to_all_bytes
+        if layout.tp > 1 and layout.sp * layout.tp not in allowed:
+            raise ConfigError(
+                f"TP degree {layout.tp}" + (f" and SP degree {layout.sp}" if layout.sp > 1 else "") + " cannot divide "
+                f"the model's attention heads; choose {'degrees whose product is ' if layout.sp > 1 else ''}one of "
+                f"{', '.join(map(str, sorted(allowed)))}"
             )
 
 
@@ -115,7 +125,8 @@ class ModelParallelCost:
     kv_bytes: float
     """Bytes of a token's keys and values in a layer."""
     all_to_all_bytes: Mapping[int, float]
-    """SP degree to bytes per token of a layer in all-to-alls, forward and backward."""
+    """To bytes per token of a layer in all-to-alls, forward and backward, from a degree that divides the heads: SP
+    times TP."""
     node_bandwidth: float
     """Bytes/s that collectives reach between GPUs of a node."""
     network_bandwidth: float
@@ -126,29 +137,31 @@ class ModelParallelCost:
     constant: float = 0.0
     """Seconds of a micro-batch on a stage, whatever its contents. No weights are gathered (ZeRO-1)."""
 
-    def seconds_per_token(self, layout: Layout, again: float) -> float:
+    def seconds_per_token(self, layout: Layout, repeated: float) -> float:
         """Seconds per token of a row on one stage, for TP, CP and PP together.
 
         Tensor parallelism, with activations divided by tokens between the blocks: a layer has an all-gather and a
         reduce-scatter around attention and around the FFN, forward and backward, eight in all (Korthikanti et al.,
         arXiv 2205.05198, section 4.2.2). Context parallelism: keys and values are gathered forward and backward, and
         their gradients scattered (Llama 3, arXiv 2407.21783, section 3.3.2); none is assumed to be hidden. Pipeline:
-        a stage receives activations and sends gradients.
+        a stage receives activations and sends gradients; the slowest link between stages counts. Checkpointed layers
+        repeat the collectives of the forward pass: four of TP, one of CP.
 
         Args:
-            again: factor for the repeated forward pass of checkpointed layers.
+            repeated: share of the layers that are checkpointed.
         """
         layers = self.num_layers / layout.pp
         tp = cp = pp = 0.0
         if layout.tp > 1:
-            moved = 8 * self.hidden_bytes / layout.row_ranks * (layout.tp - 1) / layout.tp
-            tp = layers * again * moved / self._bandwidth(layout.tp, 1)
+            moved = (8 + 4 * repeated) * self.hidden_bytes / layout.row_ranks * (layout.tp - 1) / layout.tp
+            tp = layers * moved / self._bandwidth(layout.tp, 1)
         if layout.cp > 1:
-            moved = 3 * self.kv_bytes / layout.tp * (layout.cp - 1) / layout.cp
-            cp = layers * again * moved / self._bandwidth(layout.cp, layout.tp)
+            moved = (3 + repeated) * self.kv_bytes / layout.tp * (layout.cp - 1) / layout.cp
+            cp = layers * moved / self._bandwidth(layout.cp, layout.tp)
         if layout.pp > 1:
-            moved = 2 * self.hidden_bytes / layout.row_multiple
-            pp = moved / self._bandwidth(2, layout.row_multiple)
+            moved = 2 * self.hidden_bytes / layout.stage_gpus
+            is_in_node = layout.num_gpus <= self.gpus_per_node
+            pp = moved / (self.node_bandwidth if is_in_node else min(self.node_bandwidth, self.network_bandwidth))
         return tp + cp + pp
 
     def seconds_per_micro_batch(self, layout: Layout) -> float:
@@ -158,7 +171,7 @@ class ModelParallelCost:
 
     def all_to_all(self, layout: Layout) -> float:
         """Seconds per token of Ulysses' all-to-alls over all layers, where tensor parallelism divides the heads."""
-        per_peer = self.num_layers * self.all_to_all_bytes[layout.sp] / layout.tp / layout.sp**2
+        per_peer = self.num_layers * self.all_to_all_bytes[layout.sp * layout.tp] / layout.tp / layout.sp**2
         in_node = self._in_node(layout.sp, layout.tp)
         near, far = in_node - 1, layout.sp - in_node
         return max(near * per_peer / self.node_bandwidth, far * per_peer / self.network_bandwidth)
@@ -215,7 +228,7 @@ class MemoryModel:
         kept = (self.num_layers - checkpoint_layers) * self.per_layer_token
         layers = kept + checkpoint_layers * self.per_checkpointed_token
         per_token = max(layers / layout.pp + self.per_token, layers + self._inside(layout))
-        return self.constant_of(layout) + tokens / layout.row_multiple * per_token
+        return self.constant_of(layout) + tokens / layout.stage_gpus * per_token
 
     def _inside(self, layout: Layout) -> float:
         """Bytes per token outside the layers on a stage without the logits: a layer runs again."""
@@ -229,7 +242,7 @@ class MemoryModel:
         if layout.pp > 1:
             fits = (n for n in range(1, self.num_layers + 1) if self.bytes(tokens, layout, n) <= self.limit)
             return next(fits, None)
-        saved = tokens / layout.row_multiple * (self.per_layer_token - self.per_checkpointed_token)
+        saved = tokens / layout.stage_gpus * (self.per_layer_token - self.per_checkpointed_token)
         layers = math.ceil(over / saved) if saved > 0 else self.num_layers + 1
         return layers if layers <= self.num_layers else None
 

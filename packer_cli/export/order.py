@@ -54,10 +54,12 @@ def check_one_capacity(format_name: str, manifest: Manifest, groups: Sequence[in
     """Raise ConfigError for groups of different capacities, for a format whose rows all have the same length."""
     chosen = [manifest.groups[group] for group in groups]
     if len({group.capacity for group in chosen}) > 1:
-        names = ", ".join(_spelled(group) for group in chosen)
+        names = [_spelled(group) for group in chosen]
+        if len(set(names)) < len(names):  # Groups of unlike layouts may have equal capacities.
+            names = [group.name for group in chosen]
         raise ConfigError(
-            f"--to {format_name} writes rows of one length, but the groups {names} have different capacities; export "
-            f"each to its own folder, the first with --groups {_spelled(chosen[0])}"
+            f"--to {format_name} writes rows of one length, but the groups {', '.join(names)} have different "
+            f"capacities; export each to its own folder, the first with --groups {names[0]}"
         )
 
 

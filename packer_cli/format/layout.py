@@ -41,9 +41,21 @@ class Layout(NamedTuple):
         return self.sp * self.cp
 
     @property
-    def row_multiple(self) -> int:
-        """Tokens of which a row is a multiple, so that each rank has equally many, also within tensor parallelism."""
+    def stage_gpus(self) -> int:
+        """GPUs of a pipeline stage, which share the tokens of a row."""
         return self.sp * self.cp * self.tp
+
+    @property
+    def row_multiple(self) -> int:
+        """Tokens of which a full row is a multiple.
+
+        Each GPU of a stage has equally many, and with context parallelism each of its two chunks, see
+        `format.sharding`.
+
+        >>> Layout(sp=8).row_multiple, Layout(cp=2, tp=4).row_multiple
+        (8, 16)
+        """
+        return self.stage_gpus * (2 if self.cp > 1 else 1)
 
     @property
     def sizes(self) -> dict[str, int]:

@@ -199,7 +199,7 @@ class BatchBuilder:
         """
         layout = self.layouts[row.group]
         sharding = self._sharding(layout, 0)
-        length = self.padded_length(layout.row_multiple * FILLER_TOKENS, row, sharding)
+        length = self.padded_length(layout.stage_gpus * FILLER_TOKENS, row, sharding)
         alignment = self._alignment(row) if self.align_samples else 1
         whole = np.array([0, length], dtype=np.int32)
         none = np.empty(0, dtype=np.int64)

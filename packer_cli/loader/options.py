@@ -124,9 +124,9 @@ def choose_max_segments(
 
 def _longest_row(group: GroupInfo, pad_to_multiple_of: int) -> int:
     """No padded row of the group has more tokens, whatever samples are aligned to."""
-    row_multiple = group.layout.row_multiple
-    multiple = math.lcm(group.align, 2 * row_multiple)
-    return max(group.capacity, FILLER_TOKENS * row_multiple) + multiple * (group.most_samples + pad_to_multiple_of)
+    stage_gpus = group.layout.stage_gpus
+    multiple = math.lcm(group.align, 2 * stage_gpus)
+    return max(group.capacity, FILLER_TOKENS * stage_gpus) + multiple * (group.most_samples + pad_to_multiple_of)
 
 
 def check_rank(rank: Any, world_size: Any, num_gpus: int, name: str) -> tuple[int, int]:

@@ -177,10 +177,20 @@ def _check_schedule(schedule: Schedule, plan: Plan, tokens: Int64Array, epoch: i
         bool((tokens[packs] <= schedule.slot_row_length[is_pack]).all()),
         where + "a pack is longer than its row",
     )
+    if not plan.is_padded:  # Padded batches are never written.
+        multiple = np.array([group.layout.row_multiple for group in plan.groups], dtype=np.int64)[schedule.slot_group]
+        _require(
+            not (schedule.slot_row_length % multiple).any(),
+            where + "a row does not divide among the GPUs that share it",
+        )
 
 
 def _check_gpus(schedule: Schedule, gpus: Int64Array, plan: Plan, where: str) -> None:
-    """Require that an iteration's replicas divide the GPUs, and that each has as many slots as it may."""
+    """Require that an iteration's replicas divide the GPUs, and that each has as many slots as it may.
+
+    The ranks of tensor parallelism are side by side, so they share a node if their degree divides its GPUs and the
+    replica begins at a multiple of the degree.
+    """
     is_first = schedule.begins_replica
     same = ~is_first[1:]
     _require(
@@ -194,6 +204,11 @@ def _check_gpus(schedule: Schedule, gpus: Int64Array, plan: Plan, where: str) ->
     _require(
         plan.lockstep == 1 or bool(is_first.all()),
         where + "a replica has more than one micro-batch in an iteration, where all GPUs run in lockstep",
+    )
+    tp_size = np.array([group.tp_size for group in plan.groups], dtype=np.int64)[schedule.slot_group]
+    _require(
+        not (schedule.slot_first_gpu % tp_size).any(),
+        where + "a replica begins inside a group of tensor parallelism, which could then reach into another node",
     )
     iteration, first_gpu = schedule.slot_iteration[is_first], schedule.slot_first_gpu[is_first]
     end_gpu = first_gpu + gpus[is_first]

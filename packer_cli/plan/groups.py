@@ -68,6 +68,15 @@ class Group:
         """
         return f"g{number}-{self.capacity}-{self.layout}"
 
+    @property
+    def full_row(self) -> int:
+        """Tokens of a full row: the capacity, rounded up so that the ranks that share a row divide it.
+
+        >>> Group(capacity=100, sp_size=8).full_row
+        104
+        """
+        return -(-self.capacity // self.layout.row_multiple) * self.layout.row_multiple
+
     def num_dp_ranks(self, num_gpus: int) -> int:
         """Data-parallel ranks of the group on `num_gpus` GPUs."""
         return num_gpus // self.num_gpus

@@ -101,7 +101,7 @@ def deal_epoch(plan: Plan, chosen: Int64Array, is_short: NDArray[np.bool_], rule
     if rules.keeps_steps:
         return _deal_steps(plan, chosen, aligned, work, rules, epoch)
     if rules.replica_costs:
-        iterations = deal_mixed(packs, chosen, lengths, rules.replica_costs, rules.num_gpus)
+        iterations = deal_mixed(packs, chosen, lengths, rules.replica_costs, plan.groups, rules.num_gpus)
     else:
         iterations = _deal_groups(plan, chosen, is_short, aligned, work, rules, epoch)
     schedule = schedule_epoch(iterations, tokens, work, len(plan.groups), rules.steps, rules.seed, epoch)

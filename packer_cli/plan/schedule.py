@@ -163,21 +163,22 @@ def _deal_to_ranks(
 
 
 def _row_lengths(group: Group, iterations: GroupIterations, pack_tokens: Int64Array) -> Int64Array:
-    lengths = np.full(len(iterations.slots), group.capacity, dtype=np.int64)
+    lengths = np.full(len(iterations.slots), group.full_row, dtype=np.int64)
     if iterations.num_spread:
         longest = np.append(pack_tokens, 0)[iterations.slots[-iterations.num_spread :]].max(axis=1)
-        lengths[-iterations.num_spread :] = round_up_rows(longest, group.layout.row_multiple, group.capacity)
+        lengths[-iterations.num_spread :] = round_up_rows(longest, [group], 0)
     return lengths
 
 
-def round_up_rows(longest: Int64Array, row_multiple: Int64Array | int, capacity: Int64Array | int) -> Int64Array:
-    """Row lengths (int64) for the longest packs: multiples of 128 tokens a GPU, at most the capacity.
+def round_up_rows(longest: Int64Array, groups: Sequence[Group], group_of: NDArray[np.integer] | int) -> Int64Array:
+    """Row lengths (int64[k]) for the longest packs: multiples of 128 tokens a GPU, at most full rows.
 
     Args:
-        row_multiple: see `Layout.row_multiple`.
+        group_of: int[k], the group of each; or that of all.
     """
-    multiple = _ROW_MULTIPLE * row_multiple
-    return np.minimum(np.maximum(1, -(-longest // multiple)) * multiple, capacity)
+    multiple = np.array([_ROW_MULTIPLE * group.layout.stage_gpus for group in groups], dtype=np.int64)[group_of]
+    full = np.array([group.full_row for group in groups], dtype=np.int64)[group_of]
+    return np.minimum(np.maximum(1, -(-longest // multiple)) * multiple, full)
 
 
 def _order_and_steps(

@@ -143,8 +143,11 @@ def _rows(
 
 def _padded(plan: Plan, schedule: Schedule, tokens: Int64Array, pad_to: PadTo) -> NDArray[Any]:
     """Tokens of each slot's padded row (int64[k]), a multiple of what its layout asks."""
-    multiple = np.array([group.layout.row_multiple for group in plan.groups], dtype=np.int64)[schedule.slot_group]
-    length = np.where(schedule.slot_pack == FILLER, FILLER_TOKENS * multiple, tokens)
+    layouts = [group.layout for group in plan.groups]
+    multiple, stage_gpus = np.array([(each.row_multiple, each.stage_gpus) for each in layouts]).T[
+        :, schedule.slot_group
+    ]
+    length = np.where(schedule.slot_pack == FILLER, FILLER_TOKENS * stage_gpus, tokens)
     if pad_to == "row":
         length = np.maximum(length, schedule.slot_row_length)
     elif pad_to == "capacity":

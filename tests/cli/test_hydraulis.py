@@ -74,12 +74,44 @@ def test_groups_shows_the_pipelines_and_the_layouts(hbpack, lengths, planned):
     assert found["layouts"][0]["step_seconds"] >= found["step_seconds"]
 
 
+def test_a_number_of_gpus_that_no_layout_divides(hbpack, lengths, planned):
+    done = hbpack("stats", lengths, "--groups", "8k", *planned[:-1], 3, *STEPS)
+    assert done.code == 2
+    assert done.stderr == (
+        "error: --strategy hydraulis: no layout divides 3 GPUs into pipelines of which one holds the longest sample, "
+        "8,044 tokens; give a multiple of 2 GPUs\n"
+    )
+
+
+def test_compare_needs_the_tokens_of_a_step(hbpack, lengths, planned):
+    done = hbpack("compare", lengths, *planned[2:], "--groups", "8k", "--strategies", "balanced,hydraulis")
+    assert done.code == 2
+    assert done.stderr == (
+        "error: --strategy hydraulis needs --global-tokens: it divides each step's samples among pipelines\n"
+    )
+
+
 def test_groups_takes_no_other_strategy(hbpack, lengths, planned):
     done = hbpack("groups", lengths, *("hbp" if option == "hydraulis" else option for option in planned))
     assert done.code == 2
     assert done.stderr == (
-        "error: --strategy hbp has no effect on hbpack groups, which finds groups for any strategy but hydraulis; "
-        "leave it out\n"
+        "error: --strategy hbp has no effect on hbpack groups, which finds the same groups for all strategies but "
+        "hydraulis; leave it out\n"
+    )
+    done = hbpack("groups", lengths, *planned[2:], *STEPS)
+    assert done.code == 2
+    assert done.stderr == (
+        "error: --global-tokens has no effect on hbpack groups without --strategy hydraulis; leave it out\n"
+    )
+
+
+@pytest.mark.parametrize("option", [("--group-algorithm", "hbp"), ("--max-groups", 2)])
+def test_groups_refuses_what_layouts_do_not_have(hbpack, lengths, planned, option):
+    done = hbpack("groups", lengths, *planned, *STEPS, *option)
+    assert done.code == 2
+    assert done.stderr == (
+        f"error: {option[0]} has no effect on hbpack groups --strategy hydraulis, which finds pipelines and layouts "
+        "instead of groups; leave it out\n"
     )
 
 

@@ -38,3 +38,4 @@ def test_what_asks_for_more_must_gain_more():
 
 def test_one_alone():
     assert advice({"balanced": epoch(12.0)}) == "Take balanced: an epoch of 12.0 h."
+    assert advice({"balanced": epoch(1234.5)}) == "Take balanced: an epoch of 1,234 h."

@@ -53,6 +53,16 @@ def test_a_group_may_have_degrees_of_its_own():
                 "lower degrees, or a multiple of 6 GPUs"
             ),
         ),
+        *(
+            (
+                {"parallel": "tp=3,cp=2", "groups": "auto", "strategy": strategy},
+                (
+                    "a replica has 6 GPUs (sp1-cp2-tp3), which must divide the number of GPUs, 64; choose lower "
+                    "degrees, or a multiple of 6 GPUs"
+                ),
+            )
+            for strategy in ("balanced", "flexsp", "wlb")
+        ),
         (
             {"parallel": "tp=2", "groups": [{"capacity": 8192, "tp_size": 4}]},
             "--groups: group 8k:1 has degrees of its own (sp1-tp4), other than those of --parallel; give one",

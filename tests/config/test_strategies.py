@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from packer_cli.config import PlanConfig, validate
+from packer_cli.config.auto_groups import GIVE
 from packer_cli.config.groups import parse_group
-from packer_cli.config.models import GIVE
 from packer_cli.config.rules import plan_rules, with_known_cost
 from packer_cli.config.strategies import STRATEGIES
 from packer_cli.errors import ConfigError

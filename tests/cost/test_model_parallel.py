@@ -48,6 +48,55 @@ def test_communication_by_hand():
     )
 
 
+def test_stages_wait_for_the_slowest_link():
+    def per_token(layout):
+        return MODEL.cost.communication(1, layout) - MODEL.cost.communication(0, layout)
+
+    # Eight stages fit in a node of eight GPUs, sixteen do not.
+    assert per_token(Layout(pp=8)) == pytest.approx(2 * 8192 / (450e9 * 0.7))
+    assert per_token(Layout(pp=16)) == pytest.approx(2 * 8192 / (50e9 * 0.7))
+
+
+def test_checkpointed_layers_repeat_the_collectives_of_the_forward_pass():
+    def per_token(layout, layers):
+        return MODEL.cost.communication(1, layout, layers) - MODEL.cost.communication(0, layout, layers)
+
+    assert per_token(Layout(tp=8), 32) == pytest.approx(per_token(Layout(tp=8), 0) * 12 / 8)
+    assert per_token(Layout(cp=8), 32) == pytest.approx(per_token(Layout(cp=8), 0) * 4 / 3)
+    assert per_token(Layout(pp=8), 32) == pytest.approx(per_token(Layout(pp=8), 0))
+
+
+def test_key_value_heads_are_copied_where_sp_and_tp_divide_them_together():
+    # Eight key-value heads for 16 parts: each GPU sends a sixteenth of the queries and outputs, and a whole head.
+    per_token = MODEL.cost.communication(1, Layout(sp=8, tp=2)) - MODEL.cost.communication(0, Layout(sp=8, tp=2))
+    of_tp = 32 * 8 * 8192 / 8 / 2 / (450e9 * 0.7)
+    num_bytes = 32 * 2 * 2 * (4096 + 2 * 2048 + 4096) / 2
+    near, far = 3 * num_bytes / 64 / (450e9 * 0.7), 4 * num_bytes / 64 / (50e9 * 0.7)
+    assert per_token - of_tp == pytest.approx(max(near, far))
+
+
+@pytest.mark.parametrize(
+    ("layout", "message"),
+    [
+        (
+            Layout(tp=3),
+            "TP degree 3 cannot divide the model's attention heads; choose one of 1, 2, 4, 8, 16, 32",
+        ),
+        (
+            Layout(sp=8, tp=8),
+            (
+                "TP degree 8 and SP degree 8 cannot divide the model's attention heads; choose degrees whose product "
+                "is one of 1, 2, 4, 8, 16, 32"
+            ),
+        ),
+    ],
+)
+def test_degrees_that_do_not_divide_the_heads(layout, message):
+    with pytest.raises(ConfigError) as raised:
+        MODEL.cost.require_known(layout)
+    assert str(raised.value) == message
+
+
 def test_computing_is_divided_by_all_gpus_of_a_replica():
     alone = MODEL.cost.computing(K * K, K) - MODEL.cost.constant
     assert MODEL.cost.computing(K * K, K, Layout(cp=2, tp=4, pp=2)) == pytest.approx(alone / 16)

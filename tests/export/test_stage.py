@@ -9,14 +9,18 @@ import signal
 import subprocess
 import sys
 import threading
+from types import SimpleNamespace
 
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
 from packer_cli.cli.main import main
+from packer_cli.errors import ConfigError
 from packer_cli.export.formats import FORMATS, load_format
+from packer_cli.export.order import check_one_capacity
 from packer_cli.folders import lock_folder
+from packer_cli.plan.groups import Group
 from tests.cli_runner import run
 from tests.export.conftest import FILLED, SIZE, export, options_of, used
 from tests.loader.packed_set import write_manifest
@@ -262,6 +266,22 @@ def test_rows_of_one_length_and_groups_of_several(packed, tmp_path, name):
     )
     assert (done.code, done.stdout, done.stderr) == (2, "", message)
     assert not (tmp_path / "dir").exists()
+
+
+def test_groups_of_equal_capacity_go_by_the_names_of_their_folders():
+    groups = [Group(capacity=6144, pp_size=2), Group(capacity=8192, cp_size=2), Group(capacity=8192, tp_size=2)]
+    manifest = SimpleNamespace(
+        groups=[
+            SimpleNamespace(name=f"g{i}-{group.capacity}-{group.layout}", capacity=group.capacity, sp_size=1)
+            for i, group in enumerate(groups)
+        ]
+    )
+    with pytest.raises(ConfigError) as raised:
+        check_one_capacity("xtuner", manifest, [0, 1, 2])
+    assert str(raised.value) == (
+        "--to xtuner writes rows of one length, but the groups g0-6144-sp1-pp2, g1-8192-sp1-cp2, g2-8192-sp1-tp2 have "
+        "different capacities; export each to its own folder, the first with --groups g0-6144-sp1-pp2"
+    )
 
 
 def test_no_packed_set(tmp_path):

@@ -89,7 +89,7 @@ def _slot(plan: Plan, model: GpuModel, k: int, pad_to: str) -> Slot:
         row = max(row, int(schedule.slot_row_length[k]))
     if pad_to == "capacity":
         row = max(row, plan.groups[group].capacity)
-    while row % (sp * cp * tp):
+    while row % (sp * cp * tp * (2 if cp > 1 else 1)):  # Two chunks a rank.
         row += 1
     padding = row - tokens
     row_work += squares([row - sum(aligned)], window)
@@ -118,19 +118,24 @@ def _slot(plan: Plan, model: GpuModel, k: int, pad_to: str) -> Slot:
         a_token = cost.send[sp] * again / pp
         once = cost.send_constant / pp
     if sp > 1 and tp > 1:
-        to_peer = links.num_layers * links.all_to_all_bytes[sp] / tp / sp / sp
+        to_peer = links.num_layers * links.all_to_all_bytes[sp * tp] / tp / sp / sp
         near, far = in_node(sp, tp) - 1, sp - in_node(sp, tp)
         a_token = max(near * to_peer / links.node_bandwidth, far * to_peer / links.network_bandwidth) * again / pp
     if tp > 1:
-        sent = 8 * links.hidden_bytes / (sp * cp) * (tp - 1) / tp
-        a_token += links.num_layers / pp * again * sent / bandwidth(tp, 1)
+        sent = (8 + 4 * share) * links.hidden_bytes / (sp * cp) * (tp - 1) / tp
+        a_token += links.num_layers / pp * sent / bandwidth(tp, 1)
         once += 8 * links.latency * links.num_layers / pp
     if cp > 1:
-        sent = 3 * links.kv_bytes / tp * (cp - 1) / cp
-        a_token += links.num_layers / pp * again * sent / bandwidth(cp, tp)
+        sent = (3 + share) * links.kv_bytes / tp * (cp - 1) / cp
+        a_token += links.num_layers / pp * sent / bandwidth(cp, tp)
         once += 3 * links.latency * links.num_layers / pp
     if pp > 1:
-        a_token += 2 * links.hidden_bytes / (sp * cp * tp) / bandwidth(2, sp * cp * tp)
+        slowest = (
+            min(bandwidth(2, 1), links.network_bandwidth)
+            if sp * cp * tp * pp > links.gpus_per_node
+            else links.node_bandwidth
+        )
+        a_token += 2 * links.hidden_bytes / (sp * cp * tp) / slowest
     communication = a_token * tokens + once
     of_padding += a_token * padding
     parts = {

@@ -115,7 +115,7 @@ def test_process_groups_are_limited():
         slot_pack=np.arange(len(slots)),
         slot_group=group.astype(np.int16),
         slot_first_gpu=first_gpu.astype(np.int32),
-        slot_row_length=np.ones(len(slots), dtype=np.int32),
+        slot_row_length=np.where(group > 0, group + 1, 1).astype(np.int32),  # A token on each GPU.
     )
     packs = replace(
         plan.packs,

@@ -10,7 +10,7 @@ import click
 from packer_cli.cli.console import print_table, ratio
 from packer_cli.compare import ComparedRow, Comparison
 from packer_cli.compare.row_figures import RowFigures
-from packer_cli.config.models import GIVE
+from packer_cli.config.auto_groups import GIVE
 from packer_cli.errors import ConfigError
 from packer_cli.format.metrics import OverallMetrics
 from packer_cli.plan.pieces import overflow_notes

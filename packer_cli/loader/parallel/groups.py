@@ -119,7 +119,7 @@ def init_sp_groups(
             continue
         begin = layout.place(rank - first)._replace(cp_rank=0, sp_rank=0)
         start = first + layout.gpu(**begin._asdict())
-        sharing = numbers[start : start + layout.row_multiple : layout.tp]
+        sharing = numbers[start : start + layout.stage_gpus : layout.tp]
         group = dist.new_group(sharing, use_local_synchronization=True)
         if warm_up:
             device = "cuda" if torch.cuda.is_available() and dist.get_backend(group) != "gloo" else "cpu"

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from packer_cli.errors import ConfigError
 from packer_cli.plan.strategies.hydraulis import (
     SchemeCosts,
     StepPlan,
@@ -215,8 +216,12 @@ def test_no_layout_holds_what_no_scheme_does():
     with pytest.raises(ValueError, match=r"^no pipeline of at most 64 GPUs holds the longest sample, 30000 tokens$"):
         find_layouts(table, costs, 64)
     odd = length_table(np.array([3_000]), 3_000)
-    with pytest.raises(ValueError, match=r"^no layout divides 63 GPUs into pipelines of which one holds the longest"):
+    with pytest.raises(ConfigError) as raised:
         choose_layouts([np.array([3_000])], odd, costs, 63)
+    assert str(raised.value) == (
+        "--strategy hydraulis: no layout divides 63 GPUs into pipelines of which one holds the longest sample, 3,000 "
+        "tokens; give a multiple of 2 GPUs"
+    )
 
 
 def mix(num, seed=0):

@@ -13,7 +13,7 @@ from packer_cli.config import PlanConfig
 from packer_cli.config.rules import plan_rules
 from packer_cli.plan.build import build_plan
 from packer_cli.plan.check import MOST_PROCESS_GROUPS, check_plan
-from packer_cli.plan.figures import plan_stats
+from packer_cli.plan.figures import plan_figures
 from packer_cli.plan.groups import Group
 from packer_cli.plan.strategies.hydraulis.layouts import MOST_LAYOUTS
 from packer_cli.plan.types import FILLER
@@ -76,7 +76,7 @@ def test_every_plan_passes_the_checker(lengths, num_gpus, epochs, tokens, seed):
             pipelines = pipelines_of(plan, schedule, i)
             assert sum(plan.groups[group].num_gpus for group, _ in pipelines) == num_gpus
             for group, first in pipelines:
-                assert first % plan.groups[group].layout.row_multiple == 0, "tensor parallelism crosses a node"
+                assert first % plan.groups[group].layout.stage_gpus == 0, "tensor parallelism crosses a node"
             packs = schedule.slot_pack[schedule.slot_iteration == i]
             own.append(tuple(sorted(packs[packs != FILLER].tolist())))
             trained = sum(sum(map(sum, each)) for each in pipelines.values())
@@ -133,9 +133,9 @@ def test_the_four_imbalances_are_those_of_the_definitions():
                 oversized += length * (twin.capacity[group] > least)
                 tokens += length
         between.append(max(times) / np.mean(times))
-    found = plan_stats(plan, 0, costs=costs).overall
+    found = plan_figures(plan, 0, costs=costs).overall
     assert found.sampling_within == pytest.approx(oversized / tokens)
     assert found.packing_within == pytest.approx(np.mean(within))
     assert found.packing_between == pytest.approx(np.mean(between))
     assert found.sampling_between > 1
-    assert plan_stats(plan, 0).overall.sampling_within is None
+    assert plan_figures(plan, 0).overall.sampling_within is None

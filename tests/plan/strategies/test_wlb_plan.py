@@ -225,3 +225,12 @@ def test_packings_that_do_not_fit_are_refused(packing, message):
     with pytest.raises(ConfigError) as error:
         plan_rules(PlanConfig(**GIVEN, packing=packing))
     assert str(error.value) == message
+
+
+@pytest.mark.parametrize("packing", [*PACKERS, "delay:queues=auto"])
+def test_no_samples(packing):
+    rules = rules_for(packing=packing)
+    plan = build_plan(whole([]), rules)
+    check_plan(plan)
+    assert (len(plan.packs), plan.epochs[0].num_steps) == (0, 0)
+    plan_stats(plan, rules)

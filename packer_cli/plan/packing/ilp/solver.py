@@ -9,7 +9,7 @@ def make_solver(time_limit: float, *, uses_start: bool = False, node_limit: int 
     """A PuLP solver that stops after `time_limit` seconds with the best answer so far.
 
     Args:
-        time_limit: seconds.
+        time_limit: seconds; infinite for none.
         uses_start: start from the variables' values, a solution of the integer program.
         node_limit: nodes of the search tree to look at; None: any number.
 
@@ -19,7 +19,7 @@ def make_solver(time_limit: float, *, uses_start: bool = False, node_limit: int 
     import pulp
 
     # A solver may read 0 or less as no limit.
-    limit = max(0.01, time_limit)
+    limit = None if time_limit == float("inf") else max(0.01, time_limit)
     if _has_highs():
         nodes = {} if node_limit is None else {"mip_max_nodes": node_limit}
         highs = pulp.HiGHS(msg=False, threads=1, timeLimit=limit, gapRel=0.0, **nodes)
@@ -28,7 +28,7 @@ def make_solver(time_limit: float, *, uses_start: bool = False, node_limit: int 
         cbc = pulp.COIN_CMD(
             msg=False,
             threads=1,
-            timeLimit=max(1.0, limit),
+            timeLimit=limit and max(1.0, limit),
             gapRel=0.0,
             warmStart=uses_start,
             maxNodes=node_limit,

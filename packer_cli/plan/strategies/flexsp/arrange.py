@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from packer_cli.plan.arrange import GroupPacks
+from packer_cli.plan.groups import Group
 from packer_cli.plan.packing.csr import select_packs
 from packer_cli.plan.rules import PlanRules
 from packer_cli.plan.schedule import Iterations, round_up_rows
@@ -27,11 +30,11 @@ def arrange_mixed(lengths: Int32Array, costs: DegreeCosts, rules: PlanRules) -> 
     """
     seed = int(rng_state(rules.seed, Stream.PACKING)[0])
     found = plan_data_set(lengths, costs, rules.num_gpus, seed=seed, window=rules.balance.window or 0)
-    return arrange(found, lengths, costs, rules.num_gpus)
+    return arrange(found, lengths, costs, rules.groups, rules.num_gpus)
 
 
 def arrange(
-    found: MixedIterations, lengths: Int32Array, costs: DegreeCosts, num_gpus: int
+    found: MixedIterations, lengths: Int32Array, costs: DegreeCosts, groups: Sequence[Group], num_gpus: int
 ) -> tuple[list[GroupPacks], Iterations]:
     """Packs by group, numbered through the groups, and the iterations on GPUs. O(m)."""
     by_group = []
@@ -44,10 +47,17 @@ def arrange(
         offsets, pieces = select_packs(found.offsets, found.samples, own)
         by_group.append(GroupPacks(offsets=offsets, pieces=pieces, num_whole=len(own), is_spread=False))
     tokens, _ = pack_tokens_and_work(found.offsets, found.samples, lengths)
-    return by_group, _on_gpus(found.iterations, number, found.kinds, tokens, costs, num_gpus)
+    return by_group, _on_gpus(found.iterations, number, found.kinds, tokens, costs, groups, num_gpus)
 
 
-def deal_mixed(packs: Packs, chosen: Int64Array, lengths: Int32Array, costs: DegreeCosts, num_gpus: int) -> Iterations:
+def deal_mixed(
+    packs: Packs,
+    chosen: Int64Array,
+    lengths: Int32Array,
+    costs: DegreeCosts,
+    groups: Sequence[Group],
+    num_gpus: int,
+) -> Iterations:
     """Iterations of packs that are there, of unlike degrees and near-equal predicted time. O(m + p log p).
 
     Args:
@@ -61,7 +71,7 @@ def deal_mixed(packs: Packs, chosen: Int64Array, lengths: Int32Array, costs: Deg
     pack_of = np.empty(len(lengths), dtype=np.int64)
     pack_of[pieces] = np.repeat(chosen, np.diff(offsets))
     number = pack_of[found.samples[found.offsets[:-1]]]
-    return _on_gpus(found.iterations, number, found.kinds, tokens, costs, num_gpus)
+    return _on_gpus(found.iterations, number, found.kinds, tokens, costs, groups, num_gpus)
 
 
 def _on_gpus(
@@ -70,6 +80,7 @@ def _on_gpus(
     kinds: Int64Array,
     tokens: Int64Array,
     costs: DegreeCosts,
+    groups: Sequence[Group],
     num_gpus: int,
 ) -> Iterations:
     """Replicas from GPU 0 on, in the order of the packs; the GPUs that are left get fillers of the lowest degree.
@@ -95,5 +106,5 @@ def _on_gpus(
         slot_pack=slot_pack,
         slot_group=slot_group.astype(np.int16),
         slot_first_gpu=(np.cumsum(slot_degree) - slot_degree - iteration * num_gpus).astype(np.int32),
-        slot_row_length=round_up_rows(longest[of_group], slot_degree, costs.capacity[slot_group]).astype(np.int32),
+        slot_row_length=round_up_rows(longest[of_group], groups, slot_group).astype(np.int32),
     )

@@ -41,7 +41,7 @@ def _on_gpus(kinds: Int64Array, groups: Sequence[Group]) -> tuple[Int64Array, In
     Pipelines whose rows are divided most come first. Their degrees of sp, cp and tp are powers of two, so each begins
     at a multiple of as many GPUs, and tensor parallelism stays inside a node.
     """
-    of_row = np.array([groups[kind].layout.row_multiple for kind in kinds.tolist()])
+    of_row = np.array([groups[kind].layout.stage_gpus for kind in kinds.tolist()])
     gpus = np.array([groups[kind].num_gpus for kind in kinds.tolist()])
     order = np.lexsort((kinds, -gpus, -of_row))
     first = np.empty(len(kinds), dtype=np.int64)
@@ -94,19 +94,13 @@ def _assembled(
         slot_pack=slot_pack,
         slot_group=group.astype(np.int16),
         slot_first_gpu=pipeline_gpu[slot_pipeline].astype(np.int32),
-        slot_row_length=_row_lengths(np.append(tokens, 0)[slot_pack], group, groups),
+        slot_row_length=round_up_rows(np.append(tokens, 0)[slot_pack], groups, group).astype(np.int32),
         iteration_step=np.arange(num_steps),
         step_window=np.zeros(num_steps, dtype=np.int32),
     )
     return Plan(
         groups=groups, num_gpus=rules.num_gpus, pieces=pieces, packs=packs, epochs=(schedule,), lockstep=rules.lockstep
     )
-
-
-def _row_lengths(tokens: Int64Array, group: Int64Array, groups: Sequence[Group]) -> np.ndarray:
-    multiple = np.array([each.layout.row_multiple for each in groups], dtype=np.int64)[group]
-    capacity = np.array([each.capacity for each in groups], dtype=np.int64)[group]
-    return round_up_rows(tokens, multiple, capacity).astype(np.int32)
 
 
 def _in_other_order(schedule: Schedule, seed: int, epoch: int) -> Schedule:

@@ -73,7 +73,7 @@ def plan_data_set(
         batch_tokens: most tokens of a step; a longer sample is a step of its own.
 
     Raises:
-        ValueError: no layout uses all GPUs and holds the longest sample.
+        ConfigError: no layout uses all GPUs and holds the longest sample.
     """
     order, offsets = make_batches(lengths, batch_tokens, seed)
     falling = lengths[order].astype(np.int64)
@@ -100,7 +100,7 @@ def layouts_of(
     """The layouts that steps with these samples choose from (int64[n], falling within each step).
 
     Raises:
-        ValueError: no layout uses all GPUs and holds the longest sample.
+        ConfigError: no layout uses all GPUs and holds the longest sample.
     """
     steps = [falling[offsets[j] : offsets[j + 1]] for j in sampled_steps(offsets).tolist()]
     return choose_layouts(steps, length_table(falling, batch_tokens), costs, num_gpus, most=most)

@@ -13,6 +13,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from packer_cli.errors import ConfigError
 from packer_cli.plan.strategies.hydraulis.candidates import LengthTable, find_layouts
 from packer_cli.plan.strategies.hydraulis.costs import Float64Array, SchemeCosts
 from packer_cli.plan.strategies.hydraulis.step import plan_sorted
@@ -61,7 +62,7 @@ def choose_layouts(
         most: layouts to choose, at least 1.
 
     Raises:
-        ValueError: no layout uses all GPUs and holds the longest sample.
+        ConfigError: no layout uses all GPUs and holds the longest sample.
     """
     tried: dict[tuple[int, ...], Float64Array] = {}
     few = max(_FEW, len(steps) // 4)
@@ -169,8 +170,10 @@ def _select(
     keys = list(tried)
     held = [max(costs.capacity[np.flatnonzero(key)].tolist()) for key in keys]
     if max(held, default=0) < longest:
-        raise ValueError(
-            f"no layout divides {num_gpus} GPUs into pipelines of which one holds the longest sample, {longest} tokens"
+        of_one = costs.gpus[costs.capacity >= longest].min()
+        raise ConfigError(
+            f"--strategy hydraulis: no layout divides {num_gpus} GPUs into pipelines of which one holds the longest "
+            f"sample, {longest:,} tokens; give a multiple of {of_one} GPUs"
         )
     seconds = np.array([tried[key] for key in keys])
     chosen = [int(np.argmin(np.where(np.array(held) >= longest, seconds.sum(axis=1), np.inf)))]

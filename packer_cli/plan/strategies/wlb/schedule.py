@@ -65,7 +65,7 @@ def schedule_steps(
         slot_pack=np.concatenate([micro_batches.pack, np.full(len(idle_step), FILLER)])[order],
         slot_group=np.zeros(len(order), dtype=np.int16),
         slot_first_gpu=(np.concatenate([replica, idle_replica])[order] * group.num_gpus).astype(np.int32),
-        slot_row_length=round_up_rows(tokens[order], group.layout.row_multiple, group.capacity).astype(np.int32),
+        slot_row_length=round_up_rows(tokens[order], [group], 0).astype(np.int32),
         iteration_step=np.arange(num_steps),
         step_window=np.zeros(num_steps, dtype=np.int32),
     )

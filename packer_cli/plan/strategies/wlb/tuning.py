@@ -40,6 +40,8 @@ def tune_thresholds(arrivals: Arrivals, capacity: int, most_delay: float, num_qu
     num_batches = max(_SAMPLE_BATCHES, int(np.searchsorted(arrivals.batches, _SAMPLE)))
     sample = arrivals.first(min(num_batches, arrivals.num_batches))
     best, least = np.empty(0, dtype=np.int64), (np.inf, np.inf)
+    if not sample.num_batches:
+        return best
     for thresholds in _candidates(sample, num_queues):
         packed = pack_with_queues(sample, capacity, thresholds)
         delay = mean_delay(sample, packed)

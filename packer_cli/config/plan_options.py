@@ -1,0 +1,261 @@
+"""The options of a plan, and how they fit together."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import Annotated, Any, Literal
+
+from pydantic import (
+    BeforeValidator,
+    Field,
+    ModelWrapValidatorHandler,
+    ValidationInfo,
+    field_validator,
+    model_validator,
+)
+from pydantic.json_schema import SkipJsonSchema
+from pydantic_core import PydanticCustomError
+
+from packer_cli.config.auto_groups import AutoGroupsConfig
+from packer_cli.config.fields import StepTokens
+from packer_cli.config.groups import choose_groups, read_align, read_group, with_parallel
+from packer_cli.config.messages import validate
+from packer_cli.config.strategies import STRATEGIES, divisors, refusal
+from packer_cli.format.layout import ONE_GPU
+from packer_cli.plan.groups import Group, require_aligned
+from packer_cli.sizes import format_tokens
+
+AUTO = "auto"
+"""The value of `groups` that has them chosen."""
+
+Align = Annotated[int | str | None, BeforeValidator(read_align, json_schema_input_type=int | str | None)]
+
+
+class PlanConfig(AutoGroupsConfig):
+    """Lengths to plan."""
+
+    strategy: Literal["balanced", "hbp", "naive", "longalign", "flexsp", "wlb", "hydraulis"] = "balanced"
+    """Whose plan: `balanced`: hbpack's; `hbp`: HBP's, to the letter; `naive`: HBP's baseline; `longalign`: LongAlign's
+    sorted batches; `flexsp`: FlexSP's mixed SP degrees; `wlb`: WLB-LLM's steps of even micro-batches; `hydraulis`:
+    Hydraulis's pipelines of unlike tp, cp, pp. The first four are defaults of --packing, --fill, --balance and
+    --curriculum-steps; `naive` and `longalign` use the longest group alone. The other three pack in their own way.
+    `flexsp` packs at every degree that divides the longest group's, and needs --model and --gpu, or --profile. `wlb`
+    takes the capacity of the longest group for the context window (by default, the longest sample), packs by --packing
+    delay, original, greedy or solver, and evens out --cost 1,24576, or what --model and --gpu, or --profile, predict.
+    `hydraulis` needs --model and --gpu, or --profile, and --global-tokens; samples are as long as the longest
+    group's capacity at most, and degrees as high as --parallel and that group's SP degree."""
+    group_costs: SkipJsonSchema[tuple[tuple[float, float, float], ...] | None] = None
+    """What `flexsp` and `hydraulis` plan by, no option of its own: of each group, the seconds of a replica, on one of
+    its pipeline stages, per squared token, per token and per micro-batch; see `rules.with_known_cost`."""
+    align: Align = None
+    """Count each sample at its length rounded up to a multiple of this, for trainers that pad each sample: tokens, or
+    N*cp for N times the SP degree of each group above degree 1. TransformerEngine (Megatron, NeMo) needs 2*cp with
+    context parallelism. By default, samples are not padded."""
+    groups: tuple[Group, ...]
+    """CAPACITY[:SP_DEGREE[:CHECKPOINT_LAYERS]] of each, shortest first, such as 16k:1,128k:8; or `auto`, to choose
+    them from the lengths with --model and --gpu, or --profile."""
+    gpus: int = Field(ge=1, le=2**20)
+    """Number of GPUs that train."""
+    packing: str = "bfs"
+    """Packing algorithm with its options, such as isf:rounds=10."""
+    fill: Literal["balanced", "greedy", "longest"] = "balanced"
+    """Which short samples fill long packs: `balanced`: those that even out attention work; `greedy`: in the order of
+    the data, those that fit (HBP); `longest`: the longest that fit."""
+    balance: str = "refine"
+    """Which packs share an iteration: `sort`: those of similar attention work (HBP); `window:K`: the same within
+    windows of K iterations; `none`: random ones. `+refine` also exchanges samples within iterations; `refine` is
+    `sort+refine`."""
+    mask: Literal["document", "causal"] = "document"
+    """What a token may attend to: `document`: those before it of its own sample; `causal`: all before it in its row.
+    It decides the attention work of a pack; the loader takes it from the set."""
+    cp_sharding: str = "auto"
+    """How the ranks of a context-parallel group (--parallel cp=N) divide a row: `sequence`: they cut the row;
+    `document`: they cut each sample, so that attention work is even; `auto[:rho=R]`: for each pack the faster of the
+    two, by the attention times of --profile or, without it, by tiles of 128 tokens, which pieces of under 256 tokens
+    compute at R (default 1) of the full rate."""
+    attention_pieces: SkipJsonSchema[tuple[tuple[int, int, float], ...] | None] = None
+    """What `auto` predicts with, no option of its own: queries, keys and seconds of the profile's pieces; see
+    `rules.with_known_cost`."""
+    cost: str = "quadratic"
+    """What to even out: `quadratic`: attention work, the sum of squared lengths (HBP); `A,B`: A a squared token and B
+    a token, such as 1,24576 for a 7B model; `profile`: both from --profile, or from --model and --gpu."""
+    overflow: Literal["split", "truncate", "drop", "error"] = "split"
+    """What to do with samples longer than the largest group."""
+    max_samples: int | None = Field(default=None, ge=1, lt=2**31)
+    """Most samples of a pack, for kernels and graphs that take borders of a fixed number of samples. A lower one pads
+    more. By default, as many as fit."""
+    global_tokens: StepTokens | None = None
+    """Tokens in an optimizer step. By default, each iteration is one step."""
+    lockstep: Annotated[Literal["all", "1"], BeforeValidator(str)] = "all"
+    """Which GPUs share collectives in every micro-batch: `all` of them (FSDP, ZeRO-2 and 3); or those of `1` replica
+    (DDP, ZeRO-1). Then each replica runs as many micro-batches as its share of a step needs, and the loader
+    gives lists of micro-batches (`lockstep=False`). `1` needs --global-tokens."""
+    step_mix: Literal["alternate", "stratified"] = "alternate"
+    """How to combine iterations into steps of several: `alternate`: shuffled; `stratified`: with the same proportions
+    of groups and lengths in every step."""
+    curriculum: str = "short"
+    """What the first --curriculum-steps are: `short`: steps without the longest group or, if there is one group, of
+    the lighter half of its packs; `skyladder[:START]`: attention sees START tokens of a sample at a time (default 32),
+    growing by the same amount in each step; `growlength[:START]`: the same from 128 tokens on, doubling at equal
+    intervals."""
+    curriculum_steps: int = Field(default=0, ge=0, lt=2**31)
+    """Steps of the curriculum at the start of the first epoch."""
+    epochs: int = Field(default=1, ge=1, le=1000)
+    """Epochs to write rank manifests for; the loader can go on beyond them."""
+    seed: int = Field(default=0, ge=0)
+    """Seed for everything random."""
+
+    @property
+    def is_auto(self) -> bool:
+        """Whether the groups are still to be chosen."""
+        return not self.groups
+
+    def with_groups(self, groups: Sequence[Group]) -> PlanConfig:
+        """The options with those of these groups that the strategy uses."""
+        if not STRATEGIES[self.strategy].plans_steps:  # It has degrees of its own.
+            groups = with_parallel(groups, self.layout)
+        return self.model_copy(update={"groups": choose_groups(groups, self.strategy, self.align, given=())})
+
+    def with_strategy(self, name: str) -> PlanConfig:
+        """The options that were given, for another strategy.
+
+        Raises:
+            ConfigError: they do not fit it.
+        """
+        left_out = set(STRATEGIES[name].ignores)
+        if STRATEGIES[name].has_packers != STRATEGIES[self.strategy].has_packers:
+            left_out.add("packing")
+        given = {field: getattr(self, field) for field in self.model_fields_set - left_out}
+        config: PlanConfig = validate(PlanConfig, {**given, "strategy": name})
+        return config.with_groups(self.groups)
+
+    def decisions(self) -> dict[str, Any]:
+        """JSON values of all that decides a plan once its groups are known; what they were chosen with does not.
+
+        Groups hold their own `align`.
+        """
+        ignored = STRATEGIES[self.strategy].ignores
+        return self.model_dump(mode="json", exclude={*AutoGroupsConfig.model_fields, *ignored, "align"})
+
+    @model_validator(mode="wrap")
+    @classmethod
+    def _take_defaults(cls, values: Any, build: ModelWrapValidatorHandler[PlanConfig]) -> PlanConfig:
+        """Take the defaults of the strategy, which are not among the options that were given."""
+        name = values.get("strategy", "balanced")
+        strategy = STRATEGIES.get(name, STRATEGIES["balanced"])  # The model refuses an unknown one.
+        for option in sorted(strategy.ignores & set(values)):
+            flag = option.replace("_", "-")
+            raise ValueError(f"--{flag} has no effect on --strategy {name}, which packs in its own way; leave it out")
+        config = build({**strategy.defaults, **values})
+        config.model_fields_set.intersection_update(values)
+        return config
+
+    @field_validator("groups", mode="before", json_schema_input_type=str | list[str | Group])
+    @classmethod
+    def _read_groups(cls, value: Any) -> Any:
+        if value in (AUTO, [AUTO], ()):
+            return ()
+        if value == []:
+            raise PydanticCustomError("too_short", "no group is given")
+        if isinstance(value, str):
+            value = value.split(",")
+        if isinstance(value, (int, dict)):
+            value = [value]
+        return tuple(map(read_group, value)) if isinstance(value, (list, tuple)) else value
+
+    @field_validator("groups")
+    @classmethod
+    def _choose_groups(cls, groups: tuple[Group, ...], info: ValidationInfo) -> tuple[Group, ...]:
+        if info.data.get("group_costs") is not None:
+            return groups  # They were chosen, and these are their costs.
+        is_sorted = all(a.capacity < b.capacity for a, b in pairwise(groups))  # Else `_check_groups` refuses them.
+        if not groups or not is_sorted or not {"strategy", "align", "parallel"} <= info.data.keys():
+            return groups
+        if not STRATEGIES[info.data["strategy"]].plans_steps:
+            groups = with_parallel(groups, info.data["parallel"] or ONE_GPU)
+        return choose_groups(groups, info.data["strategy"], info.data["align"], given=groups)
+
+    @property
+    def restrictions(self) -> dict[str, Any]:
+        """Options that not every strategy supports, where they differ from the default."""
+        names = {option for strategy in STRATEGIES.values() for option in strategy.lacks}
+        fields = type(self).model_fields
+        return {name: getattr(self, name) for name in names if getattr(self, name) != fields[name].default}
+
+    @model_validator(mode="after")
+    def _check_mask(self) -> PlanConfig:
+        why = refusal(self.strategy, self.restrictions)
+        if why:
+            raise ValueError(f"--strategy: {why}")
+        if self.mask == "causal" and (self.align not in (None, 1) or any(group.align > 1 for group in self.groups)):
+            raise ValueError(
+                "--align pads each sample, but with --mask causal a whole row is one segment; leave one of them out"
+            )
+        if self.mask == "causal" and self.is_auto:
+            raise ValueError("--groups auto predicts the time of --mask document; name the groups for --mask causal")
+        return self
+
+    @model_validator(mode="after")
+    def _check_lockstep(self) -> PlanConfig:
+        if STRATEGIES[self.strategy].plans_steps and self.global_tokens is None:
+            raise ValueError(
+                f"--strategy {self.strategy} needs --global-tokens: it divides each step's samples among pipelines"
+            )
+        if self.lockstep == "1" and self.global_tokens is None:
+            raise ValueError(
+                "--lockstep 1 needs --global-tokens: replicas run freely until a step ends, and without it every "
+                "iteration is a step"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _check_groups(self) -> PlanConfig:
+        capacities = [group.capacity for group in self.groups]
+        of_schemes = STRATEGIES[self.strategy].plans_steps and self.group_costs is not None
+        if sorted(set(capacities)) != capacities and not of_schemes:
+            remedy = "sort them" if len(set(capacities)) == len(capacities) else "leave one of the equal ones out"
+            raise ValueError(
+                f"groups must have rising capacities, got {','.join(map(format_tokens, capacities))}; {remedy}"
+            )
+        for group in self.groups:
+            require_aligned(group)
+        if STRATEGIES[self.strategy].plans_steps:
+            return self
+        of_replica = self.layout.num_gpus
+        if self.is_auto and self.gpus % of_replica:
+            raise ValueError(
+                f"a replica has {of_replica} GPUs ({self.layout}), which must divide the number of GPUs, {self.gpus}; "
+                f"choose lower degrees, or a multiple of {of_replica} GPUs"
+            )
+        if STRATEGIES[self.strategy].mixes_degrees:
+            largest = max((group.num_gpus for group in self.groups), default=1)
+            if largest > self.gpus:
+                raise ValueError(
+                    f"a replica of {largest} GPUs does not fit {self.gpus} GPUs; end --groups with a lower SP degree"
+                )
+            lowest = min((group.num_gpus for group in self.groups), default=1)
+            if any(number % lowest for number in (self.gpus, *(group.num_gpus for group in self.groups))):
+                raise ValueError(
+                    f"with samples aligned to {self.groups[0].align} tokens, --strategy {self.strategy} has no group "
+                    f"of SP degree 1, which would fill the rest of {self.gpus} GPUs; give longer --groups or a lower "
+                    "--align"
+                )
+            return self
+        for group in self.groups:
+            if self.gpus % group.num_gpus and group.num_gpus > group.sp_size:
+                raise ValueError(
+                    f"a replica of group {group} has {group.num_gpus} GPUs ({group.layout}), which must divide the "
+                    f"number of GPUs, {self.gpus}; choose lower degrees, or a multiple of {group.num_gpus} GPUs"
+                )
+            if self.gpus % group.sp_size:
+                raise ValueError(
+                    f"the SP degree of group {group} must divide the number of GPUs, {self.gpus}; "
+                    f"choose one of {', '.join(str(d) for d in divisors(self.gpus))}"
+                )
+        if len({group.pp_size for group in self.groups}) > 1 and self.lockstep == "all":
+            raise ValueError(
+                "groups with different numbers of pipeline stages cannot run in lockstep; give --lockstep 1, or the "
+                "same pp_size"
+            )
+        return self
