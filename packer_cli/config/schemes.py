@@ -18,8 +18,6 @@ MOST_CP = 8
 """Without `--parallel`."""
 _LEAST_CAPACITY = 1024
 _ROW_MULTIPLE = 128
-_WEIGHT_BYTES, _OPTIMIZER_BYTES = 6, 12
-"""A parameter on each GPU, and divided among all: ZeRO-1, as `MemoryModel.constant_of` has it with tp or pp."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,7 +56,7 @@ def find_schemes(
     model.cost.require_known(Layout(pp=2))
     found = []
     for layout in _layouts(num_gpus, model, most, most_sp):
-        memory = _without_sharing(model.memory, layout, num_gpus)
+        memory = _without_sharing(model.memory, layout)
         whole = min(longest, memory.longest(layout, 0) // _ROW_MULTIPLE * _ROW_MULTIPLE)
         kept = [(whole, 0)] if whole >= min(longest, _LEAST_CAPACITY) else []
         if whole < longest:
@@ -119,12 +117,11 @@ def _layouts(num_gpus: int, model: GpuModel, most: Layout | None, most_sp: int) 
     ]
 
 
-def _without_sharing(memory: MemoryModel, layout: Layout, num_gpus: int) -> MemoryModel:
+def _without_sharing(memory: MemoryModel, layout: Layout) -> MemoryModel:
     """The memory of a pipeline that gathers no weights: others run other layouts, so it has its own (ZeRO-1)."""
     if layout.tp > 1 or layout.pp > 1 or not memory.num_parameters:
         return memory
-    own = memory.num_parameters * (_WEIGHT_BYTES + _OPTIMIZER_BYTES / num_gpus)
-    return replace(memory, constant=max(memory.constant, own))
+    return replace(memory, constant=max(memory.constant, memory.zero1_bytes(layout)))
 
 
 def _gpu_seconds(scheme: Scheme, tokens: int) -> float:

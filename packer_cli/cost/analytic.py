@@ -199,6 +199,8 @@ def _memory(shape: ModelShape, gpu: Gpu, num_gpus: int, assumed: Assumptions) ->
         per_checkpointed_token=size * shape.hidden_size,
         num_layers=shape.num_layers,
         num_parameters=shape.num_parameters,
+        embedding_parameters=shape.embedding_parameters,
+        end_parameters=shape.vocabulary_size * shape.hidden_size,
         num_gpus=num_gpus,
     )
 

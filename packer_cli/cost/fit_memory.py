@@ -81,6 +81,8 @@ def fit_memory(profile: Profile, shape: ModelShape | None, added: float = 0.0) -
         per_checkpointed_token=inputs,
         num_layers=num_layers,
         num_parameters=shape.num_parameters if shape else 0.0,
+        embedding_parameters=shape.embedding_parameters if shape else 0.0,
+        end_parameters=shape.vocabulary_size * shape.hidden_size if shape else 0.0,
         num_gpus=profile.num_gpus,
     )
     names = {"constant": "constant", "token": "per_token", "kept_layer": "per_layer_token"}

@@ -211,18 +211,25 @@ class MemoryModel:
     """Decoder layers of the model."""
     num_parameters: float = 0.0
     """Weights of the model; 0 if they are not known."""
+    embedding_parameters: float = 0.0
+    """Those of the embedding and the output layer, once if they are tied."""
+    end_parameters: float = 0.0
+    """Those of one of the two, which the first or the last stage of a pipeline holds."""
     num_gpus: int = 1
     """GPUs that train."""
 
     def constant_of(self, layout: Layout) -> float:
-        """Bytes of weights, gradients and optimizer on a GPU.
+        """Bytes of weights, gradients and optimizer on a GPU: FSDP's, or with TP or PP those of ZeRO-1."""
+        return self.constant if layout.tp == layout.pp == 1 else self.zero1_bytes(layout)
 
-        With tensor or pipeline parallelism, a GPU holds its part of the weights (bfloat16) and gradients (float32),
-        and the data-parallel ranks share its optimizer states: Megatron's distributed optimizer, ZeRO-1.
+    def zero1_bytes(self, layout: Layout) -> float:
+        """Bytes of weights, gradients and optimizer on a GPU, where only the optimizer's states are shared.
+
+        A GPU holds its part of the weights (bfloat16) and gradients (float32), and the data-parallel ranks share its
+        optimizer states: Megatron's distributed optimizer, ZeRO-1. The stage with the most weights counts.
         """
-        if layout.tp == layout.pp == 1:
-            return self.constant
-        own = self.num_parameters / (layout.tp * layout.pp)
+        ends = self.embedding_parameters if layout.pp == 1 else self.end_parameters
+        own = ((self.num_parameters - self.embedding_parameters) / layout.pp + ends) / layout.tp
         return own * (_WEIGHT_BYTES + _OPTIMIZER_BYTES * layout.tp * layout.pp / self.num_gpus)
 
     def bytes(self, tokens: float, layout: Layout = ONE_GPU, checkpoint_layers: int = 0) -> float:

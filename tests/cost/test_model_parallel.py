@@ -108,7 +108,12 @@ def test_memory_by_hand():
     memory = MODEL.memory
     weights = LLAMA.num_parameters
     # Of 64 GPUs, 8 share the optimizer's states of each part of the weights.
-    assert memory.constant_of(Layout(tp=4, pp=2)) == pytest.approx(weights / 8 * (6 + 12 / 8))
+    assert memory.constant_of(Layout(tp=4)) == pytest.approx(weights / 4 * (6 + 12 / 16))
+    # Each end of a pipeline holds its embedding or output layer whole.
+    end = 128256 * 4096
+    own = ((weights - 2 * end) / 2 + end) / 4
+    assert memory.constant_of(Layout(tp=4, pp=2)) == pytest.approx(own * (6 + 12 / 8))
+    assert memory.constant_of(Layout(tp=4, pp=4)) > memory.constant_of(Layout(tp=4, pp=2)) / 2
     layers = 32 * memory.per_layer_token
     # The first stage has two micro-batches of half the layers, the last one half of them and the logits.
     piped = (memory.bytes(8 * K, Layout(tp=4, pp=2)) - memory.constant_of(Layout(tp=4, pp=2))) / (2 * K)
