@@ -17,6 +17,7 @@ from packer_cli.cli.options import (
     workers_option,
 )
 from packer_cli.config import PlanConfig, TokenizeConfig, validate
+from packer_cli.errors import RunError
 
 
 @click.command("compare")
@@ -79,5 +80,7 @@ def command(
     comparison = replace(comparison, rows=sort_rows(comparison.rows, order))
     if as_json:
         click.echo(json.dumps(comparison.values(), indent=2))
-        return
-    print_comparison(comparison)
+    else:
+        print_comparison(comparison)
+    if all(row.figures is None for row in comparison.rows):
+        raise RunError("every plan failed, for the reasons above")

@@ -31,6 +31,10 @@ def command(path: str, as_json: bool, bound: str, **values: Any) -> None:
     """
     strategy = STRATEGIES.get(values["strategy"] or "")  # The config refuses an unknown one.
     has_groups = values["groups"] is not None or (strategy is not None and "groups" in strategy.defaults)
+    if values["gpus"] is None and values["groups"] is None and has_groups:
+        raise ConfigError(
+            f"--strategy {values['strategy']} needs --gpus to plan; leave both out for the lengths alone"
+        )
     if not has_groups and values["gpus"] is None:
         config = None
     elif not has_groups or values["gpus"] is None:

@@ -106,8 +106,8 @@ def read_align(value: Any) -> Any:
         return value
     if not re.fullmatch("[1-9][0-9]{0,8}", str(value)):
         raise ValueError(
-            f"{value!r} must be a number of tokens, at least 1, such as 16, or N*cp for N times the SP degree of each "
-            "group, such as 2*cp"
+            f"{value!r} must be a number of tokens, at least 1, such as 16, or N*cp for N times the SP or CP degree "
+            "of each group, such as 2*cp"
         )
     return int(value)
 

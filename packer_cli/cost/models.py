@@ -106,6 +106,10 @@ class CostModel:
                 "the profile has no bandwidth, so the time of tensor, context and pipeline parallelism is not known; "
                 "measure again with hbpack profile --bandwidth, or give --model and --gpu"
             )
+        if layout.pp > self.num_layers:
+            raise ConfigError(
+                f"{layout.pp} pipeline stages are more than the model's {self.num_layers} layers; give a lower pp"
+            )
         node = self.model_parallel.gpus_per_node
         if layout.num_gpus > node and not self.model_parallel.network_bandwidth:
             raise ConfigError(
@@ -283,6 +287,8 @@ class GpuModel:
     """GPUs that share the weights; another number needs another model."""
     sp_sizes: tuple[int, ...]
     """Allowed SP degrees, increasing from 1; Ulysses distributes the heads, so they divide the number of heads."""
+    origin: Mapping[str, Any]
+    """JSON values for people and headers: the model, the GPU, and the assumptions or the profile."""
 
     def layouts(self, num_gpus: int, parallel: Layout = ONE_GPU) -> list[Layout]:
         """The layouts, by rising SP degree, into which replicas can divide `num_gpus` GPUs.
@@ -295,6 +301,3 @@ class GpuModel:
         fitting = [sp for sp in degrees if sp == 1 or sp * parallel.tp in self.sp_sizes]
         found = [parallel._replace(sp=sp) for sp in fitting]
         return [layout for layout in found if num_gpus % layout.num_gpus == 0]
-
-    origin: Mapping[str, Any]
-    """JSON values for people and headers: the model, the GPU, and the assumptions or the profile."""

@@ -19,7 +19,7 @@ from packer_cli.format.choice import AlternativeGroups, GroupChoice
 from packer_cli.groups.choice import HBP, LONGEST, Choice, choose_groups, choose_measured_groups
 from packer_cli.plan.groups import Group
 from packer_cli.plan.pieces import Overflow, describe_overflow, make_pieces
-from packer_cli.plan.types import Int32Array
+from packer_cli.plan.types import UNLIMITED, Int32Array
 from packer_cli.sizes import four_digits
 
 AUTO_NEEDS = "--groups auto"
@@ -94,8 +94,8 @@ def resolve(config: PlanConfig, lengths: Int32Array) -> tuple[PlanConfig, GroupC
     if STRATEGIES[config.strategy].has_packers:
         # The context window of a stream: its longest sample, in rows that all ranks can share evenly.
         multiple = 2 * config.layout.row_multiple
-        longest = -(-int(bounded(config, lengths, config.overflow).max()) // multiple) * multiple
-        return with_known_cost(config.with_groups((Group(capacity=longest),))), None
+        longest = min(int(lengths.max()), config.max_length or UNLIMITED)
+        return with_known_cost(config.with_groups((Group(capacity=-(-longest // multiple) * multiple),))), None
     choice, record = choose(config, lengths, config.gpus, config.overflow)
     return with_known_cost(config.with_groups(choice.groups)), record
 

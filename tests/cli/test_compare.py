@@ -252,6 +252,10 @@ def test_a_row_that_fails_shows_why_and_ends_no_other(hbpack, tmp_path, monkeypa
     ]
     done = hbpack("compare", lengths, *GROUPS, "--algorithms", "ffs,bfd", "--json")
     assert [row["error"] for row in json.loads(done.stdout)["rows"]] == ["its process ended with exit code 3", None]
+    done = hbpack("compare", lengths, *GROUPS, "--algorithms", "ffs")
+    assert done.code == 1
+    assert done.stdout.splitlines()[-1] == "  ffs: failed: its process ended with exit code 3"
+    assert done.stderr.endswith("error: every plan failed, for the reasons above\n")
 
 
 @pytest.mark.parametrize("moment", ["kernels are compiled", "rows run"])

@@ -48,7 +48,9 @@ def test_a_plan_is_the_same_whatever_form_its_align_had():
     assert PlanConfig(**GIVEN).decisions() != PlanConfig(**GIVEN, align=16).decisions()
 
 
-FORMS = "a number of tokens, at least 1, such as 16, or N*cp for N times the SP degree of each group, such as 2*cp"
+FORMS = (
+    "a number of tokens, at least 1, such as 16, or N*cp for N times the SP or CP degree of each group, such as 2*cp"
+)
 CHOOSE = "choose 16368 or 16416, or another align"
 ABLE = "leave that out, or choose one of balanced, hbp, naive, longalign"
 REFUSED = [

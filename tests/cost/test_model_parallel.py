@@ -168,3 +168,9 @@ def test_links_between_nodes_that_are_not_known():
         "the profile has no bandwidth between nodes, and a replica of 16 GPUs spans nodes of 8; measure again with "
         "hbpack profile --bandwidth NODE,NETWORK, or give --model and --gpu"
     )
+
+
+def test_more_stages_than_layers():
+    with pytest.raises(ConfigError) as raised:
+        MODEL.cost.require_known(Layout(pp=64))
+    assert str(raised.value) == "64 pipeline stages are more than the model's 32 layers; give a lower pp"

@@ -76,7 +76,7 @@ def print_stats(metrics: PlanMetrics) -> None:
 def print_imbalances(pipelines: PipelineImbalances) -> None:
     """Print the four imbalances of Hydraulis, a row each."""
     rows = [
-        [name, "-" if value is None else ratio(value) if is_share else f"{value:.3f}", meaning]
+        [f"{name}: {meaning}", "-" if value is None else ratio(value) if is_share else f"{value:.3f}"]
         for name, value, is_share, meaning in (
             ("sampling, within iterations", pipelines.sampling_within, True, "tokens on larger pipelines than needed"),
             ("sampling, between iterations", pipelines.sampling_between, False, "time with one layout for all steps"),
@@ -84,7 +84,7 @@ def print_imbalances(pipelines: PipelineImbalances) -> None:
             ("packing, between pipelines", pipelines.packing_between, False, "slowest over mean pipeline"),
         )
     ]
-    print_table("Imbalances of pipelines (0 and 1 are best)", ["", "value", "what it is"], rows)
+    print_table("Imbalances of pipelines (0 and 1 are best)", ["", "value"], rows)
 
 
 def _print_delays(overall: OverallMetrics) -> None:
