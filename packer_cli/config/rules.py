@@ -169,8 +169,7 @@ def plan_rules(config: PlanConfig) -> PlanRules:
             fill=config.fill,
             linear=linear,
             lockstep=1 if config.lockstep == "1" else None,
-            replica_costs=_replica_costs(config),
-            scheme_costs=_scheme_costs(config),
+            **_group_costs(config),  # type: ignore[arg-type]
             sharding=ShardingRule(choice=choice, rates=rates),
             mask=config.mask,
             max_samples=config.max_samples or UNLIMITED,
@@ -201,33 +200,23 @@ def refuse_padded(config: PlanConfig) -> None:
         )
 
 
-def _replica_costs(config: PlanConfig) -> DegreeCosts | None:
-    if config.group_costs is None or STRATEGIES[config.strategy].plans_steps:
-        return None
-    quadratic, linear, constant = zip(*config.group_costs, strict=True)
-    return DegreeCosts(
-        degrees=np.array([group.num_gpus for group in config.groups]),
-        quadratic=np.array(quadratic),
-        linear=np.array(linear),
-        constant=np.array(constant),
-        capacity=np.array([group.capacity for group in config.groups]),
-    )
-
-
-def _scheme_costs(config: PlanConfig) -> SchemeCosts | None:
-    if config.group_costs is None or not STRATEGIES[config.strategy].plans_steps:
-        return None
-    quadratic, linear, constant = zip(*config.group_costs, strict=True)
+def _group_costs(config: PlanConfig) -> dict[str, DegreeCosts | SchemeCosts]:
+    """What a strategy that predicts the time of its groups plans by, as the field of `PlanRules`."""
+    if config.group_costs is None:
+        return {}
+    quadratic, linear, constant = np.array(config.group_costs).T
+    gpus, capacity, pp, of_stage = np.array(
+        [(group.num_gpus, group.capacity, group.pp_size, group.layout.stage_gpus) for group in config.groups]
+    ).T
+    if not STRATEGIES[config.strategy].plans_steps:
+        costs = DegreeCosts(degrees=gpus, quadratic=quadratic, linear=linear, constant=constant, capacity=capacity)
+        return {"replica_costs": costs}
     once, each = _ENOUGH_TOKENS
-    return SchemeCosts(
-        gpus=np.array([group.num_gpus for group in config.groups]),
-        pp=np.array([group.pp_size for group in config.groups]),
-        quadratic=np.array(quadratic),
-        linear=np.array(linear),
-        constant=np.array(constant),
-        capacity=np.array([group.capacity for group in config.groups]),
-        enough=np.array([once + each * group.layout.stage_gpus for group in config.groups]),
-    )
+    schemes = SchemeCosts(
+        gpus=gpus, pp=pp, quadratic=quadratic, linear=linear, constant=constant, capacity=capacity,
+        enough=once + each * of_stage,
+    )  # fmt: skip
+    return {"scheme_costs": schemes}
 
 
 @contextmanager

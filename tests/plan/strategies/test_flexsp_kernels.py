@@ -45,10 +45,10 @@ def test_the_cheapest_degree_equals_its_twin(costs, lengths, limit):
     ("changes", "message"),
     [
         ({"degrees": [2, 1]}, r"degrees must be at least 1 and increase, got \[2, 1\]"),
-        ({"linear": [1.0]}, "each of the 2 degrees needs its own costs and capacity"),
+        ({"linear": [1.0]}, "each of the 2 kinds of groups, at least one, needs its own costs and capacity"),
         ({"linear": [1.0, 0.0]}, "costs must be finite and not negative, and each token must take time"),
         ({"quadratic": [1.0, math.inf]}, "costs must be finite and not negative, and each token must take time"),
-        ({"capacity": [5, 4]}, r"capacities must be at least 1, below 2147483648, and not decrease, got \[5, 4\]"),
+        ({"capacity": [5, 4]}, r"capacities must not decrease with the degree, got \[5, 4\]"),
     ],
 )
 def test_wrong_costs_are_refused(changes, message):
