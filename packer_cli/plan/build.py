@@ -10,7 +10,7 @@ import numpy as np
 
 from packer_cli.plan.arrange import GroupPacks, arrange_batches, arrange_group
 from packer_cli.plan.free import pack_times, run_freely
-from packer_cli.plan.packing.csr import copy_packs
+from packer_cli.plan.numbering import number_as_used
 from packer_cli.plan.rules import PlanRules
 from packer_cli.plan.schedule import GroupIterations, Iterations, deal, one_group_each, schedule_epoch
 from packer_cli.plan.segments import align_up, padded_lengths
@@ -19,7 +19,7 @@ from packer_cli.plan.strategies.flexsp.arrange import arrange_mixed
 from packer_cli.plan.strategies.hydraulis.arrange import plan_pipelines
 from packer_cli.plan.strategies.wlb.plan import plan_steps
 from packer_cli.plan.streams import Stream, rng_state
-from packer_cli.plan.types import FILLER, Int32Array, Int64Array, Packs, Pieces, Plan, Schedule
+from packer_cli.plan.types import Int32Array, Int64Array, Pieces, Plan
 from packer_cli.plan.work import pack_tokens_and_work, plan_tokens_and_work
 
 
@@ -75,8 +75,7 @@ def assemble(
         group = np.repeat(np.arange(len(by_group)), [len(part.offsets) - 1 for part in by_group])
         times = pack_times(group, sizes.aligned, sizes.work, rules.evened, rules.replica_costs)
         schedules = [run_freely(schedule, len(rules.groups), times) for schedule in schedules]
-    packs, renumber = _in_order_of_use(by_group, schedules[0].slot_pack)
-    schedules = [_renumbered(schedule, renumber) for schedule in schedules]
+    packs, schedules = number_as_used(by_group, schedules)
     return Plan(
         groups=rules.groups,
         num_gpus=rules.num_gpus,
@@ -133,27 +132,3 @@ def _iterations(by_group: Sequence[GroupPacks], rules: PlanRules) -> list[GroupI
         iterations.append(GroupIterations(slots=slots, num_spread=num_rest if part.is_spread else 0))
         first += num_packs
     return iterations
-
-
-def _in_order_of_use(by_group: list[GroupPacks], slot_pack: Int64Array) -> tuple[Packs, Int64Array]:
-    """Number the packs of each group as the first epoch reads them, so that reading a shard is sequential."""
-    sizes = [len(part.offsets) - 1 for part in by_group]
-    group = np.repeat(np.arange(len(by_group), dtype=np.int16), sizes)
-    used = slot_pack[slot_pack != FILLER]
-    order = used[np.argsort(group[used], kind="stable")]
-    offsets = np.zeros(len(group) + 1, dtype=np.int64)
-    pieces = np.empty(sum(len(part.pieces) for part in by_group), dtype=np.int64)
-    first = 0
-    for size in sizes:
-        part = by_group.pop(0)
-        copy_packs(part.offsets, part.pieces, order[first : first + size] - first, offsets, pieces, first)
-        first += size
-    renumber = np.empty(len(group) + 1, dtype=np.int64)
-    renumber[order] = np.arange(len(group))
-    renumber[-1] = FILLER
-    unshared = np.zeros(len(group), dtype=np.int8)
-    return Packs(offsets=offsets, pieces=pieces, group=group, cp_sharding=unshared), renumber
-
-
-def _renumbered(schedule: Schedule, renumber: Int64Array) -> Schedule:
-    return replace(schedule, slot_pack=renumber[schedule.slot_pack])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import json
 import os
 import socket
@@ -17,32 +16,12 @@ import pytest
 from packer_cli.cli.main import main
 from packer_cli.config.gpu_model import read_profile
 from packer_cli.cost.measured import measured_model
-from packer_cli.cost.profile import Profile
 from packer_cli.errors import InputError
 from tests.cli_runner import run
+from tests.measure.tiny import FAST
 
 torch = pytest.importorskip("torch")
-
-TINY = {
-    "model_type": "llama", "hidden_size": 32, "intermediate_size": 48, "num_attention_heads": 4,
-    "num_hidden_layers": 3, "num_key_value_heads": 2, "vocab_size": 100, "tie_word_embeddings": False,
-    "dtype": "float32",
-}  # fmt: skip
-FAST = ("--lengths", "64,192", "--samples", "1,4", "--repeats", 1, "--device", "cpu")
-
-
-@pytest.fixture
-def config(tmp_path):
-    (tmp_path / "config.json").write_text(json.dumps(TINY))
-    return tmp_path / "config.json"
-
-
-@pytest.fixture(autouse=True)
-def one_thread():
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 @pytest.mark.parametrize("modelling", ["transformers", "plain"])
@@ -79,85 +58,6 @@ def test_a_profile_is_measured_fitted_and_read(config, tmp_path, repo, modelling
     assert profile.assumed["constant_bytes_added"] == round(held)
 
 
-@pytest.mark.parametrize("causal", [True, False])
-def test_tiles_of_queries_compute_attention(causal):
-    """Samples of several tiles, with as many keys or more, against the plain formula."""
-    from packer_cli.measure.kernels import CPU_TILE, Segments, sdpa
-
-    torch.manual_seed(0)
-    queries, keys = (2 * CPU_TILE + 5, 3, CPU_TILE), (2 * CPU_TILE + 5, 40, 3 * CPU_TILE)
-    q, k, v = (
-        torch.randn(sum(sizes), heads, 8, dtype=torch.float64, requires_grad=True)
-        for sizes, heads in ((queries, 4), (keys, 2), (keys, 2))
-    )
-    found = sdpa(q, k, v, Segments.of(queries, keys, causal=causal, device=torch.device("cpu")))
-    outputs = []
-    for one, all_keys, values in zip(q.split(queries), k.split(keys), v.split(keys), strict=True):
-        scores = torch.einsum("qhd,khd->hqk", one, all_keys.repeat_interleave(2, dim=1)) / 8**0.5
-        hidden = torch.ones(scores.shape[1:], dtype=torch.bool).triu(scores.shape[2] - scores.shape[1] + 1)
-        weights = scores.masked_fill(hidden & causal, -torch.inf).softmax(-1)
-        outputs.append(torch.einsum("hqk,khd->qhd", weights, values.repeat_interleave(2, dim=1)))
-    wanted = torch.cat(outputs)
-    torch.testing.assert_close(found, wanted, rtol=1e-12, atol=1e-12)
-    gradients = [torch.autograd.grad(x.square().sum(), (q, k, v), retain_graph=True) for x in (found, wanted)]
-    torch.testing.assert_close(*gradients, rtol=1e-10, atol=1e-10)
-
-
-def test_rows_are_timed_in_rounds(config, monkeypatch):
-    """Two warm-up rounds and three that count, each row once a round, in one order."""
-    from packer_cli.measure import run as measuring
-    from packer_cli.measure.run import ProfileOptions, measure_profile
-    from packer_cli.measure.subject import Subject
-
-    monkeypatch.setattr(measuring, "measure_attention", lambda *_: [])
-    ran, run_row = [], Subject.run
-
-    def recorded(self, length, num_samples, checkpoint_layers, group=None):
-        ran.append((length, num_samples))
-        run_row(self, length, num_samples, checkpoint_layers, group)
-
-    monkeypatch.setattr(Subject, "run", recorded)
-    options = {"model": str(config), "modelling": "plain", "device": "cpu", "checkpoint_layers": (0,)}
-    threads = torch.get_num_threads()
-    profile = measure_profile(ProfileOptions(**options, lengths=(32, 64), samples=(1, 2), repeats=3))
-    assert ran[-20:] == 5 * [(32, 1), (32, 2), (64, 1), (64, 2)]
-    assert all(row.seconds > 0 for row in profile.iterations)
-    assert torch.get_num_threads() == threads
-
-
-def test_pieces_of_a_sample_compute_its_attention():
-    """The last queries of a sample, forward and backward, against the whole sample's."""
-    from packer_cli.measure.kernels import Segments, sdpa
-
-    torch.manual_seed(0)
-    row = [torch.randn(150, heads, 8, dtype=torch.float64, requires_grad=True) for heads in (4, 2, 2)]
-    device = torch.device("cpu")
-    whole = sdpa(*row, Segments.of((100, 50), (100, 50), causal=True, device=device))
-    for stop in (1, 7, 100):
-        for start in (0, stop // 2, stop - 1):
-            samples = Segments.of((stop - start, 50), (stop, 50), causal=True, device=device)
-            parts = [torch.cat((x[a:stop], x[100:])) for x, a in zip(row, (start, 0, 0), strict=True)]
-            found, wanted = sdpa(*parts, samples), torch.cat((whole[start:stop], whole[100:]))
-            torch.testing.assert_close(found, wanted, rtol=1e-12, atol=1e-12)
-            gradients = [torch.autograd.grad(x.square().sum(), row, retain_graph=True) for x in (found, wanted)]
-            torch.testing.assert_close(*gradients, rtol=1e-10, atol=1e-10)
-
-
-def test_a_slow_device_measures_fewer_pieces(monkeypatch):
-    from packer_cli.cost.model_config import shape_of
-    from packer_cli.measure import attention
-    from packer_cli.measure.device import Device
-    from packer_cli.measure.kernels import sdpa
-
-    def measured(work_per_second):
-        monkeypatch.setattr(attention, "piece_seconds", lambda *args: sum(args[3]) * args[4][0] / work_per_second)
-        return [(row.queries, row.keys) for row in attention.measure_attention(*arguments, 10_000, 1)]
-
-    arguments = Device("cpu"), sdpa, shape_of(TINY)
-    assert measured(1e12)[-1] == (4096, 10_000)
-    assert [piece for piece in measured(2e7) if piece[1] == 10_000] == [(q, 10_000) for q in (1, 16, 64, 128, 256)]
-
-
 def test_a_profile_of_an_earlier_release_is_read(tmp_path, repo):
     table = json.loads((repo / "tests/groups/data/hbp-table-4.json").read_text())
     table["attention"] = [{"query_length": 16, "key_length": 4096, "seconds": 1e-3}]
@@ -173,49 +73,6 @@ def test_pieces_with_fewer_keys_than_queries_are_refused(tmp_path, repo):
         read_profile(file)
     rule = "pieces.0: Value error, a piece has at least as many keys as queries, got 15 and 16"
     assert str(error.value) == f"{str(file)!r} is not a profile: {rule}; make one with hbpack profile"
-
-
-def test_the_fewest_layers_that_fit_are_found(config, monkeypatch):
-    """For limits just at and below the peaks that are counted with each number of layers."""
-    from packer_cli.measure import run as measuring
-    from packer_cli.measure.run import ProfileOptions, measure_profile
-
-    monkeypatch.setattr(measuring, "measure_attention", lambda *_: [])
-    options = {"model": str(config), "modelling": "plain", "lengths": (96,), "device": "cpu", "repeats": 1,
-               "warm_up": 0, "samples": (1,)}  # fmt: skip
-    all_of_them = measure_profile(ProfileOptions(**options, checkpoint_layers=(0, 1, 2, 3)))
-    added = all_of_them.assumed["constant_bytes_added"]
-    peaks = [row.memory_bytes for row in all_of_them.iterations]
-    assert peaks == sorted(peaks, reverse=True)
-    for layers in range(4):
-        profile = measure_profile(ProfileOptions(**options, memory=peaks[layers] + added + 1))
-        ran = [row.checkpoint_layers for row in profile.iterations if row.seconds]
-        assert ran == sorted({layers, 3})
-        assert all(row.out_of_memory == (row.checkpoint_layers < layers) for row in profile.iterations)
-    nothing = measure_profile(ProfileOptions(**options, memory=peaks[3] + added - 1))
-    assert [(row.seconds, row.out_of_memory) for row in nothing.iterations] == [(None, True)]
-
-
-def test_chunked_logits_are_the_same_loss_in_less_memory(config):
-    from packer_cli.cost.model_config import shape_of
-    from packer_cli.measure.decoder import PlainDecoder
-    from packer_cli.measure.device import LiveBytes
-    from packer_cli.measure.kernels import RowAttention, sdpa
-
-    attention = RowAttention(sdpa)
-    attention.set((100, 28), None, torch.device("cpu"))
-    ids, positions = torch.arange(128) % 100, torch.cat([torch.arange(100), torch.arange(28)])
-    found = []
-    for chunk in (0, 24):
-        torch.manual_seed(0)
-        model = PlainDecoder(shape_of({**TINY, "vocab_size": 3000}), attention, chunk).double()
-        with LiveBytes() as live:
-            loss = model(ids, positions, ids)
-            loss.backward()
-        found.append((float(loss.detach()), model.embedding.weight.grad, live.peak))
-    assert found[1][0] == pytest.approx(found[0][0], rel=1e-6)
-    torch.testing.assert_close(found[0][1], found[1][1], rtol=1e-5, atol=1e-6)
-    assert found[1][2] < 0.7 * found[0][2]
 
 
 def test_running_out_of_memory_is_recorded(config, tmp_path, monkeypatch):
@@ -318,23 +175,6 @@ def test_rows_without_one_of_a_single_sample_are_fitted(config, tmp_path):
     assert len(profile.iterations) == 2 + 4
 
 
-def test_a_file_that_cannot_be_written_at_the_end_loses_no_figures(config, tmp_path, monkeypatch):
-    from packer_cli.files import HashingFile
-
-    def full(self, data):
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-    monkeypatch.setattr(HashingFile, "write", full)
-    done = run(main, "profile", "--model", config, "-o", tmp_path / "p.json", *FAST)
-    assert done.code == 1
-    assert done.stdout.startswith("Iterations on 1 x CPU, forward and backward")
-    assert "Memory, fitted: " in done.stdout
-    assert "wrote" not in done.stdout
-    assert done.stderr.endswith(
-        f"\nerror: No space left on device ({tmp_path}/p.json); make room and run the same command again to go on\n"
-    )
-
-
 @pytest.mark.parametrize("weights", ["sharded", "whole"])
 def test_two_processes_measure_real_all_to_alls(config, tmp_path, weights):
     """Under torchrun: FSDP may share the weights, Ulysses the rows; only one process writes and speaks."""
@@ -372,110 +212,3 @@ def test_two_processes_measure_real_all_to_alls(config, tmp_path, weights):
     held = 8 * parameters / (2 if weights == "sharded" else 1)  # In float32, with gradients, of 16 bytes each.
     assert profile.assumed["constant_bytes_added"] == pytest.approx(held, rel=0.02)
     assert profile.assumed["weights"] == weights
-
-
-def profile_of(path: Path) -> Path:
-    minimal = Profile(model={"num_layers": 1, "num_heads": 1}, gpu="x", num_gpus=1, iterations=())
-    path.write_text(minimal.model_dump_json())
-    return path
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (("--lengths", "5x"), "--lengths: '5x' is not a number of tokens; write for example 16384, 16k or 1m"),
-        (("--lengths", "0"), "--lengths: numbers must be at least 1, got 0"),
-        (
-            ("--lengths", "64,64"),
-            (
-                "--lengths takes two lengths at least, got '64,64': one does not tell how memory grows; add another, "
-                "such as its double"
-            ),
-        ),
-        (
-            ("--lengths", "256,128", "--samples", "1000,129"),
-            (
-                "--samples: a row of 128 tokens (--lengths) cannot hold 129 samples; give fewer samples, or longer "
-                "lengths"
-            ),
-        ),
-        (("--samples", "1,b"), "--samples: 'b' is not an integer; write it in digits, for example 8"),
-        (("--bandwidth", "1,2,3"), "--bandwidth takes one or two numbers, got '1,2,3'"),
-        (("--memory", "1GB,2GB"), "--memory takes one number, got '1GB,2GB'"),
-        (("--memory", "much"), "--memory: 'much' is not a number of bytes; write for example 1048576, 256MiB or 1GB"),
-        (
-            ("--sp", "2"),
-            (
-                "--sp: degree 2 cannot be measured: 1 process(es) and the model's heads allow 1; run it under "
-                "torchrun with more processes, or give --bandwidth"
-            ),
-        ),
-        (("--attention", "flash-attn"), "--attention flash-attn needs a GPU; on a CPU there is only sdpa"),
-        (("--checkpoint-layers", "4"), "--checkpoint-layers: the model has 3 layers, got 4"),
-    ],
-)
-def test_a_wrong_option(config, tmp_path, arguments, message):
-    done = run(main, "profile", "--model", config, "-o", tmp_path / "p.json", "--device", "cpu", *arguments)
-    assert (done.code, done.stdout, done.stderr) == (2, "", f"error: {message}\n")
-    assert not (tmp_path / "p.json").exists()
-
-
-def test_a_gpu_that_is_not_there(config, tmp_path):
-    if torch.cuda.is_available():
-        pytest.skip("there is a GPU")
-    done = run(main, "profile", "--model", config, "-o", tmp_path / "p.json", "--device", "cuda")
-    assert done == (2, "", "error: --device cuda: torch sees no GPU here; give --device cpu to measure this CPU\n")
-
-
-def test_an_output_that_is_something_else(config, tmp_path, monkeypatch):
-    for output, rule in (
-        (config, "already exists and is not a profile; name another file"),
-        (tmp_path, "is a folder; name a file, such as profile.json"),
-        (tmp_path / "no" / "p.json", "is in a folder that does not exist; name a file, such as profile.json"),
-    ):
-        done = run(main, "profile", "--model", config, "-o", output, *FAST)
-        assert done == (2, "", f"error: --output: {str(output)!r} {rule}\n")
-    # A file system that is mounted read-only answers so to root too.
-    closed = tmp_path / "closed"
-    closed.mkdir()
-    may = os.access
-    with monkeypatch.context() as patch:
-        patch.setattr(os, "access", lambda path, mode: Path(path) != closed and may(path, mode))
-        done = run(main, "profile", "--model", config, "-o", closed / "p.json", *FAST)
-    rule = "is in a folder that cannot be written to; name a file in another"
-    assert done == (2, "", f"error: --output: '{closed}/p.json' {rule}\n")
-    older = profile_of(tmp_path / "old.json")
-    assert run(main, "profile", "--model", config, "-o", older, *FAST).code == 0
-    assert read_profile(older).iterations
-
-
-def test_a_model_that_cannot_be_measured(tmp_path):
-    file = tmp_path / "config.json"
-    file.write_text(json.dumps({**TINY, "num_local_experts": 4, "num_experts_per_tok": 2}))
-    done = run(main, "profile", "--model", file, "-o", tmp_path / "p.json", *FAST, "--modelling", "plain")
-    assert done.stderr == (
-        "error: --modelling plain has no experts: measure this model with --modelling transformers\n"
-    )
-    file.write_text(json.dumps(TINY))
-    done = run(main, "profile", "--model", file, "-o", tmp_path / "p.json", *FAST, "--logits", "chunked")
-    assert done.stderr == (
-        "error: --logits chunked needs --modelling plain: transformers computes all logits at once\n"
-    )
-    file.write_text(json.dumps({**TINY, "model_type": "mine"}))
-    done = run(main, "profile", "--model", file, "-o", tmp_path / "p.json", *FAST)
-    assert done.code == 2
-    assert done.stderr.startswith(f"error: --model {str(file)!r}: transformers cannot create this model (")
-    assert done.stderr.endswith("give another config, or --modelling plain\n")
-
-
-def test_without_torch(config, tmp_path):
-    code = (
-        "import sys\n"
-        "sys.modules['torch'] = None\n"
-        "from packer_cli.cli.main import main\n"
-        f"sys.argv = ['hbpack', 'profile', '--model', {str(config)!r}, '-o', {str(tmp_path / 'p.json')!r}]\n"
-        "main()\n"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr == "error: this command needs torch: pip install 'hbpack[torch]'\n"

@@ -6,12 +6,14 @@ from dataclasses import replace
 
 import numpy as np
 
-from packer_cli.plan.packing.csr import group_by_pack, select_packs
+from packer_cli.plan.arrange import GroupPacks
+from packer_cli.plan.numbering import number_as_used
+from packer_cli.plan.packing.csr import group_by_pack
 from packer_cli.plan.rules import PlanRules
 from packer_cli.plan.strategies.wlb.arrival import arrive, in_batches
 from packer_cli.plan.strategies.wlb.rules import WlbRules
 from packer_cli.plan.strategies.wlb.schedule import MicroBatches, schedule_steps
-from packer_cli.plan.types import FILLER, Delays, Packs, Pieces, Plan
+from packer_cli.plan.types import Delays, Pieces, Plan
 from packer_cli.plan.work import pack_tokens_and_work
 
 
@@ -40,23 +42,14 @@ def plan_steps(pieces: Pieces, rules: PlanRules, wlb: WlbRules) -> Plan:
     epochs = [
         schedule_steps(micro_batches, group, rules.num_gpus, most, rules.seed, epoch) for epoch in range(rules.epochs)
     ]
-    # Packs are numbered as the first epoch reads them, so that reading a shard is sequential.
-    order = epochs[0].slot_pack[epochs[0].slot_pack != FILLER]
-    number = np.empty(len(order) + 1, dtype=np.int64)
-    number[order] = np.arange(len(order))
-    number[FILLER] = FILLER
-    offsets, members = select_packs(offsets, members, order)
+    own = GroupPacks(offsets=offsets, pieces=members, num_whole=len(row), is_spread=False)
+    packs, epochs = number_as_used([own], epochs)
     return Plan(
         groups=(group,),
         num_gpus=rules.num_gpus,
         pieces=pieces,
-        packs=Packs(
-            offsets=offsets,
-            pieces=members,
-            group=np.zeros(len(order), dtype=np.int16),
-            cp_sharding=np.zeros(len(order), dtype=np.int8),
-        ),
-        epochs=tuple(replace(schedule, slot_pack=number[schedule.slot_pack]) for schedule in epochs),
+        packs=packs,
+        epochs=tuple(epochs),
         lockstep=1,
         delays=Delays(arrival=packed.arrival, thresholds=packed.thresholds, num_carried=packed.num_carried),
     )
