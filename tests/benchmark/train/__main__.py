@@ -99,7 +99,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     (given.output / "report.md").write_text(text)
     print(text)
     if given.write:
-        write_section("train", text)
+        write_section("train", f"Made by `make bench-train`.\n\n{text}")
     return 0
 
 
