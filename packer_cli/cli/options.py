@@ -160,7 +160,7 @@ def workers_option(function: Callable[..., Any]) -> Callable[..., Any]:
 
 def inputs_argument(function: Callable[..., Any]) -> Callable[..., Any]:
     """`INPUT...`."""
-    return click.argument("inputs", metavar="INPUT...", nargs=-1, type=LocalPath())(function)
+    return click.argument("inputs", metavar="INPUT...", nargs=-1)(function)
 
 
 def corpus_of(ctx: click.Context, values: dict[str, Any]) -> TokenizeConfig | None:
