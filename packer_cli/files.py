@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
+import tempfile
 from collections.abc import Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext
@@ -11,6 +13,8 @@ from pathlib import Path
 from typing import IO, Any
 
 import xxhash
+
+from packer_cli.remote.path import RemotePath, is_remote
 
 _TEMPORARY = ".tmp"
 _SYNC_BYTES = 2**25
@@ -104,10 +108,19 @@ def atomic_file(path: Path, *, sync: bool = True) -> Iterator[HashingFile]:
 def temporary_file(path: Path, *, sync_early: bool = False) -> Iterator[tuple[Path, HashingFile]]:
     """Write to a temporary name beside `path`, for `commit_file` later; removed where the block does not end well.
 
+    A remote file has no other name: it is written to a nameless file of this machine, and uploaded when the block ends
+    well. So whatever vouches for another file of this name must be gone before.
+
     Args:
         sync_early: for large files: sync on a thread while the file is being written, so that the disk is busy all
             the time and `commit_file` has little left to wait for.
     """
+    if isinstance(path, RemotePath):
+        with tempfile.TemporaryFile() as local:
+            yield path, HashingFile(local)
+            local.flush()
+            path.upload(local)
+        return
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{os.getpid()}{_TEMPORARY}")
     try:
@@ -121,7 +134,9 @@ def temporary_file(path: Path, *, sync_early: bool = False) -> Iterator[tuple[Pa
 
 
 def commit_file(temporary: Path, path: Path, *, sync: bool = True) -> None:
-    """Sync a temporary file and give it its final name."""
+    """Sync a temporary file and give it its final name; a remote file has it."""
+    if is_remote(path):
+        return
     try:
         if sync:
             _sync(temporary, os.O_RDWR)
@@ -159,9 +174,19 @@ def is_temporary(name: str) -> bool:
 
 
 def remove_temporaries(folder: Path) -> None:
-    """Remove what a killed run left under temporary names."""
+    """Remove what a killed run left under temporary names; a remote folder has no such files."""
+    if is_remote(folder):
+        return
     for path in folder.rglob(f".*{_TEMPORARY}"):
         path.unlink(missing_ok=True)
+
+
+def remove_folder(folder: Path) -> None:
+    """Remove a folder with everything in it, if it exists."""
+    if isinstance(folder, RemotePath):
+        folder.remove_all()
+    else:
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def fingerprint(*values: Any) -> str:

@@ -11,6 +11,8 @@ from pathlib import Path
 
 from packer_cli.errors import OutputError, RunError
 from packer_cli.files import is_temporary
+from packer_cli.remote.lock import hold_lock
+from packer_cli.remote.path import RemotePath, is_remote
 
 LOCK_NAME = ".hbpack.lock"
 """File in an output folder while a run writes there. A killed run leaves it, unlocked, and it hinders nobody."""
@@ -45,6 +47,9 @@ def _entries(folder: Path) -> list[str]:
     Raises:
         OutputError: it cannot be made, or written to.
     """
+    if is_remote(folder):
+        names = [path.name for path in folder.iterdir()]
+        return sorted(name for name in names if not name.startswith(LOCK_NAME))
     there = next(path for path in (folder, *folder.absolute().parents) if os.path.lexists(path))
     if not there.is_dir():
         raise OutputError(f"output folder {str(folder)!r}: {str(there)!r} is a file; name another")
@@ -61,9 +66,15 @@ def lock_folder(folder: Path) -> Iterator[None]:
     The lock is `flock` on a file in the folder: it ends with the process that holds it, however that ends. A file
     system that knows no locks goes without.
 
+    A remote folder has an object in place of the file, see `packer_cli.remote.lock`.
+
     Raises:
         RunError: another process holds it.
     """
+    if isinstance(folder, RemotePath):
+        with hold_lock(folder, LOCK_NAME):
+            yield
+        return
     made = [path for path in (folder, *folder.parents) if not path.exists()]
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / LOCK_NAME

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import click
 
-from packer_cli.cli.options import LocalPath, config_option, output_option, workers_option
+from packer_cli.cli.options import config_option, output_option, workers_option
 from packer_cli.export.formats import FORMATS, ORDERS
 from packer_cli.format.epochs import MAX_EPOCH
+from packer_cli.remote.path import as_path
 
 
 @click.command("export")
-@click.argument("folder", metavar="OUT", type=LocalPath())
+@click.argument("folder", metavar="OUT")
 @click.option("--to", "format_name", required=True, metavar="FORMAT", help=f"Format to write: {', '.join(FORMATS)}.")
 @output_option("Folder to write: new, empty, or of the same export, interrupted.")
 @click.option(
@@ -65,4 +64,4 @@ def command(
         format=format_name, groups=groups, epoch=epoch, order=order, shard_size=parse_shard_size(shard_size)
     )
     engine = LocalEngine(workers or default_workers())  # Only its threads are used.
-    run_export(options, Path(folder), Path(output), engine)
+    run_export(options, as_path(folder), as_path(output), engine)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import click
 
 from packer_cli.cli.options import config_option, inputs_argument, model_options, output_option, workers_option
 from packer_cli.config import PackConfig, PlanConfig, TokenizeConfig, WriteConfig, validate
+from packer_cli.remote.path import as_path
 
 
 @click.command("pack")
@@ -32,10 +32,10 @@ def command(output: str, workers: int | None, dry_run: bool, **values: Any) -> N
     with make_engine(workers) as engine:
         from packer_cli.stages.pack import run_pack
 
-        header = run_pack(tokenize, plan, None if dry_run else write, Path(output), engine)
+        header = run_pack(tokenize, plan, None if dry_run else write, as_path(output), engine)
     from packer_cli.cli.tables.plan import print_counts, print_stats
 
     print_counts(header.counts)
     print_stats(header.metrics)
     if header.counts.rejected or header.counts.dropped or header.counts.truncated:
-        click.echo(f"  records left out or cut, with reasons: {Path(output) / 'rejected.jsonl'}")
+        click.echo(f"  records left out or cut, with reasons: {as_path(output) / 'rejected.jsonl'}")

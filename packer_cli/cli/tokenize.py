@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import click
 
 from packer_cli.cli.options import config_option, inputs_argument, model_options, output_option, workers_option
 from packer_cli.config import TokenizeConfig, validate
+from packer_cli.remote.path import as_path
 
 
 @click.command("tokenize")
@@ -28,4 +28,4 @@ def command(output: str, workers: int | None, **values: Any) -> None:
     with make_engine(workers) as engine:
         from packer_cli.stages.tokenize import run_tokenize
 
-        run_tokenize(config, Path(output), engine)
+        run_tokenize(config, as_path(output), engine)

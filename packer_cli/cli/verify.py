@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
 from packer_cli.cli.options import config_option, workers_option
 from packer_cli.engine.progress import Stopwatch
-from packer_cli.errors import FormatError, InputError
+from packer_cli.errors import FormatError
+from packer_cli.remote.path import as_path
 from packer_cli.sizes import counted
 
 if TYPE_CHECKING:
@@ -32,13 +32,11 @@ def command(folder: str, fast: bool, as_json: bool, workers: int | None) -> None
 
     Every damaged file is listed, with the command that repairs it. Exit codes: 0 sound, 1 damaged, 2 wrong usage.
     """
-    if "://" in folder:
-        raise InputError(f"{folder!r} is a URL, and verify reads folders; copy the set to this machine first")
     from packer_cli.engine.local import LocalEngine, default_workers
     from packer_cli.stages.verify import run_verify
 
     watch = Stopwatch()
-    report = run_verify(Path(folder), LocalEngine(workers or default_workers()), fast=fast)
+    report = run_verify(as_path(folder), LocalEngine(workers or default_workers()), fast=fast)
     if as_json:
         click.echo(json.dumps(report.value(), indent=2))
     else:

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import click
 
-from packer_cli.cli.options import LocalPath, config_option, model_options, workers_option
+from packer_cli.cli.options import config_option, model_options, workers_option
 from packer_cli.config import WriteConfig, validate
+from packer_cli.remote.path import as_path
 
 
 @click.command("write")
-@click.argument("folder", metavar="FOLDER", type=LocalPath())
+@click.argument("folder", metavar="FOLDER")
 @model_options(WriteConfig)
 @workers_option
 @config_option
@@ -27,4 +27,4 @@ def command(folder: str, workers: int | None, **values: Any) -> None:
     from packer_cli.stages.write import run_write
 
     engine = LocalEngine(workers or default_workers())  # Only its threads are used.
-    run_write(config, Path(folder), engine)
+    run_write(config, as_path(folder), engine)

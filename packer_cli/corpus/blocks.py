@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, BinaryIO, cast
 
 from packer_cli.corpus.decompress import Decompressor, make_decompressor
 from packer_cli.corpus.types import CorpusFile
 from packer_cli.errors import HbpackError, InputError, RunError
+from packer_cli.remote.local import open_source as open_remote_or_map
 from packer_cli.remote.path import RemotePath
 from packer_cli.remote.system import is_url
 
@@ -48,12 +50,8 @@ def open_source(path: str) -> Any:
         InputError: it cannot be opened.
         RemoteError: the storage does not answer.
     """
-    import pyarrow as pa
-
     try:
-        if is_url(path):
-            return pa.PythonFile(RemotePath(path).open_ranges(), mode="r")
-        return pa.memory_map(path, "rb")
+        return open_remote_or_map(RemotePath(path) if is_url(path) else Path(path))
     except HbpackError:
         raise
     except Exception as error:  # pyarrow raises all kinds for what is damaged.

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -25,9 +24,10 @@ from typing import Any, Generic, Protocol, TypeVar
 from packer_cli import __version__
 from packer_cli.engine.local import LocalEngine
 from packer_cli.engine.progress import Progress
-from packer_cli.files import HashingFile, commit_file, temporary_file, write_json
+from packer_cli.files import HashingFile, commit_file, remove_folder, temporary_file, write_json
 from packer_cli.format.checksums import file_checksum
 from packer_cli.format.records import read_record
+from packer_cli.remote.path import RemotePath, is_remote
 
 
 class PartTask(Protocol):
@@ -56,10 +56,23 @@ class FileRange:
     xxh3: str
     """xxh3-128."""
     is_shared: bool = False
+    version: str | None = None
+    """Of a remote file: what the storage said of it when it was uploaded."""
+
+    def value(self) -> dict[str, Any]:
+        """What a listing says of it: nothing of the storage that it is in."""
+        return {name: value for name, value in vars(self).items() if name != "version"}
 
     def is_intact(self, file: Path) -> bool:
-        """Whether `file` holds these bytes. Price: reading them once, unless its size is wrong."""
+        """Whether `file` holds these bytes. Price: reading them once, unless its size is wrong.
+
+        Of a remote file only the size and, where known, the version are compared: objects are not written in place,
+        and whoever reads them compares the checksum.
+        """
         try:
+            if isinstance(file, RemotePath):
+                is_same = self.version is None or self.version == file.version()
+                return is_same and file.stat().st_size == self.num_bytes
             size, stop = file.stat().st_size, self.offset + self.num_bytes
             fits = size >= stop if self.is_shared else size == stop
             return fits and file_checksum(file, self.offset, self.num_bytes) == self.xxh3
@@ -98,8 +111,10 @@ class Sink:
         """
         with temporary_file(self._folder / path, sync_early=sync_early) as (temporary, file):
             yield file
-        self._waiting.append((temporary, self._folder / path))
-        self.files.append(FileRange(path=path, num_bytes=file.num_bytes, xxh3=file.hexdigest()))
+        final = self._folder / path
+        self._waiting.append((temporary, final))
+        version = final.version() if isinstance(final, RemotePath) else None
+        self.files.append(FileRange(path=path, num_bytes=file.num_bytes, xxh3=file.hexdigest(), version=version))
 
     @contextmanager
     def stretch(self, path: str, offset: int) -> Iterator[HashingFile]:
@@ -177,6 +192,7 @@ class Parts(Generic[Task]):
         self._folder = folder
         self._listing = folder / listing
         self._tasks = tasks
+        self._has_begun = False
         self._sizes = {task.name: size for task, size in zip(tasks, sizes, strict=True)}
 
     @property
@@ -191,8 +207,9 @@ class Parts(Generic[Task]):
             listed: the parts that the listing vouches for, by name.
         """
         found: dict[str, FinishedPart] = {}
+        markers = self._read_markers(engine)
         for task in self._tasks:
-            for part in (self._read_marker(task.name), listed.get(task.name)):
+            for part in (markers.get(task.name), listed.get(task.name)):
                 if part and (part.fingerprint, part.release) == (task.fingerprint, __version__):
                     found[task.name] = part
         names = list(found)
@@ -206,7 +223,16 @@ class Parts(Generic[Task]):
 
     def begin(self) -> None:
         """Call before anything in the output changes: the listing goes, markers vouch for the finished parts."""
+        if self._has_begun:
+            return
+        self._has_begun = True
         self.work.mkdir(parents=True, exist_ok=True)
+        if is_remote(self.work):
+            # Files get their names before their markers are written, so none may vouch for an earlier file.
+            stale = {f"{task.name}.json" for task in self.todo}
+            for path in self.work.iterdir():
+                if path.name in stale:
+                    path.unlink()
         if self._listing.exists():
             for name, part in self.finished.items():
                 self._write_marker(name, part)
@@ -222,7 +248,9 @@ class Parts(Generic[Task]):
         Args:
             progress: told the sizes of finished tasks, and of all.
         """
-        if self.todo:
+        if self.todo and is_remote(self.work):
+            self.begin()
+        elif self.todo:
             self.work.mkdir(parents=True, exist_ok=True)
         done, total = sum(self._sizes[name] for name in self.finished), sum(self._sizes.values())
         progress(done, total)
@@ -257,7 +285,7 @@ class Parts(Generic[Task]):
 
     def close(self) -> None:
         """Remove the markers, after the listing is written."""
-        shutil.rmtree(self.work, ignore_errors=True)
+        remove_folder(self.work)
 
     def _commit(self, written: Written) -> None:
         written.sink.commit()
@@ -270,6 +298,13 @@ class Parts(Generic[Task]):
 
     def _marker(self, name: str) -> Path:
         return self.work / f"{name}.json"
+
+    def _read_markers(self, engine: LocalEngine) -> dict[str, FinishedPart]:
+        """The markers that there are, by the names of their parts."""
+        there = {path.name for path in self.work.iterdir()} if self.work.exists() else set()
+        names = [task.name for task in self._tasks if f"{task.name}.json" in there]
+        read = dict(engine.run_threads(self._read_marker, names))
+        return {names[i]: part for i, part in read.items() if part is not None}
 
     def _read_marker(self, name: str) -> FinishedPart | None:
         try:

@@ -14,7 +14,7 @@ import packer_cli
 from packer_cli.engine.local import LocalEngine
 from packer_cli.engine.parts import FileRange, FinishedPart, Parts, Sink, write_part
 from packer_cli.engine.progress import Progress, warn
-from packer_cli.errors import ConfigError
+from packer_cli.errors import ConfigError, OutputError
 from packer_cli.export.folder import NAME, WORK, is_same_export, read_json
 from packer_cli.export.formats import ORDERS, load_format
 from packer_cli.export.job import Format, Job, Part, count_written, cut_parts
@@ -23,6 +23,7 @@ from packer_cli.export.packed import PackedSet
 from packer_cli.files import fingerprint, remove_temporaries, write_json
 from packer_cli.folders import hold_folder
 from packer_cli.format.manifest import Manifest
+from packer_cli.remote.path import is_remote
 from packer_cli.shards.manifest import read_manifest
 from packer_cli.sizes import parse_bytes
 
@@ -158,12 +159,18 @@ def _run(
     format: Format, job: Job, header: dict[str, Any], engine: LocalEngine, progress: Progress
 ) -> ExportResult | None:
     folder = job.folder
+    shared = format.shared_files(job)
+    if shared and is_remote(folder):
+        raise OutputError(
+            f"{str(folder)!r}: {' and '.join(shared)} are written in place, which remote storage cannot do; export to "
+            "a local folder, and upload that"
+        )
     tokens = job.row_tokens()
     sizes = [int(tokens[part.first : part.stop].sum(dtype=np.int64)) for part in job.parts]
     parts = Parts(folder, WORK, NAME, job.parts, sizes)
     listing = read_json(folder / NAME) or {"files": [], "parts": []}
     files = [FileRange(**item) for item in listing["files"]]
-    each = max(1, len(format.shared_files(job)))
+    each = max(1, len(shared))
     listed = {
         part.name: FinishedPart(fingerprint=part.fingerprint, files=tuple(files[i : i + each]), facts=facts)
         for i, part, facts in zip(range(0, len(files), each), job.parts, listing["parts"], strict=False)
@@ -188,7 +195,7 @@ def _run(
     result = _result(job, files)
     totals = {"num_rows": result.num_rows, "num_samples": result.num_samples, "num_tokens": result.num_tokens}
     text = {"hbpack_version": packer_cli.__version__, **header, **totals, "parts": facts}
-    write_json(folder / NAME, {**text, "files": [vars(file) for file in files]})
+    write_json(folder / NAME, {**text, "files": [file.value() for file in files]})
     parts.close()
     return result
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import xxhash
 
@@ -73,6 +74,26 @@ def local_file(path: Path | RemotePath, num_bytes: int | None = None, xxh3: str 
         raise OSError(str(error)) from None
     copy.close()
     return copy.path
+
+
+def map_file(path: Path | RemotePath, num_bytes: int | None = None, xxh3: str | None = None) -> Any:
+    """A memory map (`pa.NativeFile`) of `local_file`; its errors too."""
+    import pyarrow as pa
+
+    return pa.memory_map(str(local_file(path, num_bytes, xxh3)))
+
+
+def open_source(path: Path | RemotePath, *, goes_forward: bool = False) -> Any:
+    """A file for pyarrow (`pa.NativeFile`): a memory map, or of a remote file the ranges that are read.
+
+    Args:
+        goes_forward: whether most of it is read, in order.
+    """
+    import pyarrow as pa
+
+    if isinstance(path, RemotePath):
+        return pa.PythonFile(path.open_ranges(goes_forward=goes_forward), mode="r")
+    return pa.memory_map(str(path))
 
 
 def _download(path: RemotePath, num_bytes: int, xxh3: str | None, descriptor: int) -> None:

@@ -43,6 +43,32 @@ def as_path(name: str | os.PathLike[str]) -> Path:
     return cast("Path", RemotePath(text))
 
 
+def path_from(folder: Path, text: str) -> Path:
+    """The path that a file in a folder gives as `relative_path` made it."""
+    if is_url(text):
+        return as_path(text)
+    if is_remote(folder):
+        return Path(text) if text.startswith("/") else folder / text
+    return Path(os.path.normpath(folder / text))
+
+
+def relative_path(path: Path, folder: Path) -> str:
+    """The text with which files in `folder` name another path: relative where possible, so that both can move."""
+    if not is_remote(path) and not is_remote(folder):
+        return os.path.relpath(path, folder)
+    (scheme, _, ours), (other, _, theirs) = (str(each).partition("://") for each in (path, folder))
+    if scheme == other and ours.split("/")[0] == theirs.split("/")[0]:
+        return posixpath.relpath(f"/{ours}", f"/{theirs}")
+    return str(path) if is_remote(path) else str(path.absolute())
+
+
+def paths_below(folder: Path) -> set[Path]:
+    """A folder that exists and everything in it; only the objects of a remote one."""
+    if isinstance(folder, RemotePath):
+        return {folder / name for name in folder.find()}
+    return {path for path in (folder, *folder.rglob("*")) if path.exists()}
+
+
 def is_remote(path: object) -> bool:
     """Whether this is a `RemotePath`."""
     return isinstance(path, RemotePath)
@@ -143,7 +169,7 @@ class RemotePath:
         return next((str(value) for value in found if value), None)
 
     def open(
-        self, mode: str = "rb", buffering: int = -1, encoding: str | None = None, newline: str | None = None
+        self, mode: str = "r", buffering: int = -1, encoding: str | None = None, newline: str | None = None
     ) -> Any:
         """Open an object to be read forward; each range of it is retried by itself.
 
@@ -240,6 +266,10 @@ class RemotePath:
 
         self._request(put, "written")
 
+    def write_bytes(self, data: bytes) -> None:
+        """Write a small object."""
+        self._request(lambda system, path: system.pipe_file(path, data), "written")
+
     def write_new(self, data: bytes) -> bool:
         """Write a small object, unless there is one; False if so."""
 
@@ -248,10 +278,14 @@ class RemotePath:
                 system.pipe_file(path, data, mode="create")
             except FileExistsError:
                 return False
-            except OSError as error:
-                if error.errno != errno.EEXIST and "PreconditionFailed" not in str(error) and "412" not in str(error):
+            except (OSError, NotImplementedError) as error:
+                if "PreconditionFailed" in str(error):
+                    return False
+                if not isinstance(error, NotImplementedError) and "NotImplemented" not in str(error):
                     raise
-                return False
+                if system.exists(path):
+                    return False
+                system.pipe_file(path, data)
             return True
 
         # Where an answer was lost, the next try finds the object that the first one wrote.

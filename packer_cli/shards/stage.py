@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -15,8 +14,8 @@ import packer_cli
 from packer_cli.engine.local import LocalEngine
 from packer_cli.engine.parts import FileRange, FinishedPart, Parts, write_part
 from packer_cli.engine.progress import Progress
-from packer_cli.errors import HbpackError
-from packer_cli.files import fingerprint, remove_temporaries
+from packer_cli.errors import FormatError, InputError
+from packer_cli.files import fingerprint, remove_folder, remove_temporaries
 from packer_cli.format.checksums import file_checksum
 from packer_cli.format.constants import FORMAT_VERSION, MANIFEST_NAME, PLAN_NAME, REJECTED_NAME, SHARD_MARKERS
 from packer_cli.format.entries import EpochInfo, FileInfo, GroupInfo, RankFile, Replicas, ShardInfo
@@ -145,7 +144,7 @@ def _listed(folder: Path) -> dict[str, FinishedPart]:
     """The shards that the manifest vouches for, by path."""
     try:
         manifest = read_manifest(folder)
-    except HbpackError:
+    except (InputError, FormatError):
         return {}
     files = [FileRange(path=shard.path, num_bytes=shard.num_bytes, xxh3=shard.xxh3) for shard in manifest.shards]
     return {file.path: FinishedPart(fingerprint=manifest.planned_fingerprint, files=(file,)) for file in files}
@@ -219,7 +218,7 @@ def _remove_stale(folder: Path, epochs: Sequence[EpochInfo], shards: Sequence[Sh
         if str(path.relative_to(folder)) not in wanted:
             path.unlink()
     for path in folder.glob("ranks/rebalanced-*"):
-        shutil.rmtree(path)
+        remove_folder(path)
     known = {path for epoch in epochs for path, _ in epoch.files}
     for path in folder.glob("ranks/epoch-*/*.arrow"):
         if str(path.relative_to(folder)) not in known:

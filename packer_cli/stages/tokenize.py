@@ -9,6 +9,7 @@ from packer_cli.engine.local import LocalEngine
 from packer_cli.engine.progress import Stopwatch, progress_bar, say, warn
 from packer_cli.errors import RunError, UsageError
 from packer_cli.format.constants import REJECTED_NAME
+from packer_cli.remote.path import is_remote, paths_below
 from packer_cli.stages.output import TOKENS, current_plan, locked_output
 from packer_cli.stages.rejected import first_rejected, write_rejected
 from packer_cli.tokens.choices import repeated, tokenized
@@ -33,7 +34,7 @@ def run_tokenize(config: TokenizeConfig, folder: Path, engine: LocalEngine) -> S
 
 def tokenize_corpus(config: TokenizeConfig, folder: Path, engine: LocalEngine) -> StoreIndex:
     """Like `run_tokenize`, but without an error if every record was rejected, and without a lock."""
-    before = {path for path in [folder, *folder.rglob("*")] if path.exists()}
+    before = paths_below(folder)
     watch = Stopwatch()
 
     try:
@@ -62,8 +63,8 @@ def tokenize_corpus(config: TokenizeConfig, folder: Path, engine: LocalEngine) -
 
 def _remove_new(folder: Path, before: set[Path]) -> None:
     """Remove what was not there before: after a usage error, nothing may have been written."""
-    for path in sorted({folder, *folder.rglob("*")} - before, reverse=True):
-        if path.is_dir():
+    for path in sorted(paths_below(folder) - before, reverse=True):
+        if not is_remote(path) and path.is_dir():
             path.rmdir()
         else:
             path.unlink(missing_ok=True)

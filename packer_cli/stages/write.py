@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -12,8 +11,10 @@ from packer_cli.config import WriteConfig
 from packer_cli.engine.local import LocalEngine
 from packer_cli.engine.progress import Stopwatch, progress_bar, say, warn
 from packer_cli.errors import FormatError, InputError
+from packer_cli.files import remove_folder
 from packer_cli.format.constants import MANIFEST_NAME, PLAN_NAME, REJECTED_NAME
 from packer_cli.format.manifest import Manifest
+from packer_cli.remote.path import is_remote
 from packer_cli.shards.manifest import write_manifest
 from packer_cli.shards.plan_file import PlanHeader, read_plan_header
 from packer_cli.shards.repair import describe_damage, find_damaged, repair, set_files
@@ -70,7 +71,7 @@ def write_planned(
             f"{counted(manifest.num_gpus, 'rank')} ({watch})"
         )
     if not config.keep_tokens and store.resolve() == (folder / TOKENS).resolve():
-        shutil.rmtree(store, ignore_errors=True)
+        remove_folder(store)
 
 
 def _is_whole(
@@ -133,13 +134,16 @@ def _update_names(manifest: Manifest, folder: Path, store: Path, header: PlanHea
 
 
 def _check_store(store: Path, fingerprint: str, engine: LocalEngine | None) -> None:
-    """Check that the token store is the plan's and, with an engine, that its parts are intact. Reads them once."""
+    """Check that the token store is the plan's and, with an engine, that its parts are intact. Reads them once.
+
+    The parts of a remote store are checked when they are fetched.
+    """
     if not store.is_dir():
         raise InputError(f"the plan's token store {str(store)!r} is gone; run hbpack tokenize and hbpack plan again")
     index = read_index(store)
     if index.fingerprint != fingerprint:
         raise FormatError(f"the token store {str(store)!r} has changed since the plan was made; run hbpack plan again")
-    if engine is not None:
+    if engine is not None and not is_remote(store):
         for name, why in find_damaged_parts(store, index, engine).items():
             path = str(store / name)
             raise FormatError(

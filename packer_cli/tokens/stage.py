@@ -17,7 +17,7 @@ from packer_cli.engine.local import LocalEngine
 from packer_cli.engine.parts import FileRange, FinishedPart, Parts, Written, write_part
 from packer_cli.engine.progress import Progress, say
 from packer_cli.engine.worker import Died
-from packer_cli.errors import HbpackError, InputError, RunError, TooManyRejectedError
+from packer_cli.errors import FormatError, InputError, RunError, TooManyRejectedError
 from packer_cli.files import fingerprint, remove_temporaries
 from packer_cli.sizes import counted
 from packer_cli.tokens.choices import choices
@@ -232,7 +232,7 @@ def _renamed(info: PartInfo, task: PartTask) -> PartInfo:
 def _current_index(folder: Path) -> StoreIndex | None:
     try:
         return read_index(folder)
-    except HbpackError:
+    except (InputError, FormatError):
         return None
 
 
