@@ -21,7 +21,7 @@ from packer_cli.errors import HbpackError, InputError, RunError, TooManyRejected
 from packer_cli.files import fingerprint, remove_temporaries
 from packer_cli.sizes import counted
 from packer_cli.tokens.choices import choices
-from packer_cli.tokens.cutting import cut_files, group_slices, is_columnar, without_crashes
+from packer_cli.tokens.cutting import Cut, cut_units, is_columnar, list_units, without_crashes
 from packer_cli.tokens.index import (
     INDEX_NAME,
     STORE_VERSION,
@@ -60,11 +60,11 @@ def tokenize(
         TooManyRejectedError: see `--max-rejected`; finished parts stay for the next run.
     """
     sources, files = discover(config.inputs, output=str(folder.parent))
-    slices = cut_files(files, engine)
-    if not slices:
+    cuts = cut_units(list_units(files), engine)
+    if not cuts:
         raise InputError("the inputs hold no data: " + ", ".join(source.name for source in sources))
     options = _sample_options(config)
-    tasks = _tasks(config, options, group_slices(slices))
+    tasks = _tasks(config, options, cuts)
     before = _current_index(folder)
     parts = Parts(folder, WORK, INDEX_NAME, tasks, _slice_bytes(tasks))
     parts.find(engine, _listed(folder, before))
@@ -152,16 +152,14 @@ def _is_risky(task: PartTask | _Description) -> bool:
     return any(is_columnar(slice_.file) for slice_ in (task.of if isinstance(task, _Description) else task).slices)
 
 
-def _tasks(
-    config: TokenizeConfig, options: dict[str, Any], parts: Sequence[tuple[CorpusSlice, ...]]
-) -> list[PartTask]:
+def _tasks(config: TokenizeConfig, options: dict[str, Any], cuts: Sequence[Cut]) -> list[PartTask]:
     files = tokenizer_fingerprint(config.tokenizer)
     shared = fingerprint(options, files, library_versions(), STORE_VERSION)
     return [
         PartTask(
-            number=number,
-            slices=slices,
-            fingerprint=fingerprint(shared, *map(_content, slices)),
+            name=cut.name,
+            slices=cut.slices,
+            fingerprint=fingerprint(shared, *map(_content, cut.slices)),
             tokenizer=config.tokenizer,
             tokenizer_fingerprint=fingerprint(files, options["chat_template"]),
             chat_template=config.chat_template,
@@ -175,7 +173,7 @@ def _tasks(
                 ("plain_content", config.plain_content),
             ),
         )
-        for number, slices in enumerate(parts)
+        for cut in cuts
     ]
 
 
