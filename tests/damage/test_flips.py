@@ -97,6 +97,37 @@ def test_flips(own: Packed, packed: Packed, kinds: Callable[[Path], dict[str, li
 
 
 @pytest.mark.soak
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_byte(repo: Path, tmp_path: Path, kinds: Callable[[Path], dict[str, list[Path]]], kind: str) -> None:
+    """A change of any byte of any file of a set of a few packs is found, and changes no batch."""
+    sample = repo / "examples" / "sample"
+    chats = (sample / "chats.jsonl").read_text(encoding="utf-8").splitlines()[:6]
+    (tmp_path / "chats.jsonl").write_text("\n".join([*chats, "broken"]), encoding="utf-8")
+    folder = tmp_path / "out"
+    options = ["--tokenizer", sample / "tokenizer", "--groups", "512", "--gpus", 2, "--output", folder]
+    assert hbpack("pack", tmp_path / "chats.jsonl", *options, "--workers", 1).code == 0
+
+    def reads() -> set[str]:
+        return set(batches(folder, 2, range(1)))
+
+    good, rng = reads(), random.Random(kind)
+    assert good
+    for path in kinds(folder)[kind]:
+        name = path.relative_to(folder).as_posix()
+        whole = path.read_bytes()
+        for place in range(len(whole)):
+            with path.open("r+b") as file:
+                file.seek(place)
+                file.write(bytes([whole[place] ^ rng.randrange(1, 256)]))
+            assert reads() <= good, f"byte {place} of {name} reached a batch"
+            report = verify(folder)
+            assert any(name.startswith(damage.file) for damage in report.damaged), f"byte {place} of {name}"
+            path.write_bytes(whole)
+    assert verify(folder).is_sound
+    assert reads() == good
+
+
+@pytest.mark.soak
 @pytest.mark.parametrize("kind", [*KINDS, "rebalanced ranks", "schedules"])
 def test_a_thousand_flips(own: Packed, kinds: Callable[[Path], dict[str, list[Path]]], kind: str) -> None:
     """Each is repaired by itself too. A set that was dealt to other GPUs has files of every kind."""
