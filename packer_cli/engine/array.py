@@ -10,10 +10,11 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from itertools import accumulate
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from packer_cli import __version__
 from packer_cli.engine.parts import FinishedPart
@@ -21,6 +22,7 @@ from packer_cli.errors import ConfigError
 from packer_cli.files import fingerprint, write_json
 from packer_cli.format.records import read_record
 
+Item = TypeVar("Item")
 _PIN = "pin.json"
 
 
@@ -31,20 +33,26 @@ class ArrayTask:
     index: int
     num_tasks: int
 
-    def takes(self, offset: int, total: int) -> bool:
-        """Whether work that begins at `offset` of `total` is in its share; exactly one task takes it.
+    def share(self, items: Sequence[Item], sizes: Sequence[int]) -> list[Item]:
+        """Its items, in order: those whose middle is in its range.
 
-        >>> [index for index in range(4) if ArrayTask(index, 4).takes(50, 100)]
-        [2]
+        >>> [ArrayTask(index, 3).share("abcd", [1, 1, 1, 3]) for index in range(3)]
+        [['a', 'b'], ['c'], ['d']]
         """
-        return self._of(offset, total) == self.index
+        total = sum(sizes)
+        ends = accumulate(sizes)
+        return [item for item, end, size in zip(items, ends, sizes, strict=True) if self.takes(end - size, end, total)]
 
-    def overlaps(self, offset: int, size: int, total: int) -> bool:
-        """Whether its share may begin, end or lie within this range of the work."""
-        return self._of(offset, total) <= self.index <= self._of(offset + max(size, 1) - 1, total)
+    def takes(self, start: int, stop: int, total: int) -> bool:
+        """Whether a piece of work, from `start` to `stop` of `total`, is its own; exactly one task takes it."""
+        return self._of((start + stop) // 2, total) == self.index
 
-    def _of(self, offset: int, total: int) -> int:
-        return min(offset * self.num_tasks // max(total, 1), self.num_tasks - 1)
+    def overlaps(self, start: int, stop: int, total: int) -> bool:
+        """Whether a piece of this piece of work may be its own."""
+        return self._of(start, total) <= self.index <= self._of(stop, total)
+
+    def _of(self, place: int, total: int) -> int:
+        return min(place * self.num_tasks // max(total, 1), self.num_tasks - 1)
 
     def __str__(self) -> str:
         return f"{self.index}/{self.num_tasks}"
@@ -261,13 +269,13 @@ class ArrayShare:
             raise ConfigError(
                 f"task {self.task}: {counted_tasks(pin.num_tasks)} make this output; {self._records.remedies()}"
             )
-        mine = {**self._agreed, "releases of hbpack": __version__}
-        theirs = {**pin.agreed, "releases of hbpack": pin.release}
+        mine = {**self._agreed, "the release of hbpack": __version__}
+        theirs = {**pin.agreed, "the release of hbpack": pin.release}
         for name, value in mine.items():
             if theirs.get(name) != value:
                 raise ConfigError(
-                    f"task {self.task}: its {name} differ from those of the other tasks; run all tasks with the same, "
-                    f"or remove {str(self._records.folder)!r} to start over (finished parts that fit are kept)"
+                    f"task {self.task} and the tasks before it differ in {name}; run all tasks with the same, or "
+                    f"remove {str(self._records.folder)!r} to start over (finished parts that fit are kept)"
                 )
         return pin
 

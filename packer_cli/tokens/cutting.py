@@ -40,10 +40,10 @@ class Unit:
     """Place of its first file in the listing."""
     files: tuple[CorpusFile, ...]
     is_shared: bool
-    offset: int
-    """Weight of all files before it."""
-    weight: int
-    """About the bytes of its records, uncompressed."""
+    start: int
+    """Weight of all files before it: about the bytes of their records, uncompressed."""
+    stop: int
+    """`start` and its own weight."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,8 +53,10 @@ class Cut:
     name: str
     """File name of the part. The names follow the order of the store, up to a million files."""
     slices: tuple[CorpusSlice, ...]
-    offset: int
+    start: int
     """About where it begins in the listing; see `Unit`."""
+    stop: int
+    """About where it ends."""
 
 
 def list_units(files: Sequence[CorpusFile]) -> list[Unit]:
@@ -68,13 +70,13 @@ def list_units(files: Sequence[CorpusFile]) -> list[Unit]:
         groups[-1].append(file)
         held += _weight(file)
     units: list[Unit] = []
-    number = offset = 0
+    number = start = 0
     for group in groups:
-        weight = sum(map(_weight, group))
+        stop = start + sum(map(_weight, group))
         units.append(
-            Unit(number=number, files=tuple(group), is_shared=weight <= GROUP_BYTES, offset=offset, weight=weight)
+            Unit(number=number, files=tuple(group), is_shared=stop - start <= GROUP_BYTES, start=start, stop=stop)
         )
-        number, offset = number + len(group), offset + weight
+        number, start = number + len(group), stop
     return units
 
 
@@ -90,12 +92,14 @@ def cut_units(units: Sequence[Unit], engine: LocalEngine) -> list[Cut]:
     cuts: list[Cut] = []
     for unit in units:
         slices = [slice_ for _ in unit.files for slice_ in next(of_file)]
+        weight = unit.stop - unit.start
         parts = [tuple(slices)] if unit.is_shared else [(slice_,) for slice_ in slices]
         cuts += [
             Cut(
                 name=f"part-{unit.number:06d}-{i:04d}.arrow",
                 slices=part,
-                offset=unit.offset + unit.weight * i // len(parts),
+                start=unit.start + weight * i // len(parts),
+                stop=unit.start + weight * (i + 1) // len(parts),
             )
             for i, part in enumerate(parts)
             if part

@@ -57,12 +57,10 @@ def tokenize_share(
         UsageError, TooManyRejectedError: see `tokenize`.
     """
     sources, files = discover(config.inputs, output=str(folder.parent))
-    units = list_units(files)
-    total = sum(unit.weight for unit in units)
-    overlapping = [
-        unit for unit in units if share.task.overlaps(unit.offset, 0 if unit.is_shared else unit.weight, total)
-    ]
-    cuts = [cut for cut in cut_units(overlapping, engine) if share.task.takes(cut.offset, total)]
+    units, task = list_units(files), share.task
+    total = units[-1].stop if units else 0
+    near = [unit for unit in units if (task.takes if unit.is_shared else task.overlaps)(unit.start, unit.stop, total)]
+    cuts = [cut for cut in cut_units(near, engine) if task.takes(cut.start, cut.stop, total)]
     tasks = part_tasks(config, cuts)
     header = header_of(config, sources)
     before = current_index(folder)
@@ -110,10 +108,10 @@ def _agreed(config: TokenizeConfig, header: Header, files: Sequence[CorpusFile])
     """What all tasks of an array must agree on, by its name for people."""
     listing = [[file.path, file.source_id, file.num_bytes, file.format, file.compression] for file in files]
     return {
-        "inputs": fingerprint([source.model_dump() for source in header.sources], listing),
-        "tokenizers": fingerprint(config.tokenizer, tokenizer_fingerprint(config.tokenizer)),
-        "options": fingerprint(header.options),
-        "library versions": fingerprint(header.library_versions, STORE_VERSION),
+        "the inputs": fingerprint([source.model_dump() for source in header.sources], listing),
+        "the tokenizer": fingerprint(config.tokenizer, tokenizer_fingerprint(config.tokenizer)),
+        "the options": fingerprint(header.options),
+        "the versions of libraries": fingerprint(header.library_versions, STORE_VERSION),
     }
 
 

@@ -53,8 +53,7 @@ def test_small_files_that_follow_each_other_share_a_part(files: list[CorpusFile]
         all(size.num_bytes <= GROUP_BYTES // (8 if size.compression == "gzip" or size.format == "parquet" else 1)
             for size in unit.files) for unit in listed
     ]  # fmt: skip
-    ends = [unit.offset + unit.weight for unit in listed]
-    assert [unit.offset for unit in listed] == [0, *ends][: len(listed)]
+    assert [unit.start for unit in listed] == [0, *(unit.stop for unit in listed)][: len(listed)]
 
 
 def test_a_part_is_named_by_its_first_file_and_slice(tmp_path: Path) -> None:
@@ -76,7 +75,9 @@ def test_a_part_is_named_by_its_first_file_and_slice(tmp_path: Path) -> None:
             ["a", "b"], ["large"], ["large"], ["large"], ["c"],
         ]  # fmt: skip
         size = len(line)
-        assert [cut.offset for cut in cuts] == [0, 2 * size, 5 * size, 8 * size, 11 * size]
+        assert [(cut.start, cut.stop) for cut in cuts] == [
+            (0, 2 * size), (2 * size, 5 * size), (5 * size, 8 * size), (8 * size, 11 * size), (11 * size, 12 * size),
+        ]  # fmt: skip
         for name in ("a", "empty", "c"):
             (tmp_path / f"{name}.jsonl").unlink()
         assert cut_units(units[1:2], engine) == cuts[1:4]
