@@ -109,7 +109,8 @@ def temporary_file(path: Path, *, sync_early: bool = False) -> Iterator[tuple[Pa
             the time and `commit_file` has little left to wait for.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}{_TEMPORARY}")
+    # Not the process id: on a shared folder, processes of two machines may have the same.
+    temporary = path.with_name(f".{path.name}.{os.urandom(6).hex()}{_TEMPORARY}")
     try:
         with temporary.open("wb") as file, _EarlySync(file) if sync_early else nullcontext() as syncing:
             yield temporary, HashingFile(file, syncing)
