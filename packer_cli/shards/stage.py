@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Sequence
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -69,11 +70,11 @@ def write_set(
     parts.find(engine, _listed(folder))
     writer = ShardWriter(plan, piece_loss_tokens, header.cost, TokenStore(store, index))
     parts.begin()
+    written = engine.run_threads(lambda task: write_part(writer.write, task, folder, SHARD_MARKERS), parts.todo)
     with parts.committing(progress) as commit:
-        for _, written in engine.run_threads(
-            lambda task: write_part(writer.write, task, folder, SHARD_MARKERS), parts.todo
-        ):
-            commit(written)
+        with closing(written) as outcomes:
+            for _, shard in outcomes:
+                commit(shard)
         epochs = write_epochs(folder, "ranks", 0, plan, plan.epochs, piece_loss_tokens, own_fingerprint)
     facts = {
         "fingerprint": own_fingerprint,
