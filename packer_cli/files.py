@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import secrets
 from collections.abc import Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext
@@ -109,8 +110,7 @@ def temporary_file(path: Path, *, sync_early: bool = False) -> Iterator[tuple[Pa
             the time and `commit_file` has little left to wait for.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    # Not the process id: on a shared folder, processes of two machines may have the same.
-    temporary = path.with_name(f".{path.name}.{os.urandom(6).hex()}{_TEMPORARY}")
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}{_TEMPORARY}")  # Other machines write here, too.
     try:
         with temporary.open("wb") as file, _EarlySync(file) if sync_early else nullcontext() as syncing:
             yield temporary, HashingFile(file, syncing)

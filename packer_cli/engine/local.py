@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from multiprocessing.connection import wait
 from typing import Any, TypeVar
 
-from packer_cli.engine.processes import interrupts_end_server, interrupts_later, process_context, starting_workers
+from packer_cli.engine.processes import interrupts_end_server, process_context, starting_workers
 from packer_cli.engine.progress import Progress
+from packer_cli.engine.signals import interrupts_later
 from packer_cli.engine.worker import Died, Worker
 
 Task = TypeVar("Task")
@@ -153,7 +154,9 @@ class LocalEngine:
                 progress(done, total)
         return [(items[i], found[i]) for i in sorted(found)]
 
-    def run_threads(self, function: Callable[[Task], Result], tasks: Sequence[Task]) -> Iterator[tuple[int, Result]]:
+    def run_threads(
+        self, function: Callable[[Task], Result], tasks: Sequence[Task]
+    ) -> Generator[tuple[int, Result], None, None]:
         """As `run`, on threads of this process: for tasks that spend their time in kernels and in writing."""
         if self.workers == 1:
             for number, task in enumerate(tasks):

@@ -26,7 +26,7 @@ from typing import Any, Generic, Protocol, TypeVar
 from packer_cli import __version__
 from packer_cli.engine.local import LocalEngine
 from packer_cli.engine.progress import Progress
-from packer_cli.files import HashingFile, commit_file, temporary_file, write_json
+from packer_cli.files import HashingFile, commit_file, remove_temporaries, temporary_file, write_json
 from packer_cli.format.checksums import file_checksum
 from packer_cli.format.records import read_record
 
@@ -242,7 +242,8 @@ class Parts(Generic[Task]):
         """While the block runs, commit the parts that are given to its value.
 
         A thread does so, so that waiting for the disk costs no work. The block ends when all parts are committed, also
-        after an error: what is finished stays for the next run. After Ctrl-C, the parts that wait are discarded.
+        after an error: what is finished stays for the next run. After Ctrl-C, the parts that wait are discarded. The
+        block must have ended its workers by then, since what they left under temporary names is removed.
 
         Args:
             progress: told the sizes of finished tasks, and of all.
@@ -271,11 +272,9 @@ class Parts(Generic[Task]):
         with ThreadPoolExecutor(1) as thread:
             try:
                 yield add
-            except KeyboardInterrupt:
-                thread.shutdown(cancel_futures=True)
-                for future, written in waiting:
-                    if future.cancelled():
-                        written.sink.discard()
+            except BaseException as error:
+                thread.shutdown(cancel_futures=isinstance(error, KeyboardInterrupt))
+                remove_temporaries(self._folder)
                 raise
         for future, _ in waiting:
             future.result()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -199,8 +200,9 @@ def _write_parts(format: Format, job: Job, parts: Parts[Part], engine: LocalEngi
     for path, num_bytes in shared.items():
         _make_room(job.folder / path, parts.work / path, num_bytes)
     write = partial(format.write_part, job)
-    with parts.committing(progress) as commit:
-        for _, written in engine.run_threads(lambda part: write_part(write, part, job.folder, WORK), parts.todo):
+    outcomes = engine.run_threads(lambda part: write_part(write, part, job.folder, WORK), parts.todo)
+    with parts.committing(progress) as commit, closing(outcomes):
+        for _, written in outcomes:
             commit(written)
     for path in shared:
         os.replace(parts.work / path, job.folder / path)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -135,10 +136,10 @@ def write_shards(
     if not parts.todo:
         return
     writer = ShardWriter(layout.plan, layout.piece_loss_tokens, header.cost, TokenStore(store, layout.store))
-    for _, written in engine.run_threads(
-        lambda task: write_part(writer.write, task, folder, SHARD_MARKERS), parts.todo
-    ):
-        commit(written)
+    written = engine.run_threads(lambda task: write_part(writer.write, task, folder, SHARD_MARKERS), parts.todo)
+    with closing(written) as outcomes:
+        for _, shard in outcomes:
+            commit(shard)
 
 
 def write_epochs(

@@ -5,7 +5,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
+from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -131,9 +132,10 @@ def make_parts(
     with parts.committing(progress) as commit:
         if kept:
             announce(kept[0]["tokenizer"])
-        for written in _run(engine, parts.todo, folder, None if kept else announce):
-            num_rejected += commit(written).facts["part"]["num_rejected"]
-            check_rejected(num_rejected, config.max_rejected, folder)
+        with closing(_run(engine, parts.todo, folder, None if kept else announce)) as outcomes:
+            for written in outcomes:
+                num_rejected += commit(written).facts["part"]["num_rejected"]
+                check_rejected(num_rejected, config.max_rejected, folder)
     check_rejected(num_rejected, config.max_rejected, folder)
     return num_reused
 
@@ -154,7 +156,7 @@ def _work(folder: Path, task: PartTask | _Description) -> Written | dict[str, An
 
 def _run(
     engine: LocalEngine, todo: list[PartTask], folder: Path, announce: Callable[[dict[str, Any]], None] | None
-) -> Iterator[Written]:
+) -> Generator[Written, None, None]:
     """Yield parts as they end. A slice that crashes its worker when read is left out, and its part is tokenized again.
 
     Each worker loads the tokenizer anyway; the first one describes it before it starts on a part.
