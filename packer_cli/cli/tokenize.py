@@ -7,7 +7,14 @@ from typing import Any
 
 import click
 
-from packer_cli.cli.options import config_option, inputs_argument, model_options, output_option, workers_option
+from packer_cli.cli.options import (
+    config_option,
+    engine_option,
+    inputs_argument,
+    model_options,
+    output_option,
+    workers_option,
+)
 from packer_cli.config import TokenizeConfig, validate
 
 
@@ -16,8 +23,9 @@ from packer_cli.config import TokenizeConfig, validate
 @output_option("Folder to write; the store is its tokens/.")
 @model_options(TokenizeConfig)
 @workers_option
+@engine_option
 @config_option
-def command(output: str, workers: int | None, **values: Any) -> None:
+def command(output: str, workers: int | None, engine: str, **values: Any) -> None:
     """Tokenize a corpus into a token store.
 
     The first stage of `hbpack pack`. Plan the store as often as you like with `hbpack plan`.
@@ -25,7 +33,7 @@ def command(output: str, workers: int | None, **values: Any) -> None:
     config = validate(TokenizeConfig, values)
     from packer_cli.stages.workers import make_engine
 
-    with make_engine(workers) as engine:
+    with make_engine(workers, engine) as running:
         from packer_cli.stages.tokenize import run_tokenize
 
-        run_tokenize(config, Path(output), engine)
+        run_tokenize(config, Path(output), running)

@@ -23,9 +23,9 @@ from pathlib import Path
 from typing import Any, Generic, Protocol, TypeVar
 
 from packer_cli import __version__
-from packer_cli.engine.local import LocalEngine
+from packer_cli.engine.base import Engine
 from packer_cli.engine.progress import Progress
-from packer_cli.files import HashingFile, commit_file, remove_temporaries, temporary_file, write_json
+from packer_cli.files import HashingFile, commit_file, remove_temporaries, sync_file, temporary_file, write_json
 from packer_cli.format.checksums import file_checksum
 from packer_cli.format.records import read_record
 
@@ -88,6 +88,7 @@ class Sink:
         self._folder = folder
         self._work = folder / work
         self._waiting: list[tuple[Path, Path]] = []
+        self._is_synced = False
 
     @contextmanager
     def file(self, path: str, *, sync_early: bool = False) -> Iterator[HashingFile]:
@@ -122,10 +123,21 @@ class Sink:
             FileRange(path=path, offset=offset, num_bytes=hashing.num_bytes, xxh3=hashing.hexdigest(), is_shared=True)
         )
 
+    def sync(self) -> None:
+        """Sync the files ahead of `commit`, on the machine that wrote them."""
+        for temporary, _ in self._waiting:
+            sync_file(temporary)
+        self._is_synced = True
+
+    @property
+    def missing(self) -> Path | None:
+        """A temporary file that is not there, if any."""
+        return next((temporary for temporary, _ in self._waiting if not temporary.exists()), None)
+
     def commit(self) -> None:
         """Sync the files and give them their final names."""
         for temporary, path in self._waiting:
-            commit_file(temporary, path)
+            commit_file(temporary, path, is_synced=self._is_synced)
 
     def discard(self) -> None:
         """Remove the temporary files."""
@@ -184,7 +196,7 @@ class Parts(Generic[Task]):
         """The tasks whose parts are not finished, in order."""
         return [task for task in self._tasks if task.name not in self.finished]
 
-    def find(self, engine: LocalEngine, listed: Mapping[str, FinishedPart]) -> None:
+    def find(self, engine: Engine, listed: Mapping[str, FinishedPart]) -> None:
         """Find the intact parts of earlier runs. Price: reading their files once.
 
         Args:

@@ -13,8 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 import packer_cli
-from packer_cli.engine.local import LocalEngine
-from packer_cli.engine.parts import FileRange, FinishedPart, Parts, write_part
+from packer_cli.engine.base import Engine
+from packer_cli.engine.parts import FileRange, FinishedPart, Parts
 from packer_cli.engine.progress import Progress
 from packer_cli.errors import HbpackError
 from packer_cli.files import fingerprint, remove_temporaries
@@ -29,7 +29,7 @@ from packer_cli.shards.layout import ShardRange, lay_out
 from packer_cli.shards.manifest import read_manifest, write_manifest
 from packer_cli.shards.plan_file import PlanHeader, read_plan
 from packer_cli.shards.ranks import EpochColumns, write_epoch
-from packer_cli.shards.write import ShardTask, ShardWriter
+from packer_cli.shards.write import ShardTask, ShardWork, ShardWriter
 from packer_cli.tokens.index import StoreIndex, read_index
 from packer_cli.tokens.store import TokenStore
 
@@ -48,7 +48,7 @@ def is_of_plan(manifest: Manifest, plan_fingerprint: str) -> bool:
 
 
 def write_set(
-    header: PlanHeader, shard_size: int, folder: Path, store: Path, engine: LocalEngine, progress: Progress
+    header: PlanHeader, shard_size: int, folder: Path, store: Path, engine: Engine, progress: Progress
 ) -> Manifest:
     """Write the plan in `folder` out; shards of an earlier run of the same plan are kept, if their checksums hold.
 
@@ -70,11 +70,11 @@ def write_set(
     parts.find(engine, _listed(folder))
     writer = ShardWriter(plan, piece_loss_tokens, header.cost, TokenStore(store, index))
     parts.begin()
-    written = engine.run_threads(lambda task: write_part(writer.write, task, folder, SHARD_MARKERS), parts.todo)
+    work = ShardWork(folder, store, header.fingerprint, writer)
     with parts.committing(progress) as commit:
-        with closing(written) as outcomes:
-            for _, shard in outcomes:
-                commit(shard)
+        with closing(engine.run_writing(work, parts.todo)) as outcomes:
+            for _, written in outcomes:
+                commit(written)
         epochs = write_epochs(folder, "ranks", 0, plan, plan.epochs, piece_loss_tokens, own_fingerprint)
     facts = {
         "fingerprint": own_fingerprint,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from packer_cli.config import TokenizeConfig
-from packer_cli.engine.local import LocalEngine
+from packer_cli.engine.base import Engine
 from packer_cli.engine.progress import Stopwatch, progress_bar, say, warn
 from packer_cli.errors import RunError, UsageError
 from packer_cli.format.constants import REJECTED_NAME
@@ -16,7 +16,7 @@ from packer_cli.tokens.index import StoreIndex
 from packer_cli.tokens.stage import tokenize
 
 
-def run_tokenize(config: TokenizeConfig, folder: Path, engine: LocalEngine) -> StoreIndex:
+def run_tokenize(config: TokenizeConfig, folder: Path, engine: Engine) -> StoreIndex:
     """Tokenize a corpus into `folder/tokens`, and write `folder/rejected.jsonl`.
 
     Raises:
@@ -31,7 +31,7 @@ def run_tokenize(config: TokenizeConfig, folder: Path, engine: LocalEngine) -> S
     return index
 
 
-def tokenize_corpus(config: TokenizeConfig, folder: Path, engine: LocalEngine) -> StoreIndex:
+def tokenize_corpus(config: TokenizeConfig, folder: Path, engine: Engine) -> StoreIndex:
     """Like `run_tokenize`, but without an error if every record was rejected, and without a lock."""
     before = {path for path in [folder, *folder.rglob("*")] if path.exists()}
     watch = Stopwatch()

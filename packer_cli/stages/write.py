@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from packer_cli.config import WriteConfig
-from packer_cli.engine.local import LocalEngine
+from packer_cli.engine.base import Engine
 from packer_cli.engine.progress import Stopwatch, progress_bar, say, warn
 from packer_cli.errors import FormatError, InputError
 from packer_cli.format.constants import MANIFEST_NAME, PLAN_NAME, REJECTED_NAME
@@ -26,14 +26,14 @@ from packer_cli.tokens.index import find_damaged_parts, read_index
 _MOST_WARNINGS = 10
 
 
-def run_write(config: WriteConfig, folder: Path, engine: LocalEngine) -> None:
+def run_write(config: WriteConfig, folder: Path, engine: Engine) -> None:
     """Write the shards, rank manifests and `hbpack.json` of the plan in `folder`."""
     with locked_output(folder, has_plan=True):
         write_planned(config, read_plan_header(folder / PLAN_NAME), folder, engine, trusts_tokens=False)
 
 
 def write_planned(
-    config: WriteConfig, header: PlanHeader, folder: Path, engine: LocalEngine, *, trusts_tokens: bool
+    config: WriteConfig, header: PlanHeader, folder: Path, engine: Engine, *, trusts_tokens: bool
 ) -> None:
     """Like `run_write`, for a plan whose header is at hand, and without a lock.
 
@@ -79,7 +79,7 @@ def _is_whole(
     header: PlanHeader,
     store: Path,
     check_tokens: Callable[[], None],
-    engine: LocalEngine,
+    engine: Engine,
 ) -> bool:
     """Whether every file of the set is intact, after repairing the damaged ones where possible."""
     files = [file for file in set_files(manifest) if file.kind != "rejected"]  # `_update_names` handles that one.
@@ -132,7 +132,7 @@ def _update_names(manifest: Manifest, folder: Path, store: Path, header: PlanHea
         say(f"{MANIFEST_NAME} has the names that inputs and tokenizer have now")
 
 
-def _check_store(store: Path, fingerprint: str, engine: LocalEngine | None) -> None:
+def _check_store(store: Path, fingerprint: str, engine: Engine | None) -> None:
     """Check that the token store is the plan's and, with an engine, that its parts are intact. Reads them once."""
     if not store.is_dir():
         raise InputError(f"the plan's token store {str(store)!r} is gone; run hbpack tokenize and hbpack plan again")

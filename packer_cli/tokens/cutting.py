@@ -11,7 +11,7 @@ from packer_cli.corpus.blocks import fingerprint as fingerprint_file
 from packer_cli.corpus.discover import slice_corpus
 from packer_cli.corpus.readers.hf import folder_of
 from packer_cli.corpus.types import CorpusFile, CorpusSlice
-from packer_cli.engine.local import LocalEngine
+from packer_cli.engine.base import Engine
 from packer_cli.engine.worker import Died
 from packer_cli.files import fingerprint
 from packer_cli.tokens.slices import EXPANSION
@@ -29,7 +29,7 @@ def is_columnar(file: CorpusFile) -> bool:
     return file.format in COLUMNAR
 
 
-def cut_files(files: Sequence[CorpusFile], engine: LocalEngine) -> list[CorpusSlice]:
+def cut_files(files: Sequence[CorpusFile], engine: Engine) -> list[CorpusSlice]:
     """Slices of all files, in order, with fingerprints; a file that crashes its reader is marked as unreadable.
 
     Price: that of `slice_corpus`; columnar files use all workers.
@@ -101,7 +101,7 @@ def _weight(file: CorpusFile) -> int:
 
 def without_crashes(
     slices: Sequence[CorpusSlice],
-    engine: LocalEngine,
+    engine: Engine,
     read: Callable[[CorpusSlice], None],
 ) -> tuple[CorpusSlice, ...] | None:
     """The slices of a part that crashed its worker; those that crash again when read are marked as unreadable.
