@@ -6,7 +6,8 @@ with the part's fingerprint, its files with their checksums, and what the stage 
 killed, the next one keeps every part whose files still match its marker, and makes the others.
 
 When all parts are finished, the stage writes a *listing*, such as `tokens.json`, which vouches for the whole output,
-and removes the markers. A later run may keep parts of the listing too.
+and removes the markers. If a later run replaces parts, the listing moves to the work folder first, where it still
+vouches for the parts that stay.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ import shutil
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Generic, Protocol, TypeVar
@@ -25,7 +26,7 @@ from typing import Any, Generic, Protocol, TypeVar
 from packer_cli import __version__
 from packer_cli.engine.base import Engine
 from packer_cli.engine.progress import Progress
-from packer_cli.files import HashingFile, commit_file, remove_temporaries, sync_file, temporary_file, write_json
+from packer_cli.files import HashingFile, commit_file, sync_file, temporary_file, write_json
 from packer_cli.format.checksums import file_checksum
 from packer_cli.format.records import read_record
 
@@ -171,10 +172,25 @@ def write_part(write: Callable[[Task, Sink], dict[str, Any]], task: Task, folder
     return Written(name=task.name, part=part, sink=sink)
 
 
+def find_listing(folder: Path, work: str, listing: str) -> Path:
+    """The listing, in place or moved to the work folder; it may be missing."""
+    final = folder / listing
+    return final if final.exists() else folder / work / listing
+
+
 class Parts(Generic[Task]):
     """The parts of one output, and which of them are finished."""
 
-    def __init__(self, folder: Path, work: str, listing: str, tasks: Sequence[Task], sizes: Sequence[int]) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        work: str,
+        listing: str,
+        tasks: Sequence[Task],
+        sizes: Sequence[int],
+        *,
+        repairs: bool = False,
+    ) -> None:
         """Describe the output; reads and writes nothing.
 
         Args:
@@ -182,12 +198,14 @@ class Parts(Generic[Task]):
             work: name of the folder in it that holds the markers, and files that parts share, while parts are missing.
             listing: name of the file in it that vouches for the finished output.
             sizes: of each task, for progress.
+            repairs: the listing vouches for these very parts; it stays, and those that are damaged are replaced.
         """
         self.finished: dict[str, FinishedPart] = {}
         """By name."""
         self.work = folder / work
         self._folder = folder
         self._listing = folder / listing
+        self._repairs = repairs
         self._tasks = tasks
         self._sizes = {task.name: size for task, size in zip(tasks, sizes, strict=True)}
 
@@ -200,7 +218,7 @@ class Parts(Generic[Task]):
         """Find the intact parts of earlier runs. Price: reading their files once.
 
         Args:
-            listed: the parts that the listing vouches for, by name.
+            listed: the parts that the listing vouches for (see `find_listing`), by name.
         """
         found: dict[str, FinishedPart] = {}
         for task in self._tasks:
@@ -217,25 +235,24 @@ class Parts(Generic[Task]):
                 self.finished[names[i]] = found[names[i]]
 
     def begin(self) -> None:
-        """Call before anything in the output changes: the listing goes, markers vouch for the finished parts."""
+        """Call before anything in the output changes: the listing moves to the work folder."""
+        if self._repairs:
+            return
         self.work.mkdir(parents=True, exist_ok=True)
-        if self._listing.exists():
-            for name, part in self.finished.items():
-                self._write_marker(name, part)
-            self._listing.unlink(missing_ok=True)
+        with suppress(FileNotFoundError):
+            os.replace(self._listing, self.work / self._listing.name)
 
     @contextmanager
     def committing(self, progress: Progress) -> Iterator[Callable[[Written], FinishedPart]]:
         """While the block runs, commit the parts that are given to its value.
 
         A thread does so, so that waiting for the disk costs no work. The block ends when all parts are committed, also
-        after an error: what is finished stays for the next run. After Ctrl-C, the parts that wait are discarded. The
-        block must have ended its workers by then, since what they left under temporary names is removed.
+        after an error: what is finished stays for the next run. After Ctrl-C, the parts that wait are discarded.
 
         Args:
             progress: told the sizes of finished tasks, and of all.
         """
-        if self.todo:
+        if self.todo and not self._repairs:
             self.work.mkdir(parents=True, exist_ok=True)
         done, total = sum(self._sizes[name] for name in self.finished), sum(self._sizes.values())
         progress(done, total)
@@ -259,9 +276,11 @@ class Parts(Generic[Task]):
         with ThreadPoolExecutor(1) as thread:
             try:
                 yield add
-            except BaseException as error:
-                thread.shutdown(cancel_futures=isinstance(error, KeyboardInterrupt))
-                remove_temporaries(self._folder)
+            except KeyboardInterrupt:
+                thread.shutdown(cancel_futures=True)
+                for future, written in waiting:
+                    if future.cancelled():
+                        written.sink.discard()
                 raise
         for future, _ in waiting:
             future.result()
@@ -272,7 +291,8 @@ class Parts(Generic[Task]):
 
     def _commit(self, written: Written) -> None:
         written.sink.commit()
-        self._write_marker(written.name, written.part)
+        if not self._repairs:
+            self._write_marker(written.name, written.part)
 
     def _place(self, file: FileRange) -> Path:
         """A file under its final name; until it has that, a shared file is in the work folder."""

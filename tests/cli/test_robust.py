@@ -65,8 +65,8 @@ def damages(data, generator):
     }
 
 
-@pytest.mark.parametrize("name", ["plan.arrow", "hbpack.json", "tokens/tokens.json", "tokens/part-00000.arrow",
-                                  "tokens/rejected-00000.jsonl", "shards/g0-1024-sp1/shard-00000.arrow",
+@pytest.mark.parametrize("name", ["plan.arrow", "hbpack.json", "tokens/tokens.json", "tokens/part-000000-0000.arrow",
+                                  "tokens/rejected-000000-0000.jsonl", "shards/g0-1024-sp1/shard-00000.arrow",
                                   "ranks/epoch-000/rank-00003.arrow", "rejected.jsonl"])  # fmt: skip
 def test_a_damaged_file_is_made_again(hbpack, pack, chats, tmp_path, name):
     """Every command ends in words; packing again repairs what can be told to be damaged."""
