@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Literal
 
-from packer_cli.corpus.readers import READERS
+from packer_cli.corpus.readers import READERS, TOKEN_FORMATS
 from packer_cli.corpus.readers.base import BATCH_BYTES, MAX_RECORD_BYTES, RawBatch, ReadRules
 from packer_cli.corpus.records import Normalizer
 from packer_cli.corpus.records.tokens import TokenRecord, read_records, read_rows
 from packer_cli.corpus.types import AlpacaForm, CorpusSlice, Document, DocumentBatch, Gap, RecordSchema
-from packer_cli.errors import ConfigError
+from packer_cli.errors import ConfigError, InputError
 
 
 def read_slice(
@@ -38,6 +38,8 @@ def read_slice(
         return
     normalizer = Normalizer(schema, alpaca_form)
     rules = ReadRules(batch_bytes=batch_bytes, max_record_bytes=max_record_bytes, vocab_size=vocab_size, eos_id=eos_id)
+    if slice_.file.format in TOKEN_FORMATS and schema not in ("auto", "tokens"):
+        raise InputError(f"{slice_.file.path}: holds token ids, not {schema} records; give --schema auto or tokens")
     for raw in READERS[slice_.file.format].read(slice_, rules, normalizer.fields):
         yield _documents(raw, normalizer)
 

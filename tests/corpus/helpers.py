@@ -46,17 +46,25 @@ def read_all(
     batch_bytes: int = 1 << 20,
     max_record_bytes: int = 1 << 28,
     schema: Any = "auto",
+    are_single: bool = True,
+    **tokenizer: Any,
 ) -> tuple[list[Any], list[Reject]]:
-    """All documents (`Document` or `Sample`) and rejects of the inputs; checks that each line appears once."""
+    """All documents (`Document` or `Sample`) and rejects of the inputs.
+
+    Args:
+        are_single: check that each line appears once.
+        tokenizer: `vocab_size` and `eos_id`.
+    """
     _, files = discover([str(name) for name in inputs])
     documents: list[Any] = []
     rejects: list[Reject] = []
     for slice_ in slice_corpus(files, slice_bytes=slice_bytes):
         assert len(slice_.file.fingerprint) >= 16
-        for batch in read_slice(slice_, schema=schema, batch_bytes=batch_bytes, max_record_bytes=max_record_bytes):
+        limits = {"batch_bytes": batch_bytes, "max_record_bytes": max_record_bytes}
+        for batch in read_slice(slice_, schema=schema, **limits, **tokenizer):
             documents += sorted([*batch.documents, *samples(batch.tokens)], key=lambda each: each.line)
             rejects += batch.rejects
-    if len(files) == 1:
+    if len(files) == 1 and are_single:
         lines = [entry.line for entry in (*documents, *rejects)]
         assert len(lines) == len(set(lines))
     return documents, rejects

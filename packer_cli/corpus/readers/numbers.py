@@ -88,7 +88,7 @@ def cut_documents(file: CorpusFile, ends: NDArray[np.int64], slice_bytes: int | 
     import numpy as np
 
     limit = slice_bytes or default_slice_bytes(file.num_bytes)
-    cuts = np.searchsorted(ends, np.arange(limit, int(ends[-1]) if len(ends) else 0, limit)) + 1
+    cuts = np.searchsorted(ends, np.arange(limit, file.num_bytes, limit)) + 1
     borders = np.unique(np.concatenate([[0], np.minimum(cuts, len(ends)), [len(ends)]])).tolist()
     return [CorpusSlice(file=file, start=start, stop=stop, first_line=start + 1) for start, stop in pairwise(borders)]
 

@@ -18,3 +18,6 @@ READERS: dict[FileFormat, FileReader] = {
     "flat": flat.READER,
 }
 """Every file format by the name in `CorpusFile.format`."""
+
+TOKEN_FORMATS: tuple[FileFormat, ...] = ("megatron", "datatrove", "flat")
+"""Formats that hold token ids and no other records."""

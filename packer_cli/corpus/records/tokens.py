@@ -201,20 +201,21 @@ class _Reading:
             )
             real = np.flatnonzero(padding)
         row = np.repeat(np.arange(len(offsets) - 1), np.diff(offsets))[real]
-        if PADDING in columns:
-            given[PADDING] = self._check_counts(padding, real, row)
         if LENGTHS in columns:
             lengths = columns[LENGTHS].values.astype(np.int64)
             given[LENGTHS] = np.repeat(np.arange(len(lengths)), lengths)[real]
         if POSITIONS in columns:
             given[POSITIONS] = self._check_positions(columns[POSITIONS].values, real, row)
-        if len(given) > 1 and given.get(PADDING, row).max(initial=0) <= 1:
-            given.pop(PADDING, None)  # An ordinary mask says nothing about samples.
+        if PADDING in columns:
+            given[PADDING] = self._check_counts(padding, real, row)
         (name, sample), *others = given.items()
         begins = _changes(row) | _changes(sample)
         for other, numbers in others:
+            differs = (_changes(row) | _changes(numbers)) != begins
+            if other == PADDING:  # An ordinary mask says nothing about samples.
+                differs &= np.isin(row, row[numbers > 1])
             self._refuse_tokens(
-                real[(_changes(row) | _changes(numbers)) != begins],
+                real[differs],
                 lambda at, i, other=other: f'"{name}" and "{other}" disagree on whether a sample begins at {IDS}[{i}]',
             )
         samples = np.full(num_tokens, -1, np.int64)
