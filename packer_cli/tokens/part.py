@@ -203,8 +203,9 @@ def _write_part(task: PartTask, encoder: Encoder, sink: Sink) -> PartInfo:
 def _shapes(batch: DocumentBatch, encoded: EncodedBatch) -> Counter[str]:
     """How many samples each kind of record gave."""
     refused = {reject.line for reject in encoded.rejects}
-    shapes = Counter(document.kind for document in batch.documents if document.line not in refused)
-    return Counter({**shapes, "tokens": encoded.num_given})
+    shapes: Counter[str] = Counter(document.kind for document in batch.documents if document.line not in refused)
+    shapes["tokens"] = encoded.num_given
+    return shapes
 
 
 def _write_rejects(sink: Sink, name: str, rejects: list[Reject]) -> str | None:

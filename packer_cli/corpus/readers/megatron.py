@@ -96,8 +96,8 @@ def _same(index: _Index, other: _Index) -> bool:
     """Whether the sequences of both have the same lengths and places."""
     import numpy as np
 
-    places = [each.starts // np.dtype(each.dtype).itemsize for each in (index, other)]
-    return np.array_equal(index.lengths, other.lengths) and np.array_equal(*places)
+    first, second = (each.starts // np.dtype(each.dtype).itemsize for each in (index, other))
+    return np.array_equal(index.lengths, other.lengths) and np.array_equal(first, second)
 
 
 def _parts(path: str) -> list[str]:

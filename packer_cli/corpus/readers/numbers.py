@@ -62,7 +62,7 @@ class NumberFile:
         import numpy as np
 
         out = np.empty(stop - start, dtype=self.dtype)
-        view = memoryview(out).cast("B")
+        view = out.view(np.uint8).data
         done = 0
         try:
             self._file.seek(self._offset + start * self.dtype.itemsize)

@@ -107,22 +107,28 @@ class _Reading:
         lengths = np.diff(self._columns[IDS].offsets)
         self._refuse(lengths == 0, lambda row: f'"{IDS}" is empty')
         for name, lists in self._columns.items():
-            found = np.diff(lists.offsets)
             if name == LENGTHS:
-                fits = (lists.values > 0) & (lists.values <= np.repeat(lengths, found))
-                sums = np.concatenate([[0], np.cumsum(np.where(fits, lists.values, -1), dtype=np.int64)])
-                self._refuse(
-                    np.diff(sums[lists.offsets]) != lengths,
-                    lambda row: f'"{LENGTHS}" must be above 0 and add up to the {lengths[row]} entries of "{IDS}"',
-                )
+                self._check_sums(lists, lengths)
             else:
-                self._refuse(
-                    found != lengths,
-                    lambda row, name=name, found=found: (
-                        f'"{name}" has {found[row]} entries but "{IDS}" has {lengths[row]}; they must be equal'
-                    ),
-                )
+                self._check_same(name, np.diff(lists.offsets), lengths)
         self._drop()
+
+    def _check_same(self, name: str, found: NDArray[np.int64], lengths: NDArray[np.int64]) -> None:
+        self._refuse(
+            found != lengths,
+            lambda row: f'"{name}" has {found[row]} entries but "{IDS}" has {lengths[row]}; they must be equal',
+        )
+
+    def _check_sums(self, lists: Lists, lengths: NDArray[np.int64]) -> None:
+        import numpy as np
+
+        fits = (lists.values > 0) & (lists.values <= np.repeat(lengths, np.diff(lists.offsets)))
+        ends = np.concatenate([[0], np.cumsum(np.where(fits, lists.values, 0), dtype=np.int64)])
+        wrong = np.diff(ends[lists.offsets]) != lengths
+        wrong[np.searchsorted(lists.offsets, np.flatnonzero(~fits), side="right") - 1] = True
+        self._refuse(
+            wrong, lambda row: f'"{LENGTHS}" must be above 0 and add up to the {lengths[row]} entries of "{IDS}"'
+        )
 
     def _check_tokens(self) -> NDArray[np.bool_] | None:
         """Refuse rows with values that cannot be; gives the loss mask (bool[t]) of those left, None for all."""
@@ -148,10 +154,7 @@ class _Reading:
         for name in MASKS:
             if name in self._columns:
                 values = self._columns[name].values
-                self._refuse_tokens(
-                    np.flatnonzero((values != 0) & (values != 1)),
-                    lambda at, i, name=name, values=values: f"{name}[{i}] is {values[at]}; a mask holds only 0 and 1",
-                )
+                self._check_mask(name, values)
                 mask = values == 1 if mask is None else mask & (values == 1)
         if mask is None or mask.all():
             self._drop()
@@ -159,6 +162,14 @@ class _Reading:
         self._columns = {**self._columns, _LOSS: Lists(self._columns[IDS].offsets, mask)}
         self._drop()
         return self._columns[_LOSS].values
+
+    def _check_mask(self, name: str, values: NDArray[Any]) -> None:
+        import numpy as np
+
+        self._refuse_tokens(
+            np.flatnonzero((values != 0) & (values != 1)),
+            lambda at, i: f"{name}[{i}] is {values[at]}; a mask holds only 0 and 1",
+        )
 
     def _split(self, mask: NDArray[np.bool_] | None) -> TokenBatch:
         """The samples of the rows that are left."""
@@ -214,13 +225,15 @@ class _Reading:
             differs = (_changes(row) | _changes(numbers)) != begins
             if other == PADDING:  # An ordinary mask says nothing about samples.
                 differs &= np.isin(row, row[numbers > 1])
-            self._refuse_tokens(
-                real[differs],
-                lambda at, i, other=other: f'"{name}" and "{other}" disagree on whether a sample begins at {IDS}[{i}]',
-            )
+            self._check_agree(name, other, real[differs])
         samples = np.full(num_tokens, -1, np.int64)
         samples[real] = sample
         return samples
+
+    def _check_agree(self, name: str, other: str, differs: NDArray[np.int64]) -> None:
+        self._refuse_tokens(
+            differs, lambda at, i: f'"{name}" and "{other}" disagree on whether a sample begins at {IDS}[{i}]'
+        )
 
     def _check_counts(
         self, padding: NDArray[np.int64], real: NDArray[np.int64], row: NDArray[np.int64]
