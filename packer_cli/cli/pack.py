@@ -29,7 +29,8 @@ from packer_cli.config import PackConfig, PlanConfig, TokenizeConfig, WriteConfi
 def command(output: str, workers: int | None, engine: str, dry_run: bool, **values: Any) -> None:
     """Turn a corpus into packed, balanced, scheduled shards: tokenize, plan and write.
 
-    INPUT is a file, folder or glob of JSONL, JSON, Parquet, Arrow or text, or a Hugging Face data set; PATH@2.0 shows
+    INPUT is a file, folder or glob of JSONL, JSON, Parquet, Arrow, text, or token ids of Megatron (.bin/.idx),
+    datatrove (.ds) or dolma (.npy), or a Hugging Face data set; PATH@2.0 shows
     each sample twice an epoch, PATH@0.5 half of them.
 
     Run it again after a crash, or with other groups: what is there and still valid is reused.
