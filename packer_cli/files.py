@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import secrets
 import shutil
 import tempfile
 from collections.abc import Iterable, Iterator
@@ -122,7 +123,7 @@ def temporary_file(path: Path, *, sync_early: bool = False) -> Iterator[tuple[Pa
             path.upload(local)
         return
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}{_TEMPORARY}")
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}{_TEMPORARY}")  # Other machines write here, too.
     try:
         with temporary.open("wb") as file, _EarlySync(file) if sync_early else nullcontext() as syncing:
             yield temporary, HashingFile(file, syncing)
@@ -133,19 +134,26 @@ def temporary_file(path: Path, *, sync_early: bool = False) -> Iterator[tuple[Pa
         raise
 
 
-def commit_file(temporary: Path, path: Path, *, sync: bool = True) -> None:
-    """Sync a temporary file and give it its final name; a remote file has it."""
+def commit_file(temporary: Path, path: Path, *, sync: bool = True, is_synced: bool = False) -> None:
+    """Sync a temporary file, unless that is done, and give it its final name; a remote file has it."""
     if is_remote(path):
         return
     try:
-        if sync:
-            _sync(temporary, os.O_RDWR)
+        if sync and not is_synced:
+            sync_file(temporary)
         os.replace(temporary, path)
         if sync:
             _sync(path.parent, os.O_RDONLY)
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise
+
+
+def sync_file(path: Path) -> None:
+    """Wait until a file is on the disk; a remote one is stored."""
+    if is_remote(path):
+        return
+    _sync(path, os.O_RDWR)
 
 
 def write_text(path: Path, text: str, *, sync: bool = True) -> None:
@@ -179,6 +187,15 @@ def remove_temporaries(folder: Path) -> None:
         return
     for path in folder.rglob(f".*{_TEMPORARY}"):
         path.unlink(missing_ok=True)
+
+
+def move_file(path: Path, to: Path) -> None:
+    """Move a small file. Raises FileNotFoundError if it is missing."""
+    if isinstance(path, RemotePath) and isinstance(to, RemotePath):
+        to.write_bytes(path.read_bytes())
+        path.unlink()
+    else:
+        os.replace(path, to)
 
 
 def remove_folder(folder: Path) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from packer_cli.cli.options import config_option, output_option, workers_option
+from packer_cli.cli.options import config_option, engine_option, output_option, workers_option
 from packer_cli.export.formats import FORMATS, ORDERS
 from packer_cli.format.epochs import MAX_EPOCH
 from packer_cli.remote.path import as_path
@@ -38,6 +38,7 @@ from packer_cli.remote.path import as_path
     help="Approximate size of a file; megatron has one.  [default: 256MiB; mds: 64MiB]",
 )
 @workers_option
+@engine_option
 @config_option
 def command(
     folder: str,
@@ -48,6 +49,7 @@ def command(
     epoch: int | None,
     shard_size: str | None,
     workers: int | None,
+    engine: str,
 ) -> None:
     """Write a packed data set in another trainer's format.
 
@@ -56,12 +58,12 @@ def command(
 
     An interrupted run continues where it stopped.
     """
-    from packer_cli.engine.local import LocalEngine, default_workers
     from packer_cli.export.stage import ExportOptions, parse_shard_size
     from packer_cli.stages.export import run_export
+    from packer_cli.stages.workers import make_engine
 
     options = ExportOptions(
         format=format_name, groups=groups, epoch=epoch, order=order, shard_size=parse_shard_size(shard_size)
     )
-    engine = LocalEngine(workers or default_workers())  # Only its threads are used.
-    run_export(options, as_path(folder), as_path(output), engine)
+    with make_engine(workers, engine, preload=()) as running:
+        run_export(options, as_path(folder), as_path(output), running)

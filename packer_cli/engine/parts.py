@@ -6,7 +6,8 @@ with the part's fingerprint, its files with their checksums, and what the stage 
 killed, the next one keeps every part whose files still match its marker, and makes the others.
 
 When all parts are finished, the stage writes a *listing*, such as `tokens.json`, which vouches for the whole output,
-and removes the markers. A later run may keep parts of the listing too.
+and removes the markers. If a later run replaces parts, the listing moves to the work folder first, where it still
+vouches for the parts that stay.
 """
 
 from __future__ import annotations
@@ -16,15 +17,23 @@ import os
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Generic, Protocol, TypeVar
 
 from packer_cli import __version__
-from packer_cli.engine.local import LocalEngine
+from packer_cli.engine.base import Engine
 from packer_cli.engine.progress import Progress
-from packer_cli.files import HashingFile, commit_file, remove_folder, temporary_file, write_json
+from packer_cli.files import (
+    HashingFile,
+    commit_file,
+    move_file,
+    remove_folder,
+    sync_file,
+    temporary_file,
+    write_json,
+)
 from packer_cli.format.checksums import file_checksum
 from packer_cli.format.records import read_record
 from packer_cli.remote.path import RemotePath, is_remote
@@ -63,14 +72,17 @@ class FileRange:
         """What a listing says of it: nothing of the storage that it is in."""
         return {name: value for name, value in vars(self).items() if name != "version"}
 
-    def is_intact(self, file: Path) -> bool:
+    def is_intact(self, file: Path, *, is_listed: bool = False) -> bool:
         """Whether `file` holds these bytes. Price: reading them once, unless its size is wrong.
 
-        Of a remote file only the size and, where known, the version are compared: objects are not written in place,
-        and whoever reads them compares the checksum.
+        A remote file is not read if it still is the version that was uploaded.
+
+        Args:
+            is_listed: a listing in its place vouches for it, so no run has written to it since. That, too, is enough
+                for a remote file of this size; whoever reads it compares the checksum.
         """
         try:
-            if isinstance(file, RemotePath):
+            if isinstance(file, RemotePath) and (self.version or is_listed):
                 is_same = self.version is None or self.version == file.version()
                 return is_same and file.stat().st_size == self.num_bytes
             size, stop = file.stat().st_size, self.offset + self.num_bytes
@@ -101,6 +113,7 @@ class Sink:
         self._folder = folder
         self._work = folder / work
         self._waiting: list[tuple[Path, Path]] = []
+        self._is_synced = False
 
     @contextmanager
     def file(self, path: str, *, sync_early: bool = False) -> Iterator[HashingFile]:
@@ -137,10 +150,21 @@ class Sink:
             FileRange(path=path, offset=offset, num_bytes=hashing.num_bytes, xxh3=hashing.hexdigest(), is_shared=True)
         )
 
+    def sync(self) -> None:
+        """Sync the files ahead of `commit`, on the machine that wrote them."""
+        for temporary, _ in self._waiting:
+            sync_file(temporary)
+        self._is_synced = True
+
+    @property
+    def missing(self) -> Path | None:
+        """A temporary file that is not there, if any."""
+        return next((temporary for temporary, _ in self._waiting if not temporary.exists()), None)
+
     def commit(self) -> None:
         """Sync the files and give them their final names."""
         for temporary, path in self._waiting:
-            commit_file(temporary, path)
+            commit_file(temporary, path, is_synced=self._is_synced)
 
     def discard(self) -> None:
         """Remove the temporary files."""
@@ -174,10 +198,25 @@ def write_part(write: Callable[[Task, Sink], dict[str, Any]], task: Task, folder
     return Written(name=task.name, part=part, sink=sink)
 
 
+def find_listing(folder: Path, work: str, listing: str) -> Path:
+    """The listing, in place or moved to the work folder; it may be missing."""
+    final = folder / listing
+    return final if final.exists() else folder / work / listing
+
+
 class Parts(Generic[Task]):
     """The parts of one output, and which of them are finished."""
 
-    def __init__(self, folder: Path, work: str, listing: str, tasks: Sequence[Task], sizes: Sequence[int]) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        work: str,
+        listing: str,
+        tasks: Sequence[Task],
+        sizes: Sequence[int],
+        *,
+        repairs: bool = False,
+    ) -> None:
         """Describe the output; reads and writes nothing.
 
         Args:
@@ -185,12 +224,14 @@ class Parts(Generic[Task]):
             work: name of the folder in it that holds the markers, and files that parts share, while parts are missing.
             listing: name of the file in it that vouches for the finished output.
             sizes: of each task, for progress.
+            repairs: the listing vouches for these very parts; it stays, and those that are damaged are replaced.
         """
         self.finished: dict[str, FinishedPart] = {}
         """By name."""
         self.work = folder / work
         self._folder = folder
         self._listing = folder / listing
+        self._repairs = repairs
         self._tasks = tasks
         self._has_begun = False
         self._sizes = {task.name: size for task, size in zip(tasks, sizes, strict=True)}
@@ -200,11 +241,11 @@ class Parts(Generic[Task]):
         """The tasks whose parts are not finished, in order."""
         return [task for task in self._tasks if task.name not in self.finished]
 
-    def find(self, engine: LocalEngine, listed: Mapping[str, FinishedPart]) -> None:
+    def find(self, engine: Engine, listed: Mapping[str, FinishedPart]) -> None:
         """Find the intact parts of earlier runs. Price: reading their files once.
 
         Args:
-            listed: the parts that the listing vouches for, by name.
+            listed: the parts that the listing vouches for (see `find_listing`), by name.
         """
         found: dict[str, FinishedPart] = {}
         markers = self._read_markers(engine)
@@ -213,17 +254,25 @@ class Parts(Generic[Task]):
                 if part and (part.fingerprint, part.release) == (task.fingerprint, __version__):
                     found[task.name] = part
         names = list(found)
+        is_listed = self._listing.exists()
 
         def is_intact(name: str) -> bool:
-            return all(file.is_intact(self._place(file)) for file in found[name].files)
+            return all(file.is_intact(self._place(file), is_listed=is_listed) for file in found[name].files)
 
         for i, intact in engine.run_threads(is_intact, names):
             if intact:
                 self.finished[names[i]] = found[names[i]]
 
+    def trust(self, recorded: Mapping[str, FinishedPart]) -> None:
+        """Take parts as finished without reading them, by name: who recorded them has just made or checked them."""
+        for task in self._tasks:
+            part = recorded.get(task.name)
+            if part is not None and part.fingerprint == task.fingerprint:
+                self.finished[task.name] = part
+
     def begin(self) -> None:
-        """Call before anything in the output changes: the listing goes, markers vouch for the finished parts."""
-        if self._has_begun:
+        """Call before anything in the output changes: the listing moves to the work folder."""
+        if self._repairs or self._has_begun:
             return
         self._has_begun = True
         self.work.mkdir(parents=True, exist_ok=True)
@@ -233,10 +282,8 @@ class Parts(Generic[Task]):
             for path in self.work.iterdir():
                 if path.name in stale:
                     path.unlink()
-        if self._listing.exists():
-            for name, part in self.finished.items():
-                self._write_marker(name, part)
-            self._listing.unlink(missing_ok=True)
+        with suppress(FileNotFoundError):
+            move_file(self._listing, self.work / self._listing.name)
 
     @contextmanager
     def committing(self, progress: Progress) -> Iterator[Callable[[Written], FinishedPart]]:
@@ -248,9 +295,9 @@ class Parts(Generic[Task]):
         Args:
             progress: told the sizes of finished tasks, and of all.
         """
-        if self.todo and is_remote(self.work):
-            self.begin()
-        elif self.todo:
+        if self.todo and not self._repairs:
+            if is_remote(self.work):
+                self.begin()
             self.work.mkdir(parents=True, exist_ok=True)
         done, total = sum(self._sizes[name] for name in self.finished), sum(self._sizes.values())
         progress(done, total)
@@ -289,7 +336,8 @@ class Parts(Generic[Task]):
 
     def _commit(self, written: Written) -> None:
         written.sink.commit()
-        self._write_marker(written.name, written.part)
+        if not self._repairs:
+            self._write_marker(written.name, written.part)
 
     def _place(self, file: FileRange) -> Path:
         """A file under its final name; until it has that, a shared file is in the work folder."""
@@ -299,7 +347,7 @@ class Parts(Generic[Task]):
     def _marker(self, name: str) -> Path:
         return self.work / f"{name}.json"
 
-    def _read_markers(self, engine: LocalEngine) -> dict[str, FinishedPart]:
+    def _read_markers(self, engine: Engine) -> dict[str, FinishedPart]:
         """The markers that there are, by the names of their parts."""
         there = {path.name for path in self.work.iterdir()} if self.work.exists() else set()
         names = [task.name for task in self._tasks if f"{task.name}.json" in there]

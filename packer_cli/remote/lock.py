@@ -15,8 +15,6 @@ import socket
 import threading
 import time
 import uuid
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 
 from packer_cli.errors import RemoteError, RunError
@@ -27,24 +25,32 @@ EXPIRES = 120.0
 RENEWED = 20.0
 """Seconds between renewals."""
 
+_held: set[str] = set()
+"""Tokens of the locks that this process holds."""
+
 
 @dataclass(frozen=True)
-class _Holder:
+class LockHolder:
+    """The process that holds a lock."""
+
     token: str
     host: str
     pid: int
     time: float
-    """Seconds since the epoch, by the holder's clock."""
+    """Seconds since the epoch, by its own clock."""
 
     def encode(self) -> bytes:
+        """The lock object."""
         return json.dumps(asdict(self)).encode()
 
     @property
     def age(self) -> float:
+        """Seconds since it renewed the lock."""
         return max(0.0, time.time() - self.time)
 
     @property
     def has_ended(self) -> bool:
+        """Whether its lock may be taken over."""
         if self.age > EXPIRES:
             return True
         if self.host != socket.gethostname():
@@ -60,83 +66,89 @@ class _Holder:
         return False
 
 
-_held: set[str] = set()
-"""Tokens of the locks that this process holds."""
+def find_holders(folder: RemotePath, prefix: str) -> dict[str, LockHolder]:
+    """Who holds the locks in a folder whose names have this prefix, by name."""
+    read = {path.name: _read(path) for path in folder.iterdir() if path.name.startswith(prefix)}
+    return {name: holder for name, holder in read.items() if holder is not None and not holder.has_ended}
 
 
-@contextmanager
-def hold_lock(folder: RemotePath, name: str) -> Iterator[None]:
-    """Hold the lock object `name` in a folder while the block runs.
+class RemoteLock:
+    """The lock object `name` in a folder."""
 
-    Raises:
-        RunError: another run holds it, or took it over while this process was suspended.
-    """
-    lock = folder / name
-    ours = _acquire(folder, lock)
-    ended, is_lost = threading.Event(), threading.Event()
+    def __init__(self, folder: RemotePath, name: str) -> None:
+        self.name = name
+        self._folder = folder
+        self._lock = folder / name
+        self._ours = LockHolder(uuid.uuid4().hex, socket.gethostname(), os.getpid(), time.time())
+        self._ended, self._is_lost = threading.Event(), threading.Event()
 
-    def renew() -> None:
-        while not ended.wait(RENEWED):
+    def take(self) -> LockHolder | None:
+        """Take the lock. Returns who holds it instead, None if nobody does."""
+        self._ours = replace(self._ours, time=time.time())
+        _held.add(self._ours.token)
+        while not self._lock.write_new(self._ours.encode()):
+            holder = _read(self._lock)
+            if holder is None:  # It was released meanwhile.
+                continue
+            # Only one run can create the object with which it takes over from this holder.
+            successor = self._lock.with_name(f"{self.name}.{holder.token}")
+            if holder.has_ended and successor.write_new(self._ours.encode()):
+                self._lock.write_bytes(self._ours.encode())
+                successor.unlink()
+                break
+            other = _read(successor)
+            if other is not None and other.has_ended:
+                successor.unlink()
+                continue
+            _held.discard(self._ours.token)
+            return holder
+        return None
+
+    def release(self) -> None:
+        """Let go of the lock, if it was taken and nobody has taken it over."""
+        holder = _read(self._lock)
+        if holder is not None and holder.token == self._ours.token:
+            self._lock.unlink()
+        _held.discard(self._ours.token)
+
+    def __enter__(self) -> RemoteLock:
+        """Renew the lock on a thread from now on."""
+        self._thread = threading.Thread(target=self._renew, name="hbpack-lock", daemon=True)
+        self._thread.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        """Release the lock.
+
+        Raises:
+            RunError: another run took it over, because this process was suspended.
+        """
+        self._ended.set()
+        self._thread.join()
+        if self._is_lost.is_set() and kind in (None, KeyboardInterrupt):
+            raise RunError(
+                f"output folder {str(self._folder)!r}: another hbpack run has taken it over, because this one was "
+                "suspended or cut off; run again when that has ended"
+            ) from None
+        self.release()
+
+    def _renew(self) -> None:
+        while not self._ended.wait(RENEWED):
             try:
-                holder = _read(lock)
-                if holder is None or holder.token != ours.token:
-                    is_lost.set()
+                holder = _read(self._lock)
+                if holder is None or holder.token != self._ours.token:
+                    self._is_lost.set()
                     _thread.interrupt_main()
                     return
-                lock.write_bytes(replace(ours, time=time.time()).encode())
+                self._lock.write_bytes(replace(self._ours, time=time.time()).encode())
             except RemoteError:
                 continue  # Work on the storage meets the same error.
 
-    thread = threading.Thread(target=renew, name="hbpack-lock", daemon=True)
-    thread.start()
+
+def _read(lock: RemotePath) -> LockHolder | None:
     try:
-        yield
-    except KeyboardInterrupt:
-        if is_lost.is_set():
-            raise RunError(
-                f"output folder {str(folder)!r}: another hbpack run has taken it over, because this one was suspended "
-                "or cut off; run again when that has ended"
-            ) from None
-        raise
-    finally:
-        ended.set()
-        thread.join()
-        _held.discard(ours.token)
-        holder = _read(lock)
-        if holder is not None and holder.token == ours.token:
-            lock.unlink()
-
-
-def _acquire(folder: RemotePath, lock: RemotePath) -> _Holder:
-    ours = _Holder(uuid.uuid4().hex, socket.gethostname(), os.getpid(), time.time())
-    _held.add(ours.token)
-    while not lock.write_new(ours.encode()):
-        holder = _read(lock)
-        if holder is None:  # It was released meanwhile.
-            continue
-        # Only one run can create the object with which it takes over from this holder.
-        successor = lock.with_name(f"{lock.name}.{holder.token}")
-        if holder.has_ended and successor.write_new(ours.encode()):
-            lock.write_bytes(ours.encode())
-            successor.unlink()
-            break
-        other = _read(successor)
-        if other is not None and other.has_ended:
-            successor.unlink()
-            continue
-        _held.discard(ours.token)
-        raise RunError(
-            f"output folder {str(folder)!r}: another hbpack run writes to it (process {holder.pid} on {holder.host}, "
-            f"seen {holder.age:.0f} s ago); wait until that has ended ({EXPIRES:.0f} s if it was "
-            "killed), or name another folder"
-        )
-    return ours
-
-
-def _read(lock: RemotePath) -> _Holder | None:
-    try:
-        return _Holder(**json.loads(lock.read_bytes()))
+        return LockHolder(**json.loads(lock.read_bytes()))
     except FileNotFoundError:
         return None
     except (ValueError, TypeError):
-        return _Holder("unknown", "unknown", 0, 0.0)
+        return LockHolder("unknown", "unknown", 0, 0.0)
