@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO, cast
@@ -41,6 +42,11 @@ def open_file(path: str, stop: int | None = None) -> BinaryIO:
     if stop is not None:
         file.stop_at(stop)
     return cast("BinaryIO", file)
+
+
+def is_file(path: str) -> bool:
+    """Whether there is a file of this name, or an object behind this URL."""
+    return RemotePath(path).is_file() if is_url(path) else os.path.isfile(path)
 
 
 def open_source(path: str) -> Any:

@@ -9,7 +9,7 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Literal
 
-from packer_cli.corpus.blocks import Blocks, unreadable
+from packer_cli.corpus.blocks import Blocks, is_file, unreadable
 from packer_cli.corpus.readers import READERS, datatrove, hf, megatron
 from packer_cli.corpus.types import CorpusFile, CorpusSlice, FileFormat, Source
 from packer_cli.errors import ConfigError, InputError
@@ -288,7 +288,7 @@ def _listed_file(path: str, source_id: int, num_bytes: int | None = None) -> Ite
     kind = _format(path)
     if name.startswith(".") or kind is None or not (num_bytes or os.path.isfile(path)):
         return
-    if kind[0] in INDEXED and (not os.path.isfile(INDEXED[kind[0]](path)) or megatron.is_mask(path)):
+    if kind[0] in INDEXED and (not is_file(INDEXED[kind[0]](path)) or megatron.is_mask(path)):
         return  # Other programs' .bin files, or a mask that is read with its ids.
     if name.lower() in BESIDE_THE_DATA or (kind[0] == "text" and name.split(".")[0].lower() in ABOUT_THE_DATA):
         return
@@ -315,11 +315,11 @@ def _named_file(path: str, source_id: int, num_bytes: int | None = None) -> Corp
         suffix = os.path.splitext(path)[1]
         what = f'unknown suffix "{suffix}"' if suffix else "no suffix"
         raise InputError(f"{path}: {what}; {_known()}")
+    if num_bytes is None and not os.path.isfile(path):
+        raise InputError(f"{path}: not a regular file; write the data to a file first")
+    if kind[0] in INDEXED and not is_file(index := INDEXED[kind[0]](path)):
+        raise InputError(f"{path}: has no index beside it; hbpack looks for {index}")
     if num_bytes is None:
-        if not os.path.isfile(path):
-            raise InputError(f"{path}: not a regular file; write the data to a file first")
-        if kind[0] in INDEXED and not os.path.isfile(index := INDEXED[kind[0]](path)):
-            raise InputError(f"{path}: has no index beside it; hbpack looks for {index}")
         try:
             num_bytes = os.path.getsize(path)
         except OSError as error:

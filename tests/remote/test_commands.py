@@ -1,0 +1,214 @@
+"""Commands from and to S3: the same files and batches as locally, however the storage behaves."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from packer_cli.remote.path import RemotePath
+from tests.cli_runner import HBPACK, Done
+from tests.remote.conftest import tree, upload
+from tests.s3_server import S3Server
+
+GROUPS = ("--groups", "1k:1,8k:4", "--gpus", 8)
+
+
+@pytest.fixture
+def corpus(repo: Path, tmp_path: Path) -> Path:
+    """Files of several formats, a record that is rejected, and what is no data."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    folder = tmp_path / "corpus"
+    (folder / "more").mkdir(parents=True)
+    with (repo / "examples" / "sample" / "chats.jsonl").open(encoding="utf-8") as file:
+        lines = [next(file) for _ in range(60)]
+    (folder / "chats.jsonl").write_text("".join([*lines, "{broken\n"]), encoding="utf-8")
+    texts = [f"Sample {number}: {line}" for number, line in enumerate(lines)]
+    (folder / "more" / "array.json").write_text(json.dumps([{"text": text} for text in texts]))
+    pq.write_table(pa.table({"text": texts}), folder / "more" / "b.parquet", row_group_size=17)
+    table = pa.table({"text": texts})
+    with pa.ipc.new_file(folder / "more" / "c.arrow", table.schema) as writer:
+        writer.write_table(table, max_chunksize=13)
+    (folder / "README.md").write_text("Not data.")
+    (folder / "book.txt").write_text("A book. " * 300)
+    return folder
+
+
+@pytest.fixture
+def pack(hbpack: Callable[..., Done], repo: Path) -> Callable[..., Done]:
+    def call(*arguments: object) -> Done:
+        tokenizer = repo / "examples" / "sample" / "tokenizer"
+        return hbpack("pack", *arguments, "--tokenizer", tokenizer, *GROUPS, "--workers", 1, "--shard-size", "64KiB")
+
+    return call
+
+
+def same(got: dict[str, bytes], wanted: dict[str, bytes], bucket: RemotePath, local: Path) -> None:
+    """The same files, but for the names of inputs, and thus the checksums of the files that hold them."""
+    assert got.keys() == wanted.keys()
+    for name, data in wanted.items():
+        if name in ("hbpack.json", "tokens/tokens.json", "rejected.jsonl"):
+            data = data.replace(str(local).encode(), str(bucket).encode())
+            found = [re.sub(rb'"(xxh3|num_bytes)": [^,\n]*', b"", each) for each in (got[name], data)]
+            assert found[0] == found[1], name
+        else:
+            assert got[name] == data, name
+
+
+def test_the_same_set_from_and_to_s3_that_fails(
+    s3: S3Server, bucket: RemotePath, corpus: Path, pack: Callable[..., Done], hbpack: Any, tmp_path: Path
+) -> None:
+    upload(corpus, bucket / "corpus")
+    assert pack(f"{corpus}/", "--output", tmp_path / "out").code == 0
+    s3.faults = 0
+    with s3.failing(slow_down=0.05, cut=0.1):
+        done = pack(f"{bucket}/corpus/", "--output", bucket / "out")
+        assert (done.code, "warning" in done.stderr) == (0, False)
+        assert s3.faults > 10
+        assert hbpack("verify", bucket / "out", "--workers", 1).stdout.startswith(f"{bucket}/out is sound: ")
+        assert hbpack("show", bucket / "out") == hbpack("show", tmp_path / "out")
+        assert hbpack("stats", bucket / "out") == hbpack("stats", tmp_path / "out")
+        remote, local = bucket / "exported", tmp_path / "exported"
+        assert hbpack("export", bucket / "out", "--to", "mds", "--output", remote, "--workers", 1).code == 0
+        assert hbpack("rebalance", bucket / "out", "--gpus", 4).code == 0
+        again = pack(f"{bucket}/corpus/", "--output", bucket / "out")
+        assert "the shards are up to date, rebalanced to 4 GPUs" in again.stderr
+    assert hbpack("export", tmp_path / "out", "--to", "mds", "--output", local, "--workers", 1).code == 0
+    assert hbpack("rebalance", tmp_path / "out", "--gpus", 4).code == 0
+    same(tree(bucket / "out"), tree(tmp_path / "out"), bucket, tmp_path)
+    found, wanted = tree(remote), tree(local)
+    header = ".hbpack-export.json"
+    assert json.loads(found.pop(header)).keys() == json.loads(wanted.pop(header)).keys()
+    assert found == wanted
+
+
+def test_a_loader_reads_the_same_batches_through_faults(
+    s3: S3Server, bucket: RemotePath, corpus: Path, pack: Callable[..., Done], tmp_path: Path
+) -> None:
+    pytest.importorskip("torch")
+    from packer_cli.loader import PackedDataset
+    from tests.loader.remote import assert_same
+
+    assert pack(f"{corpus}/", "--output", tmp_path / "out").code == 0
+    upload(tmp_path / "out", bucket / "out")
+    with s3.failing(slow_down=0.05, cut=0.1):
+        data = PackedDataset(f"{bucket}/out", 0, 8, cache_dir=tmp_path / "own", verify="full")
+        assert_same(list(data), list(PackedDataset(tmp_path / "out", 0, 8)))
+
+
+def test_stages_and_mixed_places(
+    s3: S3Server, bucket: RemotePath, corpus: Path, pack: Callable[..., Done], hbpack: Any, repo: Path, tmp_path: Path
+) -> None:
+    """Each stage alone, tasks of an array, and a plan here of tokens there."""
+    assert pack(f"{corpus}/", "--output", tmp_path / "out").code == 0
+    tokenizer, out = repo / "examples" / "sample" / "tokenizer", bucket / "out"
+    for index in (1, 0):
+        words = ["--tokenizer", tokenizer, "--output", out, "--workers", 1, "--shard", f"{index}/2"]
+        assert hbpack("tokenize", f"{corpus}/", *words).code == 0
+    assert hbpack("plan", out, *GROUPS).code == 0
+    for index in (1, 0):
+        assert hbpack("write", out, "--workers", 1, "--shard-size", "64KiB", "--shard", f"{index}/2").code == 0
+    assert tree(out) == tree(tmp_path / "out")
+    here = tmp_path / "here"
+    assert hbpack("plan", out, *GROUPS, "--output", here).code == 0
+    assert hbpack("write", here, "--workers", 1, "--shard-size", "64KiB").code == 0
+    written, planned = tree(here), tree(tmp_path / "out")
+    shards = [name for name in planned if name.startswith("shards/")]
+    assert shards
+    assert all(written[name] == planned[name] for name in shards)
+
+
+def test_damage_is_found_and_repaired(
+    s3: S3Server, bucket: RemotePath, corpus: Path, pack: Callable[..., Done], hbpack: Any
+) -> None:
+    out: Any = bucket / "out"
+    assert pack(f"{corpus}/", "--output", out).code == 0
+    before = tree(out)
+    shard = next(name for name in before if name.startswith("shards/"))
+    data = bytearray(before[shard])
+    data[len(data) // 2] ^= 1
+    (out / shard).write_bytes(bytes(data))
+    rank = next(name for name in before if "rank-" in name)
+    (out / rank).unlink()
+    done = hbpack("verify", out, "--workers", 1)
+    assert done.code == 1
+    assert f"{shard}: its checksum is " in done.stdout
+    assert f"{rank}: it is missing; run hbpack write {out}\n" in done.stdout
+    assert hbpack("write", out, "--workers", 1).code == 0
+    assert tree(out) == before
+
+
+def test_two_writers(s3: S3Server, bucket: RemotePath, corpus: Path, pack: Callable[..., Done]) -> None:
+    from packer_cli.folders import lock_folder
+
+    out: Any = bucket / "out"
+    with lock_folder(out):
+        done = pack(f"{corpus}/", "--output", out)
+    assert (done.code, done.stdout) == (1, "")
+    text = re.sub(r"\(process .* ago\)", "(process P on H)", done.stderr)
+    assert text == (
+        f"error: output folder '{out}': another hbpack run writes to it (process P on H); wait until that has ended, "
+        "or name another folder\n"
+    )
+    assert pack(f"{corpus}/", "--output", out).code == 0
+    assert not [name for name in out.find() if "lock" in name]
+
+
+@pytest.mark.parametrize("moment", [3, 9, 15, 21])
+def test_a_killed_run_goes_on(
+    s3: S3Server, bucket: RemotePath, corpus: Path, pack: Callable[..., Done], tmp_path: Path, repo: Path, moment: int
+) -> None:
+    """Killed after so many objects were written; then with a file of other contents under a part's name."""
+    assert pack(f"{corpus}/", "--output", tmp_path / "out").code == 0
+    tokenizer = repo / "examples" / "sample" / "tokenizer"
+    words = ["pack", f"{corpus}/", "--tokenizer", tokenizer, *GROUPS, "--workers", 1, "--shard-size", "64KiB"]
+    before = sum(line.startswith("PUT") for line in s3.requests)
+    process = subprocess.Popen([*HBPACK, *map(str, words), "--output", str(bucket / "out")], stderr=subprocess.DEVNULL)
+    while sum(line.startswith("PUT") for line in s3.requests) < before + moment and process.poll() is None:
+        time.sleep(0.002)
+    os.kill(process.pid, signal.SIGKILL)
+    process.wait()
+    if moment == 9:
+        shutil.rmtree(os.environ["HBPACK_CACHE"], ignore_errors=True)
+    assert pack(f"{corpus}/", "--output", bucket / "out").code == 0
+    assert tree(bucket / "out") == tree(tmp_path / "out")
+
+
+def test_errors_are_one_line(s3: S3Server, bucket: RemotePath, hbpack: Any, monkeypatch: Any, repo: Path) -> None:
+    words = ["--tokenizer", repo / "examples" / "sample" / "tokenizer", "--output", bucket / "out", "--workers", 1]
+    lines = {
+        f"{bucket}/no/": f"{bucket}/no/: no such file or folder; check the address",
+        "s3://nowhere-at-all/a.jsonl": "s3://nowhere-at-all/a.jsonl: no such file or folder; check the address",
+        "none://a": "'none://a' cannot be opened: Protocol not known: none; check the address",
+    }
+    for name, line in lines.items():
+        assert hbpack("tokenize", name, *words) == (2, "", f"error: {line}\n")
+    assert hbpack("verify", bucket / "no") == (
+        2,
+        "",
+        f"error: '{bucket}/no' holds no packed data set (no hbpack.json); run hbpack pack\n",
+    )
+    out = bucket / "m"
+    (out / "other.txt").write_bytes(b"x")
+    assert hbpack("tokenize", f"{bucket}/m", *words[:2], "--output", out) == (
+        2,
+        "",
+        f"error: output folder '{out}' holds something else (other.txt); name an empty or a new folder\n",
+    )
+    with s3.failing(slow_down=1.0):
+        done = hbpack("stats", bucket / "out")
+    assert done.code == 1
+    assert done.stderr.startswith(f"error: '{bucket}/out/plan.arrow' could not be read in 6 tries (")
+    assert done.stderr.endswith("); check the network and the address, then run again\n")
+    assert done.stderr.count("\n") == 1
