@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import io
 import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, BinaryIO, cast
+from typing import Any, cast
 
 from packer_cli.corpus.decompress import Decompressor, make_decompressor
 from packer_cli.corpus.types import CorpusFile
@@ -26,7 +27,7 @@ def unreadable(path: str, error: BaseException | str) -> InputError:
     return InputError(f"{path}: cannot be read: {' '.join(str(reason).split()) or type(error).__name__}")
 
 
-def open_file(path: str, stop: int | None = None) -> BinaryIO:
+def open_file(path: str, stop: int | None = None) -> io.RawIOBase:
     """Open a file or URL to be read forward, unbuffered; every reader of bytes opens its inputs here.
 
     Args:
@@ -41,7 +42,7 @@ def open_file(path: str, stop: int | None = None) -> BinaryIO:
     file: Any = RemotePath(path).open("rb", buffering=0)
     if stop is not None:
         file.stop_at(stop)
-    return cast("BinaryIO", file)
+    return cast("io.RawIOBase", file)
 
 
 def is_file(path: str) -> bool:

@@ -38,6 +38,9 @@ from packer_cli.format.checksums import file_checksum
 from packer_cli.format.records import read_record
 from packer_cli.remote.path import RemotePath, is_remote
 
+_STARTED = "started"
+"""Object in a remote work folder: folders exist only as names of objects."""
+
 
 class PartTask(Protocol):
     """A task that makes one part."""
@@ -277,7 +280,9 @@ class Parts(Generic[Task]):
         self._has_begun = True
         self.work.mkdir(parents=True, exist_ok=True)
         if is_remote(self.work):
-            # Files get their names before their markers are written, so none may vouch for an earlier file.
+            # Files get their names before their markers are written, so none may vouch for an earlier file, and
+            # something else has to say whose files these are.
+            (self.work / _STARTED).write_bytes(b"")
             stale = {f"{task.name}.json" for task in self.todo}
             for path in self.work.iterdir():
                 if path.name in stale:

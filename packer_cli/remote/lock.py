@@ -8,9 +8,9 @@ that has begun, but not one that begins in the same moment.
 
 from __future__ import annotations
 
-import _thread
 import json
 import os
+import signal
 import socket
 import threading
 import time
@@ -138,7 +138,7 @@ class RemoteLock:
                 holder = _read(self._lock)
                 if holder is None or holder.token != self._ours.token:
                     self._is_lost.set()
-                    _thread.interrupt_main()
+                    signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)  # As Ctrl-C does.
                     return
                 self._lock.write_bytes(replace(self._ours, time=time.time()).encode())
             except RemoteError:

@@ -68,6 +68,7 @@ def write_planned(
 
     if manifest and is_same and _is_whole(folder, manifest, header, store, check_tokens, engine):
         _update_names(manifest, folder, store, header)
+        remove_folder(folder / SHARD_MARKERS)  # Left by a run that was killed when it had written the manifest.
     else:
         check_tokens()
         if manifest and manifest.history and is_same:

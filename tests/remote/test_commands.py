@@ -77,7 +77,8 @@ def test_the_same_set_from_and_to_s3_that_fails(
         assert (done.code, "warning" in done.stderr) == (0, False)
         assert s3.faults > 10
         assert hbpack("verify", bucket / "out", "--workers", 1).stdout.startswith(f"{bucket}/out is sound: ")
-        assert hbpack("show", bucket / "out") == hbpack("show", tmp_path / "out")
+        shown = hbpack("show", bucket / "out")
+        assert shown.stdout.replace(str(bucket), str(tmp_path)) == hbpack("show", tmp_path / "out").stdout
         assert hbpack("stats", bucket / "out") == hbpack("stats", tmp_path / "out")
         remote, local = bucket / "exported", tmp_path / "exported"
         assert hbpack("export", bucket / "out", "--to", "mds", "--output", remote, "--workers", 1).code == 0
@@ -98,13 +99,17 @@ def test_a_loader_reads_the_same_batches_through_faults(
 ) -> None:
     pytest.importorskip("torch")
     from packer_cli.loader import PackedDataset
-    from tests.loader.remote import assert_same
 
     assert pack(f"{corpus}/", "--output", tmp_path / "out").code == 0
     upload(tmp_path / "out", bucket / "out")
     with s3.failing(slow_down=0.05, cut=0.1):
         data = PackedDataset(f"{bucket}/out", 0, 8, cache_dir=tmp_path / "own", verify="full")
-        assert_same(list(data), list(PackedDataset(tmp_path / "out", 0, 8)))
+        found, wanted = list(data), list(PackedDataset(tmp_path / "out", 0, 8))
+    assert len(found) == len(wanted) > 1
+    for ours, theirs in zip(found, wanted, strict=True):
+        assert ours.keys() == theirs.keys()
+        assert all(str(ours[key]) == str(theirs[key]) for key in ours)
+        assert ours["input_ids"].equal(theirs["input_ids"])
 
 
 def test_stages_and_mixed_places(
