@@ -121,17 +121,22 @@ def temporary_file(path: Path, *, sync_early: bool = False) -> Iterator[tuple[Pa
         raise
 
 
-def commit_file(temporary: Path, path: Path, *, sync: bool = True) -> None:
-    """Sync a temporary file and give it its final name."""
+def commit_file(temporary: Path, path: Path, *, sync: bool = True, is_synced: bool = False) -> None:
+    """Sync a temporary file, unless that is done, and give it its final name."""
     try:
-        if sync:
-            _sync(temporary, os.O_RDWR)
+        if sync and not is_synced:
+            sync_file(temporary)
         os.replace(temporary, path)
         if sync:
             _sync(path.parent, os.O_RDONLY)
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise
+
+
+def sync_file(path: Path) -> None:
+    """Wait until a file is on the disk."""
+    _sync(path, os.O_RDWR)
 
 
 def write_text(path: Path, text: str, *, sync: bool = True) -> None:

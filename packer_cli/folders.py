@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from packer_cli.errors import BusyError, OutputError
-from packer_cli.files import is_temporary
+from packer_cli.files import is_temporary, remove_temporaries
 
 LOCK_NAME = ".hbpack.lock"
 """File in an output folder while a run writes there. A killed run leaves it, unlocked, and it hinders nobody."""
@@ -95,6 +95,9 @@ def _entries(folder: Path) -> list[str]:
 def lock_folder(folder: Path, task: TaskLock | None = None) -> Iterator[None]:
     """Keep a folder for this process while the block runs; make it, and remove it again where it stays empty.
 
+    If the block fails, temporary files go, unless other tasks of an array may be writing them. It must have ended its
+    workers by then.
+
     The locks are `flock` on files in the folder: they end with the process that holds them, however that ends. A file
     system that knows no locks goes without.
 
@@ -115,7 +118,12 @@ def lock_folder(folder: Path, task: TaskLock | None = None) -> Iterator[None]:
                 path = folder / task.name
                 held.callback(_remove, path, _lock(path, fcntl.LOCK_EX, _refuse_task))
                 _refuse_other_stages(folder, task)
-            yield
+            try:
+                yield
+            except BaseException:
+                if task is None:  # Otherwise some may be another task's.
+                    remove_temporaries(folder)  # What workers left that were killed.
+                raise
     finally:
         with suppress(OSError):
             for new in made:

@@ -71,6 +71,7 @@ def config_schema() -> str:
     properties["schema"] = properties.pop("record_schema")
     properties["inputs"] = {"anyOf": [{"type": "string"}, properties["inputs"]]}
     properties["output"] = {"type": "string", "description": "Folder to write: new, empty, or an earlier run's."}
+    properties["engine"] = {"type": "string", "description": "local, ray or ray:ADDRESS."}
     properties["workers"] = {"type": "integer", "minimum": 1, "description": "Worker processes."}
     properties["dry_run"] = {"type": "boolean", "description": "Write no shards."}
     both = {**properties, **{name.replace("_", "-"): value for name, value in properties.items()}}

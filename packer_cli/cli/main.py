@@ -147,7 +147,7 @@ def _leave_at_once(number: int) -> NoReturn:
 
 
 _ON_WORKERS = {"pack", "tokenize"}
-_NOT_EARLY = ("-h", "--help", "--workers")
+_NOT_EARLY = ("-h", "--help", "--workers", "--engine")
 
 
 def _start_early(words: list[str]) -> None:

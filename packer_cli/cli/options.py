@@ -158,6 +158,18 @@ def workers_option(function: Callable[..., Any]) -> Callable[..., Any]:
     )(function)
 
 
+def engine_option(function: Callable[..., Any]) -> Callable[..., Any]:
+    """`--engine NAME`."""
+    return click.option(
+        "--engine",
+        default="local",
+        show_default=True,
+        metavar="local|ray|ray:ADDRESS",
+        help="Where the work runs: `local`, the processes of this machine; `ray`, the Ray cluster of RAY_ADDRESS, or "
+        "a Ray of this machine; `ray:HOST:PORT`, another cluster. The result is the same for all.",
+    )(function)
+
+
 def shard_option(function: Callable[..., Any]) -> Callable[..., Any]:
     """`--shard I/N`."""
     return click.option(

@@ -10,6 +10,7 @@ import click
 from packer_cli.cli.array_ids import array_ids
 from packer_cli.cli.options import (
     config_option,
+    engine_option,
     inputs_argument,
     model_options,
     output_option,
@@ -25,8 +26,9 @@ from packer_cli.config import TokenizeConfig, validate
 @model_options(TokenizeConfig)
 @shard_option
 @workers_option
+@engine_option
 @config_option
-def command(output: str, shard: str | None, workers: int | None, **values: Any) -> None:
+def command(output: str, shard: str | None, workers: int | None, engine: str, **values: Any) -> None:
     """Tokenize a corpus into a token store.
 
     The first stage of `hbpack pack`. Plan the store as often as you like with `hbpack plan`.
@@ -34,7 +36,7 @@ def command(output: str, shard: str | None, workers: int | None, **values: Any) 
     config, ids = validate(TokenizeConfig, values), array_ids(shard)
     from packer_cli.stages.workers import make_engine
 
-    with make_engine(workers) as engine:
+    with make_engine(workers, engine) as running:
         from packer_cli.stages.tokenize import run_tokenize
 
-        run_tokenize(config, Path(output), engine, ids)
+        run_tokenize(config, Path(output), running, ids)

@@ -24,9 +24,9 @@ from pathlib import Path
 from typing import Any, Generic, Protocol, TypeVar
 
 from packer_cli import __version__
-from packer_cli.engine.local import LocalEngine
+from packer_cli.engine.base import Engine
 from packer_cli.engine.progress import Progress
-from packer_cli.files import HashingFile, commit_file, remove_temporaries, temporary_file, write_json
+from packer_cli.files import HashingFile, commit_file, sync_file, temporary_file, write_json
 from packer_cli.format.checksums import file_checksum
 from packer_cli.format.records import read_record
 
@@ -89,6 +89,7 @@ class Sink:
         self._folder = folder
         self._work = folder / work
         self._waiting: list[tuple[Path, Path]] = []
+        self._is_synced = False
 
     @contextmanager
     def file(self, path: str, *, sync_early: bool = False) -> Iterator[HashingFile]:
@@ -123,10 +124,21 @@ class Sink:
             FileRange(path=path, offset=offset, num_bytes=hashing.num_bytes, xxh3=hashing.hexdigest(), is_shared=True)
         )
 
+    def sync(self) -> None:
+        """Sync the files ahead of `commit`, on the machine that wrote them."""
+        for temporary, _ in self._waiting:
+            sync_file(temporary)
+        self._is_synced = True
+
+    @property
+    def missing(self) -> Path | None:
+        """A temporary file that is not there, if any."""
+        return next((temporary for temporary, _ in self._waiting if not temporary.exists()), None)
+
     def commit(self) -> None:
         """Sync the files and give them their final names."""
         for temporary, path in self._waiting:
-            commit_file(temporary, path)
+            commit_file(temporary, path, is_synced=self._is_synced)
 
     def discard(self) -> None:
         """Remove the temporary files."""
@@ -202,7 +214,7 @@ class Parts(Generic[Task]):
         """The tasks whose parts are not finished, in order."""
         return [task for task in self._tasks if task.name not in self.finished]
 
-    def find(self, engine: LocalEngine, listed: Mapping[str, FinishedPart]) -> None:
+    def find(self, engine: Engine, listed: Mapping[str, FinishedPart]) -> None:
         """Find the intact parts of earlier runs. Price: reading their files once.
 
         Args:
@@ -242,8 +254,7 @@ class Parts(Generic[Task]):
         """While the block runs, commit the parts that are given to its value.
 
         A thread does so, so that waiting for the disk costs no work. The block ends when all parts are committed, also
-        after an error: what is finished stays for the next run. After Ctrl-C, the parts that wait are discarded. The
-        block must have ended its workers by then, since what they left under temporary names is removed.
+        after an error: what is finished stays for the next run. After Ctrl-C, the parts that wait are discarded.
 
         Args:
             progress: told the sizes of finished tasks, and of all.
@@ -272,9 +283,11 @@ class Parts(Generic[Task]):
         with ThreadPoolExecutor(1) as thread:
             try:
                 yield add
-            except BaseException as error:
-                thread.shutdown(cancel_futures=isinstance(error, KeyboardInterrupt))
-                remove_temporaries(self._folder)
+            except KeyboardInterrupt:
+                thread.shutdown(cancel_futures=True)
+                for future, written in waiting:
+                    if future.cancelled():
+                        written.sink.discard()
                 raise
         for future, _ in waiting:
             future.result()

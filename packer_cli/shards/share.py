@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from packer_cli.engine.array import ArrayShare
-from packer_cli.engine.local import LocalEngine
+from packer_cli.engine.base import Engine
 from packer_cli.engine.parts import Parts
 from packer_cli.engine.progress import Progress
 from packer_cli.format.constants import MANIFEST_NAME, SHARD_MARKERS
@@ -18,7 +18,7 @@ def write_share(
     shard_size: int,
     folder: Path,
     store: Path,
-    engine: LocalEngine,
+    engine: Engine,
     progress: Progress,
     share: ArrayShare,
 ) -> int:

@@ -13,8 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 import packer_cli
-from packer_cli.engine.local import LocalEngine
-from packer_cli.engine.parts import FileRange, FinishedPart, Parts, Written, find_listing, write_part
+from packer_cli.engine.base import Engine
+from packer_cli.engine.parts import FileRange, FinishedPart, Parts, Written, find_listing
 from packer_cli.engine.progress import Progress
 from packer_cli.errors import HbpackError
 from packer_cli.files import fingerprint, remove_temporaries
@@ -29,7 +29,7 @@ from packer_cli.shards.layout import ShardRange, lay_out
 from packer_cli.shards.manifest import read_manifest, write_manifest
 from packer_cli.shards.plan_file import PlanHeader, read_plan
 from packer_cli.shards.ranks import EpochColumns, write_epoch
-from packer_cli.shards.write import ShardTask, ShardWriter
+from packer_cli.shards.write import ShardTask, ShardWork, ShardWriter
 from packer_cli.tokens.index import StoreIndex, read_index
 from packer_cli.tokens.store import TokenStore
 
@@ -84,7 +84,7 @@ def write_set(
     shard_size: int,
     folder: Path,
     store: Path,
-    engine: LocalEngine,
+    engine: Engine,
     progress: Progress,
     recorded: Mapping[str, FinishedPart] | None = None,
 ) -> Manifest:
@@ -129,15 +129,15 @@ def write_shards(
     parts: Parts[ShardTask],
     folder: Path,
     store: Path,
-    engine: LocalEngine,
+    engine: Engine,
     commit: Callable[[Written], FinishedPart],
 ) -> None:
     """Write the shards that are missing. Without any, the token store is not opened."""
     if not parts.todo:
         return
     writer = ShardWriter(layout.plan, layout.piece_loss_tokens, header.cost, TokenStore(store, layout.store))
-    written = engine.run_threads(lambda task: write_part(writer.write, task, folder, SHARD_MARKERS), parts.todo)
-    with closing(written) as outcomes:
+    work = ShardWork(folder, store, header.fingerprint, writer)
+    with closing(engine.run_writing(work, parts.todo)) as outcomes:
         for _, shard in outcomes:
             commit(shard)
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from packer_cli.config import TokenizeConfig
 from packer_cli.engine.array import ArrayIds, ArrayRecords, ArrayTask
-from packer_cli.engine.local import LocalEngine
+from packer_cli.engine.base import Engine
 from packer_cli.engine.progress import Stopwatch, progress_bar, say, warn
 from packer_cli.errors import RunError, UsageError
 from packer_cli.folders import TaskLock
@@ -24,7 +24,7 @@ from packer_cli.tokens.stage import tokenize
 
 
 def run_tokenize(
-    config: TokenizeConfig, folder: Path, engine: LocalEngine, ids: ArrayIds | None = None
+    config: TokenizeConfig, folder: Path, engine: Engine, ids: ArrayIds | None = None
 ) -> StoreIndex | None:
     """Tokenize a corpus into `folder/tokens`, and write `folder/rejected.jsonl`.
 
@@ -54,7 +54,7 @@ def _report_rejected(index: StoreIndex, folder: Path) -> None:
         say(f"rejected records, with reasons: {folder / REJECTED_NAME}")
 
 
-def tokenize_corpus(config: TokenizeConfig, folder: Path, engine: LocalEngine) -> StoreIndex:
+def tokenize_corpus(config: TokenizeConfig, folder: Path, engine: Engine) -> StoreIndex:
     """Like `run_tokenize`, but without an error if every record was rejected, and without a lock."""
     before = {path for path in [folder, *folder.rglob("*")] if path.exists()}
     watch = Stopwatch()
@@ -96,7 +96,7 @@ def array_records(folder: Path) -> ArrayRecords:
     return ArrayRecords(folder / TOKENS / WORK)
 
 
-def _run_task(config: TokenizeConfig, folder: Path, engine: LocalEngine, ids: ArrayIds, task: ArrayTask) -> None:
+def _run_task(config: TokenizeConfig, folder: Path, engine: Engine, ids: ArrayIds, task: ArrayTask) -> None:
     records, watch = array_records(folder), Stopwatch()
 
     def hold(lock: TaskLock | None) -> AbstractContextManager[None]:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from packer_cli.config import WriteConfig
 from packer_cli.engine.array import ArrayIds, ArrayRecords, ArrayTask
-from packer_cli.engine.local import LocalEngine
+from packer_cli.engine.base import Engine
 from packer_cli.engine.progress import Stopwatch, progress_bar, say, warn
 from packer_cli.errors import FormatError, InputError
 from packer_cli.folders import TaskLock
@@ -27,12 +27,13 @@ from packer_cli.sizes import counted, format_bytes
 from packer_cli.stages.array import array_share, complete_array, say_done
 from packer_cli.stages.output import TOKENS, current_manifest, locked_output, store_of
 from packer_cli.stages.rejected import write_rejected
+from packer_cli.stages.workers import make_engine
 from packer_cli.tokens.index import find_damaged_parts, read_index
 
 _MOST_WARNINGS = 10
 
 
-def run_write(config: WriteConfig, folder: Path, engine: LocalEngine, ids: ArrayIds | None = None) -> None:
+def run_write(config: WriteConfig, folder: Path, engine: Engine, ids: ArrayIds | None = None) -> None:
     """Write the shards, rank manifests and `hbpack.json` of the plan in `folder`.
 
     Args:
@@ -47,7 +48,7 @@ def run_write(config: WriteConfig, folder: Path, engine: LocalEngine, ids: Array
 
 
 def write_planned(
-    config: WriteConfig, header: PlanHeader, folder: Path, engine: LocalEngine, *, trusts_tokens: bool
+    config: WriteConfig, header: PlanHeader, folder: Path, engine: Engine, *, trusts_tokens: bool
 ) -> None:
     """Like `run_write`, for a plan whose header is at hand, and without a lock.
 
@@ -109,7 +110,7 @@ def _is_whole(
     header: PlanHeader,
     store: Path,
     check_tokens: Callable[[], None],
-    engine: LocalEngine,
+    engine: Engine,
 ) -> bool:
     """Whether every file of the set is intact, after repairing the damaged ones where possible."""
     files = [file for file in set_files(manifest) if file.kind != "rejected"]  # `_update_names` handles that one.
@@ -162,7 +163,7 @@ def _update_names(manifest: Manifest, folder: Path, store: Path, header: PlanHea
         say(f"{MANIFEST_NAME} has the names that inputs and tokenizer have now")
 
 
-def check_store(store: Path, fingerprint: str, engine: LocalEngine | None, task: ArrayTask | None = None) -> None:
+def check_store(store: Path, fingerprint: str, engine: Engine | None, task: ArrayTask | None = None) -> None:
     """Check that the token store is the plan's and, with an engine, that its parts are intact. Reads them once.
 
     Args:
@@ -184,7 +185,7 @@ def check_store(store: Path, fingerprint: str, engine: LocalEngine | None, task:
             )
 
 
-def run_task(config: WriteConfig, folder: Path, engine: LocalEngine, ids: ArrayIds, task: ArrayTask) -> None:
+def run_task(config: WriteConfig, folder: Path, engine: Engine, ids: ArrayIds, task: ArrayTask) -> None:
     """`run_write` as a task of a job array.
 
     Each task checks its share of the token store, so all of it has been checked once the set is complete.
@@ -217,7 +218,7 @@ def _hold(folder: Path, lock: TaskLock | None) -> AbstractContextManager[None]:
 
 
 def _check_share(
-    folder: Path, manifest: Manifest, header: PlanHeader, store: Path, engine: LocalEngine, task: ArrayTask
+    folder: Path, manifest: Manifest, header: PlanHeader, store: Path, engine: Engine, task: ArrayTask
 ) -> None:
     """Check the share of a task in a set that is complete, and repair it."""
     files = [file for file in set_files(manifest) if file.kind != "rejected"]
@@ -244,7 +245,7 @@ def complete_shards(folder: Path) -> bool:
         header = read_plan_header(folder / PLAN_NAME)
         store = store_of(folder, header)
         check_store(store, header.store_fingerprint, None)
-        engine = LocalEngine(1)
+        engine = make_engine(1)
         manifest = write_set(header, pin.facts["shard_size"], folder, store, engine, lambda *done: None, recorded)
         say(f"all tasks are done, and the set is complete: {describe_set(manifest)}")
         if not pin.facts["keep_tokens"]:

@@ -14,7 +14,7 @@ from packer_cli.corpus.blocks import fingerprint as fingerprint_file
 from packer_cli.corpus.discover import slice_corpus
 from packer_cli.corpus.readers.hf import folder_of
 from packer_cli.corpus.types import CorpusFile, CorpusSlice
-from packer_cli.engine.local import LocalEngine
+from packer_cli.engine.base import Engine
 from packer_cli.engine.worker import Died
 from packer_cli.files import fingerprint
 from packer_cli.tokens.slices import EXPANSION
@@ -80,7 +80,7 @@ def list_units(files: Sequence[CorpusFile]) -> list[Unit]:
     return units
 
 
-def cut_units(units: Sequence[Unit], engine: LocalEngine) -> list[Cut]:
+def cut_units(units: Sequence[Unit], engine: Engine) -> list[Cut]:
     """The parts of units, in order; files without data have none. A file that crashes its reader is unreadable.
 
     Price: that of `slice_corpus`; columnar files use all workers.
@@ -107,7 +107,7 @@ def cut_units(units: Sequence[Unit], engine: LocalEngine) -> list[Cut]:
     return cuts
 
 
-def _cut_files(files: Sequence[CorpusFile], engine: LocalEngine) -> list[list[CorpusSlice]]:
+def _cut_files(files: Sequence[CorpusFile], engine: Engine) -> list[list[CorpusSlice]]:
     """The slices of each file, with fingerprints."""
     cut: dict[int, list[CorpusSlice]] = {}
     columnar = [number for number, file in enumerate(files) if is_columnar(file)]
@@ -150,7 +150,7 @@ def _weight(file: CorpusFile) -> int:
 
 def without_crashes(
     slices: Sequence[CorpusSlice],
-    engine: LocalEngine,
+    engine: Engine,
     read: Callable[[CorpusSlice], None],
 ) -> tuple[CorpusSlice, ...] | None:
     """The slices of a part that crashed its worker; those that crash again when read are marked as unreadable.

@@ -14,7 +14,7 @@ from packer_cli.config import TokenizeConfig
 from packer_cli.corpus.discover import discover
 from packer_cli.corpus.types import CorpusFile
 from packer_cli.engine.array import ArrayRecords, ArrayShare
-from packer_cli.engine.local import LocalEngine
+from packer_cli.engine.base import Engine
 from packer_cli.engine.parts import Parts
 from packer_cli.engine.progress import Progress
 from packer_cli.errors import RunError
@@ -41,7 +41,7 @@ from packer_cli.tokens.tokenizer.fingerprint import tokenizer_fingerprint
 def tokenize_share(
     config: TokenizeConfig,
     folder: Path,
-    engine: LocalEngine,
+    engine: Engine,
     share: ArrayShare,
     progress: Progress = lambda done, total: None,
 ) -> tuple[StoreIndex | None, int]:

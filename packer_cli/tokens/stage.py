@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from packer_cli.config import TokenizeConfig
 from packer_cli.corpus.discover import discover
 from packer_cli.corpus.types import Source
-from packer_cli.engine.local import LocalEngine
+from packer_cli.engine.base import Engine
 from packer_cli.engine.parts import FileRange, FinishedPart, Parts, Written, find_listing, write_part
 from packer_cli.engine.progress import Progress, say
 from packer_cli.engine.worker import Died
@@ -69,7 +69,7 @@ class Header:
 def tokenize(
     config: TokenizeConfig,
     folder: Path,
-    engine: LocalEngine,
+    engine: Engine,
     progress: Progress = lambda done, total: None,
 ) -> tuple[StoreIndex, int]:
     """Tokenize the inputs into the store in `folder`; existing parts that are still valid are kept.
@@ -118,7 +118,7 @@ def header_of(config: TokenizeConfig, sources: Sequence[Source]) -> Header:
 
 
 def make_parts(
-    config: TokenizeConfig, parts: Parts[PartTask], folder: Path, engine: LocalEngine, progress: Progress
+    config: TokenizeConfig, parts: Parts[PartTask], folder: Path, engine: Engine, progress: Progress
 ) -> int:
     """Make the parts that are missing. Returns the number of records in the others."""
     kept = [part.facts for part in parts.finished.values()]
@@ -155,7 +155,7 @@ def _work(folder: Path, task: PartTask | _Description) -> Written | dict[str, An
 
 
 def _run(
-    engine: LocalEngine, todo: list[PartTask], folder: Path, announce: Callable[[dict[str, Any]], None] | None
+    engine: Engine, todo: list[PartTask], folder: Path, announce: Callable[[dict[str, Any]], None] | None
 ) -> Generator[Written, None, None]:
     """Yield parts as they end. A slice that crashes its worker when read is left out, and its part is tokenized again.
 
@@ -179,7 +179,7 @@ def _run(
         todo = [_without_crashes(task, died, engine) for task, died in crashed]
 
 
-def _without_crashes(task: PartTask, died: Died, engine: LocalEngine) -> PartTask:
+def _without_crashes(task: PartTask, died: Died, engine: Engine) -> PartTask:
     slices = without_crashes(task.slices, engine, read_all)
     if slices is None:
         names = ", ".join(dict.fromkeys(slice_.file.path for slice_ in task.slices[:3]))
