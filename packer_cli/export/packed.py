@@ -7,7 +7,7 @@ Price: opening reads each shard once for its checksum, and keeps the offsets of 
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -79,12 +79,18 @@ class PackedSet:
     """The packs of some groups of a packed data set. Safe for several threads at once."""
 
     def __init__(
-        self, folder: Path, manifest: Manifest, groups: Sequence[int], engine: Engine, *, is_checked: bool = False
+        self,
+        folder: Path,
+        manifest: Manifest,
+        groups: Sequence[int],
+        engine: Engine,
+        *,
+        to_check: Collection[str] | None = None,
     ) -> None:
         """Open the shards of the groups.
 
         Args:
-            is_checked: their checksums were compared just before.
+            to_check: paths of the shards whose checksums to compare; others do so for the rest. None: all.
 
         Raises:
             FormatError: a shard is missing, or does not match the manifest.
@@ -94,7 +100,9 @@ class PackedSet:
         schema = shard_schema(token_type(manifest.tokenizer.get("vocab_size")))
         self._token = np.dtype(str(schema.field("input_ids").type.value_type))
         found: dict[int, _Shard] = dict(
-            engine.run_threads(lambda info: _look(folder, info, schema, is_checked=is_checked), infos)
+            engine.run_threads(
+                lambda info: _look(folder, info, schema, checks=to_check is None or info.path in to_check), infos
+            )
         )
         self._shards = [found[number] for number in sorted(found, key=lambda number: infos[number].first_pack)]
         self._first = np.array([shard.info.first_pack for shard in self._shards], dtype=np.int64)
@@ -203,12 +211,12 @@ def _buffer(path: Path) -> pa.Buffer:
         return source.read_buffer()
 
 
-def _look(folder: Path, info: ShardInfo, schema: pa.Schema, *, is_checked: bool) -> _Shard:
+def _look(folder: Path, info: ShardInfo, schema: pa.Schema, *, checks: bool) -> _Shard:
     """Check a shard, and find its buffers."""
     path = folder / info.path
     try:
         inside(folder, info.path)
-        why = None if is_checked else find_damage(path, info.num_bytes, info.xxh3)
+        why = find_damage(path, info.num_bytes, info.xxh3) if checks else None
         if why is not None:
             raise ValueError(why)
         buffer = _buffer(path)
