@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import json
 import os
+from contextlib import closing
 from dataclasses import dataclass
-from functools import partial
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 import packer_cli
+from packer_cli.engine.base import Engine
 from packer_cli.engine.local import LocalEngine
-from packer_cli.engine.parts import FileRange, FinishedPart, Parts, Sink, write_part
+from packer_cli.engine.parts import FileRange, FinishedPart, Parts, Sink, Written, write_part
 from packer_cli.engine.progress import Progress, warn
 from packer_cli.errors import ConfigError
 from packer_cli.export.folder import NAME, WORK, is_same_export, read_json
@@ -74,7 +77,7 @@ class ExportResult:
 
 
 def export_set(
-    options: ExportOptions, source: Path, folder: Path, engine: LocalEngine, progress: Progress
+    options: ExportOptions, source: Path, folder: Path, engine: Engine, progress: Progress
 ) -> ExportResult | None:
     """Write the packed set `source` to `folder` in another format; None if an earlier run did, and it is intact.
 
@@ -119,15 +122,55 @@ def export_set(
     }
     header["fingerprint"] = fingerprint(header)
     with hold_folder(folder, lambda entries: is_same_export(folder, entries, header)):
-        if epoch is None:
-            packs = packs_by_id(manifest, list(groups))
-        else:
-            packs = packs_by_use(source, manifest, list(groups), epoch)
-        if not len(packs):
-            raise ConfigError(f"--groups: {', '.join(header['groups'])} hold no packs; choose groups that do")
-        packed = PackedSet(source, manifest, groups, engine)
-        job = _job(format, folder, packed, manifest, groups, packs, header)
-        return _run(format, job, header, engine, progress)
+        job = _open_job(source, folder, header, engine, manifest)
+        return _run(format, job, ExportWork(source, folder, header, job), header, engine, progress)
+
+
+class ExportWork:
+    """Writes parts of one export: the function of its tasks.
+
+    Pickled, it is the names of the set and the output and the header, from which a worker process opens the job once.
+    Checking the set is left to the process that made it.
+    """
+
+    def __init__(self, source: Path, folder: Path, header: dict[str, Any], job: Job) -> None:
+        self._names = source, folder, json.dumps(header)
+        self._job = job
+        self._write = partial(load_format(header["format"]).write_part, job)
+
+    def __call__(self, part: Part) -> Written:
+        """Write a part, under temporary names."""
+        return write_part(self._write, part, self._job.folder, WORK)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _open_work, self._names
+
+
+@lru_cache(maxsize=1)
+def _open_work(source: Path, folder: Path, header_text: str) -> ExportWork:
+    header = json.loads(header_text)
+    return ExportWork(source, folder, header, _open_job(source, folder, header, LocalEngine(1)))
+
+
+def _open_job(
+    source: Path, folder: Path, header: dict[str, Any], engine: Engine, manifest: Manifest | None = None
+) -> Job:
+    """The job that a header describes.
+
+    Args:
+        manifest: the set's; None: the set was checked by another process.
+    """
+    is_checked = manifest is None
+    manifest = manifest or read_manifest(source)
+    groups = tuple(choose_groups(manifest, ",".join(header["groups"])))
+    if header["epoch"] is None:
+        packs = packs_by_id(manifest, list(groups))
+    else:
+        packs = packs_by_use(source, manifest, list(groups), header["epoch"])
+    if not len(packs):
+        raise ConfigError(f"--groups: {', '.join(header['groups'])} hold no packs; choose groups that do")
+    packed = PackedSet(source, manifest, groups, engine, is_checked=is_checked)
+    return _job(load_format(header["format"]), folder, packed, manifest, groups, packs, header)
 
 
 def _job(
@@ -155,7 +198,7 @@ def _job(
 
 
 def _run(
-    format: Format, job: Job, header: dict[str, Any], engine: LocalEngine, progress: Progress
+    format: Format, job: Job, work: ExportWork, header: dict[str, Any], engine: Engine, progress: Progress
 ) -> ExportResult | None:
     folder = job.folder
     tokens = job.row_tokens()
@@ -176,7 +219,7 @@ def _run(
         return None
     write_json(parts.work / NAME, header)  # It marks the folder as this export's if the run is killed.
     parts.begin()
-    _write_parts(format, job, parts, engine, progress)
+    _write_parts(format, job, work, parts, engine, progress)
     results = [parts.finished[part.name] for part in job.parts]
     facts = [result.facts for result in results]
     ranges = [file for result in results for file in result.files]
@@ -193,14 +236,15 @@ def _run(
     return result
 
 
-def _write_parts(format: Format, job: Job, parts: Parts[Part], engine: LocalEngine, progress: Progress) -> None:
+def _write_parts(
+    format: Format, job: Job, work: ExportWork, parts: Parts[Part], engine: Engine, progress: Progress
+) -> None:
     """Write the missing parts. Files that they share get their final names when all are written."""
     shared = format.shared_files(job)
     for path, num_bytes in shared.items():
         _make_room(job.folder / path, parts.work / path, num_bytes)
-    write = partial(format.write_part, job)
-    with parts.committing(progress) as commit:
-        for _, written in engine.run_threads(lambda part: write_part(write, part, job.folder, WORK), parts.todo):
+    with parts.committing(progress) as commit, closing(engine.run_writing(work, parts.todo)) as outcomes:
+        for _, written in outcomes:
             commit(written)
     for path in shared:
         os.replace(parts.work / path, job.folder / path)

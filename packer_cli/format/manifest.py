@@ -152,6 +152,8 @@ def parse_manifest(data: bytes, name: str, remedy: str, *, compares: bool = True
     if not isinstance(value, dict) or value.get("format") != FORMAT_NAME:
         raise FormatError(f'{name!r} is not the manifest of a packed set (no "format": "hbpack")')
     version = value.get("format_version")
+    if not isinstance(version, int):
+        raise FormatError(f"{name!r} is damaged (it has no format version); {remedy}")
     if version != FORMAT_VERSION:  # Before the checksum, which another version may have elsewhere, or not at all.
         raise VersionError(
             f"{name!r} has format version {version!r}; hbpack {__version__} reads version {FORMAT_VERSION}; "

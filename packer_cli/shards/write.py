@@ -1,9 +1,11 @@
-"""One task of the write stage: the packs of one shard, gathered from the token store. Runs on a thread."""
+"""One task of the write stage: the packs of one shard, gathered from the token store."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -11,9 +13,9 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from packer_cli.engine.ahead import one_ahead
-from packer_cli.engine.parts import Sink
+from packer_cli.engine.parts import Sink, Written, write_part
 from packer_cli.format.arrays import to_arrow, to_lists
-from packer_cli.format.constants import PACKS_PER_BATCH
+from packer_cli.format.constants import PACKS_PER_BATCH, PLAN_NAME, SHARD_MARKERS
 from packer_cli.format.loss_spans import STARTS, STOPS
 from packer_cli.format.marks import CHECKSUM, identify, row_checksums
 from packer_cli.format.schema import shard_schema
@@ -21,6 +23,7 @@ from packer_cli.plan.cost import Cost, segment_sums
 from packer_cli.plan.types import Int64Array, Plan
 from packer_cli.shards.arrow_file import arrow_file
 from packer_cli.shards.layout import ShardRange
+from packer_cli.shards.plan_file import read_plan, read_plan_header
 from packer_cli.tokens.store import TokenStore
 
 _TOKENS_PER_GATHER = 4 * 2**20
@@ -111,6 +114,33 @@ class ShardWriter:
             "cost": self._cost.quadratic * work + self._cost.linear * tokens,
             "cp_sharding": plan.packs.cp_sharding[first:stop],
         }
+
+
+class ShardWork:
+    """Writes shards of one set: the function of the write stage's tasks.
+
+    Pickled, it is the names of its plan and store, which a worker process opens once. Checking them is left to the
+    process that made it.
+    """
+
+    def __init__(self, folder: Path, store: Path, plan_fingerprint: str, writer: ShardWriter) -> None:
+        self._names = folder, store, plan_fingerprint
+        self._writer = writer
+
+    def __call__(self, task: ShardTask) -> Written:
+        """Write a shard, under a temporary name."""
+        return write_part(self._writer.write, task, self._names[0], SHARD_MARKERS)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _open_work, self._names
+
+
+@lru_cache(maxsize=1)
+def _open_work(folder: Path, store: Path, plan_fingerprint: str) -> ShardWork:
+    header = read_plan_header(folder / PLAN_NAME)
+    plan, piece_loss_tokens = read_plan(folder / PLAN_NAME)
+    writer = ShardWriter(plan, piece_loss_tokens, header.cost, TokenStore.open(store))
+    return ShardWork(folder, store, plan_fingerprint, writer)
 
 
 class _Lists(NamedTuple):

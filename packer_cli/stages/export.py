@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from packer_cli.engine.local import LocalEngine
+from packer_cli.engine.base import Engine
 from packer_cli.engine.progress import Stopwatch, progress_bar, say
 from packer_cli.export.stage import ExportOptions, export_set
 from packer_cli.shards.manifest import read_manifest
 from packer_cli.sizes import counted, format_bytes
 
 
-def run_export(options: ExportOptions, folder: Path, output: Path, engine: LocalEngine) -> None:
+def run_export(options: ExportOptions, folder: Path, output: Path, engine: Engine) -> None:
     """Write the packed set in `folder` to `output`. A run that was killed continues where it stopped.
 
     Raises:

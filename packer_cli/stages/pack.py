@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from packer_cli.config import PlanConfig, TokenizeConfig, WriteConfig
 from packer_cli.engine.background import in_background
-from packer_cli.engine.local import LocalEngine
+from packer_cli.engine.base import Engine
 from packer_cli.files import fingerprint
 from packer_cli.format.constants import PLAN_NAME
 from packer_cli.kernels import known_as_compiled, note_compiled, skip_extensions
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 def run_pack(
-    tokenize: TokenizeConfig, plan: PlanConfig, write: WriteConfig | None, folder: Path, engine: LocalEngine
+    tokenize: TokenizeConfig, plan: PlanConfig, write: WriteConfig | None, folder: Path, engine: Engine
 ) -> PlanHeader:
     """Turn a corpus into shards. Returns the plan's header (configuration, counts, metrics).
 

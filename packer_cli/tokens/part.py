@@ -34,7 +34,8 @@ WORK = ".parts"
 class PartTask:
     """A worker's task: one part."""
 
-    number: int
+    name: str
+    """File name of the part."""
     slices: tuple[CorpusSlice, ...]
     """The slices of input in the part, in order."""
     fingerprint: str
@@ -47,11 +48,6 @@ class PartTask:
     alpaca: AlpacaForm | Literal["auto"]
     encoder_options: tuple[tuple[str, Any], ...]
     """Keyword arguments of `Encoder`."""
-
-    @property
-    def name(self) -> str:
-        """File name of the part."""
-        return f"part-{self.number:05d}.arrow"
 
 
 _tokenizers: dict[tuple[str, str], LoadedTokenizer] = {}

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from packer_cli.engine.local import LocalEngine
+from packer_cli.engine.base import Engine
 from packer_cli.engine.progress import Progress
 from packer_cli.errors import FormatError, HbpackError, InputError, PlanError, VersionError
 from packer_cli.format.checksums import find_damage
@@ -31,7 +31,7 @@ from packer_cli.verify.ranks import check_epoch
 from packer_cli.verify.report import Report, without_remedy
 
 
-def open_verifier(folder: Path, engine: LocalEngine, *, fast: bool = False) -> Verifier | Report:
+def open_verifier(folder: Path, engine: Engine, *, fast: bool = False) -> Verifier | Report:
     """What verifies the set in a folder; where its manifest is damaged, the report that says so.
 
     Raises:
@@ -75,7 +75,7 @@ def _write(folder: Path) -> str:
 class Verifier:
     """Verifies one set: first its files, then what they hold."""
 
-    def __init__(self, folder: Path, manifest: Manifest, engine: LocalEngine, *, fast: bool) -> None:
+    def __init__(self, folder: Path, manifest: Manifest, engine: Engine, *, fast: bool) -> None:
         self.report = Report()
         self._folder = folder
         self._manifest = manifest

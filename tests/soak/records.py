@@ -7,6 +7,7 @@ import json
 import random
 import struct
 from collections.abc import Callable
+from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
@@ -33,14 +34,19 @@ def odd_record(rng: random.Random) -> Any:
     while rng.random() < 0.6:
         holder, key = _place(record, rng)
         if holder is None or rng.random() < 0.1:
-            return rng.choice([*ODD_VALUES, record])
+            return _odd_value(rng)
         if rng.random() < 0.3:
             del holder[key]
         else:
-            holder[key] = rng.choice(ODD_VALUES)
+            holder[key] = _odd_value(rng)
         if rng.random() < 0.3 and isinstance(record, dict):
-            record[rng.choice(KEYS)] = rng.choice(ODD_VALUES)
+            record[rng.choice(KEYS)] = _odd_value(rng)
     return record
+
+
+def _odd_value(rng: random.Random) -> Any:
+    """One of its own: what is put into a record may be changed there."""
+    return deepcopy(rng.choice(ODD_VALUES))
 
 
 def _place(value: Any, rng: random.Random) -> tuple[Any, Any]:

@@ -76,11 +76,11 @@ def soak(count: int, damaged: int, seed: int, folder: Path, engine: LocalEngine,
     return sum(expected.values())
 
 
-def test_some_hundred_records(tmp_path, engine, repo):
-    assert soak(30, 6, 0, tmp_path, engine, repo) > 200
+def test_some_thousand_records(tmp_path, engine, repo):
+    assert soak(650, 6, 0, tmp_path, engine, repo) > 5000
 
 
 @pytest.mark.soak
 @pytest.mark.parametrize("seed", range(1, 11))
-def test_two_thousand_records(tmp_path, engine, repo, seed):
-    assert soak(280, 100, seed, tmp_path, engine, repo) > 2000
+def test_ten_thousand_records(tmp_path, engine, repo, seed):
+    assert soak(1300, 100, seed, tmp_path, engine, repo) > 10_000

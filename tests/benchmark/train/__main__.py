@@ -86,7 +86,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--tokens", type=int, default=320_000, help="tokens of the samples (default: 320,000)")
     parser.add_argument("--longest", type=int, default=LONGEST, help="the longest sample (default: 8192)")
-    parser.add_argument("--gpus", type=int, default=16, help="ranks of the plans (default: 16)")
+    parser.add_argument("--gpus", type=int, default=32, help="ranks of the plans (default: 32)")
     parser.add_argument("--processes", type=int, default=2, help="that run them; GPUs, if there are any (default: 2)")
     parser.add_argument("--strategies", default=",".join(known_strategies()))
     parser.add_argument("--seed", type=int, default=0)
