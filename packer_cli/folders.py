@@ -50,6 +50,8 @@ class Holder:
     """None for a run that has the folder to itself."""
     host: str
     pid: int
+    note: str = ""
+    """See `add_note`."""
 
 
 @contextmanager
@@ -158,12 +160,18 @@ def find_holders(folder: Path) -> list[Holder]:
             continue
         text = _who_holds(path)
         if text is not None:
-            host, _, pid = text.partition(" ")
+            host, pid, note, *_ = [*text.split(), "", "", ""]
             task = TaskLock(stage, int(index)) if stage else None
-            holders.append(Holder(task, host, int(pid) if pid.isdigit() else 0))
+            holders.append(Holder(task, host, int(pid) if pid.isdigit() else 0, note))
     if any(holder.task for holder in holders):
         holders = [holder for holder in holders if holder.task]
     return sorted(holders, key=lambda holder: (holder.task.stage, holder.task.index) if holder.task else ("", 0))
+
+
+def add_note(folder: Path, task: TaskLock, word: str) -> None:
+    """Let a task that this process holds say something about itself, as long as it runs."""
+    with (folder / task.name).open("a", encoding="utf-8") as file:
+        file.write(f"{word}\n")
 
 
 def _who_holds(path: Path) -> str | None:
