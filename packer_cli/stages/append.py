@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -52,7 +53,7 @@ def run_append(folder: Path, inputs: Sequence[str], tokenizer: str | None, engin
         old = [[source.name, source.weight] for source in index.sources]
         noted = _begun(folder, given)
         if noted is None:
-            noted = {"inputs": given, "num_old": len(old), "shard_size": _shard_size(folder)}
+            noted = {"inputs": given, "num_old": len(old), "write": _write_options(folder)}
             for text, source in zip(inputs, given, strict=True):
                 if source in old:
                     raise InputError(f"{text}: is in the set already")
@@ -62,7 +63,7 @@ def run_append(folder: Path, inputs: Sequence[str], tokenizer: str | None, engin
         _check_tokenizer(config, index)
         write_json(folder / MARKER, noted)
         try:
-            header = pack_corpus(config, header.config, WriteConfig(shard_size=noted["shard_size"]), folder, engine)
+            header = pack_corpus(config, header.config, WriteConfig(**noted["write"]), folder, engine)
         except HbpackError:
             if current_index(folder / TOKENS) == index and len(index.sources) == len(old):
                 (folder / MARKER).unlink()  # The set is as it was.
@@ -103,15 +104,15 @@ def _begun(folder: Path, given: list[list[Any]]) -> dict[str, Any] | None:
     return noted
 
 
-def _shard_size(folder: Path) -> int:
-    """`--shard-size` of the set. Raises FormatError if it is unfinished."""
+def _write_options(folder: Path) -> dict[str, Any]:
+    """How the set was written. Raises FormatError if it is unfinished."""
     manifest = read_manifest(folder)
     if manifest.history:
         warn(
             f"the set was rebalanced to {counted(manifest.num_gpus, 'GPU')}; the new plan is for as many as the first "
             "one was, so run hbpack rebalance again"
         )
-    return manifest.config.write.shard_size
+    return asdict(manifest.config.write)
 
 
 def _tokenize_config(index: StoreIndex, inputs: Sequence[list[Any]], tokenizer: str | None) -> TokenizeConfig:
