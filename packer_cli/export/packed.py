@@ -88,7 +88,8 @@ class PackedSet:
         """Open the shards of the groups.
 
         Args:
-            to_check: paths of the shards whose checksums to compare; others do so for the rest. None: all.
+            to_check: paths of the shards, and of the parts of the token store, whose checksums to compare; others do
+                so for the rest. None: all.
 
         Raises:
             FormatError: a shard is missing, or does not match the manifest.
@@ -97,7 +98,7 @@ class PackedSet:
         infos = [info for group in groups for info in manifest.groups[group].shards]
         token = token_type(manifest.tokenizer.get("vocab_size"))
         schema = index_schema(token) if manifest.tokens else shard_schema(token)
-        self._store = _open_store(folder, manifest, engine, is_checked=is_checked) if manifest.tokens else None
+        self._store = _open_store(folder, manifest, engine, to_check) if manifest.tokens else None
         self._token = np.dtype(str(token))
         found: dict[int, _Shard] = dict(
             engine.run_threads(
@@ -208,7 +209,7 @@ class PackedSet:
         return result
 
 
-def _open_store(folder: Path, manifest: Manifest, engine: Engine, *, is_checked: bool) -> TokenStore:
+def _open_store(folder: Path, manifest: Manifest, engine: Engine, to_check: Collection[str] | None) -> TokenStore:
     """The token store of an index-only set. Raises FormatError if it is missing or damaged."""
 
     def check(part: PartInfo) -> None:
@@ -218,9 +219,9 @@ def _open_store(folder: Path, manifest: Manifest, engine: Engine, *, is_checked:
                 f"token store part {str(folder / part.path)!r} is damaged ({why}); run hbpack pack again"
             )
 
-    if not is_checked:
-        for _ in engine.run_threads(check, manifest.tokens):
-            pass
+    parts = [part for part in manifest.tokens if to_check is None or part.path in to_check]
+    for _ in engine.run_threads(check, parts):
+        pass
     return TokenStore.open(folder / os.path.dirname(manifest.tokens[0].path))
 
 
