@@ -17,8 +17,7 @@ from pathlib import Path
 
 from packer_cli.errors import BusyError, OutputError
 from packer_cli.files import is_temporary, remove_temporaries
-from packer_cli.remote.lock import RemoteLock
-from packer_cli.remote.lock import find_holders as find_lock_objects
+from packer_cli.remote import lock as remote_lock
 from packer_cli.remote.path import RemotePath, is_remote
 
 LOCK_NAME = ".hbpack.lock"
@@ -53,6 +52,8 @@ class Holder:
     """None for a run that has the folder to itself."""
     host: str
     pid: int
+    note: str = ""
+    """See `add_note`."""
 
 
 @contextmanager
@@ -142,18 +143,18 @@ def lock_folder(folder: Path, task: TaskLock | None = None) -> Iterator[None]:
                 new.rmdir()
 
 
-def _take_remote(folder: RemotePath, task: TaskLock | None) -> RemoteLock:
+def _take_remote(folder: RemotePath, task: TaskLock | None) -> remote_lock.RemoteLock:
     """The lock of a run or a task. Whoever takes one looks for the other kind afterwards: of two, one sees the other.
 
     Raises:
         BusyError: another process holds it.
     """
-    lock = RemoteLock(folder, task.name if task else LOCK_NAME)
+    lock = remote_lock.RemoteLock(folder, task.name if task else LOCK_NAME)
     deadline = time.monotonic() + (_TASK_PATIENCE if task else _PATIENCE)
     while True:
         holder = lock.take()
         if holder is None:
-            others = find_lock_objects(folder, LOCK_NAME)
+            others = remote_lock.find_holders(folder, LOCK_NAME)
             others = {name: other for name, other in others.items() if name != lock.name}
             if LOCK_NAME not in others and (task or not others):
                 return lock
@@ -193,19 +194,31 @@ def _refuse_other_stages(folder: Path | RemotePath, task: TaskLock) -> None:
 def find_holders(folder: Path | RemotePath) -> list[Holder]:
     """The runs that write to a folder, as far as its file system knows locks: one, or tasks by stage and index."""
     if isinstance(folder, RemotePath):
-        found = [(name, f"{other.host} {other.pid}") for name, other in find_lock_objects(folder, LOCK_NAME).items()]
+        found = [
+            (name, f"{other.host} {other.pid} {other.note}")
+            for name, other in remote_lock.find_holders(folder, LOCK_NAME).items()
+        ]
     else:
         found = [(path.name, text) for path in folder.glob(f"{LOCK_NAME}*") if (text := _who_holds(path)) is not None]
     holders = []
     for name, text in found:
         stage, _, index = name.removeprefix(LOCK_NAME).removeprefix(".").rpartition(".")
         if name == LOCK_NAME or (stage and index.isdigit()):
-            host, _, pid = text.partition(" ")
+            host, pid, note, *_ = [*text.split(), "", "", ""]
             task = TaskLock(stage, int(index)) if stage else None
-            holders.append(Holder(task, host, int(pid) if pid.isdigit() else 0))
+            holders.append(Holder(task, host, int(pid) if pid.isdigit() else 0, note))
     if any(holder.task for holder in holders):
         holders = [holder for holder in holders if holder.task]
     return sorted(holders, key=lambda holder: (holder.task.stage, holder.task.index) if holder.task else ("", 0))
+
+
+def add_note(folder: Path | RemotePath, task: TaskLock, word: str) -> None:
+    """Let a task that this process holds say something about itself, as long as it runs."""
+    if isinstance(folder, RemotePath):
+        remote_lock.add_note(folder, task.name, word)
+        return
+    with (folder / task.name).open("a", encoding="utf-8") as file:
+        file.write(f"{word}\n")
 
 
 def _who_holds(path: Path) -> str | None:

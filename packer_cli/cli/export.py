@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import click
 
-from packer_cli.cli.options import config_option, engine_option, output_option, workers_option
+from packer_cli.cli.array_ids import array_ids
+from packer_cli.cli.options import config_option, engine_option, output_option, shard_option, workers_option
 from packer_cli.export.formats import FORMATS, ORDERS
 from packer_cli.format.epochs import MAX_EPOCH
 from packer_cli.remote.path import as_path
@@ -37,6 +38,7 @@ from packer_cli.remote.path import as_path
     metavar="BYTES",
     help="Approximate size of a file; megatron has one.  [default: 256MiB; mds: 64MiB]",
 )
+@shard_option
 @workers_option
 @engine_option
 @config_option
@@ -48,6 +50,7 @@ def command(
     order: str,
     epoch: int | None,
     shard_size: str | None,
+    shard: str | None,
     workers: int | None,
     engine: str,
 ) -> None:
@@ -65,5 +68,6 @@ def command(
     options = ExportOptions(
         format=format_name, groups=groups, epoch=epoch, order=order, shard_size=parse_shard_size(shard_size)
     )
+    ids = array_ids(shard)
     with make_engine(workers, engine, preload=()) as running:
-        run_export(options, as_path(folder), as_path(output), running)
+        run_export(options, as_path(folder), as_path(output), running, ids)

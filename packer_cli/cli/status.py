@@ -50,7 +50,8 @@ def command(folder: str, stage: str | None, as_json: bool) -> None:
 
 def _print(status: Status, folder: str) -> None:
     rows = [[each.name, each.state, each.summary] for each in status.stages]
-    print_table(folder, ["stage", "state", ""], rows, is_text=True)
+    click.echo(f"{folder}: {'complete' if status.is_complete else 'not complete'}")
+    print_table("", ["stage", "state", ""], rows, is_text=True)
     if status.holder is not None:
         click.echo(f"An hbpack run writes here: process {status.holder.pid} on {status.holder.host}.")
     for each in status.stages:

@@ -9,7 +9,7 @@ them and removes the folder, so that nothing tells how many tasks made it.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from itertools import accumulate
 from pathlib import Path
@@ -22,6 +22,7 @@ from packer_cli.files import fingerprint, remove_folder, write_json
 from packer_cli.format.records import read_record
 
 Item = TypeVar("Item")
+Joined = Callable[[], Collection[str]]
 _PIN = "pin.json"
 
 
@@ -189,8 +190,7 @@ class ArrayRecords:
         return self.folder / f"task-{index:06d}.json"
 
     def write_pin(self, pin: Pin) -> None:
-        """Begin an array; what another one left goes."""
-        self.reset()
+        """Begin an array."""
         write_json(self.folder / _PIN, asdict(pin))
 
     def remedies(self) -> str:
@@ -204,17 +204,22 @@ class ArrayRecords:
 class ArrayShare:
     """One task of an array: what its stage needs to make its share of an output."""
 
-    def __init__(self, records: ArrayRecords, task: ArrayTask, ids: ArrayIds, is_alone: Callable[[], bool]) -> None:
+    def __init__(
+        self, records: ArrayRecords, task: ArrayTask, ids: ArrayIds, join: Callable[[str], None], joined: Joined
+    ) -> None:
         """Write nothing yet.
 
         Args:
             ids: what named the task.
-            is_alone: whether no other task runs: then a pin without records binds nobody.
+            join: makes known that the task has joined the pin of this fingerprint, as long as it runs.
+            joined: the fingerprints that the other running tasks have joined. A pin that is not among them and has no
+                records binds nobody.
         """
         self.task = task
         self._records = records
         self._ids = ids
-        self._is_alone = is_alone
+        self._join = join
+        self._joined = joined
         self._agreed: dict[str, str] = {}
 
     def join(self, agreed: dict[str, str], facts: dict[str, Any]) -> None:
@@ -233,14 +238,25 @@ class ArrayShare:
             facts=facts,
         )
         pin = self._records.pin()
-        if pin is None or (pin.fingerprint != mine.fingerprint and not self._records.done() and self._is_alone()):
+        if pin is None or (pin.fingerprint != mine.fingerprint and not self._is_bound(pin)):
             self._records.write_pin(mine)
-        self._check()
+        self._join(self._check().fingerprint)
+
+    def _is_bound(self, pin: Pin) -> bool:
+        return bool(self._records.done()) or pin.fingerprint in self._joined()
 
     def recorded(self) -> dict[str, FinishedPart]:
         """The parts in the task's record; none if it is not done."""
         pin = self._records.pin()
         return (pin and self._records.read(self.task.index, pin)) or {}
+
+    def num_done(self) -> int:
+        """How many tasks have written records."""
+        return len(self._records.done())
+
+    def start_over(self) -> None:
+        """Remove the pin, all records and all markers: what the other tasks have made may be wrong."""
+        remove_folder(self._records.folder.parent)
 
     def discard(self) -> None:
         """Remove the task's record, as it has something to do after all."""

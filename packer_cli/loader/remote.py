@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from packer_cli.errors import FormatError
 from packer_cli.format.checksums import find_damage
-from packer_cli.format.entries import ShardInfo
+from packer_cli.format.entries import FileInfo
 from packer_cli.loader.storage import Verify
 from packer_cli.remote.cache import FileCache
 from packer_cli.remote.local import cached_name, filler
@@ -41,7 +41,7 @@ class RemoteStorage:
     def _reset(self) -> None:
         self._pid = os.getpid()
         self._lock = threading.Lock()
-        self._wanted: list[ShardInfo] = []
+        self._wanted: list[FileInfo] = []
         self._thread: threading.Thread | None = None
 
     def __getstate__(self) -> dict[str, Any]:
@@ -59,7 +59,7 @@ class RemoteStorage:
         """Read a small file, without the cache, because manifests change."""
         return pa.py_buffer((self.root / path).read_bytes())
 
-    def open_shard(self, entry: ShardInfo, release: Any) -> tuple[pa.NativeFile, Any]:
+    def open_shard(self, entry: FileInfo, release: Any) -> tuple[pa.NativeFile, Any]:
         """Open a shard in the cache, which keeps it as long as the second result is open."""
         self._own()
         for again in (False, True):
@@ -73,7 +73,7 @@ class RemoteStorage:
                     raise
         raise AssertionError
 
-    def check_shard(self, entry: ShardInfo) -> None:
+    def check_shard(self, entry: FileInfo) -> None:
         """Check a shard; a copy that this node's disk damaged is fetched again."""
         self._own()
         for again in (False, True):
@@ -86,12 +86,12 @@ class RemoteStorage:
             if again:
                 raise FormatError(why)
 
-    def discard(self, entry: ShardInfo) -> bool:
+    def discard(self, entry: FileInfo) -> bool:
         """Remove a shard from the cache."""
         self.cache.discard(_cached(entry))
         return True
 
-    def prefetch(self, entries: list[ShardInfo]) -> None:
+    def prefetch(self, entries: Sequence[FileInfo]) -> None:
         """Fetch shards on a thread, which ends when none are left; replaces those requested before."""
         self._own()
         with self._lock:
@@ -127,9 +127,9 @@ class RemoteStorage:
         if self._pid != os.getpid():
             self._reset()
 
-    def _fill(self, entry: ShardInfo) -> Callable[[int], None]:
+    def _fill(self, entry: FileInfo) -> Callable[[int], None]:
         return filler(self.root / entry.path, entry.num_bytes, entry.xxh3)
 
 
-def _cached(entry: ShardInfo) -> str:
+def _cached(entry: FileInfo) -> str:
     return cached_name(entry.xxh3, entry.num_bytes)

@@ -25,8 +25,8 @@ EXPIRES = 120.0
 RENEWED = 20.0
 """Seconds between renewals."""
 
-_held: set[str] = set()
-"""Tokens of the locks that this process holds."""
+_held: dict[str, RemoteLock] = {}
+"""The locks that this process holds, by token."""
 
 
 @dataclass(frozen=True)
@@ -38,6 +38,8 @@ class LockHolder:
     pid: int
     time: float
     """Seconds since the epoch, by its own clock."""
+    note: str = ""
+    """See `add_note`."""
 
     def encode(self) -> bytes:
         """The lock object."""
@@ -72,44 +74,50 @@ def find_holders(folder: RemotePath, prefix: str) -> dict[str, LockHolder]:
     return {name: holder for name, holder in read.items() if holder is not None and not holder.has_ended}
 
 
+def add_note(folder: RemotePath, name: str, note: str) -> None:
+    """Let a lock that this process holds say something about its holder."""
+    path = folder / name
+    next(lock for lock in _held.values() if lock.path == path).say(note)
+
+
 class RemoteLock:
     """The lock object `name` in a folder."""
 
     def __init__(self, folder: RemotePath, name: str) -> None:
         self.name = name
         self._folder = folder
-        self._lock = folder / name
+        self.path = folder / name
         self._ours = LockHolder(uuid.uuid4().hex, socket.gethostname(), os.getpid(), time.time())
-        self._ended, self._is_lost = threading.Event(), threading.Event()
+        self._ended, self._is_lost, self._writing = threading.Event(), threading.Event(), threading.Lock()
 
     def take(self) -> LockHolder | None:
         """Take the lock. Returns who holds it instead, None if nobody does."""
         self._ours = replace(self._ours, time=time.time())
-        _held.add(self._ours.token)
-        while not self._lock.write_new(self._ours.encode()):
-            holder = _read(self._lock)
+        _held[self._ours.token] = self
+        while not self.path.write_new(self._ours.encode()):
+            holder = _read(self.path)
             if holder is None:  # It was released meanwhile.
                 continue
             # Only one run can create the object with which it takes over from this holder.
-            successor = self._lock.with_name(f"{self.name}.{holder.token}")
+            successor = self.path.with_name(f"{self.name}.{holder.token}")
             if holder.has_ended and successor.write_new(self._ours.encode()):
-                self._lock.write_bytes(self._ours.encode())
+                self.path.write_bytes(self._ours.encode())
                 successor.unlink()
                 break
             other = _read(successor)
             if other is not None and other.has_ended:
                 successor.unlink()
                 continue
-            _held.discard(self._ours.token)
+            del _held[self._ours.token]
             return holder
         return None
 
     def release(self) -> None:
         """Let go of the lock, if it was taken and nobody has taken it over."""
-        holder = _read(self._lock)
+        holder = _read(self.path)
         if holder is not None and holder.token == self._ours.token:
-            self._lock.unlink()
-        _held.discard(self._ours.token)
+            self.path.unlink()
+        _held.pop(self._ours.token, None)
 
     def __enter__(self) -> RemoteLock:
         """Renew the lock on a thread from now on."""
@@ -132,15 +140,24 @@ class RemoteLock:
             ) from None
         self.release()
 
+    def say(self, note: str) -> None:
+        """Write a note into the lock."""
+        self._ours = replace(self._ours, note=note)
+        self._write()
+
+    def _write(self) -> None:
+        with self._writing:
+            self.path.write_bytes(replace(self._ours, time=time.time()).encode())
+
     def _renew(self) -> None:
         while not self._ended.wait(RENEWED):
             try:
-                holder = _read(self._lock)
+                holder = _read(self.path)
                 if holder is None or holder.token != self._ours.token:
                     self._is_lost.set()
                     signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)  # As Ctrl-C does.
                     return
-                self._lock.write_bytes(replace(self._ours, time=time.time()).encode())
+                self._write()
             except RemoteError:
                 continue  # Work on the storage meets the same error.
 

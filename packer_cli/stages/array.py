@@ -9,7 +9,7 @@ from pathlib import Path
 from packer_cli.engine.array import ArrayIds, ArrayRecords, ArrayShare, ArrayTask
 from packer_cli.engine.progress import say
 from packer_cli.errors import BusyError
-from packer_cli.folders import TaskLock, find_holders
+from packer_cli.folders import TaskLock, add_note, find_holders
 
 Hold = Callable[[TaskLock | None], AbstractContextManager[None]]
 """Checks the output folder, and locks it for a task, or for this run alone."""
@@ -26,11 +26,11 @@ def array_share(
     """
     lock = TaskLock(stage, task.index)
 
-    def is_alone() -> bool:
-        return all(holder.task == lock for holder in find_holders(folder))
+    def joined() -> list[str]:
+        return [holder.note for holder in find_holders(folder) if holder.task != lock]
 
     with hold(lock):
-        yield ArrayShare(records, task, ids, is_alone)
+        yield ArrayShare(records, task, ids, lambda fingerprint: add_note(folder, lock, fingerprint), joined)
 
 
 def complete_array(records: ArrayRecords, hold: Hold, complete: Callable[[], None]) -> bool:

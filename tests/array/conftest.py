@@ -6,8 +6,6 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
 from packer_cli.cli.main import main
@@ -39,7 +37,8 @@ def corpus(repo: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     padded = [json.dumps({**json.loads(line), "of_no_use": "x" * 80_000}) for line in lines]
     (folder / "a.jsonl").write_text("\n".join([*lines[:20], "broken"]), encoding="utf-8")
     (folder / "b.jsonl").write_text("\n".join([*padded[:99], "broken", *padded[99:]]), encoding="utf-8")
-    pq.write_table(pa.table({"text": [f"text {i}" for i in range(30)]}), folder / "c.parquet")
+    texts = (repo / "examples" / "sample" / "journals.jsonl").read_text(encoding="utf-8").splitlines()[:100]
+    (folder / "c.jsonl").write_text("\n".join(texts), encoding="utf-8")
     return folder
 
 

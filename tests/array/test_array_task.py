@@ -76,15 +76,13 @@ def test_a_scheduler_that_does_not_say_enough(tmp_path, environment, message):
     assert str(error.value) == message
 
 
-def joined(
-    work: Path, shard: str | None, environment: dict[str, str], agreed: str = "a", *, alone=False
-) -> ArrayShare:
+def joined(work: Path, shard: str | None, environment: dict[str, str], agreed: str = "a", running=()) -> ArrayShare:
     records = ArrayRecords(work)
     ids = array_ids(shard, environment)
     assert ids is not None
     task = records.find_task(ids)
     assert task is not None
-    share = ArrayShare(records, task, ids, lambda: alone)
+    share = ArrayShare(records, task, ids, lambda pin: None, lambda: running)
     share.join({"the options": agreed}, {})
     return share
 
@@ -112,12 +110,16 @@ def test_the_ids_of_a_few_tasks_that_run_again_are_those_of_the_first_run(tmp_pa
 
 def test_another_number_of_tasks_is_refused_once_one_is_done(tmp_path):
     share = joined(tmp_path, "1/4", {})
-    joined(tmp_path, "1/3", {}, alone=True)  # Nothing is done, and nobody runs.
+    pin = ArrayRecords(tmp_path).pin()
+    assert pin is not None
+    with pytest.raises(ConfigError, match=r"task 1/3: the 4 tasks of an array make this output; --shard 0/1"):
+        joined(tmp_path, "1/3", {}, running=[pin.fingerprint])
+    joined(tmp_path, "1/3", {}, running=["other"])  # Nothing is done, and nobody runs who has joined the four.
     with pytest.raises(ConfigError, match=r"task 1/4: the 3 tasks of an array make this output; --shard 0/1"):
         share.record({})
     joined(tmp_path, "1/3", {}).record({})
     with pytest.raises(ConfigError) as error:
-        joined(tmp_path, "1/4", {}, alone=True)
+        joined(tmp_path, "1/4", {})
     assert str(error.value) == (
         "--shard 1/4: the 3 tasks of an array make this output; give --shard I/3, or --shard 0/1 to make the rest in "
         f"one run, or remove '{tmp_path}/array' to start over with another number (finished parts are kept)"
@@ -127,7 +129,7 @@ def test_another_number_of_tasks_is_refused_once_one_is_done(tmp_path):
 def test_tasks_that_differ_are_refused(tmp_path):
     joined(tmp_path, "1/4", {}).record({})
     with pytest.raises(ConfigError) as error:
-        joined(tmp_path, "2/4", {}, "b", alone=True)
+        joined(tmp_path, "2/4", {}, "b")
     assert str(error.value) == (
         "task 2/4 and the tasks before it differ in the options; run all tasks with the same, or remove "
         f"'{tmp_path}/array' to start over (finished parts that fit are kept)"

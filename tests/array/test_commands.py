@@ -30,8 +30,8 @@ main()
 """The command line, killed once the first part is committed."""
 
 
-def store_tree(folder):
-    return {name: data for name, data in tree(folder).items() if name.startswith(("tokens/", "rejected"))}
+def store(folder):
+    return tree(folder / "tokens")
 
 
 def test_an_array_in_any_order_makes_the_same_store_and_set(hbpack, tokenize_words, plain, tmp_path):
@@ -39,10 +39,8 @@ def test_an_array_in_any_order_makes_the_same_store_and_set(hbpack, tokenize_wor
     for index in (2, 0, 3, 1):
         done = hbpack(*tokenize_words, out, "--shard", f"{index}/{NUM_TASKS}")
         assert done.code == 0, done.stderr
-    assert "all tasks are done, and the token store is complete: 349 samples" in done.stderr
-    assert {name: data for name, data in tree(out).items() if name != "rejected.jsonl"} == {
-        name: data for name, data in tree(plain).items() if name.startswith("tokens/")
-    }
+    assert "all tasks are done, and the token store is complete: 420 samples" in done.stderr
+    assert store(out) == store(plain)
     assert len(list(out.glob("tokens/part-*.arrow"))) >= 6
     assert hbpack("plan", out, *PLAN).code == 0
     for index in (3, 1, 0, 2):
@@ -50,7 +48,7 @@ def test_an_array_in_any_order_makes_the_same_store_and_set(hbpack, tokenize_wor
         assert done.code == 0, done.stderr
     assert "all tasks are done, and the set is complete: " in done.stderr
     assert tree(out) == tree(plain)
-    assert len(list(out.glob("shards/*/*.arrow"))) >= NUM_TASKS
+    assert len(list(out.glob("shards/*/*.arrow"))) >= 3
 
 
 def test_tasks_that_are_killed_run_again_as_the_status_says(hbpack, tokenize_words, plain, tmp_path):
@@ -63,9 +61,8 @@ def test_tasks_that_are_killed_run_again_as_the_status_says(hbpack, tokenize_wor
         return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
 
     tasks = [start(index, killed=index in (1, 2)) for index in range(NUM_TASKS)]
-    for task in tasks:
-        task.communicate()
-    assert [task.returncode for task in tasks] == [0, -signal.SIGKILL, -signal.SIGKILL, 0]
+    errors = [task.communicate()[1].decode() for task in tasks]
+    assert [task.returncode for task in tasks] == [0, -signal.SIGKILL, -signal.SIGKILL, 0], errors
     done = hbpack("status", out)
     assert done.code == 1
     assert "tokens   unfinished   2 of 4 tasks done, 2 missing; " in done.stdout
@@ -73,10 +70,8 @@ def test_tasks_that_are_killed_run_again_as_the_status_says(hbpack, tokenize_wor
     for index in (1, 2):
         ids = {"ID": index, "MIN": 1, "MAX": 2, "COUNT": 2, "STEP": 1}
         done = hbpack(*tokenize_words, out, **{f"SLURM_ARRAY_TASK_{name}": value for name, value in ids.items()})
-        assert "and reused" in done.stderr
-    assert store_tree(out)["tokens/tokens.json"] == store_tree(plain)["tokens/tokens.json"]
-    expected = {name: data for name, data in tree(plain).items() if name.startswith("tokens/")}
-    assert {name: data for name, data in tree(out).items() if name != "rejected.jsonl"} == expected
+        assert "reused" in done.stderr
+    assert store(out) == store(plain)
 
 
 @pytest.fixture
@@ -110,7 +105,7 @@ def test_an_ordinary_run_ends_what_tasks_have_begun(hbpack, tokenize_words, plai
     assert hbpack(*tokenize_words, out, "--shard", "0/2").code == 0
     done = hbpack(*tokenize_words, out, "--shard", "0/1", SLURM_ARRAY_TASK_ID=0, SLURM_ARRAY_TASK_COUNT=2)
     assert "and reused" in done.stderr
-    assert store_tree(out)["tokens/tokens.json"] == store_tree(plain)["tokens/tokens.json"]
+    assert store(out) == store(plain)
     assert not (out / "tokens" / ".parts").exists()
 
 
@@ -156,7 +151,7 @@ def test_the_status_completes_what_no_task_could(hbpack, tokenize_words, plain, 
     done = hbpack("status", out, "--stage", "tokens", "--json")
     assert done.code == 0
     assert json.loads(done.stdout)["complete"]
-    assert store_tree(out)["tokens/tokens.json"] == store_tree(plain)["tokens/tokens.json"]
+    assert store(out) == store(plain)
 
 
 def test_pack_in_an_array_job_makes_all_of_it(hbpack, tokenize_words, plain, tmp_path):
@@ -201,7 +196,7 @@ def test_the_status_of_each_state(hbpack, tokenize_words, plain, tmp_path):
     assert hbpack("plan", out, "--groups", "8k", "--gpus", 8).code == 0
     done = hbpack("status", out)
     assert done.code == 1
-    assert "shards   missing      run hbpack write" in done.stdout
+    assert "shards   missing    run hbpack write" in done.stdout
     assert hbpack("status", out, "--stage", "plan").code == 0
     assert hbpack("write", out, *SHARD_SIZE, "--shard", "1/3").code == 0
     with lock_folder(out, TaskLock("write", 2)):

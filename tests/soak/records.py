@@ -5,11 +5,13 @@ from __future__ import annotations
 import gzip
 import json
 import random
+import struct
 from collections.abc import Callable
 from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 from backports import zstd
@@ -130,6 +132,26 @@ def write_table(folder: Path, name: str, count: int, rng: random.Random) -> int:
     return count
 
 
+def write_ids(folder: Path, name: str, count: int, rng: random.Random) -> int:
+    """A file of token ids, with its index if it has one; some documents are empty, long, or not of the vocabulary."""
+    documents = [
+        [rng.choice([3, 1023, 1024, 65535]) if rng.random() < 0.01 else 7] * rng.randrange(50) for _ in range(count)
+    ]
+    if name.endswith(".npy"):
+        documents = [[*document, 2] for document in documents]  # EOS of the sample tokenizer.
+    ids = np.array([token for document in documents for token in document], "<u2")
+    ids.tofile(folder / name)
+    lengths = np.array([len(document) for document in documents], "<i4")
+    ends = np.cumsum(lengths, dtype="<i8")
+    if name.endswith(".ds"):
+        (folder / f"{name}.index").write_bytes(ends.tobytes())
+    elif name.endswith(".bin"):
+        head = struct.pack("<9sQBQQ", b"MMIDIDX\x00\x00", 1, 8, count, count + 1)
+        arrays = [lengths, 2 * (ends - lengths), np.arange(count + 1, dtype="<i8")]
+        (folder / name).with_suffix(".idx").write_bytes(head + b"".join(each.tobytes() for each in arrays))
+    return count
+
+
 FILES: dict[str, Callable[[Path, str, int, random.Random], int]] = {
     "a.jsonl": write_json,
     "b.json": write_json,
@@ -139,6 +161,9 @@ FILES: dict[str, Callable[[Path, str, int, random.Random], int]] = {
     "file.arrow": write_table,
     "stream.arrow": write_table,
     "texts": write_text,
+    "ids.bin": write_ids,
+    "ids.ds": write_ids,
+    "ids.npy": write_ids,
 }
 
 

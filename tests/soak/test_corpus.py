@@ -66,7 +66,10 @@ def soak(count: int, damaged: int, seed: int, folder: Path, engine: LocalEngine,
     for number in range(damaged):
         name = rng.choice(names)
         path = folder / f"{number}-{name}"
-        path.write_bytes(damage((data / name).read_bytes(), rng))
+        for whole in (data / name, (data / name).with_suffix(".idx"), data / f"{name}.index"):  # An index, if any.
+            if whole.exists():
+                part = folder / f"{number}-{whole.name}"
+                part.write_bytes(damage(whole.read_bytes(), rng))
         out = folder / f"out-{number}"
         with suppress(HbpackError):  # Nothing of it can be read; anything else that is raised is a traceback.
             check_rejects(out, tokenize(out, [path], engine, repo))
