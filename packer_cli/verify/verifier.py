@@ -66,10 +66,11 @@ def _what_writes_shards(folder: Path) -> str:
         store = path_from(folder, read_plan_header(folder / PLAN_NAME).store)
     except (InputError, FormatError):
         return _PACK
-    return _write(folder) if (store / INDEX_NAME).exists() else _PACK
+    return write_command(folder) if (store / INDEX_NAME).exists() else _PACK
 
 
-def _write(folder: Path) -> str:
+def write_command(folder: Path) -> str:
+    """The command that rewrites damaged files."""
     return f"hbpack write {shlex.quote(str(folder))}"
 
 
@@ -99,8 +100,8 @@ class Verifier:
             self._write = _PACK
         repairs = {
             "plan": _PLAN,
-            "iterations": _write(self._folder) if has_plan else _PACK,
-            "rank": _write(self._folder) if has_plan else _PACK,
+            "iterations": write_command(self._folder) if has_plan else _PACK,
+            "rank": write_command(self._folder) if has_plan else _PACK,
             "schedules": f"{self._write}, and then hbpack rebalance again",
         }
         for path, what in found.items():

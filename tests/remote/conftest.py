@@ -21,15 +21,18 @@ _numbers = itertools.count()
 def running() -> Iterator[S3Server]:
     pytest.importorskip("moto.server")
     pytest.importorskip("s3fs")
-    with s3_server() as server:
+    from packer_cli.engine.processes import end_server
+
+    with s3_server() as server, pytest.MonkeyPatch.context() as patch:
+        for name, value in server.environment.items():
+            patch.setenv(name, value)
+        end_server()  # Workers have the environment of the process that they are forked from.
         yield server
 
 
 @pytest.fixture
 def s3(running: S3Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> S3Server:
     """The server, which this process and its children use; retries come fast."""
-    for name, value in running.environment.items():
-        monkeypatch.setenv(name, value)
     monkeypatch.setenv("HBPACK_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr("packer_cli.remote.retry.FIRST_DELAY", 0.001)
     monkeypatch.setattr("packer_cli.remote.path._systems", {})
