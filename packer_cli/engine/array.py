@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from itertools import accumulate
 from pathlib import Path
 from typing import Any, TypeVar
@@ -241,6 +241,8 @@ class ArrayShare:
         pin = self._records.pin()
         if pin is None or (pin.fingerprint != mine.fingerprint and not self._is_bound(pin)):
             self._records.write_pin(mine)
+        elif pin.fingerprint == mine.fingerprint and pin.facts != facts:
+            self._records.write_pin(replace(pin, facts=facts))  # Such as another --max-rejected: the last word counts.
         self._join(self._check().fingerprint)
 
     def _is_bound(self, pin: Pin) -> bool:
