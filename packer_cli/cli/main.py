@@ -29,6 +29,7 @@ COMMANDS = {
     "tokenize": "Tokenize a corpus into a token store.",
     "plan": "Plan a token store: groups, packs, iterations and steps.",
     "write": "Write the shards and rank manifests of a plan.",
+    "append": "Add data to a packed set, with the options it was made with.",
     "status": "Say what is done, what is missing, and which tasks of a job array make the rest.",
     "rebalance": "Adapt a packed data set to a different number of GPUs, even in the middle of an epoch.",
     "verify": "Check a packed data set for damage.",
@@ -43,7 +44,7 @@ COMMANDS = {
 }
 
 
-_RESUMABLE = {"pack", "tokenize", "plan", "write", "rebalance", "export"}
+_RESUMABLE = {"pack", "append", "tokenize", "plan", "write", "rebalance", "export"}
 """Commands that keep the work of an interrupted run."""
 
 

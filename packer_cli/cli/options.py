@@ -215,7 +215,7 @@ def _option(name: str, field: FieldInfo) -> Decorator:
     default = None if field.is_required() else field.default
     if field.annotation is bool:
         declaration = f"{flag}/--no-{flag[2:]}"
-        return click.option(declaration, name, default=default, show_default=True, help=text)
+        return click.option(declaration, name, cls=_FromModel, default=default, show_default=True, help=text)
     choices = _choices(field.annotation)
     kind: click.ParamType = click.Choice(choices) if choices else _Value()
     if _METAVARS.get(name) == "BYTES":

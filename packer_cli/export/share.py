@@ -52,9 +52,10 @@ def export_share(
         mark_folder(folder, header)
         share.join({"the export": header["fingerprint"]}, {"source": str(source.absolute())})
     shards = [info for group in manifest.groups if group.name in header["groups"] for info in group.shards]
-    own_shards = share.task.share(shards, [info.num_bytes for info in shards])
+    to_check = [*shards, *manifest.tokens]
+    own_files = share.task.share(to_check, [info.num_bytes for info in to_check])
     try:
-        job = open_job(source, folder, header, engine, manifest, {info.path for info in own_shards})
+        job = open_job(source, folder, header, engine, manifest, {info.path for info in own_files})
     except FormatError:
         if not is_complete:
             share.start_over()  # The parts of the others may hold what is damaged.

@@ -176,7 +176,7 @@ def open_job(
 
     Args:
         manifest: the set's, if it has been read.
-        to_check: shards of the set whose checksums to compare; None: all.
+        to_check: see `PackedSet`.
     """
     manifest = manifest or read_manifest(source)
     groups = tuple(choose_groups(manifest, ",".join(header["groups"])))

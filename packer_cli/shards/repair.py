@@ -124,7 +124,13 @@ def repair(
         ShardTask(shard=shard, fingerprint=manifest.planned_fingerprint) for shard in shards if shard.path in damaged
     ]
     if tasks:
-        writer = ShardWriter(plan, piece_loss_tokens, header.cost, TokenStore.open(store))
+        writer = ShardWriter(
+            plan,
+            piece_loss_tokens,
+            header.cost,
+            TokenStore.open(store),
+            index_only=manifest.config.write.index_only,
+        )
         for _, written in engine.run_writing(ShardWork(folder, store, header.fingerprint, writer), tasks):
             written.sink.commit()
     for generation in manifest.generations:

@@ -9,13 +9,14 @@ from packer_cli.engine.base import Engine
 from packer_cli.engine.parts import Parts
 from packer_cli.engine.progress import Progress
 from packer_cli.format.constants import MANIFEST_NAME, SHARD_MARKERS
+from packer_cli.format.manifest import WriteOptions
 from packer_cli.shards.plan_file import PlanHeader
 from packer_cli.shards.stage import lay_out_set, listed_shards, write_shards
 
 
 def write_share(
     header: PlanHeader,
-    shard_size: int,
+    options: WriteOptions,
     folder: Path,
     store: Path,
     engine: Engine,
@@ -26,7 +27,7 @@ def write_share(
 
     Returns the number of its shards.
     """
-    layout = lay_out_set(header, shard_size, folder, store)
+    layout = lay_out_set(header, options, folder, store)
     tasks = share.task.share(layout.tasks, layout.num_tokens)
     sizes = share.task.share(layout.num_tokens, layout.num_tokens)
     parts = Parts(folder, SHARD_MARKERS, MANIFEST_NAME, tasks, sizes)
@@ -34,6 +35,6 @@ def write_share(
     if parts.todo:
         share.discard()
     with parts.committing(progress) as commit:
-        write_shards(layout, header, parts, folder, store, engine, commit)
+        write_shards(layout, header, options, parts, folder, store, engine, commit)
     share.record({task.name: parts.finished[task.name] for task in tasks})
     return len(tasks)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
@@ -20,7 +21,7 @@ from packer_cli.errors import HbpackError
 from packer_cli.files import fingerprint, remove_temporaries
 from packer_cli.format.checksums import file_checksum
 from packer_cli.format.constants import FORMAT_VERSION, MANIFEST_NAME, PLAN_NAME, REJECTED_NAME, SHARD_MARKERS
-from packer_cli.format.entries import EpochInfo, FileInfo, GroupInfo, RankFile, Replicas, ShardInfo
+from packer_cli.format.entries import EpochInfo, FileInfo, GroupInfo, PartInfo, RankFile, Replicas, ShardInfo
 from packer_cli.format.manifest import Manifest, SetConfig, WriteOptions
 from packer_cli.format.schema import epoch_name, iterations_path, ranks_path
 from packer_cli.plan.cost import segment_sums
@@ -37,14 +38,15 @@ BYTES_VERSION = 2
 """Part of the fingerprint; a release that writes other bytes of the same format raises it."""
 
 
-def set_fingerprint(plan_fingerprint: str, shard_size: int) -> str:
+def set_fingerprint(plan_fingerprint: str, options: WriteOptions) -> str:
     """Fingerprint of a packed data set."""
-    return fingerprint(plan_fingerprint, shard_size, FORMAT_VERSION, BYTES_VERSION)
+    index_only = ["index-only"] if options.index_only else []
+    return fingerprint(plan_fingerprint, options.shard_size, FORMAT_VERSION, BYTES_VERSION, *index_only)
 
 
 def is_of_plan(manifest: Manifest, plan_fingerprint: str) -> bool:
     """Whether a set was written from this plan; the plan's file itself may be damaged or missing."""
-    return manifest.planned_fingerprint == set_fingerprint(plan_fingerprint, manifest.config.write.shard_size)
+    return manifest.planned_fingerprint == set_fingerprint(plan_fingerprint, manifest.config.write)
 
 
 class SetLayout(NamedTuple):
@@ -63,17 +65,17 @@ class SetLayout(NamedTuple):
         return [task.shard for task in self.tasks]
 
 
-def lay_out_set(header: PlanHeader, shard_size: int, folder: Path, store: Path) -> SetLayout:
-    """Read the plan in `folder`, and cut its packs into shards of about `shard_size` bytes.
+def lay_out_set(header: PlanHeader, options: WriteOptions, folder: Path, store: Path) -> SetLayout:
+    """Read the plan in `folder`, and cut its packs into shards.
 
     Args:
         header: the plan's.
     """
     plan, piece_loss_tokens = read_plan(folder / PLAN_NAME, check=True)
     index = read_index(store)
-    own_fingerprint = set_fingerprint(header.fingerprint, shard_size)
+    own_fingerprint = set_fingerprint(header.fingerprint, options)
     pack_tokens = segment_sums(plan.pieces.length[plan.packs.pieces], plan.packs.offsets)
-    shards = lay_out(plan, pack_tokens, shard_size, index.token_type.byte_width)
+    shards = lay_out(plan, pack_tokens, options.shard_size, index.token_type.byte_width)
     tasks = [ShardTask(shard=shard, fingerprint=own_fingerprint) for shard in shards]
     sizes = [int(pack_tokens[s.first_pack : s.first_pack + s.num_packs].sum()) for s in shards]
     return SetLayout(plan, piece_loss_tokens, index, tasks, sizes)
@@ -81,7 +83,7 @@ def lay_out_set(header: PlanHeader, shard_size: int, folder: Path, store: Path) 
 
 def write_set(
     header: PlanHeader,
-    shard_size: int,
+    options: WriteOptions,
     folder: Path,
     store: Path,
     engine: Engine,
@@ -94,11 +96,10 @@ def write_set(
 
     Args:
         header: the plan's.
-        shard_size: approximate bytes of a shard.
         progress: told tokens.
         recorded: the shards that the tasks of an array wrote, by path; they are not read again.
     """
-    layout = lay_out_set(header, shard_size, folder, store)
+    layout = lay_out_set(header, options, folder, store)
     plan, piece_loss_tokens, index, tasks, sizes = layout
     parts = Parts(folder, SHARD_MARKERS, MANIFEST_NAME, tasks, sizes)
     if recorded is None:
@@ -106,17 +107,18 @@ def write_set(
     else:
         parts.trust(recorded)
     parts.begin()
-    own_fingerprint = set_fingerprint(header.fingerprint, shard_size)
+    own_fingerprint = set_fingerprint(header.fingerprint, options)
     with parts.committing(progress) as commit:
-        write_shards(layout, header, parts, folder, store, engine, commit)
+        write_shards(layout, header, options, parts, folder, store, engine, commit)
         epochs = write_epochs(folder, "ranks", 0, plan, plan.epochs, piece_loss_tokens, own_fingerprint)
     facts = {
         "fingerprint": own_fingerprint,
         "epochs": epochs,
         "plan": file_info(folder, PLAN_NAME),
         "rejected": file_info(folder, REJECTED_NAME) if (folder / REJECTED_NAME).exists() else None,
+        "tokens": _token_parts(index, os.path.relpath(store, folder)) if options.index_only else (),
     }
-    manifest = _manifest(plan, piece_loss_tokens, header, index, shard_size, layout.shards, parts.finished, facts)
+    manifest = _manifest(plan, piece_loss_tokens, header, index, options, layout.shards, parts.finished, facts)
     _remove_stale(folder, epochs, layout.shards)
     write_manifest(folder, manifest)
     parts.close()
@@ -126,6 +128,7 @@ def write_set(
 def write_shards(
     layout: SetLayout,
     header: PlanHeader,
+    options: WriteOptions,
     parts: Parts[ShardTask],
     folder: Path,
     store: Path,
@@ -135,7 +138,13 @@ def write_shards(
     """Write the shards that are missing. Without any, the token store is not opened."""
     if not parts.todo:
         return
-    writer = ShardWriter(layout.plan, layout.piece_loss_tokens, header.cost, TokenStore(store, layout.store))
+    writer = ShardWriter(
+        layout.plan,
+        layout.piece_loss_tokens,
+        header.cost,
+        TokenStore(store, layout.store),
+        index_only=options.index_only,
+    )
     work = ShardWork(folder, store, header.fingerprint, writer)
     with closing(engine.run_writing(work, parts.todo)) as outcomes:
         for _, shard in outcomes:
@@ -210,7 +219,7 @@ def _manifest(
     piece_loss_tokens: np.ndarray,
     header: PlanHeader,
     index: StoreIndex,
-    shard_size: int,
+    options: WriteOptions,
     shards: Sequence[ShardRange],
     finished: dict[str, FinishedPart],
     facts: dict[str, Any],
@@ -249,9 +258,16 @@ def _manifest(
             tokens=index.options,
             plan=header.config.decisions(),
             group_choice=header.group_choice,
-            write=WriteOptions(shard_size=shard_size),
+            write=options,
         ),
         library_versions=index.library_versions,
+    )
+
+
+def _token_parts(index: StoreIndex, store: str) -> tuple[PartInfo, ...]:
+    return tuple(
+        PartInfo(path=f"{store}/{part.path}", num_bytes=part.num_bytes, xxh3=part.xxh3, num_samples=part.num_samples)
+        for part in index.parts
     )
 
 

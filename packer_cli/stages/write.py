@@ -6,7 +6,7 @@ import itertools
 import shutil
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from dataclasses import replace
+from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
 
@@ -14,10 +14,10 @@ from packer_cli.config import WriteConfig
 from packer_cli.engine.array import ArrayIds, ArrayRecords, ArrayTask
 from packer_cli.engine.base import Engine
 from packer_cli.engine.progress import Stopwatch, progress_bar, say, warn
-from packer_cli.errors import FormatError, InputError
+from packer_cli.errors import ConfigError, FormatError, InputError
 from packer_cli.folders import TaskLock
 from packer_cli.format.constants import MANIFEST_NAME, PLAN_NAME, REJECTED_NAME, SHARD_MARKERS
-from packer_cli.format.manifest import Manifest
+from packer_cli.format.manifest import Manifest, WriteOptions
 from packer_cli.shards.manifest import write_manifest
 from packer_cli.shards.plan_file import PlanHeader, read_plan_header
 from packer_cli.shards.repair import describe_damage, find_damaged, repair, set_files
@@ -58,8 +58,8 @@ def write_planned(
     watch = Stopwatch()
     store = store_of(folder, header)
     manifest = current_manifest(folder)
-    shard_size = chosen_shard_size(config, manifest, header)
-    wanted = set_fingerprint(header.fingerprint, shard_size)
+    options = chosen_options(config, manifest, header, folder)
+    wanted = set_fingerprint(header.fingerprint, options)
     is_same = manifest is not None and manifest.planned_fingerprint == wanted
 
     def check_tokens() -> None:
@@ -75,17 +75,33 @@ def write_planned(
                 f"{counted(header.config.gpus, 'GPU')}; run hbpack rebalance again"
             )
         with progress_bar("Writing", unit="tokens") as progress:
-            manifest = write_set(header, shard_size, folder, store, engine, progress)
+            manifest = write_set(header, options, folder, store, engine, progress)
         say(f"wrote {describe_set(manifest)} ({watch})")
     if not config.keep_tokens:
         remove_tokens(folder, store)
 
 
-def chosen_shard_size(config: WriteConfig, manifest: Manifest | None, header: PlanHeader) -> int:
-    """The bytes of a shard; by default those that a set of this plan has, as a repair must change nothing else."""
-    if manifest and "shard_size" not in config.model_fields_set and is_of_plan(manifest, header.fingerprint):
-        return manifest.config.write.shard_size
-    return config.shard_size
+def chosen_options(config: WriteConfig, manifest: Manifest | None, header: PlanHeader, folder: Path) -> WriteOptions:
+    """How to write; by default as a set of this plan was written, as a repair must change nothing else.
+
+    Raises:
+        ConfigError: the loader would not find the token store that `--index-only` needs.
+    """
+    written = manifest.config.write if manifest and is_of_plan(manifest, header.fingerprint) else None
+    given = {name: getattr(config, name) for name in ("shard_size", "index_only")}
+    if written is not None:
+        given |= {name: getattr(written, name) for name in given if name not in config.model_fields_set}
+    options = WriteOptions(**given)
+    if options.index_only and not config.keep_tokens:
+        raise ConfigError(
+            "the set was written with --index-only, so training reads its token store; leave out --no-keep-tokens"
+        )
+    if options.index_only and header.store != TOKENS:
+        raise ConfigError(
+            f"--index-only needs the token store in the folder of the set, but the plan's is "
+            f"{str(store_of(folder, header))!r}; run hbpack plan there, without --output"
+        )
+    return options
 
 
 def describe_set(manifest: Manifest) -> str:
@@ -194,19 +210,23 @@ def run_task(config: WriteConfig, folder: Path, engine: Engine, ids: ArrayIds, t
     with array_share("write", folder, records, task, ids, partial(_hold, folder)) as share:
         header = read_plan_header(folder / PLAN_NAME)
         store, manifest = store_of(folder, header), current_manifest(folder)
-        shard_size = chosen_shard_size(config, manifest, header)
-        if manifest and manifest.planned_fingerprint == set_fingerprint(header.fingerprint, shard_size):
+        options = chosen_options(config, manifest, header, folder)
+        if manifest and manifest.planned_fingerprint == set_fingerprint(header.fingerprint, options):
             _check_share(folder, manifest, header, store, engine, task)
             return
-        agreed = {"the plan": header.fingerprint, "--shard-size": str(shard_size)}
-        share.join(agreed, {"shard_size": shard_size, "keep_tokens": config.keep_tokens})
+        agreed = {
+            "the plan": header.fingerprint,
+            "--shard-size": str(options.shard_size),
+            "--index-only": str(options.index_only),
+        }
+        share.join(agreed, {"options": asdict(options), "keep_tokens": config.keep_tokens})
         try:
             check_store(store, header.store_fingerprint, engine, task)
         except FormatError:
             share.start_over()  # The shards of the others may hold what is damaged.
             raise
         with progress_bar("Writing", unit="tokens") as progress:
-            num_shards = write_share(header, shard_size, folder, store, engine, progress, share)
+            num_shards = write_share(header, options, folder, store, engine, progress, share)
     say(f"wrote {counted(num_shards, 'shard')} ({watch})" if num_shards else f"the plan has no shard for task {task}")
     if not complete_shards(folder):
         say_done(records, task)
@@ -245,7 +265,8 @@ def complete_shards(folder: Path) -> bool:
         store = store_of(folder, header)
         check_store(store, header.store_fingerprint, None)
         engine = make_engine(1)
-        manifest = write_set(header, pin.facts["shard_size"], folder, store, engine, lambda *done: None, recorded)
+        options = WriteOptions(**pin.facts["options"])
+        manifest = write_set(header, options, folder, store, engine, lambda *done: None, recorded)
         say(f"all tasks are done, and the set is complete: {describe_set(manifest)}")
         if not pin.facts["keep_tokens"]:
             remove_tokens(folder, store)
