@@ -9,6 +9,7 @@ them and removes the folder, so that nothing tells how many tasks made it.
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
@@ -25,6 +26,7 @@ from packer_cli.format.records import read_record
 Item = TypeVar("Item")
 Joined = Callable[[], Collection[str]]
 _PIN = "pin.json"
+_RECORD = re.compile(r"task-(\d+)\.json")
 
 
 @dataclass(frozen=True)
@@ -151,7 +153,7 @@ class ArrayRecords:
             names = [path.name for path in self.folder.iterdir()]
         except OSError:
             return []
-        return sorted(int(name[5:-5]) for name in names if name.startswith("task-") and name.endswith(".json"))
+        return sorted(int(match[1]) for name in names if (match := _RECORD.fullmatch(name)))
 
     def is_complete(self) -> bool:
         """Whether all tasks have written records."""
