@@ -6,7 +6,15 @@ from pathlib import Path
 
 import click
 
-from packer_cli.cli.options import LocalPath, config_option, engine_option, output_option, workers_option
+from packer_cli.cli.array_ids import array_ids
+from packer_cli.cli.options import (
+    LocalPath,
+    config_option,
+    engine_option,
+    output_option,
+    shard_option,
+    workers_option,
+)
 from packer_cli.export.formats import FORMATS, ORDERS
 from packer_cli.format.epochs import MAX_EPOCH
 
@@ -38,6 +46,7 @@ from packer_cli.format.epochs import MAX_EPOCH
     metavar="BYTES",
     help="Approximate size of a file; megatron has one.  [default: 256MiB; mds: 64MiB]",
 )
+@shard_option
 @workers_option
 @engine_option
 @config_option
@@ -49,6 +58,7 @@ def command(
     order: str,
     epoch: int | None,
     shard_size: str | None,
+    shard: str | None,
     workers: int | None,
     engine: str,
 ) -> None:
@@ -66,5 +76,6 @@ def command(
     options = ExportOptions(
         format=format_name, groups=groups, epoch=epoch, order=order, shard_size=parse_shard_size(shard_size)
     )
+    ids = array_ids(shard)
     with make_engine(workers, engine, preload=()) as running:
-        run_export(options, Path(folder), Path(output), running)
+        run_export(options, Path(folder), Path(output), running, ids)

@@ -251,6 +251,14 @@ class ArrayShare:
         pin = self._records.pin()
         return (pin and self._records.read(self.task.index, pin)) or {}
 
+    def num_done(self) -> int:
+        """How many tasks have written records."""
+        return len(self._records.done())
+
+    def start_over(self) -> None:
+        """Remove the pin, all records and all markers: what the other tasks have made may be wrong."""
+        shutil.rmtree(self._records.folder.parent, ignore_errors=True)
+
     def discard(self) -> None:
         """Remove the task's record, as it has something to do after all."""
         self._records.path(self.task.index).unlink(missing_ok=True)

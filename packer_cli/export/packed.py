@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import struct
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -77,12 +77,19 @@ class PackedSet:
     """The packs of some groups of a packed data set. Safe for several threads at once."""
 
     def __init__(
-        self, folder: Path, manifest: Manifest, groups: Sequence[int], engine: Engine, *, is_checked: bool = False
+        self,
+        folder: Path,
+        manifest: Manifest,
+        groups: Sequence[int],
+        engine: Engine,
+        *,
+        to_check: Collection[str] | None = None,
     ) -> None:
         """Open the shards of the groups.
 
         Args:
-            is_checked: their checksums were compared just before.
+            to_check: paths of the shards, and of the parts of the token store, whose checksums to compare; others do
+                so for the rest. None: all.
 
         Raises:
             FormatError: a shard is missing, or does not match the manifest.
@@ -91,10 +98,12 @@ class PackedSet:
         infos = [info for group in groups for info in manifest.groups[group].shards]
         token = token_type(manifest.tokenizer.get("vocab_size"))
         schema = index_schema(token) if manifest.tokens else shard_schema(token)
-        self._store = _open_store(folder, manifest, engine, is_checked=is_checked) if manifest.tokens else None
+        self._store = _open_store(folder, manifest, engine, to_check) if manifest.tokens else None
         self._token = np.dtype(str(token))
         found: dict[int, _Shard] = dict(
-            engine.run_threads(lambda info: _look(folder, info, schema, is_checked=is_checked), infos)
+            engine.run_threads(
+                lambda info: _look(folder, info, schema, checks=to_check is None or info.path in to_check), infos
+            )
         )
         self._shards = [found[number] for number in sorted(found, key=lambda number: infos[number].first_pack)]
         self._first = np.array([shard.info.first_pack for shard in self._shards], dtype=np.int64)
@@ -200,7 +209,7 @@ class PackedSet:
         return result
 
 
-def _open_store(folder: Path, manifest: Manifest, engine: Engine, *, is_checked: bool) -> TokenStore:
+def _open_store(folder: Path, manifest: Manifest, engine: Engine, to_check: Collection[str] | None) -> TokenStore:
     """The token store of an index-only set. Raises FormatError if it is missing or damaged."""
 
     def check(part: PartInfo) -> None:
@@ -210,9 +219,9 @@ def _open_store(folder: Path, manifest: Manifest, engine: Engine, *, is_checked:
                 f"token store part {str(folder / part.path)!r} is damaged ({why}); run hbpack pack again"
             )
 
-    if not is_checked:
-        for _ in engine.run_threads(check, manifest.tokens):
-            pass
+    parts = [part for part in manifest.tokens if to_check is None or part.path in to_check]
+    for _ in engine.run_threads(check, parts):
+        pass
     return TokenStore.open(folder / os.path.dirname(manifest.tokens[0].path))
 
 
@@ -235,13 +244,13 @@ def _buffer(path: Path) -> pa.Buffer:
         return source.read_buffer()
 
 
-def _look(folder: Path, info: ShardInfo, schema: pa.Schema, *, is_checked: bool) -> _Shard:
+def _look(folder: Path, info: ShardInfo, schema: pa.Schema, *, checks: bool) -> _Shard:
     """Check a shard, and find its buffers."""
     lists, buffers = _buffers(schema)
     path = folder / info.path
     try:
         inside(folder, info.path)
-        why = None if is_checked else find_damage(path, info.num_bytes, info.xxh3)
+        why = find_damage(path, info.num_bytes, info.xxh3) if checks else None
         if why is not None:
             raise ValueError(why)
         buffer = _buffer(path)

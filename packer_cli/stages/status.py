@@ -19,6 +19,7 @@ from packer_cli.shards.manifest import read_manifest
 from packer_cli.shards.plan_file import PlanHeader, read_plan_header
 from packer_cli.shards.stage import is_of_plan
 from packer_cli.sizes import counted, format_bytes
+from packer_cli.stages.export import complete_exported
 from packer_cli.stages.output import TOKENS, store_of
 from packer_cli.stages.tokenize import complete_tokens
 from packer_cli.stages.write import complete_shards, describe_set
@@ -107,6 +108,7 @@ def run_status(folder: Path, stage: str | None = None) -> Status:
     holders = find_holders(folder)
     alone = next((holder for holder in holders if holder.task is None), None)
     if (folder / EXPORT_NAME).exists() or (folder / EXPORT_WORK).exists():
+        _complete(ArrayRecords(folder / EXPORT_WORK), lambda: complete_exported(folder))
         return Status(stages=(_export(folder, holders),), holder=alone)
     traces = (TOKENS, PLAN_NAME, MANIFEST_NAME, SHARD_MARKERS)
     if not holders and not any((folder / name).exists() for name in traces):

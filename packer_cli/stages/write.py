@@ -223,8 +223,7 @@ def run_task(config: WriteConfig, folder: Path, engine: Engine, ids: ArrayIds, t
         try:
             check_store(store, header.store_fingerprint, engine, task)
         except FormatError:
-            records.reset()  # The shards of the others may hold what is damaged.
-            shutil.rmtree(folder / SHARD_MARKERS, ignore_errors=True)
+            share.start_over()  # The shards of the others may hold what is damaged.
             raise
         with progress_bar("Writing", unit="tokens") as progress:
             num_shards = write_share(header, options, folder, store, engine, progress, share)
