@@ -76,13 +76,13 @@ def clip_spans(
 
 
 def with_tokens(
-    batch: pa.RecordBatch, offsets: NDArray[Any], span_offsets: NDArray[Any], tokens: Any
+    batch: pa.RecordBatch, offsets: NDArray[Any], span_offsets: NDArray[Any], tokens: PieceTokens
 ) -> pa.RecordBatch:
     """A record batch of an index-only shard with its tokens, as other shards have it.
 
     Args:
         offsets, span_offsets: [r+1]: where the tokens and loss spans of each row begin.
-        tokens: `input_ids`, and `loss_starts` and `loss_stops` as positions in the row.
+        tokens: of all rows, with loss spans as positions in their row.
     """
     lists = {
         "input_ids": to_lists(offsets, tokens.input_ids),
@@ -95,7 +95,10 @@ def with_tokens(
 
 
 class TokenParts:
-    """The parts of a token store. Not safe for several threads at once; a forked process opens its own files."""
+    """The parts of a token store, of which it checks no more than it needs to: rows have checksums.
+
+    Not safe for several threads at once. A forked process opens its own files.
+    """
 
     def __init__(self, open_part: Callable[[int], pa.NativeFile], num_samples: Sequence[int]) -> None:
         """Opens nothing yet.
@@ -118,6 +121,12 @@ class TokenParts:
         """
         if len(sample) and not 0 <= sample.min() <= sample.max() < self._first[-1]:
             raise FormatError("it names samples that the token store does not have")
+        try:
+            return self._gather(sample, start, length)
+        except (IndexError, ValueError) as error:
+            raise FormatError(f"its samples cannot be gathered from the token store ({error})") from None
+
+    def _gather(self, sample: Int64Array, start: NDArray[np.int32], length: NDArray[np.int32]) -> PieceTokens:
         part = np.searchsorted(self._first, sample, side="right") - 1
         row = sample - self._first[part]
         ids, starts, stops, counts = [], [], [], []
@@ -132,8 +141,6 @@ class TokenParts:
             starts.append(batch.loss_starts[a:b])
             stops.append(batch.loss_stops[a:b])
             counts.append(b - a)
-        if not ids:
-            raise FormatError("it has no samples")
         of_piece = np.repeat(np.arange(len(ids)), counts)
         span_starts, span_stops, piece = clip_spans(
             np.concatenate(starts), np.concatenate(stops), of_piece, start, length

@@ -284,8 +284,8 @@ def _index_only(work: Path, sets: dict[str, Path], runs: int) -> str:
         )
     text = (
         "**Written shards and `--index-only`**, where the loader gathers each pack from the token store. Measured as "
-        "above, with `lazy`: the two in turn, rank 0, files in the page cache. Rows of many short samples cost most: each "
-        "sample lies somewhere else in the store."
+        "above, with `lazy`: the two in turn, rank 0, files in the page cache. Rows of many short samples cost most: "
+        "each sample lies somewhere else in the store."
     )
     header = ["groups", "shards, MiB", "first batch", "us a batch, first pass", "second pass", "to written shards"]
     return f"{text}\n\n{table(header, rows)}"
