@@ -17,10 +17,11 @@ from packer_cli.format.metrics import Counts, PlanMetrics, SampleCounts
 from packer_cli.plan.build import build_plan
 from packer_cli.plan.check import check_pieces, check_plan
 from packer_cli.plan.figures import plan_stats
+from packer_cli.plan.packing.csr import ids_of
 from packer_cli.plan.pieces import Overflow, make_pieces
 from packer_cli.plan.rules import PlanRules
-from packer_cli.plan.samples import Samples, pieces_to_plan, sample_counts
-from packer_cli.plan.types import Int32Array, Int64Array, Pieces, Plan
+from packer_cli.plan.samples import Samples, kept_samples, pieces_to_plan, sample_counts
+from packer_cli.plan.types import Int32Array, Pieces, Plan
 from packer_cli.sizes import counted
 from packer_cli.stages.rejected import RejectedRecord
 from packer_cli.tokens.index import StoreIndex
@@ -89,7 +90,7 @@ def plan_store(
         raise NothingToPlanError(_why_nothing(store, chosen, folder))
     plan = build_plan(pieces, rules)
     pieces = plan.pieces  # The packing may have cut them.
-    kept = chosen if overflow != "drop" else chosen[lengths[chosen] <= capacity]
+    kept = chosen if overflow != "drop" else kept_samples(lengths, chosen, capacity)
     check_pieces(pieces, lengths, kept, is_whole=overflow != "truncate")
     check_plan(plan)
     counts = _counts(store, sample_counts(lengths, chosen, pieces, capacity, overflow))
@@ -111,7 +112,7 @@ def overflow_entries(config: PlanConfig, folder: Path, index: StoreIndex) -> lis
     store = TokenStore(folder, index)
     samples = samples_of_store(store)
     capacity, chosen = config.groups[-1].capacity, samples.chosen(config.seed)
-    long = np.unique(chosen[samples.lengths[chosen] > capacity])
+    long = _long_samples(samples.lengths, chosen, capacity)
     what = f"over the largest group's {capacity}; {_OVERFLOW[config.overflow]}"
     return [
         RejectedRecord(file=file, line=line, reason=f"has {length} tokens, {what}")
@@ -119,26 +120,36 @@ def overflow_entries(config: PlanConfig, folder: Path, index: StoreIndex) -> lis
     ]
 
 
-def _why_nothing(store: TokenStore, samples: Int64Array, folder: Path) -> str:
+def _why_nothing(store: TokenStore, samples: Int32Array | None, folder: Path) -> str:
     reasons = repr(str(folder / REJECTED_NAME))
     num_rejected = sum(part.num_rejected for part in store.index.parts)
     if not len(store) and not num_rejected:
         return "there is nothing to plan: the inputs hold no records"
     if not len(store):
         return f"there is nothing to plan: every record was rejected, see {reasons}"
-    if not len(samples):
+    if samples is not None and not len(samples):
         return "there is nothing to plan: the weights leave out every sample; raise them"
     return f"there is nothing to plan: every sample was dropped, see {reasons}"
 
 
-def _refuse_overflow(store: TokenStore, lengths: Int32Array, samples: Int64Array, capacity: int) -> None:
-    long = samples[lengths[samples] > capacity]
+def _refuse_overflow(store: TokenStore, lengths: Int32Array, samples: Int32Array | None, capacity: int) -> None:
+    long = _long_samples(lengths, samples, capacity)
     if len(long):
         file, line = next(store.locate(long[:1]))
         raise RunError(
             f"{file}:{line}: the sample has {lengths[long[0]]} tokens, over the largest group's {capacity} "
-            f"({counted(len(np.unique(long)), 'such sample')}); choose --overflow split, truncate or drop"
+            f"({counted(len(long), 'such sample')}); choose --overflow split, truncate or drop"
         )
+
+
+def _long_samples(lengths: Int32Array, chosen: Int32Array | None, capacity: int) -> Int32Array:
+    """Those of the chosen samples (int32[m]; None: each once) that are over the capacity, each once (int32)."""
+    is_long = lengths > capacity
+    if chosen is not None:
+        is_chosen = np.zeros(len(lengths), dtype=np.bool_)
+        is_chosen[chosen] = True
+        is_long &= is_chosen
+    return ids_of(is_long)
 
 
 def _piece_loss_tokens(store: TokenStore, lengths: Int32Array, pieces: Pieces) -> Int32Array:

@@ -118,7 +118,7 @@ class TokenStore:
             FormatError: a piece reaches past the end of its sample, so the store is not the planned one.
         """
         offsets, (batch, row) = self._rows.offsets, self._find(sample)
-        begin, size = offsets[row] + start, length.astype(np.int64)
+        begin, size = np.add(offsets[row], start, dtype=np.int64), length.astype(np.int64)
         if (begin + size > offsets[row + 1]).any():
             raise FormatError(f"token store {str(self.folder)!r}: a sample is shorter than planned; tokenize again")
         width = self._token.itemsize

@@ -12,7 +12,7 @@ from packer_cli.plan.types import Int32Array, Int64Array
 
 
 def make_batches(lengths: Int32Array, batch_tokens: int, seed: int) -> tuple[Int64Array, Int64Array]:
-    """`(order int64[n], offsets int64[b+1])`: batch j holds `order[offsets[j]:offsets[j+1]]`, longest samples first.
+    """`(order int32[n], offsets int64[b+1])`: batch j holds `order[offsets[j]:offsets[j+1]]`, longest samples first.
 
     Args:
         lengths: int32[n], tokens.
