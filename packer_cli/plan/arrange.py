@@ -113,19 +113,18 @@ def _pack_own(
         count: int64[x+1], number of pieces of each length that may fill packs.
     """
     capacity = rules.groups[g].capacity
-    length = lengths[own]
     seed = int(rng_state(rules.seed, Stream.PACKING, g)[0])
-    offsets, pieces = rules.algorithm.pack(length, capacity, seed, rules.packing_options)
+    tokens = int(lengths.sum(where=own, dtype=np.int64))
+    # No variable holds their lengths, so that an algorithm may free them before it ends.
+    offsets, pieces = rules.algorithm.pack(lengths[own], capacity, seed, rules.packing_options)
     room = int((len(offsets) - 1) * capacity * FREE_TO_FILL)
-    free = (len(offsets) - 1) * capacity - int(length.sum(dtype=np.int64))
+    free = (len(offsets) - 1) * capacity - tokens
     if rules.fill == "balanced" and free < room and 2 * room <= int(count @ np.arange(len(count))):
         less = capacity - int(capacity * FREE_TO_FILL)
         # A longer piece gets a pack of its own, as one of this length does.
-        offsets, pieces = rules.algorithm.pack(np.minimum(length, less), less, seed, rules.packing_options)
-    offsets, pieces = limit_samples(offsets, pieces, length, capacity, rules.max_samples)
-    del length  # The names take as much.
+        offsets, pieces = rules.algorithm.pack(np.minimum(lengths[own], less), less, seed, rules.packing_options)
     rename_members(pieces, ids_of(own))
-    return offsets, pieces
+    return limit_samples(offsets, pieces, lengths, capacity, rules.max_samples)
 
 
 def _order(

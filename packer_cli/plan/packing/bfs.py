@@ -19,6 +19,7 @@ def pack(lengths: Int32Array, capacity: int, seed: int, options: PackingOptions)
     """See the package for shapes."""
     order = shuffled(len(lengths), rng_state(seed))
     to_pack, num_packs = best_fit_each(lengths, order, capacity)
+    del lengths
     return group_moves(to_pack, ONE_EACH, order, num_packs)
 
 

@@ -26,7 +26,7 @@ def limit_samples(
 
     Args:
         offsets, members: the packs, int64[p+1] and int32[n].
-        lengths: int32[n], of the samples.
+        lengths: int32, of the samples.
         capacity: most tokens of a pack.
         most: at least 1.
     """
