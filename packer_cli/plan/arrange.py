@@ -115,15 +115,19 @@ def _pack_own(
     capacity = rules.groups[g].capacity
     seed = int(rng_state(rules.seed, Stream.PACKING, g)[0])
     tokens = int(lengths.sum(where=own, dtype=np.int64))
+    is_all = bool(own.all())
     # No variable holds their lengths, so that an algorithm may free them before it ends.
-    offsets, pieces = rules.algorithm.pack(lengths[own], capacity, seed, rules.packing_options)
+    offsets, pieces = rules.algorithm.pack(
+        lengths if is_all else lengths[own], capacity, seed, rules.packing_options
+    )
     room = int((len(offsets) - 1) * capacity * FREE_TO_FILL)
     free = (len(offsets) - 1) * capacity - tokens
     if rules.fill == "balanced" and free < room and 2 * room <= int(count @ np.arange(len(count))):
         less = capacity - int(capacity * FREE_TO_FILL)
         # A longer piece gets a pack of its own, as one of this length does.
         offsets, pieces = rules.algorithm.pack(np.minimum(lengths[own], less), less, seed, rules.packing_options)
-    rename_members(pieces, ids_of(own))
+    if not is_all:
+        rename_members(pieces, ids_of(own))
     return limit_samples(offsets, pieces, lengths, capacity, rules.max_samples)
 
 
