@@ -122,10 +122,9 @@ def kept_samples(lengths: Int32Array, chosen: Int32Array | None, capacity: int) 
 
 def num_weighted(sources: Int32Array, weights: Sequence[float]) -> float:
     """About how many samples an epoch has. O(n)."""
-    counts = sum(
-        np.bincount(sources[first : first + _BLOCK], minlength=len(weights))
-        for first in range(0, len(sources), _BLOCK)
-    )
+    counts = np.zeros(len(weights), dtype=np.int64)
+    for first in range(0, len(sources), _BLOCK):
+        counts += np.bincount(sources[first : first + _BLOCK], minlength=len(weights))
     return float(np.dot(weights, counts))
 
 

@@ -26,7 +26,7 @@ from packer_cli.plan.groups import Group
 from packer_cli.plan.types import UNLIMITED, Packs, Pieces, Plan, Schedule
 from packer_cli.shards.arrow_file import arrow_file
 
-PLAN_VERSION = 7
+PLAN_VERSION = 8
 _KEY = b"hbpack"
 _DIGEST = "xxh3"
 
