@@ -9,6 +9,7 @@
     │   ├── TokenizerError         a tokenizer or chat template is unknown, broken or unsuitable
     │   └── OutputError            the output folder holds files that hbpack did not write
     └── RunError                   the run failed; exit code 1
+        ├── BusyError              another run writes to the output folder
         ├── TooManyRejectedError   more records were rejected than `--max-rejected` allows
         ├── PlanError              a plan breaks an invariant
         ├── FormatError            a packed data set is damaged
@@ -49,6 +50,10 @@ class OutputError(UsageError):
 
 class RunError(HbpackError):
     """The run failed after it had started."""
+
+
+class BusyError(RunError):
+    """Another run writes to the output folder."""
 
 
 class TooManyRejectedError(RunError):

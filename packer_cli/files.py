@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import secrets
 from collections.abc import Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext
@@ -109,7 +110,7 @@ def temporary_file(path: Path, *, sync_early: bool = False) -> Iterator[tuple[Pa
             the time and `commit_file` has little left to wait for.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}{_TEMPORARY}")
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}{_TEMPORARY}")  # Other machines write here, too.
     try:
         with temporary.open("wb") as file, _EarlySync(file) if sync_early else nullcontext() as syncing:
             yield temporary, HashingFile(file, syncing)
@@ -120,17 +121,22 @@ def temporary_file(path: Path, *, sync_early: bool = False) -> Iterator[tuple[Pa
         raise
 
 
-def commit_file(temporary: Path, path: Path, *, sync: bool = True) -> None:
-    """Sync a temporary file and give it its final name."""
+def commit_file(temporary: Path, path: Path, *, sync: bool = True, is_synced: bool = False) -> None:
+    """Sync a temporary file, unless that is done, and give it its final name."""
     try:
-        if sync:
-            _sync(temporary, os.O_RDWR)
+        if sync and not is_synced:
+            sync_file(temporary)
         os.replace(temporary, path)
         if sync:
             _sync(path.parent, os.O_RDONLY)
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise
+
+
+def sync_file(path: Path) -> None:
+    """Wait until a file is on the disk."""
+    _sync(path, os.O_RDWR)
 
 
 def write_text(path: Path, text: str, *, sync: bool = True) -> None:

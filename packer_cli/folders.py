@@ -1,33 +1,70 @@
-"""The guard of output folders: one run at a time writes to a folder, and only if nothing in it is somebody else's."""
+"""The guard of output folders: one run at a time writes to a folder, and only if nothing in it is somebody else's.
+
+The tasks of a job array are one run: they share the folder's lock, and each holds a lock of its own beside it.
+"""
 
 from __future__ import annotations
 
 import errno
 import fcntl
 import os
+import socket
+import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 
-from packer_cli.errors import OutputError, RunError
-from packer_cli.files import is_temporary
+from packer_cli.errors import BusyError, OutputError
+from packer_cli.files import is_temporary, remove_temporaries
 
 LOCK_NAME = ".hbpack.lock"
 """File in an output folder while a run writes there. A killed run leaves it, unlocked, and it hinders nobody."""
 
 _NO_LOCKS = (errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP)
+_PATIENCE = 0.3
+"""Seconds to wait for a lock: `find_holders` takes each for a moment."""
+_TASK_PATIENCE = 30.0
+"""Seconds that a task of an array waits while another one completes the output."""
+
+
+@dataclass(frozen=True)
+class TaskLock:
+    """The lock of one task of an array."""
+
+    stage: str
+    """Only tasks of one stage run at the same time."""
+    index: int
+
+    @property
+    def name(self) -> str:
+        """Name of its file in the folder."""
+        return f"{LOCK_NAME}.{self.stage}.{self.index}"
+
+
+@dataclass(frozen=True)
+class Holder:
+    """A run that writes to a folder."""
+
+    task: TaskLock | None
+    """None for a run that has the folder to itself."""
+    host: str
+    pid: int
+    note: str = ""
+    """See `add_note`."""
 
 
 @contextmanager
-def hold_folder(folder: Path, is_ours: Callable[[list[str]], bool]) -> Iterator[None]:
+def hold_folder(folder: Path, is_ours: Callable[[list[str]], bool], task: TaskLock | None = None) -> Iterator[None]:
     """Check an output folder, and lock it against other runs while the block runs.
 
     Args:
         is_ours: whether an earlier run wrote these entries of the folder; not called for an empty or a new folder.
+        task: share the folder with the other tasks of an array.
 
     Raises:
         OutputError: the folder cannot be written to, or holds something else.
-        RunError: another run is writing to it.
+        BusyError: another run is writing to it.
     """
     entries = _entries(folder)
     if entries and not is_ours(entries):
@@ -35,7 +72,7 @@ def hold_folder(folder: Path, is_ours: Callable[[list[str]], bool]) -> Iterator[
             f"output folder {str(folder)!r} holds something else ({', '.join(entries[:3])}); "
             "name an empty or a new folder"
         )
-    with lock_folder(folder):
+    with lock_folder(folder, task):
         yield
 
 
@@ -51,51 +88,153 @@ def _entries(folder: Path) -> list[str]:
     if not os.access(there, os.W_OK | os.X_OK):
         raise OutputError(f"output folder {str(folder)!r}: {str(there)!r} cannot be written to; name another")
     names = [path.name for path in folder.iterdir()] if there == folder else []
-    return sorted(name for name in names if name != LOCK_NAME and not is_temporary(name))
+    return sorted(name for name in names if not name.startswith(LOCK_NAME) and not is_temporary(name))
 
 
 @contextmanager
-def lock_folder(folder: Path) -> Iterator[None]:
+def lock_folder(folder: Path, task: TaskLock | None = None) -> Iterator[None]:
     """Keep a folder for this process while the block runs; make it, and remove it again where it stays empty.
 
-    The lock is `flock` on a file in the folder: it ends with the process that holds it, however that ends. A file
+    If the block fails, temporary files go, unless other tasks of an array may be writing them. It must have ended its
+    workers by then.
+
+    The locks are `flock` on files in the folder: they end with the process that holds them, however that ends. A file
     system that knows no locks goes without.
 
+    Args:
+        task: keep the folder for the array, and the task for this process.
+
     Raises:
-        RunError: another process holds it.
+        BusyError: another process holds it.
     """
     made = [path for path in (folder, *folder.parents) if not path.exists()]
     folder.mkdir(parents=True, exist_ok=True)
-    path = folder / LOCK_NAME
-    descriptor = _lock(path)
     try:
-        yield
+        with ExitStack() as held:
+            if task is None:
+                held.callback(_remove_locks, folder, _lock(folder / LOCK_NAME, fcntl.LOCK_EX, _refuse_run))
+            else:
+                held.callback(_leave, folder / LOCK_NAME, _lock(folder / LOCK_NAME, fcntl.LOCK_SH, _refuse_run))
+                path = folder / task.name
+                held.callback(_remove, path, _lock(path, fcntl.LOCK_EX, _refuse_task))
+                _refuse_other_stages(folder, task)
+            try:
+                yield
+            except BaseException:
+                if task is None:  # Otherwise some may be another task's.
+                    remove_temporaries(folder)  # What workers left that were killed.
+                raise
     finally:
-        with suppress(OSError):
-            path.unlink(missing_ok=True)  # While it is still held: nobody else can hold this file.
-        os.close(descriptor)
         with suppress(OSError):
             for new in made:
                 new.rmdir()
 
 
-def _lock(path: Path) -> int:
+def _refuse_run(path: Path) -> BusyError:
+    return BusyError(
+        f"output folder {str(path.parent)!r}: another hbpack run writes to it; wait until that has ended, "
+        "or name another folder"
+    )
+
+
+def _refuse_task(path: Path) -> BusyError:
+    index = path.name.rpartition(".")[2]
+    return BusyError(f"output folder {str(path.parent)!r}: another process runs task {index}; wait until it has ended")
+
+
+def _refuse_other_stages(folder: Path, task: TaskLock) -> None:
+    for holder in find_holders(folder):
+        if holder.task and holder.task.stage != task.stage:
+            raise BusyError(
+                f"output folder {str(folder)!r}: tasks of hbpack {holder.task.stage} write to it; wait until they "
+                "have ended"
+            )
+
+
+def find_holders(folder: Path) -> list[Holder]:
+    """The runs that write to a folder, as far as its file system knows locks: one, or tasks by stage and index."""
+    holders = []
+    for path in folder.glob(f"{LOCK_NAME}*"):
+        stage, _, index = path.name.removeprefix(LOCK_NAME).removeprefix(".").rpartition(".")
+        if path.name != LOCK_NAME and not (stage and index.isdigit()):
+            continue
+        text = _who_holds(path)
+        if text is not None:
+            host, pid, note, *_ = [*text.split(), "", "", ""]
+            task = TaskLock(stage, int(index)) if stage else None
+            holders.append(Holder(task, host, int(pid) if pid.isdigit() else 0, note))
+    if any(holder.task for holder in holders):
+        holders = [holder for holder in holders if holder.task]
+    return sorted(holders, key=lambda holder: (holder.task.stage, holder.task.index) if holder.task else ("", 0))
+
+
+def add_note(folder: Path, task: TaskLock, word: str) -> None:
+    """Let a task that this process holds say something about itself, as long as it runs."""
+    with (folder / task.name).open("a", encoding="utf-8") as file:
+        file.write(f"{word}\n")
+
+
+def _who_holds(path: Path) -> str | None:
+    """What the holder of a lock wrote into its file; None if nobody holds it, or only tasks share it."""
+    try:
+        with path.open("rb") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            except BlockingIOError:
+                return file.read(4096).decode(errors="replace").strip()
+    except OSError:
+        pass
+    return None
+
+
+def _remove(path: Path, descriptor: int) -> None:
+    with suppress(OSError):
+        path.unlink(missing_ok=True)  # While it is still held: nobody else can hold this file.
+    os.close(descriptor)
+
+
+def _remove_locks(folder: Path, descriptor: int) -> None:
+    """Remove the folder's lock, and what killed tasks left: while the folder is held, none runs."""
+    for path in folder.glob(f"{LOCK_NAME}.*"):
+        with suppress(OSError):
+            path.unlink()
+    _remove(folder / LOCK_NAME, descriptor)
+
+
+def _leave(path: Path, descriptor: int) -> None:
+    """Let go of a shared lock; the last one removes its file."""
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(descriptor)
+    except OSError:
+        _remove(path, descriptor)
+    else:
+        _remove(path, descriptor)
+
+
+def _lock(path: Path, kind: int, refuse: Callable[[Path], BusyError]) -> int:
+    patience = _TASK_PATIENCE if kind == fcntl.LOCK_SH else _PATIENCE
+    deadline = time.monotonic() + patience
     while True:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
         except OSError as error:
             if error.errno in _NO_LOCKS:
                 return descriptor
             os.close(descriptor)
             if isinstance(error, BlockingIOError):
-                raise RunError(
-                    f"output folder {str(path.parent)!r}: another hbpack run writes to it; wait until that has ended, "
-                    "or name another folder"
-                ) from None
+                if time.monotonic() < deadline:
+                    time.sleep(_PATIENCE / 10)
+                    continue
+                raise refuse(path) from None
             error.filename = str(path.parent)
             raise
         with suppress(FileNotFoundError):
             if os.path.samestat(os.fstat(descriptor), path.stat()):
+                if kind == fcntl.LOCK_EX:
+                    os.ftruncate(descriptor, 0)
+                    os.pwrite(descriptor, f"{socket.gethostname()} {os.getpid()}\n".encode(), 0)
                 return descriptor
         os.close(descriptor)  # Its holder removed it after it was opened here.

@@ -14,6 +14,9 @@ settings.register_profile(
 )
 settings.load_profile("default")
 
+for name in ("SLURM_ARRAY_TASK_ID", "JOB_COMPLETION_INDEX"):
+    os.environ.pop(name, None)  # The tests may run in an array job, whose commands would each do a share.
+
 ROOT = Path(__file__).parent.parent
 
 

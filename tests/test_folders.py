@@ -48,7 +48,7 @@ def test_another_run_is_refused(tmp_path):
     with hold_folder(tmp_path, theirs):
         (tmp_path / "file").touch()
         done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
-        assert "RunError: output folder '.': another hbpack run writes to it; wait until" in done.stderr
+        assert "BusyError: output folder '.': another hbpack run writes to it; wait until" in done.stderr
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
     subprocess.run(command, cwd=tmp_path, check=True)
 

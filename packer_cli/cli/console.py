@@ -56,8 +56,10 @@ def _progress_bar(label: str, unit: str) -> Iterator[Progress]:
         yield lambda done, total: bar.update(task, completed=done, total=total, amount=f"{done:,}/{total:,} {unit}")
 
 
-def print_table(title: str, header: list[str], rows: list[list[str]], *, is_dense: bool = False) -> None:
-    """Print a table on stdout: the first column left-aligned, the others right-aligned.
+def print_table(
+    title: str, header: list[str], rows: list[list[str]], *, is_dense: bool = False, is_text: bool = False
+) -> None:
+    """Print a table on stdout: the first column left-aligned, the others right-aligned, or if they are text, left too.
 
     If the terminal is too narrow, the remaining columns follow below, with the first column repeated.
     """
@@ -70,7 +72,7 @@ def print_table(title: str, header: list[str], rows: list[list[str]], *, is_dens
     blocks = _blocks(widths, console.width - 2)
     for number, block in enumerate(blocks):
         cells = [[row[i] for i in block] for row in [header, *rows]]
-        _print_block(console, title if number == 0 else "", cells, padding)
+        _print_block(console, title if number == 0 else "", cells, padding, is_text=is_text)
 
 
 def _blocks(widths: list[int], room: int) -> list[list[int]]:
@@ -86,14 +88,16 @@ def _blocks(widths: list[int], room: int) -> list[list[int]]:
     return blocks
 
 
-def _print_block(console: Any, title: str, cells: list[list[str]], padding: tuple[int, int, int, int]) -> None:
+def _print_block(
+    console: Any, title: str, cells: list[list[str]], padding: tuple[int, int, int, int], *, is_text: bool
+) -> None:
     from rich.box import SIMPLE_HEAD
     from rich.table import Table
 
     table = Table(box=SIMPLE_HEAD, title_justify="left", padding=padding)
     table.title = title or None
     for i, name in enumerate(cells[0]):
-        table.add_column(name, justify="right" if i else "left", no_wrap=True)
+        table.add_column(name, justify="right" if i and not is_text else "left", no_wrap=True)
     for row in cells[1:]:
         table.add_row(*row)
     with console.capture() as capture:

@@ -6,7 +6,15 @@ from pathlib import Path
 
 import click
 
-from packer_cli.cli.options import LocalPath, config_option, output_option, workers_option
+from packer_cli.cli.array_ids import array_ids
+from packer_cli.cli.options import (
+    LocalPath,
+    config_option,
+    engine_option,
+    output_option,
+    shard_option,
+    workers_option,
+)
 from packer_cli.export.formats import FORMATS, ORDERS
 from packer_cli.format.epochs import MAX_EPOCH
 
@@ -38,7 +46,9 @@ from packer_cli.format.epochs import MAX_EPOCH
     metavar="BYTES",
     help="Approximate size of a file; megatron has one.  [default: 256MiB; mds: 64MiB]",
 )
+@shard_option
 @workers_option
+@engine_option
 @config_option
 def command(
     folder: str,
@@ -48,7 +58,9 @@ def command(
     order: str,
     epoch: int | None,
     shard_size: str | None,
+    shard: str | None,
     workers: int | None,
+    engine: str,
 ) -> None:
     """Write a packed data set in another trainer's format.
 
@@ -57,12 +69,13 @@ def command(
 
     An interrupted run continues where it stopped.
     """
-    from packer_cli.engine.local import LocalEngine, default_workers
     from packer_cli.export.stage import ExportOptions, parse_shard_size
     from packer_cli.stages.export import run_export
+    from packer_cli.stages.workers import make_engine
 
     options = ExportOptions(
         format=format_name, groups=groups, epoch=epoch, order=order, shard_size=parse_shard_size(shard_size)
     )
-    engine = LocalEngine(workers or default_workers())  # Only its threads are used.
-    run_export(options, Path(folder), Path(output), engine)
+    ids = array_ids(shard)
+    with make_engine(workers, engine, preload=()) as running:
+        run_export(options, Path(folder), Path(output), running, ids)

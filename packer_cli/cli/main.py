@@ -6,18 +6,22 @@ A command's module is imported only when the command runs, so `hbpack --help` an
 from __future__ import annotations
 
 import atexit
+import contextlib
 import difflib
 import errno
 import gc
 import importlib
 import os
 import re
+import signal
 import sys
+from typing import NoReturn
 
 import click
 
 import packer_cli
 from packer_cli.cli.console import say_colored, show_progress
+from packer_cli.engine.signals import stop_signals
 from packer_cli.errors import HbpackError
 
 COMMANDS = {
@@ -25,6 +29,8 @@ COMMANDS = {
     "tokenize": "Tokenize a corpus into a token store.",
     "plan": "Plan a token store: groups, packs, iterations and steps.",
     "write": "Write the shards and rank manifests of a plan.",
+    "append": "Add data to a packed set, with the options it was made with.",
+    "status": "Say what is done, what is missing, and which tasks of a job array make the rest.",
     "rebalance": "Adapt a packed data set to a different number of GPUs, even in the middle of an epoch.",
     "verify": "Check a packed data set for damage.",
     "export": "Write a packed data set in another trainer's format.",
@@ -38,7 +44,7 @@ COMMANDS = {
 }
 
 
-_RESUMABLE = {"pack", "tokenize", "plan", "write", "rebalance", "export"}
+_RESUMABLE = {"pack", "append", "tokenize", "plan", "write", "rebalance", "export"}
 """Commands that keep the work of an interrupted run."""
 
 
@@ -85,19 +91,33 @@ def cli() -> None:
 
 
 def main() -> None:
-    """Run the command line. An error becomes one line; exit code 2 for wrong usage, 1 for failure, 130 for Ctrl-C."""
+    """Run the command line. An error becomes one line.
+
+    Exit codes: 2 for wrong usage, 1 for failure, 130 for Ctrl-C, 143 for SIGTERM.
+    """
     # hbpack needs no torch here, so transformers should not advise to install it.
     os.environ.setdefault("TRANSFORMERS_NO_ADVISORY_WARNINGS", "1")
     # numpy starts a thread of OpenBLAS for each core, which spins; hbpack multiplies no large matrices.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     show_progress()
+    with stop_signals(_leave_at_once) as stop:
+        try:
+            _start_early(sys.argv[1:])
+            cli.main(prog_name="hbpack", standalone_mode=False)
+        except BaseException as error:
+            if stop.number is not None:  # Whatever became of the KeyboardInterrupt on its way.
+                _fail(_stopped(stop.number), 128 + stop.number)
+            _report(error)
+
+
+def _report(error: BaseException) -> NoReturn:
+    """Print an error as one line and exit; raise it again if it is unexpected."""
     try:
-        _start_early(sys.argv[1:])
-        cli.main(prog_name="hbpack", standalone_mode=False)
+        raise error
     except HbpackError as error:
         _fail(str(error), error.exit_code)
     except click.Abort:
-        _fail(f"interrupted{'; run the same command again to go on' if _command() in _RESUMABLE else ''}", 130)
+        _fail(_stopped(signal.SIGINT), 130)
     except click.exceptions.NoArgsIsHelpError as error:
         error.show()
         sys.exit(error.exit_code)
@@ -115,8 +135,20 @@ def main() -> None:
         _fail("out of memory; close other programs, or give fewer --workers, and run the same command again", 1)
 
 
+def _stopped(number: int) -> str:
+    what = "interrupted" if number == signal.SIGINT else "terminated"
+    return f"{what}{'; run the same command again to go on' if _command() in _RESUMABLE else ''}"
+
+
+def _leave_at_once(number: int) -> NoReturn:
+    """End the process after a signal that the main thread does not see, as in a solver. Its workers end with it."""
+    with contextlib.suppress(SystemExit):
+        _fail(_stopped(number), 128 + number)
+    os._exit(128 + number)
+
+
 _ON_WORKERS = {"pack", "tokenize"}
-_NOT_EARLY = ("-h", "--help", "--workers")
+_NOT_EARLY = ("-h", "--help", "--workers", "--engine")
 
 
 def _start_early(words: list[str]) -> None:
@@ -172,7 +204,7 @@ def _one_line(error: click.ClickException) -> str:
     return text[:1].lower() + text[1:]
 
 
-def _fail(message: str, code: int) -> None:
+def _fail(message: str, code: int) -> NoReturn:
     one_line = "".join(char if char.isprintable() else ascii(char)[1:-1] for char in message)
     say_colored("error: ", "red", one_line)
     sys.exit(code)

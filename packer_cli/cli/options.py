@@ -158,6 +158,29 @@ def workers_option(function: Callable[..., Any]) -> Callable[..., Any]:
     )(function)
 
 
+def engine_option(function: Callable[..., Any]) -> Callable[..., Any]:
+    """`--engine NAME`."""
+    return click.option(
+        "--engine",
+        default="local",
+        show_default=True,
+        metavar="local|ray|ray:ADDRESS",
+        help="Where the work runs: `local`, the processes of this machine; `ray`, the Ray cluster of RAY_ADDRESS, or "
+        "a Ray of this machine; `ray:HOST:PORT`, another cluster. The result is the same for all.",
+    )(function)
+
+
+def shard_option(function: Callable[..., Any]) -> Callable[..., Any]:
+    """`--shard I/N`."""
+    return click.option(
+        "--shard",
+        metavar="I/N",
+        help="As a task of a job array, make share I of N, counted from 0. The last task to end completes the output, "
+        "which is the same for any N; 0/1 is an ordinary run.  [default: Slurm's SLURM_ARRAY_TASK_ID and _COUNT; "
+        "Kubernetes' JOB_COMPLETION_INDEX, with the N that another task gave]",
+    )(function)
+
+
 def inputs_argument(function: Callable[..., Any]) -> Callable[..., Any]:
     """`INPUT...`."""
     return click.argument("inputs", metavar="INPUT...", nargs=-1, type=LocalPath())(function)
@@ -192,7 +215,7 @@ def _option(name: str, field: FieldInfo) -> Decorator:
     default = None if field.is_required() else field.default
     if field.annotation is bool:
         declaration = f"{flag}/--no-{flag[2:]}"
-        return click.option(declaration, name, default=default, show_default=True, help=text)
+        return click.option(declaration, name, cls=_FromModel, default=default, show_default=True, help=text)
     choices = _choices(field.annotation)
     kind: click.ParamType = click.Choice(choices) if choices else _Value()
     if _METAVARS.get(name) == "BYTES":

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from packer_cli.config.fields import Bytes, Model
 from packer_cli.config.plan_options import PlanConfig
@@ -50,6 +50,15 @@ class WriteConfig(Model):
     """Approximate size of a shard."""
     keep_tokens: bool = True
     """Keep the token store, to plan again without tokenizing."""
+    index_only: bool = False
+    """Leave the tokens in the token store: shards say where each pack's samples lie there, and the loader gathers
+    them. Takes half the space."""
+
+    @model_validator(mode="after")
+    def _keep_what_is_read(self) -> WriteConfig:
+        if self.index_only and not self.keep_tokens:
+            raise ValueError("--index-only reads the token store while training; leave out --no-keep-tokens")
+        return self
 
 
 class PackConfig(WriteConfig, PlanConfig, TokenizeConfig):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import BinaryIO
 
 from packer_cli.corpus.decompress import Decompressor, make_decompressor
@@ -38,6 +38,13 @@ def fingerprint(path: str, *, on_chunk: Callable[[bytes], None] | None = None) -
     except OSError as error:
         raise unreadable(path, error) from error
     return digest.hexdigest()
+
+
+def fingerprint_of(paths: Sequence[str]) -> str:
+    """xxh3-128 over the fingerprints of several files that belong together."""
+    import xxhash
+
+    return xxhash.xxh3_128("".join(map(fingerprint, paths)).encode()).hexdigest()
 
 
 class Blocks:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import glob
 import math
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Literal
 
 from packer_cli.corpus.blocks import Blocks, unreadable
-from packer_cli.corpus.readers import READERS, hf
+from packer_cli.corpus.readers import READERS, datatrove, hf, megatron
 from packer_cli.corpus.types import CorpusFile, CorpusSlice, FileFormat, Source
 from packer_cli.errors import ConfigError, InputError
 from packer_cli.format.constants import MANIFEST_NAME
@@ -26,8 +26,16 @@ FORMATS: dict[str, FileFormat] = {
     ".txt": "text",
     ".text": "text",
     ".md": "text",
+    ".bin": "megatron",
+    ".ds": "datatrove",
+    ".npy": "flat",
 }
 """Suffix -> format; `.json` that does not begin with [ is read as JSON lines."""
+INDEXED: dict[FileFormat, Callable[[str], str]] = {
+    "megatron": megatron.index_path,
+    "datatrove": datatrove.index_path,
+}
+"""Formats of token ids, and the index that must lie beside a file of each."""
 COMPRESSIONS: dict[str, Literal["gzip", "zstd"]] = {".gz": "gzip", ".zst": "zstd"}
 COMPRESSIBLE: tuple[FileFormat, ...] = ("jsonl", "json", "text")
 ABOUT_THE_DATA = ("readme", "license", "licence", "copying", "notice", "changelog")
@@ -126,8 +134,8 @@ def _find(name: str, source_id: int, output: str | None) -> list[CorpusFile]:
         return [hf.find(name, source_id)]
     if os.path.isdir(name):
         found = list(_in_folder(name, source_id, set(own)))
-    elif os.path.exists(name):
-        return [_named_file(name, source_id)]
+    elif os.path.exists(ids := _indexed(name)):
+        return [_named_file(ids, source_id)]
     elif "://" in name:
         raise InputError(f"{name}: hbpack reads local files; download it first")
     elif glob.has_magic(name) and not (":" in name and hf.NAME.fullmatch(name)):  # name:train[:10%]
@@ -150,6 +158,13 @@ def _find(name: str, source_id: int, output: str | None) -> list[CorpusFile]:
     if not found:
         raise InputError(f"{name}: no data files in this folder; {_known()}")
     return _once(found)
+
+
+def _indexed(name: str) -> str:
+    """The `.bin` of a Megatron data set that is named by its `.idx`, or as Megatron names it, without suffix."""
+    stem = name.removesuffix(".idx") if name.endswith(".idx") else name
+    is_one = (stem != name or not os.path.exists(name)) and os.path.isfile(stem + ".bin")
+    return stem + ".bin" if is_one and os.path.isfile(stem + ".idx") else name
 
 
 def _is_utf8(name: str) -> bool:
@@ -226,6 +241,8 @@ def _listed_file(path: str, source_id: int) -> Iterator[CorpusFile]:
     kind = _format(path)
     if name.startswith(".") or kind is None or not os.path.isfile(path):
         return
+    if kind[0] in INDEXED and (not os.path.isfile(INDEXED[kind[0]](path)) or megatron.is_mask(path)):
+        return  # Other programs' .bin files, or a mask that is read with its ids.
     if name.lower() in BESIDE_THE_DATA or (kind[0] == "text" and name.split(".")[0].lower() in ABOUT_THE_DATA):
         return
     file = _named_file(path, source_id)
@@ -252,6 +269,8 @@ def _named_file(path: str, source_id: int) -> CorpusFile:
         raise InputError(f"{path}: {what}; {_known()}")
     if not os.path.isfile(path):
         raise InputError(f"{path}: not a regular file; write the data to a file first")
+    if kind[0] in INDEXED and not os.path.isfile(index := INDEXED[kind[0]](path)):
+        raise InputError(f"{path}: has no index beside it; hbpack looks for {index}")
     try:
         num_bytes = os.path.getsize(path)
     except OSError as error:

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
-FileFormat = Literal["jsonl", "json", "parquet", "arrow", "text", "datasets"]
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+FileFormat = Literal["jsonl", "json", "parquet", "arrow", "text", "datasets", "megatron", "datatrove", "flat"]
 RecordSchema = Literal["messages", "alpaca", "prompt-completion", "text", "tokens"]
 AlpacaForm = Literal["template", "stanford"]
 
@@ -45,7 +49,8 @@ class CorpusSlice:
 
     file: CorpusFile
     start: int
-    """First unit: byte (jsonl, json, text; decompressed), row group (parquet), record batch (arrow), row (datasets).
+    """First unit: byte (jsonl, json, text, decompressed; flat), row group (parquet), record batch (arrow), row
+    (datasets), sequence (megatron), document (datatrove).
 
     A record belongs to the slice in which its first byte lies."""
     stop: int
@@ -58,7 +63,7 @@ class CorpusSlice:
 
 
 class Document(NamedTuple):
-    """One raw record in normal form. Only the fields of its kind are set."""
+    """One raw record in normal form, unless it is tokenized (`TokenBatch`). Only the fields of its kind are set."""
 
     kind: RecordSchema
     """`alpaca` has `messages`, or `prompt` and `completion`, as it was asked for."""
@@ -69,10 +74,36 @@ class Document(NamedTuple):
     tools: list[Any] | None = None
     prompt: str = ""
     completion: str = ""
-    input_ids: Any = None
-    """`tokens`: int32[t], none negative; compare with None, not truth."""
-    loss_mask: Any = None
-    """`tokens`: int8[t] of 0 and 1, or None for all ones."""
+
+
+class Lists(NamedTuple):
+    """One list of numbers for each of n records."""
+
+    offsets: NDArray[np.int64]
+    """int64[n+1], from 0: list i is `values[offsets[i]:offsets[i+1]]`."""
+    values: NDArray[Any]
+
+
+class TokenRows(NamedTuple):
+    """Tokenized records as a file holds them, unchecked."""
+
+    lines: NDArray[np.int64]
+    """int64[n]: line, row or place in the file, 1-based."""
+    columns: dict[str, Lists]
+    """`input_ids` and others of `records.tokens.COLUMNS`, of integers or booleans; each has n lists."""
+
+
+class TokenBatch(NamedTuple):
+    """Tokenized samples, in order of their lines; none is empty. A packed record gives several of one line."""
+
+    lines: NDArray[np.int64]
+    """int64[n]"""
+    offsets: NDArray[np.int64]
+    """int64[n+1]: sample i is `input_ids[offsets[i]:offsets[i+1]]`."""
+    input_ids: NDArray[Any]
+    """integers [t] in 0..2^31-1, in the type of the file; the vocabulary is not known here."""
+    loss_mask: NDArray[np.bool_] | None
+    """bool[t]; None: all carry a loss."""
 
 
 class Reject(NamedTuple):
@@ -91,7 +122,8 @@ class Gap(Reject):
 
 @dataclass(kw_only=True)
 class DocumentBatch:
-    """Some records of a slice, in order."""
+    """Some records of a slice. Each of the three is in the order of lines."""
 
     documents: list[Document] = field(default_factory=list)
+    tokens: TokenBatch | None = None
     rejects: list[Reject] = field(default_factory=list)

@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import os
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor, as_completed
+from collections.abc import Callable, Generator, Iterator, Sequence
 from multiprocessing.connection import wait
-from typing import Any, TypeVar
+from typing import Any, Self
 
-from packer_cli.engine.processes import interrupts_end_server, interrupts_later, process_context, starting_workers
-from packer_cli.engine.progress import Progress
+from packer_cli.engine.base import Engine, Result, Task
+from packer_cli.engine.processes import interrupts_end_server, process_context, starting_workers
+from packer_cli.engine.signals import interrupts_later
 from packer_cli.engine.worker import Died, Worker
-
-Task = TypeVar("Task")
-Result = TypeVar("Result")
 
 
 def default_workers() -> int:
@@ -24,11 +21,11 @@ def default_workers() -> int:
     return os.cpu_count() or 1
 
 
-class LocalEngine:
+class LocalEngine(Engine):
     """Runs tasks on worker processes; with one worker, in this process.
 
     Workers are forked from a clean server process that has imported `preload` once: that is safe beside threads, and
-    starts while this process is still reading its inputs. Use it as a context manager.
+    starts while this process is still reading its inputs.
     """
 
     def __init__(self, workers: int, preload: Sequence[str] = (), *, isolates: bool = False) -> None:
@@ -45,8 +42,8 @@ class LocalEngine:
         self._leaving: list[Worker] = []
         self._busy: dict[Any, Worker] = {}
 
-    def __enter__(self) -> LocalEngine:
-        if self.workers > 1:
+    def __enter__(self) -> Self:
+        if self.workers > 1 and self._preload:
             process_context(self._preload)
         return self
 
@@ -57,7 +54,7 @@ class LocalEngine:
             self._leaving.pop().end()
 
     def release(self) -> None:
-        """Let idle workers end while other work goes on, which gives their memory back. `run` would start others."""
+        """See `Engine`."""
         for worker in self._idle:
             worker.connection.close()
         self._leaving += self._idle
@@ -70,16 +67,7 @@ class LocalEngine:
         *,
         is_risky: Callable[[Task], bool] = lambda task: False,
     ) -> Iterator[tuple[int, Result | Died]]:
-        """Yield (index of the task, result) as tasks end; they begin in order. The first error ends the run.
-
-        A task whose process crashes has that for a result, and the others go on.
-
-        Args:
-            is_risky: which tasks may crash: they never run in this process.
-
-        Raises:
-            RunError: workers cannot be started, or one was killed, most often for want of memory.
-        """
+        """See `Engine`."""
         if self.workers > 1 or self._isolates:
             yield from self._run_on_workers(function, tasks)
             return
@@ -131,39 +119,8 @@ class LocalEngine:
         with starting_workers(), interrupts_end_server() if self._isolates else interrupts_later():
             return Worker(process_context(self._preload))
 
-    def find_faults(
-        self,
-        find_fault: Callable[[Task], str | None],
-        items: Sequence[Task],
-        sizes: Sequence[int],
-        progress: Progress | None = None,
-    ) -> list[tuple[Task, str]]:
-        """The items with a fault and what it is, in order; found on threads.
-
-        Args:
-            sizes: of the items, for progress.
-        """
-        found: dict[int, str] = {}
-        done, total = 0, sum(sizes)
-        for i, fault in self.run_threads(find_fault, items):
-            if fault is not None:
-                found[i] = fault
-            done += sizes[i]
-            if progress:
-                progress(done, total)
-        return [(items[i], found[i]) for i in sorted(found)]
-
-    def run_threads(self, function: Callable[[Task], Result], tasks: Sequence[Task]) -> Iterator[tuple[int, Result]]:
-        """As `run`, on threads of this process: for tasks that spend their time in kernels and in writing."""
-        if self.workers == 1:
-            for number, task in enumerate(tasks):
-                yield number, function(task)
-            return
-        with ThreadPoolExecutor(self.workers) as pool:
-            futures = {pool.submit(function, task): number for number, task in enumerate(tasks)}
-            try:
-                for future in as_completed(futures):
-                    yield futures.pop(future), future.result()
-            except BaseException:
-                pool.shutdown(wait=True, cancel_futures=True)
-                raise
+    def run_writing(
+        self, function: Callable[[Task], Result], tasks: Sequence[Task]
+    ) -> Generator[tuple[int, Result], None, None]:
+        """See `Engine`."""
+        return self.run_threads(function, tasks)

@@ -6,7 +6,8 @@ with the part's fingerprint, its files with their checksums, and what the stage 
 killed, the next one keeps every part whose files still match its marker, and makes the others.
 
 When all parts are finished, the stage writes a *listing*, such as `tokens.json`, which vouches for the whole output,
-and removes the markers. A later run may keep parts of the listing too.
+and removes the markers. If a later run replaces parts, the listing moves to the work folder first, where it still
+vouches for the parts that stay.
 """
 
 from __future__ import annotations
@@ -17,15 +18,15 @@ import shutil
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Generic, Protocol, TypeVar
 
 from packer_cli import __version__
-from packer_cli.engine.local import LocalEngine
+from packer_cli.engine.base import Engine
 from packer_cli.engine.progress import Progress
-from packer_cli.files import HashingFile, commit_file, temporary_file, write_json
+from packer_cli.files import HashingFile, commit_file, sync_file, temporary_file, write_json
 from packer_cli.format.checksums import file_checksum
 from packer_cli.format.records import read_record
 
@@ -88,6 +89,7 @@ class Sink:
         self._folder = folder
         self._work = folder / work
         self._waiting: list[tuple[Path, Path]] = []
+        self._is_synced = False
 
     @contextmanager
     def file(self, path: str, *, sync_early: bool = False) -> Iterator[HashingFile]:
@@ -122,10 +124,21 @@ class Sink:
             FileRange(path=path, offset=offset, num_bytes=hashing.num_bytes, xxh3=hashing.hexdigest(), is_shared=True)
         )
 
+    def sync(self) -> None:
+        """Sync the files ahead of `commit`, on the machine that wrote them."""
+        for temporary, _ in self._waiting:
+            sync_file(temporary)
+        self._is_synced = True
+
+    @property
+    def missing(self) -> Path | None:
+        """A temporary file that is not there, if any."""
+        return next((temporary for temporary, _ in self._waiting if not temporary.exists()), None)
+
     def commit(self) -> None:
         """Sync the files and give them their final names."""
         for temporary, path in self._waiting:
-            commit_file(temporary, path)
+            commit_file(temporary, path, is_synced=self._is_synced)
 
     def discard(self) -> None:
         """Remove the temporary files."""
@@ -159,10 +172,25 @@ def write_part(write: Callable[[Task, Sink], dict[str, Any]], task: Task, folder
     return Written(name=task.name, part=part, sink=sink)
 
 
+def find_listing(folder: Path, work: str, listing: str) -> Path:
+    """The listing, in place or moved to the work folder; it may be missing."""
+    final = folder / listing
+    return final if final.exists() else folder / work / listing
+
+
 class Parts(Generic[Task]):
     """The parts of one output, and which of them are finished."""
 
-    def __init__(self, folder: Path, work: str, listing: str, tasks: Sequence[Task], sizes: Sequence[int]) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        work: str,
+        listing: str,
+        tasks: Sequence[Task],
+        sizes: Sequence[int],
+        *,
+        repairs: bool = False,
+    ) -> None:
         """Describe the output; reads and writes nothing.
 
         Args:
@@ -170,12 +198,14 @@ class Parts(Generic[Task]):
             work: name of the folder in it that holds the markers, and files that parts share, while parts are missing.
             listing: name of the file in it that vouches for the finished output.
             sizes: of each task, for progress.
+            repairs: the listing vouches for these very parts; it stays, and those that are damaged are replaced.
         """
         self.finished: dict[str, FinishedPart] = {}
         """By name."""
         self.work = folder / work
         self._folder = folder
         self._listing = folder / listing
+        self._repairs = repairs
         self._tasks = tasks
         self._sizes = {task.name: size for task, size in zip(tasks, sizes, strict=True)}
 
@@ -184,11 +214,11 @@ class Parts(Generic[Task]):
         """The tasks whose parts are not finished, in order."""
         return [task for task in self._tasks if task.name not in self.finished]
 
-    def find(self, engine: LocalEngine, listed: Mapping[str, FinishedPart]) -> None:
+    def find(self, engine: Engine, listed: Mapping[str, FinishedPart]) -> None:
         """Find the intact parts of earlier runs. Price: reading their files once.
 
         Args:
-            listed: the parts that the listing vouches for, by name.
+            listed: the parts that the listing vouches for (see `find_listing`), by name.
         """
         found: dict[str, FinishedPart] = {}
         for task in self._tasks:
@@ -204,13 +234,20 @@ class Parts(Generic[Task]):
             if intact:
                 self.finished[names[i]] = found[names[i]]
 
+    def trust(self, recorded: Mapping[str, FinishedPart]) -> None:
+        """Take parts as finished without reading them, by name: who recorded them has just made or checked them."""
+        for task in self._tasks:
+            part = recorded.get(task.name)
+            if part is not None and part.fingerprint == task.fingerprint:
+                self.finished[task.name] = part
+
     def begin(self) -> None:
-        """Call before anything in the output changes: the listing goes, markers vouch for the finished parts."""
+        """Call before anything in the output changes: the listing moves to the work folder."""
+        if self._repairs:
+            return
         self.work.mkdir(parents=True, exist_ok=True)
-        if self._listing.exists():
-            for name, part in self.finished.items():
-                self._write_marker(name, part)
-            self._listing.unlink(missing_ok=True)
+        with suppress(FileNotFoundError):
+            os.replace(self._listing, self.work / self._listing.name)
 
     @contextmanager
     def committing(self, progress: Progress) -> Iterator[Callable[[Written], FinishedPart]]:
@@ -222,7 +259,7 @@ class Parts(Generic[Task]):
         Args:
             progress: told the sizes of finished tasks, and of all.
         """
-        if self.todo:
+        if self.todo and not self._repairs:
             self.work.mkdir(parents=True, exist_ok=True)
         done, total = sum(self._sizes[name] for name in self.finished), sum(self._sizes.values())
         progress(done, total)
@@ -261,7 +298,8 @@ class Parts(Generic[Task]):
 
     def _commit(self, written: Written) -> None:
         written.sink.commit()
-        self._write_marker(written.name, written.part)
+        if not self._repairs:
+            self._write_marker(written.name, written.part)
 
     def _place(self, file: FileRange) -> Path:
         """A file under its final name; until it has that, a shared file is in the work folder."""

@@ -1,4 +1,4 @@
-"""Starting worker processes, keeping Ctrl-C from them, and describing how they ended."""
+"""Starting worker processes, keeping Ctrl-C and SIGTERM from them, and describing how they ended."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any
 
+from packer_cli.engine.signals import STOPS
 from packer_cli.errors import RunError
 
 _preloaded: list[str] = []
@@ -63,24 +64,8 @@ def starting_workers() -> Iterator[None]:
 
 
 @contextmanager
-def interrupts_later() -> Iterator[None]:
-    """Delay Ctrl-C until the block ends."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    seen: list[int] = []
-    before = signal.signal(signal.SIGINT, lambda number, frame: seen.append(number))
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, before)
-    if seen:
-        raise KeyboardInterrupt
-
-
-@contextmanager
 def interrupts_end_server() -> Iterator[None]:
-    """Kill the server at Ctrl-C: otherwise it might go on compiling."""
+    """Kill the server when the run is interrupted: otherwise it might go on compiling."""
     try:
         yield
     except KeyboardInterrupt:
@@ -90,14 +75,15 @@ def interrupts_end_server() -> Iterator[None]:
 
 @contextmanager
 def _interrupts_blocked() -> Iterator[None]:
-    """Delay Ctrl-C until the block ends; processes started inside never receive it.
+    """Delay Ctrl-C and SIGTERM until the block ends; processes started inside never receive them.
 
-    Ctrl-C reaches all processes of a terminal. Workers leave it to this process, which then ends them.
+    Ctrl-C reaches all processes of a terminal, and many job managers send SIGTERM to all processes of a job. Workers
+    leave both to this process, which then ends them.
     """
     from multiprocessing import resource_tracker
 
-    resource_tracker.ensure_running()  # Otherwise it starts with the server, and unblocks the signal.
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    resource_tracker.ensure_running()  # Otherwise it starts with the server, and unblocks the signals.
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, STOPS)
     try:
         yield
     finally:
@@ -105,8 +91,9 @@ def _interrupts_blocked() -> Iterator[None]:
 
 
 def start_worker() -> None:
-    """Call in a worker: ignore Ctrl-C, and exit when the parent process has ended, for whatever reason."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    """Call in a worker: ignore Ctrl-C and SIGTERM, and exit when the parent process has ended, for whatever reason."""
+    for number in STOPS:
+        signal.signal(number, signal.SIG_IGN)
     parent = multiprocessing.parent_process()
     if parent is not None:
         threading.Thread(target=_end_with, args=(parent,), daemon=True).start()

@@ -33,6 +33,11 @@ class Died:
     def __str__(self) -> str:
         return describe_exit(self.exitcode)
 
+    @property
+    def is_crash(self) -> bool:
+        """Whether the task itself ended the process, rather than somebody from outside."""
+        return -self.exitcode in CRASHES
+
     def require_crash(self) -> None:
         """Raise RunError if the process was killed, usually because memory ran out, or was ended from outside."""
         if self.exitcode == -signal.SIGKILL:
@@ -40,7 +45,7 @@ class Died:
                 "a worker process was killed, perhaps for want of memory; run the same command again to go on, with "
                 "fewer --workers"
             )
-        if -self.exitcode not in CRASHES:
+        if not self.is_crash:
             raise RunError(f"a worker process failed: {self}; run the same command again to go on")
 
 
@@ -49,6 +54,19 @@ class _RemoteTracebackError(Exception):
 
     def __str__(self) -> str:
         return f"\n{self.args[0]}"
+
+
+def to_bytes(function: Callable[[Any], Any], task: Any) -> bytes:
+    """A task as a worker receives it."""
+    return pickle.dumps((function, task))
+
+
+def outcome_of(answer: bytes) -> Any:
+    """The result that a worker sent. Raises the task's own error."""
+    is_error, outcome, text = pickle.loads(answer)
+    if is_error:
+        raise outcome from _RemoteTracebackError(text)
+    return outcome
 
 
 class Worker:
@@ -62,21 +80,32 @@ class Worker:
 
     def send(self, function: Callable[[Any], Any], task: Any) -> None:
         """Send a task; if the process is gone, `receive` reports it."""
-        with suppress(BrokenPipeError):
-            self.connection.send((function, task))
+        self.send_bytes(to_bytes(function, task))
 
     def receive(self) -> Any:
         """The result of the task, or `Died` if the process ended. Raises the task's own error."""
+        answer = self.receive_bytes()
+        if isinstance(answer, Died):
+            return answer
         try:
-            is_error, outcome, text = self.connection.recv()
+            return outcome_of(answer)
+        except Exception:
+            self.end()
+            raise
+
+    def send_bytes(self, message: bytes) -> None:
+        """Send what `to_bytes` made."""
+        with suppress(BrokenPipeError):
+            self.connection.send_bytes(message)
+
+    def receive_bytes(self) -> bytes | Died:
+        """The answer, for `outcome_of`."""
+        try:
+            return self.connection.recv_bytes()
         except (EOFError, OSError):
             self._process.join()
             self.connection.close()
             return Died(self._process.exitcode)
-        if is_error:
-            self.end()
-            raise outcome from _RemoteTracebackError(text)
-        return outcome
 
     def end(self) -> None:
         """End the idle process and wait for it."""

@@ -6,8 +6,9 @@ Price: opening reads each shard once for its checksum, and keeps the offsets of 
 
 from __future__ import annotations
 
+import os
 import struct
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -17,16 +18,17 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from packer_cli.engine.local import LocalEngine
+from packer_cli.engine.base import Engine
 from packer_cli.errors import FormatError
 from packer_cli.export.copy import copy_bytes
 from packer_cli.format.checksums import find_damage, inside
 from packer_cli.format.constants import PACKS_PER_BATCH
-from packer_cli.format.entries import ShardInfo
+from packer_cli.format.entries import PartInfo, ShardInfo
 from packer_cli.format.loss_spans import STARTS, STOPS, find_wrong_row, spans_to_mask
 from packer_cli.format.manifest import Manifest
-from packer_cli.format.schema import shard_schema, token_type
+from packer_cli.format.schema import TOKEN_COLUMNS, index_schema, shard_schema, token_type
 from packer_cli.format.shards import ShardFile, first_buffers
+from packer_cli.tokens.store import TokenStore
 
 Int64Array = NDArray[np.int64]
 
@@ -40,10 +42,6 @@ NUMBERS = {
     for field in _SCHEMA
     if not pa.types.is_list(field.type)
 }
-
-_FIRST = first_buffers(_SCHEMA)
-_BUFFERS = [_FIRST[name] + 3 for name in LISTS] + [_FIRST[name] + 1 for name in (*NUMBERS, *LISTS)]
-"""Numbers of the buffers of values, and then of the lists' offsets."""
 
 _MAPS_KEPT = 256
 """Most shards to keep open: there may be more than a process may open."""
@@ -78,17 +76,35 @@ class _Shard:
 class PackedSet:
     """The packs of some groups of a packed data set. Safe for several threads at once."""
 
-    def __init__(self, folder: Path, manifest: Manifest, groups: Sequence[int], engine: LocalEngine) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        manifest: Manifest,
+        groups: Sequence[int],
+        engine: Engine,
+        *,
+        to_check: Collection[str] | None = None,
+    ) -> None:
         """Open the shards of the groups.
+
+        Args:
+            to_check: paths of the shards, and of the parts of the token store, whose checksums to compare; others do
+                so for the rest. None: all.
 
         Raises:
             FormatError: a shard is missing, or does not match the manifest.
         """
         self._map = lru_cache(maxsize=_MAPS_KEPT)(_map)
         infos = [info for group in groups for info in manifest.groups[group].shards]
-        schema = shard_schema(token_type(manifest.tokenizer.get("vocab_size")))
-        self._token = np.dtype(str(schema.field("input_ids").type.value_type))
-        found: dict[int, _Shard] = dict(engine.run_threads(lambda info: _look(folder, info, schema), infos))
+        token = token_type(manifest.tokenizer.get("vocab_size"))
+        schema = index_schema(token) if manifest.tokens else shard_schema(token)
+        self._store = _open_store(folder, manifest, engine, to_check) if manifest.tokens else None
+        self._token = np.dtype(str(token))
+        found: dict[int, _Shard] = dict(
+            engine.run_threads(
+                lambda info: _look(folder, info, schema, checks=to_check is None or info.path in to_check), infos
+            )
+        )
         self._shards = [found[number] for number in sorted(found, key=lambda number: infos[number].first_pack)]
         self._first = np.array([shard.info.first_pack for shard in self._shards], dtype=np.int64)
         num_packs = sum(group.num_packs for group in manifest.groups)
@@ -109,6 +125,8 @@ class PackedSet:
         Args:
             packs: int64[k]: pack ids.
         """
+        if self._store is not None and name in TOKEN_COLUMNS:
+            return self._gather(self._store, name, packs)
         dtype = self._token if name == "input_ids" else LISTS[name]
         lengths = self._lengths(name, packs)
         offsets = np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)])
@@ -124,6 +142,20 @@ class PackedSet:
                 raise damaged(shard.path, f"the lengths of {name} do not agree with num_tokens and cu_seqlens")
             copy_bytes(data, first, size, offsets[:-1][members] * dtype.itemsize, out.view(np.uint8))
         return Lists(offsets=offsets, values=out.astype(LISTS[name], copy=False))
+
+    def _gather(self, store: TokenStore, name: str, packs: Int64Array) -> Lists:
+        """A column of tokens of packs that leave them in the token store."""
+        samples, starts, lengths = (
+            self.lists("sample_ids", packs),
+            self.lists("sample_starts", packs),
+            self.sample_lengths(packs),
+        )
+        gathered = store.gather(samples.values, starts.values, lengths.values)
+        offsets = np.concatenate([[0], np.cumsum(self.num_tokens[packs], dtype=np.int64)])
+        if name == "input_ids":
+            return Lists(offsets=offsets, values=gathered.input_ids.astype(LISTS[name], copy=False))
+        span_offsets, loss_starts, loss_stops = gathered.spans_by_row(offsets)
+        return Lists(offsets=span_offsets, values=loss_starts if name == STARTS else loss_stops)
 
     def loss_mask(self, packs: Int64Array) -> Lists:
         """int8: 1 for each token of these packs that carries a loss. O(tokens)."""
@@ -177,6 +209,22 @@ class PackedSet:
         return result
 
 
+def _open_store(folder: Path, manifest: Manifest, engine: Engine, to_check: Collection[str] | None) -> TokenStore:
+    """The token store of an index-only set. Raises FormatError if it is missing or damaged."""
+
+    def check(part: PartInfo) -> None:
+        why = find_damage(folder / part.path, part.num_bytes, part.xxh3)
+        if why is not None:
+            raise FormatError(
+                f"token store part {str(folder / part.path)!r} is damaged ({why}); run hbpack pack again"
+            )
+
+    parts = [part for part in manifest.tokens if to_check is None or part.path in to_check]
+    for _ in engine.run_threads(check, parts):
+        pass
+    return TokenStore.open(folder / os.path.dirname(manifest.tokens[0].path))
+
+
 def damaged(path: Path, why: str) -> FormatError:
     """The error for a damaged shard."""
     return FormatError(f"shard {str(path)!r} is damaged or incomplete ({why}); run hbpack write again")
@@ -196,30 +244,34 @@ def _buffer(path: Path) -> pa.Buffer:
         return source.read_buffer()
 
 
-def _look(folder: Path, info: ShardInfo, schema: pa.Schema) -> _Shard:
+def _look(folder: Path, info: ShardInfo, schema: pa.Schema, *, checks: bool) -> _Shard:
     """Check a shard, and find its buffers."""
+    lists, buffers = _buffers(schema)
     path = folder / info.path
     try:
         inside(folder, info.path)
-        why = find_damage(path, info.num_bytes, info.xxh3)
+        why = find_damage(path, info.num_bytes, info.xxh3) if checks else None
         if why is not None:
             raise ValueError(why)
         buffer = _buffer(path)
-        file = ShardFile(pa.BufferReader(buffer))
+        file = ShardFile(pa.BufferReader(buffer), tuple(lists))
         if not file.schema.equals(schema):
             raise ValueError("it has other columns")
-        found = [file.starts(number, _BUFFERS) for number in range(file.num_batches)]
+        found = [file.starts(number, buffers) for number in range(file.num_batches)]
     except (OSError, ValueError, IndexError, struct.error, pa.ArrowException, FormatError) as error:
         raise damaged(path, str(error)) from None
-    rows, *starts = np.array(found, dtype=np.int64).reshape(-1, 1 + len(_BUFFERS)).T
+    rows, *starts = np.array(found, dtype=np.int64).reshape(-1, 1 + len(buffers)).T
     if rows.sum() != info.num_packs or (rows[:-1] != PACKS_PER_BATCH).any():
         raise damaged(path, f"its record batches do not hold {info.num_packs} packs, {PACKS_PER_BATCH} each")
-    values = dict(zip((*LISTS, *NUMBERS), starts, strict=False))
-    offsets = dict(zip(LISTS, starts[len(values) :], strict=True))
+    values = dict(zip((*lists, *NUMBERS), starts, strict=False))
+    offsets = dict(zip(lists, starts[len(values) :], strict=True))
     data = np.frombuffer(buffer, dtype=np.uint8)
     numbers = data[: len(data) // 4 * 4].view(np.int32)
     place = np.repeat(offsets["cu_seqlens"] // 4, rows) + _within(rows)
-    place_of_spans = np.repeat(offsets[STARTS] // 4, rows) + _within(rows)
+    num_spans = np.zeros(info.num_packs, dtype=np.int32)
+    if STARTS in offsets:
+        place_of_spans = np.repeat(offsets[STARTS] // 4, rows) + _within(rows)
+        num_spans = numbers[place_of_spans + 1] - numbers[place_of_spans]
     tokens = np.empty(info.num_packs, dtype=np.int32)
     size = np.full(info.num_packs, 4, dtype=np.int64)
     first = np.repeat(values["num_tokens"], rows) + 4 * _within(rows)
@@ -231,8 +283,16 @@ def _look(folder: Path, info: ShardInfo, schema: pa.Schema) -> _Shard:
         offsets=offsets,
         num_tokens=tokens,
         num_samples=numbers[place + 1] - numbers[place] - np.int32(1),
-        num_spans=numbers[place_of_spans + 1] - numbers[place_of_spans],
+        num_spans=num_spans,
     )
+
+
+def _buffers(schema: pa.Schema) -> tuple[list[str], list[int]]:
+    """The list columns of shards, and the numbers of the buffers of all values, then of the lists' offsets."""
+    first = first_buffers(schema)
+    lists = [name for name in LISTS if name in first]
+    values = [*(first[name] + 3 for name in lists), *(first[name] + 1 for name in NUMBERS)]
+    return lists, [*values, *(first[name] + 1 for name in lists)]
 
 
 def _within(rows: Int64Array) -> Int64Array:

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import json
 import os
+from collections.abc import Collection
+from contextlib import closing, suppress
 from dataclasses import dataclass
-from functools import partial
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 import packer_cli
+from packer_cli.engine.base import Engine
 from packer_cli.engine.local import LocalEngine
-from packer_cli.engine.parts import FileRange, FinishedPart, Parts, Sink, write_part
+from packer_cli.engine.parts import FileRange, FinishedPart, Parts, Sink, Written, find_listing, write_part
 from packer_cli.engine.progress import Progress, warn
 from packer_cli.errors import ConfigError
 from packer_cli.export.folder import NAME, WORK, is_same_export, read_json
@@ -74,7 +78,7 @@ class ExportResult:
 
 
 def export_set(
-    options: ExportOptions, source: Path, folder: Path, engine: LocalEngine, progress: Progress
+    options: ExportOptions, source: Path, folder: Path, engine: Engine, progress: Progress
 ) -> ExportResult | None:
     """Write the packed set `source` to `folder` in another format; None if an earlier run did, and it is intact.
 
@@ -88,6 +92,19 @@ def export_set(
         InputError, FormatError: `source` holds no packed set, or a damaged one.
         ConfigError: an option does not fit the set or the format.
         OutputError: `folder` holds something else.
+    """
+    manifest, header = describe_export(options, source)
+    with hold_folder(folder, lambda entries: is_same_export(folder, entries, header)):
+        job = open_job(source, folder, header, engine, manifest)
+        return finish_export(job, ExportWork(source, folder, header, job), header, engine, progress)
+
+
+def describe_export(options: ExportOptions, source: Path) -> tuple[Manifest, dict[str, Any]]:
+    """The set's manifest, and the header of its export, which decides every byte of it.
+
+    Raises:
+        InputError, FormatError: `source` holds no packed set.
+        ConfigError: an option does not fit the set or the format.
     """
     format = load_format(options.format)
     manifest = read_manifest(source)
@@ -118,16 +135,59 @@ def export_set(
         "shard_size": shard_size,
     }
     header["fingerprint"] = fingerprint(header)
-    with hold_folder(folder, lambda entries: is_same_export(folder, entries, header)):
-        if epoch is None:
-            packs = packs_by_id(manifest, list(groups))
-        else:
-            packs = packs_by_use(source, manifest, list(groups), epoch)
-        if not len(packs):
-            raise ConfigError(f"--groups: {', '.join(header['groups'])} hold no packs; choose groups that do")
-        packed = PackedSet(source, manifest, groups, engine)
-        job = _job(format, folder, packed, manifest, groups, packs, header)
-        return _run(format, job, header, engine, progress)
+    return manifest, header
+
+
+class ExportWork:
+    """Writes parts of one export: the function of its tasks.
+
+    Pickled, it is the names of the set and the output and the header, from which a worker process opens the job once.
+    Checking the set is left to the process that made it.
+    """
+
+    def __init__(self, source: Path, folder: Path, header: dict[str, Any], job: Job) -> None:
+        self._names = source, folder, json.dumps(header)
+        self._job = job
+        self._write = partial(load_format(header["format"]).write_part, job)
+
+    def __call__(self, part: Part) -> Written:
+        """Write a part, under temporary names."""
+        return write_part(self._write, part, self._job.folder, WORK)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _open_work, self._names
+
+
+@lru_cache(maxsize=1)
+def _open_work(source: Path, folder: Path, header_text: str) -> ExportWork:
+    header = json.loads(header_text)
+    return ExportWork(source, folder, header, open_job(source, folder, header, LocalEngine(1), to_check=()))
+
+
+def open_job(
+    source: Path,
+    folder: Path,
+    header: dict[str, Any],
+    engine: Engine,
+    manifest: Manifest | None = None,
+    to_check: Collection[str] | None = None,
+) -> Job:
+    """The job that a header describes.
+
+    Args:
+        manifest: the set's, if it has been read.
+        to_check: see `PackedSet`.
+    """
+    manifest = manifest or read_manifest(source)
+    groups = tuple(choose_groups(manifest, ",".join(header["groups"])))
+    if header["epoch"] is None:
+        packs = packs_by_id(manifest, list(groups))
+    else:
+        packs = packs_by_use(source, manifest, list(groups), header["epoch"])
+    if not len(packs):
+        raise ConfigError(f"--groups: {', '.join(header['groups'])} hold no packs; choose groups that do")
+    packed = PackedSet(source, manifest, groups, engine, to_check=to_check)
+    return _job(load_format(header["format"]), folder, packed, manifest, groups, packs, header)
 
 
 def _job(
@@ -154,29 +214,37 @@ def _job(
     )
 
 
-def _run(
-    format: Format, job: Job, header: dict[str, Any], engine: LocalEngine, progress: Progress
+def finish_export(
+    job: Job,
+    work: ExportWork,
+    header: dict[str, Any],
+    engine: Engine,
+    progress: Progress,
+    recorded: dict[str, FinishedPart] | None = None,
 ) -> ExportResult | None:
-    folder = job.folder
-    tokens = job.row_tokens()
-    sizes = [int(tokens[part.first : part.stop].sum(dtype=np.int64)) for part in job.parts]
-    parts = Parts(folder, WORK, NAME, job.parts, sizes)
-    listing = read_json(folder / NAME) or {"files": [], "parts": []}
-    files = [FileRange(**item) for item in listing["files"]]
+    """Write the parts that are missing, and the files that describe the whole; None if nothing was missing.
+
+    Args:
+        recorded: the parts that the tasks of an array wrote, by name; files of their own are not read again.
+    """
+    folder, format = job.folder, load_format(header["format"])
+    parts = Parts(folder, WORK, NAME, job.parts, part_tokens(job))
+    listed, files = listed_parts(format, job)
+    if recorded is None or format.shared_files(job):  # Tasks on several machines wrote to one file.
+        parts.find(engine, {**listed, **(recorded or {})})
+    else:
+        parts.trust(recorded)
     each = max(1, len(format.shared_files(job)))
-    listed = {
-        part.name: FinishedPart(fingerprint=part.fingerprint, files=tuple(files[i : i + each]), facts=facts)
-        for i, part, facts in zip(range(0, len(files), each), job.parts, listing["parts"], strict=False)
-    }
-    parts.find(engine, listed)
     others = files[len(job.parts) * each :]
     if files and not parts.todo and all(file.is_intact(folder / file.path) for file in others):
-        progress(sum(sizes), sum(sizes))
+        progress(total := sum(part_tokens(job)), total)
         parts.close()
         return None
-    write_json(parts.work / NAME, header)  # It marks the folder as this export's if the run is killed.
+    mark_folder(folder, header)
     parts.begin()
-    _write_parts(format, job, parts, engine, progress)
+    write_parts(format, job, work, parts, engine, progress)
+    for path in format.shared_files(job):
+        os.replace(parts.work / path, folder / path)
     results = [parts.finished[part.name] for part in job.parts]
     facts = [result.facts for result in results]
     ranges = [file for result in results for file in result.files]
@@ -193,17 +261,39 @@ def _run(
     return result
 
 
-def _write_parts(format: Format, job: Job, parts: Parts[Part], engine: LocalEngine, progress: Progress) -> None:
-    """Write the missing parts. Files that they share get their final names when all are written."""
-    shared = format.shared_files(job)
-    for path, num_bytes in shared.items():
+def part_tokens(job: Job) -> list[int]:
+    """Tokens of each part."""
+    tokens = job.row_tokens()
+    return [int(tokens[part.first : part.stop].sum(dtype=np.int64)) for part in job.parts]
+
+
+def listed_parts(format: Format, job: Job) -> tuple[dict[str, FinishedPart], list[FileRange]]:
+    """The parts that the listing of a finished export vouches for, by name, and all files that it lists."""
+    listing = {"files": [], "parts": [], **(read_json(find_listing(job.folder, WORK, NAME)) or {})}
+    files = [FileRange(**item) for item in listing["files"]]
+    each = max(1, len(format.shared_files(job)))
+    listed = {
+        part.name: FinishedPart(fingerprint=part.fingerprint, files=tuple(files[i : i + each]), facts=facts)
+        for i, part, facts in zip(range(0, len(files), each), job.parts, listing["parts"], strict=False)
+    }
+    return listed, files
+
+
+def mark_folder(folder: Path, header: dict[str, Any]) -> None:
+    """Mark a folder as this export's, should the run be killed."""
+    if not (folder / WORK / NAME).exists():
+        write_json(folder / WORK / NAME, header)
+
+
+def write_parts(
+    format: Format, job: Job, work: ExportWork, parts: Parts[Part], engine: Engine, progress: Progress
+) -> None:
+    """Write the missing parts. Files that they share stay in the work folder until all are written."""
+    for path, num_bytes in format.shared_files(job).items():
         _make_room(job.folder / path, parts.work / path, num_bytes)
-    write = partial(format.write_part, job)
-    with parts.committing(progress) as commit:
-        for _, written in engine.run_threads(lambda part: write_part(write, part, job.folder, WORK), parts.todo):
+    with parts.committing(progress) as commit, closing(engine.run_writing(work, parts.todo)) as outcomes:
+        for _, written in outcomes:
             commit(written)
-    for path in shared:
-        os.replace(parts.work / path, job.folder / path)
 
 
 def _result(job: Job, files: list[FileRange]) -> ExportResult:
@@ -218,7 +308,7 @@ def _result(job: Job, files: list[FileRange]) -> ExportResult:
 
 def _make_room(final: Path, work: Path, num_bytes: int) -> None:
     """Create a shared file of this size, keeping what an earlier run wrote to it."""
-    if final.exists():
+    with suppress(FileNotFoundError):
         os.replace(final, work)
     with work.open("ab") as file:
         file.truncate(num_bytes)

@@ -59,6 +59,18 @@ class ShardInfo(FileInfo):
 
 
 @dataclass(frozen=True, kw_only=True)
+class PartInfo(FileInfo):
+    """One part of the token store."""
+
+    # As for `ShardInfo`.
+    path: RelativePath
+    """Relative to the folder of the manifest."""
+    xxh3: Checksum
+    """xxh3-128 of the file."""
+    num_samples: Count
+
+
+@dataclass(frozen=True, kw_only=True)
 class GroupInfo:
     """One group and its shards."""
 

@@ -13,7 +13,7 @@ from packer_cli.errors import FormatError, VersionError
 from packer_cli.format.checksums import check_json, describe_signature, sign_json
 from packer_cli.format.choice import GroupChoice
 from packer_cli.format.constants import FORMAT_NAME, FORMAT_VERSION, Lockstep
-from packer_cli.format.entries import EpochInfo, FileInfo, Generation, GroupInfo, Origin, Replicas, ShardInfo
+from packer_cli.format.entries import EpochInfo, FileInfo, Generation, GroupInfo, Origin, PartInfo, Replicas, ShardInfo
 from packer_cli.format.metrics import Counts, PlanMetrics
 from packer_cli.format.records import FOR_SCHEMA, known_values, read_record, shown, sort_keys
 
@@ -26,6 +26,8 @@ class WriteOptions:
 
     shard_size: int
     """Approximate bytes of a shard."""
+    index_only: bool = False
+    """Whether the shards leave the tokens in the token store, and `tokens` says where."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,6 +75,8 @@ class Manifest:
     """`plan.arrow`."""
     rejected: FileInfo | None
     """`rejected.jsonl`; None where the plan stood without it."""
+    tokens: tuple[PartInfo, ...] = ()
+    """The parts of the token store, in order, where the shards leave the tokens there."""
     history: tuple[Generation, ...] = ()
     """The set for other numbers of GPUs, as it was planned first; their rank manifests are kept."""
     origin: Origin | None = None
@@ -152,6 +156,8 @@ def parse_manifest(data: bytes, name: str, remedy: str, *, compares: bool = True
     if not isinstance(value, dict) or value.get("format") != FORMAT_NAME:
         raise FormatError(f'{name!r} is not the manifest of a packed set (no "format": "hbpack")')
     version = value.get("format_version")
+    if not isinstance(version, int):
+        raise FormatError(f"{name!r} is damaged (it has no format version); {remedy}")
     if version != FORMAT_VERSION:  # Before the checksum, which another version may have elsewhere, or not at all.
         raise VersionError(
             f"{name!r} has format version {version!r}; hbpack {__version__} reads version {FORMAT_VERSION}; "

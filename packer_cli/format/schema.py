@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import pyarrow as pa
 
+TOKEN_COLUMNS = ("input_ids", "loss_starts", "loss_stops")
+"""Columns of a shard that repeat the token store."""
+
 
 def _list(item: pa.DataType) -> pa.DataType:
     return pa.list_(pa.field("item", item, nullable=False))
@@ -54,6 +57,11 @@ def shard_schema(token: pa.DataType) -> pa.Schema:
         cp_sharding=pa.int8(),
         checksum=pa.uint64(),
     )
+
+
+def index_schema(token: pa.DataType) -> pa.Schema:
+    """The columns of a shard of a set that was written with `--index-only`."""
+    return pa.schema([field for field in shard_schema(token) if field.name not in TOKEN_COLUMNS])
 
 
 ITERATION_SCHEMA = _schema(

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from struct import Struct, error
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -22,12 +22,15 @@ from packer_cli.format.constants import PACKS_PER_BATCH
 from packer_cli.format.loss_spans import STARTS, STOPS
 from packer_cli.format.marks import CHECKSUM, row_checksum
 from packer_cli.format.schema import shard_schema
+from packer_cli.format.token_parts import TokenParts
 
 BATCHES_KEPT = 64
 
 _KINDS = {field.name: [field.type] for field in shard_schema(pa.uint16())}
 _KINDS["input_ids"].append(shard_schema(pa.int32()).field("input_ids").type)
 LISTS = ("input_ids", STARTS, STOPS, "cu_seqlens", "sample_ids")
+INDEX_LISTS = ("cu_seqlens", "sample_ids", "sample_starts")
+"""Of a shard that leaves the tokens in the token store."""
 NUMBERS = ("pack_id", "num_loss_tokens", "cp_sharding")
 
 _END = Struct("<I6s")
@@ -64,18 +67,19 @@ class ShardFile:
 
     Args:
         source: the file's memory map; packs are views of it, and keep it alive.
+        lists: the list columns that must be there; `read` needs the default.
 
     Raises:
         FormatError: its columns are not those of a shard, or it is not an uncompressed Arrow IPC file.
         OSError, pa.ArrowInvalid, UnicodeDecodeError: pyarrow cannot read it.
     """
 
-    def __init__(self, source: pa.NativeFile) -> None:
+    def __init__(self, source: pa.NativeFile, lists: Sequence[str] = LISTS) -> None:
         reader = pa.ipc.open_file(source)
         self.schema: pa.Schema = reader.schema
-        if not {*LISTS, *NUMBERS, CHECKSUM} <= set(self.schema.names):
+        if not {*lists, *NUMBERS, CHECKSUM} <= set(self.schema.names):
             raise FormatError("it lacks columns")
-        for name in (*LISTS, *NUMBERS, CHECKSUM):
+        for name in (*lists, *NUMBERS, CHECKSUM):
             found, kinds = self.schema.field(name).type, _KINDS[name]
             # Whether items may be null, other tools say differently.
             if not any(found == kind or _items(found) == _items(kind) is not None for kind in kinds):
@@ -83,11 +87,11 @@ class ShardFile:
         self.num_batches = reader.num_record_batches
         source.seek(0)
         self._bytes = memoryview(source.read_buffer())
-        items = [self.schema.field(name).type.value_type for name in LISTS]
+        items = [self.schema.field(name).type.value_type for name in lists]
         views = {kind: self._view(np.dtype(str(kind))) for kind in set(items)}
         self._lists = [(views[kind], kind.byte_width) for kind in items]
         first = first_buffers(self.schema)
-        self._buffers = [first[name] + at for name in LISTS for at in (1, 3)] + [first[name] + 1 for name in NUMBERS]
+        self._buffers = [first[name] + at for name in lists for at in (1, 3)] + [first[name] + 1 for name in NUMBERS]
         self._row: _Row | None = None
         if self.num_batches:
             self._blocks = self._find_blocks()
@@ -131,13 +135,17 @@ class ShardFile:
 
     def check(self, row: int) -> None:
         """Raise FormatError if an existing row does not match its checksum. Price: one read of the row."""
+        self._check(row, ())
+
+    def _check(self, row: int, tokens: Sequence[np.ndarray]) -> None:
+        """Args: `tokens`: the lists that the row leaves elsewhere, which come first."""
         number, i = row // PACKS_PER_BATCH, row % PACKS_PER_BATCH
         try:
             self._row = self._row or _Row(self.schema)
             starts = self._row_places.get(number)
             if starts is None:
                 starts = self._row_places[number] = self.starts(number, self._row.buffers)[1:]
-            expected, found = self._row.checksums(self._bytes, starts, i)
+            expected, found = self._row.checksums(self._bytes, starts, i, tokens)
         except (error, IndexError, ValueError) as why:
             raise FormatError(f"row {row} cannot be read: {why}") from None
         if expected != found:
@@ -198,6 +206,54 @@ def _items(kind: pa.DataType) -> pa.DataType | None:
     return kind.value_type if pa.types.is_list(kind) else None
 
 
+class IndexFile(ShardFile):
+    """The packs of a shard that leaves the tokens in the token store: each is gathered when it is read.
+
+    Args:
+        tokens: the token store.
+    """
+
+    def __init__(self, source: pa.NativeFile, tokens: TokenParts) -> None:
+        super().__init__(source, INDEX_LISTS)
+        self._tokens = tokens
+        self._last: tuple[int, Pack] | None = None
+
+    def read(self, row: int) -> Pack | None:
+        """As `ShardFile.read`; the arrays of tokens are copies. Raises FormatError if the store lacks them, too."""
+        number, i = row // PACKS_PER_BATCH, row % PACKS_PER_BATCH
+        places = self._places.get(number)
+        if places is None:
+            if not 0 <= number < self.num_batches:
+                return None
+            places = self._find(number)
+        num_rows, *of_lists, pack_id, num_loss_tokens, cp_sharding = places
+        if i >= num_rows:
+            return None
+        data = self._bytes
+        try:
+            columns = []
+            for at, (values, _) in enumerate(self._lists):
+                begin, end = _pair(data, of_lists[2 * at] + 4 * i)
+                first = of_lists[2 * at + 1]
+                columns.append(values[first + begin : first + end])
+            numbers = _i64(data, pack_id + 8 * i)[0], _i32(data, num_loss_tokens + 4 * i)[0]
+            sharding = _i8(data, cp_sharding + i)[0]
+        except error as why:
+            raise FormatError(f"row {row} cannot be read: {why}") from None
+        borders, samples, starts = columns
+        if not len(samples) == len(starts) == len(borders) - 1:
+            raise FormatError(f"row {row} has other numbers of samples than of borders")
+        pack = Pack(*numbers, *self._tokens.gather(samples, starts, np.diff(borders)), borders, samples, sharding)
+        self._last = row, pack
+        return pack
+
+    def check(self, row: int) -> None:
+        """As `ShardFile.check`, with the tokens that `read` gave for the row."""
+        last, pack = self._last if self._last and self._last[0] == row else (row, self.read(row))
+        if pack is not None:
+            self._check(last, (pack.input_ids, pack.loss_starts, pack.loss_stops))
+
+
 class _Row:
     """Locates a whole row and computes its checksum, as `marks.row_checksums` does."""
 
@@ -218,13 +274,15 @@ class _Row:
         self._packed = Struct("<" + "".join(codes))
         self._widths = list(lists.values())
 
-    def checksums(self, data: memoryview, starts: Sequence[int], i: int) -> tuple[int, int]:
+    def checksums(
+        self, data: memoryview, starts: Sequence[int], i: int, tokens: Sequence[np.ndarray]
+    ) -> tuple[int, int]:
         """The stored checksum of row `i` of a record batch, and the actual one."""
         of_numbers, of_lists = starts[1 : len(self._numbers) + 1], starts[len(self._numbers) + 1 :]
         values = [
             read(data, start + size * i)[0] for (read, size), start in zip(self._numbers, of_numbers, strict=True)
         ]
-        lists = []
+        lists: list[Any] = list(tokens)
         for at, width in enumerate(self._widths):
             a, b = _pair(data, of_lists[2 * at] + 4 * i)
             begin = of_lists[2 * at + 1]

@@ -23,6 +23,7 @@ from packer_cli.loader.options import (
     check_lockstep,
     check_options,
     check_rank,
+    check_tokens,
     choose_mask,
     choose_max_segments,
 )
@@ -210,7 +211,8 @@ class PackedDataset(Dataset):
                 pad_to_multiple_of=pad_to_multiple_of,
             ),
         )
-        self._shards = ShardReader(self._storage, manifest.groups, manifest.planned_fingerprint)
+        check_tokens(manifest, self._storage, repr(str(self.path)))
+        self._shards = ShardReader(self._storage, manifest.groups, manifest.planned_fingerprint, manifest.tokens)
         self._prefetch = prefetch if self._storage.is_remote else 0
         if verify == "full":
             self._shards.check_all()

@@ -11,7 +11,7 @@ from packer_cli.format.constants import FILLER_TOKENS, Mask
 from packer_cli.format.entries import GroupInfo
 from packer_cli.format.manifest import Manifest
 from packer_cli.loader.batch import SP_SHARDINGS, PadTo
-from packer_cli.loader.storage import VERIFY
+from packer_cli.loader.storage import VERIFY, Storage
 
 
 def as_integer(name: str, value: Any, example: str = "") -> int:
@@ -160,3 +160,12 @@ def check_lockstep(lockstep: bool, manifest: Manifest, name: str) -> bool:
             "list; for other trainers, plan with --lockstep all"
         )
     return bool(lockstep)
+
+
+def check_tokens(manifest: Manifest, storage: Storage, path: str) -> None:
+    """Raise ConfigError for a remote set whose shards leave the tokens in the token store."""
+    if manifest.tokens and storage.is_remote:
+        raise ConfigError(
+            f"{path} was written with --index-only, so it is read from a local folder; copy it there, or write it "
+            "again with hbpack write --no-index-only"
+        )

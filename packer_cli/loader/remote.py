@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -19,7 +19,7 @@ import xxhash
 
 from packer_cli.errors import FormatError, RemoteError
 from packer_cli.format.checksums import find_damage
-from packer_cli.format.entries import ShardInfo
+from packer_cli.format.entries import FileInfo
 from packer_cli.loader.cache import FileCache
 from packer_cli.loader.storage import Verify
 
@@ -57,7 +57,7 @@ class RemoteStorage:
         self._pid = os.getpid()
         self._opened: tuple[Any, str] | None = None
         self._lock = threading.Lock()
-        self._wanted: list[ShardInfo] = []
+        self._wanted: list[FileInfo] = []
         self._thread: threading.Thread | None = None
 
     def __getstate__(self) -> dict[str, Any]:
@@ -76,7 +76,7 @@ class RemoteStorage:
         system, root = self._system()
         return pa.py_buffer(self._try(path, lambda: system.cat_file(f"{root}/{path}")))
 
-    def open_shard(self, entry: ShardInfo, release: Any) -> tuple[pa.NativeFile, Any]:
+    def open_shard(self, entry: FileInfo, release: Any) -> tuple[pa.NativeFile, Any]:
         """Open a shard in the cache, which keeps it as long as the second result is open."""
         self._system()
         for again in (False, True):
@@ -90,7 +90,7 @@ class RemoteStorage:
                     raise
         raise AssertionError
 
-    def check_shard(self, entry: ShardInfo) -> None:
+    def check_shard(self, entry: FileInfo) -> None:
         """Check a shard; a copy that this node's disk damaged is fetched again."""
         self._system()
         for again in (False, True):
@@ -103,12 +103,12 @@ class RemoteStorage:
             if again:
                 raise FormatError(why)
 
-    def discard(self, entry: ShardInfo) -> bool:
+    def discard(self, entry: FileInfo) -> bool:
         """Remove a shard from the cache."""
         self.cache.discard(_cached(entry))
         return True
 
-    def prefetch(self, entries: list[ShardInfo]) -> None:
+    def prefetch(self, entries: Sequence[FileInfo]) -> None:
         """Fetch shards on a thread, which ends when none are left; replaces those requested before."""
         self._system()
         with self._lock:
@@ -158,7 +158,7 @@ class RemoteStorage:
                 raise RemoteError(f"{self.url!r} cannot be opened: {error}; check the address") from None
         return self._opened
 
-    def _filler(self, entry: ShardInfo) -> Callable[[int], None]:
+    def _filler(self, entry: FileInfo) -> Callable[[int], None]:
         def fill(descriptor: int) -> None:
             try:
                 self._download(entry, descriptor)
@@ -167,7 +167,7 @@ class RemoteStorage:
 
         return fill
 
-    def _download(self, entry: ShardInfo, descriptor: int) -> None:
+    def _download(self, entry: FileInfo, descriptor: int) -> None:
         """Fetch a shard. Raises FormatError unless it is what was written: sets share the cache."""
         system, root = self._system()
         path = f"{root}/{entry.path}"
@@ -207,5 +207,5 @@ class RemoteStorage:
         raise AssertionError
 
 
-def _cached(entry: ShardInfo) -> str:
+def _cached(entry: FileInfo) -> str:
     return f"{entry.xxh3}-{entry.num_bytes}.arrow"

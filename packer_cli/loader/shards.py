@@ -18,9 +18,10 @@ from typing import Any
 import pyarrow as pa
 
 from packer_cli.errors import FormatError
-from packer_cli.format.entries import GroupInfo, ShardInfo
+from packer_cli.format.entries import GroupInfo, PartInfo, ShardInfo
 from packer_cli.format.marks import find_foreign
-from packer_cli.format.shards import Pack, ShardFile
+from packer_cli.format.shards import IndexFile, Pack, ShardFile
+from packer_cli.format.token_parts import TokenParts
 from packer_cli.loader.storage import Storage
 
 __all__ = ["Pack", "ShardReader"]
@@ -59,16 +60,21 @@ class ShardReader:
     Not safe for several threads at once. Pickles to its arguments; a forked process opens its own files.
     """
 
-    def __init__(self, storage: Storage, groups: tuple[GroupInfo, ...], fingerprint: str) -> None:
+    def __init__(
+        self, storage: Storage, groups: tuple[GroupInfo, ...], fingerprint: str, tokens: tuple[PartInfo, ...] = ()
+    ) -> None:
         """Opens nothing yet.
 
         Args:
             groups: from `hbpack.json`.
             fingerprint: of the set as planned.
+            tokens: the parts of the token store, where the shards leave the tokens there.
         """
         self.storage = storage
         self.groups = groups
         self.fingerprint = fingerprint
+        self.tokens = tokens
+        self._parts = TokenParts(self._open_part, [part.num_samples for part in tokens])
         self._forget()
 
     def _forget(self) -> None:
@@ -85,7 +91,8 @@ class ShardReader:
         self._files.pop(key).close()
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"storage": self.storage, "groups": self.groups, "fingerprint": self.fingerprint}
+        names = ("storage", "groups", "fingerprint", "tokens")
+        return {name: getattr(self, name) for name in names}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__init__(**state)  # type: ignore[misc]
@@ -118,7 +125,13 @@ class ShardReader:
         return (group, shard) in self._files and self._pid == os.getpid()
 
     def check_all(self) -> None:
-        """Check every shard of the set, and that it can be opened."""
+        """Check every shard of the set and every part of the token store that they need, and open each shard."""
+        for part in self.tokens:
+            try:
+                self.storage.check_shard(part)
+            except (OSError, FormatError) as error:
+                name = self.storage.name(part.path)
+                raise FormatError(f"token store part {name!r} is damaged ({error}); run hbpack pack again") from None
         for group, entry in enumerate(self.groups):
             for shard, item in enumerate(entry.shards):
                 try:
@@ -140,7 +153,7 @@ class ShardReader:
             except (OSError, FormatError) as error:
                 raise self._damaged(group, shard, str(error)) from None
             try:
-                file = ShardFile(source)
+                file = IndexFile(source, self._parts) if self.tokens else ShardFile(source)
                 foreign = find_foreign(file.schema, self.fingerprint, entry.path)
                 if foreign is None:
                     return _Open(file, kept, entry, is_checked)
@@ -157,6 +170,9 @@ class ShardReader:
         if entry.path in self._retried or not self.storage.discard(entry):
             raise self._damaged(group, shard, why)
         self._retried.add(entry.path)
+
+    def _open_part(self, number: int) -> pa.NativeFile:
+        return self.storage.open_shard(self.tokens[number], self.close)[0]
 
     def _entry(self, group: int, shard: int) -> ShardInfo:
         return self.groups[group].shards[shard]

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
@@ -13,7 +14,7 @@ import pyarrow as pa
 
 from packer_cli.errors import FormatError
 from packer_cli.format.checksums import find_damage, inside
-from packer_cli.format.entries import ShardInfo
+from packer_cli.format.entries import FileInfo
 
 Verify = Literal["none", "lazy", "full"]
 VERIFY: tuple[Verify, ...] = ("none", "lazy", "full")
@@ -37,7 +38,7 @@ class Storage(Protocol):
         """Read a small file. Raises OSError."""
         ...
 
-    def open_shard(self, entry: ShardInfo, release: Any) -> tuple[pa.NativeFile, Any]:
+    def open_shard(self, entry: FileInfo, release: Any) -> tuple[pa.NativeFile, Any]:
         """(memory map of a shard, object to keep while it is used, or None). Raises OSError.
 
         Args:
@@ -45,15 +46,15 @@ class Storage(Protocol):
         """
         ...
 
-    def check_shard(self, entry: ShardInfo) -> None:
+    def check_shard(self, entry: FileInfo) -> None:
         """Raise FormatError unless a shard has all the bytes that were written."""
         ...
 
-    def discard(self, entry: ShardInfo) -> bool:
+    def discard(self, entry: FileInfo) -> bool:
         """Remove a damaged copy of a shard; returns False if there are no copies, so that retrying is pointless."""
         ...
 
-    def prefetch(self, entries: list[ShardInfo]) -> None:
+    def prefetch(self, entries: Sequence[FileInfo]) -> None:
         """Fetch the shards to read next, in the background."""
         ...
 
@@ -87,7 +88,7 @@ class LocalStorage:
         except ValueError as error:
             raise FormatError(str(error)) from None
 
-    def open_shard(self, entry: ShardInfo, release: Any) -> tuple[pa.NativeFile, Any]:
+    def open_shard(self, entry: FileInfo, release: Any) -> tuple[pa.NativeFile, Any]:
         """Map a shard; there is nothing to keep."""
         file = self._inside(entry.path)
         num_bytes = os.stat(file).st_size
@@ -95,17 +96,17 @@ class LocalStorage:
             raise FormatError(f"{num_bytes} bytes, hbpack.json says {entry.num_bytes}")
         return pa.memory_map(file), None
 
-    def check_shard(self, entry: ShardInfo) -> None:
+    def check_shard(self, entry: FileInfo) -> None:
         """Check a shard. Price: one read, some GB/s."""
         why = find_damage(self._inside(entry.path), entry.num_bytes, entry.xxh3)
         if why is not None:
             raise FormatError(why)
 
-    def discard(self, entry: ShardInfo) -> bool:
+    def discard(self, entry: FileInfo) -> bool:
         """Return False: there are no copies."""
         return False
 
-    def prefetch(self, entries: list[ShardInfo]) -> None:
+    def prefetch(self, entries: Sequence[FileInfo]) -> None:
         """Do nothing: the page cache reads ahead by itself."""
 
     def stop(self) -> None:

@@ -14,12 +14,10 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from packer_cli.engine.local import LocalEngine
-from packer_cli.engine.parts import write_part
+from packer_cli.engine.base import Engine
 from packer_cli.engine.progress import Progress
 from packer_cli.errors import FormatError
 from packer_cli.format.checksums import find_damage, inside
-from packer_cli.format.constants import SHARD_MARKERS
 from packer_cli.format.entries import Generation
 from packer_cli.format.manifest import Manifest
 from packer_cli.format.marks import find_foreign
@@ -28,7 +26,7 @@ from packer_cli.plan.types import Plan, Schedule
 from packer_cli.shards.layout import ShardRange
 from packer_cli.shards.plan_file import PlanHeader, read_plan, read_schedules, write_plan
 from packer_cli.shards.ranks import EpochColumns, write_epoch
-from packer_cli.shards.write import ShardTask, ShardWriter
+from packer_cli.shards.write import ShardTask, ShardWork, ShardWriter
 from packer_cli.tokens.store import TokenStore
 
 _ROW_BYTES = 30
@@ -80,7 +78,7 @@ def set_files(manifest: Manifest) -> Iterator[SetFile]:
 
 
 def find_damaged(
-    folder: Path, files: Sequence[SetFile], engine: LocalEngine, progress: Progress | None = None
+    folder: Path, files: Sequence[SetFile], engine: Engine, progress: Progress | None = None
 ) -> dict[str, str]:
     """What is wrong with each damaged file, by path. Price: reading all of them once."""
     sizes = [file.likely_bytes for file in files]
@@ -105,7 +103,7 @@ def describe_damage(folder: Path, file: SetFile) -> str | None:
 
 
 def repair(
-    folder: Path, manifest: Manifest, header: PlanHeader, damaged: Collection[str], store: Path, engine: LocalEngine
+    folder: Path, manifest: Manifest, header: PlanHeader, damaged: Collection[str], store: Path, engine: Engine
 ) -> bool:
     """Write damaged files of the set again, but `rejected.jsonl`; whether each has its bytes again.
 
@@ -126,10 +124,14 @@ def repair(
         ShardTask(shard=shard, fingerprint=manifest.planned_fingerprint) for shard in shards if shard.path in damaged
     ]
     if tasks:
-        writer = ShardWriter(plan, piece_loss_tokens, header.cost, TokenStore.open(store))
-        for _, written in engine.run_threads(
-            lambda task: write_part(writer.write, task, folder, SHARD_MARKERS), tasks
-        ):
+        writer = ShardWriter(
+            plan,
+            piece_loss_tokens,
+            header.cost,
+            TokenStore.open(store),
+            index_only=manifest.config.write.index_only,
+        )
+        for _, written in engine.run_writing(ShardWork(folder, store, header.fingerprint, writer), tasks):
             written.sink.commit()
     for generation in manifest.generations:
         _write_ranks(folder, generation, damaged, plan, piece_loss_tokens)

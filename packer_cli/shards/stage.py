@@ -2,24 +2,26 @@
 
 from __future__ import annotations
 
+import os
 import shutil
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 import packer_cli
-from packer_cli.engine.local import LocalEngine
-from packer_cli.engine.parts import FileRange, FinishedPart, Parts, write_part
+from packer_cli.engine.base import Engine
+from packer_cli.engine.parts import FileRange, FinishedPart, Parts, Written, find_listing
 from packer_cli.engine.progress import Progress
 from packer_cli.errors import HbpackError
 from packer_cli.files import fingerprint, remove_temporaries
 from packer_cli.format.checksums import file_checksum
 from packer_cli.format.constants import FORMAT_VERSION, MANIFEST_NAME, PLAN_NAME, REJECTED_NAME, SHARD_MARKERS
-from packer_cli.format.entries import EpochInfo, FileInfo, GroupInfo, RankFile, Replicas, ShardInfo
+from packer_cli.format.entries import EpochInfo, FileInfo, GroupInfo, PartInfo, RankFile, Replicas, ShardInfo
 from packer_cli.format.manifest import Manifest, SetConfig, WriteOptions
 from packer_cli.format.schema import epoch_name, iterations_path, ranks_path
 from packer_cli.plan.cost import segment_sums
@@ -28,7 +30,7 @@ from packer_cli.shards.layout import ShardRange, lay_out
 from packer_cli.shards.manifest import read_manifest, write_manifest
 from packer_cli.shards.plan_file import PlanHeader, read_plan
 from packer_cli.shards.ranks import EpochColumns, write_epoch
-from packer_cli.shards.write import ShardTask, ShardWriter
+from packer_cli.shards.write import ShardTask, ShardWork, ShardWriter
 from packer_cli.tokens.index import StoreIndex, read_index
 from packer_cli.tokens.store import TokenStore
 
@@ -36,18 +38,57 @@ BYTES_VERSION = 2
 """Part of the fingerprint; a release that writes other bytes of the same format raises it."""
 
 
-def set_fingerprint(plan_fingerprint: str, shard_size: int) -> str:
+def set_fingerprint(plan_fingerprint: str, options: WriteOptions) -> str:
     """Fingerprint of a packed data set."""
-    return fingerprint(plan_fingerprint, shard_size, FORMAT_VERSION, BYTES_VERSION)
+    index_only = ["index-only"] if options.index_only else []
+    return fingerprint(plan_fingerprint, options.shard_size, FORMAT_VERSION, BYTES_VERSION, *index_only)
 
 
 def is_of_plan(manifest: Manifest, plan_fingerprint: str) -> bool:
     """Whether a set was written from this plan; the plan's file itself may be damaged or missing."""
-    return manifest.planned_fingerprint == set_fingerprint(plan_fingerprint, manifest.config.write.shard_size)
+    return manifest.planned_fingerprint == set_fingerprint(plan_fingerprint, manifest.config.write)
+
+
+class SetLayout(NamedTuple):
+    """What the files of a planned set will hold."""
+
+    plan: Plan
+    piece_loss_tokens: NDArray[np.int32]
+    store: StoreIndex
+    tasks: list[ShardTask]
+    num_tokens: list[int]
+    """Of each shard."""
+
+    @property
+    def shards(self) -> list[ShardRange]:
+        """The shards, in order."""
+        return [task.shard for task in self.tasks]
+
+
+def lay_out_set(header: PlanHeader, options: WriteOptions, folder: Path, store: Path) -> SetLayout:
+    """Read the plan in `folder`, and cut its packs into shards.
+
+    Args:
+        header: the plan's.
+    """
+    plan, piece_loss_tokens = read_plan(folder / PLAN_NAME, check=True)
+    index = read_index(store)
+    own_fingerprint = set_fingerprint(header.fingerprint, options)
+    pack_tokens = segment_sums(plan.pieces.length[plan.packs.pieces], plan.packs.offsets)
+    shards = lay_out(plan, pack_tokens, options.shard_size, index.token_type.byte_width)
+    tasks = [ShardTask(shard=shard, fingerprint=own_fingerprint) for shard in shards]
+    sizes = [int(pack_tokens[s.first_pack : s.first_pack + s.num_packs].sum()) for s in shards]
+    return SetLayout(plan, piece_loss_tokens, index, tasks, sizes)
 
 
 def write_set(
-    header: PlanHeader, shard_size: int, folder: Path, store: Path, engine: LocalEngine, progress: Progress
+    header: PlanHeader,
+    options: WriteOptions,
+    folder: Path,
+    store: Path,
+    engine: Engine,
+    progress: Progress,
+    recorded: Mapping[str, FinishedPart] | None = None,
 ) -> Manifest:
     """Write the plan in `folder` out; shards of an earlier run of the same plan are kept, if their checksums hold.
 
@@ -55,37 +96,59 @@ def write_set(
 
     Args:
         header: the plan's.
-        shard_size: approximate bytes of a shard.
         progress: told tokens.
+        recorded: the shards that the tasks of an array wrote, by path; they are not read again.
     """
-    plan, piece_loss_tokens = read_plan(folder / PLAN_NAME, check=True)
-    index = read_index(store)
-    own_fingerprint = set_fingerprint(header.fingerprint, shard_size)
-    pack_tokens = segment_sums(plan.pieces.length[plan.packs.pieces], plan.packs.offsets)
-    shards = lay_out(plan, pack_tokens, shard_size, index.token_type.byte_width)
-    tasks = [ShardTask(shard=shard, fingerprint=own_fingerprint) for shard in shards]
-    sizes = [int(pack_tokens[s.first_pack : s.first_pack + s.num_packs].sum()) for s in shards]
+    layout = lay_out_set(header, options, folder, store)
+    plan, piece_loss_tokens, index, tasks, sizes = layout
     parts = Parts(folder, SHARD_MARKERS, MANIFEST_NAME, tasks, sizes)
-    parts.find(engine, _listed(folder))
-    writer = ShardWriter(plan, piece_loss_tokens, header.cost, TokenStore(store, index))
+    if recorded is None:
+        parts.find(engine, listed_shards(folder))
+    else:
+        parts.trust(recorded)
     parts.begin()
+    own_fingerprint = set_fingerprint(header.fingerprint, options)
     with parts.committing(progress) as commit:
-        for _, written in engine.run_threads(
-            lambda task: write_part(writer.write, task, folder, SHARD_MARKERS), parts.todo
-        ):
-            commit(written)
+        write_shards(layout, header, options, parts, folder, store, engine, commit)
         epochs = write_epochs(folder, "ranks", 0, plan, plan.epochs, piece_loss_tokens, own_fingerprint)
     facts = {
         "fingerprint": own_fingerprint,
         "epochs": epochs,
         "plan": file_info(folder, PLAN_NAME),
         "rejected": file_info(folder, REJECTED_NAME) if (folder / REJECTED_NAME).exists() else None,
+        "tokens": _token_parts(index, os.path.relpath(store, folder)) if options.index_only else (),
     }
-    manifest = _manifest(plan, piece_loss_tokens, header, index, shard_size, shards, parts.finished, facts)
-    _remove_stale(folder, epochs, shards)
+    manifest = _manifest(plan, piece_loss_tokens, header, index, options, layout.shards, parts.finished, facts)
+    _remove_stale(folder, epochs, layout.shards)
     write_manifest(folder, manifest)
     parts.close()
     return manifest
+
+
+def write_shards(
+    layout: SetLayout,
+    header: PlanHeader,
+    options: WriteOptions,
+    parts: Parts[ShardTask],
+    folder: Path,
+    store: Path,
+    engine: Engine,
+    commit: Callable[[Written], FinishedPart],
+) -> None:
+    """Write the shards that are missing. Without any, the token store is not opened."""
+    if not parts.todo:
+        return
+    writer = ShardWriter(
+        layout.plan,
+        layout.piece_loss_tokens,
+        header.cost,
+        TokenStore(store, layout.store),
+        index_only=options.index_only,
+    )
+    work = ShardWork(folder, store, header.fingerprint, writer)
+    with closing(engine.run_writing(work, parts.todo)) as outcomes:
+        for _, shard in outcomes:
+            commit(shard)
 
 
 def write_epochs(
@@ -141,10 +204,10 @@ def with_names(manifest: Manifest, index: StoreIndex) -> Manifest:
     return replace(manifest, **_names(index))
 
 
-def _listed(folder: Path) -> dict[str, FinishedPart]:
-    """The shards that the manifest vouches for, by path."""
+def listed_shards(folder: Path) -> dict[str, FinishedPart]:
+    """The shards that the manifest vouches for, by path. A run that replaces shards moves it to the work folder."""
     try:
-        manifest = read_manifest(folder)
+        manifest = read_manifest(find_listing(folder, SHARD_MARKERS, MANIFEST_NAME).parent)
     except HbpackError:
         return {}
     files = [FileRange(path=shard.path, num_bytes=shard.num_bytes, xxh3=shard.xxh3) for shard in manifest.shards]
@@ -156,7 +219,7 @@ def _manifest(
     piece_loss_tokens: np.ndarray,
     header: PlanHeader,
     index: StoreIndex,
-    shard_size: int,
+    options: WriteOptions,
     shards: Sequence[ShardRange],
     finished: dict[str, FinishedPart],
     facts: dict[str, Any],
@@ -195,9 +258,16 @@ def _manifest(
             tokens=index.options,
             plan=header.config.decisions(),
             group_choice=header.group_choice,
-            write=WriteOptions(shard_size=shard_size),
+            write=options,
         ),
         library_versions=index.library_versions,
+    )
+
+
+def _token_parts(index: StoreIndex, store: str) -> tuple[PartInfo, ...]:
+    return tuple(
+        PartInfo(path=f"{store}/{part.path}", num_bytes=part.num_bytes, xxh3=part.xxh3, num_samples=part.num_samples)
+        for part in index.parts
     )
 
 

@@ -1,9 +1,11 @@
-"""One task of the write stage: the packs of one shard, gathered from the token store. Runs on a thread."""
+"""One task of the write stage: the packs of one shard, gathered from the token store."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -11,16 +13,17 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from packer_cli.engine.ahead import one_ahead
-from packer_cli.engine.parts import Sink
+from packer_cli.engine.parts import Sink, Written, write_part
 from packer_cli.format.arrays import to_arrow, to_lists
-from packer_cli.format.constants import PACKS_PER_BATCH
+from packer_cli.format.constants import PACKS_PER_BATCH, PLAN_NAME, SHARD_MARKERS
 from packer_cli.format.loss_spans import STARTS, STOPS
 from packer_cli.format.marks import CHECKSUM, identify, row_checksums
-from packer_cli.format.schema import shard_schema
+from packer_cli.format.schema import index_schema, shard_schema
 from packer_cli.plan.cost import Cost, segment_sums
 from packer_cli.plan.types import Int64Array, Plan
 from packer_cli.shards.arrow_file import arrow_file
 from packer_cli.shards.layout import ShardRange
+from packer_cli.shards.plan_file import read_plan, read_plan_header
 from packer_cli.tokens.store import TokenStore
 
 _TOKENS_PER_GATHER = 4 * 2**20
@@ -43,12 +46,27 @@ class ShardTask:
 class ShardWriter:
     """Gathers the packs of shards from the token store and writes them."""
 
-    def __init__(self, plan: Plan, piece_loss_tokens: NDArray[np.int32], cost: Cost, store: TokenStore) -> None:
+    def __init__(
+        self,
+        plan: Plan,
+        piece_loss_tokens: NDArray[np.int32],
+        cost: Cost,
+        store: TokenStore,
+        *,
+        index_only: bool = False,
+    ) -> None:
+        """Open nothing.
+
+        Args:
+            index_only: leave the tokens in the store. Checksums cover them all the same.
+        """
         self._plan = plan
         self._piece_loss_tokens = piece_loss_tokens
         self._cost = cost
         self._store = store
-        self._schema = shard_schema(store.index.token_type)
+        self.index_only = index_only
+        self._full_schema = shard_schema(store.index.token_type)
+        self._schema = index_schema(store.index.token_type) if index_only else self._full_schema
         # Where blocks begin decides bytes: Arrow pads the columns of a batch cut from one with what follows.
         largest = PACKS_PER_BATCH * max(group.capacity for group in plan.groups)
         self._packs_per_block = PACKS_PER_BATCH * max(1, _TOKENS_PER_GATHER // largest)
@@ -75,7 +93,7 @@ class ShardWriter:
         for first in range(shard.first_pack, stop, at_once):
             columns = self._columns(first, min(first + at_once, stop))
             num_rows = len(columns["pack_id"])
-            columns[CHECKSUM] = row_checksums(_batch(columns, 0, num_rows, schema.remove(len(columns))))
+            columns[CHECKSUM] = row_checksums(_batch(columns, 0, num_rows, self._full_schema.remove(len(columns))))
             yield [
                 _batch(columns, row, min(row + self._packs_per_block, num_rows), schema)
                 for row in range(0, num_rows, self._packs_per_block)
@@ -113,6 +131,33 @@ class ShardWriter:
         }
 
 
+class ShardWork:
+    """Writes shards of one set: the function of the write stage's tasks.
+
+    Pickled, it is the names of its plan and store, which a worker process opens once. Checking them is left to the
+    process that made it.
+    """
+
+    def __init__(self, folder: Path, store: Path, plan_fingerprint: str, writer: ShardWriter) -> None:
+        self._names = folder, store, plan_fingerprint, writer.index_only
+        self._writer = writer
+
+    def __call__(self, task: ShardTask) -> Written:
+        """Write a shard, under a temporary name."""
+        return write_part(self._writer.write, task, self._names[0], SHARD_MARKERS)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _open_work, self._names
+
+
+@lru_cache(maxsize=1)
+def _open_work(folder: Path, store: Path, plan_fingerprint: str, index_only: bool) -> ShardWork:
+    header = read_plan_header(folder / PLAN_NAME)
+    plan, piece_loss_tokens = read_plan(folder / PLAN_NAME)
+    writer = ShardWriter(plan, piece_loss_tokens, header.cost, TokenStore.open(store), index_only=index_only)
+    return ShardWork(folder, store, plan_fingerprint, writer)
+
+
 class _Lists(NamedTuple):
     """A column of lists: those of row k are `items[offsets[k]:offsets[k+1]]`."""
 
@@ -123,7 +168,7 @@ class _Lists(NamedTuple):
 def _batch(columns: dict[str, Any], begin: int, end: int, schema: pa.Schema) -> pa.RecordBatch:
     """The rows begin .. end-1 of the columns."""
     arrays = []
-    for column in columns.values():
+    for column in (columns[name] for name in schema.names):
         if isinstance(column, _Lists):
             offsets = column.offsets[begin : end + 1]
             arrays.append(to_lists(offsets - offsets[0], column.items[offsets[0] : offsets[-1]]))

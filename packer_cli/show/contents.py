@@ -17,6 +17,7 @@ from packer_cli.format.manifest import Manifest
 from packer_cli.format.marks import CHECKSUM, row_checksums
 from packer_cli.format.schema import shard_schema
 from packer_cli.format.sharding import PLANNED, Sharding
+from packer_cli.format.token_parts import TokenParts, with_tokens
 from packer_cli.shards.plan_file import parse_plan_header
 from packer_cli.show.files import SetFiles
 from packer_cli.tokens.index import INDEX_NAME, parse_index
@@ -76,11 +77,13 @@ def read_pack(files: SetFiles, manifest: Manifest, group: int, shard: int, row: 
             f"hbpack.json lists no shard {shard} of group {group}, which a rank manifest names; {files.remedy}"
         ) from None
     with files.open(info.path) as reader:
-        batch = reader.get_batch(row // PACKS_PER_BATCH)
-        _check_row(batch.slice(row % PACKS_PER_BATCH, 1), info.first_pack + row)
+        batch = reader.get_batch(row // PACKS_PER_BATCH).slice(row % PACKS_PER_BATCH, 1)
+        if manifest.tokens:
+            batch = _with_tokens(files, manifest, batch)
+        _check_row(batch, info.first_pack + row)
         values: dict[str, Any] = {}
         for name in shard_schema(pa.int32()).names:
-            item = batch.column(name)[row % PACKS_PER_BATCH]
+            item = batch.column(name)[0]
             values[name] = np.array(to_numpy(item.values)) if pa.types.is_list(item.type) else item.as_py()
             del item
         del batch
@@ -116,6 +119,19 @@ def read_pack(files: SetFiles, manifest: Manifest, group: int, shard: int, row: 
         cp_sharding=PLANNED[values["cp_sharding"]],
         samples=samples,
     )
+
+
+def _with_tokens(files: SetFiles, manifest: Manifest, row: pa.RecordBatch) -> pa.RecordBatch:
+    """A row of an index-only set with its tokens, out of the token store. Of a remote set, whole parts travel."""
+    row.validate(full=True)
+    parts = TokenParts(
+        lambda number: pa.BufferReader(files.buffer(manifest.tokens[number].path)),
+        [part.num_samples for part in manifest.tokens],
+    )
+    samples, starts, borders = (row.column(name)[0].values for name in ("sample_ids", "sample_starts", "cu_seqlens"))
+    tokens = parts.gather(to_numpy(samples), to_numpy(starts), np.diff(to_numpy(borders)))
+    ends = np.array([0, len(tokens.input_ids)]), np.array([0, len(tokens.loss_starts)])
+    return with_tokens(row, *ends, tokens)
 
 
 def _check_row(row: pa.RecordBatch, pack: int) -> None:

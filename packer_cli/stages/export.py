@@ -2,17 +2,28 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager
 from pathlib import Path
 
-from packer_cli.engine.local import LocalEngine
+from packer_cli.engine.array import ArrayIds, ArrayRecords, ArrayTask
+from packer_cli.engine.base import Engine
 from packer_cli.engine.progress import Stopwatch, progress_bar, say
-from packer_cli.export.stage import ExportOptions, export_set
+from packer_cli.export.folder import WORK, is_same_export
+from packer_cli.export.share import complete_export, export_share
+from packer_cli.export.stage import ExportOptions, describe_export, export_set
+from packer_cli.folders import TaskLock, hold_folder
 from packer_cli.shards.manifest import read_manifest
 from packer_cli.sizes import counted, format_bytes
+from packer_cli.stages.array import array_share, complete_array, say_done
 
 
-def run_export(options: ExportOptions, folder: Path, output: Path, engine: LocalEngine) -> None:
+def run_export(
+    options: ExportOptions, folder: Path, output: Path, engine: Engine, ids: ArrayIds | None = None
+) -> None:
     """Write the packed set in `folder` to `output`. A run that was killed continues where it stopped.
+
+    Args:
+        ids: write the share of a task of a job array. The last task to end completes the export.
 
     Raises:
         OutputError: `output` holds other files.
@@ -25,6 +36,11 @@ def run_export(options: ExportOptions, folder: Path, output: Path, engine: Local
             "an export has no windows: training on it sees whole samples from the first step on, without "
             f"--curriculum {manifest.config.plan['curriculum']}"
         )
+    records = ArrayRecords(output / WORK)
+    task = ids and records.find_task(ids)
+    if ids and task:
+        _run_task(options, folder, output, engine, ids, task)
+        return
     with progress_bar("Exporting", unit="tokens") as progress:
         done = export_set(options, folder, output, engine, progress)
     if done is None:
@@ -35,3 +51,43 @@ def run_export(options: ExportOptions, folder: Path, output: Path, engine: Local
         f"{counted(done.num_tokens, 'token')} to {options.format}: {counted(done.num_files, 'file')}, "
         f"{format_bytes(done.num_bytes)} ({watch})"
     )
+
+
+def _run_task(
+    options: ExportOptions, folder: Path, output: Path, engine: Engine, ids: ArrayIds, task: ArrayTask
+) -> None:
+    records, watch = ArrayRecords(output / WORK), Stopwatch()
+    manifest, header = describe_export(options, folder)
+
+    def hold(lock: TaskLock | None) -> AbstractContextManager[None]:
+        return hold_folder(output, lambda entries: is_same_export(output, entries, header), lock)
+
+    with (
+        array_share("export", output, records, task, ids, hold) as share,
+        progress_bar("Exporting", unit="tokens") as progress,
+    ):
+        num_parts = export_share(header, manifest, folder, output, engine, progress, share)
+    if num_parts is None:
+        say(f"the export is complete, and the parts of task {task} are intact")
+        return
+    say(f"exported {counted(num_parts, 'part')} ({watch})" if num_parts else f"the set has no part for task {task}")
+    if not complete_exported(output):
+        say_done(records, task)
+
+
+def complete_exported(output: Path) -> bool:
+    """Complete the export of an array; False if a task is missing or still runs."""
+
+    def complete() -> None:
+        done = complete_export(output)
+        if done is not None:
+            say(
+                f"all tasks are done, and the export is complete: {counted(done.num_rows, 'pack')}, "
+                f"{counted(done.num_tokens, 'token')}, {counted(done.num_files, 'file')}, "
+                f"{format_bytes(done.num_bytes)}"
+            )
+
+    def hold(lock: TaskLock | None) -> AbstractContextManager[None]:
+        return hold_folder(output, lambda entries: (output / WORK).exists(), lock)
+
+    return complete_array(ArrayRecords(output / WORK), hold, complete)

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from packer_cli.errors import HbpackError, OutputError
-from packer_cli.folders import hold_folder
+from packer_cli.folders import TaskLock, hold_folder
 from packer_cli.format.checksums import inside
 from packer_cli.format.constants import MANIFEST_NAME, PLAN_NAME, REJECTED_NAME, SHARD_MARKERS
 from packer_cli.format.manifest import Manifest
@@ -20,21 +20,22 @@ TOKENS = "tokens"
 
 
 @contextmanager
-def locked_output(folder: Path, *, has_plan: bool = False) -> Iterator[None]:
+def locked_output(folder: Path, *, has_plan: bool = False, task: TaskLock | None = None) -> Iterator[None]:
     """Check the output folder of a stage, and lock it against other runs while the block runs.
 
     Args:
         has_plan: the folder must hold a plan, rather than be new or an earlier run's. The block itself reports a
             missing plan or a read-only folder.
+        task: share the folder with the other tasks of an array.
 
     Raises:
         OutputError: the folder holds other files, or cannot be written to.
-        RunError: another run is writing to it.
+        BusyError: another run is writing to it.
     """
     if has_plan and not ((folder / PLAN_NAME).exists() and os.access(folder, os.W_OK)):
         yield
         return
-    with hold_folder(folder, lambda entries: has_plan or _is_own(folder, entries)):
+    with hold_folder(folder, lambda entries: has_plan or _is_own(folder, entries), task):
         _check_links(folder)
         yield
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from packer_cli.config import PlanConfig, TokenizeConfig, WriteConfig
 from packer_cli.engine.background import in_background
-from packer_cli.engine.local import LocalEngine
+from packer_cli.engine.base import Engine
 from packer_cli.files import fingerprint
 from packer_cli.format.constants import PLAN_NAME
 from packer_cli.kernels import known_as_compiled, note_compiled, skip_extensions
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 def run_pack(
-    tokenize: TokenizeConfig, plan: PlanConfig, write: WriteConfig | None, folder: Path, engine: LocalEngine
+    tokenize: TokenizeConfig, plan: PlanConfig, write: WriteConfig | None, folder: Path, engine: Engine
 ) -> PlanHeader:
     """Turn a corpus into shards. Returns the plan's header (configuration, counts, metrics).
 
@@ -32,17 +32,24 @@ def run_pack(
         write: None to stop at the plan.
     """
     with locked_output(folder):
-        # Loads numba, 0.3 s: the folder is checked by now.
-        from packer_cli.stages.plan import checked_options, make_plan
+        return pack_corpus(tokenize, plan, write, folder, engine)
 
-        plan, rules = checked_options(plan)
-        is_parallel = engine.workers > 1 and not (folder / PLAN_NAME).exists()
-        with _kernels(rules) if is_parallel else nullcontext():
-            tokenize_corpus(tokenize, folder, engine)
-        engine.release()
-        header = make_plan(plan, rules, folder, folder)
-        if write is not None:
-            write_planned(write, header, folder, engine, trusts_tokens=True)
+
+def pack_corpus(
+    tokenize: TokenizeConfig, plan: PlanConfig, write: WriteConfig | None, folder: Path, engine: Engine
+) -> PlanHeader:
+    """Like `run_pack`, but without a lock."""
+    # Loads numba, 0.3 s: the folder is checked by now.
+    from packer_cli.stages.plan import checked_options, make_plan
+
+    plan, rules = checked_options(plan)
+    is_parallel = engine.workers > 1 and not (folder / PLAN_NAME).exists()
+    with _kernels(rules) if is_parallel else nullcontext():
+        tokenize_corpus(tokenize, folder, engine)
+    engine.release()
+    header = make_plan(plan, rules, folder, folder)
+    if write is not None:
+        write_planned(write, header, folder, engine, trusts_tokens=True)
     return header
 
 

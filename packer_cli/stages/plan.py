@@ -8,9 +8,10 @@ from pathlib import Path
 
 from packer_cli.config import PlanConfig
 from packer_cli.config.rules import plan_rules, refuse_padded, with_known_cost
+from packer_cli.engine.array import ArrayRecords
 from packer_cli.engine.progress import Stopwatch, say
 from packer_cli.files import fingerprint
-from packer_cli.format.constants import MANIFEST_NAME, PLAN_NAME, REJECTED_NAME
+from packer_cli.format.constants import MANIFEST_NAME, PLAN_NAME, REJECTED_NAME, SHARD_MARKERS
 from packer_cli.kernels import skip_extensions
 from packer_cli.plan.pieces import overflow_notes
 from packer_cli.plan.rules import PlanRules
@@ -97,6 +98,7 @@ def make_plan(config: PlanConfig, rules: PlanRules, source: Path, folder: Path) 
         counts=counts,
         metrics=metrics,
     )
+    ArrayRecords(folder / SHARD_MARKERS).reset()  # An array that writes the plan before this one is over.
     write_plan(folder / PLAN_NAME, plan, piece_loss_tokens, header)
     write_rejected(folder, index, store, overflow_entries(config, store, index))
     overall = metrics.overall

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from packer_cli.config import TokenizeConfig
 from packer_cli.corpus.discover import COMPRESSIONS, FORMATS
-from packer_cli.engine.local import LocalEngine
+from packer_cli.engine.base import Engine
 from packer_cli.errors import ConfigError, InputError, TooManyRejectedError
 from packer_cli.format.constants import PLAN_NAME
 from packer_cli.plan.samples import Samples
@@ -99,7 +99,7 @@ def read_samples(inputs: Sequence[str], corpus: TokenizeConfig | None, workers: 
         return _tokenized_samples(corpus, engine)
 
 
-def _tokenized_samples(config: TokenizeConfig, engine: LocalEngine) -> Samples:
+def _tokenized_samples(config: TokenizeConfig, engine: Engine) -> Samples:
     from packer_cli.stages.tokenize import tokenize_corpus  # Only a corpus needs it.
 
     with tempfile.TemporaryDirectory(prefix="hbpack-tokens-") as name:

@@ -2,36 +2,59 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 from packer_cli.config import TokenizeConfig
-from packer_cli.engine.local import LocalEngine
+from packer_cli.engine.array import ArrayIds, ArrayRecords, ArrayTask
+from packer_cli.engine.base import Engine
 from packer_cli.engine.progress import Stopwatch, progress_bar, say, warn
 from packer_cli.errors import RunError, UsageError
+from packer_cli.folders import TaskLock
 from packer_cli.format.constants import REJECTED_NAME
+from packer_cli.sizes import counted
+from packer_cli.stages.array import array_share, complete_array, say_done
 from packer_cli.stages.output import TOKENS, current_plan, locked_output
 from packer_cli.stages.rejected import first_rejected, write_rejected
 from packer_cli.tokens.choices import repeated, tokenized
 from packer_cli.tokens.index import StoreIndex
+from packer_cli.tokens.part import WORK
+from packer_cli.tokens.share import complete_store, tokenize_share
 from packer_cli.tokens.stage import tokenize
 
 
-def run_tokenize(config: TokenizeConfig, folder: Path, engine: LocalEngine) -> StoreIndex:
+def run_tokenize(
+    config: TokenizeConfig, folder: Path, engine: Engine, ids: ArrayIds | None = None
+) -> StoreIndex | None:
     """Tokenize a corpus into `folder/tokens`, and write `folder/rejected.jsonl`.
+
+    Args:
+        ids: make the share of a task of a job array. The last task to end completes the store.
+
+    Returns:
+        The index; None for a task of an array.
 
     Raises:
         RunError: every record was rejected.
     """
+    task = ids and array_records(folder).find_task(ids)
+    if ids and task:
+        _run_task(config, folder, engine, ids, task)
+        return None
     with locked_output(folder):
         index = tokenize_corpus(config, folder, engine)
+    _report_rejected(index, folder)
+    return index
+
+
+def _report_rejected(index: StoreIndex, folder: Path) -> None:
     if any(part.num_rejected for part in index.parts):
         if not any(part.num_samples for part in index.parts):
             raise RunError(f"every record was rejected, see {str(folder / REJECTED_NAME)!r}")
         say(f"rejected records, with reasons: {folder / REJECTED_NAME}")
-    return index
 
 
-def tokenize_corpus(config: TokenizeConfig, folder: Path, engine: LocalEngine) -> StoreIndex:
+def tokenize_corpus(config: TokenizeConfig, folder: Path, engine: Engine) -> StoreIndex:
     """Like `run_tokenize`, but without an error if every record was rejected, and without a lock."""
     before = {path for path in [folder, *folder.rglob("*")] if path.exists()}
     watch = Stopwatch()
@@ -42,6 +65,12 @@ def tokenize_corpus(config: TokenizeConfig, folder: Path, engine: LocalEngine) -
     except UsageError:
         _remove_new(folder, before)
         raise
+    _report(index, num_reused, folder, watch)
+    _write_rejected(index, folder)
+    return index
+
+
+def _report(index: StoreIndex, num_reused: int, folder: Path, watch: Stopwatch) -> None:
     for text in dict.fromkeys(text for part in index.parts for text in part.warnings):
         warn(text)
     for file in (file for part in index.parts for file in part.files if file.unreadable):
@@ -54,10 +83,58 @@ def tokenize_corpus(config: TokenizeConfig, folder: Path, engine: LocalEngine) -
     rejected = first_rejected(index, folder / TOKENS)
     if rejected is not None:
         say(f"first rejected: {rejected}")
+
+
+def _write_rejected(index: StoreIndex, folder: Path) -> None:
     header = current_plan(folder, folder / TOKENS)
     if header is None or header.store_fingerprint != index.fingerprint:
         write_rejected(folder, index, folder / TOKENS, [])  # If there is a plan, the file lists its samples too.
-    return index
+
+
+def array_records(folder: Path) -> ArrayRecords:
+    """The records of the tasks that tokenize into a folder."""
+    return ArrayRecords(folder / TOKENS / WORK)
+
+
+def _run_task(config: TokenizeConfig, folder: Path, engine: Engine, ids: ArrayIds, task: ArrayTask) -> None:
+    records, watch = array_records(folder), Stopwatch()
+
+    def hold(lock: TaskLock | None) -> AbstractContextManager[None]:
+        return locked_output(folder, task=lock)
+
+    with array_share("tokenize", folder, records, task, ids, hold) as share, progress_bar("Tokenizing") as progress:
+        index, num_reused = tokenize_share(config, folder / TOKENS, engine, share, progress)
+    if index is None:
+        say(f"the inputs have no part for task {task}")
+    else:
+        _report(index, num_reused, folder, watch)
+    if records.pin() is None:
+        say(f"the token store is complete, and the parts of task {task} are intact")
+    elif not complete_tokens(folder):
+        say_done(records, task)
+
+
+def complete_tokens(folder: Path) -> bool:
+    """Complete the token store of an array; False if a task is missing or still runs.
+
+    Raises:
+        RunError: every record was rejected.
+        TooManyRejectedError: more than `--max-rejected` were.
+    """
+
+    def complete() -> None:
+        index = complete_store(folder / TOKENS)
+        assert index is not None
+        _write_rejected(index, folder)
+        num_samples = sum(part.num_samples for part in index.parts)
+        num_tokens = sum(part.num_tokens for part in index.parts)
+        say(
+            f"all tasks are done, and the token store is complete: {counted(num_samples, 'sample')}, "
+            f"{counted(num_tokens, 'token')}, {sum(part.num_rejected for part in index.parts):,} rejected"
+        )
+        _report_rejected(index, folder)
+
+    return complete_array(array_records(folder), lambda lock: locked_output(folder, task=lock), complete)
 
 
 def _remove_new(folder: Path, before: set[Path]) -> None:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from packer_cli.engine.local import LocalEngine
+from packer_cli.engine.base import Engine
 from packer_cli.engine.progress import progress_bar
 from packer_cli.verify import Report, Verifier, open_verifier
 
 
-def run_verify(folder: Path, engine: LocalEngine, *, fast: bool) -> Report:
+def run_verify(folder: Path, engine: Engine, *, fast: bool) -> Report:
     """Report everything that is wrong with the set in a folder.
 
     Raises:

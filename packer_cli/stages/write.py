@@ -5,35 +5,50 @@ from __future__ import annotations
 import itertools
 import shutil
 from collections.abc import Callable
-from dataclasses import replace
+from contextlib import AbstractContextManager
+from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
 
 from packer_cli.config import WriteConfig
-from packer_cli.engine.local import LocalEngine
+from packer_cli.engine.array import ArrayIds, ArrayRecords, ArrayTask
+from packer_cli.engine.base import Engine
 from packer_cli.engine.progress import Stopwatch, progress_bar, say, warn
-from packer_cli.errors import FormatError, InputError
-from packer_cli.format.constants import MANIFEST_NAME, PLAN_NAME, REJECTED_NAME
-from packer_cli.format.manifest import Manifest
+from packer_cli.errors import ConfigError, FormatError, InputError
+from packer_cli.folders import TaskLock
+from packer_cli.format.constants import MANIFEST_NAME, PLAN_NAME, REJECTED_NAME, SHARD_MARKERS
+from packer_cli.format.manifest import Manifest, WriteOptions
 from packer_cli.shards.manifest import write_manifest
 from packer_cli.shards.plan_file import PlanHeader, read_plan_header
 from packer_cli.shards.repair import describe_damage, find_damaged, repair, set_files
+from packer_cli.shards.share import write_share
 from packer_cli.shards.stage import file_info, is_of_plan, set_fingerprint, with_names, write_set
 from packer_cli.sizes import counted, format_bytes
+from packer_cli.stages.array import array_share, complete_array, say_done
 from packer_cli.stages.output import TOKENS, current_manifest, locked_output, store_of
 from packer_cli.stages.rejected import write_rejected
+from packer_cli.stages.workers import make_engine
 from packer_cli.tokens.index import find_damaged_parts, read_index
 
 _MOST_WARNINGS = 10
 
 
-def run_write(config: WriteConfig, folder: Path, engine: LocalEngine) -> None:
-    """Write the shards, rank manifests and `hbpack.json` of the plan in `folder`."""
+def run_write(config: WriteConfig, folder: Path, engine: Engine, ids: ArrayIds | None = None) -> None:
+    """Write the shards, rank manifests and `hbpack.json` of the plan in `folder`.
+
+    Args:
+        ids: write the share of a task of a job array. The last task to end completes the set.
+    """
+    task = ids and ArrayRecords(folder / SHARD_MARKERS).find_task(ids)
+    if ids and task:
+        run_task(config, folder, engine, ids, task)
+        return
     with locked_output(folder, has_plan=True):
         write_planned(config, read_plan_header(folder / PLAN_NAME), folder, engine, trusts_tokens=False)
 
 
 def write_planned(
-    config: WriteConfig, header: PlanHeader, folder: Path, engine: LocalEngine, *, trusts_tokens: bool
+    config: WriteConfig, header: PlanHeader, folder: Path, engine: Engine, *, trusts_tokens: bool
 ) -> None:
     """Like `run_write`, for a plan whose header is at hand, and without a lock.
 
@@ -43,14 +58,12 @@ def write_planned(
     watch = Stopwatch()
     store = store_of(folder, header)
     manifest = current_manifest(folder)
-    shard_size = config.shard_size
-    if manifest and "shard_size" not in config.model_fields_set and is_of_plan(manifest, header.fingerprint):
-        shard_size = manifest.config.write.shard_size  # A repair must change nothing else.
-    wanted = set_fingerprint(header.fingerprint, shard_size)
+    options = chosen_options(config, manifest, header, folder)
+    wanted = set_fingerprint(header.fingerprint, options)
     is_same = manifest is not None and manifest.planned_fingerprint == wanted
 
     def check_tokens() -> None:
-        _check_store(store, header.store_fingerprint, None if trusts_tokens else engine)
+        check_store(store, header.store_fingerprint, None if trusts_tokens else engine)
 
     if manifest and is_same and _is_whole(folder, manifest, header, store, check_tokens, engine):
         _update_names(manifest, folder, store, header)
@@ -62,14 +75,48 @@ def write_planned(
                 f"{counted(header.config.gpus, 'GPU')}; run hbpack rebalance again"
             )
         with progress_bar("Writing", unit="tokens") as progress:
-            manifest = write_set(header, shard_size, folder, store, engine, progress)
-        shards = list(manifest.shards)
-        num_bytes = sum(shard.num_bytes for shard in shards)
-        say(
-            f"wrote {counted(len(shards), 'shard')}, {format_bytes(num_bytes)}, and manifests for "
-            f"{counted(manifest.num_gpus, 'rank')} ({watch})"
+            manifest = write_set(header, options, folder, store, engine, progress)
+        say(f"wrote {describe_set(manifest)} ({watch})")
+    if not config.keep_tokens:
+        remove_tokens(folder, store)
+
+
+def chosen_options(config: WriteConfig, manifest: Manifest | None, header: PlanHeader, folder: Path) -> WriteOptions:
+    """How to write; by default as a set of this plan was written, as a repair must change nothing else.
+
+    Raises:
+        ConfigError: the loader would not find the token store that `--index-only` needs.
+    """
+    written = manifest.config.write if manifest and is_of_plan(manifest, header.fingerprint) else None
+    given = {name: getattr(config, name) for name in ("shard_size", "index_only")}
+    if written is not None:
+        given |= {name: getattr(written, name) for name in given if name not in config.model_fields_set}
+    options = WriteOptions(**given)
+    if options.index_only and not config.keep_tokens:
+        raise ConfigError(
+            "the set was written with --index-only, so training reads its token store; leave out --no-keep-tokens"
         )
-    if not config.keep_tokens and store.resolve() == (folder / TOKENS).resolve():
+    if options.index_only and header.store != TOKENS:
+        raise ConfigError(
+            f"--index-only needs the token store in the folder of the set, but the plan's is "
+            f"{str(store_of(folder, header))!r}; run hbpack plan there, without --output"
+        )
+    return options
+
+
+def describe_set(manifest: Manifest) -> str:
+    """Such as `2 shards, 5.2 MiB, and manifests for 8 ranks`."""
+    shards = list(manifest.shards)
+    num_bytes = sum(shard.num_bytes for shard in shards)
+    return (
+        f"{counted(len(shards), 'shard')}, {format_bytes(num_bytes)}, and manifests for "
+        f"{counted(manifest.num_gpus, 'rank')}"
+    )
+
+
+def remove_tokens(folder: Path, store: Path) -> None:
+    """Remove the token store of a set, unless it is elsewhere."""
+    if store.resolve() == (folder / TOKENS).resolve():
         shutil.rmtree(store, ignore_errors=True)
 
 
@@ -79,7 +126,7 @@ def _is_whole(
     header: PlanHeader,
     store: Path,
     check_tokens: Callable[[], None],
-    engine: LocalEngine,
+    engine: Engine,
 ) -> bool:
     """Whether every file of the set is intact, after repairing the damaged ones where possible."""
     files = [file for file in set_files(manifest) if file.kind != "rejected"]  # `_update_names` handles that one.
@@ -132,16 +179,96 @@ def _update_names(manifest: Manifest, folder: Path, store: Path, header: PlanHea
         say(f"{MANIFEST_NAME} has the names that inputs and tokenizer have now")
 
 
-def _check_store(store: Path, fingerprint: str, engine: LocalEngine | None) -> None:
-    """Check that the token store is the plan's and, with an engine, that its parts are intact. Reads them once."""
+def check_store(store: Path, fingerprint: str, engine: Engine | None, task: ArrayTask | None = None) -> None:
+    """Check that the token store is the plan's and, with an engine, that its parts are intact. Reads them once.
+
+    Args:
+        task: read only the share of this task.
+    """
     if not store.is_dir():
         raise InputError(f"the plan's token store {str(store)!r} is gone; run hbpack tokenize and hbpack plan again")
     index = read_index(store)
     if index.fingerprint != fingerprint:
         raise FormatError(f"the token store {str(store)!r} has changed since the plan was made; run hbpack plan again")
+    if task is not None:
+        own = task.share(index.parts, [part.num_bytes for part in index.parts])
+        index = index.model_copy(update={"parts": tuple(own)})
     if engine is not None:
         for name, why in find_damaged_parts(store, index, engine).items():
             path = str(store / name)
             raise FormatError(
                 f"token store part {path!r} is damaged ({why}); run the same hbpack tokenize or pack again"
             )
+
+
+def run_task(config: WriteConfig, folder: Path, engine: Engine, ids: ArrayIds, task: ArrayTask) -> None:
+    """`run_write` as a task of a job array.
+
+    Each task checks its share of the token store, so all of it has been checked once the set is complete.
+    """
+    records, watch = ArrayRecords(folder / SHARD_MARKERS), Stopwatch()
+    with array_share("write", folder, records, task, ids, partial(_hold, folder)) as share:
+        header = read_plan_header(folder / PLAN_NAME)
+        store, manifest = store_of(folder, header), current_manifest(folder)
+        options = chosen_options(config, manifest, header, folder)
+        if manifest and manifest.planned_fingerprint == set_fingerprint(header.fingerprint, options):
+            _check_share(folder, manifest, header, store, engine, task)
+            return
+        agreed = {
+            "the plan": header.fingerprint,
+            "--shard-size": str(options.shard_size),
+            "--index-only": str(options.index_only),
+        }
+        share.join(agreed, {"options": asdict(options), "keep_tokens": config.keep_tokens})
+        try:
+            check_store(store, header.store_fingerprint, engine, task)
+        except FormatError:
+            share.start_over()  # The shards of the others may hold what is damaged.
+            raise
+        with progress_bar("Writing", unit="tokens") as progress:
+            num_shards = write_share(header, options, folder, store, engine, progress, share)
+    say(f"wrote {counted(num_shards, 'shard')} ({watch})" if num_shards else f"the plan has no shard for task {task}")
+    if not complete_shards(folder):
+        say_done(records, task)
+
+
+def _hold(folder: Path, lock: TaskLock | None) -> AbstractContextManager[None]:
+    return locked_output(folder, has_plan=True, task=lock)
+
+
+def _check_share(
+    folder: Path, manifest: Manifest, header: PlanHeader, store: Path, engine: Engine, task: ArrayTask
+) -> None:
+    """Check the share of a task in a set that is complete, and repair it."""
+    files = [file for file in set_files(manifest) if file.kind != "rejected"]
+    own = task.share(files, [file.likely_bytes for file in files])
+    with progress_bar("Checking") as progress:
+        damaged = find_damaged(folder, own, engine, progress)
+    if not damaged:
+        say(f"the set is complete, and the files of task {task} are intact")
+        return
+    check_store(store, header.store_fingerprint, engine, task)
+    if not repair(folder, manifest, header, damaged, store, engine):
+        raise FormatError(f"{str(folder)!r} is damaged; run hbpack write --shard 0/1 to write what is damaged again")
+    say(f"rewrote {counted(len(damaged), 'damaged file')}; the other files of task {task} are intact")
+
+
+def complete_shards(folder: Path) -> bool:
+    """Complete the set of an array; False if a task is missing or still runs."""
+    records = ArrayRecords(folder / SHARD_MARKERS)
+
+    def complete() -> None:
+        pin, recorded = records.pin(), records.parts()
+        assert pin is not None
+        assert recorded is not None
+        header = read_plan_header(folder / PLAN_NAME)
+        store = store_of(folder, header)
+        check_store(store, header.store_fingerprint, None)
+        engine = make_engine(1)
+        options = WriteOptions(**pin.facts["options"])
+        manifest = write_set(header, options, folder, store, engine, lambda *done: None, recorded)
+        say(f"all tasks are done, and the set is complete: {describe_set(manifest)}")
+        if not pin.facts["keep_tokens"]:
+            remove_tokens(folder, store)
+
+    return complete_array(records, partial(_hold, folder), complete)

@@ -1,17 +1,20 @@
-"""Cuts input files into the slices of each part. The result depends only on the files."""
+"""Which slices of the inputs each part of the store holds.
+
+Names and sizes of all files, the *listing*, decide which files are cut together; only these are then read to cut them.
+So a part depends on the listing and on its own files, and one part can be made without a look into the others' files.
+"""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
-from dataclasses import replace
-from itertools import groupby
+from dataclasses import dataclass, replace
 
 from packer_cli.corpus.blocks import fingerprint as fingerprint_file
 from packer_cli.corpus.discover import slice_corpus
 from packer_cli.corpus.readers.hf import folder_of
 from packer_cli.corpus.types import CorpusFile, CorpusSlice
-from packer_cli.engine.local import LocalEngine
+from packer_cli.engine.base import Engine
 from packer_cli.engine.worker import Died
 from packer_cli.files import fingerprint
 from packer_cli.tokens.slices import EXPANSION
@@ -29,14 +32,83 @@ def is_columnar(file: CorpusFile) -> bool:
     return file.format in COLUMNAR
 
 
-def cut_files(files: Sequence[CorpusFile], engine: LocalEngine) -> list[CorpusSlice]:
-    """Slices of all files, in order, with fingerprints; a file that crashes its reader is marked as unreadable.
+@dataclass(frozen=True, kw_only=True)
+class Unit:
+    """Files that are cut together: small ones that share a part, or a larger one, each of whose slices has its own."""
+
+    number: int
+    """Place of its first file in the listing."""
+    files: tuple[CorpusFile, ...]
+    is_shared: bool
+    start: int
+    """Weight of all files before it: about the bytes of their records, uncompressed."""
+    stop: int
+    """`start` and its own weight."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cut:
+    """The slices of one part."""
+
+    name: str
+    """File name of the part. The names follow the order of the store, up to a million files."""
+    slices: tuple[CorpusSlice, ...]
+    start: int
+    """About where it begins in the listing; see `Unit`."""
+    stop: int
+    """About where it ends."""
+
+
+def list_units(files: Sequence[CorpusFile]) -> list[Unit]:
+    """All files, in order. Depends on their sizes, formats and order alone, and reads nothing."""
+    groups: list[list[CorpusFile]] = []
+    held = GROUP_BYTES + 1
+    for file in files:
+        if held + _weight(file) > GROUP_BYTES or len(groups[-1]) == GROUP_FILES:
+            groups.append([])
+            held = 0
+        groups[-1].append(file)
+        held += _weight(file)
+    units: list[Unit] = []
+    number = start = 0
+    for group in groups:
+        stop = start + sum(map(_weight, group))
+        units.append(
+            Unit(number=number, files=tuple(group), is_shared=stop - start <= GROUP_BYTES, start=start, stop=stop)
+        )
+        number, start = number + len(group), stop
+    return units
+
+
+def cut_units(units: Sequence[Unit], engine: Engine) -> list[Cut]:
+    """The parts of units, in order; files without data have none. A file that crashes its reader is unreadable.
 
     Price: that of `slice_corpus`; columnar files use all workers.
 
     Raises:
         InputError: a file cannot be read.
     """
+    of_file = iter(_cut_files([file for unit in units for file in unit.files], engine))
+    cuts: list[Cut] = []
+    for unit in units:
+        slices = [slice_ for _ in unit.files for slice_ in next(of_file)]
+        weight = unit.stop - unit.start
+        parts = [tuple(slices)] if unit.is_shared else [(slice_,) for slice_ in slices]
+        cuts += [
+            Cut(
+                name=f"part-{unit.number:06d}-{i:04d}.arrow",
+                slices=part,
+                start=unit.start + weight * i // len(parts),
+                stop=unit.start + weight * (i + 1) // len(parts),
+            )
+            for i, part in enumerate(parts)
+            if part
+        ]
+    return cuts
+
+
+def _cut_files(files: Sequence[CorpusFile], engine: Engine) -> list[list[CorpusSlice]]:
+    """The slices of each file, with fingerprints."""
     cut: dict[int, list[CorpusSlice]] = {}
     columnar = [number for number, file in enumerate(files) if is_columnar(file)]
     tasks = [columnar[i : i + FILES_A_TASK] for i in range(0, len(columnar), FILES_A_TASK)]
@@ -50,10 +122,7 @@ def cut_files(files: Sequence[CorpusFile], engine: LocalEngine) -> list[CorpusSl
             else:
                 cut[tasks[i][0]] = [_unreadable(files[tasks[i][0]], outcome)]
         tasks = crashed
-    for number, file in enumerate(files):
-        if number not in cut:
-            cut[number] = slice_corpus([file])
-    return [slice_ for number in range(len(files)) for slice_ in cut[number]]
+    return [cut[number] if number in cut else slice_corpus([file]) for number, file in enumerate(files)]
 
 
 def _cut_each(files: list[CorpusFile]) -> list[list[CorpusSlice]]:
@@ -74,26 +143,6 @@ def _unreadable(file: CorpusFile, died: Died) -> CorpusSlice:
     )
 
 
-def group_slices(slices: Sequence[CorpusSlice]) -> list[tuple[CorpusSlice, ...]]:
-    """The slices of each part: consecutive small files share a part; every other slice has its own."""
-    parts: list[tuple[CorpusSlice, ...]] = []
-    group: list[CorpusSlice] = []
-    held = 0
-    for _, same_file in groupby(slices, key=lambda slice_: (slice_.file.path, slice_.file.source_id)):
-        of_file = list(same_file)
-        size = _weight(of_file[0].file)
-        is_small = len(of_file) == 1 and size <= GROUP_BYTES
-        if group and not (is_small and held + size <= GROUP_BYTES and len(group) < GROUP_FILES):
-            parts.append(tuple(group))
-            group, held = [], 0
-        if is_small:
-            group.append(of_file[0])
-            held += size
-        else:
-            parts += [(slice_,) for slice_ in of_file]
-    return [*parts, tuple(group)] if group else parts
-
-
 def _weight(file: CorpusFile) -> int:
     is_dense = file.compression != "none" or file.format == "parquet"
     return file.num_bytes * (EXPANSION if is_dense else 1)
@@ -101,7 +150,7 @@ def _weight(file: CorpusFile) -> int:
 
 def without_crashes(
     slices: Sequence[CorpusSlice],
-    engine: LocalEngine,
+    engine: Engine,
     read: Callable[[CorpusSlice], None],
 ) -> tuple[CorpusSlice, ...] | None:
     """The slices of a part that crashed its worker; those that crash again when read are marked as unreadable.

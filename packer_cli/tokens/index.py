@@ -13,7 +13,7 @@ import pyarrow as pa
 from pydantic import AfterValidator, BaseModel, ConfigDict, model_validator
 
 from packer_cli import __version__
-from packer_cli.engine.local import LocalEngine
+from packer_cli.engine.base import Engine
 from packer_cli.errors import FormatError, InputError, VersionError
 from packer_cli.files import atomic_file, fingerprint
 from packer_cli.format.arrays import to_numpy
@@ -150,7 +150,7 @@ def write_index(folder: Path, index: StoreIndex) -> None:
         file.write(sign_json(index.model_dump(mode="json")))
 
 
-def find_damaged_parts(folder: Path, index: StoreIndex, engine: LocalEngine) -> dict[str, str]:
+def find_damaged_parts(folder: Path, index: StoreIndex, engine: Engine) -> dict[str, str]:
     """What is wrong with each damaged part, by the name of its file. Price: reading all of them once."""
 
     def find(part: PartInfo) -> str | None:

@@ -24,6 +24,7 @@ from packer_cli.tokens.writer import PartWriter
 if TYPE_CHECKING:
     from packer_cli.tokens.encode.encoder import Encoder
     from packer_cli.tokens.tokenizer.loading import LoadedTokenizer
+    from packer_cli.tokens.types import EncodedBatch
 
 WORK = ".parts"
 """Folder in the store for the markers of finished parts, until the index is written."""
@@ -33,7 +34,8 @@ WORK = ".parts"
 class PartTask:
     """A worker's task: one part."""
 
-    number: int
+    name: str
+    """File name of the part."""
     slices: tuple[CorpusSlice, ...]
     """The slices of input in the part, in order."""
     fingerprint: str
@@ -46,11 +48,6 @@ class PartTask:
     alpaca: AlpacaForm | Literal["auto"]
     encoder_options: tuple[tuple[str, Any], ...]
     """Keyword arguments of `Encoder`."""
-
-    @property
-    def name(self) -> str:
-        """File name of the part."""
-        return f"part-{self.number:05d}.arrow"
 
 
 _tokenizers: dict[tuple[str, str], LoadedTokenizer] = {}
@@ -142,16 +139,24 @@ def _alpaca_form(task: PartTask) -> AlpacaForm:
 def _write_part(task: PartTask, encoder: Encoder, sink: Sink) -> PartInfo:
     from packer_cli.tokens.slices import count_by_slice, gap_of_each, lines_of, read_slices, with_lines
 
+    tokenizer = _tokenizer(task)
     encoder.start_part()
     rejects: list[Reject] = []
     num_samples = np.zeros(len(task.slices), dtype=np.int64)
     num_with_special = num_open = 0
     shapes: Counter[str] = Counter()
     with sink.file(task.name) as file:
-        writer = PartWriter(file, token_type(_tokenizer(task).vocab_size))
-        for documents in read_slices(task.slices, task.record_schema, _alpaca_form(task), task.max_record_bytes):
+        writer = PartWriter(file, token_type(tokenizer.vocab_size))
+        for documents in read_slices(
+            task.slices,
+            task.record_schema,
+            _alpaca_form(task),
+            task.max_record_bytes,
+            tokenizer.vocab_size,
+            tokenizer.eos_token_id,
+        ):
             encoded = encoder.encode(documents)
-            shapes += _shapes(documents, encoded.rejects)
+            shapes += _shapes(documents, encoded)
             num_open += encoded.num_open
             rejects += documents.rejects
             rejects += encoded.rejects
@@ -191,12 +196,11 @@ def _write_part(task: PartTask, encoder: Encoder, sink: Sink) -> PartInfo:
     )
 
 
-def _shapes(batch: DocumentBatch, rejects: list[Reject]) -> Counter[str]:
-    """How many documents of each kind became samples."""
-    shapes: Counter[str] = Counter([document.kind for document in batch.documents])
-    if rejects:
-        refused = {reject.line for reject in rejects}
-        shapes -= Counter([document.kind for document in batch.documents if document.line in refused])
+def _shapes(batch: DocumentBatch, encoded: EncodedBatch) -> Counter[str]:
+    """How many samples each kind of record gave."""
+    refused = {reject.line for reject in encoded.rejects}
+    shapes: Counter[str] = Counter(document.kind for document in batch.documents if document.line not in refused)
+    shapes["tokens"] = encoded.num_given
     return shapes
 
 

@@ -6,14 +6,17 @@ A record's key combines, in one integer, the number of its slice in the part and
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from functools import partial
 from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
+from packer_cli.corpus.ragged import join_samples
 from packer_cli.corpus.read import read_slice
 from packer_cli.corpus.readers.base import BATCH_BYTES
-from packer_cli.corpus.types import AlpacaForm, CorpusSlice, DocumentBatch, Gap, RecordSchema, Reject
+from packer_cli.corpus.types import AlpacaForm, CorpusSlice, DocumentBatch, Gap, RecordSchema, Reject, TokenBatch
 
 LINE_BITS = 44
 _LINE = (1 << LINE_BITS) - 1
@@ -26,24 +29,36 @@ def read_slices(
     schema: RecordSchema | Literal["auto"],
     alpaca_form: AlpacaForm,
     max_record_bytes: int,
+    vocab_size: int,
+    eos_id: int | None,
 ) -> Iterator[DocumentBatch]:
     """Yield the records of the slices, in order; `line` is their key. The first slice's keys equal its lines."""
-    merged = DocumentBatch()
+    read = partial(
+        read_slice,
+        schema=schema,
+        alpaca_form=alpaca_form,
+        max_record_bytes=max_record_bytes,
+        vocab_size=vocab_size,
+        eos_id=eos_id,
+    )
+    merged, tokens = DocumentBatch(), list[TokenBatch]()
     held = 0
     for number, slice_ in enumerate(slices):
-        for batch in read_slice(slice_, schema=schema, alpaca_form=alpaca_form, max_record_bytes=max_record_bytes):
+        for batch in read(slice_):
             if len(slices) == 1:
                 yield batch
                 continue
             base = number << LINE_BITS
             merged.documents += [document._replace(line=base + document.line) for document in batch.documents]
             merged.rejects += [reject._replace(line=base + reject.line) for reject in batch.rejects]
+            if batch.tokens is not None:
+                tokens.append(batch.tokens._replace(lines=base + batch.tokens.lines))
             held += min(slice_.file.num_bytes * (1 if slice_.file.compression == "none" else EXPANSION), BATCH_BYTES)
             if held >= BATCH_BYTES:
-                yield merged
-                merged, held = DocumentBatch(), 0
-    if merged.documents or merged.rejects:
-        yield merged
+                yield replace(merged, tokens=join_samples(tokens) if tokens else None)
+                merged, tokens, held = DocumentBatch(), [], 0
+    if merged.documents or merged.rejects or tokens:
+        yield replace(merged, tokens=join_samples(tokens) if tokens else None)
 
 
 def lines_of(keys: NDArray[np.int64]) -> NDArray[np.int64]:

@@ -1,30 +1,31 @@
-"""The tokenize stage: inputs to a finished token store, in parallel, reusing finished parts."""
+"""The tokenize stage: inputs to a finished token store, in parallel, reusing finished parts.
+
+`packer_cli.tokens.share` is the same for the tasks of a job array.
+"""
 
 from __future__ import annotations
 
-import importlib.metadata
-from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Generator, Iterable, Sequence
+from contextlib import closing
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from packer_cli.config import TokenizeConfig
 from packer_cli.corpus.discover import discover
-from packer_cli.corpus.types import CorpusSlice
-from packer_cli.engine.local import LocalEngine
-from packer_cli.engine.parts import FileRange, FinishedPart, Parts, Written, write_part
+from packer_cli.corpus.types import Source
+from packer_cli.engine.base import Engine
+from packer_cli.engine.parts import FileRange, FinishedPart, Parts, Written, find_listing, write_part
 from packer_cli.engine.progress import Progress, say
 from packer_cli.engine.worker import Died
 from packer_cli.errors import HbpackError, InputError, RunError, TooManyRejectedError
-from packer_cli.files import fingerprint, remove_temporaries
+from packer_cli.files import remove_temporaries
 from packer_cli.sizes import counted
 from packer_cli.tokens.choices import choices
-from packer_cli.tokens.cutting import cut_files, group_slices, is_columnar, without_crashes
+from packer_cli.tokens.cutting import cut_units, is_columnar, list_units, without_crashes
 from packer_cli.tokens.index import (
     INDEX_NAME,
-    STORE_VERSION,
     PartInfo,
     SourceInfo,
     StoreIndex,
@@ -34,16 +35,41 @@ from packer_cli.tokens.index import (
 )
 from packer_cli.tokens.part import WORK, PartTask, describe_tokenizer, rejects_name, tokenize_part
 from packer_cli.tokens.slices import read_all
-from packer_cli.tokens.tokenizer.fingerprint import tokenizer_fingerprint
-from packer_cli.tokens.tokenizer.loading import read_template
+from packer_cli.tokens.tasks import library_versions, part_tasks, sample_options, slice_bytes
 
-_LIBRARIES = ("gigatoken", "tokenizers", "transformers", "jinja2", "minijinja", "sentencepiece")
+
+@dataclass(frozen=True, kw_only=True)
+class Header:
+    """What the index says of the whole store."""
+
+    tokenizer: str
+    """As the user named it."""
+    options: dict[str, Any]
+    library_versions: dict[str, str]
+    sources: tuple[SourceInfo, ...]
+
+    def facts(self) -> dict[str, Any]:
+        """JSON values, to make the same header of."""
+        return {**vars(self), "sources": [source.model_dump() for source in self.sources]}
+
+    def index(self, parts: Iterable[FinishedPart]) -> StoreIndex:
+        """The index of these parts, in order; at least one."""
+        parts = list(parts)
+        infos = tuple(PartInfo(**part.facts["part"]) for part in parts)
+        return StoreIndex(
+            fingerprint=store_fingerprint(infos, [source.weight for source in self.sources]),
+            tokenizer={**parts[0].facts["tokenizer"], "name": self.tokenizer},
+            options=self.options,
+            library_versions=self.library_versions,
+            sources=self.sources,
+            parts=infos,
+        )
 
 
 def tokenize(
     config: TokenizeConfig,
     folder: Path,
-    engine: LocalEngine,
+    engine: Engine,
     progress: Progress = lambda done, total: None,
 ) -> tuple[StoreIndex, int]:
     """Tokenize the inputs into the store in `folder`; existing parts that are still valid are kept.
@@ -60,14 +86,41 @@ def tokenize(
         TooManyRejectedError: see `--max-rejected`; finished parts stay for the next run.
     """
     sources, files = discover(config.inputs, output=str(folder.parent))
-    slices = cut_files(files, engine)
-    if not slices:
-        raise InputError("the inputs hold no data: " + ", ".join(source.name for source in sources))
-    options = _sample_options(config)
-    tasks = _tasks(config, options, group_slices(slices))
-    before = _current_index(folder)
-    parts = Parts(folder, WORK, INDEX_NAME, tasks, _slice_bytes(tasks))
-    parts.find(engine, _listed(folder, before))
+    cuts = cut_units(list_units(files), engine)
+    if not cuts:
+        raise InputError(no_data([source.name for source in sources]))
+    tasks = part_tasks(config, cuts)
+    before = current_index(folder)
+    parts = Parts(folder, WORK, INDEX_NAME, tasks, slice_bytes(tasks))
+    parts.find(engine, listed_parts(folder, before))
+    num_reused = make_parts(config, parts, folder, engine, progress)
+    index = header_of(config, sources).index(renamed(parts, tasks).values())
+    if index != before or not (folder / INDEX_NAME).exists():
+        write_index(folder, index)
+    remove_stale(folder, index)
+    parts.close()
+    return index, num_reused
+
+
+def no_data(names: Sequence[str]) -> str:
+    """Why there is no store: the inputs are empty."""
+    return "the inputs hold no data: " + ", ".join(names)
+
+
+def header_of(config: TokenizeConfig, sources: Sequence[Source]) -> Header:
+    """The header of the store that these options make."""
+    return Header(
+        tokenizer=config.tokenizer,
+        options=sample_options(config),
+        library_versions=library_versions(),
+        sources=tuple(SourceInfo(name=source.name, weight=source.weight) for source in sources),
+    )
+
+
+def make_parts(
+    config: TokenizeConfig, parts: Parts[PartTask], folder: Path, engine: Engine, progress: Progress
+) -> int:
+    """Make the parts that are missing. Returns the number of records in the others."""
     kept = [part.facts for part in parts.finished.values()]
     num_rejected = sum(facts["part"]["num_rejected"] for facts in kept)
     num_reused = num_rejected + sum(facts["part"]["num_samples"] for facts in kept)
@@ -79,24 +132,12 @@ def tokenize(
     with parts.committing(progress) as commit:
         if kept:
             announce(kept[0]["tokenizer"])
-        for written in _run(engine, parts.todo, folder, None if kept else announce):
-            num_rejected += commit(written).facts["part"]["num_rejected"]
-            _check_rejected(num_rejected, config.max_rejected, folder)
-    _check_rejected(num_rejected, config.max_rejected, folder)
-    infos = [_renamed(PartInfo(**parts.finished[task.name].facts["part"]), task) for task in tasks]
-    index = StoreIndex(
-        fingerprint=store_fingerprint(infos, [source.weight for source in sources]),
-        tokenizer={**parts.finished[tasks[0].name].facts["tokenizer"], "name": config.tokenizer},
-        options=options,
-        library_versions=library_versions(),
-        sources=tuple(SourceInfo(name=source.name, weight=source.weight) for source in sources),
-        parts=tuple(infos),
-    )
-    if index != before or not (folder / INDEX_NAME).exists():
-        write_index(folder, index)
-    _remove_stale(folder, parts)
-    parts.close()
-    return index, num_reused
+        with closing(_run(engine, parts.todo, folder, None if kept else announce)) as outcomes:
+            for written in outcomes:
+                num_rejected += commit(written).facts["part"]["num_rejected"]
+                check_rejected(num_rejected, config.max_rejected, folder)
+    check_rejected(num_rejected, config.max_rejected, folder)
+    return num_reused
 
 
 class _Description(NamedTuple):
@@ -114,8 +155,8 @@ def _work(folder: Path, task: PartTask | _Description) -> Written | dict[str, An
 
 
 def _run(
-    engine: LocalEngine, todo: list[PartTask], folder: Path, announce: Callable[[dict[str, Any]], None] | None
-) -> Iterator[Written]:
+    engine: Engine, todo: list[PartTask], folder: Path, announce: Callable[[dict[str, Any]], None] | None
+) -> Generator[Written, None, None]:
     """Yield parts as they end. A slice that crashes its worker when read is left out, and its part is tokenized again.
 
     Each worker loads the tokenizer anyway; the first one describes it before it starts on a part.
@@ -138,7 +179,7 @@ def _run(
         todo = [_without_crashes(task, died, engine) for task, died in crashed]
 
 
-def _without_crashes(task: PartTask, died: Died, engine: LocalEngine) -> PartTask:
+def _without_crashes(task: PartTask, died: Died, engine: Engine) -> PartTask:
     slices = without_crashes(task.slices, engine, read_all)
     if slices is None:
         names = ", ".join(dict.fromkeys(slice_.file.path for slice_ in task.slices[:3]))
@@ -152,60 +193,7 @@ def _is_risky(task: PartTask | _Description) -> bool:
     return any(is_columnar(slice_.file) for slice_ in (task.of if isinstance(task, _Description) else task).slices)
 
 
-def _tasks(
-    config: TokenizeConfig, options: dict[str, Any], parts: Sequence[tuple[CorpusSlice, ...]]
-) -> list[PartTask]:
-    files = tokenizer_fingerprint(config.tokenizer)
-    shared = fingerprint(options, files, library_versions(), STORE_VERSION)
-    return [
-        PartTask(
-            number=number,
-            slices=slices,
-            fingerprint=fingerprint(shared, *map(_content, slices)),
-            tokenizer=config.tokenizer,
-            tokenizer_fingerprint=fingerprint(files, options["chat_template"]),
-            chat_template=config.chat_template,
-            record_schema=config.record_schema,
-            max_record_bytes=config.max_record_bytes,
-            alpaca=config.alpaca,
-            encoder_options=(
-                ("append_eos", config.append_eos),
-                ("backend", config.tokenizer_backend),
-                ("loss_on", config.loss_on),
-                ("plain_content", config.plain_content),
-            ),
-        )
-        for number, slices in enumerate(parts)
-    ]
-
-
-def _content(slice_: CorpusSlice) -> list[Any]:
-    """Identifies a slice's contents, without names. Compression is included: it decides what the bytes mean."""
-    file = slice_.file
-    compression = [] if file.compression == "none" else [file.compression]
-    return [file.fingerprint, file.format, slice_.start, slice_.stop, *compression]
-
-
-def _sample_options(config: TokenizeConfig) -> dict[str, Any]:
-    """The options that shape samples."""
-    return {
-        "record_schema": config.record_schema,
-        "max_record_bytes": config.max_record_bytes,
-        "tokenizer_backend": config.tokenizer_backend,
-        "chat_template": None if config.chat_template is None else read_template(config.chat_template),
-        "loss_on": config.loss_on,
-        "append_eos": config.append_eos,
-        "alpaca": config.alpaca,
-        "plain_content": config.plain_content,
-    }
-
-
-def library_versions() -> dict[str, str]:
-    """Versions of the libraries that decide ids; with other versions parts are rewritten."""
-    return {name: importlib.metadata.version(name) for name in _LIBRARIES}
-
-
-def _listed(folder: Path, index: StoreIndex | None) -> dict[str, FinishedPart]:
+def listed_parts(folder: Path, index: StoreIndex | None) -> dict[str, FinishedPart]:
     """The parts that the index vouches for, by name."""
     return {} if index is None else {info.path: _listed_part(folder, info, index.tokenizer) for info in index.parts}
 
@@ -220,7 +208,17 @@ def _listed_part(folder: Path, info: PartInfo, tokenizer: dict[str, Any]) -> Fin
     return FinishedPart(fingerprint=info.fingerprint, files=tuple(files), facts=facts)
 
 
-def _renamed(info: PartInfo, task: PartTask) -> PartInfo:
+def renamed(parts: Parts[PartTask], tasks: Sequence[PartTask]) -> dict[str, FinishedPart]:
+    """The finished parts, in order, with the names and sources that their files have now."""
+    renamed = {}
+    for task in tasks:
+        part = parts.finished[task.name]
+        info = with_names(PartInfo(**part.facts["part"]), task)
+        renamed[task.name] = replace(part, facts={**part.facts, "part": info.model_dump(mode="json")})
+    return renamed
+
+
+def with_names(info: PartInfo, task: PartTask) -> PartInfo:
     """The part's info with the names and sources that its files have now."""
     files = [
         file.model_copy(update={"path": slice_.file.path, "source": slice_.file.source_id})
@@ -229,30 +227,25 @@ def _renamed(info: PartInfo, task: PartTask) -> PartInfo:
     return info.model_copy(update={"files": tuple(files)})
 
 
-def _current_index(folder: Path) -> StoreIndex | None:
+def current_index(folder: Path) -> StoreIndex | None:
+    """The index, in place or, if a run that replaces parts did not end, in the work folder."""
     try:
-        return read_index(folder)
+        return read_index(find_listing(folder, WORK, INDEX_NAME).parent)
     except HbpackError:
         return None
 
 
-def _remove_stale(folder: Path, parts: Parts[PartTask]) -> None:
+def remove_stale(folder: Path, index: StoreIndex) -> None:
+    """Remove what another run left: temporary files, and parts that the index does not list."""
     remove_temporaries(folder)
-    names = {file.path for part in parts.finished.values() for file in part.files}
+    names = {name for part in index.parts for name in (part.path, part.num_rejected and rejects_name(part.path))}
     for path in [*folder.glob("part-*.arrow"), *folder.glob("rejected-*.jsonl")]:
         if path.name not in names:
             path.unlink()
 
 
-def _slice_bytes(tasks: Sequence[PartTask]) -> list[int]:
-    """Input bytes of each task, for the progress bar: each slice counts an equal share of its file."""
-    num_slices = Counter(slice_.file.path for task in tasks for slice_ in task.slices)
-    return [
-        max(1, sum(slice_.file.num_bytes // num_slices[slice_.file.path] for slice_ in task.slices)) for task in tasks
-    ]
-
-
-def _check_rejected(num_rejected: int, most: int | None, folder: Path) -> None:
+def check_rejected(num_rejected: int, most: int | None, folder: Path) -> None:
+    """Raise TooManyRejectedError if more records were rejected than `--max-rejected` allows."""
     if most is not None and num_rejected > most:
         raise TooManyRejectedError(
             f"{counted(num_rejected, 'record')} rejected, more than --max-rejected {most}; "

@@ -16,8 +16,8 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from packer_cli.errors import FormatError
-from packer_cli.format.arrays import to_numpy
-from packer_cli.format.loss_spans import STARTS, STOPS, Int64Array
+from packer_cli.format.loss_spans import Int64Array
+from packer_cli.format.token_parts import PartBatch, clip_spans
 from packer_cli.tokens.index import StoreIndex, open_part, read_index
 from packer_cli.tokens.spans import copy_spans
 
@@ -50,10 +50,12 @@ class TokenStore:
         self.folder = folder
         self.index = index
         self._token: np.dtype[Any] = np.dtype(str(index.token_type))
-        self._batches = [_Batch(batch) for part in index.parts for batch in open_part(folder, part, index.token_type)]
+        self._batches = [
+            PartBatch(batch) for part in index.parts for batch in open_part(folder, part, index.token_type)
+        ]
         self._lock = Lock()
         self._made_rows: _Rows | None = None
-        self._ids = [batch.ids_buffer for batch in self._batches]
+        self._ids = [pa.py_buffer(batch.input_ids) for batch in self._batches]
         counts = [len(batch.offsets) - 1 for batch in self._batches]
         self._first_sample = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
         self._files = [file for part in index.parts for file in part.files]
@@ -136,10 +138,7 @@ class TokenStore:
         piece = np.repeat(np.arange(len(row)), num)
         first = rows.first_span[batch] + rows.span_offsets[row]
         place = np.arange(len(piece)) + (first - (np.cumsum(num) - num))[piece]
-        starts = np.maximum(rows.loss_starts[place] - start[piece], 1)
-        stops = np.minimum(rows.loss_stops[place] - start[piece], length[piece])
-        is_inside = starts < stops
-        return starts[is_inside], stops[is_inside], piece[is_inside]
+        return clip_spans(rows.loss_starts[place], rows.loss_stops[place], piece, start, length)
 
     def _find(self, sample: NDArray[np.int64]) -> tuple[Int64Array, Int64Array]:
         """The record batch and the place in `_rows` of each of these samples."""
@@ -175,20 +174,6 @@ class _Rows(NamedTuple):
     """int32[s], in the sample"""
     loss_stops: NDArray[np.int32]
     """int32[s]"""
-
-
-class _Batch:
-    """Numpy views of one record batch."""
-
-    def __init__(self, batch: pa.RecordBatch) -> None:
-        ids, starts, stops = (batch.column(name) for name in ("input_ids", STARTS, STOPS))
-        self.offsets: NDArray[np.int32] = to_numpy(ids.offsets)
-        self.ids_buffer = pa.py_buffer(to_numpy(ids.values))
-        self.span_offsets: NDArray[np.int32] = to_numpy(starts.offsets)
-        self.loss_starts: NDArray[np.int32] = to_numpy(starts.values)
-        self.loss_stops: NDArray[np.int32] = to_numpy(stops.values)
-        self.num_loss_tokens: NDArray[np.int32] = to_numpy(batch.column("num_loss_tokens"))
-        self.lines: NDArray[np.int64] = to_numpy(batch.column("line"))
 
 
 def _join(arrays: list[NDArray[Any]], dtype: type) -> NDArray[Any]:

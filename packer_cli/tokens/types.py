@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     import numpy as np
@@ -21,8 +21,8 @@ class EncodedBatch:
 
     offsets: NDArray[np.int64]
     """int64[n+1]: sample i is `input_ids[offsets[i]:offsets[i+1]]`."""
-    input_ids: NDArray[np.int32]
-    """int32[t]"""
+    input_ids: NDArray[Any]
+    """int32[t], or uint16[t] where all ids were given and the vocabulary fits"""
     loss_mask: NDArray[np.int8] | None
     """int8[t]: 1 for tokens that are trained on; None: all are. The first token of a sample may be 1 here;
     it never carries a loss, since nothing predicts it, and the token store has none there."""
@@ -34,3 +34,5 @@ class EncodedBatch:
     """Records whose own contents hold the text of a special token."""
     num_open: int
     """Samples whose last token, blanks aside, is neither EOS nor a special token that the chat template writes."""
+    num_given: int = 0
+    """Samples whose ids were given."""

@@ -14,6 +14,7 @@ from packer_cli.format.arrays import to_numpy
 from packer_cli.format.constants import PACKS_PER_BATCH
 from packer_cli.format.loss_spans import STARTS, STOPS, count_by_row, find_wrong_row
 from packer_cli.format.marks import CHECKSUM, row_checksums
+from packer_cli.format.token_parts import PieceTokens, with_tokens
 from packer_cli.plan.cost import Cost
 from packer_cli.plan.types import Plan
 from packer_cli.shards.layout import ShardRange
@@ -33,6 +34,11 @@ class Expected:
     """The columns of shards."""
     store: TokenStore | None
     """None: tokens, and sources, are not compared."""
+
+    @property
+    def index_only(self) -> bool:
+        """Whether shards leave the tokens in the token store."""
+        return "input_ids" not in self.schema.names
 
 
 def check_shard(folder: Path, shard: ShardRange, expected: Expected) -> str | None:
@@ -84,7 +90,6 @@ def _check_batch(batch: pa.RecordBatch, first: int, stop: int, group: int, expec
         "attention_work": work,
         "cost": expected.cost.quadratic * work + expected.cost.linear * tokens,
         "cp_sharding": plan.packs.cp_sharding[first:stop],
-        CHECKSUM: row_checksums(batch),
     }
     lists: dict[str, tuple[NDArray[Any], NDArray[Any]]] = {
         "cu_seqlens": (np.concatenate(cu_seqlens), borders + np.arange(len(borders))),
@@ -101,8 +106,14 @@ def _check_batch(batch: pa.RecordBatch, first: int, stop: int, group: int, expec
             STARTS: (loss_starts, span_borders),
             STOPS: (loss_stops, span_borders),
         }
-    else:
+        if expected.index_only:
+            tokens_of = PieceTokens(gathered.input_ids, loss_starts, loss_stops)
+            batch = with_tokens(batch, token_borders, span_borders, tokens_of)
+    elif not expected.index_only:
         lists["input_ids"] = (to_numpy(batch.column("input_ids").values), token_borders)
+    has_tokens = "input_ids" in batch.schema.names
+    if has_tokens:
+        numbers[CHECKSUM] = row_checksums(batch)
     for name, values in numbers.items():
         wrong = np.flatnonzero(to_numpy(batch.column(name)) != values)
         if len(wrong):
@@ -117,7 +128,7 @@ def _check_batch(batch: pa.RecordBatch, first: int, stop: int, group: int, expec
         if len(wrong):
             pack = first + int(np.searchsorted(ends_of_rows, wrong[0], side="right")) - 1
             return f"pack {pack} has other {name} than the {source}"
-    return _check_spans(batch, first, token_borders, np.concatenate([[0], np.cumsum(length)]))
+    return _check_spans(batch, first, token_borders, np.concatenate([[0], np.cumsum(length)])) if has_tokens else ""
 
 
 def _check_spans(

@@ -9,13 +9,13 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from packer_cli.engine.local import LocalEngine
+from packer_cli.engine.base import Engine
 from packer_cli.engine.progress import Progress
 from packer_cli.errors import FormatError, HbpackError, InputError, PlanError, VersionError
 from packer_cli.format.checksums import find_damage
 from packer_cli.format.constants import MANIFEST_NAME, PLAN_NAME
 from packer_cli.format.manifest import Manifest
-from packer_cli.format.schema import shard_schema, token_type
+from packer_cli.format.schema import index_schema, shard_schema, token_type
 from packer_cli.plan.types import Plan
 from packer_cli.shards.manifest import read_manifest
 from packer_cli.shards.plan_file import PlanHeader, read_plan, read_plan_header
@@ -31,7 +31,7 @@ from packer_cli.verify.ranks import check_epoch
 from packer_cli.verify.report import Report, without_remedy
 
 
-def open_verifier(folder: Path, engine: LocalEngine, *, fast: bool = False) -> Verifier | Report:
+def open_verifier(folder: Path, engine: Engine, *, fast: bool = False) -> Verifier | Report:
     """What verifies the set in a folder; where its manifest is damaged, the report that says so.
 
     Raises:
@@ -75,7 +75,7 @@ def _write(folder: Path) -> str:
 class Verifier:
     """Verifies one set: first its files, then what they hold."""
 
-    def __init__(self, folder: Path, manifest: Manifest, engine: LocalEngine, *, fast: bool) -> None:
+    def __init__(self, folder: Path, manifest: Manifest, engine: Engine, *, fast: bool) -> None:
         self.report = Report()
         self._folder = folder
         self._manifest = manifest
@@ -121,7 +121,9 @@ class Verifier:
             plan=plan,
             piece_loss_tokens=piece_loss_tokens,
             cost=header.cost,
-            schema=shard_schema(token_type(self._manifest.tokenizer.get("vocab_size"))),
+            schema=(index_schema if self._manifest.tokens else shard_schema)(
+                token_type(self._manifest.tokenizer.get("vocab_size"))
+            ),
             store=None if self._fast else store,
         )
         try:
@@ -158,7 +160,9 @@ class Verifier:
                 return TokenStore(store, index)
             self.report.add({f"{header.store}/{name}": what for name, what in found.items()}, _PACK)
             self._leave_out_tokens("the token store is damaged")
-        except InputError:
+        except InputError as error:
+            if self._manifest.tokens:
+                self.report.add({f"{header.store}/{INDEX_NAME}": without_remedy(error)}, _PACK)
             self._leave_out_tokens(f"there is no token store {str(store)!r}")
         except FormatError as error:
             self.report.add({f"{header.store}/{INDEX_NAME}": without_remedy(error)}, _PACK)

@@ -88,7 +88,7 @@ def test_max_rejected(pack, lines_of, tmp_path):
         "or raise the limit\n"
     )
     assert_ends(pack(path, "--max-rejected", 1), message)
-    reasons = (tmp_path / "out" / "tokens" / "rejected-00000.jsonl").read_text().splitlines()
+    reasons = (tmp_path / "out" / "tokens" / "rejected-000000-0000.jsonl").read_text().splitlines()
     assert [json.loads(line)["line"] for line in reasons] == [2, 3]
     assert not (tmp_path / "out" / "hbpack.json").exists()
     assert pack(path, "--max-rejected", 2).code == 0

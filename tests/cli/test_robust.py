@@ -65,8 +65,8 @@ def damages(data, generator):
     }
 
 
-@pytest.mark.parametrize("name", ["plan.arrow", "hbpack.json", "tokens/tokens.json", "tokens/part-00000.arrow",
-                                  "tokens/rejected-00000.jsonl", "shards/g0-1024-sp1/shard-00000.arrow",
+@pytest.mark.parametrize("name", ["plan.arrow", "hbpack.json", "tokens/tokens.json", "tokens/part-000000-0000.arrow",
+                                  "tokens/rejected-000000-0000.jsonl", "shards/g0-1024-sp1/shard-00000.arrow",
                                   "ranks/epoch-000/rank-00003.arrow", "rejected.jsonl"])  # fmt: skip
 def test_a_damaged_file_is_made_again(hbpack, pack, chats, tmp_path, name):
     """Every command ends in words; packing again repairs what can be told to be damaged."""
@@ -225,8 +225,13 @@ def gone(processes):
     return all(not process.is_running() or process.status() == psutil.STATUS_ZOMBIE for process in processes)
 
 
+@pytest.mark.parametrize(
+    ("number", "code", "word"), [(signal.SIGINT, 130, "interrupted"), (signal.SIGTERM, 143, "terminated")]
+)
 @pytest.mark.parametrize("moment", ["workers start", "parts come"])
-def test_ctrl_c_ends_all_at_once_and_the_next_run_goes_on(pack, big, tokenizer, tmp_path, moment):
+def test_a_signal_ends_all_at_once_and_the_next_run_goes_on(
+    pack, big, tokenizer, tmp_path, moment, number, code, word
+):
     out = tmp_path / "out"
     process = start(big, tokenizer, out)
     parent = psutil.Process(process.pid)
@@ -236,14 +241,15 @@ def test_ctrl_c_ends_all_at_once_and_the_next_run_goes_on(pack, big, tokenizer, 
         wait_for(lambda: parent.children(recursive=True))
     children = parent.children(recursive=True)
     begin = time.monotonic()
-    os.killpg(process.pid, signal.SIGINT)
+    os.killpg(process.pid, number)
     stdout, stderr = process.communicate(timeout=20)
-    assert process.returncode == 130
-    assert stderr.splitlines()[-1] == "error: interrupted; run the same command again to go on"
+    assert process.returncode == code
+    assert stderr.splitlines()[-1] == f"error: {word}; run the same command again to go on"
     assert "Traceback" not in stderr
     assert stdout == ""
     assert time.monotonic() - begin < 10
     wait_for(lambda: gone(children))
+    assert not list(out.rglob("*.tmp"))
     assert pack(big).code == 0
     assert pack(big, output=tmp_path / "whole").code == 0
     assert tree(out) == tree(tmp_path / "whole")

@@ -17,7 +17,7 @@ from packer_cli.errors import ConfigError, InputError
 from .helpers import TEXT, read_all, write_jsonl
 
 KNOWN = (
-    "hbpack reads .arrow, .feather, .ipc, .json, .jsonl, .md, .ndjson, .parquet, .text, .txt, "
+    "hbpack reads .arrow, .bin, .ds, .feather, .ipc, .json, .jsonl, .md, .ndjson, .npy, .parquet, .text, .txt, "
     "and text and JSON also with .gz or .zst"
 )
 

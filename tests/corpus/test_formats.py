@@ -17,10 +17,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from packer_cli.corpus.discover import discover, slice_corpus
+from packer_cli.corpus.readers import READERS
+from packer_cli.corpus.readers.base import ReadRules
 from packer_cli.corpus.readers.columns import to_python
 from packer_cli.corpus.records import Normalizer
 
-from .helpers import CHAT, SHAPES, TEXT, plain, read_all, write_jsonl
+from .helpers import CHAT, SHAPES, TEXT, documents_of, plain, read_all, write_jsonl
 from .naive import array_borders, without_nulls
 
 Records = list[dict[str, Any]]
@@ -90,7 +92,7 @@ def test_every_format_holds_every_shape(tmp_path: Path, name: str, shape: str) -
     records = [SHAPES[shape]] * 10
     path = tmp_path / name
     FORMATS[name](records, path)
-    expected = [plain(Normalizer().parse(record, 1)) for record in records]
+    expected = [plain(document) for record in records for document in documents_of(record)]
     for slice_bytes in (1, 100, None):
         for batch_bytes in (1, 150, 1 << 20):
             documents, rejects = read_all(path, slice_bytes=slice_bytes, batch_bytes=batch_bytes)
@@ -112,11 +114,13 @@ def test_columnar_slices(tmp_path: Path, name: str) -> None:
 
 
 def test_token_columns_stay_arrays(tmp_path: Path) -> None:
-    as_parquet([{"input_ids": [1, 2], "loss_mask": [0, 1]}, {"input_ids": [3]}], tmp_path / "a.parquet")
+    as_parquet([{"input_ids": [1, 2], "loss_mask": [0, 1]}] * 2, tmp_path / "a.parquet")
+    (slice_,) = slice_corpus(discover([str(tmp_path / "a.parquet")])[1])
+    (raw,) = READERS["parquet"].read(slice_, ReadRules(), Normalizer().fields)
+    assert not raw.records
+    assert raw.tokens.columns["input_ids"].values.tolist() == [1, 2, 1, 2]
     (first, second), _ = read_all(tmp_path / "a.parquet")
-    assert isinstance(first.input_ids, np.ndarray)
-    assert first.loss_mask.tolist() == [0, 1]
-    assert second.loss_mask is None
+    assert first[2:] == second[2:] == ([1, 2], [False, True])
 
 
 def test_absent_keys_of_structs_are_dropped(tmp_path: Path) -> None:
@@ -324,7 +328,6 @@ def test_broken_arrays(
 
 @given(values=st.lists(NESTED, max_size=12), indent=st.sampled_from([None, 1]), size=st.integers(1, 40))
 def test_borders_of_elements_are_where_a_parser_sees_them(values: list, indent: int | None, size: int) -> None:
-    import numpy as np
 
     from packer_cli.corpus.readers.json_borders import find_borders, new_state
 

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from packer_cli.corpus.records import SCHEMA_CHOICES, SHAPES, Normalizer
-from packer_cli.corpus.types import Document, Reject
+from packer_cli.corpus.records.tokens import TokenRecord, read_records
+from packer_cli.corpus.types import Document, Reject, TokenBatch
 from packer_cli.errors import ConfigError
 
 from .helpers import ALPACA, CHAT, PROMPT, SHAREGPT, TEXT
@@ -19,6 +20,12 @@ def parse(record: dict, schema: str = "auto") -> Document:
     assert isinstance(result, Document), result
     assert result.line == 7
     return result
+
+
+def read_tokens(record: dict) -> tuple[TokenBatch | None, list[Reject]]:
+    result = Normalizer("auto").parse(record, 7)
+    assert isinstance(result, TokenRecord), result
+    return read_records([result])
 
 
 def reason(record: dict, schema: str = "auto") -> str:
@@ -209,10 +216,11 @@ def test_tokens(as_array: bool) -> None:
         return np.array(values, dtype=np.int32) if as_array else values
 
     def check(record: dict, ids: list[int], mask: list[int] | None) -> None:
-        document = parse({name: convert(values) for name, values in record.items()})
-        assert document.kind == "tokens"
-        assert list(document.input_ids) == ids
-        assert document.loss_mask is None if mask is None else list(document.loss_mask) == mask
+        batch, rejects = read_tokens({name: convert(values) for name, values in record.items()})
+        assert not rejects
+        assert batch.lines.tolist() == [7]
+        assert list(batch.input_ids) == ids
+        assert batch.loss_mask is None if mask is None else list(batch.loss_mask) == mask
 
     check({"input_ids": [5, 6]}, [5, 6], None)
     check({"input_ids": [5, 6], "labels": [-100, 6]}, [5, 6], [0, 1])
@@ -254,7 +262,8 @@ def test_tokens(as_array: bool) -> None:
     ],
 )
 def test_rejected_tokens(record: dict, expected: str) -> None:
-    assert reason(record) == expected
+    _, rejects = read_tokens(record)
+    assert rejects == [Reject(7, expected)]
 
 
 def test_unknown_shape_names_the_keys_and_the_known_shapes() -> None:

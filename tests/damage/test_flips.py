@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import random
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ import pytest
 pytest.importorskip("packer_cli.loader", exc_type=ImportError)
 
 from packer_cli.engine.local import LocalEngine
-from packer_cli.errors import FormatError
+from packer_cli.errors import FormatError, VersionError
 from packer_cli.loader import PackedDataset
 from packer_cli.verify import Report, Verifier, open_verifier
 from tests.damage.conftest import Packed, hbpack
@@ -94,6 +95,38 @@ def test_flips(own: Packed, packed: Packed, kinds: Callable[[Path], dict[str, li
     assert set(paths) == set(KINDS)
     attack(own, tree(packed.folder), paths[kind], 4, random.Random(kind), two_gpus)
     assert verify(own.folder).is_sound
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_byte(repo: Path, tmp_path: Path, kinds: Callable[[Path], dict[str, list[Path]]], kind: str) -> None:
+    """A change of any byte of any file of a set of a few packs is found, and changes no batch."""
+    sample = repo / "examples" / "sample"
+    chats = (sample / "chats.jsonl").read_text(encoding="utf-8").splitlines()[:6]
+    (tmp_path / "chats.jsonl").write_text("\n".join([*chats, "broken"]), encoding="utf-8")
+    folder = tmp_path / "out"
+    options = ["--tokenizer", sample / "tokenizer", "--groups", "512", "--gpus", 2, "--output", folder]
+    assert hbpack("pack", tmp_path / "chats.jsonl", *options, "--workers", 1).code == 0
+
+    def reads() -> set[str]:
+        return set(batches(folder, 2, range(1)))
+
+    good, rng = reads(), random.Random(kind)
+    assert good
+    for path in kinds(folder)[kind]:
+        name = path.relative_to(folder).as_posix()
+        whole = path.read_bytes()
+        for place in range(len(whole)):
+            with path.open("r+b") as file:
+                file.seek(place)
+                file.write(bytes([whole[place] ^ rng.randrange(1, 256)]))
+            assert reads() <= good, f"byte {place} of {name} reached a batch"
+            with suppress(VersionError):  # Another digit: no command reads the set.
+                report = verify(folder)
+                assert any(name.startswith(damage.file) for damage in report.damaged), f"byte {place} of {name}"
+            path.write_bytes(whole)
+    assert verify(folder).is_sound
+    assert reads() == good
 
 
 @pytest.mark.soak

@@ -15,6 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 import xxhash
 
+from tests.corpus.helpers import read_all
 from tests.export.conftest import NUM_COMPARED, export, samples_of
 from tests.loader.packed_set import row_checksum
 
@@ -276,3 +277,12 @@ def test_mds_is_read_by_its_library(exported, in_use):
         opened = reader.MDSReader.from_json(str(folder), "", shard)
         rows += [opened[i] for i in range(opened.samples)]
     assert_mds(rows, in_use)
+
+
+@pytest.mark.parametrize("name", ["megatron", "trl"])
+def test_an_export_is_an_input_again(exported, in_use, name):
+    """Its rows are split into the samples that were packed, with their masks."""
+    documents, rejects = read_all(exported(name), are_single=False)
+    assert not rejects
+    found = [(each.input_ids, [int(bit) for bit in each.loss_mask]) for each in documents]
+    assert found == [sample for pack in in_use for sample in samples_of(pack)]

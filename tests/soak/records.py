@@ -5,10 +5,13 @@ from __future__ import annotations
 import gzip
 import json
 import random
+import struct
 from collections.abc import Callable
+from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 from backports import zstd
@@ -31,14 +34,19 @@ def odd_record(rng: random.Random) -> Any:
     while rng.random() < 0.6:
         holder, key = _place(record, rng)
         if holder is None or rng.random() < 0.1:
-            return rng.choice([*ODD_VALUES, record])
+            return _odd_value(rng)
         if rng.random() < 0.3:
             del holder[key]
         else:
-            holder[key] = rng.choice(ODD_VALUES)
+            holder[key] = _odd_value(rng)
         if rng.random() < 0.3 and isinstance(record, dict):
-            record[rng.choice(KEYS)] = rng.choice(ODD_VALUES)
+            record[rng.choice(KEYS)] = _odd_value(rng)
     return record
+
+
+def _odd_value(rng: random.Random) -> Any:
+    """One of its own: what is put into a record may be changed there."""
+    return deepcopy(rng.choice(ODD_VALUES))
 
 
 def _place(value: Any, rng: random.Random) -> tuple[Any, Any]:
@@ -124,6 +132,26 @@ def write_table(folder: Path, name: str, count: int, rng: random.Random) -> int:
     return count
 
 
+def write_ids(folder: Path, name: str, count: int, rng: random.Random) -> int:
+    """A file of token ids, with its index if it has one; some documents are empty, long, or not of the vocabulary."""
+    documents = [
+        [rng.choice([3, 1023, 1024, 65535]) if rng.random() < 0.01 else 7] * rng.randrange(50) for _ in range(count)
+    ]
+    if name.endswith(".npy"):
+        documents = [[*document, 2] for document in documents]  # EOS of the sample tokenizer.
+    ids = np.array([token for document in documents for token in document], "<u2")
+    ids.tofile(folder / name)
+    lengths = np.array([len(document) for document in documents], "<i4")
+    ends = np.cumsum(lengths, dtype="<i8")
+    if name.endswith(".ds"):
+        (folder / f"{name}.index").write_bytes(ends.tobytes())
+    elif name.endswith(".bin"):
+        head = struct.pack("<9sQBQQ", b"MMIDIDX\x00\x00", 1, 8, count, count + 1)
+        arrays = [lengths, 2 * (ends - lengths), np.arange(count + 1, dtype="<i8")]
+        (folder / name).with_suffix(".idx").write_bytes(head + b"".join(each.tobytes() for each in arrays))
+    return count
+
+
 FILES: dict[str, Callable[[Path, str, int, random.Random], int]] = {
     "a.jsonl": write_json,
     "b.json": write_json,
@@ -133,6 +161,9 @@ FILES: dict[str, Callable[[Path, str, int, random.Random], int]] = {
     "file.arrow": write_table,
     "stream.arrow": write_table,
     "texts": write_text,
+    "ids.bin": write_ids,
+    "ids.ds": write_ids,
+    "ids.npy": write_ids,
 }
 
 

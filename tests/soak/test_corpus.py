@@ -66,18 +66,21 @@ def soak(count: int, damaged: int, seed: int, folder: Path, engine: LocalEngine,
     for number in range(damaged):
         name = rng.choice(names)
         path = folder / f"{number}-{name}"
-        path.write_bytes(damage((data / name).read_bytes(), rng))
+        for whole in (data / name, (data / name).with_suffix(".idx"), data / f"{name}.index"):  # An index, if any.
+            if whole.exists():
+                part = folder / f"{number}-{whole.name}"
+                part.write_bytes(damage(whole.read_bytes(), rng))
         out = folder / f"out-{number}"
         with suppress(HbpackError):  # Nothing of it can be read; anything else that is raised is a traceback.
             check_rejects(out, tokenize(out, [path], engine, repo))
     return sum(expected.values())
 
 
-def test_some_hundred_records(tmp_path, engine, repo):
-    assert soak(30, 6, 0, tmp_path, engine, repo) > 200
+def test_some_thousand_records(tmp_path, engine, repo):
+    assert soak(650, 6, 0, tmp_path, engine, repo) > 5000
 
 
 @pytest.mark.soak
 @pytest.mark.parametrize("seed", range(1, 11))
-def test_two_thousand_records(tmp_path, engine, repo, seed):
-    assert soak(280, 100, seed, tmp_path, engine, repo) > 2000
+def test_ten_thousand_records(tmp_path, engine, repo, seed):
+    assert soak(1300, 100, seed, tmp_path, engine, repo) > 10_000

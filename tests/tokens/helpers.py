@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from packer_cli.corpus.records.tokens import TokenRecord, read_records
 from packer_cli.corpus.types import Document, DocumentBatch
 
 
@@ -12,9 +13,8 @@ def chats(*conversations):
 
 
 def tokens(line, ids, mask=None):
-    """A record of tokens."""
-    mask = None if mask is None else np.array(mask, np.int8)
-    return Document("tokens", line, input_ids=np.array(ids, np.int32), loss_mask=mask)
+    """A tokenized record."""
+    return TokenRecord(line, {"input_ids": list(ids), **({} if mask is None else {"loss_mask": list(mask)})})
 
 
 def turns(*contents):
@@ -23,7 +23,14 @@ def turns(*contents):
 
 def encode(encoder, documents):
     """The samples, with a mask that is written out."""
-    batch = encoder.encode(DocumentBatch(documents=list(documents)))
+    tokenized = [each for each in documents if isinstance(each, TokenRecord)]
+    batch = encoder.encode(
+        DocumentBatch(
+            documents=[each for each in documents if isinstance(each, Document)],
+            tokens=read_records(tokenized)[0] if tokenized else None,
+        )
+    )
+    batch = replace(batch, input_ids=batch.input_ids.astype(np.int32))
     return replace(batch, loss_mask=np.ones(len(batch.input_ids), np.int8)) if batch.loss_mask is None else batch
 
 

@@ -6,46 +6,104 @@ import json
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from packer_cli.config import TokenizeConfig
-from packer_cli.corpus.types import CorpusFile, CorpusSlice
+from packer_cli.corpus.discover import discover
+from packer_cli.corpus.types import CorpusFile
 from packer_cli.engine.local import LocalEngine
 from packer_cli.stages.tokenize import run_tokenize
-from packer_cli.tokens.cutting import GROUP_BYTES, GROUP_FILES, group_slices
+from packer_cli.tokens.cutting import GROUP_BYTES, GROUP_FILES, cut_units, list_units
 from packer_cli.tokens.store import TokenStore
 
 MIB = 1 << 20
 
 
-def slices(*sizes: int, num_slices: int = 1, **fields: str) -> list[CorpusSlice]:
-    files = [
+def listing(*sizes: int, **fields: str) -> list[CorpusFile]:
+    return [
         CorpusFile(source_id=0, path=f"{number}", num_bytes=size, **{"format": "jsonl", **fields})
         for number, size in enumerate(sizes)
     ]
-    return [CorpusSlice(file=file, start=i, stop=i + 1) for file in files for i in range(num_slices)]
 
 
 @pytest.mark.parametrize(
-    ("cut", "parts"),
+    ("files", "units"),
     [
-        (slices(10, 20, 30), [3]),
-        (slices(2 * MIB, 2 * MIB, 1), [2, 1]),
-        (slices(GROUP_BYTES, 1), [1, 1]),
-        (slices(1, GROUP_BYTES + 1, 1, 1), [1, 1, 2]),
-        (slices(1, 1, num_slices=2), [1, 1, 1, 1]),
-        (slices(MIB, MIB), [2]),
-        (slices(MIB, MIB, compression="gzip"), [1, 1]),
-        (slices(MIB // 8, MIB // 8, compression="gzip"), [2]),
-        (slices(MIB, MIB, format="parquet"), [1, 1]),
-        (slices(*[1] * (GROUP_FILES + 1)), [GROUP_FILES, 1]),
+        (listing(10, 20, 30), [3]),
+        (listing(2 * MIB, 2 * MIB, 1), [2, 1]),
+        (listing(GROUP_BYTES, 1), [1, 1]),
+        (listing(1, GROUP_BYTES + 1, 1, 1), [1, 1, 2]),
+        (listing(MIB, MIB), [2]),
+        (listing(MIB, MIB, compression="gzip"), [1, 1]),
+        (listing(MIB // 8, MIB // 8, compression="gzip"), [2]),
+        (listing(MIB, MIB, format="parquet"), [1, 1]),
+        (listing(*[1] * (GROUP_FILES + 1)), [GROUP_FILES, 1]),
+        (listing(0, 0), [2]),
         ([], []),
     ],
 )
-def test_small_files_that_follow_each_other_share_a_part(cut: list[CorpusSlice], parts: list[int]) -> None:
-    grouped = group_slices(cut)
-    assert [len(part) for part in grouped] == parts
-    assert [slice_ for part in grouped for slice_ in part] == cut
+def test_small_files_that_follow_each_other_share_a_part(files: list[CorpusFile], units: list[int]) -> None:
+    listed = list_units(files)
+    assert [len(unit.files) for unit in listed] == units
+    assert [file for unit in listed for file in unit.files] == files
+    assert [unit.number for unit in listed] == [sum(units[:i]) for i in range(len(units))]
+    assert [unit.is_shared for unit in listed] == [
+        all(size.num_bytes <= GROUP_BYTES // (8 if size.compression == "gzip" or size.format == "parquet" else 1)
+            for size in unit.files) for unit in listed
+    ]  # fmt: skip
+    assert [unit.start for unit in listed] == [0, *(unit.stop for unit in listed)][: len(listed)]
+
+
+def test_a_part_is_named_by_its_first_file_and_slice(tmp_path: Path) -> None:
+    """Its name, slices and place need no other file than its own."""
+    names = ["a", "b", "large", "empty", "c"]
+    line = json.dumps({"text": "x" * 2**20}) + "\n"
+    for name in names:
+        (tmp_path / f"{name}.jsonl").write_text({"large": line * 9, "empty": ""}.get(name, line))
+    files = discover([str(tmp_path / f"{name}.jsonl") for name in names])[1]
+    units = list_units(files)
+    with LocalEngine(1) as engine:
+        cuts = cut_units(units, engine)
+        assert [cut.name for cut in cuts] == [
+            "part-000000-0000.arrow",
+            "part-000002-0000.arrow", "part-000002-0001.arrow", "part-000002-0002.arrow",
+            "part-000003-0000.arrow",
+        ]  # fmt: skip
+        assert [[Path(slice_.file.path).stem for slice_ in cut.slices] for cut in cuts] == [
+            ["a", "b"], ["large"], ["large"], ["large"], ["c"],
+        ]  # fmt: skip
+        size = len(line)
+        assert [(cut.start, cut.stop) for cut in cuts] == [
+            (0, 2 * size), (2 * size, 5 * size), (5 * size, 8 * size), (8 * size, 11 * size), (11 * size, 12 * size),
+        ]  # fmt: skip
+        for name in ("a", "empty", "c"):
+            (tmp_path / f"{name}.jsonl").unlink()
+        assert cut_units(units[1:2], engine) == cuts[1:4]
+
+
+@pytest.mark.parametrize("form", ["parquet", "zst"])
+def test_a_small_file_of_many_slices_is_one_part(tmp_path: Path, repo: Path, form: str) -> None:
+    """Its size in the listing tells nothing of what it holds once it is decompressed."""
+    records = [{"text": f"text {i}", "of_no_use": " " * 2**20} for i in range(12)]
+    if form == "parquet":
+        path = tmp_path / "a.parquet"
+        pq.write_table(pa.Table.from_pylist(records), path, row_group_size=1, compression="zstd")
+    else:
+        path = tmp_path / "a.jsonl.zst"
+        lines = "".join(json.dumps(record) + "\n" for record in records)
+        path.write_bytes(pa.compress(lines.encode(), "zstd", asbytes=True))
+    assert path.stat().st_size < GROUP_BYTES // 8
+    tokenizer = str(repo / "examples" / "sample" / "tokenizer")
+    with LocalEngine(1) as engine:
+        index = run_tokenize(TokenizeConfig(inputs=(str(path),), tokenizer=tokenizer), tmp_path / "out", engine)
+    (part,) = index.parts
+    assert part.path == "part-000000-0000.arrow"
+    assert len(part.files) > 1
+    assert {file.path for file in part.files} == {str(path)}
+    store = TokenStore.open(tmp_path / "out" / "tokens")
+    assert list(store.locate(np.arange(len(store)))) == [(str(path), i + 1) for i in range(12)]
 
 
 def test_many_files_are_as_one_but_for_their_names(tmp_path: Path, repo: Path) -> None:

@@ -46,7 +46,7 @@ def make_store(folder, parts, vocab_size=100):
     """Parts of batches of samples."""
     infos = []
     for number, batches in enumerate(parts):
-        name = f"part-{number:05d}.arrow"
+        name = f"part-{number:06d}-0000.arrow"
         with atomic_file(folder / name) as file:
             writer = PartWriter(file, token_type(vocab_size))
             for batch in batches:
@@ -118,7 +118,7 @@ def test_parts_on_disk(tmp_path_factory, parts):
     for wanted in (parts, full):
         make_store(folder, wanted)
         for number, part in enumerate(wanted):
-            table = pa.ipc.open_file((folder / f"part-{number:05d}.arrow").read_bytes()).read_all()
+            table = pa.ipc.open_file((folder / f"part-{number:06d}-0000.arrow").read_bytes()).read_all()
             assert table.schema == part_schema(pa.uint16())
             rows = [sample for batch in part for sample in batch]
             assert table["input_ids"].to_pylist() == [ids for ids, _ in rows]
@@ -128,7 +128,7 @@ def test_parts_on_disk(tmp_path_factory, parts):
 
 def rewrite_part(folder, change):
     """Change the columns of the only part, as lists of rows, and leave its number of bytes as it was."""
-    path = folder / "part-00000.arrow"
+    path = folder / "part-000000-0000.arrow"
     before = path.read_bytes()
     table = pa.ipc.open_file(before).read_all()
     columns = table.to_pydict()
@@ -162,8 +162,8 @@ def test_damaged_spans_are_found_when_a_store_is_opened(tmp_path, column, row, v
     with pytest.raises(FormatError) as error:
         TokenStore.open(tmp_path)
     assert str(error.value) == (
-        f"token store part {str(tmp_path / 'part-00000.arrow')!r} is damaged (the loss spans of the sample of line 2 "
-        "are wrong); tokenize again"
+        f"token store part {str(tmp_path / 'part-000000-0000.arrow')!r} is damaged (the loss spans of the sample of "
+        "line 2 are wrong); tokenize again"
     )
 
 
@@ -194,9 +194,9 @@ def test_damage_is_named(tmp_path):
     with pytest.raises(InputError, match=r"holds no token store \(no tokens.json\); run hbpack tokenize"):
         TokenStore.open(tmp_path)
     make_store(tmp_path, [[[([1, 2], [0, 1])]]])
-    part = tmp_path / "part-00000.arrow"
+    part = tmp_path / "part-000000-0000.arrow"
     part.write_bytes(part.read_bytes()[:-9])
-    with pytest.raises(FormatError, match=r"part-00000.arrow' is damaged .*; tokenize again"):
+    with pytest.raises(FormatError, match=r"part-000000-0000.arrow' is damaged .*; tokenize again"):
         TokenStore.open(tmp_path)
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from packer_cli.corpus.types import CorpusFile, CorpusSlice, Reject
+from packer_cli.corpus.types import CorpusFile, CorpusSlice, Reject, TokenRows
 
 MIB = 1 << 20
 BATCH_BYTES = 256 << 10
@@ -22,6 +22,8 @@ class RawBatch:
 
     records: list[tuple[int, dict[str, Any]]] = field(default_factory=list)
     """(line, record)"""
+    tokens: TokenRows | None = None
+    """Tokenized records, column by column; `records` is then empty."""
     rejects: list[Reject] = field(default_factory=list)
 
 
@@ -33,6 +35,10 @@ class ReadRules:
     """Input bytes a batch, about."""
     max_record_bytes: int = MAX_RECORD_BYTES
     """A record of more bytes, once decompressed, is rejected; reading one takes no more memory than this allows."""
+    vocab_size: int = 0
+    """Of the tokenizer: how wide ids are in a file that does not say it."""
+    eos_id: int | None = None
+    """Where documents end in a file that does not say it."""
 
     def too_long(self) -> str:
         """Why a record that is longer is rejected."""

@@ -8,11 +8,13 @@ all but `content`, whose null means something beside `tool_calls`.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from packer_cli.corpus.readers.base import RawBatch, ReadRules
-from packer_cli.corpus.types import Reject
+from packer_cli.corpus.records import tokens
+from packer_cli.corpus.types import Lists, Reject, TokenRows
 
 if TYPE_CHECKING:
     import numpy as np
@@ -20,6 +22,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 KEEP_NULL = "content"
+TOKENS_BYTES = 4 << 20
+"""Bytes a batch of tokenized rows: they become no Python objects."""
 KEYS_ROWS = 10_000
 """Rows a batch where no column can be a document."""
 
@@ -57,12 +61,41 @@ def raw_batches(whole: pa.RecordBatch, first_row: int, rules: ReadRules, fields:
     columns = [whole.column(whole.schema.names.index(name)) for name in names]
     check_columns(columns)
     sizes = np.sum([value_bytes(column) for column in columns], axis=0)
+    lists_of = _token_columns(columns, names)
+    if lists_of and sizes.max(initial=0) <= rules.max_record_bytes:
+        for start, stop in _cuts(sizes, replace(rules, batch_bytes=max(rules.batch_bytes, TOKENS_BYTES))):
+            lines = np.arange(first_row + start, first_row + stop)
+            yield RawBatch(
+                tokens=TokenRows(lines, {name: _part(lists, start, stop) for name, lists in lists_of.items()})
+            )
+        return
     for start, stop in _cuts(sizes, rules):
         if stop == start + 1 and sizes[start] > rules.max_record_bytes:
             yield RawBatch(rejects=[Reject(first_row + start, rules.too_long())])
             continue
         parts = [column.slice(start, stop - start) for column in columns]
         yield _records(parts, names, first_row + start)
+
+
+def _token_columns(columns: list[pa.Array], names: list[str]) -> dict[str, Lists]:
+    """The columns of tokenized records; none where the rows are other records, or some need a look one by one."""
+    import numpy as np
+
+    if tokens.IDS not in names:
+        return {}
+    lists: dict[str, Lists] = {}
+    for name, column in zip(names, columns, strict=True):
+        if name in tokens.COLUMNS:
+            values = None if column.null_count else _integers(column)
+            if values is None or (values.dtype == np.bool_ and name in tokens.NO_BOOLEANS):
+                return {}
+            lists[name] = Lists(np.asarray(_bounds(column)), values)
+    return lists
+
+
+def _part(lists: Lists, start: int, stop: int) -> Lists:
+    first, last = lists.offsets[start], lists.offsets[stop]
+    return Lists(lists.offsets[start : stop + 1] - first, lists.values[first:last])
 
 
 def _cuts(sizes: NDArray[np.int64], rules: ReadRules) -> Iterator[tuple[int, int]]:
@@ -145,7 +178,7 @@ def value_bytes(column: pa.Array) -> NDArray[np.int64]:
         return lengths.to_numpy(zero_copy_only=False).astype(np.int64)
     if _is_list(kind):
         ends = np.concatenate(([0], np.cumsum(value_bytes(column.flatten()))))
-        bounds = np.array(_bounds(column))
+        bounds = _bounds(column)
         return ends[bounds[1:]] - ends[bounds[:-1]]
     if pa.types.is_struct(kind):
         return sum((value_bytes(part) for part in column.flatten()), np.zeros(len(column), dtype=np.int64))
@@ -181,17 +214,17 @@ def _is_list(kind: pa.DataType) -> bool:
     return pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind)
 
 
-def _bounds(column: pa.Array) -> list[int]:
-    """n+1 offsets into `column.flatten()`, whatever the slice or the nulls."""
+def _bounds(column: pa.Array) -> NDArray[np.int64]:
+    """int64[n+1]: offsets into `column.flatten()`, whatever the slice or the nulls."""
     import numpy as np
     import pyarrow.compute as pc
 
     lengths = pc.fill_null(pc.list_value_length(column), 0).to_numpy(zero_copy_only=False)
-    return np.concatenate(([0], np.cumsum(lengths, dtype=np.int64))).tolist()
+    return np.concatenate(([0], np.cumsum(lengths, dtype=np.int64)))
 
 
-def _integer_lists(column: pa.Array) -> list[Any] | None:
-    """Views of one numpy array for a column of integer or boolean lists without nulls inside, else None."""
+def _integers(column: pa.Array) -> NDArray[Any] | None:
+    """All values of a column of integer or boolean lists without nulls inside, else None."""
     import pyarrow as pa
 
     if not _is_list(column.type):
@@ -200,10 +233,15 @@ def _integer_lists(column: pa.Array) -> list[Any] | None:
     if not (pa.types.is_integer(kind) or pa.types.is_boolean(kind)):
         return None
     values = column.flatten()
-    if values.null_count:
+    return None if values.null_count else values.to_numpy(zero_copy_only=False)
+
+
+def _integer_lists(column: pa.Array) -> list[Any] | None:
+    """A view of each list of a column that `_integers` takes, else None."""
+    array = _integers(column)
+    if array is None:
         return None
-    array = values.to_numpy(zero_copy_only=False)
-    rows: list[Any] = [array[start:stop] for start, stop in pairwise(_bounds(column))]
+    rows: list[Any] = [array[start:stop] for start, stop in pairwise(_bounds(column).tolist())]
     return _with_nulls(rows, column)
 
 
@@ -227,7 +265,7 @@ def to_python(column: pa.Array) -> list[Any]:
         return to_python(column.storage)
     if _is_list(kind):
         values = to_python(column.flatten())
-        return _with_nulls([values[start:stop] for start, stop in pairwise(_bounds(column))], column)
+        return _with_nulls([values[start:stop] for start, stop in pairwise(_bounds(column).tolist())], column)
     if pa.types.is_struct(kind):
         return _with_nulls(_structs(column), column)
     if pa.types.is_nested(kind):

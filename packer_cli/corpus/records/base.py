@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
-from packer_cli.corpus.types import Document, Reject
-
 Record = dict[str, Any]
 
 
@@ -21,8 +19,9 @@ class Shape(NamedTuple):
     """A record has this shape when it has all keys of one of these."""
     optional: tuple[str, ...]
     """Further keys that `parse` reads; columns outside both are never loaded from Parquet or Arrow."""
-    parse: Callable[[Record, int], Document | Reject]
-    """(record, line) -> the document, or why not. Called only for records that `matches`."""
+    parse: Callable[[Record, int], Any]
+    """(record, line) -> the `Document`, or a `Reject`; for tokenized records a `TokenRecord`. Called only for records
+    that `matches`."""
 
     def matches(self, keys: Iterable[str]) -> bool:
         """Whether a record with these keys has this shape."""

@@ -11,6 +11,7 @@ from typing import Literal
 
 from packer_cli.corpus.records import alpaca, messages, prompt_completion, text, tokens
 from packer_cli.corpus.records.base import Record, Shape, show_keys
+from packer_cli.corpus.records.tokens import TokenRecord
 from packer_cli.corpus.types import AlpacaForm, Document, RecordSchema, Reject
 from packer_cli.errors import ConfigError
 
@@ -26,7 +27,7 @@ SHAPES: dict[RecordSchema, Shape] = {
 SCHEMA_CHOICES: tuple[str, ...] = ("auto", *SHAPES)
 """What `--schema` takes."""
 
-Parse = Callable[[Record, int], Document | Reject]
+Parse = Callable[[Record, int], Document | TokenRecord | Reject]
 
 
 class Normalizer:
@@ -49,8 +50,8 @@ class Normalizer:
         self.fields: frozenset[str] = frozenset(key for shape in self._shapes.values() for key in shape.fields())
         """The only keys that matter; columnar readers load no others."""
 
-    def parse(self, record: Record, line: int) -> Document | Reject:
-        """The document of one record, or why it has none."""
+    def parse(self, record: Record, line: int) -> Document | TokenRecord | Reject:
+        """The document of one record, or why it has none; a tokenized record is only recognized."""
         keys = tuple(record)
         parse = self._by_keys.get(keys)
         if parse is None:
@@ -64,7 +65,7 @@ class Normalizer:
             present = {key: value for key, value in record.items() if value is not None}
             if tuple(present) != keys:
                 again = self.parse(present, line)
-                return again if type(again) is Document else document
+                return document if type(again) is Reject else again
         return document
 
     def _detect(self, keys: tuple[str, ...]) -> Parse:

@@ -31,6 +31,7 @@ from packer_cli.tokens.encode.backends import (
     Ids,
     ReferenceBackend,
 )
+from packer_cli.tokens.encode.given import merge, take_given
 from packer_cli.tokens.encode.masker import Masker
 from packer_cli.tokens.encode.prepare import SPREAD_CHARS, SPREAD_EVERY, Preparer, hash_line
 from packer_cli.tokens.encode.rows import AppendEos, Frame, Row, Samples, Text
@@ -41,7 +42,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from packer_cli.corpus.types import DocumentBatch
+    from packer_cli.corpus.types import Document, DocumentBatch
     from packer_cli.tokens.tokenizer.loading import LoadedTokenizer
 
 _CHECKED_CHARS = 1024
@@ -142,7 +143,7 @@ class Encoder:
         return other
 
     def encode(self, batch: DocumentBatch) -> EncodedBatch:
-        """The samples of a batch, in the order of its documents.
+        """The samples of a batch, in the order of lines.
 
         The result's `rejects` are the documents refused here, without those of the batch.
 
@@ -150,10 +151,16 @@ class Encoder:
             TokenizerError: there are conversations but no chat template.
             BackendMismatch: see the module.
         """
+        if batch.tokens is None:
+            return self._encode(batch.documents)
+        given = take_given(batch.tokens, self._frame, self._tokenizer.vocab_size)
+        return merge(self._encode(batch.documents), given) if batch.documents else given
+
+    def _encode(self, documents: list[Document]) -> EncodedBatch:
         items: list[Text | Row] = []
         rejects: list[Reject] = []
         num_with_special = 0
-        for document in batch.documents:
+        for document in documents:
             try:
                 item, with_special = self._preparer.prepare(document)
             except UnicodeEncodeError:

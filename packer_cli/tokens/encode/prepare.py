@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from packer_cli.errors import TokenizerError
 from packer_cli.tokens.encode.backends import BackendMismatch
 from packer_cli.tokens.encode.rows import Row, Text
@@ -72,8 +70,6 @@ class Preparer:
         kind = document.kind
         if kind == "messages" or document.messages:
             return self._prepare_chat(document)
-        if kind == "tokens":
-            return self._prepare_ids(document), False
         if kind == "text":
             text, spans = document.text, None
         else:
@@ -174,17 +170,6 @@ class Preparer:
         marked = mark(bare, self._finder.pattern)
         ids, loss_mask = self._plain.encode(marked, [(start, len(marked))], whole_last_char=True)
         return Row(line, ids, loss_mask, is_plain=True, may_close=True)
-
-    def _prepare_ids(self, document: Document) -> Row:
-        ids = document.input_ids
-        size = self._tokenizer.vocab_size
-        if ids.max() >= size:
-            bad = int(ids[ids >= size][0])
-            raise ValueError(f"input_ids holds {bad}; the tokenizer's ids are 0 to {size - 1}")
-        loss_mask = document.loss_mask
-        if loss_mask is None:
-            loss_mask = np.ones(len(ids), dtype=np.int8)
-        return Row(document.line, ids, loss_mask, is_plain=False, may_close=False)
 
 
 def hash_line(line: Any) -> Any:

@@ -44,8 +44,8 @@ class Samples(NamedTuple):
 
     offsets: NDArray[np.int64]
     """int64[n+1]"""
-    input_ids: NDArray[np.int32]
-    """int32[t]"""
+    input_ids: NDArray[Any]
+    """int32[t], or uint16[t] of ids that were given"""
     loss_mask: NDArray[np.int8] | None
     """int8[t]; None: all ones."""
 

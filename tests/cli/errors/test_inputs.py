@@ -10,7 +10,7 @@ import pytest
 from tests.cli.errors.conftest import assert_refused
 
 KNOWN = (
-    "hbpack reads .arrow, .feather, .ipc, .json, .jsonl, .md, .ndjson, .parquet, .text, .txt, "
+    "hbpack reads .arrow, .bin, .ds, .feather, .ipc, .json, .jsonl, .md, .ndjson, .npy, .parquet, .text, .txt, "
     "and text and JSON also with .gz or .zst"
 )
 

@@ -68,7 +68,7 @@ def test_show_checks_the_pack_that_it_shows(own: Packed) -> None:
 
 def test_write_does_not_read_damaged_tokens(own: Packed) -> None:
     (own.folder / shard_of(own.folder)).unlink()
-    part = own.folder / "tokens" / "part-00000.arrow"
+    part = own.folder / "tokens" / "part-000000-0000.arrow"
     flip(part)
     done = hbpack("write", own.folder, "--shard-size", "65536")
     assert done.code == 1

@@ -11,7 +11,15 @@ from tests.damage.conftest import Packed, hbpack
 from tests.damage.verify.report import RANK, damaged, flip, shard_of, verify
 from tests.reference import tree
 
-NAMES = ("hbpack.json", "plan.arrow", "rejected.jsonl", "shard", RANK, "tokens/part-00000.arrow", "tokens/tokens.json")
+NAMES = (
+    "hbpack.json",
+    "plan.arrow",
+    "rejected.jsonl",
+    "shard",
+    RANK,
+    "tokens/part-000000-0000.arrow",
+    "tokens/tokens.json",
+)
 
 
 @pytest.mark.parametrize("harm", ["truncate", "remove", "replace", "empty"])

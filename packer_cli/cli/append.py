@@ -1,0 +1,36 @@
+"""`hbpack append`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from packer_cli.cli.options import LocalPath, engine_option, workers_option
+
+
+@click.command("append")
+@click.argument("folder", metavar="OUT", type=LocalPath())
+@click.argument("inputs", metavar="NEW...", nargs=-1, required=True, type=LocalPath())
+@click.option("--tokenizer", metavar="PATH", help="Where the set's tokenizer is now.  [default: where it was]")
+@workers_option
+@engine_option
+def command(folder: str, inputs: tuple[str, ...], tokenizer: str | None, workers: int | None, engine: str) -> None:
+    """Add data to a packed set, with the options it was made with.
+
+    OUT is the output of `hbpack pack`, with its token store; NEW are inputs as for `hbpack pack`. Only the new data is
+    tokenized. The result is the same as if you had packed old and new inputs together: a new plan mixes their samples,
+    so every shard is written again. If automatic groups were chosen, they stay.
+
+    Run it again after a crash: it goes on, and adds nothing twice.
+    """
+    from packer_cli.stages.workers import make_engine
+
+    with make_engine(workers, engine) as running:
+        from packer_cli.stages.append import run_append
+
+        header = run_append(Path(folder), inputs, tokenizer, running)
+    from packer_cli.cli.tables.plan import print_counts, print_stats
+
+    print_counts(header.counts)
+    print_stats(header.metrics)

@@ -1,0 +1,77 @@
+"""`hbpack status`."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from packer_cli.cli.console import print_table
+from packer_cli.cli.options import LocalPath, config_option
+
+if TYPE_CHECKING:
+    from packer_cli.stages.status import ArrayStatus, Status
+
+_MOST_RUNNING = 8
+
+
+@click.command("status")
+@click.argument("folder", metavar="OUT", type=LocalPath())
+@click.option(
+    "--stage",
+    type=click.Choice(["tokens", "plan", "shards"]),
+    help="Look at this stage alone; the exit code is for it.  [default: all]",
+)
+@click.option("--json", "as_json", is_flag=True, help="JSON with the keys complete, running and stages.")
+@config_option
+def command(folder: str, stage: str | None, as_json: bool) -> None:
+    """Say what is done, what is missing, and which tasks of a job array make the rest.
+
+    OUT is the output of any hbpack command that writes a folder. If all tasks of an array are done and none could
+    complete the output, this command does. It takes a moment: it checks no files; `hbpack verify` does.
+
+    Exit codes: 0 complete, 1 something is missing, 2 wrong usage.
+    """
+    from packer_cli.stages.status import run_status
+
+    status = run_status(Path(folder), stage)
+    if as_json:
+        running = status.holder and {"host": status.holder.host, "pid": status.holder.pid}
+        stages = [each.value() for each in status.stages]
+        click.echo(json.dumps({"complete": status.is_complete, "running": running, "stages": stages}, indent=2))
+    else:
+        _print(status, folder)
+    if not status.is_complete:
+        sys.exit(1)
+
+
+def _print(status: Status, folder: str) -> None:
+    rows = [[each.name, each.state, each.summary] for each in status.stages]
+    click.echo(f"{folder}: {'complete' if status.is_complete else 'not complete'}")
+    print_table("", ["stage", "state", ""], rows, is_text=True)
+    if status.holder is not None:
+        click.echo(f"An hbpack run writes here: process {status.holder.pid} on {status.holder.host}.")
+    for each in status.stages:
+        if each.array is not None:
+            _print_array(each.array)
+
+
+def _print_array(array: ArrayStatus) -> None:
+    if array.running:
+        shown = [
+            f"{array.pin.id_of(holder.task.index)} on {holder.host}"
+            for holder in array.running[:_MOST_RUNNING]
+            if holder.task
+        ]
+        more = len(array.running) - len(shown)
+        click.echo(f"Running: {', '.join(shown)}{f' and {more:,} more' if more else ''}.")
+    if array.missing:
+        click.echo(
+            f"Missing: run the same command with --array={array.expression} in Slurm, or with "
+            f"--shard I/{array.pin.num_tasks} for each of the missing tasks."
+        )
+    elif not array.running:
+        click.echo("All tasks are done; run hbpack status again to complete the output.")

@@ -1,0 +1,50 @@
+"""Lists of numbers in flat arrays: choose some, join several."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from packer_cli.corpus.types import Lists, TokenBatch
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+
+def take(lists: Lists, rows: NDArray[Any]) -> Lists:
+    """The lists of these rows (int64[m]), in their order. O(items)."""
+    import numpy as np
+
+    lengths = np.diff(lists.offsets)[rows]
+    offsets = np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths)])
+    place = np.arange(offsets[-1]) + np.repeat(lists.offsets[:-1][rows] - offsets[:-1], lengths)
+    return Lists(offsets, lists.values[place])
+
+
+def take_samples(batch: TokenBatch, rows: NDArray[Any]) -> TokenBatch:
+    """These samples (int64[m]), in their order. O(tokens)."""
+    ids = take(Lists(batch.offsets, batch.input_ids), rows)
+    mask = None if batch.loss_mask is None else take(Lists(batch.offsets, batch.loss_mask), rows).values
+    return TokenBatch(batch.lines[rows], ids.offsets, ids.values, mask)
+
+
+def join_samples(batches: Sequence[TokenBatch]) -> TokenBatch:
+    """The samples of several batches in the order of their lines; a single batch stays as it is. O(tokens)."""
+    import numpy as np
+
+    if len(batches) == 1:
+        return batches[0]
+    ends = np.cumsum([0, *(len(batch.input_ids) for batch in batches)])
+    starts = [batch.offsets[:-1] + end for batch, end in zip(batches, ends.tolist(), strict=False)]
+    masks: list[Any] | None = None
+    if any(batch.loss_mask is not None for batch in batches):
+        masks = [np.ones(len(b.input_ids), np.bool_) if b.loss_mask is None else b.loss_mask for b in batches]
+    joined = TokenBatch(
+        np.concatenate([batch.lines for batch in batches]),
+        np.concatenate([*starts, ends[-1:]]).astype(np.int64),
+        np.concatenate([batch.input_ids for batch in batches]),
+        None if masks is None else np.concatenate(masks),
+    )
+    if (joined.lines[1:] >= joined.lines[:-1]).all():
+        return joined
+    return take_samples(joined, np.argsort(joined.lines, kind="stable"))

@@ -1,0 +1,151 @@
+"""Megatron's IndexedDataset: token ids in `NAME.bin`, and where each sequence lies in `NAME.idx`.
+
+A sample is a sequence, as for Megatron's GPT data set; the index of documents says which sequences belong together and
+is not needed. The format has no masks; where `loss_mask.bin` and `.idx` lie beside `tokens.bin`, as `hbpack export`
+writes them, they are its mask. A slice is a range of sequences.
+
+The index (little-endian): "MMIDIDX" and two zero bytes, uint64 version 1, uint8 code of the dtype, uint64 number of
+sequences, uint64 number of documents + 1; then the lengths (int32) and byte offsets (int64) of the sequences, the
+first sequence of each document, then their end (int64), and, for multimodal data, the mode of each sequence (int8).
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from packer_cli.corpus.blocks import fingerprint_of, unreadable
+from packer_cli.corpus.readers.base import FileReader, RawBatch, ReadRules
+from packer_cli.corpus.readers.numbers import NumberFile, cut_documents, read_documents
+from packer_cli.corpus.types import CorpusFile, CorpusSlice, Gap
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+IDS, MASK = "tokens.bin", "loss_mask.bin"
+MAGIC = b"MMIDIDX\x00\x00"
+HEADER = struct.Struct("<9sQBQQ")
+INTEGERS = {1: "u1", 2: "i1", 3: "<i2", 4: "<i4", 5: "<i8", 8: "<u2"}
+"""The dtype of ids by its code; 6 and 7 are floats."""
+
+
+def index_path(path: str) -> str:
+    """The `.idx` of a `.bin`."""
+    return os.path.splitext(path)[0] + ".idx"
+
+
+def mask_path(path: str) -> str | None:
+    """The `.bin` of the loss mask that belongs to a `.bin` of ids, if there is one."""
+    folder, name = os.path.split(path)
+    mask = os.path.join(folder, MASK)
+    return mask if name == IDS and all(map(os.path.isfile, (mask, index_path(mask)))) else None
+
+
+def is_mask(path: str) -> bool:
+    """Whether a `.bin` is the mask of another one."""
+    folder, name = os.path.split(path)
+    return (
+        name == MASK and mask_path(os.path.join(folder, IDS)) is not None and os.path.isfile(os.path.join(folder, IDS))
+    )
+
+
+@dataclass(frozen=True)
+class _Index:
+    """What a slice needs of an index."""
+
+    dtype: str
+    lengths: NDArray[np.int32]
+    starts: NDArray[np.int64]
+    """Byte offsets in the `.bin`."""
+
+
+def _read_index(path: str, start: int = 0, stop: int | None = None) -> _Index:
+    """Sequences `start` to `stop - 1` of an `.idx`; raises InputError when it is damaged."""
+    try:
+        with open(path, "rb") as file:
+            head = file.read(HEADER.size)
+    except OSError as error:
+        raise unreadable(path, error) from error
+    if len(head) < HEADER.size:
+        raise unreadable(path, f"an index has at least {HEADER.size} bytes, this file has {len(head)}")
+    magic, version, code, num_sequences, num_borders = HEADER.unpack(head)
+    if magic != MAGIC or version != 1:
+        raise unreadable(path, "not an index of Megatron's IndexedDataset, version 1")
+    if code not in INTEGERS:
+        raise unreadable(path, f"its ids have the dtype of code {code}, which is no integer")
+    with ExitStack() as stack:
+        lengths = stack.enter_context(NumberFile(path, "<i4", HEADER.size, num_sequences))
+        starts = stack.enter_context(NumberFile(path, "<i8", HEADER.size + 4 * num_sequences, num_sequences))
+        size = HEADER.size + 12 * num_sequences + 8 * num_borders
+        if lengths.num_bytes not in (size, size + num_sequences):
+            raise unreadable(
+                path,
+                f"an index of {num_sequences:,} sequences has {size:,} bytes, this file has {lengths.num_bytes:,}; "
+                "copy it again",
+            )
+        stop = num_sequences if stop is None else stop
+        return _Index(INTEGERS[code], lengths.read(start, stop), starts.read(start, stop))
+
+
+def _same(index: _Index, other: _Index) -> bool:
+    """Whether the sequences of both have the same lengths and places."""
+    import numpy as np
+
+    first, second = (each.starts // np.dtype(each.dtype).itemsize for each in (index, other))
+    return np.array_equal(index.lengths, other.lengths) and np.array_equal(first, second)
+
+
+def _parts(path: str) -> list[str]:
+    mask = mask_path(path)
+    return [path, index_path(path), *([] if mask is None else [mask, index_path(mask)])]
+
+
+def cut(file: CorpusFile, slice_bytes: int | None) -> list[CorpusSlice]:
+    """Ranges of sequences of about `slice_bytes`."""
+    import numpy as np
+
+    index = _read_index(index_path(file.path))
+    mask = mask_path(file.path)
+    if mask is not None and not _same(index, _read_index(index_path(mask))):
+        raise unreadable(mask, f"its sequences are not those of {file.path}")
+    done = replace(file, fingerprint=fingerprint_of(_parts(file.path)))
+    ends = np.cumsum(index.lengths, dtype=np.int64) * np.dtype(index.dtype).itemsize
+    return cut_documents(done, ends, slice_bytes)
+
+
+def read(slice_: CorpusSlice, rules: ReadRules, fields: frozenset[str]) -> Iterator[RawBatch]:
+    """The sequences of the slice; those that the index puts outside the `.bin` are lost."""
+    import numpy as np
+
+    path = slice_.file.path
+    index = _read_index(index_path(path), slice_.start, slice_.stop)
+    mask = mask_path(path)
+    with ExitStack() as stack:
+        files = {"input_ids": stack.enter_context(NumberFile(path, index.dtype))}
+        if mask is not None:
+            files["loss_mask"] = stack.enter_context(NumberFile(mask, _read_index(index_path(mask), 0, 0).dtype))
+        lines = np.arange(slice_.start, slice_.stop) + 1
+        itemsize = files["input_ids"].dtype.itemsize
+        first, rest = np.divmod(index.starts, itemsize)
+        last = first + index.lengths
+        is_inside = (index.lengths >= 0) & (first >= 0) & (rest == 0) & (last <= min(map(len, files.values())))
+        follows = np.zeros(len(first), np.bool_)
+        follows[1:] = is_inside[1:] == is_inside[:-1]
+        follows[1:] &= ~is_inside[1:] | (first[1:] == last[:-1])
+        runs = np.append(np.flatnonzero(~follows), len(first))
+        for start, stop in zip(runs.tolist(), runs[1:].tolist(), strict=False):
+            if is_inside[start]:
+                borders = np.append(first[start:stop], last[stop - 1])
+                yield from read_documents(files, borders, lines[start:stop], rules)
+            else:
+                numbers = f"{lines[start]} to {lines[stop - 1]}"
+                lost = f"the index puts sequences {numbers} outside {os.path.basename(path)}; they are lost"
+                yield RawBatch(rejects=[Gap(int(lines[start]), lost)])
+
+
+READER = FileReader(cut, read)

@@ -1,0 +1,124 @@
+"""Files of numbers of one type: token ids, masks and indexes, as trainers write them.
+
+They are read, not memory-mapped: a file that is cut short meanwhile then ends in an error, not in a dead process.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
+
+from packer_cli.corpus.blocks import unreadable
+from packer_cli.corpus.readers.base import RawBatch, ReadRules, default_slice_bytes
+from packer_cli.corpus.types import CorpusFile, CorpusSlice, Lists, Reject, TokenRows
+from packer_cli.errors import RunError
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+BATCH_TOKENS = 1 << 20
+"""Tokens a batch, unless a document holds more: enough for the arrays' fixed costs, few enough for the cache."""
+
+
+class NumberFile:
+    """A file of numbers.
+
+    Args:
+        dtype: of a number, little-endian.
+        offset: bytes before the first.
+        count: how many there are; None: as many as the file holds.
+
+    Raises InputError when the file cannot be opened.
+    """
+
+    def __init__(self, path: str, dtype: Any, offset: int = 0, count: int | None = None) -> None:
+        import numpy as np
+
+        self.path = path
+        self.dtype = np.dtype(dtype)
+        self._offset = offset
+        try:
+            self._file = open(path, "rb", buffering=0)  # noqa: SIM115 - closed by close()
+            num_bytes = os.fstat(self._file.fileno()).st_size
+        except OSError as error:
+            raise unreadable(path, error) from error
+        self.num_bytes = num_bytes
+        self._count = max(num_bytes - offset, 0) // self.dtype.itemsize if count is None else count
+
+    def __enter__(self) -> NumberFile:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._file.close()
+
+    def __len__(self) -> int:
+        return self._count
+
+    def read(self, start: int, stop: int) -> NDArray[Any]:
+        """Numbers `start` to `stop - 1`. Raises RunError when the file has become shorter, InputError on a fault."""
+        import numpy as np
+
+        out = np.empty(stop - start, dtype=self.dtype)
+        view = out.view(np.uint8).data
+        done = 0
+        try:
+            self._file.seek(self._offset + start * self.dtype.itemsize)
+            while done < len(view):
+                size = self._file.readinto(view[done:])
+                if not size:
+                    raise RunError(
+                        f"{self.path}: the file has become shorter since it was scanned; run again on a file at rest"
+                    )
+                done += size
+        except OSError as error:
+            raise unreadable(self.path, error) from error
+        return out.astype(self.dtype.newbyteorder("="), copy=False)
+
+
+def cut_documents(file: CorpusFile, ends: NDArray[np.int64], slice_bytes: int | None) -> list[CorpusSlice]:
+    """Ranges of documents of about `slice_bytes`.
+
+    Args:
+        file: with its fingerprint.
+        ends: int64[n], rising: the byte where each document ends.
+    """
+    import numpy as np
+
+    limit = slice_bytes or default_slice_bytes(file.num_bytes)
+    cuts = np.searchsorted(ends, np.arange(limit, file.num_bytes, limit)) + 1
+    borders = np.unique(np.concatenate([[0], np.minimum(cuts, len(ends)), [len(ends)]])).tolist()
+    return [CorpusSlice(file=file, start=start, stop=stop, first_line=start + 1) for start, stop in pairwise(borders)]
+
+
+def read_documents(
+    files: dict[str, NumberFile], borders: NDArray[np.int64], lines: NDArray[np.int64], rules: ReadRules
+) -> Iterator[RawBatch]:
+    """Documents that follow each other, about `BATCH_TOKENS` at a time.
+
+    Args:
+        files: by column, `input_ids` and perhaps `loss_mask`.
+        borders: int64[n+1], rising: where documents begin in the files, and the end.
+        lines: int64[n]: the documents' lines.
+    """
+    import numpy as np
+
+    lengths = np.diff(borders)
+    too_long = np.flatnonzero(lengths > rules.max_record_bytes // files["input_ids"].dtype.itemsize)
+    place = 0
+    while place < len(lengths):
+        after = np.searchsorted(too_long, place)
+        next_long = int(too_long[after]) if after < len(too_long) else len(lengths)
+        if next_long == place:
+            yield RawBatch(rejects=[Reject(int(lines[place]), rules.too_long())])
+            place += 1
+            continue
+        most = int(np.searchsorted(borders, borders[place] + BATCH_TOKENS, side="right")) - 1
+        stop = min(max(most, place + 1), next_long)
+        start, end = int(borders[place]), int(borders[stop])
+        offsets = borders[place : stop + 1] - start
+        columns = {name: Lists(offsets, file.read(start, end)) for name, file in files.items()}
+        yield RawBatch(tokens=TokenRows(lines[place:stop], columns))
+        place = stop

@@ -1,0 +1,315 @@
+"""Job arrays: N tasks, on any machines and in any order, make one output together.
+
+Each task makes the parts of its share (`ArrayTask`), and then writes a *record* of them. The first task *pins* what
+all of them must agree on. The pin and the records are in the folder `array` of the output's work folder
+(`packer_cli.engine.parts`). Whoever finds all N records, the last task or `hbpack status`, completes the output from
+them and removes the folder, so that nothing tells how many tasks made it.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from itertools import accumulate
+from pathlib import Path
+from typing import Any, TypeVar
+
+from packer_cli import __version__
+from packer_cli.engine.parts import FinishedPart
+from packer_cli.errors import ConfigError
+from packer_cli.files import fingerprint, write_json
+from packer_cli.format.records import read_record
+
+Item = TypeVar("Item")
+Joined = Callable[[], Collection[str]]
+_PIN = "pin.json"
+
+
+@dataclass(frozen=True)
+class ArrayTask:
+    """Task `index` of `num_tasks`, counted from 0. Its share is a range of the work, about as large as the others."""
+
+    index: int
+    num_tasks: int
+
+    def share(self, items: Sequence[Item], sizes: Sequence[int]) -> list[Item]:
+        """Its items, in order: those whose middle is in its range.
+
+        >>> [ArrayTask(index, 3).share("abcd", [1, 1, 1, 3]) for index in range(3)]
+        [['a', 'b'], ['c'], ['d']]
+        """
+        total = sum(sizes)
+        ends = accumulate(sizes)
+        return [item for item, end, size in zip(items, ends, sizes, strict=True) if self.takes(end - size, end, total)]
+
+    def takes(self, start: int, stop: int, total: int) -> bool:
+        """Whether a piece of work, from `start` to `stop` of `total`, is its own; exactly one task takes it."""
+        return self._of((start + stop) // 2, total) == self.index
+
+    def overlaps(self, start: int, stop: int, total: int) -> bool:
+        """Whether a piece of this piece of work may be its own."""
+        return self._of(start, total) <= self.index <= self._of(stop, total)
+
+    def _of(self, place: int, total: int) -> int:
+        return min(place * self.num_tasks // max(total, 1), self.num_tasks - 1)
+
+    def __str__(self) -> str:
+        return f"{self.index}/{self.num_tasks}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class ArrayIds:
+    """Which task this run is, as far as the command line or the scheduler says, and how the ids follow each other."""
+
+    id: int
+    num_tasks: int | None
+    """None if the scheduler does not say."""
+    first: int = 0
+    step: int = 1
+    source: str = "--shard"
+    """The option or the environment variable."""
+
+    @property
+    def is_explicit(self) -> bool:
+        """Whether the user named the task, rather than the scheduler."""
+        return self.source == "--shard"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pin:
+    """What all tasks of an array agree on."""
+
+    num_tasks: int
+    first_id: int
+    id_step: int
+    agreed: dict[str, str]
+    """What decides the output, by its name for people: values or fingerprints."""
+    facts: dict[str, Any] = field(default_factory=dict)
+    """What completing the output needs besides the parts: JSON values."""
+    release: str = __version__
+
+    @property
+    def fingerprint(self) -> str:
+        """Of what must be equal in all tasks."""
+        return fingerprint(self.num_tasks, self.agreed, self.release)
+
+    def id_of(self, index: int) -> int:
+        """The id that the scheduler gives to a task."""
+        return self.first_id + index * self.id_step
+
+
+class ArrayRecords:
+    """The pin and the records of one output."""
+
+    def __init__(self, work: Path) -> None:
+        """Read nothing yet; `work` is the output's work folder."""
+        self.folder = work / "array"
+
+    def pin(self) -> Pin | None:
+        """What the tasks agreed on; None if no task has begun, or the output is complete."""
+        try:
+            return read_record(Pin, json.loads((self.folder / _PIN).read_bytes()))
+        except (OSError, ValueError):
+            return None
+
+    def find_task(self, ids: ArrayIds) -> ArrayTask | None:
+        """The task that a run is; None for an array of one, which is an ordinary run.
+
+        Raises:
+            ConfigError: the ids do not fit the array that has begun, or the number of tasks is not known.
+        """
+        pin = self.pin()
+        if ids.is_explicit and ids.num_tasks == 1:
+            return None
+        if pin is None or (self._is_new(ids, pin) and not self.done()):
+            return _first_task(ids)
+        if ids.is_explicit and ids.num_tasks != pin.num_tasks:
+            raise ConfigError(
+                f"--shard {ids.id}/{ids.num_tasks}: {counted_tasks(pin.num_tasks)} make this output; give "
+                f"--shard I/{pin.num_tasks}, or {self.remedies()}"
+            )
+        first, step = (0, 1) if ids.is_explicit else (pin.first_id, pin.id_step)
+        index, rest = divmod(ids.id - first, step)
+        if rest or not 0 <= index < pin.num_tasks:
+            raise ConfigError(
+                f"{ids.source} is {ids.id}: {counted_tasks(pin.num_tasks)} make this output, with the ids "
+                f"{_ids(pin)}; give one of these, or {self.remedies()}"
+            )
+        return ArrayTask(index, pin.num_tasks)
+
+    @staticmethod
+    def _is_new(ids: ArrayIds, pin: Pin) -> bool:
+        """Whether this may be the start of another array: a scheduler also says fewer when some tasks run again."""
+        most = ids.num_tasks or 0
+        return most > pin.num_tasks or (ids.is_explicit and most != pin.num_tasks)
+
+    def done(self) -> list[int]:
+        """The tasks that have written records, in order."""
+        try:
+            names = [path.name for path in self.folder.iterdir()]
+        except OSError:
+            return []
+        return sorted(int(name[5:-5]) for name in names if name.startswith("task-") and name.endswith(".json"))
+
+    def is_complete(self) -> bool:
+        """Whether all tasks have written records."""
+        pin = self.pin()
+        return pin is not None and len(self.done()) == pin.num_tasks
+
+    def parts(self) -> dict[str, FinishedPart] | None:
+        """The parts of all tasks, by name, in order; None if a record is missing. A damaged record is removed."""
+        pin = self.pin()
+        if pin is None:
+            return None
+        found = [self.read(index, pin) for index in range(pin.num_tasks)]
+        if None in found:
+            return None
+        return {name: part for parts in found if parts for name, part in parts.items()}
+
+    def read(self, index: int, pin: Pin) -> dict[str, FinishedPart] | None:
+        """The parts of one task; None if it is not done."""
+        path = self.path(index)
+        try:
+            value = json.loads(path.read_bytes())
+            if value["pin"] != pin.fingerprint:
+                raise ValueError
+            return {part.pop("name"): read_record(FinishedPart, part) for part in value["parts"]}
+        except FileNotFoundError:
+            return None
+        except (ValueError, KeyError, TypeError, AttributeError):
+            path.unlink(missing_ok=True)
+            return None
+
+    def reset(self) -> None:
+        """Remove the pin and all records; markers still vouch for the parts."""
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def path(self, index: int) -> Path:
+        """The record of a task."""
+        return self.folder / f"task-{index:06d}.json"
+
+    def write_pin(self, pin: Pin) -> None:
+        """Begin an array."""
+        write_json(self.folder / _PIN, asdict(pin))
+
+    def remedies(self) -> str:
+        """What to do if the number of tasks is another one."""
+        return (
+            "--shard 0/1 to make the rest in one run, or remove "
+            f"{str(self.folder)!r} to start over with another number (finished parts are kept)"
+        )
+
+
+class ArrayShare:
+    """One task of an array: what its stage needs to make its share of an output."""
+
+    def __init__(
+        self, records: ArrayRecords, task: ArrayTask, ids: ArrayIds, join: Callable[[str], None], joined: Joined
+    ) -> None:
+        """Write nothing yet.
+
+        Args:
+            ids: what named the task.
+            join: makes known that the task has joined the pin of this fingerprint, as long as it runs.
+            joined: the fingerprints that the other running tasks have joined. A pin that is not among them and has no
+                records binds nobody.
+        """
+        self.task = task
+        self._records = records
+        self._ids = ids
+        self._join = join
+        self._joined = joined
+        self._agreed: dict[str, str] = {}
+
+    def join(self, agreed: dict[str, str], facts: dict[str, Any]) -> None:
+        """Pin what the tasks agree on, or check that this task does; see `Pin`.
+
+        Raises:
+            ConfigError: this task does not agree with the others.
+        """
+        self._agreed = agreed
+        is_whole = self._ids.num_tasks == self.task.num_tasks  # Otherwise the ids are those of a few tasks only.
+        mine = Pin(
+            num_tasks=self.task.num_tasks,
+            first_id=self._ids.first if is_whole else 0,
+            id_step=self._ids.step if is_whole else 1,
+            agreed=agreed,
+            facts=facts,
+        )
+        pin = self._records.pin()
+        if pin is None or (pin.fingerprint != mine.fingerprint and not self._is_bound(pin)):
+            self._records.write_pin(mine)
+        self._join(self._check().fingerprint)
+
+    def _is_bound(self, pin: Pin) -> bool:
+        return bool(self._records.done()) or pin.fingerprint in self._joined()
+
+    def recorded(self) -> dict[str, FinishedPart]:
+        """The parts in the task's record; none if it is not done."""
+        pin = self._records.pin()
+        return (pin and self._records.read(self.task.index, pin)) or {}
+
+    def num_done(self) -> int:
+        """How many tasks have written records."""
+        return len(self._records.done())
+
+    def start_over(self) -> None:
+        """Remove the pin, all records and all markers: what the other tasks have made may be wrong."""
+        shutil.rmtree(self._records.folder.parent, ignore_errors=True)
+
+    def discard(self) -> None:
+        """Remove the task's record, as it has something to do after all."""
+        self._records.path(self.task.index).unlink(missing_ok=True)
+
+    def record(self, parts: Mapping[str, FinishedPart]) -> None:
+        """Record that the task is done: its parts, by name, in order.
+
+        Raises:
+            ConfigError: the other tasks have agreed on something else meanwhile.
+        """
+        pin = self._check()
+        if self._records.read(self.task.index, pin) != parts:
+            listed = [{"name": name, **asdict(part)} for name, part in parts.items()]
+            write_json(self._records.path(self.task.index), {"pin": pin.fingerprint, "parts": listed})
+
+    def _check(self) -> Pin:
+        pin = self._records.pin()
+        if pin is None:
+            raise ConfigError(
+                f"task {self.task}: the records of the array are gone, as another run has completed or removed the "
+                "output; run the task again"
+            )
+        if pin.num_tasks != self.task.num_tasks:
+            raise ConfigError(
+                f"task {self.task}: {counted_tasks(pin.num_tasks)} make this output; {self._records.remedies()}"
+            )
+        mine = {**self._agreed, "the release of hbpack": __version__}
+        theirs = {**pin.agreed, "the release of hbpack": pin.release}
+        for name, value in mine.items():
+            if theirs.get(name) != value:
+                raise ConfigError(
+                    f"task {self.task} and the tasks before it differ in {name}; run all tasks with the same, or "
+                    f"remove {str(self._records.folder)!r} to start over (finished parts that fit are kept)"
+                )
+        return pin
+
+
+def counted_tasks(number: int) -> str:
+    """Such as `the 4 tasks of an array`."""
+    return f"the {number:,} tasks of an array"
+
+
+def _ids(pin: Pin) -> str:
+    step = f" in steps of {pin.id_step}" if pin.id_step > 1 else ""
+    return f"{pin.first_id} to {pin.id_of(pin.num_tasks - 1)}{step}"
+
+
+def _first_task(ids: ArrayIds) -> ArrayTask | None:
+    """The task of a run that may be the first one of its array."""
+    if ids.num_tasks is None:
+        raise ConfigError(f"{ids.source} is {ids.id}, and does not say of how many; give --shard {ids.id}/N")
+    if ids.num_tasks == 1:
+        return None
+    return ArrayTask((ids.id - ids.first) // ids.step, ids.num_tasks)

@@ -1,0 +1,177 @@
+"""Tasks on a Ray cluster, or on a Ray of this machine.
+
+One task of Ray is one of ours, on one CPU. Ray's workers pass it on (`packer_cli.engine.ray_worker`). Nothing is asked
+of Ray but where tasks run: what is lost, by a node that is preempted or a worker that is killed, is given out again
+here, so that the limit is ours and each end has its words.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import Counter, deque
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import suppress
+from typing import Any, Self
+
+import packer_cli
+from packer_cli.engine.base import Engine, Result, Task
+from packer_cli.engine.local import default_workers
+from packer_cli.engine.parts import Written
+from packer_cli.engine.progress import say
+from packer_cli.engine.ray_cluster import check_address, describe, num_cpus, start, stop
+from packer_cli.engine.ray_worker import Synced, Unstarted, relay
+from packer_cli.engine.worker import Died, outcome_of, to_bytes
+from packer_cli.errors import RunError
+
+MOST_TRIES = 5
+_CANCEL_SECONDS = 3.0
+
+
+class RayEngine(Engine):
+    """Runs tasks on Ray, which starts, or is joined, when the first of them comes."""
+
+    def __init__(self, address: str | None, workers: int | None, preload: Sequence[str] = ()) -> None:
+        """Start nothing yet.
+
+        Args:
+            address: of a cluster, as `ray.init` takes it; None: RAY_ADDRESS, else a Ray of this machine, for this run.
+            workers: most tasks at a time; None: as many as the cluster has CPUs, also when it grows.
+            preload: as for `LocalEngine`.
+        """
+        self.workers = default_workers()
+        self._address = address or os.environ.get("RAY_ADDRESS") or None
+        self._most = workers
+        self._preload = tuple(preload)
+        self._is_started = self._is_own = False
+
+    def __enter__(self) -> Self:
+        check_address(self._address)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._is_own:
+            stop()
+
+    def release(self) -> None:
+        """Nothing: Ray ends idle workers."""
+
+    def run(
+        self,
+        function: Callable[[Task], Result],
+        tasks: Sequence[Task],
+        *,
+        is_risky: Callable[[Task], bool] = lambda task: False,
+    ) -> Iterator[tuple[int, Result | Died]]:
+        """See `Engine`. A task that is lost is run again, up to `MOST_TRIES` times."""
+        if not tasks:
+            return
+        ray = self._start()
+        submit = ray.remote(relay).options(num_cpus=1, max_retries=0).remote
+        place = (packer_cli.__version__, os.getcwd(), self._preload)
+        todo = deque(range(len(tasks)))
+        tries: Counter[int] = Counter()
+        running: dict[Any, int] = {}
+        try:
+            while todo or running:
+                room = (self._most or 2 * num_cpus()) - len(running)  # Ray gives the next one out when a worker ends.
+                for _ in range(min(room, len(todo))):
+                    number = todo.popleft()
+                    running[submit(to_bytes(Synced(function), tasks[number]), *place)] = number
+                for ref in _ended(ray, list(running)):
+                    number = running.pop(ref)
+                    outcome = _outcome(ray, ref)
+                    if isinstance(outcome, _Lost):
+                        tries[number] += 1
+                        _check_tries(tries[number], outcome)
+                        todo.appendleft(number)
+                        continue
+                    if isinstance(outcome, Written):
+                        _check_there(outcome)
+                    yield number, outcome
+        finally:
+            _cancel(ray, list(running))
+
+    def run_writing(
+        self, function: Callable[[Task], Result], tasks: Sequence[Task]
+    ) -> Generator[tuple[int, Result], None, None]:
+        """See `Engine`."""
+        for number, outcome in self.run(function, tasks):
+            if isinstance(outcome, Died):
+                raise RunError(
+                    f"a worker process crashed ({outcome.signal_name}); run the same command again to go on"
+                )
+            yield number, outcome
+
+    def _start(self) -> Any:
+        if not self._is_started:
+            self._is_own = start(self._address, self._most)
+            self._is_started = True
+            say(f"running on {describe(self._address)}")
+        import ray
+
+        return ray
+
+
+class _Lost(str):
+    """Why a task has no result: nothing that the task did."""
+
+
+def _ended(ray: Any, running: list[Any]) -> list[Any]:
+    """The tasks that have ended, at least one."""
+    first, others = ray.wait(running, num_returns=1)
+    return first + (ray.wait(others, num_returns=len(others), timeout=0)[0] if others else [])
+
+
+def _outcome(ray: Any, ref: Any) -> Any:
+    """The result of a task, `Died`, or `_Lost`. Raises the task's own error."""
+    try:
+        answer: bytes | Died | Unstarted = ray.get(ref)
+    except ray.exceptions.RayTaskError as error:  # From `relay`, or from importing it.
+        if isinstance(error.cause, RunError):
+            raise error.cause from None
+        if isinstance(error.cause, (ImportError, AttributeError)):
+            raise RunError(
+                f"a node of Ray cannot run hbpack ({_one_line(error.cause)}); install hbpack "
+                f"{packer_cli.__version__} on every node"
+            ) from None
+        return _Lost(_one_line(error.cause))
+    except ray.exceptions.RayError as error:  # A worker that was killed, a node that is gone, or their objects.
+        return _Lost(_one_line(error).split(". ")[0])
+    if isinstance(answer, Unstarted):
+        return _Lost(answer.reason)
+    if isinstance(answer, Died) and not answer.is_crash:
+        return _Lost(str(answer))
+    return answer if isinstance(answer, Died) else outcome_of(answer)
+
+
+def _one_line(error: BaseException) -> str:
+    return " ".join(str(error).split()).rstrip(".") or type(error).__name__
+
+
+def _check_tries(tries: int, lost: _Lost) -> None:
+    if tries == MOST_TRIES:
+        raise RunError(
+            f"Ray lost the worker of a task {tries} times, the last time: {lost}; see that its nodes have memory and "
+            "stay, and run the same command again to go on"
+        )
+
+
+def _check_there(written: Written) -> None:
+    """Check that this machine sees what a node wrote."""
+    missing = written.sink.missing
+    if missing is not None:
+        raise RunError(
+            f"{str(missing)!r}, which a node of Ray has written, is not there on this machine; name an output folder "
+            "that this machine and all nodes share"
+        )
+
+
+def _cancel(ray: Any, running: list[Any]) -> None:
+    """End tasks, and wait until they have ended."""
+    for is_forced in (False, True):
+        if running:
+            for ref in running:
+                with suppress(Exception):
+                    ray.cancel(ref, force=is_forced)
+            with suppress(Exception):
+                running = ray.wait(running, num_returns=len(running), timeout=_CANCEL_SECONDS)[1]

@@ -1,0 +1,109 @@
+"""Ctrl-C and SIGTERM: both end a command at once, and leave it to be run again.
+
+Both raise KeyboardInterrupt, so that what cleans up after one cleans up after the other. A solver that runs for a
+minute would delay that, and so may a slow disk: after `GRACE` seconds a thread ends the process.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import NoReturn
+
+STOPS = (signal.SIGINT, signal.SIGTERM)
+GRACE = 5.0
+
+
+class StopSignals:
+    """The first signal that came."""
+
+    number: int | None = None
+    """None: none came."""
+
+
+_wakeup: int | None = None
+
+
+@contextmanager
+def stop_signals(give_up: Callable[[int], NoReturn]) -> Iterator[StopSignals]:
+    """Raise KeyboardInterrupt at each of STOPS while the block runs; outside the main thread, do nothing.
+
+    A signal that the process ignores, as SIGINT in the background of a shell, stays ignored.
+
+    Args:
+        give_up: called on another thread, with the signal, if the block does not end in time; ends the process.
+    """
+    global _wakeup
+    stop = StopSignals()
+    if threading.current_thread() is not threading.main_thread():
+        yield stop
+        return
+
+    def interrupt(number: int, frame: object) -> None:
+        if stop.number is None:
+            stop.number = number
+        raise KeyboardInterrupt
+
+    def watch() -> None:
+        while seen := os.read(reading, 1):
+            if seen[0] in STOPS:
+                if not is_over.wait(GRACE):
+                    give_up(seen[0])
+                return
+
+    is_over = threading.Event()
+    reading, _wakeup = os.pipe()
+    os.set_blocking(_wakeup, False)
+    usual = {number: signal.getsignal(number) for number in STOPS}
+    replaced = [number for number in STOPS if usual[number] in (signal.SIG_DFL, signal.default_int_handler)]
+    watcher = threading.Thread(target=watch, daemon=True)
+    watcher.start()
+    before = signal.set_wakeup_fd(_wakeup, warn_on_full_buffer=False)
+    for number in replaced:
+        signal.signal(number, interrupt)
+    try:
+        yield stop
+    finally:
+        for number in replaced:
+            signal.signal(number, usual[number])
+        signal.set_wakeup_fd(before)
+        is_over.set()
+        os.close(_wakeup)
+        _wakeup = None
+        watcher.join()
+        os.close(reading)
+
+
+def _forget_in_fork() -> None:
+    """A forked process is not the command: a signal to it must not end its parent."""
+    global _wakeup
+    if _wakeup is not None:
+        _wakeup = None
+        signal.set_wakeup_fd(-1)
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+
+os.register_at_fork(after_in_child=_forget_in_fork)
+
+
+@contextmanager
+def interrupts_later() -> Iterator[None]:
+    """Delay Ctrl-C and SIGTERM until the block ends."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    seen: list[int] = []
+    usual = {number: signal.getsignal(number) for number in STOPS}
+    delayed = [number for number in STOPS if usual[number] is not None]  # None: a handler that Python cannot restore.
+    for number in delayed:
+        signal.signal(number, lambda number, frame: seen.append(number))
+    try:
+        yield
+    finally:
+        for number in delayed:
+            signal.signal(number, usual[number])
+    if seen:
+        signal.raise_signal(seen[0])

@@ -1,0 +1,159 @@
+"""Reads samples from the parts of a token store, memory-mapped as they are needed.
+
+Price: opening a part takes about a millisecond; then a piece of a sample costs a few us and a copy of its tokens.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from packer_cli.errors import FormatError
+from packer_cli.format.arrays import to_lists, to_numpy
+from packer_cli.format.loss_spans import STARTS, STOPS, Int64Array
+from packer_cli.format.schema import shard_schema
+
+PARTS_KEPT = 1024
+"""Most parts that are open at a time; each takes some KiB, and addresses."""
+
+
+class PartBatch:
+    """Numpy views of one record batch of a part."""
+
+    def __init__(self, batch: pa.RecordBatch) -> None:
+        ids, starts, stops = (batch.column(name) for name in ("input_ids", STARTS, STOPS))
+        self.offsets: NDArray[np.int32] = to_numpy(ids.offsets)
+        self.input_ids: NDArray[Any] = to_numpy(ids.values)
+        self.span_offsets: NDArray[np.int32] = to_numpy(starts.offsets)
+        self.loss_starts: NDArray[np.int32] = to_numpy(starts.values)
+        self.loss_stops: NDArray[np.int32] = to_numpy(stops.values)
+        self.num_loss_tokens: NDArray[np.int32] = to_numpy(batch.column("num_loss_tokens"))
+        self.lines: NDArray[np.int64] = to_numpy(batch.column("line"))
+
+
+class PieceTokens(NamedTuple):
+    """The tokens of some pieces, one after another."""
+
+    input_ids: NDArray[Any]
+    """uint16 or int32 [t]"""
+    loss_starts: NDArray[np.int32]
+    """int32[s], positions among these tokens; no span holds the first token of a piece"""
+    loss_stops: NDArray[np.int32]
+    """int32[s]"""
+
+
+def clip_spans(
+    starts: NDArray[Any], stops: NDArray[Any], piece: Int64Array, start: NDArray[Any], length: NDArray[Any]
+) -> tuple[NDArray[Any], NDArray[Any], Int64Array]:
+    """Loss spans of samples (s of them) as those of pieces, without the first token of each: starts, stops, piece.
+
+    Args:
+        piece: int64[s]: the piece of each span.
+        start, length: [m]: where pieces begin in their samples, and their tokens.
+    """
+    starts = np.maximum(starts - start[piece], 1)
+    stops = np.minimum(stops - start[piece], length[piece])
+    is_inside = starts < stops
+    return starts[is_inside], stops[is_inside], piece[is_inside]
+
+
+def with_tokens(
+    batch: pa.RecordBatch, offsets: NDArray[Any], span_offsets: NDArray[Any], tokens: Any
+) -> pa.RecordBatch:
+    """A record batch of an index-only shard with its tokens, as other shards have it.
+
+    Args:
+        offsets, span_offsets: [r+1]: where the tokens and loss spans of each row begin.
+        tokens: `input_ids`, and `loss_starts` and `loss_stops` as positions in the row.
+    """
+    lists = {
+        "input_ids": to_lists(offsets, tokens.input_ids),
+        STARTS: to_lists(span_offsets, tokens.loss_starts),
+        STOPS: to_lists(span_offsets, tokens.loss_stops),
+    }
+    schema = shard_schema(pa.from_numpy_dtype(tokens.input_ids.dtype))
+    columns = [lists[name] if name in lists else batch.column(name) for name in schema.names]
+    return pa.record_batch(columns, schema=schema)
+
+
+class TokenParts:
+    """The parts of a token store. Not safe for several threads at once; a forked process opens its own files."""
+
+    def __init__(self, open_part: Callable[[int], pa.NativeFile], num_samples: Sequence[int]) -> None:
+        """Opens nothing yet.
+
+        Args:
+            open_part: the memory map of a part, by its number. May raise OSError and FormatError.
+            num_samples: of each part.
+        """
+        self._open_part = open_part
+        self._num_samples = num_samples
+        self._first = np.concatenate([[0], np.cumsum(num_samples, dtype=np.int64)])
+        self._parts: OrderedDict[int, tuple[Int64Array, list[PartBatch]]] = OrderedDict()
+        self._pid = os.getpid()
+
+    def gather(self, sample: Int64Array, start: NDArray[np.int32], length: NDArray[np.int32]) -> PieceTokens:
+        """Pieces of samples.
+
+        Raises:
+            FormatError: a part is missing or damaged, or a sample is shorter than its piece.
+        """
+        if len(sample) and not 0 <= sample.min() <= sample.max() < self._first[-1]:
+            raise FormatError("it names samples that the token store does not have")
+        part = np.searchsorted(self._first, sample, side="right") - 1
+        row = sample - self._first[part]
+        ids, starts, stops, counts = [], [], [], []
+        pieces = zip(part.tolist(), row.tolist(), start.tolist(), length.tolist(), strict=True)
+        for number, local, begin, size in pieces:
+            batch, at = self._find(number, local)
+            offsets, spans = batch.offsets, batch.span_offsets
+            first = offsets.item(at) + begin
+            if not 0 <= begin <= begin + size <= offsets.item(at + 1) - offsets.item(at):
+                raise FormatError(f"sample {local} of token part {number} is shorter than planned")
+            ids.append(batch.input_ids[first : first + size])
+            a, b = spans.item(at), spans.item(at + 1)
+            starts.append(batch.loss_starts[a:b])
+            stops.append(batch.loss_stops[a:b])
+            counts.append(len(starts[-1]))
+        if not ids:
+            raise FormatError("it has no samples")
+        of_piece = np.repeat(np.arange(len(ids)), counts)
+        span_starts, span_stops, piece = clip_spans(
+            np.concatenate(starts), np.concatenate(stops), of_piece, start, length
+        )
+        place = (np.cumsum(length) - length).astype(np.int32)[piece]
+        return PieceTokens(np.concatenate(ids), span_starts + place, span_stops + place)
+
+    def _find(self, number: int, row: int) -> tuple[PartBatch, int]:
+        """The record batch of a row of a part, and the row in it."""
+        if self._pid != os.getpid():
+            self._parts.clear()
+            self._pid = os.getpid()
+        part = self._parts.get(number)
+        if part is None:
+            while len(self._parts) >= PARTS_KEPT:
+                self._parts.popitem(last=False)
+            part = self._parts[number] = self._open(number)
+        else:
+            self._parts.move_to_end(number)
+        first, batches = part
+        batch = 0 if len(batches) == 1 else int(np.searchsorted(first, row, side="right")) - 1
+        return batches[batch], row - first.item(batch)
+
+    def _open(self, number: int) -> tuple[Int64Array, list[PartBatch]]:
+        try:
+            with self._open_part(number) as source:
+                reader = pa.ipc.open_file(source.read_buffer())
+            batches = [PartBatch(reader.get_batch(i)) for i in range(reader.num_record_batches)]
+        except (OSError, KeyError, ValueError, pa.ArrowException) as error:
+            raise FormatError(f"token part {number} cannot be read: {' '.join(str(error).split())}") from None
+        first = np.cumsum([0, *(len(batch.lines) for batch in batches)])
+        if first[-1] != self._num_samples[number]:
+            raise FormatError(f"token part {number} has {first[-1]} samples, not {self._num_samples[number]}")
+        return first, batches

@@ -1,0 +1,143 @@
+"""The append stage: more inputs for a packed set, with the options it was made with.
+
+The result is that of `hbpack pack` of the old and the new inputs together, byte for byte. Parts of the token store
+that hold old records are kept. The plan is made again from all samples, so nearly every pack changes, and every shard
+is written again.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from packer_cli.config import TokenizeConfig, WriteConfig, validate
+from packer_cli.corpus.discover import discover, parse_input
+from packer_cli.engine.base import Engine
+from packer_cli.engine.progress import say, warn
+from packer_cli.errors import FormatError, HbpackError, InputError, TokenizerError
+from packer_cli.files import write_json
+from packer_cli.format.constants import PLAN_NAME
+from packer_cli.shards.manifest import read_manifest
+from packer_cli.shards.plan_file import PlanHeader, read_plan_header
+from packer_cli.sizes import counted
+from packer_cli.stages.output import TOKENS, locked_output, store_of
+from packer_cli.stages.pack import pack_corpus
+from packer_cli.tokens.index import StoreIndex, read_index
+from packer_cli.tokens.stage import current_index
+from packer_cli.tokens.tokenizer.loading import load_tokenizer
+
+MARKER = ".append.json"
+"""File in the output folder from the beginning of an append to its end: what a run that was killed goes on with."""
+
+
+def run_append(folder: Path, inputs: Sequence[str], tokenizer: str | None, engine: Engine) -> PlanHeader:
+    """Add inputs to a packed set. Returns the header of the new plan.
+
+    An append that was killed goes on when it is called with the same inputs again.
+
+    Args:
+        inputs: as for `hbpack pack`, with weights.
+        tokenizer: where the set's tokenizer is now; None: where it was.
+
+    Raises:
+        InputError: the folder holds no packed set with its token store, or one of the set's own inputs is gone.
+        TokenizerError: the tokenizer is not the set's.
+    """
+    read_plan_header(folder / PLAN_NAME)  # Reports a folder that holds no plan.
+    with locked_output(folder, has_plan=True):
+        header, index = _opened(folder)
+        given = [list(parse_input(text)) for text in inputs]
+        old = [[source.name, source.weight] for source in index.sources]
+        noted = _begun(folder, given)
+        if noted is None:
+            noted = {"inputs": given, "num_old": len(old), "write": _write_options(folder)}
+            for text, source in zip(inputs, given, strict=True):
+                if source in old:
+                    raise InputError(f"{text}: is in the set already")
+        old = old[: noted["num_old"]]
+        config = _tokenize_config(index, [*old, *given], tokenizer)
+        _check_inputs(config.inputs, len(old), folder)
+        _check_tokenizer(config, index)
+        write_json(folder / MARKER, noted)
+        try:
+            header = pack_corpus(config, header.config, WriteConfig(**noted["write"]), folder, engine)
+        except HbpackError:
+            if current_index(folder / TOKENS) == index and len(index.sources) == len(old):
+                (folder / MARKER).unlink()  # The set is as it was.
+            raise
+        (folder / MARKER).unlink()
+    say(f"appended {counted(len(given), 'input')} to {len(old)}; the plan is new, and all shards were rewritten")
+    return header
+
+
+def _opened(folder: Path) -> tuple[PlanHeader, StoreIndex]:
+    header = read_plan_header(folder / PLAN_NAME)
+    store = store_of(folder, header)
+    if store.resolve() != (folder / TOKENS).resolve():
+        raise InputError(
+            f"{str(folder)!r} was planned from the token store {str(store)!r}; run hbpack tokenize there with all "
+            "inputs, then plan and write"
+        )
+    index = current_index(store)
+    return header, index or read_index(store)  # The latter says what is wrong.
+
+
+def _begun(folder: Path, given: list[list[Any]]) -> dict[str, Any] | None:
+    """What an append that was killed has noted."""
+    path = folder / MARKER
+    try:
+        noted: dict[str, Any] = json.loads(path.read_bytes())
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError) as error:
+        raise FormatError(
+            f"{str(path)!r} is damaged ({error}); remove it, and run hbpack pack with all inputs"
+        ) from None
+    if noted["inputs"] != given:
+        names = " ".join(name if weight == 1 else f"{name}@{weight:g}" for name, weight in noted["inputs"])
+        raise InputError(
+            f"an append to {str(folder)!r} did not end; finish it first with hbpack append {folder} {names}"
+        )
+    return noted
+
+
+def _write_options(folder: Path) -> dict[str, Any]:
+    """How the set was written. Raises FormatError if it is unfinished."""
+    manifest = read_manifest(folder)
+    if manifest.history:
+        warn(
+            f"the set was rebalanced to {counted(manifest.num_gpus, 'GPU')}; the new plan is for as many as the first "
+            "one was, so run hbpack rebalance again"
+        )
+    return asdict(manifest.config.write)
+
+
+def _tokenize_config(index: StoreIndex, inputs: Sequence[list[Any]], tokenizer: str | None) -> TokenizeConfig:
+    names = [name if weight == 1 else f"{name}@{weight!r}" for name, weight in inputs]
+    values = {**index.options, "inputs": names, "tokenizer": tokenizer or index.tokenizer["name"]}
+    config: TokenizeConfig = validate(
+        TokenizeConfig, {name: value for name, value in values.items() if value is not None}
+    )
+    return config
+
+
+def _check_inputs(inputs: Sequence[str], num_old: int, folder: Path) -> None:
+    """Find all inputs before anything changes."""
+    try:
+        discover(inputs[:num_old], output=str(folder))
+    except InputError as error:
+        raise InputError(f"{error}; hbpack append reads the inputs of the set again, so put this one back") from None
+    discover(inputs[num_old:], output=str(folder))
+
+
+def _check_tokenizer(config: TokenizeConfig, index: StoreIndex) -> None:
+    found = load_tokenizer(config.tokenizer, chat_template=config.chat_template).describe()
+    keys = ("fingerprint", "chat_template_fingerprint")
+    if any(found[key] != index.tokenizer[key] for key in keys):
+        raise TokenizerError(
+            f"{config.tokenizer} is not the tokenizer that the set was made with, or has changed since; name that one "
+            "with --tokenizer, or run hbpack pack with all inputs"
+        )

@@ -1,0 +1,57 @@
+"""A stage as a task of a job array: a share under its own lock; the last task to end completes the output."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
+
+from packer_cli.engine.array import ArrayIds, ArrayRecords, ArrayShare, ArrayTask
+from packer_cli.engine.progress import say
+from packer_cli.errors import BusyError
+from packer_cli.folders import TaskLock, add_note, find_holders
+
+Hold = Callable[[TaskLock | None], AbstractContextManager[None]]
+"""Checks the output folder, and locks it for a task, or for this run alone."""
+
+
+@contextmanager
+def array_share(
+    stage: str, folder: Path, records: ArrayRecords, task: ArrayTask, ids: ArrayIds, hold: Hold
+) -> Iterator[ArrayShare]:
+    """Lock the output folder for a task while the block makes its share.
+
+    Raises:
+        BusyError: another process runs the same task, or another stage or an ordinary run writes to the folder.
+    """
+    lock = TaskLock(stage, task.index)
+
+    def joined() -> list[str]:
+        return [holder.note for holder in find_holders(folder) if holder.task != lock]
+
+    with hold(lock):
+        yield ArrayShare(records, task, ids, lambda fingerprint: add_note(folder, lock, fingerprint), joined)
+
+
+def complete_array(records: ArrayRecords, hold: Hold, complete: Callable[[], None]) -> bool:
+    """Complete an output if all tasks of its array are done; False if one is missing, or runs at this moment.
+
+    A task that runs does the same when it ends, so the last one to end completes the output.
+    """
+    if not records.is_complete():
+        return False
+    try:
+        with hold(None):
+            if records.parts() is None:  # Another run has completed it, or a record is damaged.
+                return records.pin() is None
+            complete()
+    except BusyError:
+        return False
+    return True
+
+
+def say_done(records: ArrayRecords, task: ArrayTask) -> None:
+    """Say how many tasks of an array are done."""
+    done = len(records.done())
+    rest = "the last one to end completes the output" if done == task.num_tasks else "hbpack status says which are not"
+    say(f"task {task} is done; {done:,} of {task.num_tasks:,} tasks are done, {rest}")

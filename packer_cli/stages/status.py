@@ -1,0 +1,246 @@
+"""The status stage: what is done of an output, what is missing, and which tasks of a job array make the rest."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from pathlib import Path
+from typing import Any, Literal
+
+from packer_cli.engine.array import ArrayRecords, Pin
+from packer_cli.errors import HbpackError, InputError
+from packer_cli.export.folder import NAME as EXPORT_NAME
+from packer_cli.export.folder import WORK as EXPORT_WORK
+from packer_cli.export.folder import read_json
+from packer_cli.folders import Holder, find_holders
+from packer_cli.format.constants import MANIFEST_NAME, PLAN_NAME, SHARD_MARKERS
+from packer_cli.shards.manifest import read_manifest
+from packer_cli.shards.plan_file import PlanHeader, read_plan_header
+from packer_cli.shards.stage import is_of_plan
+from packer_cli.sizes import counted, format_bytes
+from packer_cli.stages.export import complete_exported
+from packer_cli.stages.output import TOKENS, store_of
+from packer_cli.stages.tokenize import complete_tokens
+from packer_cli.stages.write import complete_shards, describe_set
+from packer_cli.tokens.index import INDEX_NAME, read_index
+from packer_cli.tokens.part import WORK
+
+State = Literal["complete", "unfinished", "missing"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ArrayStatus:
+    """The tasks of a job array that has not made its output yet. Tasks are counted from 0."""
+
+    pin: Pin
+    done: tuple[int, ...]
+    running: tuple[Holder, ...]
+
+    @property
+    def missing(self) -> list[int]:
+        """The tasks that are not done and, as far as locks tell, do not run."""
+        others = {*self.done, *(holder.task.index for holder in self.running if holder.task)}
+        return [index for index in range(self.pin.num_tasks) if index not in others]
+
+    @property
+    def expression(self) -> str:
+        """The ids of the missing tasks, as Slurm's `--array` takes them, such as `3,7-9`."""
+        return array_expression(self.pin, self.missing)
+
+
+@dataclass(frozen=True, kw_only=True)
+class StageStatus:
+    """What is there of one stage."""
+
+    name: str
+    """`tokens`, `plan`, `shards` or `export`."""
+    state: State
+    summary: str
+    """For people."""
+    array: ArrayStatus | None = None
+
+    def value(self) -> dict[str, Any]:
+        """JSON values."""
+        value: dict[str, Any] = {"stage": self.name, "state": self.state, "summary": self.summary}
+        if self.array is not None:
+            value["array"] = {
+                "num_tasks": self.array.pin.num_tasks,
+                "done": list(self.array.done),
+                "running": [
+                    {"task": holder.task.index, "host": holder.host, "pid": holder.pid}
+                    for holder in self.array.running
+                    if holder.task
+                ],
+                "missing": self.array.missing,
+                "expression": self.array.expression,
+            }
+        return value
+
+
+@dataclass(frozen=True, kw_only=True)
+class Status:
+    """What is there of an output."""
+
+    stages: tuple[StageStatus, ...]
+    holder: Holder | None
+    """A run that has the folder to itself, if one is known to run."""
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether every stage is."""
+        return all(stage.state == "complete" for stage in self.stages)
+
+
+def run_status(folder: Path, stage: str | None = None) -> Status:
+    """Find what is there of an output. If all tasks of an array are done, its output is completed first.
+
+    Args:
+        stage: this one alone; the others are left out.
+
+    Price: reading the index, the plan's header and the manifest; damage is left to `hbpack verify`.
+
+    Raises:
+        InputError: the folder holds no output of hbpack.
+    """
+    if not folder.is_dir():
+        raise InputError(f"{str(folder)!r} is not a folder; name the output of an hbpack command")
+    holders = find_holders(folder)
+    alone = next((holder for holder in holders if holder.task is None), None)
+    if (folder / EXPORT_NAME).exists() or (folder / EXPORT_WORK).exists():
+        _complete(ArrayRecords(folder / EXPORT_WORK), lambda: complete_exported(folder))
+        return Status(stages=(_export(folder, holders),), holder=alone)
+    traces = (TOKENS, PLAN_NAME, MANIFEST_NAME, SHARD_MARKERS)
+    if not holders and not any((folder / name).exists() for name in traces):
+        raise InputError(f"{str(folder)!r} holds no output of hbpack; name the folder given as --output")
+    _complete(ArrayRecords(folder / TOKENS / WORK), lambda: complete_tokens(folder))
+    _complete(ArrayRecords(folder / SHARD_MARKERS), lambda: complete_shards(folder))
+    header = _plan_header(folder)
+    store = folder / TOKENS if header is None else store_of(folder, header)
+    tokens = _tokens(store, (folder / MANIFEST_NAME).exists(), holders)
+    stages = (tokens, _plan(header, store), _shards(folder, header, holders))
+    return Status(stages=tuple(each for each in stages if stage in (None, each.name)), holder=alone)
+
+
+def _complete(records: ArrayRecords, complete: Callable[[], bool]) -> None:
+    if records.is_complete():
+        complete()
+
+
+def _array(records: ArrayRecords, stage: str, holders: Sequence[Holder]) -> ArrayStatus | None:
+    pin = records.pin()
+    if pin is None:
+        return None
+    done = records.done()
+    running = [h for h in holders if h.task and h.task.stage == stage and h.task.index not in done]
+    return ArrayStatus(pin=pin, done=tuple(done), running=tuple(running))
+
+
+def _of_array(name: str, array: ArrayStatus, parts: str) -> StageStatus:
+    counts = [f"{len(array.done):,} of {counted(array.pin.num_tasks, 'task')} done"]
+    counts += [f"{number:,} {what}" for what, number in _others(array) if number]
+    return StageStatus(name=name, state="unfinished", summary=f"{', '.join(counts)}; {parts}", array=array)
+
+
+def _others(array: ArrayStatus) -> list[tuple[str, int]]:
+    return [("running", len(array.running)), ("missing", len(array.missing))]
+
+
+def _tokens(store: Path, is_packed: bool, holders: Sequence[Holder]) -> StageStatus:
+    array = _array(ArrayRecords(store / WORK), "tokenize", holders)
+    num_parts = counted(sum(1 for _ in store.glob("part-*.arrow")), "part")
+    if array is not None:
+        return _of_array("tokens", array, f"{num_parts} written")
+    if (store / INDEX_NAME).exists():
+        try:
+            index = read_index(store)
+        except HbpackError as error:
+            return StageStatus(name="tokens", state="missing", summary=str(error))
+        num_samples = sum(part.num_samples for part in index.parts)
+        num_tokens = sum(part.num_tokens for part in index.parts)
+        num_rejected = sum(part.num_rejected for part in index.parts)
+        summary = (
+            f"{counted(num_samples, 'sample')}, {counted(num_tokens, 'token')}, {num_rejected:,} rejected; "
+            f"{counted(len(index.parts), 'part')}"
+        )
+        return StageStatus(name="tokens", state="complete", summary=summary)
+    if (store / WORK).exists():
+        rest = "run the same hbpack tokenize or pack again"
+        return StageStatus(name="tokens", state="unfinished", summary=f"{num_parts} written; {rest}")
+    if is_packed:
+        return StageStatus(name="tokens", state="complete", summary="removed after the shards were written")
+    return StageStatus(name="tokens", state="missing", summary="run hbpack tokenize")
+
+
+def _plan_header(folder: Path) -> PlanHeader | None:
+    try:
+        return read_plan_header(folder / PLAN_NAME)
+    except HbpackError:
+        return None
+
+
+def _plan(header: PlanHeader | None, store: Path) -> StageStatus:
+    if header is None:
+        return StageStatus(name="plan", state="missing", summary="run hbpack plan")
+    try:
+        is_current = read_index(store).fingerprint == header.store_fingerprint
+    except HbpackError:
+        is_current = True  # Nothing tells otherwise.
+    if not is_current:
+        summary = "the token store has changed since it was made; run hbpack plan again"
+        return StageStatus(name="plan", state="missing", summary=summary)
+    overall = header.metrics.overall
+    summary = (
+        f"{counted(overall.num_packs, 'pack')}, {counted(overall.num_steps, 'step')}, "
+        f"{counted(header.config.gpus, 'GPU')}"
+    )
+    return StageStatus(name="plan", state="complete", summary=summary)
+
+
+def _shards(folder: Path, header: PlanHeader | None, holders: Sequence[Holder]) -> StageStatus:
+    array = _array(ArrayRecords(folder / SHARD_MARKERS), "write", holders)
+    num_written = counted(sum(1 for _ in folder.glob("shards/*/shard-*.arrow")), "shard")
+    if array is not None:
+        return _of_array("shards", array, f"{num_written} written")
+    try:
+        manifest = read_manifest(folder)
+    except InputError:
+        is_begun = (folder / SHARD_MARKERS).exists()
+        state: State = "unfinished" if is_begun else "missing"
+        summary = f"{num_written} written; run hbpack write again" if is_begun else "run hbpack write"
+        return StageStatus(name="shards", state=state, summary=summary)
+    except HbpackError as error:
+        return StageStatus(name="shards", state="missing", summary=str(error))
+    if header is not None and not is_of_plan(manifest, header.fingerprint):
+        return StageStatus(name="shards", state="missing", summary="of an earlier plan; run hbpack write")
+    return StageStatus(name="shards", state="complete", summary=describe_set(manifest))
+
+
+def _export(folder: Path, holders: Sequence[Holder]) -> StageStatus:
+    array = _array(ArrayRecords(folder / EXPORT_WORK), "export", holders)
+    if array is not None:
+        num_parts = sum(1 for _ in (folder / EXPORT_WORK).glob("part-*.json"))
+        return _of_array("export", array, f"{counted(num_parts, 'part')} written")
+    export = read_json(folder / EXPORT_NAME)
+    if export is None:
+        return StageStatus(name="export", state="unfinished", summary="run the same hbpack export again")
+    num_bytes = sum(file["num_bytes"] for file in export["files"])
+    summary = (
+        f"{counted(export['num_rows'], 'pack')} and {counted(export['num_tokens'], 'token')} to {export['format']}, "
+        f"{format_bytes(num_bytes)}"
+    )
+    return StageStatus(name="export", state="complete", summary=summary)
+
+
+def array_expression(pin: Pin, tasks: Sequence[int]) -> str:
+    """The ids of these tasks, as Slurm's `--array` takes them.
+
+    >>> array_expression(Pin(num_tasks=512, first_id=1, id_step=1, agreed={}), [2, 6, 7, 8])
+    '3,7-9'
+    """
+    step = f":{pin.id_step}" if pin.id_step > 1 else ""
+    words = []
+    for _, run in groupby(enumerate(tasks), key=lambda item: item[1] - item[0]):
+        ids = [pin.id_of(index) for _, index in run]
+        words.append(f"{ids[0]}-{ids[-1]}{step}" if len(ids) > 1 else f"{ids[0]}")
+    return ",".join(words)

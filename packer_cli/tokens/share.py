@@ -1,0 +1,132 @@
+"""The tokenize stage as a task of a job array: the parts of its share, and a record of them.
+
+Whoever finds the records of all tasks makes the index from them (`complete_store`). The store is that of
+`packer_cli.tokens.stage`, byte for byte.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+
+from packer_cli.config import TokenizeConfig
+from packer_cli.corpus.discover import discover
+from packer_cli.corpus.types import CorpusFile
+from packer_cli.engine.array import ArrayRecords, ArrayShare
+from packer_cli.engine.base import Engine
+from packer_cli.engine.parts import Parts
+from packer_cli.engine.progress import Progress
+from packer_cli.errors import RunError
+from packer_cli.files import fingerprint
+from packer_cli.tokens.cutting import cut_units, list_units
+from packer_cli.tokens.index import INDEX_NAME, STORE_VERSION, SourceInfo, StoreIndex, write_index
+from packer_cli.tokens.part import WORK, PartTask
+from packer_cli.tokens.stage import (
+    Header,
+    check_rejected,
+    current_index,
+    header_of,
+    listed_parts,
+    make_parts,
+    no_data,
+    remove_stale,
+    renamed,
+    with_names,
+)
+from packer_cli.tokens.tasks import part_tasks, slice_bytes
+from packer_cli.tokens.tokenizer.fingerprint import tokenizer_fingerprint
+
+
+def tokenize_share(
+    config: TokenizeConfig,
+    folder: Path,
+    engine: Engine,
+    share: ArrayShare,
+    progress: Progress = lambda done, total: None,
+) -> tuple[StoreIndex | None, int]:
+    """Tokenize the inputs' share of one task, reading only the files that it overlaps.
+
+    Returns what the index would be for these parts alone, None if there are none; and the number of records in kept
+    parts.
+
+    Args: see `tokenize`.
+
+    Raises:
+        ConfigError: the task does not agree with the others; see `ArrayShare.join`.
+        UsageError, TooManyRejectedError: see `tokenize`.
+    """
+    sources, files = discover(config.inputs, output=str(folder.parent))
+    units, task = list_units(files), share.task
+    total = units[-1].stop if units else 0
+    near = [unit for unit in units if (task.takes if unit.is_shared else task.overlaps)(unit.start, unit.stop, total)]
+    cuts = [cut for cut in cut_units(near, engine) if task.takes(cut.start, cut.stop, total)]
+    tasks = part_tasks(config, cuts)
+    header = header_of(config, sources)
+    before = current_index(folder)
+    repairs = (folder / INDEX_NAME).exists() and before is not None and _vouches(before, header, files, tasks)
+    parts = Parts(folder, WORK, INDEX_NAME, tasks, slice_bytes(tasks), repairs=repairs)
+    if not repairs:
+        share.join(_agreed(config, header, files), {**header.facts(), "max_rejected": config.max_rejected})
+    parts.find(engine, {**listed_parts(folder, before), **share.recorded()})
+    if parts.todo and not repairs:
+        share.discard()
+    num_reused = make_parts(config, parts, folder, engine, progress)
+    finished = renamed(parts, tasks)
+    if not repairs:
+        share.record(finished)
+    return header.index(finished.values()) if finished else None, num_reused
+
+
+def complete_store(folder: Path) -> StoreIndex | None:
+    """Write the index of a store of which all tasks of an array are done; None if one is missing.
+
+    Nothing else may write to the store. Price: reading the records.
+
+    Raises:
+        TooManyRejectedError: see `--max-rejected`.
+        RunError: the inputs hold no data.
+    """
+    records = ArrayRecords(folder / WORK)
+    pin, parts = records.pin(), records.parts()
+    if pin is None or parts is None:
+        return None
+    facts = dict(pin.facts)
+    most = facts.pop("max_rejected")
+    header = Header(**{**facts, "sources": tuple(SourceInfo(**source) for source in facts["sources"])})
+    if not parts:
+        raise RunError(no_data([source.name for source in header.sources]))
+    index = header.index(parts.values())
+    check_rejected(sum(part.num_rejected for part in index.parts), most, folder)
+    write_index(folder, index)
+    remove_stale(folder, index)
+    shutil.rmtree(folder / WORK, ignore_errors=True)
+    return index
+
+
+def _agreed(config: TokenizeConfig, header: Header, files: Sequence[CorpusFile]) -> dict[str, str]:
+    """What all tasks of an array must agree on, by its name for people."""
+    listing = [[file.path, file.source_id, file.num_bytes, file.format, file.compression] for file in files]
+    return {
+        "the inputs": fingerprint([source.model_dump() for source in header.sources], listing),
+        "the tokenizer": fingerprint(config.tokenizer, tokenizer_fingerprint(config.tokenizer)),
+        "the options": fingerprint(header.options),
+        "the versions of libraries": fingerprint(header.library_versions, STORE_VERSION),
+    }
+
+
+def _vouches(index: StoreIndex, header: Header, files: Sequence[CorpusFile], tasks: Sequence[PartTask]) -> bool:
+    """Whether a finished store was made from these inputs in this way, as far as a task of an array can tell."""
+    described = (index.tokenizer.get("name"), index.options, index.library_versions, index.sources)
+    if described != (header.tokenizer, header.options, header.library_versions, header.sources):
+        return False
+    known = {(file.path, file.source_id) for file in files}
+    if any((file.path, file.source) not in known for part in index.parts for file in part.files):
+        return False
+    infos = {info.path: info for info in index.parts}
+    return all(
+        (info := infos.get(task.name)) is not None
+        and info.fingerprint == task.fingerprint
+        and with_names(info, task) == info
+        for task in tasks
+    )

@@ -1,0 +1,208 @@
+"""Arrays of tokenize and write end in the bytes of ordinary runs: in any order, killed, run again, side by side."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from packer_cli.folders import LOCK_NAME, TaskLock, lock_folder
+from tests.array.conftest import NUM_TASKS, PLAN, SHARD_SIZE
+from tests.cli_runner import HBPACK
+from tests.reference import tree
+
+KILLED = """
+import os, signal, sys
+from packer_cli.engine.parts import Parts
+commit = Parts._commit
+def killing(self, written):
+    commit(self, written)
+    os.kill(os.getpid(), signal.SIGKILL)
+Parts._commit = killing
+from packer_cli.cli.main import main
+sys.argv = ["hbpack", *sys.argv[1:]]
+main()
+"""
+"""The command line, killed once the first part is committed."""
+
+
+def store(folder):
+    return tree(folder / "tokens")
+
+
+def test_an_array_in_any_order_makes_the_same_store_and_set(hbpack, tokenize_words, plain, tmp_path):
+    out = tmp_path / "out"
+    for index in (2, 0, 3, 1):
+        done = hbpack(*tokenize_words, out, "--shard", f"{index}/{NUM_TASKS}")
+        assert done.code == 0, done.stderr
+    assert "all tasks are done, and the token store is complete: 420 samples" in done.stderr
+    assert store(out) == store(plain)
+    assert len(list(out.glob("tokens/part-*.arrow"))) >= 6
+    assert hbpack("plan", out, *PLAN).code == 0
+    for index in (3, 1, 0, 2):
+        done = hbpack("write", out, *SHARD_SIZE, "--shard", f"{index}/{NUM_TASKS}", "--workers", 1)
+        assert done.code == 0, done.stderr
+    assert "all tasks are done, and the set is complete: " in done.stderr
+    assert tree(out) == tree(plain)
+    assert len(list(out.glob("shards/*/*.arrow"))) >= 3
+
+
+def test_tasks_that_are_killed_run_again_as_the_status_says(hbpack, tokenize_words, plain, tmp_path):
+    """Real processes at the same time; two of them are killed after their first part."""
+    out = tmp_path / "out"
+
+    def start(index: int, *, killed: bool) -> subprocess.Popen:
+        words = [*tokenize_words, str(out), "--shard", f"{index}/{NUM_TASKS}"]
+        command = [sys.executable, "-c", KILLED, *words] if killed else [*HBPACK, *words]
+        return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+
+    tasks = [start(index, killed=index in (1, 2)) for index in range(NUM_TASKS)]
+    errors = [task.communicate()[1].decode() for task in tasks]
+    assert [task.returncode for task in tasks] == [0, -signal.SIGKILL, -signal.SIGKILL, 0], errors
+    done = hbpack("status", out)
+    assert done.code == 1
+    assert "tokens   unfinished   2 of 4 tasks done, 2 missing; " in done.stdout
+    assert "--array=1-2 in Slurm, or with --shard I/4 for each" in done.stdout
+    for index in (1, 2):
+        ids = {"ID": index, "MIN": 1, "MAX": 2, "COUNT": 2, "STEP": 1}
+        done = hbpack(*tokenize_words, out, **{f"SLURM_ARRAY_TASK_{name}": value for name, value in ids.items()})
+        assert "reused" in done.stderr
+    assert store(out) == store(plain)
+
+
+@pytest.fixture
+def written(plain, tmp_path):
+    return shutil.copytree(plain, tmp_path / "out")
+
+
+def test_a_task_of_a_complete_output_changes_nothing(hbpack, tokenize_words, written):
+    before = {path: path.stat().st_mtime_ns for path in written.rglob("*") if path.is_file()}
+    done = hbpack(*tokenize_words, written, "--shard", "1/4")
+    assert done.stderr.splitlines()[-1] == "the token store is complete, and the parts of task 1/4 are intact"
+    done = hbpack("write", written, "--shard", "2/7")
+    assert done.stderr == "the set is complete, and the files of task 2/7 are intact\n"
+    assert {path: path.stat().st_mtime_ns for path in written.rglob("*") if path.is_file()} == before
+
+
+def test_a_task_repairs_what_is_damaged_of_its_share(hbpack, tokenize_words, written, plain):
+    part = sorted(written.glob("tokens/part-*.arrow"))[-1]
+    shard = sorted(written.glob("shards/*/*.arrow"))[0]
+    for path in (part, shard):
+        path.write_bytes(b"x" + path.read_bytes()[1:])
+    assert hbpack(*tokenize_words, written, "--shard", "0/2").code == 0
+    assert part.read_bytes() != (plain / part.relative_to(written)).read_bytes()
+    assert hbpack(*tokenize_words, written, "--shard", "1/2").code == 0
+    assert hbpack("write", written, "--shard", "0/2").code == 0
+    assert tree(written) == tree(plain)
+
+
+def test_an_ordinary_run_ends_what_tasks_have_begun(hbpack, tokenize_words, plain, tmp_path):
+    out = tmp_path / "out"
+    assert hbpack(*tokenize_words, out, "--shard", "0/2").code == 0
+    done = hbpack(*tokenize_words, out, "--shard", "0/1", SLURM_ARRAY_TASK_ID=0, SLURM_ARRAY_TASK_COUNT=2)
+    assert "and reused" in done.stderr
+    assert store(out) == store(plain)
+    assert not (out / "tokens" / ".parts").exists()
+
+
+def test_other_inputs_start_over_and_keep_what_fits(hbpack, tokenize_words, corpus, written, tmp_path):
+    """The index of the complete store moves away, and still vouches for the parts that have not changed."""
+    more = tmp_path / "z.jsonl"
+    more.write_text('{"text": "more"}\n')
+    words = [*tokenize_words[:2], str(more), *tokenize_words[2:]]
+    for index in range(2):
+        done = hbpack(*words, written, "--shard", f"{index}/2")
+        assert done.code == 0, done.stderr
+    assert "all tasks are done" in done.stderr
+    expected = tmp_path / "expected"
+    assert hbpack(*words, expected).code == 0
+    assert tree(written / "tokens") == tree(expected / "tokens")
+
+
+def test_a_damaged_token_store_is_found_before_the_set_is_complete(hbpack, written, plain):
+    """Each task reads its share of the store, and the shards of the others may hold what one of them finds."""
+    (written / "hbpack.json").unlink()
+    shutil.rmtree(written / "shards")
+    part = sorted(written.glob("tokens/part-*.arrow"))[-1]
+    intact = part.read_bytes()
+    part.write_bytes(intact[:-5000] + b"x" + intact[-4999:])
+    assert hbpack("write", written, *SHARD_SIZE, "--shard", "0/2").code == 0
+    done = hbpack("write", written, *SHARD_SIZE, "--shard", "1/2")
+    assert done.code == 1
+    assert f"token store part '{part}' is damaged" in done.stderr
+    part.write_bytes(intact)
+    done = hbpack("write", written, *SHARD_SIZE, "--shard", "1/2")
+    assert "1 of 2 tasks are done" in done.stderr
+    assert hbpack("write", written, *SHARD_SIZE, "--shard", "0/2").code == 0
+    assert tree(written) == tree(plain)
+
+
+def test_the_status_completes_what_no_task_could(hbpack, tokenize_words, plain, tmp_path):
+    out = tmp_path / "out"
+    assert hbpack(*tokenize_words, out, "--shard", "0/2").code == 0
+    with lock_folder(out, TaskLock("tokenize", 7)):  # As a task that runs meanwhile.
+        done = hbpack(*tokenize_words, out, "--shard", "1/2")
+        assert done.stderr.endswith("2 of 2 tasks are done, the last one to end completes the output\n")
+        assert "All tasks are done" not in hbpack("status", out).stdout
+    done = hbpack("status", out, "--stage", "tokens", "--json")
+    assert done.code == 0
+    assert json.loads(done.stdout)["complete"]
+    assert store(out) == store(plain)
+
+
+def test_pack_in_an_array_job_makes_all_of_it(hbpack, tokenize_words, plain, tmp_path):
+    words = ["pack", *tokenize_words[1:], tmp_path / "out", *PLAN, *SHARD_SIZE]
+    assert hbpack(*words, SLURM_ARRAY_TASK_ID=1, SLURM_ARRAY_TASK_COUNT=4, JOB_COMPLETION_INDEX=1).code == 0
+    assert tree(tmp_path / "out") == tree(plain)
+
+
+def test_locks_of_tasks(hbpack, tokenize_words, plain, tmp_path):
+    out = shutil.copytree(plain, tmp_path / "out")
+    with lock_folder(out, TaskLock("tokenize", 1)), lock_folder(out, TaskLock("tokenize", 2)):
+        done = hbpack(*tokenize_words, out, "--shard", "1/4")
+        assert done.stderr == (f"error: output folder '{out}': another process runs task 1; wait until it has ended\n")
+        done = hbpack("write", out, "--shard", "3/4")
+        assert done.stderr == (
+            f"error: output folder '{out}': tasks of hbpack tokenize write to it; wait until they have ended\n"
+        )
+        done = hbpack("plan", out, *PLAN)
+        assert done.stderr.startswith(f"error: output folder '{out}': another hbpack run writes to it; ")
+        assert hbpack(*tokenize_words, out, "--shard", "0/4").code == 0
+        assert {path.name for path in out.glob(f"{LOCK_NAME}*")} == {
+            LOCK_NAME, f"{LOCK_NAME}.tokenize.1", f"{LOCK_NAME}.tokenize.2",
+        }  # fmt: skip
+    assert tree(out) == tree(plain)
+
+
+def test_the_status_of_each_state(hbpack, tokenize_words, plain, tmp_path):
+    done = hbpack("status", tmp_path / "gone")
+    assert (done.code, done.stderr) == (
+        2, f"error: '{tmp_path}/gone' is not a folder; name the output of an hbpack command\n"
+    )  # fmt: skip
+    done = hbpack("status", tmp_path)
+    assert (done.code, done.stderr) == (
+        2, f"error: '{tmp_path}' holds no output of hbpack; name the folder given as --output\n"
+    )  # fmt: skip
+    done = hbpack("status", plain)
+    assert done.code == 0
+    assert [line.split()[:2] for line in done.stdout.splitlines()[4:7]] == [
+        ["tokens", "complete"], ["plan", "complete"], ["shards", "complete"],
+    ]  # fmt: skip
+    out = shutil.copytree(plain, tmp_path / "out")
+    assert hbpack("plan", out, "--groups", "8k", "--gpus", 8).code == 0
+    done = hbpack("status", out)
+    assert done.code == 1
+    assert "shards   missing    run hbpack write" in done.stdout
+    assert hbpack("status", out, "--stage", "plan").code == 0
+    assert hbpack("write", out, *SHARD_SIZE, "--shard", "1/3").code == 0
+    with lock_folder(out, TaskLock("write", 2)):
+        done = hbpack("status", out)
+    assert "1 of 3 tasks done, 1 running, 1 missing; " in done.stdout
+    assert "Running: 2 on " in done.stdout
+    assert "with --array=0 in Slurm, or with --shard I/3 for each" in done.stdout
+    with lock_folder(out):
+        assert "An hbpack run writes here: process " in hbpack("status", out).stdout

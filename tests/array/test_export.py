@@ -1,0 +1,55 @@
+"""An array exports what an ordinary run does."""
+
+from __future__ import annotations
+
+import shutil
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from tests.array.test_commands import KILLED
+from tests.reference import tree
+
+
+@pytest.mark.parametrize("form", ["parquet", "megatron"])
+def test_an_array_exports_the_same(hbpack, plain, tmp_path, form):
+    """Megatron's parts share one file."""
+    words = ["export", plain, "--to", form, "--shard-size", 70_000, "--workers", 1, "--output"]
+    assert hbpack(*words, tmp_path / "plain").code == 0
+    out = tmp_path / "out"
+    command = [sys.executable, "-c", KILLED, *map(str, [*words, out]), "--shard", "1/3"]
+    assert subprocess.run(command, capture_output=True).returncode == -signal.SIGKILL
+    for index in (2, 0):
+        assert hbpack(*words, out, "--shard", f"{index}/3").code == 0
+    done = hbpack("status", out)
+    assert done.code == 1
+    assert "2 of 3 tasks done, 1 missing; " in done.stdout
+    assert "with --array=1 in Slurm" in done.stdout
+    done = hbpack(*words, out, SLURM_ARRAY_TASK_ID=1, SLURM_ARRAY_TASK_MIN=1, SLURM_ARRAY_TASK_COUNT=1)
+    assert "all tasks are done, and the export is complete: " in done.stderr
+    assert tree(out) == tree(tmp_path / "plain")
+    assert hbpack("status", out).code == 0
+    done = hbpack(*words, out, "--shard", "0/5")
+    assert done.stderr == "the export is complete, and the parts of task 0/5 are intact\n"
+    path = next(path for path in out.rglob("*") if path.suffix in (".parquet", ".bin"))
+    path.write_bytes(b"x" + path.read_bytes()[1:])
+    done = hbpack(*words, out, "--shard", "0/1")
+    assert tree(out) == tree(tmp_path / "plain")
+
+
+def test_a_damaged_set_is_found_before_the_export_is_complete(hbpack, plain, tmp_path):
+    packed, out = shutil.copytree(plain, tmp_path / "packed"), tmp_path / "out"
+    words = ["export", packed, "--to", "parquet", "--shard-size", 70_000, "--output", out]
+    shard = sorted(packed.glob("shards/*/*.arrow"))[-1]
+    intact = shard.read_bytes()
+    shard.write_bytes(intact[:20_000] + bytes([intact[20_000] ^ 1]) + intact[20_001:])
+    assert hbpack(*words, "--shard", "0/2").code == 0
+    done = hbpack(*words, "--shard", "1/2")
+    assert done.code == 1
+    assert f"'{shard}' is damaged" in done.stderr
+    shard.write_bytes(intact)
+    assert "1 of 2 tasks are done" in hbpack(*words, "--shard", "1/2").stderr
+    assert hbpack(*words, "--shard", "0/2").code == 0
+    assert hbpack("status", out).code == 0

@@ -1,0 +1,126 @@
+"""Tasks on Ray: the outcomes and the bytes of the local engine, whatever is killed on the way."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from packer_cli.engine.ray import RayEngine
+from packer_cli.engine.ray_cluster import check_address, start, stop
+from packer_cli.engine.worker import Died
+from packer_cli.errors import ConfigError, InputError, RunError
+from tests.cli_runner import HBPACK
+from tests.engine.test_local import SEGV, task
+from tests.reference import tree
+
+
+@pytest.fixture(scope="module")
+def address() -> Iterator[str]:
+    """A Ray with two CPUs, in which this process is: starting one takes some seconds."""
+    assert start(None, 2)
+    import ray
+
+    yield ray.get_runtime_context().gcs_address
+    stop()
+
+
+def killing(path: Path) -> int:
+    """Kill the worker, until a file says that this was done; that of an odd number kills Ray's, too."""
+    folder, number = path.parent, int(path.name)
+    if number == 9 or not path.exists():
+        path.touch()
+        if number % 2:
+            os.kill(os.getppid() if number == 1 else os.getpid(), signal.SIGKILL)
+        os.kill(psutil.Process().pid, signal.SIGKILL)
+    return number + len(list(folder.iterdir()))
+
+
+def test_outcomes_are_those_of_the_local_engine(address):
+    tasks = [1, 2, SEGV, 3, 4]
+    with RayEngine(None, None) as engine:
+        assert dict(engine.run(task, tasks)) == {0: 1, 1: 4, 2: Died(SEGV), 3: 9, 4: 16}
+        assert sorted(engine.run_writing(task, [5, 6])) == [(0, 25), (1, 36)]
+        with pytest.raises(RunError, match=r"^a worker process crashed \(SIGSEGV\); run the same command again"):
+            list(engine.run_writing(task, [SEGV]))
+        for number, error in ((13, InputError), (14, UnicodeDecodeError)):
+            with pytest.raises(error) as caught:
+                list(engine.run(task, [1, number, 2]))
+            assert "in task" in str(caught.value.__cause__)
+
+
+def test_a_task_whose_worker_is_killed_runs_again(address, tmp_path):
+    with RayEngine(None, 1) as engine:
+        assert sorted(engine.run(killing, [tmp_path / "0", tmp_path / "1"])) == [(0, 1), (1, 3)]
+
+
+def test_but_not_forever(address, tmp_path):
+    with pytest.raises(RunError) as caught, RayEngine(None, 2) as engine:
+        list(engine.run(killing, [tmp_path / "9"]))
+    assert str(caught.value) == (
+        "Ray lost the worker of a task 5 times, the last time: its process was killed, perhaps for want of memory; "
+        "try fewer --workers; see that its nodes have memory and stay, and run the same command again to go on"
+    )
+
+
+def test_addresses_that_nobody_has():
+    for wrong in ("6379", "head:port", "ray://head:10001"):
+        with pytest.raises(ConfigError, match=f"^--engine ray:{wrong}: not the address of a Ray cluster; give HOST"):
+            check_address(wrong)
+    with socket.socket() as bound:
+        bound.bind(("127.0.0.1", 0))
+        port = bound.getsockname()[1]
+    done = subprocess.run(
+        [*HBPACK, "tokenize", "x.jsonl", "--tokenizer", "t", "-o", "o", "--engine", f"ray:127.0.0.1:{port}"],
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 1
+    assert done.stderr == (
+        f"error: --engine ray:127.0.0.1:{port}: Ray does not answer ([Errno 111] Connection refused); check the "
+        "address and that the cluster is up, or leave it out to use this machine\n"
+    )
+
+
+def relays(parent: psutil.Process) -> list[psutil.Process]:
+    """The workers of a Ray that run tasks, and the processes that they start."""
+    return [process for process in parent.children(recursive=True) if "ray::relay" in process.name()]
+
+
+@pytest.fixture(scope="module")
+def corpus(repo, tmp_path_factory) -> Path:
+    """Enough for several parts."""
+    folder = tmp_path_factory.mktemp("corpus")
+    chats = (repo / "examples" / "sample" / "chats.jsonl").read_bytes()
+    for number in range(4):
+        (folder / f"{number}.jsonl").write_bytes(chats * 2)
+    return folder
+
+
+def test_a_killed_worker_of_ray_changes_no_byte(address, corpus, repo, tmp_path):
+    words = ["pack", corpus, "--tokenizer", repo / "examples" / "sample" / "tokenizer", "--groups", "1k:1,8k:4"]
+    words += ["--gpus", "8", "--shard-size", "1MiB", "--output"]
+    command = [*HBPACK, *map(str, words)]
+    process = subprocess.Popen(
+        [*command, str(tmp_path / "ray"), "--engine", f"ray:{address}"], stderr=subprocess.PIPE, text=True
+    )
+    killed = 0
+    while process.poll() is None and not killed:
+        for worker in relays(psutil.Process()):
+            worker.kill()
+            killed += 1
+            break
+    _, stderr = process.communicate(timeout=120)
+    assert killed
+    assert process.returncode == 0
+    first, *others = stderr.splitlines()
+    assert first == f"running on Ray at {address}: 1 node, 2 CPUs"
+    local = subprocess.run([*command, str(tmp_path / "local")], capture_output=True, text=True, check=True)
+    assert [line.split("(")[0] for line in others] == [line.split("(")[0] for line in local.stderr.splitlines()]
+    assert tree(tmp_path / "ray") == tree(tmp_path / "local")

@@ -1,0 +1,98 @@
+"""`python -m tests.soak.killed`: runs commands, each in a fork of this process, which has imported what they need.
+
+Reads orders as lines of JSON; answers each with the process id of the command, and at its end with (exit status, as
+`subprocess` has it; number of its file operations).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+from collections.abc import Callable
+from threading import Lock
+from typing import Any
+
+OPERATIONS = ("replace", "rename", "unlink", "remove", "rmdir", "mkdir", "fsync", "open")
+"""What changes files, of the module `os`; between two of them, a kill changes nothing."""
+PREPARED = (
+    "packer_cli.stages.pack",
+    "packer_cli.stages.export",
+    "packer_cli.stages.rebalance",
+    "packer_cli.export.mds",
+    "packer_cli.export.megatron",
+    "packer_cli.cli.pack",
+    "packer_cli.engine.ray",
+)
+
+
+def main() -> None:
+    for name in PREPARED:
+        __import__(name)
+    for line in sys.stdin:
+        reading, writing = os.pipe()
+        pid = os.fork()
+        if pid == 0:
+            os.close(reading)
+            _run(json.loads(line), writing)
+        os.close(writing)
+        print(pid, flush=True)
+        _, status = os.waitpid(pid, 0)
+        with os.fdopen(reading) as counted:
+            print(json.dumps([os.waitstatus_to_exitcode(status), int(counted.read() or 0)]), flush=True)
+
+
+def _run(order: dict[str, Any], result: int) -> None:
+    os.setsid()
+    log = os.open(order["log"], os.O_CREAT | os.O_TRUNC | os.O_WRONLY)
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+    os.dup2(log, 1)
+    os.dup2(log, 2)
+    counter = _Counter(order["operation"], is_before=order["is_before"])
+    for name in OPERATIONS:
+        setattr(os, name, counter.counting(getattr(os, name)))
+    sys.argv = ["hbpack", *order["arguments"]]
+    from packer_cli.cli.main import main
+
+    code = 0
+    try:
+        main()
+    except SystemExit as end:
+        code = int(end.code or 0)
+    except BaseException:
+        import traceback
+
+        traceback.print_exc()
+        code = 70
+    os.write(result, str(counter.number).encode())
+    os._exit(code)
+
+
+class _Counter:
+    """Counts operations, and kills the process at one of them."""
+
+    def __init__(self, last: int | None, *, is_before: bool) -> None:
+        self.number = 0
+        self._last = last
+        self._is_before = is_before
+        self._lock = Lock()
+
+    def counting(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        def counted(*arguments: Any, **options: Any) -> Any:
+            with self._lock:
+                self.number += 1
+                is_last = self.number == self._last
+            if is_last and self._is_before:
+                os.kill(os.getpid(), signal.SIGKILL)
+            try:
+                return function(*arguments, **options)
+            finally:
+                if is_last:
+                    os.kill(os.getpid(), signal.SIGKILL)
+
+        return counted
+
+
+if __name__ == "__main__":
+    main()

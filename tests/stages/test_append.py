@@ -1,0 +1,138 @@
+"""`hbpack append`: the bytes of packing everything together, also after it was interrupted."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from packer_cli.cli.main import main
+from packer_cli.errors import RunError
+from packer_cli.stages import append, pack
+from tests.cli_runner import run
+from tests.reference import tree
+
+
+@pytest.fixture(scope="module")
+def sample(repo, tmp_path_factory) -> Path:
+    """A third of the sample's chats, its journals, and its tokenizer."""
+    folder = tmp_path_factory.mktemp("append")
+    given = repo / "examples" / "sample"
+    lines = (given / "chats.jsonl").read_text().splitlines(keepends=True)
+    (folder / "old.jsonl").write_text("".join(lines[:600]))
+    (folder / "new.jsonl").write_text("".join(lines[600:900]))
+    shutil.copy(given / "journals.jsonl", folder)
+    shutil.copytree(given / "tokenizer", folder / "tokenizer")
+    return folder
+
+
+def packed(sample: Path, output: Path, *names: str) -> Path:
+    done = run(
+        main, "pack", *(sample / name for name in names), "--tokenizer", sample / "tokenizer", "--groups", "1k:1,8k:4",
+        "--gpus", 8, "--seed", 3, "--append-eos", "always", "--shard-size", "100kB", "--overflow", "split",
+        "--workers", 1, "--output", output,
+    )  # fmt: skip
+    assert done.code == 0, done.stderr
+    return output
+
+
+@pytest.fixture(scope="module")
+def together(sample, tmp_path_factory) -> dict[str, bytes]:
+    """The set of all three."""
+    return tree(packed(sample, tmp_path_factory.mktemp("all") / "out", "old.jsonl", "new.jsonl", "journals.jsonl@2"))
+
+
+@pytest.fixture(scope="module")
+def first(sample, tmp_path_factory) -> Path:
+    return packed(sample, tmp_path_factory.mktemp("first") / "out", "old.jsonl")
+
+
+@pytest.fixture
+def out(first, tmp_path) -> Path:
+    """A set to append to."""
+    return Path(shutil.copytree(first, tmp_path / "out"))
+
+
+def appended(out: Path, *inputs: object):
+    return run(main, "append", out, *inputs, "--workers", 1)
+
+
+def test_it_is_as_if_all_had_been_packed_together(out, sample, together):
+    done = appended(out, sample / "new.jsonl")
+    assert done.code == 0, done.stderr
+    assert "appended 1 input to 1; the plan is new, and all shards were rewritten" in done.stderr
+    assert appended(out, sample / "journals.jsonl@2").code == 0
+    assert tree(out) == together
+
+
+@pytest.mark.parametrize("stage", ["tokenize_corpus", "write_planned"])
+def test_an_interrupted_append_goes_on(out, sample, together, monkeypatch, stage):
+    work = getattr(pack, stage)
+
+    def interrupted(*arguments, **options):
+        if stage == "tokenize_corpus":
+            work(*arguments, **options)
+        else:
+            (out / "hbpack.json").unlink(missing_ok=True)
+        raise KeyboardInterrupt
+
+    new = (sample / "new.jsonl", sample / "journals.jsonl@2")
+    monkeypatch.setattr(pack, stage, interrupted)
+    assert appended(out, *new).code == 130
+    monkeypatch.undo()
+    other = appended(out, sample / "new.jsonl")
+    assert other.code == 2
+    assert other.stderr == (
+        f"error: an append to {str(out)!r} did not end; finish it first with hbpack append {out} "
+        f"{sample / 'new.jsonl'} {sample / 'journals.jsonl'}@2\n"
+    )
+    assert appended(out, *new).code == 0
+    assert tree(out) == together
+
+
+def test_what_cannot_be_appended_changes_nothing(out, sample, tmp_path, monkeypatch):
+    before = tree(out)
+    (tmp_path / "bad.parquet").write_bytes(b"nothing")
+    expected = {
+        str(sample / "old.jsonl"): f"{sample / 'old.jsonl'}: is in the set already",
+        "nowhere.jsonl": "nowhere.jsonl: no such file or directory, and not a Hugging Face data set name either",
+        str(tmp_path / "bad.parquet"): None,
+    }
+    for name, why in expected.items():
+        done = appended(out, name)
+        assert done.code == 2
+        assert why is None or done.stderr == f"error: {why}\n"
+        assert tree(out) == before
+    broken = shutil.copytree(sample / "tokenizer", tmp_path / "tokenizer")
+    settings = json.loads((broken / "tokenizer_config.json").read_text())
+    (broken / "tokenizer_config.json").write_text(json.dumps({**settings, "chat_template": "{{ messages }}"}))
+    done = run(main, "append", out, sample / "new.jsonl", "--tokenizer", broken)
+    assert done.code == 2
+    assert done.stderr == (
+        f"error: {broken} is not the tokenizer that the set was made with, or has changed since; name that one with "
+        "--tokenizer, or run hbpack pack with all inputs\n"
+    )
+    monkeypatch.setattr(append, "pack_corpus", lambda *_: (_ for _ in ()).throw(RunError("no room")))
+    assert appended(out, sample / "new.jsonl").code == 1
+    assert tree(out) == before
+
+
+def test_an_input_that_is_gone(sample, tmp_path):
+    (tmp_path / "a.jsonl").write_text((sample / "old.jsonl").read_text())
+    shutil.copytree(sample / "tokenizer", tmp_path / "tokenizer")
+    out = packed(tmp_path, tmp_path / "out", "a.jsonl")
+    (tmp_path / "a.jsonl").unlink()
+    done = appended(out, sample / "new.jsonl")
+    assert done.code == 2
+    assert done.stderr == (
+        f"error: {tmp_path / 'a.jsonl'}: no such file or directory, and not a Hugging Face data set name either; "
+        "hbpack append reads the inputs of the set again, so put this one back\n"
+    )
+    shutil.rmtree(out / "tokens")
+    done = appended(out, sample / "new.jsonl")
+    assert done.code == 2
+    assert (
+        done.stderr == f"error: {str(out / 'tokens')!r} holds no token store (no tokens.json); run hbpack tokenize\n"
+    )
