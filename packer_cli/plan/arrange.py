@@ -117,9 +117,7 @@ def _pack_own(
     tokens = int(lengths.sum(where=own, dtype=np.int64))
     is_all = bool(own.all())
     # No variable holds their lengths, so that an algorithm may free them before it ends.
-    offsets, pieces = rules.algorithm.pack(
-        lengths if is_all else lengths[own], capacity, seed, rules.packing_options
-    )
+    offsets, pieces = rules.algorithm.pack(lengths if is_all else lengths[own], capacity, seed, rules.packing_options)
     room = int((len(offsets) - 1) * capacity * FREE_TO_FILL)
     free = (len(offsets) - 1) * capacity - tokens
     if rules.fill == "balanced" and free < room and 2 * room <= int(count @ np.arange(len(count))):

@@ -238,7 +238,7 @@ def _lower_bound(plan: Plan, group: int | None) -> int:
 
 
 def _counts_by_group(plan: Plan) -> list[Int64Array]:
-    """The histogram (int64[longest + 1]) of the lengths, aligned, in each group's packs. Works block by block: O(m)."""
+    """The histogram (int64[longest + 1]) of the aligned lengths in each group's packs. O(m), block by block."""
     lengths, offsets = aligned_lengths(plan.pieces, plan.packs, plan.groups), plan.packs.offsets
     counts = [np.zeros(group.capacity + 1, dtype=np.int64) for group in plan.groups]
     first = 0

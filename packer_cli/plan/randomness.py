@@ -166,11 +166,11 @@ class _MixSpread:
     def __init__(self, pieces: Pieces, kinds: Kinds) -> None:
         self._kinds = kinds
         self._distances: list[NDArray[np.float64]] = []
-        whole = np.zeros(0)
+        whole: NDArray[np.float64] = np.zeros(0)
         for first in range(0, len(pieces), _BLOCK):
             length = pieces.length[first : first + _BLOCK]
             chosen = np.arange(first, first + len(length), dtype=np.int32)
-            own = np.bincount(kinds(chosen), weights=length, minlength=len(whole))
+            own = np.bincount(kinds(chosen), weights=length, minlength=len(whole)).astype(np.float64, copy=False)
             own[: len(whole)] += whole
             whole = own
         self._whole = whole / max(1.0, whole.sum())

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from packer_cli.errors import RunError
 from packer_cli.format.metrics import SampleCounts
@@ -16,20 +17,28 @@ from packer_cli.plan.types import MOST_PIECES, Int32Array, Pieces
 
 _BLOCK = 1 << 20
 
+
 @dataclass(frozen=True, kw_only=True)
 class Samples:
     """The facts about samples that a plan needs."""
 
     lengths: Int32Array
     """int32[n]"""
-    sources: Int32Array | None = None
-    """int32[n], the source of each sample; None if unknown."""
+    sources: NDArray[np.integer] | None = None
+    """int[n], the source of each sample; None if unknown."""
     weights: tuple[float, ...] = ()
     """One per source: how often an epoch contains its samples."""
 
     def chosen(self, seed: int) -> Int32Array | None:
         """The sample ids (int32[m], increasing) of an epoch, repeated by weight; None for each once."""
         return None if self.sources is None else weighted_samples(self.sources, self.weights, seed)
+
+    @property
+    def num_wanted(self) -> float:
+        """About how many samples an epoch has. O(n)."""
+        if self.sources is None or is_unweighted(self.weights):
+            return len(self.lengths)
+        return num_weighted(self.sources, self.weights)
 
     def epoch_lengths(self, seed: int) -> Int32Array:
         """int32[m]: the lengths of `chosen`."""
@@ -84,19 +93,19 @@ def sample_counts(
     )
 
 
-def weighted_samples(sources: Int32Array, weights: Sequence[float], seed: int) -> Int32Array | None:
+def weighted_samples(sources: NDArray[np.integer], weights: Sequence[float], seed: int) -> Int32Array | None:
     """The sample ids (int32[m], increasing) of an epoch, repeated by weight; None for each once.
 
     A source of n samples with weight 2.5 gives each twice, and round(n / 2) of them, drawn with the seed, once more.
 
     Args:
-        sources: int32[n], the source of each sample.
+        sources: int[n], the source of each sample.
         weights: one per source, > 0.
 
     Raises:
         RunError: there would be more than `MOST_PIECES`.
     """
-    if all(weight == 1.0 for weight in weights):
+    if is_unweighted(weights):
         return None
     wanted = num_weighted(sources, weights)
     if wanted > MOST_PIECES:
@@ -120,7 +129,12 @@ def kept_samples(lengths: Int32Array, chosen: Int32Array | None, capacity: int) 
     return ids_of(lengths <= capacity) if chosen is None else chosen[lengths[chosen] <= capacity]
 
 
-def num_weighted(sources: Int32Array, weights: Sequence[float]) -> float:
+def is_unweighted(weights: Sequence[float]) -> bool:
+    """Whether an epoch has each sample once."""
+    return all(weight == 1.0 for weight in weights)
+
+
+def num_weighted(sources: NDArray[np.integer], weights: Sequence[float]) -> float:
     """About how many samples an epoch has. O(n)."""
     counts = np.zeros(len(weights), dtype=np.int64)
     for first in range(0, len(sources), _BLOCK):

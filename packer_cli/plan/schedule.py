@@ -205,7 +205,9 @@ def _order_and_steps(
     # Mix the rest again: otherwise the longest group's iterations would follow the curriculum in one block.
     later = np.flatnonzero(~np.isin(np.arange(len(order)), first))
     later = later[interleave(rules.mix, group_of[later], work[later], state)]
-    return as_ids(np.concatenate([first, later])), np.concatenate([steps, _steps(tokens[later], target) + (steps[-1] + 1)])
+    return as_ids(np.concatenate([first, later])), np.concatenate(
+        [steps, _steps(tokens[later], target) + (steps[-1] + 1)]
+    )
 
 
 def _steps(tokens: NDArray[np.int64], target: int) -> NDArray[np.int64]:

@@ -1,9 +1,9 @@
 """Best-fit on a shuffled order: each sample into the fullest pack that has room.
 
 Source: Johnson 1973; at most 1.7 times the optimum (Dosa and Sgall 2014). Price: O(n), the kernel of `bfd`, sample by
-sample, and 12 bytes each. Use it, the default, if most samples are short against the capacity: which samples share a pack depends on the
-shuffle, and it needs only a few packs in ten thousand more than `bfd`. Do not use it if most samples are a tenth of
-the capacity or longer: late ones find no room, and `bfd` or `ilp` need a few per cent fewer packs.
+sample; 12 bytes each. Use it, the default, if most samples are short against the capacity: which samples share a pack
+depends on the shuffle, and it needs only a few packs in ten thousand more than `bfd`. Do not use it if most samples
+are a tenth of the capacity or longer: late ones find no room, and `bfd` or `ilp` need a few per cent fewer packs.
 """
 
 from __future__ import annotations

@@ -52,7 +52,7 @@ def _group_moves(
     first = 0
     for move in range(len(to_pack)):
         pack = to_pack[move] + 1
-        number = np.int64(to_number[move]) if len(to_number) else 1
+        number = int(to_number[move]) if len(to_number) else 1
         at = offsets[pack]
         for j in range(number):
             members[at + j] = order[first + j]

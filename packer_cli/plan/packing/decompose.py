@@ -68,7 +68,7 @@ def _decompose(
     return of, start, length
 
 
-def pack(lengths: Int32Array, capacity: int, seed: int, options: PackingOptions) -> tuple[Int64Array, Int64Array]:
+def pack(lengths: Int32Array, capacity: int, seed: int, options: PackingOptions) -> tuple[Int64Array, Int32Array]:
     """Rows of pieces of one length, in seeded order; what does not fill such a row is packed by `bfd`."""
     order = shuffled(len(lengths), rng_state(seed))
     order = order[np.argsort(-lengths[order], kind="stable")]

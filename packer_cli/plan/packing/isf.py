@@ -88,7 +88,7 @@ def _fill(
     first = 0
     total = 0
     for i in range(len(left) + 1):
-        length = np.int64(lengths[left[i]]) if i < len(left) else capacity + 1
+        length = int(lengths[left[i]]) if i < len(left) else capacity + 1
         if total + length <= capacity:
             total += length
             continue

@@ -48,7 +48,7 @@ def schedule_steps(
     names = np.array([shuffled(num_replicas, state) for _ in range(num_steps)], dtype=np.int64)
     replica = names.reshape(-1, num_replicas)[step, replica]
     if epoch:
-        step = shuffled(num_steps, rng_state(seed, Stream.ORDER, epoch))[step]
+        step = shuffled(num_steps, rng_state(seed, Stream.ORDER, epoch))[step].astype(np.int64)
     is_idle = np.ones((num_steps, num_replicas), dtype=np.bool_)
     is_idle[step, replica] = False
     idle_step, idle_replica = np.nonzero(is_idle)
