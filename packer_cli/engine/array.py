@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import json
 import re
-import shutil
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from itertools import accumulate
@@ -20,7 +19,7 @@ from typing import Any, TypeVar
 from packer_cli import __version__
 from packer_cli.engine.parts import FinishedPart
 from packer_cli.errors import ConfigError
-from packer_cli.files import fingerprint, write_json
+from packer_cli.files import fingerprint, remove_folder, write_json
 from packer_cli.format.records import read_record
 
 Item = TypeVar("Item")
@@ -186,7 +185,7 @@ class ArrayRecords:
 
     def reset(self) -> None:
         """Remove the pin and all records; markers still vouch for the parts."""
-        shutil.rmtree(self.folder, ignore_errors=True)
+        remove_folder(self.folder)
 
     def path(self, index: int) -> Path:
         """The record of a task."""
@@ -261,7 +260,7 @@ class ArrayShare:
 
     def start_over(self) -> None:
         """Remove the pin, all records and all markers: what the other tasks have made may be wrong."""
-        shutil.rmtree(self._records.folder.parent, ignore_errors=True)
+        remove_folder(self._records.folder.parent)
 
     def discard(self) -> None:
         """Remove the task's record, as it has something to do after all."""
