@@ -9,8 +9,9 @@ them and removes the folder, so that nothing tells how many tasks made it.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from itertools import accumulate
 from pathlib import Path
 from typing import Any, TypeVar
@@ -24,6 +25,7 @@ from packer_cli.format.records import read_record
 Item = TypeVar("Item")
 Joined = Callable[[], Collection[str]]
 _PIN = "pin.json"
+_RECORD = re.compile(r"task-(\d+)\.json")
 
 
 @dataclass(frozen=True)
@@ -150,7 +152,7 @@ class ArrayRecords:
             names = [path.name for path in self.folder.iterdir()]
         except OSError:
             return []
-        return sorted(int(name[5:-5]) for name in names if name.startswith("task-") and name.endswith(".json"))
+        return sorted(int(match[1]) for name in names if (match := _RECORD.fullmatch(name)))
 
     def is_complete(self) -> bool:
         """Whether all tasks have written records."""
@@ -240,6 +242,8 @@ class ArrayShare:
         pin = self._records.pin()
         if pin is None or (pin.fingerprint != mine.fingerprint and not self._is_bound(pin)):
             self._records.write_pin(mine)
+        elif pin.fingerprint == mine.fingerprint and pin.facts != facts:
+            self._records.write_pin(replace(pin, facts=facts))  # Such as another --max-rejected: the last word counts.
         self._join(self._check().fingerprint)
 
     def _is_bound(self, pin: Pin) -> bool:

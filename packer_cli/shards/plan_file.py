@@ -27,7 +27,7 @@ from packer_cli.plan.types import UNLIMITED, Packs, Pieces, Plan, Schedule
 from packer_cli.remote.local import map_file, open_source
 from packer_cli.shards.arrow_file import arrow_file
 
-PLAN_VERSION = 7
+PLAN_VERSION = 8
 _KEY = b"hbpack"
 _DIGEST = "xxh3"
 
@@ -192,7 +192,7 @@ def read_plan(path: Path, *, check: bool = False) -> tuple[Plan, NDArray[np.int3
         plan = Plan(
             groups=tuple(Group(**group) for group in metadata["groups"]),
             num_gpus=metadata["num_gpus"],
-            pieces=Pieces(sample=arrays["piece_sample"], start=arrays["piece_start"], length=arrays["piece_length"]),
+            pieces=Pieces(samples=arrays["piece_sample"], start=arrays["piece_start"], length=arrays["piece_length"]),
             packs=Packs(
                 offsets=arrays["pack_offsets"],
                 pieces=arrays["pack_pieces"],
