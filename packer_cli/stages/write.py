@@ -67,6 +67,8 @@ def write_planned(
 
     if manifest and is_same and _is_whole(folder, manifest, header, store, check_tokens, engine):
         _update_names(manifest, folder, store, header)
+        if ArrayRecords(folder / SHARD_MARKERS).pin() is None:  # A run that was killed at its very end left them.
+            shutil.rmtree(folder / SHARD_MARKERS, ignore_errors=True)
     else:
         check_tokens()
         if manifest and manifest.history and is_same:
