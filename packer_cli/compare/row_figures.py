@@ -140,7 +140,7 @@ class _Timed:
         """The rules with this algorithm."""
         return replace(rules, algorithm=replace(self._algorithm, pack=self._pack))
 
-    def _pack(self, lengths: Int32Array, capacity: int, seed: int, options: Any) -> tuple[Int64Array, Int64Array]:
+    def _pack(self, lengths: Int32Array, capacity: int, seed: int, options: Any) -> tuple[Int64Array, Int32Array]:
         begin = time.perf_counter()
         packs = self._algorithm.pack(lengths, capacity, seed, options)
         if self._time_limit is not None and time.perf_counter() - begin >= self._time_limit:

@@ -106,7 +106,7 @@ def bounded(config: AutoGroupsConfig, lengths: Int32Array, overflow: Overflow) -
         return lengths
     # The planner raises the error of `--overflow error`, with file and line.
     cut = "drop" if overflow == "error" else overflow
-    return make_pieces(lengths, np.arange(len(lengths)), config.max_length, cut).length
+    return make_pieces(lengths, None, config.max_length, cut).length
 
 
 def with_placeholder_groups(config: PlanConfig) -> PlanConfig:

@@ -11,13 +11,13 @@ from packer_cli.plan.balance import order_packs, spread
 from packer_cli.plan.balance.refine import refine_packs
 from packer_cli.plan.fill import balanced_fill, greedy_fill, longest_fill, median_length, pick_samples
 from packer_cli.plan.groups import is_in_group
-from packer_cli.plan.packing.csr import copy_packs, group_by_pack, merge_packs, rename_members, select_packs
+from packer_cli.plan.packing.csr import copy_packs, group_by_pack, ids_of, merge_packs, rename_members, select_packs
 from packer_cli.plan.packing.limit import limit_samples, trim_packs
 from packer_cli.plan.rules import PlanRules
 from packer_cli.plan.segments import align_up, padded_lengths
 from packer_cli.plan.sorting import argsort_descending, count_lengths
 from packer_cli.plan.streams import Stream, rng_state
-from packer_cli.plan.types import Int32Array, Int64Array
+from packer_cli.plan.types import Int32Array, Int64Array, as_ids
 from packer_cli.plan.work import pack_tokens_and_work
 
 FREE_TO_FILL = 1 / 16
@@ -30,8 +30,8 @@ class GroupPacks:
 
     offsets: Int64Array
     """int64[p+1]"""
-    pieces: Int64Array
-    """int64[m]"""
+    pieces: Int32Array
+    """int32[m]"""
     num_whole: int
     """Packs before this index form whole iterations; the others are the rest."""
     is_spread: bool
@@ -71,7 +71,7 @@ def arrange_group(lengths: Int32Array, is_left: NDArray[np.bool_], g: int, rules
                 pack_of, chosen = longest_fill(room, count)
             added = pick_samples(chosen, lengths, is_left, len(count) - 1)
             is_left[added] = False
-        added_offsets, by_pack = group_by_pack(pack_of, np.arange(len(added)), len(tokens))
+        added_offsets, by_pack = group_by_pack(pack_of, as_ids(np.arange(len(added))), len(tokens))
         offsets, pieces = merge_packs(offsets, pieces, added_offsets, added[by_pack])
         offsets, pieces, lost = trim_packs(offsets, pieces, lengths, rules.max_samples)
         is_left[lost] = True  # No samples of the group itself, which are longer and stand before the fillers.
@@ -102,7 +102,7 @@ def arrange_batches(lengths: Int32Array, rules: PlanRules) -> GroupPacks:
 
 def _pack_own(
     lengths: Int32Array, own: NDArray[np.bool_], count: Int64Array, g: int, rules: PlanRules
-) -> tuple[Int64Array, Int64Array]:
+) -> tuple[Int64Array, Int32Array]:
     """Pack the group's own pieces; `(offsets, pieces)` as CSR arrays.
 
     Completely full packs of a few long samples could not be evened out. So if there are enough shorter samples, and
@@ -113,24 +113,26 @@ def _pack_own(
         count: int64[x+1], number of pieces of each length that may fill packs.
     """
     capacity = rules.groups[g].capacity
-    length = lengths[own]
     seed = int(rng_state(rules.seed, Stream.PACKING, g)[0])
-    offsets, pieces = rules.algorithm.pack(length, capacity, seed, rules.packing_options)
+    tokens = int(lengths.sum(where=own, dtype=np.int64))
+    is_all = bool(own.all())
+    # No variable holds their lengths, so that an algorithm may free them before it ends.
+    offsets, pieces = rules.algorithm.pack(lengths if is_all else lengths[own], capacity, seed, rules.packing_options)
     room = int((len(offsets) - 1) * capacity * FREE_TO_FILL)
-    free = (len(offsets) - 1) * capacity - int(length.sum(dtype=np.int64))
+    free = (len(offsets) - 1) * capacity - tokens
     if rules.fill == "balanced" and free < room and 2 * room <= int(count @ np.arange(len(count))):
         less = capacity - int(capacity * FREE_TO_FILL)
         # A longer piece gets a pack of its own, as one of this length does.
-        offsets, pieces = rules.algorithm.pack(np.minimum(length, less), less, seed, rules.packing_options)
-    offsets, pieces = limit_samples(offsets, pieces, length, capacity, rules.max_samples)
-    rename_members(pieces, np.flatnonzero(own))
-    return offsets, pieces
+        offsets, pieces = rules.algorithm.pack(np.minimum(lengths[own], less), less, seed, rules.packing_options)
+    if not is_all:
+        rename_members(pieces, ids_of(own))
+    return limit_samples(offsets, pieces, lengths, capacity, rules.max_samples)
 
 
 def _order(
     tokens: Int64Array, work: Int64Array, num_ranks: int, rules: PlanRules, state: NDArray[np.uint64]
-) -> Int64Array:
-    """The packs (int64[p]) in the order of their iterations, the rest last.
+) -> Int32Array:
+    """The packs (int32[p]) in the order of their iterations, the rest last.
 
     The rest always has the least attention work (`work`, int64[p]): its samples are short, and so easy to deal evenly.
     """
@@ -145,8 +147,8 @@ def _order(
 def _complete(
     lengths: Int32Array,
     offsets: Int64Array,
-    pieces: Int64Array,
-    order: Int64Array,
+    pieces: Int32Array,
+    order: Int32Array,
     capacity: int,
     num_ranks: int,
     rules: PlanRules,
@@ -159,7 +161,7 @@ def _complete(
     if spread_out:
         left_offsets, left = spread_out
     new_offsets = np.zeros(num_whole + len(left_offsets), dtype=np.int64)
-    new_pieces = np.empty(len(pieces), dtype=np.int64)
+    new_pieces = np.empty(len(pieces), dtype=np.int32)
     copy_packs(offsets, pieces, order[:num_whole], new_offsets, new_pieces, 0)
     new_pieces[new_offsets[num_whole] :] = left
     new_offsets[num_whole:] = left_offsets + new_offsets[num_whole]
@@ -179,8 +181,8 @@ def _num_to_spread(num_packs: int, num_ranks: int) -> int:
 
 
 def _spread(
-    lengths: Int32Array, pieces: Int64Array, capacity: int, num_rows: int, rules: PlanRules
-) -> tuple[Int64Array, Int64Array] | None:
+    lengths: Int32Array, pieces: Int32Array, capacity: int, num_rows: int, rules: PlanRules
+) -> tuple[Int64Array, Int32Array] | None:
     """Spread the pieces over rows of even work, the heaviest row first; None if they do not fit."""
     num_rows = min(num_rows, len(pieces))
     by_length = argsort_descending(lengths[pieces], capacity)

@@ -20,10 +20,14 @@ def packs_lower_bound(lengths: NDArray[np.int32], capacity: int) -> int:
     Args:
         lengths: int32[n], each 1 .. capacity.
     """
-    if not len(lengths):
-        return 0
-    count = count_lengths(lengths, int(lengths.max()))
+    return bound_of_counts(count_lengths(lengths, int(lengths.max(initial=0))), capacity)
+
+
+def bound_of_counts(count: NDArray[np.int64], capacity: int) -> int:
+    """`packs_lower_bound` of the lengths with this histogram (int64[longest + 1]). O(longest)."""
     length = np.flatnonzero(count)
+    if not len(length):
+        return 0
     # Number and sum of the lengths before each index, and of all.
     count_to = np.concatenate([[0], np.cumsum(count[length])])
     sum_to = np.concatenate([[0], np.cumsum(count[length] * length)])

@@ -19,7 +19,7 @@ from packer_cli.plan.strategies.flexsp.arrange import arrange_mixed
 from packer_cli.plan.strategies.hydraulis.arrange import plan_pipelines
 from packer_cli.plan.strategies.wlb.plan import plan_steps
 from packer_cli.plan.streams import Stream, rng_state
-from packer_cli.plan.types import Int32Array, Int64Array, Pieces, Plan
+from packer_cli.plan.types import Int32Array, Int64Array, Pieces, Plan, as_ids
 from packer_cli.plan.work import pack_tokens_and_work, plan_tokens_and_work
 
 
@@ -127,7 +127,7 @@ def _iterations(by_group: Sequence[GroupPacks], rules: PlanRules) -> list[GroupI
     for part, group in zip(by_group, rules.groups, strict=True):
         num_packs = len(part.offsets) - 1
         num_ranks = group.num_dp_ranks(rules.num_gpus)
-        slots = deal(first + np.arange(num_packs), num_ranks)
+        slots = deal(as_ids(first + np.arange(num_packs)), num_ranks)
         num_rest = -(-(num_packs - part.num_whole) // num_ranks)
         iterations.append(GroupIterations(slots=slots, num_spread=num_rest if part.is_spread else 0))
         first += num_packs

@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 from packer_cli.errors import PlanError
 from packer_cli.format.sharding import PLANNED
-from packer_cli.plan.cost import segment_sums
+from packer_cli.plan.cost import pack_sums
 from packer_cli.plan.segments import row_lengths
 from packer_cli.plan.types import FILLER, Int32Array, Int64Array, Packs, Pieces, Plan, Schedule
 
@@ -28,12 +28,12 @@ def check_plan(plan: Plan) -> None:
     _check_process_groups(plan)
 
 
-def check_pieces(pieces: Pieces, lengths: Int32Array, samples: Int64Array, *, is_whole: bool) -> None:
+def check_pieces(pieces: Pieces, lengths: Int32Array, samples: Int32Array | None, *, is_whole: bool) -> None:
     """Prove that the pieces cover each sample as often as requested, without gaps.
 
     Args:
         lengths: int32[n], length of each sample.
-        samples: int64[k], the requested sample ids, increasing, with repetitions.
+        samples: int32[k], the requested sample ids, increasing, with repetitions; None for each once.
         is_whole: False if samples may be truncated.
 
     Raises:
@@ -42,9 +42,10 @@ def check_pieces(pieces: Pieces, lengths: Int32Array, samples: Int64Array, *, is
     _require(len(pieces) == 0 or int(pieces.length.min()) > 0, "a piece is empty")
     if _are_chains(pieces, lengths, samples, is_whole):
         return
+    samples = np.arange(len(lengths), dtype=np.int32) if samples is None else samples
     # The pieces are in another order: sort them, which costs more and finds the error.
     order = np.lexsort((pieces.start, pieces.sample))
-    sample, start, length = pieces.sample[order], pieces.start[order], pieces.length[order]
+    sample, start, length = pieces.sample[order], pieces.start[order].astype(np.int64), pieces.length[order]
     begins = start == 0
     _require(
         np.array_equal(sample[begins], samples),
@@ -68,19 +69,20 @@ def check_pieces(pieces: Pieces, lengths: Int32Array, samples: Int64Array, *, is
         _require(follows, "the pieces of a sample leave a gap or overlap")
 
 
-def _are_chains(pieces: Pieces, lengths: Int32Array, samples: Int64Array, is_whole: bool) -> bool:
+def _are_chains(pieces: Pieces, lengths: Int32Array, samples: Int32Array | None, is_whole: bool) -> bool:
     """Whether the pieces are those of `samples[0]`, then of `samples[1]`, ..., each in order without gaps."""
     num_begun = 0
     for first in range(0, len(pieces), _BLOCK):
         block = slice(max(first - 1, 0), first + _BLOCK)  # with the piece before, which the block's first may continue
-        sample, start = pieces.sample[block], pieces.start[block]
+        start = pieces.start[block].astype(np.int64)
+        sample = _some(pieces.samples, block.start, block.start + len(start))
         end = start + pieces.length[block]
         begins = start == 0
         goes_on = (sample[1:] == sample[:-1]) & (start[1:] == end[:-1])
         begun = sample[begins][int(first > 0 and begins[0]) :]
         ended = np.append(begins[1:], first + _BLOCK >= len(pieces))
         if not (
-            np.array_equal(begun, samples[num_begun : num_begun + len(begun)])
+            np.array_equal(begun, _some(samples, num_begun, num_begun + len(begun)))
             and (begins[0] or first > 0)
             and (begins[1:] | goes_on).all()
             and (end <= lengths[sample]).all()
@@ -88,10 +90,15 @@ def _are_chains(pieces: Pieces, lengths: Int32Array, samples: Int64Array, is_who
         ):
             return False
         num_begun += len(begun)
-    return num_begun == len(samples)
+    return num_begun == len(lengths if samples is None else samples)
 
 
-def _is_permutation(values: NDArray[np.int64]) -> bool:
+def _some(samples: Int32Array | None, first: int, stop: int) -> Int32Array:
+    """Some of the sample ids; None for each once."""
+    return np.arange(first, stop, dtype=np.int32) if samples is None else samples[first:stop]
+
+
+def _is_permutation(values: NDArray[np.int32]) -> bool:
     """Whether each of 0 .. n-1 occurs once. All values must lie in that range. O(n)."""
     seen = np.zeros(len(values), dtype=np.bool_)
     seen[values] = True
@@ -129,8 +136,7 @@ def _check_packs(packs: Packs, plan: Plan) -> Int64Array:
     wrong = np.flatnonzero((packs.cp_sharding < 0) | (packs.cp_sharding >= np.where(has_cp, len(PLANNED), 1)))
     if len(wrong):
         raise PlanError(f"pack {wrong[0]} has CP sharding {packs.cp_sharding[wrong[0]]}, unknown to its group")
-    lengths = row_lengths(plan)
-    tokens = segment_sums(lengths[packs.pieces], packs.offsets)
+    tokens = pack_sums(row_lengths(plan), packs.offsets, packs.pieces)
     capacity = np.array([group.capacity for group in plan.groups], dtype=np.int64)[packs.group]
     over = np.flatnonzero(tokens > capacity)
     if len(over):

@@ -24,6 +24,7 @@ QUADRATIC = "quadratic"
 MOST_WORK = 2**62
 """Every sum of work must be less, so that twice the work of a pack fits int64."""
 _MOST_LINEAR = 2**31
+_BLOCK = 1 << 20
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,6 +96,18 @@ def linear_of_tokens(groups: Sequence[Group], num_gpus: int) -> int:
     """A linear term (tokens) beside which the squares hardly count, and that `require_exact` accepts."""
     most = max(group.num_dp_ranks(num_gpus) * group.capacity for group in groups)
     return max(1, min(2**30, MOST_WORK // most - max(group.capacity for group in groups) - 1))
+
+
+def pack_sums(values: NDArray[Any], offsets: Int64Array, pieces: NDArray[np.integer]) -> Int64Array:
+    """Sum (int64[p]) of the values (int[m]) of each pack's pieces. Works block by block: O(m), and O(p) memory."""
+    sums = np.empty(len(offsets) - 1, dtype=np.int64)
+    first = 0
+    while first < len(sums):
+        stop = max(first + 1, int(np.searchsorted(offsets, offsets[first] + _BLOCK, side="right")) - 1)
+        own = offsets[first : stop + 1]
+        sums[first:stop] = segment_sums(values[pieces[own[0] : own[-1]]], own - own[0])
+        first = stop
+    return sums
 
 
 def segment_sums(values: NDArray[Any], offsets: Int64Array) -> Int64Array:

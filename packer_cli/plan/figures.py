@@ -66,7 +66,7 @@ def baseline_of(plan: Plan, rules: PlanRules) -> Baseline:
         # Samples that the plan cut where two batches meet are whole again.
         first, total = join(plan.pieces)
         pieces = Pieces(
-            sample=plan.pieces.sample[first], start=plan.pieces.start[first], length=total.astype(np.int32)
+            samples=plan.pieces.sample[first], start=plan.pieces.start[first], length=total.astype(np.int32)
         )
         rules = replace(rules, wlb=original, epochs=1, sharding=ShardingRule(choice="sequence"))
         return Baseline(ORIGINAL_NAME, build_plan(pieces, rules))

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from packer_cli.plan.streams import next_uint64, shuffle, shuffled
-from packer_cli.plan.types import Int64Array
+from packer_cli.plan.types import Int32Array, Int64Array, as_ids
 
 StepMix = Literal["alternate", "stratified"]
 
@@ -26,8 +26,8 @@ _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 """2^64 over the golden ratio: among the multiples of all irrationals, those of this one are spread most evenly."""
 
 
-def interleave(mix: StepMix, group: Int64Array, work: Int64Array, state: NDArray[np.uint64]) -> Int64Array:
-    """The order (int64[i]) of the iterations.
+def interleave(mix: StepMix, group: Int64Array, work: Int64Array, state: NDArray[np.uint64]) -> Int32Array:
+    """The order (int32[i]) of the iterations.
 
     Args:
         group: int64[i], group of each.
@@ -37,14 +37,14 @@ def interleave(mix: StepMix, group: Int64Array, work: Int64Array, state: NDArray
     return stratify(group, work, state) if mix == "stratified" else alternate(len(group), state)
 
 
-def alternate(num: int, state: NDArray[np.uint64]) -> Int64Array:
+def alternate(num: int, state: NDArray[np.uint64]) -> Int32Array:
     """All iterations in a seeded shuffle."""
-    order = np.arange(num, dtype=np.int64)
+    order = np.arange(num, dtype=np.int32)
     shuffle(order, state)
     return order
 
 
-def stratify(group: Int64Array, work: Int64Array, state: NDArray[np.uint64]) -> Int64Array:
+def stratify(group: Int64Array, work: Int64Array, state: NDArray[np.uint64]) -> Int32Array:
     """Space each group's iterations evenly over the epoch, from a random start, with light and heavy ones mixed.
 
     A stretch that is a share x of the epoch holds a share x of each group's iterations, to within one iteration.
@@ -55,7 +55,7 @@ def stratify(group: Int64Array, work: Int64Array, state: NDArray[np.uint64]) -> 
         order = members[spread_by_rank(work[members], state)]
         start = (int(next_uint64(state)) >> 11) * 2.0**-53
         place[order] = (np.arange(len(members)) + start) / max(1, len(members))
-    return np.argsort(place, kind="stable")
+    return as_ids(np.argsort(place, kind="stable"))
 
 
 def spread_by_rank(values: Int64Array, state: NDArray[np.uint64]) -> Int64Array:

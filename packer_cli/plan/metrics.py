@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from packer_cli.format.metrics import Metrics
-from packer_cli.plan.bounds import least_max_works, packs_lower_bound
+from packer_cli.plan.bounds import bound_of_counts, least_max_works
 from packer_cli.plan.packing.csr import select_packs
 from packer_cli.plan.segments import aligned_lengths, row_lengths
 from packer_cli.plan.sharding import CODES, cp_imbalance
@@ -229,13 +229,28 @@ def _mean(values: NDArray[Any]) -> float:
 
 
 def _lower_bound(plan: Plan, group: int | None) -> int:
-    lengths = aligned_lengths(plan.pieces, plan.packs, plan.groups)
+    counts = _counts_by_group(plan)
     groups = range(len(plan.groups)) if group is None else (group,)
-    by_group = pieces_by_group(plan)
     return sum(
-        max(packs_lower_bound(lengths[by_group[g]], plan.groups[g].capacity), -(-len(by_group[g]) // plan.max_samples))
+        max(bound_of_counts(counts[g], plan.groups[g].capacity), -(-int(counts[g].sum()) // plan.max_samples))
         for g in groups
     )
+
+
+def _counts_by_group(plan: Plan) -> list[Int64Array]:
+    """The histogram (int64[longest + 1]) of the aligned lengths in each group's packs. O(m), block by block."""
+    lengths, offsets = aligned_lengths(plan.pieces, plan.packs, plan.groups), plan.packs.offsets
+    counts = [np.zeros(group.capacity + 1, dtype=np.int64) for group in plan.groups]
+    first = 0
+    while first < len(plan.packs):
+        stop = max(first + 1, int(np.searchsorted(offsets, offsets[first] + _BLOCK, side="right")) - 1)
+        length = lengths[plan.packs.pieces[offsets[first] : offsets[stop]]]
+        group_of = np.repeat(plan.packs.group[first:stop], np.diff(offsets[first : stop + 1]))
+        for g in np.unique(group_of).tolist():
+            found = np.bincount(length[group_of == g])
+            counts[g][: len(found)] += found
+        first = stop
+    return counts
 
 
 def pieces_by_group(plan: Plan) -> list[Int64Array]:

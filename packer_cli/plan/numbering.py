@@ -25,13 +25,13 @@ def number_as_used(by_group: list[GroupPacks], schedules: Sequence[Schedule]) ->
     used = slot_pack[slot_pack != FILLER]
     order = used[np.argsort(group[used], kind="stable")]
     offsets = np.zeros(len(group) + 1, dtype=np.int64)
-    pieces = np.empty(sum(len(part.pieces) for part in by_group), dtype=np.int64)
+    pieces = np.empty(sum(len(part.pieces) for part in by_group), dtype=np.int32)
     first = 0
     for size in sizes:
         part = by_group.pop(0)
         copy_packs(part.offsets, part.pieces, order[first : first + size] - first, offsets, pieces, first)
         first += size
-    number = np.empty(len(group) + 1, dtype=np.int64)
+    number = np.empty(len(group) + 1, dtype=np.int32)
     number[order] = np.arange(len(group))
     number[FILLER] = FILLER  # -1, the last one.
     packs = Packs(offsets=offsets, pieces=pieces, group=group, cp_sharding=np.zeros(len(group), dtype=np.int8))

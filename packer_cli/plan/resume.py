@@ -25,7 +25,7 @@ from packer_cli.plan.strategies.flexsp.arrange import deal_mixed
 from packer_cli.plan.strategies.flexsp.costs import DegreeCosts
 from packer_cli.plan.strategies.wlb.schedule import MicroBatches, schedule_steps
 from packer_cli.plan.streams import Stream, rng_state
-from packer_cli.plan.types import FILLER, Int64Array, Lockstep, Packs, Pieces, Plan, Schedule
+from packer_cli.plan.types import FILLER, Int64Array, Lockstep, Packs, Pieces, Plan, Schedule, as_ids
 from packer_cli.plan.work import pack_tokens_and_work
 
 
@@ -152,7 +152,7 @@ def check_rest(plan: Plan, schedule: Schedule, chosen: Int64Array, num_gpus: int
     Raises:
         PlanError: a pack that was not chosen is scheduled, or `check_plan` fails; it numbers packs as in `chosen`.
     """
-    number = np.full(len(plan.packs) + 1, -2, dtype=np.int64)
+    number = np.full(len(plan.packs) + 1, -2, dtype=np.int32)
     number[chosen] = np.arange(len(chosen))
     number[FILLER] = FILLER
     slot_pack = number[schedule.slot_pack]
@@ -161,11 +161,11 @@ def check_rest(plan: Plan, schedule: Schedule, chosen: Int64Array, num_gpus: int
         raise PlanError(f"pack {pack} is scheduled and was run before; the plan is broken")
     offsets, members = select_packs(plan.packs.offsets, plan.packs.pieces, chosen)
     pieces = Pieces(
-        sample=plan.pieces.sample[members], start=plan.pieces.start[members], length=plan.pieces.length[members]
+        samples=plan.pieces.sample[members], start=plan.pieces.start[members], length=plan.pieces.length[members]
     )
     packs = Packs(
         offsets=offsets,
-        pieces=np.arange(len(members)),
+        pieces=as_ids(np.arange(len(members))),
         group=plan.packs.group[chosen],
         cp_sharding=plan.packs.cp_sharding[chosen],
     )

@@ -6,15 +6,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from packer_cli.errors import RunError
 from packer_cli.format.metrics import SampleCounts
+from packer_cli.plan.packing.csr import ids_of
 from packer_cli.plan.pieces import Overflow, make_pieces
 from packer_cli.plan.streams import Stream, rng_state
-from packer_cli.plan.types import Int32Array, Int64Array, Pieces
+from packer_cli.plan.types import MOST_PIECES, Int32Array, Pieces
 
-MOST_SAMPLES = 2**31 - 1
-"""Most samples of an epoch with weights. A wrong weight must raise an error, not exhaust the memory."""
+_BLOCK = 1 << 20
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,20 +24,26 @@ class Samples:
 
     lengths: Int32Array
     """int32[n]"""
-    sources: Int32Array | None = None
-    """int32[n], the source of each sample; None if unknown."""
+    sources: NDArray[np.integer] | None = None
+    """int[n], the source of each sample; None if unknown."""
     weights: tuple[float, ...] = ()
     """One per source: how often an epoch contains its samples."""
 
-    def chosen(self, seed: int) -> Int64Array:
-        """The sample ids (int64[m], increasing) of an epoch, repeated by weight."""
-        if self.sources is None:
-            return np.arange(len(self.lengths), dtype=np.int64)
-        return weighted_samples(self.sources, self.weights, seed)
+    def chosen(self, seed: int) -> Int32Array | None:
+        """The sample ids (int32[m], increasing) of an epoch, repeated by weight; None for each once."""
+        return None if self.sources is None else weighted_samples(self.sources, self.weights, seed)
+
+    @property
+    def num_wanted(self) -> float:
+        """About how many samples an epoch has. O(n)."""
+        if self.sources is None or is_unweighted(self.weights):
+            return len(self.lengths)
+        return num_weighted(self.sources, self.weights)
 
     def epoch_lengths(self, seed: int) -> Int32Array:
         """int32[m]: the lengths of `chosen`."""
-        return self.lengths[self.chosen(seed)]
+        chosen = self.chosen(seed)
+        return self.lengths if chosen is None else self.lengths[chosen]
 
 
 def pieces_to_plan(samples: Samples, capacity: int, overflow: Overflow, seed: int) -> Pieces:
@@ -47,7 +54,7 @@ def pieces_to_plan(samples: Samples, capacity: int, overflow: Overflow, seed: in
     """
     chosen = samples.chosen(seed)
     if overflow == "error":
-        longest = int(samples.lengths[chosen].max(initial=0))
+        longest = int((samples.lengths if chosen is None else samples.lengths[chosen]).max(initial=0))
         if longest > capacity:
             raise RunError(
                 f"the longest sample has {longest} tokens, over the largest group's {capacity}; "
@@ -60,23 +67,25 @@ def pieces_to_plan(samples: Samples, capacity: int, overflow: Overflow, seed: in
 
 
 def sample_counts(
-    lengths: Int32Array, chosen: Int64Array, pieces: Pieces, capacity: int, overflow: str
+    lengths: Int32Array, chosen: Int32Array | None, pieces: Pieces, capacity: int, overflow: str
 ) -> SampleCounts:
     """What became of the samples.
 
     Args:
         lengths: int32[n], of all samples.
-        chosen: int64[m], the sample ids of an epoch, repeated by weight, increasing.
+        chosen: int32[m], the sample ids of an epoch, repeated by weight, increasing; None for each once.
         pieces: the packed pieces, including those that a packing cut.
         capacity: capacity of the longest group; longer samples follow `overflow`.
     """
-    different = chosen[np.diff(chosen, prepend=-1) > 0]
-    num_long = int(np.count_nonzero(lengths[different] > capacity))
+    different = chosen if chosen is None else chosen[np.diff(chosen, prepend=-1) > 0]
+    num_different = len(lengths) if different is None else len(different)
+    num_long = int(np.count_nonzero((lengths if different is None else lengths[different]) > capacity))
+    cut = np.flatnonzero(pieces.start > 0)
     return SampleCounts(
         samples=len(lengths),
-        left_out_by_weight=len(lengths) - len(different),
-        repeated_by_weight=len(chosen) - len(different),
-        split=len(np.unique(pieces.sample[pieces.start > 0])),
+        left_out_by_weight=len(lengths) - num_different,
+        repeated_by_weight=(len(lengths) if chosen is None else len(chosen)) - num_different,
+        split=len(np.unique(pieces.samples[cut])) if pieces.samples is not None else 0,
         truncated=num_long if overflow == "truncate" else 0,
         dropped=num_long if overflow == "drop" else 0,
         pieces=len(pieces),
@@ -84,32 +93,62 @@ def sample_counts(
     )
 
 
-def weighted_samples(sources: Int32Array, weights: Sequence[float], seed: int) -> Int64Array:
-    """The sample ids (int64[m], increasing) of an epoch, repeated by weight.
+def weighted_samples(sources: NDArray[np.integer], weights: Sequence[float], seed: int) -> Int32Array | None:
+    """The sample ids (int32[m], increasing) of an epoch, repeated by weight; None for each once.
 
     A source of n samples with weight 2.5 gives each twice, and round(n / 2) of them, drawn with the seed, once more.
 
     Args:
-        sources: int32[n], the source of each sample.
+        sources: int[n], the source of each sample.
         weights: one per source, > 0.
 
     Raises:
-        RunError: there would be more than `MOST_SAMPLES`.
+        RunError: there would be more than `MOST_PIECES`.
     """
-    if all(weight == 1.0 for weight in weights):
-        return np.arange(len(sources), dtype=np.int64)
-    wanted = sum(weight * np.count_nonzero(sources == source) for source, weight in enumerate(weights))
-    if wanted > MOST_SAMPLES:
+    if is_unweighted(weights):
+        return None
+    wanted = num_weighted(sources, weights)
+    if wanted > MOST_PIECES:
         raise RunError(
-            f"the weights make about {wanted:.3g} samples an epoch out of {len(sources)}; it may have {MOST_SAMPLES} "
+            f"the weights make about {wanted:.3g} samples an epoch out of {len(sources)}; it may have {MOST_PIECES} "
             "at most: give smaller weights (PATH@WEIGHT), or more epochs"
         )
-    times = np.zeros(len(sources), dtype=np.int64)
+    times = np.zeros(len(sources), dtype=np.int32)
     for source, weight in enumerate(weights):
-        members = np.flatnonzero(sources == source)
+        members = ids_of(sources == source)
         whole = int(weight)
         times[members] = whole
         extra = round((weight - whole) * len(members))
         generator = np.random.Generator(np.random.Philox(int(rng_state(seed, Stream.WEIGHTS, source)[0])))
         times[generator.permutation(members)[:extra]] += 1
-    return np.repeat(np.arange(len(sources), dtype=np.int64), times)
+    return _repeated(times)
+
+
+def kept_samples(lengths: Int32Array, chosen: Int32Array | None, capacity: int) -> Int32Array:
+    """Those of the chosen samples (int32[m]; None: each once) that are not over the capacity."""
+    return ids_of(lengths <= capacity) if chosen is None else chosen[lengths[chosen] <= capacity]
+
+
+def is_unweighted(weights: Sequence[float]) -> bool:
+    """Whether an epoch has each sample once."""
+    return all(weight == 1.0 for weight in weights)
+
+
+def num_weighted(sources: NDArray[np.integer], weights: Sequence[float]) -> float:
+    """About how many samples an epoch has. O(n)."""
+    counts = np.zeros(len(weights), dtype=np.int64)
+    for first in range(0, len(sources), _BLOCK):
+        counts += np.bincount(sources[first : first + _BLOCK], minlength=len(weights))
+    return float(np.dot(weights, counts))
+
+
+def _repeated(times: Int32Array) -> Int32Array:
+    """Each number i `times[i]` times, block by block, to need no other array."""
+    chosen = np.empty(int(times.sum(dtype=np.int64)), dtype=np.int32)
+    stop = 0
+    for first in range(0, len(times), _BLOCK):
+        own = times[first : first + _BLOCK]
+        found = np.repeat(np.arange(first, first + len(own), dtype=np.int32), own)
+        chosen[stop : stop + len(found)] = found
+        stop += len(found)
+    return chosen

@@ -18,7 +18,7 @@ from packer_cli.plan.groups import Group
 from packer_cli.plan.interleave import StepMix, interleave
 from packer_cli.plan.packing.csr import select_packs
 from packer_cli.plan.streams import Stream, rng_state, shuffle
-from packer_cli.plan.types import FILLER, Int16Array, Int32Array, Int64Array, Schedule
+from packer_cli.plan.types import FILLER, Int16Array, Int32Array, Int64Array, Schedule, as_ids
 from packer_cli.plan.windows import Windows
 
 _ROW_MULTIPLE = 128
@@ -30,8 +30,8 @@ class Iterations:
 
     offsets: Int64Array
     """int64[i+1]: iteration j has the slots `offsets[j]:offsets[j+1]`."""
-    slot_pack: Int64Array
-    """int64[k]: pack, or FILLER."""
+    slot_pack: Int32Array
+    """int32[k]: pack, or FILLER."""
     slot_group: Int16Array
     """int16[k]"""
     slot_first_gpu: Int32Array
@@ -44,8 +44,8 @@ class Iterations:
 class GroupIterations:
     """The iterations of one group: one micro-batch on each of its replicas."""
 
-    slots: Int64Array
-    """int64[iterations, dp_ranks]: pack numbers; FILLER for a rank without a pack."""
+    slots: Int32Array
+    """int32[iterations, dp_ranks]: pack numbers; FILLER for a rank without a pack."""
     num_spread: int = 0
     """Number of iterations at the end that hold spread packs, which are shorter than the capacity."""
 
@@ -82,7 +82,7 @@ def one_group_each(
     ]
     return Iterations(
         offsets=np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64),
-        slot_pack=np.concatenate([part.slots.ravel() for part in by_group]),
+        slot_pack=as_ids(np.concatenate([part.slots.ravel() for part in by_group])),
         slot_group=np.repeat(np.arange(len(groups)), [num * ranks for num, ranks in shapes]).astype(np.int16),
         slot_first_gpu=np.concatenate(first_gpu).astype(np.int32),
         slot_row_length=np.concatenate(rows).astype(np.int32),
@@ -118,7 +118,7 @@ def schedule_epoch(
     state = rng_state(seed, Stream.ORDER, epoch)
     order, steps = _order_and_steps(group_of, tokens, work, num_groups - 1, rules, curriculum, state)
 
-    new_offsets, slots = select_packs(offsets, np.arange(len(iterations.slot_pack)), order)
+    new_offsets, slots = select_packs(offsets, as_ids(np.arange(len(iterations.slot_pack))), order)
     slot_pack, slot_group = iterations.slot_pack[slots], iterations.slot_group[slots]
     _deal_to_ranks(slot_pack, slot_group, new_offsets, num_groups, rng_state(seed, Stream.RANKS, epoch))
     return Schedule(
@@ -144,7 +144,7 @@ def _of_iterations(combine: np.ufunc, of_slot: Int64Array, offsets: Int64Array) 
 
 @njit(cache=True)
 def _deal_to_ranks(
-    slot_pack: NDArray[np.int64],
+    slot_pack: NDArray[np.int32],
     slot_group: NDArray[np.int16],
     offsets: NDArray[np.int64],
     num_groups: int,
@@ -189,8 +189,8 @@ def _order_and_steps(
     rules: StepRules,
     curriculum_steps: int,
     state: NDArray[np.uint64],
-) -> tuple[Int64Array, Int64Array]:
-    """Final order of the iterations (int64[i]), and the step of each (int64[i])."""
+) -> tuple[Int32Array, Int64Array]:
+    """Final order of the iterations (int32[i]), and the step of each (int64[i])."""
     target = 0 if rules.global_tokens is None else rules.global_tokens
     order = interleave(rules.mix, group_of, work, state)
     if not curriculum_steps or not len(order):
@@ -205,7 +205,9 @@ def _order_and_steps(
     # Mix the rest again: otherwise the longest group's iterations would follow the curriculum in one block.
     later = np.flatnonzero(~np.isin(np.arange(len(order)), first))
     later = later[interleave(rules.mix, group_of[later], work[later], state)]
-    return np.concatenate([first, later]), np.concatenate([steps, _steps(tokens[later], target) + (steps[-1] + 1)])
+    return as_ids(np.concatenate([first, later])), np.concatenate(
+        [steps, _steps(tokens[later], target) + (steps[-1] + 1)]
+    )
 
 
 def _steps(tokens: NDArray[np.int64], target: int) -> NDArray[np.int64]:
@@ -221,9 +223,9 @@ def _steps(tokens: NDArray[np.int64], target: int) -> NDArray[np.int64]:
     return steps
 
 
-def deal(order: Int64Array, num_ranks: int) -> Int64Array:
-    """Iterations of consecutive packs: int64[ceil(p / ranks), ranks], the last one completed with FILLER."""
+def deal(order: Int32Array, num_ranks: int) -> Int32Array:
+    """Iterations of consecutive packs: int32[ceil(p / ranks), ranks], the last one completed with FILLER."""
     num_iterations = -(-len(order) // num_ranks)
-    slots = np.full(num_iterations * num_ranks, FILLER, dtype=np.int64)
+    slots = np.full(num_iterations * num_ranks, FILLER, dtype=np.int32)
     slots[: len(order)] = order
     return slots.reshape(num_iterations, num_ranks)

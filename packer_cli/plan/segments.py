@@ -35,7 +35,7 @@ def row_lengths(plan: Plan) -> Int32Array:
     return aligned_lengths(plan.pieces, plan.packs, plan.groups)
 
 
-def padded_lengths(offsets: Int64Array, pieces: Int64Array, lengths: Int32Array) -> Int32Array:
+def padded_lengths(offsets: Int64Array, pieces: Int32Array, lengths: Int32Array) -> Int32Array:
     """The length (int32[m]) of the longest piece in each piece's pack; the packs hold all m pieces. O(m)."""
     padded = lengths.copy()
     if len(pieces):
@@ -58,7 +58,7 @@ def align_up(lengths: NDArray[Any], align: int) -> NDArray[Any]:
 
 
 def cut_in_rows(
-    sample: Int64Array, start: Int64Array, length: NDArray[np.integer], tokens: int, align: int = 1
+    sample: Int32Array, start: Int32Array, length: NDArray[np.integer], tokens: int, align: int = 1
 ) -> Pieces:
     """Stretches of samples one after another, cut at every multiple of `tokens`. O(pieces).
 
@@ -77,7 +77,9 @@ def cut_in_rows(
     part_begin = np.maximum(begin[of], row * tokens)
     part_stop = np.minimum((begin + length)[of], (row + 1) * tokens)
     return Pieces(
-        sample=sample[of], start=start[of] + part_begin - begin[of], length=(part_stop - part_begin).astype(np.int32)
+        samples=sample[of],
+        start=(start[of] + part_begin - begin[of]).astype(np.int32),
+        length=(part_stop - part_begin).astype(np.int32),
     )
 
 

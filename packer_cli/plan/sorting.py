@@ -27,18 +27,18 @@ def count_lengths(lengths: NDArray[np.int32], longest: int, chosen: NDArray[np.b
     return count
 
 
-def argsort_descending(lengths: NDArray[np.int32], longest: int) -> NDArray[np.int64]:
-    """Indices (int64[n]) of lengths (int32[n], all <= longest) by decreasing length.
+def argsort_descending(lengths: NDArray[np.int32], longest: int) -> NDArray[np.int32]:
+    """Indices (int32[n]) of lengths (int32[n], all <= longest) by decreasing length.
 
     Ties keep their order. O(n + longest).
     """
-    order = np.empty(len(lengths), dtype=np.int64)
+    order = np.empty(len(lengths), dtype=np.int32)
     argsort_into(lengths, np.zeros(longest + 2, dtype=np.int64), order)
     return order
 
 
 @njit(cache=True)
-def argsort_into(lengths: NDArray[np.int32], place: NDArray[np.int64], order: NDArray[np.int64]) -> None:
+def argsort_into(lengths: NDArray[np.int32], place: NDArray[np.int64], order: NDArray[np.int32]) -> None:
     """The kernel of `argsort_descending`. Writes to `order`; `place` is int64[longest + 2], initially zeros."""
     longest = len(place) - 2
     for i in range(len(lengths)):

@@ -65,59 +65,59 @@ def next_below(state: NDArray[np.uint64], bound: int) -> int:
 
 
 @njit(cache=True)
-def shuffle(values: NDArray[np.int64], state: NDArray[np.uint64]) -> None:
+def shuffle(values: NDArray[np.int32], state: NDArray[np.uint64]) -> None:
     """Fisher-Yates in place. O(n)."""
     for i in range(len(values) - 1, 0, -1):
         j = next_below(state, i + 1)
         values[i], values[j] = values[j], values[i]
 
 
-def shuffle_buckets(values: NDArray[np.int64], state: NDArray[np.uint64], spare: NDArray[np.int64], bits: int) -> None:
-    """Shuffle uniformly, in place, arrays larger than the processor's caches. O(n), sequential.
+def shuffle_buckets(values: NDArray[np.int32], state: NDArray[np.uint64], into: NDArray[np.int32], bits: int) -> None:
+    """Shuffle uniformly arrays larger than the processor's caches. O(n), sequential.
 
     Every value draws one of 2^bits buckets, then each bucket is shuffled, so memory is read and written in order.
     Source: Rao 1961; Sandelius 1962.
 
     Args:
-        spare: int64[n], overwritten.
+        values: int32[n]; or empty, for 0 .. n-1.
+        into: int32[n], written to.
         bits: choose it so that a bucket has a few hundred KiB, and both passes stay in the caches.
     """
-    _shuffle_buckets(values, state, spare, bits, np.zeros((1 << bits) + 2, dtype=np.int64))
+    _shuffle_buckets(values, state, into, bits, np.zeros((1 << bits) + 2, dtype=np.int64))
 
 
 @njit(cache=True)
 def _shuffle_buckets(
-    values: NDArray[np.int64], state: NDArray[np.uint64], spare: NDArray[np.int64], bits: int, end: NDArray[np.int64]
+    values: NDArray[np.int32], state: NDArray[np.uint64], into: NDArray[np.int32], bits: int, end: NDArray[np.int64]
 ) -> None:
-    """The kernel. `end` (int64[2^bits + 2]) starts as zeros; bucket b ends up as `spare[end[b]:end[b + 1]]`."""
+    """The kernel. `end` (int64[2^bits + 2]) starts as zeros; bucket b ends up as `into[end[b]:end[b + 1]]`."""
     shift = np.uint64(64 - bits)
     start = state[0]
-    for _ in range(len(values)):
+    for _ in range(len(into)):
         end[np.int64(next_uint64(state) >> shift) + 2] += 1
     for b in range(2, len(end)):
         end[b] += end[b - 1]
     state[0] = start
-    for i in range(len(values)):
+    for i in range(len(into)):
         bucket = np.int64(next_uint64(state) >> shift) + 1
-        spare[end[bucket]] = values[i]
+        into[end[bucket]] = values[i] if len(values) else i
         end[bucket] += 1
     for b in range(len(end) - 2):
-        shuffle(spare[end[b] : end[b + 1]], state)
-    for i in range(len(values)):
-        values[i] = spare[i]
+        shuffle(into[end[b] : end[b + 1]], state)
 
 
 def bucket_bits(num: int) -> int:
-    """`bits` for `shuffle_buckets`: buckets of about 2^17 values, 1 MiB; 0 if one bucket is enough."""
+    """`bits` for `shuffle_buckets`: buckets of about 2^17 values, 512 KiB; 0 if one bucket is enough."""
     return max(0, num.bit_length() - 17)
 
 
-def shuffled(num: int, state: NDArray[np.uint64]) -> NDArray[np.int64]:
-    """0 .. num-1 (int64[num]) in a random order. O(num)."""
-    values = np.arange(num)
+def shuffled(num: int, state: NDArray[np.uint64]) -> NDArray[np.int32]:
+    """0 .. num-1 (int32[num]) in a random order. O(num)."""
     bits = bucket_bits(num)
     if bits:
-        shuffle_buckets(values, state, np.empty(num, dtype=np.int64), bits)
+        order = np.empty(num, dtype=np.int32)
+        shuffle_buckets(np.empty(0, dtype=np.int32), state, order, bits)
     else:
-        shuffle(values, state)
-    return values
+        order = np.arange(num, dtype=np.int32)
+        shuffle(order, state)
+    return order

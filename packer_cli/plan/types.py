@@ -25,6 +25,14 @@ def read_only(values: NDArray[Any]) -> NDArray[Any]:
     return view
 
 
+def as_ids(values: NDArray[np.integer]) -> Int32Array:
+    """Numbers of pieces, packs or iterations as kernels take them (int32[n]); the same array if it is of that type."""
+    return np.asarray(values, dtype=np.int32)
+
+
+MOST_PIECES = 2**31 - 1
+"""Most pieces of an epoch, and most samples of a store: their numbers are int32."""
+
 FILLER = -1
 """`slot_pack` of a slot without a pack: the rank runs a micro-batch without loss."""
 
@@ -37,15 +45,20 @@ UNLIMITED = 2**31 - 1
 class Pieces:
     """The m pieces that are packed: whole samples, or parts of samples that were cut."""
 
-    sample: Int64Array
-    """int64[m]: sample id; a sample with weight 2 appears twice."""
-    start: Int64Array
-    """int64[m]: first token of the piece in its sample; 0 unless cut."""
+    samples: Int32Array | None
+    """int32[m]: sample id; a sample with weight 2 appears twice. None: piece i is sample i, all of it."""
+    start: Int32Array
+    """int32[m]: first token of the piece in its sample; 0 unless cut."""
     length: Int32Array
     """int32[m]: tokens; at least 1."""
 
     def __len__(self) -> int:
         return len(self.length)
+
+    @property
+    def sample(self) -> Int32Array:
+        """The sample id of each piece (int32[m]). Where `samples` is None, made when asked for: O(m)."""
+        return np.arange(len(self), dtype=np.int32) if self.samples is None else self.samples
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,8 +67,8 @@ class Packs:
 
     offsets: Int64Array
     """int64[p+1]: pack k holds `pieces[offsets[k]:offsets[k+1]]`."""
-    pieces: Int64Array
-    """int64[m]: indices into the pieces."""
+    pieces: Int32Array
+    """int32[m]: indices into the pieces."""
     group: Int16Array
     """int16[p]: index of each pack's group."""
     cp_sharding: Int8Array
@@ -77,8 +90,8 @@ class Schedule:
 
     slot_iteration: Int64Array
     """int64[k]"""
-    slot_pack: Int64Array
-    """int64[k]: pack, or FILLER."""
+    slot_pack: Int32Array
+    """int32[k]: pack, or FILLER."""
     slot_group: Int16Array
     """int16[k]: how the slot runs; its pack's group."""
     slot_first_gpu: Int32Array

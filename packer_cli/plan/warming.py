@@ -18,7 +18,7 @@ from packer_cli.plan.pieces import make_pieces
 from packer_cli.plan.rules import PlanRules
 from packer_cli.plan.schedule import GroupIterations, StepRules, one_group_each, schedule_epoch
 from packer_cli.plan.sharding import cp_imbalance
-from packer_cli.plan.types import Packs, Plan
+from packer_cli.plan.types import Packs, Plan, as_ids
 
 
 def warm_up(rules: PlanRules) -> None:
@@ -56,7 +56,7 @@ def _warm_plan(rules: PlanRules) -> None:
     lengths = [max(1, group.capacity - 1 - i) for group in rules.groups for i in range(5)] + [1] * 8
     # Lengths that best-fit packs badly, so that `ilp` loads its solver: 4 4 3 3 3 3 are two packs of 10.
     lengths += [max(1, rules.groups[0].capacity * tenths // 10) for tenths in (4, 4, 3, 3, 3, 3)]
-    samples = np.arange(len(lengths), dtype=np.int64)
+    samples = np.arange(len(lengths), dtype=np.int32)
     pieces = make_pieces(np.array(lengths, dtype=np.int32), samples, rules.groups[-1].capacity, "split")
     plan = build_plan(pieces, rules)
     cp_imbalance(plan)
@@ -66,23 +66,23 @@ def _warm_plan(rules: PlanRules) -> None:
 def _warm_refine() -> None:
     """Refine an uneven iteration: one pack of four long samples, one of many short ones."""
     lengths = np.array([8] * 4 + [1] * 32, dtype=np.int32)
-    refine_packs(np.array([0, 4, 36]), np.arange(36), lengths, 0, 2, 2, 40)
+    refine_packs(np.array([0, 4, 36]), as_ids(np.arange(36)), lengths, 0, 2, 2, 40)
 
 
 def _warm_checks(seed: int) -> None:
     """Check and measure a plan of two packs in one iteration, with a sample that was cut."""
     lengths = np.array([3, 1, 2], dtype=np.int32)
-    samples = np.arange(3)
+    samples = as_ids(np.arange(3))
     pieces = make_pieces(lengths, samples, 2, "split")
     groups = (Group(capacity=3),)
     packs = Packs(
         offsets=np.array([0, 2, 4]),
-        pieces=np.array([0, 2, 1, 3]),
+        pieces=as_ids(np.array([0, 2, 1, 3])),
         group=np.zeros(2, dtype=np.int16),
         cp_sharding=np.zeros(2, dtype=np.int8),
     )
     tokens, work = np.array([3, 3]), np.array([5, 5])
-    iterations = one_group_each(groups, [GroupIterations(slots=np.array([[0, 1]]))], tokens)
+    iterations = one_group_each(groups, [GroupIterations(slots=as_ids(np.array([[0, 1]])))], tokens)
     schedule = schedule_epoch(iterations, tokens, work, len(groups), StepRules(), 0)
     plan = Plan(groups=groups, num_gpus=2, pieces=pieces, packs=packs, epochs=(schedule,))
     check_pieces(pieces, lengths, samples, is_whole=True)

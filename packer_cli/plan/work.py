@@ -11,14 +11,14 @@ from packer_cli.plan.types import Plan, read_only
 
 
 def pack_tokens_and_work(
-    offsets: NDArray[np.int64], pieces: NDArray[np.int64], lengths: NDArray[np.int32], linear: int = 0
+    offsets: NDArray[np.int64], pieces: NDArray[np.int32], lengths: NDArray[np.int32], linear: int = 0
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Tokens and work of each pack, both int64[p]. Work is the sum of s (s + linear); HBP section 3.1 has linear = 0.
 
     Price: O(m).
 
     Args:
-        offsets, pieces: the packs as CSR arrays, int64[p+1] and int64[m].
+        offsets, pieces: the packs as CSR arrays, int64[p+1] and int32[m].
         lengths: int32, length of each piece.
         linear: tokens, see `Cost.linear_tokens`.
     """
@@ -43,7 +43,7 @@ def plan_tokens_and_work(plan: Plan) -> tuple[NDArray[np.int64], NDArray[np.int6
 @njit(cache=True)
 def _add_up(
     offsets: NDArray[np.int64],
-    pieces: NDArray[np.int64],
+    pieces: NDArray[np.int32],
     lengths: NDArray[np.int32],
     tokens: NDArray[np.int64],
     work: NDArray[np.int64],

@@ -24,9 +24,10 @@ from packer_cli.plan.check import check_plan
 from packer_cli.plan.cost import Cost, parse_cost
 from packer_cli.plan.groups import Group
 from packer_cli.plan.types import UNLIMITED, Packs, Pieces, Plan, Schedule
+from packer_cli.remote.local import map_file, open_source
 from packer_cli.shards.arrow_file import arrow_file
 
-PLAN_VERSION = 7
+PLAN_VERSION = 8
 _KEY = b"hbpack"
 _DIGEST = "xxh3"
 
@@ -153,7 +154,7 @@ def _write_arrays(path: Path, arrays: dict[str, NDArray[Any]], metadata: dict[st
 
 
 def _read_arrays(path: Path) -> dict[str, NDArray[Any]]:
-    batch = pa.ipc.open_file(pa.memory_map(str(path))).get_batch(0)
+    batch = pa.ipc.open_file(map_file(path)).get_batch(0)
     return {name: to_numpy(batch.column(name).values) for name in batch.schema.names}
 
 
@@ -191,7 +192,7 @@ def read_plan(path: Path, *, check: bool = False) -> tuple[Plan, NDArray[np.int3
         plan = Plan(
             groups=tuple(Group(**group) for group in metadata["groups"]),
             num_gpus=metadata["num_gpus"],
-            pieces=Pieces(sample=arrays["piece_sample"], start=arrays["piece_start"], length=arrays["piece_length"]),
+            pieces=Pieces(samples=arrays["piece_sample"], start=arrays["piece_start"], length=arrays["piece_length"]),
             packs=Packs(
                 offsets=arrays["pack_offsets"],
                 pieces=arrays["pack_pieces"],
@@ -230,7 +231,7 @@ def read_plan_header(path: Path) -> PlanHeader:
 def _read_metadata(path: Path) -> dict[str, Any]:
     """The JSON values beside the arrays; the errors are those of `read_plan`."""
     try:
-        metadata = _parse_metadata(pa.ipc.open_file(pa.memory_map(str(path))).schema)
+        metadata = _parse_metadata(pa.ipc.open_file(open_source(path)).schema)
     except (FileNotFoundError, NotADirectoryError):
         raise InputError(f"{str(path.parent)!r} holds no plan (no {path.name}); run hbpack plan") from None
     except (OSError, pa.ArrowException, KeyError, TypeError, ValueError) as error:

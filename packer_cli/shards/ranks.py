@@ -17,7 +17,7 @@ from packer_cli.files import atomic_file
 from packer_cli.format.arrays import to_arrow
 from packer_cli.format.marks import identify
 from packer_cli.format.schema import ITERATION_SCHEMA, RANK_SCHEMA, iterations_path, ranks_path
-from packer_cli.plan.cost import segment_sums
+from packer_cli.plan.cost import pack_sums
 from packer_cli.plan.types import FILLER, Int64Array, Plan, Schedule
 from packer_cli.shards.arrow_file import arrow_file
 
@@ -122,12 +122,12 @@ def _step_totals(plan: Plan, schedule: Schedule, piece_loss_tokens: NDArray[np.i
     is_pack = schedule.slot_pack != FILLER
     pack = schedule.slot_pack[is_pack]
     step = schedule.iteration_step[schedule.slot_iteration[is_pack]]
-    members = plan.packs.pieces
+    packs = plan.packs.offsets, plan.packs.pieces
     by_pack = {
         "global_num_packs": np.ones(len(plan.packs), dtype=np.int64),
         "global_num_samples": np.diff(plan.packs.offsets),
-        "global_num_tokens": segment_sums(plan.pieces.length[members], plan.packs.offsets),
-        "global_num_loss_tokens": segment_sums(piece_loss_tokens[members], plan.packs.offsets),
+        "global_num_tokens": pack_sums(plan.pieces.length, *packs),
+        "global_num_loss_tokens": pack_sums(piece_loss_tokens, *packs),
     }
     totals = {}
     for name, values in by_pack.items():

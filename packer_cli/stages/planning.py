@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -17,11 +18,13 @@ from packer_cli.format.metrics import Counts, PlanMetrics, SampleCounts
 from packer_cli.plan.build import build_plan
 from packer_cli.plan.check import check_pieces, check_plan
 from packer_cli.plan.figures import plan_stats
+from packer_cli.plan.packing.csr import ids_of
 from packer_cli.plan.pieces import Overflow, make_pieces
 from packer_cli.plan.rules import PlanRules
-from packer_cli.plan.samples import Samples, pieces_to_plan, sample_counts
-from packer_cli.plan.types import Int32Array, Int64Array, Pieces, Plan
+from packer_cli.plan.samples import Samples, kept_samples, pieces_to_plan, sample_counts
+from packer_cli.plan.types import Int32Array, Pieces, Plan
 from packer_cli.sizes import counted
+from packer_cli.stages.memory import require_memory
 from packer_cli.stages.rejected import RejectedRecord
 from packer_cli.tokens.index import StoreIndex
 from packer_cli.tokens.store import TokenStore
@@ -51,10 +54,12 @@ def plan_samples(samples: Samples, config: PlanConfig) -> Plan:
 
     Raises:
         ConfigError: see `plan_rules`.
-        RunError: there is nothing to plan, or a sample is too long under `--overflow error`.
+        RunError: there is nothing to plan, or too much for the memory, or a sample is too long under
+            `--overflow error`.
         PlanError: the plan broke an invariant, which is a bug.
     """
     rules = plan_rules(config)
+    require_memory(samples.num_wanted, rules)
     plan = build_plan(pieces_to_plan(samples, rules.groups[-1].capacity, config.overflow, config.seed), rules)
     check_plan(plan)
     return plan
@@ -76,10 +81,12 @@ def plan_store(
         The plan, the loss tokens of its pieces (int32[m]), what became of the records, and the plan's figures.
 
     Raises:
-        RunError: there is nothing to plan, or a sample is too long under `--overflow error`.
+        RunError: there is nothing to plan, or too much for the memory, or a sample is too long under
+            `--overflow error`.
         PlanError: the plan broke an invariant, which is a bug.
     """
     samples = samples_of_store(store)
+    require_memory(samples.num_wanted, rules)
     lengths, chosen = samples.lengths, samples.chosen(rules.seed)
     capacity = rules.groups[-1].capacity
     if overflow == "error":
@@ -89,7 +96,7 @@ def plan_store(
         raise NothingToPlanError(_why_nothing(store, chosen, folder))
     plan = build_plan(pieces, rules)
     pieces = plan.pieces  # The packing may have cut them.
-    kept = chosen if overflow != "drop" else chosen[lengths[chosen] <= capacity]
+    kept = chosen if overflow != "drop" else kept_samples(lengths, chosen, capacity)
     check_pieces(pieces, lengths, kept, is_whole=overflow != "truncate")
     check_plan(plan)
     counts = _counts(store, sample_counts(lengths, chosen, pieces, capacity, overflow))
@@ -97,11 +104,14 @@ def plan_store(
     return plan, _piece_loss_tokens(store, lengths, pieces), counts, metrics
 
 
+_BLOCK = 1 << 20
 _OVERFLOW = {"drop": "dropped", "truncate": "the rest was cut off"}
 
 
-def overflow_entries(config: PlanConfig, folder: Path, index: StoreIndex) -> list[RejectedRecord]:
+def overflow_entries(config: PlanConfig, folder: Path, index: StoreIndex) -> Iterable[RejectedRecord]:
     """The samples of a token store that a plan drops or truncates, with the file names that the store has now.
+
+    They are made when they are read, as often as that is. Memory: 8 bytes for each.
 
     Raises:
         FormatError: the store is damaged.
@@ -110,43 +120,64 @@ def overflow_entries(config: PlanConfig, folder: Path, index: StoreIndex) -> lis
         return []  # No need to open the store.
     store = TokenStore(folder, index)
     samples = samples_of_store(store)
-    capacity, chosen = config.groups[-1].capacity, samples.chosen(config.seed)
-    long = np.unique(chosen[samples.lengths[chosen] > capacity])
+    capacity = config.groups[-1].capacity
+    long = _long_samples(samples.lengths, samples.chosen(config.seed), capacity)
     what = f"over the largest group's {capacity}; {_OVERFLOW[config.overflow]}"
-    return [
-        RejectedRecord(file=file, line=line, reason=f"has {length} tokens, {what}")
-        for (file, line), length in zip(store.locate(long), samples.lengths[long].tolist(), strict=True)
-    ]
+    return _OverflowEntries(store, long, samples.lengths[long], what)
 
 
-def _why_nothing(store: TokenStore, samples: Int64Array, folder: Path) -> str:
+class _OverflowEntries(Iterable[RejectedRecord]):
+    def __init__(self, store: TokenStore, samples: Int32Array, lengths: Int32Array, what: str) -> None:
+        self._store, self._samples, self._lengths, self._what = store, samples, lengths, what
+
+    def __iter__(self) -> Iterator[RejectedRecord]:
+        for (file, line), length in zip(self._store.locate(self._samples), self._lengths, strict=True):
+            yield RejectedRecord(file=file, line=line, reason=f"has {length} tokens, {self._what}")
+
+
+def _why_nothing(store: TokenStore, samples: Int32Array | None, folder: Path) -> str:
     reasons = repr(str(folder / REJECTED_NAME))
     num_rejected = sum(part.num_rejected for part in store.index.parts)
     if not len(store) and not num_rejected:
         return "there is nothing to plan: the inputs hold no records"
     if not len(store):
         return f"there is nothing to plan: every record was rejected, see {reasons}"
-    if not len(samples):
+    if samples is not None and not len(samples):
         return "there is nothing to plan: the weights leave out every sample; raise them"
     return f"there is nothing to plan: every sample was dropped, see {reasons}"
 
 
-def _refuse_overflow(store: TokenStore, lengths: Int32Array, samples: Int64Array, capacity: int) -> None:
-    long = samples[lengths[samples] > capacity]
+def _refuse_overflow(store: TokenStore, lengths: Int32Array, samples: Int32Array | None, capacity: int) -> None:
+    long = _long_samples(lengths, samples, capacity)
     if len(long):
         file, line = next(store.locate(long[:1]))
         raise RunError(
             f"{file}:{line}: the sample has {lengths[long[0]]} tokens, over the largest group's {capacity} "
-            f"({counted(len(np.unique(long)), 'such sample')}); choose --overflow split, truncate or drop"
+            f"({counted(len(long), 'such sample')}); choose --overflow split, truncate or drop"
         )
+
+
+def _long_samples(lengths: Int32Array, chosen: Int32Array | None, capacity: int) -> Int32Array:
+    """Those of the chosen samples (int32[m]; None: each once) that are over the capacity, each once (int32)."""
+    is_long = lengths > capacity
+    if chosen is not None:
+        is_chosen = np.zeros(len(lengths), dtype=np.bool_)
+        is_chosen[chosen] = True
+        is_long &= is_chosen
+    return ids_of(is_long)
 
 
 def _piece_loss_tokens(store: TokenStore, lengths: Int32Array, pieces: Pieces) -> Int32Array:
     """Loss tokens of each piece; only the loss spans of cut samples are read."""
-    loss_tokens = store.num_loss_tokens()[pieces.sample]
-    cut = np.flatnonzero(pieces.length != lengths[pieces.sample])
-    if len(cut):
-        loss_tokens[cut] = store.loss_tokens_of(pieces.sample[cut], pieces.start[cut], pieces.length[cut])
+    of_samples = store.num_loss_tokens()
+    if pieces.samples is None:
+        return of_samples
+    loss_tokens = of_samples[pieces.samples]
+    for first in range(0, len(pieces), _BLOCK):
+        block = slice(first, first + _BLOCK)
+        cut = first + np.flatnonzero(pieces.length[block] != lengths[pieces.samples[block]])
+        if len(cut):
+            loss_tokens[cut] = store.loss_tokens_of(pieces.samples[cut], pieces.start[cut], pieces.length[cut])
     return loss_tokens
 
 

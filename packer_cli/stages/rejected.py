@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from itertools import chain
 from pathlib import Path
 from typing import NamedTuple
@@ -23,11 +23,11 @@ class RejectedRecord(NamedTuple):
     reason: str
 
 
-def write_rejected(folder: Path, index: StoreIndex, store: Path, overflow: list[RejectedRecord]) -> bool:
+def write_rejected(folder: Path, index: StoreIndex, store: Path, overflow: Iterable[RejectedRecord]) -> bool:
     """Write the file unless it already holds these lines. Returns whether it was written. Memory: one part's rejects.
 
     Args:
-        overflow: samples that the plan dropped or truncated.
+        overflow: samples that the plan dropped or truncated; read twice.
 
     Raises:
         FormatError: the token store is damaged.
@@ -51,7 +51,7 @@ def first_rejected(index: StoreIndex, store: Path) -> str | None:
     return None if entry is None else f"{entry.file}:{entry.line}: {entry.reason}"
 
 
-def _lines(index: StoreIndex, store: Path, overflow: list[RejectedRecord]) -> Iterator[bytes]:
+def _lines(index: StoreIndex, store: Path, overflow: Iterable[RejectedRecord]) -> Iterator[bytes]:
     return map(_line, chain(_rejects(index, store), overflow))
 
 

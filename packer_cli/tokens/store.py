@@ -83,29 +83,35 @@ class TokenStore:
         """int32[n]: loss tokens of each sample, its first token not counted."""
         return _join([batch.num_loss_tokens for batch in self._batches], np.int32)
 
-    def sources_of(self, sample: NDArray[np.int64]) -> NDArray[np.int32]:
+    def sources_of(self, sample: NDArray[np.integer]) -> NDArray[np.int32]:
         """int32[m]: source of each of these samples."""
         return self._source[self._file_of(sample)]
 
-    def sources(self) -> NDArray[np.int32]:
-        """int32[n]: source of every sample."""
-        return np.repeat(self._source, self._num_samples)
+    def sources(self) -> NDArray[np.signedinteger[Any]]:
+        """int[n]: source of every sample, read-only; of the smallest type, and of no memory for one source."""
+        first, last = int(self._source.min(initial=2**31 - 1)), int(self._source.max(initial=0))
+        if first >= last:
+            return np.broadcast_to(np.int8(0) if not len(self) else np.int32(last), len(self))
+        dtype = next(kind for kind in (np.int8, np.int16, np.int32) if last <= np.iinfo(kind).max)
+        sources = np.repeat(self._source.astype(dtype), self._num_samples)
+        sources.flags.writeable = False
+        return sources
 
-    def _file_of(self, sample: NDArray[np.int64]) -> NDArray[np.int64]:
+    def _file_of(self, sample: NDArray[np.integer]) -> NDArray[np.int64]:
         return np.searchsorted(np.cumsum(self._num_samples), sample, side="right")
 
-    def locate(self, sample: NDArray[np.int64]) -> Iterator[tuple[str, int]]:
-        """Yield the input file and line of each sample. `sample` (int64[m]) must be increasing."""
-        paths = iter([self._files[file].path for file in self._file_of(sample).tolist()])
+    def locate(self, sample: NDArray[np.integer]) -> Iterator[tuple[str, int]]:
+        """Yield the input file and line of each sample. `sample` (int[m]) must be increasing."""
         first = np.searchsorted(sample, self._first_sample)
         for number, batch in enumerate(self._batches):
-            local = sample[first[number] : first[number + 1]] - self._first_sample[number]
-            if len(local):
-                for line, path in zip(batch.lines[local].tolist(), paths, strict=False):
-                    yield path, line
+            own = sample[first[number] : first[number + 1]]
+            if len(own):
+                lines = batch.lines[own - self._first_sample[number]].tolist()
+                for line, file in zip(lines, self._file_of(own).tolist(), strict=True):
+                    yield self._files[file].path, line
 
     def loss_tokens_of(
-        self, sample: NDArray[np.int64], start: NDArray[np.int64], length: NDArray[np.int32]
+        self, sample: NDArray[np.integer], start: NDArray[np.integer], length: NDArray[np.int32]
     ) -> NDArray[np.int32]:
         """Loss tokens (int32[m]) of pieces of samples, without the first token of each. O(their samples' spans)."""
         starts, stops, piece = self._loss_spans(*self._find(sample), start, length)
@@ -113,14 +119,14 @@ class TokenStore:
         np.add.at(counts, piece, (stops - starts).astype(np.int32))
         return counts
 
-    def gather(self, sample: NDArray[np.int64], start: NDArray[np.int64], length: NDArray[np.int32]) -> Gathered:
+    def gather(self, sample: NDArray[np.integer], start: NDArray[np.integer], length: NDArray[np.int32]) -> Gathered:
         """Pieces one after another, without a loss at the first token of each. O(tokens).
 
         Raises:
             FormatError: a piece reaches past the end of its sample, so the store is not the planned one.
         """
         offsets, (batch, row) = self._rows.offsets, self._find(sample)
-        begin, size = offsets[row] + start, length.astype(np.int64)
+        begin, size = np.add(offsets[row], start, dtype=np.int64), length.astype(np.int64)
         if (begin + size > offsets[row + 1]).any():
             raise FormatError(f"token store {str(self.folder)!r}: a sample is shorter than planned; tokenize again")
         width = self._token.itemsize
@@ -130,7 +136,7 @@ class TokenStore:
         return Gathered(input_ids, starts + place, stops + place)
 
     def _loss_spans(
-        self, batch: Int64Array, row: Int64Array, start: NDArray[np.int64], length: NDArray[np.int32]
+        self, batch: Int64Array, row: Int64Array, start: NDArray[np.integer], length: NDArray[np.int32]
     ) -> tuple[Int64Array, Int64Array, Int64Array]:
         """Loss spans of pieces, without the first token of each: starts, stops (in the piece) and piece, int64[s]."""
         rows = self._rows
@@ -140,7 +146,7 @@ class TokenStore:
         place = np.arange(len(piece)) + (first - (np.cumsum(num) - num))[piece]
         return clip_spans(rows.loss_starts[place], rows.loss_stops[place], piece, start, length)
 
-    def _find(self, sample: NDArray[np.int64]) -> tuple[Int64Array, Int64Array]:
+    def _find(self, sample: NDArray[np.integer]) -> tuple[Int64Array, Int64Array]:
         """The record batch and the place in `_rows` of each of these samples."""
         batch = np.searchsorted(self._first_sample, sample, side="right") - 1
         return batch, sample + batch

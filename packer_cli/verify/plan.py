@@ -11,7 +11,7 @@ from packer_cli.config import PlanConfig
 from packer_cli.format.entries import Generation
 from packer_cli.plan.check import check_pieces, check_plan
 from packer_cli.plan.resume import check_rest
-from packer_cli.plan.samples import weighted_samples
+from packer_cli.plan.samples import kept_samples, weighted_samples
 from packer_cli.plan.types import FILLER, Pieces, Plan, Schedule
 from packer_cli.tokens.store import TokenStore
 
@@ -22,7 +22,7 @@ def prove_pieces(pieces: Pieces, config: PlanConfig, store: TokenStore | None) -
     Without a store only that each sample's pieces join from its first token on.
     """
     if store is None:
-        end = pieces.start + pieces.length
+        end = np.add(pieces.start, pieces.length, dtype=np.int64)
         ends = np.zeros(int(pieces.sample.max(initial=-1)) + 1, dtype=np.int64)
         np.maximum.at(ends, pieces.sample, end)
         check_pieces(pieces, ends.astype(np.int32), np.sort(pieces.sample[pieces.start == 0]), is_whole=True)
@@ -30,7 +30,7 @@ def prove_pieces(pieces: Pieces, config: PlanConfig, store: TokenStore | None) -
     lengths = store.lengths()
     samples = weighted_samples(store.sources(), [source.weight for source in store.index.sources], config.seed)
     if config.overflow == "drop":
-        samples = samples[lengths[samples] <= config.groups[-1].capacity]
+        samples = kept_samples(lengths, samples, config.groups[-1].capacity)
     check_pieces(pieces, lengths, samples, is_whole=config.overflow != "truncate")
 
 

@@ -141,6 +141,19 @@ def test_a_damaged_token_store_is_found_before_the_set_is_complete(hbpack, writt
     assert tree(written) == tree(plain)
 
 
+def test_too_many_rejected_over_all_tasks(hbpack, tokenize_words, plain, tmp_path):
+    """Each task counts its own, and the last one all of them. A rerun may raise the limit."""
+    out = tmp_path / "out"
+    words = [*tokenize_words, out, "--max-rejected"]
+    for index in range(NUM_TASKS):
+        done = hbpack(*words, 1, "--shard", f"{index}/{NUM_TASKS}")
+        assert done.code == (index == NUM_TASKS - 1)
+    assert "2 records rejected, more than --max-rejected 1" in done.stderr
+    assert "2 records rejected, more than --max-rejected 1" in hbpack("status", out).stderr
+    assert hbpack(*words, 2, "--shard", f"1/{NUM_TASKS}").code == 0
+    assert store(out) == store(plain)
+
+
 def test_the_status_completes_what_no_task_could(hbpack, tokenize_words, plain, tmp_path):
     out = tmp_path / "out"
     assert hbpack(*tokenize_words, out, "--shard", "0/2").code == 0

@@ -109,7 +109,7 @@ def plan_flexsp(lengths: Int32Array, model: GpuModel) -> Plan:
         replica_costs=costs,
     )  # fmt: skip
     start = np.zeros(len(lengths), dtype=np.int64)
-    pieces = Pieces(sample=np.arange(len(lengths)), start=start, length=lengths)
+    pieces = Pieces(samples=None, start=start, length=lengths)
     batches = plan_batches(lengths, costs, NUM_GPUS, BATCH_TOKENS)
     by_group, iterations = arrange(batches.iterations, lengths, costs, groups, NUM_GPUS)
     plan = assemble(pieces, by_group, iterations, pack_sizes(by_group, lengths, rules), rules)

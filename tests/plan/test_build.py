@@ -25,7 +25,7 @@ from packer_cli.plan.types import FILLER, Pieces
 
 def whole(lengths):
     lengths = np.array(lengths, dtype=np.int32)
-    return Pieces(sample=np.arange(len(lengths)), start=np.zeros(len(lengths), dtype=np.int64), length=lengths)
+    return Pieces(samples=None, start=np.zeros(len(lengths), dtype=np.int32), length=lengths)
 
 
 def rules(groups, num_gpus, packing="isf", linear=0, **options):
@@ -206,7 +206,7 @@ def test_a_lost_sample_is_seen(plan):
     pieces = plan.pieces
     more = replace(
         pieces,
-        sample=np.append(pieces.sample, 999),
+        samples=np.append(pieces.sample, 999),
         start=np.append(pieces.start, 0),
         length=np.append(pieces.length, np.int32(5)),
     )
@@ -223,10 +223,13 @@ def test_a_lost_sample_is_seen(plan):
 def test_split_covers_every_token(lengths, capacity, weight, seed):
     array = np.array(lengths, dtype=np.int32)
     samples = weighted_samples(np.zeros(len(array), dtype=np.int32), [weight], seed)
-    assert len(samples) == round(weight * len(array)) or weight in (0.5, 2.5)
+    assert (samples is None) == (weight == 1.0)
     pieces = make_pieces(array, samples, capacity, "split")
     check_pieces(pieces, array, samples, is_whole=True)
     assert int(pieces.length.max(initial=0)) <= capacity
+    samples = np.arange(len(array)) if samples is None else samples
+    assert len(samples) == round(weight * len(array)) or weight in (0.5, 2.5)
+    check_pieces(pieces, array, samples, is_whole=True)
     tokens = [(s, b + k) for s, b, n in zip(pieces.sample, pieces.start, pieces.length, strict=True) for k in range(n)]
     assert sorted(tokens) == sorted((s, k) for s in samples for k in range(lengths[s]))
 
@@ -248,7 +251,7 @@ def test_weights_that_ask_for_too_many_samples(monkeypatch):
     )
     with pytest.raises(RunError, match=message):
         weighted_samples(sources, [1e12, 2.0], seed=0)
-    monkeypatch.setattr(samples_module, "MOST_SAMPLES", 95)
+    monkeypatch.setattr(samples_module, "MOST_PIECES", 95)
     assert len(weighted_samples(sources, [2.5, 2.0], seed=0)) == 95
     with pytest.raises(RunError, match="about 105 samples an epoch out of 40; it may have 95 at most"):
         weighted_samples(sources, [2.5, 3.0], seed=0)
@@ -262,7 +265,7 @@ def test_overflow(overflow, expected):
 
 def test_a_gap_between_pieces_is_seen():
     lengths = np.array([20], dtype=np.int32)
-    pieces = Pieces(sample=np.array([0, 0]), start=np.array([0, 12]), length=np.array([10, 8], dtype=np.int32))
+    pieces = Pieces(samples=np.array([0, 0]), start=np.array([0, 12]), length=np.array([10, 8], dtype=np.int32))
     with pytest.raises(PlanError, match="sample 0 is not covered"):
         check_pieces(pieces, lengths, np.array([0]), is_whole=True)
 
@@ -273,7 +276,9 @@ def test_copies_of_a_sample_may_be_cut_at_different_places():
     def pieces(*parts):
         start, length = zip(*parts, strict=True)
         return Pieces(
-            sample=np.zeros(len(parts), dtype=np.int64), start=np.array(start), length=np.array(length, dtype=np.int32)
+            samples=np.zeros(len(parts), dtype=np.int64),
+            start=np.array(start),
+            length=np.array(length, dtype=np.int32),
         )
 
     check_pieces(pieces((0, 12), (12, 8), (0, 7), (7, 13)), lengths, np.array([0, 0]), is_whole=True)

@@ -28,21 +28,21 @@ def test_random_numbers_equal_the_twin(state, bound):
     array = np.array([state], dtype=np.uint64)
     assert [int(next_uint64(array)) for _ in range(3)] == [twin.next() for _ in range(3)]
     assert next_below(array, bound) == twin.below(bound)
-    values = np.arange(20)
+    values = np.arange(20, dtype=np.int32)
     shuffle(values, array)
     expected = list(range(20))
     twin.shuffle(expected)
     assert values.tolist() == expected
 
 
-@given(seed=st.integers(0, 2**32), num=st.integers(0, 300), bits=st.integers(1, 5))
-def test_shuffle_in_buckets_equals_its_twin(seed, num, bits):
+@given(seed=st.integers(0, 2**32), num=st.integers(0, 300), bits=st.integers(1, 5), is_implied=st.booleans())
+def test_shuffle_in_buckets_equals_its_twin(seed, num, bits, is_implied):
     state = rng_state(seed)
     expected, twin = list(range(num)), naive.SplitMix64(int(state[0]))
-    values = np.arange(num)
-    shuffle_buckets(values, state, np.empty(num, dtype=np.int64), bits)
+    values, shuffled = np.arange(0 if is_implied else num, dtype=np.int32), np.empty(num, dtype=np.int32)
+    shuffle_buckets(values, state, shuffled, bits)
     twin.shuffle_buckets(expected, bits)
-    assert values.tolist() == expected
+    assert shuffled.tolist() == expected
     assert int(state[0]) == twin.state
 
 
@@ -51,8 +51,8 @@ def test_shuffle_in_buckets_is_uniform():
     state, num, rounds = rng_state(0), 8, 8000
     counts = np.zeros((num, num))
     for _ in range(rounds):
-        values = np.arange(num)
-        shuffle_buckets(values, state, np.empty(num, dtype=np.int64), 2)
+        values = np.empty(num, dtype=np.int32)
+        shuffle_buckets(np.arange(num, dtype=np.int32), state, values, 2)
         counts[values, np.arange(num)] += 1
     assert abs(counts / rounds - 1 / num).max() < 5 * np.sqrt(1 / num / rounds)
 

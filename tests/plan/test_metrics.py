@@ -36,8 +36,8 @@ def by_hand(packs, *, group, capacity, sp_size, num_gpus, slots, steps):
         groups=groups,
         num_gpus=num_gpus,
         pieces=Pieces(
-            sample=np.arange(len(lengths)),
-            start=np.zeros(len(lengths), dtype=np.int64),
+            samples=None,
+            start=np.zeros(len(lengths), dtype=np.int32),
             length=np.array(lengths, dtype=np.int32),
         ),
         packs=Packs(

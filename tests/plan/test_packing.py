@@ -93,4 +93,4 @@ def test_the_seed_decides_what_is_random(name):
 
 
 def whole(lengths):
-    return Pieces(sample=np.arange(len(lengths)), start=np.zeros(len(lengths), dtype=np.int64), length=lengths)
+    return Pieces(samples=None, start=np.zeros(len(lengths), dtype=np.int32), length=lengths)

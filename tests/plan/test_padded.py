@@ -32,7 +32,7 @@ WHOLE = "--packing: packing 'padded' pads whole batches,"
 def padded_plan(lengths, packing="padded", balance="none", gpus=2, capacity=100):
     config = PlanConfig(groups=str(capacity), gpus=gpus, packing=packing, balance=balance)
     lengths = np.array(lengths, dtype=np.int32)
-    pieces = Pieces(sample=np.arange(len(lengths)), start=np.zeros(len(lengths), dtype=np.int64), length=lengths)
+    pieces = Pieces(samples=None, start=np.zeros(len(lengths), dtype=np.int32), length=lengths)
     plan = build_plan(pieces, plan_rules(config))
     check_plan(plan)
     return plan

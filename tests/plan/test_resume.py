@@ -25,8 +25,8 @@ from packer_cli.plan.work import pack_tokens_and_work
 def small_plan(lengths: list[int], num_gpus: int, balance: str = "sort") -> Plan:
     groups = (Group(capacity=16), Group(capacity=64, sp_size=2))
     pieces = Pieces(
-        sample=np.arange(len(lengths)),
-        start=np.zeros(len(lengths), dtype=np.int64),
+        samples=None,
+        start=np.zeros(len(lengths), dtype=np.int32),
         length=np.array(lengths, dtype=np.int32),
     )
     algorithm = REGISTRY["bfd"]

@@ -35,7 +35,7 @@ def as_plan(packs: Sequence[Sequence[int]], cp_sizes: Sequence[int], codes: Sequ
     return Plan(
         groups=groups,
         num_gpus=1,
-        pieces=Pieces(sample=np.arange(len(lengths)), start=np.zeros(len(lengths), dtype=np.int64), length=lengths),
+        pieces=Pieces(samples=None, start=np.zeros(len(lengths), dtype=np.int32), length=lengths),
         packs=Packs(
             offsets=offsets,
             pieces=np.arange(len(lengths)),

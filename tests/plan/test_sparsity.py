@@ -20,7 +20,7 @@ def plan_of(*groups):
     return Plan(
         groups=tuple(Group(capacity=2**20 + g) for g in range(len(groups))),
         num_gpus=1,
-        pieces=Pieces(sample=np.arange(len(length)), start=zeros, length=length),
+        pieces=Pieces(samples=None, start=zeros, length=length),
         packs=Packs(
             offsets=np.cumsum([0, *map(len, packs)]),
             pieces=np.arange(len(length)),

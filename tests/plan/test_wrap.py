@@ -13,7 +13,7 @@ from packer_cli.plan.groups import Group
 from packer_cli.plan.packing import REGISTRY, parse_packing
 from packer_cli.plan.pieces import make_pieces
 from packer_cli.plan.rules import PlanRules
-from packer_cli.plan.samples import weighted_samples
+from packer_cli.plan.samples import kept_samples, weighted_samples
 from packer_cli.plan.streams import rng_state
 from tests import naive
 from tests.plan.packing import run
@@ -38,7 +38,7 @@ def triples(pieces):
 def test_wrap_equals_its_twin(case, seed):
     lengths, samples, capacity, overflow, pieces = case
     wrapped = REGISTRY["wrap"].cut(pieces, capacity, seed)
-    assert (wrapped.sample.dtype, wrapped.start.dtype, wrapped.length.dtype) == (np.int64, np.int64, np.int32)
+    assert (wrapped.sample.dtype, wrapped.start.dtype, wrapped.length.dtype) == (np.int32,) * 3
     rows = [[triples(wrapped)[i] for i in pack] for pack in run("wrap", wrapped.length, capacity)]
     assert rows == naive.wrap(triples(pieces), capacity, int(rng_state(seed)[0]))
     if overflow == "split":
@@ -52,7 +52,7 @@ def test_a_wrapped_plan_is_whole_and_full(case, seed, num_gpus):
         return
     plan = build_plan(pieces, wrap_rules([Group(capacity=capacity)], num_gpus, seed=seed))
     check_plan(plan)
-    kept = samples[lengths[samples] <= capacity] if overflow == "drop" else samples
+    kept = kept_samples(lengths, samples, capacity) if overflow == "drop" else samples
     check_pieces(plan.pieces, lengths, kept, is_whole=overflow != "truncate")
     assert plan.pieces.length.sum() == pieces.length.sum()
     if num_gpus == 1:  # more ranks share out the last packs

@@ -81,7 +81,7 @@ def make_plan(groups, iterations, steps, num_gpus=NUM_GPUS, row_length=None):
     return Plan(
         groups=tuple(groups),
         num_gpus=num_gpus,
-        pieces=Pieces(sample=np.arange(len(lengths)), start=np.zeros(len(lengths), dtype=np.int64), length=lengths),
+        pieces=Pieces(samples=None, start=np.zeros(len(lengths), dtype=np.int32), length=lengths),
         packs=Packs(
             offsets=np.cumsum([0, *map(len, packs)]),
             pieces=np.arange(len(lengths)),

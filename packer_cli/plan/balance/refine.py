@@ -27,7 +27,7 @@ _GROWTH = 8
 
 def refine_packs(
     offsets: Int64Array,
-    pieces: Int64Array,
+    pieces: Int32Array,
     lengths: Int32Array,
     first: int,
     stop: int,
@@ -44,7 +44,7 @@ def refine_packs(
     iteration, every pack holds its samples by decreasing length.
 
     Args:
-        offsets, pieces: the packs, int64[p+1] and int64[m]; both are rewritten.
+        offsets, pieces: the packs, int64[p+1] and int32[m]; both are rewritten.
         lengths: int32, length of each piece.
         first, stop: the range of packs; the last iteration may have fewer than `num_ranks`.
         capacity: most tokens of a pack.
@@ -81,7 +81,7 @@ def refine_packs(
         offsets[begin + 1 : end] = own.start + np.cumsum(count)[:-1]
 
 
-def _to_rows(length: Int64Array, members: Int64Array, count: Int64Array, order: Int64Array, most: int) -> Int64Array:
+def _to_rows(length: Int64Array, members: Int32Array, count: Int64Array, order: Int64Array, most: int) -> Int64Array:
     """int64[2, packs, width]: lengths and pieces of each pack by decreasing length. No pack outgrows the width."""
     pack = np.repeat(np.arange(len(count)), count)[order]
     by_pack = np.argsort(pack, kind="stable")

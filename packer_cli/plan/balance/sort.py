@@ -12,15 +12,15 @@ from numpy.typing import NDArray
 
 from packer_cli.plan.balance.rule import BalanceRule
 from packer_cli.plan.streams import shuffle
-from packer_cli.plan.types import Int64Array
+from packer_cli.plan.types import Int32Array, Int64Array
 
 
-def order_packs(work: Int64Array, num_ranks: int, rule: BalanceRule, state: NDArray[np.uint64]) -> Int64Array:
-    """The order (int64[p]) in which packs form iterations of `num_ranks`; equal ones in seeded order.
+def order_packs(work: Int64Array, num_ranks: int, rule: BalanceRule, state: NDArray[np.uint64]) -> Int32Array:
+    """The order (int32[p]) in which packs form iterations of `num_ranks`; equal ones in seeded order.
 
     Within each window the heaviest come first; windows are cut from a seeded order.
     """
-    order = np.arange(len(work), dtype=np.int64)
+    order = np.arange(len(work), dtype=np.int32)
     shuffle(order, state)
     if rule.window is None:
         return order

@@ -11,28 +11,28 @@ from packer_cli.plan.types import UNLIMITED
 
 def spread(
     lengths: NDArray[np.int32],
-    order: NDArray[np.int64],
+    order: NDArray[np.int32],
     capacity: int,
     num_rows: int,
     linear: int = 0,
     most: int = UNLIMITED,
-) -> tuple[NDArray[np.int64], bool]:
+) -> tuple[NDArray[np.int32], bool]:
     """Deal samples to rows of even work: the longest sample first, to the row with the least work that has room.
 
     The rule is Graham's LPT with a capacity. O(n * rows).
 
     Args:
         lengths: int32[n]
-        order: int64[n], the samples by decreasing length.
+        order: int32[n], the samples by decreasing length.
         capacity: most tokens of a row.
         num_rows: rows to fill.
         linear: tokens, see `Cost.linear_tokens`.
         most: most samples of a row.
 
     Returns:
-        `(row int64[n], fits)`; `fits` is False if some sample found no row; `row` is then incomplete.
+        `(row int32[n], fits)`; `fits` is False if some sample found no row; `row` is then incomplete.
     """
-    row_of = np.full(len(lengths), -1, dtype=np.int64)
+    row_of = np.full(len(lengths), -1, dtype=np.int32)
     tokens, work, number = np.zeros((3, num_rows), dtype=np.int64)
     return row_of, bool(_spread(lengths, order, capacity, linear, most, row_of, tokens, work, number))
 
@@ -40,11 +40,11 @@ def spread(
 @njit(cache=True)
 def _spread(
     lengths: NDArray[np.int32],
-    order: NDArray[np.int64],
+    order: NDArray[np.int32],
     capacity: int,
     linear: int,
     most: int,
-    row_of: NDArray[np.int64],
+    row_of: NDArray[np.int32],
     tokens: NDArray[np.int64],
     work: NDArray[np.int64],
     number: NDArray[np.int64],

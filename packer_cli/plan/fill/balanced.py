@@ -48,26 +48,26 @@ def _next_length(free: int, lack: float) -> int:
 def balanced_fill(
     room: NDArray[np.int64],
     work: NDArray[np.int64],
-    order: NDArray[np.int64],
+    order: NDArray[np.int32],
     num_ranks: int,
     count: NDArray[np.int64],
     typical: int,
-) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
+) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
     """Choose lengths for each pack so that the packs of an iteration do equal work.
 
     Args:
         room: int64[p], free tokens of each pack.
         work: int64[p], attention work of each pack before it is filled.
-        order: int64[p], the packs by decreasing work; `num_ranks` consecutive ones form an iteration.
+        order: int32[p], the packs by decreasing work; `num_ranks` consecutive ones form an iteration.
         count: int64[longest + 1], number of candidates of each length.
         typical: a plentiful length; the heaviest packs are filled with samples of about this length.
 
     Returns:
-        `(pack int64[a], chosen int32[a])`: a sample of length `chosen[j]` goes to pack `pack[j]`, see `pick_samples`.
+        `(pack int32[a], chosen int32[a])`: a sample of length `chosen[j]` goes to pack `pack[j]`, see `pick_samples`.
     """
     words, starts = full_index(count > 0)
     chosen = np.empty(count.sum(), dtype=np.int32)  # untouched memory costs nothing
-    pack_of = np.empty(len(chosen), dtype=np.int64)
+    pack_of = np.empty(len(chosen), dtype=np.int32)
     # The target of an iteration: the greatest work of any pack if filled with samples of typical length.
     goal = (work + room.astype(np.float64) * typical)[order]
     target = np.maximum.reduceat(goal, np.arange(0, len(order), num_ranks))
@@ -79,13 +79,13 @@ def balanced_fill(
 def _fill_evenly(
     room: NDArray[np.int64],
     work: NDArray[np.int64],
-    order: NDArray[np.int64],
+    order: NDArray[np.int32],
     num_ranks: int,
     target: NDArray[np.float64],
     left: NDArray[np.int64],
     words: NDArray[np.uint64],
     starts: NDArray[np.int64],
-    pack_of: NDArray[np.int64],
+    pack_of: NDArray[np.int32],
     chosen: NDArray[np.int32],
 ) -> int:
     num_chosen = 0

@@ -21,7 +21,7 @@ def greedy_fill(
     lengths: NDArray[np.int32],
     is_left: NDArray[np.bool_],
     capacities: Sequence[int],
-) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
     """Give each pack in turn every sample that still fits: those of the next shorter group, then of the one below.
 
     Groups share no samples, so filling all packs from one group before the next gives the result of the paper's loop,
@@ -36,7 +36,7 @@ def greedy_fill(
         capacities: of the shorter groups, increasing.
 
     Returns:
-        `(pack int64[a], sample int64[a])`: `sample[j]` goes to pack `pack[j]`; those of a pack in the order of choice.
+        `(pack int32[a], sample int32[a])`: `sample[j]` goes to pack `pack[j]`; those of a pack in the order of choice.
     """
     room = room.copy()
     num_leaves = 1 << max(0, -(-len(lengths) // _BLOCK) - 1).bit_length()
@@ -44,7 +44,7 @@ def greedy_fill(
     packs, samples = [], []
     for shortest, longest in reversed(list(zip((0, *capacities), capacities, strict=False))):
         most = _index(lengths, is_left, shortest, longest, least)
-        pack_of, chosen = (np.empty(most, dtype=np.int64) for _ in range(2))  # untouched memory costs nothing
+        pack_of, chosen = (np.empty(most, dtype=np.int32) for _ in range(2))  # untouched memory costs nothing
         num_chosen = _fill_in_order(room, lengths, is_left, shortest, longest, least, pack_of, chosen)
         packs.append(pack_of[:num_chosen].copy())
         samples.append(chosen[:num_chosen].copy())
@@ -81,8 +81,8 @@ def _fill_in_order(
     shortest: int,
     longest: int,
     least: NDArray[np.int64],
-    pack_of: NDArray[np.int64],
-    chosen: NDArray[np.int64],
+    pack_of: NDArray[np.int32],
+    chosen: NDArray[np.int32],
 ) -> int:
     num_chosen = 0
     for k in range(len(room)):

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from packer_cli.plan.length_index import full_index, index_floor, index_remove
 
 
-def longest_fill(room: NDArray[np.int64], count: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
+def longest_fill(room: NDArray[np.int64], count: NDArray[np.int64]) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
     """Choose lengths for each pack in turn, always the longest that still fits.
 
     Price: one look-up a placed sample, O(candidates + placed + capacity).
@@ -22,13 +22,13 @@ def longest_fill(room: NDArray[np.int64], count: NDArray[np.int64]) -> tuple[NDA
         count: int64[longest + 1], number of candidates of each length.
 
     Returns:
-        `(pack int64[a], chosen int32[a])`: a sample of length `chosen[j]` goes to pack `pack[j]`, see `pick_samples`.
+        `(pack int32[a], chosen int32[a])`: a sample of length `chosen[j]` goes to pack `pack[j]`, see `pick_samples`.
     """
     words, starts = full_index(count > 0)
     offsets = np.zeros(len(room) + 1, dtype=np.int64)
     chosen = np.empty(count.sum(), dtype=np.int32)  # untouched memory costs nothing
     _fill_longest_first(room, count.copy(), words, starts, offsets, chosen)
-    return np.repeat(np.arange(len(room)), np.diff(offsets)), chosen[: offsets[-1]].copy()
+    return np.repeat(np.arange(len(room), dtype=np.int32), np.diff(offsets)), chosen[: offsets[-1]].copy()
 
 
 @njit(cache=True)

@@ -9,13 +9,13 @@ from numpy.typing import NDArray
 
 def pick_samples(
     chosen: NDArray[np.int32], lengths: NDArray[np.int32], is_left: NDArray[np.bool_], longest: int
-) -> NDArray[np.int64]:
-    """A candidate (int64[a]) for each chosen length: the k-th choice of a length gets its k-th candidate.
+) -> NDArray[np.int32]:
+    """A candidate (int32[a]) for each chosen length: the k-th choice of a length gets its k-th candidate.
 
     O(n + a + longest); it stops when all are found.
     """
     begin = np.concatenate([[0], np.cumsum(np.bincount(chosen, minlength=longest + 1))])
-    found, samples = (np.empty(len(chosen), dtype=np.int64) for _ in range(2))
+    found, samples = (np.empty(len(chosen), dtype=np.int32) for _ in range(2))
     _find(lengths, is_left, begin, begin[:-1].copy(), found)
     _in_order(chosen, begin[:-1].copy(), found, samples)
     return samples
@@ -27,7 +27,7 @@ def _find(
     is_left: NDArray[np.bool_],
     begin: NDArray[np.int64],
     place: NDArray[np.int64],
-    found: NDArray[np.int64],
+    found: NDArray[np.int32],
 ) -> None:
     """Write the first candidates of each length to `found`, by length; `place` is the next index of each length."""
     num_found = 0
@@ -43,7 +43,7 @@ def _find(
 
 @njit(cache=True)
 def _in_order(
-    chosen: NDArray[np.int32], place: NDArray[np.int64], found: NDArray[np.int64], samples: NDArray[np.int64]
+    chosen: NDArray[np.int32], place: NDArray[np.int64], found: NDArray[np.int32], samples: NDArray[np.int32]
 ) -> None:
     """Write the next found candidate for each chosen length in turn."""
     for j in range(len(chosen)):

@@ -19,7 +19,7 @@ class PackingOptions:
     """Options of one algorithm. An algorithm with options has a subclass in its own file."""
 
 
-PackFunction = Callable[[Int32Array, int, int, Any], tuple[Int64Array, Int64Array]]
+PackFunction = Callable[[Int32Array, int, int, Any], tuple[Int64Array, Int32Array]]
 """(lengths, capacity, seed, options) -> (offsets, order)"""
 
 CutFunction = Callable[[Pieces, int, int, int], Pieces]

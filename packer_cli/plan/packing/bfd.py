@@ -1,14 +1,12 @@
 """Best-fit decreasing: the longest sample first, into the fullest pack that has room.
 
 Source: Johnson 1973; at most 11/9 of the optimum + 4. Price: O(n), about that of sorting: a counting sort, and
-`best_fit` on the histogram; 10 ms for a million samples, 30 bytes each. Use it for the least padding: on mixed lengths
+`best_fit` on the histogram; 10 ms for a million samples, 12 bytes each. Use it for the least padding: on mixed lengths
 it is within a pack of the lower bound. Which samples share a pack depends on their lengths alone, so packs are less
 random than `isf`'s.
 """
 
 from __future__ import annotations
-
-import numpy as np
 
 from packer_cli.plan.packing.base import PackingAlgorithm, PackingOptions
 from packer_cli.plan.packing.best_fit import best_fit, runs_by_decreasing_length
@@ -17,10 +15,10 @@ from packer_cli.plan.sorting import argsort_descending
 from packer_cli.plan.types import Int32Array, Int64Array
 
 
-def pack(lengths: Int32Array, capacity: int, seed: int, options: PackingOptions) -> tuple[Int64Array, Int64Array]:
+def pack(lengths: Int32Array, capacity: int, seed: int, options: PackingOptions) -> tuple[Int64Array, Int32Array]:
     """See the package for shapes."""
     run_lengths, run_counts = runs_by_decreasing_length(lengths, capacity)
-    to_pack, to_number, num_packs = best_fit(run_lengths, run_counts, capacity, np.empty(0, dtype=np.int64))
+    to_pack, to_number, num_packs = best_fit(run_lengths, run_counts, capacity)
     return group_moves(to_pack, to_number, argsort_descending(lengths, capacity), num_packs)
 
 

@@ -36,14 +36,14 @@ def cut(pieces: Pieces, capacity: int, seed: int, align: int = 1) -> Pieces:
     """
     first, total = join(pieces)
     of, start, length = _decompose(total, capacity, min(max(SHORTEST, align), capacity))
-    return Pieces(sample=pieces.sample[first][of], start=pieces.start[first][of] + start, length=length)
+    return Pieces(samples=pieces.sample[first][of], start=pieces.start[first][of] + start, length=length)
 
 
 @njit(cache=True)
 def _decompose(
     totals: NDArray[np.int64], longest: int, shortest: int
-) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int32]]:
-    """(sample int64[m], start int64[m], length int32[m]) of the pieces of samples of these lengths."""
+) -> tuple[NDArray[np.int64], NDArray[np.int32], NDArray[np.int32]]:
+    """(sample int64[m], start int32[m], length int32[m]) of the pieces of samples of these lengths."""
     num = 0
     for total in totals:
         num += total // longest
@@ -53,7 +53,7 @@ def _decompose(
             power //= 2
             num += np.int64((rest & power) > 0)
         num += np.int64(rest % shortest > 0)
-    of, start, length = np.empty(num, dtype=np.int64), np.empty(num, dtype=np.int64), np.empty(num, dtype=np.int32)
+    of, start, length = np.empty(num, dtype=np.int64), np.empty(num, dtype=np.int32), np.empty(num, dtype=np.int32)
     k = 0
     for sample in range(len(totals)):
         begin, left, power = np.int64(0), totals[sample], longest
@@ -68,7 +68,7 @@ def _decompose(
     return of, start, length
 
 
-def pack(lengths: Int32Array, capacity: int, seed: int, options: PackingOptions) -> tuple[Int64Array, Int64Array]:
+def pack(lengths: Int32Array, capacity: int, seed: int, options: PackingOptions) -> tuple[Int64Array, Int32Array]:
     """Rows of pieces of one length, in seeded order; what does not fill such a row is packed by `bfd`."""
     order = shuffled(len(lengths), rng_state(seed))
     order = order[np.argsort(-lengths[order], kind="stable")]

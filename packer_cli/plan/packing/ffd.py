@@ -18,7 +18,7 @@ from packer_cli.plan.sorting import argsort_descending
 from packer_cli.plan.types import Int32Array, Int64Array
 
 
-def pack(lengths: Int32Array, capacity: int, seed: int, options: PackingOptions) -> tuple[Int64Array, Int64Array]:
+def pack(lengths: Int32Array, capacity: int, seed: int, options: PackingOptions) -> tuple[Int64Array, Int32Array]:
     """See the package for shapes."""
     run_lengths, run_counts = runs_by_decreasing_length(lengths, capacity)
     to_pack, to_number, num_packs = first_fit(run_lengths, run_counts, capacity)
@@ -28,7 +28,7 @@ def pack(lengths: Int32Array, capacity: int, seed: int, options: PackingOptions)
 @njit(cache=True)
 def first_fit(
     run_lengths: NDArray[np.int32], run_counts: NDArray[np.int64], capacity: int
-) -> tuple[NDArray[np.int64], NDArray[np.int32], int]:
+) -> tuple[NDArray[np.int32], NDArray[np.int32], int]:
     """Put each sample in turn into the first pack that has room; arguments and results as in `best_fit`."""
     total = 0
     num_samples = 0
@@ -41,7 +41,7 @@ def first_fit(
     while leaves < most_packs:
         leaves *= 2
     room = np.full(2 * leaves, capacity, dtype=np.int64)
-    to_pack = np.empty(num_samples, dtype=np.int64)
+    to_pack = np.empty(num_samples, dtype=np.int32)
     to_number = np.empty(num_samples, dtype=np.int32)
     num_moves = 0
     num_packs = 0

@@ -39,8 +39,8 @@ class IsfOptions(PackingOptions):
             raise ValueError(f"option 'threshold' of packing 'isf' must be in 0..1, got {self.threshold}")
 
 
-def pack(lengths: Int32Array, capacity: int, seed: int, options: IsfOptions) -> tuple[Int64Array, Int64Array]:
-    """See the package for shapes; at most 2^31 - 1 samples."""
+def pack(lengths: Int32Array, capacity: int, seed: int, options: IsfOptions) -> tuple[Int64Array, Int32Array]:
+    """See the package for shapes."""
     least = int(np.ceil(options.threshold * capacity))
     bits = bucket_bits(len(lengths))
     return iterative_sampling_filling(lengths, capacity, least, options.rounds, bits, rng_state(seed))
@@ -48,14 +48,11 @@ def pack(lengths: Int32Array, capacity: int, seed: int, options: IsfOptions) -> 
 
 def iterative_sampling_filling(
     lengths: Int32Array, capacity: int, least: int, rounds: int, bits: int, state: NDArray[np.uint64]
-) -> tuple[Int64Array, Int64Array]:
-    """`(offsets int64[p+1], order int64[n])`; keeps packs of at least `least` tokens. Shuffles in 2^bits buckets."""
+) -> tuple[Int64Array, Int32Array]:
+    """`(offsets int64[p+1], order int32[n])`; keeps packs of at least `least` tokens. Shuffles in 2^bits buckets."""
     num_left = len(lengths)
-    # A sample's length and number share one word, so that packing needs to read only the shuffled array.
-    left = lengths.astype(np.int64)
-    left <<= 32
-    left |= np.arange(num_left)
-    order = np.empty(num_left, dtype=np.int64)  # the samples placed so far; behind them, scratch space for shuffling
+    left = np.arange(num_left, dtype=np.int32)
+    order = np.empty(num_left, dtype=np.int32)  # the samples placed so far; behind them, scratch space for shuffling
     offsets = np.empty(num_left + 1, dtype=np.int64)
     offsets[0] = 0
     num_packs = 0
@@ -65,21 +62,23 @@ def iterative_sampling_filling(
         num_placed = len(lengths) - num_left
         if bits > 0:
             shuffle_buckets(left[:num_left], state, order[num_placed:], bits)
+            left[:num_left] = order[num_placed:]
         else:
             shuffle(left[:num_left], state)
         is_last = round_number == rounds - 1
         kept = 0 if is_last else least
-        num_packs = _fill(left[:num_left], capacity, kept, order, num_placed, offsets, num_packs)
+        num_packs = _fill(lengths, left[:num_left], capacity, kept, order, num_placed, offsets, num_packs)
         num_left = len(lengths) - int(offsets[num_packs])
     return offsets[: num_packs + 1].copy(), order
 
 
 @njit(cache=True)
 def _fill(
-    left: NDArray[np.int64],
+    lengths: NDArray[np.int32],
+    left: NDArray[np.int32],
     capacity: int,
     least: int,
-    order: NDArray[np.int64],
+    order: NDArray[np.int32],
     num_placed: int,
     offsets: NDArray[np.int64],
     num_packs: int,
@@ -89,13 +88,13 @@ def _fill(
     first = 0
     total = 0
     for i in range(len(left) + 1):
-        length = left[i] >> 32 if i < len(left) else capacity + 1
+        length = int(lengths[left[i]]) if i < len(left) else capacity + 1
         if total + length <= capacity:
             total += length
             continue
         if total >= least:
             for j in range(first, i):
-                order[num_placed] = left[j] & 0xFFFFFFFF
+                order[num_placed] = left[j]
                 num_placed += 1
             num_packs += 1
             offsets[num_packs] = num_placed

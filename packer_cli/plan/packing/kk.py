@@ -47,7 +47,7 @@ class KkOptions(PackingOptions):
 
 def pack(
     lengths: Int32Array, capacity: int, seed: int, options: KkOptions, linear: int = 0
-) -> tuple[Int64Array, Int64Array]:
+) -> tuple[Int64Array, Int32Array]:
     """See the package for shapes; `linear` (tokens) is the linear term of work, see `plan.cost`."""
     cost, window = (0, 1), options.window
     if options.objective == "work":
@@ -55,15 +55,15 @@ def pack(
         cost, window = (1, linear), min(window, max(1, MOST_WORK // (capacity * (capacity + linear))))
     order = shuffled(len(lengths), rng_state(seed))
     by_place, num_packs = _windows(lengths[order], capacity, window, cost)
-    pack_of = np.empty(len(lengths), dtype=np.int64)
+    pack_of = np.empty(len(lengths), dtype=np.int32)
     pack_of[order] = by_place
     return group_by_pack(pack_of, order, num_packs)
 
 
-def _windows(lengths: Int32Array, capacity: int, window: int, cost: tuple[int, int]) -> tuple[Int64Array, int]:
-    """`(pack of each sample int64[n], packs)`; a sample of s tokens costs `s (cost[0] s + cost[1])`."""
+def _windows(lengths: Int32Array, capacity: int, window: int, cost: tuple[int, int]) -> tuple[Int32Array, int]:
+    """`(pack of each sample int32[n], packs)`; a sample of s tokens costs `s (cost[0] s + cost[1])`."""
     num = len(lengths)
-    pack_of = np.empty(num, dtype=np.int64)
+    pack_of = np.empty(num, dtype=np.int32)
     num_packs = 0
     up_to = np.cumsum(lengths, dtype=np.int64)
     here = np.empty(0, dtype=np.int64)  # the samples of the window: those left over, then new ones
@@ -185,7 +185,7 @@ def _repair(
     cost = np.zeros(len(lengths), dtype=np.int64)
     moved = np.empty(len(lengths), dtype=np.int64)
     num_moved = 0
-    by_length = np.empty(len(lengths), dtype=np.int64)
+    by_length = np.empty(len(lengths), dtype=np.int32)
     argsort_into(lengths, np.zeros(capacity + 2, dtype=np.int64), by_length)
     for sample in by_length:
         length = np.int64(lengths[sample])

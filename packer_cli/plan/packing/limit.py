@@ -11,22 +11,22 @@ from numba import njit
 from numpy.typing import NDArray
 
 from packer_cli.plan.length_index import empty_index, index_add, index_ceiling, index_remove
-from packer_cli.plan.packing.csr import group_moves, merge_packs
+from packer_cli.plan.packing.csr import ONE_EACH, group_moves, merge_packs
 from packer_cli.plan.types import Int32Array, Int64Array
 from packer_cli.plan.work import pack_tokens_and_work
 
 
 def limit_samples(
-    offsets: Int64Array, members: Int64Array, lengths: Int32Array, capacity: int, most: int
-) -> tuple[Int64Array, Int64Array]:
+    offsets: Int64Array, members: Int32Array, lengths: Int32Array, capacity: int, most: int
+) -> tuple[Int64Array, Int32Array]:
     """The packs with at most `most` samples each, and as many more packs as that takes.
 
     A pack over the limit keeps its longest samples. The others go, the longest first, into the fullest pack that has
     room for them in tokens and in samples, or into new packs at the end.
 
     Args:
-        offsets, members: the packs, int64[p+1] and int64[n].
-        lengths: int32[n], of the samples.
+        offsets, members: the packs, int64[p+1] and int32[n].
+        lengths: int32, of the samples.
         capacity: most tokens of a pack.
         most: at least 1.
     """
@@ -36,27 +36,27 @@ def limit_samples(
     order = excess[np.argsort(-lengths[excess], kind="stable")]
     tokens, _ = pack_tokens_and_work(kept, kept_members, lengths)
     pack_of, num_packs = place_limited(lengths[order], capacity - tokens, most - np.diff(kept), capacity, most)
-    added_offsets, added = group_moves(pack_of, np.ones(len(order), dtype=np.int32), order, num_packs)
+    added_offsets, added = group_moves(pack_of, ONE_EACH, order, num_packs)
     return merge_packs(
         np.append(kept, np.full(num_packs + 1 - len(kept), kept[-1])), kept_members, added_offsets, added
     )
 
 
 def trim_packs(
-    offsets: Int64Array, members: Int64Array, lengths: NDArray[np.int32], most: int
-) -> tuple[Int64Array, Int64Array, Int64Array]:
+    offsets: Int64Array, members: Int32Array, lengths: NDArray[np.int32], most: int
+) -> tuple[Int64Array, Int32Array, Int32Array]:
     """The packs, those with more than `most` samples with their longest ones alone; and the samples that they lost.
 
     Of samples of equal length, a pack keeps its first ones. The order of those that stay is kept.
 
     Returns:
-        `(offsets int64[p+1], members int64[m], lost int64[n - m])`.
+        `(offsets int64[p+1], members int32[m], lost int32[n - m])`.
     """
     sizes = np.diff(offsets)
     over = np.flatnonzero(sizes > most)
-    stays = np.ones(len(members), dtype=np.bool_)
     if not len(over):
         return offsets, members, members[:0]
+    stays = np.ones(len(members), dtype=np.bool_)
     size = sizes[over]
     first = np.cumsum(size) - size
     place = np.arange(int(size.sum())) + np.repeat(offsets[over] - first, size)
@@ -70,7 +70,7 @@ def trim_packs(
 
 def place_limited(
     lengths: Int32Array, rooms: Int64Array, slots: Int64Array, capacity: int, most: int
-) -> tuple[Int64Array, int]:
+) -> tuple[Int32Array, int]:
     """Best-fit with a limit on samples: each sample in turn into the fullest pack with room for it.
 
     Args:
@@ -79,13 +79,13 @@ def place_limited(
         capacity, most: of a new pack.
 
     Returns:
-        `(pack int64[n], packs)`; new packs are numbered from p. Of equally full ones the last touched is chosen.
+        `(pack int32[n], packs)`; new packs are numbered from p. Of equally full ones the last touched is chosen.
     """
     num_all = len(rooms) + len(lengths)
     room, slot, below = (np.empty(num_all, dtype=np.int64) for _ in range(3))
     room[: len(rooms)], slot[: len(rooms)] = rooms, slots
     top = np.full(capacity + 1, -1, dtype=np.int64)
-    pack_of = np.empty(len(lengths), dtype=np.int64)
+    pack_of = np.empty(len(lengths), dtype=np.int32)
     index = empty_index(capacity + 1)
     num_packs = _place(lengths, len(rooms), room, slot, below, top, *index, capacity, most, pack_of)
     return pack_of, num_packs
@@ -103,7 +103,7 @@ def _place(
     starts: NDArray[np.int64],
     capacity: int,
     most: int,
-    pack_of: NDArray[np.int64],
+    pack_of: NDArray[np.int32],
 ) -> int:
     """Write to `pack_of`. Packs with the same room form a stack: its `top`, and the pack `below` each.
 

@@ -37,7 +37,7 @@ class LptOptions(PackingOptions):
 
 def pack(
     lengths: Int32Array, capacity: int, seed: int, options: LptOptions, linear: int = 0
-) -> tuple[Int64Array, Int64Array]:
+) -> tuple[Int64Array, Int32Array]:
     """See the package for shapes; `linear` (tokens) is the linear term of work, see `plan.cost`."""
     cost = (1, linear) if options.objective == "work" else (0, 1)
     order = argsort_descending(lengths, capacity)
@@ -51,9 +51,9 @@ def pack(
 
 @njit(cache=True)
 def _lpt(
-    lengths: NDArray[np.int32], order: NDArray[np.int64], capacity: int, num_packs: int, quadratic: int, linear: int
-) -> tuple[NDArray[np.int64], int]:
-    """`(pack of each sample int64[n], packs)`; more than `num_packs` if a sample found no room.
+    lengths: NDArray[np.int32], order: NDArray[np.int32], capacity: int, num_packs: int, quadratic: int, linear: int
+) -> tuple[NDArray[np.int32], int]:
+    """`(pack of each sample int32[n], packs)`; more than `num_packs` if a sample found no room.
 
     A sample of s tokens costs `s (quadratic s + linear)`, which increases with s.
     """
@@ -66,7 +66,7 @@ def _lpt(
     waiting = np.full(capacity + 1, -1, dtype=np.int64)
     next_waiting = np.empty(len(lengths), dtype=np.int64)
     work_of = np.zeros(len(lengths), dtype=np.int64)
-    pack_of = np.empty(len(lengths), dtype=np.int64)
+    pack_of = np.empty(len(lengths), dtype=np.int32)
     reach = capacity + 1
     for sample in order:
         length = np.int64(lengths[sample])

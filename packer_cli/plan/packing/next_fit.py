@@ -14,9 +14,9 @@ from packer_cli.plan.packing.base import PackingAlgorithm, PackingOptions
 from packer_cli.plan.types import Int32Array, Int64Array
 
 
-def pack(lengths: Int32Array, capacity: int, seed: int, options: PackingOptions) -> tuple[Int64Array, Int64Array]:
+def pack(lengths: Int32Array, capacity: int, seed: int, options: PackingOptions) -> tuple[Int64Array, Int32Array]:
     """See the package for shapes."""
-    return next_fit(lengths, capacity), np.arange(len(lengths), dtype=np.int64)
+    return next_fit(lengths, capacity), np.arange(len(lengths), dtype=np.int32)
 
 
 @njit(cache=True)

@@ -61,7 +61,7 @@ class NnlshpOptions(PackingOptions):
             )
 
 
-def pack(lengths: Int32Array, capacity: int, seed: int, options: NnlshpOptions) -> tuple[Int64Array, Int64Array]:
+def pack(lengths: Int32Array, capacity: int, seed: int, options: NnlshpOptions) -> tuple[Int64Array, Int32Array]:
     """See the package for shapes."""
     order = argsort_descending(lengths, capacity)
     sizes, counts, room = _buckets(lengths, capacity, options.buckets)

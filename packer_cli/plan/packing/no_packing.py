@@ -12,9 +12,9 @@ from packer_cli.plan.packing.base import PackingAlgorithm, PackingOptions
 from packer_cli.plan.types import Int32Array, Int64Array
 
 
-def pack(lengths: Int32Array, capacity: int, seed: int, options: PackingOptions) -> tuple[Int64Array, Int64Array]:
+def pack(lengths: Int32Array, capacity: int, seed: int, options: PackingOptions) -> tuple[Int64Array, Int32Array]:
     """See the package for shapes."""
-    return np.arange(len(lengths) + 1, dtype=np.int64), np.arange(len(lengths), dtype=np.int64)
+    return np.arange(len(lengths) + 1, dtype=np.int64), np.arange(len(lengths), dtype=np.int32)
 
 
 ALGORITHM = PackingAlgorithm(name="none", summary="baseline: one sample a pack", pack=pack)

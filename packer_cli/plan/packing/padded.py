@@ -37,7 +37,7 @@ class PaddedOptions(PackingOptions):
             raise ValueError(f"option 'order' of packing 'padded' must be {' or '.join(_ORDERS)}, got {self.order!r}")
 
 
-def pack(lengths: Int32Array, capacity: int, seed: int, options: PaddedOptions) -> tuple[Int64Array, Int64Array]:
+def pack(lengths: Int32Array, capacity: int, seed: int, options: PaddedOptions) -> tuple[Int64Array, Int32Array]:
     """See the package for shapes. The padded tokens of a batch, B * longest, are at most the capacity."""
     if options.order == "sorted":
         order = argsort_descending(lengths, capacity)

@@ -6,24 +6,24 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from packer_cli.plan.packing.best_fit import best_fit
+from packer_cli.plan.packing.best_fit import best_fit_each
 from packer_cli.plan.packing.csr import group_moves
-from packer_cli.plan.types import Int32Array, Int64Array
+from packer_cli.plan.types import Int32Array, Int64Array, as_ids
 
 
 def pack_patterns(
     lengths: Int32Array,
-    order: Int64Array,
+    order: Int32Array,
     capacity: int,
     class_starts: Int64Array,
     patterns: Int32Array,
     use: Int64Array,
-) -> tuple[Int64Array, Int64Array]:
-    """Packs `(offsets int64[p+1], members int64[n])`: first those of the patterns, then new ones for what is left.
+) -> tuple[Int64Array, Int32Array]:
+    """Packs `(offsets int64[p+1], members int32[n])`: first those of the patterns, then new ones for what is left.
 
     Args:
         lengths: int32[n], each 1 .. capacity.
-        order: int64[n], samples by decreasing length.
+        order: int32[n], samples by decreasing length.
         capacity: most tokens of a pack.
         class_starts: int64[m + 1]: class i is `order[class_starts[i]:class_starts[i + 1]]`.
         patterns: int32[k, m], samples of each class; they must fit a pack, whichever samples of a class they are.
@@ -33,39 +33,38 @@ def pack_patterns(
 
 
 def add_best_fit(
-    lengths: Int32Array, capacity: int, placed: Int64Array, sizes: Int32Array, rooms: Int64Array, left: Int64Array
-) -> tuple[Int64Array, Int64Array]:
-    """Packs `(offsets int64[p+1], members int64[n])`: those begun, completed by best-fit with the samples left.
+    lengths: Int32Array, capacity: int, placed: Int32Array, sizes: Int32Array, rooms: Int64Array, left: Int32Array
+) -> tuple[Int64Array, Int32Array]:
+    """Packs `(offsets int64[p+1], members int32[n])`: those begun, completed by best-fit with the samples left.
 
     Args:
         lengths: int32[n], each 1 .. capacity.
         capacity: most tokens of a pack.
-        placed: int64[a], samples of the packs begun, pack by pack.
+        placed: int32[a], samples of the packs begun, pack by pack.
         sizes: int32[k], samples of each of them.
         rooms: int64[k], tokens that each has left.
-        left: int64[n - a], the other samples in the order of placing.
+        left: int32[n - a], the other samples in the order of placing.
     """
-    one_each = np.ones(len(left), dtype=np.int64)
-    to_pack, to_number, num_packs = best_fit(lengths[left], one_each, capacity, rooms)
-    moves = np.concatenate([np.arange(len(sizes)), to_pack]), np.concatenate([sizes, to_number])
+    to_pack, num_packs = best_fit_each(lengths, left, capacity, rooms)
+    moves = np.append(as_ids(np.arange(len(sizes))), to_pack), np.append(sizes, np.ones(len(left), dtype=np.int32))
     return group_moves(*moves, np.concatenate([placed, left]), num_packs)
 
 
 @njit(cache=True)
 def _take(
     lengths: NDArray[np.int32],
-    order: NDArray[np.int64],
+    order: NDArray[np.int32],
     capacity: int,
     class_starts: NDArray[np.int64],
     patterns: NDArray[np.int32],
     use: NDArray[np.int64],
-) -> tuple[NDArray[np.int64], NDArray[np.int32], NDArray[np.int64], NDArray[np.int64]]:
+) -> tuple[NDArray[np.int32], NDArray[np.int32], NDArray[np.int64], NDArray[np.int32]]:
     """Samples of the patterns, pack by pack; the size and the room of each pack; the samples left, in order."""
     num_classes = patterns.shape[1]
     most = 0
     for number in use:
         most += number
-    placed = np.empty(len(order), dtype=np.int64)
+    placed = np.empty(len(order), dtype=np.int32)
     sizes = np.empty(most, dtype=np.int32)
     rooms = np.empty(most, dtype=np.int64)
     next_of = class_starts[:-1].copy()
@@ -93,7 +92,7 @@ def _take(
             sizes[num_packs] = num_placed - before
             rooms[num_packs] = room
             num_packs += 1
-    left = np.empty(len(order) - num_placed, dtype=np.int64)
+    left = np.empty(len(order) - num_placed, dtype=np.int32)
     num_left = 0
     for i in range(num_classes):
         for j in range(next_of[i], class_starts[i + 1]):

@@ -12,7 +12,7 @@ from packer_cli.plan.streams import rng_state, shuffled
 from packer_cli.plan.types import Int32Array, Int64Array
 
 
-def pack(lengths: Int32Array, capacity: int, seed: int, options: PackingOptions) -> tuple[Int64Array, Int64Array]:
+def pack(lengths: Int32Array, capacity: int, seed: int, options: PackingOptions) -> tuple[Int64Array, Int32Array]:
     """See the package for shapes."""
     order = shuffled(len(lengths), rng_state(seed))
     return next_fit(lengths[order], capacity), order

@@ -41,7 +41,7 @@ class SpfhpOptions(PackingOptions):
             )
 
 
-def pack(lengths: Int32Array, capacity: int, seed: int, options: SpfhpOptions) -> tuple[Int64Array, Int64Array]:
+def pack(lengths: Int32Array, capacity: int, seed: int, options: SpfhpOptions) -> tuple[Int64Array, Int32Array]:
     """See the package for shapes."""
     order = argsort_descending(lengths, capacity)
     counts = count_lengths(lengths, capacity)
@@ -110,20 +110,20 @@ def _pack_histogram(
 
 @njit(cache=True)
 def _write_out(
-    order: NDArray[np.int64],
+    order: NDArray[np.int32],
     counts: NDArray[np.int64],
     num_alike: NDArray[np.int64],
     size: NDArray[np.int64],
     parent: NDArray[np.int64],
     length_of: NDArray[np.int64],
     times: NDArray[np.int64],
-) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
     """The packs of all kinds, each with the next samples of its lengths, longest first."""
     place = np.zeros(len(counts), dtype=np.int64)
     for length in range(len(counts) - 2, -1, -1):
         place[length] = place[length + 1] + counts[length + 1]
     offsets = np.zeros(num_alike.sum() + 1, dtype=np.int64)
-    members = np.empty(len(order), dtype=np.int64)
+    members = np.empty(len(order), dtype=np.int32)
     num_packs = 0
     for kind in range(len(num_alike)):
         for _ in range(num_alike[kind]):

@@ -48,7 +48,7 @@ def micro_batches(packed, num_micro_batches, values):
 )
 def test_documents_arrive_in_a_seeded_order_and_are_cut_at_borders(pieces, tokens, seed):
     sample, start, length = np.array(pieces, dtype=np.int64).reshape(-1, 3).T
-    found = arrive(Pieces(sample=sample, start=start, length=length.astype(np.int32)), tokens, seed)
+    found = arrive(Pieces(samples=sample, start=start, length=length.astype(np.int32)), tokens, seed)
     order = shuffled(len(pieces), rng_state(seed, Stream.ARRIVAL)).tolist()
     assert list(zip(found.sample, found.start, found.length, strict=True)) == naive.arrive(order, pieces, tokens)
 

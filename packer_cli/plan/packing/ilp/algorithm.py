@@ -49,7 +49,7 @@ class IlpOptions(PackingOptions):
             raise ValueError(f"option 'max_lengths' of packing 'ilp' must be in 1..2000, got {self.max_lengths}")
 
 
-def pack(lengths: Int32Array, capacity: int, seed: int, options: IlpOptions) -> tuple[Int64Array, Int64Array]:
+def pack(lengths: Int32Array, capacity: int, seed: int, options: IlpOptions) -> tuple[Int64Array, Int32Array]:
     """See the package for shapes."""
     result = solve_cutting_stock(lengths, capacity, options.time_limit, options.max_lengths)
     return result.offsets, result.order

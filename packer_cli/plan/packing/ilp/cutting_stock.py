@@ -118,8 +118,8 @@ def lp_lower_bound(lengths: Int32Array, capacity: int, time_limit: float = 60.0,
 
 @njit(cache=True)
 def _samples_of(
-    taken: NDArray[np.int32], lengths: NDArray[np.int32], order: NDArray[np.int64], capacity: int
-) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    taken: NDArray[np.int32], lengths: NDArray[np.int32], order: NDArray[np.int32], capacity: int
+) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
     """`(placed, left)`: one sample for each length taken, and the others by decreasing length."""
     begin = np.zeros(capacity + 2, dtype=np.int64)
     for length in lengths:
@@ -128,11 +128,11 @@ def _samples_of(
         begin[length] += begin[length + 1]
     # order[begin[x + 1]:begin[x]] have length x.
     next_of = begin[1:].copy()
-    placed = np.empty(len(taken), dtype=np.int64)
+    placed = np.empty(len(taken), dtype=np.int32)
     for k in range(len(taken)):
         placed[k] = order[next_of[taken[k]]]
         next_of[taken[k]] += 1
-    left = np.empty(len(order) - len(taken), dtype=np.int64)
+    left = np.empty(len(order) - len(taken), dtype=np.int32)
     num_left = 0
     for length in range(capacity, -1, -1):
         for place in range(next_of[length], begin[length]):

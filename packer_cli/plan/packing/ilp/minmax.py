@@ -18,7 +18,7 @@ from packer_cli.plan.balance import spread
 from packer_cli.plan.packing.ilp.cutting_stock import solve_cutting_stock
 from packer_cli.plan.packing.ilp.solver import add_variable, dual_bound, make_solver
 from packer_cli.plan.sorting import argsort_descending
-from packer_cli.plan.types import Int32Array, Int64Array
+from packer_cli.plan.types import Int32Array, Int64Array, as_ids
 
 _TOLERANCE = 1e-6
 """Solvers let constraints be violated by this much, so their bounds are lowered by as much."""
@@ -123,9 +123,9 @@ def _simple_bound(work: Int64Array, num_packs: int) -> int:
 
 def _first_answer(sizes: Int64Array, num_packs: int, capacity: int, deadline: float, linear: int) -> Int64Array:
     """Longest first, to the pack of least work (Graham's LPT); if that gets stuck, the packing of fewest packs."""
-    pack_of, fits = spread(sizes.astype(np.int32), np.arange(len(sizes)), capacity, num_packs, linear)
+    row_of, fits = spread(sizes.astype(np.int32), as_ids(np.arange(len(sizes))), capacity, num_packs, linear)
     if fits:
-        return pack_of
+        return row_of.astype(np.int64)
     limit = max(0.1, (deadline - time.monotonic()) / 2)
     packed = solve_cutting_stock(sizes.astype(np.int32), capacity, limit, max(1, len(sizes)))
     if packed.num_packs > num_packs:

@@ -40,7 +40,7 @@ class CuttingStock:
     """A packing, and a proved bound."""
 
     offsets: Int64Array
-    order: Int64Array
+    order: Int32Array
     bound: int
     """No packing needs fewer packs."""
 

@@ -95,7 +95,8 @@ def _on_gpus(
     offsets = iterations + np.concatenate([[0], np.cumsum(num_fillers)])
     iteration = np.repeat(np.arange(len(busy)), np.diff(offsets))
     is_pack = np.arange(offsets[-1]) < (offsets[1:] - num_fillers)[iteration]
-    slot_pack, (slot_group, slot_tokens) = np.full(len(is_pack), FILLER), np.zeros((2, len(is_pack)), dtype=np.int64)
+    slot_pack = np.full(len(is_pack), FILLER, dtype=np.int32)
+    slot_group, slot_tokens = np.zeros((2, len(is_pack)), dtype=np.int64)
     slot_pack[is_pack], slot_group[is_pack], slot_tokens[is_pack] = number, kinds, tokens
     slot_degree = costs.degrees[slot_group]
     of_group = iteration * len(costs) + slot_group

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from packer_cli.plan.strategies.flexsp.costs import DegreeCosts
 from packer_cli.plan.strategies.flexsp.iterations import MixedIterations, joined, one_iteration, require_fit
 from packer_cli.plan.strategies.flexsp.micro_batch import MicroBatch, solve_micro_batch
-from packer_cli.plan.types import Int32Array, Int64Array
+from packer_cli.plan.types import Int32Array, Int64Array, as_ids
 
 TRIALS = 5
 """Numbers of micro-batches to try, from the least on."""
@@ -62,7 +62,7 @@ def plan_batches(
     costs = costs.up_to(num_gpus)
     require_fit(lengths, costs)
 
-    def solve(part: Int64Array) -> MicroBatch:
+    def solve(part: Int32Array) -> MicroBatch:
         if solver == "search":
             return solve_micro_batch(lengths[part], costs, num_gpus)
         from packer_cli.plan.strategies.flexsp.milp import solve_exactly
@@ -71,14 +71,14 @@ def plan_batches(
             lengths[part], costs, num_gpus, num_buckets=num_buckets, time_limit=time_limit
         ).micro_batch
 
-    micro_batches: list[tuple[Int64Array, MicroBatch]] = []
+    micro_batches: list[tuple[Int32Array, MicroBatch]] = []
     batch: list[int] = []
     ends = np.cumsum(lengths, dtype=np.int64)
     begin = number = 0
     while begin < len(lengths):
         before = int(ends[begin - 1]) if begin else 0
         end = max(begin + 1, int(np.searchsorted(ends, before + batch_tokens, side="right")))
-        falling = begin + np.argsort(-lengths[begin:end], kind="stable")
+        falling = as_ids(begin + np.argsort(-lengths[begin:end], kind="stable"))
         solved = _solve_batch(falling, lengths, costs, num_gpus, trials, solve)
         micro_batches += solved
         batch += [number] * len(solved)
@@ -87,18 +87,18 @@ def plan_batches(
 
 
 def _solve_batch(
-    falling: Int64Array,
+    falling: Int32Array,
     lengths: Int32Array,
     costs: DegreeCosts,
     num_gpus: int,
     trials: int,
-    solve: Callable[[Int64Array], MicroBatch],
-) -> list[tuple[Int64Array, MicroBatch]]:
-    """The micro-batches of one batch (int64[n], samples by falling length)."""
+    solve: Callable[[Int32Array], MicroBatch],
+) -> list[tuple[Int32Array, MicroBatch]]:
+    """The micro-batches of one batch (int32[n], samples by falling length)."""
     tokens = lengths[falling].astype(np.int64)
     fits = int((costs.capacity * (num_gpus // costs.degrees)).max())
     least = max(1, -(-int(tokens.sum()) // fits))
-    best: list[tuple[Int64Array, MicroBatch]] = []
+    best: list[tuple[Int32Array, MicroBatch]] = []
     fastest = np.inf
     for num_parts in range(least, len(falling) + 1):
         if num_parts >= least + trials and best:

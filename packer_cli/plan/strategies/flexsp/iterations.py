@@ -14,7 +14,7 @@ from packer_cli.plan.strategies.flexsp.costs import DegreeCosts, Float64Array
 from packer_cli.plan.strategies.flexsp.dealing import even_out, seconds_of
 from packer_cli.plan.strategies.flexsp.micro_batch import MicroBatch, solve_micro_batch
 from packer_cli.plan.strategies.flexsp.packing import MixedPacks
-from packer_cli.plan.types import Int64Array
+from packer_cli.plan.types import Int32Array, Int64Array, as_ids
 from packer_cli.plan.work import pack_tokens_and_work
 
 _EVEN = 0.002
@@ -35,8 +35,8 @@ class MixedIterations(NamedTuple):
 
     offsets: Int64Array
     """int64[p+1]: pack k holds `samples[offsets[k]:offsets[k+1]]`."""
-    samples: Int64Array
-    """int64[m]"""
+    samples: Int32Array
+    """int32[m]"""
     kinds: Int64Array
     """int64[p]: index of the pack's degree in `DegreeCosts.degrees`."""
     iterations: Int64Array
@@ -72,7 +72,7 @@ def iteration_seconds(found: MixedIterations, lengths: NDArray[np.int32], costs:
 
 
 def pack_seconds(
-    offsets: Int64Array, samples: Int64Array, kinds: Int64Array, lengths: NDArray[np.int32], costs: DegreeCosts
+    offsets: Int64Array, samples: Int32Array, kinds: Int64Array, lengths: NDArray[np.int32], costs: DegreeCosts
 ) -> Float64Array:
     """Seconds (float64[p]) of each pack at its degree. O(m)."""
     tokens, work = pack_tokens_and_work(offsets, samples, lengths)
@@ -86,7 +86,7 @@ def joined(parts: Sequence[MixedIterations]) -> MixedIterations:
     packs = np.concatenate([none, *(np.diff(part.iterations) for part in parts)])
     return MixedIterations(
         offsets=np.concatenate([[0], np.cumsum(sizes)]),
-        samples=np.concatenate([none, *(part.samples for part in parts)]),
+        samples=np.concatenate([as_ids(none), *(part.samples for part in parts)]),
         kinds=np.concatenate([none, *(part.kinds for part in parts)]),
         iterations=np.concatenate([[0], np.cumsum(packs)]),
     )
@@ -165,10 +165,10 @@ def improve_iterations(
 
     No iteration becomes slower, and each keeps its samples. O(m), and a few milliseconds for an iteration that waits.
     """
-    pack_of = np.empty(len(found.samples), dtype=np.int64)
+    pack_of = np.empty(len(found.samples), dtype=np.int32)
     seconds, busy = np.empty((2, len(found.iterations) - 1))
     _even_out(*found, lengths, *costs.arrays, num_gpus, pack_of, seconds, busy)
-    offsets, members = group_by_pack(pack_of, np.arange(len(pack_of)), len(found.kinds))
+    offsets, members = group_by_pack(pack_of, as_ids(np.arange(len(pack_of))), len(found.kinds))
     is_used = np.diff(offsets) > 0
     found = MixedIterations(
         offsets=np.concatenate([[0], offsets[1:][is_used]]),
@@ -186,8 +186,8 @@ def improve_iterations(
     return joined([*parts, _part(found, done, len(seconds))]) if parts else found
 
 
-def one_iteration(members: Int64Array, solved: MicroBatch) -> MixedIterations:
-    """A solved micro-batch of the samples `members` (int64[n]) as an iteration."""
+def one_iteration(members: Int32Array, solved: MicroBatch) -> MixedIterations:
+    """A solved micro-batch of the samples `members` (int32[n]) as an iteration."""
     sizes = np.bincount(solved.group_of, minlength=len(solved.kinds))
     return MixedIterations(
         offsets=np.concatenate([[0], np.cumsum(sizes)]),
@@ -212,7 +212,7 @@ def _part(found: MixedIterations, first: int, stop: int) -> MixedIterations:
 @njit(cache=True)
 def _even_out(
     offsets: NDArray[np.int64],
-    samples: NDArray[np.int64],
+    samples: NDArray[np.int32],
     kinds: NDArray[np.int64],
     bounds: NDArray[np.int64],
     lengths: NDArray[np.int32],
@@ -220,11 +220,11 @@ def _even_out(
     rates: NDArray[np.float64],
     capacity: NDArray[np.int64],
     num_gpus: int,
-    pack_of: NDArray[np.int64],
+    pack_of: NDArray[np.int32],
     seconds: NDArray[np.float64],
     busy: NDArray[np.float64],
 ) -> None:
-    """Write the pack of each sample to `pack_of` (int64[m]), and the seconds and busy GPU-seconds of each iteration.
+    """Write the pack of each sample to `pack_of` (int32[m]), and the seconds and busy GPU-seconds of each iteration.
 
     Packs may become empty.
     """

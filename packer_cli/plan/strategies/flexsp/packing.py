@@ -19,12 +19,12 @@ from numpy.typing import NDArray
 
 from packer_cli.plan.fill.pick import pick_samples
 from packer_cli.plan.length_index import full_index, index_floor, index_remove
-from packer_cli.plan.packing.best_fit import best_fit
-from packer_cli.plan.packing.csr import group_by_pack, group_moves
+from packer_cli.plan.packing.best_fit import best_fit_each
+from packer_cli.plan.packing.csr import ONE_EACH, group_by_pack, group_moves, ids_of
 from packer_cli.plan.sorting import count_lengths
 from packer_cli.plan.strategies.flexsp.costs import DegreeCosts
 from packer_cli.plan.streams import Stream, rng_state, shuffled
-from packer_cli.plan.types import Int32Array, Int64Array
+from packer_cli.plan.types import Int32Array, Int64Array, as_ids
 
 _LONG = 8
 """Samples over this part of the capacity are packed before the others."""
@@ -37,8 +37,8 @@ class MixedPacks(NamedTuple):
 
     offsets: Int64Array
     """int64[p+1]"""
-    samples: Int64Array
-    """int64[m]"""
+    samples: Int32Array
+    """int32[m]"""
     kinds: Int64Array
     """int64[p]: index into `DegreeCosts.degrees`."""
 
@@ -67,24 +67,21 @@ def pack_by_degree(lengths: Int32Array, costs: DegreeCosts, seed: int, limit: fl
     sizes = np.concatenate([np.diff(part.offsets) for part in parts]) if parts else np.empty(0, dtype=np.int64)
     return MixedPacks(
         offsets=np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64),
-        samples=np.concatenate([part.samples for part in parts]) if parts else np.empty(0, dtype=np.int64),
+        samples=np.concatenate([part.samples for part in parts]) if parts else np.empty(0, dtype=np.int32),
         kinds=np.concatenate([part.kinds for part in parts]) if parts else np.empty(0, dtype=np.int64),
     )
 
 
 def _pack_lowest(lengths: Int32Array, is_left: NDArray[np.bool_], capacity: int, kind: int, seed: int) -> MixedPacks:
-    own = np.flatnonzero(is_left)
+    own = ids_of(is_left)
     order = shuffled(len(own), rng_state(int(rng_state(seed, Stream.PACKING, kind)[0])))
     length = lengths[own[order]]
     is_long = length > capacity // _LONG
     falling = np.flatnonzero(is_long)[np.argsort(-length[is_long], kind="stable")]
     order = order[np.concatenate([falling, np.flatnonzero(~is_long)])]
-    runs = lengths[own[order]]
-    to_pack, number, num_packs = best_fit(
-        runs, np.ones(len(runs), dtype=np.int64), capacity, np.empty(0, dtype=np.int64)
-    )
-    offsets, members = group_moves(to_pack, number, order, num_packs)
-    return MixedPacks(offsets, own[members], np.full(num_packs, kind))
+    to_pack, num_packs = best_fit_each(lengths, own[order], capacity)
+    offsets, members = group_moves(to_pack, ONE_EACH, own[order], num_packs)
+    return MixedPacks(offsets, members, np.full(num_packs, kind))
 
 
 def _pack_longest_first(
@@ -102,7 +99,7 @@ def _pack_longest_first(
     """
     usable = np.where(role > 0, count, 0)
     chosen = np.empty(usable.sum(), dtype=np.int32)  # Untouched memory costs nothing.
-    pack_of = np.empty(len(chosen), dtype=np.int64)
+    pack_of = np.empty(len(chosen), dtype=np.int32)
     own, fitting = full_index((usable > 0) & (role == _OWN)), full_index(usable > 0)
     rates, capacity = costs.rates[:, kind].copy(), int(costs.capacity[kind])
     num_chosen, num_packs = _choose(usable, *own, *fitting, rates, capacity, limit, pack_of, chosen)
@@ -110,7 +107,7 @@ def _pack_longest_first(
     found = pick_samples(chosen, lengths, is_left, len(count) - 1)
     is_left[found] = False
     count -= np.bincount(chosen, minlength=len(count))
-    offsets, members = group_by_pack(pack_of, np.arange(num_chosen), num_packs)
+    offsets, members = group_by_pack(pack_of, as_ids(np.arange(num_chosen)), num_packs)
     return MixedPacks(offsets, found[members], np.full(num_packs, kind))
 
 
@@ -124,7 +121,7 @@ def _choose(
     rates: NDArray[np.float64],
     capacity: int,
     limit: float,
-    pack_of: NDArray[np.int64],
+    pack_of: NDArray[np.int32],
     chosen: NDArray[np.int32],
 ) -> tuple[int, int]:
     """Choose lengths for packs: write to `pack_of` and `chosen`; returns `(lengths chosen, packs)`.

@@ -14,7 +14,7 @@ from packer_cli.plan.schedule import round_up_rows
 from packer_cli.plan.strategies.hydraulis.data_set import PlannedSteps, plan_data_set
 from packer_cli.plan.strategies.hydraulis.layouts import kinds_of
 from packer_cli.plan.streams import Stream, rng_state, shuffled
-from packer_cli.plan.types import FILLER, Int64Array, Packs, Pieces, Plan, Schedule
+from packer_cli.plan.types import FILLER, Int64Array, Packs, Pieces, Plan, Schedule, as_ids
 
 
 def plan_pipelines(pieces: Pieces, rules: PlanRules) -> Plan:
@@ -91,7 +91,7 @@ def _assembled(
     group = pipeline_group[slot_pipeline]
     schedule = Schedule(
         slot_iteration=pipeline_step[slot_pipeline],
-        slot_pack=slot_pack,
+        slot_pack=as_ids(slot_pack),
         slot_group=group.astype(np.int16),
         slot_first_gpu=pipeline_gpu[slot_pipeline].astype(np.int32),
         slot_row_length=round_up_rows(np.append(tokens, 0)[slot_pack], groups, group).astype(np.int32),
@@ -107,7 +107,7 @@ def _in_other_order(schedule: Schedule, seed: int, epoch: int) -> Schedule:
     """The same steps, shuffled; each is one iteration."""
     order = shuffled(schedule.num_iterations, rng_state(seed, Stream.ORDER, epoch))
     first = np.searchsorted(schedule.slot_iteration, np.arange(schedule.num_iterations + 1))
-    offsets, slots = select_packs(first, np.arange(len(schedule.slot_pack)), order)
+    offsets, slots = select_packs(first, as_ids(np.arange(len(schedule.slot_pack))), order)
     return replace(
         schedule,
         slot_iteration=np.repeat(np.arange(len(order)), np.diff(offsets)),

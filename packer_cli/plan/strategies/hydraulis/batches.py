@@ -11,8 +11,8 @@ from packer_cli.plan.streams import Stream, rng_state, shuffled
 from packer_cli.plan.types import Int32Array, Int64Array
 
 
-def make_batches(lengths: Int32Array, batch_tokens: int, seed: int) -> tuple[Int64Array, Int64Array]:
-    """`(order int64[n], offsets int64[b+1])`: batch j holds `order[offsets[j]:offsets[j+1]]`, longest samples first.
+def make_batches(lengths: Int32Array, batch_tokens: int, seed: int) -> tuple[Int32Array, Int64Array]:
+    """`(order int32[n], offsets int64[b+1])`: batch j holds `order[offsets[j]:offsets[j+1]]`, longest samples first.
 
     Args:
         lengths: int32[n], tokens.

@@ -43,8 +43,8 @@ class PlannedSteps(NamedTuple):
     """The s steps of a data set of n samples."""
 
     layouts: ChosenLayouts
-    order: Int64Array
-    """int64[n]: the samples, step by step."""
+    order: Int32Array
+    """int32[n]: the samples, step by step."""
     offsets: Int64Array
     """int64[s+1]: step j trains the samples `order[offsets[j]:offsets[j+1]]`."""
     layout_of: Int64Array

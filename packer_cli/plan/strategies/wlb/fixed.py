@@ -79,7 +79,9 @@ def _pack_windows(arrivals: Arrivals, num_batches: int, improve: Improve) -> Pac
         row = _by_falling_work(lengths[dealt], row[is_dealt])
         row = improve(lengths[dealt], row, num_steps * num_micro_batches)
         num_steps = int(row.max()) // num_micro_batches + 1
-        position = shuffled(num_steps, state)  # Else each window would begin with its longest documents.
+        position = shuffled(num_steps, state).astype(
+            np.int64
+        )  # Else each window would begin with its longest documents.
         row_of[dealt] = (step + position[row // num_micro_batches]) * num_micro_batches + row % num_micro_batches
         batch, step = until, step + num_steps
     return PackedSteps(row_of, arrivals.batch_of, int(is_carried.sum()))

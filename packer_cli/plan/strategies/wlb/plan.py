@@ -13,7 +13,7 @@ from packer_cli.plan.rules import PlanRules
 from packer_cli.plan.strategies.wlb.arrival import arrive, in_batches
 from packer_cli.plan.strategies.wlb.rules import WlbRules
 from packer_cli.plan.strategies.wlb.schedule import MicroBatches, schedule_steps
-from packer_cli.plan.types import Delays, Pieces, Plan
+from packer_cli.plan.types import Delays, Pieces, Plan, as_ids
 from packer_cli.plan.work import pack_tokens_and_work
 
 
@@ -31,7 +31,9 @@ def plan_steps(pieces: Pieces, rules: PlanRules, wlb: WlbRules) -> Plan:
     pieces = arrive(pieces, (1 if wlb.packer.cuts_rows else of_step) * group.capacity, rules.seed, group.align)
     arrivals = in_batches(pieces, of_step, group.capacity, linear=rules.linear, seed=rules.seed, align=group.align)
     packed = wlb.packer.pack(arrivals, wlb.options)
-    offsets, members = group_by_pack(packed.row_of, np.arange(len(pieces)), int(packed.row_of.max(initial=-1)) + 1)
+    offsets, members = group_by_pack(
+        packed.row_of, as_ids(np.arange(len(pieces))), int(packed.row_of.max(initial=-1)) + 1
+    )
     row = np.flatnonzero(np.diff(offsets))
     offsets = np.append(offsets[row], len(members))
     tokens, work = pack_tokens_and_work(offsets, members, arrivals.lengths, rules.linear)

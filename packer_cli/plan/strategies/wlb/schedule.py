@@ -11,7 +11,7 @@ from packer_cli.plan.groups import Group
 from packer_cli.plan.schedule import round_up_rows
 from packer_cli.plan.strategies.wlb.dealing import deal_steps
 from packer_cli.plan.streams import Stream, rng_state, shuffled
-from packer_cli.plan.types import FILLER, Int64Array, Schedule
+from packer_cli.plan.types import FILLER, Int64Array, Schedule, as_ids
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,7 +48,7 @@ def schedule_steps(
     names = np.array([shuffled(num_replicas, state) for _ in range(num_steps)], dtype=np.int64)
     replica = names.reshape(-1, num_replicas)[step, replica]
     if epoch:
-        step = shuffled(num_steps, rng_state(seed, Stream.ORDER, epoch))[step]
+        step = shuffled(num_steps, rng_state(seed, Stream.ORDER, epoch))[step].astype(np.int64)
     is_idle = np.ones((num_steps, num_replicas), dtype=np.bool_)
     is_idle[step, replica] = False
     idle_step, idle_replica = np.nonzero(is_idle)
@@ -62,7 +62,7 @@ def schedule_steps(
     tokens = np.concatenate([micro_batches.tokens, np.zeros(len(idle_step), dtype=np.int64)])
     return Schedule(
         slot_iteration=np.concatenate([step, idle_step])[order],
-        slot_pack=np.concatenate([micro_batches.pack, np.full(len(idle_step), FILLER)])[order],
+        slot_pack=as_ids(np.concatenate([micro_batches.pack, np.full(len(idle_step), FILLER)])[order]),
         slot_group=np.zeros(len(order), dtype=np.int16),
         slot_first_gpu=(np.concatenate([replica, idle_replica])[order] * group.num_gpus).astype(np.int32),
         slot_row_length=round_up_rows(tokens[order], [group], 0).astype(np.int32),

@@ -1,0 +1,69 @@
+"""Refuses a plan that would exhaust the memory, before it takes any."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from pathlib import Path
+
+from packer_cli.errors import RunError
+from packer_cli.plan.rules import PlanRules
+
+_BYTES_A_SAMPLE = {
+    "bfs": 22, "isf": 22, "bfd": 22, "bfd-split": 22, "next-fit": 22, "none": 60, "random": 22, "sorted": 22,
+}  # fmt: skip
+"""What a plan takes at its peak, with the lengths and its figures, by packing. Measured on samples of 550 tokens."""
+_OTHERS = 40
+"""For packings that are not listed. Most take more; a plan that may fit is not refused."""
+
+
+def require_memory(num_samples: float, rules: PlanRules) -> None:
+    """Raise RunError for more samples an epoch than this process can plan in the memory that it may have."""
+    available = available_memory()
+    a_sample = _OTHERS if rules.wlb or rules.scheme_costs else _BYTES_A_SAMPLE.get(rules.algorithm.name, _OTHERS)
+    needed = num_samples * a_sample
+    if available is not None and needed > available:
+        raise RunError(
+            f"planning {num_samples:,.0f} samples an epoch takes about {needed / 2**30:,.1f} GiB of memory, and this "
+            f"process may have {available / 2**30:,.1f} GiB; give smaller weights (PATH@WEIGHT), divide the inputs "
+            "among several sets, or plan on a machine with more memory"
+        )
+
+
+def available_memory(groups: Path = Path("/sys/fs/cgroup")) -> int | None:
+    """Bytes of memory that this process may have: the machine's, or its control group's limit; None if unknown.
+
+    Args:
+        groups: where the control groups are mounted.
+    """
+    limits = []
+    with contextlib.suppress(ValueError, OSError, AttributeError):
+        limits.append(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
+    limits += filter(None, map(_limit, _limit_files(groups)))
+    return min(limits, default=None)
+
+
+def _limit_files(groups: Path) -> list[Path]:
+    """The files with the limits of this process's control group, and of those around it (versions 2 and 1)."""
+    try:
+        lines = Path("/proc/self/cgroup").read_text().splitlines()
+    except OSError:
+        return []
+    files = [groups / "memory.max", groups / "memory/memory.limit_in_bytes"]  # Those of a container.
+    for line in lines:
+        _, controllers, own = line.split(":", 2)
+        root, name = groups, "memory.max"
+        if controllers:
+            root, name = groups / "memory", "memory.limit_in_bytes"
+            if "memory" not in controllers.split(","):
+                continue
+        place = root / own.lstrip("/")
+        files += [folder / name for folder in (place, *place.parents) if folder.is_relative_to(root)]
+    return files
+
+
+def _limit(path: Path) -> int | None:
+    try:
+        return int(path.read_text())
+    except (OSError, ValueError):  # `max` is no limit.
+        return None
