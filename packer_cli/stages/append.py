@@ -36,7 +36,7 @@ MARKER = ".append.json"
 def run_append(folder: Path, inputs: Sequence[str], tokenizer: str | None, engine: Engine) -> PlanHeader:
     """Add inputs to a packed set. Returns the header of the new plan.
 
-    An append that was killed goes on when it is called with the same inputs again.
+    Called with the same inputs again, goes on with an append that was killed, or finds that all is done.
 
     Args:
         inputs: as for `hbpack pack`, with weights.
@@ -53,10 +53,13 @@ def run_append(folder: Path, inputs: Sequence[str], tokenizer: str | None, engin
         old = [[source.name, source.weight] for source in index.sources]
         noted = _begun(folder, given)
         if noted is None:
-            noted = {"inputs": given, "num_old": len(old), "write": _write_options(folder)}
+            is_done = old[-len(given) :] == given and len(old) > len(given)
+            noted = {"inputs": given, "num_old": len(old) - is_done * len(given), "write": _write_options(folder)}
             for text, source in zip(inputs, given, strict=True):
-                if source in old:
+                if source in old[: noted["num_old"]]:
                     raise InputError(f"{text}: is in the set already")
+            if is_done:
+                say("the set has this data already")
         old = old[: noted["num_old"]]
         config = _tokenize_config(index, [*old, *given], tokenizer)
         _check_inputs(config.inputs, len(old), folder)
