@@ -23,14 +23,11 @@ from packer_cli.format.constants import PLAN_NAME
 from packer_cli.shards.manifest import read_manifest
 from packer_cli.shards.plan_file import PlanHeader, read_plan_header
 from packer_cli.sizes import counted
-from packer_cli.stages.output import TOKENS, locked_output, store_of
+from packer_cli.stages.output import APPEND_MARKER, TOKENS, locked_output, store_of
 from packer_cli.stages.pack import pack_corpus
 from packer_cli.tokens.index import StoreIndex, read_index
 from packer_cli.tokens.stage import current_index
 from packer_cli.tokens.tokenizer.loading import load_tokenizer
-
-MARKER = ".append.json"
-"""File in the output folder from the beginning of an append to its end: what a run that was killed goes on with."""
 
 
 def run_append(folder: Path, inputs: Sequence[str], tokenizer: str | None, engine: Engine) -> PlanHeader:
@@ -64,14 +61,14 @@ def run_append(folder: Path, inputs: Sequence[str], tokenizer: str | None, engin
         config = _tokenize_config(index, [*old, *given], tokenizer)
         _check_inputs(config.inputs, len(old), folder)
         _check_tokenizer(config, index)
-        write_json(folder / MARKER, noted)
+        write_json(folder / APPEND_MARKER, noted)
         try:
             header = pack_corpus(config, header.config, WriteConfig(**noted["write"]), folder, engine)
         except HbpackError:
             if current_index(folder / TOKENS) == index and len(index.sources) == len(old):
-                (folder / MARKER).unlink()  # The set is as it was.
+                (folder / APPEND_MARKER).unlink()  # The set is as it was.
             raise
-        (folder / MARKER).unlink()
+        (folder / APPEND_MARKER).unlink()
     say(f"appended {counted(len(given), 'input')} to {len(old)}; the plan is new, and all shards were rewritten")
     return header
 
@@ -90,7 +87,7 @@ def _opened(folder: Path) -> tuple[PlanHeader, StoreIndex]:
 
 def _begun(folder: Path, given: list[list[Any]]) -> dict[str, Any] | None:
     """What an append that was killed has noted."""
-    path = folder / MARKER
+    path = folder / APPEND_MARKER
     try:
         noted: dict[str, Any] = json.loads(path.read_bytes())
     except FileNotFoundError:
