@@ -36,7 +36,7 @@ from packer_cli.files import (
 )
 from packer_cli.format.checksums import file_checksum
 from packer_cli.format.records import read_record
-from packer_cli.remote.path import RemotePath, is_remote
+from packer_cli.remote.path import RemotePath, is_remote, paths_below
 
 _STARTED = "started"
 """Object in a remote work folder: folders exist only as names of objects."""
@@ -283,10 +283,8 @@ class Parts(Generic[Task]):
             # Files get their names before their markers are written, so none may vouch for an earlier file, and
             # something else has to say whose files these are.
             (self.work / _STARTED).write_bytes(b"")
-            stale = {f"{task.name}.json" for task in self.todo}
-            for path in self.work.iterdir():
-                if path.name in stale:
-                    path.unlink()
+            for path in paths_below(self.work) & {self._marker(task.name) for task in self.todo}:
+                path.unlink()
         with suppress(FileNotFoundError):
             move_file(self._listing, self.work / self._listing.name)
 
@@ -354,8 +352,8 @@ class Parts(Generic[Task]):
 
     def _read_markers(self, engine: Engine) -> dict[str, FinishedPart]:
         """The markers that there are, by the names of their parts."""
-        there = {path.name for path in self.work.iterdir()} if self.work.exists() else set()
-        names = [task.name for task in self._tasks if f"{task.name}.json" in there]
+        there = paths_below(self.work)
+        names = [task.name for task in self._tasks if self._marker(task.name) in there]
         read = dict(engine.run_threads(self._read_marker, names))
         return {names[i]: part for i, part in read.items() if part is not None}
 

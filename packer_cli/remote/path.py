@@ -216,23 +216,27 @@ class RemotePath:
         return (self / posixpath.relpath(path, self._path) for path in found)
 
     def find(self, pattern: str | None = None) -> dict[str, int]:
-        """Every object below: its path from here -> its size.
+        """Every object below: its path from here -> its size, folder by folder, each sorted by name.
 
         Args:
-            pattern: a glob of the objects, or of folders whose objects are meant.
+            pattern: a glob of the objects, or of folders whose objects are meant; sorted by what matches.
         """
 
-        def find(system: Any, path: str) -> dict[str, Any]:
-            if pattern is None:
-                return dict(system.find(path, detail=True))
-            found = dict(system.glob(f"{glob.escape(path)}/{pattern}", detail=True))
-            for folder in [name for name, info in found.items() if info["type"] == "directory"]:
-                del found[folder]
-                if "**" not in pattern:  # It lists what is inside by itself.
-                    found |= system.find(folder, detail=True)
+        def below(system: Any, path: str) -> dict[str, Any]:
+            found = system.find(path, detail=True)
+            return {name: found[name] for name in sorted(found, key=lambda name: name.split("/"))}
+
+        def matching(system: Any, path: str) -> dict[str, Any]:
+            found: dict[str, Any] = {}
+            matches = system.glob(f"{glob.escape(path)}/{pattern}", detail=True)
+            for name in sorted(matches):
+                if matches[name]["type"] != "directory":
+                    found[name] = matches[name]
+                elif "**" not in str(pattern):  # It lists what is inside by itself.
+                    found |= below(system, name)
             return found
 
-        found = self._request(find)
+        found = self._request(below if pattern is None else matching)
         return {posixpath.relpath(path, self._path): int(info["size"] or 0) for path, info in found.items()}
 
     def mkdir(self, parents: bool = False, exist_ok: bool = False) -> None:

@@ -79,8 +79,10 @@ def compared_samples(inputs: Sequence[str]) -> Samples:
 
 
 def _is_corpus(path: Path) -> bool:
-    """Whether the name says that a file is a corpus; a text file may hold lengths."""
-    return path.is_file() and (FORMATS.get(path.suffix, "text") != "text" or path.suffix in COMPRESSIONS)
+    """Whether the name says that a file is a corpus; a text file may hold lengths, and so may an array (.npy)."""
+    if not path.is_file() or path.suffix == ".npy":
+        return False
+    return FORMATS.get(path.suffix, "text") != "text" or path.suffix in COMPRESSIONS
 
 
 def refuse_known_lengths(inputs: Sequence[str]) -> None:
