@@ -224,7 +224,7 @@ def test_errors_are_one_line(s3: S3Server, bucket: RemotePath, hbpack: Any, monk
     assert hbpack("verify", bucket / "no") == (
         2,
         "",
-        f"error: '{bucket}/no' holds no packed data set (no hbpack.json); run hbpack pack\n",
+        f"error: '{bucket}/no' holds no packed data set (no hbpack.json); check the address\n",
     )
     out = bucket / "m"
     (out / "other.txt").write_bytes(b"x")
