@@ -116,7 +116,9 @@ def lock_folder(folder: Path, task: TaskLock | None = None) -> Iterator[None]:
     """
     if isinstance(folder, RemotePath):
         with _take_remote(folder, task):
-            if task is not None:
+            if task is None:
+                remote_lock.remove_dead(folder, f"{LOCK_NAME}.")  # While this run has the folder, no task runs.
+            else:
                 _refuse_other_stages(folder, task)
             yield
         return

@@ -74,6 +74,15 @@ def find_holders(folder: RemotePath, prefix: str) -> dict[str, LockHolder]:
     return {name: holder for name, holder in read.items() if holder is not None and not holder.has_ended}
 
 
+def remove_dead(folder: RemotePath, prefix: str) -> None:
+    """Remove the locks whose names have this prefix and whose holders have ended."""
+    for path in folder.iterdir():
+        if path.name.startswith(prefix):
+            holder = _read(path)
+            if holder is None or holder.has_ended:
+                path.unlink()
+
+
 def add_note(folder: RemotePath, name: str, note: str) -> None:
     """Let a lock that this process holds say something about its holder."""
     path = folder / name
@@ -138,7 +147,11 @@ class RemoteLock:
                 f"output folder {str(self._folder)!r}: another hbpack run has taken it over, because this one was "
                 "suspended or cut off; run again when that has ended"
             ) from None
-        self.release()
+        try:
+            self.release()
+        except RemoteError:
+            if kind is None:
+                raise  # Otherwise the error at hand says more.
 
     def say(self, note: str) -> None:
         """Write a note into the lock."""

@@ -48,15 +48,14 @@ def run_append(folder: Path, inputs: Sequence[str], tokenizer: str | None, engin
         header, index = _opened(folder)
         given = [list(parse_input(text)) for text in inputs]
         old = [[source.name, source.weight] for source in index.sources]
-        noted = _begun(folder, given)
+        noted = begun = _begun(folder, given)
+        is_there = noted is None and len(old) > len(given) and old[-len(given) :] == given
         if noted is None:
-            is_done = old[-len(given) :] == given and len(old) > len(given)
-            noted = {"inputs": given, "num_old": len(old) - is_done * len(given), "write": _write_options(folder)}
+            num_old = len(old) - len(given) if is_there else len(old)
+            noted = {"inputs": given, "num_old": num_old, "write": _write_options(folder)}
             for text, source in zip(inputs, given, strict=True):
-                if source in old[: noted["num_old"]]:
+                if source in old[:num_old]:
                     raise InputError(f"{text}: is in the set already")
-            if is_done:
-                say("the set has this data already")
         old = old[: noted["num_old"]]
         config = _tokenize_config(index, [*old, *given], tokenizer)
         _check_inputs(config.inputs, len(old), folder)
@@ -65,11 +64,14 @@ def run_append(folder: Path, inputs: Sequence[str], tokenizer: str | None, engin
         try:
             header = pack_corpus(config, header.config, WriteConfig(**noted["write"]), folder, engine)
         except HbpackError:
-            if current_index(folder / TOKENS) == index and len(index.sources) == len(old):
+            if begun is None and current_index(folder / TOKENS) == index:
                 (folder / APPEND_MARKER).unlink()  # The set is as it was.
             raise
         (folder / APPEND_MARKER).unlink()
-    say(f"appended {counted(len(given), 'input')} to {len(old)}; the plan is new, and all shards were rewritten")
+    if is_there:
+        say("the set has this data already")
+    else:
+        say(f"appended {counted(len(given), 'input')} to {len(old)}; the plan is new, and all shards were rewritten")
     return header
 
 

@@ -56,6 +56,7 @@ def write_planned(
     Args:
         trusts_tokens: skip the check of the token store, which was just written or checked.
     """
+    refuse_remote_index(config, folder)
     watch = Stopwatch()
     store = store_of(folder, header)
     manifest = current_manifest(folder)
@@ -104,6 +105,14 @@ def chosen_options(config: WriteConfig, manifest: Manifest | None, header: PlanH
             f"{str(store_of(folder, header))!r}; run hbpack plan there, without --output"
         )
     return options
+
+
+def refuse_remote_index(config: WriteConfig, folder: Path) -> None:
+    """Raise ConfigError for `--index-only` into remote storage."""
+    if config.index_only and is_remote(folder):
+        raise ConfigError(
+            f"{folder}: with --index-only the loader maps the token store into memory, so name a local folder"
+        )
 
 
 def describe_set(manifest: Manifest) -> str:
@@ -210,6 +219,7 @@ def run_task(config: WriteConfig, folder: Path, engine: Engine, ids: ArrayIds, t
 
     Each task checks its share of the token store, so all of it has been checked once the set is complete.
     """
+    refuse_remote_index(config, folder)
     records, watch = ArrayRecords(folder / SHARD_MARKERS), Stopwatch()
     with array_share("write", folder, records, task, ids, partial(_hold, folder)) as share:
         header = read_plan_header(folder / PLAN_NAME)

@@ -118,3 +118,12 @@ def test_the_token_store_must_stay(own, repo, tmp_path):
         "error: --index-only needs the token store in the folder of the set, but the plan's is "
         f"{str(own / 'tokens')!r}; run hbpack plan there, without --output\n"
     )
+
+
+def test_remote_folders_are_refused_before_any_work(repo):
+    done = pack(repo, "memory://bucket/out", "--index-only")
+    assert done.code == 2
+    assert done.stderr == (
+        "error: memory://bucket/out: with --index-only the loader maps the token store into memory, so name a local "
+        "folder\n"
+    )

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import shutil
-import signal
 import subprocess
 import time
 from collections.abc import Callable
@@ -182,7 +180,7 @@ def test_two_writers(s3: S3Server, bucket: RemotePath, corpus: Path, pack: Calla
     assert not [name for name in out.find() if "lock" in name]
 
 
-@pytest.mark.parametrize("moment", [4, *(pytest.param(moment, marks=pytest.mark.slow) for moment in range(1, 26))])
+@pytest.mark.parametrize("moment", [4, *(pytest.param(moment, marks=pytest.mark.slow) for moment in range(1, 20))])
 def test_a_killed_run_goes_on(
     s3: S3Server, bucket: RemotePath, corpus: Path, packed: Path, pack: Callable[..., Done], repo: Path, moment: int
 ) -> None:
@@ -192,7 +190,7 @@ def test_a_killed_run_goes_on(
     process = subprocess.Popen([*HBPACK, *map(str, words), "--output", str(bucket / "out")], stderr=subprocess.DEVNULL)
     while sum(line.startswith("PUT") for line in s3.requests) < before + moment and process.poll() is None:
         time.sleep(0.002)
-    os.kill(process.pid, signal.SIGKILL)
+    process.kill()  # It may have ended.
     process.wait()
     assert pack(f"{corpus}/", "--output", bucket / "out").code == 0
     assert tree(bucket / "out") == tree(packed)

@@ -127,6 +127,15 @@ def test_tasks_of_an_array_share_the_folder_and_runs_do_not(folder, monkeypatch)
     assert folder.find() == {}
 
 
+def test_a_run_removes_the_locks_of_killed_tasks(folder):
+    other = LockHolder("token", "elsewhere", 1, 0.0)
+    (folder / f"{NAME}.write.3").write_bytes(other.encode())
+    assert find_holders(folder) == []
+    with lock_folder(folder):
+        pass
+    assert folder.find() == {}
+
+
 def test_a_killed_process_holds_nothing(bucket):
     code = (
         "import sys, time\nfrom packer_cli.folders import lock_folder\nfrom packer_cli.remote.path import as_path\n"
