@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import secrets
+import shutil
+import tempfile
 from collections.abc import Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext
@@ -12,6 +14,8 @@ from pathlib import Path
 from typing import IO, Any
 
 import xxhash
+
+from packer_cli.remote.path import RemotePath, is_remote
 
 _TEMPORARY = ".tmp"
 _SYNC_BYTES = 2**25
@@ -105,10 +109,19 @@ def atomic_file(path: Path, *, sync: bool = True) -> Iterator[HashingFile]:
 def temporary_file(path: Path, *, sync_early: bool = False) -> Iterator[tuple[Path, HashingFile]]:
     """Write to a temporary name beside `path`, for `commit_file` later; removed where the block does not end well.
 
+    A remote file has no other name: it is written to a nameless file of this machine, and uploaded when the block ends
+    well. So whatever vouches for another file of this name must be gone before.
+
     Args:
         sync_early: for large files: sync on a thread while the file is being written, so that the disk is busy all
             the time and `commit_file` has little left to wait for.
     """
+    if isinstance(path, RemotePath):
+        with tempfile.TemporaryFile() as local:
+            yield path, HashingFile(local)
+            local.flush()
+            path.upload(local)
+        return
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}{_TEMPORARY}")  # Other machines write here, too.
     try:
@@ -122,7 +135,9 @@ def temporary_file(path: Path, *, sync_early: bool = False) -> Iterator[tuple[Pa
 
 
 def commit_file(temporary: Path, path: Path, *, sync: bool = True, is_synced: bool = False) -> None:
-    """Sync a temporary file, unless that is done, and give it its final name."""
+    """Sync a temporary file, unless that is done, and give it its final name; a remote file has it."""
+    if is_remote(path):
+        return
     try:
         if sync and not is_synced:
             sync_file(temporary)
@@ -135,7 +150,9 @@ def commit_file(temporary: Path, path: Path, *, sync: bool = True, is_synced: bo
 
 
 def sync_file(path: Path) -> None:
-    """Wait until a file is on the disk."""
+    """Wait until a file is on the disk; a remote one is stored."""
+    if is_remote(path):
+        return
     _sync(path, os.O_RDWR)
 
 
@@ -165,9 +182,28 @@ def is_temporary(name: str) -> bool:
 
 
 def remove_temporaries(folder: Path) -> None:
-    """Remove what a killed run left under temporary names."""
+    """Remove what a killed run left under temporary names; a remote folder has no such files."""
+    if is_remote(folder):
+        return
     for path in folder.rglob(f".*{_TEMPORARY}"):
         path.unlink(missing_ok=True)
+
+
+def move_file(path: Path, to: Path) -> None:
+    """Move a small file. Raises FileNotFoundError if it is missing."""
+    if isinstance(path, RemotePath) and isinstance(to, RemotePath):
+        to.write_bytes(path.read_bytes())
+        path.unlink()
+    else:
+        os.replace(path, to)
+
+
+def remove_folder(folder: Path) -> None:
+    """Remove a folder with everything in it, if it exists."""
+    if isinstance(folder, RemotePath):
+        folder.remove_all()
+    else:
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def fingerprint(*values: Any) -> str:

@@ -17,6 +17,8 @@ from pathlib import Path
 
 from packer_cli.errors import BusyError, OutputError
 from packer_cli.files import is_temporary, remove_temporaries
+from packer_cli.remote import lock as remote_lock
+from packer_cli.remote.path import RemotePath, is_remote
 
 LOCK_NAME = ".hbpack.lock"
 """File in an output folder while a run writes there. A killed run leaves it, unlocked, and it hinders nobody."""
@@ -82,6 +84,9 @@ def _entries(folder: Path) -> list[str]:
     Raises:
         OutputError: it cannot be made, or written to.
     """
+    if is_remote(folder):
+        names = [path.name for path in folder.iterdir()]
+        return sorted(name for name in names if not name.startswith(LOCK_NAME))
     there = next(path for path in (folder, *folder.absolute().parents) if os.path.lexists(path))
     if not there.is_dir():
         raise OutputError(f"output folder {str(folder)!r}: {str(there)!r} is a file; name another")
@@ -101,12 +106,22 @@ def lock_folder(folder: Path, task: TaskLock | None = None) -> Iterator[None]:
     The locks are `flock` on files in the folder: they end with the process that holds them, however that ends. A file
     system that knows no locks goes without.
 
+    A remote folder has objects in place of these files, see `packer_cli.remote.lock`.
+
     Args:
         task: keep the folder for the array, and the task for this process.
 
     Raises:
         BusyError: another process holds it.
     """
+    if isinstance(folder, RemotePath):
+        with _take_remote(folder, task):
+            if task is None:
+                remote_lock.remove_dead(folder, f"{LOCK_NAME}.")  # While this run has the folder, no task runs.
+            else:
+                _refuse_other_stages(folder, task)
+            yield
+        return
     made = [path for path in (folder, *folder.parents) if not path.exists()]
     folder.mkdir(parents=True, exist_ok=True)
     try:
@@ -130,9 +145,36 @@ def lock_folder(folder: Path, task: TaskLock | None = None) -> Iterator[None]:
                 new.rmdir()
 
 
+def _take_remote(folder: RemotePath, task: TaskLock | None) -> remote_lock.RemoteLock:
+    """The lock of a run or a task. Whoever takes one looks for the other kind afterwards: of two, one sees the other.
+
+    Raises:
+        BusyError: another process holds it.
+    """
+    lock = remote_lock.RemoteLock(folder, task.name if task else LOCK_NAME)
+    deadline = time.monotonic() + (_TASK_PATIENCE if task else _PATIENCE)
+    while True:
+        holder = lock.take()
+        if holder is None:
+            others = remote_lock.find_holders(folder, LOCK_NAME)
+            others = {name: other for name, other in others.items() if name != lock.name}
+            if LOCK_NAME not in others and (task or not others):
+                return lock
+            lock.release()
+            holder = next(iter(others.values()))
+        if time.monotonic() > deadline:
+            who = f" (process {holder.pid} on {holder.host}, seen {holder.age:.0f} s ago)"
+            raise _refuse(folder, who)
+        time.sleep(_PATIENCE / 10)
+
+
 def _refuse_run(path: Path) -> BusyError:
+    return _refuse(path.parent)
+
+
+def _refuse(folder: object, who: str = "") -> BusyError:
     return BusyError(
-        f"output folder {str(path.parent)!r}: another hbpack run writes to it; wait until that has ended, "
+        f"output folder {str(folder)!r}: another hbpack run writes to it{who}; wait until that has ended, "
         "or name another folder"
     )
 
@@ -142,7 +184,7 @@ def _refuse_task(path: Path) -> BusyError:
     return BusyError(f"output folder {str(path.parent)!r}: another process runs task {index}; wait until it has ended")
 
 
-def _refuse_other_stages(folder: Path, task: TaskLock) -> None:
+def _refuse_other_stages(folder: Path | RemotePath, task: TaskLock) -> None:
     for holder in find_holders(folder):
         if holder.task and holder.task.stage != task.stage:
             raise BusyError(
@@ -151,15 +193,19 @@ def _refuse_other_stages(folder: Path, task: TaskLock) -> None:
             )
 
 
-def find_holders(folder: Path) -> list[Holder]:
+def find_holders(folder: Path | RemotePath) -> list[Holder]:
     """The runs that write to a folder, as far as its file system knows locks: one, or tasks by stage and index."""
+    if isinstance(folder, RemotePath):
+        found = [
+            (name, f"{other.host} {other.pid} {other.note}")
+            for name, other in remote_lock.find_holders(folder, LOCK_NAME).items()
+        ]
+    else:
+        found = [(path.name, text) for path in folder.glob(f"{LOCK_NAME}*") if (text := _who_holds(path)) is not None]
     holders = []
-    for path in folder.glob(f"{LOCK_NAME}*"):
-        stage, _, index = path.name.removeprefix(LOCK_NAME).removeprefix(".").rpartition(".")
-        if path.name != LOCK_NAME and not (stage and index.isdigit()):
-            continue
-        text = _who_holds(path)
-        if text is not None:
+    for name, text in found:
+        stage, _, index = name.removeprefix(LOCK_NAME).removeprefix(".").rpartition(".")
+        if name == LOCK_NAME or (stage and index.isdigit()):
             host, pid, note, *_ = [*text.split(), "", "", ""]
             task = TaskLock(stage, int(index)) if stage else None
             holders.append(Holder(task, host, int(pid) if pid.isdigit() else 0, note))
@@ -168,8 +214,11 @@ def find_holders(folder: Path) -> list[Holder]:
     return sorted(holders, key=lambda holder: (holder.task.stage, holder.task.index) if holder.task else ("", 0))
 
 
-def add_note(folder: Path, task: TaskLock, word: str) -> None:
+def add_note(folder: Path | RemotePath, task: TaskLock, word: str) -> None:
     """Let a task that this process holds say something about itself, as long as it runs."""
+    if isinstance(folder, RemotePath):
+        remote_lock.add_note(folder, task.name, word)
+        return
     with (folder / task.name).open("a", encoding="utf-8") as file:
         file.write(f"{word}\n")
 

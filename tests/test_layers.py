@@ -32,7 +32,7 @@ PACKAGE = "packer_cli"
 
 ORDER = [
     ["__init__", "errors", "kernels", "sizes"],
-    ["format"],
+    ["format", "remote"],
     ["files", "cost", "plan", "corpus"],
     ["folders", "engine", "config", "loader"],
     ["tokens", "groups", "simulate"],
@@ -49,7 +49,7 @@ NUMERIC = {"numpy", "numba", "collections", "dataclasses", "typing", "functools"
 """All that a pure room may import from outside: nothing that reads or writes. `cost` also has a typed record."""
 SOLVERS = {"time", "pulp", "highspy"}
 """What only integer programs (`plan/packing/ilp`, FlexSP's) may import besides: solvers, and a time limit's clock."""
-OF_THE_LOADER = {"format", "errors", "__init__"}
+OF_THE_LOADER = {"format", "remote", "errors", "__init__"}
 """Rooms that the loader sees: it trains without the preparation side; what lies on disk is the contract."""
 USES_THE_LOADER = {"measure", "loader"}
 """Its package needs torch, which the preparation side does without."""

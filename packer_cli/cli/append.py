@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import click
 
-from packer_cli.cli.options import LocalPath, engine_option, workers_option
+from packer_cli.cli.options import engine_option, workers_option
+from packer_cli.remote.path import as_path
 
 
 @click.command("append")
-@click.argument("folder", metavar="OUT", type=LocalPath())
-@click.argument("inputs", metavar="NEW...", nargs=-1, required=True, type=LocalPath())
+@click.argument("folder", metavar="OUT")
+@click.argument("inputs", metavar="NEW...", nargs=-1, required=True)
 @click.option("--tokenizer", metavar="PATH", help="Where the set's tokenizer is now.  [default: where it was]")
 @workers_option
 @engine_option
@@ -29,7 +28,7 @@ def command(folder: str, inputs: tuple[str, ...], tokenizer: str | None, workers
     with make_engine(workers, engine) as running:
         from packer_cli.stages.append import run_append
 
-        header = run_append(Path(folder), inputs, tokenizer, running)
+        header = run_append(as_path(folder), inputs, tokenizer, running)
     from packer_cli.cli.tables.plan import print_counts, print_stats
 
     print_counts(header.counts)

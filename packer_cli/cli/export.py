@@ -2,25 +2,17 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import click
 
 from packer_cli.cli.array_ids import array_ids
-from packer_cli.cli.options import (
-    LocalPath,
-    config_option,
-    engine_option,
-    output_option,
-    shard_option,
-    workers_option,
-)
+from packer_cli.cli.options import config_option, engine_option, output_option, shard_option, workers_option
 from packer_cli.export.formats import FORMATS, ORDERS
 from packer_cli.format.epochs import MAX_EPOCH
+from packer_cli.remote.path import as_path
 
 
 @click.command("export")
-@click.argument("folder", metavar="OUT", type=LocalPath())
+@click.argument("folder", metavar="OUT")
 @click.option("--to", "format_name", required=True, metavar="FORMAT", help=f"Format to write: {', '.join(FORMATS)}.")
 @output_option("Folder to write: new, empty, or of the same export, interrupted.")
 @click.option(
@@ -78,4 +70,4 @@ def command(
     )
     ids = array_ids(shard)
     with make_engine(workers, engine, preload=()) as running:
-        run_export(options, Path(folder), Path(output), running, ids)
+        run_export(options, as_path(folder), as_path(output), running, ids)

@@ -70,17 +70,17 @@ class LocalPath(click.ParamType):
         return value
 
 
-class _OutputFolder(LocalPath):
-    """A folder to write to. An empty name, as from an unset variable, is refused: it would mean the current folder."""
+class _OutputFolder(click.ParamType):
+    """A folder or URL to write to. An empty name, as from an unset variable, is refused: it would mean the current
+    folder."""
 
-    def __init__(self) -> None:
-        super().__init__(is_output=True)
+    name = "path"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         """Return the name unchanged, or fail."""
         if not str(value):
             self.fail("it is empty; name a folder, or '.' for the current one.", param, ctx)
-        return super().convert(value, param, ctx)
+        return value
 
 
 class _Value(click.ParamType):
@@ -183,7 +183,7 @@ def shard_option(function: Callable[..., Any]) -> Callable[..., Any]:
 
 def inputs_argument(function: Callable[..., Any]) -> Callable[..., Any]:
     """`INPUT...`."""
-    return click.argument("inputs", metavar="INPUT...", nargs=-1, type=LocalPath())(function)
+    return click.argument("inputs", metavar="INPUT...", nargs=-1)(function)
 
 
 def corpus_of(ctx: click.Context, values: dict[str, Any]) -> TokenizeConfig | None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import click
@@ -16,6 +15,7 @@ from packer_cli.cli.options import (
     workers_option,
 )
 from packer_cli.config import PackConfig, PlanConfig, TokenizeConfig, WriteConfig, validate
+from packer_cli.remote.path import as_path
 
 
 @click.command("pack")
@@ -41,10 +41,10 @@ def command(output: str, workers: int | None, engine: str, dry_run: bool, **valu
     with make_engine(workers, engine) as running:
         from packer_cli.stages.pack import run_pack
 
-        header = run_pack(tokenize, plan, None if dry_run else write, Path(output), running)
+        header = run_pack(tokenize, plan, None if dry_run else write, as_path(output), running)
     from packer_cli.cli.tables.plan import print_counts, print_stats
 
     print_counts(header.counts)
     print_stats(header.metrics)
     if header.counts.rejected or header.counts.dropped or header.counts.truncated:
-        click.echo(f"  records left out or cut, with reasons: {Path(output) / 'rejected.jsonl'}")
+        click.echo(f"  records left out or cut, with reasons: {as_path(output) / 'rejected.jsonl'}")

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import click
 
-from packer_cli.cli.options import LocalPath, config_option, model_options, output_option
+from packer_cli.cli.options import config_option, model_options, output_option
 from packer_cli.config import PlanConfig, validate
+from packer_cli.remote.path import as_path
 
 
 @click.command("plan")
-@click.argument("store", metavar="FOLDER", type=LocalPath())
+@click.argument("store", metavar="FOLDER")
 @output_option("Where the plan and its shards go; by default FOLDER itself.", required=False)
 @model_options(PlanConfig)
 @config_option
@@ -26,6 +26,6 @@ def command(store: str, output: str | None, **values: Any) -> None:
     from packer_cli.cli.tables.plan import print_counts, print_stats
     from packer_cli.stages.plan import run_plan
 
-    header = run_plan(config, Path(store), Path(output or store))
+    header = run_plan(config, as_path(store), as_path(output or store))
     print_counts(header.counts)
     print_stats(header.metrics)

@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import click
 
-from packer_cli.cli.options import LocalPath
 from packer_cli.errors import ConfigError
 from packer_cli.format.epochs import MAX_EPOCH
+from packer_cli.remote.path import as_path
 from packer_cli.sizes import parse_tokens
 
 
 @click.command("rebalance")
-@click.argument("folder", metavar="OUT", type=LocalPath())
+@click.argument("folder", metavar="OUT")
 @click.option("--gpus", type=click.IntRange(1, 2**20), required=True, metavar="N", help="GPUs that train from now on.")
 @click.option(
     "--state",
-    type=LocalPath(),
     metavar="FILE",
     help="The loader's state as JSON, saved at the end of the last step of training; it may be older than the "
     "last rebalance.",
@@ -51,4 +48,4 @@ def command(
         raise ConfigError(f"--global-tokens: {error}") from None
     from packer_cli.stages.rebalance import run_rebalance
 
-    run_rebalance(Path(folder), gpus, state, epoch, from_step, tokens)
+    run_rebalance(as_path(folder), gpus, state, epoch, from_step, tokens)

@@ -20,6 +20,7 @@ from packer_cli.cli.options import (
 )
 from packer_cli.config import GpuConfig, PlanConfig, TokenizeConfig, validate
 from packer_cli.errors import ConfigError, InputError
+from packer_cli.remote.path import as_path
 
 if TYPE_CHECKING:
     from packer_cli.simulate.figures import SimulateRules
@@ -136,7 +137,7 @@ def _planned(ctx: click.Context, values: dict[str, Any]) -> Path:
             if values["inputs"]
             else "INPUT is required"
         )
-    path = Path(values["inputs"][0])
+    path = as_path(values["inputs"][0])
     if not path.exists():
         raise InputError(
             f"{str(path)!r} does not exist; name a packed data set or a plan, or what to plan with {needs}"

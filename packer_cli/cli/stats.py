@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from typing import Any
 
 import click
 
-from packer_cli.cli.options import LocalPath, bound_option, config_option, model_options
+from packer_cli.cli.options import bound_option, config_option, model_options
 from packer_cli.config import PlanConfig, validate
 from packer_cli.config.strategies import STRATEGIES
 from packer_cli.errors import ConfigError
+from packer_cli.remote.path import as_path
 
 
 @click.command("stats")
-@click.argument("path", metavar="PATH", type=LocalPath())
+@click.argument("path", metavar="PATH")
 @click.option(
     "--json", "as_json", is_flag=True, help="JSON with the keys counts, overall, groups, baseline and masks."
 )
@@ -44,7 +44,7 @@ def command(path: str, as_json: bool, bound: str, **values: Any) -> None:
     from packer_cli.cli.tables.plan import print_counts, print_lengths, print_masks, print_stats
     from packer_cli.stages.stats import stats_of
 
-    stats = stats_of(Path(path), config, by_program=bound == "lp")
+    stats = stats_of(as_path(path), config, by_program=bound == "lp")
     if as_json:
         click.echo(json.dumps(stats.values(), indent=2))
         return

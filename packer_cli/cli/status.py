@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 import sys
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
 from packer_cli.cli.console import print_table
-from packer_cli.cli.options import LocalPath, config_option
+from packer_cli.cli.options import config_option
+from packer_cli.remote.path import as_path
 
 if TYPE_CHECKING:
     from packer_cli.stages.status import ArrayStatus, Status
@@ -19,7 +19,7 @@ _MOST_RUNNING = 8
 
 
 @click.command("status")
-@click.argument("folder", metavar="OUT", type=LocalPath())
+@click.argument("folder", metavar="OUT")
 @click.option(
     "--stage",
     type=click.Choice(["tokens", "plan", "shards"]),
@@ -37,7 +37,7 @@ def command(folder: str, stage: str | None, as_json: bool) -> None:
     """
     from packer_cli.stages.status import run_status
 
-    status = run_status(Path(folder), stage)
+    status = run_status(as_path(folder), stage)
     if as_json:
         running = status.holder and {"host": status.holder.host, "pid": status.holder.pid}
         stages = [each.value() for each in status.stages]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import click
@@ -18,6 +17,7 @@ from packer_cli.cli.options import (
     workers_option,
 )
 from packer_cli.config import TokenizeConfig, validate
+from packer_cli.remote.path import as_path
 
 
 @click.command("tokenize")
@@ -39,4 +39,4 @@ def command(output: str, shard: str | None, workers: int | None, engine: str, **
     with make_engine(workers, engine) as running:
         from packer_cli.stages.tokenize import run_tokenize
 
-        run_tokenize(config, Path(output), running, ids)
+        run_tokenize(config, as_path(output), running, ids)

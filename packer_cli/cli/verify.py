@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
 from packer_cli.cli.options import config_option, workers_option
 from packer_cli.engine.progress import Stopwatch
-from packer_cli.errors import FormatError, InputError
+from packer_cli.errors import FormatError
+from packer_cli.remote.path import as_path
 from packer_cli.sizes import counted
 
 if TYPE_CHECKING:
@@ -20,35 +20,44 @@ if TYPE_CHECKING:
 @click.command("verify")
 @click.argument("folder", metavar="OUT")
 @click.option("--fast", is_flag=True, help="Leave out the comparison of tokens with the token store.")
-@click.option("--json", "as_json", is_flag=True, help="JSON with the keys sound, damaged, not_checked and checked.")
+@click.option(
+    "--repair",
+    "repairs",
+    is_flag=True,
+    help="Rewrite damaged shards and rank manifests from the plan and the token store, and check again.",
+)
+@click.option(
+    "--json", "as_json", is_flag=True, help="JSON with the keys sound, damaged, repaired, not_checked and checked."
+)
 @workers_option
 @config_option
-def command(folder: str, fast: bool, as_json: bool, workers: int | None) -> None:
+def command(folder: str, fast: bool, repairs: bool, as_json: bool, workers: int | None) -> None:
     """Check a packed data set for damage.
 
     OUT is the output of `hbpack pack` or `hbpack write`. Every file must have its checksum and belong to this set; the
     plan must keep its rules and hold every sample once; the ranks must read what the plan says, each pack once over
     all of them; and the packs must hold the plan's samples, with the tokens of the token store.
 
-    Every damaged file is listed, with the command that repairs it. Exit codes: 0 sound, 1 damaged, 2 wrong usage.
+    Every damaged file is listed, with the command that repairs it. Exit codes: 0 sound, or repaired; 1 damaged; 2
+    wrong usage.
     """
-    if "://" in folder:
-        raise InputError(f"{folder!r} is a URL, and verify reads folders; copy the set to this machine first")
     from packer_cli.engine.local import LocalEngine, default_workers
     from packer_cli.stages.verify import run_verify
 
     watch = Stopwatch()
-    report = run_verify(Path(folder), LocalEngine(workers or default_workers()), fast=fast)
+    report = run_verify(as_path(folder), LocalEngine(workers or default_workers()), fast=fast, repairs=repairs)
     if as_json:
         click.echo(json.dumps(report.value(), indent=2))
     else:
         _print(report, folder, watch)
     if not report.is_sound:
-        repairs = " / ".join(dict.fromkeys(damage.repair for damage in report.damaged))
-        raise FormatError(f"{folder!r} is damaged in {counted(len(report.damaged), 'place')}; run {repairs}")
+        commands = " / ".join(dict.fromkeys(damage.repair for damage in report.damaged))
+        raise FormatError(f"{folder!r} is damaged in {counted(len(report.damaged), 'place')}; run {commands}")
 
 
 def _print(report: Report, folder: str, watch: object) -> None:
+    for damage in report.repaired:
+        click.echo(f"repaired: {damage.file}: {damage.what}")
     for damage in report.damaged:
         click.echo(f"{damage.file}: {damage.what}; run {damage.repair}")
     for text in report.not_checked:

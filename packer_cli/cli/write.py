@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import click
 
 from packer_cli.cli.array_ids import array_ids
 from packer_cli.cli.options import (
-    LocalPath,
     config_option,
     engine_option,
     model_options,
@@ -17,10 +15,11 @@ from packer_cli.cli.options import (
     workers_option,
 )
 from packer_cli.config import WriteConfig, validate
+from packer_cli.remote.path import as_path
 
 
 @click.command("write")
-@click.argument("folder", metavar="FOLDER", type=LocalPath())
+@click.argument("folder", metavar="FOLDER")
 @model_options(WriteConfig)
 @shard_option
 @workers_option
@@ -37,4 +36,4 @@ def command(folder: str, shard: str | None, workers: int | None, engine: str, **
     from packer_cli.stages.write import run_write
 
     with make_engine(workers, engine, preload=()) as running:
-        run_write(config, Path(folder), running, ids)
+        run_write(config, as_path(folder), running, ids)

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import io
+import os
 from collections.abc import Callable, Sequence
-from typing import BinaryIO
+from pathlib import Path
+from typing import Any, cast
 
 from packer_cli.corpus.decompress import Decompressor, make_decompressor
 from packer_cli.corpus.types import CorpusFile
-from packer_cli.errors import InputError, RunError
+from packer_cli.errors import HbpackError, InputError, RunError
+from packer_cli.remote.local import open_source as open_remote_or_map
+from packer_cli.remote.path import RemotePath
+from packer_cli.remote.system import is_url
 
 SCAN_BYTES = 8 << 20
 """Bytes a read when a file is scanned."""
@@ -21,6 +27,44 @@ def unreadable(path: str, error: BaseException | str) -> InputError:
     return InputError(f"{path}: cannot be read: {' '.join(str(reason).split()) or type(error).__name__}")
 
 
+def open_file(path: str, stop: int | None = None) -> io.RawIOBase:
+    """Open a file or URL to be read forward, unbuffered; every reader of bytes opens its inputs here.
+
+    Args:
+        stop: nothing from there on is requested ahead of a read.
+
+    Raises:
+        OSError: it cannot be opened.
+        RemoteError: the storage does not answer.
+    """
+    if not is_url(path):
+        return open(path, "rb", buffering=0)
+    file: Any = RemotePath(path).open("rb", buffering=0)
+    if stop is not None:
+        file.stop_at(stop)
+    return cast("io.RawIOBase", file)
+
+
+def is_file(path: str) -> bool:
+    """Whether there is a file of this name, or an object behind this URL."""
+    return RemotePath(path).is_file() if is_url(path) else os.path.isfile(path)
+
+
+def open_source(path: str) -> Any:
+    """Open a file or URL for pyarrow, as a `NativeFile`: a memory map, or ranges that are requested as they are read.
+
+    Raises:
+        InputError: it cannot be opened.
+        RemoteError: the storage does not answer.
+    """
+    try:
+        return open_remote_or_map(RemotePath(path) if is_url(path) else Path(path))
+    except HbpackError:
+        raise
+    except Exception as error:  # pyarrow raises all kinds for what is damaged.
+        raise unreadable(path, error) from error
+
+
 def fingerprint(path: str, *, on_chunk: Callable[[bytes], None] | None = None) -> str:
     """xxh3-128 of a file's bytes, in hexadecimal; `on_chunk` sees each chunk of the same pass.
 
@@ -30,7 +74,7 @@ def fingerprint(path: str, *, on_chunk: Callable[[bytes], None] | None = None) -
 
     digest = xxhash.xxh3_128()
     try:
-        with open(path, "rb", buffering=0) as file:
+        with open_file(path) as file:
             while chunk := file.read(SCAN_BYTES):
                 digest.update(chunk)
                 if on_chunk is not None:
@@ -58,12 +102,13 @@ class Blocks:
         self, file: CorpusFile, start: int = 0, stop: int | None = None, *, max_record_bytes: int = 1 << 31
     ) -> None:
         self._path = file.path
-        self._left = (file.num_bytes if stop is None else stop) - start
+        stop = file.num_bytes if stop is None else stop
+        self._left = stop - start
         self.consumed = 0
         """Bytes of the file itself read so far, compressed ones for a compressed file."""
         self.broken = ""
         try:
-            self._raw: BinaryIO = open(file.path, "rb", buffering=0)  # noqa: SIM115 - closed by close()
+            self._raw = open_file(file.path, stop)
             self._raw.seek(start)
         except OSError as error:
             raise unreadable(file.path, error) from error

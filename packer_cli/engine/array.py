@@ -9,9 +9,9 @@ them and removes the folder, so that nothing tells how many tasks made it.
 from __future__ import annotations
 
 import json
-import shutil
+import re
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from itertools import accumulate
 from pathlib import Path
 from typing import Any, TypeVar
@@ -19,12 +19,13 @@ from typing import Any, TypeVar
 from packer_cli import __version__
 from packer_cli.engine.parts import FinishedPart
 from packer_cli.errors import ConfigError
-from packer_cli.files import fingerprint, write_json
+from packer_cli.files import fingerprint, remove_folder, write_json
 from packer_cli.format.records import read_record
 
 Item = TypeVar("Item")
 Joined = Callable[[], Collection[str]]
 _PIN = "pin.json"
+_RECORD = re.compile(r"task-(\d+)\.json")
 
 
 @dataclass(frozen=True)
@@ -151,7 +152,7 @@ class ArrayRecords:
             names = [path.name for path in self.folder.iterdir()]
         except OSError:
             return []
-        return sorted(int(name[5:-5]) for name in names if name.startswith("task-") and name.endswith(".json"))
+        return sorted(int(match[1]) for name in names if (match := _RECORD.fullmatch(name)))
 
     def is_complete(self) -> bool:
         """Whether all tasks have written records."""
@@ -184,7 +185,7 @@ class ArrayRecords:
 
     def reset(self) -> None:
         """Remove the pin and all records; markers still vouch for the parts."""
-        shutil.rmtree(self.folder, ignore_errors=True)
+        remove_folder(self.folder)
 
     def path(self, index: int) -> Path:
         """The record of a task."""
@@ -241,6 +242,8 @@ class ArrayShare:
         pin = self._records.pin()
         if pin is None or (pin.fingerprint != mine.fingerprint and not self._is_bound(pin)):
             self._records.write_pin(mine)
+        elif pin.fingerprint == mine.fingerprint and pin.facts != facts:
+            self._records.write_pin(replace(pin, facts=facts))  # Such as another --max-rejected: the last word counts.
         self._join(self._check().fingerprint)
 
     def _is_bound(self, pin: Pin) -> bool:
@@ -257,7 +260,7 @@ class ArrayShare:
 
     def start_over(self) -> None:
         """Remove the pin, all records and all markers: what the other tasks have made may be wrong."""
-        shutil.rmtree(self._records.folder.parent, ignore_errors=True)
+        remove_folder(self._records.folder.parent)
 
     def discard(self) -> None:
         """Remove the task's record, as it has something to do after all."""

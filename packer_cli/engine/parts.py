@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -26,9 +25,21 @@ from typing import Any, Generic, Protocol, TypeVar
 from packer_cli import __version__
 from packer_cli.engine.base import Engine
 from packer_cli.engine.progress import Progress
-from packer_cli.files import HashingFile, commit_file, sync_file, temporary_file, write_json
+from packer_cli.files import (
+    HashingFile,
+    commit_file,
+    move_file,
+    remove_folder,
+    sync_file,
+    temporary_file,
+    write_json,
+)
 from packer_cli.format.checksums import file_checksum
 from packer_cli.format.records import read_record
+from packer_cli.remote.path import RemotePath, is_remote, paths_below
+
+_STARTED = "started"
+"""Object in a remote work folder: folders exist only as names of objects."""
 
 
 class PartTask(Protocol):
@@ -57,10 +68,26 @@ class FileRange:
     xxh3: str
     """xxh3-128."""
     is_shared: bool = False
+    version: str | None = None
+    """Of a remote file: what the storage said of it when it was uploaded."""
 
-    def is_intact(self, file: Path) -> bool:
-        """Whether `file` holds these bytes. Price: reading them once, unless its size is wrong."""
+    def value(self) -> dict[str, Any]:
+        """What a listing says of it: nothing of the storage that it is in."""
+        return {name: value for name, value in vars(self).items() if name != "version"}
+
+    def is_intact(self, file: Path, *, is_listed: bool = False) -> bool:
+        """Whether `file` holds these bytes. Price: reading them once, unless its size is wrong.
+
+        A remote file is not read if it still is the version that was uploaded.
+
+        Args:
+            is_listed: a listing in its place vouches for it, so no run has written to it since. That, too, is enough
+                for a remote file of this size; whoever reads it compares the checksum.
+        """
         try:
+            if isinstance(file, RemotePath) and (self.version or is_listed):
+                is_same = self.version is None or self.version == file.version()
+                return is_same and file.stat().st_size == self.num_bytes
             size, stop = file.stat().st_size, self.offset + self.num_bytes
             fits = size >= stop if self.is_shared else size == stop
             return fits and file_checksum(file, self.offset, self.num_bytes) == self.xxh3
@@ -100,8 +127,10 @@ class Sink:
         """
         with temporary_file(self._folder / path, sync_early=sync_early) as (temporary, file):
             yield file
-        self._waiting.append((temporary, self._folder / path))
-        self.files.append(FileRange(path=path, num_bytes=file.num_bytes, xxh3=file.hexdigest()))
+        final = self._folder / path
+        self._waiting.append((temporary, final))
+        version = final.version() if isinstance(final, RemotePath) else None
+        self.files.append(FileRange(path=path, num_bytes=file.num_bytes, xxh3=file.hexdigest(), version=version))
 
     @contextmanager
     def stretch(self, path: str, offset: int) -> Iterator[HashingFile]:
@@ -207,6 +236,7 @@ class Parts(Generic[Task]):
         self._listing = folder / listing
         self._repairs = repairs
         self._tasks = tasks
+        self._has_begun = False
         self._sizes = {task.name: size for task, size in zip(tasks, sizes, strict=True)}
 
     @property
@@ -221,14 +251,16 @@ class Parts(Generic[Task]):
             listed: the parts that the listing vouches for (see `find_listing`), by name.
         """
         found: dict[str, FinishedPart] = {}
+        markers = self._read_markers(engine)
         for task in self._tasks:
-            for part in (self._read_marker(task.name), listed.get(task.name)):
+            for part in (markers.get(task.name), listed.get(task.name)):
                 if part and (part.fingerprint, part.release) == (task.fingerprint, __version__):
                     found[task.name] = part
         names = list(found)
+        is_listed = self._listing.exists()
 
         def is_intact(name: str) -> bool:
-            return all(file.is_intact(self._place(file)) for file in found[name].files)
+            return all(file.is_intact(self._place(file), is_listed=is_listed) for file in found[name].files)
 
         for i, intact in engine.run_threads(is_intact, names):
             if intact:
@@ -243,11 +275,18 @@ class Parts(Generic[Task]):
 
     def begin(self) -> None:
         """Call before anything in the output changes: the listing moves to the work folder."""
-        if self._repairs:
+        if self._repairs or self._has_begun:
             return
+        self._has_begun = True
         self.work.mkdir(parents=True, exist_ok=True)
+        if is_remote(self.work):
+            # Files get their names before their markers are written, so none may vouch for an earlier file, and
+            # something else has to say whose files these are.
+            (self.work / _STARTED).write_bytes(b"")
+            for path in paths_below(self.work) & {self._marker(task.name) for task in self.todo}:
+                path.unlink()
         with suppress(FileNotFoundError):
-            os.replace(self._listing, self.work / self._listing.name)
+            move_file(self._listing, self.work / self._listing.name)
 
     @contextmanager
     def committing(self, progress: Progress) -> Iterator[Callable[[Written], FinishedPart]]:
@@ -260,6 +299,8 @@ class Parts(Generic[Task]):
             progress: told the sizes of finished tasks, and of all.
         """
         if self.todo and not self._repairs:
+            if is_remote(self.work):
+                self.begin()
             self.work.mkdir(parents=True, exist_ok=True)
         done, total = sum(self._sizes[name] for name in self.finished), sum(self._sizes.values())
         progress(done, total)
@@ -294,7 +335,7 @@ class Parts(Generic[Task]):
 
     def close(self) -> None:
         """Remove the markers, after the listing is written."""
-        shutil.rmtree(self.work, ignore_errors=True)
+        remove_folder(self.work)
 
     def _commit(self, written: Written) -> None:
         written.sink.commit()
@@ -308,6 +349,13 @@ class Parts(Generic[Task]):
 
     def _marker(self, name: str) -> Path:
         return self.work / f"{name}.json"
+
+    def _read_markers(self, engine: Engine) -> dict[str, FinishedPart]:
+        """The markers that there are, by the names of their parts."""
+        there = paths_below(self.work)
+        names = [task.name for task in self._tasks if self._marker(task.name) in there]
+        read = dict(engine.run_threads(self._read_marker, names))
+        return {names[i]: part for i, part in read.items() if part is not None}
 
     def _read_marker(self, name: str) -> FinishedPart | None:
         try:

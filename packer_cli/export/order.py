@@ -14,6 +14,7 @@ from packer_cli.format.checksums import inside
 from packer_cli.format.entries import EpochInfo, GroupInfo
 from packer_cli.format.manifest import Manifest
 from packer_cli.format.ranks import Columns, RankFileError, as_epoch, read_rows
+from packer_cli.remote.local import open_source
 from packer_cli.sizes import format_tokens, parse_tokens
 
 
@@ -99,7 +100,7 @@ def packs_by_use(folder: Path, manifest: Manifest, groups: list[int], epoch: int
 
 def _read(folder: Path, manifest: Manifest, entry: EpochInfo, rank: int) -> Columns:
     def read(path: str) -> pa.Buffer:
-        with pa.memory_map(str(inside(folder, path))) as source:
+        with open_source(inside(folder, path)) as source:
             return source.read_buffer()
 
     try:

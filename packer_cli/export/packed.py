@@ -28,6 +28,7 @@ from packer_cli.format.loss_spans import STARTS, STOPS, find_wrong_row, spans_to
 from packer_cli.format.manifest import Manifest
 from packer_cli.format.schema import TOKEN_COLUMNS, index_schema, shard_schema, token_type
 from packer_cli.format.shards import ShardFile, first_buffers
+from packer_cli.remote.local import local_file, map_file
 from packer_cli.tokens.store import TokenStore
 
 Int64Array = NDArray[np.int64]
@@ -132,7 +133,7 @@ class PackedSet:
         offsets = np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)])
         out = np.empty(int(offsets[-1]), dtype=dtype)
         for shard, members, batch, row in self._by_shard(packs):
-            data = self._map(shard.path)
+            data = self._map(shard.path, shard.info)
             numbers = data[: len(data) // 4 * 4].view(np.int32)
             place = shard.offsets[name][batch] // 4 + row
             begin, end = numbers[place].astype(np.int64), numbers[place + 1].astype(np.int64)
@@ -176,7 +177,7 @@ class PackedSet:
         dtype = NUMBERS[name]
         out = np.empty(len(packs), dtype=dtype)
         for shard, members, batch, row in self._by_shard(packs):
-            data = self._map(shard.path)
+            data = self._map(shard.path, shard.info)
             first = shard.values[name][batch] + row * dtype.itemsize
             size = np.full(len(members), dtype.itemsize, dtype=np.int64)
             copy_bytes(data, first, size, members * dtype.itemsize, out.view(np.uint8))
@@ -234,13 +235,13 @@ def _inside(begin: Int64Array, size: Int64Array, num_bytes: int) -> bool:
     return bool((begin >= 0).all() and (size >= 0).all() and (begin + size <= num_bytes).all())
 
 
-def _map(path: Path) -> NDArray[np.uint8]:
+def _map(path: Path, info: ShardInfo) -> NDArray[np.uint8]:
     """A shard: uint8[bytes], read-only."""
-    return np.frombuffer(_buffer(path), dtype=np.uint8)
+    return np.frombuffer(_buffer(path, info), dtype=np.uint8)
 
 
-def _buffer(path: Path) -> pa.Buffer:
-    with pa.memory_map(str(path)) as source:
+def _buffer(path: Path, info: ShardInfo) -> pa.Buffer:
+    with map_file(path, info.num_bytes, info.xxh3) as source:
         return source.read_buffer()
 
 
@@ -250,10 +251,12 @@ def _look(folder: Path, info: ShardInfo, schema: pa.Schema, *, checks: bool) -> 
     path = folder / info.path
     try:
         inside(folder, info.path)
-        why = find_damage(path, info.num_bytes, info.xxh3) if checks else None
+        # Of a remote shard the copy that is mapped.
+        copy = local_file(path, info.num_bytes, info.xxh3)
+        why = find_damage(copy, info.num_bytes, info.xxh3) if checks else None
         if why is not None:
             raise ValueError(why)
-        buffer = _buffer(path)
+        buffer = _buffer(path, info)
         file = ShardFile(pa.BufferReader(buffer), tuple(lists))
         if not file.schema.equals(schema):
             raise ValueError("it has other columns")

@@ -27,6 +27,7 @@ from packer_cli.export.stage import (
     write_parts,
 )
 from packer_cli.format.manifest import Manifest
+from packer_cli.remote.path import as_path, is_remote
 from packer_cli.shards.manifest import read_manifest
 
 
@@ -50,7 +51,9 @@ def export_share(
     is_complete = (folder / NAME).exists() and share.num_done() == 0
     if not is_complete:
         mark_folder(folder, header)
-        share.join({"the export": header["fingerprint"]}, {"source": str(source.absolute())})
+        share.join(
+            {"the export": header["fingerprint"]}, {"source": str(source if is_remote(source) else source.absolute())}
+        )
     shards = [info for group in manifest.groups if group.name in header["groups"] for info in group.shards]
     to_check = [*shards, *manifest.tokens]
     own_files = share.task.share(to_check, [info.num_bytes for info in to_check])
@@ -92,7 +95,7 @@ def complete_export(folder: Path) -> ExportResult | None:
     header = read_json(folder / WORK / NAME)
     if pin is None or recorded is None or header is None:
         return None
-    source = Path(pin.facts["source"])
+    source = as_path(pin.facts["source"])
     manifest = read_manifest(source)
     if manifest.fingerprint != header["set_fingerprint"]:
         raise FormatError(f"the packed set {str(source)!r} has changed since the export began; export it again")

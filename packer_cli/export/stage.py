@@ -18,7 +18,7 @@ from packer_cli.engine.base import Engine
 from packer_cli.engine.local import LocalEngine
 from packer_cli.engine.parts import FileRange, FinishedPart, Parts, Sink, Written, find_listing, write_part
 from packer_cli.engine.progress import Progress, warn
-from packer_cli.errors import ConfigError
+from packer_cli.errors import ConfigError, OutputError
 from packer_cli.export.folder import NAME, WORK, is_same_export, read_json
 from packer_cli.export.formats import ORDERS, load_format
 from packer_cli.export.job import Format, Job, Part, count_written, cut_parts
@@ -27,6 +27,7 @@ from packer_cli.export.packed import PackedSet
 from packer_cli.files import fingerprint, remove_temporaries, write_json
 from packer_cli.folders import hold_folder
 from packer_cli.format.manifest import Manifest
+from packer_cli.remote.path import is_remote
 from packer_cli.shards.manifest import read_manifest
 from packer_cli.sizes import parse_bytes
 
@@ -187,7 +188,14 @@ def open_job(
     if not len(packs):
         raise ConfigError(f"--groups: {', '.join(header['groups'])} hold no packs; choose groups that do")
     packed = PackedSet(source, manifest, groups, engine, to_check=to_check)
-    return _job(load_format(header["format"]), folder, packed, manifest, groups, packs, header)
+    format = load_format(header["format"])
+    job = _job(format, folder, packed, manifest, groups, packs, header)
+    if is_remote(folder) and (shared := format.shared_files(job)):
+        raise OutputError(
+            f"{str(folder)!r}: {' and '.join(shared)} are written in place, which remote storage cannot do; export to "
+            "a local folder, and upload that"
+        )
+    return job
 
 
 def _job(
@@ -256,7 +264,7 @@ def finish_export(
     result = _result(job, files)
     totals = {"num_rows": result.num_rows, "num_samples": result.num_samples, "num_tokens": result.num_tokens}
     text = {"hbpack_version": packer_cli.__version__, **header, **totals, "parts": facts}
-    write_json(folder / NAME, {**text, "files": [vars(file) for file in files]})
+    write_json(folder / NAME, {**text, "files": [file.value() for file in files]})
     parts.close()
     return result
 

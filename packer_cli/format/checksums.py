@@ -26,7 +26,7 @@ def file_checksum(path: str | Path, offset: int = 0, num_bytes: int | None = Non
     digest = xxhash.xxh3_128()
     left = sys.maxsize if num_bytes is None else num_bytes
     buffer = memoryview(bytearray(_BLOCK))
-    with open(path, "rb", buffering=0) as file:
+    with Path(path).open("rb", buffering=0) if isinstance(path, str) else path.open("rb", buffering=0) as file:
         file.seek(offset)
         while size := file.readinto(buffer[:left]):
             digest.update(buffer[:size])
@@ -53,7 +53,7 @@ def find_damage(path: str | Path, num_bytes: int | None, xxh3: str, index: str =
         index: the file that tells these two.
     """
     try:
-        size = Path(path).stat().st_size
+        size = (Path(path) if isinstance(path, str) else path).stat().st_size
         if num_bytes not in (None, size):
             return f"{size} bytes, {index} says {num_bytes}"
         found = file_checksum(path)
@@ -82,6 +82,8 @@ def inside(folder: Path, path: str) -> Path:
         ValueError: its path, or a link on the way, leads out of the folder.
     """
     file = folder / check_path(path)
+    if not isinstance(file, Path):
+        return file  # Remote storage has no links.
     # Not Path.resolve, which raises RuntimeError for links in a circle before Python 3.13.
     real = os.path.realpath(file)
     if not Path(real).is_relative_to(os.path.realpath(folder)):

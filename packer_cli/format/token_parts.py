@@ -5,7 +5,9 @@ Price: opening a part takes about a millisecond; then a piece of a sample costs 
 
 from __future__ import annotations
 
+import itertools
 import os
+from bisect import bisect_right
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
@@ -21,6 +23,16 @@ from packer_cli.format.schema import shard_schema
 
 PARTS_KEPT = 1024
 """Most parts that are open at a time; each takes some KiB, and addresses."""
+
+
+class _Rows:
+    """One record batch of a part, to find rows one by one."""
+
+    def __init__(self, batch: PartBatch) -> None:
+        # Reading a number of a memory view takes half as long as reading it of an array.
+        self.offsets, self.span_offsets = batch.offsets.data, batch.span_offsets.data
+        self.input_ids, self.loss_starts, self.loss_stops = batch.input_ids, batch.loss_starts, batch.loss_stops
+        self.num_rows = len(batch.lines)
 
 
 class PartBatch:
@@ -64,13 +76,13 @@ def clip_spans(
 
 
 def with_tokens(
-    batch: pa.RecordBatch, offsets: NDArray[Any], span_offsets: NDArray[Any], tokens: Any
+    batch: pa.RecordBatch, offsets: NDArray[Any], span_offsets: NDArray[Any], tokens: PieceTokens
 ) -> pa.RecordBatch:
     """A record batch of an index-only shard with its tokens, as other shards have it.
 
     Args:
         offsets, span_offsets: [r+1]: where the tokens and loss spans of each row begin.
-        tokens: `input_ids`, and `loss_starts` and `loss_stops` as positions in the row.
+        tokens: of all rows, with loss spans as positions in their row.
     """
     lists = {
         "input_ids": to_lists(offsets, tokens.input_ids),
@@ -83,7 +95,10 @@ def with_tokens(
 
 
 class TokenParts:
-    """The parts of a token store. Not safe for several threads at once; a forked process opens its own files."""
+    """The parts of a token store, of which it checks no more than it needs to: rows have checksums.
+
+    Not safe for several threads at once. A forked process opens its own files.
+    """
 
     def __init__(self, open_part: Callable[[int], pa.NativeFile], num_samples: Sequence[int]) -> None:
         """Opens nothing yet.
@@ -95,7 +110,7 @@ class TokenParts:
         self._open_part = open_part
         self._num_samples = num_samples
         self._first = np.concatenate([[0], np.cumsum(num_samples, dtype=np.int64)])
-        self._parts: OrderedDict[int, tuple[Int64Array, list[PartBatch]]] = OrderedDict()
+        self._parts: OrderedDict[int, tuple[list[int], list[_Rows]]] = OrderedDict()
         self._pid = os.getpid()
 
     def gather(self, sample: Int64Array, start: NDArray[np.int32], length: NDArray[np.int32]) -> PieceTokens:
@@ -106,23 +121,26 @@ class TokenParts:
         """
         if len(sample) and not 0 <= sample.min() <= sample.max() < self._first[-1]:
             raise FormatError("it names samples that the token store does not have")
+        try:
+            return self._gather(sample, start, length)
+        except (IndexError, ValueError) as error:
+            raise FormatError(f"its samples cannot be gathered from the token store ({error})") from None
+
+    def _gather(self, sample: Int64Array, start: NDArray[np.int32], length: NDArray[np.int32]) -> PieceTokens:
         part = np.searchsorted(self._first, sample, side="right") - 1
         row = sample - self._first[part]
         ids, starts, stops, counts = [], [], [], []
         pieces = zip(part.tolist(), row.tolist(), start.tolist(), length.tolist(), strict=True)
         for number, local, begin, size in pieces:
             batch, at = self._find(number, local)
-            offsets, spans = batch.offsets, batch.span_offsets
-            first = offsets.item(at) + begin
-            if not 0 <= begin <= begin + size <= offsets.item(at + 1) - offsets.item(at):
+            first, last = batch.offsets[at], batch.offsets[at + 1]
+            if not 0 <= begin <= begin + size <= last - first:
                 raise FormatError(f"sample {local} of token part {number} is shorter than planned")
-            ids.append(batch.input_ids[first : first + size])
-            a, b = spans.item(at), spans.item(at + 1)
+            ids.append(batch.input_ids[first + begin : first + begin + size])
+            a, b = batch.span_offsets[at], batch.span_offsets[at + 1]
             starts.append(batch.loss_starts[a:b])
             stops.append(batch.loss_stops[a:b])
-            counts.append(len(starts[-1]))
-        if not ids:
-            raise FormatError("it has no samples")
+            counts.append(b - a)
         of_piece = np.repeat(np.arange(len(ids)), counts)
         span_starts, span_stops, piece = clip_spans(
             np.concatenate(starts), np.concatenate(stops), of_piece, start, length
@@ -130,7 +148,7 @@ class TokenParts:
         place = (np.cumsum(length) - length).astype(np.int32)[piece]
         return PieceTokens(np.concatenate(ids), span_starts + place, span_stops + place)
 
-    def _find(self, number: int, row: int) -> tuple[PartBatch, int]:
+    def _find(self, number: int, row: int) -> tuple[_Rows, int]:
         """The record batch of a row of a part, and the row in it."""
         if self._pid != os.getpid():
             self._parts.clear()
@@ -143,17 +161,17 @@ class TokenParts:
         else:
             self._parts.move_to_end(number)
         first, batches = part
-        batch = 0 if len(batches) == 1 else int(np.searchsorted(first, row, side="right")) - 1
-        return batches[batch], row - first.item(batch)
+        batch = bisect_right(first, row) - 1
+        return batches[batch], row - first[batch]
 
-    def _open(self, number: int) -> tuple[Int64Array, list[PartBatch]]:
+    def _open(self, number: int) -> tuple[list[int], list[_Rows]]:
         try:
             with self._open_part(number) as source:
                 reader = pa.ipc.open_file(source.read_buffer())
-            batches = [PartBatch(reader.get_batch(i)) for i in range(reader.num_record_batches)]
+            batches = [_Rows(PartBatch(reader.get_batch(i))) for i in range(reader.num_record_batches)]
         except (OSError, KeyError, ValueError, pa.ArrowException) as error:
             raise FormatError(f"token part {number} cannot be read: {' '.join(str(error).split())}") from None
-        first = np.cumsum([0, *(len(batch.lines) for batch in batches)])
+        first = [0, *itertools.accumulate(batch.num_rows for batch in batches)]
         if first[-1] != self._num_samples[number]:
             raise FormatError(f"token part {number} has {first[-1]} samples, not {self._num_samples[number]}")
         return first, batches

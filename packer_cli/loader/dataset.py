@@ -32,7 +32,9 @@ from packer_cli.loader.rows import RankRows
 from packer_cli.loader.sampler import PackedSampler, is_left_to_sampler
 from packer_cli.loader.shards import ShardReader
 from packer_cli.loader.state import read_state
-from packer_cli.loader.storage import Verify, is_url
+from packer_cli.loader.storage import Verify
+from packer_cli.remote.local import CACHE_BYTES
+from packer_cli.remote.system import is_url
 
 
 class PackedDataset(Dataset):
@@ -162,7 +164,7 @@ class PackedDataset(Dataset):
         lockstep: bool = True,
         verify: Verify = "lazy",
         cache_dir: str | os.PathLike[str] | None = None,
-        cache_bytes: int = 64 * 2**30,
+        cache_bytes: int = CACHE_BYTES,
         prefetch: int = 2,
         storage_options: dict[str, Any] | None = None,
     ) -> None:

@@ -6,8 +6,10 @@ import os
 from pathlib import Path
 from typing import Any
 
-from packer_cli.loader.remote import RemoteStorage, default_cache_dir
-from packer_cli.loader.storage import LocalStorage, Storage, Verify, is_url
+from packer_cli.loader.remote import RemoteStorage
+from packer_cli.loader.storage import LocalStorage, Storage, Verify
+from packer_cli.remote.local import default_cache_dir
+from packer_cli.remote.system import is_url
 
 
 def open_storage(

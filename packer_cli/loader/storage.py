@@ -111,8 +111,3 @@ class LocalStorage:
 
     def stop(self) -> None:
         """Do nothing."""
-
-
-def is_url(path: str | os.PathLike[str]) -> bool:
-    """Whether a path is a URL of remote storage, such as `s3://bucket/out`."""
-    return "://" in str(path)

@@ -24,6 +24,7 @@ from packer_cli.plan.check import check_plan
 from packer_cli.plan.cost import Cost, parse_cost
 from packer_cli.plan.groups import Group
 from packer_cli.plan.types import UNLIMITED, Packs, Pieces, Plan, Schedule
+from packer_cli.remote.local import map_file, open_source
 from packer_cli.shards.arrow_file import arrow_file
 
 PLAN_VERSION = 8
@@ -153,7 +154,7 @@ def _write_arrays(path: Path, arrays: dict[str, NDArray[Any]], metadata: dict[st
 
 
 def _read_arrays(path: Path) -> dict[str, NDArray[Any]]:
-    batch = pa.ipc.open_file(pa.memory_map(str(path))).get_batch(0)
+    batch = pa.ipc.open_file(map_file(path)).get_batch(0)
     return {name: to_numpy(batch.column(name).values) for name in batch.schema.names}
 
 
@@ -230,7 +231,7 @@ def read_plan_header(path: Path) -> PlanHeader:
 def _read_metadata(path: Path) -> dict[str, Any]:
     """The JSON values beside the arrays; the errors are those of `read_plan`."""
     try:
-        metadata = _parse_metadata(pa.ipc.open_file(pa.memory_map(str(path))).schema)
+        metadata = _parse_metadata(pa.ipc.open_file(open_source(path)).schema)
     except (FileNotFoundError, NotADirectoryError):
         raise InputError(f"{str(path.parent)!r} holds no plan (no {path.name}); run hbpack plan") from None
     except (OSError, pa.ArrowException, KeyError, TypeError, ValueError) as error:

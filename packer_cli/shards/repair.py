@@ -23,6 +23,7 @@ from packer_cli.format.manifest import Manifest
 from packer_cli.format.marks import find_foreign
 from packer_cli.format.schema import iterations_path
 from packer_cli.plan.types import Plan, Schedule
+from packer_cli.remote.local import open_source
 from packer_cli.shards.layout import ShardRange
 from packer_cli.shards.plan_file import PlanHeader, read_plan, read_schedules, write_plan
 from packer_cli.shards.ranks import EpochColumns, write_epoch
@@ -96,7 +97,7 @@ def describe_damage(folder: Path, file: SetFile) -> str | None:
     if why is None or file.fingerprint is None or not path.exists():
         return why
     try:
-        with pa.memory_map(str(path)) as source:
+        with open_source(path) as source:
             return find_foreign(pa.ipc.open_file(source).schema, file.fingerprint, file.path) or why
     except (OSError, pa.ArrowException):
         return why

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import shutil
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
@@ -17,8 +15,8 @@ import packer_cli
 from packer_cli.engine.base import Engine
 from packer_cli.engine.parts import FileRange, FinishedPart, Parts, Written, find_listing
 from packer_cli.engine.progress import Progress
-from packer_cli.errors import HbpackError
-from packer_cli.files import fingerprint, remove_temporaries
+from packer_cli.errors import FormatError, InputError
+from packer_cli.files import fingerprint, remove_folder, remove_temporaries
 from packer_cli.format.checksums import file_checksum
 from packer_cli.format.constants import FORMAT_VERSION, MANIFEST_NAME, PLAN_NAME, REJECTED_NAME, SHARD_MARKERS
 from packer_cli.format.entries import EpochInfo, FileInfo, GroupInfo, PartInfo, RankFile, Replicas, ShardInfo
@@ -26,6 +24,7 @@ from packer_cli.format.manifest import Manifest, SetConfig, WriteOptions
 from packer_cli.format.schema import epoch_name, iterations_path, ranks_path
 from packer_cli.plan.cost import segment_sums
 from packer_cli.plan.types import Plan, Schedule
+from packer_cli.remote.path import relative_path
 from packer_cli.shards.layout import ShardRange, lay_out
 from packer_cli.shards.manifest import read_manifest, write_manifest
 from packer_cli.shards.plan_file import PlanHeader, read_plan
@@ -116,7 +115,7 @@ def write_set(
         "epochs": epochs,
         "plan": file_info(folder, PLAN_NAME),
         "rejected": file_info(folder, REJECTED_NAME) if (folder / REJECTED_NAME).exists() else None,
-        "tokens": _token_parts(index, os.path.relpath(store, folder)) if options.index_only else (),
+        "tokens": _token_parts(index, relative_path(store, folder)) if options.index_only else (),
     }
     manifest = _manifest(plan, piece_loss_tokens, header, index, options, layout.shards, parts.finished, facts)
     _remove_stale(folder, epochs, layout.shards)
@@ -208,7 +207,7 @@ def listed_shards(folder: Path) -> dict[str, FinishedPart]:
     """The shards that the manifest vouches for, by path. A run that replaces shards moves it to the work folder."""
     try:
         manifest = read_manifest(find_listing(folder, SHARD_MARKERS, MANIFEST_NAME).parent)
-    except HbpackError:
+    except (InputError, FormatError):
         return {}
     files = [FileRange(path=shard.path, num_bytes=shard.num_bytes, xxh3=shard.xxh3) for shard in manifest.shards]
     return {file.path: FinishedPart(fingerprint=manifest.planned_fingerprint, files=(file,)) for file in files}
@@ -289,7 +288,7 @@ def _remove_stale(folder: Path, epochs: Sequence[EpochInfo], shards: Sequence[Sh
         if str(path.relative_to(folder)) not in wanted:
             path.unlink()
     for path in folder.glob("ranks/rebalanced-*"):
-        shutil.rmtree(path)
+        remove_folder(path)
     known = {path for epoch in epochs for path, _ in epoch.files}
     for path in folder.glob("ranks/epoch-*/*.arrow"):
         if str(path.relative_to(folder)) not in known:

@@ -8,32 +8,35 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 
-from packer_cli.errors import FormatError, InputError, RemoteError
+from packer_cli.errors import FormatError, RemoteError
 from packer_cli.format.checksums import check_bytes
-from packer_cli.format.constants import MANIFEST_NAME
-from packer_cli.format.manifest import Manifest, parse_manifest
+from packer_cli.format.manifest import Manifest
+from packer_cli.remote.local import open_source
+from packer_cli.remote.path import as_path, is_remote, path_from
 from packer_cli.shards.manifest import read_manifest
 
 
 class SetFiles:
     """The files of the packed set in a folder, by their paths there."""
 
-    remedy = "run hbpack write, which rewrites damaged files"
-
-    def __init__(self, root: str) -> None:
+    def __init__(self, root: Path) -> None:
         self.root = root
+
+    @property
+    def remedy(self) -> str:
+        """What to do about a damaged file."""
+        return "copy the set again" if is_remote(self.root) else "run hbpack write, which rewrites damaged files"
 
     def name(self, path: str) -> str:
         """A file's full name, for messages."""
-        return str(Path(self.root) / path)
+        return str(path_from(self.root, path))
 
     def manifest(self) -> Manifest:
         """`hbpack.json`. Raises InputError where there is none, FormatError where it is damaged."""
-        return read_manifest(Path(self.root))
+        return read_manifest(self.root)
 
     @contextmanager
     def open(
@@ -78,7 +81,7 @@ class SetFiles:
             return source.read_buffer()
 
     def _source(self, path: str) -> pa.NativeFile:
-        return pa.memory_map(self.name(path))
+        return open_source(path_from(self.root, path))
 
     def _checked(self, path: str, xxh3: str) -> pa.NativeFile:
         data = self.buffer(path)
@@ -95,61 +98,9 @@ class SetFiles:
 
     def read(self, path: str) -> bytes:
         """A small file. Raises OSError."""
-        return Path(self.name(path)).read_bytes()
-
-
-class RemoteFiles(SetFiles):
-    """The files below a URL of fsspec."""
-
-    remedy = "copy the set again"
-
-    def __init__(self, root: str) -> None:
-        super().__init__(root.rstrip("/"))
-        try:
-            import fsspec
-
-            self._system, self._path = fsspec.url_to_fs(self.root)
-        except (ImportError, ValueError) as error:
-            if "s3fs" in str(error):  # fsspec knows nothing of the extra that brings it.
-                raise InputError(f"{root!r} needs s3fs: pip install 'hbpack[remote]'") from None
-            raise InputError(f"{root!r} cannot be opened: {error}") from None
-
-    def name(self, path: str) -> str:
-        """A URL."""
-        return f"{self.root}/{path}"
-
-    def manifest(self) -> Manifest:
-        """As in a folder; RemoteError where the storage does not answer."""
-        try:
-            data = self.read(MANIFEST_NAME)
-        except FileNotFoundError:
-            raise InputError(
-                f"{self.root!r} holds no packed data set (no {MANIFEST_NAME}); check the address"
-            ) from None
-        except Exception as error:  # Every file system has errors of its own.
-            raise self._error(MANIFEST_NAME, error) from None
-        return parse_manifest(data, self.name(MANIFEST_NAME), self.remedy)
-
-    def _source(self, path: str) -> pa.NativeFile:
-        try:
-            return pa.PythonFile(self._system.open(f"{self._path}/{path}", "rb"), mode="r")
-        except Exception as error:
-            raise self._error(path, error) from None
-
-    def _error(self, path: str, error: Exception) -> Exception:
-        if isinstance(error, (FileNotFoundError, pa.ArrowInvalid, KeyError, IndexError, ValueError)):
-            return super()._error(path, error)
-        return RemoteError(
-            f"{self.name(path)!r} could not be read ({type(error).__name__}: {error}); check the network, the "
-            "credentials and the address"
-        )
-
-    def read(self, path: str) -> bytes:
-        """A small file, as its file system raises."""
-        data: Any = self._system.cat_file(f"{self._path}/{path}")
-        return bytes(data)
+        return path_from(self.root, path).read_bytes()
 
 
 def open_files(name: str) -> SetFiles:
     """The files of the set in a folder, or at a URL such as `s3://bucket/out`."""
-    return RemoteFiles(name) if "://" in name else SetFiles(name)
+    return SetFiles(as_path(name))

@@ -23,20 +23,17 @@ from packer_cli.format.constants import PLAN_NAME
 from packer_cli.shards.manifest import read_manifest
 from packer_cli.shards.plan_file import PlanHeader, read_plan_header
 from packer_cli.sizes import counted
-from packer_cli.stages.output import TOKENS, locked_output, store_of
+from packer_cli.stages.output import APPEND_MARKER, TOKENS, locked_output, store_of
 from packer_cli.stages.pack import pack_corpus
 from packer_cli.tokens.index import StoreIndex, read_index
 from packer_cli.tokens.stage import current_index
 from packer_cli.tokens.tokenizer.loading import load_tokenizer
 
-MARKER = ".append.json"
-"""File in the output folder from the beginning of an append to its end: what a run that was killed goes on with."""
-
 
 def run_append(folder: Path, inputs: Sequence[str], tokenizer: str | None, engine: Engine) -> PlanHeader:
     """Add inputs to a packed set. Returns the header of the new plan.
 
-    An append that was killed goes on when it is called with the same inputs again.
+    Called with the same inputs again, goes on with an append that was killed, or finds that all is done.
 
     Args:
         inputs: as for `hbpack pack`, with weights.
@@ -51,25 +48,30 @@ def run_append(folder: Path, inputs: Sequence[str], tokenizer: str | None, engin
         header, index = _opened(folder)
         given = [list(parse_input(text)) for text in inputs]
         old = [[source.name, source.weight] for source in index.sources]
-        noted = _begun(folder, given)
+        noted = begun = _begun(folder, given)
+        is_there = noted is None and len(old) > len(given) and old[-len(given) :] == given
         if noted is None:
-            noted = {"inputs": given, "num_old": len(old), "write": _write_options(folder)}
+            num_old = len(old) - len(given) if is_there else len(old)
+            noted = {"inputs": given, "num_old": num_old, "write": _write_options(folder)}
             for text, source in zip(inputs, given, strict=True):
-                if source in old:
+                if source in old[:num_old]:
                     raise InputError(f"{text}: is in the set already")
         old = old[: noted["num_old"]]
         config = _tokenize_config(index, [*old, *given], tokenizer)
         _check_inputs(config.inputs, len(old), folder)
         _check_tokenizer(config, index)
-        write_json(folder / MARKER, noted)
+        write_json(folder / APPEND_MARKER, noted)
         try:
             header = pack_corpus(config, header.config, WriteConfig(**noted["write"]), folder, engine)
         except HbpackError:
-            if current_index(folder / TOKENS) == index and len(index.sources) == len(old):
-                (folder / MARKER).unlink()  # The set is as it was.
+            if begun is None and current_index(folder / TOKENS) == index:
+                (folder / APPEND_MARKER).unlink()  # The set is as it was.
             raise
-        (folder / MARKER).unlink()
-    say(f"appended {counted(len(given), 'input')} to {len(old)}; the plan is new, and all shards were rewritten")
+        (folder / APPEND_MARKER).unlink()
+    if is_there:
+        say("the set has this data already")
+    else:
+        say(f"appended {counted(len(given), 'input')} to {len(old)}; the plan is new, and all shards were rewritten")
     return header
 
 
@@ -87,7 +89,7 @@ def _opened(folder: Path) -> tuple[PlanHeader, StoreIndex]:
 
 def _begun(folder: Path, given: list[list[Any]]) -> dict[str, Any] | None:
     """What an append that was killed has noted."""
-    path = folder / MARKER
+    path = folder / APPEND_MARKER
     try:
         noted: dict[str, Any] = json.loads(path.read_bytes())
     except FileNotFoundError:

@@ -11,6 +11,7 @@ import numpy as np
 
 from packer_cli.errors import InputError
 from packer_cli.plan.types import Int32Array
+from packer_cli.remote.local import local_file
 
 _RULE = "a length is 1 .. 2147483647"
 
@@ -22,7 +23,7 @@ def read_lengths_file(path: Path) -> Int32Array:
         InputError: the file cannot be read, or holds a value outside 1 .. 2^31 - 1. Names the first bad value.
     """
     try:
-        values = np.load(path, allow_pickle=False) if path.suffix == ".npy" else _read_text(path)
+        values = np.load(local_file(path), allow_pickle=False) if path.suffix == ".npy" else _read_text(path)
     except OSError as error:
         raise InputError(f"lengths file {str(path)!r} cannot be read: {error.strerror or error}") from None
     except (ValueError, EOFError, BadZipFile) as error:

@@ -7,14 +7,17 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from packer_cli.errors import HbpackError, OutputError
+from packer_cli.errors import FormatError, InputError, OutputError
 from packer_cli.folders import TaskLock, hold_folder
 from packer_cli.format.checksums import inside
 from packer_cli.format.constants import MANIFEST_NAME, PLAN_NAME, REJECTED_NAME, SHARD_MARKERS
 from packer_cli.format.manifest import Manifest
+from packer_cli.remote.path import is_remote, path_from
 from packer_cli.shards.manifest import read_manifest
 from packer_cli.shards.plan_file import PlanHeader, read_plan, read_plan_header
 
+APPEND_MARKER = ".append.json"
+"""File in the output folder from the beginning of an append to its end: what a run that was killed goes on with."""
 TOKENS = "tokens"
 """The token store's folder in an output folder."""
 
@@ -32,11 +35,12 @@ def locked_output(folder: Path, *, has_plan: bool = False, task: TaskLock | None
         OutputError: the folder holds other files, or cannot be written to.
         BusyError: another run is writing to it.
     """
-    if has_plan and not ((folder / PLAN_NAME).exists() and os.access(folder, os.W_OK)):
+    if has_plan and not ((folder / PLAN_NAME).exists() and (is_remote(folder) or os.access(folder, os.W_OK))):
         yield
         return
     with hold_folder(folder, lambda entries: has_plan or _is_own(folder, entries), task):
-        _check_links(folder)
+        if not is_remote(folder):
+            _check_links(folder)
         yield
 
 
@@ -82,7 +86,7 @@ def _holds_only_reasons(folder: Path, entries: list[str]) -> bool:
 
 def store_of(folder: Path, header: PlanHeader) -> Path:
     """The token store of the plan in a folder."""
-    return Path(os.path.normpath(folder / header.store))
+    return path_from(folder, header.store)
 
 
 def current_plan(folder: Path, store: Path) -> PlanHeader | None:
@@ -90,7 +94,7 @@ def current_plan(folder: Path, store: Path) -> PlanHeader | None:
     try:
         read_plan(folder / PLAN_NAME, check=True)
         header = read_plan_header(folder / PLAN_NAME)
-    except HbpackError:
+    except (InputError, FormatError):
         return None
     is_of_store = store_of(folder, header).resolve() == store.resolve()
     return header if is_of_store and (folder / REJECTED_NAME).exists() else None
@@ -100,5 +104,5 @@ def current_manifest(folder: Path) -> Manifest | None:
     """The manifest in a folder; None if it is missing or damaged."""
     try:
         return read_manifest(folder)
-    except HbpackError:
+    except (InputError, FormatError):
         return None

@@ -16,7 +16,7 @@ from packer_cli.format.constants import PLAN_NAME
 from packer_cli.kernels import known_as_compiled, note_compiled, skip_extensions
 from packer_cli.stages.output import locked_output
 from packer_cli.stages.tokenize import tokenize_corpus
-from packer_cli.stages.write import write_planned
+from packer_cli.stages.write import refuse_remote_index, write_planned
 
 if TYPE_CHECKING:
     from packer_cli.plan.rules import PlanRules
@@ -31,6 +31,8 @@ def run_pack(
     Args:
         write: None to stop at the plan.
     """
+    if write is not None:
+        refuse_remote_index(write, folder)
     with locked_output(folder):
         return pack_corpus(tokenize, plan, write, folder, engine)
 

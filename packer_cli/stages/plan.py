@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import asdict
 from pathlib import Path
 
@@ -15,6 +14,7 @@ from packer_cli.format.constants import MANIFEST_NAME, PLAN_NAME, REJECTED_NAME,
 from packer_cli.kernels import skip_extensions
 from packer_cli.plan.pieces import overflow_notes
 from packer_cli.plan.rules import PlanRules
+from packer_cli.remote.path import relative_path
 from packer_cli.shards.plan_file import PLAN_VERSION, PlanHeader, write_plan
 from packer_cli.shards.stage import is_of_plan
 from packer_cli.sizes import counted
@@ -91,7 +91,7 @@ def make_plan(config: PlanConfig, rules: PlanRules, source: Path, folder: Path) 
         _disown_plan(folder)
     header = PlanHeader(
         fingerprint=wanted,
-        store=os.path.relpath(store, folder),
+        store=relative_path(store, folder),
         store_fingerprint=index.fingerprint,
         config=config,
         group_choice=choice,

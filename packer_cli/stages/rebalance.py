@@ -9,7 +9,6 @@ state of any generation can be resumed.
 from __future__ import annotations
 
 import math
-import shutil
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -21,8 +20,8 @@ from packer_cli.config import PlanConfig, validate
 from packer_cli.config.rules import plan_rules
 from packer_cli.config.strategies import STRATEGIES
 from packer_cli.engine.progress import Stopwatch, say
-from packer_cli.errors import ConfigError, FormatError, HbpackError, InputError
-from packer_cli.files import fingerprint
+from packer_cli.errors import ConfigError, FormatError, InputError
+from packer_cli.files import fingerprint, remove_folder
 from packer_cli.format.constants import PLAN_NAME
 from packer_cli.format.entries import Generation, Origin
 from packer_cli.format.epochs import MAX_EPOCH, find_epoch, repeat_order
@@ -33,6 +32,7 @@ from packer_cli.plan.figures import plan_stats
 from packer_cli.plan.resume import DealRules, check_rest, deal_epoch, rest_of_epoch, short_packs
 from packer_cli.plan.rules import PlanRules
 from packer_cli.plan.types import Int64Array, Plan, Schedule
+from packer_cli.remote.path import as_path, path_from
 from packer_cli.shards.manifest import read_manifest, write_manifest
 from packer_cli.shards.plan_file import PlanHeader, read_plan, read_plan_header, write_schedules
 from packer_cli.shards.repair import generation_schedules
@@ -52,7 +52,7 @@ def run_rebalance(
     """Adapt the set in `folder` to `num_gpus` GPUs, from where training stopped."""
     watch = Stopwatch()
     if state is not None:
-        stop = read_state(Path(state))
+        stop = read_state(as_path(state))
     else:
         given = {"--from-step": step, "--epoch": epoch}
         name = next((f"{option} {value}" for option, value in given.items() if value is not None), "the start")
@@ -122,7 +122,7 @@ def rebalance(folder: Path, num_gpus: int, stop: Stop, global_tokens: int | None
     check_plan(replace(dealt, epochs=tuple(whole)))
     check_rest(dealt, schedules[0], left, num_gpus)
     path = generation_path(len(manifest.history) + 1)
-    shutil.rmtree(folder / path, ignore_errors=True)  # Left by a killed run; nothing refers to it.
+    remove_folder(folder / path)  # Left by a killed run; nothing refers to it.
     facts: dict[str, Any] = {"fingerprint": own_fingerprint, "num_gpus": num_gpus, "first_epoch": origin.epoch}
     write_schedules(folder / path / SCHEDULES_NAME, schedules, **facts)
     first, *others = write_epochs(folder, path, origin.epoch, dealt, schedules, piece_loss_tokens, own_fingerprint)
@@ -279,7 +279,7 @@ def _schedules(
 def _sources(folder: Path, header: PlanHeader) -> NDArray[np.int32] | None:
     """Source of each sample (int32[n]), for the metrics; None if the token store is gone or has changed."""
     try:
-        store = TokenStore.open(folder / header.store)
-    except HbpackError:
+        store = TokenStore.open(path_from(folder, header.store))
+    except (InputError, FormatError):
         return None
     return store.sources() if store.index.fingerprint == header.store_fingerprint else None

@@ -12,6 +12,7 @@ from packer_cli.engine.base import Engine
 from packer_cli.errors import ConfigError, InputError, TooManyRejectedError
 from packer_cli.format.constants import PLAN_NAME
 from packer_cli.plan.samples import Samples
+from packer_cli.remote.path import as_path
 from packer_cli.stages.lengths import read_lengths_file
 from packer_cli.stages.output import TOKENS
 from packer_cli.stages.planning import samples_of_store
@@ -64,7 +65,7 @@ def compared_samples(inputs: Sequence[str]) -> Samples:
     """
     if len(inputs) != 1:
         raise ConfigError("several inputs are a corpus, which needs --tokenizer" if inputs else "INPUT is required")
-    path = Path(inputs[0])
+    path = as_path(inputs[0])
     if not path.exists():
         raise InputError(f"{inputs[0]!r} does not exist; {NAME_SAMPLES}, or a corpus and its --tokenizer")
     if _is_corpus(path):
@@ -87,7 +88,7 @@ def _is_corpus(path: Path) -> bool:
 def refuse_known_lengths(inputs: Sequence[str]) -> None:
     """Raise ConfigError for inputs that already have lengths, and so are not a corpus."""
     for name in inputs:
-        path = Path(name)
+        path = as_path(name)
         if path.suffix == ".npy" or any((path / folder / INDEX_NAME).exists() for folder in (".", "tokens")):
             raise ConfigError(f"{name!r} has its lengths already and is not a corpus; leave out --tokenizer")
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
@@ -19,8 +19,7 @@ from packer_cli.shards.manifest import read_manifest
 from packer_cli.shards.plan_file import PlanHeader, read_plan_header
 from packer_cli.shards.stage import is_of_plan
 from packer_cli.sizes import counted, format_bytes
-from packer_cli.stages.export import complete_exported
-from packer_cli.stages.output import TOKENS, store_of
+from packer_cli.stages.output import APPEND_MARKER, TOKENS, store_of
 from packer_cli.stages.tokenize import complete_tokens
 from packer_cli.stages.write import complete_shards, describe_set
 from packer_cli.tokens.index import INDEX_NAME, read_index
@@ -108,23 +107,22 @@ def run_status(folder: Path, stage: str | None = None) -> Status:
     holders = find_holders(folder)
     alone = next((holder for holder in holders if holder.task is None), None)
     if (folder / EXPORT_NAME).exists() or (folder / EXPORT_WORK).exists():
-        _complete(ArrayRecords(folder / EXPORT_WORK), lambda: complete_exported(folder))
+        if ArrayRecords(folder / EXPORT_WORK).is_complete():
+            from packer_cli.stages.export import complete_exported  # Loads numba.
+
+            complete_exported(folder)
         return Status(stages=(_export(folder, holders),), holder=alone)
     traces = (TOKENS, PLAN_NAME, MANIFEST_NAME, SHARD_MARKERS)
     if not holders and not any((folder / name).exists() for name in traces):
         raise InputError(f"{str(folder)!r} holds no output of hbpack; name the folder given as --output")
-    _complete(ArrayRecords(folder / TOKENS / WORK), lambda: complete_tokens(folder))
-    _complete(ArrayRecords(folder / SHARD_MARKERS), lambda: complete_shards(folder))
+    complete_tokens(folder)
+    complete_shards(folder)
     header = _plan_header(folder)
     store = folder / TOKENS if header is None else store_of(folder, header)
-    tokens = _tokens(store, (folder / MANIFEST_NAME).exists(), holders)
+    again = "hbpack append" if (folder / APPEND_MARKER).exists() else "hbpack tokenize or pack"
+    tokens = _tokens(store, (folder / MANIFEST_NAME).exists(), holders, again)
     stages = (tokens, _plan(header, store), _shards(folder, header, holders))
     return Status(stages=tuple(each for each in stages if stage in (None, each.name)), holder=alone)
-
-
-def _complete(records: ArrayRecords, complete: Callable[[], bool]) -> None:
-    if records.is_complete():
-        complete()
 
 
 def _array(records: ArrayRecords, stage: str, holders: Sequence[Holder]) -> ArrayStatus | None:
@@ -146,7 +144,7 @@ def _others(array: ArrayStatus) -> list[tuple[str, int]]:
     return [("running", len(array.running)), ("missing", len(array.missing))]
 
 
-def _tokens(store: Path, is_packed: bool, holders: Sequence[Holder]) -> StageStatus:
+def _tokens(store: Path, is_packed: bool, holders: Sequence[Holder], again: str) -> StageStatus:
     array = _array(ArrayRecords(store / WORK), "tokenize", holders)
     num_parts = counted(sum(1 for _ in store.glob("part-*.arrow")), "part")
     if array is not None:
@@ -165,8 +163,8 @@ def _tokens(store: Path, is_packed: bool, holders: Sequence[Holder]) -> StageSta
         )
         return StageStatus(name="tokens", state="complete", summary=summary)
     if (store / WORK).exists():
-        rest = "run the same hbpack tokenize or pack again"
-        return StageStatus(name="tokens", state="unfinished", summary=f"{num_parts} written; {rest}")
+        summary = f"{num_parts} written; run the same {again} again"
+        return StageStatus(name="tokens", state="unfinished", summary=summary)
     if is_packed:
         return StageStatus(name="tokens", state="complete", summary="removed after the shards were written")
     return StageStatus(name="tokens", state="missing", summary="run hbpack tokenize")

@@ -12,6 +12,7 @@ from packer_cli.engine.progress import Stopwatch, progress_bar, say, warn
 from packer_cli.errors import RunError, UsageError
 from packer_cli.folders import TaskLock
 from packer_cli.format.constants import REJECTED_NAME
+from packer_cli.remote.path import is_remote, paths_below
 from packer_cli.sizes import counted
 from packer_cli.stages.array import array_share, complete_array, say_done
 from packer_cli.stages.output import TOKENS, current_plan, locked_output
@@ -56,7 +57,7 @@ def _report_rejected(index: StoreIndex, folder: Path) -> None:
 
 def tokenize_corpus(config: TokenizeConfig, folder: Path, engine: Engine) -> StoreIndex:
     """Like `run_tokenize`, but without an error if every record was rejected, and without a lock."""
-    before = {path for path in [folder, *folder.rglob("*")] if path.exists()}
+    before = paths_below(folder)
     watch = Stopwatch()
 
     try:
@@ -139,8 +140,8 @@ def complete_tokens(folder: Path) -> bool:
 
 def _remove_new(folder: Path, before: set[Path]) -> None:
     """Remove what was not there before: after a usage error, nothing may have been written."""
-    for path in sorted({folder, *folder.rglob("*")} - before, reverse=True):
-        if path.is_dir():
+    for path in sorted(paths_below(folder) - before, reverse=True):
+        if not is_remote(path) and path.is_dir():
             path.rmdir()
         else:
             path.unlink(missing_ok=True)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import shutil
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import asdict, replace
@@ -15,9 +14,11 @@ from packer_cli.engine.array import ArrayIds, ArrayRecords, ArrayTask
 from packer_cli.engine.base import Engine
 from packer_cli.engine.progress import Stopwatch, progress_bar, say, warn
 from packer_cli.errors import ConfigError, FormatError, InputError
+from packer_cli.files import remove_folder
 from packer_cli.folders import TaskLock
 from packer_cli.format.constants import MANIFEST_NAME, PLAN_NAME, REJECTED_NAME, SHARD_MARKERS
 from packer_cli.format.manifest import Manifest, WriteOptions
+from packer_cli.remote.path import is_remote
 from packer_cli.shards.manifest import write_manifest
 from packer_cli.shards.plan_file import PlanHeader, read_plan_header
 from packer_cli.shards.repair import describe_damage, find_damaged, repair, set_files
@@ -55,6 +56,7 @@ def write_planned(
     Args:
         trusts_tokens: skip the check of the token store, which was just written or checked.
     """
+    refuse_remote_index(config, folder)
     watch = Stopwatch()
     store = store_of(folder, header)
     manifest = current_manifest(folder)
@@ -67,6 +69,7 @@ def write_planned(
 
     if manifest and is_same and _is_whole(folder, manifest, header, store, check_tokens, engine):
         _update_names(manifest, folder, store, header)
+        remove_folder(folder / SHARD_MARKERS)  # Left by a run that was killed when it had written the manifest.
     else:
         check_tokens()
         if manifest and manifest.history and is_same:
@@ -104,6 +107,14 @@ def chosen_options(config: WriteConfig, manifest: Manifest | None, header: PlanH
     return options
 
 
+def refuse_remote_index(config: WriteConfig, folder: Path) -> None:
+    """Raise ConfigError for `--index-only` into remote storage."""
+    if config.index_only and is_remote(folder):
+        raise ConfigError(
+            f"{folder}: with --index-only the loader maps the token store into memory, so name a local folder"
+        )
+
+
 def describe_set(manifest: Manifest) -> str:
     """Such as `2 shards, 5.2 MiB, and manifests for 8 ranks`."""
     shards = list(manifest.shards)
@@ -117,7 +128,7 @@ def describe_set(manifest: Manifest) -> str:
 def remove_tokens(folder: Path, store: Path) -> None:
     """Remove the token store of a set, unless it is elsewhere."""
     if store.resolve() == (folder / TOKENS).resolve():
-        shutil.rmtree(store, ignore_errors=True)
+        remove_folder(store)
 
 
 def _is_whole(
@@ -182,6 +193,8 @@ def _update_names(manifest: Manifest, folder: Path, store: Path, header: PlanHea
 def check_store(store: Path, fingerprint: str, engine: Engine | None, task: ArrayTask | None = None) -> None:
     """Check that the token store is the plan's and, with an engine, that its parts are intact. Reads them once.
 
+    The parts of a remote store are checked when they are fetched.
+
     Args:
         task: read only the share of this task.
     """
@@ -193,7 +206,7 @@ def check_store(store: Path, fingerprint: str, engine: Engine | None, task: Arra
     if task is not None:
         own = task.share(index.parts, [part.num_bytes for part in index.parts])
         index = index.model_copy(update={"parts": tuple(own)})
-    if engine is not None:
+    if engine is not None and not is_remote(store):
         for name, why in find_damaged_parts(store, index, engine).items():
             path = str(store / name)
             raise FormatError(
@@ -206,6 +219,7 @@ def run_task(config: WriteConfig, folder: Path, engine: Engine, ids: ArrayIds, t
 
     Each task checks its share of the token store, so all of it has been checked once the set is complete.
     """
+    refuse_remote_index(config, folder)
     records, watch = ArrayRecords(folder / SHARD_MARKERS), Stopwatch()
     with array_share("write", folder, records, task, ids, partial(_hold, folder)) as share:
         header = read_plan_header(folder / PLAN_NAME)

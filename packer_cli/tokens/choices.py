@@ -6,6 +6,7 @@ import os
 from typing import Any
 
 from packer_cli.config import TokenizeConfig
+from packer_cli.remote.system import is_url
 from packer_cli.sizes import counted
 from packer_cli.tokens.index import StoreIndex
 from packer_cli.tokens.tokenizer.reads import template_file
@@ -107,7 +108,8 @@ def repeated(index: StoreIndex) -> str | None:
     """A warning if several inputs hold the same file, so that its samples repeat in each epoch; else None."""
     sources: dict[str, set[int]] = {}
     for file in (file for part in index.parts for file in part.files):
-        sources.setdefault(os.path.realpath(file.path), set()).add(file.source)
+        path = file.path if is_url(file.path) else os.path.realpath(file.path)
+        sources.setdefault(path, set()).add(file.source)
     paths = [path for path, holders in sources.items() if len(holders) > 1]
     if not paths:
         return None

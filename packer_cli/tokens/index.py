@@ -20,6 +20,7 @@ from packer_cli.format.arrays import to_numpy
 from packer_cli.format.checksums import check_json, check_path, describe_signature, find_damage, sign_json
 from packer_cli.format.loss_spans import STARTS, STOPS, count_by_row, find_wrong_row
 from packer_cli.format.schema import part_schema, token_type
+from packer_cli.remote.local import map_file
 
 INDEX_NAME = "tokens.json"
 STORE_FORMAT = "hbpack-tokens"
@@ -173,7 +174,7 @@ def open_part(folder: Path, part: PartInfo, token: pa.DataType) -> list[pa.Recor
     try:
         if path.stat().st_size != part.num_bytes:
             raise pa.ArrowInvalid(f"it has {path.stat().st_size} bytes instead of {part.num_bytes}")
-        reader = pa.ipc.open_file(pa.memory_map(str(path)).read_buffer())
+        reader = pa.ipc.open_file(map_file(path, part.num_bytes, part.xxh3).read_buffer())
         if reader.schema != part_schema(token):
             raise pa.ArrowInvalid("it has other columns")
         batches = [reader.get_batch(i) for i in range(reader.num_record_batches)]

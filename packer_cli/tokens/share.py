@@ -6,7 +6,6 @@ Whoever finds the records of all tasks makes the index from them (`complete_stor
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -18,7 +17,7 @@ from packer_cli.engine.base import Engine
 from packer_cli.engine.parts import Parts
 from packer_cli.engine.progress import Progress
 from packer_cli.errors import RunError
-from packer_cli.files import fingerprint
+from packer_cli.files import fingerprint, remove_folder
 from packer_cli.tokens.cutting import cut_units, list_units
 from packer_cli.tokens.index import INDEX_NAME, STORE_VERSION, SourceInfo, StoreIndex, write_index
 from packer_cli.tokens.part import WORK, PartTask
@@ -100,7 +99,7 @@ def complete_store(folder: Path) -> StoreIndex | None:
     check_rejected(sum(part.num_rejected for part in index.parts), most, folder)
     write_index(folder, index)
     remove_stale(folder, index)
-    shutil.rmtree(folder / WORK, ignore_errors=True)
+    remove_folder(folder / WORK)
     return index
 
 

@@ -19,7 +19,7 @@ from packer_cli.engine.base import Engine
 from packer_cli.engine.parts import FileRange, FinishedPart, Parts, Written, find_listing, write_part
 from packer_cli.engine.progress import Progress, say
 from packer_cli.engine.worker import Died
-from packer_cli.errors import HbpackError, InputError, RunError, TooManyRejectedError
+from packer_cli.errors import FormatError, InputError, RunError, TooManyRejectedError
 from packer_cli.files import remove_temporaries
 from packer_cli.sizes import counted
 from packer_cli.tokens.choices import choices
@@ -231,7 +231,7 @@ def current_index(folder: Path) -> StoreIndex | None:
     """The index, in place or, if a run that replaces parts did not end, in the work folder."""
     try:
         return read_index(find_listing(folder, WORK, INDEX_NAME).parent)
-    except HbpackError:
+    except (InputError, FormatError):
         return None
 
 

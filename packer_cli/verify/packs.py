@@ -17,6 +17,7 @@ from packer_cli.format.marks import CHECKSUM, row_checksums
 from packer_cli.format.token_parts import PieceTokens, with_tokens
 from packer_cli.plan.cost import Cost
 from packer_cli.plan.types import Plan
+from packer_cli.remote.local import open_source
 from packer_cli.shards.layout import ShardRange
 from packer_cli.tokens.store import TokenStore
 
@@ -44,7 +45,7 @@ class Expected:
 def check_shard(folder: Path, shard: ShardRange, expected: Expected) -> str | None:
     """What is wrong with the contents of a shard; None where nothing is. Price: reading it once, and its tokens."""
     try:
-        with pa.memory_map(str(folder / shard.path)) as source:
+        with open_source(folder / shard.path, goes_forward=True) as source:
             reader = pa.ipc.open_file(source)
             if not reader.schema.equals(expected.schema):
                 return "it has other columns"

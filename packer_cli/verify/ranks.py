@@ -6,12 +6,12 @@ from collections.abc import Collection
 from pathlib import Path
 
 import numpy as np
-import pyarrow as pa
 
 from packer_cli.format.entries import EpochInfo, Generation
 from packer_cli.format.manifest import Manifest
 from packer_cli.format.ranks import read_iterations, read_rank
 from packer_cli.format.schema import iterations_path
+from packer_cli.remote.local import open_source
 from packer_cli.shards.ranks import EpochColumns
 from packer_cli.sizes import counted
 
@@ -40,7 +40,7 @@ def check_epoch(
             continue
         rank = of_file.get(path)
         try:
-            with pa.memory_map(str(folder / path)) as source:
+            with open_source(folder / path) as source:
                 data = source.read_buffer()
                 if rank is None:
                     table = read_iterations(data, epoch, generation.fingerprint, compares=False)

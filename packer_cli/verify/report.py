@@ -26,6 +26,8 @@ class Report:
     damaged: list[Damage] = field(default_factory=list)
     not_checked: list[str] = field(default_factory=list)
     """What could not be looked at, and why; no damage by itself."""
+    repaired: list[Damage] = field(default_factory=list)
+    """What was damaged before the set was repaired."""
     checked: dict[str, int] = field(default_factory=dict)
     """How many of what were found sound."""
 
@@ -47,6 +49,7 @@ class Report:
         return {
             "sound": self.is_sound,
             "damaged": [vars(damage) for damage in self.damaged],
+            "repaired": [vars(damage) for damage in self.repaired],
             "not_checked": self.not_checked,
             "checked": self.checked,
         }

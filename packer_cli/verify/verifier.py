@@ -11,12 +11,13 @@ from numpy.typing import NDArray
 
 from packer_cli.engine.base import Engine
 from packer_cli.engine.progress import Progress
-from packer_cli.errors import FormatError, HbpackError, InputError, PlanError, VersionError
+from packer_cli.errors import FormatError, InputError, PlanError, VersionError
 from packer_cli.format.checksums import find_damage
 from packer_cli.format.constants import MANIFEST_NAME, PLAN_NAME
 from packer_cli.format.manifest import Manifest
 from packer_cli.format.schema import index_schema, shard_schema, token_type
 from packer_cli.plan.types import Plan
+from packer_cli.remote.path import is_remote, path_from, paths_below
 from packer_cli.shards.manifest import read_manifest
 from packer_cli.shards.plan_file import PlanHeader, read_plan, read_plan_header
 from packer_cli.shards.ranks import EpochColumns
@@ -62,13 +63,14 @@ _PLAN = f"{_PACK}, or hbpack plan and hbpack write"
 def _what_writes_shards(folder: Path) -> str:
     """The command that makes damaged shards again; `hbpack write` needs the plan and the token store."""
     try:
-        store = folder / read_plan_header(folder / PLAN_NAME).store
-    except HbpackError:
+        store = path_from(folder, read_plan_header(folder / PLAN_NAME).store)
+    except (InputError, FormatError):
         return _PACK
-    return _write(folder) if (store / INDEX_NAME).exists() else _PACK
+    return write_command(folder) if (store / INDEX_NAME).exists() else _PACK
 
 
-def _write(folder: Path) -> str:
+def write_command(folder: Path) -> str:
+    """The command that rewrites damaged files."""
     return f"hbpack write {shlex.quote(str(folder))}"
 
 
@@ -98,8 +100,8 @@ class Verifier:
             self._write = _PACK
         repairs = {
             "plan": _PLAN,
-            "iterations": _write(self._folder) if has_plan else _PACK,
-            "rank": _write(self._folder) if has_plan else _PACK,
+            "iterations": write_command(self._folder) if has_plan else _PACK,
+            "rank": write_command(self._folder) if has_plan else _PACK,
             "schedules": f"{self._write}, and then hbpack rebalance again",
         }
         for path, what in found.items():
@@ -142,14 +144,14 @@ class Verifier:
             (plan, piece_loss_tokens), header = read_plan(path, check=True), read_plan_header(path)
             if not is_of_plan(self._manifest, header.fingerprint):
                 raise FormatError("it is not the plan of the shards beside it")
-        except HbpackError as error:
+        except (InputError, FormatError) as error:
             self.report.add({PLAN_NAME: without_remedy(error)}, _PLAN)
             return None
         return plan, piece_loss_tokens, header
 
     def _open_store(self, header: PlanHeader) -> TokenStore | None:
         """The token store that the shards were made of, if it is there and sound."""
-        store = self._folder / header.store
+        store = path_from(self._folder, header.store)
         try:
             index = read_index(store)
             if index.fingerprint != header.store_fingerprint:
@@ -223,7 +225,7 @@ class Verifier:
 
     def _note_strangers(self, known: set[str]) -> None:
         """Files beside the set's own, which nothing reads."""
-        for path in sorted([*self._folder.glob("shards/**/*"), *self._folder.glob("ranks/**/*")]):
+        for path in sorted(paths_below(self._folder / "shards") | paths_below(self._folder / "ranks")):
             name = path.relative_to(self._folder).as_posix()
-            if not path.is_dir() and name not in known:
+            if name not in known and (is_remote(path) or not path.is_dir()):
                 self.report.not_checked.append(f"{name}: not a file of the set; remove it if you do not need it")

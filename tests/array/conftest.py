@@ -36,7 +36,7 @@ def corpus(repo: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     lines = (repo / "examples" / "sample" / "chats.jsonl").read_text(encoding="utf-8").splitlines()[:300]
     padded = [json.dumps({**json.loads(line), "of_no_use": "x" * 80_000}) for line in lines]
     (folder / "a.jsonl").write_text("\n".join([*lines[:20], "broken"]), encoding="utf-8")
-    (folder / "b.jsonl").write_text("\n".join([*padded[:99], "broken", *padded[99:]]), encoding="utf-8")
+    (folder / "b.jsonl").write_text("\n".join([*padded[:199], "broken", *padded[199:]]), encoding="utf-8")
     texts = (repo / "examples" / "sample" / "journals.jsonl").read_text(encoding="utf-8").splitlines()[:100]
     (folder / "c.jsonl").write_text("\n".join(texts), encoding="utf-8")
     return folder

@@ -51,26 +51,27 @@ def test_an_array_in_any_order_makes_the_same_store_and_set(hbpack, tokenize_wor
     assert len(list(out.glob("shards/*/*.arrow"))) >= 3
 
 
-def test_tasks_that_are_killed_run_again_as_the_status_says(hbpack, tokenize_words, plain, tmp_path):
-    """Real processes at the same time; two of them are killed after their first part."""
+def test_a_task_that_is_killed_runs_again_as_the_status_says(hbpack, tokenize_words, plain, tmp_path):
+    """Real processes at the same time; one of them is killed after its first part."""
     out = tmp_path / "out"
 
-    def start(index: int, *, killed: bool) -> subprocess.Popen:
-        words = [*tokenize_words, str(out), "--shard", f"{index}/{NUM_TASKS}"]
-        command = [sys.executable, "-c", KILLED, *words] if killed else [*HBPACK, *words]
-        return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    def start(index: int, *command: str) -> subprocess.Popen:
+        words = [*command, *tokenize_words, str(out), "--shard", f"{index}/{NUM_TASKS}"]
+        return subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
 
-    tasks = [start(index, killed=index in (1, 2)) for index in range(NUM_TASKS)]
+    tasks = [start(1, sys.executable, "-c", KILLED), start(3, *HBPACK)]
+    assert hbpack(*tokenize_words, out, "--shard", f"0/{NUM_TASKS}").code == 0
     errors = [task.communicate()[1].decode() for task in tasks]
-    assert [task.returncode for task in tasks] == [0, -signal.SIGKILL, -signal.SIGKILL, 0], errors
+    assert [task.returncode for task in tasks] == [-signal.SIGKILL, 0], errors
     done = hbpack("status", out)
     assert done.code == 1
     assert "tokens   unfinished   2 of 4 tasks done, 2 missing; " in done.stdout
     assert "--array=1-2 in Slurm, or with --shard I/4 for each" in done.stdout
-    for index in (1, 2):
+    for index in (2, 1):
         ids = {"ID": index, "MIN": 1, "MAX": 2, "COUNT": 2, "STEP": 1}
         done = hbpack(*tokenize_words, out, **{f"SLURM_ARRAY_TASK_{name}": value for name, value in ids.items()})
-        assert "reused" in done.stderr
+        assert done.code == 0, done.stderr
+    assert "reused" in done.stderr
     assert store(out) == store(plain)
 
 
@@ -139,6 +140,19 @@ def test_a_damaged_token_store_is_found_before_the_set_is_complete(hbpack, writt
     assert "1 of 2 tasks are done" in done.stderr
     assert hbpack("write", written, *SHARD_SIZE, "--shard", "0/2").code == 0
     assert tree(written) == tree(plain)
+
+
+def test_too_many_rejected_over_all_tasks(hbpack, tokenize_words, plain, tmp_path):
+    """Each task counts its own, and the last one all of them. A rerun may raise the limit."""
+    out = tmp_path / "out"
+    words = [*tokenize_words, out, "--max-rejected"]
+    for index in range(NUM_TASKS):
+        done = hbpack(*words, 1, "--shard", f"{index}/{NUM_TASKS}")
+        assert done.code == (index == NUM_TASKS - 1)
+    assert "2 records rejected, more than --max-rejected 1" in done.stderr
+    assert "2 records rejected, more than --max-rejected 1" in hbpack("status", out).stderr
+    assert hbpack(*words, 2, "--shard", f"1/{NUM_TASKS}").code == 0
+    assert store(out) == store(plain)
 
 
 def test_the_status_completes_what_no_task_could(hbpack, tokenize_words, plain, tmp_path):

@@ -19,8 +19,9 @@ def test_an_array_exports_the_same(hbpack, plain, tmp_path, form):
     words = ["export", plain, "--to", form, "--shard-size", 70_000, "--workers", 1, "--output"]
     assert hbpack(*words, tmp_path / "plain").code == 0
     out = tmp_path / "out"
-    command = [sys.executable, "-c", KILLED, *map(str, [*words, out]), "--shard", "1/3"]
-    assert subprocess.run(command, capture_output=True).returncode == -signal.SIGKILL
+    if form == "megatron":
+        command = [sys.executable, "-c", KILLED, *map(str, [*words, out]), "--shard", "1/3"]
+        assert subprocess.run(command, capture_output=True).returncode == -signal.SIGKILL
     for index in (2, 0):
         assert hbpack(*words, out, "--shard", f"{index}/3").code == 0
     done = hbpack("status", out)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import statistics
 import subprocess
 import sys
@@ -36,6 +37,7 @@ def run(work: Path, runs: int) -> str:
         _peers(work, sets, runs, verdicts),
         _first(work, sets[PACKS], runs, verdicts),
         _verify(sets, runs),
+        _index_only(work, sets, runs),
         _memory(sets[PACKS], verdicts),
     ]
     return "\n\n".join(
@@ -255,6 +257,46 @@ def _verify(sets: dict[str, Path], runs: int) -> str:
     )
     header = ["groups, `verify`", "open", "first batch", "us a batch, first pass", "second pass"]
     return f"{text}\n\n{table(header, rows)}"
+
+
+def _index_only(work: Path, sets: dict[str, Path], runs: int) -> str:
+    indexed = {groups: _index(source, work / f"{source.name}-index") for groups, source in sets.items()}
+    found: dict[tuple[str, str], list[dict[str, Any]]] = {}
+    for number in range(runs):
+        print(f"loader: index-only, round {number + 1} of {runs}", file=sys.stderr)
+        for groups in sets:
+            for kind, folder in (("written", sets[groups]), ("index-only", indexed[groups])):
+                options = ["--gpus", str(_GPUS[groups]), "--verify", "lazy"]
+                found.setdefault((groups, kind), []).append(_json("verify", str(folder), *options))
+    rows = []
+    for (groups, kind), results in found.items():
+        folder = sets[groups] if kind == "written" else indexed[groups]
+        again, written = _median(results, "again"), _median(found[groups, "written"], "again")
+        rows.append(
+            [
+                f"{groups}, {kind}",
+                mebibytes(sum(path.stat().st_size for path in folder.glob("shards/*/*"))),
+                seconds(_median(results, "first")),
+                f"{_median(results, 'fresh') * 1e6:,.0f}",
+                f"{again * 1e6:,.0f}",
+                times(again, written),
+            ]
+        )
+    text = (
+        "**Written shards and `--index-only`**, where the loader gathers each pack from the token store. Measured as "
+        "above, with `lazy`: the two in turn, rank 0, files in the page cache. Rows of many short samples cost most: "
+        "each sample lies somewhere else in the store."
+    )
+    header = ["groups", "shards, MiB", "first batch", "us a batch, first pass", "second pass", "to written shards"]
+    return f"{text}\n\n{table(header, rows)}"
+
+
+def _index(source: Path, output: Path) -> Path:
+    """A copy of a set, written again with `--index-only`."""
+    if not output.exists():
+        shutil.copytree(source, output)
+        run_measured([sys.executable, "-m", "packer_cli", "write", str(output), "--index-only"])
+    return output
 
 
 def _memory(source: Path, verdicts: list[str]) -> str:

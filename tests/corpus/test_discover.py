@@ -148,7 +148,7 @@ def test_missing_paths(tmp_path: Path) -> None:
         assert error(name) == f"{name}: {missing}"
     assert error(tmp_path / "*.jsonl") == f"{tmp_path}/*.jsonl: no data file matches this pattern; {KNOWN}"
     assert error(tmp_path) == f"{tmp_path}: no data files in this folder; {KNOWN}"
-    assert error("https://a.b/c.jsonl") == "https://a.b/c.jsonl: hbpack reads local files; download it first"
+    assert error("memory://a/c.jsonl") == "memory://a/c.jsonl: no such file or folder; check the address"
     with pytest.raises(InputError, match="no inputs; give files, folders, globs"):
         discover([])
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import struct
 import subprocess
 
 import pytest
@@ -11,6 +10,7 @@ import xxhash
 
 from packer_cli.engine.parts import FileRange
 from packer_cli.format.checksums import file_checksum
+from packer_cli.shards.plan_file import read_plan
 from tests.cli_runner import HBPACK, pack_words, run_process
 from tests.reference import tree
 
@@ -74,11 +74,11 @@ def test_a_rank_manifest_that_is_gone_is_written_again_and_no_shard(arguments, p
 
 
 @pytest.mark.parametrize("command", ["pack", "rebalance"])
-def test_a_plan_with_another_sample_is_not_believed(arguments, packed, tmp_path, command):
-    """One flipped bit names sample 42 twice and sample 10 never: a valid plan, of other samples."""
+def test_a_plan_with_another_length_is_not_believed(arguments, packed, tmp_path, command):
+    """One flipped bit makes a piece a token shorter or longer: a valid plan, of other pieces."""
     out = shutil.copytree(packed, tmp_path / "out")
-    data = (out / "plan.arrow").read_bytes()
-    flip(out / "plan.arrow", data.find(struct.pack("<50q", *range(50))) + 10 * 8, 32)
+    lengths = read_plan(out / "plan.arrow")[0].pieces.length.tobytes()
+    flip(out / "plan.arrow", (out / "plan.arrow").read_bytes().find(lengths) + 10 * 4, 1)
     words = [*arguments, out] if command == "pack" else ["rebalance", out, "--gpus", "4"]
     done = subprocess.run([*HBPACK, *words], capture_output=True, text=True)
     if command == "pack":

@@ -13,7 +13,8 @@ from typing import Any
 import pytest
 
 from packer_cli.errors import RemoteError
-from packer_cli.loader import PackedDataset, remote
+from packer_cli.loader import PackedDataset
+from packer_cli.remote import local
 from tests.loader.remote import assert_same, batches, cached, next_shards, shards_of, size_of
 
 pytestmark = pytest.mark.usefixtures("quick")
@@ -75,15 +76,15 @@ def test_the_next_shards_are_fetched_in_the_background(packed: Any, memory: Any,
 
 def test_closed_it_fetches_nothing_more(packed: Any, memory: Any, tmp_path: Path, monkeypatch: Any) -> None:
     cache = tmp_path / "cache"
-    download, is_reached, may_go_on = remote.RemoteStorage._download, threading.Event(), threading.Event()
+    download, is_reached, may_go_on = local._download, threading.Event(), threading.Event()
 
-    def wait_in_background(self: Any, entry: Any, descriptor: int) -> None:
+    def wait_in_background(*arguments: Any) -> None:
         if threading.current_thread() is not threading.main_thread():
             is_reached.set()
             assert may_go_on.wait(20)
-        download(self, entry, descriptor)
+        download(*arguments)
 
-    monkeypatch.setattr(remote.RemoteStorage, "_download", wait_in_background)
+    monkeypatch.setattr(local, "_download", wait_in_background)
     data = PackedDataset(memory[0], 0, 2, cache_dir=cache, prefetch=2)
     assert any(data[i]["pack_id"] >= 0 for i in range(len(data)))
     assert is_reached.wait(20)

@@ -10,7 +10,8 @@ import fsspec
 import pytest
 
 from packer_cli.errors import FormatError, RemoteError
-from packer_cli.loader import PackedDataset, remote
+from packer_cli.loader import PackedDataset
+from packer_cli.remote import local
 from tests.loader.remote import assert_same, batches, shards_of
 
 pytestmark = pytest.mark.usefixtures("quick")
@@ -47,7 +48,7 @@ def bucket(packed: Any, s3: Any) -> str:
 
 @pytest.mark.parametrize("workers", [0, 2])
 def test_s3(packed: Any, s3: Any, bucket: str, tmp_path: Path, workers: int, monkeypatch: Any) -> None:
-    monkeypatch.setattr(remote, "BLOCK", 5000)  # a shard in several requests
+    monkeypatch.setattr(local, "BLOCK", 5000)  # a shard in several requests
     data = PackedDataset(bucket, 0, 2, cache_dir=tmp_path, verify="lazy", storage_options=s3)
     expected = batches(PackedDataset(packed.path, 0, 2))
     assert_same(batches(data, num_workers=workers), expected)
@@ -66,5 +67,5 @@ def test_s3_without_an_object_or_a_server(packed: Any, s3: Any, bucket: str, tmp
     with pytest.raises(FormatError, match=r"holds no hbpack.json"):
         PackedDataset(f"{bucket}/nothing", 0, 2, storage_options=s3)
     away = {**s3, "endpoint_url": "http://127.0.0.1:9", "config_kwargs": {"retries": {"max_attempts": 0}}}
-    with pytest.raises(RemoteError, match=f"^'{bucket}/hbpack.json' could not be read in 4 tries "):
+    with pytest.raises(RemoteError, match=f"^'{bucket}/hbpack.json' could not be read in 6 tries "):
         PackedDataset(bucket, 0, 2, storage_options=away)

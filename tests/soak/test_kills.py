@@ -134,6 +134,9 @@ class Stages:
         tokens = self._add("tokenize", tokenize, None)
         planned = self._add("plan", plan, tokens)
         written = self._add("write", ["write", "OUT", "--shard-size", "512KiB", "--workers", "2"], planned)
+        index_only = ["write", "OUT", "--index-only", "--shard-size", "512KiB", "--workers", "2"]
+        self._add("write the index", index_only, written)
+        self._add("append", ["append", "OUT", str(folder / "other.jsonl"), "--workers", "2"], written)
         self._add("rebalance", ["rebalance", "OUT", "--gpus", "4"], written)
         for name in ("mds", "megatron"):
             export = ["export", str(written), "--to", name, "--shard-size", "1MiB", "-o", "OUT", "--workers", "2"]

@@ -65,6 +65,10 @@ def test_it_is_as_if_all_had_been_packed_together(out, sample, together):
     assert "appended 1 input to 1; the plan is new, and all shards were rewritten" in done.stderr
     assert appended(out, sample / "journals.jsonl@2").code == 0
     assert tree(out) == together
+    done = appended(out, sample / "journals.jsonl@2")
+    assert done.code == 0
+    assert "the set has this data already" in done.stderr
+    assert tree(out) == together
 
 
 @pytest.mark.parametrize("stage", ["tokenize_corpus", "write_planned"])

@@ -10,11 +10,12 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
-from packer_cli.corpus.blocks import fingerprint, unreadable
+from packer_cli.corpus.blocks import fingerprint, open_source, unreadable
 from packer_cli.corpus.readers.base import FileReader, RawBatch, ReadRules, default_slice_bytes
 from packer_cli.corpus.readers.columns import raw_batches
 from packer_cli.corpus.readers.parquet import cut_units
 from packer_cli.corpus.types import CorpusFile, CorpusSlice, Gap
+from packer_cli.errors import HbpackError
 
 FILE_MAGIC = b"ARROW1"
 
@@ -24,11 +25,7 @@ def _open(path: str, first_field_only: bool = False) -> Iterator[tuple[Any, bool
     """(reader, whether it is an IPC file); raises InputError when it is neither file nor stream."""
     import pyarrow as pa
 
-    try:
-        source = pa.memory_map(path, "rb")
-    except Exception as error:  # pyarrow raises all kinds for what is damaged.
-        raise unreadable(path, error) from error
-    with source:
+    with open_source(path) as source:
         try:
             is_file = source.read(len(FILE_MAGIC)) == FILE_MAGIC
             source.seek(0)
@@ -36,6 +33,8 @@ def _open(path: str, first_field_only: bool = False) -> Iterator[tuple[Any, bool
             options = pa.ipc.IpcReadOptions(included_fields=[0] if first_field_only else [])
             open_ipc = pa.ipc.open_file if is_file else pa.ipc.open_stream
             reader = open_ipc(source, options=options)
+        except HbpackError:
+            raise
         except Exception as error:
             raise unreadable(path, f"no Arrow IPC file or stream ({error})") from error
         with reader:
@@ -49,6 +48,8 @@ def cut(file: CorpusFile, slice_bytes: int | None) -> list[CorpusSlice]:
         if is_file:
             try:
                 rows = [reader.get_batch(i).num_rows for i in range(reader.num_record_batches)]
+            except HbpackError:
+                raise
             except Exception as error:
                 raise unreadable(file.path, error) from error
     done = replace(file, fingerprint=fingerprint(file.path))
@@ -70,6 +71,8 @@ def read(slice_: CorpusSlice, rules: ReadRules, fields: frozenset[str]) -> Itera
                 yield from raw_batches(whole, row, rules, fields)
                 row += whole.num_rows
                 number += 1
+        except HbpackError:
+            raise
         except Exception as error:  # Whatever pyarrow finds in a damaged file.
             reason = " ".join(str(error).split()) or type(error).__name__
             rest = "the rest of this slice is lost" if is_file else "the rest of the stream is lost"

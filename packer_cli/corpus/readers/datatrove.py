@@ -6,12 +6,11 @@ the size of the file and the last end. A slice is a range of documents. `NAME.ds
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import replace
 
-from packer_cli.corpus.blocks import fingerprint_of, unreadable
+from packer_cli.corpus.blocks import fingerprint_of, is_file, unreadable
 from packer_cli.corpus.readers.base import FileReader, RawBatch, ReadRules
 from packer_cli.corpus.readers.numbers import NumberFile, cut_documents, read_documents
 from packer_cli.corpus.types import CorpusFile, CorpusSlice
@@ -25,7 +24,7 @@ def index_path(path: str) -> str:
 
 
 def _loss_path(path: str) -> str | None:
-    return path + LOSS if os.path.isfile(path + LOSS) else None
+    return path + LOSS if is_file(path + LOSS) else None
 
 
 def _width(path: str, num_bytes: int, num_tokens: int) -> int:
@@ -55,8 +54,10 @@ def cut(file: CorpusFile, slice_bytes: int | None) -> list[CorpusSlice]:
         raise unreadable(index.path, f"document {number + 1} ends before it begins")
     num_tokens = int(ends[-1]) if len(ends) else 0
     width = _width(path, file.num_bytes, num_tokens)
-    if loss is not None and os.path.getsize(loss) != num_tokens:
-        raise unreadable(loss, f"it has {os.path.getsize(loss):,} bytes for {num_tokens:,} tokens; copy it again")
+    if loss is not None:
+        with NumberFile(loss, "u1") as masks:
+            if len(masks) != num_tokens:
+                raise unreadable(loss, f"it has {len(masks):,} bytes for {num_tokens:,} tokens; copy it again")
     done = replace(file, fingerprint=fingerprint_of([path, index_path(path), *([] if loss is None else [loss])]))
     return cut_documents(done, ends * width, slice_bytes)
 

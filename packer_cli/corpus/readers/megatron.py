@@ -18,7 +18,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from packer_cli.corpus.blocks import fingerprint_of, unreadable
+from packer_cli.corpus.blocks import fingerprint_of, is_file, unreadable
 from packer_cli.corpus.readers.base import FileReader, RawBatch, ReadRules
 from packer_cli.corpus.readers.numbers import NumberFile, cut_documents, read_documents
 from packer_cli.corpus.types import CorpusFile, CorpusSlice, Gap
@@ -43,15 +43,13 @@ def mask_path(path: str) -> str | None:
     """The `.bin` of the loss mask that belongs to a `.bin` of ids, if there is one."""
     folder, name = os.path.split(path)
     mask = os.path.join(folder, MASK)
-    return mask if name == IDS and all(map(os.path.isfile, (mask, index_path(mask)))) else None
+    return mask if name == IDS and all(map(is_file, (mask, index_path(mask)))) else None
 
 
 def is_mask(path: str) -> bool:
     """Whether a `.bin` is the mask of another one."""
     folder, name = os.path.split(path)
-    return (
-        name == MASK and mask_path(os.path.join(folder, IDS)) is not None and os.path.isfile(os.path.join(folder, IDS))
-    )
+    return name == MASK and mask_path(os.path.join(folder, IDS)) is not None and is_file(os.path.join(folder, IDS))
 
 
 @dataclass(frozen=True)

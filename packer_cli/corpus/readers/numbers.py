@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
-from packer_cli.corpus.blocks import unreadable
+from packer_cli.corpus.blocks import open_file, unreadable
 from packer_cli.corpus.readers.base import RawBatch, ReadRules, default_slice_bytes
 from packer_cli.corpus.types import CorpusFile, CorpusSlice, Lists, Reject, TokenRows
 from packer_cli.errors import RunError
@@ -41,8 +41,8 @@ class NumberFile:
         self.dtype = np.dtype(dtype)
         self._offset = offset
         try:
-            self._file = open(path, "rb", buffering=0)  # noqa: SIM115 - closed by close()
-            num_bytes = os.fstat(self._file.fileno()).st_size
+            self._file = open_file(path)
+            num_bytes = self._file.seek(0, os.SEEK_END)
         except OSError as error:
             raise unreadable(path, error) from error
         self.num_bytes = num_bytes

@@ -10,10 +10,12 @@ from contextlib import ExitStack
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from packer_cli.corpus.blocks import fingerprint, unreadable
+from packer_cli.corpus.blocks import fingerprint, open_source, unreadable
 from packer_cli.corpus.readers.base import FileReader, RawBatch, ReadRules, default_slice_bytes
 from packer_cli.corpus.readers.columns import raw_batches
 from packer_cli.corpus.types import CorpusFile, CorpusSlice, Gap
+from packer_cli.errors import HbpackError
+from packer_cli.remote.system import is_url
 
 if TYPE_CHECKING:
     import pyarrow.parquet as pq
@@ -30,7 +32,11 @@ def _open(path: str, read_dictionary: Sequence[str] = ()) -> pq.ParquetFile:
     import pyarrow.parquet as pq
 
     try:
+        if is_url(path):  # Its column chunks are requested at once, not page by page.
+            return pq.ParquetFile(open_source(path), read_dictionary=list(read_dictionary), pre_buffer=True)
         return pq.ParquetFile(path, memory_map=False, read_dictionary=list(read_dictionary))
+    except HbpackError:
+        raise
     except Exception as error:  # pyarrow raises all kinds for what is damaged.
         raise unreadable(path, error) from error
 
@@ -80,6 +86,8 @@ def read(slice_: CorpusSlice, rules: ReadRules, fields: frozenset[str]) -> Itera
                 for part in source.iter_batches(rows, [index], columns or None, use_threads=False):
                     yield from raw_batches(part, row, rules, fields)
                     row += part.num_rows
+            except HbpackError:
+                raise
             except Exception as error:  # Whatever pyarrow finds in a damaged file.
                 reason = " ".join(str(error).split()) or type(error).__name__
                 lost = f"row group {index} cannot be read ({reason}); its rows {row} to {stop - 1} are lost"

@@ -25,10 +25,10 @@ from packer_cli.compare.memory import PeakMemory, mapped_bytes, private_bytes
 from packer_cli.errors import ConfigError
 from packer_cli.format.manifest import Manifest
 from packer_cli.loader import FORMATS, PackedDataset
-from packer_cli.loader.remote import default_cache_dir
-from packer_cli.loader.storage import is_url
 from packer_cli.measure.reading.floor import floor_seconds
 from packer_cli.measure.reading.timing import Limit, Repeated, Timings, time_loader, time_reading
+from packer_cli.remote.local import default_cache_dir
+from packer_cli.remote.system import is_url
 from packer_cli.show.files import open_files
 from packer_cli.show.places import RankEpoch, read_rank_epoch
 

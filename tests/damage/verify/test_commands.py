@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from pathlib import Path
 
@@ -9,6 +10,27 @@ import pyarrow as pa
 
 from tests.damage.conftest import Packed, hbpack
 from tests.damage.verify.report import RANK, flip, shard_of
+
+
+def test_verify_repairs_what_write_does(own: Packed) -> None:
+    folder = own.folder
+    before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    flip(folder / RANK)
+    flip(folder / shard_of(folder))
+    done = hbpack("verify", folder, "--repair", "--json", "--workers", 1)
+    report = json.loads(done.stdout)
+    assert (done.code, report["sound"], report["damaged"]) == (0, True, [])
+    assert {damage["file"] for damage in report["repaired"]} == {RANK, shard_of(folder)}
+    assert {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()} == before
+    part = next(folder.glob("tokens/part-*.arrow"))
+    flip(part)
+    flip(folder / RANK)
+    done = hbpack("verify", folder, "--repair", "--workers", 1)
+    assert done.code == 1
+    assert done.stderr.endswith(
+        f"error: {str(folder)!r} is damaged in 2 places; run hbpack write {folder} / the same hbpack pack again\n"
+    )
+    assert "repaired" not in done.stdout
 
 
 def test_other_commands_stop_at_damage(own: Packed, tmp_path: Path) -> None:

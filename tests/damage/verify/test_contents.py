@@ -157,7 +157,7 @@ def test_plans_that_are_wrong_in_spite_of_checksums(own: Packed, others: Path) -
     plan, loss_tokens = read_plan(path)
     header = read_plan_header(path)
     sample = plan.pieces.sample
-    twice = replace(plan, pieces=replace(plan.pieces, sample=np.where(sample == sample[3], sample[4], sample)))
+    twice = replace(plan, pieces=replace(plan.pieces, samples=np.where(sample == sample[3], sample[4], sample)))
     write_plan(path, twice, loss_tokens, header)
     update_checksums(own.folder)
     assert damaged(own.folder) == {

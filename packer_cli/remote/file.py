@@ -1,0 +1,120 @@
+"""Reads a remote object as a file: in ranges, each retried by itself, and ahead of a reader that goes forward."""
+
+from __future__ import annotations
+
+import io
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any
+
+FIRST_BLOCK = 256 << 10
+"""Least bytes of a request. While reading goes forward, each is twice as large as the one before."""
+LARGEST_BLOCK = 8 << 20
+AHEAD = 3
+"""Requests under way before the reader asks for their bytes."""
+
+
+class RemoteFile(io.RawIOBase):
+    """A file of ranges that `fetch` gets.
+
+    Memory: `AHEAD + 2` blocks of 8 MiB at most. Price of reading forward: a request every 8 MiB, three at a time.
+    """
+
+    def __init__(self, fetch: Callable[[int, int], bytes], size: int, *, goes_forward: bool) -> None:
+        """Request nothing yet.
+
+        Args:
+            fetch: (start, stop) -> the bytes of that range.
+            goes_forward: whether to request what follows while the reader is busy.
+        """
+        super().__init__()
+        self._fetch = fetch
+        self._size = size
+        self._stop = size
+        self._at = 0
+        self._window: tuple[int, bytes] = (0, b"")
+        self._block = FIRST_BLOCK
+        self._goes_forward = goes_forward
+        self._pool: ThreadPoolExecutor | None = None
+        self._ahead: deque[tuple[int, Future[bytes]]] = deque()
+
+    def stop_at(self, stop: int) -> None:
+        """Request nothing from `stop` on before it is read."""
+        self._stop = min(stop, self._size)
+
+    def readable(self) -> bool:
+        """Always."""
+        return True
+
+    def seekable(self) -> bool:
+        """Always."""
+        return True
+
+    def tell(self) -> int:
+        """Where the next byte is read."""
+        return self._at
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        """Go to a byte."""
+        base = {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._size}[whence]
+        self._at = max(0, base + offset)
+        return self._at
+
+    def readinto(self, target: Any) -> int:
+        """Fill a buffer, up to the end of the file."""
+        view = memoryview(target).cast("B")
+        done = 0
+        while done < len(view) and self._at < self._size:
+            begin, data = self._window
+            if not begin <= self._at < begin + len(data):
+                begin, data = self._window = self._at, self._next(len(view) - done)
+            part = memoryview(data)[self._at - begin : self._at - begin + len(view) - done]
+            view[done : done + len(part)] = part
+            done += len(part)
+            self._at += len(part)
+        return done
+
+    def close(self) -> None:
+        """Forget what is under way."""
+        if self._pool is not None:
+            self._pool.shutdown(wait=False, cancel_futures=True)
+            self._pool = None
+        self._ahead.clear()
+        self._window = (0, b"")
+        super().close()
+
+    def _next(self, size: int) -> bytes:
+        """Bytes from the current place on, at least one."""
+        begin, data = self._window
+        goes_on = self._at == begin + len(data)
+        self._block = min(2 * self._block, LARGEST_BLOCK) if goes_on and data else FIRST_BLOCK
+        if not self._goes_forward:
+            return self._fetch(self._at, min(self._at + max(size, self._block), self._size))
+        if self._ahead and self._ahead[0][0] == self._at:
+            future = self._ahead.popleft()[1]
+            self._request_ahead()
+            return future.result()
+        for _, future in self._ahead:
+            future.cancel()
+        self._ahead.clear()
+        stop = min(self._at + self._block, max(self._stop, self._at + 1), self._size)
+        block = self._fetch(self._at, stop)
+        if goes_on and data:
+            self._request_ahead(self._at + len(block))
+        return block
+
+    def _request_ahead(self, at: int | None = None) -> None:
+        """Keep `AHEAD` requests under way."""
+        if self._pool is None:
+            self._pool = ThreadPoolExecutor(AHEAD, thread_name_prefix="hbpack-read-ahead")
+        if at is None:
+            at = self._planned
+        while len(self._ahead) < AHEAD and at < self._stop:
+            stop = min(at + self._block, self._stop)
+            self._ahead.append((at, self._pool.submit(self._fetch, at, stop)))
+            at = stop
+        self._planned = at
+
+    _planned = 0
+    """Where the next request ahead begins."""

@@ -1,0 +1,114 @@
+"""Remote objects as files of this node, to be memory-mapped: copies in a cache that all processes of the node share.
+
+A copy's name is the checksum of its contents, so that a set that was moved or rebalanced is not fetched again.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import xxhash
+
+from packer_cli.errors import FormatError
+from packer_cli.remote.cache import FileCache
+from packer_cli.remote.path import RemotePath
+
+BLOCK = 32 * 2**20
+"""Bytes per request, which a failure may waste."""
+CACHE_BYTES = 64 * 2**30
+"""Default size of a cache."""
+
+
+def default_cache_dir() -> Path:
+    """`$HBPACK_CACHE`, else `hbpack` in the user's cache folder."""
+    if "HBPACK_CACHE" in os.environ:
+        return Path(os.environ["HBPACK_CACHE"])
+    return Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "hbpack"
+
+
+def cached_name(xxh3: str, num_bytes: int) -> str:
+    """The name of a file in a cache."""
+    return f"{xxh3}-{num_bytes}.arrow"
+
+
+def filler(path: RemotePath, num_bytes: int, xxh3: str | None) -> Callable[[int], None]:
+    """What fetches an object for a `FileCache`.
+
+    A fetch whose bytes are not the expected ones is repeated once; then it raises FormatError.
+    """
+
+    def fill(descriptor: int) -> None:
+        try:
+            _download(path, num_bytes, xxh3, descriptor)
+        except FormatError:
+            _download(path, num_bytes, xxh3, descriptor)
+
+    return fill
+
+
+def local_file(path: Path | RemotePath, num_bytes: int | None = None, xxh3: str | None = None) -> Path:
+    """The file itself, or this node's copy of a remote one.
+
+    The copy may be dropped from the cache later; a memory map of it stays.
+
+    Args:
+        num_bytes, xxh3: what it should be, where that is known; checked for a remote file alone.
+
+    Raises:
+        FileNotFoundError: the object is missing.
+        OSError: the object has another size or checksum.
+    """
+    if not isinstance(path, RemotePath):
+        return path
+    size = path.stat().st_size if num_bytes is None else num_bytes
+    # Without a checksum: one of the address and of what the storage says of this version.
+    name = xxh3 or xxhash.xxh3_128_hexdigest(f"{path} {path.version()}".encode())
+    try:
+        copy = FileCache(default_cache_dir(), CACHE_BYTES).open(
+            cached_name(name, size), size, filler(path, size, xxh3)
+        )
+    except FormatError as error:
+        raise OSError(str(error)) from None
+    copy.close()
+    return copy.path
+
+
+def map_file(path: Path | RemotePath, num_bytes: int | None = None, xxh3: str | None = None) -> Any:
+    """A memory map (`pa.NativeFile`) of `local_file`; its errors too."""
+    import pyarrow as pa
+
+    return pa.memory_map(str(local_file(path, num_bytes, xxh3)))
+
+
+def open_source(path: Path | RemotePath, *, goes_forward: bool = False) -> Any:
+    """A file for pyarrow (`pa.NativeFile`): a memory map, or of a remote file the ranges that are read.
+
+    Args:
+        goes_forward: whether most of it is read, in order.
+    """
+    import pyarrow as pa
+
+    if isinstance(path, RemotePath):
+        return pa.PythonFile(path.open_ranges(goes_forward=goes_forward), mode="r")
+    return pa.memory_map(str(path))
+
+
+def _download(path: RemotePath, num_bytes: int, xxh3: str | None, descriptor: int) -> None:
+    """Fetch an object. Raises FormatError unless it is what was written: sets share the cache."""
+    found = path.stat().st_size
+    if found != num_bytes:
+        raise FormatError(f"{found} bytes, hbpack.json says {num_bytes}")
+    digest = xxhash.xxh3_128()
+    for start in range(0, num_bytes, BLOCK):
+        stop = min(start + BLOCK, num_bytes)
+        data = path.read_range(start, stop)
+        view, at = memoryview(data), start
+        while len(view):
+            written = os.pwrite(descriptor, view, at)
+            view, at = view[written:], at + written
+        digest.update(data)
+    if xxh3 is not None and digest.hexdigest() != xxh3:
+        raise FormatError(f"its checksum is {digest.hexdigest()}, hbpack.json says {xxh3}")

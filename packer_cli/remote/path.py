@@ -1,0 +1,336 @@
+"""A file or folder behind a URL, with the methods of `pathlib.Path` that hbpack uses.
+
+Commands take a `Path` or a `RemotePath` for a folder alike. What differs is in the methods here and in
+`packer_cli.files`. universal-pathlib has such paths too, but its `exists` and `is_file` take a request that failed for
+an object that is missing, and it has no place for retries.
+"""
+
+from __future__ import annotations
+
+import errno
+import glob
+import io
+import os
+import posixpath
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path, PurePosixPath
+from typing import Any, TypeVar, cast
+
+from packer_cli.errors import InputError, RemoteError
+from packer_cli.remote.file import RemoteFile
+from packer_cli.remote.retry import retry
+from packer_cli.remote.system import is_url, open_system
+
+T = TypeVar("T")
+
+
+def as_path(name: str | os.PathLike[str]) -> Path:
+    """The path of a file or folder that the user named: a `Path`, or for a URL a `RemotePath`, which stands for one.
+
+    Raises:
+        InputError: there is no such kind of storage, or what reads it is not installed.
+    """
+    text = os.fspath(name)
+    if text.startswith("file://"):
+        return Path(text.removeprefix("file://"))
+    if not is_url(text):
+        return Path(text)
+    try:
+        open_system(text, {})
+    except (ImportError, RemoteError) as error:
+        raise InputError(str(error)) from None
+    return cast("Path", RemotePath(text))
+
+
+def path_from(folder: Path, text: str) -> Path:
+    """The path that a file in a folder gives as `relative_path` made it."""
+    if is_url(text):
+        return as_path(text)
+    if is_remote(folder):
+        return Path(text) if text.startswith("/") else folder / text
+    return Path(os.path.normpath(folder / text))
+
+
+def relative_path(path: Path, folder: Path) -> str:
+    """The text with which files in `folder` name another path: relative where possible, so that both can move."""
+    if not is_remote(path) and not is_remote(folder):
+        return os.path.relpath(path, folder)
+    (scheme, _, ours), (other, _, theirs) = (str(each).partition("://") for each in (path, folder))
+    if scheme == other and ours.split("/")[0] == theirs.split("/")[0]:
+        return posixpath.relpath(f"/{ours}", f"/{theirs}")
+    return str(path) if is_remote(path) else str(path.absolute())
+
+
+def paths_below(folder: Path) -> set[Path]:
+    """A folder that exists and everything in it; only the objects of a remote one."""
+    if isinstance(folder, RemotePath):
+        return {folder / name for name in folder.find()}
+    return {path for path in (folder, *folder.rglob("*")) if path.exists()}
+
+
+def is_remote(path: object) -> bool:
+    """Whether this is a `RemotePath`."""
+    return isinstance(path, RemotePath)
+
+
+@dataclass(frozen=True)
+class _Stat:
+    st_size: int
+
+
+@dataclass(frozen=True, order=True, init=False)
+class RemotePath:
+    """The path of an object, or of the folder that objects' names share. Can be pickled.
+
+    Every request is retried. A folder exists as long as it has objects; it is neither made nor removed.
+    """
+
+    url: str
+    options: dict[str, Any] = field(default_factory=dict, compare=False, repr=False)
+    """Of the file system."""
+
+    def __init__(self, url: str, options: dict[str, Any] | None = None) -> None:
+        scheme, _, path = url.partition("://")
+        object.__setattr__(self, "url", f"{scheme}://{path.rstrip('/') or path}")
+        object.__setattr__(self, "options", options or {})
+
+    def __hash__(self) -> int:
+        return hash(self.url)
+
+    def __str__(self) -> str:
+        return self.url
+
+    def __truediv__(self, name: str | os.PathLike[str]) -> RemotePath:
+        """A path below; `..` climbs."""
+        scheme, _, path = self.url.partition("://")
+        return RemotePath(f"{scheme}://{_join(path, os.fspath(name))}", self.options)
+
+    @property
+    def name(self) -> str:
+        """The last part."""
+        return posixpath.basename(self.url)
+
+    @property
+    def suffix(self) -> str:
+        """The last part's suffix."""
+        return PurePosixPath(self.name).suffix
+
+    @property
+    def parent(self) -> RemotePath:
+        """The folder."""
+        return self / ".."
+
+    @property
+    def parents(self) -> list[RemotePath]:
+        """The folders, up to the bucket."""
+        found = [self.parent]
+        while found[-1] != found[-1].parent:
+            found.append(found[-1].parent)
+        return found
+
+    def with_name(self, name: str) -> RemotePath:
+        """The same folder, another last part."""
+        return self.parent / name
+
+    def relative_to(self, folder: RemotePath) -> PurePosixPath:
+        """The path below a folder."""
+        return PurePosixPath(self.url).relative_to(PurePosixPath(folder.url))
+
+    def resolve(self) -> RemotePath:
+        """Itself: there are no links."""
+        return self
+
+    def info(self) -> dict[str, Any]:
+        """What the storage says of an object, or of a folder; FileNotFoundError where there is none."""
+        found: dict[str, Any] = self._request(lambda system, path: system.info(path))
+        return found
+
+    def exists(self) -> bool:
+        """Whether there is an object of this name, or one below."""
+        return self.kind() is not None
+
+    def is_file(self) -> bool:
+        """Whether there is an object of this name."""
+        return self.kind() == "file"
+
+    def is_dir(self) -> bool:
+        """Whether there is an object below this name."""
+        return self.kind() == "directory"
+
+    def stat(self) -> _Stat:
+        """The object's size."""
+        return _Stat(st_size=int(self.info()["size"]))
+
+    def version(self) -> str | None:
+        """What the storage changes whenever the object does, such as its ETag; None where it has no such thing."""
+        info = self.info()
+        found = (info.get(name) for name in ("ETag", "etag", "md5Hash", "content_md5", "generation", "created"))
+        return next((str(value) for value in found if value), None)
+
+    def open(
+        self, mode: str = "r", buffering: int = -1, encoding: str | None = None, newline: str | None = None
+    ) -> Any:
+        """Open an object to be read forward; each range of it is retried by itself.
+
+        Raises:
+            FileNotFoundError: it is missing.
+        """
+        file = self.open_ranges(goes_forward=True)
+        if mode == "rb":
+            return file if buffering == 0 else io.BufferedReader(file, io.DEFAULT_BUFFER_SIZE)
+        assert mode == "r", mode
+        return io.TextIOWrapper(io.BufferedReader(file), encoding=encoding, newline=newline)
+
+    def open_ranges(self, *, goes_forward: bool = False) -> RemoteFile:
+        """Open an object to be read in any order, as pyarrow does; see `RemoteFile`."""
+        return RemoteFile(self.read_range, self.stat().st_size, goes_forward=goes_forward)
+
+    def read_range(self, start: int, stop: int) -> bytes:
+        """Bytes `start .. stop - 1`."""
+
+        def read(system: Any, path: str) -> bytes:
+            data = bytes(system.cat_file(path, start=start, end=stop))
+            if len(data) != stop - start:
+                raise EOFError(f"got {len(data)} bytes for bytes {start} to {stop}")
+            return data
+
+        return self._request(read)
+
+    def read_bytes(self) -> bytes:
+        """All bytes."""
+        return self._request(lambda system, path: bytes(system.cat_file(path)))
+
+    def iterdir(self) -> Iterator[RemotePath]:
+        """What is directly below."""
+        try:
+            found = self._request(lambda system, path: system.ls(path, detail=False))
+        except FileNotFoundError:
+            found = []
+        own = self._path
+        return (self / posixpath.basename(path.rstrip("/")) for path in found if path.rstrip("/") != own)
+
+    def glob(self, pattern: str) -> Iterator[RemotePath]:
+        """What below matches, sorted."""
+        found = self._request(lambda system, path: sorted(system.glob(f"{glob.escape(path)}/{pattern}")))
+        return (self / posixpath.relpath(path, self._path) for path in found)
+
+    def find(self, pattern: str | None = None) -> dict[str, int]:
+        """Every object below: its path from here -> its size, folder by folder, each sorted by name.
+
+        Args:
+            pattern: a glob of the objects, or of folders whose objects are meant; sorted by what matches.
+        """
+
+        def below(system: Any, path: str) -> dict[str, Any]:
+            found = system.find(path, detail=True)
+            return {name: found[name] for name in sorted(found, key=lambda name: name.split("/"))}
+
+        def matching(system: Any, path: str) -> dict[str, Any]:
+            found: dict[str, Any] = {}
+            matches = system.glob(f"{glob.escape(path)}/{pattern}", detail=True)
+            for name in sorted(matches):
+                if matches[name]["type"] != "directory":
+                    found[name] = matches[name]
+                elif "**" not in str(pattern):  # It lists what is inside by itself.
+                    found |= below(system, name)
+            return found
+
+        found = self._request(below if pattern is None else matching)
+        return {posixpath.relpath(path, self._path): int(info["size"] or 0) for path, info in found.items()}
+
+    def mkdir(self, parents: bool = False, exist_ok: bool = False) -> None:
+        """Do nothing."""
+
+    def rmdir(self) -> None:
+        """Do nothing."""
+
+    def unlink(self, missing_ok: bool = False) -> None:
+        """Remove the object; one that is gone already is no error."""
+
+        def remove(system: Any, path: str) -> None:
+            try:
+                system.rm_file(path)
+            except (FileNotFoundError, KeyError):  # The answer to an earlier try may have been lost.
+                return
+
+        self._request(remove, "removed")
+
+    def remove_all(self) -> None:
+        """Remove every object below."""
+        for path in self.find():
+            (self / path).unlink()
+
+    def upload(self, file: Any) -> None:
+        """Write the object from a file of this machine. It appears whole, when all of it has arrived."""
+
+        def put(system: Any, path: str) -> None:
+            file.seek(0)  # On some systems the name below shares the file's position.
+            system.put_file(f"/dev/fd/{file.fileno()}", path)
+
+        self._request(put, "written")
+
+    def write_bytes(self, data: bytes) -> None:
+        """Write a small object."""
+        self._request(lambda system, path: system.pipe_file(path, data), "written")
+
+    def write_new(self, data: bytes) -> bool:
+        """Write a small object, unless there is one; False if so."""
+
+        def put(system: Any, path: str) -> bool:
+            try:
+                system.pipe_file(path, data, mode="create")
+            except FileExistsError:
+                return False
+            except (OSError, NotImplementedError) as error:
+                if "PreconditionFailed" in str(error):
+                    return False
+                if not isinstance(error, NotImplementedError) and "NotImplemented" not in str(error):
+                    raise
+                if system.exists(path):
+                    return False
+                system.pipe_file(path, data)
+            return True
+
+        # Where an answer was lost, the next try finds the object that the first one wrote.
+        return self._request(put, "written") or self.read_bytes() == data
+
+    def kind(self) -> str | None:
+        """`file`, `directory`, or None where there is neither."""
+        try:
+            return str(self.info()["type"])
+        except FileNotFoundError:
+            return None
+
+    @property
+    def _path(self) -> str:
+        return str(self._system._strip_protocol(self.url)).rstrip("/")
+
+    @property
+    def _system(self) -> Any:
+        scheme, _, path = self.url.partition("://")
+        key = (os.getpid(), scheme, path.split("/")[0], repr(self.options))
+        if key not in _systems:
+            _systems[key] = open_system(self.url, self.options)[0]
+        return _systems[key]
+
+    def _request(self, request: Callable[[Any, str], T], what: str = "read") -> T:
+        system, path = self._system, self._path
+        try:
+            return retry(self.url, lambda: request(system, path), what=what)
+        except FileNotFoundError:
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), self.url) from None
+
+
+_systems: dict[tuple[Any, ...], Any] = {}
+"""The file systems that this process has opened, for all of its threads."""
+
+
+def _join(path: str, name: str) -> str:
+    parts = path.split("/")
+    for part in name.split("/"):
+        if part == ".." and len(parts) > 1:
+            parts.pop()
+        elif part not in ("", ".", ".."):
+            parts.append(part)
+    return "/".join(parts)

@@ -1,0 +1,55 @@
+"""Retries requests to remote storage. Every request of hbpack goes through here.
+
+A request is retried whatever its error, because every file system has its own network errors: a cut connection, a
+timeout, `503 SlowDown`. Retrying cannot help where an object is missing or exists already, or where credentials are
+missing or refused. Every request must be safe to repeat: it may have succeeded although its answer was lost.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable
+from typing import TypeVar
+
+from packer_cli.errors import HbpackError, RemoteError
+
+T = TypeVar("T")
+
+TRIES = 6
+FIRST_DELAY = 0.5
+"""Seconds before the second try; each further one waits twice as long, and up to half as long again at random."""
+
+_FINAL = (FileNotFoundError, FileExistsError, IsADirectoryError, NotADirectoryError, HbpackError)
+_NO_CREDENTIALS = ("NoCredentialsError", "PartialCredentialsError", "ProfileNotFound", "DefaultCredentialsError")
+"""Errors of botocore and google-auth, by name: importing these libraries takes a second."""
+
+
+def retry(name: str, request: Callable[[], T], *, what: str = "read") -> T:
+    """The result of a request, which is repeated until it succeeds.
+
+    Args:
+        name: the object, for messages.
+        what: what the request does to it: "could not be WHAT".
+
+    Raises:
+        FileNotFoundError, FileExistsError: what the storage says.
+        RemoteError: access was refused, or the last try failed.
+    """
+    for number in range(1, TRIES + 1):
+        try:
+            return request()
+        except _FINAL:
+            raise
+        except PermissionError as error:
+            raise RemoteError(f"{name!r} may not be {what} ({error}); check the credentials") from None
+        except Exception as error:
+            if type(error).__name__ in _NO_CREDENTIALS:
+                raise RemoteError(f"{name!r} may not be {what} ({error}); check the credentials") from None
+            if number == TRIES:
+                raise RemoteError(
+                    f"{name!r} could not be {what} in {TRIES} tries ({type(error).__name__}: {error}); check the "
+                    "network and the address, then run again"
+                ) from error
+            time.sleep(FIRST_DELAY * 2 ** (number - 1) * random.uniform(1, 1.5))
+    raise AssertionError

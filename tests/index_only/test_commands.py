@@ -1,0 +1,129 @@
+"""What every command makes of a set that was written with `--index-only`."""
+
+from __future__ import annotations
+
+import filecmp
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from packer_cli.cli.main import main
+from packer_cli.loader import PackedDataset
+from tests.cli_runner import run
+from tests.index_only.conftest import pack
+from tests.index_only.test_loading import batches, is_same
+from tests.reference import tree
+
+
+def size(folder: Path) -> int:
+    return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
+
+
+def test_shards_hold_no_tokens(written, indexed):
+    assert size(indexed / "shards") < size(written / "shards") / 5
+    for name in ("plan.arrow", "rejected.jsonl", "tokens"):
+        assert (
+            tree(written).items()
+            >= {key: value for key, value in tree(indexed).items() if key.startswith(name)}.items()
+        )
+
+
+def test_verify_and_stats(written, indexed):
+    for options in ([], ["--fast"]):
+        done = run(main, "verify", indexed, *options)
+        assert done.code == 0, done.stderr
+        assert (
+            done.stdout.split(" (")[0].split(" ", 1)[1]
+            == (run(main, "verify", written, *options).stdout.split(" (")[0].split(" ", 1)[1])
+        )
+    assert run(main, "stats", indexed).stdout == run(main, "stats", written).stdout
+    assert run(main, "show", indexed).stdout == run(main, "show", written).stdout
+
+
+@pytest.mark.parametrize("name", ["megatron", "trl", "parquet"])
+def test_exports_are_the_same(written, indexed, tmp_path, name):
+    for folder in (written, indexed):
+        done = run(main, "export", folder, "--to", name, "--output", tmp_path / folder.parent.name, "--workers", 1)
+        assert done.code == 0, done.stderr
+    first, second = tmp_path / written.parent.name, tmp_path / indexed.parent.name
+    names = [path.name for path in first.iterdir() if not path.name.startswith(".")]
+    assert names
+    assert filecmp.cmpfiles(first, second, names, shallow=False)[0] == names
+
+
+def test_verify_finds_what_is_damaged_and_write_repairs_it(own, indexed):
+    shard = own / "shards" / "g0-1024-sp1" / "shard-00000.arrow"
+    data = bytearray(shard.read_bytes())
+    data[len(data) // 2] ^= 1
+    shard.write_bytes(data)
+    done = run(main, "verify", own)
+    assert done.code == 1
+    assert "shards/g0-1024-sp1/shard-00000.arrow" in done.stdout + done.stderr
+    assert run(main, "write", own, "--workers", 1).code == 0
+    assert tree(own) == tree(indexed)
+    shutil.rmtree(own / "tokens")
+    done = run(main, "verify", own)
+    assert done.code == 1
+    assert "tokens/tokens.json" in done.stdout + done.stderr
+
+
+def test_write_changes_one_into_the_other(own, written, indexed):
+    assert run(main, "write", own, "--no-index-only", "--workers", 1).code == 0
+    assert tree(own) == tree(written)
+    assert run(main, "write", own, "--index-only", "--workers", 1).code == 0
+    assert tree(own) == tree(indexed)
+
+
+def test_an_array_writes_the_same(own, indexed):
+    (own / "hbpack.json").unlink()
+    shutil.rmtree(own / "shards")
+    for task in (1, 0):
+        done = run(main, "write", own, "--index-only", "--shard-size", "300kB", "--shard", f"{task}/2")
+        assert done.code == 0, done.stderr
+    assert tree(own) == tree(indexed)
+
+
+def test_rebalance_and_append(own, written, repo, tmp_path):
+    other = shutil.copytree(written, tmp_path / "other")
+    for folder in (own, other):
+        assert run(main, "rebalance", folder, "--gpus", 4).code == 0
+    for first, second in zip(batches(PackedDataset(own, 1, 4)), batches(PackedDataset(other, 1, 4)), strict=True):
+        assert is_same(first, second)
+    (tmp_path / "new.jsonl").write_text(json.dumps({"text": "More of it."}) + "\n")
+    assert run(main, "append", own, tmp_path / "new.jsonl", "--workers", 1).code == 0
+    manifest = json.loads((own / "hbpack.json").read_text())
+    assert manifest["config"]["write"]["index_only"]
+    assert run(main, "verify", own).code == 0
+
+
+def test_the_token_store_must_stay(own, repo, tmp_path):
+    done = pack(repo, tmp_path / "out", "--index-only", "--no-keep-tokens")
+    assert (done.code, done.stderr) == (
+        2,
+        "error: --index-only reads the token store while training; leave out --no-keep-tokens\n",
+    )
+    assert not (tmp_path / "out").exists()
+    done = run(main, "write", own, "--no-keep-tokens")
+    assert done.code == 2
+    assert done.stderr == (
+        "error: the set was written with --index-only, so training reads its token store; leave out --no-keep-tokens\n"
+    )
+    done = run(main, "plan", own, "--groups", "8k", "--gpus", 2, "--overflow", "split", "--output", tmp_path / "plan")
+    assert done.code == 0, done.stderr
+    done = run(main, "write", tmp_path / "plan", "--index-only")
+    assert done.code == 2
+    assert done.stderr == (
+        "error: --index-only needs the token store in the folder of the set, but the plan's is "
+        f"{str(own / 'tokens')!r}; run hbpack plan there, without --output\n"
+    )
+
+
+def test_remote_folders_are_refused_before_any_work(repo):
+    done = pack(repo, "memory://bucket/out", "--index-only")
+    assert done.code == 2
+    assert done.stderr == (
+        "error: memory://bucket/out: with --index-only the loader maps the token store into memory, so name a local "
+        "folder\n"
+    )

@@ -1,0 +1,119 @@
+"""The loader gathers packs from the token store: the same batches as from shards that hold tokens."""
+
+from __future__ import annotations
+
+import pickle
+import random
+import re
+from typing import Any
+
+import pytest
+import torch
+from torch.utils.data import DataLoader
+
+from packer_cli.errors import ConfigError, FormatError
+from packer_cli.format.token_parts import TokenParts
+from packer_cli.loader import PackedDataset
+
+
+def is_same(first: Any, second: Any) -> bool:
+    if isinstance(first, torch.Tensor):
+        return torch.equal(first, second)
+    if isinstance(first, dict):
+        return first.keys() == second.keys() and all(is_same(first[key], second[key]) for key in first)
+    return bool(first == second)
+
+
+def batches(dataset: PackedDataset) -> list[Any]:
+    return [dataset[i] for i in range(len(dataset))]
+
+
+@pytest.mark.parametrize("verify", ["lazy", "full", "none"])
+def test_batches_are_those_of_written_shards(written, indexed, verify):
+    for rank in range(8):
+        pairs = zip(
+            batches(PackedDataset(written, rank, 8, verify=verify)),
+            batches(PackedDataset(indexed, rank, 8, verify=verify)),
+            strict=True,
+        )
+        assert all(is_same(first, second) for first, second in pairs)
+
+
+def test_cut_samples_are_among_them(indexed):
+    """Guards against the assertions above passing vacuously."""
+    dataset = PackedDataset(indexed, 0, 8)
+    files = {part["path"] for part in dataset.manifest["tokens"]}
+    assert files == {"tokens/part-000000-0000.arrow"}
+    assert dataset.manifest["counts"]["split"] > 0
+    assert dataset.manifest["config"]["write"]["index_only"]
+
+
+def test_workers_and_pickles_read_the_same(indexed):
+    dataset = PackedDataset(indexed, 3, 8)
+    expected = batches(dataset)
+    again = pickle.loads(pickle.dumps(dataset))
+    assert all(map(is_same, batches(again), expected))
+    loaded = DataLoader(dataset, batch_size=None, num_workers=2, collate_fn=lambda batch: batch)
+    assert all(map(is_same, loaded, expected))
+
+
+def test_few_parts_stay_open(indexed, monkeypatch):
+    monkeypatch.setattr("packer_cli.format.token_parts.PARTS_KEPT", 1)
+    assert batches(PackedDataset(indexed, 0, 8))
+
+
+def test_no_flipped_byte_reaches_a_trainer(own):
+    """Neither one of the token store nor one of the index."""
+    expected = [batches(PackedDataset(own, rank, 8)) for rank in (0, 4)]
+    rng = random.Random(0)
+    num_found = 0
+    for path in [*own.glob("tokens/*.arrow"), *own.glob("shards/*/*.arrow")]:
+        data = path.read_bytes()
+        for _ in range(12):
+            damaged = bytearray(data)
+            damaged[rng.randrange(len(damaged))] ^= 1 << rng.randrange(8)
+            path.write_bytes(damaged)
+            for rank, right in zip((0, 4), expected, strict=True):
+                try:
+                    found = batches(PackedDataset(own, rank, 8))
+                except FormatError as error:
+                    num_found += 1
+                    assert "\n" not in str(error)  # noqa: PT017 - the others are not errors
+                else:  # A byte that the rank does not read.
+                    assert all(map(is_same, found, right))
+        path.write_bytes(data)
+    assert num_found > 10
+
+
+def test_a_store_that_is_gone(own):
+    part = own / "tokens" / "part-000000-0000.arrow"
+    data = part.read_bytes()
+    part.unlink()
+    with pytest.raises(
+        FormatError, match=r"shard .* is damaged or incomplete \(token part 0 cannot be read: .*No such"
+    ):
+        PackedDataset(own, 0, 8)[0]
+    with pytest.raises(
+        FormatError, match=r"token store part '.*part-000000-0000.arrow' is damaged \(.*; run hbpack pack"
+    ):
+        PackedDataset(own, 0, 8, verify="full")
+    part.write_bytes(data[:-8])
+    with pytest.raises(FormatError, match=f"{len(data) - 8} bytes, hbpack.json says {len(data)}"):
+        PackedDataset(own, 0, 8)[0]
+
+
+def test_remote_sets_are_refused(own):
+    with pytest.raises(ConfigError) as caught:
+        PackedDataset(f"file://{own}", 0, 8)
+    assert str(caught.value) == (
+        f"'file://{own}' was written with --index-only, so it is read from a local folder; copy it there, or write it "
+        "again with hbpack write --no-index-only"
+    )
+
+
+def test_samples_that_do_not_exist():
+    parts = TokenParts(lambda number: pytest.fail("opened"), [3])
+    for sample in (-1, 3):
+        one = torch.tensor([sample]).numpy()
+        with pytest.raises(FormatError, match=re.escape("it names samples that the token store does not have")):
+            parts.gather(one, one * 0, one * 0 + 1)

@@ -1,0 +1,70 @@
+"""A real S3 server, and the command line against it."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from packer_cli.cli.main import main
+from packer_cli.remote.path import RemotePath
+from tests.cli_runner import Done, run
+from tests.s3_server import S3Server, s3_server
+
+_numbers = itertools.count()
+
+
+@pytest.fixture(scope="session")
+def running() -> Iterator[S3Server]:
+    pytest.importorskip("moto.server")
+    pytest.importorskip("s3fs")
+    from packer_cli.engine.processes import end_server
+
+    with s3_server() as server, pytest.MonkeyPatch.context() as patch:
+        for name, value in server.environment.items():
+            patch.setenv(name, value)
+        end_server()  # Workers have the environment of the process that they are forked from.
+        yield server
+
+
+@pytest.fixture
+def s3(running: S3Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> S3Server:
+    """The server, which this process and its children use; retries come fast."""
+    monkeypatch.setenv("HBPACK_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr("packer_cli.remote.retry.FIRST_DELAY", 0.001)
+    monkeypatch.setattr("packer_cli.remote.path._systems", {})
+    return running
+
+
+@pytest.fixture
+def bucket(s3: S3Server) -> RemotePath:
+    """A new bucket."""
+    import fsspec
+
+    name = f"bucket-{next(_numbers)}"
+    fsspec.filesystem("s3", endpoint_url=s3.url, key="key", secret="secret").mkdir(name)
+    return RemotePath(f"s3://{name}")
+
+
+@pytest.fixture
+def hbpack() -> Callable[..., Done]:
+    def call(*arguments: object) -> Done:
+        return run(main, *arguments)
+
+    return call
+
+
+def upload(folder: Path, to: RemotePath) -> None:
+    for path in folder.rglob("*"):
+        if path.is_file():
+            (to / path.relative_to(folder).as_posix()).write_bytes(path.read_bytes())
+
+
+def tree(folder: Any) -> dict[str, bytes]:
+    """Every file's bytes, of a folder or a `RemotePath`."""
+    if isinstance(folder, RemotePath):
+        return {name: (folder / name).read_bytes() for name in folder.find()}
+    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*") if path.is_file()}

@@ -1,0 +1,152 @@
+"""The lock on a remote folder: of two runs one is refused, and one that died hinders nobody for long."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+import threading
+import time
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from packer_cli.errors import BusyError, RunError
+from packer_cli.folders import TaskLock, find_holders, lock_folder
+from packer_cli.remote import lock
+from packer_cli.remote.lock import LockHolder, RemoteLock
+from packer_cli.remote.path import RemotePath
+
+NAME = ".hbpack.lock"
+
+
+@pytest.fixture(params=["s3", "memory"])
+def folder(request: Any) -> RemotePath:
+    if request.param == "s3":
+        return request.getfixturevalue("bucket") / "out"
+    return RemotePath(f"memory://lock-{time.monotonic_ns()}/out")
+
+
+def held_by(folder: RemotePath, **changes: Any) -> LockHolder:
+    """Put there the lock of another process of this machine, which runs."""
+    other = replace(LockHolder("token", socket.gethostname(), os.getppid(), time.time()), **changes)
+    (folder / NAME).write_bytes(other.encode())
+    return other
+
+
+def test_one_of_many_gets_it(folder):
+    locks = [RemoteLock(folder, NAME) for _ in range(8)]
+    results: list[Any] = [None] * 8
+    start = threading.Barrier(8)
+
+    def take(number: int) -> None:
+        start.wait()
+        results[number] = locks[number].take()
+
+    threads = [threading.Thread(target=take, args=(number,)) for number in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert results.count(None) == 1
+    winner = results.index(None)
+    assert {holder.token for holder in results if holder} == {locks[winner]._ours.token}
+    locks[winner].release()
+    assert locks[winner - 1].take() is None
+    locks[winner - 1].release()
+    assert folder.find() == {}
+
+
+@pytest.mark.parametrize("changes", [{"time": 0.0}, {"host": "elsewhere", "time": 1e9}, {"pid": 2**22 - 3}])
+def test_the_lock_of_a_run_that_died_is_taken_over_by_one(folder, changes):
+    held_by(folder, **changes)
+    first, second = RemoteLock(folder, NAME), RemoteLock(folder, NAME)
+    assert first.take() is None
+    assert second.take() == first._ours
+    first.release()
+    assert folder.find() == {}
+
+
+@pytest.mark.parametrize("changes", [{}, {"host": "elsewhere", "pid": 2**22 - 3}])
+def test_the_lock_of_a_run_that_lives_is_not(folder, changes):
+    other = held_by(folder, **changes)
+    mine = RemoteLock(folder, NAME)
+    assert mine.take() == other
+    mine.release()
+    assert (folder / NAME).exists()
+
+
+def test_a_takeover_that_died_hinders_nobody(folder):
+    held_by(folder, time=0.0)
+    dead = LockHolder("other", "elsewhere", 1, 0.0)
+    (folder / f"{NAME}.token").write_bytes(dead.encode())
+    mine = RemoteLock(folder, NAME)
+    assert mine.take() is None
+    mine.release()
+    assert folder.find() == {}
+
+
+def test_it_is_renewed(folder, monkeypatch):
+    monkeypatch.setattr(lock, "RENEWED", 0.05)
+    with lock_folder(folder):
+        before = lock._read(folder / NAME)
+        deadline = time.monotonic() + 20
+        while lock._read(folder / NAME).time == before.time:
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+
+
+def test_a_run_that_lost_its_lock_ends(folder, monkeypatch):
+    monkeypatch.setattr(lock, "RENEWED", 0.05)
+
+    def lose() -> None:
+        held_by(folder)
+        time.sleep(20)
+
+    with pytest.raises(RunError, match="another hbpack run has taken it over"), lock_folder(folder):
+        lose()
+    assert lock._read(folder / NAME).token == "token"
+
+
+def test_tasks_of_an_array_share_the_folder_and_runs_do_not(folder, monkeypatch):
+    monkeypatch.setattr("packer_cli.folders._TASK_PATIENCE", 0.1)
+    monkeypatch.setattr("packer_cli.folders._PATIENCE", 0.1)
+    first, second = TaskLock("write", 0), TaskLock("write", 1)
+    with lock_folder(folder, first), lock_folder(folder, second):
+        assert [holder.task for holder in find_holders(folder)] == [first, second]
+        for other in (None, first, TaskLock("tokenize", 3)):
+            with pytest.raises(BusyError), lock_folder(folder, other):
+                raise AssertionError
+        assert [holder.task for holder in find_holders(folder)] == [first, second]
+    with lock_folder(folder):
+        assert [holder.task for holder in find_holders(folder)] == [None]
+        with pytest.raises(BusyError), lock_folder(folder, first):
+            raise AssertionError
+    assert folder.find() == {}
+
+
+def test_a_run_removes_the_locks_of_killed_tasks(folder):
+    other = LockHolder("token", "elsewhere", 1, 0.0)
+    (folder / f"{NAME}.write.3").write_bytes(other.encode())
+    assert find_holders(folder) == []
+    with lock_folder(folder):
+        pass
+    assert folder.find() == {}
+
+
+def test_a_killed_process_holds_nothing(bucket):
+    code = (
+        "import sys, time\nfrom packer_cli.folders import lock_folder\nfrom packer_cli.remote.path import as_path\n"
+        "with lock_folder(as_path(sys.argv[1])):\n    print('held', flush=True)\n    time.sleep(60)"
+    )
+    process = subprocess.Popen([sys.executable, "-c", code, str(bucket)], stdout=subprocess.PIPE)
+    assert process.stdout is not None
+    assert process.stdout.readline() == b"held\n"
+    with pytest.raises(BusyError, match=f"process {process.pid} on "), lock_folder(bucket):
+        raise AssertionError
+    process.kill()
+    process.communicate()
+    with lock_folder(bucket):
+        pass
