@@ -242,7 +242,14 @@ def _folders_of(path: str) -> Iterator[str]:
 
 def _once(files: list[CorpusFile]) -> list[CorpusFile]:
     """The files of one folder or glob, each by its shortest path where links lead to it a second time."""
-    reals = [os.path.realpath(file.path) for file in files]
+    folders = {folder: os.path.realpath(folder) for folder in {os.path.dirname(file.path) for file in files}}
+    # Resolving each file's whole path would take most of the time that many small files need.
+    reals = [
+        os.path.realpath(file.path)
+        if os.path.islink(file.path)
+        else os.path.join(folders[os.path.dirname(file.path)], os.path.basename(file.path))
+        for file in files
+    ]
     shortest: dict[str, CorpusFile] = {}
     for file, real in zip(files, reals, strict=True):
         if real not in shortest or len(file.path) < len(shortest[real].path):

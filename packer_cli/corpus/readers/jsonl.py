@@ -71,7 +71,11 @@ def cut(file: CorpusFile, slice_bytes: int | None) -> list[CorpusSlice]:
     """Slices that begin behind a newline, each at least `slice_bytes` long but the last."""
     if file.compression != "none":
         return cut_compressed(file, slice_bytes)
-    cutter = _LineCutter(slice_bytes or default_slice_bytes(file.num_bytes))
+    slice_bytes = slice_bytes or default_slice_bytes(file.num_bytes)
+    if 0 < file.num_bytes <= slice_bytes:  # Counting its lines would take longer than reading it.
+        whole = replace(file, fingerprint=fingerprint(file.path))
+        return [CorpusSlice(file=whole, start=0, stop=file.num_bytes)]
+    cutter = _LineCutter(slice_bytes)
     done = replace(file, fingerprint=fingerprint(file.path, on_chunk=cutter.see))
     starts = [cut for cut in cutter.cuts if cut[0] < file.num_bytes]
     stops = [start for start, _ in starts[1:]] + [file.num_bytes]
