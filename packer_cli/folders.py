@@ -135,10 +135,9 @@ def lock_folder(folder: Path, task: TaskLock | None = None) -> Iterator[None]:
                 _refuse_other_stages(folder, task)
             try:
                 yield
-            except BaseException:
+            finally:
                 if task is None:  # Otherwise some may be another task's.
-                    remove_temporaries(folder)  # What workers left that were killed.
-                raise
+                    remove_temporaries(folder)  # What killed runs and workers left.
     finally:
         with suppress(OSError):
             for new in made:
