@@ -129,7 +129,7 @@ def temporary_file(path: Path, *, sync_early: bool = False) -> Iterator[tuple[Pa
             yield temporary, HashingFile(file, syncing)
     except BaseException as error:
         temporary.unlink(missing_ok=True)
-        if isinstance(error, OSError) and error.filename is None:
+        if isinstance(error, OSError) and error.filename in (None, str(temporary)):
             error.filename = str(path)  # What a failed write does not say.
         raise
 

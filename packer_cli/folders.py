@@ -100,8 +100,8 @@ def _entries(folder: Path) -> list[str]:
 def lock_folder(folder: Path, task: TaskLock | None = None) -> Iterator[None]:
     """Keep a folder for this process while the block runs; make it, and remove it again where it stays empty.
 
-    If the block fails, temporary files go, unless other tasks of an array may be writing them. It must have ended its
-    workers by then.
+    Afterwards temporary files go, also those of a run that was killed, unless other tasks of an array may be writing
+    them. The block must have ended its workers by then.
 
     The locks are `flock` on files in the folder: they end with the process that holds them, however that ends. A file
     system that knows no locks goes without.
@@ -133,11 +133,9 @@ def lock_folder(folder: Path, task: TaskLock | None = None) -> Iterator[None]:
                 path = folder / task.name
                 held.callback(_remove, path, _lock(path, fcntl.LOCK_EX, _refuse_task))
                 _refuse_other_stages(folder, task)
-            try:
-                yield
-            finally:
-                if task is None:  # Otherwise some may be another task's.
-                    remove_temporaries(folder)  # What killed runs and workers left.
+            if task is None:  # Otherwise some may be another task's.
+                held.callback(remove_temporaries, folder)
+            yield
     finally:
         with suppress(OSError):
             for new in made:

@@ -188,6 +188,10 @@ def run() -> None:
 _REMEDIES = {
     errno.ENOSPC: "; make room and run the same command again to go on",
     errno.EDQUOT: "; make room and run the same command again to go on",
+    errno.EFBIG: "; raise the limit of file sizes (ulimit -f) and run the same command again to go on",
+    errno.EROFS: "; make it writable, or name another output folder",
+    errno.EMFILE: "; raise the limit of open files (ulimit -n) and run the same command again to go on",
+    errno.ENFILE: "; close other programs and run the same command again to go on",
 }
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import multiprocessing
 import os
 import signal
@@ -13,6 +14,8 @@ from typing import Any
 from packer_cli.engine.signals import STOPS
 from packer_cli.errors import RunError
 
+_DESCRIPTORS = 12
+"""More than a process needs to start another one, which takes pipes and a socket."""
 _preloaded: list[str] = []
 """The modules that the running server was told to import."""
 
@@ -54,13 +57,29 @@ def end_server() -> None:
 
 @contextmanager
 def starting_workers() -> Iterator[None]:
-    """Turn a failure to start a process into a RunError."""
+    """Turn a failure to start a process into a RunError, but for too few descriptors.
+
+    These are checked ahead: the server, to which half of a request has been sent, would print a traceback.
+    """
     try:
+        _check_descriptors()
         yield
     except (OSError, EOFError) as error:  # Such as the broken pipe of a server that has ended.
+        if isinstance(error, OSError) and error.errno in (errno.EMFILE, errno.ENFILE):
+            raise  # Fewer workers would be no remedy.
         raise RunError(
             f"worker processes cannot be started ({str(error) or type(error).__name__}); try --workers 1"
         ) from None
+
+
+def _check_descriptors() -> None:
+    opened: list[int] = []
+    try:
+        for _ in range(_DESCRIPTORS):
+            opened.append(os.open(os.devnull, os.O_RDONLY))
+    finally:
+        for descriptor in opened:
+            os.close(descriptor)
 
 
 @contextmanager

@@ -64,10 +64,8 @@ def baseline_of(plan: Plan, rules: PlanRules) -> Baseline:
             packer=STEP_PACKERS["original"], options=StepOptions(micro_batches=rules.wlb.options.micro_batches)
         )
         # Samples that the plan cut where two batches meet are whole again.
-        first, total = join(plan.pieces)
-        pieces = Pieces(
-            samples=plan.pieces.sample[first], start=plan.pieces.start[first], length=total.astype(np.int32)
-        )
+        samples, start, total = join(plan.pieces)
+        pieces = Pieces(samples=samples, start=start, length=total)
         rules = replace(rules, wlb=original, epochs=1, sharding=ShardingRule(choice="sequence"))
         return Baseline(ORIGINAL_NAME, build_plan(pieces, rules))
     steps = StepRules(global_tokens=rules.steps.global_tokens)

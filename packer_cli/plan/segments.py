@@ -16,6 +16,8 @@ from packer_cli.plan.cost import segment_sums
 from packer_cli.plan.groups import Group
 from packer_cli.plan.types import Int32Array, Int64Array, Packs, Pieces, Plan
 
+_BLOCK = 1 << 18
+
 
 def attention_segments(plan: Plan) -> tuple[Int32Array, Int64Array]:
     """What attention runs over: lengths (int32[x]) of the segments, and offsets (int64[p+1]) of each pack's. O(m).
@@ -57,30 +59,37 @@ def align_up(lengths: NDArray[Any], align: int) -> NDArray[Any]:
     return aligned
 
 
-def cut_in_rows(
-    sample: Int32Array, start: Int32Array, length: NDArray[np.integer], tokens: int, align: int = 1
-) -> Pieces:
-    """Stretches of samples one after another, cut at every multiple of `tokens`. O(pieces).
+def cut_in_rows(sample: Int32Array, start: Int32Array, length: Int32Array, tokens: int, align: int = 1) -> Pieces:
+    """Stretches of samples one after another, cut at every multiple of `tokens`. O(pieces), block by block.
 
     Args:
-        sample, start, length: int[n], of each stretch.
+        sample, start, length: int32[n], of each stretch.
         align: each stretch begins at a multiple of it, which divides `tokens`.
     """
-    taken = align_up(length.astype(np.int64), align)
-    stop = np.cumsum(taken)
-    begin = stop - taken
-    # Each stretch gives a piece for each row that it reaches into.
-    num_parts = (stop - 1) // tokens - begin // tokens + 1
-    of = np.repeat(np.arange(len(sample), dtype=np.int64), num_parts)
-    number = np.arange(len(of), dtype=np.int64) - np.repeat(np.cumsum(num_parts) - num_parts, num_parts)
-    row = (begin // tokens)[of] + number
-    part_begin = np.maximum(begin[of], row * tokens)
-    part_stop = np.minimum((begin + length)[of], (row + 1) * tokens)
-    return Pieces(
-        samples=sample[of],
-        start=(start[of] + part_begin - begin[of]).astype(np.int32),
-        length=(part_stop - part_begin).astype(np.int32),
-    )
+    # Room for the pieces: a cut at the end of every row. Untouched memory costs nothing.
+    total = int(length.sum(dtype=np.int64)) + len(length) * (align - 1)
+    room = len(length) + total // tokens + 1
+    cut = [np.empty(room, dtype=np.int32) for _ in range(3)]
+    before = num_pieces = 0
+    for first in range(0, len(length), _BLOCK):
+        own = slice(first, first + _BLOCK)
+        taken = align_up(length[own].astype(np.int64), align)
+        stop = np.cumsum(taken) + before
+        begin = stop - taken
+        # Each stretch gives a piece for each row that it reaches into.
+        num_parts = (stop - 1) // tokens - begin // tokens + 1
+        of = np.repeat(np.arange(len(taken)), num_parts)
+        number = np.arange(len(of)) - np.repeat(np.cumsum(num_parts) - num_parts, num_parts)
+        row = (begin // tokens)[of] + number
+        part_begin = np.maximum(begin[of], row * tokens)
+        part_stop = np.minimum((begin + length[own])[of], (row + 1) * tokens)
+        into = slice(num_pieces, num_pieces + len(of))
+        cut[0][into] = sample[own][of]
+        cut[1][into] = start[own][of] + part_begin - begin[of]
+        cut[2][into] = part_stop - part_begin
+        before, num_pieces = int(stop[-1]), into.stop
+    samples, starts, lengths = (values[:num_pieces] for values in cut)
+    return Pieces(samples=samples, start=starts, length=lengths)
 
 
 def aligned_lengths(pieces: Pieces, packs: Packs, groups: Sequence[Group]) -> Int32Array:

@@ -8,6 +8,7 @@ from packer_cli.errors import FormatError, InputError
 from packer_cli.files import atomic_file
 from packer_cli.format.constants import MANIFEST_NAME
 from packer_cli.format.manifest import Manifest, manifest_bytes, parse_manifest
+from packer_cli.remote.path import is_remote
 
 REMEDY = "run hbpack write, which rewrites it"
 
@@ -29,7 +30,8 @@ def read_manifest(folder: Path) -> Manifest:
     try:
         data = file.read_bytes()
     except (FileNotFoundError, NotADirectoryError):
-        raise InputError(f"{str(folder)!r} holds no packed data set (no {MANIFEST_NAME}); run hbpack pack") from None
+        remedy = "check the address" if is_remote(folder) else "run hbpack pack"
+        raise InputError(f"{str(folder)!r} holds no packed data set (no {MANIFEST_NAME}); {remedy}") from None
     except OSError as error:
         raise FormatError(f"{str(file)!r} cannot be read ({error.strerror}); {REMEDY}") from None
     return parse_manifest(data, str(file), REMEDY)

@@ -10,17 +10,27 @@ from packer_cli.errors import RunError
 from packer_cli.plan.rules import PlanRules
 
 _BYTES_A_SAMPLE = {
-    "bfs": 22, "isf": 22, "bfd": 22, "bfd-split": 22, "next-fit": 22, "none": 60, "random": 22, "sorted": 22,
-}  # fmt: skip
-"""What a plan takes at its peak, with the lengths and its figures, by packing. Measured on samples of 550 tokens."""
-_OTHERS = 40
-"""For packings that are not listed. Most take more; a plan that may fit is not refused."""
+    "decompose": 180,
+    "ffs": 27,
+    "kk": 40,
+    "lpt": 40,
+    "nnlshp": 36,
+    "none": 90,
+    "padded": 40,
+    "wrap": 45,
+}
+"""What a plan takes at its peak, with its figures and the lengths, by packing; measured on samples of 550 tokens."""
+_OF_OTHERS = 20
+_OF_STEPS = 100
+"""Of the strategies that plan steps (WLB-LLM, Hydraulis)."""
 
 
 def require_memory(num_samples: float, rules: PlanRules) -> None:
     """Raise RunError for more samples an epoch than this process can plan in the memory that it may have."""
     available = available_memory()
-    a_sample = _OTHERS if rules.wlb or rules.scheme_costs else _BYTES_A_SAMPLE.get(rules.algorithm.name, _OTHERS)
+    a_sample = _BYTES_A_SAMPLE.get(rules.algorithm.name, _OF_OTHERS)
+    if rules.wlb or rules.scheme_costs:
+        a_sample = _OF_STEPS
     needed = num_samples * a_sample
     if available is not None and needed > available:
         raise RunError(

@@ -69,6 +69,13 @@ def test_but_not_forever(address, tmp_path):
     )
 
 
+def test_without_ray(monkeypatch):
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(ConfigError) as caught, RayEngine(None, None):
+        pass
+    assert str(caught.value) == "--engine ray needs Ray, which is not installed; pip install 'hbpack[ray]'"
+
+
 def test_addresses_that_nobody_has():
     for wrong in ("6379", "head:port", "ray://head:10001"):
         with pytest.raises(ConfigError, match=f"^--engine ray:{wrong}: not the address of a Ray cluster; give HOST"):

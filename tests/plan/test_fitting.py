@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from packer_cli.plan.packing import best_fit
 from packer_cli.plan.packing.isf import iterative_sampling_filling
 from packer_cli.plan.streams import rng_state
 from tests import naive
@@ -27,6 +28,15 @@ def test_first_and_best_fit_equal_their_twins(name, instance, seed):
     is_shuffled = name in ("ffs", "bfs")
     order = naive.shuffled(len(lengths), int(rng_state(seed)[0])) if is_shuffled else naive.descending(lengths)
     assert run(name, lengths, capacity, seed) == twin(lengths.tolist(), order, capacity)
+
+
+@given(instance=instances(), seed=st.integers(0, 2**32), block=st.integers(1, 9))
+def test_best_fit_in_blocks_is_best_fit(instance, seed, block):
+    lengths, capacity = instance
+    whole = run("bfs", lengths, capacity, seed)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(best_fit, "_BLOCK", block)
+        assert run("bfs", lengths, capacity, seed) == whole
 
 
 @given(instance=instances(), seed=st.integers(0, 2**32))

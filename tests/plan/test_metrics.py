@@ -7,9 +7,14 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from packer_cli.config import PlanConfig
+from packer_cli.config.rules import plan_rules
+from packer_cli.plan import randomness
+from packer_cli.plan.build import build_plan
 from packer_cli.plan.check import check_plan
 from packer_cli.plan.groups import Group
 from packer_cli.plan.metrics import balance_ratio, imbalance, measure
+from packer_cli.plan.pieces import make_pieces
 from packer_cli.plan.randomness import measure_randomness
 from packer_cli.plan.types import FILLER, Packs, Pieces, Plan, Schedule
 
@@ -195,3 +200,33 @@ def test_randomness_sees_a_sorted_order():
     assert figures.source_mix_spread == pytest.approx((0.75 + 0.25) / 2, abs=0.01)
     assert figures.mean_displacement == pytest.approx(num / 3, rel=0.15)
     assert figures.max_displacement < num
+
+
+def test_randomness_is_the_same_in_blocks(monkeypatch):
+    """The definition, for all pieces at once, and the result block by block."""
+    lengths = np.random.default_rng(0).integers(1, 64, 500).astype(np.int32)
+    sources = np.arange(500) % 3
+    rules = plan_rules(PlanConfig(groups="32,64:2", gpus=4, global_tokens=512))
+    plan = build_plan(make_pieces(lengths, None, 64, "split"), rules)
+    schedule = plan.epochs[0]
+    step = np.zeros(len(plan.packs) + 1, dtype=np.int64)
+    step[schedule.slot_pack] = schedule.iteration_step[schedule.slot_iteration]
+    step_of = np.zeros(500, dtype=np.int64)
+    step_of[plan.packs.pieces] = np.repeat(step[:-1], np.diff(plan.packs.offsets))
+    group_of = np.zeros(500, dtype=np.int64)
+    group_of[plan.packs.pieces] = np.repeat(plan.packs.group, np.diff(plan.packs.offsets))
+    correlation = max(abs(np.corrcoef(lengths[group_of == g], step_of[group_of == g])[0, 1]) for g in range(2))
+
+    def spread(kinds):
+        mix = np.zeros((schedule.num_steps, kinds.max() + 1))
+        np.add.at(mix, (step_of, kinds), lengths)
+        whole = mix.sum(axis=0) / mix.sum()
+        return np.abs(mix / mix.sum(axis=1, keepdims=True) - whole).sum(axis=1).mean() / 2
+
+    for block in (1, 40, 10_000):
+        monkeypatch.setattr(randomness, "_BLOCK", block)
+        figures = measure_randomness(plan, sources)
+        assert figures.length_step_correlation == pytest.approx(correlation)
+        assert figures.length_mix_spread == pytest.approx(spread(np.floor(np.log2(lengths)).astype(int)))
+        assert figures.source_mix_spread == pytest.approx(spread(sources))
+        assert figures.num_steps == schedule.num_steps

@@ -143,11 +143,9 @@ def test_stages_and_mixed_places(
     assert all(written[name] == planned[name] for name in shards)
 
 
-def test_damage_is_found_and_repaired(
-    s3: S3Server, bucket: RemotePath, corpus: Path, pack: Callable[..., Done], hbpack: Any
-) -> None:
+def test_damage_is_found_and_repaired(s3: S3Server, bucket: RemotePath, packed: Path, hbpack: Any) -> None:
     out: Any = bucket / "out"
-    assert pack(f"{corpus}/", "--output", out).code == 0
+    upload(packed, out)
     before = tree(out)
     shard = next(name for name in before if name.startswith("shards/"))
     data = bytearray(before[shard])
@@ -176,8 +174,7 @@ def test_two_writers(s3: S3Server, bucket: RemotePath, corpus: Path, pack: Calla
         f"error: output folder '{out}': another hbpack run writes to it (process P on H); wait until that has ended, "
         "or name another folder\n"
     )
-    assert pack(f"{corpus}/", "--output", out).code == 0
-    assert not [name for name in out.find() if "lock" in name]
+    assert out.find() == {}
 
 
 @pytest.mark.parametrize("moment", [4, *(pytest.param(moment, marks=pytest.mark.slow) for moment in range(1, 20))])
@@ -196,6 +193,7 @@ def test_a_killed_run_goes_on(
     assert tree(bucket / "out") == tree(packed)
 
 
+@pytest.mark.slow
 def test_a_part_is_not_taken_for_one_of_another_run(
     s3: S3Server, bucket: RemotePath, corpus: Path, packed: Path, pack: Callable[..., Done]
 ) -> None:
@@ -224,7 +222,7 @@ def test_errors_are_one_line(s3: S3Server, bucket: RemotePath, hbpack: Any, monk
     assert hbpack("verify", bucket / "no") == (
         2,
         "",
-        f"error: '{bucket}/no' holds no packed data set (no hbpack.json); run hbpack pack\n",
+        f"error: '{bucket}/no' holds no packed data set (no hbpack.json); check the address\n",
     )
     out = bucket / "m"
     (out / "other.txt").write_bytes(b"x")

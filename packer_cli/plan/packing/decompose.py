@@ -34,16 +34,16 @@ def cut(pieces: Pieces, capacity: int, seed: int, align: int = 1) -> Pieces:
     Args:
         align: divides the capacity, and so is a power of two.
     """
-    first, total = join(pieces)
+    sample, begin, total = join(pieces)
     of, start, length = _decompose(total, capacity, min(max(SHORTEST, align), capacity))
-    return Pieces(samples=pieces.sample[first][of], start=pieces.start[first][of] + start, length=length)
+    return Pieces(samples=sample[of], start=begin[of] + start, length=length)
 
 
 @njit(cache=True)
 def _decompose(
-    totals: NDArray[np.int64], longest: int, shortest: int
-) -> tuple[NDArray[np.int64], NDArray[np.int32], NDArray[np.int32]]:
-    """(sample int64[m], start int32[m], length int32[m]) of the pieces of samples of these lengths."""
+    totals: NDArray[np.int32], longest: int, shortest: int
+) -> tuple[NDArray[np.int32], NDArray[np.int32], NDArray[np.int32]]:
+    """(sample int32[m], start int32[m], length int32[m]) of the pieces of samples of these lengths."""
     num = 0
     for total in totals:
         num += total // longest
@@ -53,10 +53,10 @@ def _decompose(
             power //= 2
             num += np.int64((rest & power) > 0)
         num += np.int64(rest % shortest > 0)
-    of, start, length = np.empty(num, dtype=np.int64), np.empty(num, dtype=np.int32), np.empty(num, dtype=np.int32)
+    of, start, length = np.empty(num, dtype=np.int32), np.empty(num, dtype=np.int32), np.empty(num, dtype=np.int32)
     k = 0
     for sample in range(len(totals)):
-        begin, left, power = np.int64(0), totals[sample], longest
+        begin, left, power = np.int64(0), np.int64(totals[sample]), longest
         while left > 0:
             while power > left and power > shortest:
                 power //= 2

@@ -16,7 +16,7 @@ from packer_cli.plan.packing import next_fit
 from packer_cli.plan.packing.base import PackingAlgorithm
 from packer_cli.plan.segments import cut_in_rows
 from packer_cli.plan.streams import rng_state, shuffled
-from packer_cli.plan.types import Int64Array, Pieces
+from packer_cli.plan.types import Int32Array, Pieces
 
 
 def cut(pieces: Pieces, capacity: int, seed: int, align: int = 1) -> Pieces:
@@ -25,21 +25,22 @@ def cut(pieces: Pieces, capacity: int, seed: int, align: int = 1) -> Pieces:
     Args:
         align: each sample begins at a multiple of it, which divides the capacity.
     """
-    first, total = join(pieces)
-    order = shuffled(len(first), rng_state(seed))
-    return cut_in_rows(pieces.sample[first][order], pieces.start[first][order], total[order], capacity, align)
+    sample, start, total = join(pieces)
+    order = shuffled(len(total), rng_state(seed))
+    return cut_in_rows(sample[order], start[order], total[order], capacity, align)
 
 
-def join(pieces: Pieces) -> tuple[Int64Array, Int64Array]:
-    """The stretches that pieces of a sample, one after another, form: (first piece of each, tokens), int64[k] both."""
-    length = pieces.length.astype(np.int64)
-    end = pieces.start + length
+def join(pieces: Pieces) -> tuple[Int32Array, Int32Array, Int32Array]:
+    """The stretches that pieces of a sample, one after another, form: (sample, start, tokens), int32[k] each."""
+    if pieces.samples is None:
+        return pieces.sample, pieces.start, pieces.length
+    end = pieces.start + pieces.length  # Within a sample, so it fits.
     is_first = np.ones(len(pieces), dtype=np.bool_)
-    is_first[1:] = (pieces.sample[1:] != pieces.sample[:-1]) | (pieces.start[1:] != end[:-1])
-    first = np.flatnonzero(is_first)
+    is_first[1:] = (pieces.samples[1:] != pieces.samples[:-1]) | (pieces.start[1:] != end[:-1])
+    sample, start = pieces.samples[is_first], pieces.start[is_first]
     # A stretch ends with the last piece before the next stretch.
-    total = end[np.append(first[1:], len(pieces)) - 1] - pieces.start[first] if len(first) else length
-    return first, total
+    is_last = np.append(is_first[1:], len(pieces) > 0)
+    return sample, start, end[is_last[: len(end)]] - start
 
 
 ALGORITHM = PackingAlgorithm(
