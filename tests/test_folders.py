@@ -24,6 +24,7 @@ def test_an_empty_or_a_new_folder_is_anybodys(tmp_path):
         with hold_folder(folder, theirs):
             assert (folder / LOCK_NAME).exists()
     assert not (tmp_path / "a").exists()  # Nothing was written there.
+    assert not list(tmp_path.iterdir())
 
 
 def test_entries_decide_whose_a_folder_is(tmp_path):

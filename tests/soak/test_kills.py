@@ -133,7 +133,10 @@ class Stages:
         plan = ["plan", "OUT", "--groups", "1k:1,8k:4", "--gpus", "8"]
         tokens = self._add("tokenize", tokenize, None)
         planned = self._add("plan", plan, tokens)
-        written = self._add("write", ["write", "OUT", "--shard-size", "512KiB", "--workers", "2"], planned)
+        write = ["write", "OUT", "--shard-size", "512KiB", "--workers", "2"]
+        written = self._add("write", write, planned)
+        self._add_last_task(tokenize, None, tokens)
+        self._add_last_task(write, planned, written)
         index_only = ["write", "OUT", "--index-only", "--shard-size", "512KiB", "--workers", "2"]
         self._add("write the index", index_only, written)
         self._add("append", ["append", "OUT", str(folder / "other.jsonl"), "--workers", "2"], written)
@@ -164,6 +167,15 @@ class Stages:
         assert end.code == 0, self._commands.log.read_text()
         self.stages.append(Stage(name, arguments, before, tree(target), end.num_operations, end.seconds))
         return target
+
+    def _add_last_task(self, arguments: list[str], before: Path | None, whole: Path) -> None:
+        """The second of two tasks of an array, which completes what an ordinary run makes."""
+        first = self._folder / f"first-task-of-{arguments[0]}"
+        self.copy(before, first)
+        words = [word.replace("OUT", str(first)) for word in arguments]
+        assert self._commands.run([*words, "--shard", "0/2"]).code == 0, self._commands.log.read_text()
+        self._add(f"last task of {arguments[0]}", [*arguments, "--shard", "1/2"], first)
+        assert self.stages[-1].expected == tree(whole)
 
     @staticmethod
     def copy(source: Path | None, target: Path) -> None:
