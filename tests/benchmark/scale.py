@@ -132,7 +132,7 @@ def _measure(size: int, packing: str) -> dict[str, float]:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "lengths.npy")
         np.save(path, mix128k(size))
-        lengths = np.load(path, mmap_mode="c")
+        lengths = np.asarray(np.load(path, mmap_mode="c"))
     result["before_mib"] = _status_mib("VmRSS")
     pieces = timed("make_pieces", make_pieces, lengths, None, CAPACITY, "split")
     plan = timed("build_plan", build_plan, pieces, rules)

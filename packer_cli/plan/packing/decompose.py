@@ -56,7 +56,7 @@ def _decompose(
     of, start, length = np.empty(num, dtype=np.int32), np.empty(num, dtype=np.int32), np.empty(num, dtype=np.int32)
     k = 0
     for sample in range(len(totals)):
-        begin, left, power = np.int64(0), np.int64(totals[sample]), longest
+        begin, left, power = 0, int(totals[sample]), longest
         while left > 0:
             while power > left and power > shortest:
                 power //= 2
