@@ -59,8 +59,8 @@ def test_a_killed_worker_ends_the_run() -> None:
 
 def test_what_comes_from_outside_is_no_crash_of_the_task() -> None:
     with pytest.raises(RunError) as caught, LocalEngine(2) as engine:
-        list(engine.run(task, [-int(signal.SIGHUP)]))
-    reason = "its process was ended by SIGHUP; run the same command again to go on"
+        list(engine.run(task, [-int(signal.SIGUSR1)]))
+    reason = "its process was ended by SIGUSR1; run the same command again to go on"
     assert str(caught.value) == f"a worker process failed: {reason}"
 
 

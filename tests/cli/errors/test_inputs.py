@@ -24,14 +24,14 @@ FORMS = (
 def test_inputs_that_cannot_be_read(pack, tmp_path):
     empty = tmp_path / "empty"
     empty.mkdir()
-    for name in ("empty.jsonl", "empty.json", "data.bin"):
+    for name in ("empty.jsonl", "empty.json", "data.xyz"):
         (tmp_path / name).touch()
     (tmp_path / "fake.jsonl.gz").write_text("no gzip at all")
     cases = {
         tmp_path / "none.jsonl": "{}: no such file or directory, and not a Hugging Face data set name either",
         empty: f"{{}}: no data files in this folder; {KNOWN}",
         tmp_path / "*.zzz": f"{{}}: no data file matches this pattern; {KNOWN}",
-        tmp_path / "data.bin": f'{{}}: unknown suffix ".bin"; {KNOWN}',
+        tmp_path / "data.xyz": f'{{}}: unknown suffix ".xyz"; {KNOWN}',
         tmp_path / "empty.jsonl": "the inputs hold no data: {}",
         tmp_path / "empty.json": "the inputs hold no data: {}",
     }
