@@ -103,15 +103,11 @@ class ShardFile:
 
     def read(self, row: int) -> Pack | None:
         """The pack in a row, None if there is no such row. Raises FormatError for a damaged record batch."""
-        number, i = row // PACKS_PER_BATCH, row % PACKS_PER_BATCH
-        places = self._places.get(number)
+        places = self._batch_of(row)
         if places is None:
-            if not 0 <= number < self.num_batches:
-                return None
-            places = self._find(number)
-        num_rows, o0, v0, o1, v1, o2, v2, o3, v3, o4, v4, pack_id, num_loss_tokens, cp_sharding = places
-        if i >= num_rows:
             return None
+        _, o0, v0, o1, v1, o2, v2, o3, v3, o4, v4, pack_id, num_loss_tokens, cp_sharding = places
+        i = row % PACKS_PER_BATCH
         data, j = self._bytes, 4 * i
         (ids, _), (starts, _), (stops, _), (borders, _), (samples, _) = self._lists
         try:
@@ -132,6 +128,16 @@ class ShardFile:
             )
         except error as why:
             raise FormatError(f"row {row} cannot be read: {why}") from None
+
+    def _batch_of(self, row: int) -> tuple[int, ...] | None:
+        """Where the columns of a row's record batch are, see `_find`; None if there is no such row."""
+        number = row // PACKS_PER_BATCH
+        places = self._places.get(number)
+        if places is None:
+            if not 0 <= number < self.num_batches:
+                return None
+            places = self._find(number)
+        return places if row % PACKS_PER_BATCH < places[0] else None
 
     def check(self, row: int) -> None:
         """Raise FormatError if an existing row does not match its checksum. Price: one read of the row."""
@@ -220,16 +226,11 @@ class IndexFile(ShardFile):
 
     def read(self, row: int) -> Pack | None:
         """As `ShardFile.read`; the arrays of tokens are copies. Raises FormatError if the store lacks them, too."""
-        number, i = row // PACKS_PER_BATCH, row % PACKS_PER_BATCH
-        places = self._places.get(number)
+        places = self._batch_of(row)
         if places is None:
-            if not 0 <= number < self.num_batches:
-                return None
-            places = self._find(number)
-        num_rows, *of_lists, pack_id, num_loss_tokens, cp_sharding = places
-        if i >= num_rows:
             return None
-        data = self._bytes
+        _, *of_lists, pack_id, num_loss_tokens, cp_sharding = places
+        i, data = row % PACKS_PER_BATCH, self._bytes
         try:
             columns = []
             for at, (values, _) in enumerate(self._lists):

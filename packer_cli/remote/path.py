@@ -285,7 +285,8 @@ class RemotePath:
             except (OSError, NotImplementedError) as error:
                 if "PreconditionFailed" in str(error):
                     return False
-                if not isinstance(error, NotImplementedError) and "NotImplemented" not in str(error):
+                cannot_create = isinstance(error, NotImplementedError) or "NotImplemented" in str(error)
+                if not cannot_create:
                     raise
                 if system.exists(path):
                     return False

@@ -42,7 +42,7 @@ def open_verifier(folder: Path, engine: Engine, *, fast: bool = False) -> Verifi
     report = Report(not_checked=[f"everything else: {MANIFEST_NAME} lists it"])
     write = _what_writes_shards(folder)
     if write != _PACK:
-        write += " (with --shard-size, if you gave one before)"  # Only the manifest knew.
+        write += " (with --shard-size or --index-only, if you gave them before)"  # Only the manifest knew.
     try:
         return Verifier(folder, read_manifest(folder), engine, fast=fast)
     except VersionError:  # No damage, and other commands cannot read the set either.

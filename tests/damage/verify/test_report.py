@@ -72,7 +72,7 @@ def test_a_damaged_manifest_is_reported_with_one_remedy(own: Packed) -> None:
     why = "Expecting value: line 1 column 1 (char 0)"
     path, write = (
         own.folder / "hbpack.json",
-        f"run hbpack write {own.folder} (with --shard-size, if you gave one before)",
+        f"run hbpack write {own.folder} (with --shard-size or --index-only, if you gave them before)",
     )
     assert done.code == 1
     assert done.stdout == (
