@@ -23,7 +23,8 @@ _server: tuple[list[str], dict[str, str]] = ([], {})
 def process_context(preload: Sequence[str] = (), settings: Mapping[str, str] | None = None) -> Any:
     """A context whose processes are forked from a server that has imported `preload`; starts the server if needed.
 
-    A server with other imports or settings is replaced; its processes must have ended. Without fork, processes are spawned.
+    A server with other imports or settings is replaced; its processes must have ended. Without fork, processes are
+    spawned.
 
     Args:
         settings: environment variables of the server, for what it imports.
