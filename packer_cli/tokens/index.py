@@ -21,6 +21,7 @@ from packer_cli.format.checksums import check_json, check_path, describe_signatu
 from packer_cli.format.loss_spans import STARTS, STOPS, count_by_row, find_wrong_row
 from packer_cli.format.schema import part_schema, token_type
 from packer_cli.remote.local import map_file
+from packer_cli.remote.path import RemotePath
 
 INDEX_NAME = "tokens.json"
 STORE_FORMAT = "hbpack-tokens"
@@ -184,10 +185,13 @@ def open_part(folder: Path, part: PartInfo, token: pa.DataType) -> list[pa.Recor
             raise pa.ArrowInvalid(f"it does not hold its {part.num_samples} samples")
     except (OSError, pa.ArrowException) as error:
         reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-        raise FormatError(
-            f"token store part {str(path)!r} is damaged ({' '.join(reason.split())}); tokenize again"
-        ) from None
+        raise damaged_part(path, reason) from None
     return batches
+
+
+def damaged_part(path: Path | RemotePath, why: str) -> FormatError:
+    """The error for a part that is not as it was written."""
+    return FormatError(f"token store part {str(path)!r} is damaged ({' '.join(why.split())}); tokenize again")
 
 
 def _check_batch(batch: pa.RecordBatch) -> None:

@@ -159,7 +159,10 @@ class Verifier:
                 return None
             found = self._check_store(store, index)
             if not found:
-                return TokenStore(store, index)
+                opened = TokenStore(store, index)
+                if not self._fast:
+                    opened.fetch_parts()
+                return opened
             self.report.add({f"{header.store}/{name}": what for name, what in found.items()}, _PACK)
             self._leave_out_tokens("the token store is damaged")
         except InputError as error:
