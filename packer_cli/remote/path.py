@@ -10,9 +10,10 @@ from __future__ import annotations
 import errno
 import glob
 import io
+import operator
 import os
 import posixpath
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import Any, TypeVar, cast
@@ -23,6 +24,9 @@ from packer_cli.remote.retry import retry
 from packer_cli.remote.system import is_url, open_system
 
 T = TypeVar("T")
+
+_RANGES_AT_ONCE = 256
+"""Ranges that are requested together; those that fail are requested again together."""
 
 
 def as_path(name: str | os.PathLike[str]) -> Path:
@@ -196,6 +200,32 @@ class RemotePath:
             return data
 
         return self._request(read)
+
+    def read_ranges(self, ranges: Sequence[tuple[str, int, int]]) -> list[bytes]:
+        """Bytes `start .. stop - 1` of objects below: (name, start, stop). Many requests at a time, each retried."""
+        got = {i: b"" for i, (_, start, stop) in enumerate(ranges) if start == stop}
+
+        def read(system: Any, path: str) -> None:
+            missing = [i for i in block if i not in got]
+            if not missing:
+                return
+            names, starts, stops = zip(*(ranges[i] for i in missing), strict=True)
+            found = system.cat_ranges([f"{path}/{name}" for name in names], [*starts], [*stops], on_error="return")
+            failed = None
+            for i, data, size in zip(missing, found, map(operator.sub, stops, starts), strict=True):
+                if isinstance(data, Exception):
+                    failed = data
+                elif len(data) != size:
+                    failed = EOFError(f"got {len(data)} of {size} bytes of {ranges[i][0]}")
+                else:
+                    got[i] = bytes(data)
+            if failed is not None:
+                raise failed
+
+        for first in range(0, len(ranges), _RANGES_AT_ONCE):
+            block = range(first, min(first + _RANGES_AT_ONCE, len(ranges)))
+            self._request(read)
+        return [got[i] for i in range(len(ranges))]
 
     def read_bytes(self) -> bytes:
         """All bytes."""

@@ -135,8 +135,14 @@ def write_shards(
     store: Path,
     engine: Engine,
     commit: Callable[[Written], FinishedPart],
+    *,
+    is_checked: bool = False,
 ) -> None:
-    """Write the shards that are missing. Without any, the token store is not opened."""
+    """Write the shards that are missing. Without any, the token store is not opened.
+
+    Args:
+        is_checked: whether the parts of a remote store have been checked; otherwise all are fetched, which does so.
+    """
     if not parts.todo:
         return
     writer = ShardWriter(
@@ -145,6 +151,7 @@ def write_shards(
         header.cost,
         TokenStore(store, layout.store),
         index_only=options.index_only,
+        tasks=parts.todo if is_checked else None,
     )
     work = ShardWork(folder, store, header.fingerprint, writer)
     with closing(engine.run_writing(work, parts.todo)) as outcomes:

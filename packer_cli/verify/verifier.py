@@ -159,7 +159,10 @@ class Verifier:
                 return None
             found = self._check_store(store, index)
             if not found:
-                return TokenStore(store, index)
+                opened = TokenStore(store, index)
+                if not self._fast:
+                    opened.fetch_parts()
+                return opened
             for name, what in found.items():
                 # A run reads no remote file that the index lists with its size.
                 repair = f"rm {store / name}, then {_PACK}" if is_remote(store) else _PACK

@@ -87,8 +87,8 @@ def _fill(
     kept = 0
     first = 0
     total = 0
-    # Lengths are looked up in a loop of their own, where reads from memory overlap. They stand in the free part of the
-    # order, which overwrites only those that were read.
+    # Lengths are looked up in a loop of their own, where reads from memory overlap. They stand where the order goes
+    # on, which overwrites only those that were read.
     ahead = order[num_placed:]
     for i in range(len(left)):
         ahead[i] = lengths[np.uint32(left[i])]
