@@ -152,11 +152,21 @@ _NOT_EARLY = ("-h", "--help", "--workers", "--engine")
 
 
 def _start_early(words: list[str]) -> None:
-    """Start the server that forks workers: it imports for half a second while this process reads its options."""
-    if words[:1] and words[0] in _ON_WORKERS and not any(word.startswith(_NOT_EARLY) for word in words):
+    """Start the server that forks workers: it loads for a second while this process reads its options and inputs."""
+    tokenizer = _value_of("--tokenizer", words)
+    if tokenizer and words[0] in _ON_WORKERS and not any(word.startswith(_NOT_EARLY) for word in words):
         from packer_cli.stages.workers import start_server
 
-        start_server()
+        start_server(tokenizer, _value_of("--chat-template", words))
+
+
+def _value_of(option: str, words: list[str]) -> str | None:
+    """The value of an option on the command line."""
+    for word, after in zip(reversed(words), [None, *reversed(words)], strict=False):
+        name, equals, value = word.partition("=")
+        if name == option:
+            return value if equals else after
+    return None
 
 
 def run() -> None:

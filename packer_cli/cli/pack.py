@@ -38,7 +38,7 @@ def command(output: str, workers: int | None, engine: str, dry_run: bool, **valu
     tokenize, plan, write = (validate(model, values) for model in (TokenizeConfig, PlanConfig, WriteConfig))
     from packer_cli.stages.workers import make_engine
 
-    with make_engine(workers, engine) as running:
+    with make_engine(workers, engine, tokenizer=tokenize.tokenizer, chat_template=tokenize.chat_template) as running:
         from packer_cli.stages.pack import run_pack
 
         header = run_pack(tokenize, plan, None if dry_run else write, as_path(output), running)

@@ -36,7 +36,7 @@ def command(output: str, shard: str | None, workers: int | None, engine: str, **
     config, ids = validate(TokenizeConfig, values), array_ids(shard)
     from packer_cli.stages.workers import make_engine
 
-    with make_engine(workers, engine) as running:
+    with make_engine(workers, engine, tokenizer=config.tokenizer, chat_template=config.chat_template) as running:
         from packer_cli.stages.tokenize import run_tokenize
 
         run_tokenize(config, as_path(output), running, ids)

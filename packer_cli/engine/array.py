@@ -17,14 +17,13 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from packer_cli import __version__
-from packer_cli.engine.parts import FinishedPart
+from packer_cli.engine.parts import PIN, FinishedPart, remove_work
 from packer_cli.errors import ConfigError
 from packer_cli.files import fingerprint, remove_folder, write_json
 from packer_cli.format.records import read_record
 
 Item = TypeVar("Item")
 Joined = Callable[[], Collection[str]]
-_PIN = "pin.json"
 _RECORD = re.compile(r"task-(\d+)\.json")
 
 
@@ -106,12 +105,14 @@ class ArrayRecords:
 
     def __init__(self, work: Path) -> None:
         """Read nothing yet; `work` is the output's work folder."""
-        self.folder = work / "array"
+        self.work = work
+        self._pin = work / PIN
+        self.folder = self._pin.parent
 
     def pin(self) -> Pin | None:
         """What the tasks agreed on; None if no task has begun, or the output is complete."""
         try:
-            return read_record(Pin, json.loads((self.folder / _PIN).read_bytes()))
+            return read_record(Pin, json.loads(self._pin.read_bytes()))
         except (OSError, ValueError):
             return None
 
@@ -193,7 +194,7 @@ class ArrayRecords:
 
     def write_pin(self, pin: Pin) -> None:
         """Begin an array."""
-        write_json(self.folder / _PIN, asdict(pin))
+        write_json(self._pin, asdict(pin))
 
     def remedies(self) -> str:
         """What to do if the number of tasks is another one."""
@@ -254,13 +255,14 @@ class ArrayShare:
         pin = self._records.pin()
         return (pin and self._records.read(self.task.index, pin)) or {}
 
-    def num_done(self) -> int:
-        """How many tasks have written records."""
-        return len(self._records.done())
+    @property
+    def has_begun(self) -> bool:
+        """Whether a task of an array that is not over has pinned it."""
+        return self._records.pin() is not None
 
     def start_over(self) -> None:
         """Remove the pin, all records and all markers: what the other tasks have made may be wrong."""
-        remove_folder(self._records.folder.parent)
+        remove_work(self._records.work)
 
     def discard(self) -> None:
         """Remove the task's record, as it has something to do after all."""

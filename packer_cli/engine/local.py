@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import deque
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from multiprocessing.connection import wait
 from typing import Any, Self
 
@@ -28,15 +28,24 @@ class LocalEngine(Engine):
     starts while this process is still reading its inputs.
     """
 
-    def __init__(self, workers: int, preload: Sequence[str] = (), *, isolates: bool = False) -> None:
+    def __init__(
+        self,
+        workers: int,
+        preload: Sequence[str] = (),
+        *,
+        isolates: bool = False,
+        settings: Mapping[str, str] | None = None,
+    ) -> None:
         """Start nothing yet.
 
         Args:
             isolates: each task of `run` gets a process of its own, even with one worker; whatever ends that process
                 is the task's result.
+            settings: see `process_context`.
         """
         self.workers = workers
         self._preload = list(preload)
+        self._settings = settings
         self._isolates = isolates
         self._idle: list[Worker] = []
         self._leaving: list[Worker] = []
@@ -44,7 +53,7 @@ class LocalEngine(Engine):
 
     def __enter__(self) -> Self:
         if self.workers > 1 and self._preload:
-            process_context(self._preload)
+            process_context(self._preload, self._settings)
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -117,7 +126,7 @@ class LocalEngine(Engine):
     def _start(self) -> Worker:
         # A worker that is half started cannot be ended; but what is preloaded may compile kernels for long.
         with starting_workers(), interrupts_end_server() if self._isolates else interrupts_later():
-            return Worker(process_context(self._preload))
+            return Worker(process_context(self._preload, self._settings))
 
     def run_writing(
         self, function: Callable[[Task], Result], tasks: Sequence[Task]

@@ -38,6 +38,8 @@ from packer_cli.format.checksums import file_checksum
 from packer_cli.format.records import read_record
 from packer_cli.remote.path import RemotePath, is_remote, paths_below
 
+PIN = "array/pin.json"
+"""Object in the work folder of a job array's output: what its tasks agree on; see `packer_cli.engine.array`."""
 _STARTED = "started"
 """Object in a remote work folder: folders exist only as names of objects."""
 
@@ -207,6 +209,15 @@ def find_listing(folder: Path, work: str, listing: str) -> Path:
     return final if final.exists() else folder / work / listing
 
 
+def remove_work(work: Path) -> None:
+    """Remove the work folder of an output.
+
+    The pin of a job array goes first. If the run is killed, no task then takes what is left for an array that goes on.
+    """
+    (work / PIN).unlink(missing_ok=True)
+    remove_folder(work)
+
+
 class Parts(Generic[Task]):
     """The parts of one output, and which of them are finished."""
 
@@ -335,7 +346,7 @@ class Parts(Generic[Task]):
 
     def close(self) -> None:
         """Remove the markers, after the listing is written."""
-        remove_folder(self.work)
+        remove_work(self.work)
 
     def _commit(self, written: Written) -> None:
         written.sink.commit()

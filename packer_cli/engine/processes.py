@@ -7,7 +7,7 @@ import multiprocessing
 import os
 import signal
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any
 
@@ -16,31 +16,50 @@ from packer_cli.errors import RunError
 
 _DESCRIPTORS = 12
 """More than a process needs to start another one, which takes pipes and a socket."""
-_preloaded: list[str] = []
-"""The modules that the running server was told to import."""
+_server: tuple[list[str], dict[str, str]] = ([], {})
+"""The modules that the running server was told to import, and its settings."""
 
 
-def process_context(preload: Sequence[str] = ()) -> Any:
+def process_context(preload: Sequence[str] = (), settings: Mapping[str, str] | None = None) -> Any:
     """A context whose processes are forked from a server that has imported `preload`; starts the server if needed.
 
-    A server with other imports is replaced; its processes must have ended. Without fork, processes are spawned.
+    A server with other imports or settings is replaced; its processes must have ended. Without fork, processes are
+    spawned.
+
+    Args:
+        settings: environment variables of the server, for what it imports.
 
     Raises:
         RunError: the server cannot be started.
     """
-    global _preloaded
+    global _server
     methods = multiprocessing.get_all_start_methods()
     context = multiprocessing.get_context("forkserver" if "forkserver" in methods else "spawn")
     if context.get_start_method() == "forkserver":
-        if _preloaded != list(preload):
+        wanted = list(preload), dict(settings or {})
+        if _server != wanted:
             end_server()
-        _preloaded = list(preload)
-        context.set_forkserver_preload(_preloaded)
+        _server = wanted
+        context.set_forkserver_preload(wanted[0])
         from multiprocessing import forkserver
 
-        with starting_workers(), _interrupts_blocked():
+        with starting_workers(), _interrupts_blocked(), _environment(wanted[1]):
             forkserver.ensure_running()
     return context
+
+
+@contextmanager
+def _environment(settings: Mapping[str, str]) -> Iterator[None]:
+    before = {name: os.environ.get(name) for name in settings}
+    os.environ.update(settings)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
 
 
 def end_server() -> None:

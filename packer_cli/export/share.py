@@ -48,7 +48,7 @@ def export_share(
         ConfigError: the task does not agree with the others.
         FormatError: the set is damaged; or parts of a complete export are.
     """
-    is_complete = (folder / NAME).exists() and share.num_done() == 0
+    is_complete = (folder / NAME).exists() and not share.has_begun
     if not is_complete:
         mark_folder(folder, header)
         share.join(

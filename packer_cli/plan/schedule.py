@@ -75,17 +75,20 @@ def one_group_each(
     """
     shapes = [part.slots.shape for part in by_group]
     sizes = np.concatenate([np.full(num, ranks) for num, ranks in shapes])
-    first_gpu = [np.tile(np.arange(r) * group.num_gpus, num) for (num, r), group in zip(shapes, groups, strict=True)]
+    first_gpu = [
+        np.tile(np.arange(r, dtype=np.int32) * np.int32(group.num_gpus), num)
+        for (num, r), group in zip(shapes, groups, strict=True)
+    ]
     rows = [
-        np.repeat(_row_lengths(g, part, pack_tokens), part.slots.shape[1])
+        np.repeat(_row_lengths(g, part, pack_tokens).astype(np.int32), part.slots.shape[1])
         for g, part in zip(groups, by_group, strict=True)
     ]
     return Iterations(
         offsets=np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64),
         slot_pack=as_ids(np.concatenate([part.slots.ravel() for part in by_group])),
-        slot_group=np.repeat(np.arange(len(groups)), [num * ranks for num, ranks in shapes]).astype(np.int16),
-        slot_first_gpu=np.concatenate(first_gpu).astype(np.int32),
-        slot_row_length=np.concatenate(rows).astype(np.int32),
+        slot_group=np.repeat(np.arange(len(groups), dtype=np.int16), [num * ranks for num, ranks in shapes]),
+        slot_first_gpu=np.concatenate(first_gpu),
+        slot_row_length=np.concatenate(rows),
     )
 
 

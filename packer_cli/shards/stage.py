@@ -96,7 +96,8 @@ def write_set(
     Args:
         header: the plan's.
         progress: told tokens.
-        recorded: the shards that the tasks of an array wrote, by path; they are not read again.
+        recorded: the shards that the tasks of an array wrote, by path; they are not read again, and their records
+            stay.
     """
     layout = lay_out_set(header, options, folder, store)
     plan, piece_loss_tokens, index, tasks, sizes = layout
@@ -120,7 +121,8 @@ def write_set(
     manifest = _manifest(plan, piece_loss_tokens, header, index, options, layout.shards, parts.finished, facts)
     _remove_stale(folder, epochs, layout.shards)
     write_manifest(folder, manifest)
-    parts.close()
+    if recorded is None:
+        parts.close()
     return manifest
 
 

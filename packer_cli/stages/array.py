@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 
 from packer_cli.engine.array import ArrayIds, ArrayRecords, ArrayShare, ArrayTask
+from packer_cli.engine.parts import remove_work
 from packer_cli.engine.progress import say
 from packer_cli.errors import BusyError
 from packer_cli.folders import TaskLock, add_note, find_holders
@@ -36,7 +37,8 @@ def array_share(
 def complete_array(records: ArrayRecords, hold: Hold, complete: Callable[[], None]) -> bool:
     """Complete an output if all tasks of its array are done; False if one is missing, or runs at this moment.
 
-    A task that runs does the same when it ends, so the last one to end completes the output.
+    A task that runs does the same when it ends, so the last one to end completes the output. The records go last, so
+    that a run that is killed is followed by one that completes the output again.
     """
     if not records.is_complete():
         return False
@@ -45,9 +47,22 @@ def complete_array(records: ArrayRecords, hold: Hold, complete: Callable[[], Non
             if records.parts() is None:  # Another run has completed it, or a record is damaged.
                 return records.pin() is None
             complete()
+            remove_work(records.work)
     except BusyError:
         return False
     return True
+
+
+def remove_rest(records: ArrayRecords, listing: Path, hold: Hold) -> None:
+    """Remove the records that a run which had completed the output left when it was killed.
+
+    Args:
+        listing: what vouches for the output if it is complete.
+    """
+    if records.work.exists():
+        with suppress(BusyError), hold(None):  # A task that runs does the same when it ends.
+            if records.pin() is None and listing.exists():
+                remove_work(records.work)
 
 
 def say_done(records: ArrayRecords, task: ArrayTask) -> None:

@@ -8,13 +8,13 @@ from pathlib import Path
 from packer_cli.engine.array import ArrayIds, ArrayRecords, ArrayTask
 from packer_cli.engine.base import Engine
 from packer_cli.engine.progress import Stopwatch, progress_bar, say
-from packer_cli.export.folder import WORK, is_same_export
+from packer_cli.export.folder import NAME, WORK, is_same_export
 from packer_cli.export.share import complete_export, export_share
 from packer_cli.export.stage import ExportOptions, describe_export, export_set
 from packer_cli.folders import TaskLock, hold_folder
 from packer_cli.shards.manifest import read_manifest
 from packer_cli.sizes import counted, format_bytes
-from packer_cli.stages.array import array_share, complete_array, say_done
+from packer_cli.stages.array import array_share, complete_array, remove_rest, say_done
 
 
 def run_export(
@@ -68,6 +68,7 @@ def _run_task(
     ):
         num_parts = export_share(header, manifest, folder, output, engine, progress, share)
     if num_parts is None:
+        remove_rest(records, output / NAME, hold)
         say(f"the export is complete, and the parts of task {task} are intact")
         return
     say(f"exported {counted(num_parts, 'part')} ({watch})" if num_parts else f"the set has no part for task {task}")

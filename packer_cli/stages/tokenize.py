@@ -14,11 +14,11 @@ from packer_cli.folders import TaskLock
 from packer_cli.format.constants import REJECTED_NAME
 from packer_cli.remote.path import is_remote, paths_below
 from packer_cli.sizes import counted
-from packer_cli.stages.array import array_share, complete_array, say_done
+from packer_cli.stages.array import array_share, complete_array, remove_rest, say_done
 from packer_cli.stages.output import TOKENS, current_plan, locked_output
 from packer_cli.stages.rejected import first_rejected, write_rejected
 from packer_cli.tokens.choices import repeated, tokenized
-from packer_cli.tokens.index import StoreIndex
+from packer_cli.tokens.index import INDEX_NAME, StoreIndex
 from packer_cli.tokens.part import WORK
 from packer_cli.tokens.share import complete_store, tokenize_share
 from packer_cli.tokens.stage import tokenize
@@ -110,6 +110,7 @@ def _run_task(config: TokenizeConfig, folder: Path, engine: Engine, ids: ArrayId
     else:
         _report(index, num_reused, folder, watch)
     if records.pin() is None:
+        remove_rest(records, folder / TOKENS / INDEX_NAME, hold)
         say(f"the token store is complete, and the parts of task {task} are intact")
     elif not complete_tokens(folder):
         say_done(records, task)
@@ -123,9 +124,12 @@ def complete_tokens(folder: Path) -> bool:
         TooManyRejectedError: more than `--max-rejected` were.
     """
 
+    completed: list[StoreIndex] = []
+
     def complete() -> None:
         index = complete_store(folder / TOKENS)
         assert index is not None
+        completed.append(index)
         _write_rejected(index, folder)
         num_samples = sum(part.num_samples for part in index.parts)
         num_tokens = sum(part.num_tokens for part in index.parts)
@@ -133,9 +137,11 @@ def complete_tokens(folder: Path) -> bool:
             f"all tasks are done, and the token store is complete: {counted(num_samples, 'sample')}, "
             f"{counted(num_tokens, 'token')}, {sum(part.num_rejected for part in index.parts):,} rejected"
         )
-        _report_rejected(index, folder)
 
-    return complete_array(array_records(folder), lambda lock: locked_output(folder, task=lock), complete)
+    is_complete = complete_array(array_records(folder), lambda lock: locked_output(folder, task=lock), complete)
+    for index in completed:
+        _report_rejected(index, folder)
+    return is_complete
 
 
 def _remove_new(folder: Path, before: set[Path]) -> None:

@@ -12,6 +12,7 @@ from pathlib import Path
 from packer_cli.config import WriteConfig
 from packer_cli.engine.array import ArrayIds, ArrayRecords, ArrayTask
 from packer_cli.engine.base import Engine
+from packer_cli.engine.parts import remove_work
 from packer_cli.engine.progress import Stopwatch, progress_bar, say, warn
 from packer_cli.errors import ConfigError, FormatError, InputError
 from packer_cli.files import remove_folder
@@ -25,7 +26,7 @@ from packer_cli.shards.repair import describe_damage, find_damaged, repair, set_
 from packer_cli.shards.share import write_share
 from packer_cli.shards.stage import file_info, is_of_plan, set_fingerprint, with_names, write_set
 from packer_cli.sizes import counted, format_bytes
-from packer_cli.stages.array import array_share, complete_array, say_done
+from packer_cli.stages.array import array_share, complete_array, remove_rest, say_done
 from packer_cli.stages.output import TOKENS, current_manifest, locked_output, store_of
 from packer_cli.stages.rejected import write_rejected
 from packer_cli.stages.workers import make_engine
@@ -61,15 +62,14 @@ def write_planned(
     store = store_of(folder, header)
     manifest = current_manifest(folder)
     options = chosen_options(config, manifest, header, folder)
-    wanted = set_fingerprint(header.fingerprint, options)
-    is_same = manifest is not None and manifest.planned_fingerprint == wanted
+    is_same = _is_of(manifest, header, options)
 
     def check_tokens() -> None:
         check_store(store, header.store_fingerprint, None if trusts_tokens else engine)
 
     if manifest and is_same and _is_whole(folder, manifest, header, store, check_tokens, engine):
         _update_names(manifest, folder, store, header)
-        remove_folder(folder / SHARD_MARKERS)  # Left by a run that was killed when it had written the manifest.
+        remove_work(folder / SHARD_MARKERS)  # Left by a run that was killed when it had written the manifest.
     else:
         check_tokens()
         if manifest and manifest.history and is_same:
@@ -82,6 +82,11 @@ def write_planned(
         say(f"wrote {describe_set(manifest)} ({watch})")
     if not config.keep_tokens:
         remove_tokens(folder, store)
+
+
+def _is_of(manifest: Manifest | None, header: PlanHeader, options: WriteOptions) -> bool:
+    """Whether a set is that of a plan and these options."""
+    return manifest is not None and manifest.planned_fingerprint == set_fingerprint(header.fingerprint, options)
 
 
 def chosen_options(config: WriteConfig, manifest: Manifest | None, header: PlanHeader, folder: Path) -> WriteOptions:
@@ -226,24 +231,30 @@ def run_task(config: WriteConfig, folder: Path, engine: Engine, ids: ArrayIds, t
         header = read_plan_header(folder / PLAN_NAME)
         store, manifest = store_of(folder, header), current_manifest(folder)
         options = chosen_options(config, manifest, header, folder)
-        if manifest and manifest.planned_fingerprint == set_fingerprint(header.fingerprint, options):
+        is_complete = _is_of(manifest, header, options)
+        if manifest and is_complete:
             _check_share(folder, manifest, header, store, engine, task)
-            return
-        agreed = {
-            "the plan": header.fingerprint,
-            "--shard-size": str(options.shard_size),
-            "--index-only": str(options.index_only),
-        }
-        share.join(agreed, {"options": asdict(options), "keep_tokens": config.keep_tokens})
-        try:
-            check_store(store, header.store_fingerprint, engine, task)
-        except FormatError:
-            share.start_over()  # The shards of the others may hold what is damaged.
-            raise
-        with progress_bar("Writing", unit="tokens") as progress:
-            num_shards = write_share(header, options, folder, store, engine, progress, share)
-    say(f"wrote {counted(num_shards, 'shard')} ({watch})" if num_shards else f"the plan has no shard for task {task}")
-    if not complete_shards(folder):
+        else:
+            agreed = {
+                "the plan": header.fingerprint,
+                "--shard-size": str(options.shard_size),
+                "--index-only": str(options.index_only),
+            }
+            share.join(agreed, {"options": asdict(options), "keep_tokens": config.keep_tokens})
+            try:
+                check_store(store, header.store_fingerprint, engine, task)
+            except FormatError:
+                share.start_over()  # The shards of the others may hold what is damaged.
+                raise
+            with progress_bar("Writing", unit="tokens") as progress:
+                num_shards = write_share(header, options, folder, store, engine, progress, share)
+            what = f"wrote {counted(num_shards, 'shard')} ({watch})"
+            say(what if num_shards else f"the plan has no shard for task {task}")
+    if complete_shards(folder):
+        return
+    if is_complete:
+        remove_rest(records, folder / MANIFEST_NAME, partial(_hold, folder))
+    else:
         say_done(records, task)
 
 
@@ -277,11 +288,11 @@ def complete_shards(folder: Path) -> bool:
         assert pin is not None
         assert recorded is not None
         header = read_plan_header(folder / PLAN_NAME)
-        store = store_of(folder, header)
-        check_store(store, header.store_fingerprint, None)
-        engine = make_engine(1)
+        store, manifest = store_of(folder, header), current_manifest(folder)
         options = WriteOptions(**pin.facts["options"])
-        manifest = write_set(header, options, folder, store, engine, lambda *done: None, recorded)
+        if not (manifest and _is_of(manifest, header, options)):  # Otherwise this goes on after a run was killed.
+            check_store(store, header.store_fingerprint, None)
+            manifest = write_set(header, options, folder, store, make_engine(1), lambda *done: None, recorded)
         say(f"all tasks are done, and the set is complete: {describe_set(manifest)}")
         if not pin.facts["keep_tokens"]:
             remove_tokens(folder, store)

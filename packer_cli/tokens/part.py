@@ -7,15 +7,17 @@ import json
 import multiprocessing
 import os
 from collections import Counter
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 
 from packer_cli.corpus.types import AlpacaForm, CorpusSlice, DocumentBatch, RecordSchema, Reject
-from packer_cli.engine.parts import Sink
+from packer_cli.engine.parts import Sink, Written, write_part
 from packer_cli.errors import FormatError, TokenizerError
+from packer_cli.files import fingerprint
 from packer_cli.format.checksums import find_damage
 from packer_cli.format.schema import token_type
 from packer_cli.tokens.index import INDEX_NAME, PartFile, PartInfo
@@ -23,6 +25,7 @@ from packer_cli.tokens.writer import PartWriter
 
 if TYPE_CHECKING:
     from packer_cli.tokens.encode.encoder import Encoder
+    from packer_cli.tokens.encode.ready import Backends
     from packer_cli.tokens.tokenizer.loading import LoadedTokenizer
     from packer_cli.tokens.types import EncodedBatch
 
@@ -50,8 +53,39 @@ class PartTask:
     """Keyword arguments of `Encoder`."""
 
 
-_tokenizers: dict[tuple[str, str], LoadedTokenizer] = {}
+class Description(NamedTuple):
+    """A worker's task: describe the tokenizer of a part."""
+
+    of: PartTask
+
+
+_loaded: dict[tuple[str, str], Backends] = {}
 _encoders: dict[tuple[Any, ...], Encoder] = {}
+
+
+def work(folder: Path, task: PartTask | Description) -> Written | dict[str, Any]:
+    """Do a task in the store's folder. Lives here because workers need not import the stage."""
+    if isinstance(task, Description):
+        return describe_tokenizer(task.of)
+    return write_part(tokenize_part, task, folder, WORK)
+
+
+def load_ahead(tokenizer: str, chat_template: str | None) -> None:
+    """Load a local tokenizer for the tasks to come; does nothing if it cannot be loaded, which a task will report."""
+    from packer_cli.tokens.tokenizer.reads import locate
+
+    with suppress(Exception):
+        if locate(tokenizer) is not None:
+            _load(tokenizer, tokenizer_key(tokenizer, chat_template), chat_template).load()
+
+
+def tokenizer_key(tokenizer: str, chat_template: str | None) -> str:
+    """`PartTask.tokenizer_fingerprint`. Raises TokenizerError if the tokenizer or the template cannot be found."""
+    from packer_cli.tokens.tokenizer.fingerprint import tokenizer_fingerprint
+    from packer_cli.tokens.tokenizer.loading import read_template
+
+    template = None if chat_template is None else read_template(chat_template)
+    return fingerprint(tokenizer_fingerprint(tokenizer), template)
 
 
 def tokenize_part(task: PartTask, sink: Sink) -> dict[str, Any]:
@@ -105,13 +139,21 @@ def read_rejects(path: Path, xxh3: str | None) -> list[Reject]:
         raise FormatError(f"{str(path)!r} is damaged ({reason}); tokenize again") from None
 
 
-def _tokenizer(task: PartTask) -> LoadedTokenizer:
+def _load(tokenizer: str, key: str, chat_template: str | None) -> Backends:
+    from packer_cli.tokens.encode.ready import Backends
     from packer_cli.tokens.tokenizer.loading import load_tokenizer
 
-    key = (task.tokenizer, task.tokenizer_fingerprint)
-    if key not in _tokenizers:
-        _tokenizers[key] = load_tokenizer(task.tokenizer, chat_template=task.chat_template)
-    return _tokenizers[key]
+    if (tokenizer, key) not in _loaded:
+        _loaded[tokenizer, key] = Backends(load_tokenizer(tokenizer, chat_template=chat_template))
+    return _loaded[tokenizer, key]
+
+
+def _backends(task: PartTask) -> Backends:
+    return _load(task.tokenizer, task.tokenizer_fingerprint, task.chat_template)
+
+
+def _tokenizer(task: PartTask) -> LoadedTokenizer:
+    return _backends(task).tokenizer
 
 
 def _encoder(task: PartTask) -> Encoder:
@@ -119,7 +161,7 @@ def _encoder(task: PartTask) -> Encoder:
 
     key = (task.tokenizer, task.tokenizer_fingerprint, task.encoder_options)
     if key not in _encoders:
-        _encoders[key] = Encoder(_tokenizer(task), **dict(task.encoder_options))
+        _encoders[key] = Encoder(_tokenizer(task), backends=_backends(task), **dict(task.encoder_options))
         gc.freeze()  # Vocabularies stay: scanning them for garbage takes 2 % of the time.
     return _encoders[key]
 

@@ -1,4 +1,4 @@
-"""Imports that every worker needs: loaded once, by the server that forks the workers."""
+"""What every worker needs, loaded once, by the server that forks the workers: imports, and the run's tokenizer."""
 
 # ruff: noqa: E402 - settings for the imports come first
 import gc
@@ -20,8 +20,15 @@ import transformers.utils.chat_template_utils  # noqa: F401
 import packer_cli.corpus.read
 import packer_cli.tokens.encode.encoder
 import packer_cli.tokens.encode.masks
+import packer_cli.tokens.slices
 import packer_cli.tokens.tokenizer.loading
 import packer_cli.tokens.writer  # noqa: F401
+from packer_cli.tokens.ahead import named_tokenizer
+from packer_cli.tokens.part import load_ahead
+
+_named = named_tokenizer()
+if _named is not None:
+    load_ahead(*_named)
 
 # The collector skips these objects, which stay, and runs less often, since records create many objects.
 gc.freeze()

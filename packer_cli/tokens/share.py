@@ -17,7 +17,7 @@ from packer_cli.engine.base import Engine
 from packer_cli.engine.parts import Parts
 from packer_cli.engine.progress import Progress
 from packer_cli.errors import RunError
-from packer_cli.files import fingerprint, remove_folder
+from packer_cli.files import fingerprint
 from packer_cli.tokens.cutting import cut_units, list_units
 from packer_cli.tokens.index import INDEX_NAME, STORE_VERSION, SourceInfo, StoreIndex, write_index
 from packer_cli.tokens.part import WORK, PartTask
@@ -80,7 +80,8 @@ def tokenize_share(
 def complete_store(folder: Path) -> StoreIndex | None:
     """Write the index of a store of which all tasks of an array are done; None if one is missing.
 
-    Nothing else may write to the store. Price: reading the records.
+    The records stay: what else is to be completed would be lost if the run were killed. Nothing else may write to the
+    store. Price: reading the records.
 
     Raises:
         TooManyRejectedError: see `--max-rejected`.
@@ -99,7 +100,6 @@ def complete_store(folder: Path) -> StoreIndex | None:
     check_rejected(sum(part.num_rejected for part in index.parts), most, folder)
     write_index(folder, index)
     remove_stale(folder, index)
-    remove_folder(folder / WORK)
     return index
 
 

@@ -10,13 +10,13 @@ from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from packer_cli.config import TokenizeConfig
 from packer_cli.corpus.discover import discover
 from packer_cli.corpus.types import Source
 from packer_cli.engine.base import Engine
-from packer_cli.engine.parts import FileRange, FinishedPart, Parts, Written, find_listing, write_part
+from packer_cli.engine.parts import FileRange, FinishedPart, Parts, Written, find_listing
 from packer_cli.engine.progress import Progress, say
 from packer_cli.engine.worker import Died
 from packer_cli.errors import FormatError, InputError, RunError, TooManyRejectedError
@@ -33,7 +33,7 @@ from packer_cli.tokens.index import (
     store_fingerprint,
     write_index,
 )
-from packer_cli.tokens.part import WORK, PartTask, describe_tokenizer, rejects_name, tokenize_part
+from packer_cli.tokens.part import WORK, Description, PartTask, rejects_name, work
 from packer_cli.tokens.slices import read_all
 from packer_cli.tokens.tasks import library_versions, part_tasks, sample_options, slice_bytes
 
@@ -140,20 +140,6 @@ def make_parts(
     return num_reused
 
 
-class _Description(NamedTuple):
-    """A task: describe the tokenizer of a part."""
-
-    of: PartTask
-
-
-def _work(folder: Path, task: PartTask | _Description) -> Written | dict[str, Any]:
-    return (
-        describe_tokenizer(task.of)
-        if isinstance(task, _Description)
-        else write_part(tokenize_part, task, folder, WORK)
-    )
-
-
 def _run(
     engine: Engine, todo: list[PartTask], folder: Path, announce: Callable[[dict[str, Any]], None] | None
 ) -> Generator[Written, None, None]:
@@ -165,14 +151,14 @@ def _run(
         RunError: a worker crashed over records that can be read.
     """
     while todo:
-        first = [_Description(todo[0])] if announce else []
-        work: list[PartTask | _Description] = [*first, *todo]
+        first = [Description(todo[0])] if announce else []
+        tasks: list[PartTask | Description] = [*first, *todo]
         crashed: list[tuple[PartTask, Died]] = []
-        for i, result in engine.run(partial(_work, folder), work, is_risky=_is_risky):
+        for i, result in engine.run(partial(work, folder), tasks, is_risky=_is_risky):
             if isinstance(result, Written):
                 yield result
             elif isinstance(result, Died):
-                crashed += [(task, result)] if isinstance(task := work[i], PartTask) else []
+                crashed += [(task, result)] if isinstance(task := tasks[i], PartTask) else []
             elif announce:
                 announce(result)
         announce = None
@@ -189,8 +175,8 @@ def _without_crashes(task: PartTask, died: Died, engine: Engine) -> PartTask:
     return replace(task, slices=slices)
 
 
-def _is_risky(task: PartTask | _Description) -> bool:
-    return any(is_columnar(slice_.file) for slice_ in (task.of if isinstance(task, _Description) else task).slices)
+def _is_risky(task: PartTask | Description) -> bool:
+    return any(is_columnar(slice_.file) for slice_ in (task.of if isinstance(task, Description) else task).slices)
 
 
 def listed_parts(folder: Path, index: StoreIndex | None) -> dict[str, FinishedPart]:

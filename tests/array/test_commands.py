@@ -168,6 +168,59 @@ def test_the_status_completes_what_no_task_could(hbpack, tokenize_words, plain, 
     assert store(out) == store(plain)
 
 
+class KilledError(BaseException):
+    """The end of a process at some moment."""
+
+
+def remove_one(folder):
+    next(path for path in sorted(folder.rglob("*.json"))).unlink()
+    raise KilledError
+
+
+def remove_nothing(*_):
+    raise KilledError
+
+
+@pytest.mark.parametrize(
+    ("stage", "place", "kill"),
+    [
+        ("tokenize", "packer_cli.stages.tokenize._write_rejected", remove_nothing),
+        ("tokenize", "packer_cli.engine.parts.remove_folder", remove_one),
+        ("write --no-keep-tokens", "packer_cli.stages.write.remove_tokens", remove_nothing),
+        ("write --no-keep-tokens", "packer_cli.stages.array.remove_work", remove_nothing),
+        ("write", "packer_cli.engine.parts.remove_folder", remove_one),
+        ("export", "packer_cli.engine.parts.remove_work", remove_nothing),
+        ("export", "packer_cli.engine.parts.remove_folder", remove_one),
+    ],
+)
+def test_a_task_that_was_killed_while_it_completed_the_output(
+    hbpack, tokenize_words, written, plain, tmp_path, monkeypatch, stage, place, kill
+):
+    """The same task, run again, leaves what an ordinary run does."""
+    name, _, option = stage.partition(" ")
+    if name == "tokenize":
+        shutil.rmtree(written)
+        words, expected = [*tokenize_words, written], tmp_path / "expected"
+        assert hbpack(*tokenize_words, expected).code == 0
+    elif name == "write":
+        (written / "hbpack.json").unlink()
+        expected = shutil.copytree(written, tmp_path / "expected")
+        words = ["write", written, *SHARD_SIZE, *option.split(), "--workers", 1]
+        assert hbpack("write", expected, *words[2:]).code == 0
+    else:
+        words, written, expected = ["export", plain, "--to", "mds", "--output"], tmp_path / "x", tmp_path / "expected"
+        assert hbpack(*words, expected).code == 0
+        words.append(written)
+    assert hbpack(*words, "--shard", "0/2").code == 0
+    with monkeypatch.context() as patch:
+        patch.setattr(place, kill)
+        with pytest.raises(KilledError):
+            hbpack(*words, "--shard", "1/2")
+    assert tree(written) != tree(expected)
+    assert hbpack(*words, "--shard", "1/2").code == 0
+    assert tree(written) == tree(expected)
+
+
 def test_pack_in_an_array_job_makes_all_of_it(hbpack, tokenize_words, plain, tmp_path):
     words = ["pack", *tokenize_words[1:], tmp_path / "out", *PLAN, *SHARD_SIZE]
     assert hbpack(*words, SLURM_ARRAY_TASK_ID=1, SLURM_ARRAY_TASK_COUNT=4, JOB_COMPLETION_INDEX=1).code == 0

@@ -16,6 +16,7 @@ import gigatoken
 from packer_cli.config import TokenizeConfig
 from packer_cli.engine.local import LocalEngine
 from packer_cli.tokens import part
+from packer_cli.tokens.encode.ready import Backends
 from packer_cli.tokens.stage import tokenize
 from packer_cli.tokens.store import TokenStore
 from tests.benchmark.measure import ROOT
@@ -151,6 +152,7 @@ def _share(tokenizer: Path, folder: Path, code: Path, runs: int) -> dict[str, li
 
     def run_stage() -> None:
         part._encoders.clear()
+        part._loaded.update({key: Backends(one.tokenizer) for key, one in part._loaded.items()})
         stage()
 
     size = code.stat().st_size / 1e6

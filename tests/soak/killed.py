@@ -1,4 +1,4 @@
-"""`python -m tests.soak.killed`: runs commands, each in a fork of this process, which has imported what they need.
+"""`python -m tests.soak.killed`: runs commands, each in a fork of this process, which has loaded what they need.
 
 Reads orders as lines of JSON; answers each with the process id of the command, and at its end with (exit status, as
 `subprocess` has it; number of its file operations).
@@ -17,19 +17,23 @@ from typing import Any
 OPERATIONS = ("replace", "rename", "unlink", "remove", "rmdir", "mkdir", "fsync", "open")
 """What changes files, of the module `os`; between two of them, a kill changes nothing."""
 PREPARED = (
+    "packer_cli.tokens.preload",
     "packer_cli.stages.pack",
+    "packer_cli.stages.append",
     "packer_cli.stages.export",
     "packer_cli.stages.rebalance",
     "packer_cli.export.mds",
     "packer_cli.export.megatron",
     "packer_cli.cli.pack",
     "packer_cli.engine.ray",
+    "fsspec",
 )
 
 
 def main() -> None:
     for name in PREPARED:
         __import__(name)
+    _load_kernels()
     for line in sys.stdin:
         reading, writing = os.pipe()
         pid = os.fork()
@@ -41,6 +45,17 @@ def main() -> None:
         _, status = os.waitpid(pid, 0)
         with os.fdopen(reading) as counted:
             print(json.dumps([os.waitstatus_to_exitcode(status), int(counted.read() or 0)]), flush=True)
+
+
+def _load_kernels() -> None:
+    """Load what numba loads with the first kernel, and the kernels of a plan: more work than all else in a command."""
+    from packer_cli.config import PlanConfig, validate
+    from packer_cli.config.rules import plan_rules
+    from packer_cli.kernels import skip_extensions
+    from packer_cli.plan.warming import warm_up
+
+    skip_extensions()
+    warm_up(plan_rules(validate(PlanConfig, {"groups": "1k:1,8k:4", "gpus": 8})))
 
 
 def _run(order: dict[str, Any], result: int) -> None:

@@ -2,186 +2,24 @@
 
 from __future__ import annotations
 
-import json
-import os
+import itertools
 import random
-import shutil
 import signal
-import subprocess
-import sys
-import time
 from collections.abc import Iterator
-from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
-import psutil
 import pytest
 
+from packer_cli.remote.path import RemotePath
 from tests.reference import tree
+from tests.remote.conftest import running, upload  # noqa: F401 - the fixture of the S3 server
+from tests.remote.conftest import tree as remote_tree
+from tests.s3_server import S3Server
 
-SECONDS = 120.0
-"""A command that takes longer hangs."""
-
-
-@dataclass(frozen=True)
-class End:
-    code: int
-    num_operations: int
-    seconds: float
-
-
-class Commands:
-    """Runs the command line, and kills it on the way."""
-
-    def __init__(self, repo: Path, folder: Path) -> None:
-        self.log = folder / "log"
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "tests.soak.killed"],
-            cwd=repo,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-
-    def close(self) -> None:
-        assert self._process.stdin
-        self._process.stdin.close()
-        self._process.wait(SECONDS)
-
-    def run(self, arguments: list[str], operation: int | None = None, *, is_before: bool = True) -> End:
-        """Run a command to its end, or up to a file operation of its main process."""
-        pid, start = self._start(arguments, operation, is_before)
-        return self._end(pid, start)
-
-    def run_killed(self, arguments: list[str], after: float, rng: random.Random, victims: str) -> End:
-        """Run a command, and kill one of its processes after some seconds; which ones is `victims`."""
-        pid, start = self._start(arguments, None, True)
-        time.sleep(after)
-        with suppress(psutil.Error, ProcessLookupError):
-            workers = [each.pid for each in psutil.Process(pid).children(recursive=True)]
-            if victims == "group":
-                os.killpg(pid, signal.SIGKILL)
-            else:
-                os.kill(rng.choice(workers) if victims == "worker" and workers else pid, signal.SIGKILL)
-        return self._end(pid, start)
-
-    def _start(self, arguments: list[str], operation: int | None, is_before: bool) -> tuple[int, float]:
-        assert self._process.stdin
-        order = {"arguments": arguments, "log": str(self.log), "operation": operation, "is_before": is_before}
-        self._process.stdin.write(json.dumps(order) + "\n")
-        self._process.stdin.flush()
-        return int(self._line()), time.perf_counter()
-
-    def _end(self, pid: int, start: float) -> End:
-        code, num_operations = json.loads(self._line())
-        end = End(code, num_operations, time.perf_counter() - start)
-        assert end.seconds < SECONDS
-        text = self.log.read_text()
-        assert "Traceback" not in text, text
-        wait_for_group(pid)
-        return end
-
-    def _line(self) -> str:
-        assert self._process.stdout
-        return self._process.stdout.readline()
-
-
-def wait_for_group(pid: int) -> None:
-    """Wait until the workers of a command have ended, too: they notice that it is gone."""
-    end = time.monotonic() + 10
-    while time.monotonic() < end:
-        try:
-            os.killpg(pid, 0)
-        except ProcessLookupError:
-            return
-        time.sleep(0.01)
-    raise AssertionError("workers outlive their command")
-
-
-@dataclass(frozen=True)
-class Stage:
-    """A command, the folder that it begins with, and what it leaves."""
-
-    name: str
-    arguments: list[str]
-    """`OUT` stands for its folder."""
-    before: Path | None
-    expected: dict[str, bytes]
-    num_operations: int
-    seconds: float
-
-    def words(self, folder: Path) -> list[str]:
-        return [word.replace("OUT", str(folder)) for word in self.arguments]
-
-
-class Stages:
-    """All commands, with undisturbed runs."""
-
-    def __init__(self, commands: Commands, sample: Path, folder: Path) -> None:
-        self.stages: list[Stage] = []
-        self._commands = commands
-        self._folder = folder
-        corpus = folder / "corpus"
-        corpus.mkdir()
-        lines = (sample / "chats.jsonl").read_bytes().splitlines(keepends=True)
-        (corpus / "a.jsonl").write_bytes(b"".join(lines[:300]) + b"no record\n")
-        (corpus / "b.jsonl").write_bytes(b"".join(lines) * 6)  # Of its own part.
-        (corpus / "c.jsonl").write_bytes(b"".join(lines[300:600]))
-        (folder / "other.jsonl").write_bytes(b"".join(lines[600:900]))
-        tokenize = ["tokenize", str(corpus), "--tokenizer", str(sample / "tokenizer"), "-o", "OUT", "--workers", "2"]
-        plan = ["plan", "OUT", "--groups", "1k:1,8k:4", "--gpus", "8"]
-        tokens = self._add("tokenize", tokenize, None)
-        planned = self._add("plan", plan, tokens)
-        write = ["write", "OUT", "--shard-size", "512KiB", "--workers", "2"]
-        written = self._add("write", write, planned)
-        self._add_last_task(tokenize, None, tokens)
-        self._add_last_task(write, planned, written)
-        index_only = ["write", "OUT", "--index-only", "--shard-size", "512KiB", "--workers", "2"]
-        self._add("write the index", index_only, written)
-        self._add("append", ["append", "OUT", str(folder / "other.jsonl"), "--workers", "2"], written)
-        self._add("rebalance", ["rebalance", "OUT", "--gpus", "4"], written)
-        for name in ("mds", "megatron"):
-            export = ["export", str(written), "--to", name, "--shard-size", "1MiB", "-o", "OUT", "--workers", "2"]
-            self._add(f"export to {name}", export, None)
-        # Over what another run made, which may not be taken for its own.
-        pack = [
-            "pack",
-            str(corpus / "a.jsonl"),
-            *tokenize[2:6],
-            "--groups",
-            "2k:1,8k:2",
-            "--gpus",
-            "4",
-            "--workers",
-            "2",
-        ]
-        self._add("pack again", pack, written)
-        self._add("plan again", [*plan, "--packing", "ffd"], written)
-
-    def _add(self, name: str, arguments: list[str], before: Path | None) -> Path:
-        target = self._folder / name.replace(" ", "-")
-        self.copy(before, target)
-        words = [word.replace("OUT", str(target)) for word in arguments]
-        end = self._commands.run(words)
-        assert end.code == 0, self._commands.log.read_text()
-        self.stages.append(Stage(name, arguments, before, tree(target), end.num_operations, end.seconds))
-        return target
-
-    def _add_last_task(self, arguments: list[str], before: Path | None, whole: Path) -> None:
-        """The second of two tasks of an array, which completes what an ordinary run makes."""
-        first = self._folder / f"first-task-of-{arguments[0]}"
-        self.copy(before, first)
-        words = [word.replace("OUT", str(first)) for word in arguments]
-        assert self._commands.run([*words, "--shard", "0/2"]).code == 0, self._commands.log.read_text()
-        self._add(f"last task of {arguments[0]}", [*arguments, "--shard", "1/2"], first)
-        assert self.stages[-1].expected == tree(whole)
-
-    @staticmethod
-    def copy(source: Path | None, target: Path) -> None:
-        shutil.rmtree(target, ignore_errors=True)
-        if source:
-            shutil.copytree(source, target)
+from .commands import Commands
+from .stages import WORKERS, Stage, Stages, copy
 
 
 @pytest.fixture(scope="module")
@@ -196,9 +34,39 @@ def stages(commands, repo, tmp_path_factory) -> list[Stage]:
     return Stages(commands, repo / "examples" / "sample", tmp_path_factory.mktemp("undisturbed")).stages
 
 
+class OnDisk:
+    """Output folders of this machine."""
+
+    def __init__(self, folder: Path) -> None:
+        self._out = folder / "out"
+
+    def begin(self, before: Path | None) -> Any:
+        """A folder as a command finds it."""
+        copy(before, self._out)
+        return self._out
+
+    tree = staticmethod(tree)
+
+
+class OnS3:
+    """Output folders behind URLs."""
+
+    def __init__(self, bucket: str) -> None:
+        self._names = (RemotePath(f"s3://{bucket}/{number}") for number in itertools.count())
+
+    def begin(self, before: Path | None) -> Any:
+        """A folder as a command finds it."""
+        out = next(self._names)
+        if before:
+            upload(before, out)
+        return out
+
+    tree = staticmethod(remote_tree)
+
+
 def kill(stage: Stage, words: list[str], commands: Commands, rng: random.Random) -> bool:
     """Run a command and kill it, at a file operation or after some time; whether it was killed before its end."""
-    if rng.random() < 0.5:
+    if stage.num_operations and rng.random() < 0.5:
         operation = 1 + rng.randrange(stage.num_operations)
         end = commands.run(words, operation, is_before=rng.random() < 0.5)
     else:
@@ -208,32 +76,94 @@ def kill(stage: Stage, words: list[str], commands: Commands, rng: random.Random)
     return end.code != 0
 
 
-def check_kills(count: int, seed: int, stages: list[Stage], commands: Commands, folder: Path) -> None:
-    """Kill commands so many times, and compare what they leave in the end."""
-    rng = random.Random(seed)
+def check_kills(
+    count: int,
+    rng: random.Random,
+    stages: list[Stage],
+    commands: Commands,
+    place: OnDisk | OnS3,
+    *,
+    workers: float = 0.5,
+    engine: tuple[str, ...] = (),
+) -> None:
+    """Kill commands so many times, and compare what they leave in the end.
+
+    Args:
+        workers: the share of commands that start worker processes, of those that can.
+        engine: options for these commands, instead of a number of workers.
+    """
     killed = 0
     while killed < count:
         stage = rng.choice(stages)
-        out = folder / "out"
-        Stages.copy(stage.before, out)
-        words = stage.words(out)
+        out = place.begin(stage.before)
+        alone = stage.words(out, *(("--workers", "1") if stage.has_workers else ()))
+        words = alone
+        if stage.has_workers and rng.random() < workers:
+            words = stage.words(out, *(engine or WORKERS))
         before = killed
         while kill(stage, words, commands, rng):
             killed += 1
             if rng.random() < 0.6:
                 break
-        end = commands.run(words)
+        end = commands.run(alone)  # Any number of workers makes the same bytes.
         assert end.code == 0, (stage.name, commands.log.read_text())
-        found = tree(out)
+        found = place.tree(out)
         assert found.keys() == stage.expected.keys(), (stage.name, killed - before)
         assert found == stage.expected, (stage.name, killed - before)
 
 
+def timed(stages: list[Stage], commands: Commands, place: OnDisk | OnS3, *options: str) -> list[Stage]:
+    """The stages with the time that each takes there undisturbed, and nothing of what it does."""
+    found = []
+    for stage in stages:
+        out = place.begin(stage.before)
+        end = commands.run(stage.words(out, *options))
+        assert end.code == 0, (stage.name, commands.log.read_text())
+        assert place.tree(out) == stage.expected, stage.name
+        found.append(replace(stage, seconds=end.seconds, num_operations=0))
+    return found
+
+
 def test_twenty_five_kills(stages, commands, tmp_path):
-    check_kills(25, 0, stages, commands, tmp_path)
+    check_kills(25, random.Random(0), stages, commands, OnDisk(tmp_path), workers=0.3)
 
 
 @pytest.mark.soak
 @pytest.mark.parametrize("seed", range(1, 11))
-def test_a_hundred_kills(stages, commands, tmp_path, seed):
-    check_kills(100, seed, stages, commands, tmp_path)
+def test_ninety_kills(stages, commands, tmp_path, seed):
+    check_kills(90, random.Random(seed), stages, commands, OnDisk(tmp_path), workers=0.7)
+
+
+@pytest.mark.soak
+def test_eighty_kills_of_commands_that_write_to_s3(
+    stages,
+    repo,
+    tmp_path,
+    running: S3Server,  # noqa: F811
+):
+    import fsspec
+
+    fsspec.filesystem("s3", endpoint_url=running.url, key="key", secret="secret").mkdir("kills")
+    place, commands = OnS3("kills"), Commands(repo, tmp_path)
+    # A megatron export is refused there, as its parts share a file; --index-only needs a local folder.
+    able = [stage for stage in stages if stage.name not in ("export to megatron", "write the index")]
+    check_kills(80, random.Random(80), timed(able, commands, place), commands, place)
+    commands.close()
+
+
+@pytest.mark.soak
+def test_twenty_kills_of_commands_on_ray(stages, repo, tmp_path):
+    """Of the command itself, and of Ray's workers, in one cluster."""
+    pytest.importorskip("ray")
+    from packer_cli.engine.ray_cluster import start, stop
+
+    assert start(None, 2)
+    import ray
+
+    engine = ("--engine", f"ray:{ray.get_runtime_context().gcs_address}")
+    place, commands = OnDisk(tmp_path), Commands(repo, tmp_path)
+    names = ("tokenize", "write", "last task of tokenize", "last task of write", "export to mds", "export to megatron")
+    on_ray = timed([stage for stage in stages if stage.name in names], commands, place, *engine)
+    check_kills(20, random.Random(20), on_ray, commands, place, workers=1, engine=engine)
+    commands.close()
+    stop()

@@ -9,8 +9,9 @@ import sys
 
 import pytest
 
+from packer_cli.cli.main import main
 from packer_cli.folders import LOCK_NAME, lock_folder
-from tests.cli_runner import HBPACK, pack_words, run_process
+from tests.cli_runner import HBPACK, pack_words, run
 from tests.reference import tree
 
 
@@ -21,7 +22,9 @@ def arguments(repo):
 
 @pytest.fixture(scope="module")
 def packed(arguments, tmp_path_factory):
-    return run_process(arguments, tmp_path_factory.mktemp("packed") / "out")
+    out = tmp_path_factory.mktemp("packed") / "out"
+    assert run(main, *arguments, out).code == 0
+    return out
 
 
 def holder(folder):
@@ -46,9 +49,9 @@ def test_a_second_run_is_refused(arguments, packed, command):
         "write": ["write", str(packed), "--workers", "1"],
     }[command]
     with holder(packed) as process:
-        done = subprocess.run([*HBPACK, *words], capture_output=True, text=True)
+        done = run(main, *words)
         process.stdin.close()
-    assert done.returncode == 1
+    assert done.code == 1
     assert done.stderr == (
         f"error: output folder {str(packed)!r}: another hbpack run writes to it; wait until that has ended, "
         "or name another folder\n"
@@ -73,21 +76,20 @@ def test_a_killed_run_does_not_block_the_next(arguments, packed, tmp_path):
     os.kill(process.pid, signal.SIGKILL)
     process.communicate()
     assert [path.name for path in out.iterdir()] == [LOCK_NAME]
-    subprocess.run([*HBPACK, *arguments, out], check=True, capture_output=True)
+    assert run(main, *arguments, out).code == 0
     assert tree(out) == tree(packed)
 
 
 def test_what_is_wrong_with_the_call_leaves_no_folder(arguments, tmp_path):
-    done = subprocess.run([*HBPACK, *arguments, tmp_path / "a" / "b", "--packing", "x"], capture_output=True)
-    assert done.returncode == 2
+    assert run(main, *arguments, tmp_path / "a" / "b", "--packing", "x").code == 2
     assert not list(tmp_path.iterdir())
 
 
 def test_a_plan_elsewhere_may_be_read_while_its_store_is_written(packed, tmp_path):
     """The lock is of the folder that is written, not of the store that is read."""
     with lock_folder(packed):
-        words = ["plan", str(packed), "--groups", "8k", "--gpus", "8", "--output", str(tmp_path / "other")]
-        assert subprocess.run([*HBPACK, *words], capture_output=True).returncode == 0
+        done = run(main, "plan", packed, "--groups", "8k", "--gpus", 8, "--output", tmp_path / "other")
+    assert done.code == 0
 
 
 KILLED = """
@@ -103,36 +105,33 @@ def test_a_plan_elsewhere_goes_on_where_it_was_killed(packed, tmp_path):
     """The old plan stays until the new one takes its place; without the two the folder would be nobody's."""
     other, fresh = tmp_path / "other", tmp_path / "fresh"
     words = ["plan", str(packed), "--gpus", "8", "--groups"]
-    subprocess.run([*HBPACK, *words, "8k", "--output", other], check=True, capture_output=True)
-    subprocess.run([*HBPACK, "write", other, "--workers", "1"], check=True, capture_output=True)
+    assert run(main, *words, "8k", "--output", other).code == 0
+    assert run(main, "write", other, "--workers", 1).code == 0
     done = subprocess.run([sys.executable, "-c", KILLED, *words, "4k,8k", "--output", other], capture_output=True)
     assert done.returncode == 9
     assert not (other / "hbpack.json").exists()
     for out in (other, fresh):
-        subprocess.run([*HBPACK, *words, "4k,8k", "--output", out], check=True, capture_output=True)
-        subprocess.run([*HBPACK, "write", out, "--workers", "1"], check=True, capture_output=True)
+        assert run(main, *words, "4k,8k", "--output", out).code == 0
+        assert run(main, "write", out, "--workers", 1).code == 0
     assert tree(other) == tree(fresh)
 
 
 def test_a_plan_elsewhere_of_nothing_can_be_made_again(packed, tmp_path):
     other = tmp_path / "other"
-    words = [*HBPACK, "plan", str(packed), "--gpus", "8", "--output", str(other), "--overflow", "drop", "--groups"]
-    nothing, text = [*words, "1"], {"capture_output": True, "text": True}
+    words = ["plan", str(packed), "--gpus", "8", "--output", str(other), "--overflow", "drop", "--groups"]
     for entries in (["rejected.jsonl"], [".shards", "ranks", "rejected.jsonl", "shards"]):
         for _ in range(2):
-            assert subprocess.run(nothing, **text).stderr.startswith("error: there is nothing to plan")
+            assert run(main, *words, "1").stderr.startswith("error: there is nothing to plan")
             assert sorted(path.name for path in other.iterdir()) == entries
-        killed = [sys.executable, "-c", KILLED, *words[len(HBPACK) :], "8k"]
-        assert subprocess.run(killed, **text).returncode == 9
+        assert subprocess.run([sys.executable, "-c", KILLED, *words, "8k"], capture_output=True).returncode == 9
         (other / ".plan.arrow.1.tmp").touch()
-        assert subprocess.run([*words, "8k"], **text).returncode == 0
-        assert subprocess.run([*HBPACK, "write", other, "--workers", "1"], **text).returncode == 0
+        assert run(main, *words, "8k").code == 0
+        assert run(main, "write", other, "--workers", 1).code == 0
         (other / ".shards").mkdir()  # A killed write leaves it.
 
 
 def test_reasons_of_somebody_else_are_not_touched(packed, tmp_path):
     (tmp_path / "rejected.jsonl").write_text('{"id": 1}\n')
-    words = ["plan", str(packed), "--gpus", "8", "--groups", "8k", "--output", str(tmp_path)]
-    done = subprocess.run([*HBPACK, *words], capture_output=True, text=True)
-    assert done.returncode == 2
+    done = run(main, "plan", packed, "--gpus", 8, "--groups", "8k", "--output", tmp_path)
+    assert done.code == 2
     assert "holds something else (rejected.jsonl)" in done.stderr

@@ -67,7 +67,7 @@ def crash(folder, task):
 
 
 def test_a_crash_of_something_else_names_the_files(config, tmp_path, monkeypatch):
-    monkeypatch.setattr(stage, "_work", crash)
+    monkeypatch.setattr(stage, "work", crash)
     config = config.model_copy(update={"inputs": config.inputs[:1]})
     with LocalEngine(1, PRELOAD) as engine, pytest.raises(RunError) as caught:
         run_tokenize(config, tmp_path / "out", engine)

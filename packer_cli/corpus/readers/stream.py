@@ -64,7 +64,7 @@ def read_stream(
 ) -> Iterator[RawBatch]:
     """The records of a slice."""
     file = slice_.file
-    key = (file.path, file.fingerprint, file.format, file.compression, rules)
+    key = (file.path, file.fingerprint, file.format, file.compression, rules, make)
     stream = _kept.pop(key, None)
     while _kept:
         _kept.popitem()[1].close()

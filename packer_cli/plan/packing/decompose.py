@@ -20,7 +20,9 @@ from numpy.typing import NDArray
 
 from packer_cli.plan.packing import bfd
 from packer_cli.plan.packing.base import PackingAlgorithm, PackingOptions
+from packer_cli.plan.packing.best_fit import runs_by_decreasing_length
 from packer_cli.plan.packing.wrap import join
+from packer_cli.plan.sorting import argsort_descending
 from packer_cli.plan.streams import rng_state, shuffled
 from packer_cli.plan.types import Int32Array, Int64Array, Pieces
 
@@ -34,16 +36,19 @@ def cut(pieces: Pieces, capacity: int, seed: int, align: int = 1) -> Pieces:
     Args:
         align: divides the capacity, and so is a power of two.
     """
-    sample, begin, total = join(pieces)
-    of, start, length = _decompose(total, capacity, min(max(SHORTEST, align), capacity))
-    return Pieces(samples=sample[of], start=begin[of] + start, length=length)
+    samples, start, length = _decompose(*join(pieces), capacity, min(max(SHORTEST, align), capacity))
+    return Pieces(samples=samples, start=start, length=length)
 
 
 @njit(cache=True)
 def _decompose(
-    totals: NDArray[np.int32], longest: int, shortest: int
+    samples: NDArray[np.int32],
+    starts: NDArray[np.int32],
+    totals: NDArray[np.int32],
+    longest: int,
+    shortest: int,
 ) -> tuple[NDArray[np.int32], NDArray[np.int32], NDArray[np.int32]]:
-    """(sample int32[m], start int32[m], length int32[m]) of the pieces of samples of these lengths."""
+    """(sample int32[m], start int32[m], length int32[m]) of the pieces of these stretches of samples."""
     num = 0
     for total in totals:
         num += total // longest
@@ -55,13 +60,13 @@ def _decompose(
         num += np.int64(rest % shortest > 0)
     of, start, length = np.empty(num, dtype=np.int32), np.empty(num, dtype=np.int32), np.empty(num, dtype=np.int32)
     k = 0
-    for sample in range(len(totals)):
-        begin, left, power = 0, int(totals[sample]), longest
+    for i in range(len(totals)):
+        begin, left, power = int(starts[i]), int(totals[i]), longest
         while left > 0:
             while power > left and power > shortest:
                 power //= 2
             size = min(power, left)
-            of[k], start[k], length[k] = sample, begin, size
+            of[k], start[k], length[k] = samples[i], begin, size
             begin += size
             left -= size
             k += 1
@@ -71,18 +76,22 @@ def _decompose(
 def pack(lengths: Int32Array, capacity: int, seed: int, options: PackingOptions) -> tuple[Int64Array, Int32Array]:
     """Rows of pieces of one length, in seeded order; what does not fill such a row is packed by `bfd`."""
     order = shuffled(len(lengths), rng_state(seed))
-    order = order[np.argsort(-lengths[order], kind="stable")]
-    length = lengths[order].astype(np.int64)
-    begin = np.searchsorted(-length, -length)
-    per_row = capacity // length
-    is_power = (length & (length - 1) == 0) & (length >= min(SHORTEST, capacity))
-    num_equal = np.searchsorted(-length, -length, side="right") - begin
-    place = np.arange(len(order)) - begin
-    is_full = is_power & (place < num_equal // per_row * per_row)
-    full, left = order[is_full], order[~is_full]
-    begins = np.flatnonzero((place % per_row)[is_full] == 0)
+    order = order[argsort_descending(lengths[order], capacity)]
+    is_left = np.ones(len(order), dtype=np.bool_)
+    sizes = []
+    begin = 0
+    of_runs, counts = runs_by_decreasing_length(lengths, capacity)
+    for length, count in zip(of_runs.tolist(), counts.tolist(), strict=True):
+        if length & (length - 1) == 0 and length >= min(SHORTEST, capacity):
+            per_row = capacity // length
+            sizes.append(np.full(count // per_row, per_row))
+            is_left[begin : begin + count // per_row * per_row] = False
+        begin += count
+    left = order[is_left]
+    full_offsets = np.concatenate([[0], np.cumsum(np.concatenate([[], *sizes]), dtype=np.int64)])
     offsets, members = bfd.pack(lengths[left], capacity, seed, options)
-    return np.concatenate([begins, len(full) + offsets]), np.concatenate([full, left[members]])
+    order = order[~is_left]
+    return np.concatenate([full_offsets[:-1], len(order) + offsets]), np.concatenate([order, left[members]])
 
 
 ALGORITHM = PackingAlgorithm(

@@ -87,8 +87,13 @@ def _fill(
     kept = 0
     first = 0
     total = 0
+    # Lengths are looked up in a loop of their own, where reads from memory overlap. They stand where the order goes
+    # on, which overwrites only those that were read.
+    ahead = order[num_placed:]
+    for i in range(len(left)):
+        ahead[i] = lengths[np.uint32(left[i])]
     for i in range(len(left) + 1):
-        length = int(lengths[left[i]]) if i < len(left) else capacity + 1
+        length = int(ahead[i]) if i < len(left) else capacity + 1
         if total + length <= capacity:
             total += length
             continue

@@ -59,10 +59,13 @@ def _lpt(
     """
     # The heap holds packs by (work, number). A pack without room waits, listed by its room, until the samples, which
     # come by decreasing length, are short enough.
+    # Each sample may open a pack; memory of packs that none opens is not touched, and costs nothing.
     keys = np.zeros(len(lengths) + 1, dtype=np.int64)
-    ids = np.arange(len(lengths) + 1)
+    ids = np.empty(len(lengths) + 1, dtype=np.int64)
     size = num_packs
-    room = np.full(len(lengths), capacity, dtype=np.int64)
+    ids[:size] = np.arange(size)
+    room = np.empty(len(lengths), dtype=np.int64)
+    room[:size] = capacity
     waiting = np.full(capacity + 1, -1, dtype=np.int64)
     next_waiting = np.empty(len(lengths), dtype=np.int64)
     work_of = np.zeros(len(lengths), dtype=np.int64)
@@ -92,6 +95,7 @@ def _lpt(
             pack = num_packs
             num_packs += 1
             work_of[pack] = cost
+            room[pack] = capacity
             heap_push(keys, ids, size, cost, pack)
             size += 1
         pack_of[sample] = pack

@@ -34,6 +34,7 @@ from packer_cli.tokens.encode.backends import (
 from packer_cli.tokens.encode.given import merge, take_given
 from packer_cli.tokens.encode.masker import Masker
 from packer_cli.tokens.encode.prepare import SPREAD_CHARS, SPREAD_EVERY, Preparer, hash_line
+from packer_cli.tokens.encode.ready import Backends
 from packer_cli.tokens.encode.rows import AppendEos, Frame, Row, Samples, Text
 from packer_cli.tokens.types import EncodedBatch
 
@@ -65,6 +66,7 @@ class Encoder:
         plain_content: encode special tokens that people wrote into their texts as ordinary text.
         check_samples: texts at the beginning of each part to compare with the reference. More guard better, and cost
             0.5 ms a chat. About one in 128 of the later ones is compared, too.
+        backends: those of the tokenizer; None loads them.
 
     Raises:
         TokenizerError: gigatoken does not support the tokenizer, or `append_eos` needs an EOS that it lacks.
@@ -79,6 +81,7 @@ class Encoder:
         append_eos: AppendEos = "never",
         plain_content: bool = False,
         check_samples: int = 16,
+        backends: Backends | None = None,
         _slow_templates: bool = False,
     ):
         if append_eos == "always" and tokenizer.eos_token_id is None:
@@ -99,17 +102,18 @@ class Encoder:
         self.warnings: list[str] = []
         """Warnings about the current part, each once."""
         self._why_slow: list[str] = []
-        self._reference = ReferenceBackend(tokenizer)
+        self._backends = backends or Backends(tokenizer)
+        self._reference = self._backends.reference
         self._backend: ReferenceBackend | GigatokenBackend = self._reference
         if backend != "tokenizers":
-            try:
-                self._backend = GigatokenBackend(tokenizer, self._reference)
-            except TokenizerError:
-                if backend == "gigatoken":
-                    raise
+            fast = self._backends.gigatoken
+            if isinstance(fast, GigatokenBackend):
+                self._backend = fast
+            elif backend == "gigatoken":
+                raise fast
         self.backend_used: str = self._backend.name
         """`gigatoken` or `tokenizers`."""
-        self._masker = Masker(tokenizer, self._reference, self._check_same)
+        self._masker = Masker(self._backends, self._check_same)
         self._frame = Frame(tokenizer, append_eos=append_eos)
         self._preparer = Preparer(
             tokenizer,
@@ -137,7 +141,9 @@ class Encoder:
         is_template = mismatch.what == "template"
         backend = self._wanted_backend if is_template else "tokenizers"
         slow = self._slow_templates or is_template
-        other = Encoder(self._tokenizer, backend=backend, **self._options, _slow_templates=slow)
+        other = Encoder(
+            self._tokenizer, backend=backend, **self._options, backends=self._backends, _slow_templates=slow
+        )
         other._why_slow = [*self._why_slow, f"{place}: {mismatch}"]
         other.start_part()
         return other

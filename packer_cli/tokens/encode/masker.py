@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from packer_cli.tokens.encode.byte_lengths import UNKNOWN_SPANS, ByteLengths
+from packer_cli.tokens.encode.byte_lengths import UNKNOWN_SPANS
 from packer_cli.tokens.encode.masks import mark_spans, mask_by_offsets
 
 if TYPE_CHECKING:
@@ -14,9 +14,9 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from packer_cli.tokens.encode.backends import CharRanges, Ids, ReferenceBackend
+    from packer_cli.tokens.encode.backends import CharRanges, Ids
+    from packer_cli.tokens.encode.ready import Backends
     from packer_cli.tokens.encode.rows import Text
-    from packer_cli.tokens.tokenizer.loading import LoadedTokenizer
 
 
 class Masker:
@@ -28,12 +28,11 @@ class Masker:
 
     def __init__(
         self,
-        tokenizer: LoadedTokenizer,
-        reference: ReferenceBackend,
+        backends: Backends,
         check: Callable[[Text, NDArray[np.int32], NDArray[np.int32]], None],
     ):
-        self._lengths = ByteLengths(tokenizer)
-        self._reference = reference
+        self._lengths = backends.lengths
+        self._reference = backends.reference
         self._check = check
 
     @property

@@ -11,7 +11,7 @@ from packer_cli.cost.models import GpuModel
 from packer_cli.plan.types import Plan
 from packer_cli.simulate.epoch import simulate
 from tests.benchmark.report import table
-from tests.benchmark.train.measured import Floats, slowest_seconds
+from tests.benchmark.train.measured import Floats, iteration_seconds
 
 TARGET = 0.05
 
@@ -26,25 +26,17 @@ class Result:
     predicted: Floats
     """float64[i]: seconds of each iteration."""
     rounds: Floats
-    """float64 [r, i]: measured, at the speed that the machine had in the profile."""
-    raw: Floats
-    """float64 [r, i]: as measured."""
+    """float64 [r, i, ranks]: measured seconds."""
 
     @property
     def measured(self) -> Floats:
-        """float64[i]: the median of the rounds, as in a profile."""
-        median: Floats = np.median(self.rounds, axis=0)
-        return median
+        """float64[i]: seconds of each iteration."""
+        return iteration_seconds(self.rounds)
 
     @property
     def error(self) -> float:
         """Of the predicted epoch."""
         return float(self.predicted.sum() / self.measured.sum() - 1)
-
-    @property
-    def raw_error(self) -> float:
-        """Of the predicted epoch, beside the epoch as measured."""
-        return float(self.predicted.sum() / np.median(self.raw, axis=0).sum() - 1)
 
     @property
     def iteration_error(self) -> float:
@@ -53,20 +45,18 @@ class Result:
 
     @property
     def noise(self) -> float:
-        """Standard error of the measured epoch, from the differences between rounds."""
-        epochs = self.rounds.sum(axis=1)
-        return float(epochs.std(ddof=1) / np.sqrt(len(epochs)) / epochs.mean()) if len(epochs) > 1 else float("nan")
+        """How much longer all ranks took together in the mean round than in the fastest rounds."""
+        return float(self.rounds.sum() / len(self.rounds) / self.rounds.min(axis=0).sum() - 1)
 
 
-def result_of(name: str, plan: Plan, model: GpuModel, times: Floats, raw: Floats) -> Result:
+def result_of(name: str, plan: Plan, model: GpuModel, rounds: Floats) -> Result:
     """Predict a plan as `hbpack simulate` does, beside its measured times, float64 [r, i, ranks]."""
     return Result(
         name=name,
         num_packs=len(plan.packs),
         num_tokens=int(plan.pieces.length.sum()),
         predicted=simulate(plan, model).iteration_seconds,
-        rounds=slowest_seconds(times),
-        raw=slowest_seconds(raw),
+        rounds=rounds,
     )
 
 
@@ -82,13 +72,11 @@ def results_table(results: Sequence[Result]) -> str:
             f"{result.num_tokens / seconds:,.0f}", f"{result.num_tokens / foretold:,.0f}",
             f"{float(naive.measured.sum()) / seconds:.2f}", f"{float(naive.predicted.sum()) / foretold:.2f}",
             str(place), str(predicted[result.name]),
-            f"{result.error:+.1%}", f"{result.raw_error:+.1%}", f"{result.iteration_error:.1%}",
-            f"{result.noise:.1%}",
+            f"{result.error:+.1%}", f"{result.iteration_error:.1%}", f"{result.noise:.1%}",
         ])  # fmt: skip
     header = [
         "plan", "packs", "iterations", "tokens/s, measured", "predicted", "over naive, measured", "predicted",
-        "place, measured", "predicted", "error of the epoch", "without the probe", "error an iteration",
-        "noise of the epoch",
+        "place, measured", "predicted", "error of the epoch", "error an iteration", "noise of a round",
     ]  # fmt: skip
     return table(header, rows)
 

@@ -26,21 +26,14 @@ from packer_cli.loader.passes import IGNORE_INDEX
 from packer_cli.measure.device import Device
 from packer_cli.measure.kernels import RowAttention, choose_kernel
 from packer_cli.measure.subject import Subject
-from tests.benchmark.train.measured import slowness_of
 from tests.benchmark.train.padded import PaddedDataset
 
 WARM_UP = 2
 """Iterations of each set that are run before, and not timed."""
-PROBE_SAMPLES = 8
-"""Of the row that tells how fast the machine is; a profile has it too."""
 
 
 def main(path: Path) -> None:
-    """Run the job, and write seconds, float64 [iterations, ranks] for each set, NaN for the ranks of others.
-
-    They are at the speed that the machine had while it was profiled: divided by the time of a probe, a row that is run
-    before and after each iteration, and multiplied by its time in the profile. `raw/NAME` are the measured ones.
-    """
+    """Run the job, and write seconds, float64 [iterations, ranks] for each set, NaN for the ranks of others."""
     job = json.loads(path.read_bytes())
     device = Device(job["device"])
     dist.init_process_group("nccl" if device.is_gpu else "gloo")
@@ -54,25 +47,15 @@ def main(path: Path) -> None:
     sets = {name: [_open(entry, rank, job) for rank in ranks] for name, entry in job["sets"].items()}
     seconds = {name: np.full((len(of_ranks[0]), job["num_gpus"]), np.nan) for name, of_ranks in sets.items()}
 
-    def probe() -> float:
-        return device.seconds(lambda: subject.run(job["probe_length"], PROBE_SAMPLES, 0))
-
     with device.one_thread():
         for of_ranks in sets.values():
             for i, dataset in itertools.product(range(WARM_UP), of_ranks):
                 _run(dataset[i], subject, groups, device)
-        order = list(_in_turn({name: len(of_ranks[0]) for name, of_ranks in sets.items()}))
-        probes = [probe()]
-        for name, i in order:
+        for name, i in _in_turn({name: len(of_ranks[0]) for name, of_ranks in sets.items()}):
             for rank, dataset in zip(ranks, sets[name], strict=True):
                 seconds[name][i, rank] = _run(dataset[i], subject, groups, device)
             subject.model.zero_grad(set_to_none=False)
-            probes.append(probe())
-    slowness = slowness_of(np.array(probes)) / job["probe_seconds"]
-    raw = {f"raw/{name}": values.copy() for name, values in seconds.items()}
-    for (name, i), slow in zip(order, slowness, strict=True):
-        seconds[name][i] /= slow
-    np.savez(f"{job['output']}-{process}.npz", **seconds, **raw)
+    np.savez(f"{job['output']}-{process}.npz", **seconds)
     dist.destroy_process_group()
 
 

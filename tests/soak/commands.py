@@ -1,0 +1,104 @@
+"""Runs the command line, and kills it on the way."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+
+SECONDS = 120.0
+"""A command that takes longer hangs."""
+
+
+@dataclass(frozen=True)
+class End:
+    code: int
+    num_operations: int
+    seconds: float
+
+
+class Commands:
+    """A process of `tests.soak.killed`, which has the environment of this one."""
+
+    def __init__(self, repo: Path, folder: Path) -> None:
+        self.log = folder / "log"
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "tests.soak.killed"],
+            cwd=repo,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+
+    def close(self) -> None:
+        assert self._process.stdin
+        self._process.stdin.close()
+        self._process.wait(SECONDS)
+
+    def run(self, arguments: list[str], operation: int | None = None, *, is_before: bool = True) -> End:
+        """Run a command to its end, or up to a file operation of its main process."""
+        pid, start = self._start(arguments, operation, is_before)
+        return self._end(pid, start)
+
+    def run_killed(self, arguments: list[str], after: float, rng: random.Random, victims: str) -> End:
+        """Run a command, and kill one of its processes after some seconds; which ones is `victims`.
+
+        A worker may also be one of a Ray that this process has started.
+        """
+        pid, start = self._start(arguments, None, True)
+        time.sleep(after)
+        with suppress(psutil.Error, ProcessLookupError):
+            workers = [each.pid for each in (*psutil.Process(pid).children(recursive=True), *ray_workers())]
+            if victims == "group":
+                os.killpg(pid, signal.SIGKILL)
+            else:
+                os.kill(rng.choice(workers) if victims == "worker" and workers else pid, signal.SIGKILL)
+        return self._end(pid, start)
+
+    def _start(self, arguments: list[str], operation: int | None, is_before: bool) -> tuple[int, float]:
+        assert self._process.stdin
+        order = {"arguments": arguments, "log": str(self.log), "operation": operation, "is_before": is_before}
+        self._process.stdin.write(json.dumps(order) + "\n")
+        self._process.stdin.flush()
+        return int(self._line()), time.perf_counter()
+
+    def _end(self, pid: int, start: float) -> End:
+        code, num_operations = json.loads(self._line())
+        end = End(code, num_operations, time.perf_counter() - start)
+        assert end.seconds < SECONDS
+        text = self.log.read_text()
+        assert "Traceback" not in text, text
+        wait_for_group(pid)
+        return end
+
+    def _line(self) -> str:
+        assert self._process.stdout
+        return self._process.stdout.readline()
+
+
+def wait_for_group(pid: int) -> None:
+    """Wait until the workers of a command have ended, too: they notice that it is gone."""
+    end = time.monotonic() + 10
+    while time.monotonic() < end:
+        try:
+            os.killpg(pid, 0)
+        except ProcessLookupError:
+            return
+        time.sleep(0.01)
+    raise AssertionError("workers outlive their command")
+
+
+def ray_workers() -> list[psutil.Process]:
+    """The workers of a Ray of this process that run tasks, and the processes that they start."""
+    if "ray" not in sys.modules:
+        return []
+    return [process for process in psutil.Process().children(recursive=True) if "ray::relay" in process.name()]
