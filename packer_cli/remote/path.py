@@ -338,23 +338,35 @@ class RemotePath:
         return str(self._system._strip_protocol(self.url)).rstrip("/")
 
     @property
-    def _system(self) -> Any:
+    def _key(self) -> tuple[Any, ...]:
         scheme, _, path = self.url.partition("://")
-        key = (os.getpid(), scheme, path.split("/")[0], repr(self.options))
-        if key not in _systems:
-            _systems[key] = open_system(self.url, self.options)[0]
-        return _systems[key]
+        return (os.getpid(), scheme, path.split("/")[0], repr(self.options))
+
+    @property
+    def _system(self) -> Any:
+        if self._key not in _systems:
+            _systems[self._key] = open_system(self.url, self.options)[0]
+        return _systems[self._key]
 
     def _request(self, request: Callable[[Any, str], T], what: str = "read") -> T:
         system, path = self._system, self._path
+
+        def answered() -> T:
+            result = request(system, path)
+            _answered.add(self._key)
+            return result
+
         try:
-            return retry(self.url, lambda: request(system, path), what=what)
+            return retry(self.url, answered, what=what, has_answered=self._key in _answered)
         except FileNotFoundError:
+            _answered.add(self._key)
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), self.url) from None
 
 
 _systems: dict[tuple[Any, ...], Any] = {}
 """The file systems that this process has opened, for all of its threads."""
+_answered: set[tuple[Any, ...]] = set()
+"""Those that have answered a request."""
 
 
 def _join(path: str, name: str) -> str:
