@@ -20,7 +20,7 @@ from packer_cli.errors import FormatError, TokenizerError
 from packer_cli.files import fingerprint
 from packer_cli.format.checksums import find_damage
 from packer_cli.format.schema import token_type
-from packer_cli.tokens.index import INDEX_NAME, PartFile, PartInfo
+from packer_cli.tokens.index import INDEX_NAME, PartFile, PartInfo, remedy
 from packer_cli.tokens.writer import PartWriter
 
 if TYPE_CHECKING:
@@ -130,13 +130,13 @@ def read_rejects(path: Path, xxh3: str | None) -> list[Reject]:
     """
     why = None if xxh3 is None else find_damage(path, None, xxh3, INDEX_NAME)
     if why is not None:
-        raise FormatError(f"{str(path)!r} is damaged ({why}); tokenize again")
+        raise FormatError(f"{str(path)!r} is damaged ({why}); {remedy(path)}")
     try:
         with path.open(encoding="utf-8", newline="\n") as lines:
             return [Reject(**json.loads(line)) for line in lines]
     except (OSError, ValueError, TypeError) as error:
         reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-        raise FormatError(f"{str(path)!r} is damaged ({reason}); tokenize again") from None
+        raise FormatError(f"{str(path)!r} is damaged ({reason}); {remedy(path)}") from None
 
 
 def _load(tokenizer: str, key: str, chat_template: str | None) -> Backends:

@@ -164,7 +164,10 @@ class Verifier:
                 if not self._fast:
                     opened.fetch_parts()
                 return opened
-            self.report.add({f"{header.store}/{name}": what for name, what in found.items()}, _PACK)
+            for name, what in found.items():
+                # A run reads no remote file that the index lists with its size.
+                repair = f"rm {store / name}, then {_PACK}" if is_remote(store) else _PACK
+                self.report.add({f"{header.store}/{name}": what}, repair)
             self._leave_out_tokens("the token store is damaged")
         except InputError as error:
             if self._manifest.tokens:

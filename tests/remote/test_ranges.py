@@ -136,7 +136,7 @@ def test_damage_of_what_is_read_is_named(tmp_path: Path, change: Any, why: str) 
         read_all()
     found = re.sub(r"has \d+ bytes", "has N bytes", str(error.value))
     path = re.escape(f"token store part '{folder}/") + r"(part-000000-0000|gone)\.arrow' is damaged \("
-    assert re.fullmatch(path + (re.escape(why) or ".+") + r"\); tokenize again", found)
+    assert re.fullmatch(path + (re.escape(why) or ".+") + r"\); remove it and tokenize again", found)
 
 
 def test_ranges_come_through_faults(s3: S3Server, bucket: RemotePath) -> None:
