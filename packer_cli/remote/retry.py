@@ -13,6 +13,7 @@ import random
 import socket
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from typing import TypeVar
 
 from packer_cli.errors import HbpackError, RemoteError
@@ -56,7 +57,8 @@ def retry(name: str, request: Callable[[], T], *, what: str = "read", has_answer
                 raise RemoteError(f"{name!r} may not be {what} ({error}); check the credentials") from None
             if not has_answered and time.monotonic() > begin + UNREACHED_SECONDS and _reached_nobody(error):
                 raise RemoteError(
-                    f"{name!r} could not be {what}: no server answers ({error}); check the address and the network"
+                    f"{name!r} could not be {what}: no server answers ({_with_address(error)}); check the address and "
+                    "the network"
                 ) from None
             if number == TRIES:
                 raise RemoteError(
@@ -74,3 +76,10 @@ def _reached_nobody(error: BaseException | None) -> bool:
             return True
         error = error.__cause__ or error.__context__
     return False
+
+
+def _with_address(error: Exception) -> str:
+    """An error with the address that was asked, which those of httpx (`hf://`) do not name."""
+    with suppress(AttributeError, RuntimeError):
+        return f"{error.request.url.host}: {error}"  # type: ignore[attr-defined]
+    return str(error)

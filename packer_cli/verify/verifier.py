@@ -17,7 +17,8 @@ from packer_cli.format.constants import MANIFEST_NAME, PLAN_NAME
 from packer_cli.format.manifest import Manifest
 from packer_cli.format.schema import index_schema, shard_schema, token_type
 from packer_cli.plan.types import Plan
-from packer_cli.remote.path import is_remote, path_from, paths_below
+from packer_cli.remote.names import path_from, paths_below
+from packer_cli.remote.path import is_remote
 from packer_cli.shards.manifest import read_manifest
 from packer_cli.shards.plan_file import PlanHeader, read_plan, read_plan_header
 from packer_cli.shards.ranks import EpochColumns
