@@ -32,7 +32,7 @@ from packer_cli.files import (
     remove_folder,
     sync_file,
     temporary_file,
-    write_json,
+    write_text,
 )
 from packer_cli.format.checksums import file_checksum
 from packer_cli.format.records import read_record
@@ -376,4 +376,4 @@ class Parts(Generic[Task]):
 
     def _write_marker(self, name: str, part: FinishedPart) -> None:
         """Not synced: if the marker is lost, the part is only made again."""
-        write_json(self._marker(name), asdict(part), sync=False)
+        write_text(self._marker(name), json.dumps(asdict(part)), sync=False)

@@ -207,7 +207,9 @@ def renamed(parts: Parts[PartTask], tasks: Sequence[PartTask]) -> dict[str, Fini
 def with_names(info: PartInfo, task: PartTask) -> PartInfo:
     """The part's info with the names and sources that its files have now."""
     files = [
-        file.model_copy(update={"path": slice_.file.path, "source": slice_.file.source_id})
+        file
+        if (file.path, file.source) == (slice_.file.path, slice_.file.source_id)
+        else file.model_copy(update={"path": slice_.file.path, "source": slice_.file.source_id})
         for file, slice_ in zip(info.files, task.slices, strict=True)
     ]
     return info.model_copy(update={"files": tuple(files)})
