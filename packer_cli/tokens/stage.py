@@ -33,7 +33,8 @@ from packer_cli.tokens.index import (
     store_fingerprint,
     write_index,
 )
-from packer_cli.tokens.part import WORK, Description, PartTask, rejects_name, work
+from packer_cli.tokens.part import WORK, Description, PartTask, work
+from packer_cli.tokens.rejects import rejects_name
 from packer_cli.tokens.slices import read_all
 from packer_cli.tokens.tasks import library_versions, part_tasks, sample_options, slice_bytes
 
