@@ -61,6 +61,6 @@ def _cuts(num_bytes: Int64Array, shard_size: int) -> list[tuple[int, int]]:
     cumulated = np.cumsum(num_bytes)
     targets = cumulated[-1] * np.arange(1, num_shards) // num_shards
     places = np.searchsorted(cumulated, targets)
-    places = np.unique(-(-places // PACKS_PER_BATCH) * PACKS_PER_BATCH)
-    borders = [0, *(int(place) for place in places if 0 < place < len(num_bytes)), len(num_bytes)]
+    places = -(-places // PACKS_PER_BATCH) * PACKS_PER_BATCH
+    borders = [0, *sorted({place for place in places.tolist() if 0 < place < len(num_bytes)}), len(num_bytes)]
     return list(itertools.pairwise(borders))

@@ -40,7 +40,7 @@ class EpochColumns:
         self._replica = np.cumsum(begins) - 1 - first_replica[schedule.slot_iteration]
         self._slots = _slots_of_gpus(plan, schedule)
         self._totals = _step_totals(plan, schedule, piece_loss_tokens)
-        first = np.unique(schedule.slot_first_gpu).tolist()
+        first = np.flatnonzero(np.bincount(schedule.slot_first_gpu)).tolist()
         self.ranks = [(begin, end - 1) for begin, end in itertools.pairwise([*first, plan.num_gpus])]
         """(first, last) of ranks that always read the same."""
 

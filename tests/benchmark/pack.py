@@ -204,8 +204,8 @@ def _phase_table(results: dict[str, _Result]) -> str:
         ]
         rows.append([phase, *cells])
     text = (
-        "The time of each phase: `start` covers the interpreter, imports and options. hbpack reads while it "
-        "tokenizes, and its workers load the tokenizer in this phase. `tokenize chats` ends with the last part made "
+        "The time of each phase: `start` covers the interpreter, imports and options; meanwhile, the workers' server "
+        "begins to load the tokenizer. hbpack reads while it tokenizes. `tokenize chats` ends with the last part made "
         "of chats, according to the file times of the parts."
     )
     return f"{text}\n\n{table(header, rows)}"
