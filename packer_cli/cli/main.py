@@ -100,14 +100,17 @@ def main() -> None:
     # numpy starts a thread of OpenBLAS for each core, which spins; hbpack multiplies no large matrices.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     show_progress()
-    with stop_signals(_leave_at_once) as stop:
-        try:
-            _start_early(sys.argv[1:])
-            cli.main(prog_name="hbpack", standalone_mode=False)
-        except BaseException as error:
-            if stop.number is not None:  # Whatever became of the KeyboardInterrupt on its way.
-                _fail(_stopped(stop.number), 128 + stop.number)
-            _report(error)
+    try:
+        with stop_signals(_leave_at_once) as stop:
+            try:
+                _start_early(sys.argv[1:])
+                cli.main(prog_name="hbpack", standalone_mode=False)
+            except BaseException as error:
+                if stop.number is not None:  # Whatever became of the KeyboardInterrupt on its way.
+                    _fail(_stopped(stop.number), 128 + stop.number)
+                _report(error)
+    except OSError as error:  # No descriptors for a pipe.
+        _report(error)
 
 
 def _report(error: BaseException) -> NoReturn:
@@ -129,10 +132,16 @@ def _report(error: BaseException) -> NoReturn:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(1)
     except OSError as error:
-        place = f" ({error.filename})" if error.filename else ""
-        _fail(f"{error.strerror or error}{place}{_REMEDIES.get(error.errno or 0, '')}", 1)
+        _fail(f"{_what_failed(error)}{_REMEDIES.get(error.errno or 0, '')}", 1)
     except MemoryError:
         _fail("out of memory; close other programs, or give fewer --workers, and run the same command again", 1)
+
+
+def _what_failed(error: OSError) -> str:
+    text, path = error.strerror or str(error), error.filename
+    if found := re.fullmatch(r"[^']*'(.+)'\. Detail: \[errno \d+\] (.+)", text):  # Of pyarrow.
+        path, text = found.groups()
+    return f"{text} ({path})" if path else text
 
 
 def _stopped(number: int) -> str:

@@ -34,7 +34,7 @@ from packer_cli.files import (
     temporary_file,
     write_json,
 )
-from packer_cli.format.checksums import file_checksum
+from packer_cli.format.checksums import file_checksum, require_damage
 from packer_cli.format.records import read_record
 from packer_cli.remote.path import RemotePath, is_remote, paths_below
 
@@ -93,7 +93,8 @@ class FileRange:
             size, stop = file.stat().st_size, self.offset + self.num_bytes
             fits = size >= stop if self.is_shared else size == stop
             return fits and file_checksum(file, self.offset, self.num_bytes) == self.xxh3
-        except OSError:
+        except OSError as error:
+            require_damage(error)
             return False
 
 
@@ -371,7 +372,8 @@ class Parts(Generic[Task]):
     def _read_marker(self, name: str) -> FinishedPart | None:
         try:
             return read_record(FinishedPart, json.loads(self._marker(name).read_bytes()))
-        except (OSError, ValueError):
+        except (OSError, ValueError) as error:
+            require_damage(error)
             return None
 
     def _write_marker(self, name: str, part: FinishedPart) -> None:

@@ -318,5 +318,9 @@ def _make_room(final: Path, work: Path, num_bytes: int) -> None:
     """Create a shared file of this size, keeping what an earlier run wrote to it."""
     with suppress(FileNotFoundError):
         os.replace(final, work)
-    with work.open("ab") as file:
-        file.truncate(num_bytes)
+    try:
+        with work.open("ab") as file:
+            file.truncate(num_bytes)
+    except OSError as error:
+        error.filename = str(final)  # What it does not say.
+        raise

@@ -18,7 +18,7 @@ from packer_cli.corpus.types import AlpacaForm, CorpusSlice, DocumentBatch, Reco
 from packer_cli.engine.parts import Sink, Written, write_part
 from packer_cli.errors import FormatError, TokenizerError
 from packer_cli.files import fingerprint
-from packer_cli.format.checksums import find_damage
+from packer_cli.format.checksums import find_damage, require_damage
 from packer_cli.format.schema import token_type
 from packer_cli.tokens.index import INDEX_NAME, PartFile, PartInfo, remedy
 from packer_cli.tokens.writer import PartWriter
@@ -135,6 +135,7 @@ def read_rejects(path: Path, xxh3: str | None) -> list[Reject]:
         with path.open(encoding="utf-8", newline="\n") as lines:
             return [Reject(**json.loads(line)) for line in lines]
     except (OSError, ValueError, TypeError) as error:
+        require_damage(error)
         reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
         raise FormatError(f"{str(path)!r} is damaged ({reason}); {remedy(path)}") from None
 

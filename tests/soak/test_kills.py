@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import random
 import signal
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,19 +18,7 @@ from tests.remote.conftest import tree as remote_tree
 from tests.s3_server import S3Server
 
 from .commands import Commands
-from .stages import WORKERS, Stage, Stages, copy
-
-
-@pytest.fixture(scope="module")
-def commands(repo, tmp_path_factory) -> Iterator[Commands]:
-    commands = Commands(repo, tmp_path_factory.mktemp("log"))
-    yield commands
-    commands.close()
-
-
-@pytest.fixture(scope="module")
-def stages(commands, repo, tmp_path_factory) -> list[Stage]:
-    return Stages(commands, repo / "examples" / "sample", tmp_path_factory.mktemp("undisturbed")).stages
+from .stages import WORKERS, Stage, copy
 
 
 class OnDisk:
