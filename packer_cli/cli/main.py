@@ -23,6 +23,7 @@ import packer_cli
 from packer_cli.cli.console import say_colored, show_progress
 from packer_cli.engine.signals import stop_signals
 from packer_cli.errors import HbpackError
+from packer_cli.remote.stopping import INSIDE
 
 COMMANDS = {
     "pack": "Turn a corpus into packed, balanced, scheduled shards: tokenize, plan and write.",
@@ -99,6 +100,8 @@ def main() -> None:
     os.environ.setdefault("TRANSFORMERS_NO_ADVISORY_WARNINGS", "1")
     # numpy starts a thread of OpenBLAS for each core, which spins; hbpack multiplies no large matrices.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+    # pydantic would look for plugins, which hbpack does not use, in the metadata of every installed package.
+    os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
     show_progress()
     try:
         with stop_signals(_leave_at_once) as stop:
@@ -145,15 +148,18 @@ def _what_failed(error: OSError) -> str:
 
 
 def _stopped(number: int) -> str:
+    if number == INSIDE:
+        return "another hbpack run has taken over the output folder; run again when that has ended"
     what = "interrupted" if number == signal.SIGINT else "terminated"
     return f"{what}{'; run the same command again to go on' if _command() in _RESUMABLE else ''}"
 
 
 def _leave_at_once(number: int) -> NoReturn:
     """End the process after a signal that the main thread does not see, as in a solver. Its workers end with it."""
+    code = 1 if number == INSIDE else 128 + number
     with contextlib.suppress(SystemExit):
-        _fail(_stopped(number), 128 + number)
-    os._exit(128 + number)
+        _fail(_stopped(number), code)
+    os._exit(code)
 
 
 _ON_WORKERS = {"pack", "tokenize"}

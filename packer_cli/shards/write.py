@@ -14,7 +14,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from packer_cli.engine.ahead import one_ahead
-from packer_cli.engine.parts import Sink, Written, write_part
+from packer_cli.engine.sink import Sink, Written, write_part
 from packer_cli.format.arrays import to_arrow, to_lists
 from packer_cli.format.constants import PACKS_PER_BATCH, PLAN_NAME, SHARD_MARKERS
 from packer_cli.format.loss_spans import STARTS, STOPS

@@ -23,7 +23,7 @@ from packer_cli.format.checksums import (
     describe_signature,
     find_damage,
     require_damage,
-    sign_json,
+    sign_text,
 )
 from packer_cli.format.loss_spans import STARTS, STOPS, count_by_row, find_wrong_row
 from packer_cli.format.schema import part_schema, token_type
@@ -36,7 +36,7 @@ STORE_VERSION = 3
 
 
 class _Model(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True, defer_build=True)
 
 
 class PartFile(_Model):
@@ -157,7 +157,7 @@ def parse_index(data: bytes) -> StoreIndex:
 def write_index(folder: Path, index: StoreIndex) -> None:
     """Write `tokens.json` atomically, with its checksum."""
     with atomic_file(folder / INDEX_NAME) as file:
-        file.write(sign_json(index.model_dump(mode="json")))
+        file.write(sign_text(index.model_dump_json(indent=2).encode()))
 
 
 def find_damaged_parts(folder: Path, index: StoreIndex, engine: Engine) -> dict[str, str]:

@@ -17,14 +17,15 @@ from packer_cli.format.constants import MANIFEST_NAME, PLAN_NAME
 from packer_cli.format.manifest import Manifest
 from packer_cli.format.schema import index_schema, shard_schema, token_type
 from packer_cli.plan.types import Plan
-from packer_cli.remote.path import is_remote, path_from, paths_below
+from packer_cli.remote.names import path_from, paths_below
+from packer_cli.remote.path import is_remote
 from packer_cli.shards.manifest import read_manifest
 from packer_cli.shards.plan_file import PlanHeader, read_plan, read_plan_header
 from packer_cli.shards.ranks import EpochColumns
 from packer_cli.shards.repair import find_damaged, generation_schedules, manifest_shards, set_files
 from packer_cli.shards.stage import is_of_plan
 from packer_cli.tokens.index import INDEX_NAME, StoreIndex, find_damaged_parts, read_index
-from packer_cli.tokens.part import rejects_name
+from packer_cli.tokens.rejects import rejects_name
 from packer_cli.tokens.store import TokenStore
 from packer_cli.verify.packs import Expected, check_shard
 from packer_cli.verify.plan import prove_pieces, prove_schedules
