@@ -17,6 +17,8 @@ from packer_cli.remote.system import is_url
 
 SCAN_BYTES = 8 << 20
 """Bytes a read when a file is scanned."""
+FIRST_BYTES = 64 << 10
+"""Bytes of the first read, which is all of a small file: more memory would take longer to come by than the file."""
 COMPRESSED_BYTES = 128 << 10
 """Compressed bytes a read."""
 
@@ -75,7 +77,9 @@ def fingerprint(path: str, *, on_chunk: Callable[[bytes], None] | None = None) -
     digest = xxhash.xxh3_128()
     try:
         with open_file(path) as file:
-            while chunk := file.read(SCAN_BYTES):
+            size = FIRST_BYTES
+            while chunk := file.read(size):
+                size = SCAN_BYTES
                 digest.update(chunk)
                 if on_chunk is not None:
                     on_chunk(chunk)

@@ -242,19 +242,26 @@ def _folders_of(path: str) -> Iterator[str]:
 
 def _once(files: list[CorpusFile]) -> list[CorpusFile]:
     """The files of one folder or glob, each by its shortest path where links lead to it a second time."""
-    folders = {folder: os.path.realpath(folder) for folder in {os.path.dirname(file.path) for file in files}}
-    # Resolving each file's whole path would take most of the time that many small files need.
-    reals = [
-        os.path.realpath(file.path)
-        if os.path.islink(file.path)
-        else os.path.join(folders[os.path.dirname(file.path)], os.path.basename(file.path))
-        for file in files
-    ]
+    reals = real_paths([file.path for file in files])
     shortest: dict[str, CorpusFile] = {}
     for file, real in zip(files, reals, strict=True):
         if real not in shortest or len(file.path) < len(shortest[real].path):
             shortest[real] = file
     return [file for file, real in zip(files, reals, strict=True) if file is shortest[real]]
+
+
+def real_paths(paths: Sequence[str]) -> list[str]:
+    """The paths without links; URLs as they are. Price: one call of the system for each path, more for each folder."""
+    # Resolving each whole path would take most of the time that many small files need.
+    real_folder = lru_cache(maxsize=None)(os.path.realpath)
+
+    def resolve(path: str) -> str:
+        if is_url(path):
+            return path
+        folder, name = os.path.split(path)
+        return os.path.realpath(path) if os.path.islink(path) else os.path.join(real_folder(folder), name)
+
+    return list(map(resolve, paths))
 
 
 def _known() -> str:
@@ -276,28 +283,28 @@ def _in_folder(folder: str, source_id: int, seen: set[str]) -> Iterator[CorpusFi
         yield hf.find(folder, source_id)
         return
     try:
-        names = sorted(os.listdir(folder))
+        with os.scandir(folder) as found:
+            entries = sorted(found, key=lambda entry: entry.name)
     except OSError as error:
         raise unreadable(folder, error) from error
-    for name in names:
-        path = os.path.join(folder, name)
-        if name.startswith("."):
+    for entry in entries:
+        if entry.name.startswith("."):
             continue
-        if os.path.isdir(path):
-            yield from _in_folder(path, source_id, seen)
-        else:
-            yield from _listed_file(path, source_id)
+        if entry.is_dir():
+            yield from _in_folder(entry.path, source_id, seen)
+        elif entry.is_file():
+            yield from _listed_file(entry.path, source_id, entry.stat().st_size)
 
 
 def _listed_file(path: str, source_id: int, num_bytes: int | None = None) -> Iterator[CorpusFile]:
     """The file, unless it is one of those that are passed over in folders and globs.
 
     Args:
-        num_bytes: of a remote file.
+        num_bytes: if it is known already that this is a file.
     """
     name = os.path.basename(path)
     kind = _format(path)
-    if name.startswith(".") or kind is None or not (num_bytes or os.path.isfile(path)):
+    if name.startswith(".") or kind is None or (num_bytes is None and not os.path.isfile(path)):
         return
     if kind[0] in INDEXED and (not is_file(INDEXED[kind[0]](path)) or megatron.is_mask(path)):
         return  # Other programs' .bin files, or a mask that is read with its ids.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import lru_cache
 from typing import Literal
 
 from packer_cli.corpus.readers import READERS, TOKEN_FORMATS
@@ -36,12 +37,16 @@ def read_slice(
     if slice_.unreadable:
         yield DocumentBatch(rejects=[Gap(slice_.first_line, slice_.unreadable)])
         return
-    normalizer = Normalizer(schema, alpaca_form)
+    normalizer = _normalizer(schema, alpaca_form)
     rules = ReadRules(batch_bytes=batch_bytes, max_record_bytes=max_record_bytes, vocab_size=vocab_size, eos_id=eos_id)
     if slice_.file.format in TOKEN_FORMATS and schema not in ("auto", "tokens"):
         raise InputError(f"{slice_.file.path}: holds token ids, not {schema} records; give --schema auto or tokens")
     for raw in READERS[slice_.file.format].read(slice_, rules, normalizer.fields):
         yield _documents(raw, normalizer)
+
+
+_normalizer = lru_cache(maxsize=1)(Normalizer)
+"""The same one for all small files, which takes longer to make than a record to read."""
 
 
 def _documents(raw: RawBatch, normalizer: Normalizer) -> DocumentBatch:

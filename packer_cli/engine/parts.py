@@ -26,7 +26,7 @@ from packer_cli.engine.base import Engine
 from packer_cli.engine.progress import Progress
 from packer_cli.engine.shared import find_range
 from packer_cli.engine.sink import FileRange, FinishedPart, Task, Written
-from packer_cli.files import move_file, remove_folder, write_json
+from packer_cli.files import move_file, remove_folder, write_text
 from packer_cli.format.records import read_record
 from packer_cli.remote.names import paths_below
 from packer_cli.remote.path import is_remote
@@ -210,4 +210,4 @@ class Parts(Generic[Task]):
 
     def _write_marker(self, name: str, part: FinishedPart) -> None:
         """Not synced: if the marker is lost, the part is only made again."""
-        write_json(self._marker(name), asdict(part), sync=False)
+        write_text(self._marker(name), json.dumps(asdict(part)), sync=False)

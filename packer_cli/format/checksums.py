@@ -97,7 +97,11 @@ def sign_json(value: dict[str, Any]) -> bytes:
     >>> check_json(sign_json({"a": 1}))
     b'{\\n  "a": 1\\n}\\n'
     """
-    text = json.dumps(value, indent=2, ensure_ascii=False).encode("utf-8", "surrogatepass")
+    return sign_text(json.dumps(value, indent=2, ensure_ascii=False).encode("utf-8", "surrogatepass"))
+
+
+def sign_text(text: bytes) -> bytes:
+    """`sign_json` of an object that is JSON already, with an indent of 2."""
     body = text[: -len("\n}")] + b",\n  " + _BEFORE
     return body + _hex(body) + _AFTER
 

@@ -46,6 +46,7 @@ def check_pieces(pieces: Pieces, lengths: Int32Array, samples: Int32Array | None
     # The pieces are in another order: sort them, which costs more and finds the error.
     order = np.lexsort((pieces.start, pieces.sample))
     sample, start, length = pieces.sample[order], pieces.start[order].astype(np.int64), pieces.length[order]
+    del order
     begins = start == 0
     _require(
         np.array_equal(sample[begins], samples),
@@ -53,9 +54,10 @@ def check_pieces(pieces: Pieces, lengths: Int32Array, samples: Int32Array | None
     )
     _require(bool((start + length <= lengths[sample]).all()), "a piece reaches past the end of its sample")
     if is_whole:
-        times = np.bincount(samples, minlength=len(lengths))
-        covered = np.bincount(sample, weights=length, minlength=len(lengths))
-        wrong = np.flatnonzero(covered != times * lengths.astype(np.float64))
+        expected = np.bincount(samples, minlength=len(lengths)).astype(np.float64)
+        expected *= lengths
+        wrong = np.flatnonzero(np.bincount(sample, weights=length, minlength=len(lengths)) != expected)
+        del expected
         if len(wrong):
             raise PlanError(f"sample {wrong[0]} is not covered by its pieces: plan is broken")
         # At each position inside a sample, as many pieces must begin as end. The pieces then form chains from its

@@ -10,27 +10,29 @@ from packer_cli.errors import RunError
 from packer_cli.plan.rules import PlanRules
 
 _BYTES_A_SAMPLE = {
-    "decompose": 180,
-    "ffs": 27,
+    "decompose": 85,
+    "ffs": 30,
     "kk": 40,
-    "lpt": 40,
-    "nnlshp": 36,
-    "none": 90,
+    "lpt": 34,
+    "nnlshp": 42,
+    "none": 180,
     "padded": 40,
-    "wrap": 45,
+    "wrap": 80,
 }
 """What a plan takes at its peak, with its figures and the lengths, by packing; measured on samples of 550 tokens."""
 _OF_OTHERS = 20
-_OF_STEPS = 100
-"""Of the strategies that plan steps (WLB-LLM, Hydraulis)."""
+_OF_WLB = 90
+_OF_HYDRAULIS = 180
 
 
 def require_memory(num_samples: float, rules: PlanRules) -> None:
     """Raise RunError for more samples an epoch than this process can plan in the memory that it may have."""
     available = available_memory()
     a_sample = _BYTES_A_SAMPLE.get(rules.algorithm.name, _OF_OTHERS)
-    if rules.wlb or rules.scheme_costs:
-        a_sample = _OF_STEPS
+    if rules.wlb:
+        a_sample = _OF_WLB
+    elif rules.scheme_costs:
+        a_sample = _OF_HYDRAULIS
     needed = num_samples * a_sample
     if available is not None and needed > available:
         raise RunError(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator
-from itertools import chain
+from itertools import chain, repeat
 from pathlib import Path
 from typing import NamedTuple
 
@@ -24,7 +24,7 @@ class RejectedRecord(NamedTuple):
 
 
 def write_rejected(folder: Path, index: StoreIndex, store: Path, overflow: Iterable[RejectedRecord]) -> bool:
-    """Write the file unless it already holds these lines. Returns whether it was written. Memory: one part's rejects.
+    """Write the file unless it already holds these lines. Returns whether it was written. Reads the rejects twice.
 
     Args:
         overflow: samples that the plan dropped or truncated; read twice.
@@ -56,20 +56,21 @@ def _lines(index: StoreIndex, store: Path, overflow: Iterable[RejectedRecord]) -
 
 
 def _rejects(index: StoreIndex, store: Path) -> Iterator[RejectedRecord]:
-    from packer_cli.tokens.part import read_rejects, rejects_name
+    from packer_cli.tokens.rejects import read_rejects, rejects_name
 
     for part in index.parts:
         if part.num_rejected:
-            names = chain.from_iterable([file.path] * file.num_rejected for file in part.files)
+            names = chain.from_iterable(repeat(file.path, file.num_rejected) for file in part.files)
             path = store / rejects_name(part.path)
-            rejects = read_rejects(path, part.rejects_xxh3)
-            if len(rejects) != part.num_rejected:
+            num_read = 0
+            for reject in read_rejects(path, part.rejects_xxh3):
+                num_read += 1
+                yield RejectedRecord(file=next(names, ""), line=reject.line, reason=reject.reason)
+            if num_read != part.num_rejected:
                 raise FormatError(
-                    f"{str(path)!r} is damaged (it has {len(rejects)} lines instead of {part.num_rejected}); "
+                    f"{str(path)!r} is damaged (it has {num_read} lines instead of {part.num_rejected}); "
                     "tokenize again"
                 )
-            for name, reject in zip(names, rejects, strict=True):
-                yield RejectedRecord(file=name, line=reject.line, reason=reject.reason)
 
 
 _encode = json.JSONEncoder(ensure_ascii=False).encode  # Created once: there may be millions of lines.

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import os
 from typing import Any
 
 from packer_cli.config import TokenizeConfig
-from packer_cli.remote.system import is_url
+from packer_cli.corpus.discover import real_paths
 from packer_cli.sizes import counted
 from packer_cli.tokens.index import StoreIndex
 from packer_cli.tokens.tokenizer.reads import template_file
@@ -106,9 +105,11 @@ def _ends(index: StoreIndex, num_open: int, num_samples: int) -> str:
 
 def repeated(index: StoreIndex) -> str | None:
     """A warning if several inputs hold the same file, so that its samples repeat in each epoch; else None."""
+    if len(index.sources) < 2:
+        return None
+    files = [file for part in index.parts for file in part.files]
     sources: dict[str, set[int]] = {}
-    for file in (file for part in index.parts for file in part.files):
-        path = file.path if is_url(file.path) else os.path.realpath(file.path)
+    for file, path in zip(files, real_paths([file.path for file in files]), strict=True):
         sources.setdefault(path, set()).add(file.source)
     paths = [path for path, holders in sources.items() if len(holders) > 1]
     if not paths:

@@ -17,7 +17,7 @@ from packer_cli.engine.base import Engine
 from packer_cli.errors import FormatError, InputError, VersionError
 from packer_cli.files import atomic_file, fingerprint
 from packer_cli.format.arrays import to_numpy
-from packer_cli.format.checksums import check_json, check_path, describe_signature, find_damage, sign_json
+from packer_cli.format.checksums import check_json, check_path, describe_signature, find_damage, sign_text
 from packer_cli.format.loss_spans import STARTS, STOPS, count_by_row, find_wrong_row
 from packer_cli.format.schema import part_schema, token_type
 from packer_cli.remote.local import map_file
@@ -29,7 +29,7 @@ STORE_VERSION = 3
 
 
 class _Model(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True, defer_build=True)
 
 
 class PartFile(_Model):
@@ -149,7 +149,7 @@ def parse_index(data: bytes) -> StoreIndex:
 def write_index(folder: Path, index: StoreIndex) -> None:
     """Write `tokens.json` atomically, with its checksum."""
     with atomic_file(folder / INDEX_NAME) as file:
-        file.write(sign_json(index.model_dump(mode="json")))
+        file.write(sign_text(index.model_dump_json(indent=2).encode()))
 
 
 def find_damaged_parts(folder: Path, index: StoreIndex, engine: Engine) -> dict[str, str]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import json
 import multiprocessing
 import os
 from collections import Counter
@@ -14,13 +13,13 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 
-from packer_cli.corpus.types import AlpacaForm, CorpusSlice, DocumentBatch, RecordSchema, Reject
+from packer_cli.corpus.types import AlpacaForm, CorpusSlice, DocumentBatch, RecordSchema
 from packer_cli.engine.sink import Sink, Written, write_part
-from packer_cli.errors import FormatError, TokenizerError
+from packer_cli.errors import TokenizerError
 from packer_cli.files import fingerprint
-from packer_cli.format.checksums import find_damage
 from packer_cli.format.schema import token_type
-from packer_cli.tokens.index import INDEX_NAME, PartFile, PartInfo, remedy
+from packer_cli.tokens.index import PartFile, PartInfo
+from packer_cli.tokens.rejects import RejectsWriter
 from packer_cli.tokens.writer import PartWriter
 
 if TYPE_CHECKING:
@@ -114,31 +113,6 @@ def describe_tokenizer(task: PartTask) -> dict[str, Any]:
     return {**_tokenizer(task).describe(), "backend": _encoder(task).backend_used}
 
 
-def rejects_name(name: str) -> str:
-    """File name of a part's rejected records; the file exists only if there are any."""
-    return name.replace("part-", "rejected-").replace(".arrow", ".jsonl")
-
-
-def read_rejects(path: Path, xxh3: str | None) -> list[Reject]:
-    """Read the rejected records of a part, file by file.
-
-    Args:
-        xxh3: checksum of the file; None: not checked.
-
-    Raises:
-        FormatError: the file is missing or damaged.
-    """
-    why = None if xxh3 is None else find_damage(path, None, xxh3, INDEX_NAME)
-    if why is not None:
-        raise FormatError(f"{str(path)!r} is damaged ({why}); {remedy(path)}")
-    try:
-        with path.open(encoding="utf-8", newline="\n") as lines:
-            return [Reject(**json.loads(line)) for line in lines]
-    except (OSError, ValueError, TypeError) as error:
-        reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-        raise FormatError(f"{str(path)!r} is damaged ({reason}); {remedy(path)}") from None
-
-
 def _load(tokenizer: str, key: str, chat_template: str | None) -> Backends:
     from packer_cli.tokens.encode.ready import Backends
     from packer_cli.tokens.tokenizer.loading import load_tokenizer
@@ -179,15 +153,15 @@ def _alpaca_form(task: PartTask) -> AlpacaForm:
 
 
 def _write_part(task: PartTask, encoder: Encoder, sink: Sink) -> PartInfo:
-    from packer_cli.tokens.slices import count_by_slice, gap_of_each, lines_of, read_slices, with_lines
+    from packer_cli.tokens.slices import count_by_slice, lines_of, read_slices
 
     tokenizer = _tokenizer(task)
     encoder.start_part()
-    rejects: list[Reject] = []
     num_samples = np.zeros(len(task.slices), dtype=np.int64)
     num_with_special = num_open = 0
     shapes: Counter[str] = Counter()
-    with sink.file(task.name) as file:
+    rejects = RejectsWriter(sink, task.name, len(task.slices))
+    with rejects, sink.file(task.name) as file:
         writer = PartWriter(file, token_type(tokenizer.vocab_size))
         for documents in read_slices(
             task.slices,
@@ -200,16 +174,13 @@ def _write_part(task: PartTask, encoder: Encoder, sink: Sink) -> PartInfo:
             encoded = encoder.encode(documents)
             shapes += _shapes(documents, encoded)
             num_open += encoded.num_open
-            rejects += documents.rejects
-            rejects += encoded.rejects
+            rejects.write([*documents.rejects, *encoded.rejects])
             num_with_special += encoded.num_with_special
             if len(encoded.lines):
                 num_samples += count_by_slice(encoded.lines, len(task.slices))
                 writer.write(replace(encoded, lines=lines_of(encoded.lines)))
         writer.close()
-    rejects_xxh3 = _write_rejects(sink, rejects_name(task.name), with_lines(rejects))
-    num_rejected = count_by_slice(np.array([reject.line for reject in rejects], dtype=np.int64), len(task.slices))
-    of_each = num_samples.tolist(), num_rejected.tolist(), gap_of_each(rejects, len(task.slices))
+    of_each = num_samples.tolist(), rejects.num_rejected.tolist(), rejects.gaps
     return PartInfo(
         path=task.name,
         fingerprint=task.fingerprint,
@@ -226,13 +197,13 @@ def _write_part(task: PartTask, encoder: Encoder, sink: Sink) -> PartInfo:
         num_samples=writer.num_samples,
         num_tokens=writer.num_tokens,
         num_loss_tokens=writer.num_loss_tokens,
-        num_rejected=len(rejects),
+        num_rejected=int(rejects.num_rejected.sum()),
         num_with_special=num_with_special,
         num_open=num_open,
         shapes=dict(sorted(shapes.items())),
         num_bytes=file.num_bytes,
         xxh3=file.hexdigest(),
-        rejects_xxh3=rejects_xxh3,
+        rejects_xxh3=rejects.xxh3,
         backend=encoder.backend_used,
         warnings=tuple(dict.fromkeys(encoder.warnings)),
     )
@@ -244,13 +215,3 @@ def _shapes(batch: DocumentBatch, encoded: EncodedBatch) -> Counter[str]:
     shapes: Counter[str] = Counter(document.kind for document in batch.documents if document.line not in refused)
     shapes["tokens"] = encoded.num_given
     return shapes
-
-
-def _write_rejects(sink: Sink, name: str, rejects: list[Reject]) -> str | None:
-    """Write the rejects; return the file's checksum, or None if there are no rejects."""
-    if not rejects:
-        return None
-    lines = [json.dumps(reject._asdict(), ensure_ascii=False) + "\n" for reject in rejects]
-    with sink.file(name) as file:
-        file.write("".join(lines).encode())
-    return file.hexdigest()

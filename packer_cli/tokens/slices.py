@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from packer_cli.corpus.ragged import join_samples
 from packer_cli.corpus.read import read_slice
 from packer_cli.corpus.readers.base import BATCH_BYTES
-from packer_cli.corpus.types import AlpacaForm, CorpusSlice, DocumentBatch, Gap, RecordSchema, Reject, TokenBatch
+from packer_cli.corpus.types import AlpacaForm, CorpusSlice, DocumentBatch, RecordSchema, Reject, TokenBatch
 
 LINE_BITS = 44
 _LINE = (1 << LINE_BITS) - 1
@@ -80,12 +80,6 @@ def with_lines(rejects: Sequence[Reject]) -> list[Reject]:
     """The rejects sorted by slice and line, with keys turned back into lines."""
     ordered = sorted(rejects, key=lambda reject: reject.line)
     return [reject._replace(line=reject.line & _LINE) for reject in ordered]
-
-
-def gap_of_each(rejects: Sequence[Reject], num_slices: int) -> list[str]:
-    """The reason of each slice's first gap; "" for a slice that has none."""
-    first = {reject.line >> LINE_BITS: reject.reason for reject in reversed(rejects) if isinstance(reject, Gap)}
-    return [first.get(number, "") for number in range(num_slices)]
 
 
 def read_all(slice_: CorpusSlice) -> None:

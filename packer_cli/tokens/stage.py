@@ -34,7 +34,8 @@ from packer_cli.tokens.index import (
     store_fingerprint,
     write_index,
 )
-from packer_cli.tokens.part import WORK, Description, PartTask, rejects_name, work
+from packer_cli.tokens.part import WORK, Description, PartTask, work
+from packer_cli.tokens.rejects import rejects_name
 from packer_cli.tokens.slices import read_all
 from packer_cli.tokens.tasks import library_versions, part_tasks, sample_options, slice_bytes
 
@@ -208,7 +209,9 @@ def renamed(parts: Parts[PartTask], tasks: Sequence[PartTask]) -> dict[str, Fini
 def with_names(info: PartInfo, task: PartTask) -> PartInfo:
     """The part's info with the names and sources that its files have now."""
     files = [
-        file.model_copy(update={"path": slice_.file.path, "source": slice_.file.source_id})
+        file
+        if (file.path, file.source) == (slice_.file.path, slice_.file.source_id)
+        else file.model_copy(update={"path": slice_.file.path, "source": slice_.file.source_id})
         for file, slice_ in zip(info.files, task.slices, strict=True)
     ]
     return info.model_copy(update={"files": tuple(files)})

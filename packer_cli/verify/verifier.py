@@ -25,7 +25,7 @@ from packer_cli.shards.ranks import EpochColumns
 from packer_cli.shards.repair import find_damaged, generation_schedules, manifest_shards, set_files
 from packer_cli.shards.stage import is_of_plan
 from packer_cli.tokens.index import INDEX_NAME, StoreIndex, find_damaged_parts, read_index
-from packer_cli.tokens.part import rejects_name
+from packer_cli.tokens.rejects import rejects_name
 from packer_cli.tokens.store import TokenStore
 from packer_cli.verify.packs import Expected, check_shard
 from packer_cli.verify.plan import prove_pieces, prove_schedules

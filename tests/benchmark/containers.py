@@ -1,4 +1,4 @@
-"""The same records in other files: a JSON array, compressed lines, and 20,000 small files."""
+"""The same records in other files: a JSON array, compressed lines, many small files, many sources, one large file."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import shutil
 import statistics
 import sys
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from backports import zstd
@@ -17,6 +17,12 @@ from tests.benchmark.report import mebibytes, spread, table, times, versions
 from tests.benchmark.rival import corpora
 
 SMALL_FILES = 20_000
+SOURCES = 1_000
+MOST = 1.3
+LARGE_BYTES = 3_000_000_000
+LARGE_FILES = 16
+_FREE_BYTES = 16 << 30
+"""On the disk, for the large file, its copy in several files, and their token store."""
 
 
 def run(work: Path, runs: int) -> str:
@@ -27,26 +33,76 @@ def run(work: Path, runs: int) -> str:
     inputs = {name: folder / name for name in ("chats.jsonl", "chats.json", "chats.jsonl.gz", "chats.jsonl.zst")}
     for path in inputs.values():
         _write(path, lines)
-    inputs[f"{SMALL_FILES:,} files"] = _small_files(folder / "small", lines)
+    inputs[f"{SMALL_FILES:,} files"] = _files(folder / "small", lines, SMALL_FILES)
+    sources = sorted(_files(folder / "sources", lines, SOURCES).iterdir())
     own: dict[str, list[Run]] = defaultdict(list)
     for number in range(runs):
-        for name, path in inputs.items():
+        for name, paths in {
+            **{name: [path] for name, path in inputs.items()},
+            f"{SOURCES:,} sources": sources,
+        }.items():
             print(f"containers: {name}, round {number + 1} of {runs}", file=sys.stderr)
-            own[name].append(_tokenize(path, work / "containers-out", len(lines)))
+            own[name].append(_tokenize(paths, work / "containers-out", len(lines)))
     shutil.rmtree(folder)
     floor = statistics.median(run.wall for run in own["chats.jsonl"])
     rows = []
     for name, done in own.items():
         wall, cpu = (statistics.median(getattr(run, what) for run in done) for what in ("wall", "cpu"))
         rows.append([name, spread([run.wall for run in done]), times(wall, floor), f"{cpu:.1f}", f"{cpu / wall:.2f}"])
+    many = [f"{SMALL_FILES:,} files", f"{SOURCES:,} sources"]
+    ratios = {name: statistics.median(run.wall for run in own[name]) / floor for name in many}
+    if shutil.disk_usage(work).free > _FREE_BYTES:
+        large = _large(work, lines)
+        rows += [
+            [
+                name,
+                f"{run.wall:.1f}",
+                times(run.wall, large[LARGE_NAMES[1]].wall),
+                f"{run.cpu:.1f}",
+                f"{run.cpu / run.wall:.2f}",
+            ]
+            for name, run in large.items()
+        ]
+        ratios[LARGE_NAMES[0]] = large[LARGE_NAMES[0]].wall / large[LARGE_NAMES[1]].wall
+    verdicts = [
+        f"- {'Met' if ratio <= MOST else 'Missed'}: {name}: {ratio:.2f} times the time of the same bytes in "
+        f"{'a few files' if name in many else f'{LARGE_FILES} files'} (target: at most {MOST:g})."
+        for name, ratio in ratios.items()
+    ]
     text = (
         f"`hbpack tokenize` with {num_cores()} workers. The {len(lines):,} shared chats "
         f"({mebibytes(sum(map(len, lines)))} MiB) are stored as JSON lines, as one JSON array, as compressed lines, "
-        f"and as {SMALL_FILES:,} files of JSON lines in one folder. {runs} runs each, in turn; median "
-        "(minimum-maximum). *Cores* is CPU time divided by wall time, with the start and end of the command. "
-        f"{HOW_LONG} {versions(('gigatoken', 'tokenizers', 'pyarrow'))}."
+        f"as {SMALL_FILES:,} files of JSON lines in one folder, and as {SOURCES:,} files that the command line names. "
+        f"{runs} runs each, in turn; median (minimum-maximum). *{LARGE_NAMES[0]}* repeats the chats; it ran once, and "
+        f"is compared with *{LARGE_NAMES[1]}*. *Cores* is CPU time divided by wall time, with the start and end of "
+        f"the command. {HOW_LONG} {versions(('gigatoken', 'tokenizers', 'pyarrow'))}."
     )
-    return f"{text}\n\n{table(['', 'wall, s', 'to JSON lines', 'CPU, s', 'cores'], rows)}"
+    header = ["", "wall, s", "to JSON lines", "CPU, s", "cores"]
+    return f"{text}\n\n{table(header, rows)}\n\n" + "\n".join(verdicts)
+
+
+LARGE_NAMES = (f"one file of {LARGE_BYTES / 1e9:g} GB", f"its lines in {LARGE_FILES} files")
+
+
+def _large(work: Path, lines: list[bytes]) -> dict[str, Run]:
+    """The large file, and the same lines in several files; each is removed when it has been read."""
+    folder = work / "containers-large"
+    folder.mkdir()
+    data = b"\n".join(lines) + b"\n"
+    copies = -(-LARGE_BYTES // len(data) // LARGE_FILES) * LARGE_FILES
+    done = {}
+    for name, num_files in zip(LARGE_NAMES, (1, LARGE_FILES), strict=True):
+        print(f"containers: {name}", file=sys.stderr)
+        paths = [folder / f"{number:02d}.jsonl" for number in range(num_files)]
+        for path in paths:
+            with path.open("wb") as file:
+                for _ in range(copies // num_files):
+                    file.write(data)
+        done[name] = _tokenize(paths, work / "containers-out", copies * len(lines))
+        for path in paths:
+            path.unlink()
+    folder.rmdir()
+    return done
 
 
 def _write(path: Path, lines: list[bytes]) -> None:
@@ -59,19 +115,19 @@ def _write(path: Path, lines: list[bytes]) -> None:
     path.write_bytes(forms[path.suffix](b"\n".join(lines) + b"\n"))
 
 
-def _small_files(folder: Path, lines: list[bytes]) -> Path:
+def _files(folder: Path, lines: list[bytes], num: int) -> Path:
     folder.mkdir()
-    for number in range(SMALL_FILES):
-        some = lines[number * len(lines) // SMALL_FILES : (number + 1) * len(lines) // SMALL_FILES]
+    for number in range(num):
+        some = lines[number * len(lines) // num : (number + 1) * len(lines) // num]
         (folder / f"{number:05d}.jsonl").write_bytes(b"\n".join(some) + b"\n")
     return folder
 
 
-def _tokenize(path: Path, output: Path, num_records: int) -> Run:
+def _tokenize(paths: Sequence[Path], output: Path, num_records: int) -> Run:
     tokenizer = corpora() / "tokenizers" / "minimind-chatml"
-    command = [sys.executable, "-m", "packer_cli", "tokenize", path, "--tokenizer", tokenizer, "--output", output]
+    command = [sys.executable, "-m", "packer_cli", "tokenize", *paths, "--tokenizer", tokenizer, "--output", output]
     done = run_measured(list(map(str, command)), watch_memory=False)
     shutil.rmtree(output)
     if not any(line.startswith(f"tokenized {num_records:,} records") for _, line in done.lines):
-        raise BenchmarkError(f"hbpack tokenize did not take all records of {path.name}")
+        raise BenchmarkError(f"hbpack tokenize did not take all records of {paths[0].name}")
     return done

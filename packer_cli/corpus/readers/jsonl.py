@@ -65,9 +65,12 @@ def _line_feeds(data: bytes) -> NDArray[np.int64]:
     import numpy as np
 
     codes = np.frombuffer(data, dtype=np.uint8)
+    if len(codes) <= _CACHED_BYTES:
+        return (codes == ord("\n")).nonzero()[0]
     firsts = range(0, len(codes), _CACHED_BYTES)
-    found = [np.flatnonzero(codes[first : first + _CACHED_BYTES] == ord("\n")) + first for first in firsts]
-    return np.concatenate(found) if found else np.zeros(0, dtype=np.int64)
+    return np.concatenate(
+        [np.flatnonzero(codes[first : first + _CACHED_BYTES] == ord("\n")) + first for first in firsts]
+    )
 
 
 def cut(file: CorpusFile, slice_bytes: int | None) -> list[CorpusSlice]:

@@ -80,8 +80,8 @@ def pack(lengths: Int32Array, capacity: int, seed: int, options: PackingOptions)
     is_left = np.ones(len(order), dtype=np.bool_)
     sizes = []
     begin = 0
-    of_runs, counts = runs_by_decreasing_length(lengths, capacity)
-    for length, count in zip(of_runs.tolist(), counts.tolist(), strict=True):
+    run_lengths, counts = runs_by_decreasing_length(lengths, capacity)
+    for length, count in zip(run_lengths.tolist(), counts.tolist(), strict=True):
         if length & (length - 1) == 0 and length >= min(SHORTEST, capacity):
             per_row = capacity // length
             sizes.append(np.full(count // per_row, per_row))
