@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import random
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -24,6 +25,8 @@ class S3Server:
     """Share of requests that are carried out, and whose answer is cut off: before it begins, or in its middle."""
     requests: list[str] = field(default_factory=list)
     """METHOD and path of each."""
+    sent: Counter[str] = field(default_factory=Counter)
+    """Bytes of the objects that were read, by path."""
     faults: int = 0
     random: random.Random = field(default_factory=lambda: random.Random(1))
 
@@ -70,7 +73,12 @@ def _with_faults(app: Any, server: S3Server) -> Callable[..., Iterable[bytes]]:
             start_response("503 Slow Down", [("Content-Type", "application/xml"), ("Connection", "close")])
             return [SLOW_DOWN]
         if not is_cut:
-            return app(environ, start_response)
+            body = app(environ, start_response)
+            if environ["REQUEST_METHOD"] == "GET":
+                body = [*body]
+                with lock:
+                    server.sent[environ["PATH_INFO"]] += sum(map(len, body))
+            return body
         body = b"".join(app(environ, start_response if half else lambda *_: None))
         if half:
             return _cut_off(body)

@@ -44,14 +44,32 @@ def home(repo: Path, tmp_path: Path) -> dict[str, str]:
     }
 
 
-def run(code: str, env: dict[str, str], cwd: Path) -> list[str]:
+def run(code: str, env: dict[str, str], cwd: Path, warning: str = "") -> list[str]:
     done = subprocess.run([sys.executable, "-Bc", code], capture_output=True, text=True, env=env, cwd=cwd)
-    assert (done.returncode, done.stderr) == (0, "")
+    assert (done.returncode, done.stderr) == (0, warning)
     return done.stdout.splitlines()
 
 
 def test_without_a_place_kernels_are_kept_for_the_run(home: dict[str, str], tmp_path: Path) -> None:
     own, workers = run(PACK, home, tmp_path)
+    assert own == workers
+    assert Path(own).parent.parent == tmp_path / "tmp"
+    assert list((tmp_path / "tmp").iterdir()) == []
+
+
+@pytest.mark.parametrize("is_full", [False, True])
+def test_a_place_of_the_user_that_cannot_be_written_to(home: dict[str, str], tmp_path: Path, is_full: bool) -> None:
+    place = tmp_path / "no-folder" / "cache"
+    code = PACK
+    if is_full:
+        place = tmp_path / "mine"
+        full = "import os, packer_cli.kernels as k\nk.open = lambda *_, **__: open('/dev/full', 'wb', buffering=0)\n"
+        code = full + PACK
+    warning = (
+        f"NUMBA_CACHE_DIR: {str(place)!r} cannot be written to, so kernels are compiled in each run, which takes some "
+        "seconds; name another folder\n"
+    )
+    own, workers = run(code, home | {"NUMBA_CACHE_DIR": str(place)}, tmp_path, warning)
     assert own == workers
     assert Path(own).parent.parent == tmp_path / "tmp"
     assert list((tmp_path / "tmp").iterdir()) == []

@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from packer_cli.cli.options import engine_option, workers_option
-from packer_cli.remote.path import as_path
+from packer_cli.remote.names import as_path
 
 
 @click.command("append")

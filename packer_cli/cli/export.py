@@ -8,7 +8,7 @@ from packer_cli.cli.array_ids import array_ids
 from packer_cli.cli.options import config_option, engine_option, output_option, shard_option, workers_option
 from packer_cli.export.formats import FORMATS, ORDERS
 from packer_cli.format.epochs import MAX_EPOCH
-from packer_cli.remote.path import as_path
+from packer_cli.remote.names import as_path
 
 
 @click.command("export")

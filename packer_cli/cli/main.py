@@ -99,6 +99,8 @@ def main() -> None:
     os.environ.setdefault("TRANSFORMERS_NO_ADVISORY_WARNINGS", "1")
     # numpy starts a thread of OpenBLAS for each core, which spins; hbpack multiplies no large matrices.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+    # pydantic would look for plugins, which hbpack does not use, in the metadata of every installed package.
+    os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
     show_progress()
     with stop_signals(_leave_at_once) as stop:
         try:

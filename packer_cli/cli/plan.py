@@ -8,7 +8,7 @@ import click
 
 from packer_cli.cli.options import config_option, model_options, output_option
 from packer_cli.config import PlanConfig, validate
-from packer_cli.remote.path import as_path
+from packer_cli.remote.names import as_path
 
 
 @click.command("plan")

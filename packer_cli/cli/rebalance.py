@@ -6,7 +6,7 @@ import click
 
 from packer_cli.errors import ConfigError
 from packer_cli.format.epochs import MAX_EPOCH
-from packer_cli.remote.path import as_path
+from packer_cli.remote.names import as_path
 from packer_cli.sizes import parse_tokens
 
 

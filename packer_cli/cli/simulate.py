@@ -20,7 +20,7 @@ from packer_cli.cli.options import (
 )
 from packer_cli.config import GpuConfig, PlanConfig, TokenizeConfig, validate
 from packer_cli.errors import ConfigError, InputError
-from packer_cli.remote.path import as_path
+from packer_cli.remote.names import as_path
 
 if TYPE_CHECKING:
     from packer_cli.simulate.figures import SimulateRules

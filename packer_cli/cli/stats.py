@@ -11,7 +11,7 @@ from packer_cli.cli.options import bound_option, config_option, model_options
 from packer_cli.config import PlanConfig, validate
 from packer_cli.config.strategies import STRATEGIES
 from packer_cli.errors import ConfigError
-from packer_cli.remote.path import as_path
+from packer_cli.remote.names import as_path
 
 
 @click.command("stats")

@@ -10,7 +10,7 @@ import click
 
 from packer_cli.cli.console import print_table
 from packer_cli.cli.options import config_option
-from packer_cli.remote.path import as_path
+from packer_cli.remote.names import as_path
 
 if TYPE_CHECKING:
     from packer_cli.stages.status import ArrayStatus, Status

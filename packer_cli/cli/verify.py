@@ -10,7 +10,7 @@ import click
 from packer_cli.cli.options import config_option, workers_option
 from packer_cli.engine.progress import Stopwatch
 from packer_cli.errors import FormatError
-from packer_cli.remote.path import as_path
+from packer_cli.remote.names import as_path
 from packer_cli.sizes import counted
 
 if TYPE_CHECKING:

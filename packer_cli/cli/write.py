@@ -15,7 +15,7 @@ from packer_cli.cli.options import (
     workers_option,
 )
 from packer_cli.config import WriteConfig, validate
-from packer_cli.remote.path import as_path
+from packer_cli.remote.names import as_path
 
 
 @click.command("write")

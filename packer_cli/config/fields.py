@@ -22,4 +22,4 @@ Bytes = Annotated[int, Field(ge=2**16, le=2**62), _read_bytes]
 class Model(BaseModel):
     """Options: none may change, and none is unknown."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True, defer_build=True)

@@ -15,7 +15,7 @@ from packer_cli.corpus.readers import READERS, datatrove, hf, megatron
 from packer_cli.corpus.types import CorpusFile, CorpusSlice, FileFormat, Source
 from packer_cli.errors import ConfigError, InputError
 from packer_cli.format.constants import MANIFEST_NAME
-from packer_cli.remote.path import as_path
+from packer_cli.remote.names import as_path
 from packer_cli.remote.system import is_url
 from packer_cli.sizes import parse_number
 

@@ -17,7 +17,8 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from packer_cli import __version__
-from packer_cli.engine.parts import PIN, FinishedPart, remove_work
+from packer_cli.engine.parts import PIN, remove_work
+from packer_cli.engine.sink import FinishedPart
 from packer_cli.errors import ConfigError
 from packer_cli.files import fingerprint, remove_folder, write_json
 from packer_cli.format.records import read_record

@@ -13,194 +13,28 @@ vouches for the parts that stay.
 from __future__ import annotations
 
 import json
-import os
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict
 from pathlib import Path
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Generic
 
 from packer_cli import __version__
 from packer_cli.engine.base import Engine
 from packer_cli.engine.progress import Progress
-from packer_cli.files import (
-    HashingFile,
-    commit_file,
-    move_file,
-    remove_folder,
-    sync_file,
-    temporary_file,
-    write_text,
-)
-from packer_cli.format.checksums import file_checksum
+from packer_cli.engine.shared import find_range
+from packer_cli.engine.sink import FileRange, FinishedPart, Task, Written
+from packer_cli.files import move_file, remove_folder, write_text
 from packer_cli.format.records import read_record
-from packer_cli.remote.path import RemotePath, is_remote, paths_below
+from packer_cli.remote.names import paths_below
+from packer_cli.remote.path import is_remote
 
 PIN = "array/pin.json"
 """Object in the work folder of a job array's output: what its tasks agree on; see `packer_cli.engine.array`."""
 _STARTED = "started"
 """Object in a remote work folder: folders exist only as names of objects."""
-
-
-class PartTask(Protocol):
-    """A task that makes one part."""
-
-    @property
-    def name(self) -> str:
-        """The part's name in its output, also the path of its marker; the same in every run."""
-
-    @property
-    def fingerprint(self) -> str:
-        """Covers everything that decides the part's bytes."""
-
-
-Task = TypeVar("Task", bound=PartTask)
-
-
-@dataclass(frozen=True, kw_only=True)
-class FileRange:
-    """Bytes that were written: a whole file, or a range of a file that several parts share."""
-
-    path: str
-    """Below the output folder."""
-    offset: int = 0
-    num_bytes: int
-    xxh3: str
-    """xxh3-128."""
-    is_shared: bool = False
-    version: str | None = None
-    """Of a remote file: what the storage said of it when it was uploaded."""
-
-    def value(self) -> dict[str, Any]:
-        """What a listing says of it: nothing of the storage that it is in."""
-        return {name: value for name, value in vars(self).items() if name != "version"}
-
-    def is_intact(self, file: Path, *, is_listed: bool = False) -> bool:
-        """Whether `file` holds these bytes. Price: reading them once, unless its size is wrong.
-
-        A remote file is not read if it still is the version that was uploaded.
-
-        Args:
-            is_listed: a listing in its place vouches for it, so no run has written to it since. That, too, is enough
-                for a remote file of this size; whoever reads it compares the checksum.
-        """
-        try:
-            if isinstance(file, RemotePath) and (self.version or is_listed):
-                is_same = self.version is None or self.version == file.version()
-                return is_same and file.stat().st_size == self.num_bytes
-            size, stop = file.stat().st_size, self.offset + self.num_bytes
-            fits = size >= stop if self.is_shared else size == stop
-            return fits and file_checksum(file, self.offset, self.num_bytes) == self.xxh3
-        except OSError:
-            return False
-
-
-@dataclass(frozen=True, kw_only=True)
-class FinishedPart:
-    """A finished part: the contents of its marker."""
-
-    fingerprint: str
-    files: tuple[FileRange, ...]
-    facts: dict[str, Any] = field(default_factory=dict)
-    """What the stage needs to know about the part: JSON values."""
-    release: str = __version__
-    """The hbpack release that wrote the marker; another one makes the part again."""
-
-
-class Sink:
-    """Where a task writes its files. Records their checksums."""
-
-    def __init__(self, folder: Path, work: str) -> None:
-        """Write below `folder`; `work` is as in `Parts`."""
-        self.files: list[FileRange] = []
-        self._folder = folder
-        self._work = folder / work
-        self._waiting: list[tuple[Path, Path]] = []
-        self._is_synced = False
-
-    @contextmanager
-    def file(self, path: str, *, sync_early: bool = False) -> Iterator[HashingFile]:
-        """Open a new file. It keeps a temporary name until `commit`.
-
-        Args:
-            sync_early: see `temporary_file`.
-        """
-        with temporary_file(self._folder / path, sync_early=sync_early) as (temporary, file):
-            yield file
-        final = self._folder / path
-        self._waiting.append((temporary, final))
-        version = final.version() if isinstance(final, RemotePath) else None
-        self.files.append(FileRange(path=path, num_bytes=file.num_bytes, xxh3=file.hexdigest(), version=version))
-
-    @contextmanager
-    def stretch(self, path: str, offset: int) -> Iterator[HashingFile]:
-        """Open the range from `offset` on of a file that the parts share; no other part may write there.
-
-        The file is in the work folder, and its size was set before.
-        """
-        place = self._work / path
-        try:
-            with place.open("r+b") as file:
-                file.seek(offset)
-                hashing = HashingFile(file)
-                yield hashing
-                file.flush()
-                os.fsync(file.fileno())
-        except OSError as error:
-            error.filename = error.filename or str(place)  # A failed write does not name its file.
-            raise
-        self.files.append(
-            FileRange(path=path, offset=offset, num_bytes=hashing.num_bytes, xxh3=hashing.hexdigest(), is_shared=True)
-        )
-
-    def sync(self) -> None:
-        """Sync the files ahead of `commit`, on the machine that wrote them."""
-        for temporary, _ in self._waiting:
-            sync_file(temporary)
-        self._is_synced = True
-
-    @property
-    def missing(self) -> Path | None:
-        """A temporary file that is not there, if any."""
-        return next((temporary for temporary, _ in self._waiting if not temporary.exists()), None)
-
-    def commit(self) -> None:
-        """Sync the files and give them their final names."""
-        for temporary, path in self._waiting:
-            commit_file(temporary, path, is_synced=self._is_synced)
-
-    def discard(self) -> None:
-        """Remove the temporary files."""
-        for temporary, _ in self._waiting:
-            temporary.unlink(missing_ok=True)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Written:
-    """The result of a task: a part whose files still have temporary names. Can be pickled."""
-
-    name: str
-    part: FinishedPart
-    sink: Sink
-
-
-def write_part(write: Callable[[Task, Sink], dict[str, Any]], task: Task, folder: Path, work: str) -> Written:
-    """Run a task: `write` writes its files to the sink and returns the part's `facts`.
-
-    Args:
-        folder: the output folder.
-        work: as in `Parts`.
-    """
-    sink = Sink(folder, work)
-    try:
-        facts = write(task, sink)
-    except BaseException:
-        sink.discard()
-        raise
-    part = FinishedPart(fingerprint=task.fingerprint, files=tuple(sink.files), facts=facts)
-    return Written(name=task.name, part=part, sink=sink)
 
 
 def find_listing(folder: Path, work: str, listing: str) -> Path:
@@ -271,7 +105,7 @@ class Parts(Generic[Task]):
         is_listed = self._listing.exists()
 
         def is_intact(name: str) -> bool:
-            return all(file.is_intact(self._place(file), is_listed=is_listed) for file in found[name].files)
+            return all(file.is_intact(*self._place(file), is_listed=is_listed) for file in found[name].files)
 
         for i, intact in engine.run_threads(is_intact, names):
             if intact:
@@ -353,10 +187,10 @@ class Parts(Generic[Task]):
         if not self._repairs:
             self._write_marker(written.name, written.part)
 
-    def _place(self, file: FileRange) -> Path:
-        """A file under its final name; until it has that, a shared file is in the work folder."""
+    def _place(self, file: FileRange) -> tuple[Path, int]:
+        """Where the bytes are: in a file under its final name, or until it has that, in the work folder if shared."""
         final = self._folder / file.path
-        return self.work / file.path if file.is_shared and not final.exists() else final
+        return find_range(final, self.work / file.path, file.offset) if file.is_shared else (final, file.offset)
 
     def _marker(self, name: str) -> Path:
         return self.work / f"{name}.json"

@@ -16,10 +16,10 @@ from typing import Any, Self
 import packer_cli
 from packer_cli.engine.base import Engine, Result, Task
 from packer_cli.engine.local import default_workers
-from packer_cli.engine.parts import Written
 from packer_cli.engine.progress import say
 from packer_cli.engine.ray_cluster import check_address, describe, num_cpus, start, stop
 from packer_cli.engine.ray_worker import Synced, Unstarted, relay
+from packer_cli.engine.sink import Written
 from packer_cli.engine.worker import Died, outcome_of, to_bytes
 from packer_cli.errors import RunError
 

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import packer_cli
-from packer_cli.engine.parts import Written
 from packer_cli.engine.processes import process_context
+from packer_cli.engine.sink import Written
 from packer_cli.engine.worker import Died, Worker
 from packer_cli.errors import RunError
 

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from packer_cli.engine.parts import FileRange, Sink
+from packer_cli.engine.sink import FileRange, Sink
 from packer_cli.export.columns import align_lengths
 from packer_cli.export.packed import Lists, PackedSet
 from packer_cli.format.manifest import Manifest

@@ -21,7 +21,7 @@ from typing import Any
 
 import numpy as np
 
-from packer_cli.engine.parts import FileRange, Sink
+from packer_cli.engine.sink import FileRange, Sink
 from packer_cli.errors import FormatError
 from packer_cli.export.columns import pad_samples
 from packer_cli.export.job import Format, Int64Array, Job, Part

@@ -20,7 +20,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from packer_cli.engine.parts import FileRange, Sink
+from packer_cli.engine.sink import FileRange, Sink
 from packer_cli.export.columns import align_lengths, pad_samples
 from packer_cli.export.job import Format, Int64Array, Job, Part, aligns_of
 from packer_cli.export.packed import Lists

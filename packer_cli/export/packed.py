@@ -24,10 +24,11 @@ from packer_cli.export.copy import copy_bytes
 from packer_cli.format.checksums import find_damage, inside
 from packer_cli.format.constants import PACKS_PER_BATCH
 from packer_cli.format.entries import PartInfo, ShardInfo
+from packer_cli.format.ipc import first_buffers
 from packer_cli.format.loss_spans import STARTS, STOPS, find_wrong_row, spans_to_mask
 from packer_cli.format.manifest import Manifest
 from packer_cli.format.schema import TOKEN_COLUMNS, index_schema, shard_schema, token_type
-from packer_cli.format.shards import ShardFile, first_buffers
+from packer_cli.format.shards import ShardFile
 from packer_cli.remote.local import local_file, map_file
 from packer_cli.tokens.store import TokenStore
 
@@ -223,7 +224,9 @@ def _open_store(folder: Path, manifest: Manifest, engine: Engine, to_check: Coll
     parts = [part for part in manifest.tokens if to_check is None or part.path in to_check]
     for _ in engine.run_threads(check, parts):
         pass
-    return TokenStore.open(folder / os.path.dirname(manifest.tokens[0].path))
+    store = TokenStore.open(folder / os.path.dirname(manifest.tokens[0].path))
+    store.fetch_parts()
+    return store
 
 
 def damaged(path: Path, why: str) -> FormatError:

@@ -14,7 +14,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from packer_cli.engine.parts import FileRange, Sink
+from packer_cli.engine.sink import FileRange, Sink
 from packer_cli.export.job import Format, Int64Array, Job, Part
 from packer_cli.export.packed import LISTS, PackedSet
 from packer_cli.format.arrays import to_arrow, to_lists

@@ -27,7 +27,8 @@ from packer_cli.export.stage import (
     write_parts,
 )
 from packer_cli.format.manifest import Manifest
-from packer_cli.remote.path import as_path, is_remote
+from packer_cli.remote.names import as_path
+from packer_cli.remote.path import is_remote
 from packer_cli.shards.manifest import read_manifest
 
 

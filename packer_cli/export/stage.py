@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Collection
-from contextlib import closing, suppress
+from contextlib import closing
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from pathlib import Path
@@ -16,9 +15,11 @@ import numpy as np
 import packer_cli
 from packer_cli.engine.base import Engine
 from packer_cli.engine.local import LocalEngine
-from packer_cli.engine.parts import FileRange, FinishedPart, Parts, Sink, Written, find_listing, write_part
+from packer_cli.engine.parts import Parts, find_listing
 from packer_cli.engine.progress import Progress, warn
-from packer_cli.errors import ConfigError, OutputError
+from packer_cli.engine.shared import finish_file, make_room
+from packer_cli.engine.sink import FileRange, FinishedPart, Sink, Written, write_part
+from packer_cli.errors import ConfigError
 from packer_cli.export.folder import NAME, WORK, is_same_export, read_json
 from packer_cli.export.formats import ORDERS, load_format
 from packer_cli.export.job import Format, Job, Part, count_written, cut_parts
@@ -27,7 +28,6 @@ from packer_cli.export.packed import PackedSet
 from packer_cli.files import fingerprint, remove_temporaries, write_json
 from packer_cli.folders import hold_folder
 from packer_cli.format.manifest import Manifest
-from packer_cli.remote.path import is_remote
 from packer_cli.shards.manifest import read_manifest
 from packer_cli.sizes import parse_bytes
 
@@ -188,14 +188,7 @@ def open_job(
     if not len(packs):
         raise ConfigError(f"--groups: {', '.join(header['groups'])} hold no packs; choose groups that do")
     packed = PackedSet(source, manifest, groups, engine, to_check=to_check)
-    format = load_format(header["format"])
-    job = _job(format, folder, packed, manifest, groups, packs, header)
-    if is_remote(folder) and (shared := format.shared_files(job)):
-        raise OutputError(
-            f"{str(folder)!r}: {' and '.join(shared)} are written in place, which remote storage cannot do; export to "
-            "a local folder, and upload that"
-        )
-    return job
+    return _job(load_format(header["format"]), folder, packed, manifest, groups, packs, header)
 
 
 def _job(
@@ -251,11 +244,12 @@ def finish_export(
     mark_folder(folder, header)
     parts.begin()
     write_parts(format, job, work, parts, engine, progress)
-    for path in format.shared_files(job):
-        os.replace(parts.work / path, folder / path)
     results = [parts.finished[part.name] for part in job.parts]
     facts = [result.facts for result in results]
     ranges = [file for result in results for file in result.files]
+    for path in format.shared_files(job):
+        own = [(file.offset, file.num_bytes) for file in ranges if file.path == path]
+        finish_file(folder / path, parts.work / path, own)
     sink = Sink(folder, WORK)
     format.finish(job, facts, ranges, sink)
     sink.commit()
@@ -298,7 +292,7 @@ def write_parts(
 ) -> None:
     """Write the missing parts. Files that they share stay in the work folder until all are written."""
     for path, num_bytes in format.shared_files(job).items():
-        _make_room(job.folder / path, parts.work / path, num_bytes)
+        make_room(job.folder / path, parts.work / path, num_bytes)
     with parts.committing(progress) as commit, closing(engine.run_writing(work, parts.todo)) as outcomes:
         for _, written in outcomes:
             commit(written)
@@ -312,11 +306,3 @@ def _result(job: Job, files: list[FileRange]) -> ExportResult:
         num_files=len({range_.path for range_ in files}),
         num_bytes=sum(range_.num_bytes for range_ in files),
     )
-
-
-def _make_room(final: Path, work: Path, num_bytes: int) -> None:
-    """Create a shared file of this size, keeping what an earlier run wrote to it."""
-    with suppress(FileNotFoundError):
-        os.replace(final, work)
-    with work.open("ab") as file:
-        file.truncate(num_bytes)

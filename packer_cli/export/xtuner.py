@@ -20,7 +20,7 @@ import pyarrow.compute as pc
 from numpy.lib import format as npy
 from numpy.typing import NDArray
 
-from packer_cli.engine.parts import FileRange, Sink
+from packer_cli.engine.sink import FileRange, Sink
 from packer_cli.export.columns import NO_LOSS, labels_of
 from packer_cli.export.job import Format, Int64Array, Job, Part
 from packer_cli.export.packed import Lists, PackedSet

@@ -1,11 +1,8 @@
-"""Finds record batches in a shard, an Arrow IPC file, by their bytes, without pyarrow's objects.
+"""Reads packs from a shard by the places of their bytes, without pyarrow's objects.
 
 pyarrow takes about 50 us to return a record batch of 15 columns, and ranks of a large plan need another one for
-every pack; this module reads the offsets of its buffers in about 4 us. pyarrow still opens the file, checks its
-schema, and tells which buffers belong to which column.
-
-Layout: https://arrow.apache.org/docs/format/Columnar.html#ipc-file-format; the metadata are flatbuffers: a table
-begins with the distance back to its vtable, which holds the offset of each field of the table.
+every pack; here the offsets of its buffers are read in about 4 us (`packer_cli.format.ipc`). pyarrow still opens the
+file, checks its schema, and tells which buffers belong to which column.
 """
 
 from __future__ import annotations
@@ -19,6 +16,7 @@ import pyarrow as pa
 
 from packer_cli.errors import FormatError
 from packer_cli.format.constants import PACKS_PER_BATCH
+from packer_cli.format.ipc import BLOCK_BYTES, find_blocks, first_buffers, read_block, read_metadata
 from packer_cli.format.loss_spans import STARTS, STOPS
 from packer_cli.format.marks import CHECKSUM, row_checksum
 from packer_cli.format.schema import shard_schema
@@ -33,12 +31,7 @@ INDEX_LISTS = ("cu_seqlens", "sample_ids", "sample_starts")
 """Of a shard that leaves the tokens in the token store."""
 NUMBERS = ("pack_id", "num_loss_tokens", "cp_sharding")
 
-_END = Struct("<I6s")
-_BLOCK = Struct("<qi4xq")
-_PREFIX = Struct("<Ii")
-_CONTINUATION = 0xFFFFFFFF
-_RECORD_BATCH = 3
-_i8, _u8, _u16, _i32, _u32, _i64, _u64 = (Struct(f"<{code}").unpack_from for code in "bBHiIqQ")
+_i8, _i32, _i64, _u64 = (Struct(f"<{code}").unpack_from for code in "biqQ")
 _BITS = {8: "b", 16: "h", 32: "i", 64: "q"}
 _pair = Struct("<ii").unpack_from
 
@@ -94,7 +87,7 @@ class ShardFile:
         self._buffers = [first[name] + at for name in lists for at in (1, 3)] + [first[name] + 1 for name in NUMBERS]
         self._row: _Row | None = None
         if self.num_batches:
-            self._blocks = self._find_blocks()
+            self._blocks, _ = find_blocks(self._bytes)  # pyarrow has checked the footer.
         self._places: dict[int, tuple[int, ...]] = {}
         self._row_places: dict[int, tuple[int, ...]] = {}
 
@@ -179,33 +172,13 @@ class ShardFile:
             ValueError, IndexError, struct.error: it is damaged or compressed.
         """
         data = self._bytes
-        offset, size, _ = _BLOCK.unpack_from(data, self._blocks + number * _BLOCK.size)
-        mark, _ = _PREFIX.unpack_from(data, offset)
-        if mark != _CONTINUATION:
-            raise ValueError("it was written by Arrow before 0.15")
-        message = _follow(data, offset + _PREFIX.size)
-        batch = _follow(data, _field(data, message, 2))
-        if _u8(data, _field(data, message, 1))[0] != _RECORD_BATCH or _field(data, batch, 3):
-            raise ValueError("it is compressed, or not a record batch")
-        num_rows = _i64(data, _field(data, batch, 0))[0]
-        vector = _follow(data, _field(data, batch, 2))
-        body, first = offset + size, vector + 4
-        if max(buffers) >= _u32(data, vector)[0]:
-            raise ValueError("it lacks buffers")
-        starts = [body + _i64(data, first + 16 * buffer)[0] for buffer in buffers]
+        offset, size = read_block(data, self._blocks + number * BLOCK_BYTES)
+        num_rows, *places = read_metadata(data, offset, buffers)
+        body = offset + size
+        starts = [body + place for place in places]
         if not 0 <= min(starts) <= max(starts) <= len(data) or any(start & 7 for start in starts):
             raise ValueError("its buffers are not aligned")
         return (num_rows, *starts)
-
-    def _find_blocks(self) -> int:
-        """The place of the first of the footer's `Block` structures, each of which locates a record batch.
-
-        pyarrow checks the footer when it opens a file, but not the record batches.
-        """
-        data = self._bytes
-        size, _ = _END.unpack_from(data, len(data) - _END.size)
-        footer = _follow(data, len(data) - _END.size - size)
-        return _follow(data, _field(data, footer, 3)) + 4
 
 
 def _items(kind: pa.DataType) -> pa.DataType | None:
@@ -289,30 +262,3 @@ class _Row:
             begin = of_lists[2 * at + 1]
             lists.append(data[begin + a * width : begin + b * width])
         return _u64(data, starts[0] + 8 * i)[0], row_checksum(self._packed, values, lists)
-
-
-def first_buffers(schema: pa.Schema) -> dict[str, int]:
-    """Number of the first buffer of each column in a record batch.
-
-    A column of numbers has its validity and its values; one of lists has its validity, its offsets, and the two of its
-    items.
-    """
-    first, number = {}, 0
-    for field in schema:
-        first[field.name] = number
-        number += len(pa.nulls(0, field.type).buffers())
-    return first
-
-
-def _follow(data: memoryview, place: int) -> int:
-    return place + _u32(data, place)[0]
-
-
-def _field(data: memoryview, table: int, number: int) -> int:
-    """The place of a field of a flatbuffers table; 0 if it is absent."""
-    vtable = table - _i32(data, table)[0]
-    slot = 4 + 2 * number
-    if slot >= _u16(data, vtable)[0]:
-        return 0
-    distance = _u16(data, vtable + slot)[0]
-    return table + distance if distance else 0

@@ -32,7 +32,7 @@ class _Rows:
         # Reading a number of a memory view takes half as long as reading it of an array.
         self.offsets, self.span_offsets = batch.offsets.data, batch.span_offsets.data
         self.input_ids, self.loss_starts, self.loss_stops = batch.input_ids, batch.loss_starts, batch.loss_stops
-        self.num_rows = len(batch.lines)
+        self.num_rows = batch.num_rows
 
 
 class PartBatch:
@@ -47,6 +47,7 @@ class PartBatch:
         self.loss_stops: NDArray[np.int32] = to_numpy(stops.values)
         self.num_loss_tokens: NDArray[np.int32] = to_numpy(batch.column("num_loss_tokens"))
         self.lines: NDArray[np.int64] = to_numpy(batch.column("line"))
+        self.num_rows = len(self.lines)
 
 
 class PieceTokens(NamedTuple):

@@ -34,6 +34,11 @@ def cached_name(xxh3: str, num_bytes: int) -> str:
     return f"{xxh3}-{num_bytes}.arrow"
 
 
+def is_in_cache(num_bytes: int, xxh3: str) -> bool:
+    """Whether this node has a copy of a remote file."""
+    return (default_cache_dir() / cached_name(xxh3, num_bytes)).exists()
+
+
 def filler(path: RemotePath, num_bytes: int, xxh3: str | None) -> Callable[[int], None]:
     """What fetches an object for a `FileCache`.
 

@@ -7,66 +7,23 @@ an object that is missing, and it has no place for retries.
 
 from __future__ import annotations
 
-import errno
 import glob
 import io
+import operator
 import os
 import posixpath
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path, PurePosixPath
-from typing import Any, TypeVar, cast
+from pathlib import PurePosixPath
+from typing import Any, TypeVar
 
-from packer_cli.errors import InputError, RemoteError
 from packer_cli.remote.file import RemoteFile
-from packer_cli.remote.retry import retry
-from packer_cli.remote.system import is_url, open_system
+from packer_cli.remote.system import ask, path_in_system
 
 T = TypeVar("T")
 
-
-def as_path(name: str | os.PathLike[str]) -> Path:
-    """The path of a file or folder that the user named: a `Path`, or for a URL a `RemotePath`, which stands for one.
-
-    Raises:
-        InputError: there is no such kind of storage, or what reads it is not installed.
-    """
-    text = os.fspath(name)
-    if text.startswith("file://"):
-        return Path(text.removeprefix("file://"))
-    if not is_url(text):
-        return Path(text)
-    try:
-        open_system(text, {})
-    except (ImportError, RemoteError) as error:
-        raise InputError(str(error)) from None
-    return cast("Path", RemotePath(text))
-
-
-def path_from(folder: Path, text: str) -> Path:
-    """The path that a file in a folder gives as `relative_path` made it."""
-    if is_url(text):
-        return as_path(text)
-    if is_remote(folder):
-        return Path(text) if text.startswith("/") else folder / text
-    return Path(os.path.normpath(folder / text))
-
-
-def relative_path(path: Path, folder: Path) -> str:
-    """The text with which files in `folder` name another path: relative where possible, so that both can move."""
-    if not is_remote(path) and not is_remote(folder):
-        return os.path.relpath(path, folder)
-    (scheme, _, ours), (other, _, theirs) = (str(each).partition("://") for each in (path, folder))
-    if scheme == other and ours.split("/")[0] == theirs.split("/")[0]:
-        return posixpath.relpath(f"/{ours}", f"/{theirs}")
-    return str(path) if is_remote(path) else str(path.absolute())
-
-
-def paths_below(folder: Path) -> set[Path]:
-    """A folder that exists and everything in it; only the objects of a remote one."""
-    if isinstance(folder, RemotePath):
-        return {folder / name for name in folder.find()}
-    return {path for path in (folder, *folder.rglob("*")) if path.exists()}
+_RANGES_AT_ONCE = 256
+"""Ranges that are requested together; those that fail are requested again together."""
 
 
 def is_remote(path: object) -> bool:
@@ -197,6 +154,32 @@ class RemotePath:
 
         return self._request(read)
 
+    def read_ranges(self, ranges: Sequence[tuple[str, int, int]]) -> list[bytes]:
+        """Bytes `start .. stop - 1` of objects below: (name, start, stop). Many requests at a time, each retried."""
+        got = {i: b"" for i, (_, start, stop) in enumerate(ranges) if start == stop}
+
+        def read(system: Any, path: str) -> None:
+            missing = [i for i in block if i not in got]
+            if not missing:
+                return
+            names, starts, stops = zip(*(ranges[i] for i in missing), strict=True)
+            found = system.cat_ranges([f"{path}/{name}" for name in names], [*starts], [*stops], on_error="return")
+            failed = None
+            for i, data, size in zip(missing, found, map(operator.sub, stops, starts), strict=True):
+                if isinstance(data, Exception):
+                    failed = data
+                elif len(data) != size:
+                    failed = EOFError(f"got {len(data)} of {size} bytes of {ranges[i][0]}")
+                else:
+                    got[i] = bytes(data)
+            if failed is not None:
+                raise failed
+
+        for first in range(0, len(ranges), _RANGES_AT_ONCE):
+            block = range(first, min(first + _RANGES_AT_ONCE, len(ranges)))
+            self._request(read)
+        return [got[i] for i in range(len(ranges))]
+
     def read_bytes(self) -> bytes:
         """All bytes."""
         return self._request(lambda system, path: bytes(system.cat_file(path)))
@@ -305,26 +288,10 @@ class RemotePath:
 
     @property
     def _path(self) -> str:
-        return str(self._system._strip_protocol(self.url)).rstrip("/")
-
-    @property
-    def _system(self) -> Any:
-        scheme, _, path = self.url.partition("://")
-        key = (os.getpid(), scheme, path.split("/")[0], repr(self.options))
-        if key not in _systems:
-            _systems[key] = open_system(self.url, self.options)[0]
-        return _systems[key]
+        return path_in_system(self.url, self.options)
 
     def _request(self, request: Callable[[Any, str], T], what: str = "read") -> T:
-        system, path = self._system, self._path
-        try:
-            return retry(self.url, lambda: request(system, path), what=what)
-        except FileNotFoundError:
-            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), self.url) from None
-
-
-_systems: dict[tuple[Any, ...], Any] = {}
-"""The file systems that this process has opened, for all of its threads."""
+        return ask(self.url, self.options, request, what)
 
 
 def _join(path: str, name: str) -> str:

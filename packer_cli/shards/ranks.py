@@ -7,6 +7,7 @@ from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
+from threading import Lock
 from typing import Any
 
 import numpy as np
@@ -19,7 +20,6 @@ from packer_cli.format.marks import identify
 from packer_cli.format.schema import ITERATION_SCHEMA, RANK_SCHEMA, iterations_path, ranks_path
 from packer_cli.plan.cost import pack_sums
 from packer_cli.plan.types import FILLER, Int64Array, Plan, Schedule
-from packer_cli.shards.arrow_file import arrow_file
 
 _WRITERS = 8
 
@@ -91,12 +91,18 @@ def write_epoch(
 
     def write(name: str) -> str:
         schema = identify(ITERATION_SCHEMA if name == iterations_path(path) else RANK_SCHEMA, fingerprint, name)
-        arrays = [to_arrow(values) for values in files[name]().values()]
-        with atomic_file(folder / name) as file, arrow_file(file, schema) as writer:
-            writer.write_batch(pa.record_batch(arrays, schema=schema))
+        with making:
+            content = pa.BufferOutputStream()
+            with pa.ipc.new_file(content, schema) as writer:
+                arrays = [to_arrow(values) for values in files[name]().values()]
+                writer.write_batch(pa.record_batch(arrays, schema=schema))
+        with atomic_file(folder / name) as file:
+            file.write(content.getvalue())
         return file.hexdigest()
 
-    # Most of the time goes into waiting for the disk.
+    # Most of the time goes into waiting for the disk. The rest is Python, for which threads would only get in each
+    # other's way.
+    making = Lock()
     with ThreadPoolExecutor(_WRITERS) as pool:
         return dict(zip(files, pool.map(write, files), strict=True))
 

@@ -131,6 +131,7 @@ def repair(
             header.cost,
             TokenStore.open(store),
             index_only=manifest.config.write.index_only,
+            tasks=tasks,  # Of a remote store, only what they need; the manifest has the checksums of the shards.
         )
         for _, written in engine.run_writing(ShardWork(folder, store, header.fingerprint, writer), tasks):
             written.sink.commit()

@@ -25,6 +25,8 @@ def write_share(
 ) -> int:
     """Write the share of one task, and record it; see `packer_cli.shards.stage.write_set`, which makes the rest.
 
+    The tasks of the array have checked the token store, or do so meanwhile.
+
     Returns the number of its shards.
     """
     layout = lay_out_set(header, options, folder, store)
@@ -35,6 +37,6 @@ def write_share(
     if parts.todo:
         share.discard()
     with parts.committing(progress) as commit:
-        write_shards(layout, header, options, parts, folder, store, engine, commit)
+        write_shards(layout, header, options, parts, folder, store, engine, commit, is_checked=True)
     share.record({task.name: parts.finished[task.name] for task in tasks})
     return len(tasks)

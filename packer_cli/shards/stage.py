@@ -13,8 +13,9 @@ from numpy.typing import NDArray
 
 import packer_cli
 from packer_cli.engine.base import Engine
-from packer_cli.engine.parts import FileRange, FinishedPart, Parts, Written, find_listing
+from packer_cli.engine.parts import Parts, find_listing
 from packer_cli.engine.progress import Progress
+from packer_cli.engine.sink import FileRange, FinishedPart, Written
 from packer_cli.errors import FormatError, InputError
 from packer_cli.files import fingerprint, remove_folder, remove_temporaries
 from packer_cli.format.checksums import file_checksum
@@ -24,7 +25,7 @@ from packer_cli.format.manifest import Manifest, SetConfig, WriteOptions
 from packer_cli.format.schema import epoch_name, iterations_path, ranks_path
 from packer_cli.plan.cost import segment_sums
 from packer_cli.plan.types import Plan, Schedule
-from packer_cli.remote.path import relative_path
+from packer_cli.remote.names import relative_path
 from packer_cli.shards.layout import ShardRange, lay_out
 from packer_cli.shards.manifest import read_manifest, write_manifest
 from packer_cli.shards.plan_file import PlanHeader, read_plan
@@ -135,8 +136,14 @@ def write_shards(
     store: Path,
     engine: Engine,
     commit: Callable[[Written], FinishedPart],
+    *,
+    is_checked: bool = False,
 ) -> None:
-    """Write the shards that are missing. Without any, the token store is not opened."""
+    """Write the shards that are missing. Without any, the token store is not opened.
+
+    Args:
+        is_checked: whether the parts of a remote store have been checked; otherwise all are fetched, which does so.
+    """
     if not parts.todo:
         return
     writer = ShardWriter(
@@ -145,6 +152,7 @@ def write_shards(
         header.cost,
         TokenStore(store, layout.store),
         index_only=options.index_only,
+        tasks=parts.todo if is_checked else None,
     )
     work = ShardWork(folder, store, header.fingerprint, writer)
     with closing(engine.run_writing(work, parts.todo)) as outcomes:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
+from threading import Lock
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -13,7 +14,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from packer_cli.engine.ahead import one_ahead
-from packer_cli.engine.parts import Sink, Written, write_part
+from packer_cli.engine.sink import Sink, Written, write_part
 from packer_cli.format.arrays import to_arrow, to_lists
 from packer_cli.format.constants import PACKS_PER_BATCH, PLAN_NAME, SHARD_MARKERS
 from packer_cli.format.loss_spans import STARTS, STOPS
@@ -54,17 +55,22 @@ class ShardWriter:
         store: TokenStore,
         *,
         index_only: bool = False,
+        tasks: Sequence[ShardTask] | None = None,
     ) -> None:
         """Open nothing.
 
         Args:
             index_only: leave the tokens in the store. Checksums cover them all the same.
+            tasks: all that will be written, which decide what is fetched of a remote store; None: any may be.
         """
         self._plan = plan
         self._piece_loss_tokens = piece_loss_tokens
         self._cost = cost
         self._store = store
         self.index_only = index_only
+        self._tasks = tasks
+        self._lock = Lock()
+        self._has_fetched = False
         self._full_schema = shard_schema(store.index.token_type)
         self._schema = index_schema(store.index.token_type) if index_only else self._full_schema
         # Where blocks begin decides bytes: Arrow pads the columns of a batch cut from one with what follows.
@@ -77,6 +83,10 @@ class ShardWriter:
         Price: reading and writing its bytes once; packs are gathered while those before them are written. Memory:
         three times `_TOKENS_PER_GATHER`, or 16 packs if those are more.
         """
+        with self._lock:
+            if not self._has_fetched:
+                self._fetch()
+                self._has_fetched = True
         schema = identify(self._schema, task.fingerprint, task.shard.path)
         with sink.file(task.shard.path, sync_early=True) as file, arrow_file(file, schema) as writer:
             for blocks in one_ahead(self._blocks(task.shard, schema)):
@@ -84,6 +94,18 @@ class ShardWriter:
                     for row in range(0, len(block), PACKS_PER_BATCH):
                         writer.write_batch(block.slice(row, PACKS_PER_BATCH))
         return {}
+
+    def _fetch(self) -> None:
+        """Fetch the parts of a remote store of which much is needed; ranges of the others are read as they are."""
+        if not self._store.is_remote or self._tasks is None:
+            self._store.fetch_parts()
+            return
+        needs = np.zeros(len(self._store.index.parts))
+        for shard in (task.shard for task in self._tasks):
+            offsets = self._plan.packs.offsets
+            members = self._plan.packs.pieces[offsets[shard.first_pack] : offsets[shard.first_pack + shard.num_packs]]
+            needs += self._store.needs(self._plan.pieces.sample[members], self._plan.pieces.length[members])
+        self._store.fetch_parts(needs)
 
     def _blocks(self, shard: ShardRange, schema: pa.Schema) -> Iterator[list[pa.RecordBatch]]:
         """The blocks of a shard, a few million tokens at a time."""

@@ -15,7 +15,8 @@ from packer_cli.errors import FormatError, RemoteError
 from packer_cli.format.checksums import check_bytes
 from packer_cli.format.manifest import Manifest
 from packer_cli.remote.local import open_source
-from packer_cli.remote.path import as_path, is_remote, path_from
+from packer_cli.remote.names import as_path, path_from
+from packer_cli.remote.path import is_remote
 from packer_cli.shards.manifest import read_manifest
 
 

@@ -12,7 +12,8 @@ from packer_cli.folders import TaskLock, hold_folder
 from packer_cli.format.checksums import inside
 from packer_cli.format.constants import MANIFEST_NAME, PLAN_NAME, REJECTED_NAME, SHARD_MARKERS
 from packer_cli.format.manifest import Manifest
-from packer_cli.remote.path import is_remote, path_from
+from packer_cli.remote.names import path_from
+from packer_cli.remote.path import is_remote
 from packer_cli.shards.manifest import read_manifest
 from packer_cli.shards.plan_file import PlanHeader, read_plan, read_plan_header
 

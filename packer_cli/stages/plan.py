@@ -14,7 +14,7 @@ from packer_cli.format.constants import MANIFEST_NAME, PLAN_NAME, REJECTED_NAME,
 from packer_cli.kernels import skip_extensions
 from packer_cli.plan.pieces import overflow_notes
 from packer_cli.plan.rules import PlanRules
-from packer_cli.remote.path import relative_path
+from packer_cli.remote.names import relative_path
 from packer_cli.shards.plan_file import PLAN_VERSION, PlanHeader, write_plan
 from packer_cli.shards.stage import is_of_plan
 from packer_cli.sizes import counted

@@ -32,7 +32,7 @@ from packer_cli.plan.figures import plan_stats
 from packer_cli.plan.resume import DealRules, check_rest, deal_epoch, rest_of_epoch, short_packs
 from packer_cli.plan.rules import PlanRules
 from packer_cli.plan.types import Int64Array, Plan, Schedule
-from packer_cli.remote.path import as_path, path_from
+from packer_cli.remote.names import as_path, path_from
 from packer_cli.shards.manifest import read_manifest, write_manifest
 from packer_cli.shards.plan_file import PlanHeader, read_plan, read_plan_header, write_schedules
 from packer_cli.shards.repair import generation_schedules

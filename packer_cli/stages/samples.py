@@ -12,7 +12,7 @@ from packer_cli.engine.base import Engine
 from packer_cli.errors import ConfigError, InputError, TooManyRejectedError
 from packer_cli.format.constants import PLAN_NAME
 from packer_cli.plan.samples import Samples
-from packer_cli.remote.path import as_path
+from packer_cli.remote.names import as_path
 from packer_cli.stages.lengths import read_lengths_file
 from packer_cli.stages.output import TOKENS
 from packer_cli.stages.planning import samples_of_store

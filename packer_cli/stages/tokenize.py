@@ -12,7 +12,8 @@ from packer_cli.engine.progress import Stopwatch, progress_bar, say, warn
 from packer_cli.errors import RunError, UsageError
 from packer_cli.folders import TaskLock
 from packer_cli.format.constants import REJECTED_NAME
-from packer_cli.remote.path import is_remote, paths_below
+from packer_cli.remote.names import paths_below
+from packer_cli.remote.path import is_remote
 from packer_cli.sizes import counted
 from packer_cli.stages.array import array_share, complete_array, remove_rest, say_done
 from packer_cli.stages.output import TOKENS, current_plan, locked_output

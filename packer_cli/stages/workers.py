@@ -8,6 +8,7 @@ from packer_cli.engine.base import Engine
 from packer_cli.engine.local import LocalEngine, default_workers
 from packer_cli.engine.processes import process_context
 from packer_cli.errors import ConfigError
+from packer_cli.kernels import choose_cache
 from packer_cli.tokens.ahead import settings_for
 
 PRELOAD = ("packer_cli.tokens.preload",)
@@ -23,6 +24,7 @@ def start_server(tokenizer: str, chat_template: str | None) -> None:
     Raises:
         RunError: it cannot be started.
     """
+    choose_cache()  # The server inherits it.
     if default_workers() > 1:
         process_context(PRELOAD, settings_for(tokenizer, chat_template))
 
@@ -44,6 +46,7 @@ def make_engine(
     Raises:
         ConfigError: there is no such engine.
     """
+    choose_cache()  # Workers inherit it.
     kind, colon, address = name.partition(":")
     if kind == "ray" and bool(colon) == bool(address):
         from packer_cli.engine.ray import RayEngine

@@ -198,7 +198,8 @@ def _update_names(manifest: Manifest, folder: Path, store: Path, header: PlanHea
 def check_store(store: Path, fingerprint: str, engine: Engine | None, task: ArrayTask | None = None) -> None:
     """Check that the token store is the plan's and, with an engine, that its parts are intact. Reads them once.
 
-    The parts of a remote store are checked when they are fetched.
+    An ordinary run fetches all parts of a remote store, which checks them. A task of an array fetches few, so it reads
+    its share here.
 
     Args:
         task: read only the share of this task.
@@ -211,7 +212,7 @@ def check_store(store: Path, fingerprint: str, engine: Engine | None, task: Arra
     if task is not None:
         own = task.share(index.parts, [part.num_bytes for part in index.parts])
         index = index.model_copy(update={"parts": tuple(own)})
-    if engine is not None and not is_remote(store):
+    if engine is not None and (task is not None or not is_remote(store)):
         for name, why in find_damaged_parts(store, index, engine).items():
             path = str(store / name)
             raise FormatError(

@@ -21,6 +21,7 @@ from packer_cli.format.checksums import check_json, check_path, describe_signatu
 from packer_cli.format.loss_spans import STARTS, STOPS, count_by_row, find_wrong_row
 from packer_cli.format.schema import part_schema, token_type
 from packer_cli.remote.local import map_file
+from packer_cli.remote.path import RemotePath, is_remote
 
 INDEX_NAME = "tokens.json"
 STORE_FORMAT = "hbpack-tokens"
@@ -28,7 +29,7 @@ STORE_VERSION = 3
 
 
 class _Model(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True, defer_build=True)
 
 
 class PartFile(_Model):
@@ -161,6 +162,11 @@ def find_damaged_parts(folder: Path, index: StoreIndex, engine: Engine) -> dict[
     return {part.path: why for part, why in found}
 
 
+def remedy(path: Path | RemotePath) -> str:
+    """What to do about a damaged file of a part. A run reads no remote file that the index lists with its size."""
+    return "remove it and tokenize again" if is_remote(path) else "tokenize again"
+
+
 def open_part(folder: Path, part: PartInfo, token: pa.DataType) -> list[pa.RecordBatch]:
     """The record batches of a part, memory-mapped; reads and checks lengths and loss spans, not tokens.
 
@@ -184,10 +190,13 @@ def open_part(folder: Path, part: PartInfo, token: pa.DataType) -> list[pa.Recor
             raise pa.ArrowInvalid(f"it does not hold its {part.num_samples} samples")
     except (OSError, pa.ArrowException) as error:
         reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-        raise FormatError(
-            f"token store part {str(path)!r} is damaged ({' '.join(reason.split())}); tokenize again"
-        ) from None
+        raise damaged_part(path, reason) from None
     return batches
+
+
+def damaged_part(path: Path | RemotePath, why: str) -> FormatError:
+    """The error for a part that is not as it was written."""
+    return FormatError(f"token store part {str(path)!r} is damaged ({' '.join(why.split())}); {remedy(path)}")
 
 
 def _check_batch(batch: pa.RecordBatch) -> None:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 import numpy as np
 
 from packer_cli.corpus.types import AlpacaForm, CorpusSlice, DocumentBatch, RecordSchema
-from packer_cli.engine.parts import Sink, Written, write_part
+from packer_cli.engine.sink import Sink, Written, write_part
 from packer_cli.errors import TokenizerError
 from packer_cli.files import fingerprint
 from packer_cli.format.schema import token_type

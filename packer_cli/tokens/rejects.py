@@ -11,11 +11,11 @@ from typing import Self
 import numpy as np
 
 from packer_cli.corpus.types import Gap, Reject
-from packer_cli.engine.parts import Sink
+from packer_cli.engine.sink import Sink
 from packer_cli.errors import FormatError
 from packer_cli.files import HashingFile
 from packer_cli.format.checksums import find_damage
-from packer_cli.tokens.index import INDEX_NAME
+from packer_cli.tokens.index import INDEX_NAME, remedy
 from packer_cli.tokens.slices import LINE_BITS, count_by_slice, with_lines
 
 
@@ -80,11 +80,11 @@ def read_rejects(path: Path, xxh3: str | None) -> Iterator[Reject]:
     """
     why = None if xxh3 is None else find_damage(path, None, xxh3, INDEX_NAME)
     if why is not None:
-        raise FormatError(f"{str(path)!r} is damaged ({why}); tokenize again")
+        raise FormatError(f"{str(path)!r} is damaged ({why}); {remedy(path)}")
     try:
         with path.open(encoding="utf-8", newline="\n") as lines:
             for line in lines:
                 yield Reject(**json.loads(line))
     except (OSError, ValueError, TypeError) as error:
         reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-        raise FormatError(f"{str(path)!r} is damaged ({reason}); tokenize again") from None
+        raise FormatError(f"{str(path)!r} is damaged ({reason}); {remedy(path)}") from None

@@ -16,8 +16,9 @@ from packer_cli.config import TokenizeConfig
 from packer_cli.corpus.discover import discover
 from packer_cli.corpus.types import Source
 from packer_cli.engine.base import Engine
-from packer_cli.engine.parts import FileRange, FinishedPart, Parts, Written, find_listing
+from packer_cli.engine.parts import Parts, find_listing
 from packer_cli.engine.progress import Progress, say
+from packer_cli.engine.sink import FileRange, FinishedPart, Written
 from packer_cli.engine.worker import Died
 from packer_cli.errors import FormatError, InputError, RunError, TooManyRejectedError
 from packer_cli.files import remove_temporaries

@@ -1,12 +1,14 @@
 """Reads a token store, for planning and gathering.
 
 A sample's id is its row number over all parts in order. The parts are memory-mapped: opening the store reads only
-lengths, and gathering a pack copies only its tokens.
+lengths, and gathering a pack copies only its tokens. Of a remote store, ranges are read (`ranges.py`), until
+`fetch_parts` fetches whole parts, which are memory-mapped from then on.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from threading import Lock
 from typing import Any, NamedTuple
@@ -18,8 +20,17 @@ from numpy.typing import NDArray
 from packer_cli.errors import FormatError
 from packer_cli.format.loss_spans import Int64Array
 from packer_cli.format.token_parts import PartBatch, clip_spans
-from packer_cli.tokens.index import StoreIndex, open_part, read_index
+from packer_cli.remote.local import is_in_cache
+from packer_cli.remote.path import RemotePath
+from packer_cli.remote.ranges import REQUEST_BYTES
+from packer_cli.tokens.index import PartInfo, StoreIndex, open_part, read_index
+from packer_cli.tokens.ranges import RangedParts
 from packer_cli.tokens.spans import copy_spans
+
+_BATCHES_AT_ONCE = 64
+"""Record batches of which the lines are in memory at a time."""
+_FETCHES = 8
+"""Parts that are fetched at a time."""
 
 
 class Gathered(NamedTuple):
@@ -50,13 +61,20 @@ class TokenStore:
         self.folder = folder
         self.index = index
         self._token: np.dtype[Any] = np.dtype(str(index.token_type))
-        self._batches = [
-            PartBatch(batch) for part in index.parts for batch in open_part(folder, part, index.token_type)
-        ]
+        self._ranged = RangedParts(folder, index.parts, index.token_type) if isinstance(folder, RemotePath) else None
+        self._batches: list[PartBatch | None]
+        """None: it is remote, and ranges of it are read."""
+        if self._ranged:
+            self._batches = [None] * len(self._ranged.batches)
+            self._ids: list[pa.Buffer] = [pa.py_buffer(b"")] * len(self._batches)
+            counts = [batch.num_rows for batch in self._ranged.batches]
+        else:
+            batches = [PartBatch(batch) for part in index.parts for batch in open_part(folder, part, index.token_type)]
+            self._batches = [*batches]
+            self._ids = [pa.py_buffer(batch.input_ids) for batch in batches]
+            counts = [batch.num_rows for batch in batches]
         self._lock = Lock()
         self._made_rows: _Rows | None = None
-        self._ids = [pa.py_buffer(batch.input_ids) for batch in self._batches]
-        counts = [len(batch.offsets) - 1 for batch in self._batches]
         self._first_sample = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
         self._files = [file for part in index.parts for file in part.files]
         self._num_samples = np.array([file.num_samples for file in self._files], dtype=np.int64)
@@ -72,16 +90,21 @@ class TokenStore:
         """
         return cls(folder, read_index(folder))
 
+    @property
+    def is_remote(self) -> bool:
+        """Whether it is in remote storage."""
+        return self._ranged is not None
+
     def __len__(self) -> int:
         return int(self._first_sample[-1])
 
     def lengths(self) -> NDArray[np.int32]:
         """int32[n]: tokens of each sample."""
-        return _join([np.diff(batch.offsets) for batch in self._batches], np.int32)
+        return _join([np.diff(offsets) for offsets in self._columns("offsets")], np.int32)
 
     def num_loss_tokens(self) -> NDArray[np.int32]:
         """int32[n]: loss tokens of each sample, its first token not counted."""
-        return _join([batch.num_loss_tokens for batch in self._batches], np.int32)
+        return _join(self._columns("num_loss_tokens"), np.int32)
 
     def sources_of(self, sample: NDArray[np.integer]) -> NDArray[np.int32]:
         """int32[m]: source of each of these samples."""
@@ -103,10 +126,11 @@ class TokenStore:
     def locate(self, sample: NDArray[np.integer]) -> Iterator[tuple[str, int]]:
         """Yield the input file and line of each sample. `sample` (int[m]) must be increasing."""
         first = np.searchsorted(sample, self._first_sample)
-        for number, batch in enumerate(self._batches):
-            own = sample[first[number] : first[number + 1]]
-            if len(own):
-                lines = batch.lines[own - self._first_sample[number]].tolist()
+        holding = np.flatnonzero(np.diff(first)).tolist()
+        for some in (holding[at : at + _BATCHES_AT_ONCE] for at in range(0, len(holding), _BATCHES_AT_ONCE)):
+            for number, of_batch in zip(some, self._columns("lines", some), strict=True):
+                own = sample[first[number] : first[number + 1]]
+                lines = of_batch[own - self._first_sample[number]].tolist()
                 for line, file in zip(lines, self._file_of(own).tolist(), strict=True):
                     yield self._files[file].path, line
 
@@ -130,10 +154,85 @@ class TokenStore:
         if (begin + size > offsets[row + 1]).any():
             raise FormatError(f"token store {str(self.folder)!r}: a sample is shorter than planned; tokenize again")
         width = self._token.itemsize
-        input_ids = copy_spans(self._ids, batch, width * begin, width * size).view(self._token)
+        input_ids = copy_spans(*self._tokens(batch, width * begin, width * size)).view(self._token)
         starts, stops, piece = self._loss_spans(batch, row, start, length)
         place = (np.cumsum(size) - size)[piece]
         return Gathered(input_ids, starts + place, stops + place)
+
+    def needs(self, sample: NDArray[np.integer], length: NDArray[np.int32]) -> NDArray[np.float64]:
+        """float64[parts]: what it would take to read these pieces in ranges, in bytes of each part.
+
+        Each piece costs its bytes and a request, which takes as long as `REQUEST_BYTES`.
+        """
+        ends = np.cumsum([part.num_samples for part in self.index.parts])
+        cost = length.astype(np.float64) * self._token.itemsize + REQUEST_BYTES
+        part = np.searchsorted(ends, sample, side="right")
+        return np.bincount(part, weights=cost, minlength=len(ends)).astype(np.float64)
+
+    def fetch_parts(self, needs: NDArray[np.float64] | None = None) -> None:
+        """Of a remote store, fetch parts whole, through the cache of this node, which compares their checksums.
+
+        Call it before anything is gathered.
+
+        Args:
+            needs: of everything that will be gathered, see above: parts that are read faster in ranges are not
+                fetched, unless the cache has them. None: fetch all parts.
+
+        Raises:
+            FormatError: a part is missing or damaged.
+        """
+        if self._ranged is None:
+            return
+        index, folder = self.index, self.folder
+
+        def is_wanted(number: int, part: PartInfo) -> bool:
+            return needs is None or bool(
+                needs[number] >= part.num_bytes or (needs[number] and is_in_cache(part.num_bytes, part.xxh3))
+            )
+
+        wanted = [number for number, part in enumerate(index.parts) if is_wanted(number, part)]
+        with ThreadPoolExecutor(_FETCHES, thread_name_prefix="hbpack-fetch") as pool:
+            opened = pool.map(lambda number: open_part(folder, index.parts[number], index.token_type), wanted)
+            whole = {number: iter(batches) for number, batches in zip(wanted, opened, strict=True)}
+        for place, ranged in enumerate(self._ranged.batches):
+            if ranged.part in whole:
+                batch = self._batches[place] = PartBatch(next(whole[ranged.part]))
+                self._ids[place] = pa.py_buffer(batch.input_ids)
+
+    def _columns(self, name: str, numbers: Sequence[int] | None = None) -> list[NDArray[Any]]:
+        """An attribute of `PartBatch` of the record batches with these numbers, by default all."""
+        numbers = range(len(self._batches)) if numbers is None else numbers
+        far = [number for number in numbers if self._batches[number] is None]
+        read: Iterator[NDArray[Any]] = iter(self._ranged.columns(name, far) if self._ranged else [])
+        return [getattr(batch, name) if (batch := self._batches[number]) else next(read) for number in numbers]
+
+    def _spans(self, offsets: Sequence[NDArray[Any]]) -> list[list[NDArray[Any]]]:
+        """`span_offsets`, `loss_starts` and `loss_stops` of all record batches."""
+        far = [number for number, batch in enumerate(self._batches) if batch is None]
+        names = ("span_offsets", "loss_starts", "loss_stops")
+        read: list[list[NDArray[Any]]] = [[]] * len(names)
+        if self._ranged:
+            read = self._ranged.spans(far, [offsets[number] for number in far])
+        return [
+            [getattr(batch, name) if batch else next(of_far) for batch in self._batches]
+            for name, of_far in zip(names, map(iter, read), strict=True)
+        ]
+
+    def _tokens(
+        self, batch: Int64Array, begin: Int64Array, size: Int64Array
+    ) -> tuple[list[pa.Buffer], Int64Array, Int64Array, Int64Array]:
+        """Where tokens are in memory, as `copy_spans` takes it; those of remote parts are fetched.
+
+        Args:
+            begin, size: in the ids of the record batch, bytes.
+        """
+        if self._ranged is None:
+            return self._ids, batch, begin, size
+        is_far = np.array([each is None for each in self._batches])[batch]
+        fetched, number, place = self._ranged.tokens(batch[is_far], begin[is_far], size[is_far])
+        buffer, begin = batch.copy(), begin.copy()
+        buffer[is_far], begin[is_far] = number + len(self._ids), place
+        return [*self._ids, *fetched], buffer, begin, size
 
     def _loss_spans(
         self, batch: Int64Array, row: Int64Array, start: NDArray[np.integer], length: NDArray[np.int32]
@@ -156,13 +255,14 @@ class TokenStore:
         """Made when first needed: it takes 8 bytes of memory a sample and 8 a span."""
         with self._lock:
             if self._made_rows is None:
-                batches = self._batches
+                offsets = self._columns("offsets")
+                span_offsets, starts, stops = self._spans(offsets)
                 self._made_rows = _Rows(
-                    _join([batch.offsets for batch in batches], np.int32),
-                    _join([batch.span_offsets for batch in batches], np.int32),
-                    np.cumsum([0, *(len(batch.loss_starts) for batch in batches)])[:-1],
-                    _join([batch.loss_starts for batch in batches], np.int32),
-                    _join([batch.loss_stops for batch in batches], np.int32),
+                    _join(offsets, np.int32),
+                    _join(span_offsets, np.int32),
+                    np.cumsum([0, *map(len, starts)])[:-1],
+                    _join(starts, np.int32),
+                    _join(stops, np.int32),
                 )
             return self._made_rows
 

@@ -17,7 +17,8 @@ from packer_cli.format.constants import MANIFEST_NAME, PLAN_NAME
 from packer_cli.format.manifest import Manifest
 from packer_cli.format.schema import index_schema, shard_schema, token_type
 from packer_cli.plan.types import Plan
-from packer_cli.remote.path import is_remote, path_from, paths_below
+from packer_cli.remote.names import path_from, paths_below
+from packer_cli.remote.path import is_remote
 from packer_cli.shards.manifest import read_manifest
 from packer_cli.shards.plan_file import PlanHeader, read_plan, read_plan_header
 from packer_cli.shards.ranks import EpochColumns
@@ -159,8 +160,14 @@ class Verifier:
                 return None
             found = self._check_store(store, index)
             if not found:
-                return TokenStore(store, index)
-            self.report.add({f"{header.store}/{name}": what for name, what in found.items()}, _PACK)
+                opened = TokenStore(store, index)
+                if not self._fast:
+                    opened.fetch_parts()
+                return opened
+            for name, what in found.items():
+                # A run reads no remote file that the index lists with its size.
+                repair = f"rm {store / name}, then {_PACK}" if is_remote(store) else _PACK
+                self.report.add({f"{header.store}/{name}": what}, repair)
             self._leave_out_tokens("the token store is damaged")
         except InputError as error:
             if self._manifest.tokens:

@@ -1,4 +1,4 @@
-"""Corpora of each kind of record, made from the shared ones: about `CORPUS_BYTES` of JSONL each."""
+"""Corpora of each kind of record, made from the shared ones: JSONL of about `CORPUS_BYTES` each."""
 
 from __future__ import annotations
 
@@ -8,7 +8,14 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-CORPUS_BYTES = 40_000_000
+CORPUS_BYTES = {
+    "chats": 150_000_000,
+    "alpaca": 40_000_000,
+    "prompt-completion": 40_000_000,
+    "texts": 40_000_000,
+    "tokens": 150_000_000,
+}
+"""Of chats and tokens, the usual way has little to do, and hbpack less: with 40 MB, both would mostly start up."""
 
 Record = dict[str, Any]
 
@@ -20,19 +27,33 @@ def make_corpus(kind: str, data: Path, folder: Path, tokenizer: Path) -> Path:
         data: the folder of the shared corpora.
         tokenizer: for records of kind `tokens`.
     """
-    if kind == "chats":
-        return data / "sft_messages.jsonl"
     path = folder / (f"tokens-{tokenizer.name}.jsonl" if kind == "tokens" else f"{kind}.jsonl")
     if not path.exists():
-        makers = {"alpaca": _alpaca, "prompt-completion": _prompt_completion, "texts": _texts}
+        makers = {
+            "chats": _numbered_chats,
+            "alpaca": _alpaca,
+            "prompt-completion": _prompt_completion,
+            "texts": _texts,
+        }
         records = _tokens(data, tokenizer) if kind == "tokens" else makers[kind](data)
         size = 0
         with path.open("w", encoding="utf-8") as file:
             for record in records:
                 size += file.write(json.dumps(record, ensure_ascii=False) + "\n")
-                if size > CORPUS_BYTES:
+                if size > CORPUS_BYTES[kind]:
                     break
     return path
+
+
+def _numbered_chats(data: Path) -> Iterator[Record]:
+    """The shared chats, repeated; each one's first question is numbered, so that no two are equal."""
+    known = _chats(data)
+    for turn in itertools.count(1):
+        for number, record in enumerate(known):
+            messages = [dict(message) for message in record["messages"]]
+            first = next((message for message in messages if message["role"] == "user"), messages[0])
+            first["content"] = f"Conversation {turn}.{number}. {first['content']}"
+            yield {**record, "messages": messages}
 
 
 def _alpaca(data: Path) -> Iterator[Record]:
@@ -63,14 +84,17 @@ def _texts(data: Path) -> Iterator[Record]:
 
 
 def _tokens(data: Path, folder: Path) -> Iterator[Record]:
-    """The long documents, tokenized, in samples of at most 4,096 tokens."""
+    """The long documents, repeated and numbered, tokenized, in samples of at most 4,096 tokens."""
+    import numpy as np
     from tokenizers import Tokenizer
 
     tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
-    for text in _documents(data):
-        ids = tokenizer.encode(text).ids
-        for begin in range(0, len(ids), 4096):
-            yield {"input_ids": ids[begin : begin + 4096]}
+    known = [np.array(tokenizer.encode(text).ids, np.int32) for text in _documents(data)]
+    for turn in itertools.count(1):
+        for number, ids in enumerate(known):
+            for begin in range(0, len(ids), 4000):
+                title = tokenizer.encode(f"Document {turn}.{number}, from {begin}. ").ids
+                yield {"input_ids": title + ids[begin : begin + 4000].tolist()}
 
 
 def _chats(data: Path) -> list[Record]:

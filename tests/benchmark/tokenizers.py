@@ -12,14 +12,17 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import gigatoken
+import orjson
 
 from packer_cli.config import TokenizeConfig
+from packer_cli.corpus.blocks import fingerprint
 from packer_cli.engine.local import LocalEngine
+from packer_cli.files import temporary_file
 from packer_cli.tokens import part
 from packer_cli.tokens.encode.ready import Backends
 from packer_cli.tokens.stage import tokenize
 from packer_cli.tokens.store import TokenStore
-from tests.benchmark.measure import ROOT
+from tests.benchmark.measure import ROOT, folder_bytes
 from tests.benchmark.pack import corpora
 from tests.benchmark.report import spread, table, versions
 from tests.tokens.families import BY_TOKENIZERS, save_family
@@ -55,6 +58,7 @@ _SLOW_CHARS = 300_000
 _RECORD_CHARS = 12_000_000
 _SLOW_RECORDS = 2_000
 _CODE_CHARS = 480_000_000
+_BLOCK_BYTES = 1 << 24
 _GIGATOKEN_TEXTS = 64
 """Texts in a call of gigatoken alone."""
 
@@ -140,7 +144,8 @@ def _masked(tokenizer: Path, folder: Path, records: Path, runs: int) -> dict[str
 
 
 def _share(tokenizer: Path, folder: Path, code: Path, runs: int) -> dict[str, list[float]]:
-    """MB per second of CPU time of gigatoken alone, and of the stage, without an earlier round's caches."""
+    """MB per second of CPU time of gigatoken alone, of the stage, and of what the stage cannot do without besides; all
+    without an earlier round's caches."""
     texts = [json.loads(line)["text"] for line in code.open(encoding="utf-8")]
     backend_json = (tokenizer / "tokenizer.json").read_text(encoding="utf-8")
     stage = _stage(tokenizer, folder, code, "all")
@@ -155,8 +160,20 @@ def _share(tokenizer: Path, folder: Path, code: Path, runs: int) -> dict[str, li
         part._loaded.update({key: Backends(one.tokenizer) for key, one in part._loaded.items()})
         stage()
 
+    def run_around() -> None:
+        fingerprint(str(code))
+        with code.open("rb") as lines, temporary_file(folder / "out" / "store") as (path, file):
+            for line in lines:
+                orjson.loads(line)
+            for first in range(0, num_bytes, len(block)):
+                file.write(block[: num_bytes - first])
+        path.unlink()
+
+    run_stage()
+    num_bytes = folder_bytes(folder / "out")
+    block = memoryview(bytes(_BLOCK_BYTES))
     size = code.stat().st_size / 1e6
-    spent = _cpu_seconds({"gigatoken": encode_all, "hbpack": run_stage}, runs, folder)
+    spent = _cpu_seconds({"gigatoken": encode_all, "hbpack": run_stage, "around": run_around}, runs, folder)
     return {name: [size / one for one in seconds] for name, seconds in spent.items()}
 
 
@@ -189,6 +206,11 @@ def _cpu_seconds(functions: Mapping[str, Callable[[], None]], runs: int, folder:
                 spent[name].append(time.process_time() - start)
         print(f"tokenizers: round {number} of {runs}", file=sys.stderr)
     return spent
+
+
+def _most(rates: Mapping[str, list[float]]) -> float:
+    """The share of gigatoken's rate that a stage without any cost of its own would have."""
+    return statistics.median(1 / (1 + ratio) for ratio in _ratios(rates["gigatoken"], rates["around"]))
 
 
 def _ratios(over: list[float], under: list[float]) -> list[float]:
@@ -225,16 +247,28 @@ def _code_part(shares: Mapping[str, dict[str, list[float]]], code: Path) -> str:
             spread(rates["gigatoken"]),
             spread(rates["hbpack"]),
             f"{statistics.median(_ratios(rates['hbpack'], rates['gigatoken'])):.0%}",
+            spread(rates["around"]),
+            f"{_most(rates):.0%}",
         ]
         for name, rates in shares.items()
     ]
-    header = ["", "gigatoken alone, MB/s", "hbpack tokenize, MB/s", "share"]
+    header = [
+        "",
+        "gigatoken alone, MB/s",
+        "hbpack tokenize, MB/s",
+        "share",
+        "the rest at least, MB/s",
+        "share at most",
+    ]
     return (
         f"**Code.** {code.stat().st_size / 1e6:,.0f} MB of Python sources as JSON lines. *gigatoken alone*: "
         f"`encode_batch` on one core, with lists of {_GIGATOKEN_TEXTS} texts that are already in memory and with a "
         "new tokenizer each time; the ids are thrown away. "
         "*hbpack tokenize* reads, parses, checks, encodes, compares with `tokenizers`, hashes and writes; measured "
-        f"as above.\n\n{table(header, rows)}"
+        "as above. *The rest at least* is what no tokenize stage can do without, besides encoding: hash the file, "
+        "parse each line with orjson, and write and hash as many bytes as the store has. With gigatoken's time, it "
+        "gives the *share at most*. gigatoken remembers words that it has seen, and much of this code repeats itself, "
+        f"so its own rate is high here.\n\n{table(header, rows)}"
     )
 
 
@@ -247,5 +281,6 @@ def _verdicts(masked: Mapping[str, dict[str, list[float]]], shares: Mapping[str,
     )
     for name, rates in shares.items():
         share = statistics.median(_ratios(rates["hbpack"], rates["gigatoken"]))
-        lines.append((share >= LEAST, f"{CODE[name]}: {share:.0%} of gigatoken's own rate (target: {LEAST:.0%})"))
+        target = f"target: {LEAST:.0%}; at most {_most(rates):.0%} is possible"
+        lines.append((share >= LEAST, f"{CODE[name]}: {share:.0%} of gigatoken's own rate ({target})"))
     return "\n".join(f"- {'Met' if holds else 'Missed'}: {what}." for holds, what in lines)

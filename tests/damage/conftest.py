@@ -1,21 +1,26 @@
-"""A small set of every kind of file, and the command line in this process."""
+"""A small set of every kind of file, here and behind URLs, and the command line in this process."""
 
 from __future__ import annotations
 
+import fnmatch
+import itertools
 import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 
 from packer_cli.cli.main import main
+from packer_cli.remote.path import RemotePath
 from tests.cli_runner import Done, run
+from tests.remote.conftest import bucket, running, s3, tree, upload  # noqa: F401 - fixtures of the S3 server
 
 
 class Packed(NamedTuple):
-    folder: Path
+    folder: Any
+    """A `Path` or a `RemotePath`."""
     words: list[object]
     """The command that writes it, but for --output."""
 
@@ -47,11 +52,36 @@ def own(packed: Packed, tmp_path: Path) -> Packed:
     return Packed(Path(shutil.copytree(packed.folder, tmp_path / "out")), packed.words)
 
 
+_numbers = itertools.count()
+
+
+@pytest.fixture(params=["disk", "memory", pytest.param("s3", marks=pytest.mark.soak)])
+def put(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[Path], Any]:
+    """Copies a folder to where it is to be harmed: on disk, or behind a URL."""
+    if request.param == "disk":
+        return lambda folder: Path(shutil.copytree(folder, tmp_path / "put"))
+    root = request.getfixturevalue("bucket") if request.param == "s3" else RemotePath("memory://damage")
+    monkeypatch.setenv("HBPACK_CACHE", str(tmp_path / "cache"))
+
+    def put(folder: Path) -> Any:
+        remote = root / str(next(_numbers))
+        upload(folder, remote)
+        return remote
+
+    return put
+
+
+@pytest.fixture
+def anywhere(packed: Packed, put: Callable[[Path], Any]) -> Packed:
+    """A copy of it to do harm to, in each of these places."""
+    return Packed(put(packed.folder), packed.words)
+
+
 @pytest.fixture(scope="session")
-def kinds() -> Callable[[Path], dict[str, list[Path]]]:
+def kinds() -> Callable[[Any], dict[str, list[Any]]]:
     """The files of a set by their kind."""
 
-    def find(folder: Path) -> dict[str, list[Path]]:
+    def find(folder: Any) -> dict[str, list[Any]]:
         patterns = {
             "manifest": "hbpack.json",
             "plan": "plan.arrow",
@@ -64,9 +94,11 @@ def kinds() -> Callable[[Path], dict[str, list[Path]]]:
             "rejects of a part": "tokens/rejected-*.jsonl",
             "index": "tokens/tokens.json",
         }
-        found = {kind: sorted(folder.glob(pattern)) for kind, pattern in patterns.items()}
-        assert sum(map(len, found.values())) == sum(path.is_file() for path in folder.rglob("*"))
-        return {kind: paths for kind, paths in found.items() if paths}
+        names = sorted(tree(folder))
+        found = {kind: fnmatch.filter(names, pattern) for kind, pattern in patterns.items()}
+        found["ranks"] = sorted({*found["ranks"]} - {*found["rebalanced ranks"]})
+        assert sum(map(len, found.values())) == len(names)
+        return {kind: [folder / name for name in chosen] for kind, chosen in found.items() if chosen}
 
     return find
 

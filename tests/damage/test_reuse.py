@@ -8,7 +8,7 @@ import subprocess
 import pytest
 import xxhash
 
-from packer_cli.engine.parts import FileRange
+from packer_cli.engine.sink import FileRange
 from packer_cli.format.checksums import file_checksum
 from packer_cli.shards.plan_file import read_plan
 from tests.cli_runner import HBPACK, pack_words, run_process

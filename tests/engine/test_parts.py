@@ -13,7 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from packer_cli.engine.local import LocalEngine
-from packer_cli.engine.parts import FileRange, FinishedPart, Parts, Sink, Written, find_listing, write_part
+from packer_cli.engine.parts import Parts, find_listing
+from packer_cli.engine.sink import FileRange, FinishedPart, Sink, Written, write_part
 from packer_cli.errors import InputError
 from tests.reference import tree
 

@@ -35,7 +35,7 @@ def s3(running: S3Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> S3
     """The server, which this process and its children use; retries come fast."""
     monkeypatch.setenv("HBPACK_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr("packer_cli.remote.retry.FIRST_DELAY", 0.001)
-    monkeypatch.setattr("packer_cli.remote.path._systems", {})
+    monkeypatch.setattr("packer_cli.remote.system._systems", {})
     return running
 
 

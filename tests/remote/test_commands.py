@@ -237,3 +237,39 @@ def test_errors_are_one_line(s3: S3Server, bucket: RemotePath, hbpack: Any, monk
     assert done.stderr.startswith(f"error: '{bucket}/out/plan.arrow' could not be read in 6 tries (")
     assert done.stderr.endswith("); check the network and the address, then run again\n")
     assert done.stderr.count("\n") == 1
+
+
+def test_megatron_files_are_joined(
+    s3: S3Server, bucket: RemotePath, packed: Path, hbpack: Any, tmp_path: Path, monkeypatch: Any
+) -> None:
+    """Files that all parts share: from one run, from the tasks of an array, and after a kill."""
+    near = tmp_path / "near"
+    words = ("export", packed, "--to", "megatron", "--workers", 1, "--shard-size", "16KiB")
+    monkeypatch.setattr("packer_cli.export.stage._LEAST_SHARD", 1)
+    assert hbpack(*words, "--output", near).code == 0
+    wanted = tree(near)
+    one, array = bucket / "one", bucket / "array"
+    with s3.failing(slow_down=0.05, cut=0.1):
+        assert hbpack(*words, "--output", one).code == 0
+        assert tree(one) == wanted
+        assert "the export is up to date" in hbpack(*words, "--output", one).stderr
+        for task in ("1/2", "0/2"):
+            assert hbpack(*words, "--output", array, "--shard", task).code == 0
+    assert tree(array) == wanted
+    name = next(name for name in wanted if name.endswith(".idx"))
+    (one / name).unlink()
+    assert hbpack(*words, "--output", one).code == 0
+    assert tree(one) == wanted
+    killed = bucket / "killed"
+
+    def stop(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr("packer_cli.export.stage.finish_file", stop)
+        assert hbpack(*words, "--output", killed).code == 130
+    pieces = [name for name in killed.find() if ".bin." in name]
+    assert len(pieces) > 4
+    (killed / pieces[0]).write_bytes(b"x" * (killed / pieces[0]).stat().st_size)
+    assert hbpack(*words, "--output", killed).code == 0
+    assert tree(killed) == wanted

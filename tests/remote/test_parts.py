@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from packer_cli.engine.local import LocalEngine
-from packer_cli.engine.parts import Parts, Sink, write_part
+from packer_cli.engine.parts import Parts
+from packer_cli.engine.sink import Sink, write_part
 from packer_cli.remote.path import RemotePath
 
 WORK, LISTING = ".work", "listing.json"

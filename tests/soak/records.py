@@ -17,6 +17,7 @@ import pyarrow.parquet as pq
 from backports import zstd
 
 from tests.corpus.helpers import SHAPES
+from tests.naive.packed_rows import samples_of
 
 ODD_VALUES: list[Any] = [
     None, True, -1, 2**70, 1.5, float("nan"), float("inf"), "", " ", "\u0000", "\ud800", "☺\u2028\x85", "x" * 5000, [],
@@ -152,6 +153,39 @@ def write_ids(folder: Path, name: str, count: int, rng: random.Random) -> int:
     return count
 
 
+def odd_row(rng: random.Random) -> dict[str, list[int]]:
+    """A row of several samples, with every column that tells where they meet; often they contradict each other."""
+    lengths = [rng.randrange(1, 9) for _ in range(rng.randrange(5))]
+    ids = [rng.randrange(1024) for _ in range(sum(lengths))]
+    row = {
+        "input_ids": ids,
+        "labels": [each if rng.random() < 0.7 else -100 for each in ids],
+        "seq_lengths": lengths,
+        "position_ids": [place for length in lengths for place in range(length)],
+        "attention_mask": [number for number, length in enumerate(lengths, 1) for _ in range(length)],
+    }
+    if rng.random() < 0.3:
+        column = row[rng.choice(list(row))]
+        if column and rng.random() < 0.7:
+            column[rng.randrange(len(column))] = rng.choice([-1, 0, 1, 2, 7, 2000])
+        else:
+            column.append(rng.randrange(3))
+    return row
+
+
+def write_packed(folder: Path, name: str, count: int, rng: random.Random) -> int:
+    """Rows as TRL and Axolotl pack them, in lines, which may lack columns, or a table; gives samples and bad rows."""
+    rows = [odd_row(rng) for _ in range(count)]
+    if name.endswith(".jsonl"):
+        rows = [{key: row[key] for key in row if key == "input_ids" or rng.random() < 0.6} for row in rows]
+        (folder / name).write_bytes(as_lines([json.dumps(row).encode() for row in rows]))
+    else:
+        table = pa.table({key: pa.array([row[key] for row in rows], pa.list_(pa.int64())) for key in rows[0]})
+        with pa.ipc.new_file(str(folder / name), table.schema) as writer:
+            writer.write_table(table, max_chunksize=max(1, count // 3))
+    return sum(len(samples_of(row) or [None]) for row in rows)
+
+
 FILES: dict[str, Callable[[Path, str, int, random.Random], int]] = {
     "a.jsonl": write_json,
     "b.json": write_json,
@@ -164,6 +198,8 @@ FILES: dict[str, Callable[[Path, str, int, random.Random], int]] = {
     "ids.bin": write_ids,
     "ids.ds": write_ids,
     "ids.npy": write_ids,
+    "packed.jsonl": write_packed,
+    "packed.arrow": write_packed,
 }
 
 

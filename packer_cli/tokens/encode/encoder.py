@@ -65,7 +65,7 @@ class Encoder:
         append_eos: which samples get EOS at their end, see `Frame`.
         plain_content: encode special tokens that people wrote into their texts as ordinary text.
         check_samples: texts at the beginning of each part to compare with the reference. More guard better, and cost
-            0.5 ms a chat. About one in 128 of the later ones is compared, too.
+            0.5 ms a chat. About one in 256 of the later ones is compared, too.
         backends: those of the tokenizer; None loads them.
 
     Raises:

@@ -17,9 +17,9 @@ if TYPE_CHECKING:
     from packer_cli.tokens.tokenizer.loading import LoadedTokenizer
 
 
-SPREAD_CHARS = 1 << 15
+SPREAD_CHARS = 1 << 14
 """About how many chars of a part to compare after its first records: of conversations, and again of texts."""
-SPREAD_EVERY = 128
+SPREAD_EVERY = 256
 """About one in so many of these records is compared, chosen by `hash_line`."""
 
 

@@ -98,16 +98,14 @@ class Frame:
         eos = np.full(len(places[1]), self._eos, dtype=np.int32)
         ids = np.concatenate([np.tile(after, len(plain)), eos, np.tile(before, len(plain))])
         order = np.argsort(at, kind="stable")
-        is_new = np.zeros(len(input_ids) + len(at), dtype=np.bool_)
-        is_new[at[order] + np.arange(len(at))] = True
         if loss_mask is not None:
             added = np.ones(len(at), dtype=np.int8)
             added[len(at) - len(places[2]) :] = np.repeat(loss_mask[starts[plain]], len(before))
-            loss_mask = _merge(loss_mask, added[order], is_new)
+            loss_mask = np.insert(loss_mask, at[order], added[order])
         sizes = np.diff(offsets) + is_plain * (len(before) + len(after)) + closed
         return Samples(
             np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(sizes)]),
-            _merge(input_ids, ids[order], is_new),
+            np.insert(input_ids, at[order], ids[order]),
             loss_mask,
         ), num_open
 
@@ -152,9 +150,3 @@ def _end_ids(tokenizer: LoadedTokenizer) -> list[int]:
     written = [token for token in tokenizer.special_tokens if token in templates and token not in no_ends]
     ids = {tokenizer.added_tokens[token] for token in written}
     return sorted(ids if tokenizer.eos_token_id is None else ids | {tokenizer.eos_token_id})
-
-
-def _merge(old: NDArray[Any], new: NDArray[Any], is_new: NDArray[np.bool_]) -> NDArray[Any]:
-    merged = np.empty(len(is_new), dtype=old.dtype)
-    merged[~is_new], merged[is_new] = old, new
-    return merged

@@ -9,7 +9,7 @@ import pytest
 
 from tests.damage.conftest import Packed, hbpack
 from tests.damage.verify.report import RANK, damaged, flip, shard_of, verify
-from tests.reference import tree
+from tests.remote.conftest import tree
 
 NAMES = (
     "hbpack.json",
@@ -22,34 +22,47 @@ NAMES = (
 )
 
 
-@pytest.mark.parametrize("harm", ["truncate", "remove", "replace", "empty"])
-def test_harm_to_whole_files(own: Packed, others: Path, harm: str) -> None:
-    whole = tree(own.folder)
-    names = [shard_of(own.folder, 1) if name == "shard" else name for name in NAMES]
+PARTNERS = {RANK: RANK.replace("00000.arrow", "00001.arrow")}
+"""Files of the same kind in the same set."""
+
+
+@pytest.mark.parametrize("harm", ["truncate", "remove", "replace", "swap", "empty"])
+def test_harm_to_whole_files(anywhere: Packed, packed: Packed, others: Path, harm: str) -> None:
+    """Each is found, by itself; then all together are repaired."""
+    folder, whole = anywhere.folder, tree(packed.folder)
+    shards = [shard_of(packed.folder, number) for number in (1, 0)]
+    names = [shards[0] if name == "shard" else name for name in NAMES]
+    partners = {**PARTNERS, shards[0]: shards[1]}
+    foreign = tree(others)
     for keep in (False, True):  # First each by itself, then all together.
         for name in names:
-            path = own.folder / name
-            data = path.read_bytes()
-            if data == (others / name).read_bytes() or (keep and name == "plan.arrow"):
+            if (name not in partners and harm == "swap") or whole[name] == foreign[name]:
+                continue
+            if keep and name == "plan.arrow":
                 continue  # Something must say that the folder is hbpack's.
             if harm == "remove":
-                path.unlink()
+                (folder / name).unlink()
             elif harm == "replace":
-                path.write_bytes((others / name).read_bytes())
+                (folder / name).write_bytes(foreign[name])
+            elif harm == "swap":
+                (folder / name).write_bytes(whole[partners[name]])
+                (folder / partners[name]).write_bytes(whole[name])
             else:
-                path.write_bytes(data[: len(data) // 2 if harm == "truncate" else 0])
+                (folder / name).write_bytes(whole[name][: len(whole[name]) // 2 if harm == "truncate" else 0])
             if keep:
                 continue
-            report = verify(own.folder)
+            report = verify(folder)
             # A token store that is another's, or gone, is no damage of the set: only its tokens cannot be compared.
             is_store = name == "tokens/tokens.json" and harm in ("remove", "replace")
             is_set = name == "hbpack.json" and harm == "replace"
-            assert is_store or is_set or name in {damage["file"] for damage in report["damaged"]}, name
+            wanted = {name, partners[name]} if harm == "swap" else {name}
+            assert is_store or is_set or wanted <= {damage["file"] for damage in report["damaged"]}, name
             assert report["damaged"] or report["not_checked"]
-            path.write_bytes(data)
-    assert hbpack(*own.words, "--output", own.folder).code == 0
-    assert tree(own.folder) == whole
-    assert verify(own.folder)["sound"]
+            for each in {name, partners.get(name, name)}:
+                (folder / each).write_bytes(whole[each])
+    assert hbpack(*anywhere.words, "--output", folder).code == 0
+    assert tree(folder) == whole
+    assert verify(folder)["sound"]
 
 
 def test_without_tokens_or_with_those_of_another_plan(own: Packed, others: Path, tmp_path: Path) -> None:

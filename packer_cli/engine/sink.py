@@ -1,0 +1,176 @@
+"""What a task writes: the files of one part, under temporary names until the caller commits them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol, TypeVar
+
+from packer_cli import __version__
+from packer_cli.engine.shared import find_range, write_range
+from packer_cli.files import HashingFile, commit_file, sync_file, temporary_file
+from packer_cli.format.checksums import file_checksum
+from packer_cli.remote.path import RemotePath
+
+
+class PartTask(Protocol):
+    """A task that makes one part."""
+
+    @property
+    def name(self) -> str:
+        """The part's name in its output, also the path of its marker; the same in every run."""
+
+    @property
+    def fingerprint(self) -> str:
+        """Covers everything that decides the part's bytes."""
+
+
+Task = TypeVar("Task", bound=PartTask)
+
+
+@dataclass(frozen=True, kw_only=True)
+class FileRange:
+    """Bytes that were written: a whole file, or a range of a file that several parts share."""
+
+    path: str
+    """Below the output folder."""
+    offset: int = 0
+    num_bytes: int
+    xxh3: str
+    """xxh3-128."""
+    is_shared: bool = False
+    version: str | None = None
+    """Of a remote file: what the storage said of it when it was uploaded."""
+
+    def value(self) -> dict[str, Any]:
+        """What a listing says of it: nothing of the storage that it is in."""
+        return {name: value for name, value in vars(self).items() if name != "version"}
+
+    def is_intact(self, file: Path, offset: int | None = None, *, is_listed: bool = False) -> bool:
+        """Whether `file` holds these bytes. Price: reading them once, unless its size is wrong.
+
+        A remote file is not read if it still is the version that was uploaded.
+
+        Args:
+            offset: where they are in it, unless that is `self.offset`.
+            is_listed: a listing in its place vouches for it, so no run has written to it since. That, too, is enough
+                for a remote file of this size; whoever reads it compares the checksum.
+        """
+        offset = self.offset if offset is None else offset
+        try:
+            size, stop = file.stat().st_size, offset + self.num_bytes
+            if size != stop and not (self.is_shared and size > stop):
+                return False
+            if isinstance(file, RemotePath) and (self.version or is_listed):
+                return self.version in (None, file.version())
+            return file_checksum(file, offset, self.num_bytes) == self.xxh3
+        except OSError:
+            return False
+
+
+@dataclass(frozen=True, kw_only=True)
+class FinishedPart:
+    """A finished part: the contents of its marker."""
+
+    fingerprint: str
+    files: tuple[FileRange, ...]
+    facts: dict[str, Any] = field(default_factory=dict)
+    """What the stage needs to know about the part: JSON values."""
+    release: str = __version__
+    """The hbpack release that wrote the marker; another one makes the part again."""
+
+
+class Sink:
+    """Where a task writes its files. Records their checksums."""
+
+    def __init__(self, folder: Path, work: str) -> None:
+        """Write below `folder`; `work` is as in `Parts`."""
+        self.files: list[FileRange] = []
+        self._folder = folder
+        self._work = folder / work
+        self._waiting: list[tuple[Path, Path]] = []
+        self._is_synced = False
+
+    @contextmanager
+    def file(self, path: str, *, sync_early: bool = False) -> Iterator[HashingFile]:
+        """Open a new file. It keeps a temporary name until `commit`.
+
+        Args:
+            sync_early: see `temporary_file`.
+        """
+        with temporary_file(self._folder / path, sync_early=sync_early) as (temporary, file):
+            yield file
+        final = self._folder / path
+        self._waiting.append((temporary, final))
+        self.files.append(
+            FileRange(path=path, num_bytes=file.num_bytes, xxh3=file.hexdigest(), version=_version(final))
+        )
+
+    @contextmanager
+    def stretch(self, path: str, offset: int) -> Iterator[HashingFile]:
+        """Open the range from `offset` on of a file that the parts share (`packer_cli.engine.shared`)."""
+        with write_range(self._work / path, offset) as file:
+            yield file
+        self.files.append(
+            FileRange(
+                path=path,
+                offset=offset,
+                num_bytes=file.num_bytes,
+                xxh3=file.hexdigest(),
+                is_shared=True,
+                version=_version(find_range(self._folder / path, self._work / path, offset)[0]),
+            )
+        )
+
+    def sync(self) -> None:
+        """Sync the files ahead of `commit`, on the machine that wrote them."""
+        for temporary, _ in self._waiting:
+            sync_file(temporary)
+        self._is_synced = True
+
+    @property
+    def missing(self) -> Path | None:
+        """A temporary file that is not there, if any."""
+        return next((temporary for temporary, _ in self._waiting if not temporary.exists()), None)
+
+    def commit(self) -> None:
+        """Sync the files and give them their final names."""
+        for temporary, path in self._waiting:
+            commit_file(temporary, path, is_synced=self._is_synced)
+
+    def discard(self) -> None:
+        """Remove the temporary files."""
+        for temporary, _ in self._waiting:
+            temporary.unlink(missing_ok=True)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Written:
+    """The result of a task: a part whose files still have temporary names. Can be pickled."""
+
+    name: str
+    part: FinishedPart
+    sink: Sink
+
+
+def write_part(write: Callable[[Task, Sink], dict[str, Any]], task: Task, folder: Path, work: str) -> Written:
+    """Run a task: `write` writes its files to the sink and returns the part's `facts`.
+
+    Args:
+        folder: the output folder.
+        work: as in `Parts`.
+    """
+    sink = Sink(folder, work)
+    try:
+        facts = write(task, sink)
+    except BaseException:
+        sink.discard()
+        raise
+    part = FinishedPart(fingerprint=task.fingerprint, files=tuple(sink.files), facts=facts)
+    return Written(name=task.name, part=part, sink=sink)
+
+
+def _version(file: Path) -> str | None:
+    return file.version() if isinstance(file, RemotePath) else None

@@ -1,0 +1,212 @@
+"""Parts of a remote token store of which only the needed ranges are read.
+
+The places of a part's columns are in its footer and in the metadata of its record batches. Price of opening: two
+requests a part and one more for every thousand parts. Then a column costs a request and its bytes for each record
+batch, and tokens a request for each run of samples. Many requests are under way at a time.
+
+Only whole parts have checksums. What is read of a part is checked as far as its columns and `tokens.json` agree.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from packer_cli.errors import FormatError
+from packer_cli.format.ipc import BLOCK_BYTES, find_blocks, first_buffers, footer_size, read_block, read_metadata
+from packer_cli.format.loss_spans import STARTS, STOPS, Int64Array, find_wrong_row
+from packer_cli.format.schema import part_schema
+from packer_cli.remote.path import RemotePath
+from packer_cli.remote.ranges import GAP_BYTES, join_spans
+from packer_cli.tokens.index import PartInfo, damaged_part
+
+_TAIL = 8 * 2**10
+"""Bytes at the end of a part that are read first: its footer, if it has up to 250 record batches."""
+_BUFFERS = {
+    "offsets": ("input_ids", 1, np.int32),
+    "input_ids": ("input_ids", 3, None),
+    "span_offsets": (STARTS, 1, np.int32),
+    "loss_starts": (STARTS, 3, np.int32),
+    "loss_stops": (STOPS, 3, np.int32),
+    "num_loss_tokens": ("num_loss_tokens", 1, np.int32),
+    "lines": ("line", 1, np.int64),
+}
+"""For each attribute of `PartBatch`: its column, its buffer there, and its type (None: that of the ids)."""
+
+
+@dataclass(frozen=True)
+class RangedBatch:
+    """A record batch of a remote part."""
+
+    part: int
+    """The part's number in the store."""
+    num_rows: int
+    places: dict[str, int]
+    """Where each of `_BUFFERS` begins in the part."""
+
+
+class RangedParts:
+    """The parts of a remote store, of which ranges are read."""
+
+    def __init__(self, folder: RemotePath, parts: Sequence[PartInfo], token: pa.DataType) -> None:
+        """Find the record batches of all parts, in order.
+
+        Raises:
+            FormatError: a part is missing, has another size, or is damaged at its end.
+        """
+        self._folder = folder
+        self._parts = parts
+        self._token = np.dtype(str(token))
+        self._schema = part_schema(token)
+        first = first_buffers(self._schema)
+        self._numbers = [first[column] + at for column, at, _ in _BUFFERS.values()]
+        self.batches = self._find_batches()
+        self._part = np.array([batch.part for batch in self.batches], dtype=np.int64)
+        self._first_token = np.array([batch.places["input_ids"] for batch in self.batches], dtype=np.int64)
+
+    def columns(self, name: str, numbers: Sequence[int]) -> list[NDArray[Any]]:
+        """An attribute of `PartBatch`, such as `offsets`, of the record batches with these numbers.
+
+        Raises:
+            FormatError: it is damaged.
+        """
+        batches = [self.batches[number] for number in numbers]
+        dtype = np.dtype(_BUFFERS[name][2])
+        if name not in ("offsets", "span_offsets"):
+            found = self._read(name, batches, [batch.num_rows for batch in batches], dtype)
+            if name == "num_loss_tokens":
+                self._check_totals(batches, [int(values.sum(dtype=np.int64)) for values in found], name)
+            return found
+        found = self._read(name, batches, [batch.num_rows + 1 for batch in batches], dtype)
+        for batch, values in zip(batches, found, strict=True):
+            room = batch.places["span_offsets"] - batch.places["input_ids"]
+            most = room // self._token.itemsize if name == "offsets" else 2**31
+            if values[0] != 0 or (np.diff(values) < 0).any() or values[-1] > most:
+                raise self._damaged(batch.part, f"its {name} are wrong")
+        if name == "offsets":
+            self._check_totals(batches, [int(values[-1]) for values in found], "num_tokens")
+        return found
+
+    def spans(self, numbers: Sequence[int], offsets: Sequence[NDArray[Any]]) -> list[list[NDArray[Any]]]:
+        """`span_offsets`, `loss_starts` and `loss_stops` of record batches, checked as those of a whole part.
+
+        Args:
+            offsets: of the same.
+        """
+        batches = [self.batches[number] for number in numbers]
+        span_offsets = self.columns("span_offsets", numbers)
+        counts = [int(values[-1]) for values in span_offsets]
+        int32 = np.dtype(np.int32)
+        starts, stops = (self._read(name, batches, counts, int32) for name in ("loss_starts", "loss_stops"))
+        for i, batch in enumerate(batches):
+            if find_wrong_row(starts[i], stops[i], span_offsets[i], offsets[i]) is not None:
+                raise self._damaged(batch.part, "its loss spans are wrong")
+        return [span_offsets, starts, stops]
+
+    def tokens(
+        self, batch: Int64Array, begin: Int64Array, size: Int64Array
+    ) -> tuple[list[pa.Buffer], Int64Array, Int64Array]:
+        """Fetch spans of tokens: buffers, and for each span the number of its buffer and where it begins there.
+
+        Memory: the spans, and up to 64 KiB between two that are close to each other.
+
+        Args:
+            batch: int64[m], index of each span's record batch.
+            begin, size: int64[m], bytes in the tokens of the record batch.
+        """
+        begin = begin + self._first_token[batch]
+        joined = join_spans(self._part[batch], begin, begin + size, GAP_BYTES)
+        names = [self._parts[number].path for number in joined.file.tolist()]
+        data = self._folder.read_ranges([*zip(names, joined.start.tolist(), joined.stop.tolist(), strict=True)])
+        return [pa.py_buffer(each) for each in data], joined.range_of, begin - joined.start[joined.range_of]
+
+    def _find_batches(self) -> list[RangedBatch]:
+        sizes = self._folder.find()
+        for number, info in enumerate(self._parts):
+            found = sizes.get(info.path)
+            if found is None:
+                raise self._damaged(number, "it is missing")
+            if found != info.num_bytes:
+                raise self._damaged(number, f"it has {found} bytes instead of {info.num_bytes}")
+        blocks = [(part, *block) for part, of_part in enumerate(self._read_footers()) for block in of_part]
+        metadata = self._folder.read_ranges(
+            [(self._parts[part].path, offset, offset + size) for part, offset, size in blocks]
+        )
+        batches = []
+        for (part, offset, size), data in zip(blocks, metadata, strict=True):
+            with self._naming(part):
+                num_rows, *starts = read_metadata(memoryview(data), 0, self._numbers)
+                places = [offset + size + start for start in starts]
+                if num_rows < 0 or not 0 <= min(places) <= max(places) <= self._parts[part].num_bytes:
+                    raise ValueError("its record batches are wrong")
+            batches.append(RangedBatch(part, num_rows, dict(zip(_BUFFERS, places, strict=True))))
+        self._check_totals(batches, [batch.num_rows for batch in batches], "num_samples")
+        return batches
+
+    def _read_footers(self) -> list[list[tuple[int, int]]]:
+        """Of each part, where the metadata of its record batches are, and their sizes."""
+        tails = self._read_tails(range(len(self._parts)), [_TAIL] * len(self._parts))
+        longer: dict[int, int] = {}
+        for number, tail in enumerate(tails):
+            with self._naming(number):
+                size = footer_size(tail)
+                if size > len(tail):
+                    longer[number] = size
+        for number, tail in zip(longer, self._read_tails([*longer], [*longer.values()]), strict=True):
+            tails[number] = tail
+        found = []
+        for number, tail in enumerate(tails):
+            with self._naming(number):
+                if pa.ipc.open_file(pa.py_buffer(tail)).schema != self._schema:
+                    raise ValueError("it has other columns")
+                first, count = find_blocks(tail)
+                found.append([read_block(tail, first + k * BLOCK_BYTES) for k in range(count)])
+        return found
+
+    def _read_tails(self, numbers: Sequence[int], sizes: Sequence[int]) -> list[memoryview]:
+        parts = [(self._parts[number], size) for number, size in zip(numbers, sizes, strict=True)]
+        ranges = [(part.path, max(0, part.num_bytes - size), part.num_bytes) for part, size in parts]
+        return [memoryview(data) for data in self._folder.read_ranges(ranges)]
+
+    @contextmanager
+    def _naming(self, part: int) -> Iterator[None]:
+        """Whatever damage raises becomes an error that names the part."""
+        try:
+            yield
+        except (ValueError, IndexError, struct.error, pa.ArrowException) as error:
+            raise self._damaged(part, str(error)) from None
+
+    def _read(
+        self, name: str, batches: Sequence[RangedBatch], counts: Sequence[int], dtype: np.dtype[Any]
+    ) -> list[NDArray[Any]]:
+        """So many values of a buffer of each record batch."""
+        places = [batch.places[name] for batch in batches]
+        wanted = [
+            (self._parts[batch.part].path, place, place + count * dtype.itemsize)
+            for batch, place, count in zip(batches, places, counts, strict=True)
+        ]
+        for batch, (_, _, stop) in zip(batches, wanted, strict=True):
+            if stop > self._parts[batch.part].num_bytes:
+                raise self._damaged(batch.part, "its record batches are wrong")
+        return [np.frombuffer(data, dtype=dtype) for data in self._folder.read_ranges(wanted)]
+
+    def _check_totals(self, batches: Sequence[RangedBatch], values: Sequence[int], name: str) -> None:
+        """Raise FormatError where the values of a part's record batches do not add up to what `tokens.json` says."""
+        totals: Counter[int] = Counter()
+        for batch, value in zip(batches, values, strict=True):
+            totals[batch.part] += value
+        for number, found in totals.items():
+            expected = getattr(self._parts[number], name)
+            if found != expected:
+                raise self._damaged(number, f"its {name} is {found} instead of {expected}")
+
+    def _damaged(self, part: int, why: str) -> FormatError:
+        return damaged_part(self._folder / self._parts[part].path, why)
