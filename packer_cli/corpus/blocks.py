@@ -113,7 +113,8 @@ class Blocks:
         self.broken = ""
         try:
             self._raw = open_file(file.path, stop)
-            self._raw.seek(start)
+            if start:
+                self._raw.seek(start)
         except OSError as error:
             raise unreadable(file.path, error) from error
         self._inflate: Decompressor | None = None

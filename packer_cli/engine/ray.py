@@ -68,6 +68,7 @@ class RayEngine(Engine):
         ray = self._start()
         submit = ray.remote(relay).options(num_cpus=1, max_retries=0).remote
         place = (packer_cli.__version__, os.getcwd(), self._preload)
+        work = function if self._is_own else Synced(function)  # On one machine, whoever commits the files syncs them.
         todo = deque(range(len(tasks)))
         tries: Counter[int] = Counter()
         running: dict[Any, int] = {}
@@ -76,7 +77,7 @@ class RayEngine(Engine):
                 room = (self._most or 2 * num_cpus()) - len(running)  # Ray gives the next one out when a worker ends.
                 for _ in range(min(room, len(todo))):
                     number = todo.popleft()
-                    running[submit(to_bytes(Synced(function), tasks[number]), *place)] = number
+                    running[submit(to_bytes(work, tasks[number]), *place)] = number
                 for ref in _ended(ray, list(running)):
                     number = running.pop(ref)
                     outcome = _outcome(ray, ref)

@@ -67,7 +67,10 @@ def main() -> int:
     parser.add_argument("--runs", type=int, default=3, help="runs of each contender (default: 3)")
     parser.add_argument("--print-only", action="store_true", help="leave docs/benchmarks.md as it is")
     parser.add_argument("--row", help="only this row of `pack`, such as 'alpaca cl100k'; written nowhere")
+    parser.add_argument("--slow", action="store_true", help="also what takes long: a billion samples in `scale`")
     arguments = parser.parse_args()
+    if arguments.slow:
+        os.environ[scale.SLOW_VARIABLE] = "1"
     if arguments.row:
         os.environ[ROW_VARIABLE] = arguments.row
     unknown = [name for name in arguments.names if name not in BENCHMARKS]
@@ -86,9 +89,9 @@ def main() -> int:
                 print(f"{name}: {error}", file=sys.stderr)
                 failed = True
                 continue
-            command = f"python -m tests.benchmark {name}" + (
-                f" --runs {arguments.runs}" if arguments.runs != 3 else ""
-            )
+            command = f"python -m tests.benchmark {name}"
+            command += f" --runs {arguments.runs}" if arguments.runs != 3 else ""
+            command += " --slow" if arguments.slow and name == "scale" else ""
             body = f"Made by `{command}` on {machine()}.\n\n{text}"
             print(f"\n## {name}\n\n{body}")
             if not (arguments.print_only or arguments.row):

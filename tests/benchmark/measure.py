@@ -47,6 +47,8 @@ class Run:
     cpu: float
     peak_bytes: int
     """Greatest sum of PSS over the tree."""
+    peak_own_bytes: int
+    """The same without mapped files, whose pages the system takes back when it needs them."""
     peak_at: float
     """Seconds from the start to that."""
     busy_elsewhere: float
@@ -95,6 +97,7 @@ def run_measured(command: Sequence[str], env: Mapping[str, str] | None = None, *
         wall=wall,
         cpu=cpu,
         peak_bytes=sampler.peak,
+        peak_own_bytes=sampler.peak_own,
         peak_at=sampler.peak_at,
         busy_elsewhere=max(0.0, others) / ((time.perf_counter() - start) * num_cores()),
         lines=lines,
@@ -130,12 +133,13 @@ class _MemorySampler(threading.Thread):
         self._root = psutil.Process(pid)
         self._done = threading.Event()
         self._start = time.perf_counter()
-        self.peak = 0
+        self.peak = self.peak_own = 0
         self.peak_at = 0.0
 
     def run(self) -> None:
         while not self._done.is_set():
-            now = self._tree_bytes()
+            now, own = self._tree_bytes()
+            self.peak_own = max(self.peak_own, own)
             if now > self.peak:
                 self.peak, self.peak_at = now, time.perf_counter() - self._start
             self._done.wait(SAMPLE_SECONDS)
@@ -144,14 +148,22 @@ class _MemorySampler(threading.Thread):
         self._done.set()
         self.join()
 
-    def _tree_bytes(self) -> int:
-        total = 0
+    def _tree_bytes(self) -> tuple[int, int]:
+        total = own = 0
         with contextlib.suppress(psutil.Error):
             for process in [self._root, *self._root.children(recursive=True)]:
                 with contextlib.suppress(psutil.Error, OSError):
                     info = process.memory_full_info()
-                    total += getattr(info, "pss", info.rss)
-        return total
+                    total += (pss := getattr(info, "pss", info.rss))
+                    own += pss - _mapped_files(process.pid)
+        return total, own
+
+
+def _mapped_files(pid: int) -> int:
+    """Bytes of mapped files in a process's PSS; 0 where the system does not tell."""
+    path = Path(f"/proc/{pid}/smaps_rollup")
+    lines = path.read_text().splitlines() if path.exists() else []
+    return next((int(line.split()[1]) * 1024 for line in lines if line.startswith("Pss_File:")), 0)
 
 
 def _environment(changes: Mapping[str, str]) -> dict[str, str]:

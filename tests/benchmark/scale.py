@@ -1,14 +1,15 @@
-"""The whole plan of 1, 10 and 100 million samples: time, peak memory, and cost a sample.
+"""The whole plan of 1, 10 and 100 million samples, and with `--slow` of a billion: time, peak memory, cost a sample.
 
 `python -m tests.benchmark.scale SAMPLES PACKING` measures one plan in this process and prints a line of JSON. Its
 lengths are in a mapped file, as those of a `.npy` are, so that a billion samples leave the memory to the plan: about
-16 GB, besides 4 GB of lengths that the system can take back.
+18 GB, with the lengths, whose 4 GB the system can take back.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
 import subprocess
 import sys
 import tempfile
@@ -28,6 +29,9 @@ from tests.benchmark.plan import CAPACITY, MIX128K, mix128k, production_rules
 from tests.benchmark.report import table
 
 SIZES = (1_000_000, 10_000_000, 100_000_000)
+SLOW_SIZE = 1_000_000_000
+"""Takes ten minutes and 18 GB."""
+SLOW_VARIABLE = "HBPACK_BENCH_SLOW"
 PACKINGS = ("bfs", "isf", "bfd")
 """The default, and the one that pads least."""
 
@@ -37,7 +41,7 @@ _MOST_SECONDS = 60.0
 _MOST_GIB = 8.0
 _FLAT = 1.5
 """Cost a sample at the greatest size to that at the least which still counts as flat."""
-_NEEDED_BYTES = 24
+_NEEDED_BYTES = 19
 """A sample; without that much free memory a size is left out."""
 
 _T = TypeVar("_T")
@@ -48,7 +52,7 @@ def run(work: Path, runs: int) -> str:
     rows, lines = [], []
     for packing in PACKINGS:
         costs: dict[int, float] = {}
-        for size in SIZES:
+        for size in (*SIZES, SLOW_SIZE) if _is_slow(packing) else SIZES:
             if psutil.virtual_memory().available < size * _NEEDED_BYTES:
                 lines.append(f"- {size:,} samples with `{packing}` were left out: too little memory was free.")
                 continue
@@ -69,7 +73,7 @@ def run(work: Path, runs: int) -> str:
             )
             if size == SIZES[-1]:
                 lines += _targets(packing, best)
-        if len(costs) == len(SIZES):
+        if costs.keys() >= set(SIZES):
             growth = costs[SIZES[-1]] / costs[SIZES[0]]
             verdict = "Met" if growth <= _FLAT else "Missed"
             lines.append(
@@ -81,8 +85,8 @@ def run(work: Path, runs: int) -> str:
         "the packing. Each plan has a new process, which has loaded its kernels by planning 20,000 samples. The "
         "figures are CPU seconds, which equal wall time on an idle machine because a plan uses one core; *plan* is "
         f"`{'` + `'.join(_ASKED)}`. Memory is the largest resident set of the process (VmHWM), with all stages "
-        f"and the mapped lengths; *before* is that without them. Best of {runs} runs; at "
-        f"{SIZES[-1]:,}, one run."
+        f"and the mapped lengths; *before* is that without them. Best of {runs} runs; from "
+        f"{SIZES[-1]:,} on, one run."
     )
     header = [
         "packing", "samples", *(f"`{stage}`" for stage in _STAGES), "plan", "plan, wall", "ns a sample",
@@ -90,6 +94,10 @@ def run(work: Path, runs: int) -> str:
     ]  # fmt: skip
     lists = "\n".join(lines)
     return f"{text}\n\n{table(header, rows)}\n\n{lists}"
+
+
+def _is_slow(packing: str) -> bool:
+    return packing == PACKINGS[0] and bool(os.environ.get(SLOW_VARIABLE))
 
 
 def _total(result: dict[str, float]) -> float:

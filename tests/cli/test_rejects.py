@@ -9,6 +9,7 @@ import sys
 
 import pytest
 
+from packer_cli.corpus.readers.base import BATCH_BYTES
 from tests.cli.conftest import rejected
 from tests.reference import read_packs
 
@@ -67,6 +68,16 @@ def test_every_record_is_packed_or_rejected_with_its_line(pack, mixture, tmp_pat
     again = pack(mixture)
     assert again.stderr.splitlines()[-2:] == ["the plan is up to date", "the shards are up to date"]
     assert again.stdout == done.stdout
+
+
+def test_rejects_of_many_batches_are_in_the_order_of_their_lines(pack, lines_of, tmp_path):
+    """Some are refused by the reader, others when they are encoded."""
+    refused = [(b"[]", LINES[2][1]), LINES[24]]
+    corpus = lines_of(*(refused[i % 2][0] for i in range(9_000)), {"text": "x" * BATCH_BYTES}, b"[]", {"text": "a"})
+    assert pack(corpus).code == 0
+    found = rejected(tmp_path / "out")
+    assert [line for _, line, _ in found] == [*range(1, 9_001), 9_002]
+    assert [reason for *_, reason in found[:9_000]] == [refused[i % 2][1] for i in range(9_000)]
 
 
 def test_a_schema_rejects_the_other_shapes(pack, mixture, tmp_path):
