@@ -160,12 +160,12 @@ class _MemorySampler(threading.Thread):
 
 
 def _pss_and_files(process: psutil.Process) -> tuple[int, int]:
-    """PSS of a process, and of it the bytes of mapped files, at one moment; RSS and 0 where the system tells neither."""
+    """PSS of a process, and of it the bytes of mapped files, at one moment; RSS and 0 where there is no PSS."""
     path = Path(f"/proc/{process.pid}/smaps_rollup")
     if not path.exists():
         return process.memory_info().rss, 0
     sizes = {line.split(":")[0]: int(line.split()[1]) * 1024 for line in path.read_text().splitlines()[1:]}
-    return sizes["Pss"], sizes.get("Pss_File", 0)
+    return sizes.get("Pss", 0), sizes.get("Pss_File", 0)
 
 
 def _environment(changes: Mapping[str, str]) -> dict[str, str]:
