@@ -23,6 +23,7 @@ import packer_cli
 from packer_cli.cli.console import say_colored, show_progress
 from packer_cli.engine.signals import stop_signals
 from packer_cli.errors import HbpackError
+from packer_cli.remote.stopping import INSIDE
 
 COMMANDS = {
     "pack": "Turn a corpus into packed, balanced, scheduled shards: tokenize, plan and write.",
@@ -102,14 +103,17 @@ def main() -> None:
     # pydantic would look for plugins, which hbpack does not use, in the metadata of every installed package.
     os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
     show_progress()
-    with stop_signals(_leave_at_once) as stop:
-        try:
-            _start_early(sys.argv[1:])
-            cli.main(prog_name="hbpack", standalone_mode=False)
-        except BaseException as error:
-            if stop.number is not None:  # Whatever became of the KeyboardInterrupt on its way.
-                _fail(_stopped(stop.number), 128 + stop.number)
-            _report(error)
+    try:
+        with stop_signals(_leave_at_once) as stop:
+            try:
+                _start_early(sys.argv[1:])
+                cli.main(prog_name="hbpack", standalone_mode=False)
+            except BaseException as error:
+                if stop.number is not None:  # Whatever became of the KeyboardInterrupt on its way.
+                    _fail(_stopped(stop.number), 128 + stop.number)
+                _report(error)
+    except OSError as error:  # No descriptors for a pipe.
+        _report(error)
 
 
 def _report(error: BaseException) -> NoReturn:
@@ -131,22 +135,31 @@ def _report(error: BaseException) -> NoReturn:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(1)
     except OSError as error:
-        place = f" ({error.filename})" if error.filename else ""
-        _fail(f"{error.strerror or error}{place}{_REMEDIES.get(error.errno or 0, '')}", 1)
+        _fail(f"{_what_failed(error)}{_REMEDIES.get(error.errno or 0, '')}", 1)
     except MemoryError:
         _fail("out of memory; close other programs, or give fewer --workers, and run the same command again", 1)
 
 
+def _what_failed(error: OSError) -> str:
+    text, path = error.strerror or str(error), error.filename
+    if found := re.fullmatch(r"[^']*'(.+)'\. Detail: \[errno \d+\] (.+)", text):  # Of pyarrow.
+        path, text = found.groups()
+    return f"{text} ({path})" if path else text
+
+
 def _stopped(number: int) -> str:
+    if number == INSIDE:
+        return "another hbpack run has taken over the output folder; run again when that has ended"
     what = "interrupted" if number == signal.SIGINT else "terminated"
     return f"{what}{'; run the same command again to go on' if _command() in _RESUMABLE else ''}"
 
 
 def _leave_at_once(number: int) -> NoReturn:
     """End the process after a signal that the main thread does not see, as in a solver. Its workers end with it."""
+    code = 1 if number == INSIDE else 128 + number
     with contextlib.suppress(SystemExit):
-        _fail(_stopped(number), 128 + number)
-    os._exit(128 + number)
+        _fail(_stopped(number), code)
+    os._exit(code)
 
 
 _ON_WORKERS = {"pack", "tokenize"}

@@ -6,51 +6,20 @@ import glob
 import math
 import os
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from functools import lru_cache
-from typing import Any, Literal
+from typing import Any
 
-from packer_cli.corpus.blocks import Blocks, is_file, unreadable
-from packer_cli.corpus.readers import READERS, datatrove, hf, megatron
-from packer_cli.corpus.types import CorpusFile, CorpusSlice, FileFormat, Source
+from packer_cli.corpus.blocks import Blocks, unreadable
+from packer_cli.corpus.data_files import format_of, known_formats, listed_file, named_file
+from packer_cli.corpus.readers import READERS, hf
+from packer_cli.corpus.types import CorpusFile, CorpusSlice, Source
 from packer_cli.errors import ConfigError, InputError
 from packer_cli.format.constants import MANIFEST_NAME
 from packer_cli.remote.names import as_path
 from packer_cli.remote.system import is_url
 from packer_cli.sizes import parse_number
 
-FORMATS: dict[str, FileFormat] = {
-    ".jsonl": "jsonl",
-    ".ndjson": "jsonl",
-    ".json": "json",
-    ".parquet": "parquet",
-    ".arrow": "arrow",
-    ".feather": "arrow",
-    ".ipc": "arrow",
-    ".txt": "text",
-    ".text": "text",
-    ".md": "text",
-    ".bin": "megatron",
-    ".ds": "datatrove",
-    ".npy": "flat",
-}
-"""Suffix -> format; `.json` that does not begin with [ is read as JSON lines."""
-INDEXED: dict[FileFormat, Callable[[str], str]] = {
-    "megatron": megatron.index_path,
-    "datatrove": datatrove.index_path,
-}
-"""Formats of token ids, and the index that must lie beside a file of each."""
-COMPRESSIONS: dict[str, Literal["gzip", "zstd"]] = {".gz": "gzip", ".zst": "zstd"}
-COMPRESSIBLE: tuple[FileFormat, ...] = ("jsonl", "json", "text")
-ABOUT_THE_DATA = ("readme", "license", "licence", "copying", "notice", "changelog")
-"""Text files of these names in a folder are not data; named on their own they are read."""
-BESIDE_THE_DATA = (
-    *("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "chat_template.json"),
-    *("vocab.json", "vocab.txt", "merges.txt"),
-    *("config.json", "generation_config.json", "preprocessor_config.json", "processor_config.json"),
-    *("dataset_info.json", "dataset_infos.json", "package.json", "package-lock.json"),
-)
-"""Files of tokenizers, models and packages in a folder are not data either; named on their own they are read."""
 MOST_WEIGHT = 10**6
 """Far above any use: a source that an epoch repeats more often is a slip of the pen, such as 1e12."""
 PACKED = (MANIFEST_NAME, "tokens/tokens.json", "tokens/.parts")
@@ -143,7 +112,7 @@ def _find(name: str, source_id: int, output: str | None) -> list[CorpusFile]:
     if os.path.isdir(name):
         found = list(_in_folder(name, source_id, set(own)))
     elif os.path.exists(ids := _indexed(name)):
-        return [_named_file(ids, source_id)]
+        return [named_file(ids, source_id)]
     elif glob.has_magic(name) and not (":" in name and hf.NAME.fullmatch(name)):  # name:train[:10%]
         found = []
         for path in sorted(glob.glob(name, recursive=True)):
@@ -153,16 +122,16 @@ def _find(name: str, source_id: int, output: str | None) -> list[CorpusFile]:
                 if "**" not in name:  # ** lists what is inside by itself
                     found.extend(_in_folder(path, source_id, set(own)))
             else:
-                found.extend(_listed_file(path, source_id))
+                found.extend(listed_file(path, source_id))
         if not found:
-            raise InputError(f"{name}: no data file matches this pattern; {_known()}")
+            raise InputError(f"{name}: no data file matches this pattern; {known_formats()}")
         return _once(found)
     elif _looks_like_path(name):
         raise InputError(f"{name}: no such file or directory, and not a Hugging Face data set name either")
     else:
         return [hf.find(name, source_id)]
     if not found:
-        raise InputError(f"{name}: no data files in this folder; {_known()}")
+        raise InputError(f"{name}: no data files in this folder; {known_formats()}")
     return _once(found)
 
 
@@ -173,7 +142,7 @@ def _find_remote(name: str, source_id: int, output: str | None) -> list[CorpusFi
         raise InputError(f"{name}: lies in the output folder; name another output")
     kind = place.kind()
     if kind == "file":
-        return [_named_file(str(place), source_id, place.stat().st_size)]
+        return [named_file(str(place), source_id, place.stat().st_size)]
     pattern = None
     if kind is None and glob.has_magic(name):
         root = name[: re.search(r"[*?\[]", name).start()].rpartition("/")[0]  # type: ignore[union-attr]
@@ -192,10 +161,10 @@ def _find_remote(name: str, source_id: int, output: str | None) -> list[CorpusFi
         is_hidden = any(part.startswith(".") for part in path.split("/"))
         if not is_hidden and not (output is not None and url.startswith(f"{output}/")):
             folders = [place / folder for folder in _folders_of(path)]
-            files.extend(() if any(map(is_packed, folders)) else _listed_file(url, source_id, num_bytes))
+            files.extend(() if any(map(is_packed, folders)) else listed_file(url, source_id, num_bytes))
     if not files:
         what = "no data files in this folder" if pattern is None else "no data file matches this pattern"
-        raise InputError(f"{name}: {what}; {_known()}")
+        raise InputError(f"{name}: {what}; {known_formats()}")
     return files
 
 
@@ -264,12 +233,8 @@ def real_paths(paths: Sequence[str]) -> list[str]:
     return list(map(resolve, paths))
 
 
-def _known() -> str:
-    return f"hbpack reads {', '.join(sorted(FORMATS))}, and text and JSON also with .gz or .zst"
-
-
 def _looks_like_path(name: str) -> bool:
-    if not hf.NAME.fullmatch(name) or _format(name) is not None:
+    if not hf.NAME.fullmatch(name) or format_of(name) is not None:
         return True
     return "/" in name and os.path.isdir(name.split("/")[0])
 
@@ -293,81 +258,7 @@ def _in_folder(folder: str, source_id: int, seen: set[str]) -> Iterator[CorpusFi
         if entry.is_dir():
             yield from _in_folder(entry.path, source_id, seen)
         elif entry.is_file():
-            yield from _listed_file(entry.path, source_id, entry.stat().st_size)
-
-
-def _listed_file(path: str, source_id: int, num_bytes: int | None = None) -> Iterator[CorpusFile]:
-    """The file, unless it is one of those that are passed over in folders and globs.
-
-    Args:
-        num_bytes: if it is known already that this is a file.
-    """
-    name = os.path.basename(path)
-    kind = _format(path)
-    if name.startswith(".") or kind is None or (num_bytes is None and not os.path.isfile(path)):
-        return
-    if kind[0] in INDEXED and (not is_file(INDEXED[kind[0]](path)) or megatron.is_mask(path)):
-        return  # Other programs' .bin files, or a mask that is read with its ids.
-    if name.lower() in BESIDE_THE_DATA or (kind[0] == "text" and name.split(".")[0].lower() in ABOUT_THE_DATA):
-        return
-    if num_bytes != 0:
-        file = _named_file(path, source_id, num_bytes)
-        if file.num_bytes:
-            yield file
-
-
-def _format(path: str) -> tuple[FileFormat, Literal["none", "gzip", "zstd"]] | None:
-    """The format and compression that a path's suffixes say, None when they are unknown."""
-    stem, suffix = os.path.splitext(path.lower())
-    compression = COMPRESSIONS.get(suffix)
-    if compression is None:
-        kind = FORMATS.get(suffix)
-        return None if kind is None else (kind, "none")
-    kind = FORMATS.get(os.path.splitext(stem)[1])
-    return (kind, compression) if kind in COMPRESSIBLE else None
-
-
-def _named_file(path: str, source_id: int, num_bytes: int | None = None) -> CorpusFile:
-    kind = _format(path)
-    if kind is None:
-        suffix = os.path.splitext(path)[1]
-        what = f'unknown suffix "{suffix}"' if suffix else "no suffix"
-        raise InputError(f"{path}: {what}; {_known()}")
-    if num_bytes is None and not os.path.isfile(path):
-        raise InputError(f"{path}: not a regular file; write the data to a file first")
-    if kind[0] in INDEXED and not is_file(index := INDEXED[kind[0]](path)):
-        raise InputError(f"{path}: has no index beside it; hbpack looks for {index}")
-    if num_bytes is None:
-        try:
-            num_bytes = os.path.getsize(path)
-        except OSError as error:
-            raise unreadable(path, error) from error
-    form, compression = kind
-    file = CorpusFile(source_id=source_id, path=path, format=form, compression=compression, num_bytes=num_bytes)
-    return _array_or_lines(file) if form == "json" else file
-
-
-def _array_or_lines(file: CorpusFile) -> CorpusFile:
-    """Tell a `.json` array from JSON lines by its first byte; one object over many lines is neither."""
-    with Blocks(file) as blocks:
-        head = b""
-        while not head.strip() and (block := blocks.read(1 << 12)):
-            head = block.removeprefix(b"\xef\xbb\xbf")
-    head = head.lstrip()
-    if head.startswith(b"["):
-        return file
-    if head.startswith(b"{") and not head[1:].split(b"\n")[0].strip() and b"\n" in head:
-        raise InputError(
-            f"{file.path}: holds one JSON object over several lines; "
-            "hbpack reads an array of records, or one record a line; write it so, or leave the file out"
-        )
-    return CorpusFile(
-        source_id=file.source_id,
-        path=file.path,
-        format="jsonl",
-        compression=file.compression,
-        num_bytes=file.num_bytes,
-    )
+            yield from listed_file(entry.path, source_id, entry.stat().st_size)
 
 
 def _check_compressed(file: CorpusFile) -> None:

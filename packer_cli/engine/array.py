@@ -21,6 +21,7 @@ from packer_cli.engine.parts import PIN, remove_work
 from packer_cli.engine.sink import FinishedPart
 from packer_cli.errors import ConfigError
 from packer_cli.files import fingerprint, remove_folder, write_json
+from packer_cli.format.checksums import require_damage
 from packer_cli.format.records import read_record
 
 Item = TypeVar("Item")
@@ -114,7 +115,8 @@ class ArrayRecords:
         """What the tasks agreed on; None if no task has begun, or the output is complete."""
         try:
             return read_record(Pin, json.loads(self._pin.read_bytes()))
-        except (OSError, ValueError):
+        except (OSError, ValueError) as error:
+            require_damage(error)
             return None
 
     def find_task(self, ids: ArrayIds) -> ArrayTask | None:

@@ -27,6 +27,7 @@ from packer_cli.engine.progress import Progress
 from packer_cli.engine.shared import find_range
 from packer_cli.engine.sink import FileRange, FinishedPart, Task, Written
 from packer_cli.files import move_file, remove_folder, write_text
+from packer_cli.format.checksums import require_damage
 from packer_cli.format.records import read_record
 from packer_cli.remote.names import paths_below
 from packer_cli.remote.path import is_remote
@@ -205,7 +206,8 @@ class Parts(Generic[Task]):
     def _read_marker(self, name: str) -> FinishedPart | None:
         try:
             return read_record(FinishedPart, json.loads(self._marker(name).read_bytes()))
-        except (OSError, ValueError):
+        except (OSError, ValueError) as error:
+            require_damage(error)
             return None
 
     def _write_marker(self, name: str, part: FinishedPart) -> None:

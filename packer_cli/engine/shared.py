@@ -26,8 +26,12 @@ def make_room(final: Path, work: Path, num_bytes: int) -> None:
         return
     with suppress(FileNotFoundError):
         os.replace(final, work)
-    with work.open("ab") as file:
-        file.truncate(num_bytes)
+    try:
+        with work.open("ab") as file:
+            file.truncate(num_bytes)
+    except OSError as error:
+        error.filename = str(final)  # What it does not say.
+        raise
 
 
 @contextmanager

@@ -13,6 +13,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import NoReturn
 
+from packer_cli.remote.stopping import INSIDE
+
 STOPS = (signal.SIGINT, signal.SIGTERM)
 GRACE = 5.0
 
@@ -33,6 +35,8 @@ def stop_signals(give_up: Callable[[int], NoReturn]) -> Iterator[StopSignals]:
 
     A signal that the process ignores, as SIGINT in the background of a shell, stays ignored.
 
+    Yields what came from outside: a run that is stopped from inside raises an error of its own.
+
     Args:
         give_up: called on another thread, with the signal, if the block does not end in time; ends the process.
     """
@@ -49,7 +53,7 @@ def stop_signals(give_up: Callable[[int], NoReturn]) -> Iterator[StopSignals]:
 
     def watch() -> None:
         while seen := os.read(reading, 1):
-            if seen[0] in STOPS:
+            if seen[0] in (*STOPS, INSIDE):
                 if not is_over.wait(GRACE):
                     give_up(seen[0])
                 return
@@ -91,13 +95,13 @@ os.register_at_fork(after_in_child=_forget_in_fork)
 
 @contextmanager
 def interrupts_later() -> Iterator[None]:
-    """Delay Ctrl-C and SIGTERM until the block ends."""
+    """Delay Ctrl-C, SIGTERM and a stop from inside until the block ends."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
     seen: list[int] = []
-    usual = {number: signal.getsignal(number) for number in STOPS}
-    delayed = [number for number in STOPS if usual[number] is not None]  # None: a handler that Python cannot restore.
+    usual = {number: signal.getsignal(number) for number in (*STOPS, INSIDE)}
+    delayed = [number for number in usual if usual[number] is not None]  # None: a handler that Python cannot restore.
     for number in delayed:
         signal.signal(number, lambda number, frame: seen.append(number))
     try:

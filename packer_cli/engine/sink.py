@@ -11,7 +11,7 @@ from typing import Any, Protocol, TypeVar
 from packer_cli import __version__
 from packer_cli.engine.shared import find_range, write_range
 from packer_cli.files import HashingFile, commit_file, sync_file, temporary_file
-from packer_cli.format.checksums import file_checksum
+from packer_cli.format.checksums import file_checksum, require_damage
 from packer_cli.remote.path import RemotePath
 
 
@@ -66,7 +66,8 @@ class FileRange:
             if isinstance(file, RemotePath) and (self.version or is_listed):
                 return self.version in (None, file.version())
             return file_checksum(file, offset, self.num_bytes) == self.xxh3
-        except OSError:
+        except OSError as error:
+            require_damage(error)
             return False
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from packer_cli.errors import OutputError
+from packer_cli.format.checksums import require_damage
 
 NAME = ".hbpack-export.json"
 """The header and the files of a finished export. Hidden, since readers take visible files for data."""
@@ -51,6 +52,7 @@ def read_json(path: Path) -> dict[str, Any] | None:
     """Read a JSON object; None if there is none."""
     try:
         value = json.loads(path.read_bytes())
-    except (OSError, ValueError):
+    except (OSError, ValueError) as error:
+        require_damage(error)
         return None
     return value if isinstance(value, dict) else None

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from packer_cli.engine.base import Engine
 from packer_cli.errors import FormatError
 from packer_cli.export.copy import copy_bytes
-from packer_cli.format.checksums import find_damage, inside
+from packer_cli.format.checksums import find_damage, inside, require_damage
 from packer_cli.format.constants import PACKS_PER_BATCH
 from packer_cli.format.entries import PartInfo, ShardInfo
 from packer_cli.format.ipc import first_buffers
@@ -265,6 +265,7 @@ def _look(folder: Path, info: ShardInfo, schema: pa.Schema, *, checks: bool) -> 
             raise ValueError("it has other columns")
         found = [file.starts(number, buffers) for number in range(file.num_batches)]
     except (OSError, ValueError, IndexError, struct.error, pa.ArrowException, FormatError) as error:
+        require_damage(error)
         raise damaged(path, str(error)) from None
     rows, *starts = np.array(found, dtype=np.int64).reshape(-1, 1 + len(buffers)).T
     if rows.sum() != info.num_packs or (rows[:-1] != PACKS_PER_BATCH).any():

@@ -6,6 +6,7 @@ networks do to files, and do not protect from an attacker, who can compute them 
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import re
@@ -16,6 +17,7 @@ from typing import Any
 import xxhash
 
 _BLOCK = 2**20
+_TOO_LITTLE = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
 _HEX = re.compile(r"[0-9a-f]{32}\Z")
 _SIGNATURE = 32
 _BEFORE, _AFTER = b'"xxh3": "', b'"\n}\n'
@@ -32,6 +34,12 @@ def file_checksum(path: str | Path, offset: int = 0, num_bytes: int | None = Non
             digest.update(buffer[:size])
             left -= size
     return digest.hexdigest()
+
+
+def require_damage(error: BaseException) -> None:
+    """Raise an error again that says nothing about the file that was read, but that this process has too little."""
+    if isinstance(error, OSError) and error.errno in _TOO_LITTLE:
+        raise error
 
 
 def check_bytes(data: Any, xxh3: str) -> str | None:
@@ -60,6 +68,7 @@ def find_damage(path: str | Path, num_bytes: int | None, xxh3: str, index: str =
     except FileNotFoundError:
         return "it is missing"
     except OSError as error:
+        require_damage(error)
         return f"it cannot be read: {error.strerror}"
     return None if found == xxh3 else f"its checksum is {found}, {index} says {xxh3}"
 

@@ -14,7 +14,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from packer_cli.format.arrays import to_numpy
-from packer_cli.format.checksums import check_bytes
+from packer_cli.format.checksums import check_bytes, require_damage
 from packer_cli.format.entries import EpochInfo
 from packer_cli.format.epochs import repeat_iterations
 from packer_cli.format.manifest import Manifest
@@ -108,6 +108,7 @@ def _read(data: pa.Buffer, path: str, xxh3: str | None, fingerprint: str, schema
         table = reader.read_all()
         return {name: np.array(to_numpy(table.column(name).combine_chunks())) for name in schema.names}
     except (OSError, pa.ArrowException) as error:
+        require_damage(error)
         raise ValueError(why or str(error)) from None
 
 
@@ -139,6 +140,7 @@ def read_rows(
         of_rank = read_rank(read(path), entry, rank, manifest.fingerprint, compares=compares)
         return _rows(iterations, of_rank, manifest, rank)
     except (OSError, ValueError) as error:
+        require_damage(error)
         raise RankFileError(path, error) from None
 
 

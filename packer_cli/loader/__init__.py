@@ -10,6 +10,8 @@
                         |         passes.py: the passes over its tokens; pages.py: memory to reuse
                     formats/      one adapter per file: the keys that a trainer expects; transfer.py: from a worker
                         |
+                    reader.py     packs built into micro-batches, shards fetched ahead
+                        |
                     dataset.py    PackedDataset: map-style torch data set, resume state; place.py: epoch and position;
                                   sampler.py: for a StatefulDataLoader that resumes by its own state
 

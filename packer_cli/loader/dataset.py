@@ -14,7 +14,7 @@ from torch.utils.data import Dataset
 from packer_cli.format.constants import Mask
 from packer_cli.format.layout import Layout
 from packer_cli.format.state import LoaderState
-from packer_cli.loader.batch import BatchBuilder, MicroBatch, PadTo, SPSharding
+from packer_cli.loader.batch import BatchBuilder, PadTo, SPSharding
 from packer_cli.loader.formats import get_format
 from packer_cli.loader.manifest import choose_pad_token, read_manifest
 from packer_cli.loader.opening import open_storage
@@ -28,9 +28,9 @@ from packer_cli.loader.options import (
     choose_max_segments,
 )
 from packer_cli.loader.place import Place
+from packer_cli.loader.reader import MicroBatchReader
 from packer_cli.loader.rows import RankRows
 from packer_cli.loader.sampler import PackedSampler, is_left_to_sampler
-from packer_cli.loader.shards import ShardReader
 from packer_cli.loader.state import read_state
 from packer_cli.loader.storage import Verify
 from packer_cli.remote.local import CACHE_BYTES
@@ -191,7 +191,7 @@ class PackedDataset(Dataset):
         )
         epoch = manifest.first_epoch if epoch is None else epoch
         self._place = Place(self._storage, manifest, self.rank, epoch)
-        self._builder = BatchBuilder(
+        builder = BatchBuilder(
             pad_to=pad_to,
             pad_to_multiple_of=pad_to_multiple_of,
             pad_token_id=choose_pad_token(manifest, pad_token_id),
@@ -214,10 +214,9 @@ class PackedDataset(Dataset):
             ),
         )
         check_tokens(manifest, self._storage, repr(str(self.path)))
-        self._shards = ShardReader(self._storage, manifest.groups, manifest.planned_fingerprint, manifest.tokens)
-        self._prefetch = prefetch if self._storage.is_remote else 0
+        self._reader = MicroBatchReader(self._storage, manifest, builder, prefetch)
         if verify == "full":
-            self._shards.check_all()
+            self._reader.check_all()
 
     @property
     def manifest(self) -> dict[str, Any]:
@@ -264,26 +263,11 @@ class PackedDataset(Dataset):
             raise IndexError(f"iteration {i} of {num_iterations}")
         item: Any
         if self._lockstep:
-            item = self._adapt(self._read(rows, i))
+            item = self._adapt(self._reader.read(rows, i))
         else:
-            item = [self._adapt(self._read(rows, number)) for number in rows.rows_of(i)]
+            item = [self._adapt(self._reader.read(rows, number)) for number in rows.rows_of(i)]
         self._place.next = i + 1
         return item
-
-    def _read(self, rows: RankRows, number: int) -> MicroBatch:
-        row = rows.row(number)
-        if row.shard < 0:
-            return self._builder.filler(row, rows.epoch)
-        is_open = not self._prefetch or self._shards.is_open(row.group, row.shard)
-        pack = self._shards.read(row.group, row.shard, row.row)
-        if not is_open:
-            self._prefetch_after(number)
-        return self._builder.build(pack, row, rows.epoch)
-
-    def _prefetch_after(self, i: int) -> None:
-        """Prefetch the shards that follow the one just opened for row `i`."""
-        places = self._rows.next_shards(i, self._prefetch + self._storage.files_kept)
-        self._shards.prefetch([place for place in places if not self._shards.is_open(*place)][: self._prefetch])
 
     def __iter__(self) -> Iterator[Any]:
         """Iterate from `position`, or from 0 if at the end, to the end of the epoch; moves `position`."""
@@ -359,5 +343,4 @@ class PackedDataset(Dataset):
 
         Call it before you move or remove the cache of a remote set in a running process. Batches remain valid.
         """
-        self._storage.stop()
-        self._shards.close()
+        self._reader.close()

@@ -18,6 +18,7 @@ from typing import Any
 import pyarrow as pa
 
 from packer_cli.errors import FormatError
+from packer_cli.format.checksums import require_damage
 from packer_cli.format.entries import GroupInfo, PartInfo, ShardInfo
 from packer_cli.format.marks import find_foreign
 from packer_cli.format.shards import IndexFile, Pack, ShardFile
@@ -130,6 +131,7 @@ class ShardReader:
             try:
                 self.storage.check_shard(part)
             except (OSError, FormatError) as error:
+                require_damage(error)
                 name = self.storage.name(part.path)
                 raise FormatError(f"token store part {name!r} is damaged ({error}); run hbpack pack again") from None
         for group, entry in enumerate(self.groups):
@@ -137,6 +139,7 @@ class ShardReader:
                 try:
                     self.storage.check_shard(item)
                 except (OSError, FormatError) as error:
+                    require_damage(error)
                     raise self._damaged(group, shard, str(error)) from None
                 self._open(group, shard).close()
 
@@ -151,6 +154,7 @@ class ShardReader:
             try:
                 source, kept = self.storage.open_shard(entry, self.close)
             except (OSError, FormatError) as error:
+                require_damage(error)
                 raise self._damaged(group, shard, str(error)) from None
             try:
                 file = IndexFile(source, self._parts) if self.tokens else ShardFile(source)
@@ -159,6 +163,7 @@ class ShardReader:
                     return _Open(file, kept, entry, is_checked)
                 why = foreign
             except (OSError, FormatError, pa.ArrowException, UnicodeDecodeError) as error:
+                require_damage(error)
                 why = str(error)
             if kept is not None:
                 kept.close()

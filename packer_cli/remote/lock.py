@@ -10,15 +10,17 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 import socket
 import threading
 import time
 import uuid
+from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass, replace
 
 from packer_cli.errors import RemoteError, RunError
 from packer_cli.remote.path import RemotePath
+from packer_cli.remote.stopping import stoppable
 
 EXPIRES = 120.0
 """Seconds after which a lock that is not renewed may be taken over: more than clocks differ."""
@@ -98,6 +100,7 @@ class RemoteLock:
         self.path = folder / name
         self._ours = LockHolder(uuid.uuid4().hex, socket.gethostname(), os.getpid(), time.time())
         self._ended, self._is_lost, self._writing = threading.Event(), threading.Event(), threading.Lock()
+        self._stops = ExitStack()
 
     def take(self) -> LockHolder | None:
         """Take the lock. Returns who holds it instead, None if nobody does."""
@@ -129,8 +132,9 @@ class RemoteLock:
         _held.pop(self._ours.token, None)
 
     def __enter__(self) -> RemoteLock:
-        """Renew the lock on a thread from now on."""
-        self._thread = threading.Thread(target=self._renew, name="hbpack-lock", daemon=True)
+        """Renew the lock on a thread from now on. It interrupts the main thread if another run has the lock."""
+        stop = self._stops.enter_context(stoppable())
+        self._thread = threading.Thread(target=self._renew, args=(stop,), name="hbpack-lock", daemon=True)
         self._thread.start()
         return self
 
@@ -142,6 +146,7 @@ class RemoteLock:
         """
         self._ended.set()
         self._thread.join()
+        self._stops.close()
         if self._is_lost.is_set() and kind in (None, KeyboardInterrupt):
             raise RunError(
                 f"output folder {str(self._folder)!r}: another hbpack run has taken it over, because this one was "
@@ -162,13 +167,13 @@ class RemoteLock:
         with self._writing:
             self.path.write_bytes(replace(self._ours, time=time.time()).encode())
 
-    def _renew(self) -> None:
+    def _renew(self, stop: Callable[[], None]) -> None:
         while not self._ended.wait(RENEWED):
             try:
                 holder = _read(self.path)
                 if holder is None or holder.token != self._ours.token:
                     self._is_lost.set()
-                    signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)  # As Ctrl-C does.
+                    stop()
                     return
                 self._write()
             except RemoteError:

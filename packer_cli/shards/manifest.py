@@ -6,6 +6,7 @@ from pathlib import Path
 
 from packer_cli.errors import FormatError, InputError
 from packer_cli.files import atomic_file
+from packer_cli.format.checksums import require_damage
 from packer_cli.format.constants import MANIFEST_NAME
 from packer_cli.format.manifest import Manifest, manifest_bytes, parse_manifest
 from packer_cli.remote.path import is_remote
@@ -33,5 +34,6 @@ def read_manifest(folder: Path) -> Manifest:
         remedy = "check the address" if is_remote(folder) else "run hbpack pack"
         raise InputError(f"{str(folder)!r} holds no packed data set (no {MANIFEST_NAME}); {remedy}") from None
     except OSError as error:
+        require_damage(error)
         raise FormatError(f"{str(file)!r} cannot be read ({error.strerror}); {REMEDY}") from None
     return parse_manifest(data, str(file), REMEDY)

@@ -17,6 +17,7 @@ from packer_cli.config import PlanConfig
 from packer_cli.errors import FormatError, InputError, PlanError
 from packer_cli.files import atomic_file
 from packer_cli.format.arrays import to_arrow, to_numpy
+from packer_cli.format.checksums import require_damage
 from packer_cli.format.choice import GroupChoice
 from packer_cli.format.metrics import Counts, PlanMetrics
 from packer_cli.format.records import known_values, read_record
@@ -110,6 +111,7 @@ def read_schedules(path: Path) -> tuple[tuple[Schedule, ...], str]:
         _check_digest(arrays, metadata)
         return _schedules(arrays), metadata["fingerprint"]
     except (KeyError, TypeError, ValueError, IndexError, pa.ArrowException, OSError, InputError) as error:
+        require_damage(error)
         raise FormatError(
             f"{str(path)!r} is missing or damaged ({error}); run hbpack write, which "
             "makes the set as it was planned, and then hbpack rebalance"
@@ -208,6 +210,7 @@ def read_plan(path: Path, *, check: bool = False) -> tuple[Plan, NDArray[np.int3
             check_plan(plan)
         return plan, arrays["piece_loss_tokens"]
     except (KeyError, TypeError, ValueError, IndexError, PlanError, pa.ArrowException, OSError) as error:
+        require_damage(error)
         raise FormatError(f"{str(path)!r} is damaged ({error}); run hbpack plan again") from None
 
 
@@ -217,6 +220,7 @@ def check_plan_file(path: Path) -> None:
     try:
         _check_digest(_read_arrays(path), metadata)
     except (KeyError, TypeError, ValueError, IndexError, pa.ArrowException, OSError) as error:
+        require_damage(error)
         raise FormatError(f"{str(path)!r} is damaged ({error}); run hbpack plan again") from None
 
 
@@ -235,6 +239,7 @@ def _read_metadata(path: Path) -> dict[str, Any]:
     except (FileNotFoundError, NotADirectoryError):
         raise InputError(f"{str(path.parent)!r} holds no plan (no {path.name}); run hbpack plan") from None
     except (OSError, pa.ArrowException, KeyError, TypeError, ValueError) as error:
+        require_damage(error)
         raise FormatError(f"{str(path)!r} is damaged ({error}); run hbpack plan again") from None
     if metadata.get("plan_version") != PLAN_VERSION:
         raise FormatError(

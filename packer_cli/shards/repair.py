@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from packer_cli.engine.base import Engine
 from packer_cli.engine.progress import Progress
 from packer_cli.errors import FormatError
-from packer_cli.format.checksums import find_damage, inside
+from packer_cli.format.checksums import find_damage, inside, require_damage
 from packer_cli.format.entries import Generation
 from packer_cli.format.manifest import Manifest
 from packer_cli.format.marks import find_foreign
@@ -99,7 +99,8 @@ def describe_damage(folder: Path, file: SetFile) -> str | None:
     try:
         with open_source(path) as source:
             return find_foreign(pa.ipc.open_file(source).schema, file.fingerprint, file.path) or why
-    except (OSError, pa.ArrowException):
+    except (OSError, pa.ArrowException) as error:
+        require_damage(error)
         return why
 
 

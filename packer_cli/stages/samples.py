@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from packer_cli.config import TokenizeConfig
-from packer_cli.corpus.discover import COMPRESSIONS, FORMATS
+from packer_cli.corpus.data_files import COMPRESSIONS, FORMATS
 from packer_cli.engine.base import Engine
 from packer_cli.errors import ConfigError, InputError, TooManyRejectedError
 from packer_cli.format.constants import PLAN_NAME

@@ -17,7 +17,14 @@ from packer_cli.engine.base import Engine
 from packer_cli.errors import FormatError, InputError, VersionError
 from packer_cli.files import atomic_file, fingerprint
 from packer_cli.format.arrays import to_numpy
-from packer_cli.format.checksums import check_json, check_path, describe_signature, find_damage, sign_text
+from packer_cli.format.checksums import (
+    check_json,
+    check_path,
+    describe_signature,
+    find_damage,
+    require_damage,
+    sign_text,
+)
 from packer_cli.format.loss_spans import STARTS, STOPS, count_by_row, find_wrong_row
 from packer_cli.format.schema import part_schema, token_type
 from packer_cli.remote.local import map_file
@@ -126,6 +133,7 @@ def read_index(folder: Path) -> StoreIndex:
     except (FileNotFoundError, NotADirectoryError):
         raise InputError(f"{str(folder)!r} holds no token store (no {INDEX_NAME}); run hbpack tokenize") from None
     except (OSError, ValueError) as error:
+        require_damage(error)
         raise FormatError(f"{str(path)!r} is damaged ({str(error).splitlines()[0]}); tokenize again") from None
 
 
@@ -189,6 +197,7 @@ def open_part(folder: Path, part: PartInfo, token: pa.DataType) -> list[pa.Recor
         if sum(len(batch) for batch in batches) != part.num_samples:
             raise pa.ArrowInvalid(f"it does not hold its {part.num_samples} samples")
     except (OSError, pa.ArrowException) as error:
+        require_damage(error)
         reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
         raise damaged_part(path, reason) from None
     return batches

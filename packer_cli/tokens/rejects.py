@@ -14,7 +14,7 @@ from packer_cli.corpus.types import Gap, Reject
 from packer_cli.engine.sink import Sink
 from packer_cli.errors import FormatError
 from packer_cli.files import HashingFile
-from packer_cli.format.checksums import find_damage
+from packer_cli.format.checksums import find_damage, require_damage
 from packer_cli.tokens.index import INDEX_NAME, remedy
 from packer_cli.tokens.slices import LINE_BITS, count_by_slice, with_lines
 
@@ -86,5 +86,6 @@ def read_rejects(path: Path, xxh3: str | None) -> Iterator[Reject]:
             for line in lines:
                 yield Reject(**json.loads(line))
     except (OSError, ValueError, TypeError) as error:
+        require_damage(error)
         reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
         raise FormatError(f"{str(path)!r} is damaged ({reason}); {remedy(path)}") from None

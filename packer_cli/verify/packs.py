@@ -11,6 +11,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from packer_cli.format.arrays import to_numpy
+from packer_cli.format.checksums import require_damage
 from packer_cli.format.constants import PACKS_PER_BATCH
 from packer_cli.format.loss_spans import STARTS, STOPS, count_by_row, find_wrong_row
 from packer_cli.format.marks import CHECKSUM, row_checksums
@@ -61,6 +62,7 @@ def check_shard(folder: Path, shard: ShardRange, expected: Expected) -> str | No
             if reader.num_record_batches != -(-shard.num_packs // PACKS_PER_BATCH):
                 return f"it does not hold its {shard.num_packs} packs"
     except (OSError, pa.ArrowException) as error:
+        require_damage(error)
         return str(error)
     return None
 

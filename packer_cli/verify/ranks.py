@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
+from packer_cli.format.checksums import require_damage
 from packer_cli.format.entries import EpochInfo, Generation
 from packer_cli.format.manifest import Manifest
 from packer_cli.format.ranks import read_iterations, read_rank
@@ -47,6 +48,7 @@ def check_epoch(
                 else:
                     table = read_rank(data, epoch, rank, generation.fingerprint, compares=False)
         except (OSError, ValueError) as error:
+            require_damage(error)
             found[path] = str(error)
             continue
         if columns and path not in expected:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -102,12 +103,54 @@ def test_a_run_that_lost_its_lock_ends(folder, monkeypatch):
     monkeypatch.setattr(lock, "RENEWED", 0.05)
 
     def lose() -> None:
-        held_by(folder)
-        time.sleep(20)
+        for _ in range(200):  # Its own lock may be renewed in the same moment.
+            held_by(folder)
+            time.sleep(0.1)
 
     with pytest.raises(RunError, match="another hbpack run has taken it over"), lock_folder(folder):
         lose()
     assert lock._read(folder / NAME).token == "token"
+
+
+def test_a_command_that_lost_its_lock_says_so(folder, monkeypatch, hbpack, repo):
+    monkeypatch.setattr(lock, "RENEWED", 0.05)
+
+    def lose(*_: Any) -> None:
+        for _ in range(200):  # Its own lock may be renewed in the same moment.
+            held_by(folder)
+            time.sleep(0.1)
+
+    monkeypatch.setattr("packer_cli.stages.tokenize.tokenize", lose)
+    sample = repo / "examples" / "sample"
+    words = [sample / "chats.jsonl", "--tokenizer", sample / "tokenizer", "--output", folder, "--workers", 1]
+    message = (
+        f"error: output folder '{folder}': another hbpack run has taken it over, because this one was suspended or "
+        "cut off; run again when that has ended\n"
+    )
+    assert hbpack("tokenize", *words) == (1, "", message)
+
+
+def test_so_does_one_that_ignores_ctrl_c_as_in_the_background_of_a_shell(bucket):
+    code = (
+        "import sys, time\nfrom packer_cli.folders import lock_folder\nfrom packer_cli.remote import lock\n"
+        "from packer_cli.remote.names import as_path\nlock.RENEWED = 0.05\n"
+        "with lock_folder(as_path(sys.argv[1])):\n    print('held', flush=True)\n    time.sleep(60)"
+    )
+    process = subprocess.Popen(
+        [sys.executable, "-c", code, str(bucket)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_IGN),
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == "held\n", process.communicate()
+    for _ in range(5):  # Its own lock may be renewed in the same moment.
+        held_by(bucket)
+        time.sleep(0.1)
+    _, stderr = process.communicate(timeout=30)
+    assert "another hbpack run has taken it over" in stderr
+    assert lock._read(bucket / NAME).token == "token"
 
 
 def test_tasks_of_an_array_share_the_folder_and_runs_do_not(folder, monkeypatch):

@@ -1,13 +1,14 @@
 """`python -m tests.soak.killed`: runs commands, each in a fork of this process, which has loaded what they need.
 
-Reads orders as lines of JSON; answers each with the process id of the command, and at its end with (exit status, as
-`subprocess` has it; number of its file operations).
+Reads orders as lines of JSON, see `tests.soak.commands`. Answers each with the process id of the command, and at its
+end with (exit status, as `subprocess` has it; number of its file operations).
 """
 
 from __future__ import annotations
 
 import json
 import os
+import resource
 import signal
 import sys
 from collections.abc import Callable
@@ -34,6 +35,7 @@ def main() -> None:
     for name in PREPARED:
         __import__(name)
     _load_kernels()
+    print("ready", flush=True)
     for line in sys.stdin:
         reading, writing = os.pipe()
         pid = os.fork()
@@ -64,6 +66,11 @@ def _run(order: dict[str, Any], result: int) -> None:
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     os.dup2(log, 1)
     os.dup2(log, 2)
+    for name, limit in order["limits"].items():
+        if name == "NOFILE":
+            limit += len(os.listdir("/proc/self/fd"))  # What this process has open is not the command's.
+        kind = getattr(resource, f"RLIMIT_{name}")
+        resource.setrlimit(kind, (limit, resource.getrlimit(kind)[1]))
     counter = _Counter(order["operation"], is_before=order["is_before"])
     for name in OPERATIONS:
         setattr(os, name, counter.counting(getattr(os, name)))
