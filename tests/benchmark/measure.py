@@ -153,17 +153,19 @@ class _MemorySampler(threading.Thread):
         with contextlib.suppress(psutil.Error):
             for process in [self._root, *self._root.children(recursive=True)]:
                 with contextlib.suppress(psutil.Error, OSError):
-                    info = process.memory_full_info()
-                    total += (pss := getattr(info, "pss", info.rss))
-                    own += pss - _mapped_files(process.pid)
+                    pss, files = _pss_and_files(process)
+                    total += pss
+                    own += pss - files
         return total, own
 
 
-def _mapped_files(pid: int) -> int:
-    """Bytes of mapped files in a process's PSS; 0 where the system does not tell."""
-    path = Path(f"/proc/{pid}/smaps_rollup")
-    lines = path.read_text().splitlines() if path.exists() else []
-    return next((int(line.split()[1]) * 1024 for line in lines if line.startswith("Pss_File:")), 0)
+def _pss_and_files(process: psutil.Process) -> tuple[int, int]:
+    """PSS of a process, and of it the bytes of mapped files, at one moment; RSS and 0 where there is no PSS."""
+    path = Path(f"/proc/{process.pid}/smaps_rollup")
+    if not path.exists():
+        return process.memory_info().rss, 0
+    sizes = {line.split(":")[0]: int(line.split()[1]) * 1024 for line in path.read_text().splitlines()[1:]}
+    return sizes.get("Pss", 0), sizes.get("Pss_File", 0)
 
 
 def _environment(changes: Mapping[str, str]) -> dict[str, str]:
