@@ -115,7 +115,7 @@ def compare(given: argparse.Namespace, work: Path) -> str:
         measured = ",".join(str(longest // part) for part in (16, 8, 4, 2, 1))
         torchrun(given.processes, "packer_cli", "profile", "--model", config, "--output", file, "--lengths", measured,
                  "--modelling", "plain", "--logits", "chunked", "--weights", "whole", "--checkpoint-layers", 0,
-                 "--gpus", given.processes, "--repeats", 1, "--bandwidth", BANDWIDTH)  # fmt: skip
+                 "--gpus", given.processes, "--repeats", 3, "--bandwidth", BANDWIDTH)  # fmt: skip
         profiles.append(read_profile(file))
         if not sets:
             for name in given.strategies.split(","):
