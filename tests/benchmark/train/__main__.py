@@ -69,8 +69,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--minutes",
         type=float,
-        default=15,
-        help="start no third round, or further one, that would end later (default: 15)",
+        default=20,
+        help="start no third round, or further one, that would end later (default: 20)",
     )
     parser.add_argument("--tokens", type=int, default=320_000, help="tokens of the samples (default: 320,000)")
     parser.add_argument("--longest", type=int, default=LONGEST, help="the longest sample (default: 8192)")
