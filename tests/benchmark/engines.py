@@ -15,7 +15,7 @@ from tests.benchmark.rival import corpora
 ENGINES = ("local", "ray")
 MOST = 1.3
 LEAST_SECONDS = 30.0
-_COPIES = 28
+_COPIES = 34
 _GROUPS = ("--groups", "16k:1,128k:8", "--gpus", "32", "--overflow", "split")
 
 
