@@ -8,15 +8,21 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 from packer_cli.remote.stopping import INSIDE
 
+if TYPE_CHECKING:
+    from sys import UnraisableHookArgs
+
 STOPS = (signal.SIGINT, signal.SIGTERM)
 GRACE = 5.0
+AGAIN = 0.01
+"""Seconds after which a signal is sent again, if Python dropped its KeyboardInterrupt."""
 
 
 class StopSignals:
@@ -51,6 +57,17 @@ def stop_signals(give_up: Callable[[int], NoReturn]) -> Iterator[StopSignals]:
             stop.number = number
         raise KeyboardInterrupt
 
+    def dropped(what: UnraisableHookArgs) -> None:
+        """Finalizers and weak references' callbacks, which imports have, cannot raise."""
+        if isinstance(what.exc_value, KeyboardInterrupt):
+            threading.Timer(AGAIN, send_again).start()
+        else:
+            usual_hook(what)
+
+    def send_again() -> None:
+        if stop.number is not None and not is_over.is_set():
+            signal.pthread_kill(threading.main_thread().ident or 0, stop.number)
+
     def watch() -> None:
         while seen := os.read(reading, 1):
             if seen[0] in (*STOPS, INSIDE):
@@ -66,15 +83,17 @@ def stop_signals(give_up: Callable[[int], NoReturn]) -> Iterator[StopSignals]:
     watcher = threading.Thread(target=watch, daemon=True)
     watcher.start()
     before = signal.set_wakeup_fd(_wakeup, warn_on_full_buffer=False)
+    usual_hook, sys.unraisablehook = sys.unraisablehook, dropped
     for number in replaced:
         signal.signal(number, interrupt)
     try:
         yield stop
     finally:
+        is_over.set()
+        sys.unraisablehook = usual_hook
         for number in replaced:
             signal.signal(number, usual[number])
         signal.set_wakeup_fd(before)
-        is_over.set()
         os.close(_wakeup)
         _wakeup = None
         watcher.join()
