@@ -8,7 +8,6 @@ from dataclasses import asdict, dataclass
 from itertools import pairwise
 from typing import Any, ClassVar, Literal
 
-from packer_cli import __version__
 from packer_cli.errors import FormatError, VersionError
 from packer_cli.format.checksums import check_json, describe_signature, sign_json
 from packer_cli.format.choice import GroupChoice
@@ -16,6 +15,7 @@ from packer_cli.format.constants import FORMAT_NAME, FORMAT_VERSION, Lockstep
 from packer_cli.format.entries import EpochInfo, FileInfo, Generation, GroupInfo, Origin, PartInfo, Replicas, ShardInfo
 from packer_cli.format.metrics import Counts, PlanMetrics
 from packer_cli.format.records import FOR_SCHEMA, known_values, read_record, shown, sort_keys
+from packer_cli.version import __version__
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -11,7 +11,6 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-import packer_cli
 from packer_cli.engine.base import Engine
 from packer_cli.engine.parts import Parts, find_listing
 from packer_cli.engine.progress import Progress
@@ -33,6 +32,7 @@ from packer_cli.shards.ranks import EpochColumns, write_epoch
 from packer_cli.shards.write import ShardTask, ShardWork, ShardWriter
 from packer_cli.tokens.index import StoreIndex, read_index
 from packer_cli.tokens.store import TokenStore
+from packer_cli.version import __version__
 
 BYTES_VERSION = 2
 """Part of the fingerprint; a release that writes other bytes of the same format raises it."""
@@ -253,7 +253,7 @@ def _manifest(
             )
         )
     return Manifest(
-        hbpack_version=packer_cli.__version__,
+        hbpack_version=__version__,
         **facts,
         seed=header.config.seed,
         num_gpus=plan.num_gpus,

@@ -8,7 +8,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from packer_cli import __version__
 from packer_cli.errors import FormatError, InputError, VersionError
 from packer_cli.files import atomic_file
 from packer_cli.format.schema import part_schema, token_type
@@ -16,6 +15,7 @@ from packer_cli.tokens.index import INDEX_NAME, PartFile, PartInfo, SourceInfo, 
 from packer_cli.tokens.store import TokenStore
 from packer_cli.tokens.types import EncodedBatch
 from packer_cli.tokens.writer import PartWriter
+from packer_cli.version import __version__
 from tests.naive import loss_spans as naive
 
 
