@@ -113,8 +113,10 @@ class TokenizeOptions(TypedDict, total=False):
     """Shape of the records; `auto` detects it for each record."""
     chat_template: str | os.PathLike[str] | None
     """Jinja file (or text) to use instead of the tokenizer's own template."""
-    loss_on: Literal["completion", "all"] | None
-    """`completion`: assistant turns and completions (and all of a plain text); `all`: every token."""
+    loss_on: str | None
+    """`completion`: assistant turns and completions (and all of a plain text); `all`: every token; `last-turn`: the
+    last assistant turn; `reasoning`: the thinking in assistant turns; `no-reasoning`: assistant turns without it;
+    `tool-calls`: the tool calls in them. Join with +: last-turn+reasoning, reasoning+tool-calls."""
     append_eos: Literal["auto", "always", "never"] | None
     """Which samples get the EOS token at their end, and are trained on it: `auto`: completions, texts, and chats whose
     template does not end the last turn; `always`: every sample that does not end with it; `never`: none."""

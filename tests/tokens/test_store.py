@@ -194,7 +194,7 @@ def test_a_store_of_another_version(tmp_path):
     with pytest.raises(VersionError) as error:
         TokenStore.open(tmp_path)
     assert str(error.value) == (
-        f"{str(path)!r} has format hbpack-tokens version 2; hbpack {__version__} reads hbpack-tokens version 3; "
+        f"{str(path)!r} has format hbpack-tokens version 2; hbpack {__version__} reads hbpack-tokens version 4; "
         "run hbpack pack or hbpack tokenize again"
     )
 
