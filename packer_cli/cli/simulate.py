@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from packer_cli.cli.options import (
-    FiniteRange,
+    LocalPath,
     config_option,
     corpus_of,
     first_given,
@@ -18,6 +18,8 @@ from packer_cli.cli.options import (
     model_options,
     workers_option,
 )
+from packer_cli.cli.output_file import begins_with, output_file
+from packer_cli.cli.training_options import training_options
 from packer_cli.config import GpuConfig, PlanConfig, TokenizeConfig, validate
 from packer_cli.errors import ConfigError, InputError
 from packer_cli.remote.names import as_path
@@ -29,21 +31,7 @@ if TYPE_CHECKING:
 @click.command("simulate")
 @inputs_argument
 @model_options(PlanConfig)
-@click.option(
-    "--pad-to",
-    type=click.Choice(["multiple", "row", "capacity"]),
-    default="multiple",
-    show_default=True,
-    help="What the loader pads rows to.",
-)
-@click.option(
-    "--step-seconds",
-    type=FiniteRange(min=0, max=86_400),
-    default=0.0,
-    show_default=True,
-    metavar="S",
-    help="Fixed seconds of each optimizer step: gradient sync and optimizer.",
-)
+@training_options
 @click.option(
     "--algorithms",
     metavar="ROW,...",
@@ -56,6 +44,20 @@ if TYPE_CHECKING:
     show_default=True,
     help="Sort by a column of hbpack compare; -COLUMN sorts in descending order.",
 )
+@click.option(
+    "--trace",
+    type=LocalPath(is_output=True),
+    metavar="FILE",
+    help="Also write the first steps of a packed set or plan as trace events, GPU by GPU, for Perfetto or Chrome.",
+)
+@click.option(
+    "--trace-steps",
+    type=click.IntRange(min=1),
+    default=10,
+    show_default=True,
+    metavar="N",
+    help="Steps of the trace.",
+)
 @click.option("--json", "as_json", is_flag=True, help="JSON: overall, groups, baseline; or config, lengths, rows.")
 @model_options(TokenizeConfig)
 @workers_option
@@ -67,6 +69,8 @@ def command(
     step_seconds: float,
     algorithms: str | None,
     sort: str,
+    trace: str | None,
+    trace_steps: int,
     as_json: bool,
     workers: int | None,
     **values: Any,
@@ -85,19 +89,31 @@ def command(
 
     rules = SimulateRules(pad_to=pad_to, step_seconds=step_seconds)
     if values["groups"] is None:
-        _simulate_plan(ctx, config, values, rules, as_json)
+        _simulate_plan(ctx, config, values, rules, trace, trace_steps, as_json)
+    elif trace is not None:
+        raise ConfigError("--trace is of one plan; name a packed data set or a plan, and leave out --groups")
     else:
         _simulate_strategies(ctx, values, rules, algorithms, sort, workers, as_json)
 
 
 def _simulate_plan(
-    ctx: click.Context, config: GpuConfig, values: dict[str, Any], rules: SimulateRules, as_json: bool
+    ctx: click.Context,
+    config: GpuConfig,
+    values: dict[str, Any],
+    rules: SimulateRules,
+    trace: str | None,
+    trace_steps: int,
+    as_json: bool,
 ) -> None:
     path = _planned(ctx, values)
     from packer_cli.cli.tables.simulate import print_plan_simulation
-    from packer_cli.stages.simulate import run_simulate
+    from packer_cli.stages.simulate import TRACE_MARK, TraceFile, run_simulate
 
-    result = run_simulate(path, config, rules)
+    file = None
+    if trace is not None:
+        where = output_file(trace, "trace.json", begins_with(TRACE_MARK), option="--trace")
+        file = TraceFile(path=where, num_steps=trace_steps)
+    result = run_simulate(path, config, rules, file)
     if as_json:
         click.echo(json.dumps(result.values(), indent=2))
         return

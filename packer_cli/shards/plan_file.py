@@ -214,16 +214,6 @@ def read_plan(path: Path, *, check: bool = False) -> tuple[Plan, NDArray[np.int3
         raise FormatError(f"{str(path)!r} is damaged ({error}); run hbpack plan again") from None
 
 
-def check_plan_file(path: Path) -> None:
-    """Compare the plan's checksum; the errors are those of `read_plan`. Price: one read."""
-    metadata = _read_metadata(path)
-    try:
-        _check_digest(_read_arrays(path), metadata)
-    except (KeyError, TypeError, ValueError, IndexError, pa.ArrowException, OSError) as error:
-        require_damage(error)
-        raise FormatError(f"{str(path)!r} is damaged ({error}); run hbpack plan again") from None
-
-
 def read_plan_header(path: Path) -> PlanHeader:
     """What a plan says beside the arrays; the errors are those of `read_plan`."""
     try:

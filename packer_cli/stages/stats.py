@@ -9,17 +9,17 @@ from typing import Any
 from packer_cli.config import PlanConfig
 from packer_cli.config.rules import plan_rules, refuse_padded, with_known_cost
 from packer_cli.format.choice import GroupChoice
-from packer_cli.format.constants import MANIFEST_NAME, PLAN_NAME, Mask
+from packer_cli.format.constants import PLAN_NAME, Mask
 from packer_cli.format.metrics import PlanMetrics, SampleCounts
 from packer_cli.format.records import known_values, sort_keys
-from packer_cli.plan.figures import LengthStats, length_stats, plan_stats, prove_by_program
-from packer_cli.plan.samples import sample_counts
+from packer_cli.plan.figures import Baseline, LengthStats, baseline_of, length_stats, plan_stats, prove_by_program
+from packer_cli.plan.rules import PlanRules
+from packer_cli.plan.samples import Samples, sample_counts
 from packer_cli.plan.sparsity import Sparsity, measure_sparsity
 from packer_cli.plan.types import Plan
-from packer_cli.shards.manifest import read_manifest
-from packer_cli.shards.plan_file import check_plan_file, read_plan, read_plan_header
 from packer_cli.stages.planning import plan_samples
 from packer_cli.stages.samples import require_samples
+from packer_cli.stages.set_plan import SetPlan, read_set_plan
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,8 +32,21 @@ class PlanStats:
     """What the attention mask leaves out, of each group's packs, and last of all packs."""
     mask: Mask
     """That of the plan."""
-    is_rebalanced: bool = False
-    """Whether the metrics are those after `hbpack rebalance`, and not the plan file's."""
+    plan: Plan
+    """As it is trained."""
+    config: PlanConfig
+    """The options that it was made with."""
+    rules: PlanRules
+    """The same, parsed, on as many GPUs as it has now."""
+    baseline: Baseline | None = None
+    """What it is compared with; None of a plan that was read, which holds the baseline's figures."""
+    read_from: SetPlan | None = None
+    """None of lengths that were planned."""
+
+    @property
+    def is_rebalanced(self) -> bool:
+        """Whether the metrics are those after `hbpack rebalance`, and not the plan file's."""
+        return self.read_from is not None and self.read_from.is_rebalanced
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,6 +58,8 @@ class Stats:
     group_choice: GroupChoice | None = None
     plan: PlanStats | None = None
     """None of lengths that were not planned."""
+    samples: Samples | None = None
+    """None of a plan that was read."""
 
     def values(self) -> dict[str, Any]:
         """JSON values. What a plan file says has its keys in order, as there."""
@@ -82,22 +97,23 @@ def stats_of(path: Path, config: PlanConfig | None, *, by_program: bool = False)
     if path.name == PLAN_NAME and path.is_file():
         path = path.parent
     if config is None and (path / PLAN_NAME).exists():
-        check_plan_file(path / PLAN_NAME)
-        header = read_plan_header(path / PLAN_NAME)
-        manifest = read_manifest(path) if (path / MANIFEST_NAME).exists() else None
-        is_rebalanced = manifest is not None and bool(manifest.history)
-        metrics = manifest.metrics if manifest and is_rebalanced else header.metrics
-        plan = read_plan(path / PLAN_NAME, check=by_program)[0]
-        if by_program:
-            metrics = prove_by_program(metrics, plan)
+        read = read_set_plan(path)
+        metrics = prove_by_program(read.metrics, read.plan) if by_program else read.metrics
         found = PlanStats(
-            counts=header.counts, metrics=metrics, masks=_masks(plan), mask=plan.mask, is_rebalanced=is_rebalanced
+            counts=read.header.counts,
+            metrics=metrics,
+            masks=_masks(read.plan),
+            mask=read.plan.mask,
+            plan=read.plan,
+            config=read.header.config,
+            rules=read.rules,
+            read_from=read,
         )
         return Stats(plan=found)
     samples = require_samples(path)
     lengths, choice = length_stats(samples.lengths), None
     if config is None:
-        return Stats(lengths=lengths)
+        return Stats(lengths=lengths, samples=samples)
     refuse_padded(config)
     config = with_known_cost(config)
     if config.is_auto:
@@ -108,11 +124,21 @@ def stats_of(path: Path, config: PlanConfig | None, *, by_program: bool = False)
     plan = plan_samples(samples, config)
     chosen, capacity = samples.chosen(config.seed), rules.groups[-1].capacity
     counts = sample_counts(samples.lengths, chosen, plan.pieces, capacity, config.overflow)
-    metrics = plan_stats(plan, rules, samples.sources)
+    baseline = baseline_of(plan, rules)
+    metrics = plan_stats(plan, rules, samples.sources, baseline)
     if by_program:
         metrics = prove_by_program(metrics, plan)
-    planned = PlanStats(counts=counts, metrics=metrics, masks=_masks(plan), mask=plan.mask)
-    return Stats(lengths=lengths, group_choice=choice, plan=planned)
+    planned = PlanStats(
+        counts=counts,
+        metrics=metrics,
+        masks=_masks(plan),
+        mask=plan.mask,
+        plan=plan,
+        config=config,
+        rules=rules,
+        baseline=baseline,
+    )
+    return Stats(lengths=lengths, group_choice=choice, plan=planned, samples=samples)
 
 
 def _masks(plan: Plan) -> tuple[Sparsity, ...]:
