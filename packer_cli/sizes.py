@@ -131,3 +131,36 @@ def four_digits(value: float) -> str:
     ('0.1235', '123,457')
     """
     return f"{value:#,.4g}" if value < 1000 else f"{value:,.0f}"
+
+
+def ratio(value: float) -> str:
+    """Format a ratio for a table, with enough digits to compare.
+
+    >>> ratio(0.5), ratio(0.00123), ratio(0)
+    ('0.500', '0.0012', '0')
+    """
+    if not value:
+        return "0"
+    return f"{value:.3f}" if value >= 0.1 else f"{value:.4f}"
+
+
+def amount(value: float) -> str:
+    """Format an amount for a table: three significant digits, and all digits before the point.
+
+    >>> amount(0.0123), amount(99.96), amount(12345.6)
+    ('0.0123', '100', '12,346')
+    """
+    return f"{value:,.0f}" if abs(value) >= 99.95 else f"{value:#.3g}"
+
+
+def duration(seconds: float) -> str:
+    """Format seconds for people.
+
+    >>> duration(0.5), duration(100), duration(9000), duration(1e6)
+    ('0.500 s', '100 s', '2.5 h', '11.6 days')
+    """
+    if seconds < 600:
+        return f"{amount(seconds)} s"
+    if seconds < 3600:
+        return f"{seconds / 60:.1f} min"
+    return f"{seconds / 3600:.1f} h" if seconds < 2 * 86400 else f"{seconds / 86400:.1f} days"

@@ -118,7 +118,10 @@ def _find(name: str, source_id: int, output: str | None) -> list[CorpusFile]:
     if hf.saved_path(name) is not None:
         return [hf.find(name, source_id)]
     if os.path.isdir(name):
-        found = list(_in_folder(name, source_id, set(own)))
+        links: list[str] = []
+        found = list(_in_folder(name, source_id, set(own), links))
+        if found and not links:
+            return found
     elif os.path.exists(ids := _indexed(name)):
         return [named_file(ids, source_id)]
     elif glob.has_magic(name) and not (":" in name and hf.NAME.fullmatch(name)):  # name:train[:10%]
@@ -128,7 +131,7 @@ def _find(name: str, source_id: int, output: str | None) -> list[CorpusFile]:
                 continue
             if os.path.isdir(path):
                 if "**" not in name:  # ** lists what is inside by itself
-                    found.extend(_in_folder(path, source_id, set(own)))
+                    found.extend(_in_folder(path, source_id, set(own), []))
             else:
                 found.extend(listed_file(path, source_id))
         if not found:
@@ -218,7 +221,7 @@ def _folders_of(path: str) -> Iterator[str]:
 
 
 def _once(files: list[CorpusFile]) -> list[CorpusFile]:
-    """The files of one folder or glob, each by its shortest path where links lead to it a second time."""
+    """The files of a folder or glob that holds links, each by its shortest path where several lead to it."""
     reals = real_paths([file.path for file in files])
     shortest: dict[str, CorpusFile] = {}
     for file, real in zip(files, reals, strict=True):
@@ -247,7 +250,8 @@ def _looks_like_path(name: str) -> bool:
     return "/" in name and os.path.isdir(name.split("/")[0])
 
 
-def _in_folder(folder: str, source_id: int, seen: set[str]) -> Iterator[CorpusFile]:
+def _in_folder(folder: str, source_id: int, seen: set[str], links: list[str]) -> Iterator[CorpusFile]:
+    """The data files of a folder and those below; links to files are added to `links`."""
     real = os.path.realpath(folder)
     if real in seen or _is_packed(folder):  # a link back to a folder above, or not data
         return
@@ -264,8 +268,10 @@ def _in_folder(folder: str, source_id: int, seen: set[str]) -> Iterator[CorpusFi
         if entry.name.startswith("."):
             continue
         if entry.is_dir():
-            yield from _in_folder(entry.path, source_id, seen)
+            yield from _in_folder(entry.path, source_id, seen, links)
         elif entry.is_file():
+            if entry.is_symlink():
+                links.append(entry.path)
             yield from listed_file(entry.path, source_id, entry.stat().st_size)
 
 

@@ -10,7 +10,6 @@ from typing import Any, ClassVar, Literal
 
 import pyarrow as pa
 
-from packer_cli import __version__
 from packer_cli.errors import FormatError, VersionError
 from packer_cli.format.checksums import check_json, describe_signature, sign_json
 from packer_cli.format.choice import GroupChoice
@@ -19,6 +18,7 @@ from packer_cli.format.entries import EpochInfo, FileInfo, Generation, GroupInfo
 from packer_cli.format.metrics import Counts, PlanMetrics
 from packer_cli.format.records import FOR_SCHEMA, known_values, read_record, shown, sort_keys
 from packer_cli.format.schema import index_schema, shard_schema, token_type
+from packer_cli.version import __version__
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -10,7 +10,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-import packer_cli
 from packer_cli.engine.base import Engine
 from packer_cli.engine.parts import Parts, find_listing
 from packer_cli.engine.progress import Progress
@@ -22,7 +21,7 @@ from packer_cli.format.constants import FORMAT_VERSION, MANIFEST_NAME, PLAN_NAME
 from packer_cli.format.entries import EpochInfo, FileInfo, GroupInfo, PartInfo, RankFile, Replicas, ShardInfo
 from packer_cli.format.manifest import Manifest, SetConfig, WriteOptions
 from packer_cli.format.schema import epoch_name, iterations_path, ranks_path
-from packer_cli.plan.cost import segment_sums
+from packer_cli.plan.cost import pack_sums
 from packer_cli.plan.types import PieceLoss, Plan, Schedule
 from packer_cli.remote.names import relative_path
 from packer_cli.shards.layout import ShardRange, lay_out
@@ -32,6 +31,7 @@ from packer_cli.shards.ranks import EpochColumns, write_epoch
 from packer_cli.shards.write import ShardTask, ShardWork, ShardWriter
 from packer_cli.tokens.index import StoreIndex, read_index
 from packer_cli.tokens.store import TokenStore
+from packer_cli.version import __version__
 
 BYTES_VERSION = 2
 """Part of the fingerprint; a release that writes other bytes of the same format raises it."""
@@ -73,7 +73,7 @@ def lay_out_set(header: PlanHeader, options: WriteOptions, folder: Path, store: 
     plan, piece_loss = read_plan(folder / PLAN_NAME, check=True)
     index = read_index(store)
     own_fingerprint = set_fingerprint(header.fingerprint, options)
-    pack_tokens = segment_sums(plan.pieces.length[plan.packs.pieces], plan.packs.offsets)
+    pack_tokens = pack_sums(plan.pieces.length, plan.packs.offsets, plan.packs.pieces)
     shards = lay_out(plan, pack_tokens, options.shard_size, index.token_type.byte_width)
     tasks = [ShardTask(shard=shard, fingerprint=own_fingerprint) for shard in shards]
     sizes = [int(pack_tokens[s.first_pack : s.first_pack + s.num_packs].sum()) for s in shards]
@@ -232,28 +232,33 @@ def _manifest(
     finished: dict[str, FinishedPart],
     facts: dict[str, Any],
 ) -> Manifest:
-    group_of_piece = np.empty(len(plan.pieces), dtype=np.int64)
-    group_of_piece[plan.packs.pieces] = np.repeat(plan.packs.group, np.diff(plan.packs.offsets))
+    num_samples = np.diff(plan.packs.offsets)
+    num_tokens, num_loss_tokens = (
+        pack_sums(each, plan.packs.offsets, plan.packs.pieces) for each in (plan.pieces.length, piece_loss.tokens)
+    )
+    loss_weight = None
+    if piece_loss.weights is not None:
+        pack = np.repeat(np.arange(len(plan.packs)), num_samples)
+        loss_weight = np.bincount(pack, piece_loss.weights[plan.packs.pieces], minlength=len(plan.packs))
     groups = []
     for g, group in enumerate(plan.groups):
-        members = group_of_piece == g
-        sizes = np.diff(plan.packs.offsets)[plan.packs.group == g]
+        own = plan.packs.group == g
         files = [_shard_info(shard, *finished[shard.path].files) for shard in shards if shard.group == g]
         groups.append(
             GroupInfo(
                 name=group.name(g),
                 **vars(group),
-                num_packs=len(sizes),
-                num_samples=int(members.sum()),
-                most_samples=int(sizes.max(initial=0)),
-                num_tokens=int(plan.pieces.length[members].sum(dtype=np.int64)),
-                num_loss_tokens=int(piece_loss.tokens[members].sum(dtype=np.int64)),
-                loss_weight=None if piece_loss.weights is None else float(piece_loss.weights[members].sum()),
+                num_packs=int(own.sum()),
+                num_samples=int(num_samples[own].sum()),
+                most_samples=int(num_samples[own].max(initial=0)),
+                num_tokens=int(num_tokens[own].sum()),
+                num_loss_tokens=int(num_loss_tokens[own].sum()),
+                loss_weight=None if loss_weight is None else float(loss_weight[own].sum()),
                 shards=tuple(files),
             )
         )
     return Manifest(
-        hbpack_version=packer_cli.__version__,
+        hbpack_version=__version__,
         **facts,
         seed=header.config.seed,
         num_gpus=plan.num_gpus,

@@ -2,28 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-from pathlib import Path
-
 from packer_cli.compare.savings import PlanSimulation, plan_simulation
 from packer_cli.config import GpuConfig
 from packer_cli.config.gpu_model import load_gpu_model
-from packer_cli.config.rules import plan_rules
-from packer_cli.format.constants import MANIFEST_NAME, PLAN_NAME
-from packer_cli.shards.manifest import read_manifest
-from packer_cli.shards.plan_file import read_plan, read_plan_header
 from packer_cli.simulate.figures import SimulateRules, Simulator
-from packer_cli.stages.rebalance import plan_in_force
+from packer_cli.stages.planned import Planned
 
 
-def run_simulate(path: Path, config: GpuConfig, rules: SimulateRules) -> PlanSimulation:
-    """Predict an epoch of a packed set, after any rebalance, or of a plan."""
-    file = path / PLAN_NAME if path.is_dir() else path
-    config_of_plan = read_plan_header(file).config
-    is_rebalanced = (file.parent / MANIFEST_NAME).exists() and bool(read_manifest(file.parent).history)
-    plan = plan_in_force(file.parent) if is_rebalanced else read_plan(file, check=True)[0]
-    simulator = load_simulator(config, plan.num_gpus, rules)
-    return plan_simulation(plan, simulator, replace(plan_rules(config_of_plan), num_gpus=plan.num_gpus))
+def run_simulate(planned: Planned, config: GpuConfig, rules: SimulateRules) -> PlanSimulation:
+    """Predict an epoch of a plan."""
+    plan = planned.arrays
+    return plan_simulation(plan, load_simulator(config, plan.num_gpus, rules), planned.rules)
 
 
 def load_simulator(config: GpuConfig, num_gpus: int, rules: SimulateRules) -> Simulator:

@@ -12,7 +12,6 @@ import numpy as np
 import pyarrow as pa
 from pydantic import AfterValidator, BaseModel, ConfigDict, model_validator
 
-from packer_cli import __version__
 from packer_cli.engine.base import Engine
 from packer_cli.errors import FormatError, InputError, VersionError
 from packer_cli.files import atomic_file, fingerprint
@@ -30,6 +29,7 @@ from packer_cli.format.schema import part_schema, token_type
 from packer_cli.remote.local import map_file
 from packer_cli.remote.path import RemotePath, is_remote
 from packer_cli.sizes import TokenShare
+from packer_cli.version import __version__
 
 INDEX_NAME = "tokens.json"
 STORE_FORMAT = "hbpack-tokens"

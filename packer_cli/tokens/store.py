@@ -25,7 +25,7 @@ from packer_cli.remote.path import RemotePath
 from packer_cli.remote.ranges import REQUEST_BYTES
 from packer_cli.tokens.index import PartInfo, StoreIndex, open_part, read_index
 from packer_cli.tokens.ranges import RangedParts
-from packer_cli.tokens.spans import copy_spans
+from packer_cli.tokens.spans import Among, copy_spans
 
 _BATCHES_AT_ONCE = 64
 """Record batches of which the lines are in memory at a time."""
@@ -159,9 +159,11 @@ class TokenStore:
         Raises:
             FormatError: a piece reaches past the end of its sample, so the store is not the planned one.
         """
-        offsets, (batch, row) = self._rows.offsets, self._find(sample)
-        begin, size = np.add(offsets[row], start, dtype=np.int64), length.astype(np.int64)
-        if (begin + size > offsets[row + 1]).any():
+        batch, row = self._find(sample)
+        among = Among(batch)
+        first, stop = (among.take(self._rows.offsets, row + k) for k in (0, 1))
+        begin, size = np.add(first, start, dtype=np.int64), length.astype(np.int64)
+        if (begin + size > stop).any():
             raise FormatError(f"token store {str(self.folder)!r}: a sample is shorter than planned; tokenize again")
         width = self._token.itemsize
         input_ids = copy_spans(*self._tokens(batch, width * begin, width * size)).view(self._token)
@@ -254,52 +256,45 @@ class TokenStore:
         self, batch: Int64Array, row: Int64Array, start: NDArray[np.integer], length: NDArray[np.int32]
     ) -> ClippedSpans:
         """Loss spans of pieces, without the first token of each."""
-        rows = self._rows
-        num = rows.span_offsets[row + 1] - rows.span_offsets[row]
+        rows, among = self._rows, Among(batch)
+        first, stop = (among.take(rows.span_offsets, row + k).astype(np.int64) for k in (0, 1))
+        num = stop - first
         piece = np.repeat(np.arange(len(row)), num)
-        first = rows.first_span[batch] + rows.span_offsets[row]
         place = np.arange(len(piece)) + (first - (np.cumsum(num) - num))[piece]
-        weights = None if rows.loss_weights is None else rows.loss_weights[place]
-        return clip_spans(rows.loss_starts[place], rows.loss_stops[place], piece, start, length, weights)
+        among = Among(batch[piece])
+        starts, stops = (among.take(of_batch, place) for of_batch in (rows.loss_starts, rows.loss_stops))
+        weights = None if rows.loss_weights is None else among.take(rows.loss_weights, place)
+        return clip_spans(starts, stops, piece, start, length, weights)
 
     def _find(self, sample: NDArray[np.integer]) -> tuple[Int64Array, Int64Array]:
-        """The record batch and the place in `_rows` of each of these samples."""
+        """The record batch of each of these samples, and its row there."""
         batch = np.searchsorted(self._first_sample, sample, side="right") - 1
-        return batch, sample + batch
+        return batch, sample - self._first_sample[batch]
 
     @property
     def _rows(self) -> _Rows:
-        """Made when first needed: it takes 8 bytes of memory a sample and 8 a span."""
+        """Made when first needed. Of remote parts it takes 8 bytes of memory a sample and 8 a span."""
         with self._lock:
             if self._made_rows is None:
                 offsets = self._columns("offsets")
                 span_offsets, starts, stops, *weights = self._spans(offsets)
-                self._made_rows = _Rows(
-                    _join(offsets, np.int32),
-                    _join(span_offsets, np.int32),
-                    np.cumsum([0, *map(len, starts)])[:-1],
-                    _join(starts, np.int32),
-                    _join(stops, np.int32),
-                    _join(weights[0], np.float32) if weights else None,
-                )
+                self._made_rows = _Rows(offsets, span_offsets, starts, stops, weights[0] if weights else None)
             return self._made_rows
 
 
 class _Rows(NamedTuple):
-    """Where the tokens and loss spans of n samples in b record batches are, joined to be found without a loop."""
+    """Where the tokens and loss spans of samples are in their record batches: int32 arrays, one of each a batch."""
 
-    offsets: NDArray[np.int32]
-    """int32[n+b], of tokens in the record batch; each batch has one more than samples"""
-    span_offsets: NDArray[np.int32]
-    """int32[n+b], likewise"""
-    first_span: Int64Array
-    """int64[b], of each batch, among all"""
-    loss_starts: NDArray[np.int32]
-    """int32[s], in the sample"""
-    loss_stops: NDArray[np.int32]
-    """int32[s]"""
-    loss_weights: NDArray[np.float32] | None
-    """float32[s]; None: the store has none"""
+    offsets: list[NDArray[np.int32]]
+    """Of tokens; one more than samples."""
+    span_offsets: list[NDArray[np.int32]]
+    """Likewise."""
+    loss_starts: list[NDArray[np.int32]]
+    """In the sample."""
+    loss_stops: list[NDArray[np.int32]]
+    """In the sample."""
+    loss_weights: list[NDArray[np.float32]] | None
+    """float32; None: the store has none."""
 
 
 def _join(arrays: list[NDArray[Any]], dtype: type) -> NDArray[Any]:

@@ -8,7 +8,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from packer_cli import __version__
 from packer_cli.errors import FormatError, InputError, VersionError
 from packer_cli.files import atomic_file
 from packer_cli.format.schema import part_schema, token_type
@@ -16,6 +15,7 @@ from packer_cli.tokens.index import INDEX_NAME, PartFile, PartInfo, SourceInfo, 
 from packer_cli.tokens.store import TokenStore
 from packer_cli.tokens.types import EncodedBatch
 from packer_cli.tokens.writer import PartWriter
+from packer_cli.version import __version__
 from tests.naive import loss_spans as naive
 
 
@@ -194,7 +194,7 @@ def test_a_store_of_another_version(tmp_path):
     with pytest.raises(VersionError) as error:
         TokenStore.open(tmp_path)
     assert str(error.value) == (
-        f"{str(path)!r} has format hbpack-tokens version 2; hbpack {__version__} reads hbpack-tokens version 3; "
+        f"{str(path)!r} has format hbpack-tokens version 2; hbpack {__version__} reads hbpack-tokens version 4; "
         "run hbpack pack or hbpack tokenize again"
     )
 

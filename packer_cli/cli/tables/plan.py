@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from packer_cli.cli.console import print_table, ratio
+from packer_cli.cli.console import print_table
 from packer_cli.format.constants import Mask
 from packer_cli.format.metrics import Counts, Metrics, OverallMetrics, PipelineImbalances, PlanMetrics, SampleCounts
 from packer_cli.plan.figures import ORIGINAL_NAME, LengthStats
 from packer_cli.plan.sparsity import BLOCK, Sparsity
-from packer_cli.sizes import counted
+from packer_cli.sizes import counted, ratio
 
 _HEADER = [
     "",
