@@ -99,9 +99,10 @@ def plan_store(
     kept = chosen if overflow != "drop" else kept_samples(lengths, chosen, capacity)
     check_pieces(pieces, lengths, kept, is_whole=overflow != "truncate")
     check_plan(plan)
-    counts = _counts(store, sample_counts(lengths, chosen, pieces, capacity, overflow))
+    loss = _piece_loss(store, lengths, pieces)
+    counts = _counts(store, sample_counts(lengths, chosen, pieces, capacity, overflow), loss)
     metrics = plan_stats(plan, rules, samples.sources)
-    return plan, _piece_loss(store, lengths, pieces), counts, metrics
+    return plan, loss, counts, metrics
 
 
 _BLOCK = 1 << 20
@@ -214,7 +215,7 @@ def share_notes(store: TokenStore, pieces: Pieces) -> list[str]:
     ]
 
 
-def _counts(store: TokenStore, of_samples: SampleCounts) -> Counts:
+def _counts(store: TokenStore, of_samples: SampleCounts, loss: PieceLoss) -> Counts:
     parts = store.index.parts
     num_rejected = sum(part.num_rejected for part in parts)
     return Counts(
@@ -222,4 +223,6 @@ def _counts(store: TokenStore, of_samples: SampleCounts) -> Counts:
         records=len(store) + num_rejected,
         rejected=num_rejected,
         records_with_special_tokens=sum(part.num_with_special for part in parts),
+        loss_tokens=None if loss.weights is None else int(loss.tokens.sum(dtype=np.int64)),
+        loss_weight=None if loss.weights is None else float(loss.weights.sum()),
     )

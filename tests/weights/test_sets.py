@@ -141,7 +141,7 @@ def test_rebalance_keeps_the_weights_of_steps(weighted, tmp_path):
     assert run(main, "verify", moved).code == 0
 
 
-def test_commands(weighted, indexed, corpus, pack, tmp_path):
+def test_commands(repo, weighted, indexed, corpus, pack, tmp_path):
     for folder in (weighted, indexed):
         done = run(main, "verify", folder)
         assert done.code == 0, done.stdout + done.stderr
@@ -155,6 +155,11 @@ def test_commands(weighted, indexed, corpus, pack, tmp_path):
     assert run(main, "show", indexed, "--pack", 0, "--json").stdout == run(
         main, "show", weighted, "--pack", 0, "--json"
     ).stdout.replace(str(weighted), str(indexed))
+    counts = json.loads(run(main, "stats", weighted, "--json").stdout)["counts"]
+    of_records = [weight for record in records(repo) for weight in expected(repo, record)[1] if weight]
+    assert (counts["loss_tokens"], counts["loss_weight"]) == (len(of_records), sum(of_records))
+    lines = [line.split() for line in run(main, "stats", weighted).stdout.splitlines()]
+    assert ["loss", "weight", f"{sum(of_records):,.10g}"] in lines
     again = pack(corpus, tmp_path / "again", "--workers", 2)
     assert again.code == 0
     for path in sorted(path for path in weighted.rglob("*.arrow") if path.is_file()):
