@@ -74,6 +74,10 @@ class Document(NamedTuple):
     tools: list[Any] | None = None
     prompt: str = ""
     completion: str = ""
+    weight: float = 1.0
+    """How much each loss token counts, see `records.weights`."""
+    weights: tuple[float, ...] | None = None
+    """Likewise, of each message, to be multiplied with `weight`; None: 1."""
 
 
 class Lists(NamedTuple):
@@ -102,8 +106,8 @@ class TokenBatch(NamedTuple):
     """int64[n+1]: sample i is `input_ids[offsets[i]:offsets[i+1]]`."""
     input_ids: NDArray[Any]
     """integers [t] in 0..2^31-1, in the type of the file; the vocabulary is not known here."""
-    loss_mask: NDArray[np.bool_] | None
-    """bool[t]; None: all carry a loss."""
+    loss_mask: NDArray[Any] | None
+    """bool[t], or float32[t]: the weight of each token's loss; None: all carry a loss of weight 1."""
 
 
 class Reject(NamedTuple):

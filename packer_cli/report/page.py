@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from importlib.resources import files
 from typing import Any
 
-from packer_cli import __version__
 from packer_cli.report.charts.base import LOOK, Chart
 from packer_cli.report.tables import Table
+from packer_cli.version import __version__
 
 MARK = b"<!doctype html>\n<!-- hbpack report"
 """The first bytes of a page."""

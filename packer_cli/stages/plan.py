@@ -81,7 +81,7 @@ def make_plan(config: PlanConfig, rules: PlanRules, source: Path, folder: Path) 
     manifest = current_manifest(folder)
     keeps_set = manifest is not None and is_of_plan(manifest, wanted)
     try:
-        plan, piece_loss_tokens, counts, metrics = plan_store(TokenStore(store, index), rules, config.overflow, folder)
+        plan, piece_loss, counts, metrics = plan_store(TokenStore(store, index), rules, config.overflow, folder)
     except NothingToPlanError:
         _disown_plan(folder)
         write_rejected(folder, index, store, overflow_entries(config, store, index))
@@ -99,7 +99,7 @@ def make_plan(config: PlanConfig, rules: PlanRules, source: Path, folder: Path) 
         metrics=metrics,
     )
     ArrayRecords(folder / SHARD_MARKERS).reset()  # An array that writes the plan before this one is over.
-    write_plan(folder / PLAN_NAME, plan, piece_loss_tokens, header)
+    write_plan(folder / PLAN_NAME, plan, piece_loss, header)
     write_rejected(folder, index, store, overflow_entries(config, store, index))
     overall = metrics.overall
     say(

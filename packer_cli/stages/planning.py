@@ -22,7 +22,7 @@ from packer_cli.plan.packing.csr import ids_of
 from packer_cli.plan.pieces import Overflow, make_pieces
 from packer_cli.plan.rules import PlanRules
 from packer_cli.plan.samples import Samples, kept_samples, pieces_to_plan, sample_counts
-from packer_cli.plan.types import Int32Array, Pieces, Plan
+from packer_cli.plan.types import Int32Array, PieceLoss, Pieces, Plan
 from packer_cli.sizes import counted
 from packer_cli.stages.memory import require_memory
 from packer_cli.stages.rejected import RejectedRecord
@@ -71,14 +71,14 @@ class NothingToPlanError(RunError):
 
 def plan_store(
     store: TokenStore, rules: PlanRules, overflow: Overflow, folder: Path
-) -> tuple[Plan, NDArray[np.int32], Counts, PlanMetrics]:
+) -> tuple[Plan, PieceLoss, Counts, PlanMetrics]:
     """Plan all samples of a store, and check the plan.
 
     Args:
         folder: the one that will hold the plan; for messages.
 
     Returns:
-        The plan, the loss tokens of its pieces (int32[m]), what became of the records, and the plan's figures.
+        The plan, the loss of its pieces, what became of the records, and the plan's figures.
 
     Raises:
         RunError: there is nothing to plan, or too much for the memory, or a sample is too long under
@@ -101,7 +101,7 @@ def plan_store(
     check_plan(plan)
     counts = _counts(store, sample_counts(lengths, chosen, pieces, capacity, overflow))
     metrics = plan_stats(plan, rules, samples.sources)
-    return plan, _piece_loss_tokens(store, lengths, pieces), counts, metrics
+    return plan, _piece_loss(store, lengths, pieces), counts, metrics
 
 
 _BLOCK = 1 << 20
@@ -165,6 +165,21 @@ def _long_samples(lengths: Int32Array, chosen: Int32Array | None, capacity: int)
         is_chosen[chosen] = True
         is_long &= is_chosen
     return ids_of(is_long)
+
+
+def _piece_loss(store: TokenStore, lengths: Int32Array, pieces: Pieces) -> PieceLoss:
+    """The loss of each piece."""
+    weights = _piece_weights(store, pieces) if store.index.is_weighted else None
+    return PieceLoss(_piece_loss_tokens(store, lengths, pieces), weights)
+
+
+def _piece_weights(store: TokenStore, pieces: Pieces) -> NDArray[np.float64]:
+    weights = np.empty(len(pieces), dtype=np.float64)
+    sample = pieces.sample
+    for first in range(0, len(pieces), _BLOCK):
+        block = slice(first, first + _BLOCK)
+        weights[block] = store.loss_weight_of(sample[block], pieces.start[block], pieces.length[block])
+    return weights
 
 
 def _piece_loss_tokens(store: TokenStore, lengths: Int32Array, pieces: Pieces) -> Int32Array:

@@ -17,7 +17,7 @@ from packer_cli.engine.local import default_workers
 from packer_cli.engine.progress import Stopwatch, say
 from packer_cli.errors import ConfigError, FormatError, InputError
 from packer_cli.files import atomic_file
-from packer_cli.plan.figures import baseline_of
+from packer_cli.format.constants import PLAN_NAME
 from packer_cli.plan.packing.wrap import join
 from packer_cli.plan.samples import Samples
 from packer_cli.report.build import build_page
@@ -26,10 +26,11 @@ from packer_cli.report.page import render
 from packer_cli.simulate.figures import SimulateRules
 from packer_cli.sizes import format_bytes
 from packer_cli.stages.output import store_of
+from packer_cli.stages.planned import Planned, plan_in_memory, read_planned
 from packer_cli.stages.planning import samples_of_store
-from packer_cli.stages.set_plan import SetPlan
+from packer_cli.stages.samples import require_samples
 from packer_cli.stages.simulate import load_simulator
-from packer_cli.stages.stats import PlanStats, stats_of
+from packer_cli.stages.stats import plan_figures_of, sample_stats
 from packer_cli.tokens.index import INDEX_NAME
 from packer_cli.tokens.store import TokenStore
 
@@ -60,25 +61,18 @@ def run_report(
         ConfigError, InputError, FormatError, RunError: as `stats_of`, and the simulation and comparison.
     """
     watch = Stopwatch()
-    stats = stats_of(path, config)
-    found = stats.plan
-    read = found.read_from if found else None
-    samples, names = stats.samples, _source_names(path)
-    if read is not None:
-        samples, names = _samples_of_set(path, read)
-    planned = None
-    if found is not None:
-        assert samples is not None
-        planned = _planned(found, samples, gpu, rules, strategies, workers or default_workers())
-    lengths = found.plan.pieces.length if found else samples.lengths if samples else None
-    assert lengths is not None
+    planned, samples, names = _find(path, config)
+    stats = plan_figures_of(planned) if planned else sample_stats(samples, None)
+    shown = None
+    if planned is not None:
+        shown = _planned(planned, samples, gpu, rules, strategies, workers or default_workers())
     facts = Facts(
         name=_name_of(path),
-        lengths=lengths,
-        sources=Sources(names=_short(names), of_sample=samples.sources if samples else None),
+        lengths=planned.arrays.pieces.length if planned else samples.lengths,
+        sources=Sources(names=_short(names), of_sample=samples.sources),
         values=stats.values(),
-        planned=planned,
-        made_from=_made_from(read),
+        planned=shown,
+        made_from=_made_from(planned),
     )
     page = render(build_page(facts))
     with atomic_file(output) as file:
@@ -86,14 +80,30 @@ def run_report(
     say(f"wrote {str(output)!r}, {format_bytes(len(page))} ({watch}); open it in a browser")
 
 
+def _find(path: Path, config: PlanConfig | None) -> tuple[Planned | None, Samples, tuple[str, ...]]:
+    """The plan at a path or that of its lengths, if any; the samples; and the names of their sources."""
+    if path.name == PLAN_NAME and path.is_file():
+        path = path.parent
+    if config is None and (path / PLAN_NAME).exists():
+        planned = read_planned(path, check=True)
+        return planned, *_samples_of_set(path, planned)
+    samples = require_samples(path)
+    return None if config is None else plan_in_memory(samples, config), samples, _source_names(path)
+
+
 def _planned(
-    found: PlanStats, samples: Samples, gpu: GpuConfig, rules: SimulateRules, strategies: str, workers: int
+    found: Planned,
+    samples: Samples,
+    gpu: GpuConfig,
+    rules: SimulateRules,
+    strategies: str,
+    workers: int,
 ) -> PlanFacts:
-    baseline = found.baseline or baseline_of(found.plan, found.rules)
+    plan = found.arrays
     prediction = None
     if gpu.has_gpu_model:
-        simulator = load_simulator(gpu, found.plan.num_gpus, rules)
-        prediction = Prediction(simulator=simulator, result=plan_simulation(found.plan, simulator, baseline))
+        simulator = load_simulator(gpu, plan.num_gpus, rules)
+        prediction = Prediction(simulator=simulator, result=plan_simulation(plan, simulator, found.baseline))
     comparison = None
     if strategies != NO_STRATEGIES:
         try:
@@ -103,23 +113,28 @@ def _planned(
                 raise
             say(f"other strategies are not compared: {error}")
     return PlanFacts(
-        plan=found.plan,
+        plan=plan,
         config=found.config,
         rules=found.rules,
         counts=found.counts,
         metrics=found.metrics,
-        baseline=baseline,
+        baseline=found.baseline,
         prediction=prediction,
         comparison=comparison,
     )
 
 
 def _compared(
-    found: PlanStats, samples: Samples, gpu: GpuConfig, prediction: Prediction | None, strategies: str, workers: int
+    found: Planned,
+    samples: Samples,
+    gpu: GpuConfig,
+    prediction: Prediction | None,
+    strategies: str,
+    workers: int,
 ) -> Comparison:
     """The plan beside other plans of its samples; it is the first row, with the figures that it has."""
     of_gpu = {name: getattr(gpu, name) for name in GpuConfig.model_fields}
-    here = {"gpus": found.plan.num_gpus, **{name: value for name, value in of_gpu.items() if value is not None}}
+    here = {"gpus": found.arrays.num_gpus, **{name: value for name, value in of_gpu.items() if value is not None}}
     config = found.config.model_copy(update=here).as_given()
     own = own_row(found.config)
     rows = [row for row in _other_rows(config, strategies, len(samples.lengths)) if not is_same_plan(row, own)]
@@ -146,17 +161,18 @@ def _other_rows(config: PlanConfig, strategies: str, num_samples: int) -> list[R
     return rows + [row for row in orders if not any(is_same_plan(row, other) for other in rows)]
 
 
-def _samples_of_set(path: Path, read: SetPlan) -> tuple[Samples, tuple[str, ...]]:
+def _samples_of_set(path: Path, planned: Planned) -> tuple[Samples, tuple[str, ...]]:
     """The samples of a planned set and the names of their sources: of its token store or, without it, of its plan."""
-    store = store_of(path if path.is_dir() else path.parent, read.header)
+    assert planned.header is not None
+    store = store_of(path, planned.header)
     if (store / INDEX_NAME).exists():
         try:
             opened = TokenStore.open(store)
-            if opened.index.fingerprint == read.header.store_fingerprint:
+            if opened.index.fingerprint == planned.header.store_fingerprint:
                 return samples_of_store(opened), tuple(source.name for source in opened.index.sources)
         except (FormatError, InputError):
             pass
-    _, _, lengths = join(read.plan.pieces)
+    _, _, lengths = join(planned.arrays.pieces)
     return Samples(lengths=lengths), ()
 
 
@@ -181,12 +197,12 @@ def _name_of(path: Path) -> str:
     return path.parent.name if path.name == "plan.arrow" else path.name
 
 
-def _made_from(read: SetPlan | None) -> tuple[tuple[str, str], ...]:
+def _made_from(planned: Planned | None) -> tuple[tuple[str, str], ...]:
     """What a set says of itself."""
-    if read is None:
+    if planned is None or planned.header is None:
         return ()
-    facts: dict[str, Any] = {"plan": read.header.fingerprint}
-    manifest = read.manifest
+    facts: dict[str, Any] = {"plan": planned.header.fingerprint}
+    manifest = planned.manifest
     if manifest is not None:
         facts |= {
             "packed set": manifest.fingerprint,
@@ -196,7 +212,7 @@ def _made_from(read: SetPlan | None) -> tuple[tuple[str, str], ...]:
             "libraries": _listed([f"{name} {version}" for name, version in manifest.library_versions.items()]),
         }
     facts["options"] = _listed(
-        [f"{name.replace('_', '-')} {value}" for name, value in read.header.config.decisions().items()
+        [f"{name.replace('_', '-')} {value}" for name, value in planned.config.decisions().items()
          if isinstance(value, (str, int, float))]
     )  # fmt: skip
     return tuple((name, str(value)) for name, value in facts.items() if value)

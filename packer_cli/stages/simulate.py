@@ -8,20 +8,19 @@ from typing import Any
 
 import orjson
 
-from packer_cli import __version__
 from packer_cli.compare.savings import PlanSimulation, plan_simulation
 from packer_cli.config import GpuConfig
 from packer_cli.config.gpu_model import load_gpu_model
 from packer_cli.engine.progress import say
 from packer_cli.files import atomic_file
-from packer_cli.plan.figures import baseline_of
 from packer_cli.plan.types import Plan
 from packer_cli.simulate.figures import SimulateRules, Simulator
 from packer_cli.simulate.timeline import iterations_of_steps, timeline
 from packer_cli.simulate.times import epoch_times
 from packer_cli.simulate.trace import trace_events
 from packer_cli.sizes import counted
-from packer_cli.stages.set_plan import read_set_plan
+from packer_cli.stages.planned import Planned
+from packer_cli.version import __version__
 
 TRACE_MARK = b'{"otherData": {"made_by": "hbpack simulate'
 """The first bytes of a trace."""
@@ -37,14 +36,14 @@ class TraceFile:
 
 
 def run_simulate(
-    path: Path, config: GpuConfig, rules: SimulateRules, trace: TraceFile | None = None
+    planned: Planned, config: GpuConfig, rules: SimulateRules, trace: TraceFile | None = None
 ) -> PlanSimulation:
-    """Predict an epoch of a packed set, after any rebalance, or of a plan."""
-    found = read_set_plan(path)
-    simulator = load_simulator(config, found.plan.num_gpus, rules)
-    simulation = plan_simulation(found.plan, simulator, baseline_of(found.plan, found.rules))
+    """Predict an epoch of a plan, and write its trace if one is asked for."""
+    plan = planned.arrays
+    simulator = load_simulator(config, plan.num_gpus, rules)
+    simulation = plan_simulation(plan, simulator, planned.baseline)
     if trace is not None:
-        _write_trace(trace, found.plan, simulator)
+        _write_trace(trace, plan, simulator)
     return simulation
 
 

@@ -7,19 +7,16 @@ from pathlib import Path
 from typing import Any
 
 from packer_cli.config import PlanConfig
-from packer_cli.config.rules import plan_rules, refuse_padded, with_known_cost
 from packer_cli.format.choice import GroupChoice
 from packer_cli.format.constants import PLAN_NAME, Mask
 from packer_cli.format.metrics import PlanMetrics, SampleCounts
 from packer_cli.format.records import known_values, sort_keys
-from packer_cli.plan.figures import Baseline, LengthStats, baseline_of, length_stats, plan_stats, prove_by_program
-from packer_cli.plan.rules import PlanRules
-from packer_cli.plan.samples import Samples, sample_counts
+from packer_cli.plan.figures import LengthStats, length_stats, prove_by_program
+from packer_cli.plan.samples import Samples
 from packer_cli.plan.sparsity import Sparsity, measure_sparsity
-from packer_cli.plan.types import Plan
-from packer_cli.stages.planning import plan_samples
+from packer_cli.shards.plan_file import check_plan_file
+from packer_cli.stages.planned import Planned, plan_in_memory, read_planned
 from packer_cli.stages.samples import require_samples
-from packer_cli.stages.set_plan import SetPlan, read_set_plan
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,21 +29,8 @@ class PlanStats:
     """What the attention mask leaves out, of each group's packs, and last of all packs."""
     mask: Mask
     """That of the plan."""
-    plan: Plan
-    """As it is trained."""
-    config: PlanConfig
-    """The options that it was made with."""
-    rules: PlanRules
-    """The same, parsed, on as many GPUs as it has now."""
-    baseline: Baseline | None = None
-    """What it is compared with; None of a plan that was read, which holds the baseline's figures."""
-    read_from: SetPlan | None = None
-    """None of lengths that were planned."""
-
-    @property
-    def is_rebalanced(self) -> bool:
-        """Whether the metrics are those after `hbpack rebalance`, and not the plan file's."""
-        return self.read_from is not None and self.read_from.is_rebalanced
+    is_rebalanced: bool = False
+    """Whether the metrics are those after `hbpack rebalance`, and not the plan file's."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,8 +42,6 @@ class Stats:
     group_choice: GroupChoice | None = None
     plan: PlanStats | None = None
     """None of lengths that were not planned."""
-    samples: Samples | None = None
-    """None of a plan that was read."""
 
     def values(self) -> dict[str, Any]:
         """JSON values. What a plan file says has its keys in order, as there."""
@@ -97,49 +79,28 @@ def stats_of(path: Path, config: PlanConfig | None, *, by_program: bool = False)
     if path.name == PLAN_NAME and path.is_file():
         path = path.parent
     if config is None and (path / PLAN_NAME).exists():
-        read = read_set_plan(path)
-        metrics = prove_by_program(read.metrics, read.plan) if by_program else read.metrics
-        found = PlanStats(
-            counts=read.header.counts,
-            metrics=metrics,
-            masks=_masks(read.plan),
-            mask=read.plan.mask,
-            plan=read.plan,
-            config=read.header.config,
-            rules=read.rules,
-            read_from=read,
-        )
-        return Stats(plan=found)
-    samples = require_samples(path)
-    lengths, choice = length_stats(samples.lengths), None
+        check_plan_file(path / PLAN_NAME)
+        return plan_figures_of(read_planned(path, check=by_program), by_program=by_program)
+    return sample_stats(require_samples(path), config, by_program=by_program)
+
+
+def sample_stats(samples: Samples, config: PlanConfig | None, *, by_program: bool = False) -> Stats:
+    """The figures of samples, and with a config also those of their plan; see `stats_of`."""
     if config is None:
-        return Stats(lengths=lengths, samples=samples)
-    refuse_padded(config)
-    config = with_known_cost(config)
-    if config.is_auto:
-        from packer_cli.groups.auto import resolve
+        return Stats(lengths=length_stats(samples.lengths))
+    return plan_figures_of(plan_in_memory(samples, config), by_program=by_program)
 
-        config, choice = resolve(config, samples.epoch_lengths(config.seed))
-    rules = plan_rules(config)
-    plan = plan_samples(samples, config)
-    chosen, capacity = samples.chosen(config.seed), rules.groups[-1].capacity
-    counts = sample_counts(samples.lengths, chosen, plan.pieces, capacity, config.overflow)
-    baseline = baseline_of(plan, rules)
-    metrics = plan_stats(plan, rules, samples.sources, baseline)
-    if by_program:
-        metrics = prove_by_program(metrics, plan)
-    planned = PlanStats(
-        counts=counts,
-        metrics=metrics,
-        masks=_masks(plan),
+
+def plan_figures_of(planned: Planned, *, by_program: bool = False) -> Stats:
+    """The figures of a plan; see `stats_of`."""
+    metrics, plan = planned.metrics, planned.arrays
+    found = PlanStats(
+        counts=planned.counts,
+        metrics=prove_by_program(metrics, plan) if by_program else metrics,
+        masks=tuple(measure_sparsity(plan, group) for group in (*range(len(plan.groups)), None)),
         mask=plan.mask,
-        plan=plan,
-        config=config,
-        rules=rules,
-        baseline=baseline,
+        is_rebalanced=planned.is_rebalanced,
     )
-    return Stats(lengths=lengths, group_choice=choice, plan=planned, samples=samples)
-
-
-def _masks(plan: Plan) -> tuple[Sparsity, ...]:
-    return tuple(measure_sparsity(plan, group) for group in (*range(len(plan.groups)), None))
+    if planned.samples is None:
+        return Stats(plan=found)
+    return Stats(lengths=length_stats(planned.samples.lengths), group_choice=planned.group_choice, plan=found)

@@ -12,7 +12,6 @@ import numpy as np
 import pyarrow as pa
 from pydantic import AfterValidator, BaseModel, ConfigDict, model_validator
 
-from packer_cli import __version__
 from packer_cli.engine.base import Engine
 from packer_cli.errors import FormatError, InputError, VersionError
 from packer_cli.files import atomic_file, fingerprint
@@ -25,14 +24,15 @@ from packer_cli.format.checksums import (
     require_damage,
     sign_text,
 )
-from packer_cli.format.loss_spans import STARTS, STOPS, count_by_row, find_wrong_row
+from packer_cli.format.loss_spans import STARTS, STOPS, WEIGHTS, count_by_row, find_wrong_row
 from packer_cli.format.schema import part_schema, token_type
 from packer_cli.remote.local import map_file
 from packer_cli.remote.path import RemotePath, is_remote
+from packer_cli.version import __version__
 
 INDEX_NAME = "tokens.json"
 STORE_FORMAT = "hbpack-tokens"
-STORE_VERSION = 3
+STORE_VERSION = 4
 
 
 class _Model(BaseModel):
@@ -63,6 +63,8 @@ class PartInfo(_Model):
     num_samples: int
     num_tokens: int
     num_loss_tokens: int
+    loss_weight: float | None = None
+    """Sum of the weights of loss tokens; None if the part has no weights, as all are 1."""
     num_rejected: int
     num_with_special: int
     """Records whose own contents hold the text of a special token."""
@@ -110,6 +112,11 @@ class StoreIndex(_Model):
     library_versions: dict[str, str]
     sources: tuple[SourceInfo, ...]
     parts: tuple[PartInfo, ...]
+
+    @property
+    def is_weighted(self) -> bool:
+        """Whether loss tokens have weights other than 1."""
+        return any(part.loss_weight is not None for part in self.parts)
 
     @property
     def token_type(self) -> pa.DataType:
@@ -189,7 +196,7 @@ def open_part(folder: Path, part: PartInfo, token: pa.DataType) -> list[pa.Recor
         if path.stat().st_size != part.num_bytes:
             raise pa.ArrowInvalid(f"it has {path.stat().st_size} bytes instead of {part.num_bytes}")
         reader = pa.ipc.open_file(map_file(path, part.num_bytes, part.xxh3).read_buffer())
-        if reader.schema != part_schema(token):
+        if reader.schema != part_schema(token, is_weighted=part.loss_weight is not None):
             raise pa.ArrowInvalid("it has other columns")
         batches = [reader.get_batch(i) for i in range(reader.num_record_batches)]
         for batch in batches:
@@ -212,9 +219,14 @@ def _check_batch(batch: pa.RecordBatch) -> None:
     batch.validate(full=True)
     if not batch.column(STARTS).offsets.equals(batch.column(STOPS).offsets):
         raise pa.ArrowInvalid("its loss spans have different numbers of starts and stops")
+    weights = None
+    if WEIGHTS in batch.schema.names:
+        if not batch.column(STARTS).offsets.equals(batch.column(WEIGHTS).offsets):
+            raise pa.ArrowInvalid("its loss spans have different numbers of starts and weights")
+        weights = to_numpy(batch.column(WEIGHTS).values)
     starts, stops = to_numpy(batch.column(STARTS).values), to_numpy(batch.column(STOPS).values)
     offsets, tokens = to_numpy(batch.column(STARTS).offsets), to_numpy(batch.column("input_ids").offsets)
-    wrong = find_wrong_row(starts, stops, offsets, tokens)
+    wrong = find_wrong_row(starts, stops, offsets, tokens, weights=weights)
     if wrong is not None:
         raise pa.ArrowInvalid(f"the loss spans of the sample of line {batch.column('line')[wrong]} are wrong")
     if not np.array_equal(count_by_row(starts, stops, offsets), to_numpy(batch.column("num_loss_tokens"))):

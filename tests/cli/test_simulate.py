@@ -7,7 +7,7 @@ import json
 import numpy as np
 import pytest
 
-from packer_cli.cli.tables.compare import COLUMNS
+from packer_cli.compare.columns import COLUMNS
 from packer_cli.config.gpu_model import read_shape
 from packer_cli.cost.analytic import analytic_model
 from packer_cli.cost.gpus import parse_gpu
