@@ -38,7 +38,7 @@ ORDER = [
     ["folders", "engine", "config", "loader"],
     ["tokens", "groups", "simulate"],
     ["shards", "compare"],
-    ["export", "show", "verify"],
+    ["export", "show", "verify", "report"],
     ["measure"],
     ["stages"],
     ["api"],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack, overload
 
 from packer_cli.api.arguments import (
@@ -38,7 +39,11 @@ _NEEDS = "--groups and --gpus"
 
 @overload
 def simulate(  # type: ignore[overload-overlap]  # Lengths come with `groups`, which the first form does not take.
-    plan: Plan | PackedSet | StrPath, **options: Unpack[_OfPlan]
+    plan: Plan | PackedSet | StrPath,
+    *,
+    trace: StrPath | None = None,
+    trace_steps: int = 10,
+    **options: Unpack[_OfPlan],
 ) -> Simulation: ...
 
 
@@ -54,6 +59,8 @@ def simulate(
     *,
     algorithms: str | None = None,
     sort: str | None = None,
+    trace: StrPath | None = None,
+    trace_steps: int = 10,
     **options: Any,
 ) -> Simulation | Comparison:
     """Predict an epoch's time, where the GPUs' time goes, and the savings over naive packing.
@@ -66,6 +73,9 @@ def simulate(
             whatever `compare` takes: every strategy is planned and predicted.
         algorithms: with `groups`, only these rows, as of `compare`, and the baseline.
         sort: with `groups`, a column of `compare`; by default `"epoch"`, the fastest first.
+        trace: a file to write, replaced if it exists: the plan's first steps as trace events, GPU by GPU, for Perfetto
+            or Chrome.
+        trace_steps: steps of the trace, from the start of the first epoch.
         options: `model` and `gpu`, or `profile`; `pad_to` and `step_seconds`; with `groups`, those of `compare`.
 
     Returns:
@@ -83,10 +93,13 @@ def simulate(
 
     rules = SimulateRules(pad_to=train.pad_to, step_seconds=train.step_seconds)
     if options.get("groups") is None:
-        from packer_cli.stages.simulate import run_simulate
+        from packer_cli.stages.simulate import TraceFile, run_simulate
 
         planned = _planned(plan, {**options, "algorithms": algorithms, "sort": sort})
-        return Simulation(**vars(run_simulate(planned, config, rules)))
+        file = None if trace is None else TraceFile(path=Path(trace), num_steps=trace_steps)
+        return Simulation(**vars(run_simulate(planned, config, rules, file)))
+    if trace is not None:
+        raise ConfigError("--trace is of one plan; name a packed data set or a plan, and leave out --groups")
     if isinstance(plan, (Plan, PackedSet)):
         raise ConfigError("--groups is for making plans, and this is planned; leave it out")
     plan_config = config_of(PlanConfig, options)

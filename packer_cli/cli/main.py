@@ -39,6 +39,7 @@ COMMANDS = {
     "profile": "Measure iteration times and peak memory of your model on the GPUs of this machine.",
     "groups": "Find the length groups with the shortest epoch for your lengths, model and GPUs.",
     "stats": "Report balance, padding and communication of a packed set, a token store or lengths.",
+    "report": "Write a page with charts of a packed set, a plan or lengths, and what to try next.",
     "show": "Show a rank's packs as text: samples, loss masks, and the records they come from.",
     "bench-loader": "Measure how fast the loader reads a packed set on this machine, next to a plain copy.",
     "compare": "Compare packing algorithms, balances or whole strategies side by side on your own lengths.",

@@ -9,33 +9,21 @@ import click
 
 from packer_cli.api.simulate import simulate
 from packer_cli.cli.options import (
-    FiniteRange,
+    LocalPath,
     config_option,
     inputs_argument,
     model_options,
     workers_option,
 )
+from packer_cli.cli.output_file import begins_with, output_file
+from packer_cli.cli.training_options import training_options
 from packer_cli.config import PlanConfig, TokenizeConfig
 
 
 @click.command("simulate")
 @inputs_argument
 @model_options(PlanConfig)
-@click.option(
-    "--pad-to",
-    type=click.Choice(["multiple", "row", "capacity"]),
-    default="multiple",
-    show_default=True,
-    help="What the loader pads rows to.",
-)
-@click.option(
-    "--step-seconds",
-    type=FiniteRange(min=0, max=86_400),
-    default=0.0,
-    show_default=True,
-    metavar="S",
-    help="Fixed seconds of each optimizer step: gradient sync and optimizer.",
-)
+@training_options
 @click.option(
     "--algorithms",
     metavar="ROW,...",
@@ -45,6 +33,20 @@ from packer_cli.config import PlanConfig, TokenizeConfig
     "--sort",
     metavar="COLUMN",
     help="Sort by a column of hbpack compare; -COLUMN sorts in descending order.  [default: epoch]",
+)
+@click.option(
+    "--trace",
+    type=LocalPath(is_output=True),
+    metavar="FILE",
+    help="Also write the first steps of a packed set or plan as trace events, GPU by GPU, for Perfetto or Chrome.",
+)
+@click.option(
+    "--trace-steps",
+    type=click.IntRange(min=1),
+    default=10,
+    show_default=True,
+    metavar="N",
+    help="Steps of the trace.",
 )
 @click.option("--json", "as_json", is_flag=True, help="JSON: overall, groups, baseline; or config, lengths, rows.")
 @model_options(TokenizeConfig)
@@ -56,6 +58,8 @@ def command(
     step_seconds: float,
     algorithms: str | None,
     sort: str | None,
+    trace: str | None,
+    trace_steps: int,
     as_json: bool,
     workers: int | None,
     **values: Any,
@@ -68,6 +72,11 @@ def command(
     Times are predicted from the model's shape and the GPU's data sheet (--model, --gpu), or from what `hbpack profile`
     measured (--profile).
     """
+    if trace is not None:
+        from packer_cli.stages.simulate import TRACE_MARK
+
+        file = output_file(trace, "trace.json", begins_with(TRACE_MARK), option="--trace")
+        values |= {"trace": file, "trace_steps": trace_steps}
     result = simulate(
         inputs,
         algorithms=algorithms,

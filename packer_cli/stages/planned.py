@@ -11,8 +11,9 @@ from packer_cli.config import PlanConfig
 from packer_cli.config.rules import plan_rules, refuse_padded, with_known_cost
 from packer_cli.format.choice import GroupChoice
 from packer_cli.format.constants import MANIFEST_NAME, PLAN_NAME
+from packer_cli.format.manifest import Manifest
 from packer_cli.format.metrics import PlanMetrics, SampleCounts
-from packer_cli.plan.figures import plan_stats
+from packer_cli.plan.figures import Baseline, baseline_of, plan_stats
 from packer_cli.plan.rules import PlanRules
 from packer_cli.plan.samples import Samples, sample_counts
 from packer_cli.plan.types import Plan
@@ -33,8 +34,10 @@ class Planned:
     """How automatic groups were chosen; None if they were named."""
     samples: Samples | None = None
     """None of a plan that was read."""
-    is_rebalanced: bool = False
-    """Whether the plan in force is of `hbpack rebalance`, and not the plan file's."""
+    header: PlanHeader | None = None
+    """What the file of a plan that was read says beside its arrays."""
+    manifest: Manifest | None = None
+    """Of the packed set that a plan was read from."""
     load: Callable[[], Plan]
     measure: Callable[[Planned], PlanMetrics]
 
@@ -47,6 +50,16 @@ class Planned:
     def metrics(self) -> PlanMetrics:
         """Its figures. Price: of a plan in memory, that of `plan_stats`."""
         return self.measure(self)
+
+    @cached_property
+    def baseline(self) -> Baseline:
+        """What it is compared with. Price: that of `baseline_of`."""
+        return baseline_of(self.arrays, self.rules)
+
+    @property
+    def is_rebalanced(self) -> bool:
+        """Whether the plan in force is of `hbpack rebalance`, and not the plan file's."""
+        return self.manifest is not None and bool(self.manifest.history)
 
     @property
     def rules(self) -> PlanRules:
@@ -74,7 +87,7 @@ def plan_in_memory(samples: Samples, config: PlanConfig) -> Planned:
         group_choice=choice,
         samples=samples,
         load=lambda: plan,
-        measure=lambda planned: plan_stats(planned.arrays, planned.rules, samples.sources),
+        measure=lambda planned: plan_stats(planned.arrays, planned.rules, samples.sources, planned.baseline),
     )
 
 
@@ -99,7 +112,8 @@ def read_planned(path: Path, header: PlanHeader | None = None, *, check: bool = 
         config=header.config,
         counts=header.counts,
         group_choice=header.group_choice,
-        is_rebalanced=is_rebalanced,
+        header=header,
+        manifest=manifest,
         load=partial(plan_in_force, file.parent) if is_rebalanced else lambda: read_plan(file, check=check)[0],
         measure=lambda planned: metrics,
     )

@@ -27,7 +27,7 @@ def test_a_function_has_the_options_of_its_command(name):
     command = cli.get_command(None, name)
     named = {"record_schema": "schema"}
     options = {named.get(each.name, each.name): each for each in command.params if each.name not in SUBJECTS}
-    assert {each.name for each in parameters[1:]} == set(options) - OF_THE_COMMAND_LINE - {"trace", "trace_steps"}
+    assert {each.name for each in parameters[1:]} == set(options) - OF_THE_COMMAND_LINE
     for parameter in parameters[1:]:
         shown = options[parameter.name].default
         if isinstance(shown, (str, int)) and parameter.name not in IN_WORDS:
