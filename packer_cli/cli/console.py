@@ -103,14 +103,3 @@ def _print_block(
     with console.capture() as capture:
         console.print(table)
     click.echo("\n".join(line.rstrip() for line in capture.get().rstrip().splitlines()) + "\n")
-
-
-def ratio(value: Any) -> str:
-    """Format a ratio for a table, with enough digits to compare.
-
-    >>> ratio(0.5), ratio(0.00123), ratio(0)
-    ('0.500', '0.0012', '0')
-    """
-    if not value:
-        return "0"
-    return f"{value:.3f}" if value >= 0.1 else f"{value:.4f}"

@@ -6,9 +6,9 @@ from typing import Any
 
 import click
 
+from packer_cli.api.plan import plan
 from packer_cli.cli.options import config_option, model_options, output_option
-from packer_cli.config import PlanConfig, validate
-from packer_cli.remote.names import as_path
+from packer_cli.config import PlanConfig
 
 
 @click.command("plan")
@@ -22,10 +22,8 @@ def command(store: str, output: str | None, **values: Any) -> None:
     FOLDER is the output of `hbpack tokenize` or `hbpack pack`. Nothing is tokenized again, so other groups or another
     number of GPUs take seconds. `hbpack write` makes the shards.
     """
-    config = validate(PlanConfig, values)
+    made = plan(store, output=output or store, **values)
     from packer_cli.cli.tables.plan import print_counts, print_stats
-    from packer_cli.stages.plan import run_plan
 
-    header = run_plan(config, as_path(store), as_path(output or store))
-    print_counts(header.counts)
-    print_stats(header.metrics)
+    print_counts(made.counts)
+    print_stats(made.metrics)

@@ -3,47 +3,27 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
+from packer_cli.api.simulate import simulate
 from packer_cli.cli.options import (
-    FiniteRange,
+    LocalPath,
     config_option,
-    corpus_of,
-    first_given,
     inputs_argument,
     model_options,
     workers_option,
 )
-from packer_cli.config import GpuConfig, PlanConfig, TokenizeConfig, validate
-from packer_cli.errors import ConfigError, InputError
-from packer_cli.remote.names import as_path
-
-if TYPE_CHECKING:
-    from packer_cli.simulate.figures import SimulateRules
+from packer_cli.cli.output_file import begins_with, output_file
+from packer_cli.cli.training_options import training_options
+from packer_cli.config import PlanConfig, TokenizeConfig
 
 
 @click.command("simulate")
 @inputs_argument
 @model_options(PlanConfig)
-@click.option(
-    "--pad-to",
-    type=click.Choice(["multiple", "row", "capacity"]),
-    default="multiple",
-    show_default=True,
-    help="What the loader pads rows to.",
-)
-@click.option(
-    "--step-seconds",
-    type=FiniteRange(min=0, max=86_400),
-    default=0.0,
-    show_default=True,
-    metavar="S",
-    help="Fixed seconds of each optimizer step: gradient sync and optimizer.",
-)
+@training_options
 @click.option(
     "--algorithms",
     metavar="ROW,...",
@@ -52,21 +32,34 @@ if TYPE_CHECKING:
 @click.option(
     "--sort",
     metavar="COLUMN",
-    default="epoch",
+    help="Sort by a column of hbpack compare; -COLUMN sorts in descending order.  [default: epoch]",
+)
+@click.option(
+    "--trace",
+    type=LocalPath(is_output=True),
+    metavar="FILE",
+    help="Also write the first steps of a packed set or plan as trace events, GPU by GPU, for Perfetto or Chrome.",
+)
+@click.option(
+    "--trace-steps",
+    type=click.IntRange(min=1),
+    default=10,
     show_default=True,
-    help="Sort by a column of hbpack compare; -COLUMN sorts in descending order.",
+    metavar="N",
+    help="Steps of the trace.",
 )
 @click.option("--json", "as_json", is_flag=True, help="JSON: overall, groups, baseline; or config, lengths, rows.")
 @model_options(TokenizeConfig)
 @workers_option
 @config_option
-@click.pass_context
 def command(
-    ctx: click.Context,
+    inputs: tuple[str, ...],
     pad_to: Any,
     step_seconds: float,
     algorithms: str | None,
-    sort: str,
+    sort: str | None,
+    trace: str | None,
+    trace_steps: int,
     as_json: bool,
     workers: int | None,
     **values: Any,
@@ -79,76 +72,27 @@ def command(
     Times are predicted from the model's shape and the GPU's data sheet (--model, --gpu), or from what `hbpack profile`
     measured (--profile).
     """
-    config = validate(GpuConfig, values)
-    config.require_gpu_model("hbpack simulate")
-    from packer_cli.simulate.figures import SimulateRules
+    if trace is not None:
+        from packer_cli.stages.simulate import TRACE_MARK
 
-    rules = SimulateRules(pad_to=pad_to, step_seconds=step_seconds)
-    if values["groups"] is None:
-        _simulate_plan(ctx, config, values, rules, as_json)
+        file = output_file(trace, "trace.json", begins_with(TRACE_MARK), option="--trace")
+        values |= {"trace": file, "trace_steps": trace_steps}
+    result = simulate(
+        inputs,
+        algorithms=algorithms,
+        sort=sort,
+        pad_to=pad_to,
+        step_seconds=step_seconds,
+        workers=workers,
+        **values,
+    )
+    if as_json:
+        click.echo(json.dumps(result.values(), indent=2))
+        return
+    from packer_cli.cli.tables.simulate import print_plan_simulation, print_strategies
+    from packer_cli.compare import Comparison
+
+    if isinstance(result, Comparison):
+        print_strategies(result)
     else:
-        _simulate_strategies(ctx, values, rules, algorithms, sort, workers, as_json)
-
-
-def _simulate_plan(
-    ctx: click.Context, config: GpuConfig, values: dict[str, Any], rules: SimulateRules, as_json: bool
-) -> None:
-    path = _planned(ctx, values)
-    from packer_cli.cli.tables.simulate import print_plan_simulation
-    from packer_cli.stages.simulate import run_simulate
-
-    result = run_simulate(path, config, rules)
-    if as_json:
-        click.echo(json.dumps(result.values(), indent=2))
-        return
-    print_plan_simulation(result)
-
-
-def _simulate_strategies(
-    ctx: click.Context,
-    values: dict[str, Any],
-    rules: SimulateRules,
-    algorithms: str | None,
-    sort: str,
-    workers: int | None,
-    as_json: bool,
-) -> None:
-    from packer_cli.cli.tables.compare import parse_sort, sort_rows
-    from packer_cli.cli.tables.simulate import print_strategies
-    from packer_cli.stages.compare import run_compare
-
-    config = validate(PlanConfig, values)
-    order = parse_sort(sort, has_cost=config.cost != "quadratic")
-    corpus = corpus_of(ctx, values)
-    result = run_compare(values["inputs"], corpus, config, algorithms, workers, rules)
-    result = replace(result, rows=sort_rows(result.rows, order))
-    if as_json:
-        click.echo(json.dumps(result.values(), indent=2))
-        return
-    print_strategies(result)
-
-
-def _planned(ctx: click.Context, values: dict[str, Any]) -> Path:
-    """The path of the packed set or plan. Raises ConfigError for other inputs, and for options without effect."""
-    needs = "--groups and --gpus"
-    if len(values["inputs"]) != 1:
-        raise ConfigError(
-            f"several inputs are a corpus, which needs --tokenizer, {needs}"
-            if values["inputs"]
-            else "INPUT is required"
-        )
-    path = as_path(values["inputs"][0])
-    if not path.exists():
-        raise InputError(
-            f"{str(path)!r} does not exist; name a packed data set or a plan, or what to plan with {needs}"
-        )
-    file = path / "plan.arrow" if path.is_dir() else path
-    if file.suffix != ".arrow" or not file.exists():
-        raise ConfigError(f"{str(path)!r} is not a packed data set or plan; give {needs} to plan it in every way")
-    of_plans = {*PlanConfig.model_fields, *TokenizeConfig.model_fields, "algorithms", "sort", "workers"}
-    name = first_given(ctx, of_plans - {*GpuConfig.model_fields, "inputs"})
-    if name is not None:
-        raise ConfigError(
-            f"{name} is for making plans, and {str(path)!r} is planned; give {needs}, or leave {name} out"
-        )
-    return path
+        print_plan_simulation(result)

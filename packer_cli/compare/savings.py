@@ -6,8 +6,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from packer_cli.plan.figures import baseline_of
-from packer_cli.plan.rules import PlanRules
+from packer_cli.plan.figures import Baseline
 from packer_cli.plan.types import Plan
 from packer_cli.simulate.figures import EpochFigures, OverallFigures, Simulator
 
@@ -43,17 +42,13 @@ class PlanSimulation:
         }
 
 
-def plan_simulation(plan: Plan, simulator: Simulator, rules: PlanRules) -> PlanSimulation:
-    """Predict a plan's epoch and the baseline's. Price: `baseline_of` and O(pieces + slots).
-
-    Args:
-        rules: of the plan, on as many GPUs as it has now.
+def plan_simulation(plan: Plan, simulator: Simulator, naive: Baseline) -> PlanSimulation:
+    """Predict a plan's epoch and that of its baseline, see `baseline_of`. Price: O(pieces + slots).
 
     Raises:
         ConfigError: the plan has an SP degree that the model does not know.
     """
     figures = simulator.figures(plan)
-    naive = baseline_of(plan, rules)
     baseline = simulator.figures(naive.plan).overall
     return PlanSimulation(
         predicted_with=simulator.model.origin,

@@ -65,7 +65,7 @@ def listed_file(path: str, source_id: int, num_bytes: int | None = None) -> Iter
     if name.lower() in BESIDE_THE_DATA or (kind[0] == "text" and name.split(".")[0].lower() in ABOUT_THE_DATA):
         return
     if num_bytes != 0:
-        file = named_file(path, source_id, num_bytes)
+        file = _file(path, source_id, kind, num_bytes)
         if file.num_bytes:
             yield file
 
@@ -99,6 +99,12 @@ def named_file(path: str, source_id: int, num_bytes: int | None = None) -> Corpu
         raise InputError(f"{path}: not a regular file; write the data to a file first")
     if kind[0] in INDEXED and not is_file(index := INDEXED[kind[0]](path)):
         raise InputError(f"{path}: has no index beside it; hbpack looks for {index}")
+    return _file(path, source_id, kind, num_bytes)
+
+
+def _file(
+    path: str, source_id: int, kind: tuple[FileFormat, Literal["none", "gzip", "zstd"]], num_bytes: int | None
+) -> CorpusFile:
     if num_bytes is None:
         try:
             num_bytes = os.path.getsize(path)

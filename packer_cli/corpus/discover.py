@@ -18,31 +18,39 @@ from packer_cli.errors import ConfigError, InputError
 from packer_cli.format.constants import MANIFEST_NAME
 from packer_cli.remote.names import as_path
 from packer_cli.remote.system import is_url
-from packer_cli.sizes import parse_number
+from packer_cli.sizes import TokenShare, parse_number, parse_share
 
 MOST_WEIGHT = 10**6
 """Far above any use: a source that an epoch repeats more often is a slip of the pen, such as 1e12."""
+MOST_TOKENS = 2**62
 PACKED = (MANIFEST_NAME, "tokens/tokens.json", "tokens/.parts")
 """A folder that holds one of these is what hbpack wrote, to an end or not, and no data."""
 
 
-def parse_input(text: str) -> tuple[str, float]:
-    """Split "PATH@2.0" into the path and its weight, 1.0 without one.
+def parse_input(text: str) -> tuple[str, float | TokenShare]:
+    """Split "PATH@2.0" or "PATH@2Btokens" into the path and its weight, 1.0 without one.
 
     A path that exists as it stands wins over the reading as a weight. Raises ConfigError when the weight
-    is not a number above 0 and up to `MOST_WEIGHT`.
+    is not a number above 0 and up to `MOST_WEIGHT`, or of tokens.
     """
     name, at, tail = text.rpartition("@")
     if not at or os.path.exists(text):
         return text, 1.0
+    weight: float | TokenShare
     try:
-        weight = parse_number(tail)
+        weight = parse_share(tail) if tail.lower().endswith("tokens") else parse_number(tail)
     except ValueError:
         if not os.path.exists(name):
             return text, 1.0  # an "@" somewhere in a name; what it is, discover finds out
-        raise ConfigError(f"{text}: the weight {tail!r} is not a number; write {name}@2.0") from None
+        raise ConfigError(
+            f"{text}: the weight {tail!r} is not a number; write {name}@2.0 or {name}@500Mtokens"
+        ) from None
     if not name:
         raise ConfigError(f"{text}: there is no path before the weight; write PATH@{tail}")
+    if isinstance(weight, TokenShare):
+        if not 0 < weight.tokens <= MOST_TOKENS:
+            raise ConfigError(f"{text}: the number of tokens must be from 1 to 2^62; leave out an input of none")
+        return name, weight
     if not (weight > 0 and math.isfinite(weight)):
         raise ConfigError(f"{text}: the weight must be above 0 and finite; leave out an input of no weight")
     if weight > MOST_WEIGHT:
@@ -110,7 +118,10 @@ def _find(name: str, source_id: int, output: str | None) -> list[CorpusFile]:
     if hf.saved_path(name) is not None:
         return [hf.find(name, source_id)]
     if os.path.isdir(name):
-        found = list(_in_folder(name, source_id, set(own)))
+        links: list[str] = []
+        found = list(_in_folder(name, source_id, set(own), links))
+        if found and not links:
+            return found
     elif os.path.exists(ids := _indexed(name)):
         return [named_file(ids, source_id)]
     elif glob.has_magic(name) and not (":" in name and hf.NAME.fullmatch(name)):  # name:train[:10%]
@@ -120,7 +131,7 @@ def _find(name: str, source_id: int, output: str | None) -> list[CorpusFile]:
                 continue
             if os.path.isdir(path):
                 if "**" not in name:  # ** lists what is inside by itself
-                    found.extend(_in_folder(path, source_id, set(own)))
+                    found.extend(_in_folder(path, source_id, set(own), []))
             else:
                 found.extend(listed_file(path, source_id))
         if not found:
@@ -210,7 +221,7 @@ def _folders_of(path: str) -> Iterator[str]:
 
 
 def _once(files: list[CorpusFile]) -> list[CorpusFile]:
-    """The files of one folder or glob, each by its shortest path where links lead to it a second time."""
+    """The files of a folder or glob that holds links, each by its shortest path where several lead to it."""
     reals = real_paths([file.path for file in files])
     shortest: dict[str, CorpusFile] = {}
     for file, real in zip(files, reals, strict=True):
@@ -239,7 +250,8 @@ def _looks_like_path(name: str) -> bool:
     return "/" in name and os.path.isdir(name.split("/")[0])
 
 
-def _in_folder(folder: str, source_id: int, seen: set[str]) -> Iterator[CorpusFile]:
+def _in_folder(folder: str, source_id: int, seen: set[str], links: list[str]) -> Iterator[CorpusFile]:
+    """The data files of a folder and those below; links to files are added to `links`."""
     real = os.path.realpath(folder)
     if real in seen or _is_packed(folder):  # a link back to a folder above, or not data
         return
@@ -256,8 +268,10 @@ def _in_folder(folder: str, source_id: int, seen: set[str]) -> Iterator[CorpusFi
         if entry.name.startswith("."):
             continue
         if entry.is_dir():
-            yield from _in_folder(entry.path, source_id, seen)
+            yield from _in_folder(entry.path, source_id, seen, links)
         elif entry.is_file():
+            if entry.is_symlink():
+                links.append(entry.path)
             yield from listed_file(entry.path, source_id, entry.stat().st_size)
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from packer_cli.cost.models import GpuModel
 from packer_cli.plan.groups import Group
@@ -105,6 +107,20 @@ def simulation_figures(simulation: Simulation, plan: Plan, model: GpuModel) -> E
         overall=_overall(simulation),
         groups=tuple(_group(simulation, plan, g) for g in range(len(plan.groups))),
         notes=tuple(notes),
+    )
+
+
+def describe_origin(origin: Mapping[str, Any]) -> str:
+    """One line on how the times are predicted."""
+    gpu = origin.get("gpu")
+    name = gpu.get("name") if isinstance(gpu, dict) else gpu
+    if origin.get("source") != "analytic":
+        return f"Predicted from what was measured on {name}."
+    assumed = origin["assumptions"]
+    return (
+        f"Predicted from the shape of the model ({origin['num_parameters'] / 1e9:.1f}B parameters) and the data sheet "
+        f"of {name}: {assumed['gemm_efficiency']:.0%} of its peak, in attention "
+        f"{assumed['attention_efficiency']:.0%}. hbpack profile measures them."
     )
 
 

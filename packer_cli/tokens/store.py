@@ -18,14 +18,14 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from packer_cli.errors import FormatError
-from packer_cli.format.loss_spans import Int64Array
-from packer_cli.format.token_parts import PartBatch, clip_spans
+from packer_cli.format.loss_spans import Int64Array, weight_by_row
+from packer_cli.format.token_parts import ClippedSpans, PartBatch, clip_spans
 from packer_cli.remote.local import is_in_cache
 from packer_cli.remote.path import RemotePath
 from packer_cli.remote.ranges import REQUEST_BYTES
 from packer_cli.tokens.index import PartInfo, StoreIndex, open_part, read_index
 from packer_cli.tokens.ranges import RangedParts
-from packer_cli.tokens.spans import copy_spans
+from packer_cli.tokens.spans import Among, copy_spans
 
 _BATCHES_AT_ONCE = 64
 """Record batches of which the lines are in memory at a time."""
@@ -42,6 +42,8 @@ class Gathered(NamedTuple):
     """int64[s], positions among these tokens"""
     loss_stops: Int64Array
     """int64[s]"""
+    loss_weights: NDArray[np.float32] | None = None
+    """float32[s], of each span; None: the store has none"""
 
     def spans_by_row(self, token_offsets: Int64Array) -> tuple[Int64Array, NDArray[np.int32], NDArray[np.int32]]:
         """Offsets (int64[r+1]), starts and stops (int32[s]) of the spans of each row, as positions in the row.
@@ -138,10 +140,18 @@ class TokenStore:
         self, sample: NDArray[np.integer], start: NDArray[np.integer], length: NDArray[np.int32]
     ) -> NDArray[np.int32]:
         """Loss tokens (int32[m]) of pieces of samples, without the first token of each. O(their samples' spans)."""
-        starts, stops, piece = self._loss_spans(*self._find(sample), start, length)
+        spans = self._loss_spans(*self._find(sample), start, length)
         counts = np.zeros(len(sample), dtype=np.int32)
-        np.add.at(counts, piece, (stops - starts).astype(np.int32))
+        np.add.at(counts, spans.piece, (spans.stops - spans.starts).astype(np.int32))
         return counts
+
+    def loss_weight_of(
+        self, sample: NDArray[np.integer], start: NDArray[np.integer], length: NDArray[np.int32]
+    ) -> NDArray[np.float64]:
+        """Sum of the weights (float64[m]) of the loss tokens of pieces, in a store that has weights. O(spans)."""
+        spans = self._loss_spans(*self._find(sample), start, length)
+        assert spans.weights is not None
+        return weight_by_row(spans.starts, spans.stops, spans.weights, spans.piece, len(sample))
 
     def gather(self, sample: NDArray[np.integer], start: NDArray[np.integer], length: NDArray[np.int32]) -> Gathered:
         """Pieces one after another, without a loss at the first token of each. O(tokens).
@@ -149,15 +159,17 @@ class TokenStore:
         Raises:
             FormatError: a piece reaches past the end of its sample, so the store is not the planned one.
         """
-        offsets, (batch, row) = self._rows.offsets, self._find(sample)
-        begin, size = np.add(offsets[row], start, dtype=np.int64), length.astype(np.int64)
-        if (begin + size > offsets[row + 1]).any():
+        batch, row = self._find(sample)
+        among = Among(batch)
+        first, stop = (among.take(self._rows.offsets, row + k) for k in (0, 1))
+        begin, size = np.add(first, start, dtype=np.int64), length.astype(np.int64)
+        if (begin + size > stop).any():
             raise FormatError(f"token store {str(self.folder)!r}: a sample is shorter than planned; tokenize again")
         width = self._token.itemsize
         input_ids = copy_spans(*self._tokens(batch, width * begin, width * size)).view(self._token)
-        starts, stops, piece = self._loss_spans(batch, row, start, length)
-        place = (np.cumsum(size) - size)[piece]
-        return Gathered(input_ids, starts + place, stops + place)
+        spans = self._loss_spans(batch, row, start, length)
+        place = (np.cumsum(size) - size)[spans.piece]
+        return Gathered(input_ids, spans.starts + place, spans.stops + place, spans.weights)
 
     def needs(self, sample: NDArray[np.integer], length: NDArray[np.int32]) -> NDArray[np.float64]:
         """float64[parts]: what it would take to read these pieces in ranges, in bytes of each part.
@@ -207,16 +219,22 @@ class TokenStore:
         return [getattr(batch, name) if (batch := self._batches[number]) else next(read) for number in numbers]
 
     def _spans(self, offsets: Sequence[NDArray[Any]]) -> list[list[NDArray[Any]]]:
-        """`span_offsets`, `loss_starts` and `loss_stops` of all record batches."""
+        """`span_offsets`, `loss_starts` and `loss_stops` of all record batches, `loss_weights` if there are any."""
         far = [number for number, batch in enumerate(self._batches) if batch is None]
-        names = ("span_offsets", "loss_starts", "loss_stops")
+        names = ["span_offsets", "loss_starts", "loss_stops"]
+        if self.index.is_weighted:
+            names.append("loss_weights")
         read: list[list[NDArray[Any]]] = [[]] * len(names)
         if self._ranged:
             read = self._ranged.spans(far, [offsets[number] for number in far])
-        return [
+        found = [
             [getattr(batch, name) if batch else next(of_far) for batch in self._batches]
             for name, of_far in zip(names, map(iter, read), strict=True)
         ]
+        if self.index.is_weighted:
+            ones = [np.broadcast_to(np.float32(1), len(starts)) for starts in found[1]]
+            found[3] = [one if weights is None else weights for one, weights in zip(ones, found[3], strict=True)]
+        return found
 
     def _tokens(
         self, batch: Int64Array, begin: Int64Array, size: Int64Array
@@ -236,50 +254,47 @@ class TokenStore:
 
     def _loss_spans(
         self, batch: Int64Array, row: Int64Array, start: NDArray[np.integer], length: NDArray[np.int32]
-    ) -> tuple[Int64Array, Int64Array, Int64Array]:
-        """Loss spans of pieces, without the first token of each: starts, stops (in the piece) and piece, int64[s]."""
-        rows = self._rows
-        num = rows.span_offsets[row + 1] - rows.span_offsets[row]
+    ) -> ClippedSpans:
+        """Loss spans of pieces, without the first token of each."""
+        rows, among = self._rows, Among(batch)
+        first, stop = (among.take(rows.span_offsets, row + k).astype(np.int64) for k in (0, 1))
+        num = stop - first
         piece = np.repeat(np.arange(len(row)), num)
-        first = rows.first_span[batch] + rows.span_offsets[row]
         place = np.arange(len(piece)) + (first - (np.cumsum(num) - num))[piece]
-        return clip_spans(rows.loss_starts[place], rows.loss_stops[place], piece, start, length)
+        among = Among(batch[piece])
+        starts, stops = (among.take(of_batch, place) for of_batch in (rows.loss_starts, rows.loss_stops))
+        weights = None if rows.loss_weights is None else among.take(rows.loss_weights, place)
+        return clip_spans(starts, stops, piece, start, length, weights)
 
     def _find(self, sample: NDArray[np.integer]) -> tuple[Int64Array, Int64Array]:
-        """The record batch and the place in `_rows` of each of these samples."""
+        """The record batch of each of these samples, and its row there."""
         batch = np.searchsorted(self._first_sample, sample, side="right") - 1
-        return batch, sample + batch
+        return batch, sample - self._first_sample[batch]
 
     @property
     def _rows(self) -> _Rows:
-        """Made when first needed: it takes 8 bytes of memory a sample and 8 a span."""
+        """Made when first needed. Of remote parts it takes 8 bytes of memory a sample and 8 a span."""
         with self._lock:
             if self._made_rows is None:
                 offsets = self._columns("offsets")
-                span_offsets, starts, stops = self._spans(offsets)
-                self._made_rows = _Rows(
-                    _join(offsets, np.int32),
-                    _join(span_offsets, np.int32),
-                    np.cumsum([0, *map(len, starts)])[:-1],
-                    _join(starts, np.int32),
-                    _join(stops, np.int32),
-                )
+                span_offsets, starts, stops, *weights = self._spans(offsets)
+                self._made_rows = _Rows(offsets, span_offsets, starts, stops, weights[0] if weights else None)
             return self._made_rows
 
 
 class _Rows(NamedTuple):
-    """Where the tokens and loss spans of n samples in b record batches are, joined to be found without a loop."""
+    """Where the tokens and loss spans of samples are in their record batches: int32 arrays, one of each a batch."""
 
-    offsets: NDArray[np.int32]
-    """int32[n+b], of tokens in the record batch; each batch has one more than samples"""
-    span_offsets: NDArray[np.int32]
-    """int32[n+b], likewise"""
-    first_span: Int64Array
-    """int64[b], of each batch, among all"""
-    loss_starts: NDArray[np.int32]
-    """int32[s], in the sample"""
-    loss_stops: NDArray[np.int32]
-    """int32[s]"""
+    offsets: list[NDArray[np.int32]]
+    """Of tokens; one more than samples."""
+    span_offsets: list[NDArray[np.int32]]
+    """Likewise."""
+    loss_starts: list[NDArray[np.int32]]
+    """In the sample."""
+    loss_stops: list[NDArray[np.int32]]
+    """In the sample."""
+    loss_weights: list[NDArray[np.float32]] | None
+    """float32; None: the store has none."""
 
 
 def _join(arrays: list[NDArray[Any]], dtype: type) -> NDArray[Any]:

@@ -17,6 +17,8 @@ from tests.benchmark.report import mebibytes, spread, table, times, versions
 from tests.benchmark.rival import corpora
 
 SMALL_FILES = 20_000
+COPIES = 7
+"""Of the chats, in as many files again, of about 10 kB each."""
 SOURCES = 1_000
 MOST = 1.3
 LARGE_BYTES = 3_000_000_000
@@ -33,24 +35,41 @@ def run(work: Path, runs: int) -> str:
     inputs = {name: folder / name for name in ("chats.jsonl", "chats.json", "chats.jsonl.gz", "chats.jsonl.zst")}
     for path in inputs.values():
         _write(path, lines)
-    inputs[f"{SMALL_FILES:,} files"] = _files(folder / "small", lines, SMALL_FILES)
-    sources = sorted(_files(folder / "sources", lines, SOURCES).iterdir())
+    repeated = COPIES * lines
+    inputs[REPEATED] = folder / "repeated.jsonl"
+    _write(inputs[REPEATED], repeated)
+    paths_of = {name: [path] for name, path in inputs.items()}
+    tiny, small, sources = (
+        f"{SMALL_FILES:,} files of 1.5 kB",
+        f"{SMALL_FILES:,} files of 10 kB",
+        f"{SOURCES:,} sources",
+    )
+    paths_of[tiny] = [_files(folder / "tiny", lines, SMALL_FILES)]
+    paths_of[small] = [_files(folder / "small", repeated, SMALL_FILES)]
+    paths_of[sources] = sorted(_files(folder / "sources", lines, SOURCES).iterdir())
     own: dict[str, list[Run]] = defaultdict(list)
     for number in range(runs):
-        for name, paths in {
-            **{name: [path] for name, path in inputs.items()},
-            f"{SOURCES:,} sources": sources,
-        }.items():
+        for name, paths in paths_of.items():
             print(f"containers: {name}, round {number + 1} of {runs}", file=sys.stderr)
-            own[name].append(_tokenize(paths, work / "containers-out", len(lines)))
+            num_records = len(repeated if name in (REPEATED, small) else lines)
+            own[name].append(_tokenize(paths, work / "containers-out", num_records))
     shutil.rmtree(folder)
-    floor = statistics.median(run.wall for run in own["chats.jsonl"])
+    walls = {name: statistics.median(run.wall for run in done) for name, done in own.items()}
+    to_lines = {
+        name: wall / walls[REPEATED if name in (REPEATED, small) else "chats.jsonl"] for name, wall in walls.items()
+    }
     rows = []
     for name, done in own.items():
-        wall, cpu = (statistics.median(getattr(run, what) for run in done) for what in ("wall", "cpu"))
-        rows.append([name, spread([run.wall for run in done]), times(wall, floor), f"{cpu:.1f}", f"{cpu / wall:.2f}"])
-    many = [f"{SMALL_FILES:,} files", f"{SOURCES:,} sources"]
-    ratios = {name: statistics.median(run.wall for run in own[name]) / floor for name in many}
+        cpu = statistics.median(run.cpu for run in done)
+        shown = [
+            spread([run.wall for run in done]),
+            times(to_lines[name], 1),
+            f"{cpu:.1f}",
+            f"{cpu / walls[name]:.2f}",
+        ]
+        rows.append([name, *shown])
+    many = [tiny, small, sources]
+    ratios = {name: to_lines[name] for name in many}
     if shutil.disk_usage(work).free > _FREE_BYTES:
         large = _large(work, lines)
         rows += [
@@ -72,7 +91,8 @@ def run(work: Path, runs: int) -> str:
     text = (
         f"`hbpack tokenize` with {num_cores()} workers. The {len(lines):,} shared chats "
         f"({mebibytes(sum(map(len, lines)))} MiB) are stored as JSON lines, as one JSON array, as compressed lines, "
-        f"as {SMALL_FILES:,} files of JSON lines in one folder, and as {SOURCES:,} files that the command line names. "
+        f"as {SMALL_FILES:,} files of JSON lines in one folder, and as {SOURCES:,} files that the command line names; "
+        f"*{REPEATED}* is compared with the same in {SMALL_FILES:,} files. "
         f"{runs} runs each, in turn; median (minimum-maximum). *{LARGE_NAMES[0]}* repeats the chats; it ran once, and "
         f"is compared with *{LARGE_NAMES[1]}*. *Cores* is CPU time divided by wall time, with the start and end of "
         f"the command. {HOW_LONG} {versions(('gigatoken', 'tokenizers', 'pyarrow'))}."
@@ -81,6 +101,7 @@ def run(work: Path, runs: int) -> str:
     return f"{text}\n\n{table(header, rows)}\n\n" + "\n".join(verdicts)
 
 
+REPEATED = f"chats.jsonl {COPIES} times"
 LARGE_NAMES = (f"one file of {LARGE_BYTES / 1e9:g} GB", f"its lines in {LARGE_FILES} files")
 
 

@@ -162,13 +162,14 @@ def _share(tokenizer: Path, folder: Path, code: Path, runs: int) -> dict[str, li
 
     def run_around() -> None:
         fingerprint(str(code))
-        with code.open("rb") as lines, temporary_file(folder / "out" / "store") as (path, file):
+        with code.open("rb") as lines, temporary_file(folder / "around") as (path, file):
             for line in lines:
                 orjson.loads(line)
             for first in range(0, num_bytes, len(block)):
                 file.write(block[: num_bytes - first])
         path.unlink()
 
+    shutil.rmtree(folder / "out", ignore_errors=True)
     run_stage()
     num_bytes = folder_bytes(folder / "out")
     block = memoryview(bytes(_BLOCK_BYTES))

@@ -7,6 +7,11 @@ import pytest
 from packer_cli.engine.signals import stop_signals
 
 
+def drop_and_wait():
+    Dropping()
+    time.sleep(20)
+
+
 class Dropping:
     """Gets a signal where Python drops what a handler raises."""
 
@@ -18,8 +23,7 @@ class Dropping:
 def test_an_interrupt_that_a_finalizer_drops_comes_again():
     begin = time.monotonic()
     with pytest.raises(KeyboardInterrupt), stop_signals(pytest.fail) as stop:
-        Dropping()
-        time.sleep(20)
+        drop_and_wait()
     assert stop.number == signal.SIGINT
     assert time.monotonic() - begin < 5
 

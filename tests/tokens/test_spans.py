@@ -30,3 +30,15 @@ def test_spans_are_what_slices_are(reach, case):
         copied = spans.copy_spans([pa.py_buffer(data) for data in buffers], *columns)
     assert copied.tobytes() == b"".join(buffers[n][begin : begin + size] for n, begin, size in places)
     assert copied.flags.writeable
+
+
+@given(
+    arrays=st.lists(st.lists(st.integers(-9, 9), min_size=1, max_size=5), min_size=1, max_size=4),
+    wanted=st.lists(st.tuples(st.integers(0, 99), st.integers(0, 99)), max_size=20),
+)
+@settings(max_examples=60)
+def test_values_are_taken_out_of_their_arrays(arrays, wanted):
+    wanted = [(n % len(arrays), place % len(arrays[n % len(arrays)])) for n, place in wanted]
+    number, place = np.array(wanted, dtype=np.int64).reshape(-1, 2).T
+    taken = spans.Among(number).take([np.array(values, dtype=np.int32) for values in arrays], place)
+    assert taken.tolist() == [arrays[n][place] for n, place in wanted]

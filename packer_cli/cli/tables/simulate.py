@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 import click
 
-from packer_cli.cli.console import print_table, ratio
-from packer_cli.cli.tables.compare import amount, print_notes
+from packer_cli.cli.console import print_table
+from packer_cli.cli.tables.compare import print_notes
 from packer_cli.compare import ComparedRow, Comparison
 from packer_cli.compare.savings import PlanSimulation, Savings
 from packer_cli.simulate.epoch import PARTS
-from packer_cli.simulate.figures import GroupFigures, OverallFigures
-from packer_cli.sizes import counted
+from packer_cli.simulate.figures import GroupFigures, OverallFigures, describe_origin
+from packer_cli.sizes import amount, counted, duration, ratio
 
 _HEADERS = {"communication": "comm.", "steps": "step extra"}
 _FIRST = ("compute", "recompute", "communication", "waiting")
@@ -117,35 +116,8 @@ def shares(split: dict[str, float], parts: Sequence[str]) -> list[str]:
     return [f"{split[name] / total:.1%}" if total else "-" for name in parts]
 
 
-def duration(seconds: float) -> str:
-    """Format seconds for people.
-
-    >>> duration(0.5), duration(100), duration(9000), duration(1e6)
-    ('0.500 s', '100 s', '2.5 h', '11.6 days')
-    """
-    if seconds < 600:
-        return f"{amount(seconds)} s"
-    if seconds < 3600:
-        return f"{seconds / 60:.1f} min"
-    return f"{seconds / 3600:.1f} h" if seconds < 2 * 86400 else f"{seconds / 86400:.1f} days"
-
-
 def _saved(saves: Savings) -> str:
     days = amount(abs(saves.gpu_days))
     if saves.gpu_days < 0:
         return f"{days} GPU-days are lost"
     return f"{days} GPU-days ({saves.share:.0%}) are saved, {saves.speedup:.2f} times as fast"
-
-
-def describe_origin(origin: Mapping[str, Any]) -> str:
-    """One line on how the times are predicted."""
-    gpu = origin.get("gpu")
-    name = gpu.get("name") if isinstance(gpu, dict) else gpu
-    if origin.get("source") != "analytic":
-        return f"Predicted from what was measured on {name}."
-    assumed = origin["assumptions"]
-    return (
-        f"Predicted from the shape of the model ({origin['num_parameters'] / 1e9:.1f}B parameters) and the data sheet "
-        f"of {name}: {assumed['gemm_efficiency']:.0%} of its peak, in attention "
-        f"{assumed['attention_efficiency']:.0%}. hbpack profile measures them."
-    )

@@ -69,8 +69,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--minutes",
         type=float,
-        default=20,
-        help="start no third round, or further one, that would end later (default: 20)",
+        default=30,
+        help="start no third round, or further one, that would end later (default: 30)",
     )
     parser.add_argument("--tokens", type=int, default=320_000, help="tokens of the samples (default: 320,000)")
     parser.add_argument("--longest", type=int, default=LONGEST, help="the longest sample (default: 8192)")
@@ -115,7 +115,7 @@ def compare(given: argparse.Namespace, work: Path) -> str:
         measured = ",".join(str(longest // part) for part in (16, 8, 4, 2, 1))
         torchrun(given.processes, "packer_cli", "profile", "--model", config, "--output", file, "--lengths", measured,
                  "--modelling", "plain", "--logits", "chunked", "--weights", "whole", "--checkpoint-layers", 0,
-                 "--gpus", given.processes, "--repeats", 3, "--bandwidth", BANDWIDTH)  # fmt: skip
+                 "--gpus", given.processes, "--repeats", 1, "--bandwidth", BANDWIDTH)  # fmt: skip
         profiles.append(read_profile(file))
         if not sets:
             for name in given.strategies.split(","):

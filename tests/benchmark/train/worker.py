@@ -29,7 +29,7 @@ from packer_cli.measure.subject import Subject
 from tests.benchmark.train.padded import PaddedDataset
 
 WARM_UP = 2
-"""Iterations of each set that are run before, and not timed."""
+"""Iterations of each set's first replica that are run before, and not timed."""
 
 
 def main(path: Path) -> None:
@@ -49,8 +49,8 @@ def main(path: Path) -> None:
 
     with device.one_thread():
         for of_ranks in sets.values():
-            for i, dataset in itertools.product(range(WARM_UP), of_ranks):
-                _run(dataset[i], subject, groups, device)
+            for i in range(WARM_UP):
+                _run(of_ranks[0][i], subject, groups, device)
         for name, i in _in_turn({name: len(of_ranks[0]) for name, of_ranks in sets.items()}):
             for rank, dataset in zip(ranks, sets[name], strict=True):
                 seconds[name][i, rank] = _run(dataset[i], subject, groups, device)

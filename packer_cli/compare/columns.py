@@ -1,0 +1,81 @@
+"""The figures of a comparison: the columns of its table, wherever that is shown."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from packer_cli.compare.row_figures import RowFigures
+from packer_cli.format.metrics import OverallMetrics
+from packer_cli.simulate.figures import OverallFigures
+from packer_cli.sizes import amount, ratio
+
+
+@dataclass(frozen=True)
+class Column:
+    """One figure of every row."""
+
+    name: str
+    """As `--sort` takes it."""
+    header: str
+    value: Callable[[RowFigures], float | None]
+    """The figure; None if a row has none."""
+    show: Callable[[float], str]
+
+
+def _overall(figure: Callable[[OverallMetrics], float | None]) -> Callable[[RowFigures], float | None]:
+    return lambda row: figure(row.metrics.overall)
+
+
+def _predicted(figure: Callable[[OverallFigures], float]) -> Callable[[RowFigures], float | None]:
+    return lambda row: None if row.simulation is None else figure(row.simulation.overall)
+
+
+def _whole(value: float) -> str:
+    return f"{value:,.0f}"
+
+
+def _one(value: float) -> str:
+    return f"{value:,.1f}"
+
+
+def _three(value: float) -> str:
+    return f"{value:.3f}"
+
+
+PREDICTED = (
+    Column("epoch", "epoch, h", _predicted(lambda epoch: epoch.seconds), lambda value: amount(value / 3600)),
+    Column("gpu-days", "GPU-days", _predicted(lambda epoch: epoch.gpu_days), amount),
+)
+"""Columns of a comparison with a time model."""
+
+COSTED = (
+    Column("cbr", "CBR", _overall(lambda metrics: metrics.cbr), ratio),
+    Column("cbr-bound", "CBR bound", _overall(lambda metrics: metrics.cbr_bound), ratio),
+)
+"""Columns of a comparison with a cost other than attention work."""
+
+COLUMNS = (
+    Column("packs", "packs", _overall(lambda metrics: metrics.num_packs), _whole),
+    Column(
+        "over-bound",
+        "over bound",
+        _overall(lambda metrics: metrics.num_packs / metrics.packs_lower_bound - 1),
+        lambda value: f"{value:.2%}" if value < 1 else f"{value:,.0%}",
+    ),
+    Column("pr", "PR", _overall(lambda metrics: metrics.pr), ratio),
+    Column("dbr", "DBR", _overall(lambda metrics: metrics.dbr), ratio),
+    Column("abr", "ABR", _overall(lambda metrics: metrics.abr), ratio),
+    Column("abr-bound", "ABR bound", _overall(lambda metrics: metrics.abr_bound), ratio),
+    *COSTED,
+    Column("cr", "CR", _overall(lambda metrics: metrics.cr), ratio),
+    Column("ave-t", "Ave-T", _overall(lambda metrics: metrics.ave_t), _whole),
+    Column("imbalance", "imbalance", _overall(lambda metrics: metrics.imbalance), _three),
+    Column("displacement", "displaced", _overall(lambda metrics: metrics.mean_displacement), _one),
+    Column("delay", "delay", _overall(lambda metrics: metrics.mean_delay), lambda value: f"{value:.2f}"),
+    Column("length-mix", "length mix", _overall(lambda metrics: metrics.length_mix_spread), _three),
+    Column("source-mix", "source mix", _overall(lambda metrics: metrics.source_mix_spread), _three),
+    Column("time", "time, s", lambda row: row.seconds, lambda value: f"{value:.2f}" if value >= 1 else f"{value:.4f}"),
+    Column("memory", "MiB", lambda row: row.peak_bytes, lambda value: f"{value / 2**20:,.1f}"),
+    *PREDICTED,
+)
