@@ -53,10 +53,10 @@ def run(work: Path, runs: int) -> str:
         )  # fmt: skip
         verdicts.append(f"- {'Met' if wall < _TARGET else 'Missed'}: {title}: {wall:.1f} s (target: {_TARGET:.0f} s).")
     text = (
-        f"`hbpack report LENGTHS.npy --groups 16k:1,128k:8 --gpus 32` with {num_cores()} workers, which also plans the "
-        f"lengths. {MIX128K}. {HOW_LONG} *Drawn* is the time in which headless Chromium opens the page and draws every "
-        f"chart. *Elsewhere* is the share of the cores that other programs used meanwhile. {runs} run(s); median "
-        f"(minimum-maximum). {versions(('numba', 'numpy'))}."
+        f"`hbpack report LENGTHS.npy --groups 16k:1,128k:8 --gpus 32` with {num_cores()} workers, which also plans "
+        f"the lengths. {MIX128K}. {HOW_LONG} *Drawn* is the time in which headless Chromium opens the page and draws "
+        "every chart. *Elsewhere* is the share of the cores that other programs used meanwhile. "
+        f"{runs} run(s); median (minimum-maximum). {versions(('numba', 'numpy'))}."
     )
     header = ["", "wall, s", "CPU, s", "page, MiB", "drawn, s", "elsewhere"]
     return "\n\n".join([text, table(header, rows), "\n".join(verdicts)])
@@ -79,6 +79,6 @@ def _drawn(page: Path, runs: int) -> str:
             tab.look(1280, 900)
             begin = time.perf_counter()
             tab.open(page)
-            tab.wait_for("document.documentElement.dataset.drawn === 'yes'")
+            tab.wait_for("document.documentElement?.dataset.drawn === 'yes'")
             seconds.append(time.perf_counter() - begin)
     return spread(seconds, 2)
