@@ -18,7 +18,8 @@ class TokenizeConfig(Model):
     """Corpus to token store."""
 
     inputs: tuple[str, ...] = Field(min_length=1)
-    """Files, directories, globs or data set names, each with an optional weight: PATH@2.0."""
+    """Files, directories, globs or data set names, each with an optional weight, PATH@2.0, or number of tokens,
+    PATH@500Mtokens."""
     tokenizer: str = Field(min_length=1)
     """Folder, tokenizer.json, SentencePiece .model, vocab.json beside merges.txt, or a hub name."""
     tokenizer_backend: Literal["auto", "gigatoken", "tokenizers"] = "auto"

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
+from packer_cli.sizes import TokenShare
+
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
@@ -22,8 +24,9 @@ class Source:
     """Its place in the order of inputs; stored with every sample."""
     name: str
     """The input without its weight, as given."""
-    weight: float = 1.0
-    """How many times an epoch sees each of its samples: 2.0 twice, 0.5 a seeded half of them."""
+    weight: float | TokenShare = 1.0
+    """How many times an epoch sees each of its samples, 2.0 twice, 0.5 a seeded half of them; or how many tokens an
+    epoch has of it."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -144,7 +144,7 @@ class Manifest:
 def manifest_bytes(manifest: Manifest) -> bytes:
     """The bytes of `hbpack.json`, with its checksum. What it repeats of `plan.arrow` has its keys in order, too."""
     values, metrics = asdict(manifest), known_values(manifest.metrics)
-    values["counts"] = sort_keys(values["counts"])
+    values["counts"] = sort_keys(known_values(manifest.counts))
     values["metrics"] = metrics if manifest.history else sort_keys(metrics)
     config = {name: sort_keys(value) for name, value in values["config"].items() if value is not None}
     values["config"] = {**config, "tokens": manifest.config.tokens}

@@ -78,7 +78,7 @@ def write_plan(path: Path, plan: Plan, piece_loss: PieceLoss, header: PlanHeader
         "store_fingerprint": header.store_fingerprint,
         "config": header.config.decisions(),
         **({"group_choice": asdict(header.group_choice)} if header.group_choice else {}),
-        "counts": asdict(header.counts),
+        "counts": known_values(header.counts),
         "metrics": known_values(header.metrics),
     }
     _write_arrays(path, {**arrays, **_schedule_arrays(plan.epochs)}, metadata)

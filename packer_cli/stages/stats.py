@@ -51,7 +51,7 @@ class Stats:
         if self.group_choice:
             values["group_choice"] = asdict(self.group_choice)
         if self.plan:
-            counts, metrics = asdict(self.plan.counts), known_values(self.plan.metrics)
+            counts, metrics = known_values(self.plan.counts), known_values(self.plan.metrics)
             if not self.lengths:
                 counts = sort_keys(counts)
                 metrics = metrics if self.plan.is_rebalanced else sort_keys(metrics)

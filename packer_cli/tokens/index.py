@@ -28,6 +28,7 @@ from packer_cli.format.loss_spans import STARTS, STOPS, WEIGHTS, count_by_row, f
 from packer_cli.format.schema import part_schema, token_type
 from packer_cli.remote.local import map_file
 from packer_cli.remote.path import RemotePath, is_remote
+from packer_cli.sizes import TokenShare
 from packer_cli.version import __version__
 
 INDEX_NAME = "tokens.json"
@@ -93,7 +94,22 @@ class SourceInfo(_Model):
     """One input."""
 
     name: str
-    weight: float
+    weight: float = 1.0
+    """How many times an epoch has each of its samples."""
+    tokens: int | None = None
+    """How many tokens an epoch has of it, in place of a weight."""
+
+    @classmethod
+    def of(cls, name: str, share: float | TokenShare) -> SourceInfo:
+        """An input with its weight or number of tokens."""
+        if isinstance(share, TokenShare):
+            return cls(name=name, tokens=share.tokens)
+        return cls(name=name, weight=share)
+
+    @property
+    def share(self) -> float | TokenShare:
+        """The weight or number of tokens."""
+        return self.weight if self.tokens is None else TokenShare(self.tokens)
 
 
 class StoreIndex(_Model):
@@ -124,7 +140,7 @@ class StoreIndex(_Model):
         return token_type(self.tokenizer.get("vocab_size"))
 
 
-def store_fingerprint(parts: Sequence[PartInfo], weights: Sequence[float]) -> str:
+def store_fingerprint(parts: Sequence[PartInfo], weights: Sequence[float | TokenShare]) -> str:
     """`StoreIndex.fingerprint`: covers all that a plan and its shards use; `weights` has one weight per input."""
     contents = [[part.fingerprint, [file.source for file in part.files]] for part in parts]
     return fingerprint(contents, list(weights))

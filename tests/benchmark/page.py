@@ -55,8 +55,8 @@ def run(work: Path, runs: int) -> str:
     text = (
         f"`hbpack report LENGTHS.npy --groups 16k:1,128k:8 --gpus 32` with {num_cores()} workers, which also plans "
         f"the lengths. {MIX128K}. {HOW_LONG} *Drawn* is the time in which headless Chromium opens the page and draws "
-        "every chart. *Elsewhere* is the share of the cores that other programs used meanwhile. "
-        f"{runs} run(s); median (minimum-maximum). {versions(('numba', 'numpy'))}."
+        f"every chart. *Elsewhere* is the share of the cores that other programs used meanwhile. {runs} run(s); "
+        f"median (minimum-maximum). {versions(('numba', 'numpy'))}."
     )
     header = ["", "wall, s", "CPU, s", "page, MiB", "drawn, s", "elsewhere"]
     return "\n\n".join([text, table(header, rows), "\n".join(verdicts)])

@@ -153,15 +153,15 @@ def parse(record: Record, line: int) -> Document | Reject:
     """Read one chat record; `messages` wins where a record has both keys."""
     try:
         if "messages" in record:
-            turns = read_turns(record["messages"], "messages")
+            turns, weights = take_weights(read_turns(record["messages"], "messages"), "messages")
         else:
-            turns = read_turns(record["conversations"], "conversations")
+            turns, weights = take_weights(read_turns(record["conversations"], "conversations"), "conversations")
             system = record.get("system")
             if isinstance(system, str) and system:
                 if turns[0]["role"] == "system":
                     raise BadRecordError('both "system" and a first message of role system; keep one of them')
                 turns = [{"role": "system", "content": system}, *turns]
-        turns, weights = take_weights(turns, "messages" if "messages" in record else "conversations")
+                weights = weights and (1.0, *weights)
         tools = read_tools(record["tools"]) if "tools" in record else None
         weight = read_weight(record) if WEIGHT in record else 1.0
     except BadRecordError as error:

@@ -11,7 +11,7 @@ from packer_cli.corpus.records.base import BadRecordError, Record, type_name
 
 WEIGHT = "weight"
 LEAST, MOST = 1e-9, 1e9
-"""Least and greatest weights but 0, so that the product of two is exact enough in float32."""
+"""Of weights but 0. The product of two is far from the ends of float32."""
 
 
 def read_weight(record: Record, where: str = "") -> float:
@@ -32,7 +32,7 @@ def read_weight(record: Record, where: str = "") -> float:
     if value != 0 and not LEAST <= value <= MOST:
         shown = str(value)
         shown = shown if len(shown) <= 30 else shown[:27] + "..."
-        raise BadRecordError(f'{prefix}"{WEIGHT}" is {shown}; a weight is 0, or from {LEAST:g} to {MOST:g}')
+        raise BadRecordError(f'{prefix}"{WEIGHT}" is {shown}; a weight is 0, or from 1e-9 to 1e9')
     return float(value)
 
 
