@@ -35,7 +35,6 @@ from packer_cli.simulate.timeline import Timeline, timeline
 from packer_cli.simulate.times import epoch_times
 from packer_cli.sizes import ratio
 
-GIVE_STRATEGIES = "Other strategies are compared with --strategies all, or with a list of their names."
 _MOST_GROUPS = 5
 """Groups whose packs are drawn."""
 _DRAWN_ITERATIONS = 8
@@ -209,7 +208,7 @@ def _ways(planned: PlanFacts) -> Section:
             name="strategies",
             title="Other ways to plan",
             text="",
-            missing=GIVE_STRATEGIES,
+            missing=planned.why_not,
         )
     rows = [row for row in comparison.rows if row.figures is not None]
     choices = [
