@@ -39,7 +39,8 @@ def pack(
     Call it again after a crash, or with other groups: what is there and still valid is reused.
 
     Args:
-        inputs: files, folders, globs or data sets, each with an optional weight: `"PATH@2.0"`.
+        inputs: files, folders, globs or data sets, each with an optional weight, `"PATH@2.0"`, or
+            number of tokens, `"PATH@500Mtokens"`.
         output: folder to write: new, empty, or an earlier run's.
         engine: where the work runs: `local`, the processes of this machine; `ray` or `ray:HOST:PORT`.
         dry_run: tokenize and plan, but write no shards.

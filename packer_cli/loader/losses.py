@@ -51,6 +51,26 @@ def token_losses(
     return losses if shift_loss_weights is None else losses * shift_loss_weights.flatten().to(losses)
 
 
+def batch_losses(logits: torch.Tensor, batch: Any) -> torch.Tensor:
+    """`token_losses` of a batch of format "transformers" or "flash-attn": with its weights, if the set has any.
+
+    The labels of a whole row are shifted here; a slice of a shared row brings shifted ones.
+
+    Args:
+        logits: [..., t, vocabulary], on any device.
+        batch: with `labels`, and `shift_labels` where ranks share the row.
+
+    Returns:
+        As `token_losses`.
+    """
+    labels, weights = batch.get("shift_labels"), batch.get("shift_loss_weights")
+    if labels is None:
+        labels, weights = batch["labels"], batch.get("loss_weights")
+        labels = F.pad(labels, (0, 1), value=int(IGNORE_INDEX))[..., 1:]
+        weights = weights if weights is None else F.pad(weights, (0, 1))[..., 1:]
+    return token_losses(logits, labels.to(logits.device), weights)
+
+
 def stable_loss(loss_sum: torch.Tensor, batch: Any, *, world_size: int, accumulation: int = 1) -> torch.Tensor:
     """HBP's stable loss: the token mean over the whole step, whatever its ranks, iterations and SP degrees.
 

@@ -9,13 +9,13 @@ from typing import Any
 
 from packer_cli.compare import ComparedRow, Comparison, compare
 from packer_cli.compare.row_figures import RowFigures
-from packer_cli.compare.rows import ALL, Row, is_same_plan, own_row, parse_rows, strategy_rows
+from packer_cli.compare.rows import Row, is_same_plan, own_row, parse_rows, strategy_rows
 from packer_cli.compare.savings import plan_simulation
 from packer_cli.config import GpuConfig, PlanConfig
 from packer_cli.config.strategies import STRATEGIES
 from packer_cli.engine.local import default_workers
 from packer_cli.engine.progress import Stopwatch, say
-from packer_cli.errors import ConfigError, FormatError, InputError
+from packer_cli.errors import FormatError, InputError
 from packer_cli.files import atomic_file
 from packer_cli.format.constants import PLAN_NAME
 from packer_cli.plan.packing.wrap import join
@@ -36,6 +36,7 @@ from packer_cli.tokens.store import TokenStore
 
 NO_STRATEGIES = "none"
 """The value of `--strategies` that compares nothing."""
+GIVE_STRATEGIES = "Other strategies are compared with --strategies all, or with a list of their names."
 _ORDERS = ("none", "window:4", "window:16", "window:64", "sort")
 _MOST_REFINED = 300_000
 """Samples; of more, refining every order would take most of the time, and orders are compared as they are."""
@@ -69,7 +70,7 @@ def run_report(
     facts = Facts(
         name=_name_of(path),
         lengths=planned.arrays.pieces.length if planned else samples.lengths,
-        sources=Sources(names=names, of_sample=samples.sources),
+        sources=Sources(names=_short(names), of_sample=samples.sources),
         values=stats.values(),
         planned=shown,
         made_from=_made_from(planned),
@@ -104,14 +105,13 @@ def _planned(
     if gpu.has_gpu_model:
         simulator = load_simulator(gpu, plan.num_gpus, rules)
         prediction = Prediction(simulator=simulator, result=plan_simulation(plan, simulator, found.baseline))
-    comparison = None
-    if strategies != NO_STRATEGIES:
-        try:
-            comparison = _compared(found, samples, gpu, prediction, strategies, workers)
-        except ConfigError as error:
-            if strategies != ALL:
-                raise
-            say(f"other strategies are not compared: {error}")
+    comparison, why_not = None, ""
+    if strategies == NO_STRATEGIES:
+        why_not = GIVE_STRATEGIES
+    elif STRATEGIES[found.config.strategy].plans_steps:
+        why_not = f"Strategy {found.config.strategy} works out groups of its own, with which others cannot plan."
+    else:
+        comparison = _compared(found, samples, gpu, prediction, strategies, workers)
     return PlanFacts(
         plan=plan,
         config=found.config,
@@ -121,6 +121,7 @@ def _planned(
         baseline=found.baseline,
         prediction=prediction,
         comparison=comparison,
+        why_not=why_not,
     )
 
 
@@ -136,7 +137,7 @@ def _compared(
     of_gpu = {name: getattr(gpu, name) for name in GpuConfig.model_fields}
     here = {"gpus": found.arrays.num_gpus, **{name: value for name, value in of_gpu.items() if value is not None}}
     config = found.config.model_copy(update=here).as_given()
-    own = own_row(found.config, _own_name(config))
+    own = own_row(found.config)
     rows = [row for row in _other_rows(config, strategies, len(samples.lengths)) if not is_same_plan(row, own)]
     simulator = prediction.simulator if prediction else None
     comparison = compare(samples, config, rows, workers, simulator)
@@ -149,13 +150,6 @@ def _compared(
     )
     mine = ComparedRow(spec=own, error=None, figures=figures)
     return replace(comparison, rows=(mine, *comparison.rows))
-
-
-def _own_name(config: PlanConfig) -> str:
-    """The strategy's name; with options of its own, followed by these."""
-    changed = config.model_fields_set & {"packing", "fill", "balance", "step_mix", "max_samples", "mask"}
-    options = " ".join(f"--{name.replace('_', '-')} {getattr(config, name)}" for name in sorted(changed))
-    return f"{config.strategy} {options}".strip()
 
 
 def _other_rows(config: PlanConfig, strategies: str, num_samples: int) -> list[Row]:
@@ -189,6 +183,14 @@ def _source_names(path: Path) -> tuple[str, ...]:
         if (folder / INDEX_NAME).exists():
             return tuple(source.name for source in TokenStore.open(folder).index.sources)
     return ()
+
+
+def _short(names: tuple[str, ...]) -> tuple[str, ...]:
+    """The names of inputs without the folders that all of them share."""
+    parts = [name.split("/") for name in names]
+    while parts and all(len(each) > 1 for each in parts) and len({each[0] for each in parts}) == 1:
+        parts = [each[1:] for each in parts]
+    return tuple("/".join(each) for each in parts)
 
 
 def _name_of(path: Path) -> str:

@@ -42,8 +42,6 @@ def inputs(repo: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     texts = pa.table({"text": [json.loads(line)["text"] for line in journals]})
     (folder / "chats.jsonl").write_text("".join(chats[:NUM_CHATS]), encoding="utf-8")
     (folder / "new.jsonl").write_text("".join(chats[NUM_CHATS : NUM_CHATS + 20]), encoding="utf-8")
-    weighted = [json.dumps(json.loads(line) | {"weight": 0.5 + k % 3}) for k, line in enumerate(chats[:30])]
-    (folder / "weighted.jsonl").write_text("\n".join([*weighted, ""]), encoding="utf-8")
     (folder / "more").mkdir()
     for name, begin, stop in (("documents", 0, NUM_JOURNALS), ("books", 0, NUM_JOURNALS), ("more/late", -5, None)):
         pq.write_table(texts[begin:stop], folder / f"{name}.parquet")

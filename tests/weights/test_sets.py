@@ -12,7 +12,7 @@ import torch.nn.functional as F  # noqa: N812
 from packer_cli.cli.main import main
 from packer_cli.errors import ConfigError
 from packer_cli.loader import PackedDataset, metadata_of
-from packer_cli.loader.losses import sample_mean, stable_loss, token_losses, token_mean
+from packer_cli.loader.losses import batch_losses, sample_mean, stable_loss, token_losses, token_mean
 from packer_cli.tokens.tokenizer.loading import load_tokenizer
 from tests.cli_runner import run
 from tests.weights.conftest import records
@@ -86,6 +86,12 @@ def test_the_mean_of_a_step_is_weighted(weighted):
         labels = torch.where(labels >= 0, labels % 7, labels)
         step = batch["step"]
         loss = token_losses(logits, labels, of_token)
+        targets = {"labels": batch["labels"], "loss_weights": batch["loss_weights"]}
+        if "shift_labels" in batch:
+            targets |= {"shift_labels": labels, "shift_loss_weights": of_token}
+        elif (batch["labels"] >= 0).any():
+            targets["labels"] = torch.where(batch["labels"] >= 0, batch["labels"] % 7, -100)
+        assert torch.equal(batch_losses(logits, targets), loss)
         plain = token_losses(logits, labels)
         sums[step] = sums.get(step, 0) + (plain * of_token.flatten()).sum()
         weights[step] = weights.get(step, 0) + of_token.sum().item()
