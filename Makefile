@@ -6,7 +6,7 @@ SAMPLE := examples/sample
 SOURCES := packer_cli tests scripts examples
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-slow soak check format docs bench bench-gpu bench-train sample clean
+.PHONY: help demo test test-slow soak check check-docs format docs site bench bench-gpu bench-train sample clean
 
 help:  ## List the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -23,6 +23,10 @@ $(VENV)/.demo: $(VENV)/.made pyproject.toml constraints.txt
 $(VENV)/.dev: $(VENV)/.made pyproject.toml constraints.txt
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[torch,dev]'
 	touch $@ $(VENV)/.demo
+
+$(VENV)/.site: $(VENV)/.made pyproject.toml constraints.txt
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt zensical
+	touch $@
 
 $(VENV)/.bench: $(VENV)/.dev
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[torch,dev,bench]'
@@ -44,19 +48,32 @@ test-slow: $(VENV)/.dev  ## Run the tests that take long or need much memory
 soak: $(VENV)/.dev  ## Run the tests of thousands of random cases
 	$(BIN)/python -m pytest -m soak -n auto
 
-check: $(VENV)/.dev  ## What CI checks besides the tests: format, lint, types, doctests, generated files
+check: $(VENV)/.dev check-docs site  ## What CI checks besides the tests: format, lint, types, docs, generated files
 	$(BIN)/ruff format --check $(SOURCES)
 	$(BIN)/ruff check $(SOURCES)
 	$(BIN)/mypy
 	$(BIN)/python -m pytest --quiet --doctest-modules packer_cli
 	$(BIN)/python scripts/generate.py --check
+	$(BIN)/python scripts/figures.py --check
+
+check-docs: $(VENV)/.dev  ## Run the slow code blocks of the docs; `make test` runs the others
+	$(BIN)/python -m pytest --quiet -m slow tests/docs
 
 format: $(VENV)/.dev  ## Format the code
 	$(BIN)/ruff format $(SOURCES)
 	$(BIN)/ruff check --fix $(SOURCES)
 
-docs: $(VENV)/.dev  ## Make the generated docs and schemas
+docs: $(VENV)/.dev  ## Make the generated docs, figures and schemas
 	$(BIN)/python scripts/generate.py
+	$(BIN)/python scripts/figures.py
+
+PAGES := build/pages
+site: $(VENV)/.site  ## Build the documentation as a site, in build/site
+	rm -rf $(PAGES) && mkdir -p $(PAGES)
+	cp -r README.md docs examples schemas $(PAGES)
+	$(BIN)/zensical build --clean --strict --config-file mkdocs.yml
+	@! grep -rnE '<(script|link|img)[^>]* (src|href)="https?:' build/site --include='*.html' || \
+	    { echo 'a page loads something from another host'; exit 1; }
 
 bench: $(VENV)/.bench  ## Compare hbpack with its peers; writes docs/benchmarks.md
 	$(BIN)/python -m tests.benchmark
