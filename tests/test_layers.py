@@ -31,13 +31,13 @@ from tests.reached import definitions, unreached
 PACKAGE = "packer_cli"
 
 ORDER = [
-    ["__init__", "errors", "kernels", "sizes"],
+    ["__init__", "errors", "kernels", "panels", "sizes"],
     ["format", "remote"],
     ["files", "cost", "plan", "corpus"],
     ["folders", "engine", "config", "loader"],
     ["tokens", "groups", "simulate"],
     ["shards", "compare"],
-    ["export", "show", "verify"],
+    ["export", "init", "show", "verify"],
     ["measure"],
     ["stages"],
     ["cli"],

@@ -8,6 +8,7 @@ from typing import Any
 
 import click
 
+from packer_cli.cli.command import Command, json_option, option
 from packer_cli.cli.options import (
     bound_option,
     config_option,
@@ -16,32 +17,55 @@ from packer_cli.cli.options import (
     model_options,
     workers_option,
 )
+from packer_cli.cli.param_types import Text, columns, strategies
 from packer_cli.config import PlanConfig, TokenizeConfig, validate
 from packer_cli.errors import RunError
+from packer_cli.panels import Panel
 
 
-@click.command("compare")
+@click.command(
+    "compare",
+    cls=Command,
+    examples=r"""
+    # Some packings and balances; without --algorithms, all of them
+    hbpack compare OUT --groups 1k:1,8k:4 --gpus 8 \
+        --algorithms bfs,isf/none,padded
+    # The papers' strategies, by their predicted epochs
+    hbpack compare OUT --groups 1k:1,8k:4 --gpus 8 --strategies all \
+        --model model --gpu h100 --sort epoch
+    """,
+)
 @inputs_argument
 @model_options(PlanConfig)
-@click.option(
+@option(
     "--algorithms",
     metavar="ROW,...",
     help="Only these rows: [PACKING][/BALANCE][@longest], such as isf,bfd,/window:8 or isf:rounds=10/none; what "
     "a row leaves out is as in --packing, --balance and --groups, and @longest is the longest group alone.",
 )
-@click.option(
+@option(
     "--strategies",
     metavar="all|NAME,...",
+    type=Text(strategies),
     help="Only a row for each of these values of --strategy, on the same groups and GPUs.",
 )
-@click.option(
+@option(
     "--sort",
     metavar="COLUMN",
+    type=Text(columns),
     help="Sort by a column of the table, such as abr, packs or time; -COLUMN sorts in descending order.",
 )
-@click.option("--json", "as_json", is_flag=True, help="JSON with the keys config, lengths, counts and rows.")
+@option(
+    "--columns",
+    metavar="main|all|NAME,...",
+    type=Text(lambda: ("main", "all", *columns())),
+    default="main",
+    show_default=True,
+    help="Columns of the table: those that matter most, all, or these, by the names that --sort takes.",
+)
+@json_option("compare", Panel.OUTPUT)
 @bound_option
-@model_options(TokenizeConfig)
+@model_options(TokenizeConfig, is_optional=True)
 @workers_option
 @config_option
 @click.pass_context
@@ -50,6 +74,7 @@ def command(
     algorithms: str | None,
     strategies: str | None,
     sort: str | None,
+    columns: str,
     as_json: bool,
     bound: str,
     workers: int | None,
@@ -65,11 +90,12 @@ def command(
     measured; with --model and --gpu, or --profile, the epoch's time is predicted as well (`hbpack simulate` says where
     it goes).
     """
-    from packer_cli.cli.tables.compare import parse_sort, print_comparison, sort_rows
+    from packer_cli.cli.tables.compare import parse_columns, parse_sort, print_comparison, say_best, sort_rows
 
     config = validate(PlanConfig, values)
     has_cost = config.cost != "quadratic"
     order = None if sort is None else parse_sort(sort, has_model=config.has_gpu_model, has_cost=has_cost)
+    chosen = parse_columns(columns)
     corpus = corpus_of(ctx, values)
     from packer_cli.stages.compare import run_compare
 
@@ -81,6 +107,7 @@ def command(
     if as_json:
         click.echo(json.dumps(comparison.values(), indent=2))
     else:
-        print_comparison(comparison)
+        print_comparison(comparison, chosen)
+        say_best(comparison)
     if all(row.figures is None for row in comparison.rows):
         raise RunError("every plan failed, for the reasons above")

@@ -6,6 +6,7 @@ from typing import Any
 
 import click
 
+from packer_cli.cli.command import Command, json_option, option
 from packer_cli.cli.options import (
     config_option,
     engine_option,
@@ -15,18 +16,32 @@ from packer_cli.cli.options import (
     workers_option,
 )
 from packer_cli.config import PackConfig, PlanConfig, TokenizeConfig, WriteConfig, validate
+from packer_cli.panels import Panel
 from packer_cli.remote.names import as_path
 
 
-@click.command("pack")
+@click.command(
+    "pack",
+    cls=Command,
+    chain=("tokenize", "plan", "write"),
+    examples=r"""
+    # Two length groups on eight GPUs
+    hbpack pack chats.jsonl --tokenizer tokenizer --groups 1k:1,8k:4 --gpus 8 \
+        --output OUT
+    # Groups chosen for a model and a GPU; see the plan before shards are written
+    hbpack pack chats.jsonl journals.jsonl --tokenizer tokenizer --groups auto \
+        --model model --gpu h100 --gpus 8 --output AUTO --dry-run
+    """,
+)
 @inputs_argument
 @output_option("Folder to write: new, empty, or an earlier run's.")
 @model_options(PackConfig)
 @workers_option
 @engine_option
 @config_option
-@click.option("--dry-run", is_flag=True, help="Tokenize, plan and show the metrics, but write no shards.")
-def command(output: str, workers: int | None, engine: str, dry_run: bool, **values: Any) -> None:
+@json_option("set", Panel.OUTPUT)
+@option("--dry-run", is_flag=True, help="Tokenize, plan and show the metrics, but write no shards.")
+def command(output: str, workers: int | None, engine: str, as_json: bool, dry_run: bool, **values: Any) -> None:
     """Turn a corpus into packed, balanced, scheduled shards: tokenize, plan and write.
 
     INPUT is a file, folder or glob of JSONL, JSON, Parquet, Arrow, text, or token ids of Megatron (.bin/.idx),
@@ -42,9 +57,6 @@ def command(output: str, workers: int | None, engine: str, dry_run: bool, **valu
         from packer_cli.stages.pack import run_pack
 
         header = run_pack(tokenize, plan, None if dry_run else write, as_path(output), running)
-    from packer_cli.cli.tables.plan import print_counts, print_stats
+    from packer_cli.cli.tables.written import print_set
 
-    print_counts(header.counts)
-    print_stats(header.metrics)
-    if header.counts.rejected or header.counts.dropped or header.counts.truncated:
-        click.echo(f"  records left out or cut, with reasons: {as_path(output) / 'rejected.jsonl'}")
+    print_set(output, header, plan, as_json=as_json)

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from packer_cli.cli.command import Choice, Command, json_option, option
+from packer_cli.cli.console import say_next, shown_command
 from packer_cli.cli.options import (
-    FiniteRange,
     config_option,
     corpus_of,
     first_given,
@@ -18,25 +19,37 @@ from packer_cli.cli.options import (
     model_options,
     workers_option,
 )
+from packer_cli.cli.param_types import FiniteRange, Text, columns
 from packer_cli.config import GpuConfig, PlanConfig, TokenizeConfig, validate
 from packer_cli.errors import ConfigError, InputError
+from packer_cli.panels import Panel
 from packer_cli.remote.names import as_path
 
 if TYPE_CHECKING:
     from packer_cli.simulate.figures import SimulateRules
 
 
-@click.command("simulate")
+@click.command(
+    "simulate",
+    cls=Command,
+    examples=r"""
+    # A packed set, beside naive packing
+    hbpack simulate OUT --model model --gpu h100
+    # Several ways to pack the same samples
+    hbpack simulate OUT --groups 1k:1,8k:4 --gpus 8 --algorithms bfs,isf/none \
+        --model model --gpu h100
+    """,
+)
 @inputs_argument
-@model_options(PlanConfig)
-@click.option(
+@model_options(PlanConfig, is_optional=True)
+@option(
     "--pad-to",
-    type=click.Choice(["multiple", "row", "capacity"]),
+    type=Choice(["multiple", "row", "capacity"]),
     default="multiple",
     show_default=True,
     help="What the loader pads rows to.",
 )
-@click.option(
+@option(
     "--step-seconds",
     type=FiniteRange(min=0, max=86_400),
     default=0.0,
@@ -44,20 +57,21 @@ if TYPE_CHECKING:
     metavar="S",
     help="Fixed seconds of each optimizer step: gradient sync and optimizer.",
 )
-@click.option(
+@option(
     "--algorithms",
     metavar="ROW,...",
     help="Only these strategies, written as for hbpack compare, and the baseline.",
 )
-@click.option(
+@option(
     "--sort",
     metavar="COLUMN",
+    type=Text(columns),
     default="epoch",
     show_default=True,
     help="Sort by a column of hbpack compare; -COLUMN sorts in descending order.",
 )
-@click.option("--json", "as_json", is_flag=True, help="JSON: overall, groups, baseline; or config, lengths, rows.")
-@model_options(TokenizeConfig)
+@json_option("simulate", Panel.OUTPUT)
+@model_options(TokenizeConfig, is_optional=True)
 @workers_option
 @config_option
 @click.pass_context
@@ -95,6 +109,7 @@ def _simulate_plan(
 ) -> None:
     path = _planned(ctx, values)
     from packer_cli.cli.tables.simulate import print_plan_simulation
+    from packer_cli.sizes import duration
     from packer_cli.stages.simulate import run_simulate
 
     result = run_simulate(path, config, rules)
@@ -102,6 +117,9 @@ def _simulate_plan(
         click.echo(json.dumps(result.values(), indent=2))
         return
     print_plan_simulation(result)
+    what = f"An epoch takes {duration(result.figures.overall.seconds)}, predicted"
+    words = ("hbpack", "compare", path, "--strategies", "all")
+    say_next(what, f"{shown_command(*words)} with the same options, --groups and --gpus")
 
 
 def _simulate_strategies(
@@ -113,7 +131,7 @@ def _simulate_strategies(
     workers: int | None,
     as_json: bool,
 ) -> None:
-    from packer_cli.cli.tables.compare import parse_sort, sort_rows
+    from packer_cli.cli.tables.compare import parse_sort, say_best, sort_rows
     from packer_cli.cli.tables.simulate import print_strategies
     from packer_cli.stages.compare import run_compare
 
@@ -126,6 +144,7 @@ def _simulate_strategies(
         click.echo(json.dumps(result.values(), indent=2))
         return
     print_strategies(result)
+    say_best(result)
 
 
 def _planned(ctx: click.Context, values: dict[str, Any]) -> Path:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from packer_cli.plan.figures import baseline_of
+from packer_cli.plan.figures import baseline_of, padded_baseline
 from packer_cli.plan.rules import PlanRules
 from packer_cli.plan.types import Plan
 from packer_cli.simulate.figures import EpochFigures, OverallFigures, Simulator
@@ -32,6 +32,8 @@ class PlanSimulation:
     baseline_name: str
     baseline: OverallFigures
     saves: Savings
+    padded: OverallFigures | None
+    """Of padded batches, as in a trainer that does not pack; None where the plan's rows cannot be such."""
 
     def values(self) -> dict[str, Any]:
         """JSON values."""
@@ -40,11 +42,12 @@ class PlanSimulation:
             **asdict(self.figures),
             "baseline": {"name": self.baseline_name, **asdict(self.baseline)},
             "saves": asdict(self.saves),
+            **({"padded": asdict(self.padded)} if self.padded else {}),
         }
 
 
 def plan_simulation(plan: Plan, simulator: Simulator, rules: PlanRules) -> PlanSimulation:
-    """Predict a plan's epoch and the baseline's. Price: `baseline_of` and O(pieces + slots).
+    """Predict a plan's epoch, the baseline's, and that of padded batches. Price: `baseline_of`, O(pieces + slots).
 
     Args:
         rules: of the plan, on as many GPUs as it has now.
@@ -55,12 +58,14 @@ def plan_simulation(plan: Plan, simulator: Simulator, rules: PlanRules) -> PlanS
     figures = simulator.figures(plan)
     naive = baseline_of(plan, rules)
     baseline = simulator.figures(naive.plan).overall
+    padded = padded_baseline(plan, rules)
     return PlanSimulation(
         predicted_with=simulator.model.origin,
         figures=figures,
         baseline_name=naive.name,
         baseline=baseline,
         saves=savings(figures.overall, baseline),
+        padded=simulator.figures(padded).overall if padded else None,
     )
 
 

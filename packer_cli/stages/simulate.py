@@ -9,6 +9,7 @@ from packer_cli.compare.savings import PlanSimulation, plan_simulation
 from packer_cli.config import GpuConfig
 from packer_cli.config.gpu_model import load_gpu_model
 from packer_cli.config.rules import plan_rules
+from packer_cli.errors import UsageError
 from packer_cli.format.constants import MANIFEST_NAME, PLAN_NAME
 from packer_cli.shards.manifest import read_manifest
 from packer_cli.shards.plan_file import read_plan, read_plan_header
@@ -24,6 +25,16 @@ def run_simulate(path: Path, config: GpuConfig, rules: SimulateRules) -> PlanSim
     plan = plan_in_force(file.parent) if is_rebalanced else read_plan(file, check=True)[0]
     simulator = load_simulator(config, plan.num_gpus, rules)
     return plan_simulation(plan, simulator, replace(plan_rules(config_of_plan), num_gpus=plan.num_gpus))
+
+
+def predict_plan(folder: Path, config: GpuConfig) -> PlanSimulation | None:
+    """The prediction for the plan in a folder; None if the options name no model that can predict it."""
+    if not config.has_gpu_model:
+        return None
+    try:
+        return run_simulate(folder, config, SimulateRules())
+    except UsageError:  # Too few rows of a profile, a degree that it lacks, or a file that is gone.
+        return None
 
 
 def load_simulator(config: GpuConfig, num_gpus: int, rules: SimulateRules) -> Simulator:
