@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import torch.nn.functional as F  # noqa: N812
 from accelerate import Accelerator
 from torch.utils.data import DataLoader
 from transformers import AutoModelForCausalLM, LlamaConfig
@@ -21,7 +20,7 @@ from transformers.utils import is_flash_attn_2_available
 
 from packer_cli.loader import PackedDataset
 from packer_cli.loader.checkpointing import LayerCheckpointing
-from packer_cli.loader.losses import stable_loss, token_losses
+from packer_cli.loader.losses import batch_losses, stable_loss
 from packer_cli.loader.separation import check_separation
 
 # Models tell the samples of a row apart by these keys; seq_idx is for linear-attention and Mamba layers.
@@ -114,14 +113,13 @@ def main() -> None:
             ends_step = dataset.step_of(batch["iteration"] + 1) != batch["step"]
             checkpointing.set(batch["checkpoint_layers"])
             inputs = {k: v.to(device) if torch.is_tensor(v) else v for k, v in batch.items() if k in MODEL_KEYS}
-            # Without labels, the model does not compute its own mean. They are aligned with input_ids.
-            shift_labels = F.pad(batch["labels"], (0, 1), value=-100)[..., 1:].to(device)
+            # Without labels, the model does not compute its own mean.
             with nullcontext() if ends_step else accelerator.no_sync(model):
                 # use_cache=False: with a cache, SDPA ignores position_ids and merges the samples.
                 logits = model(**inputs, use_cache=False).logits
                 # Gradients are averaged over ranks, which stable_loss undoes: it divides by the loss tokens of the
                 # whole step, on all ranks and in all iterations.
-                loss = stable_loss(token_losses(logits, shift_labels).sum(), batch, world_size=world_size)
+                loss = stable_loss(batch_losses(logits, batch).sum(), batch, world_size=world_size)
                 accelerator.backward(loss)
             totals += torch.stack(
                 [loss.detach() / world_size, torch.tensor(batch["input_ids"].numel(), device=device)]

@@ -16,7 +16,6 @@ from typing import Any
 
 import lightning
 import torch
-import torch.nn.functional as F  # noqa: N812
 from lightning.pytorch.callbacks import ModelCheckpoint
 from torch.utils.data import DataLoader, IterableDataset
 from transformers import AutoModelForCausalLM, LlamaConfig
@@ -24,7 +23,7 @@ from transformers.utils import is_flash_attn_2_available
 
 from packer_cli.loader import PackedDataset
 from packer_cli.loader.checkpointing import LayerCheckpointing
-from packer_cli.loader.losses import stable_loss, token_losses
+from packer_cli.loader.losses import batch_losses, stable_loss
 from packer_cli.loader.separation import check_separation
 
 # Models tell the samples of a row apart by these keys; seq_idx is for linear-attention and Mamba layers.
@@ -104,10 +103,9 @@ class PackedModule(lightning.LightningModule):
             with nullcontext() if ends_step or self.trainer.world_size == 1 else self.trainer.model.no_sync():
                 # use_cache=False: with a cache, SDPA ignores position_ids and merges the samples.
                 logits = self.model(**{key: batch[key] for key in MODEL_KEYS}, use_cache=False).logits
-                shift_labels = F.pad(batch["labels"], (0, 1), value=-100)[..., 1:]
                 # DDP averages over ranks, which stable_loss undoes: it divides by the loss tokens of the whole step,
                 # on all ranks and in all iterations.
-                losses = token_losses(logits, shift_labels)
+                losses = batch_losses(logits, batch)
                 loss = stable_loss(losses.sum(), batch, world_size=self.trainer.world_size)
                 self.manual_backward(loss)
             num_tokens = torch.tensor(batch["input_ids"].numel(), device=self.device)

@@ -5,10 +5,9 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-import torch.nn.functional as F  # noqa: N812
 from torch import nn
 
-from packer_cli.loader.losses import stable_loss, token_losses
+from packer_cli.loader.losses import batch_losses, stable_loss
 from packer_cli.loader.parallel import ulysses_attention
 
 HIDDEN, HEADS, LAYERS = 32, 4, 4
@@ -97,10 +96,8 @@ def run_pipeline(
             x.requires_grad_()
         out = model(x, batch, stage, num_stages, group)
         if stage == num_stages - 1:
-            # A slice of a shared row comes with shifted labels. Those of a whole row are shifted here.
-            labels = batch.get("shift_labels", F.pad(batch["labels"], (0, 1), value=-100)[..., 1:])
             # Gradients are summed, never averaged, so replicas may run unlike numbers of micro-batches.
-            out = stable_loss(token_losses(out, labels).sum(), batch, world_size=1)
+            out = stable_loss(batch_losses(out, batch).sum(), batch, world_size=1)
             total = total + out.detach()
         else:
             sending.append((out.detach(), dist.isend(out.detach(), following)))

@@ -17,7 +17,6 @@ from typing import Any
 import torch
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
-import torch.nn.functional as F  # noqa: N812
 from torch.distributed.checkpoint.state_dict import (
     StateDictOptions,
     get_model_state_dict,
@@ -32,7 +31,7 @@ from transformers.utils import is_flash_attn_2_available
 
 from packer_cli.loader import PackedDataset
 from packer_cli.loader.checkpointing import LayerCheckpointing
-from packer_cli.loader.losses import stable_loss, token_losses
+from packer_cli.loader.losses import batch_losses, stable_loss
 from packer_cli.loader.parallel import data_rank, init_sp_groups, packed_attention, ulysses_attention
 
 
@@ -162,15 +161,15 @@ def main() -> None:
             ends_step = dataset.step_of(batch["iteration"] + 1) != batch["step"]
             checkpointing.set(batch["checkpoint_layers"])
             ulysses.batch, ulysses.group = batch, groups.for_batch(batch)
-            # Do not shift a slice's labels: its last token's label is in the next slice. shift_labels were shifted
-            # before slicing. A row of degree 1 has none, so shift its labels here.
-            shift_labels = batch.get("shift_labels", F.pad(batch["labels"], (0, 1), value=-100)[..., 1:]).to(device)
             with torch.autocast(device.type, torch.bfloat16, enabled=cuda):
                 inputs = {key: batch[key].to(device) for key in ("input_ids", "position_ids")}
                 logits = model(**inputs, use_cache=False).logits
+            # Do not shift a slice's labels: its last token's label is in the next slice. batch_losses takes
+            # shift_labels, which were shifted before slicing; a row of degree 1 has none, and it shifts the labels.
+            losses = batch_losses(logits, batch)
             # FSDP averages over all ranks, including those that share a row, which stable_loss undoes: it divides by
             # the loss tokens of the whole step, on all ranks and in all iterations.
-            loss = stable_loss(token_losses(logits, shift_labels).sum(), batch, world_size=world_size)
+            loss = stable_loss(losses.sum(), batch, world_size=world_size)
             loss.backward()
             totals += torch.stack(
                 [loss.detach() / world_size, torch.tensor(batch["input_ids"].numel(), device=device)]

@@ -15,14 +15,13 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import torch.nn.functional as F  # noqa: N812
 from torch.utils.data import DataLoader, IterableDataset
 from transformers import AutoModelForCausalLM, LlamaConfig, Trainer, TrainerCallback, TrainingArguments
 from transformers.utils import is_flash_attn_2_available
 
 from packer_cli.loader import PackedDataset
 from packer_cli.loader.checkpointing import LayerCheckpointing
-from packer_cli.loader.losses import stable_loss, token_losses
+from packer_cli.loader.losses import batch_losses, stable_loss
 from packer_cli.loader.separation import check_separation
 
 # Models tell the samples of a row apart by these keys; seq_idx is for linear-attention and Mamba layers.
@@ -98,8 +97,7 @@ class PackedTrainer(Trainer):
         """stable_loss: the token mean of the whole step, although the Trainer averages over ranks."""
         # use_cache=False: with a cache, SDPA ignores position_ids and merges the samples.
         outputs = model(**{key: inputs[key] for key in MODEL_KEYS}, use_cache=False)
-        shift_labels = F.pad(inputs["labels"], (0, 1), value=-100)[..., 1:]
-        losses = token_losses(outputs.logits, shift_labels)
+        losses = batch_losses(outputs.logits, inputs)
         loss = stable_loss(losses.sum(), inputs, world_size=self.args.world_size)
         return (loss, outputs) if return_outputs else loss
 

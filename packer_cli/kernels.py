@@ -74,13 +74,29 @@ def note_compiled(kernels: str) -> None:
             pass
 
 
+_is_owned = False
+
+
+def own_process() -> None:
+    """Say that this process runs hbpack alone, as the command line's does, and not a user's code as well."""
+    global _is_owned
+    _is_owned = True
+
+
+def owns_process() -> bool:
+    """Whether hbpack may change what all of this process sees, and fork it: there are no threads but its own."""
+    return _is_owned
+
+
 def skip_extensions() -> None:
-    """For the command line's own process: numba loads what kernels need, and not all that is installed beside it.
+    """In the command line's own process, numba loads what kernels need, and not all that is installed beside it.
 
     At its first kernel numba imports the packages that extend it, as awkward does, and scipy's linear algebra, to see
     that it is there; none of our kernels uses these. Code that multiplies matrices still finds scipy when it is
     compiled. Price: importing numba, which the caller is about to do; it saves 0.3 s of CPU.
     """
+    if not owns_process():
+        return
     with contextlib.suppress(ImportError, AttributeError):  # Names of numba's own: another release may lack them.
         from numba.core import entrypoints
         from numba.np import linalg

@@ -3,12 +3,32 @@
 from __future__ import annotations
 
 import re
+from decimal import Decimal
+from typing import NamedTuple
 
 _DIGITS = "[0-9]{1,100}"
 """ASCII only, and no more than `int` reads."""
 
 _TOKENS = {"": 1, "k": 1024, "m": 1024**2}
 _BYTES = {"": 1, "b": 1, "kib": 2**10, "mib": 2**20, "gib": 2**30, "kb": 10**3, "mb": 10**6, "gb": 10**9}
+
+_MANY = {"": 1, "k": 10**3, "m": 10**6, "b": 10**9, "t": 10**12}
+"""Of data, whose sizes people give in thousands; packs and steps are powers of two."""
+
+
+class TokenShare(NamedTuple):
+    """How many tokens an epoch has of an input."""
+
+    tokens: int
+
+    def __str__(self) -> str:
+        """As `parse_share` reads it.
+
+        >>> str(TokenShare(2_000_000_000)), str(TokenShare(1_234))
+        ('2Btokens', '1234tokens')
+        """
+        unit = max((unit for unit in _MANY if self.tokens % _MANY[unit] == 0), key=lambda unit: _MANY[unit])
+        return f"{self.tokens // _MANY[unit]}{unit if unit == 'k' else unit.upper()}tokens"
 
 
 def parse_tokens(text: str) -> int:
@@ -52,6 +72,18 @@ def parse_number(text: str) -> float:
     except ValueError:
         pass
     raise ValueError(f"{text!r} is not a number; write it in digits, for example 0.5 or 1e3")
+
+
+def parse_share(text: str) -> TokenShare:
+    """Read a number of tokens of data; `k`, `M`, `B` and `T` are thousands, millions and so on.
+
+    >>> parse_share("2Btokens").tokens, parse_share("1.5ktokens").tokens
+    (2000000000, 1500)
+    """
+    match = re.fullmatch(r"([0-9]{1,30}(?:\.[0-9]{1,30})?)([kmbt]?)tokens", text, re.IGNORECASE)
+    if not match:
+        raise ValueError(f"{text!r} is not a number of tokens; write for example 2Btokens, 500Mtokens or 10ktokens")
+    return TokenShare(int(Decimal(match[1]) * _MANY[match[2].lower()]))
 
 
 def format_tokens(tokens: int) -> str:

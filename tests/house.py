@@ -120,7 +120,7 @@ def printing(modules: Mapping[str, ast.Module]) -> list[str]:
 
 
 def defining_packages(root: Path) -> list[str]:
-    """Packages whose `__init__.py` contains more than text, imports, `__all__`, calls, and `try` around imports."""
+    """Packages whose `__init__.py` contains more than text, calls, `__all__`, and imports, in `try` or `if` or not."""
     return sorted(
         path.parent.relative_to(root).as_posix()
         for path in root.rglob("__init__.py")
@@ -131,7 +131,7 @@ def defining_packages(root: Path) -> list[str]:
 def _is_no_definition(node: ast.stmt) -> bool:
     if isinstance(node, ast.Assign):
         return all(isinstance(target, ast.Name) and target.id.startswith("__") for target in node.targets)
-    if isinstance(node, ast.Try):
+    if isinstance(node, (ast.If, ast.Try)):
         return all(isinstance(inner, (ast.Import, ast.ImportFrom)) for inner in node.body)
     return isinstance(node, (ast.Import, ast.ImportFrom, ast.Expr))
 

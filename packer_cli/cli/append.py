@@ -39,7 +39,7 @@ def command(
     with make_engine(workers, engine) as running:
         from packer_cli.stages.append import run_append
 
-        header = run_append(as_path(folder), inputs, tokenizer, running)
+        run_append(as_path(folder), inputs, tokenizer, running)
     from packer_cli.cli.tables.written import print_set
 
-    print_set(folder, header, header.config, as_json=as_json)
+    print_set(folder, None, as_json=as_json)

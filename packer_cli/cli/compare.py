@@ -3,22 +3,21 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
-from typing import Any
+from typing import Any, Literal
 
 import click
 
+from packer_cli.api.compare import compare
 from packer_cli.cli.command import Command, json_option, option
 from packer_cli.cli.options import (
     bound_option,
     config_option,
-    corpus_of,
     inputs_argument,
     model_options,
     workers_option,
 )
 from packer_cli.cli.param_types import Text, columns, strategies
-from packer_cli.config import PlanConfig, TokenizeConfig, validate
+from packer_cli.config import PlanConfig, TokenizeConfig
 from packer_cli.errors import RunError
 from packer_cli.panels import Panel
 
@@ -68,15 +67,14 @@ from packer_cli.panels import Panel
 @model_options(TokenizeConfig, is_optional=True)
 @workers_option
 @config_option
-@click.pass_context
 def command(
-    ctx: click.Context,
+    inputs: tuple[str, ...],
     algorithms: str | None,
     strategies: str | None,
     sort: str | None,
     columns: str,
     as_json: bool,
-    bound: str,
+    bound: Literal["l2", "lp"],
     workers: int | None,
     **values: Any,
 ) -> None:
@@ -90,23 +88,17 @@ def command(
     measured; with --model and --gpu, or --profile, the epoch's time is predicted as well (`hbpack simulate` says where
     it goes).
     """
-    from packer_cli.cli.tables.compare import parse_columns, parse_sort, print_comparison, say_best, sort_rows
+    from packer_cli.compare.sorting import parse_columns
 
-    config = validate(PlanConfig, values)
-    has_cost = config.cost != "quadratic"
-    order = None if sort is None else parse_sort(sort, has_model=config.has_gpu_model, has_cost=has_cost)
     chosen = parse_columns(columns)
-    corpus = corpus_of(ctx, values)
-    from packer_cli.stages.compare import run_compare
-
-    by_program = bound == "lp"
-    comparison = run_compare(
-        values["inputs"], corpus, config, algorithms, workers, strategies=strategies, by_program=by_program
+    comparison = compare(
+        inputs, algorithms=algorithms, strategies=strategies, sort=sort, bound=bound, workers=workers, **values
     )
-    comparison = replace(comparison, rows=sort_rows(comparison.rows, order))
     if as_json:
         click.echo(json.dumps(comparison.values(), indent=2))
     else:
+        from packer_cli.cli.tables.compare import print_comparison, say_best
+
         print_comparison(comparison, chosen)
         say_best(comparison)
     if all(row.figures is None for row in comparison.rows):

@@ -19,11 +19,12 @@ from typing import NoReturn
 
 import click
 
-import packer_cli
 from packer_cli.cli.console import say_colored, show_progress
 from packer_cli.engine.signals import stop_signals
 from packer_cli.errors import HbpackError
+from packer_cli.kernels import own_process
 from packer_cli.remote.stopping import INSIDE
+from packer_cli.version import __version__
 
 COMMANDS = {
     "init": "Look at your data and write a config file that hbpack pack runs as it stands.",
@@ -42,6 +43,7 @@ COMMANDS = {
     "compare": "Compare packing algorithms, balances or whole strategies side by side on your own lengths.",
     "simulate": "Predict an epoch's time, where the GPUs' time goes, and the savings over naive packing.",
     "stats": "Report balance, padding and communication of a packed set, a token store or lengths.",
+    "report": "Write a page with charts of a packed set, a plan or lengths, and what to try next.",
     "show": "Show a rank's packs as text: samples, loss masks, and the records they come from.",
     "bench-loader": "Measure how fast the loader reads a packed set on this machine, next to a plain copy.",
 }
@@ -104,7 +106,7 @@ class LazyGroup(click.Group):
 
 
 @click.command(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
-@click.version_option(packer_cli.__version__, prog_name="hbpack")
+@click.version_option(__version__, prog_name="hbpack")
 def cli() -> None:
     """Pack, balance and schedule mixed-length training data, before training.
 
@@ -124,6 +126,7 @@ def main() -> None:
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     # pydantic would look for plugins, which hbpack does not use, in the metadata of every installed package.
     os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
+    own_process()
     show_progress()
     try:
         with stop_signals(_leave_at_once) as stop:

@@ -33,6 +33,7 @@ _METAVARS = {
     "cost": "quadratic|profile|A,B",
     "cp_sharding": "sequence|document|auto[:rho=R]",
     "chat_template": "FILE",
+    "loss_on": "PART[+PART]",
     "global_tokens": "TOKENS",
     "shard_size": "BYTES",
     "max_record_bytes": "BYTES",

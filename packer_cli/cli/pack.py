@@ -6,6 +6,7 @@ from typing import Any
 
 import click
 
+from packer_cli.api.pack import pack
 from packer_cli.cli.command import Command, json_option, option
 from packer_cli.cli.options import (
     config_option,
@@ -15,9 +16,8 @@ from packer_cli.cli.options import (
     output_option,
     workers_option,
 )
-from packer_cli.config import PackConfig, PlanConfig, TokenizeConfig, WriteConfig, validate
+from packer_cli.config import GpuConfig, PackConfig, validate
 from packer_cli.panels import Panel
-from packer_cli.remote.names import as_path
 
 
 @click.command(
@@ -41,22 +41,25 @@ from packer_cli.remote.names import as_path
 @config_option
 @json_option("set", Panel.OUTPUT)
 @option("--dry-run", is_flag=True, help="Tokenize, plan and show the metrics, but write no shards.")
-def command(output: str, workers: int | None, engine: str, as_json: bool, dry_run: bool, **values: Any) -> None:
+def command(
+    inputs: tuple[str, ...],
+    output: str,
+    workers: int | None,
+    engine: str,
+    as_json: bool,
+    dry_run: bool,
+    **values: Any,
+) -> None:
     """Turn a corpus into packed, balanced, scheduled shards: tokenize, plan and write.
 
     INPUT is a file, folder or glob of JSONL, JSON, Parquet, Arrow, text, or token ids of Megatron (.bin/.idx),
     datatrove (.ds) or dolma (.npy), or a Hugging Face data set; PATH@2.0 shows
-    each sample twice an epoch, PATH@0.5 half of them.
+    each sample twice an epoch, PATH@0.5 half of them, PATH@2Btokens two billion
+    tokens of them.
 
     Run it again after a crash, or with other groups: what is there and still valid is reused.
     """
-    tokenize, plan, write = (validate(model, values) for model in (TokenizeConfig, PlanConfig, WriteConfig))
-    from packer_cli.stages.workers import make_engine
-
-    with make_engine(workers, engine, tokenizer=tokenize.tokenizer, chat_template=tokenize.chat_template) as running:
-        from packer_cli.stages.pack import run_pack
-
-        header = run_pack(tokenize, plan, None if dry_run else write, as_path(output), running)
+    pack(inputs, output=output, workers=workers, engine=engine, dry_run=dry_run, **values)
     from packer_cli.cli.tables.written import print_set
 
-    print_set(output, header, plan, as_json=as_json)
+    print_set(output, validate(GpuConfig, values), as_json=as_json)

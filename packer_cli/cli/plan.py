@@ -6,12 +6,12 @@ from typing import Any
 
 import click
 
+from packer_cli.api.plan import plan
 from packer_cli.cli.command import Command, json_option
 from packer_cli.cli.options import config_option, model_options, output_option
 from packer_cli.cli.param_types import Folder
-from packer_cli.config import PlanConfig, validate
+from packer_cli.config import GpuConfig, PlanConfig, validate
 from packer_cli.panels import Panel
-from packer_cli.remote.names import as_path
 
 
 @click.command(
@@ -34,9 +34,7 @@ def command(store: str, output: str | None, as_json: bool, **values: Any) -> Non
     FOLDER is the output of `hbpack tokenize` or `hbpack pack`. Nothing is tokenized again, so other groups or another
     number of GPUs take seconds. `hbpack write` makes the shards.
     """
-    config = validate(PlanConfig, values)
+    plan(store, output=output or store, **values)
     from packer_cli.cli.tables.written import print_set
-    from packer_cli.stages.plan import run_plan
 
-    header = run_plan(config, as_path(store), as_path(output or store))
-    print_set(output or store, header, config, as_json=as_json)
+    print_set(output or store, validate(GpuConfig, values), as_json=as_json)

@@ -10,11 +10,12 @@ import click
 
 from packer_cli.cli.command import Choice, Command, option
 from packer_cli.cli.console import say_next, shown_command
+from packer_cli.cli.output_file import output_file
 from packer_cli.cli.param_types import LocalPath
 from packer_cli.cli.tables.profile import print_profile
 from packer_cli.cost.profile import Profile
 from packer_cli.engine.progress import say
-from packer_cli.errors import ConfigError, InputError, OutputError, RunError
+from packer_cli.errors import ConfigError, InputError, RunError
 from packer_cli.files import write_text
 from packer_cli.sizes import counted, parse_bytes, parse_integer, parse_tokens
 
@@ -140,7 +141,7 @@ def command(output: str, repeats: int, gpus: int | None, as_json: bool, **values
 
     `hbpack groups`, `hbpack simulate` and `--cost profile` take the file as --profile.
     """
-    path = _output(output)
+    path = output_file(output, "profile.json", _is_profile)
     layers = values["checkpoint_layers"]
     numbers: dict[str, Any] = {
         "lengths": _list("--lengths", values["lengths"], parse_tokens),
@@ -193,22 +194,14 @@ def command(output: str, repeats: int, gpus: int | None, as_json: bool, **values
             say_next(what, f"{shown_command('hbpack', 'groups', 'LENGTHS', '--profile', output)} --gpus {gpus or 'N'}")
 
 
-def _output(name: str) -> Path:
-    """The output path, checked before anything is measured. An existing file must be a profile."""
+def _is_profile(path: Path) -> bool:
     from packer_cli.config.gpu_model import read_profile
 
-    path = Path(name)
-    if os.path.isdir(path) or not path.parent.is_dir():
-        reason = "is a folder" if os.path.isdir(path) else "is in a folder that does not exist"
-        raise OutputError(f"--output: {name!r} {reason}; name a file, such as profile.json")
-    if not os.access(path.parent, os.W_OK | os.X_OK):
-        raise OutputError(f"--output: {name!r} is in a folder that cannot be written to; name a file in another")
-    if path.exists():
-        try:
-            read_profile(path)
-        except InputError:
-            raise OutputError(f"--output: {name!r} already exists and is not a profile; name another file") from None
-    return path
+    try:
+        read_profile(path)
+    except InputError:
+        return False
+    return True
 
 
 def _require_fits(output: str, profile: Profile) -> None:

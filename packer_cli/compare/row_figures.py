@@ -24,6 +24,7 @@ from packer_cli.plan.samples import Samples, pieces_to_plan
 from packer_cli.plan.types import Int32Array, Int64Array, Pieces
 from packer_cli.plan.warming import warm_up
 from packer_cli.simulate.figures import EpochFigures, Simulator
+from packer_cli.sizes import TokenShare
 
 _LENGTHS = "lengths.npy"
 _SOURCES = "sources.npy"
@@ -39,7 +40,7 @@ class RowTask:
     overflow: Overflow
     folder: Path
     """The folder given to `save_samples`."""
-    weights: tuple[float, ...]
+    weights: tuple[float | TokenShare, ...]
     simulator: Simulator | None = None
     """Predicts the epoch's time."""
     by_program: bool = False

@@ -166,6 +166,17 @@ def strategy_rows(text: str, config: PlanConfig) -> list[Row]:
     return _unique([*rows, *padded])
 
 
+def own_row(config: PlanConfig, name: str) -> Row:
+    """The plan of the options themselves, as a row of strategies."""
+    note = STRATEGIES[config.strategy].summary
+    return Row(name=name, kind="strategy", config=config, rules=plan_rules(config), note=note)
+
+
+def is_same_plan(row: Row, other: Row) -> bool:
+    """Whether two rows plan alike."""
+    return _key(row) == _key(other)
+
+
 def split_rows(text: str) -> list[str]:
     """Split at commas, except those between the options of a packing.
 

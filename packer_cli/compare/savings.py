@@ -6,8 +6,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from packer_cli.plan.figures import baseline_of, padded_baseline
-from packer_cli.plan.rules import PlanRules
+from packer_cli.plan.figures import Baseline
 from packer_cli.plan.types import Plan
 from packer_cli.simulate.figures import EpochFigures, OverallFigures, Simulator
 
@@ -32,7 +31,7 @@ class PlanSimulation:
     baseline_name: str
     baseline: OverallFigures
     saves: Savings
-    padded: OverallFigures | None
+    padded: OverallFigures | None = None
     """Of padded batches, as in a trainer that does not pack; None where the plan's rows cannot be such."""
 
     def values(self) -> dict[str, Any]:
@@ -46,19 +45,18 @@ class PlanSimulation:
         }
 
 
-def plan_simulation(plan: Plan, simulator: Simulator, rules: PlanRules) -> PlanSimulation:
-    """Predict a plan's epoch, the baseline's, and that of padded batches. Price: `baseline_of`, O(pieces + slots).
+def plan_simulation(plan: Plan, simulator: Simulator, naive: Baseline, padded: Plan | None = None) -> PlanSimulation:
+    """Predict a plan's epoch, that of its baseline, and that of padded batches. Price: O(pieces + slots).
 
     Args:
-        rules: of the plan, on as many GPUs as it has now.
+        naive: what `baseline_of` makes.
+        padded: what `padded_baseline` makes; None leaves it out.
 
     Raises:
         ConfigError: the plan has an SP degree that the model does not know.
     """
     figures = simulator.figures(plan)
-    naive = baseline_of(plan, rules)
     baseline = simulator.figures(naive.plan).overall
-    padded = padded_baseline(plan, rules)
     return PlanSimulation(
         predicted_with=simulator.model.origin,
         figures=figures,

@@ -27,7 +27,7 @@ def _say(error: ValidationError) -> str:
     """The first thing that is wrong, in words: the option, the rule, the value."""
     first = error.errors()[0]
     place, kind, value = first["loc"], first["type"], first["input"]
-    option = _option(str(place[0])) if place else ""
+    option = option_name(str(place[0])) if place else ""
     inner = " ".join(part for part in place[1:] if isinstance(part, str))
     name = f"{option}: {inner}" if inner else option
     if kind == "value_error":
@@ -62,6 +62,7 @@ def show_value(value: Any) -> str:
     return short.repr(value)
 
 
-def _option(name: str) -> str:
+def option_name(name: str) -> str:
+    """An option as the command line has it, by the name of its field or a path that begins with it."""
     field = name.split(".")[0]
     return {"inputs": "INPUT", "record_schema": "--schema"}.get(field, "--" + field.replace("_", "-"))

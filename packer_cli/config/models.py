@@ -7,9 +7,10 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import Field, model_validator
+from pydantic import AfterValidator, Field, model_validator
 
 from packer_cli.config.fields import Bytes, Model
+from packer_cli.config.loss_on import read_loss_on
 from packer_cli.config.plan_options import PlanConfig
 from packer_cli.panels import Panel
 
@@ -18,7 +19,8 @@ class TokenizeConfig(Model):
     """Corpus to token store."""
 
     inputs: tuple[str, ...] = Field(min_length=1)
-    """Files, directories, globs or data set names, each with an optional weight: PATH@2.0."""
+    """Files, directories, globs or data set names, each with an optional weight, PATH@2.0, or number of tokens,
+    PATH@500Mtokens."""
     tokenizer: str = Field(min_length=1)
     """Folder, tokenizer.json, SentencePiece .model, vocab.json beside merges.txt, or a hub name."""
     tokenizer_backend: Annotated[Literal["auto", "gigatoken", "tokenizers"], Panel.TOKENS] = "auto"
@@ -29,8 +31,10 @@ class TokenizeConfig(Model):
     """Shape of the records; `auto` detects it for each record."""
     chat_template: Annotated[str | None, Panel.TOKENS] = None
     """Jinja file (or text) to use instead of the tokenizer's own template."""
-    loss_on: Annotated[Literal["completion", "all"], Panel.TOKENS] = "completion"
-    """`completion`: assistant turns and completions (and all of a plain text); `all`: every token."""
+    loss_on: Annotated[str, AfterValidator(read_loss_on), Panel.TOKENS] = "completion"
+    """`completion`: assistant turns and completions (and all of a plain text); `all`: every token; `last-turn`: the
+    last assistant turn; `reasoning`: the thinking in assistant turns; `no-reasoning`: assistant turns without it;
+    `tool-calls`: the tool calls in them. Join with +: last-turn+reasoning, reasoning+tool-calls."""
     append_eos: Annotated[Literal["auto", "always", "never"], Panel.TOKENS] = "auto"
     """Which samples get the EOS token at their end, and are trained on it: `auto`: completions, texts, and chats whose
     template does not end the last turn; `always`: every sample that does not end with it; `never`: none."""

@@ -133,6 +133,19 @@ class PlanConfig(AutoGroupsConfig):
         config: PlanConfig = validate(PlanConfig, {**given, "strategy": name})
         return config.with_groups(self.groups)
 
+    def as_given(self) -> PlanConfig:
+        """The options of a plan that was read, which names all, with those at their strategy's default not given.
+
+        What they were predicted with is left out, too.
+        """
+        fields, of_strategy = type(self).model_fields, STRATEGIES[self.strategy].defaults
+        given = {name for name in self.model_fields_set if name in fields}
+        given -= {name for name in given if getattr(self, name) == of_strategy.get(name, fields[name].default)}
+        config = self.model_copy(update={"group_costs": None, "attention_pieces": None})
+        config.model_fields_set.clear()
+        config.model_fields_set.update((given | {"groups", "gpus"}) - {"group_costs", "attention_pieces"})
+        return config
+
     def decisions(self) -> dict[str, Any]:
         """JSON values of all that decides a plan once its groups are known; what they were chosen with does not.
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
+from packer_cli.sizes import TokenShare
+
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
@@ -22,8 +24,9 @@ class Source:
     """Its place in the order of inputs; stored with every sample."""
     name: str
     """The input without its weight, as given."""
-    weight: float = 1.0
-    """How many times an epoch sees each of its samples: 2.0 twice, 0.5 a seeded half of them."""
+    weight: float | TokenShare = 1.0
+    """How many times an epoch sees each of its samples, 2.0 twice, 0.5 a seeded half of them; or how many tokens an
+    epoch has of it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,6 +77,10 @@ class Document(NamedTuple):
     tools: list[Any] | None = None
     prompt: str = ""
     completion: str = ""
+    weight: float = 1.0
+    """How much each loss token counts, see `records.weights`."""
+    weights: tuple[float, ...] | None = None
+    """Likewise, of each message, to be multiplied with `weight`; None: 1."""
 
 
 class Lists(NamedTuple):
@@ -102,8 +109,8 @@ class TokenBatch(NamedTuple):
     """int64[n+1]: sample i is `input_ids[offsets[i]:offsets[i+1]]`."""
     input_ids: NDArray[Any]
     """integers [t] in 0..2^31-1, in the type of the file; the vocabulary is not known here."""
-    loss_mask: NDArray[np.bool_] | None
-    """bool[t]; None: all carry a loss."""
+    loss_mask: NDArray[Any] | None
+    """bool[t], or float32[t]: the weight of each token's loss; None: all carry a loss of weight 1."""
 
 
 class Reject(NamedTuple):

@@ -16,13 +16,13 @@ from itertools import accumulate
 from pathlib import Path
 from typing import Any, TypeVar
 
-from packer_cli import __version__
 from packer_cli.engine.parts import PIN, remove_work
 from packer_cli.engine.sink import FinishedPart
 from packer_cli.errors import ConfigError
 from packer_cli.files import fingerprint, remove_folder, write_json
 from packer_cli.format.checksums import require_damage
 from packer_cli.format.records import read_record
+from packer_cli.version import __version__
 
 Item = TypeVar("Item")
 Joined = Callable[[], Collection[str]]

@@ -21,7 +21,6 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Generic
 
-from packer_cli import __version__
 from packer_cli.engine.base import Engine
 from packer_cli.engine.progress import Progress
 from packer_cli.engine.shared import find_range
@@ -31,6 +30,7 @@ from packer_cli.format.checksums import require_damage
 from packer_cli.format.records import read_record
 from packer_cli.remote.names import paths_below
 from packer_cli.remote.path import is_remote
+from packer_cli.version import __version__
 
 PIN = "array/pin.json"
 """Object in the work folder of a job array's output: what its tasks agree on; see `packer_cli.engine.array`."""

@@ -13,7 +13,6 @@ from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import suppress
 from typing import Any, Self
 
-import packer_cli
 from packer_cli.engine.base import Engine, Result, Task
 from packer_cli.engine.local import default_workers
 from packer_cli.engine.progress import say
@@ -22,6 +21,7 @@ from packer_cli.engine.ray_worker import Synced, Unstarted, relay
 from packer_cli.engine.sink import Written
 from packer_cli.engine.worker import Died, outcome_of, to_bytes
 from packer_cli.errors import RunError
+from packer_cli.version import __version__
 
 MOST_TRIES = 5
 _CANCEL_SECONDS = 3.0
@@ -67,7 +67,7 @@ class RayEngine(Engine):
             return
         ray = self._start()
         submit = ray.remote(relay).options(num_cpus=1, max_retries=0).remote
-        place = (packer_cli.__version__, os.getcwd(), self._preload)
+        place = (__version__, os.getcwd(), self._preload)
         work = function if self._is_own else Synced(function)  # On one machine, whoever commits the files syncs them.
         todo = deque(range(len(tasks)))
         tries: Counter[int] = Counter()
@@ -133,7 +133,7 @@ def _outcome(ray: Any, ref: Any) -> Any:
         if isinstance(error.cause, (ImportError, AttributeError)):
             raise RunError(
                 f"a node of Ray cannot run hbpack ({_one_line(error.cause)}); install hbpack "
-                f"{packer_cli.__version__} on every node"
+                f"{__version__} on every node"
             ) from None
         return _Lost(_one_line(error.cause))
     except ray.exceptions.RayError as error:  # A worker that was killed, a node that is gone, or their objects.

@@ -13,11 +13,11 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-import packer_cli
 from packer_cli.engine.processes import process_context
 from packer_cli.engine.sink import Written
 from packer_cli.engine.worker import Died, Worker
 from packer_cli.errors import RunError
+from packer_cli.version import __version__
 
 _POLL_SECONDS = 0.2
 _worker: Worker | None = None
@@ -56,9 +56,9 @@ def relay(message: bytes, release: str, folder: str, preload: tuple[str, ...]) -
         RunError: this node has another release.
     """
     global _worker
-    if release != packer_cli.__version__:
+    if release != __version__:
         raise RunError(
-            f"a node of Ray has hbpack {packer_cli.__version__}, and this is {release}; install the same on every node"
+            f"a node of Ray has hbpack {__version__}, and this is {release}; install the same on every node"
         )
     if _worker is None:
         with suppress(OSError):  # Without such a folder here, only absolute paths are found.

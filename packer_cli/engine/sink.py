@@ -8,11 +8,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
-from packer_cli import __version__
 from packer_cli.engine.shared import find_range, write_range
 from packer_cli.files import HashingFile, commit_file, sync_file, temporary_file
 from packer_cli.format.checksums import file_checksum, require_damage
 from packer_cli.remote.path import RemotePath
+from packer_cli.version import __version__
 
 
 class PartTask(Protocol):

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import pickle
 import signal
+import sys
 import traceback
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
+from types import ModuleType
 from typing import Any
 
 from packer_cli.engine.processes import describe_exit, start_worker
@@ -75,7 +77,8 @@ class Worker:
     def __init__(self, context: Any) -> None:
         self.connection, theirs = context.Pipe()
         self._process = context.Process(target=_serve, args=(theirs,), daemon=True)
-        self._process.start()
+        with _without_main():
+            self._process.start()
         theirs.close()  # Otherwise the pipe would stay open after the process ends.
 
     def send(self, function: Callable[[Any], Any], task: Any) -> None:
@@ -116,6 +119,20 @@ class Worker:
         """End the process at once."""
         self._process.kill()
         self.end()
+
+
+@contextmanager
+def _without_main() -> Iterator[None]:
+    """Keep a process that is started from importing the main script: tasks are of hbpack's modules.
+
+    A script without `if __name__ == "__main__"` that calls hbpack would call it again in each worker.
+    """
+    main = sys.modules["__main__"]
+    sys.modules["__main__"] = ModuleType("__main__")
+    try:
+        yield
+    finally:
+        sys.modules["__main__"] = main
 
 
 def _serve(connection: Connection) -> None:

@@ -150,6 +150,9 @@ class Format(ABC):
     needs_one_capacity = False
     """Whether rows are padded, so that all must have one capacity."""
 
+    keeps_weights = False
+    """Whether the weights of loss tokens are written."""
+
     def row_bytes(self, num_tokens: Int64Array, num_samples: Int64Array) -> Int64Array:
         """int64[r]: approximate bytes of each row, which decide where parts are cut."""
         return 5 * num_tokens + 4 * num_samples + 16

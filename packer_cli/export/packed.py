@@ -21,29 +21,26 @@ from numpy.typing import NDArray
 from packer_cli.engine.base import Engine
 from packer_cli.errors import FormatError
 from packer_cli.export.copy import copy_bytes
+from packer_cli.format.arrays import dtype_of
 from packer_cli.format.checksums import find_damage, inside, require_damage
 from packer_cli.format.constants import PACKS_PER_BATCH
 from packer_cli.format.entries import PartInfo, ShardInfo
 from packer_cli.format.ipc import first_buffers
-from packer_cli.format.loss_spans import STARTS, STOPS, find_wrong_row, spans_to_mask
+from packer_cli.format.loss_spans import STARTS, STOPS, WEIGHTS, find_wrong_row, spans_to_mask, spans_to_weights
 from packer_cli.format.manifest import Manifest
-from packer_cli.format.schema import TOKEN_COLUMNS, index_schema, shard_schema, token_type
+from packer_cli.format.schema import TOKEN_COLUMNS, shard_schema, token_type
 from packer_cli.format.shards import ShardFile
 from packer_cli.remote.local import local_file, map_file
 from packer_cli.tokens.store import TokenStore
 
 Int64Array = NDArray[np.int64]
 
-_SCHEMA = shard_schema(pa.int32())
+_SCHEMA = shard_schema(pa.int32(), is_weighted=True)
 
-LISTS = {field.name: np.dtype(str(field.type.value_type)) for field in _SCHEMA if pa.types.is_list(field.type)}
+LISTS = {field.name: dtype_of(field.type.value_type) for field in _SCHEMA if pa.types.is_list(field.type)}
 """List columns of a shard and the dtypes in which they are read; shards may hold narrower ids."""
 
-NUMBERS = {
-    field.name: np.dtype(str(field.type).replace("double", "float64"))
-    for field in _SCHEMA
-    if not pa.types.is_list(field.type)
-}
+NUMBERS = {field.name: dtype_of(field.type) for field in _SCHEMA if not pa.types.is_list(field.type)}
 
 _MAPS_KEPT = 256
 """Most shards to keep open: there may be more than a process may open."""
@@ -98,8 +95,10 @@ class PackedSet:
         """
         self._map = lru_cache(maxsize=_MAPS_KEPT)(_map)
         infos = [info for group in groups for info in manifest.groups[group].shards]
+        schema = manifest.schema
         token = token_type(manifest.tokenizer.get("vocab_size"))
-        schema = index_schema(token) if manifest.tokens else shard_schema(token)
+        self.is_weighted = manifest.is_weighted
+        """Whether loss tokens have weights."""
         self._store = _open_store(folder, manifest, engine, to_check) if manifest.tokens else None
         self._token = np.dtype(str(token))
         found: dict[int, _Shard] = dict(
@@ -157,21 +156,31 @@ class PackedSet:
         if name == "input_ids":
             return Lists(offsets=offsets, values=gathered.input_ids.astype(LISTS[name], copy=False))
         span_offsets, loss_starts, loss_stops = gathered.spans_by_row(offsets)
-        return Lists(offsets=span_offsets, values=loss_starts if name == STARTS else loss_stops)
+        of_spans: dict[str, Any] = {STARTS: loss_starts, STOPS: loss_stops, WEIGHTS: gathered.loss_weights}
+        return Lists(offsets=span_offsets, values=of_spans[name])
 
     def loss_mask(self, packs: Int64Array) -> Lists:
         """int8: 1 for each token of these packs that carries a loss. O(tokens)."""
+        starts, stops, begin, tokens = self._spans(packs)
+        return Lists(offsets=tokens, values=spans_to_mask(starts + begin, stops + begin, int(tokens[-1])))
+
+    def loss_weights(self, packs: Int64Array) -> Lists:
+        """float32: the weight of each token's loss, 0 for none, of a set with weights. O(tokens)."""
+        starts, stops, begin, tokens = self._spans(packs)
+        weights = self.lists(WEIGHTS, packs).values
+        return Lists(offsets=tokens, values=spans_to_weights(starts + begin, stops + begin, weights, int(tokens[-1])))
+
+    def _spans(self, packs: Int64Array) -> tuple[NDArray[Any], NDArray[Any], Int64Array, Int64Array]:
+        """Starts and stops of the loss spans, where the pack of each begins, and where the tokens of packs do."""
         starts, stops, lengths = self.lists(STARTS, packs), self.lists(STOPS, packs), self.sample_lengths(packs)
         tokens = np.concatenate([[0], np.cumsum(self.num_tokens[packs], dtype=np.int64)])
         borders = np.concatenate([[0], np.cumsum(lengths.values, dtype=np.int64)])
-        wrong = find_wrong_row(starts.values, stops.values, starts.offsets, tokens, borders)
+        weights = self.lists(WEIGHTS, packs).values if self.is_weighted else None
+        wrong = find_wrong_row(starts.values, stops.values, starts.offsets, tokens, borders, weights)
         if wrong is not None:
             shard = self._shards[int(np.searchsorted(self._first, packs[wrong], side="right")) - 1]
             raise damaged(shard.path, f"the loss spans of pack {packs[wrong]} are wrong")
-        begin = np.repeat(tokens[:-1], np.diff(starts.offsets))
-        return Lists(
-            offsets=tokens, values=spans_to_mask(starts.values + begin, stops.values + begin, int(tokens[-1]))
-        )
+        return starts.values, stops.values, np.repeat(tokens[:-1], np.diff(starts.offsets)), tokens
 
     def numbers(self, name: str, packs: Int64Array) -> NDArray[Any]:
         """A column of numbers of these packs, in this order: [k]."""
@@ -195,7 +204,7 @@ class PackedSet:
     def _lengths(self, name: str, packs: Int64Array) -> NDArray[np.int32]:
         if name == "input_ids":
             return self.num_tokens[packs]
-        if name in (STARTS, STOPS):
+        if name in (STARTS, STOPS, WEIGHTS):
             return self._num_spans[packs]
         return self.num_samples[packs] + np.int32(name == "cu_seqlens")
 

@@ -12,7 +12,6 @@ from typing import Any
 
 import numpy as np
 
-import packer_cli
 from packer_cli.engine.base import Engine
 from packer_cli.engine.local import LocalEngine
 from packer_cli.engine.parts import Parts, find_listing
@@ -30,6 +29,7 @@ from packer_cli.folders import hold_folder
 from packer_cli.format.manifest import Manifest
 from packer_cli.shards.manifest import read_manifest
 from packer_cli.sizes import parse_bytes
+from packer_cli.version import __version__
 
 EXPORT_VERSION = 2
 """Part of the fingerprint; a release that writes other bytes raises it."""
@@ -257,7 +257,7 @@ def finish_export(
     files = [*ranges, *sink.files]
     result = _result(job, files)
     totals = {"num_rows": result.num_rows, "num_samples": result.num_samples, "num_tokens": result.num_tokens}
-    text = {"hbpack_version": packer_cli.__version__, **header, **totals, "parts": facts}
+    text = {"hbpack_version": __version__, **header, **totals, "parts": facts}
     write_json(folder / NAME, {**text, "files": [file.value() for file in files]})
     parts.close()
     return result

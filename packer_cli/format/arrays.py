@@ -19,13 +19,23 @@ def to_arrow(values: NDArray[Any]) -> pa.Array:
     return pa.Array.from_buffers(pa.from_numpy_dtype(values.dtype), len(values), [None, pa.py_buffer(values)])
 
 
+def dtype_of(kind: pa.DataType) -> np.dtype[Any]:
+    """The dtype of a type of numbers.
+
+    >>> dtype_of(pa.float32())
+    dtype('float32')
+    """
+    name = str(kind)
+    return np.dtype({"float": "float32", "double": "float64"}.get(name, name))
+
+
 def to_numpy(values: pa.Array) -> NDArray[Any]:
     """A view of an Arrow array of numbers without nulls.
 
     >>> to_numpy(pa.array([1, 2, 3], pa.int16())[1:]).tolist()
     [2, 3]
     """
-    dtype = np.dtype(str(values.type).replace("double", "float64"))
+    dtype = dtype_of(values.type)
     if not len(values):
         return np.zeros(0, dtype=dtype)
     return np.frombuffer(values.buffers()[1], dtype=dtype, count=len(values), offset=values.offset * dtype.itemsize)

@@ -97,6 +97,8 @@ class GroupInfo:
     """Pieces of the pack that holds the most."""
     num_tokens: int
     num_loss_tokens: int
+    loss_weight: float | None = None
+    """Sum of the weights of loss tokens; None if the set has no weights, as all are 1."""
     shards: tuple[ShardInfo, ...]
 
     @property

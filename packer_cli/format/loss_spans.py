@@ -3,6 +3,9 @@
 A row is a sample of the token store or a pack. Its spans are in ascending order and do not touch, and none holds the
 first token of a sample, which nothing predicts. So spans never cross from one sample into the next, and the sum of
 their lengths is the number of loss tokens.
+
+Where tokens have weights, a third list, `loss_weights`, has that of each span, above 0; spans of unlike weights may
+touch. The weight of a row is the sum of its tokens' weights, each token of a set without weights counting 1.
 """
 
 from __future__ import annotations
@@ -16,6 +19,8 @@ Int64Array = NDArray[np.int64]
 
 STARTS, STOPS = "loss_starts", "loss_stops"
 """The columns, list<int32>."""
+WEIGHTS = "loss_weights"
+"""The column of a set with weights, list<float>."""
 
 
 def mask_to_spans(loss_mask: NDArray[Any], borders: Int64Array) -> tuple[Int64Array, Int64Array]:
@@ -33,6 +38,56 @@ def mask_to_spans(loss_mask: NDArray[Any], borders: Int64Array) -> tuple[Int64Ar
     has_loss[borders[:-1] + 1] = False
     changes = np.flatnonzero(has_loss[1:] != has_loss[:-1])
     return changes[::2], changes[1::2]
+
+
+def weights_to_spans(
+    weights: NDArray[np.float32], borders: Int64Array
+) -> tuple[Int64Array, Int64Array, NDArray[np.float32]]:
+    """(starts, stops, weights), [s] each: the runs of equal weights above 0, without samples' first tokens. O(t).
+
+    Args:
+        weights: float32[t], of each token.
+        borders: as for `mask_to_spans`.
+
+    >>> weights = np.array([1, 1, 1, 0.5, 0, 2], dtype=np.float32)
+    >>> [spans.tolist() for spans in weights_to_spans(weights, np.array([0, 2, 6]))]
+    [[1, 3, 5], [2, 4, 6], [1.0, 0.5, 2.0]]
+    """
+    of_token = np.zeros(len(weights) + 2, dtype=np.float32)
+    of_token[1:-1] = weights
+    of_token[borders[:-1] + 1] = 0
+    edges = np.flatnonzero(of_token[1:] != of_token[:-1])
+    starts, stops = edges[:-1], edges[1:]
+    values = of_token[starts + 1]
+    has_loss = values > 0
+    return starts[has_loss], stops[has_loss], values[has_loss]
+
+
+def spans_to_weights(
+    starts: NDArray[Any], stops: NDArray[Any], weights: NDArray[np.float32], num_tokens: int
+) -> NDArray[np.float32]:
+    """float32[t]: the weight of each token, 0 outside the spans. O(t).
+
+    Args:
+        starts, stops, weights: [s], in order.
+    """
+    borders = np.column_stack([starts, stops]).reshape(-1)
+    values = np.zeros(len(borders) + 1, dtype=np.float32)
+    values[1::2] = weights
+    return np.repeat(values, np.diff(borders, prepend=0, append=num_tokens))
+
+
+def weight_by_row(
+    starts: NDArray[Any], stops: NDArray[Any], weights: NDArray[np.float32], row: NDArray[Any], num_rows: int
+) -> NDArray[np.float64]:
+    """float64[r]: the weight of each row.
+
+    Args:
+        starts, stops, weights: [s].
+        row: integers [s]: the row of each span.
+    """
+    lengths = stops.astype(np.int64) - starts
+    return np.bincount(row, weights=lengths * weights.astype(np.float64), minlength=num_rows).astype(np.float64)
 
 
 def spans_to_mask(starts: NDArray[Any], stops: NDArray[Any], num_tokens: int) -> NDArray[np.int8]:
@@ -66,6 +121,7 @@ def find_wrong_row(
     offsets: NDArray[Any],
     token_offsets: NDArray[Any],
     borders: NDArray[Any] | None = None,
+    weights: NDArray[np.float32] | None = None,
 ) -> int | None:
     """The first row whose spans break a rule (see the module); None where all keep them. O(s log n).
 
@@ -74,12 +130,18 @@ def find_wrong_row(
         offsets: integers [r+1], rising from 0 to s: the spans of each row.
         token_offsets: integers [r+1], rising from 0 to t: the tokens of each row.
         borders: integers [n+1], rising from 0 to t: where the samples of all rows begin; None: a row is one sample.
+        weights: float32[s], of each span; None: there are none.
     """
     num_spans = np.diff(offsets)
     begin = np.repeat(token_offsets[:-1].astype(np.int64), num_spans)
     first, past = starts + begin, stops + begin
     wrong = (starts < 1) | (starts >= stops) | (stops > np.repeat(np.diff(token_offsets), num_spans))
-    wrong[1:] |= first[1:] <= past[:-1]
+    wrong[1:] |= first[1:] < past[:-1]
+    touches = first[1:] == past[:-1]
+    if weights is not None:
+        wrong |= ~((weights > 0) & np.isfinite(weights))
+        touches &= weights[1:] == weights[:-1]
+    wrong[1:] |= touches
     if borders is not None:
         sample = np.clip(np.searchsorted(borders, first, side="right") - 1, 0, len(borders) - 2)
         wrong |= (first == borders[sample]) | (past > borders[sample + 1])

@@ -8,7 +8,8 @@ from dataclasses import asdict, dataclass
 from itertools import pairwise
 from typing import Any, ClassVar, Literal
 
-from packer_cli import __version__
+import pyarrow as pa
+
 from packer_cli.errors import FormatError, VersionError
 from packer_cli.format.checksums import check_json, describe_signature, sign_json
 from packer_cli.format.choice import GroupChoice
@@ -16,6 +17,8 @@ from packer_cli.format.constants import FORMAT_NAME, FORMAT_VERSION, Lockstep
 from packer_cli.format.entries import EpochInfo, FileInfo, Generation, GroupInfo, Origin, PartInfo, Replicas, ShardInfo
 from packer_cli.format.metrics import Counts, PlanMetrics
 from packer_cli.format.records import FOR_SCHEMA, known_values, read_record, shown, sort_keys
+from packer_cli.format.schema import index_schema, shard_schema, token_type
+from packer_cli.version import __version__
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -114,6 +117,11 @@ class Manifest:
         return (shard for group in self.groups for shard in group.shards)
 
     @property
+    def is_weighted(self) -> bool:
+        """Whether loss tokens have weights other than 1."""
+        return any(group.loss_weight is not None for group in self.groups)
+
+    @property
     def has_windows(self) -> bool:
         """Whether attention sees only windows of samples in some steps (`--curriculum skyladder` or `growlength`)."""
         plan = self.config.plan
@@ -126,11 +134,17 @@ class Manifest:
         """Of the tokens, the plan and the shard size, and so of the shards."""
         return self.history[0].fingerprint if self.history else self.fingerprint
 
+    @property
+    def schema(self) -> pa.Schema:
+        """The columns of the shards."""
+        token = token_type(self.tokenizer.get("vocab_size"))
+        return index_schema(token) if self.tokens else shard_schema(token, is_weighted=self.is_weighted)
+
 
 def manifest_bytes(manifest: Manifest) -> bytes:
     """The bytes of `hbpack.json`, with its checksum. What it repeats of `plan.arrow` has its keys in order, too."""
     values, metrics = asdict(manifest), known_values(manifest.metrics)
-    values["counts"] = sort_keys(values["counts"])
+    values["counts"] = sort_keys(known_values(manifest.counts))
     values["metrics"] = metrics if manifest.history else sort_keys(metrics)
     config = {name: sort_keys(value) for name, value in values["config"].items() if value is not None}
     values["config"] = {**config, "tokens": manifest.config.tokens}

@@ -34,6 +34,10 @@ class Counts(SampleCounts):
     records: int
     rejected: int
     records_with_special_tokens: int
+    loss_tokens: int | None = None
+    """Of an epoch; only where tokens have weights."""
+    loss_weight: float | None = None
+    """The sum of their weights."""
 
 
 @dataclass(frozen=True, kw_only=True)

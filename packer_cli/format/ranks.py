@@ -19,7 +19,7 @@ from packer_cli.format.entries import EpochInfo
 from packer_cli.format.epochs import repeat_iterations
 from packer_cli.format.manifest import Manifest
 from packer_cli.format.marks import find_foreign
-from packer_cli.format.schema import ITERATION_SCHEMA, RANK_SCHEMA, iterations_path
+from packer_cli.format.schema import ITERATION_SCHEMA, RANK_SCHEMA, WEIGHTED_ITERATION_SCHEMA, iterations_path
 
 Columns = dict[str, NDArray[Any]]
 """Name -> integers, one an iteration or a micro-batch."""
@@ -47,10 +47,13 @@ class RankRow(NamedTuple):
     global_num_samples: int
     global_num_tokens: int
     global_num_loss_tokens: int
+    global_loss_weight: float = 0.0
+    """Sum of the weights of these; their number in a set without weights."""
 
 
 def read_iterations(data: pa.Buffer, entry: EpochInfo, fingerprint: str, *, compares: bool = True) -> Columns:
-    """What all ranks have in common in an epoch that was written: the columns of `ITERATION_SCHEMA`, copied.
+    """What all ranks have in common in an epoch that was written: the columns of `ITERATION_SCHEMA`, copied, or
+    of the one with weights.
 
     Args:
         data: the whole file, `iterations_path(entry.path)`.
@@ -61,7 +64,7 @@ def read_iterations(data: pa.Buffer, entry: EpochInfo, fingerprint: str, *, comp
         ValueError: what is wrong with the file, in a few words.
     """
     xxh3 = entry.iterations_xxh3 if compares else None
-    columns = _read(data, iterations_path(entry.path), xxh3, fingerprint, ITERATION_SCHEMA)
+    columns = _read(data, iterations_path(entry.path), xxh3, fingerprint, WEIGHTED_ITERATION_SCHEMA)
     step = columns["step"]
     if len(step) != entry.num_iterations:
         raise ValueError(f"{len(step)} iterations, hbpack.json says {entry.num_iterations}")
@@ -101,6 +104,8 @@ def _read(data: pa.Buffer, path: str, xxh3: str | None, fingerprint: str, schema
     try:
         reader = pa.ipc.open_file(data)
         why = find_foreign(reader.schema, fingerprint, path) or why
+        if schema is WEIGHTED_ITERATION_SCHEMA and len(reader.schema) < len(schema):
+            schema = ITERATION_SCHEMA
         if why is None and not reader.schema.equals(schema):
             why = "it has other columns"
         if why is not None:
@@ -164,6 +169,7 @@ def _rows(iterations: Columns, of_rank: Columns, manifest: Manifest, rank: int) 
         "row": row,
         "place": place,
         "dp_size": iterations["num_replicas"],
+        "global_loss_weight": iterations.get("global_loss_weight", iterations["global_num_loss_tokens"]),
     }
     return {name: columns[name] for name in RankRow._fields}
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pyarrow as pa
 
-TOKEN_COLUMNS = ("input_ids", "loss_starts", "loss_stops")
+TOKEN_COLUMNS = ("input_ids", "loss_starts", "loss_stops", "loss_weights")
 """Columns of a shard that repeat the token store."""
 
 
@@ -25,24 +25,27 @@ def token_type(vocab_size: int | None) -> pa.DataType:
     return pa.uint16() if vocab_size is not None and vocab_size <= 2**16 else pa.int32()
 
 
-def part_schema(token: pa.DataType) -> pa.Schema:
-    """The columns of a part of the token store, with ids of this `token_type`."""
+def _loss_columns(*, is_weighted: bool) -> dict[str, pa.DataType]:
+    spans = {"loss_starts": _list(pa.int32()), "loss_stops": _list(pa.int32())}
+    return {**spans, "loss_weights": _list(pa.float32())} if is_weighted else spans
+
+
+def part_schema(token: pa.DataType, *, is_weighted: bool = False) -> pa.Schema:
+    """The columns of a part of the token store, with ids of this `token_type`, and weights if loss tokens have any."""
     return _schema(
         input_ids=_list(token),
-        loss_starts=_list(pa.int32()),
-        loss_stops=_list(pa.int32()),
+        **_loss_columns(is_weighted=is_weighted),
         num_loss_tokens=pa.int32(),
         line=pa.int64(),
     )
 
 
-def shard_schema(token: pa.DataType) -> pa.Schema:
-    """The columns of a shard, with ids of this `token_type`."""
+def shard_schema(token: pa.DataType, *, is_weighted: bool = False) -> pa.Schema:
+    """The columns of a shard, with ids of this `token_type`, and weights if loss tokens of the set have any."""
     return _schema(
         pack_id=pa.int64(),
         input_ids=_list(token),
-        loss_starts=_list(pa.int32()),
-        loss_stops=_list(pa.int32()),
+        **_loss_columns(is_weighted=is_weighted),
         cu_seqlens=_list(pa.int32()),
         sample_ids=_list(pa.int64()),
         sample_starts=_list(pa.int32()),
@@ -73,6 +76,9 @@ ITERATION_SCHEMA = _schema(
     global_num_tokens=pa.int64(),
     global_num_loss_tokens=pa.int64(),
 )
+
+WEIGHTED_ITERATION_SCHEMA = ITERATION_SCHEMA.append(pa.field("global_loss_weight", pa.float64(), nullable=False))
+"""Of a set with weights."""
 
 RANK_SCHEMA = _schema(
     iteration=pa.int64(),

@@ -15,16 +15,17 @@ import numpy as np
 import pyarrow as pa
 
 from packer_cli.errors import FormatError
+from packer_cli.format.arrays import dtype_of
 from packer_cli.format.constants import PACKS_PER_BATCH
 from packer_cli.format.ipc import BLOCK_BYTES, find_blocks, first_buffers, read_block, read_metadata
-from packer_cli.format.loss_spans import STARTS, STOPS
+from packer_cli.format.loss_spans import STARTS, STOPS, WEIGHTS
 from packer_cli.format.marks import CHECKSUM, row_checksum
 from packer_cli.format.schema import shard_schema
 from packer_cli.format.token_parts import TokenParts
 
 BATCHES_KEPT = 64
 
-_KINDS = {field.name: [field.type] for field in shard_schema(pa.uint16())}
+_KINDS = {field.name: [field.type] for field in shard_schema(pa.uint16(), is_weighted=True)}
 _KINDS["input_ids"].append(shard_schema(pa.int32()).field("input_ids").type)
 LISTS = ("input_ids", STARTS, STOPS, "cu_seqlens", "sample_ids")
 INDEX_LISTS = ("cu_seqlens", "sample_ids", "sample_starts")
@@ -53,6 +54,8 @@ class Pack(NamedTuple):
     """int64 [n]"""
     cp_sharding: int = 0
     """The planned context-parallel sharding, an index of `format.sharding.PLANNED`"""
+    loss_weights: np.ndarray | None = None
+    """float32 [s]: the weight of each loss span; None: the set has none"""
 
 
 class ShardFile:
@@ -72,7 +75,8 @@ class ShardFile:
         self.schema: pa.Schema = reader.schema
         if not {*lists, *NUMBERS, CHECKSUM} <= set(self.schema.names):
             raise FormatError("it lacks columns")
-        for name in (*lists, *NUMBERS, CHECKSUM):
+        has_weights = WEIGHTS in self.schema.names
+        for name in dict.fromkeys((*lists, *NUMBERS, CHECKSUM, *([WEIGHTS] if has_weights else []))):
             found, kinds = self.schema.field(name).type, _KINDS[name]
             # Whether items may be null, other tools say differently.
             if not any(found == kind or _items(found) == _items(kind) is not None for kind in kinds):
@@ -81,10 +85,13 @@ class ShardFile:
         source.seek(0)
         self._bytes = memoryview(source.read_buffer())
         items = [self.schema.field(name).type.value_type for name in lists]
-        views = {kind: self._view(np.dtype(str(kind))) for kind in set(items)}
+        views = {kind: self._view(dtype_of(kind)) for kind in set(items)}
         self._lists = [(views[kind], kind.byte_width) for kind in items]
         first = first_buffers(self.schema)
         self._buffers = [first[name] + at for name in lists for at in (1, 3)] + [first[name] + 1 for name in NUMBERS]
+        self._weights = self._view(np.dtype(np.float32))
+        if has_weights:
+            self._buffers += [first[WEIGHTS] + 1, first[WEIGHTS] + 3]
         self._row: _Row | None = None
         if self.num_batches:
             self._blocks, _ = find_blocks(self._bytes)  # pyarrow has checked the footer.
@@ -99,7 +106,7 @@ class ShardFile:
         places = self._batch_of(row)
         if places is None:
             return None
-        _, o0, v0, o1, v1, o2, v2, o3, v3, o4, v4, pack_id, num_loss_tokens, cp_sharding = places
+        _, o0, v0, o1, v1, o2, v2, o3, v3, o4, v4, pack_id, num_loss_tokens, cp_sharding, *of_weights = places
         i = row % PACKS_PER_BATCH
         data, j = self._bytes, 4 * i
         (ids, _), (starts, _), (stops, _), (borders, _), (samples, _) = self._lists
@@ -109,6 +116,11 @@ class ShardFile:
             e, f = _pair(data, o2 + j)
             g, h = _pair(data, o3 + j)
             k, m = _pair(data, o4 + j)
+            weights = None
+            if of_weights:
+                p, q = _pair(data, of_weights[0] + j)
+                at = of_weights[1] // 4
+                weights = self._weights[at + p : at + q]
             return Pack(
                 _i64(data, pack_id + 8 * i)[0],
                 _i32(data, num_loss_tokens + j)[0],
@@ -118,6 +130,7 @@ class ShardFile:
                 borders[v3 + g : v3 + h],
                 samples[v4 + k : v4 + m],
                 _i8(data, cp_sharding + i)[0],
+                weights,
             )
         except error as why:
             raise FormatError(f"row {row} cannot be read: {why}") from None
@@ -217,7 +230,8 @@ class IndexFile(ShardFile):
         borders, samples, starts = columns
         if not len(samples) == len(starts) == len(borders) - 1:
             raise FormatError(f"row {row} has other numbers of samples than of borders")
-        pack = Pack(*numbers, *self._tokens.gather(samples, starts, np.diff(borders)), borders, samples, sharding)
+        ids, loss_starts, loss_stops, weights = self._tokens.gather(samples, starts, np.diff(borders))
+        pack = Pack(*numbers, ids, loss_starts, loss_stops, borders, samples, sharding, weights)
         self._last = row, pack
         return pack
 
@@ -225,7 +239,8 @@ class IndexFile(ShardFile):
         """As `ShardFile.check`, with the tokens that `read` gave for the row."""
         last, pack = self._last if self._last and self._last[0] == row else (row, self.read(row))
         if pack is not None:
-            self._check(last, (pack.input_ids, pack.loss_starts, pack.loss_stops))
+            tokens = [pack.input_ids, pack.loss_starts, pack.loss_stops]
+            self._check(last, tokens if pack.loss_weights is None else [*tokens, pack.loss_weights])
 
 
 class _Row:

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from packer_cli.errors import FormatError
 from packer_cli.format.arrays import to_lists, to_numpy
-from packer_cli.format.loss_spans import STARTS, STOPS, Int64Array
+from packer_cli.format.loss_spans import STARTS, STOPS, WEIGHTS, Int64Array
 from packer_cli.format.schema import shard_schema
 
 PARTS_KEPT = 1024
@@ -32,6 +32,7 @@ class _Rows:
         # Reading a number of a memory view takes half as long as reading it of an array.
         self.offsets, self.span_offsets = batch.offsets.data, batch.span_offsets.data
         self.input_ids, self.loss_starts, self.loss_stops = batch.input_ids, batch.loss_starts, batch.loss_stops
+        self.loss_weights = batch.loss_weights
         self.num_rows = batch.num_rows
 
 
@@ -45,6 +46,10 @@ class PartBatch:
         self.span_offsets: NDArray[np.int32] = to_numpy(starts.offsets)
         self.loss_starts: NDArray[np.int32] = to_numpy(starts.values)
         self.loss_stops: NDArray[np.int32] = to_numpy(stops.values)
+        self.loss_weights: NDArray[np.float32] | None = None
+        """None: the part has none."""
+        if WEIGHTS in batch.schema.names:
+            self.loss_weights = to_numpy(batch.column(WEIGHTS).values)
         self.num_loss_tokens: NDArray[np.int32] = to_numpy(batch.column("num_loss_tokens"))
         self.lines: NDArray[np.int64] = to_numpy(batch.column("line"))
         self.num_rows = len(self.lines)
@@ -59,21 +64,43 @@ class PieceTokens(NamedTuple):
     """int32[s], positions among these tokens; no span holds the first token of a piece"""
     loss_stops: NDArray[np.int32]
     """int32[s]"""
+    loss_weights: NDArray[np.float32] | None = None
+    """float32[s]; None: the store has none"""
+
+
+class ClippedSpans(NamedTuple):
+    """Loss spans of pieces."""
+
+    starts: NDArray[Any]
+    """integers [s], in the piece"""
+    stops: NDArray[Any]
+    """integers [s]"""
+    piece: Int64Array
+    """int64[s]: the piece of each span"""
+    weights: NDArray[np.float32] | None
+    """float32[s]"""
 
 
 def clip_spans(
-    starts: NDArray[Any], stops: NDArray[Any], piece: Int64Array, start: NDArray[Any], length: NDArray[Any]
-) -> tuple[NDArray[Any], NDArray[Any], Int64Array]:
-    """Loss spans of samples (s of them) as those of pieces, without the first token of each: starts, stops, piece.
+    starts: NDArray[Any],
+    stops: NDArray[Any],
+    piece: Int64Array,
+    start: NDArray[Any],
+    length: NDArray[Any],
+    weights: NDArray[np.float32] | None = None,
+) -> ClippedSpans:
+    """Loss spans of samples (s of them) as those of pieces, without the first token of each.
 
     Args:
         piece: int64[s]: the piece of each span.
         start, length: [m]: where pieces begin in their samples, and their tokens.
+        weights: float32[s], of the spans, if they have any.
     """
     starts = np.maximum(starts - start[piece], 1)
     stops = np.minimum(stops - start[piece], length[piece])
     is_inside = starts < stops
-    return starts[is_inside], stops[is_inside], piece[is_inside]
+    kept = None if weights is None else weights[is_inside]
+    return ClippedSpans(starts[is_inside], stops[is_inside], piece[is_inside], kept)
 
 
 def with_tokens(
@@ -90,7 +117,9 @@ def with_tokens(
         STARTS: to_lists(span_offsets, tokens.loss_starts),
         STOPS: to_lists(span_offsets, tokens.loss_stops),
     }
-    schema = shard_schema(pa.from_numpy_dtype(tokens.input_ids.dtype))
+    if tokens.loss_weights is not None:
+        lists[WEIGHTS] = to_lists(span_offsets, tokens.loss_weights)
+    schema = shard_schema(pa.from_numpy_dtype(tokens.input_ids.dtype), is_weighted=WEIGHTS in lists)
     columns = [lists[name] if name in lists else batch.column(name) for name in schema.names]
     return pa.record_batch(columns, schema=schema)
 
@@ -101,13 +130,17 @@ class TokenParts:
     Not safe for several threads at once. A forked process opens its own files.
     """
 
-    def __init__(self, open_part: Callable[[int], pa.NativeFile], num_samples: Sequence[int]) -> None:
+    def __init__(
+        self, open_part: Callable[[int], pa.NativeFile], num_samples: Sequence[int], *, is_weighted: bool = False
+    ) -> None:
         """Opens nothing yet.
 
         Args:
             open_part: the memory map of a part, by its number. May raise OSError and FormatError.
             num_samples: of each part.
+            is_weighted: whether loss tokens of the store have weights, perhaps not those of every part.
         """
+        self._is_weighted = is_weighted
         self._open_part = open_part
         self._num_samples = num_samples
         self._first = np.concatenate([[0], np.cumsum(num_samples, dtype=np.int64)])
@@ -130,7 +163,7 @@ class TokenParts:
     def _gather(self, sample: Int64Array, start: NDArray[np.int32], length: NDArray[np.int32]) -> PieceTokens:
         part = np.searchsorted(self._first, sample, side="right") - 1
         row = sample - self._first[part]
-        ids, starts, stops, counts = [], [], [], []
+        ids, starts, stops, weights, counts = [], [], [], [], []
         pieces = zip(part.tolist(), row.tolist(), start.tolist(), length.tolist(), strict=True)
         for number, local, begin, size in pieces:
             batch, at = self._find(number, local)
@@ -141,13 +174,15 @@ class TokenParts:
             a, b = batch.span_offsets[at], batch.span_offsets[at + 1]
             starts.append(batch.loss_starts[a:b])
             stops.append(batch.loss_stops[a:b])
+            if self._is_weighted:
+                of_batch = batch.loss_weights
+                weights.append(np.ones(b - a, np.float32) if of_batch is None else of_batch[a:b])
             counts.append(b - a)
         of_piece = np.repeat(np.arange(len(ids)), counts)
-        span_starts, span_stops, piece = clip_spans(
-            np.concatenate(starts), np.concatenate(stops), of_piece, start, length
-        )
-        place = (np.cumsum(length) - length).astype(np.int32)[piece]
-        return PieceTokens(np.concatenate(ids), span_starts + place, span_stops + place)
+        of_spans = np.concatenate(weights) if weights else None
+        spans = clip_spans(np.concatenate(starts), np.concatenate(stops), of_piece, start, length, of_spans)
+        place = (np.cumsum(length) - length).astype(np.int32)[spans.piece]
+        return PieceTokens(np.concatenate(ids), spans.starts + place, spans.stops + place, spans.weights)
 
     def _find(self, number: int, row: int) -> tuple[_Rows, int]:
         """The record batch of a row of a part, and the row in it."""

@@ -23,6 +23,7 @@ from packer_cli.corpus.types import CorpusFile, CorpusSlice, Document, DocumentB
 from packer_cli.remote.local import local_file
 from packer_cli.remote.names import as_path
 from packer_cli.remote.system import is_url
+from packer_cli.sizes import TokenShare
 
 MOST_RECORDS = 400
 """Of each input."""
@@ -40,7 +41,7 @@ class Look:
 
     name: str
     """With its weight, as it was given."""
-    weight: float
+    weight: float | TokenShare
     num_files: int
     num_bytes: int
     formats: tuple[str, ...]
@@ -142,7 +143,7 @@ def epoch_lengths(looks: Sequence[Look], most: int = 200_000) -> NDArray[np.int3
 
     The same for the same looks.
     """
-    wanted = [look.num_records * look.weight for look in looks]
+    wanted = [_records_an_epoch(look) for look in looks]
     share = min(1.0, most / max(sum(wanted), 1))
     parts = [
         np.resize(np.array(look.lengths, dtype=np.int32), max(len(look.lengths), round(number * share)))
@@ -150,6 +151,12 @@ def epoch_lengths(looks: Sequence[Look], most: int = 200_000) -> NDArray[np.int3
         if look.lengths
     ]
     return np.concatenate(parts) if parts else np.zeros(0, dtype=np.int32)
+
+
+def _records_an_epoch(look: Look) -> float:
+    if not isinstance(look.weight, TokenShare):
+        return look.num_records * look.weight
+    return look.weight.tokens / max(1.0, float(np.mean(look.lengths))) if look.lengths else 0.0
 
 
 def _places(file: CorpusFile) -> list[CorpusSlice]:

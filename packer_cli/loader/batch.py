@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 import numpy as np
 
@@ -14,7 +14,15 @@ from packer_cli.format.layout import Layout
 from packer_cli.format.ranks import RankRow
 from packer_cli.format.sharding import PLANNED, Sharding, length_multiple, local_indices
 from packer_cli.loader.pages import PAGES
-from packer_cli.loader.passes import IGNORE_INDEX, count_loss_tokens, cut_spans, ramp, write_labels, write_positions
+from packer_cli.loader.passes import (
+    IGNORE_INDEX,
+    count_loss_tokens,
+    cut_spans,
+    ramp,
+    write_labels,
+    write_positions,
+    write_weights,
+)
 from packer_cli.loader.segments import align_samples, cut_segments, with_padding
 from packer_cli.loader.shards import Pack
 
@@ -59,6 +67,13 @@ class MicroBatch:
     """int64 [n]"""
     sample_ids: np.ndarray
     """int64 [n], without padding"""
+    loss_weights: np.ndarray | None = None
+    """float32 [t], aligned with `labels`: the weight of each token's loss, 0 where the label is -100; None: there are
+    no weights"""
+    shift_loss_weights: np.ndarray | None = None
+    """float32 [t], aligned with `shift_labels`"""
+    loss_weight: float = 0.0
+    """Sum of the weights of the pack; only in a set with weights"""
     row: RankRow
     layout: Layout
     """Of the replica that runs the row; `row.place` is this rank's GPU in it."""
@@ -114,6 +129,8 @@ class BatchBuilder:
     """Whether the segments of attention are the samples, or the whole row is one."""
     reset_positions: bool = True
     """Whether positions begin at 0 in each sample, or run through the row."""
+    is_weighted: bool = False
+    """Whether to give the weights of loss tokens, which the set has."""
     max_segments: int | None = None
     """Segments of every row, at least those of the largest pack and one of padding; the rest are empty."""
 
@@ -167,7 +184,14 @@ class BatchBuilder:
             tokens = self._run(pack, places, row_rank * part, (row_rank + 1) * part)
         else:
             tokens = self._run(pack, places, 0, length)
+        weights: dict[str, Any] = {}
+        if self.is_weighted and pack.loss_weights is not None:
+            places_held: np.ndarray = ramp(length)
+            if sliced:
+                places_held = held if sharding != "contiguous" else places_held[row_rank * part :][:part]
+            weights = _weights(pack, places_held, length)
         return MicroBatch(
+            **weights,
             input_ids=tokens[0],
             position_ids=tokens[1],
             labels=tokens[2],
@@ -209,7 +233,12 @@ class BatchBuilder:
         held = local_indices(cu_seqlens, layout.row_ranks, place, sharding) if sliced else ramp(length)
         places = cu_seqlens if self.mask == "document" and self.reset_positions else whole
         positions = held - places[places.searchsorted(held, "right") - 1].astype(np.int64)
+        weights: dict[str, Any] = {}
+        if self.is_weighted:
+            zeros = np.zeros(len(positions), dtype=np.float32)
+            weights = {"loss_weights": zeros, "shift_loss_weights": zeros.copy()}
         return MicroBatch(
+            **weights,
             input_ids=np.full(len(positions), self.pad_token_id, dtype=np.int64),
             position_ids=positions,
             labels=np.full(len(positions), IGNORE_INDEX, dtype=np.int64),
@@ -317,3 +346,24 @@ class BatchBuilder:
         spans = following.searchsorted(pack.loss_starts), following.searchsorted(pack.loss_stops)
         write_labels(pack.input_ids[following], *spans, lasts, shift_labels[: len(following)])
         return input_ids, positions, labels, shift_labels
+
+
+def _weights(pack: Pack, held: np.ndarray, length: int) -> dict[str, Any]:
+    """The fields of a micro-batch that only a set with weights has.
+
+    Args:
+        held: integers [t], rising: places in the row of this rank's tokens.
+        length: of the row.
+    """
+    assert pack.loss_weights is not None
+    row = np.zeros(length + 1, dtype=np.float32)
+    row[: len(pack.input_ids)] = write_weights(
+        pack.loss_starts, pack.loss_stops, pack.loss_weights, len(pack.input_ids)
+    )
+    row.put(pack.cu_seqlens[:-1], 0)  # As for labels: an error in a shard would leak one sample into another.
+    lengths = (pack.loss_stops - pack.loss_starts).astype(np.float64)
+    return {
+        "loss_weights": row[held],
+        "shift_loss_weights": row[held + 1],
+        "loss_weight": float(lengths @ pack.loss_weights.astype(np.float64)),
+    }

@@ -26,6 +26,7 @@ from packer_cli.loader.options import (
     check_tokens,
     choose_mask,
     choose_max_segments,
+    choose_weights,
 )
 from packer_cli.loader.place import Place
 from packer_cli.loader.reader import MicroBatchReader
@@ -61,6 +62,9 @@ class PackedDataset(Dataset):
     `cu_seq_lens_q`, `cu_seq_lens_k`           int32 [segments+1] (one tensor under two names)
     `max_length_q`, `max_length_k`             int
     `shift_labels`                             int64 [1, t], only if ranks share the row
+    `loss_weights`, `shift_loss_weights`       float32 [1, t], only in a set with weights; the second like
+                                               `shift_labels`
+    `loss_weight`, `global_loss_weight`        float, likewise: sums over the pack and over the whole step
     `sample_ids`, `sample_num_loss_tokens`     int64 [n], ids in the token store and loss tokens
     `group`, `checkpoint_layers`, `pack_id`    int; pack_id is -1 for a filler
     `sp_size`, `sp_rank`, `dp_rank`, `dp_size` int
@@ -122,6 +126,8 @@ class PackedDataset(Dataset):
             and the greatest length is the row's. "plan": the samples of the set's largest pack, one for padding, and
             as many as windows may cut; an integer may be greater. Limit it with `hbpack pack --max-samples`. None: as
             many as the row has.
+        loss_weights: whether to give the weights of a set that has any (`weight` of its records or messages); False:
+            all loss tokens count 1. Formats whose trainers have no place for weights need False.
         lockstep: False for a trainer whose ranks meet only at the end of a step (DDP, ZeRO-1): an item is then the
             list of this rank's micro-batches of an iteration. Sets planned with `--lockstep 1` need it, because ranks
             have different numbers of them, with which FSDP and ZeRO-2 or 3 would hang.
@@ -161,6 +167,7 @@ class PackedDataset(Dataset):
         mask: Mask | None = None,
         reset_positions: bool | None = None,
         max_segments: int | Literal["plan"] | None = None,
+        loss_weights: bool = True,
         lockstep: bool = True,
         verify: Verify = "lazy",
         cache_dir: str | os.PathLike[str] | None = None,
@@ -204,6 +211,9 @@ class PackedDataset(Dataset):
             aligns=tuple(group.align for group in manifest.groups),
             mask=chosen,
             reset_positions=resets,
+            is_weighted=choose_weights(
+                manifest, loss_weights, format, repr(str(self.path)), takes_weights=self._adapt.takes_weights
+            ),
             max_segments=choose_max_segments(
                 manifest,
                 max_segments,

@@ -30,13 +30,16 @@ from packer_cli.loader.formats import metadata_of
 from packer_cli.loader.passes import IGNORE_INDEX
 
 
-def token_losses(logits: torch.Tensor, shift_labels: torch.Tensor) -> torch.Tensor:
-    """Cross entropy of each token.
+def token_losses(
+    logits: torch.Tensor, shift_labels: torch.Tensor, shift_loss_weights: torch.Tensor | None = None
+) -> torch.Tensor:
+    """Cross entropy of each token, times its weight.
 
     Args:
         logits: [..., t, vocabulary].
         shift_labels: int64 [..., t]: the label that each token must predict, -100 for no loss (`shift_labels` of a
             batch). Do not pass aligned `labels`, which must first be shifted over the whole row.
+        shift_loss_weights: float32 [..., t], shifted likewise; None: 1, as in a set without weights.
 
     Returns:
         float32 (float64 if logits are) [tokens], flat; 0 for tokens without loss.
@@ -44,7 +47,28 @@ def token_losses(logits: torch.Tensor, shift_labels: torch.Tensor) -> torch.Tens
     if logits.dtype != torch.float64:
         logits = logits.float()
     ignored = int(IGNORE_INDEX)
-    return F.cross_entropy(logits.flatten(0, -2), shift_labels.flatten(), ignore_index=ignored, reduction="none")
+    losses = F.cross_entropy(logits.flatten(0, -2), shift_labels.flatten(), ignore_index=ignored, reduction="none")
+    return losses if shift_loss_weights is None else losses * shift_loss_weights.flatten().to(losses)
+
+
+def batch_losses(logits: torch.Tensor, batch: Any) -> torch.Tensor:
+    """`token_losses` of a batch of format "transformers" or "flash-attn": with its weights, if the set has any.
+
+    The labels of a whole row are shifted here; a slice of a shared row brings shifted ones.
+
+    Args:
+        logits: [..., t, vocabulary], on any device.
+        batch: with `labels`, and `shift_labels` where ranks share the row.
+
+    Returns:
+        As `token_losses`.
+    """
+    labels, weights = batch.get("shift_labels"), batch.get("shift_loss_weights")
+    if labels is None:
+        labels, weights = batch["labels"], batch.get("loss_weights")
+        labels = F.pad(labels, (0, 1), value=int(IGNORE_INDEX))[..., 1:]
+        weights = weights if weights is None else F.pad(weights, (0, 1))[..., 1:]
+    return token_losses(logits, labels.to(logits.device), weights)
 
 
 def stable_loss(loss_sum: torch.Tensor, batch: Any, *, world_size: int, accumulation: int = 1) -> torch.Tensor:
@@ -55,14 +79,17 @@ def stable_loss(loss_sum: torch.Tensor, batch: Any, *, world_size: int, accumula
     B_l * T_ave = all loss tokens / (ranks * iterations), exactly.
 
     Args:
-        loss_sum: the sum of the losses of this rank's tokens (of its slice, in a shared row).
+        loss_sum: the sum of the losses of this rank's tokens (of its slice, in a shared row); in a set with weights,
+            of the weighted losses, whose sum is divided by that of the weights.
         batch: a batch, or its metadata.
         world_size, accumulation: see the module.
 
     Returns:
         A scalar; 0 (with a graph) if the whole step has no loss token.
     """
-    return _scaled(loss_sum, world_size * accumulation, metadata_of(batch)["global_num_loss_tokens"])
+    known = metadata_of(batch)
+    total = known.get("global_loss_weight", known["global_num_loss_tokens"])
+    return _scaled(loss_sum, world_size * accumulation, total)
 
 
 def token_mean(loss_sum: torch.Tensor, batch: Any, *, world_size: int, accumulation: int = 1) -> torch.Tensor:
@@ -77,7 +104,8 @@ def token_mean(loss_sum: torch.Tensor, batch: Any, *, world_size: int, accumulat
         A scalar; 0 (with a graph) if the pack has no loss token.
     """
     known = metadata_of(batch)
-    return _scaled(loss_sum, world_size * accumulation, known["num_loss_tokens"] * known["global_num_packs"])
+    total = known.get("loss_weight", known["num_loss_tokens"])
+    return _scaled(loss_sum, world_size * accumulation, total * known["global_num_packs"])
 
 
 def sample_mean(losses: torch.Tensor, batch: Any, *, world_size: int, accumulation: int = 1) -> torch.Tensor:
@@ -124,9 +152,15 @@ def sample_weights(batch: Any, num_tokens: int | None = None) -> torch.Tensor:
         float64 [t]; 0 for padding and for samples without loss tokens.
 
     Raises:
-        ValueError: `num_tokens` is neither the row nor a slice of it.
+        ValueError: `num_tokens` is neither the row nor a slice of it, or the set has weights, of which a sample's mean
+            would count some twice.
     """
     known = metadata_of(batch)
+    if "global_loss_weight" in known:
+        raise ValueError(
+            "the set has loss weights, and a mean over samples would not keep them: use stable_loss, or pass "
+            "loss_weights=False to PackedDataset"
+        )
     borders = known["cu_seqlens"].cpu()
     length, ranks = int(borders[-1]), known["cp_size"] * known["sp_size"]
     if num_tokens not in (None, length, length // ranks):
@@ -146,6 +180,6 @@ def sample_weights(batch: Any, num_tokens: int | None = None) -> torch.Tensor:
     return weights[torch.from_numpy(places)]
 
 
-def _scaled(loss: torch.Tensor, factor: float, count: int) -> torch.Tensor:
+def _scaled(loss: torch.Tensor, factor: float, count: float) -> torch.Tensor:
     # Avoid 0 / 0, but keep the graph: without a backward pass, this rank would skip its collectives.
     return loss * (factor / count if count else 0.0)

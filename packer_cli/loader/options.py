@@ -84,6 +84,27 @@ def choose_mask(
     return chosen, resets
 
 
+def choose_weights(manifest: Manifest, wanted: bool, format: str, name: str, *, takes_weights: bool) -> bool:
+    """Whether batches have the weights of loss tokens.
+
+    Args:
+        name: of the packed set, for messages.
+        takes_weights: whether the format has a place for them.
+
+    Raises:
+        ConfigError: the set has weights, and the format has no place for them.
+    """
+    if not manifest.is_weighted or not wanted:
+        return False
+    if not takes_weights:
+        raise ConfigError(
+            f"{name} has loss weights, for which trainers of format {format!r} have no place: choose format "
+            "'transformers', 'flash-attn', 'megatron' or 'megatron-thd', or pass loss_weights=False, with which all "
+            "loss tokens count 1"
+        )
+    return True
+
+
 def choose_max_segments(
     manifest: Manifest, given: Any, mask: Mask, name: str, *, window: int = 0, pad_to_multiple_of: int = 1
 ) -> int | None:

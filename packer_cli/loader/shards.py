@@ -75,7 +75,8 @@ class ShardReader:
         self.groups = groups
         self.fingerprint = fingerprint
         self.tokens = tokens
-        self._parts = TokenParts(self._open_part, [part.num_samples for part in tokens])
+        is_weighted = any(group.loss_weight is not None for group in groups)
+        self._parts = TokenParts(self._open_part, [part.num_samples for part in tokens], is_weighted=is_weighted)
         self._forget()
 
     def _forget(self) -> None:

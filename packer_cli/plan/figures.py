@@ -89,14 +89,17 @@ def padded_baseline(plan: Plan, rules: PlanRules) -> Plan | None:
     return baseline_plan(plan.pieces, plan.groups[-1], plan.num_gpus, rules.seed, steps, packing="padded")
 
 
-def plan_stats(plan: Plan, rules: PlanRules, source_of_sample: NDArray[Any] | None = None) -> PlanMetrics:
+def plan_stats(
+    plan: Plan, rules: PlanRules, source_of_sample: NDArray[Any] | None = None, baseline: Baseline | None = None
+) -> PlanMetrics:
     """The figures of a plan beside the baseline's. Price: that of `baseline_of`, and O(slots).
 
     Args:
         rules: those of the plan, on as many GPUs as it has now; a linear term adds `cbr` and `cbr_bound`.
+        baseline: what `baseline_of` makes, if it is made already.
     """
     figures = plan_figures(plan, rules.seed, source_of_sample, rules.linear, rules.costs_of(plan.groups))
-    baseline = baseline_of(plan, rules)
+    baseline = baseline or baseline_of(plan, rules)
     return PlanMetrics(
         overall=figures.overall,
         groups=figures.groups,

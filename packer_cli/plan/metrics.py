@@ -6,6 +6,7 @@ imbalance. All are vectorized over the slots of a schedule, O(slots).
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -16,8 +17,8 @@ from packer_cli.plan.bounds import bound_of_counts, least_max_works
 from packer_cli.plan.packing.csr import select_packs
 from packer_cli.plan.segments import aligned_lengths, row_lengths
 from packer_cli.plan.sharding import CODES, cp_imbalance
+from packer_cli.plan.slots import SlotContents, slot_contents
 from packer_cli.plan.types import FILLER, Int32Array, Int64Array, Plan, Schedule
-from packer_cli.plan.work import pack_tokens_and_work, plan_tokens_and_work
 
 _BLOCK = 1 << 20
 """Pieces whose bounds are computed at a time."""
@@ -135,55 +136,91 @@ def measure(
         least_predicted: as `least`, computed with `linear`.
     """
     least = least_works(plan, epoch) if least is None else least
-    schedule = plan.epochs[epoch]
-    pack_tokens, pack_work = plan_tokens_and_work(plan)
-    chosen = np.ones(len(schedule.slot_pack), dtype=np.bool_) if group is None else schedule.slot_group == group
-    pack = schedule.slot_pack[chosen]
-    iteration = schedule.slot_iteration[chosen]
-    gpus = plan.slot_gpus(schedule)[chosen]
-    tokens = np.append(pack_tokens, 0)[pack]
-    work = np.append(pack_work, 0)[pack].astype(np.float64)
-    group_of = schedule.slot_group[chosen]
-    multiple = np.array([each.layout.row_multiple for each in plan.groups], dtype=np.int64)[group_of]
-    is_shared = np.array([each.layout.row_ranks > 1 for each in plan.groups])[group_of]
-    padded = (-(-tokens // multiple) * multiple).astype(np.float64)
-    real_tokens, num_aligning = tokens, None
-    is_aligned = any(each.align > 1 for each in plan.groups)
-    if is_aligned or plan.is_padded:
-        pack_tokens, _ = pack_tokens_and_work(plan.packs.offsets, plan.packs.pieces, plan.pieces.length)
-        real_tokens = np.append(pack_tokens, 0)[pack]
-        num_aligning = int((tokens - real_tokens).sum()) if is_aligned else None
-    num_tokens = int(real_tokens.sum())
-    token_slots = int(schedule.slot_row_length[chosen].sum(dtype=np.int64))
-    packs = pack[pack != FILLER]
-    # Replicas wait for each other at the end of an iteration, so the work of one is that of all its micro-batches.
-    first = np.flatnonzero(schedule.begins_replica[chosen])
-    replicas = iteration[first], gpus[first]
-    abr, abr_bound = _ratio_and_bound(_sums(work, first), *replicas, least, plan.num_gpus)
+    slots = slot_contents(plan, group, epoch)
+    is_shared = np.array([each.layout.row_ranks > 1 for each in plan.groups])[slots.group]
+    num_aligning = None
+    if any(each.align > 1 for each in plan.groups):
+        num_aligning = int((slots.tokens - slots.real_tokens).sum())
+    num_tokens = int(slots.real_tokens.sum())
+    token_slots = int(slots.row_length.sum(dtype=np.int64))
+    packs = slots.pack[slots.pack != FILLER]
+    abr, abr_bound = _ratio_and_bound(slots.of_replicas(slots.work), *slots.replicas, least, plan.num_gpus)
     cbr, cbr_bound = None, None
+    work = _cost(slots, linear)
     if linear:
-        work += linear * tokens.astype(np.float64)
         least_predicted = least_works(plan, epoch, linear) if least_predicted is None else least_predicted
-        cbr, cbr_bound = _ratio_and_bound(_sums(work, first), *replicas, least_predicted, plan.num_gpus)
+        cbr, cbr_bound = _ratio_and_bound(slots.of_replicas(work), *slots.replicas, least_predicted, plan.num_gpus)
     return Metrics(
-        dbr=_mean(balance_ratio(_sums(padded, first), *replicas)),
+        dbr=_mean(balance_ratio(slots.of_replicas(_shared_tokens(plan, slots)), *slots.replicas)),
         pr=1 - num_tokens / token_slots if token_slots else 0.0,
         alignment_pr=None if num_aligning is None else num_aligning / max(1, token_slots),
         abr=abr,
         abr_bound=abr_bound,
         cbr=cbr,
         cbr_bound=cbr_bound,
-        cr=float(real_tokens[is_shared].sum()) / num_tokens if num_tokens else 0.0,
+        cr=float(slots.real_tokens[is_shared].sum()) / num_tokens if num_tokens else 0.0,
         **_of_cp_ranks(plan, packs),
-        ave_t=num_tokens / len(pack) if len(pack) else 0.0,
-        imbalance=imbalance(work / gpus, iteration),
+        ave_t=num_tokens / len(slots.pack) if len(slots.pack) else 0.0,
+        imbalance=imbalance(work / slots.gpus, slots.iteration),
         num_samples=int(np.diff(plan.packs.offsets)[packs].sum()),
         num_tokens=num_tokens,
         num_packs=len(packs),
         packs_lower_bound=_lower_bound(plan, group),
-        num_iterations=len(np.unique(iteration)),
-        num_fillers=len(pack) - len(packs),
+        num_iterations=len(np.unique(slots.iteration)),
+        num_fillers=len(slots.pack) - len(packs),
     )
+
+
+@dataclass(frozen=True, kw_only=True)
+class IterationFigures:
+    """The i iterations of an epoch. The means of the ratios over them are those of `measure`."""
+
+    abr: NDArray[np.float64]
+    """float64[i]"""
+    dbr: NDArray[np.float64]
+    """float64[i]"""
+    cbr: NDArray[np.float64] | None
+    """float64[i]; None where only attention work is evened out."""
+    tokens: Int64Array
+    """int64[i]: real tokens."""
+    token_slots: Int64Array
+    """int64[i]: tokens of the rows. PR is 1 - tokens / token slots."""
+
+
+def iteration_figures(plan: Plan, epoch: int = 0, linear: int = 0) -> IterationFigures:
+    """The figures of each iteration. Price: O(pieces + slots).
+
+    Args:
+        linear: tokens, see `plan.cost`, for CBR.
+    """
+    slots, num_iterations = slot_contents(plan, None, epoch), plan.epochs[epoch].num_iterations
+
+    def ratios(values: NDArray[np.float64]) -> NDArray[np.float64]:
+        return balance_ratio(slots.of_replicas(values), *slots.replicas)
+
+    def sums(values: NDArray[np.integer]) -> Int64Array:
+        found = np.zeros(num_iterations, dtype=np.int64)
+        np.add.at(found, slots.iteration, values)
+        return found
+
+    return IterationFigures(
+        abr=ratios(slots.work),
+        dbr=ratios(_shared_tokens(plan, slots)),
+        cbr=ratios(_cost(slots, linear)) if linear else None,
+        tokens=sums(slots.real_tokens),
+        token_slots=sums(slots.row_length),
+    )
+
+
+def _shared_tokens(plan: Plan, slots: SlotContents) -> NDArray[np.float64]:
+    """Tokens (float64[k]) of each slot, padded to a multiple of what its GPUs share."""
+    multiple = np.array([each.layout.row_multiple for each in plan.groups], dtype=np.int64)[slots.group]
+    return (-(-slots.tokens // multiple) * multiple).astype(np.float64)
+
+
+def _cost(slots: SlotContents, linear: int) -> NDArray[np.float64]:
+    """Predicted work (float64[k]) of each slot, see `plan.cost`; with `linear` 0, attention work."""
+    return slots.work + linear * slots.tokens if linear else slots.work
 
 
 def _of_cp_ranks(plan: Plan, packs: Int64Array) -> dict[str, float]:
@@ -217,11 +254,6 @@ def _ratio_and_bound(
     bounds = np.maximum(0.0, 1 - means / np.where(least[own] > 0, least[own], np.inf))
     bounds[(busy < num_gpus) | (least[own] == 0)] = 0.0
     return _mean(balance_ratio(work, iteration, gpus)), _mean(bounds)
-
-
-def _sums(values: NDArray[np.float64], first: Int64Array) -> NDArray[np.float64]:
-    """Sum of the values from each index of `first` to the next."""
-    return np.add.reduceat(values, first) if len(first) < len(values) else values
 
 
 def _mean(values: NDArray[Any]) -> float:

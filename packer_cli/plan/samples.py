@@ -14,6 +14,7 @@ from packer_cli.plan.packing.csr import ids_of
 from packer_cli.plan.pieces import Overflow, make_pieces
 from packer_cli.plan.streams import Stream, rng_state
 from packer_cli.plan.types import MOST_PIECES, Int32Array, Pieces
+from packer_cli.sizes import TokenShare
 
 _BLOCK = 1 << 20
 
@@ -26,19 +27,19 @@ class Samples:
     """int32[n]"""
     sources: NDArray[np.integer] | None = None
     """int[n], the source of each sample; None if unknown."""
-    weights: tuple[float, ...] = ()
-    """One per source: how often an epoch contains its samples."""
+    weights: tuple[float | TokenShare, ...] = ()
+    """One per source: how often an epoch contains its samples, or how many tokens of it."""
 
     def chosen(self, seed: int) -> Int32Array | None:
         """The sample ids (int32[m], increasing) of an epoch, repeated by weight; None for each once."""
-        return None if self.sources is None else weighted_samples(self.sources, self.weights, seed)
+        return None if self.sources is None else weighted_samples(self.sources, self.weights, seed, self.lengths)
 
     @property
     def num_wanted(self) -> float:
         """About how many samples an epoch has. O(n)."""
         if self.sources is None or is_unweighted(self.weights):
             return len(self.lengths)
-        return num_weighted(self.sources, self.weights)
+        return num_weighted(self.sources, self.weights, self.lengths)
 
     def epoch_lengths(self, seed: int) -> Int32Array:
         """int32[m]: the lengths of `chosen`."""
@@ -93,21 +94,30 @@ def sample_counts(
     )
 
 
-def weighted_samples(sources: NDArray[np.integer], weights: Sequence[float], seed: int) -> Int32Array | None:
+def weighted_samples(
+    sources: NDArray[np.integer],
+    weights: Sequence[float | TokenShare],
+    seed: int,
+    lengths: NDArray[np.integer] | None = None,
+) -> Int32Array | None:
     """The sample ids (int32[m], increasing) of an epoch, repeated by weight; None for each once.
 
     A source of n samples with weight 2.5 gives each twice, and round(n / 2) of them, drawn with the seed, once more.
+    A source of t tokens that is to give u tokens gives each sample u // t times, and samples in the order of a draw
+    with the seed once more, until their tokens are as near to u % t as whole samples of this order allow: within half
+    of the longest sample.
 
     Args:
         sources: int[n], the source of each sample.
         weights: one per source, > 0.
+        lengths: int[n], which shares of tokens need.
 
     Raises:
         RunError: there would be more than `MOST_PIECES`.
     """
     if is_unweighted(weights):
         return None
-    wanted = num_weighted(sources, weights)
+    wanted = num_weighted(sources, weights, lengths)
     if wanted > MOST_PIECES:
         raise RunError(
             f"the weights make about {wanted:.3g} samples an epoch out of {len(sources)}; it may have {MOST_PIECES} "
@@ -116,11 +126,16 @@ def weighted_samples(sources: NDArray[np.integer], weights: Sequence[float], see
     times = np.zeros(len(sources), dtype=np.int32)
     for source, weight in enumerate(weights):
         members = ids_of(sources == source)
-        whole = int(weight)
-        times[members] = whole
-        extra = round((weight - whole) * len(members))
         generator = np.random.Generator(np.random.Philox(int(rng_state(seed, Stream.WEIGHTS, source)[0])))
-        times[generator.permutation(members)[:extra]] += 1
+        drawn = generator.permutation(members)
+        if isinstance(weight, TokenShare):
+            assert lengths is not None
+            whole, extra = _samples_of_tokens(lengths[drawn], weight.tokens)
+        else:
+            whole = int(weight)
+            extra = round((weight - whole) * len(members))
+        times[members] = whole
+        times[drawn[:extra]] += 1
     return _repeated(times)
 
 
@@ -129,17 +144,51 @@ def kept_samples(lengths: Int32Array, chosen: Int32Array | None, capacity: int) 
     return ids_of(lengths <= capacity) if chosen is None else chosen[lengths[chosen] <= capacity]
 
 
-def is_unweighted(weights: Sequence[float]) -> bool:
+def is_unweighted(weights: Sequence[float | TokenShare]) -> bool:
     """Whether an epoch has each sample once."""
     return all(weight == 1.0 for weight in weights)
 
 
-def num_weighted(sources: NDArray[np.integer], weights: Sequence[float]) -> float:
+def _samples_of_tokens(lengths: NDArray[np.integer], tokens: int) -> tuple[int, int]:
+    """How often to take all samples of a source, and how many of the first ones once more, for a number of tokens.
+
+    Args:
+        lengths: int[n], in the order in which they are taken.
+    """
+    if not len(lengths):
+        return 0, 0
+    ends = np.cumsum(lengths, dtype=np.int64)
+    whole, rest = divmod(tokens, int(ends[-1]))
+    extra = int(np.searchsorted(ends, rest))  # The samples before `ends[extra]` have fewer tokens than the rest.
+    below = int(ends[extra - 1]) if extra else 0
+    return whole, extra + int(ends[extra] - rest < rest - below)
+
+
+def num_weighted(
+    sources: NDArray[np.integer], weights: Sequence[float | TokenShare], lengths: NDArray[np.integer] | None = None
+) -> float:
     """About how many samples an epoch has. O(n)."""
     counts = np.zeros(len(weights), dtype=np.int64)
     for first in range(0, len(sources), _BLOCK):
         counts += np.bincount(sources[first : first + _BLOCK], minlength=len(weights))
-    return float(np.dot(weights, counts))
+    times = [weight for weight in weights if not isinstance(weight, TokenShare)]
+    if len(times) < len(weights):
+        assert lengths is not None
+        tokens = tokens_of_sources(sources, lengths, len(weights))
+        pairs = zip(weights, tokens.tolist(), strict=True)
+        times = [each.tokens / max(total, 1) if isinstance(each, TokenShare) else each for each, total in pairs]
+    return float(np.dot(times, counts))
+
+
+def tokens_of_sources(
+    sources: NDArray[np.integer], lengths: NDArray[np.integer], num_sources: int
+) -> NDArray[np.int64]:
+    """Tokens (int64[s]) of each source, each sample once. O(n), block by block."""
+    tokens = np.zeros(num_sources, dtype=np.int64)
+    for first in range(0, len(lengths), _BLOCK):
+        block = slice(first, first + _BLOCK)
+        tokens += np.bincount(sources[block], weights=lengths[block], minlength=num_sources).astype(np.int64)
+    return tokens
 
 
 def _repeated(times: Int32Array) -> Int32Array:

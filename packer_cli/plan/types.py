@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -59,6 +59,15 @@ class Pieces:
     def sample(self) -> Int32Array:
         """The sample id of each piece (int32[m]). Where `samples` is None, made when asked for: O(m)."""
         return np.arange(len(self), dtype=np.int32) if self.samples is None else self.samples
+
+
+class PieceLoss(NamedTuple):
+    """The loss of m pieces. No strategy sees it; the counts of packs and steps come from it."""
+
+    tokens: Int32Array
+    """int32[m]: loss tokens."""
+    weights: NDArray[np.float64] | None = None
+    """float64[m]: the sum of their weights; None: each is 1."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -24,7 +24,7 @@ from packer_cli.format.records import known_values, read_record
 from packer_cli.plan.check import check_plan
 from packer_cli.plan.cost import Cost, parse_cost
 from packer_cli.plan.groups import Group
-from packer_cli.plan.types import UNLIMITED, Packs, Pieces, Plan, Schedule
+from packer_cli.plan.types import UNLIMITED, Packs, PieceLoss, Pieces, Plan, Schedule
 from packer_cli.remote.local import map_file, open_source
 from packer_cli.shards.arrow_file import arrow_file
 
@@ -55,17 +55,14 @@ class PlanHeader:
         return parse_cost(self.config.cost)
 
 
-def write_plan(path: Path, plan: Plan, piece_loss_tokens: NDArray[np.int32], header: PlanHeader) -> None:
-    """Write a plan atomically; one that was read gives the same bytes again.
-
-    Args:
-        piece_loss_tokens: int32[m].
-    """
+def write_plan(path: Path, plan: Plan, piece_loss: PieceLoss, header: PlanHeader) -> None:
+    """Write a plan atomically; one that was read gives the same bytes again."""
     arrays: dict[str, NDArray[Any]] = {
         "piece_sample": plan.pieces.sample,
         "piece_start": plan.pieces.start,
         "piece_length": plan.pieces.length,
-        "piece_loss_tokens": piece_loss_tokens,
+        "piece_loss_tokens": piece_loss.tokens,
+        **({} if piece_loss.weights is None else {"piece_loss_weight": piece_loss.weights}),
         "pack_offsets": plan.packs.offsets,
         "pack_pieces": plan.packs.pieces,
         "pack_group": plan.packs.group,
@@ -81,7 +78,7 @@ def write_plan(path: Path, plan: Plan, piece_loss_tokens: NDArray[np.int32], hea
         "store_fingerprint": header.store_fingerprint,
         "config": header.config.decisions(),
         **({"group_choice": asdict(header.group_choice)} if header.group_choice else {}),
-        "counts": asdict(header.counts),
+        "counts": known_values(header.counts),
         "metrics": known_values(header.metrics),
     }
     _write_arrays(path, {**arrays, **_schedule_arrays(plan.epochs)}, metadata)
@@ -176,8 +173,8 @@ def _check_digest(arrays: Mapping[str, NDArray[Any]], metadata: Mapping[str, Any
         raise ValueError(f"its checksum is {found}, its header says {metadata[_DIGEST]}")
 
 
-def read_plan(path: Path, *, check: bool = False) -> tuple[Plan, NDArray[np.int32]]:
-    """Read the arrays that `write_plan` wrote, memory-mapped: the plan, and the loss tokens of its pieces.
+def read_plan(path: Path, *, check: bool = False) -> tuple[Plan, PieceLoss]:
+    """Read the arrays that `write_plan` wrote, memory-mapped: the plan, and the loss of its pieces.
 
     Args:
         check: compare the checksum, and prove the plan as the planner did, O(pieces + slots).
@@ -208,7 +205,7 @@ def read_plan(path: Path, *, check: bool = False) -> tuple[Plan, NDArray[np.int3
         )
         if check:
             check_plan(plan)
-        return plan, arrays["piece_loss_tokens"]
+        return plan, PieceLoss(arrays["piece_loss_tokens"], arrays.get("piece_loss_weight"))
     except (KeyError, TypeError, ValueError, IndexError, PlanError, pa.ArrowException, OSError) as error:
         require_damage(error)
         raise FormatError(f"{str(path)!r} is damaged ({error}); run hbpack plan again") from None

@@ -15,11 +15,17 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from packer_cli.files import atomic_file
-from packer_cli.format.arrays import to_arrow
+from packer_cli.format.arrays import dtype_of, to_arrow
 from packer_cli.format.marks import identify
-from packer_cli.format.schema import ITERATION_SCHEMA, RANK_SCHEMA, iterations_path, ranks_path
+from packer_cli.format.schema import (
+    ITERATION_SCHEMA,
+    RANK_SCHEMA,
+    WEIGHTED_ITERATION_SCHEMA,
+    iterations_path,
+    ranks_path,
+)
 from packer_cli.plan.cost import pack_sums
-from packer_cli.plan.types import FILLER, Int64Array, Plan, Schedule
+from packer_cli.plan.types import FILLER, Int64Array, PieceLoss, Plan, Schedule
 
 _WRITERS = 8
 
@@ -27,7 +33,7 @@ _WRITERS = 8
 class EpochColumns:
     """What each rank reads in one epoch, worked out once for all of them. O(slots * GPUs of each)."""
 
-    def __init__(self, plan: Plan, schedule: Schedule, piece_loss_tokens: NDArray[np.int32]) -> None:
+    def __init__(self, plan: Plan, schedule: Schedule, piece_loss: PieceLoss) -> None:
         """Prepare the manifests of an epoch.
 
         Args:
@@ -39,7 +45,8 @@ class EpochColumns:
         first_replica = np.cumsum(self._num_replicas) - self._num_replicas
         self._replica = np.cumsum(begins) - 1 - first_replica[schedule.slot_iteration]
         self._slots = _slots_of_gpus(plan, schedule)
-        self._totals = _step_totals(plan, schedule, piece_loss_tokens)
+        self.iteration_schema = ITERATION_SCHEMA if piece_loss.weights is None else WEIGHTED_ITERATION_SCHEMA
+        self._totals = _step_totals(plan, schedule, piece_loss)
         first = np.flatnonzero(np.bincount(schedule.slot_first_gpu)).tolist()
         self.ranks = [(begin, end - 1) for begin, end in itertools.pairwise([*first, plan.num_gpus])]
         """(first, last) of ranks that always read the same."""
@@ -49,7 +56,9 @@ class EpochColumns:
         step = self._schedule.iteration_step
         totals = {name: values[step] for name, values in self._totals.items()}
         window = self._schedule.step_window[step]
-        return _typed({"step": step, "window": window, "num_replicas": self._num_replicas, **totals}, ITERATION_SCHEMA)
+        return _typed(
+            {"step": step, "window": window, "num_replicas": self._num_replicas, **totals}, self.iteration_schema
+        )
 
     def of_rank(self, rank: int) -> dict[str, NDArray[Any]]:
         """The columns of a rank's manifest: name -> integers, one a micro-batch."""
@@ -90,7 +99,9 @@ def write_epoch(
     files = {name: make for name, make in columns.of_file(path).items() if only is None or name in only}
 
     def write(name: str) -> str:
-        schema = identify(ITERATION_SCHEMA if name == iterations_path(path) else RANK_SCHEMA, fingerprint, name)
+        schema = identify(
+            columns.iteration_schema if name == iterations_path(path) else RANK_SCHEMA, fingerprint, name
+        )
         with making:
             content = pa.BufferOutputStream()
             with pa.ipc.new_file(content, schema) as writer:
@@ -120,11 +131,11 @@ def _slots_of_gpus(plan: Plan, schedule: Schedule) -> Sequence[Int64Array]:
 
 
 def _typed(columns: dict[str, NDArray[Any]], schema: pa.Schema) -> dict[str, NDArray[Any]]:
-    return {field.name: columns[field.name].astype(str(field.type)) for field in schema}
+    return {field.name: columns[field.name].astype(dtype_of(field.type)) for field in schema}
 
 
-def _step_totals(plan: Plan, schedule: Schedule, piece_loss_tokens: NDArray[np.int32]) -> dict[str, Int64Array]:
-    """What loss normalizers need, for each step (int64[s]), over all ranks."""
+def _step_totals(plan: Plan, schedule: Schedule, piece_loss: PieceLoss) -> dict[str, NDArray[Any]]:
+    """What loss normalizers need, for each step ([s]), over all ranks."""
     is_pack = schedule.slot_pack != FILLER
     pack = schedule.slot_pack[is_pack]
     step = schedule.iteration_step[schedule.slot_iteration[is_pack]]
@@ -133,10 +144,13 @@ def _step_totals(plan: Plan, schedule: Schedule, piece_loss_tokens: NDArray[np.i
         "global_num_packs": np.ones(len(plan.packs), dtype=np.int64),
         "global_num_samples": np.diff(plan.packs.offsets),
         "global_num_tokens": pack_sums(plan.pieces.length, *packs),
-        "global_num_loss_tokens": pack_sums(piece_loss_tokens, *packs),
+        "global_num_loss_tokens": pack_sums(piece_loss.tokens, *packs),
     }
-    totals = {}
+    if piece_loss.weights is not None:
+        weights = np.add.reduceat(piece_loss.weights[plan.packs.pieces], plan.packs.offsets[:-1])
+        by_pack["global_loss_weight"] = weights
+    totals: dict[str, NDArray[Any]] = {}
     for name, values in by_pack.items():
-        totals[name] = np.zeros(schedule.num_steps, dtype=np.int64)
+        totals[name] = np.zeros(schedule.num_steps, dtype=values.dtype)
         np.add.at(totals[name], step, values[pack])
     return totals

@@ -10,9 +10,7 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-import numpy as np
 import pyarrow as pa
-from numpy.typing import NDArray
 
 from packer_cli.engine.base import Engine
 from packer_cli.engine.progress import Progress
@@ -22,7 +20,7 @@ from packer_cli.format.entries import Generation
 from packer_cli.format.manifest import Manifest
 from packer_cli.format.marks import find_foreign
 from packer_cli.format.schema import iterations_path
-from packer_cli.plan.types import Plan, Schedule
+from packer_cli.plan.types import PieceLoss, Plan, Schedule
 from packer_cli.remote.local import open_source
 from packer_cli.shards.layout import ShardRange
 from packer_cli.shards.plan_file import PlanHeader, read_plan, read_schedules, write_plan
@@ -118,9 +116,9 @@ def repair(
     files = [file for file in set_files(manifest) if file.path in damaged]
     if any(file.kind == "schedules" for file in files):
         return False  # Nothing else holds them: the change of the number of GPUs has to be made again.
-    plan, piece_loss_tokens = read_plan(folder / manifest.plan.path, check=True)
+    plan, piece_loss = read_plan(folder / manifest.plan.path, check=True)
     if manifest.plan.path in damaged:
-        write_plan(folder / manifest.plan.path, plan, piece_loss_tokens, header)
+        write_plan(folder / manifest.plan.path, plan, piece_loss, header)
     shards = manifest_shards(manifest)
     tasks = [
         ShardTask(shard=shard, fingerprint=manifest.planned_fingerprint) for shard in shards if shard.path in damaged
@@ -128,7 +126,7 @@ def repair(
     if tasks:
         writer = ShardWriter(
             plan,
-            piece_loss_tokens,
+            piece_loss,
             header.cost,
             TokenStore.open(store),
             index_only=manifest.config.write.index_only,
@@ -137,7 +135,7 @@ def repair(
         for _, written in engine.run_writing(ShardWork(folder, store, header.fingerprint, writer), tasks):
             written.sink.commit()
     for generation in manifest.generations:
-        _write_ranks(folder, generation, damaged, plan, piece_loss_tokens)
+        _write_ranks(folder, generation, damaged, plan, piece_loss)
     return all(describe_damage(folder, file) is None for file in files if file.kind != "rejected")
 
 
@@ -170,7 +168,7 @@ def _write_ranks(
     generation: Generation,
     damaged: Collection[str],
     plan: Plan,
-    piece_loss_tokens: NDArray[np.int32],
+    piece_loss: PieceLoss,
 ) -> None:
     wanted = {e for e, epoch in enumerate(generation.epochs) if any(path in damaged for path, _ in epoch.files)}
     if not wanted:
@@ -178,5 +176,5 @@ def _write_ranks(
     schedules = generation_schedules(folder, generation, plan)
     dealt = replace(plan, num_gpus=generation.num_gpus)
     for e in sorted(wanted):
-        columns = EpochColumns(dealt, schedules[e], piece_loss_tokens)
+        columns = EpochColumns(dealt, schedules[e], piece_loss)
         write_epoch(folder, generation.epochs[e].path, generation.fingerprint, columns, damaged)

@@ -9,9 +9,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
-import packer_cli
 from packer_cli.engine.base import Engine
 from packer_cli.engine.parts import Parts, find_listing
 from packer_cli.engine.progress import Progress
@@ -24,7 +22,7 @@ from packer_cli.format.entries import EpochInfo, FileInfo, GroupInfo, PartInfo, 
 from packer_cli.format.manifest import Manifest, SetConfig, WriteOptions
 from packer_cli.format.schema import epoch_name, iterations_path, ranks_path
 from packer_cli.plan.cost import pack_sums
-from packer_cli.plan.types import Plan, Schedule
+from packer_cli.plan.types import PieceLoss, Plan, Schedule
 from packer_cli.remote.names import relative_path
 from packer_cli.shards.layout import ShardRange, lay_out
 from packer_cli.shards.manifest import read_manifest, write_manifest
@@ -33,6 +31,7 @@ from packer_cli.shards.ranks import EpochColumns, write_epoch
 from packer_cli.shards.write import ShardTask, ShardWork, ShardWriter
 from packer_cli.tokens.index import StoreIndex, read_index
 from packer_cli.tokens.store import TokenStore
+from packer_cli.version import __version__
 
 BYTES_VERSION = 2
 """Part of the fingerprint; a release that writes other bytes of the same format raises it."""
@@ -53,7 +52,7 @@ class SetLayout(NamedTuple):
     """What the files of a planned set will hold."""
 
     plan: Plan
-    piece_loss_tokens: NDArray[np.int32]
+    piece_loss: PieceLoss
     store: StoreIndex
     tasks: list[ShardTask]
     num_tokens: list[int]
@@ -71,14 +70,14 @@ def lay_out_set(header: PlanHeader, options: WriteOptions, folder: Path, store: 
     Args:
         header: the plan's.
     """
-    plan, piece_loss_tokens = read_plan(folder / PLAN_NAME, check=True)
+    plan, piece_loss = read_plan(folder / PLAN_NAME, check=True)
     index = read_index(store)
     own_fingerprint = set_fingerprint(header.fingerprint, options)
     pack_tokens = pack_sums(plan.pieces.length, plan.packs.offsets, plan.packs.pieces)
     shards = lay_out(plan, pack_tokens, options.shard_size, index.token_type.byte_width)
     tasks = [ShardTask(shard=shard, fingerprint=own_fingerprint) for shard in shards]
     sizes = [int(pack_tokens[s.first_pack : s.first_pack + s.num_packs].sum()) for s in shards]
-    return SetLayout(plan, piece_loss_tokens, index, tasks, sizes)
+    return SetLayout(plan, piece_loss, index, tasks, sizes)
 
 
 def write_set(
@@ -101,7 +100,7 @@ def write_set(
             stay.
     """
     layout = lay_out_set(header, options, folder, store)
-    plan, piece_loss_tokens, index, tasks, sizes = layout
+    plan, piece_loss, index, tasks, sizes = layout
     parts = Parts(folder, SHARD_MARKERS, MANIFEST_NAME, tasks, sizes)
     if recorded is None:
         parts.find(engine, listed_shards(folder))
@@ -111,7 +110,7 @@ def write_set(
     own_fingerprint = set_fingerprint(header.fingerprint, options)
     with parts.committing(progress) as commit:
         write_shards(layout, header, options, parts, folder, store, engine, commit)
-        epochs = write_epochs(folder, "ranks", 0, plan, plan.epochs, piece_loss_tokens, own_fingerprint)
+        epochs = write_epochs(folder, "ranks", 0, plan, plan.epochs, piece_loss, own_fingerprint)
     facts = {
         "fingerprint": own_fingerprint,
         "epochs": epochs,
@@ -119,7 +118,7 @@ def write_set(
         "rejected": file_info(folder, REJECTED_NAME) if (folder / REJECTED_NAME).exists() else None,
         "tokens": _token_parts(index, relative_path(store, folder)) if options.index_only else (),
     }
-    manifest = _manifest(plan, piece_loss_tokens, header, index, options, layout.shards, parts.finished, facts)
+    manifest = _manifest(plan, piece_loss, header, index, options, layout.shards, parts.finished, facts)
     _remove_stale(folder, epochs, layout.shards)
     write_manifest(folder, manifest)
     if recorded is None:
@@ -148,7 +147,7 @@ def write_shards(
         return
     writer = ShardWriter(
         layout.plan,
-        layout.piece_loss_tokens,
+        layout.piece_loss,
         header.cost,
         TokenStore(store, layout.store),
         index_only=options.index_only,
@@ -166,14 +165,14 @@ def write_epochs(
     first_epoch: int,
     plan: Plan,
     schedules: Sequence[Schedule],
-    piece_loss_tokens: NDArray[np.int32],
+    piece_loss: PieceLoss,
     own_fingerprint: str,
 ) -> tuple[EpochInfo, ...]:
     """Write the rank manifests of a generation below `path`; what the manifest says of each epoch."""
     epochs = []
     for number, schedule in enumerate(schedules, first_epoch):
         name = f"{path}/{epoch_name(number)}"
-        columns = EpochColumns(plan, schedule, piece_loss_tokens)
+        columns = EpochColumns(plan, schedule, piece_loss)
         xxh3 = write_epoch(folder, name, own_fingerprint, columns)
         ranks = [RankFile(first=a, last=b, xxh3=xxh3[ranks_path(name, a, b)]) for a, b in columns.ranks]
         epochs.append(
@@ -225,7 +224,7 @@ def listed_shards(folder: Path) -> dict[str, FinishedPart]:
 
 def _manifest(
     plan: Plan,
-    piece_loss_tokens: np.ndarray,
+    piece_loss: PieceLoss,
     header: PlanHeader,
     index: StoreIndex,
     options: WriteOptions,
@@ -235,8 +234,12 @@ def _manifest(
 ) -> Manifest:
     num_samples = np.diff(plan.packs.offsets)
     num_tokens, num_loss_tokens = (
-        pack_sums(each, plan.packs.offsets, plan.packs.pieces) for each in (plan.pieces.length, piece_loss_tokens)
+        pack_sums(each, plan.packs.offsets, plan.packs.pieces) for each in (plan.pieces.length, piece_loss.tokens)
     )
+    loss_weight = None
+    if piece_loss.weights is not None:
+        pack = np.repeat(np.arange(len(plan.packs)), num_samples)
+        loss_weight = np.bincount(pack, piece_loss.weights[plan.packs.pieces], minlength=len(plan.packs))
     groups = []
     for g, group in enumerate(plan.groups):
         own = plan.packs.group == g
@@ -250,11 +253,12 @@ def _manifest(
                 most_samples=int(num_samples[own].max(initial=0)),
                 num_tokens=int(num_tokens[own].sum()),
                 num_loss_tokens=int(num_loss_tokens[own].sum()),
+                loss_weight=None if loss_weight is None else float(loss_weight[own].sum()),
                 shards=tuple(files),
             )
         )
     return Manifest(
-        hbpack_version=packer_cli.__version__,
+        hbpack_version=__version__,
         **facts,
         seed=header.config.seed,
         num_gpus=plan.num_gpus,

@@ -17,11 +17,11 @@ from packer_cli.engine.ahead import one_ahead
 from packer_cli.engine.sink import Sink, Written, write_part
 from packer_cli.format.arrays import to_arrow, to_lists
 from packer_cli.format.constants import PACKS_PER_BATCH, PLAN_NAME, SHARD_MARKERS
-from packer_cli.format.loss_spans import STARTS, STOPS
+from packer_cli.format.loss_spans import STARTS, STOPS, WEIGHTS
 from packer_cli.format.marks import CHECKSUM, identify, row_checksums
 from packer_cli.format.schema import index_schema, shard_schema
 from packer_cli.plan.cost import Cost, segment_sums
-from packer_cli.plan.types import Int64Array, Plan
+from packer_cli.plan.types import Int64Array, PieceLoss, Plan
 from packer_cli.shards.arrow_file import arrow_file
 from packer_cli.shards.layout import ShardRange
 from packer_cli.shards.plan_file import read_plan, read_plan_header
@@ -50,7 +50,7 @@ class ShardWriter:
     def __init__(
         self,
         plan: Plan,
-        piece_loss_tokens: NDArray[np.int32],
+        piece_loss: PieceLoss,
         cost: Cost,
         store: TokenStore,
         *,
@@ -64,14 +64,14 @@ class ShardWriter:
             tasks: all that will be written, which decide what is fetched of a remote store; None: any may be.
         """
         self._plan = plan
-        self._piece_loss_tokens = piece_loss_tokens
+        self._piece_loss = piece_loss
         self._cost = cost
         self._store = store
         self.index_only = index_only
         self._tasks = tasks
         self._lock = Lock()
         self._has_fetched = False
-        self._full_schema = shard_schema(store.index.token_type)
+        self._full_schema = shard_schema(store.index.token_type, is_weighted=store.index.is_weighted)
         self._schema = index_schema(store.index.token_type) if index_only else self._full_schema
         # Where blocks begin decides bytes: Arrow pads the columns of a batch cut from one with what follows.
         largest = PACKS_PER_BATCH * max(group.capacity for group in plan.groups)
@@ -138,6 +138,7 @@ class ShardWriter:
             "input_ids": _Lists(token_offsets, gathered.input_ids),
             STARTS: _Lists(span_offsets, loss_starts),
             STOPS: _Lists(span_offsets, loss_stops),
+            **({} if gathered.loss_weights is None else {WEIGHTS: _Lists(span_offsets, gathered.loss_weights)}),
             "cu_seqlens": _cu_seqlens(offsets, length),
             "sample_ids": _Lists(offsets, sample),
             "sample_starts": _Lists(offsets, start.astype(np.int32)),
@@ -146,7 +147,7 @@ class ShardWriter:
             "sp_size": np.array([g.sp_size for g in plan.groups], dtype=np.int16)[group],
             "checkpoint_layers": np.array([g.checkpoint_layers for g in plan.groups], dtype=np.int16)[group],
             "num_tokens": tokens.astype(np.int32),
-            "num_loss_tokens": segment_sums(self._piece_loss_tokens[members], offsets).astype(np.int32),
+            "num_loss_tokens": segment_sums(self._piece_loss.tokens[members], offsets).astype(np.int32),
             "attention_work": work,
             "cost": self._cost.quadratic * work + self._cost.linear * tokens,
             "cp_sharding": plan.packs.cp_sharding[first:stop],
@@ -175,8 +176,8 @@ class ShardWork:
 @lru_cache(maxsize=1)
 def _open_work(folder: Path, store: Path, plan_fingerprint: str, index_only: bool) -> ShardWork:
     header = read_plan_header(folder / PLAN_NAME)
-    plan, piece_loss_tokens = read_plan(folder / PLAN_NAME)
-    writer = ShardWriter(plan, piece_loss_tokens, header.cost, TokenStore.open(store), index_only=index_only)
+    plan, piece_loss = read_plan(folder / PLAN_NAME)
+    writer = ShardWriter(plan, piece_loss, header.cost, TokenStore.open(store), index_only=index_only)
     return ShardWork(folder, store, plan_fingerprint, writer)
 
 

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from packer_cli.errors import FormatError, HbpackError
 from packer_cli.format.arrays import to_numpy
 from packer_cli.format.constants import PACKS_PER_BATCH, PLAN_NAME
-from packer_cli.format.loss_spans import STARTS, STOPS, find_wrong_row, spans_to_mask
+from packer_cli.format.loss_spans import STARTS, STOPS, WEIGHTS, find_wrong_row, spans_to_mask, spans_to_weights
 from packer_cli.format.manifest import Manifest
 from packer_cli.format.marks import CHECKSUM, row_checksums
 from packer_cli.format.schema import shard_schema
@@ -41,13 +41,13 @@ class ShownSample:
     """Where the piece begins in its sample; 0 unless it was cut."""
     input_ids: NDArray[Any]
     """uint16 or int32 [t]"""
-    loss_mask: NDArray[np.int8]
-    """int8[t]"""
+    loss_mask: NDArray[np.int8] | NDArray[np.float32]
+    """int8[t], or float32[t] in a set with weights: that of each token's loss, 0 for none"""
 
     @property
     def num_loss_tokens(self) -> int:
         """Tokens with a loss."""
-        return int(self.loss_mask.sum(dtype=np.int64))
+        return int(np.count_nonzero(self.loss_mask))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,6 +59,8 @@ class ShownPack:
     num_tokens: int
     num_loss_tokens: int
     attention_work: int
+    loss_weight: float | None
+    """Sum of the weights of loss tokens; None in a set without weights."""
     cp_sharding: Sharding
     """How CP ranks divide the row, if there are any."""
     samples: tuple[ShownSample, ...]
@@ -82,7 +84,7 @@ def read_pack(files: SetFiles, manifest: Manifest, group: int, shard: int, row: 
             batch = _with_tokens(files, manifest, batch)
         _check_row(batch, info.first_pack + row)
         values: dict[str, Any] = {}
-        for name in shard_schema(pa.int32()).names:
+        for name in shard_schema(pa.int32(), is_weighted=manifest.is_weighted).names:
             item = batch.column(name)[0]
             values[name] = np.array(to_numpy(item.values)) if pa.types.is_list(item.type) else item.as_py()
             del item
@@ -94,7 +96,7 @@ def read_pack(files: SetFiles, manifest: Manifest, group: int, shard: int, row: 
             or len(borders) != len(values["sample_ids"]) + 1
         ):
             raise ValueError("the borders of its samples do not agree with its tokens")
-        loss_mask = _loss_mask(values[STARTS], values[STOPS], borders)
+        loss_mask = _loss_mask(values[STARTS], values[STOPS], values.get(WEIGHTS), borders)
     origins = sample_origins(files, values["sample_ids"])
     samples = tuple(
         ShownSample(
@@ -116,6 +118,7 @@ def read_pack(files: SetFiles, manifest: Manifest, group: int, shard: int, row: 
         num_tokens=len(values["input_ids"]),
         num_loss_tokens=values["num_loss_tokens"],
         attention_work=values["attention_work"],
+        loss_weight=float(loss_mask.sum(dtype=np.float64)) if manifest.is_weighted else None,
         cp_sharding=PLANNED[values["cp_sharding"]],
         samples=samples,
     )
@@ -127,6 +130,7 @@ def _with_tokens(files: SetFiles, manifest: Manifest, row: pa.RecordBatch) -> pa
     parts = TokenParts(
         lambda number: pa.BufferReader(files.buffer(manifest.tokens[number].path)),
         [part.num_samples for part in manifest.tokens],
+        is_weighted=manifest.is_weighted,
     )
     samples, starts, borders = (row.column(name)[0].values for name in ("sample_ids", "sample_starts", "cu_seqlens"))
     tokens = parts.gather(to_numpy(samples), to_numpy(starts), np.diff(to_numpy(borders)))
@@ -143,11 +147,20 @@ def _check_row(row: pa.RecordBatch, pack: int) -> None:
         raise ValueError(f"pack {pack} is not where it should be")
 
 
-def _loss_mask(starts: NDArray[np.int32], stops: NDArray[np.int32], borders: NDArray[np.int32]) -> NDArray[np.int8]:
-    """int8[t]. Raises ValueError where the spans of the pack break a rule."""
+def _loss_mask(
+    starts: NDArray[np.int32],
+    stops: NDArray[np.int32],
+    weights: NDArray[np.float32] | None,
+    borders: NDArray[np.int32],
+) -> NDArray[np.int8] | NDArray[np.float32]:
+    """int8[t], or float32[t] with weights. Raises ValueError where the spans of the pack break a rule."""
     num_tokens, num_spans = int(borders[-1]), np.array([0, len(starts)])
-    if len(starts) != len(stops) or find_wrong_row(starts, stops, num_spans, borders[[0, -1]], borders) is not None:
+    if len(starts) != len(stops) or (weights is not None and len(weights) != len(starts)):
         raise ValueError("its loss spans are wrong")
+    if find_wrong_row(starts, stops, num_spans, borders[[0, -1]], borders, weights) is not None:
+        raise ValueError("its loss spans are wrong")
+    if weights is not None:
+        return spans_to_weights(starts, stops, weights, num_tokens)
     return spans_to_mask(starts, stops, num_tokens)
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,12 +26,18 @@ _TORN = "\ufffd"
 class Run(NamedTuple):
     """Neighbouring tokens of the same loss mask."""
 
-    is_trained: bool
+    weight: float
+    """Of the loss of each token; 0 for none, 1 in a set without weights"""
     input_ids: list[int]
     text: str
 
+    @property
+    def is_trained(self) -> bool:
+        """Whether it carries a loss."""
+        return self.weight > 0
 
-def mask_borders(loss_mask: NDArray[np.int8]) -> list[int]:
+
+def mask_borders(loss_mask: NDArray[Any]) -> list[int]:
     """Where the mask changes, with 0 and the end.
 
     >>> mask_borders(np.array([0, 0, 1, 0], dtype=np.int8))
@@ -70,18 +76,18 @@ def _shorten_end(texts: list[str], num_chars: int) -> None:
             return
 
 
-def decode_runs(decode: Decode, ids: NDArray[np.int32], loss_mask: NDArray[np.int8]) -> list[Run]:
-    """The runs of equal mask (int8[t]) of these tokens (int32[t])."""
+def decode_runs(decode: Decode, ids: NDArray[np.int32], loss_mask: NDArray[Any]) -> list[Run]:
+    """The runs of equal mask or weight ([t]) of these tokens (int32[t])."""
     numbers = ids.tolist()
     borders = mask_borders(loss_mask)
     texts = decode_parts(decode, numbers, borders)
     return [
-        Run(is_trained=bool(loss_mask[begin]), input_ids=numbers[begin:end], text=text)
+        Run(weight=float(loss_mask[begin]), input_ids=numbers[begin:end], text=text)
         for (begin, end), text in zip(itertools.pairwise(borders), texts, strict=True)
     ]
 
 
-def decode_tokens(decode: Decode, ids: NDArray[np.int32], loss_mask: NDArray[np.int8]) -> list[Run]:
+def decode_tokens(decode: Decode, ids: NDArray[np.int32], loss_mask: NDArray[Any]) -> list[Run]:
     """As few tokens a run as make whole characters: one, but for characters that several tokens share."""
     numbers = ids.tolist()
     texts = decode_parts(decode, numbers, range(len(numbers) + 1))
@@ -91,7 +97,7 @@ def decode_tokens(decode: Decode, ids: NDArray[np.int32], loss_mask: NDArray[np.
         is_last = i + 1 == len(texts) or loss_mask[i] != loss_mask[i + 1]
         # No text yet: the token only begins a character, which the next ones complete.
         if text or is_last:
-            runs.append(Run(is_trained=bool(loss_mask[i]), input_ids=numbers[begin : i + 1], text=text))
+            runs.append(Run(weight=float(loss_mask[i]), input_ids=numbers[begin : i + 1], text=text))
             begin = i + 1
     return runs
 

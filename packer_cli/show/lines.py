@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import click
+import numpy as np
 
 from packer_cli.format.layout import ONE_GPU, Layout
 from packer_cli.format.manifest import Manifest
@@ -85,6 +86,9 @@ def _facts(view: View, manifest: Manifest) -> Iterator[tuple[str, str]]:
         share = pack.num_loss_tokens / pack.num_tokens
         whole = f"; the whole step has {place.row.global_num_loss_tokens:,}" if place else ""
         yield "loss tokens", f"{pack.num_loss_tokens:,} ({share:.1%} of the tokens){whole}"
+        if pack.loss_weight is not None:
+            whole = f"; the whole step has {place.row.global_loss_weight:,.6g}" if place else ""
+            yield "loss weight", f"{pack.loss_weight:,.6g}, the sum over loss tokens{whole}"
         to_row = f", {place.row.row_length - pack.num_tokens:,} to the iteration's row length" if place else ""
         yield "padding", f"{capacity - pack.num_tokens:,} to the capacity{to_row}, where the loader is told to pad"
         yield "attention work", f"{pack.attention_work:,}"
@@ -165,9 +169,8 @@ def _sample_lines(sample: ShownSample, decode: Decode, style: Style) -> Iterator
     for part in (slice(0, head), slice(tail, None)):
         if part.start and head < tail:
             left_out = sample.loss_mask[head:tail]
-            text = (
-                f"{counted(tail - head, 'token')} left out, {int(left_out.sum()):,} of them trained; --full shows them"
-            )
+            num_trained = np.count_nonzero(left_out)
+            text = f"{counted(tail - head, 'token')} left out, {num_trained:,} of them trained; --full shows them"
             yield style.paint(f"{'...':<{_WIDTH}} ~ {text}", "yellow")
         ids, mask = sample.input_ids[part], sample.loss_mask[part]
         if not len(ids):
@@ -190,14 +193,17 @@ def _about(sample: ShownSample) -> str:
     )
 
 
-def _label(is_trained: bool) -> str:
-    return _TRAINED if is_trained else _MASKED
+def _label(run: Run) -> str:
+    """The name of a run's mask: of trained tokens with another weight than 1 the weight."""
+    if run.weight in (0, 1):
+        return _TRAINED if run.is_trained else _MASKED
+    return f"x {run.weight:.3g}"
 
 
 def _plain_lines(runs: list[Run]) -> Iterator[str]:
     for run in runs:
         for number, line in enumerate(make_safe(run.text).split("\n")):
-            yield f"{'' if number else _label(run.is_trained):<{_WIDTH}} | {line}"
+            yield f"{'' if number else _label(run):<{_WIDTH}} | {line}"
 
 
 def _colored_lines(runs: list[Run], style: Style) -> Iterator[str]:
@@ -207,6 +213,8 @@ def _colored_lines(runs: list[Run], style: Style) -> Iterator[str]:
     for run in runs:
         text = make_safe(run.text)
         pieces = text.split("\n")
+        if run.weight not in (0, 1):
+            line += style.paint(f"[{_label(run)}]", "cyan")
         for number, piece in enumerate(pieces):
             if number:
                 is_border = (number == 1 and not pieces[0]) or (number + 1 == len(pieces) and not piece)
@@ -220,7 +228,7 @@ def _token_lines(runs: list[Run], first: int, style: Style) -> Iterator[str]:
     """One line for each token: its mask, place in the sample, id and text."""
     for run in runs:
         ids = "+".join(map(str, run.input_ids))
-        label = style.mask(f"{_label(run.is_trained):<{_WIDTH}}", run.is_trained)
+        label = style.mask(f"{_label(run):<{_WIDTH}}", run.is_trained)
         yield f"{label} | {first:>7} {ids:>7}  {style.mask(_quoted(run.text), run.is_trained)}"
         first += len(run.input_ids)
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
 from packer_cli.format.manifest import Manifest
 from packer_cli.show.contents import ShownSample
 from packer_cli.show.decode import Decode, decode_runs
@@ -32,6 +34,7 @@ def view_value(view: View, manifest: Manifest, decode: Decode | None) -> dict[st
             "capacity": manifest.groups[pack.group].capacity,
             "num_tokens": pack.num_tokens,
             "num_loss_tokens": pack.num_loss_tokens,
+            **({} if pack.loss_weight is None else {"loss_weight": pack.loss_weight}),
             "attention_work": pack.attention_work,
             "cp_sharding": pack.cp_sharding if manifest.groups[pack.group].layout.cp > 1 else None,
             "num_samples": len(pack.samples),
@@ -64,6 +67,7 @@ def _sample_value(sample: ShownSample, decode: Decode | None) -> dict[str, Any]:
         "runs": [
             {
                 "trained": run.is_trained,
+                **({"weight": run.weight} if sample.loss_mask.dtype == np.float32 else {}),
                 "num_tokens": len(run.input_ids),
                 "text": run.text if decode else None,
                 "input_ids": run.input_ids,

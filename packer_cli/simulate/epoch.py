@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from packer_cli.cost.models import GpuModel
 from packer_cli.plan.types import Int64Array, Plan, Schedule
-from packer_cli.simulate.layers import GroupLayers, choose_layers
-from packer_cli.simulate.slots import PadTo, SlotSeconds, slot_seconds
+from packer_cli.simulate.layers import GroupLayers
+from packer_cli.simulate.slots import PadTo
+from packer_cli.simulate.times import EpochTimes, epoch_times, index_sums
 
 PARTS = ("compute", "recompute", "communication", "padding", "waiting", "constant", "bubbles", "steps")
 """How a GPU spends its time: the columns of `Simulation.gpu_seconds`."""
@@ -91,110 +91,52 @@ def simulate(
         ConfigError: the plan has a degree that the model does not know.
     """
     schedule = plan.epochs[epoch]
-    layers = tuple(choose_layers(group, model.memory) for group in plan.groups)
-    slots = slot_seconds(plan, schedule, model, [each.layers for each in layers], pad_to)
-    stages = np.array([group.pp_size for group in plan.groups], dtype=np.float64)[schedule.slot_group]
-    replicas = _replicas(schedule, slots.total, stages - 1 if plan.lockstep == 1 else np.zeros_like(stages))
-    iterations = np.zeros(schedule.num_iterations)
-    np.maximum.at(iterations, schedule.slot_iteration[replicas.first], replicas.seconds + replicas.bubbles)
-    longest = _longest_iterations(schedule, iterations)
-    num_bubbles = 0 if plan.lockstep == 1 else plan.groups[0].pp_size - 1  # In lockstep, all have equally many stages.
-    bubbles = num_bubbles * iterations[longest]
-    steps = _sums(schedule.iteration_step, iterations, schedule.num_steps)
+    times = epoch_times(plan, model, pad_to=pad_to, step_seconds=step_seconds, epoch=epoch)
+    slots, iterations = times.slots, times.iterations
     held, group = np.divmod(np.unique(schedule.slot_iteration * len(plan.groups) + slots.group), len(plan.groups))
     group_iterations = np.bincount(group, minlength=len(plan.groups))
-    group_seconds = _sums(group, iterations[held], len(plan.groups))
+    group_seconds = index_sums(group, iterations[held], len(plan.groups))
     return Simulation(
         iteration_seconds=iterations,
-        step_seconds=steps + bubbles + step_seconds,
-        gpu_seconds=_split(plan, schedule, slots, replicas, iterations, bubbles, longest, step_seconds),
+        step_seconds=times.steps,
+        gpu_seconds=_split(plan, schedule, times),
         group_tokens=slots.tokens_of_groups(len(plan.groups)),
         group_iterations=group_iterations,
         group_iteration_seconds=group_seconds / np.maximum(1, group_iterations),
-        layers=layers,
+        layers=times.layers,
         num_gpus=plan.num_gpus,
     )
 
 
-class _Replicas(NamedTuple):
-    """The r replicas of all iterations."""
-
-    first: Int64Array
-    """int64[r]: first slot of each in its iteration."""
-    seconds: NDArray[np.float64]
-    """float64[r]: its slots, one after another."""
-    bubbles: NDArray[np.float64]
-    """float64[r]: what its own pipeline adds."""
-
-
-def _replicas(schedule: Schedule, slots: NDArray[np.float64], num_bubbles: NDArray[np.float64]) -> _Replicas:
-    """Seconds of replicas from those of slots (float64[k]).
-
-    Args:
-        num_bubbles: float64[k], how often a slot's replica waits for its longest slot.
-    """
-    first = np.flatnonzero(schedule.begins_replica)
-    if len(first) == len(slots):
-        return _Replicas(first, slots, num_bubbles * slots)
-    return _Replicas(first, np.add.reduceat(slots, first), num_bubbles[first] * np.maximum.reduceat(slots, first))
-
-
-def _longest_iterations(schedule: Schedule, iterations: NDArray[np.float64]) -> Int64Array:
-    """The longest iteration (int64[s]) of each step."""
-    order = np.lexsort((iterations, schedule.iteration_step))
-    last = np.flatnonzero(np.diff(schedule.iteration_step, append=schedule.num_steps))
-    return order[last]
-
-
-def _split(
-    plan: Plan,
-    schedule: Schedule,
-    slots: SlotSeconds,
-    replicas: _Replicas,
-    iterations: NDArray[np.float64],
-    bubbles: NDArray[np.float64],
-    longest: Int64Array,
-    step_seconds: float,
-) -> NDArray[np.float64]:
+def _split(plan: Plan, schedule: Schedule, times: EpochTimes) -> NDArray[np.float64]:
     """GPU-seconds (float64[g, parts]) by group and part.
 
     The fixed seconds of a step, and the bubbles where all GPUs share a pipeline's, go to the longest group of the
     step's longest iteration.
-
-    Args:
-        bubbles: float64[s], of each step.
     """
     num_groups, num_gpus = len(plan.groups), plan.num_gpus
+    slots, replicas, longest = times.slots, times.replicas, times.longest
     gpus = plan.slot_gpus(schedule).astype(np.float64)
     group_of = np.zeros(schedule.num_iterations, dtype=np.int64)  # The longest group in each iteration.
     np.maximum.at(group_of, schedule.slot_iteration, slots.group)
 
     def of_slots(seconds: NDArray[np.float64]) -> NDArray[np.float64]:
-        return _sums(slots.group, seconds * gpus, num_groups)
+        return index_sums(slots.group, seconds * gpus, num_groups)
 
     def of_replicas(seconds: NDArray[np.float64]) -> NDArray[np.float64]:
-        return _sums(slots.group[replicas.first], seconds * gpus[replicas.first], num_groups)
+        return index_sums(slots.group[replicas.first], seconds * gpus[replicas.first], num_groups)
 
     def of_steps(seconds: NDArray[np.float64]) -> NDArray[np.float64]:
-        return _sums(group_of[longest], seconds * num_gpus, num_groups)
+        return index_sums(group_of[longest], seconds * num_gpus, num_groups)
 
     parts = {
         "compute": of_slots(slots.compute),
         "recompute": of_slots(slots.recompute),
         "communication": of_slots(slots.communication),
         "padding": of_slots(slots.padding),
-        "waiting": of_replicas(
-            iterations[schedule.slot_iteration[replicas.first]] - replicas.seconds - replicas.bubbles
-        ),
+        "waiting": of_replicas(replicas.waiting),
         "constant": of_slots(slots.constant),
-        "bubbles": of_steps(bubbles) + of_replicas(replicas.bubbles),
-        "steps": of_steps(np.full(len(longest), step_seconds)),
+        "bubbles": of_steps(times.bubbles) + of_replicas(replicas.bubbles),
+        "steps": of_steps(np.full(len(longest), times.step_extra)),
     }
     return np.stack([parts[name] for name in PARTS], axis=1)
-
-
-def _sums(index: Int64Array, values: NDArray[np.float64], length: int) -> NDArray[np.float64]:
-    """Sums (float64[length]) of the values with the same index."""
-    sums = np.zeros(length)
-    np.add.at(sums, index, values)
-    return sums

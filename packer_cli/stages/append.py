@@ -22,7 +22,7 @@ from packer_cli.files import write_json
 from packer_cli.format.constants import PLAN_NAME
 from packer_cli.shards.manifest import read_manifest
 from packer_cli.shards.plan_file import PlanHeader, read_plan_header
-from packer_cli.sizes import counted
+from packer_cli.sizes import TokenShare, counted
 from packer_cli.stages.output import APPEND_MARKER, TOKENS, locked_output, store_of
 from packer_cli.stages.pack import pack_corpus
 from packer_cli.tokens.index import StoreIndex, read_index
@@ -46,8 +46,8 @@ def run_append(folder: Path, inputs: Sequence[str], tokenizer: str | None, engin
     read_plan_header(folder / PLAN_NAME)  # Reports a folder that holds no plan.
     with locked_output(folder, has_plan=True):
         header, index = _opened(folder)
-        given = [list(parse_input(text)) for text in inputs]
-        old = [[source.name, source.weight] for source in index.sources]
+        given = [[name, _share_value(share)] for name, share in map(parse_input, inputs)]
+        old = [[source.name, _share_value(source.share)] for source in index.sources]
         noted = begun = _begun(folder, given)
         is_there = noted is None and len(old) > len(given) and old[-len(given) :] == given
         if noted is None:
@@ -99,11 +99,24 @@ def _begun(folder: Path, given: list[list[Any]]) -> dict[str, Any] | None:
             f"{str(path)!r} is damaged ({error}); remove it, and run hbpack pack with all inputs"
         ) from None
     if noted["inputs"] != given:
-        names = " ".join(name if weight == 1 else f"{name}@{weight:g}" for name, weight in noted["inputs"])
+        names = " ".join(map(_input_text, noted["inputs"]))
         raise InputError(
             f"an append to {str(folder)!r} did not end; finish it first with hbpack append {folder} {names}"
         )
     return noted
+
+
+def _share_value(share: float | TokenShare) -> float | str:
+    """A weight as a JSON value."""
+    return str(share) if isinstance(share, TokenShare) else share
+
+
+def _input_text(given: list[Any]) -> str:
+    """A name and the value of a weight as `parse_input` reads them."""
+    name, weight = given
+    if weight == 1:
+        return str(name)
+    return f"{name}@{weight}" if isinstance(weight, str) else f"{name}@{weight!r}"
 
 
 def _write_options(folder: Path) -> dict[str, Any]:
@@ -118,8 +131,11 @@ def _write_options(folder: Path) -> dict[str, Any]:
 
 
 def _tokenize_config(index: StoreIndex, inputs: Sequence[list[Any]], tokenizer: str | None) -> TokenizeConfig:
-    names = [name if weight == 1 else f"{name}@{weight!r}" for name, weight in inputs]
-    values = {**index.options, "inputs": names, "tokenizer": tokenizer or index.tokenizer["name"]}
+    values = {
+        **index.options,
+        "inputs": [*map(_input_text, inputs)],
+        "tokenizer": tokenizer or index.tokenizer["name"],
+    }
     config: TokenizeConfig = validate(
         TokenizeConfig, {name: value for name, value in values.items() if value is not None}
     )

@@ -8,6 +8,7 @@ from functools import partial
 
 from packer_cli.compare import Comparison, compare, with_savings
 from packer_cli.compare.rows import default_rows, parse_rows, strategy_rows, with_baselines
+from packer_cli.compare.sorting import parse_sort, sort_rows
 from packer_cli.config import PlanConfig, TokenizeConfig
 from packer_cli.config.rules import with_known_cost
 from packer_cli.config.strategies import STRATEGIES
@@ -15,6 +16,7 @@ from packer_cli.engine.local import default_workers
 from packer_cli.engine.progress import Stopwatch, say
 from packer_cli.errors import ConfigError
 from packer_cli.groups.auto import with_placeholder_groups
+from packer_cli.plan.samples import Samples
 from packer_cli.simulate.figures import SimulateRules
 from packer_cli.sizes import counted
 from packer_cli.stages.planning import with_chosen_groups
@@ -23,7 +25,7 @@ from packer_cli.stages.simulate import load_simulator
 
 
 def run_compare(
-    inputs: Sequence[str],
+    inputs: Sequence[str] | Samples,
     corpus: TokenizeConfig | None,
     config: PlanConfig,
     algorithms: str | None,
@@ -31,6 +33,7 @@ def run_compare(
     rules: SimulateRules | None = None,
     *,
     strategies: str | None = None,
+    sort: str | None = None,
     by_program: bool = False,
 ) -> Comparison:
     """Plan the same samples once for each row. A corpus is tokenized into a temporary folder.
@@ -41,8 +44,11 @@ def run_compare(
         algorithms: rows, see `compare.rows`; None for the default table.
         strategies: instead of them, a row for each of these.
         rules: simulate each row with these rules, and add HBP's baseline.
+        sort: the order of the rows, see `compare.sorting`.
         by_program: also prove the least number of packs with the linear program.
     """
+    has_model = rules is not None or config.has_gpu_model
+    order = None if sort is None else parse_sort(sort, has_model=has_model, has_cost=config.cost != "quadratic")
     if strategies is None and STRATEGIES[config.strategy].packs_itself:
         name = config.strategy
         raise ConfigError(
@@ -57,7 +63,6 @@ def run_compare(
             raise ConfigError(f"--strategies and {other} do not go together; give one of them")
         rows_of = partial(strategy_rows, strategies)
     rows = rows_of(with_placeholder_groups(config))  # Report wrong options before the long work.
-    has_model = rules is not None or config.has_gpu_model
     simulator = load_simulator(config, config.gpus, rules or SimulateRules()) if has_model else None
     workers = workers or default_workers()
     samples = read_samples(inputs, corpus, workers)
@@ -76,4 +81,4 @@ def run_compare(
         f"compared {counted(len(rows), 'plan')} of {counted(len(samples.lengths), 'sample')}, "
         f"{workers} at a time ({watch})"
     )
-    return replace(comparison, group_choice=choice)
+    return replace(comparison, rows=sort_rows(comparison.rows, order), group_choice=choice)

@@ -18,10 +18,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-import packer_cli
 from packer_cli.engine.local import default_workers
 from packer_cli.sizes import format_bytes
 from packer_cli.stages.memory import available_memory
+from packer_cli.version import __version__
 
 Subject = Literal["versions", "machine", "extras"]
 State = Literal["ok", "note", "broken"]
@@ -66,7 +66,7 @@ def run_checks(output: Path | None = None) -> list[Check]:
 
 
 def _versions() -> Iterator[Check]:
-    yield _check("versions", "hbpack", packer_cli.__version__)
+    yield _check("versions", "hbpack", __version__)
     python = platform.python_version()
     if sys.version_info < _LEAST_PYTHON:
         yield _broken("versions", "Python", python, "install Python 3.11 or newer")

@@ -1,4 +1,4 @@
-"""Read lengths from a `.npy` or text file."""
+"""Lengths from a `.npy` or text file, or from an array."""
 
 from __future__ import annotations
 
@@ -30,11 +30,23 @@ def read_lengths_file(path: Path) -> Int32Array:
         raise InputError(f"lengths file {str(path)!r} is not a .npy of integers: {error}") from None
     if not isinstance(values, np.ndarray):
         raise InputError(f"lengths file {str(path)!r} is not a .npy of integers, but an archive of arrays")
+    return checked_lengths(values, f"lengths file {str(path)!r}")
+
+
+def checked_lengths(values: np.ndarray, name: str) -> Int32Array:
+    """A copy of lengths, int32[n].
+
+    Args:
+        name: for messages.
+
+    Raises:
+        InputError: they are not one row of integers of 1 .. 2^31 - 1. Names the first bad value.
+    """
     if values.ndim != 1 or values.dtype.kind not in "iu":
-        raise InputError(f"lengths file {str(path)!r} must hold one row of integers, has {values.dtype}{values.shape}")
+        raise InputError(f"{name} must hold one row of integers, has {values.dtype}{values.shape}")
     wrong = np.flatnonzero((values < 1) | (values >= 2**31))
     if len(wrong):
-        raise InputError(f"lengths file {str(path)!r}: value {wrong[0] + 1} is {values[wrong[0]]}; {_RULE}")
+        raise InputError(f"{name}: value {wrong[0] + 1} is {values[wrong[0]]}; {_RULE}")
     return values.astype(np.int32)
 
 

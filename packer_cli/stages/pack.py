@@ -13,7 +13,7 @@ from packer_cli.engine.background import in_background
 from packer_cli.engine.base import Engine
 from packer_cli.files import fingerprint
 from packer_cli.format.constants import PLAN_NAME
-from packer_cli.kernels import known_as_compiled, note_compiled, skip_extensions
+from packer_cli.kernels import known_as_compiled, note_compiled, owns_process, skip_extensions
 from packer_cli.stages.output import locked_output
 from packer_cli.stages.tokenize import tokenize_corpus
 from packer_cli.stages.write import refuse_remote_index, write_planned
@@ -67,6 +67,9 @@ def _kernels(rules: PlanRules) -> Iterator[None]:
             loading = thread.submit(warm_up, rules)
             yield
         loading.result()
+        return
+    if not owns_process():  # Forked beside a user's threads, as a notebook has them, a process may hang.
+        yield
         return
     with in_background(kernel_shares(rules)):
         yield

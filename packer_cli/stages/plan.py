@@ -24,6 +24,7 @@ from packer_cli.stages.planning import (
     overflow_entries,
     plan_store,
     samples_of_store,
+    share_notes,
     with_chosen_groups,
 )
 from packer_cli.stages.rejected import write_rejected
@@ -81,7 +82,8 @@ def make_plan(config: PlanConfig, rules: PlanRules, source: Path, folder: Path) 
     manifest = current_manifest(folder)
     keeps_set = manifest is not None and is_of_plan(manifest, wanted)
     try:
-        plan, piece_loss_tokens, counts, metrics = plan_store(TokenStore(store, index), rules, config.overflow, folder)
+        opened = TokenStore(store, index)
+        plan, piece_loss, counts, metrics = plan_store(opened, rules, config.overflow, folder)
     except NothingToPlanError:
         _disown_plan(folder)
         write_rejected(folder, index, store, overflow_entries(config, store, index))
@@ -99,13 +101,15 @@ def make_plan(config: PlanConfig, rules: PlanRules, source: Path, folder: Path) 
         metrics=metrics,
     )
     ArrayRecords(folder / SHARD_MARKERS).reset()  # An array that writes the plan before this one is over.
-    write_plan(folder / PLAN_NAME, plan, piece_loss_tokens, header)
+    write_plan(folder / PLAN_NAME, plan, piece_loss, header)
     write_rejected(folder, index, store, overflow_entries(config, store, index))
     overall = metrics.overall
     say(
         f"planned {counted(overall.num_packs, 'pack')}, {counted(overall.num_iterations, 'iteration')}, "
         f"{counted(overall.num_steps, 'step')} ({watch})"
     )
+    for note in share_notes(opened, plan.pieces):
+        say(note)
     for note in overflow_notes(counts, config.groups[-1].capacity, config.overflow):
         say(note)
     last_window = plan.epochs[0].step_window[-1]

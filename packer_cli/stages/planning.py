@@ -21,8 +21,8 @@ from packer_cli.plan.figures import plan_stats
 from packer_cli.plan.packing.csr import ids_of
 from packer_cli.plan.pieces import Overflow, make_pieces
 from packer_cli.plan.rules import PlanRules
-from packer_cli.plan.samples import Samples, kept_samples, pieces_to_plan, sample_counts
-from packer_cli.plan.types import Int32Array, Pieces, Plan
+from packer_cli.plan.samples import Samples, kept_samples, pieces_to_plan, sample_counts, tokens_of_sources
+from packer_cli.plan.types import Int32Array, PieceLoss, Pieces, Plan
 from packer_cli.sizes import counted
 from packer_cli.stages.memory import require_memory
 from packer_cli.stages.rejected import RejectedRecord
@@ -32,7 +32,7 @@ from packer_cli.tokens.store import TokenStore
 
 def samples_of_store(store: TokenStore) -> Samples:
     """All samples of a token store."""
-    weights = tuple(source.weight for source in store.index.sources)
+    weights = tuple(source.share for source in store.index.sources)
     return Samples(lengths=store.lengths(), sources=store.sources(), weights=weights)
 
 
@@ -71,14 +71,14 @@ class NothingToPlanError(RunError):
 
 def plan_store(
     store: TokenStore, rules: PlanRules, overflow: Overflow, folder: Path
-) -> tuple[Plan, NDArray[np.int32], Counts, PlanMetrics]:
+) -> tuple[Plan, PieceLoss, Counts, PlanMetrics]:
     """Plan all samples of a store, and check the plan.
 
     Args:
         folder: the one that will hold the plan; for messages.
 
     Returns:
-        The plan, the loss tokens of its pieces (int32[m]), what became of the records, and the plan's figures.
+        The plan, the loss of its pieces, what became of the records, and the plan's figures.
 
     Raises:
         RunError: there is nothing to plan, or too much for the memory, or a sample is too long under
@@ -99,9 +99,10 @@ def plan_store(
     kept = chosen if overflow != "drop" else kept_samples(lengths, chosen, capacity)
     check_pieces(pieces, lengths, kept, is_whole=overflow != "truncate")
     check_plan(plan)
-    counts = _counts(store, sample_counts(lengths, chosen, pieces, capacity, overflow))
+    loss = _piece_loss(store, lengths, pieces)
+    counts = _counts(store, sample_counts(lengths, chosen, pieces, capacity, overflow), loss)
     metrics = plan_stats(plan, rules, samples.sources)
-    return plan, _piece_loss_tokens(store, lengths, pieces), counts, metrics
+    return plan, loss, counts, metrics
 
 
 _BLOCK = 1 << 20
@@ -167,6 +168,21 @@ def _long_samples(lengths: Int32Array, chosen: Int32Array | None, capacity: int)
     return ids_of(is_long)
 
 
+def _piece_loss(store: TokenStore, lengths: Int32Array, pieces: Pieces) -> PieceLoss:
+    """The loss of each piece."""
+    weights = _piece_weights(store, pieces) if store.index.is_weighted else None
+    return PieceLoss(_piece_loss_tokens(store, lengths, pieces), weights)
+
+
+def _piece_weights(store: TokenStore, pieces: Pieces) -> NDArray[np.float64]:
+    weights = np.empty(len(pieces), dtype=np.float64)
+    sample = pieces.sample
+    for first in range(0, len(pieces), _BLOCK):
+        block = slice(first, first + _BLOCK)
+        weights[block] = store.loss_weight_of(sample[block], pieces.start[block], pieces.length[block])
+    return weights
+
+
 def _piece_loss_tokens(store: TokenStore, lengths: Int32Array, pieces: Pieces) -> Int32Array:
     """Loss tokens of each piece; only the loss spans of cut samples are read."""
     of_samples = store.num_loss_tokens()
@@ -181,7 +197,25 @@ def _piece_loss_tokens(store: TokenStore, lengths: Int32Array, pieces: Pieces) -
     return loss_tokens
 
 
-def _counts(store: TokenStore, of_samples: SampleCounts) -> Counts:
+def share_notes(store: TokenStore, pieces: Pieces) -> list[str]:
+    """Notes for people on the inputs of which an epoch is to have a number of tokens: how many it has."""
+    inputs = store.index.sources
+    if all(source.tokens is None for source in inputs):
+        return []
+    sources, planned = store.sources(), np.zeros(len(inputs), dtype=np.int64)
+    for first in range(0, len(pieces), _BLOCK):
+        block = slice(first, first + _BLOCK)
+        of_block = np.bincount(sources[pieces.sample[block]], weights=pieces.length[block], minlength=len(inputs))
+        planned += of_block.astype(np.int64)
+    held = tokens_of_sources(sources, store.lengths(), len(inputs))
+    return [
+        f"{source.name}: {got:,} tokens an epoch, {source.tokens:,} asked for; the input has {total:,}"
+        for source, got, total in zip(inputs, planned.tolist(), held.tolist(), strict=True)
+        if source.tokens is not None
+    ]
+
+
+def _counts(store: TokenStore, of_samples: SampleCounts, loss: PieceLoss) -> Counts:
     parts = store.index.parts
     num_rejected = sum(part.num_rejected for part in parts)
     return Counts(
@@ -189,4 +223,6 @@ def _counts(store: TokenStore, of_samples: SampleCounts) -> Counts:
         records=len(store) + num_rejected,
         rejected=num_rejected,
         records_with_special_tokens=sum(part.num_with_special for part in parts),
+        loss_tokens=None if loss.weights is None else int(loss.tokens.sum(dtype=np.int64)),
+        loss_weight=None if loss.weights is None else float(loss.weights.sum()),
     )

@@ -103,7 +103,7 @@ def rebalance(folder: Path, num_gpus: int, stop: Stop, global_tokens: int | None
         config["global_tokens"] = global_tokens
     if _is_in_force(manifest, stop, config):
         return manifest, False
-    plan, piece_loss_tokens = read_plan(folder / PLAN_NAME, check=True)
+    plan, piece_loss = read_plan(folder / PLAN_NAME, check=True)
     header = read_plan_header(folder / PLAN_NAME)
     if not is_of_plan(manifest, header.fingerprint):
         raise FormatError(
@@ -125,7 +125,7 @@ def rebalance(folder: Path, num_gpus: int, stop: Stop, global_tokens: int | None
     remove_folder(folder / path)  # Left by a killed run; nothing refers to it.
     facts: dict[str, Any] = {"fingerprint": own_fingerprint, "num_gpus": num_gpus, "first_epoch": origin.epoch}
     write_schedules(folder / path / SCHEDULES_NAME, schedules, **facts)
-    first, *others = write_epochs(folder, path, origin.epoch, dealt, schedules, piece_loss_tokens, own_fingerprint)
+    first, *others = write_epochs(folder, path, origin.epoch, dealt, schedules, piece_loss, own_fingerprint)
     sources = _sources(folder, header)
     new = replace(
         manifest,

@@ -93,8 +93,10 @@ def refuse_known_lengths(inputs: Sequence[str]) -> None:
             raise ConfigError(f"{name!r} has its lengths already and is not a corpus; leave out --tokenizer")
 
 
-def read_samples(inputs: Sequence[str], corpus: TokenizeConfig | None, workers: int | None) -> Samples:
+def read_samples(inputs: Sequence[str] | Samples, corpus: TokenizeConfig | None, workers: int | None) -> Samples:
     """Samples of the inputs; a corpus (`corpus` is not None) is tokenized first."""
+    if isinstance(inputs, Samples):
+        return inputs
     if corpus is None:
         return compared_samples(inputs)
     refuse_known_lengths(inputs)

@@ -7,18 +7,15 @@ from pathlib import Path
 from typing import Any
 
 from packer_cli.config import PlanConfig
-from packer_cli.config.rules import plan_rules, refuse_padded, with_known_cost
 from packer_cli.format.choice import GroupChoice
-from packer_cli.format.constants import MANIFEST_NAME, PLAN_NAME, Mask
+from packer_cli.format.constants import PLAN_NAME, Mask
 from packer_cli.format.metrics import PlanMetrics, SampleCounts
 from packer_cli.format.records import known_values, sort_keys
-from packer_cli.plan.figures import LengthStats, length_stats, plan_stats, prove_by_program
-from packer_cli.plan.samples import sample_counts
+from packer_cli.plan.figures import LengthStats, length_stats, prove_by_program
+from packer_cli.plan.samples import Samples
 from packer_cli.plan.sparsity import Sparsity, measure_sparsity
-from packer_cli.plan.types import Plan
-from packer_cli.shards.manifest import read_manifest
-from packer_cli.shards.plan_file import check_plan_file, read_plan, read_plan_header
-from packer_cli.stages.planning import plan_samples
+from packer_cli.shards.plan_file import check_plan_file
+from packer_cli.stages.planned import Planned, plan_in_memory, read_planned
 from packer_cli.stages.samples import require_samples
 
 
@@ -54,7 +51,7 @@ class Stats:
         if self.group_choice:
             values["group_choice"] = asdict(self.group_choice)
         if self.plan:
-            counts, metrics = asdict(self.plan.counts), known_values(self.plan.metrics)
+            counts, metrics = known_values(self.plan.counts), known_values(self.plan.metrics)
             if not self.lengths:
                 counts = sort_keys(counts)
                 metrics = metrics if self.plan.is_rebalanced else sort_keys(metrics)
@@ -83,37 +80,27 @@ def stats_of(path: Path, config: PlanConfig | None, *, by_program: bool = False)
         path = path.parent
     if config is None and (path / PLAN_NAME).exists():
         check_plan_file(path / PLAN_NAME)
-        header = read_plan_header(path / PLAN_NAME)
-        manifest = read_manifest(path) if (path / MANIFEST_NAME).exists() else None
-        is_rebalanced = manifest is not None and bool(manifest.history)
-        metrics = manifest.metrics if manifest and is_rebalanced else header.metrics
-        plan = read_plan(path / PLAN_NAME, check=by_program)[0]
-        if by_program:
-            metrics = prove_by_program(metrics, plan)
-        found = PlanStats(
-            counts=header.counts, metrics=metrics, masks=_masks(plan), mask=plan.mask, is_rebalanced=is_rebalanced
-        )
-        return Stats(plan=found)
-    samples = require_samples(path)
-    lengths, choice = length_stats(samples.lengths), None
+        return plan_figures_of(read_planned(path, check=by_program), by_program=by_program)
+    return sample_stats(require_samples(path), config, by_program=by_program)
+
+
+def sample_stats(samples: Samples, config: PlanConfig | None, *, by_program: bool = False) -> Stats:
+    """The figures of samples, and with a config also those of their plan; see `stats_of`."""
     if config is None:
-        return Stats(lengths=lengths)
-    refuse_padded(config)
-    config = with_known_cost(config)
-    if config.is_auto:
-        from packer_cli.groups.auto import resolve
-
-        config, choice = resolve(config, samples.epoch_lengths(config.seed))
-    rules = plan_rules(config)
-    plan = plan_samples(samples, config)
-    chosen, capacity = samples.chosen(config.seed), rules.groups[-1].capacity
-    counts = sample_counts(samples.lengths, chosen, plan.pieces, capacity, config.overflow)
-    metrics = plan_stats(plan, rules, samples.sources)
-    if by_program:
-        metrics = prove_by_program(metrics, plan)
-    planned = PlanStats(counts=counts, metrics=metrics, masks=_masks(plan), mask=plan.mask)
-    return Stats(lengths=lengths, group_choice=choice, plan=planned)
+        return Stats(lengths=length_stats(samples.lengths))
+    return plan_figures_of(plan_in_memory(samples, config), by_program=by_program)
 
 
-def _masks(plan: Plan) -> tuple[Sparsity, ...]:
-    return tuple(measure_sparsity(plan, group) for group in (*range(len(plan.groups)), None))
+def plan_figures_of(planned: Planned, *, by_program: bool = False) -> Stats:
+    """The figures of a plan; see `stats_of`."""
+    metrics, plan = planned.metrics, planned.arrays
+    found = PlanStats(
+        counts=planned.counts,
+        metrics=prove_by_program(metrics, plan) if by_program else metrics,
+        masks=tuple(measure_sparsity(plan, group) for group in (*range(len(plan.groups)), None)),
+        mask=plan.mask,
+        is_rebalanced=planned.is_rebalanced,
+    )
+    if planned.samples is None:
+        return Stats(plan=found)
+    return Stats(lengths=length_stats(planned.samples.lengths), group_choice=planned.group_choice, plan=found)

@@ -20,10 +20,26 @@ def choices(config: TokenizeConfig, tokenizer: dict[str, Any]) -> list[str]:
     rows = {
         "tokenizer": f"{config.tokenizer}, run by {tokenizer['backend']}",
         "template": _template(config, has_template=tokenizer["chat_template_fingerprint"] is not None),
-        "loss": "on every token" if config.loss_on == "all" else "on assistant turns, completions and plain texts",
+        "loss": _loss(config.loss_on),
         "EOS": _eos(config.append_eos, tokenizer["eos_token"] if tokenizer["eos_token_id"] is not None else None),
     }
     return [f"{name:<11}{text}" for name, text in rows.items()]
+
+
+_PARTS = {"reasoning": "the reasoning", "tool-calls": "the tool calls", "no-reasoning": "all but the reasoning"}
+
+
+def _loss(loss_on: str) -> str:
+    names = loss_on.split("+")
+    if loss_on == "all":
+        return "on every token"
+    turns = "the last assistant turn" if "last-turn" in names else "assistant turns"
+    parts = [text for name, text in _PARTS.items() if name in names]
+    if parts:
+        turns = f"{' and '.join(parts)} of {turns}"
+    if "reasoning" in names and "tool-calls" not in names:
+        return f"on {turns} and completions"
+    return f"on {turns}" if "tool-calls" in names else f"on {turns}, completions and plain texts"
 
 
 def _template(config: TokenizeConfig, *, has_template: bool) -> str:

@@ -12,7 +12,6 @@ import numpy as np
 import pyarrow as pa
 from pydantic import AfterValidator, BaseModel, ConfigDict, model_validator
 
-from packer_cli import __version__
 from packer_cli.engine.base import Engine
 from packer_cli.errors import FormatError, InputError, VersionError
 from packer_cli.files import atomic_file, fingerprint
@@ -25,14 +24,16 @@ from packer_cli.format.checksums import (
     require_damage,
     sign_text,
 )
-from packer_cli.format.loss_spans import STARTS, STOPS, count_by_row, find_wrong_row
+from packer_cli.format.loss_spans import STARTS, STOPS, WEIGHTS, count_by_row, find_wrong_row
 from packer_cli.format.schema import part_schema, token_type
 from packer_cli.remote.local import map_file
 from packer_cli.remote.path import RemotePath, is_remote
+from packer_cli.sizes import TokenShare
+from packer_cli.version import __version__
 
 INDEX_NAME = "tokens.json"
 STORE_FORMAT = "hbpack-tokens"
-STORE_VERSION = 3
+STORE_VERSION = 4
 
 
 class _Model(BaseModel):
@@ -63,6 +64,8 @@ class PartInfo(_Model):
     num_samples: int
     num_tokens: int
     num_loss_tokens: int
+    loss_weight: float | None = None
+    """Sum of the weights of loss tokens; None if the part has no weights, as all are 1."""
     num_rejected: int
     num_with_special: int
     """Records whose own contents hold the text of a special token."""
@@ -91,7 +94,22 @@ class SourceInfo(_Model):
     """One input."""
 
     name: str
-    weight: float
+    weight: float = 1.0
+    """How many times an epoch has each of its samples."""
+    tokens: int | None = None
+    """How many tokens an epoch has of it, in place of a weight."""
+
+    @classmethod
+    def of(cls, name: str, share: float | TokenShare) -> SourceInfo:
+        """An input with its weight or number of tokens."""
+        if isinstance(share, TokenShare):
+            return cls(name=name, tokens=share.tokens)
+        return cls(name=name, weight=share)
+
+    @property
+    def share(self) -> float | TokenShare:
+        """The weight or number of tokens."""
+        return self.weight if self.tokens is None else TokenShare(self.tokens)
 
 
 class StoreIndex(_Model):
@@ -112,12 +130,17 @@ class StoreIndex(_Model):
     parts: tuple[PartInfo, ...]
 
     @property
+    def is_weighted(self) -> bool:
+        """Whether loss tokens have weights other than 1."""
+        return any(part.loss_weight is not None for part in self.parts)
+
+    @property
     def token_type(self) -> pa.DataType:
         """Of the ids in the parts and in the shards."""
         return token_type(self.tokenizer.get("vocab_size"))
 
 
-def store_fingerprint(parts: Sequence[PartInfo], weights: Sequence[float]) -> str:
+def store_fingerprint(parts: Sequence[PartInfo], weights: Sequence[float | TokenShare]) -> str:
     """`StoreIndex.fingerprint`: covers all that a plan and its shards use; `weights` has one weight per input."""
     contents = [[part.fingerprint, [file.source for file in part.files]] for part in parts]
     return fingerprint(contents, list(weights))
@@ -189,7 +212,7 @@ def open_part(folder: Path, part: PartInfo, token: pa.DataType) -> list[pa.Recor
         if path.stat().st_size != part.num_bytes:
             raise pa.ArrowInvalid(f"it has {path.stat().st_size} bytes instead of {part.num_bytes}")
         reader = pa.ipc.open_file(map_file(path, part.num_bytes, part.xxh3).read_buffer())
-        if reader.schema != part_schema(token):
+        if reader.schema != part_schema(token, is_weighted=part.loss_weight is not None):
             raise pa.ArrowInvalid("it has other columns")
         batches = [reader.get_batch(i) for i in range(reader.num_record_batches)]
         for batch in batches:
@@ -212,9 +235,14 @@ def _check_batch(batch: pa.RecordBatch) -> None:
     batch.validate(full=True)
     if not batch.column(STARTS).offsets.equals(batch.column(STOPS).offsets):
         raise pa.ArrowInvalid("its loss spans have different numbers of starts and stops")
+    weights = None
+    if WEIGHTS in batch.schema.names:
+        if not batch.column(STARTS).offsets.equals(batch.column(WEIGHTS).offsets):
+            raise pa.ArrowInvalid("its loss spans have different numbers of starts and weights")
+        weights = to_numpy(batch.column(WEIGHTS).values)
     starts, stops = to_numpy(batch.column(STARTS).values), to_numpy(batch.column(STOPS).values)
     offsets, tokens = to_numpy(batch.column(STARTS).offsets), to_numpy(batch.column("input_ids").offsets)
-    wrong = find_wrong_row(starts, stops, offsets, tokens)
+    wrong = find_wrong_row(starts, stops, offsets, tokens, weights=weights)
     if wrong is not None:
         raise pa.ArrowInvalid(f"the loss spans of the sample of line {batch.column('line')[wrong]} are wrong")
     if not np.array_equal(count_by_row(starts, stops, offsets), to_numpy(batch.column("num_loss_tokens"))):

@@ -20,7 +20,7 @@ from packer_cli.files import fingerprint
 from packer_cli.format.schema import token_type
 from packer_cli.tokens.index import PartFile, PartInfo
 from packer_cli.tokens.rejects import RejectsWriter
-from packer_cli.tokens.writer import PartWriter
+from packer_cli.tokens.writer import LateWeightsError, PartWriter
 
 if TYPE_CHECKING:
     from packer_cli.tokens.encode.encoder import Encoder
@@ -99,9 +99,12 @@ def tokenize_part(task: PartTask, sink: Sink) -> dict[str, Any]:
         # The workers share the cores already.
         os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     encoder = _encoder(task)
+    is_weighted = False
     while True:
         try:
-            info = _write_part(task, encoder, sink)
+            info = _write_part(task, encoder, sink, is_weighted=is_weighted)
+        except LateWeightsError:
+            is_weighted = True
         except BackendMismatch as mismatch:
             encoder = encoder.fallback(mismatch, describe_line(mismatch.line, task.slices))
         else:
@@ -152,7 +155,7 @@ def _alpaca_form(task: PartTask) -> AlpacaForm:
     return task.alpaca
 
 
-def _write_part(task: PartTask, encoder: Encoder, sink: Sink) -> PartInfo:
+def _write_part(task: PartTask, encoder: Encoder, sink: Sink, *, is_weighted: bool) -> PartInfo:
     from packer_cli.tokens.slices import count_by_slice, lines_of, read_slices
 
     tokenizer = _tokenizer(task)
@@ -162,7 +165,7 @@ def _write_part(task: PartTask, encoder: Encoder, sink: Sink) -> PartInfo:
     shapes: Counter[str] = Counter()
     rejects = RejectsWriter(sink, task.name, len(task.slices))
     with rejects, sink.file(task.name) as file:
-        writer = PartWriter(file, token_type(tokenizer.vocab_size))
+        writer = PartWriter(file, token_type(tokenizer.vocab_size), is_weighted=is_weighted)
         for documents in read_slices(
             task.slices,
             task.record_schema,
@@ -197,6 +200,7 @@ def _write_part(task: PartTask, encoder: Encoder, sink: Sink) -> PartInfo:
         num_samples=writer.num_samples,
         num_tokens=writer.num_tokens,
         num_loss_tokens=writer.num_loss_tokens,
+        loss_weight=writer.loss_weight,
         num_rejected=int(rejects.num_rejected.sum()),
         num_with_special=num_with_special,
         num_open=num_open,

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from packer_cli.errors import FormatError
 from packer_cli.format.ipc import BLOCK_BYTES, find_blocks, first_buffers, footer_size, read_block, read_metadata
-from packer_cli.format.loss_spans import STARTS, STOPS, Int64Array, find_wrong_row
+from packer_cli.format.loss_spans import STARTS, STOPS, WEIGHTS, Int64Array, find_wrong_row
 from packer_cli.format.schema import part_schema
 from packer_cli.remote.path import RemotePath
 from packer_cli.remote.ranges import GAP_BYTES, join_spans
@@ -36,10 +36,19 @@ _BUFFERS = {
     "span_offsets": (STARTS, 1, np.int32),
     "loss_starts": (STARTS, 3, np.int32),
     "loss_stops": (STOPS, 3, np.int32),
+    "loss_weights": (WEIGHTS, 3, np.float32),
     "num_loss_tokens": ("num_loss_tokens", 1, np.int32),
     "lines": ("line", 1, np.int64),
 }
-"""For each attribute of `PartBatch`: its column, its buffer there, and its type (None: that of the ids)."""
+"""For each attribute of `PartBatch`: its column, its buffer there, and its type (None: that of the ids).
+
+Not every part has weights."""
+
+
+def _buffers(schema: pa.Schema) -> dict[str, int]:
+    """The number of the buffer of each attribute, in the parts that have it."""
+    first = first_buffers(schema)
+    return {name: first[column] + at for name, (column, at, _) in _BUFFERS.items() if column in first}
 
 
 @dataclass(frozen=True)
@@ -65,9 +74,8 @@ class RangedParts:
         self._folder = folder
         self._parts = parts
         self._token = np.dtype(str(token))
-        self._schema = part_schema(token)
-        first = first_buffers(self._schema)
-        self._numbers = [first[column] + at for column, at, _ in _BUFFERS.values()]
+        self._schemas = {has: part_schema(token, is_weighted=has) for has in (False, True)}
+        self._buffers = {has: _buffers(schema) for has, schema in self._schemas.items()}
         self.batches = self._find_batches()
         self._part = np.array([batch.part for batch in self.batches], dtype=np.int64)
         self._first_token = np.array([batch.places["input_ids"] for batch in self.batches], dtype=np.int64)
@@ -95,8 +103,10 @@ class RangedParts:
             self._check_totals(batches, [int(values[-1]) for values in found], "num_tokens")
         return found
 
-    def spans(self, numbers: Sequence[int], offsets: Sequence[NDArray[Any]]) -> list[list[NDArray[Any]]]:
-        """`span_offsets`, `loss_starts` and `loss_stops` of record batches, checked as those of a whole part.
+    def spans(self, numbers: Sequence[int], offsets: Sequence[NDArray[Any]]) -> list[list[Any]]:
+        """`span_offsets`, `loss_starts`, `loss_stops` and, of a store that has any, `loss_weights` of record batches.
+
+        They are checked as those of a whole part. The weights of a part without are none.
 
         Args:
             offsets: of the same.
@@ -106,10 +116,16 @@ class RangedParts:
         counts = [int(values[-1]) for values in span_offsets]
         int32 = np.dtype(np.int32)
         starts, stops = (self._read(name, batches, counts, int32) for name in ("loss_starts", "loss_stops"))
+        weights: list[Any] = [None] * len(batches)
+        weighted = [i for i, batch in enumerate(batches) if "loss_weights" in batch.places]
+        of_weighted = [batches[i] for i in weighted], [counts[i] for i in weighted]
+        for i, values in zip(weighted, self._read("loss_weights", *of_weighted, np.dtype(np.float32)), strict=True):
+            weights[i] = values
         for i, batch in enumerate(batches):
-            if find_wrong_row(starts[i], stops[i], span_offsets[i], offsets[i]) is not None:
+            if find_wrong_row(starts[i], stops[i], span_offsets[i], offsets[i], weights=weights[i]) is not None:
                 raise self._damaged(batch.part, "its loss spans are wrong")
-        return [span_offsets, starts, stops]
+        found: list[list[Any]] = [span_offsets, starts, stops]
+        return [*found, weights] if any(part.loss_weight is not None for part in self._parts) else found
 
     def tokens(
         self, batch: Int64Array, begin: Int64Array, size: Int64Array
@@ -143,11 +159,12 @@ class RangedParts:
         batches = []
         for (part, offset, size), data in zip(blocks, metadata, strict=True):
             with self._naming(part):
-                num_rows, *starts = read_metadata(memoryview(data), 0, self._numbers)
+                buffers = self._buffers[self._parts[part].loss_weight is not None]
+                num_rows, *starts = read_metadata(memoryview(data), 0, [*buffers.values()])
                 places = [offset + size + start for start in starts]
                 if num_rows < 0 or not 0 <= min(places) <= max(places) <= self._parts[part].num_bytes:
                     raise ValueError("its record batches are wrong")
-            batches.append(RangedBatch(part, num_rows, dict(zip(_BUFFERS, places, strict=True))))
+            batches.append(RangedBatch(part, num_rows, dict(zip(buffers, places, strict=True))))
         self._check_totals(batches, [batch.num_rows for batch in batches], "num_samples")
         return batches
 
@@ -165,7 +182,8 @@ class RangedParts:
         found = []
         for number, tail in enumerate(tails):
             with self._naming(number):
-                if pa.ipc.open_file(pa.py_buffer(tail)).schema != self._schema:
+                schema = self._schemas[self._parts[number].loss_weight is not None]
+                if pa.ipc.open_file(pa.py_buffer(tail)).schema != schema:
                     raise ValueError("it has other columns")
                 first, count = find_blocks(tail)
                 found.append([read_block(tail, first + k * BLOCK_BYTES) for k in range(count)])

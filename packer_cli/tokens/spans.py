@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -31,9 +32,9 @@ class Among:
             [*zip(ordered[begins].tolist(), np.split(order, begins[1:]), strict=True)] if len(order) else []
         )
 
-    def take(self, arrays: Sequence[NDArray[np.int32]], place: NDArray[np.int64]) -> NDArray[np.int32]:
-        """int32[m]: the value at a place (int64[m]) of each one's array. Price: a few us for each array."""
-        values = np.empty(len(place), dtype=np.int32)
+    def take(self, arrays: Sequence[NDArray[Any]], place: NDArray[np.int64]) -> NDArray[Any]:
+        """[m]: the value at a place (int64[m]) of each one's array, of their type. Price: a few us for each array."""
+        values = np.empty(len(place), dtype=arrays[0].dtype if arrays else np.int32)
         for number, own in self._of_array:
             values[own] = arrays[number][place[own]]
         return values

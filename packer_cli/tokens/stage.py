@@ -59,7 +59,7 @@ class Header:
         parts = list(parts)
         infos = tuple(PartInfo(**part.facts["part"]) for part in parts)
         return StoreIndex(
-            fingerprint=store_fingerprint(infos, [source.weight for source in self.sources]),
+            fingerprint=store_fingerprint(infos, [source.share for source in self.sources]),
             tokenizer={**parts[0].facts["tokenizer"], "name": self.tokenizer},
             options=self.options,
             library_versions=self.library_versions,
@@ -115,7 +115,7 @@ def header_of(config: TokenizeConfig, sources: Sequence[Source]) -> Header:
         tokenizer=config.tokenizer,
         options=sample_options(config),
         library_versions=library_versions(),
-        sources=tuple(SourceInfo(name=source.name, weight=source.weight) for source in sources),
+        sources=tuple(SourceInfo.of(source.name, source.weight) for source in sources),
     )
 
 

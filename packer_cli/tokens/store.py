@@ -18,8 +18,8 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from packer_cli.errors import FormatError
-from packer_cli.format.loss_spans import Int64Array
-from packer_cli.format.token_parts import PartBatch, clip_spans
+from packer_cli.format.loss_spans import Int64Array, weight_by_row
+from packer_cli.format.token_parts import ClippedSpans, PartBatch, clip_spans
 from packer_cli.remote.local import is_in_cache
 from packer_cli.remote.path import RemotePath
 from packer_cli.remote.ranges import REQUEST_BYTES
@@ -42,6 +42,8 @@ class Gathered(NamedTuple):
     """int64[s], positions among these tokens"""
     loss_stops: Int64Array
     """int64[s]"""
+    loss_weights: NDArray[np.float32] | None = None
+    """float32[s], of each span; None: the store has none"""
 
     def spans_by_row(self, token_offsets: Int64Array) -> tuple[Int64Array, NDArray[np.int32], NDArray[np.int32]]:
         """Offsets (int64[r+1]), starts and stops (int32[s]) of the spans of each row, as positions in the row.
@@ -138,10 +140,18 @@ class TokenStore:
         self, sample: NDArray[np.integer], start: NDArray[np.integer], length: NDArray[np.int32]
     ) -> NDArray[np.int32]:
         """Loss tokens (int32[m]) of pieces of samples, without the first token of each. O(their samples' spans)."""
-        starts, stops, piece = self._loss_spans(*self._find(sample), start, length)
+        spans = self._loss_spans(*self._find(sample), start, length)
         counts = np.zeros(len(sample), dtype=np.int32)
-        np.add.at(counts, piece, (stops - starts).astype(np.int32))
+        np.add.at(counts, spans.piece, (spans.stops - spans.starts).astype(np.int32))
         return counts
+
+    def loss_weight_of(
+        self, sample: NDArray[np.integer], start: NDArray[np.integer], length: NDArray[np.int32]
+    ) -> NDArray[np.float64]:
+        """Sum of the weights (float64[m]) of the loss tokens of pieces, in a store that has weights. O(spans)."""
+        spans = self._loss_spans(*self._find(sample), start, length)
+        assert spans.weights is not None
+        return weight_by_row(spans.starts, spans.stops, spans.weights, spans.piece, len(sample))
 
     def gather(self, sample: NDArray[np.integer], start: NDArray[np.integer], length: NDArray[np.int32]) -> Gathered:
         """Pieces one after another, without a loss at the first token of each. O(tokens).
@@ -157,9 +167,9 @@ class TokenStore:
             raise FormatError(f"token store {str(self.folder)!r}: a sample is shorter than planned; tokenize again")
         width = self._token.itemsize
         input_ids = copy_spans(*self._tokens(batch, width * begin, width * size)).view(self._token)
-        starts, stops, piece = self._loss_spans(batch, row, start, length)
-        place = (np.cumsum(size) - size)[piece]
-        return Gathered(input_ids, starts + place, stops + place)
+        spans = self._loss_spans(batch, row, start, length)
+        place = (np.cumsum(size) - size)[spans.piece]
+        return Gathered(input_ids, spans.starts + place, spans.stops + place, spans.weights)
 
     def needs(self, sample: NDArray[np.integer], length: NDArray[np.int32]) -> NDArray[np.float64]:
         """float64[parts]: what it would take to read these pieces in ranges, in bytes of each part.
@@ -209,16 +219,22 @@ class TokenStore:
         return [getattr(batch, name) if (batch := self._batches[number]) else next(read) for number in numbers]
 
     def _spans(self, offsets: Sequence[NDArray[Any]]) -> list[list[NDArray[Any]]]:
-        """`span_offsets`, `loss_starts` and `loss_stops` of all record batches."""
+        """`span_offsets`, `loss_starts` and `loss_stops` of all record batches, `loss_weights` if there are any."""
         far = [number for number, batch in enumerate(self._batches) if batch is None]
-        names = ("span_offsets", "loss_starts", "loss_stops")
+        names = ["span_offsets", "loss_starts", "loss_stops"]
+        if self.index.is_weighted:
+            names.append("loss_weights")
         read: list[list[NDArray[Any]]] = [[]] * len(names)
         if self._ranged:
             read = self._ranged.spans(far, [offsets[number] for number in far])
-        return [
+        found = [
             [getattr(batch, name) if batch else next(of_far) for batch in self._batches]
             for name, of_far in zip(names, map(iter, read), strict=True)
         ]
+        if self.index.is_weighted:
+            ones = [np.broadcast_to(np.float32(1), len(starts)) for starts in found[1]]
+            found[3] = [one if weights is None else weights for one, weights in zip(ones, found[3], strict=True)]
+        return found
 
     def _tokens(
         self, batch: Int64Array, begin: Int64Array, size: Int64Array
@@ -238,8 +254,8 @@ class TokenStore:
 
     def _loss_spans(
         self, batch: Int64Array, row: Int64Array, start: NDArray[np.integer], length: NDArray[np.int32]
-    ) -> tuple[Int64Array, Int64Array, Int64Array]:
-        """Loss spans of pieces, without the first token of each: starts, stops (in the piece) and piece, int64[s]."""
+    ) -> ClippedSpans:
+        """Loss spans of pieces, without the first token of each."""
         rows, among = self._rows, Among(batch)
         first, stop = (among.take(rows.span_offsets, row + k).astype(np.int64) for k in (0, 1))
         num = stop - first
@@ -247,7 +263,8 @@ class TokenStore:
         place = np.arange(len(piece)) + (first - (np.cumsum(num) - num))[piece]
         among = Among(batch[piece])
         starts, stops = (among.take(of_batch, place) for of_batch in (rows.loss_starts, rows.loss_stops))
-        return clip_spans(starts, stops, piece, start, length)
+        weights = None if rows.loss_weights is None else among.take(rows.loss_weights, place)
+        return clip_spans(starts, stops, piece, start, length, weights)
 
     def _find(self, sample: NDArray[np.integer]) -> tuple[Int64Array, Int64Array]:
         """The record batch of each of these samples, and its row there."""
@@ -260,7 +277,8 @@ class TokenStore:
         with self._lock:
             if self._made_rows is None:
                 offsets = self._columns("offsets")
-                self._made_rows = _Rows(offsets, *self._spans(offsets))
+                span_offsets, starts, stops, *weights = self._spans(offsets)
+                self._made_rows = _Rows(offsets, span_offsets, starts, stops, weights[0] if weights else None)
             return self._made_rows
 
 
@@ -275,6 +293,8 @@ class _Rows(NamedTuple):
     """In the sample."""
     loss_stops: list[NDArray[np.int32]]
     """In the sample."""
+    loss_weights: list[NDArray[np.float32]] | None
+    """float32; None: the store has none."""
 
 
 def _join(arrays: list[NDArray[Any]], dtype: type) -> NDArray[Any]:

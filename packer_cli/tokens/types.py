@@ -23,8 +23,9 @@ class EncodedBatch:
     """int64[n+1]: sample i is `input_ids[offsets[i]:offsets[i+1]]`."""
     input_ids: NDArray[Any]
     """int32[t], or uint16[t] where all ids were given and the vocabulary fits"""
-    loss_mask: NDArray[np.int8] | None
-    """int8[t]: 1 for tokens that are trained on; None: all are. The first token of a sample may be 1 here;
+    loss_mask: NDArray[Any] | None
+    """int8[t]: 1 for tokens that are trained on, or float32[t]: the weight of each one's loss, 0 for none; None: all
+    are trained on, with weight 1. The first token of a sample may be 1 here;
     it never carries a loss, since nothing predicts it, and the token store has none there."""
     lines: NDArray[np.int64]
     """int64[n]: line of each sample's record in its file."""

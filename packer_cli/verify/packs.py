@@ -13,16 +13,16 @@ from numpy.typing import NDArray
 from packer_cli.format.arrays import to_numpy
 from packer_cli.format.checksums import require_damage
 from packer_cli.format.constants import PACKS_PER_BATCH
-from packer_cli.format.loss_spans import STARTS, STOPS, count_by_row, find_wrong_row
+from packer_cli.format.loss_spans import STARTS, STOPS, WEIGHTS, count_by_row, find_wrong_row
 from packer_cli.format.marks import CHECKSUM, row_checksums
 from packer_cli.format.token_parts import PieceTokens, with_tokens
 from packer_cli.plan.cost import Cost
-from packer_cli.plan.types import Plan
+from packer_cli.plan.types import PieceLoss, Plan
 from packer_cli.remote.local import open_source
 from packer_cli.shards.layout import ShardRange
 from packer_cli.tokens.store import TokenStore
 
-_OF_THE_STORE = ("source_ids", "input_ids", STARTS, STOPS)
+_OF_THE_STORE = ("source_ids", "input_ids", STARTS, STOPS, WEIGHTS)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,7 +30,7 @@ class Expected:
     """What the packs are compared with."""
 
     plan: Plan
-    piece_loss_tokens: NDArray[np.int32]
+    piece_loss: PieceLoss
     cost: Cost
     schema: pa.Schema
     """The columns of shards."""
@@ -79,7 +79,7 @@ def _check_batch(batch: pa.RecordBatch, first: int, stop: int, group: int, expec
     length = plan.pieces.length[members].astype(np.int64)
     tokens = np.add.reduceat(length, borders[:-1])
     work = np.add.reduceat(length * length, borders[:-1]) if plan.mask == "document" else tokens**2
-    loss_tokens = expected.piece_loss_tokens[members].astype(np.int64)
+    loss_tokens = expected.piece_loss.tokens[members].astype(np.int64)
     rows = np.repeat(np.arange(stop - first), np.diff(borders))
     ends = np.cumsum(length) - np.repeat(np.cumsum(tokens) - tokens, np.diff(borders))
     cu_seqlens = [np.concatenate([[0], ends[rows == row]]) for row in range(stop - first)]
@@ -109,8 +109,10 @@ def _check_batch(batch: pa.RecordBatch, first: int, stop: int, group: int, expec
             STARTS: (loss_starts, span_borders),
             STOPS: (loss_stops, span_borders),
         }
+        if gathered.loss_weights is not None:
+            lists[WEIGHTS] = (gathered.loss_weights, span_borders)
         if expected.index_only:
-            tokens_of = PieceTokens(gathered.input_ids, loss_starts, loss_stops)
+            tokens_of = PieceTokens(gathered.input_ids, loss_starts, loss_stops, gathered.loss_weights)
             batch = with_tokens(batch, token_borders, span_borders, tokens_of)
     elif not expected.index_only:
         lists["input_ids"] = (to_numpy(batch.column("input_ids").values), token_borders)
@@ -143,7 +145,13 @@ def _check_spans(
     if not np.array_equal(offsets, to_numpy(stops.offsets)):
         return f"packs from {first} on have other numbers of {STARTS} than of {STOPS}"
     spans = to_numpy(starts.values), to_numpy(stops.values), offsets
-    wrong = find_wrong_row(*spans, token_borders, borders)
+    weights = None
+    if WEIGHTS in batch.schema.names:
+        column = batch.column(WEIGHTS)
+        if not np.array_equal(offsets, to_numpy(column.offsets)):
+            return f"packs from {first} on have other numbers of {STARTS} than of {WEIGHTS}"
+        weights = to_numpy(column.values)
+    wrong = find_wrong_row(*spans, token_borders, borders, weights)
     if wrong is None:
         differing = np.flatnonzero(count_by_row(*spans) != to_numpy(batch.column("num_loss_tokens")))
         wrong = int(differing[0]) if len(differing) else None

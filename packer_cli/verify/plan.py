@@ -28,7 +28,7 @@ def prove_pieces(pieces: Pieces, config: PlanConfig, store: TokenStore | None) -
         check_pieces(pieces, ends.astype(np.int32), np.sort(pieces.sample[pieces.start == 0]), is_whole=True)
         return
     lengths = store.lengths()
-    samples = weighted_samples(store.sources(), [source.weight for source in store.index.sources], config.seed)
+    samples = weighted_samples(store.sources(), [source.share for source in store.index.sources], config.seed, lengths)
     if config.overflow == "drop":
         samples = kept_samples(lengths, samples, config.groups[-1].capacity)
     check_pieces(pieces, lengths, samples, is_whole=config.overflow != "truncate")

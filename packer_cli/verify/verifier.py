@@ -6,17 +6,13 @@ import shlex
 from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
-from numpy.typing import NDArray
-
 from packer_cli.engine.base import Engine
 from packer_cli.engine.progress import Progress
 from packer_cli.errors import FormatError, InputError, PlanError, VersionError
 from packer_cli.format.checksums import find_damage
 from packer_cli.format.constants import MANIFEST_NAME, PLAN_NAME
 from packer_cli.format.manifest import Manifest
-from packer_cli.format.schema import index_schema, shard_schema, token_type
-from packer_cli.plan.types import Plan
+from packer_cli.plan.types import PieceLoss, Plan
 from packer_cli.remote.names import path_from, paths_below
 from packer_cli.remote.path import is_remote
 from packer_cli.shards.manifest import read_manifest
@@ -118,15 +114,13 @@ class Verifier:
             self._check_ranks(None)
             self.report.not_checked.append("packs and samples: plan.arrow, which tells them, is damaged")
             return
-        plan, piece_loss_tokens, header = opened
+        plan, piece_loss, header = opened
         store = self._open_store(header)
         expected = Expected(
             plan=plan,
-            piece_loss_tokens=piece_loss_tokens,
+            piece_loss=piece_loss,
             cost=header.cost,
-            schema=(index_schema if self._manifest.tokens else shard_schema)(
-                token_type(self._manifest.tokenizer.get("vocab_size"))
-            ),
+            schema=self._manifest.schema,
             store=None if self._fast else store,
         )
         try:
@@ -134,21 +128,21 @@ class Verifier:
         except (PlanError, IndexError) as error:
             self.report.add({PLAN_NAME: str(error)}, _PLAN)
             return
-        self._check_ranks((plan, piece_loss_tokens))
+        self._check_ranks((plan, piece_loss))
         self._check_packs(expected, progress)
 
-    def _open_plan(self) -> tuple[Plan, NDArray[np.int32], PlanHeader] | None:
+    def _open_plan(self) -> tuple[Plan, PieceLoss, PlanHeader] | None:
         if self.report.is_damaged(self._manifest.plan.path):
             return None
         try:
             path = self._folder / self._manifest.plan.path
-            (plan, piece_loss_tokens), header = read_plan(path, check=True), read_plan_header(path)
+            (plan, piece_loss), header = read_plan(path, check=True), read_plan_header(path)
             if not is_of_plan(self._manifest, header.fingerprint):
                 raise FormatError("it is not the plan of the shards beside it")
         except (InputError, FormatError) as error:
             self.report.add({PLAN_NAME: without_remedy(error)}, _PLAN)
             return None
-        return plan, piece_loss_tokens, header
+        return plan, piece_loss, header
 
     def _open_store(self, header: PlanHeader) -> TokenStore | None:
         """The token store that the shards were made of, if it is there and sound."""
@@ -191,7 +185,7 @@ class Verifier:
     def _leave_out_tokens(self, why: str) -> None:
         self.report.not_checked.append(f"whether tokens are those of the token store: {why}")
 
-    def _check_ranks(self, planned: tuple[Plan, NDArray[np.int32]] | None) -> None:
+    def _check_ranks(self, planned: tuple[Plan, PieceLoss] | None) -> None:
         """Of every number of GPUs that the set was for."""
         for generation in self._manifest.generations:
             schedules = None

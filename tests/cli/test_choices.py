@@ -203,3 +203,25 @@ def test_all_rejected(tokenize, pack, lines_of, tmp_path):
     )
     assert [entry[1] for entry in rejected(out)] == [1, 2]
     assert pack(lines_of(TEXT)).code == 0
+
+
+@pytest.mark.parametrize(
+    ("loss_on", "said"),
+    [
+        ("last-turn", "on the last assistant turn, completions and plain texts"),
+        ("no-reasoning", "on all but the reasoning of assistant turns, completions and plain texts"),
+        ("reasoning+last-turn", "on the reasoning of the last assistant turn and completions"),
+        ("reasoning+tool-calls", "on the reasoning and the tool calls of assistant turns"),
+    ],
+)
+def test_what_carries_a_loss_is_said(tokenize, lines_of, loss_on, said):
+    done = tokenize(lines_of(CHAT), "--loss-on", loss_on)
+    assert done.code == 0
+    assert lines_without_seconds(done)[2] == f"loss       {said}"
+
+
+def test_a_part_that_does_not_exist(tokenize, lines_of):
+    done = tokenize(lines_of(CHAT), "--loss-on", "thoughts")
+    known = "completion, all, last-turn, reasoning, no-reasoning, tool-calls"
+    message = f"--loss-on: must be one of {known}, or some of the last four joined by +, got 'thoughts'"
+    assert (done.code, done.stderr) == (2, f"error: {message}\n")

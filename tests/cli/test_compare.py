@@ -14,8 +14,8 @@ import numpy as np
 import psutil
 import pytest
 
-import packer_cli.compare.side_by_side
-from packer_cli.cli.tables.compare import COLUMNS
+from packer_cli.compare import side_by_side
+from packer_cli.compare.columns import COLUMNS
 from packer_cli.compare.row_figures import row_figures
 from packer_cli.plan.packing import REGISTRY
 from tests.cli.conftest import GROUPS
@@ -235,7 +235,7 @@ def row_without_a_solver(task):
 def test_a_row_that_fails_shows_why_and_ends_no_other(hbpack, tmp_path, monkeypatch):
     lengths = tmp_path / "hard.npy"  # neither best-fit nor bin slack reaches the bound, so `ilp` needs its solver
     np.save(lengths, np.random.default_rng(0).integers(1500, 4500, 300))
-    monkeypatch.setattr(packer_cli.compare.side_by_side, "row_figures", row_without_a_solver)
+    monkeypatch.setattr(side_by_side, "row_figures", row_without_a_solver)
     arguments = ("compare", lengths, *GROUPS, "--algorithms", "ilp,ffd,bfd,ffs,bfs,kk,isf", "--sort", "abr")
     done = hbpack(*arguments)
     assert done.code == 0

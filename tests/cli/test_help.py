@@ -10,9 +10,9 @@ import sys
 import click
 import pytest
 
-import packer_cli
 from packer_cli.cli.main import COMMANDS, cli
 from packer_cli.panels import Panel
+from packer_cli.version import __version__
 
 HEAVY = ("numba", "numpy", "pyarrow", "pydantic", "rich", "tokenizers", "torch", "transformers", "yaml")
 
@@ -67,9 +67,9 @@ def test_help_fits_the_terminal(monkeypatch, hbpack, columns):
 
 
 def test_the_version(hbpack):
-    assert hbpack("--version") == (0, f"hbpack, version {packer_cli.__version__}\n", "")
+    assert hbpack("--version") == (0, f"hbpack, version {__version__}\n", "")
     done = subprocess.run([sys.executable, "-m", "packer_cli", "--version"], capture_output=True, text=True)
-    assert done.stdout == f"hbpack, version {packer_cli.__version__}\n"
+    assert done.stdout == f"hbpack, version {__version__}\n"
 
 
 def test_help_is_at_once():

@@ -7,7 +7,7 @@ import json
 import numpy as np
 import pytest
 
-from packer_cli.cli.tables.compare import COLUMNS
+from packer_cli.compare.columns import COLUMNS
 from packer_cli.config.gpu_model import read_shape
 from packer_cli.cost.analytic import analytic_model
 from packer_cli.cost.gpus import parse_gpu
@@ -209,3 +209,39 @@ def test_options_of_plans_for_what_is_planned(hbpack, pack, chats, gpu, tmp_path
     done = hbpack("simulate", out, *gpu)
     assert (done.code, done.stdout) == (1, "")
     assert done.stderr.startswith(f"error: '{out / 'plan.arrow'}' is damaged")
+
+
+def test_a_trace_has_the_times_of_the_simulation(hbpack, pack, chats, sample, gpu, tmp_path):
+    assert pack(chats, sample / "journals.jsonl").code == 0
+    out, trace = tmp_path / "out", tmp_path / "trace.json"
+    done = hbpack("simulate", out, *gpu, "--step-seconds", 2, "--trace", trace, "--trace-steps", 3, "--json")
+    assert done.code == 0
+    figures = json.loads(done.stdout)["overall"]
+    said = f"wrote '{trace}': the first 3 of {figures['num_steps']} steps; open it in Perfetto (ui.perfetto.dev) or in"
+    assert done.stderr == f"{said} chrome://tracing\n"
+    data = json.loads(trace.read_text())
+    assert data["displayTimeUnit"] == "ms"
+    assert data["otherData"]["made_by"] == "hbpack simulate"
+    events = data["traceEvents"]
+    assert [event["name"] for event in events if event.get("cat") == "step"] == ["step 0", "step 1", "step 2"]
+    assert {event["args"]["name"] for event in events if event["name"] == "process_name"} == {
+        "schedule", "node 0 (GPUs 0 to 7)",
+    }  # fmt: skip
+    again = hbpack("simulate", out, *gpu, "--trace", trace, "--trace-steps", 1000)
+    assert again.code == 0
+    events = json.loads(trace.read_text())["traceEvents"]
+    seconds = sum(event["dur"] for event in events if event.get("cat") == "step") / 1e6
+    assert seconds == pytest.approx(simulated(hbpack, out, *gpu)["overall"]["seconds"])
+
+
+def test_a_trace_is_refused_where_there_is_no_one_plan_and_no_place(hbpack, pack, chats, gpu, lengths, tmp_path):
+    done = hbpack("simulate", lengths, *GROUPS, *gpu, "--trace", tmp_path / "trace.json")
+    assert done == (
+        2, "", "error: --trace is of one plan; name a packed data set or a plan, and leave out --groups\n"
+    )  # fmt: skip
+    assert pack(chats).code == 0
+    other = tmp_path / "notes.json"
+    other.write_text("{}")
+    done = hbpack("simulate", tmp_path / "out", *gpu, "--trace", other)
+    assert (done.code, other.read_text()) == (2, "{}")
+    assert done.stderr == f"error: --trace: '{other}' already exists and is not a trace; name another file\n"

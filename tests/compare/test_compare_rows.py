@@ -9,8 +9,10 @@ from types import SimpleNamespace
 import pytest
 
 from packer_cli.cli.console import print_table
-from packer_cli.cli.tables.compare import COLUMNS, parse_sort, sort_rows
+from packer_cli.compare import rows as rows_of_plans
+from packer_cli.compare.columns import COLUMNS
 from packer_cli.compare.rows import BALANCES, FORM, TIME_LIMIT, default_rows, parse_rows, strategy_rows
+from packer_cli.compare.sorting import parse_sort, sort_rows
 from packer_cli.config import PlanConfig
 from packer_cli.errors import ConfigError
 from packer_cli.plan.balance import parse_balance
@@ -83,7 +85,7 @@ def test_a_row_for_each_strategy():
 
 def test_flexsp_differs_from_the_default_on_the_same_groups(monkeypatch):
     """Only what it plans by differs."""
-    monkeypatch.setattr("packer_cli.compare.rows.with_known_cost", lambda given: given)
+    monkeypatch.setattr(rows_of_plans, "with_known_cost", lambda given: given)
     rows = strategy_rows("balanced,flexsp", config(groups="1k:1,2k:2"))
     assert names(rows) == ["balanced", "flexsp"]
     assert rows[0].config.groups == rows[1].config.groups

@@ -13,6 +13,7 @@ import pytest
 
 from packer_cli.corpus.discover import discover, parse_input, slice_corpus
 from packer_cli.errors import ConfigError, InputError
+from packer_cli.sizes import TokenShare
 
 from .helpers import TEXT, read_all, write_jsonl
 
@@ -58,6 +59,32 @@ def test_a_path_that_exists_wins_over_a_weight(tmp_path: Path) -> None:
     assert parse_input(f"{path}@3") == (str(path), 3.0)
 
 
+@pytest.mark.parametrize(
+    ("text", "tokens", "written"),
+    [
+        ("2Btokens", 2 * 10**9, "2Btokens"),
+        ("500mtokens", 5 * 10**8, "500Mtokens"),
+        ("1.5ktokens", 1500, "1500tokens"),
+        ("10ktokens", 10_000, "10ktokens"),
+        ("3Ttokens", 3 * 10**12, "3Ttokens"),
+    ],
+)
+def test_numbers_of_tokens(text: str, tokens: int, written: str) -> None:
+    name, share = parse_input(f"a.jsonl@{text}")
+    assert (name, share) == ("a.jsonl", TokenShare(tokens))
+    assert str(share) == written
+    assert parse_input(f"a.jsonl@{share}") == (name, share)
+
+
+@pytest.mark.parametrize("text", ["0tokens", "0.3tokens", "9999999999Ttokens"])
+def test_bad_numbers_of_tokens(text: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        parse_input(f"a.jsonl@{text}")
+    assert str(caught.value) == (
+        f"a.jsonl@{text}: the number of tokens must be from 1 to 2^62; leave out an input of none"
+    )
+
+
 @pytest.mark.parametrize("weight", ["0", "-1", "inf", "nan"])
 def test_bad_weights(weight: str) -> None:
     with pytest.raises(ConfigError) as caught:
@@ -82,7 +109,10 @@ def test_a_weight_that_is_no_number(tmp_path: Path, weight: str) -> None:
     path = write_jsonl(tmp_path / "a.jsonl", [TEXT])
     with pytest.raises(ConfigError) as caught:
         parse_input(f"{path}@{weight}")
-    assert str(caught.value) == f"{path}@{weight}: the weight {weight!r} is not a number; write {path}@2.0"
+    assert (
+        str(caught.value)
+        == f"{path}@{weight}: the weight {weight!r} is not a number; write {path}@2.0 or {path}@500Mtokens"
+    )
     with pytest.raises(ConfigError, match="there is no path before the weight; write PATH@2"):
         parse_input("@2")
 

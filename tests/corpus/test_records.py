@@ -53,7 +53,7 @@ def test_sharegpt_becomes_roles() -> None:
             "system": "Be kind.",
             "tools": '[{"name": "f"}]',
             "conversations": [
-                {"from": "human", "value": "Hi", "weight": 1},
+                {"from": "human", "value": "Hi", "weight": 0.5},
                 {"from": "function_call", "value": '{"name": "f", "arguments": {"a": 1}}'},
                 {"from": "observation", "value": "2"},
                 {"from": "gpt", "value": "two"},
@@ -63,12 +63,51 @@ def test_sharegpt_becomes_roles() -> None:
     call = {"type": "function", "function": {"name": "f", "arguments": {"a": 1}}}
     assert document.messages == [
         {"role": "system", "content": "Be kind."},
-        {"role": "user", "content": "Hi", "weight": 1},
+        {"role": "user", "content": "Hi"},
         {"role": "assistant", "content": "", "tool_calls": [call]},
         {"role": "tool", "content": "2"},
         {"role": "assistant", "content": "two"},
     ]
     assert document.tools == [{"name": "f"}]
+    assert document.weights == (1, 0.5, 1, 1, 1)
+
+
+CHAT_TURNS = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]
+
+
+@pytest.mark.parametrize(
+    "record",
+    [
+        {"messages": CHAT_TURNS},
+        {"text": "a"},
+        {"prompt": "a", "completion": "b"},
+        {"prompt": CHAT_TURNS[:1], "completion": CHAT_TURNS[1:]},
+        {"instruction": "a", "output": "b"},
+    ],
+)
+def test_weights_of_records(record: dict) -> None:
+    assert parse(record).weight == 1
+    assert parse({**record, "weight": 0.25}).weight == 0.25
+    assert parse({**record, "weight": 0}).weight == 0
+    for weight, why in [
+        (-1, '"weight" is -1; a weight is 0, or from 1e-9 to 1e9'),
+        (float("nan"), '"weight" is nan; a weight is 0, or from 1e-9 to 1e9'),
+        (1e-10, '"weight" is 1e-10; a weight is 0, or from 1e-9 to 1e9'),
+        (10**400, '"weight" is 100000000000000000000000000...; a weight is 0, or from 1e-9 to 1e9'),
+        ("1", '"weight" must be a number, this is a string'),
+        (True, '"weight" must be a number, this is a boolean'),
+    ]:
+        assert reason({**record, "weight": weight}) == why
+
+
+def test_weights_of_messages() -> None:
+    turns = [{**CHAT_TURNS[0], "weight": None}, {**CHAT_TURNS[1], "weight": 2}]
+    document = parse({"messages": turns, "weight": 3})
+    assert (document.messages, document.weight, document.weights) == (CHAT_TURNS, 3, (1, 2))
+    document = parse({"prompt": CHAT_TURNS, "completion": turns[1:]})
+    assert (document.messages, document.weights) == ([*CHAT_TURNS, CHAT_TURNS[1]], (1, 1, 2))
+    wrong = {"messages": [CHAT_TURNS[0], {**CHAT_TURNS[1], "weight": -1}]}
+    assert reason(wrong) == 'messages[1]: "weight" is -1; a weight is 0, or from 1e-9 to 1e9'
 
 
 def test_conversations_may_hold_roles_and_messages_may_be_sharegpt() -> None:

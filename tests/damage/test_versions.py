@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from packer_cli import __version__
 from packer_cli.engine.parts import Parts
 from packer_cli.errors import VersionError
 from packer_cli.format.checksums import sign_json
 from packer_cli.format.constants import FORMAT_VERSION
 from packer_cli.tokens.index import STORE_VERSION
+from packer_cli.version import __version__
 from tests.damage.conftest import Packed, hbpack
 from tests.reference import tree
 

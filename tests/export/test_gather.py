@@ -51,6 +51,8 @@ def test_any_packs_in_any_order(packed, packs):
     ):
         rows = [packs[pack] for pack in wanted]
         for name, dtype in LISTS.items():
+            if name == "loss_weights":
+                continue  # The set has none.
             found = opened.lists(name, wanted)
             assert found.values.dtype == dtype
             assert np.array_equal(found.values, np.concatenate([row[name] for row in rows]))

@@ -11,16 +11,16 @@ def has_end(ids: list[int], ends: set[int], blanks: set[int]) -> bool:
 
 
 def framed(
-    ids: list[int], mask: list[int], *, before: list[int], after: list[int], is_plain: bool, may_close: bool,
-    append_eos: str, eos: int, ends: set[int], blanks: set[int],
-) -> tuple[list[int], list[int], bool]:  # fmt: skip
+    ids: list[int], mask: list[float], *, before: list[int], after: list[int], is_plain: bool, may_close: bool,
+    end: float, append_eos: str, eos: int, ends: set[int], blanks: set[int],
+) -> tuple[list[int], list[float], bool]:  # fmt: skip
     """(ids, mask, whether it has an end) of one sample with what goes around it."""
     is_ended = has_end(ids, ends, blanks)
     if is_plain:
-        mask = [mask[0]] * len(before) + mask + [1] * len(after)
+        mask = [mask[0]] * len(before) + mask + [end] * len(after)
         ids = before + ids + after
         if after:
             is_ended = after[-1] in ends
     if (append_eos == "auto" and may_close and not is_ended) or (append_eos == "always" and ids[-1] != eos):
-        return [*ids, eos], [*mask, 1], True
+        return [*ids, eos], [*mask, end], True
     return ids, mask, is_ended

@@ -19,6 +19,18 @@ def spans_of(loss_mask: Sequence[int]) -> Spans:
     return starts, stops
 
 
+def weighted_spans_of(weights: Sequence[float]) -> tuple[list[int], list[int], list[float]]:
+    """(starts, stops, weights) of the runs of equal weights above 0 of one row."""
+    starts, stops, values, place = [], [], [], 0
+    for weight, run in groupby(weights):
+        begin, place = place, place + len(list(run))
+        if weight:
+            starts.append(begin)
+            stops.append(place)
+            values.append(weight)
+    return starts, stops, values
+
+
 def mask_of(starts: Sequence[int], stops: Sequence[int], num_tokens: int) -> list[int]:
     """The loss mask of one row."""
     return [int(any(a <= place < b for a, b in zip(starts, stops, strict=True))) for place in range(num_tokens)]

@@ -21,6 +21,7 @@ from packer_cli.plan.rules import PlanRules
 from packer_cli.plan.samples import weighted_samples
 from packer_cli.plan.schedule import StepRules
 from packer_cli.plan.types import FILLER, Pieces
+from packer_cli.sizes import TokenShare
 
 
 def whole(lengths):
@@ -243,6 +244,26 @@ def test_weights_draw_a_seeded_part():
     assert not np.array_equal(samples, weighted_samples(sources, [0.25, 2.0], seed=4))
 
 
+@given(
+    lengths=st.lists(st.integers(1, 50), min_size=1, max_size=30),
+    others=st.integers(0, 5),
+    tokens=st.integers(1, 4000),
+    seed=st.integers(0, 20),
+)
+def test_tokens_come_as_near_as_whole_samples_allow(lengths, others, tokens, seed):
+    array = np.array([*lengths, *[7] * others], dtype=np.int32)
+    sources = np.array([0] * len(lengths) + [1] * others, dtype=np.int32)
+    shares = [TokenShare(tokens), 1.0]
+    samples = weighted_samples(sources, shares, seed, array)
+    assert (samples[samples >= len(lengths)] == np.arange(len(lengths), len(array))).all()
+    own = samples[samples < len(lengths)]
+    assert 2 * abs(int(array[own].sum()) - tokens) <= max(lengths)
+    times = np.bincount(own, minlength=len(lengths))
+    assert times.max() - times.min() <= 1  # Whole epochs, and a part of one.
+    assert times.min() == tokens // sum(lengths) or times.min() == times.max()
+    assert np.array_equal(samples, weighted_samples(sources, shares, seed, array))
+
+
 def test_weights_that_ask_for_too_many_samples(monkeypatch):
     sources = np.array([0] * 30 + [1] * 10, dtype=np.int32)
     message = (
@@ -253,6 +274,8 @@ def test_weights_that_ask_for_too_many_samples(monkeypatch):
         weighted_samples(sources, [1e12, 2.0], seed=0)
     monkeypatch.setattr(samples_module, "MOST_PIECES", 95)
     assert len(weighted_samples(sources, [2.5, 2.0], seed=0)) == 95
+    with pytest.raises(RunError, match=r"about 1.02e\+03 samples an epoch out of 40"):
+        weighted_samples(sources, [TokenShare(1000), 2.0], seed=0, lengths=np.ones(40, dtype=np.int32))
     with pytest.raises(RunError, match="about 105 samples an epoch out of 40; it may have 95 at most"):
         weighted_samples(sources, [2.5, 3.0], seed=0)
 

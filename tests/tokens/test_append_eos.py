@@ -136,11 +136,11 @@ def test_real_chats_and_texts(minimind, neox, real_chats):
 
 
 EOS, TURN, BLANK, BOS = 0, 1, 2, 3
-sample = st.lists(st.tuples(st.integers(0, 6), st.integers(0, 1)), min_size=1, max_size=6)
+sample = st.lists(st.tuples(st.integers(0, 6), st.sampled_from([0, 1, 0.5])), min_size=1, max_size=6)
 
 
 @given(
-    samples=st.lists(st.tuples(sample, st.booleans(), st.booleans()), max_size=6),
+    samples=st.lists(st.tuples(sample, st.booleans(), st.booleans(), st.sampled_from([0, 1, 2.5])), max_size=6),
     before=st.lists(st.just(BOS), max_size=2),
     after=st.lists(st.sampled_from([EOS, 5]), max_size=2),
     append_eos=st.sampled_from(["auto", "always", "never"]),
@@ -158,18 +158,19 @@ def test_frame_equals_one_sample_at_a_time(samples, before, after, append_eos):
     expected = [
         framed(
             [token for token, _ in each], [bit for _, bit in each], before=before, after=after, is_plain=is_plain,
-            may_close=may_close, append_eos=append_eos, eos=EOS, ends={EOS, TURN}, blanks={BLANK},
+            may_close=may_close, end=end, append_eos=append_eos, eos=EOS, ends={EOS, TURN}, blanks={BLANK},
         )
-        for each, is_plain, may_close in samples
+        for each, is_plain, may_close, end in samples
     ]  # fmt: skip
     flat = Samples(
-        np.cumsum([0, *(len(each) for each, _, _ in samples)]),
-        np.array([token for each, _, _ in samples for token, _ in each], dtype=np.int32),
-        np.array([bit for each, _, _ in samples for _, bit in each], dtype=np.int8),
+        np.cumsum([0, *(len(each) for each, *_ in samples)]),
+        np.array([token for each, *_ in samples for token, _ in each], dtype=np.int32),
+        np.array([bit for each, *_ in samples for _, bit in each], dtype=np.float32),
     )
-    is_plain = np.array([is_plain for _, is_plain, _ in samples], dtype=np.bool_)
-    may_close = np.array([may_close for _, _, may_close in samples], dtype=np.bool_)
-    (offsets, ids, mask), num_open = Frame(tokenizer, append_eos=append_eos).add(flat, is_plain, may_close)
+    is_plain = np.array([is_plain for _, is_plain, *_ in samples], dtype=np.bool_)
+    may_close = np.array([may_close for _, _, may_close, _ in samples], dtype=np.bool_)
+    ends = np.array([end for *_, end in samples], dtype=np.float32)
+    (offsets, ids, mask), num_open = Frame(tokenizer, append_eos=append_eos).add(flat, is_plain, may_close, ends)
     found = [(ids[a:b].tolist(), mask[a:b].tolist()) for a, b in pairwise(offsets)]
     assert found == [(ids, mask) for ids, mask, _ in expected]
     assert num_open == sum(not is_ended for _, _, is_ended in expected)

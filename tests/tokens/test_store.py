@@ -8,7 +8,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from packer_cli import __version__
 from packer_cli.errors import FormatError, InputError, VersionError
 from packer_cli.files import atomic_file
 from packer_cli.format.schema import part_schema, token_type
@@ -16,17 +15,17 @@ from packer_cli.tokens.index import INDEX_NAME, PartFile, PartInfo, SourceInfo, 
 from packer_cli.tokens.store import TokenStore
 from packer_cli.tokens.types import EncodedBatch
 from packer_cli.tokens.writer import PartWriter
+from packer_cli.version import __version__
 from tests.naive import loss_spans as naive
 
 
 def encoded(samples, first_line=1):
     lengths = [len(ids) for ids, _ in samples]
+    bits = [bit for _, mask in samples for bit in mask]
     return EncodedBatch(
         offsets=np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64),
         input_ids=np.array([token for ids, _ in samples for token in ids], dtype=np.int32),
-        loss_mask=None
-        if all(all(mask) for _, mask in samples)
-        else np.array([bit for _, mask in samples for bit in mask], dtype=np.int8),
+        loss_mask=None if {*bits} == {1} else np.array(bits, dtype=np.int8 if {*bits} <= {0, 1} else np.float32),
         lines=np.arange(first_line, first_line + len(samples)),
         rejects=[],
         num_with_special=0,
@@ -58,8 +57,9 @@ def make_store(folder, parts, vocab_size=100):
                 path=name, fingerprint=str(number),
                 files=files_of(number, [sum(map(len, batches[:1])), sum(map(len, batches[1:]))]),
                 num_samples=writer.num_samples, num_tokens=writer.num_tokens,
-                num_loss_tokens=writer.num_loss_tokens, num_rejected=0, num_with_special=0,
-                num_open=0, shapes={}, num_bytes=file.num_bytes, xxh3=file.hexdigest(), backend="tokenizers",
+                num_loss_tokens=writer.num_loss_tokens, loss_weight=writer.loss_weight,
+                num_rejected=0, num_with_special=0, num_open=0, shapes={},
+                num_bytes=file.num_bytes, xxh3=file.hexdigest(), backend="tokenizers",
             )
         )  # fmt: skip
     index = StoreIndex(
@@ -72,7 +72,8 @@ def make_store(folder, parts, vocab_size=100):
 
 @st.composite
 def stores(draw):
-    sample = st.lists(st.tuples(st.integers(0, 99), st.integers(0, 1)), min_size=1, max_size=9)
+    bit = st.sampled_from(draw(st.sampled_from([[0, 1], [0, 1, 0.5, 2.25]])))
+    sample = st.lists(st.tuples(st.integers(0, 99), bit), min_size=1, max_size=9)
     as_sample = sample.map(lambda pairs: ([p[0] for p in pairs], [p[1] for p in pairs]))
     return draw(st.lists(st.lists(st.lists(as_sample, max_size=4), max_size=3), min_size=1, max_size=3))
 
@@ -87,7 +88,7 @@ def test_a_store_gives_back_what_was_written(tmp_path_factory, parts, vocab_size
     ]
     assert len(store) == len(samples)
     assert store.lengths().tolist() == [len(ids) for ids, _ in samples]
-    assert store.num_loss_tokens().tolist() == [sum(mask[1:]) for _, mask in samples]
+    assert store.num_loss_tokens().tolist() == [np.count_nonzero(mask[1:]) for _, mask in samples]
     assert store.sources().tolist() == [sum(file) % 2 for file in of_file]
     if not samples:
         return
@@ -97,12 +98,18 @@ def test_a_store_gives_back_what_was_written(tmp_path_factory, parts, vocab_size
         pieces.append((sample, start, data.draw(st.integers(1, len(samples[sample][0]) - start))))
     sample, start, length = (np.array([p[i] for p in pieces], dtype=np.int64) for i in range(3))
     length = length.astype(np.int32)
-    ids, starts, stops = store.gather(sample, start, length)
+    ids, starts, stops, weights = store.gather(sample, start, length)
     assert ids.dtype == (np.int32 if vocab_size in (65_537, None) else np.uint16)
     cut = [(samples[s][0][b : b + n], [0, *samples[s][1][b + 1 : b + n]]) for s, b, n in pieces]
     assert ids.tolist() == [token for part, _ in cut for token in part]
-    assert (starts.tolist(), stops.tolist()) == naive.spans_of([bit for _, part in cut for bit in part])
-    assert store.loss_tokens_of(sample, start, length).tolist() == [sum(part) for _, part in cut]
+    is_weighted = any(bit not in (0, 1) for _, mask in samples for bit in mask[1:])
+    assert store.index.is_weighted == (weights is not None) == is_weighted
+    values = [1.0] * len(starts) if weights is None else weights.tolist()
+    bits = [bit for _, part in cut for bit in part]
+    assert (starts.tolist(), stops.tolist(), values) == naive.weighted_spans_of(bits)
+    assert store.loss_tokens_of(sample, start, length).tolist() == [np.count_nonzero(part) for _, part in cut]
+    if is_weighted:
+        assert store.loss_weight_of(sample, start, length).tolist() == [sum(part) for _, part in cut]
     assert store.sources_of(sample).tolist() == [sum(of_file[s]) % 2 for s in sample]
     line_of = [line for part in parts for batch in part for line in range(1, len(batch) + 1)]
     rising = np.unique(sample)
@@ -119,11 +126,13 @@ def test_parts_on_disk(tmp_path_factory, parts):
         make_store(folder, wanted)
         for number, part in enumerate(wanted):
             table = pa.ipc.open_file((folder / f"part-{number:06d}-0000.arrow").read_bytes()).read_all()
-            assert table.schema == part_schema(pa.uint16())
             rows = [sample for batch in part for sample in batch]
+            is_weighted = any(bit not in (0, 1) for _, mask in rows for bit in mask[1:])
+            assert table.schema == part_schema(pa.uint16(), is_weighted=is_weighted)
             assert table["input_ids"].to_pylist() == [ids for ids, _ in rows]
-            spans = [naive.spans_of([0, *mask[1:]]) for _, mask in rows]
-            assert [*zip(*(table[name].to_pylist() for name in ("loss_starts", "loss_stops")), strict=True)] == spans
+            spans = [naive.weighted_spans_of([0, *mask[1:]])[: 2 + is_weighted] for _, mask in rows]
+            names = ["loss_starts", "loss_stops", "loss_weights"][: 2 + is_weighted]
+            assert [*zip(*(table[name].to_pylist() for name in names), strict=True)] == spans
 
 
 def rewrite_part(folder, change):
@@ -181,11 +190,11 @@ def test_counts_that_are_not_those_of_the_spans_are_found(tmp_path):
 def test_a_store_of_another_version(tmp_path):
     make_store(tmp_path, [[[([1, 2], [0, 1])]]])
     path = tmp_path / INDEX_NAME
-    path.write_bytes(path.read_bytes().replace(b'"format_version": 3', b'"format_version": 2'))
+    path.write_bytes(path.read_bytes().replace(b'"format_version": 4', b'"format_version": 2'))
     with pytest.raises(VersionError) as error:
         TokenStore.open(tmp_path)
     assert str(error.value) == (
-        f"{str(path)!r} has format hbpack-tokens version 2; hbpack {__version__} reads hbpack-tokens version 3; "
+        f"{str(path)!r} has format hbpack-tokens version 2; hbpack {__version__} reads hbpack-tokens version 4; "
         "run hbpack pack or hbpack tokenize again"
     )
 

@@ -8,7 +8,7 @@ from typing import Any
 from packer_cli.cli.outputs.base import Output
 from packer_cli.cli.outputs.figures import PlanPrediction
 from packer_cli.format.choice import GroupChoice
-from packer_cli.format.metrics import BaselineMetrics, Counts, GroupMetrics, OverallMetrics
+from packer_cli.format.metrics import BaselineMetrics, Counts, GroupMetrics, OverallMetrics, SampleCounts
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,7 +30,7 @@ class SetOutput(Output):
 
     output: str
     """The folder, as it was named."""
-    counts: Counts
+    counts: Counts | SampleCounts
     """What became of the records."""
     overall: OverallMetrics
     groups: tuple[GroupMetrics, ...]

@@ -147,7 +147,7 @@ def print_counts(counts: SampleCounts) -> None:
     """Print what happened to the records, or to the samples if only lengths are known."""
     values = vars(counts)
     rows = [
-        [name.replace("_", " "), f"{values[name]:,}"]
+        [name.replace("_", " "), f"{values[name]:,.10g}" if isinstance(values[name], float) else f"{values[name]:,}"]
         for name, is_always in _COUNTS.items()
         if values.get(name) or (is_always and name in values)
     ]
@@ -165,6 +165,8 @@ _COUNTS = {
     "dropped": False,
     "pieces": True,
     "tokens": True,
+    "loss_tokens": False,
+    "loss_weight": False,
     "records_with_special_tokens": False,
 }
 """In processing order; False: shown only if there are any."""

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from packer_cli.corpus.readers.base import RawBatch, ReadRules
 from packer_cli.corpus.readers.values import Unreadable, bounds, column_values, integers, value_bytes
 from packer_cli.corpus.records import tokens
+from packer_cli.corpus.records.weights import WEIGHT
 from packer_cli.corpus.types import Lists, Reject, TokenRows
 
 if TYPE_CHECKING:
@@ -68,7 +69,7 @@ def _token_columns(columns: list[pa.Array], names: list[str]) -> dict[str, Lists
     """The columns of tokenized records; none where the rows are other records, or some need a look one by one."""
     import numpy as np
 
-    if tokens.IDS not in names:
+    if tokens.IDS not in names or WEIGHT in names:
         return {}
     lists: dict[str, Lists] = {}
     for name, column in zip(names, columns, strict=True):

@@ -12,6 +12,7 @@ from __future__ import annotations
 from typing import Any
 
 from packer_cli.corpus.records.base import BadRecordError, Record, Shape, type_name
+from packer_cli.corpus.records.weights import WEIGHT, read_weight
 from packer_cli.corpus.types import AlpacaForm, Document, Reject
 
 PROMPT_WITH_INPUT = (
@@ -31,17 +32,19 @@ def parse_for_template(record: Record, line: int) -> Document | Reject:
     try:
         instruction, context, output = _texts(record)
         messages = [*_system(record.get("system")), *_history(record.get("history"))]
+        weight = read_weight(record)
     except BadRecordError as error:
         return Reject(line, str(error))
     question = "\n\n".join(part for part in (instruction, context) if part and not part.isspace())
     messages += [{"role": "user", "content": question}, {"role": "assistant", "content": output}]
-    return Document("alpaca", line, messages=messages)
+    return Document("alpaca", line, messages=messages, weight=weight)
 
 
 def parse_for_stanford(record: Record, line: int) -> Document | Reject:
     """Read one Alpaca record as a prompt and its completion; without an input it takes the prompt that has none."""
     try:
         instruction, context, output = _texts(record)
+        weight = read_weight(record)
     except BadRecordError as error:
         return Reject(line, str(error))
     for name in ("system", "history"):
@@ -50,7 +53,7 @@ def parse_for_stanford(record: Record, line: int) -> Document | Reject:
             return Reject(line, f'"{name}" has no place in Stanford\'s prompt; --alpaca template has one')
     template = PROMPT_WITH_INPUT if context else PROMPT_WITHOUT_INPUT
     prompt = template.format(instruction=instruction, input=context)
-    return Document("alpaca", line, prompt=prompt, completion=output)
+    return Document("alpaca", line, prompt=prompt, completion=output, weight=weight)
 
 
 def _texts(record: Record) -> tuple[str, str, str]:
@@ -89,7 +92,7 @@ def _history(value: Any) -> list[dict[str, Any]]:
 
 
 _KEYS = ("instruction", "output")
-_OPTIONAL = ("input", "system", "history")
+_OPTIONAL = ("input", "system", "history", WEIGHT)
 SHAPES: dict[AlpacaForm, Shape] = {
     "template": Shape((_KEYS,), _OPTIONAL, parse_for_template),
     "stanford": Shape((_KEYS,), _OPTIONAL, parse_for_stanford),

@@ -2,10 +2,11 @@
 
 ::
 
-    {"messages": [{"role": "user", "content": "..."}, ...], "tools": [...]}
+    {"messages": [{"role": "user", "content": "..."}, ...], "tools": [...], "weight": 0.5}
     {"conversations": [{"from": "human", "value": "..."}, ...], "system": "...", "tools": "[...]"}
 
-Other keys of a message (`tool_calls`, `reasoning_content`, `name`, ...) are kept for the chat template.
+Other keys of a message (`tool_calls`, `reasoning_content`, `name`, ...) are kept for the chat template,
+except for `weight`.
 Price: about 0.1 us a message that is a plain role and content; the record's own list is handed on.
 """
 
@@ -14,6 +15,7 @@ from __future__ import annotations
 from typing import Any
 
 from packer_cli.corpus.records.base import BadRecordError, Record, Shape, type_name
+from packer_cli.corpus.records.weights import WEIGHT, read_weight, take_weights
 from packer_cli.corpus.types import Document, Reject
 
 SHAREGPT_ROLES = {
@@ -151,18 +153,20 @@ def parse(record: Record, line: int) -> Document | Reject:
     """Read one chat record; `messages` wins where a record has both keys."""
     try:
         if "messages" in record:
-            turns = read_turns(record["messages"], "messages")
+            turns, weights = take_weights(read_turns(record["messages"], "messages"), "messages")
         else:
-            turns = read_turns(record["conversations"], "conversations")
+            turns, weights = take_weights(read_turns(record["conversations"], "conversations"), "conversations")
             system = record.get("system")
             if isinstance(system, str) and system:
                 if turns[0]["role"] == "system":
                     raise BadRecordError('both "system" and a first message of role system; keep one of them')
                 turns = [{"role": "system", "content": system}, *turns]
+                weights = weights and (1.0, *weights)
         tools = read_tools(record["tools"]) if "tools" in record else None
+        weight = read_weight(record) if WEIGHT in record else 1.0
     except BadRecordError as error:
         return Reject(line, str(error))
-    return Document("messages", line, "", turns, tools)
+    return Document("messages", line, "", turns, tools, weight=weight, weights=weights)
 
 
-SHAPE = Shape((("messages",), ("conversations",)), ("tools", "system"), parse)
+SHAPE = Shape((("messages",), ("conversations",)), ("tools", "system", WEIGHT), parse)

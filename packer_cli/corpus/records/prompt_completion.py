@@ -10,6 +10,7 @@ from typing import Any
 
 from packer_cli.corpus.records.base import BadRecordError, Record, Shape, type_name
 from packer_cli.corpus.records.messages import read_tools, read_turns
+from packer_cli.corpus.records.weights import WEIGHT, read_weight, take_weights
 from packer_cli.corpus.types import Document, Reject
 
 
@@ -20,7 +21,11 @@ def parse(record: Record, line: int) -> Document | Reject:
     if isinstance(prompt, str) and isinstance(completion, str):
         if not completion:
             return Reject(line, f'"{key}" is empty: there is nothing to train on')
-        return Document("prompt-completion", line, prompt=prompt, completion=completion)
+        try:
+            weight = read_weight(record)
+        except BadRecordError as error:
+            return Reject(line, str(error))
+        return Document("prompt-completion", line, prompt=prompt, completion=completion, weight=weight)
     if isinstance(prompt, list) and isinstance(completion, list):
         return _conversation(record, prompt, completion, key, line)
     for name, value in (("prompt", prompt), (key, completion)):
@@ -31,11 +36,15 @@ def parse(record: Record, line: int) -> Document | Reject:
 
 def _conversation(record: Record, prompt: list[Any], completion: list[Any], key: str, line: int) -> Document | Reject:
     try:
-        turns = read_turns(prompt, "prompt") + read_turns(completion, key)
+        turns, weights = take_weights(read_turns(prompt, "prompt"), "prompt")
+        answers, of_answers = take_weights(read_turns(completion, key), key)
         tools = read_tools(record.get("tools"))
+        weight = read_weight(record)
     except BadRecordError as error:
         return Reject(line, str(error))
-    return Document("messages", line, "", turns, tools)
+    if weights or of_answers:
+        weights = (weights or (1.0,) * len(turns)) + (of_answers or (1.0,) * len(answers))
+    return Document("messages", line, "", turns + answers, tools, weight=weight, weights=weights)
 
 
-SHAPE = Shape((("prompt", "completion"), ("prompt", "response")), ("tools",), parse)
+SHAPE = Shape((("prompt", "completion"), ("prompt", "response")), ("tools", WEIGHT), parse)

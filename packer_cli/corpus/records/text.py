@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from packer_cli.corpus.records.base import Record, Shape, type_name
+from packer_cli.corpus.records.base import BadRecordError, Record, Shape, type_name
+from packer_cli.corpus.records.weights import WEIGHT, read_weight
 from packer_cli.corpus.types import Document, Reject
 
 
@@ -15,7 +16,10 @@ def parse(record: Record, line: int) -> Document | Reject:
     # isspace alone: a strip would copy every long text.
     if not text or text.isspace():
         return Reject(line, "empty text")
-    return Document("text", line, text)
+    try:
+        return Document("text", line, text, weight=read_weight(record))
+    except BadRecordError as error:
+        return Reject(line, str(error))
 
 
-SHAPE = Shape((("text",), ("content",)), ("role",), parse)
+SHAPE = Shape((("text",), ("content",)), ("role", WEIGHT), parse)

@@ -2,7 +2,7 @@
 
 The loss comes from `labels` (-100 where there is none, else the token itself), or from masks of 0 and 1:
 `loss_mask`, `assistant_masks`, `completion_mask`. Where several are given, a token counts if all say so.
-Positions whose `attention_mask` is 0 are padding and are dropped.
+Positions whose `attention_mask` is 0 are padding and are dropped. `weight`, a number, is that of all its tokens.
 
 A packed row is split into its samples again, by `seq_lengths` (TRL), by `position_ids` that restart at 0 (Axolotl,
 TRL), or by an `attention_mask` that counts the samples from 1 (Axolotl, LLaMA-Factory).
@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from packer_cli.corpus.ragged import join_samples, take
 from packer_cli.corpus.records.base import BadRecordError, Record, Shape, type_name
+from packer_cli.corpus.records.weights import WEIGHT, read_weight
 from packer_cli.corpus.types import Lists, Reject, TokenBatch, TokenRows
 
 if TYPE_CHECKING:
@@ -48,7 +49,7 @@ def parse(record: Record, line: int) -> TokenRecord | Reject:
     return TokenRecord(line, record)
 
 
-SHAPE = Shape(((IDS,),), COLUMNS[1:], parse)
+SHAPE = Shape(((IDS,),), (*COLUMNS[1:], WEIGHT), parse)
 
 
 def read_records(records: Sequence[TokenRecord]) -> tuple[TokenBatch | None, list[Reject]]:
@@ -56,11 +57,14 @@ def read_records(records: Sequence[TokenRecord]) -> tuple[TokenBatch | None, lis
     import numpy as np
 
     rejects: list[Reject] = []
+    weights: dict[int, float] = {}
     by_columns: dict[tuple[str, ...], tuple[list[int], list[list[NDArray[Any]]]]] = {}
     for line, record in records:
         names = tuple(name for name in COLUMNS if record.get(name) is not None)
         try:
             arrays = [_integers(record[name], name) for name in names]
+            if WEIGHT in record:
+                weights[line] = read_weight(record)
         except BadRecordError as error:
             rejects.append(Reject(line, str(error)))
             continue
@@ -71,9 +75,21 @@ def read_records(records: Sequence[TokenRecord]) -> tuple[TokenBatch | None, lis
     for names, (lines, rows) in by_columns.items():
         columns = {name: _lists([row[i] for row in rows]) for i, name in enumerate(names)}
         batch, refused = read_rows(TokenRows(np.array(lines, dtype=np.int64), columns))
-        batches.append(batch)
+        batches.append(_with_weights(batch, weights) if weights else batch)
         rejects += refused
     return (join_samples(batches) if batches else None), rejects
+
+
+def _with_weights(batch: TokenBatch, weights: dict[int, float]) -> TokenBatch:
+    """The samples with the weights of their lines in the loss, which are 1 unless given."""
+    import numpy as np
+
+    weight = np.array([weights.get(line, 1.0) for line in batch.lines.tolist()], dtype=np.float32)
+    if (weight == 1).all():
+        return batch
+    of_token = np.repeat(weight, np.diff(batch.offsets))
+    mask = of_token if batch.loss_mask is None else of_token * batch.loss_mask
+    return batch._replace(loss_mask=mask > 0 if ((weight == 0) | (weight == 1)).all() else mask)
 
 
 def read_rows(rows: TokenRows) -> tuple[TokenBatch, list[Reject]]:

@@ -43,6 +43,8 @@ class Format:
     align_samples: bool = False
     """Whether to pad each sample to a multiple of the plan's `--align`, and of twice the ranks that share a row."""
 
+    takes_weights: bool = False
+    """Whether a batch has the weights of loss tokens, where the set has any."""
     positions_are_borders: bool = False
     """Whether the trainer takes position 0 for the first token of a sample, having no other borders."""
 
@@ -52,16 +54,20 @@ class Format:
 
 
 def metadata(micro: MicroBatch) -> dict[str, Any]:
-    """The metadata of every format: Python ints, a string, and int64 [n] tensors.
+    """The metadata of every format: Python ints, a string, and int64 [n] tensors; in a set with weights also floats.
 
     With a causal mask over the whole row, or a window in this step, the borders of attention are not those of the
     samples: then `sample_borders`, int32 [n+1 or n+2], are theirs.
     """
     row, layout = micro.row, micro.layout
     place = layout.place(row.place)
+    weight = {}
+    if micro.loss_weights is not None:
+        weight = {"loss_weight": micro.loss_weight, "global_loss_weight": float(row.global_loss_weight)}
     own = {} if micro.has_samples_as_segments else {"sample_borders": torch.from_numpy(micro.sample_borders)}
     return {
         **own,
+        **weight,
         "group": row.group,
         **layout.sizes,
         **place._asdict(),

@@ -11,7 +11,8 @@ from packer_cli.loader.formats.base import Batch, Format, open_batch
 def adapt(micro: MicroBatch) -> Batch:
     """Token tensors int64 [t]; `cu_seqlens_q/k` int32 [segments+1]; `max_seqlen_q/k` ints.
 
-    Pass the last four by keyword. `shift_labels` is only there if ranks share the row.
+    Pass the last four by keyword. `shift_labels` is only there if ranks share the row. A set with
+    weights has `loss_weights` float32 [t], aligned with `labels`, and `shift_loss_weights` with `shift_labels`.
     """
     cu_seqlens = torch.from_numpy(micro.cu_seqlens)
     batch = {
@@ -26,7 +27,11 @@ def adapt(micro: MicroBatch) -> Batch:
     if micro.layout.row_ranks > 1:
         # A copy: `labels` and `shift_labels` share memory, so writing to one would change the other.
         batch["shift_labels"] = torch.from_numpy(micro.shift_labels.copy())
+    if micro.loss_weights is not None:
+        batch["loss_weights"] = torch.from_numpy(micro.loss_weights)
+        if micro.layout.row_ranks > 1 and micro.shift_loss_weights is not None:
+            batch["shift_loss_weights"] = torch.from_numpy(micro.shift_loss_weights)
     return open_batch(micro, batch, cu_seqlens)
 
 
-FORMAT = Format(adapt=adapt)
+FORMAT = Format(adapt=adapt, takes_weights=True)

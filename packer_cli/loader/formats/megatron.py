@@ -12,7 +12,8 @@ from packer_cli.loader.formats.base import Batch, Format, open_batch
 
 
 def adapt_row(micro: MicroBatch) -> Batch:
-    """`tokens`, `labels` (shifted), `position_ids` int64 [1, T], `loss_mask` float32 [1, T], and the borders.
+    """`tokens`, `labels` (shifted), `position_ids` int64 [1, T], `loss_mask` float32 [1, T], and the borders. In
+    a set with weights, the mask has the weights.
 
     With a CP (or SP) degree above 1, each sample is padded to a multiple of twice the degree, as TransformerEngine
     requires: other lengths give wrong attention without an error. A row then grows by less than that for each sample,
@@ -38,7 +39,7 @@ def adapt_row(micro: MicroBatch) -> Batch:
     batch: dict[str, Any] = {
         "tokens": torch.from_numpy(micro.input_ids[None]),
         "labels": torch.from_numpy(micro.shift_labels[None]),
-        "loss_mask": torch.from_numpy((micro.shift_labels >= 0).astype(np.float32))[None],
+        "loss_mask": _loss_mask(micro)[None],
         "position_ids": torch.from_numpy(micro.position_ids[None]),
         "cu_seqlens": padded[None],
         "max_seqlen": torch.tensor([micro.max_seqlen], dtype=torch.int32),
@@ -64,13 +65,20 @@ def adapt_thd(micro: MicroBatch) -> Batch:
     batch = {
         "tokens": torch.from_numpy(micro.input_ids),
         "labels": torch.from_numpy(micro.shift_labels),
-        "loss_mask": torch.from_numpy((micro.shift_labels >= 0).astype(np.float32)),
+        "loss_mask": _loss_mask(micro),
         "position_ids": torch.from_numpy(micro.position_ids),
         "cu_seqlens": _real_borders(micro),
         "cu_seqlens_padded": padded,
         "max_seqlen": torch.tensor([micro.max_seqlen], dtype=torch.int32),
     }
     return open_batch(micro, batch, padded)
+
+
+def _loss_mask(micro: MicroBatch) -> torch.Tensor:
+    """float32 [t]: 1 where there is a label, or its weight, as Megatron multiplies losses with the mask."""
+    if micro.shift_loss_weights is not None:
+        return torch.from_numpy(micro.shift_loss_weights)
+    return torch.from_numpy((micro.shift_labels >= 0).astype(np.float32))
 
 
 def _real_borders(micro: MicroBatch) -> torch.Tensor:
@@ -80,5 +88,5 @@ def _real_borders(micro: MicroBatch) -> torch.Tensor:
     return torch.from_numpy(np.concatenate(([0], np.cumsum(lengths))).astype(np.int32))
 
 
-ROW_FORMAT = Format(adapt=adapt_row, sp_slice=False, sp_sharding="document", align_samples=True)
-THD_FORMAT = Format(adapt=adapt_thd, sp_slice=False, sp_sharding="document", align_samples=True)
+ROW_FORMAT = Format(adapt=adapt_row, sp_slice=False, sp_sharding="document", align_samples=True, takes_weights=True)
+THD_FORMAT = Format(adapt=adapt_thd, sp_slice=False, sp_sharding="document", align_samples=True, takes_weights=True)

@@ -15,7 +15,8 @@ def adapt(micro: MicroBatch) -> Batch:
     models (Qwen3-Next, Bamba, LFM2, ...) tell samples apart only by it, and would mix them without it.
 
     There is no `attention_mask`: it would take precedence over the borders, and merge the samples.
-    `shift_labels` is only there if ranks share the row; a model uses it instead of shifting `labels`.
+    `shift_labels` is only there if ranks share the row; a model uses it instead of shifting `labels`. A set with
+    weights has `loss_weights` float32 [1, t], aligned with `labels`, and `shift_loss_weights` with `shift_labels`.
     """
     cu_seqlens = torch.from_numpy(micro.cu_seqlens)
     batch = {
@@ -31,7 +32,11 @@ def adapt(micro: MicroBatch) -> Batch:
     if micro.layout.row_ranks > 1:
         # A copy: `labels` and `shift_labels` share memory, so writing to one would change the other.
         batch["shift_labels"] = torch.from_numpy(micro.shift_labels.copy()[None])
+    if micro.loss_weights is not None:
+        batch["loss_weights"] = torch.from_numpy(micro.loss_weights[None])
+        if micro.layout.row_ranks > 1 and micro.shift_loss_weights is not None:
+            batch["shift_loss_weights"] = torch.from_numpy(micro.shift_loss_weights[None])
     return open_batch(micro, batch, cu_seqlens)
 
 
-FORMAT = Format(adapt=adapt)
+FORMAT = Format(adapt=adapt, takes_weights=True)

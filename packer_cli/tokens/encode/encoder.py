@@ -36,6 +36,7 @@ from packer_cli.tokens.encode.masker import Masker
 from packer_cli.tokens.encode.prepare import SPREAD_CHARS, SPREAD_EVERY, Preparer, hash_line
 from packer_cli.tokens.encode.ready import Backends
 from packer_cli.tokens.encode.rows import AppendEos, Frame, Row, Samples, Text
+from packer_cli.tokens.templates import LossParts
 from packer_cli.tokens.types import EncodedBatch
 
 if TYPE_CHECKING:
@@ -61,7 +62,8 @@ class Encoder:
         tokenizer: from `load_tokenizer`.
         backend: `auto` uses gigatoken if it supports the tokenizer; `gigatoken` insists on it.
         loss_on: `completion` trains on the assistant's messages and on completions (prompt-completion); `all` on
-            every token. Plain texts are trained on as a whole either way.
+            every token; others on parts of the assistant's messages, see `LossParts`. Plain texts are trained on as a
+            whole, or rejected if the answers are not trained on.
         append_eos: which samples get EOS at their end, see `Frame`.
         plain_content: encode special tokens that people wrote into their texts as ordinary text.
         check_samples: texts at the beginning of each part to compare with the reference. More guard better, and cost
@@ -77,7 +79,7 @@ class Encoder:
         tokenizer: LoadedTokenizer,
         *,
         backend: Literal["auto", "gigatoken", "tokenizers"] = "auto",
-        loss_on: Literal["completion", "all"] = "completion",
+        loss_on: str = "completion",
         append_eos: AppendEos = "never",
         plain_content: bool = False,
         check_samples: int = 16,
@@ -118,7 +120,7 @@ class Encoder:
         self._preparer = Preparer(
             tokenizer,
             self._reference,
-            all_tokens=loss_on == "all",
+            parts=None if loss_on == "all" else LossParts.of(loss_on),
             plain_content=plain_content,
             fast_templates=not _slow_templates,
             check_chats=check_samples,
@@ -194,8 +196,12 @@ class Encoder:
             items = [item for item, is_one in zip(items, is_empty, strict=True) if not is_one]
             samples = samples._replace(offsets=samples.offsets[np.concatenate([[True], ~is_empty])])
         is_plain = [not item.is_chat if isinstance(item, Text) else item.is_plain for item in items]
-        may_close = [item.may_close for item in items]
-        framed, num_open = self._frame.add(samples, np.array(is_plain, np.bool_), np.array(may_close, np.bool_))
+        framed, num_open = self._frame.add(
+            samples,
+            np.array(is_plain, np.bool_),
+            np.array([item.may_close for item in items], np.bool_),
+            np.array([item.end_weight for item in items], np.float32),
+        )
         return EncodedBatch(
             offsets=framed.offsets,
             input_ids=framed.input_ids,

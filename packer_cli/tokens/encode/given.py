@@ -6,7 +6,7 @@ Price: two passes over the ids; no loop over samples.
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -16,6 +16,8 @@ from packer_cli.tokens.encode.rows import Samples
 from packer_cli.tokens.types import EncodedBatch
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
     from packer_cli.tokens.encode.rows import Frame
 
 
@@ -33,8 +35,8 @@ def take_given(batch: TokenBatch, frame: Frame, vocab_size: int) -> EncodedBatch
     # Wide types would slow what follows down; narrow ones may not hold an EOS that is added.
     ids = batch.input_ids.astype(np.uint16 if vocab_size <= 2**16 else np.int32, copy=False)
     none = np.zeros(len(batch.lines), dtype=np.bool_)
-    mask = None if batch.loss_mask is None else batch.loss_mask.view(np.int8)
-    framed, num_open = frame.add(Samples(batch.offsets, ids, mask), none, none)
+    mask = None if batch.loss_mask is None else _as_numbers(batch.loss_mask)
+    framed, num_open = frame.add(Samples(batch.offsets, ids, mask), none, none, np.ones(len(none), np.float32))
     return EncodedBatch(
         offsets=framed.offsets,
         input_ids=framed.input_ids,
@@ -54,7 +56,7 @@ def merge(encoded: EncodedBatch, given: EncodedBatch) -> EncodedBatch:
             each.lines,
             each.offsets,
             each.input_ids,
-            None if each.loss_mask is None else each.loss_mask.view(np.bool_),
+            each.loss_mask if each.loss_mask is None or each.loss_mask.dtype == np.float32 else each.loss_mask != 0,
         )
         for each in (encoded, given)
     )
@@ -63,9 +65,14 @@ def merge(encoded: EncodedBatch, given: EncodedBatch) -> EncodedBatch:
         encoded,
         offsets=both.offsets,
         input_ids=both.input_ids,
-        loss_mask=None if both.loss_mask is None else both.loss_mask.view(np.int8),
+        loss_mask=None if both.loss_mask is None else _as_numbers(both.loss_mask),
         lines=both.lines,
         rejects=sorted([*encoded.rejects, *given.rejects], key=lambda reject: reject.line),
         num_open=encoded.num_open + given.num_open,
         num_given=given.num_given,
     )
+
+
+def _as_numbers(mask: NDArray[Any]) -> NDArray[Any]:
+    """A mask of booleans as int8; weights as they are."""
+    return mask.view(np.int8) if mask.dtype == np.bool_ else mask

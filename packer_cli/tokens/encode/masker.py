@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -17,6 +17,9 @@ if TYPE_CHECKING:
     from packer_cli.tokens.encode.backends import CharRanges, Ids
     from packer_cli.tokens.encode.ready import Backends
     from packer_cli.tokens.encode.rows import Text
+
+    Mask = NDArray[Any]
+    """[t]: of 0 and 1, or the weight of each token's loss"""
 
 
 class Masker:
@@ -40,31 +43,33 @@ class Masker:
         """Whether every text with spans needs offsets."""
         return not self._lengths.are_known
 
-    def mask(self, texts: list[Text], ids: Ids, ranges: list[CharRanges] | None) -> NDArray[np.int8] | None:
-        """The mask int8[t] of all texts, before special tokens are added; None trains on all tokens.
+    def mask(self, texts: list[Text], ids: Ids, ranges: list[CharRanges] | None) -> Mask | None:
+        """The mask of all texts, before special tokens are added; None trains on all tokens.
 
         Args:
             ranges: char ranges of each text's tokens, if known.
         """
-        if all(item.spans is None for item in texts):
+        is_weighted = any(item.is_weighted for item in texts)
+        if not is_weighted and all(item.spans is None for item in texts):
             return None
-        loss_mask = np.zeros(len(ids.input_ids), dtype=np.int8)
+        loss_mask: Mask = np.zeros(len(ids.input_ids), dtype=np.float32 if is_weighted else np.int8)
         others = list(range(len(texts)))
         if ranges is None and self._lengths.are_known:
-            loss_mask, exact = self._by_lengths(texts, ids)
+            loss_mask, exact = self._by_lengths(texts, ids, is_weighted=is_weighted)
             others = np.flatnonzero(~exact).tolist()
         self._by_ranges(texts, ids, [number for number in others if texts[number].spans], ranges, loss_mask)
         for number, item in enumerate(texts):
             if item.spans is None:
-                loss_mask[ids.offsets[number] : ids.offsets[number + 1]] = 1
+                loss_mask[ids.offsets[number] : ids.offsets[number + 1]] = item.end_weight
         return loss_mask
 
-    def _by_lengths(self, texts: list[Text], ids: Ids) -> tuple[NDArray[np.int8], NDArray[np.bool_]]:
+    def _by_lengths(self, texts: list[Text], ids: Ids, *, is_weighted: bool) -> tuple[Mask, NDArray[np.bool_]]:
         spans: list[tuple[int, int]] = []
+        weights: list[float] = []
         counts, sizes = [], []
         locate = self._lengths.locate
         keeps_ascii = self._lengths.keep_ascii
-        for _, text, wanted, is_chat, _ in texts:
+        for _, text, wanted, is_chat, _, of_spans, _ in texts:
             if not wanted:
                 size, found = UNKNOWN_SPANS
             elif keeps_ascii and text.isascii():
@@ -72,6 +77,8 @@ class Masker:
             else:
                 size, found = locate(text, wanted, whole_last_char=not is_chat)
             spans += found
+            if is_weighted:
+                weights += (of_spans or [1.0] * len(found)) if found else []
             counts.append(len(found))
             sizes.append(size)
         counted = np.array(counts, dtype=np.int64)
@@ -84,6 +91,7 @@ class Masker:
             2 * np.array(sizes, dtype=np.int64),
             np.concatenate([np.zeros(1, np.int64), np.cumsum(counted)]),
             units,
+            np.array(weights, dtype=np.float32) if is_weighted else None,
         )
 
     def _by_ranges(
@@ -92,7 +100,7 @@ class Masker:
         ids: Ids,
         numbers: list[int],
         ranges: list[CharRanges] | None,
-        loss_mask: NDArray[np.int8],
+        loss_mask: Mask,
     ) -> None:
         if not numbers:
             return
@@ -106,4 +114,6 @@ class Masker:
             item = texts[number]
             assert item.spans
             at = slice(ids.offsets[number], ids.offsets[number + 1])
-            loss_mask[at] = mask_by_offsets(starts, ends, item.spans, whole_last_char=not item.is_chat)
+            loss_mask[at] = mask_by_offsets(
+                starts, ends, item.spans, whole_last_char=not item.is_chat, weights=item.weights
+            )

@@ -8,7 +8,7 @@ Price: 5 ns a token.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -22,7 +22,8 @@ def mark_spans(
     sizes: NDArray[np.int64],
     span_offsets: NDArray[np.int64],
     spans: NDArray[np.int64],
-) -> tuple[NDArray[np.int8], NDArray[np.bool_]]:
+    weights: NDArray[np.float32] | None = None,
+) -> tuple[NDArray[Any], NDArray[np.bool_]]:
     """Mark the tokens that hold a unit (a byte, or half of one) of a span, for n texts with t tokens and m spans.
 
     Vectorised numpy rather than a kernel, so that tokenizing workers start without numba.
@@ -33,9 +34,11 @@ def mark_spans(
         sizes: int64[n], units of each text
         span_offsets: int64[n+1]
         spans: int64[m, 2], first unit and one past the last, within their text, in order
+        weights: float32[m], what to mark the tokens of each span with; None: 1. A token of two spans has the first's.
 
     Returns:
-        `(mask int8[t], exact bool[n])`: whether the lengths of each text add up; otherwise none of it is marked.
+        `(mask int8[t], exact bool[n])`: whether the lengths of each text add up; otherwise none of it is marked. With
+        weights, the mask is float32[t].
     """
     ends = np.cumsum(lengths)
     before = np.concatenate([np.zeros(1, np.int64), ends])[offsets]
@@ -48,7 +51,11 @@ def mark_spans(
     first[1:] = np.maximum(first[1:], past[:-1])  # A token may be the last of one span and the first of the next.
     borders = np.column_stack([first, past]).reshape(-1)
     runs = np.diff(borders, prepend=0, append=len(lengths))
-    return np.repeat((np.arange(len(runs)) & 1).astype(np.int8), runs), exact
+    if weights is None:
+        return np.repeat((np.arange(len(runs)) & 1).astype(np.int8), runs), exact
+    values = np.zeros(len(runs), dtype=np.float32)
+    values[1::2] = weights[marked]
+    return np.repeat(values, runs), exact
 
 
 def mask_by_offsets(
@@ -57,15 +64,16 @@ def mask_by_offsets(
     spans: list[tuple[int, int]],
     *,
     whole_last_char: bool,
-) -> NDArray[np.int8]:
-    """Mask of t tokens from their char offsets, by the same rule as `mark_spans`.
+    weights: list[float] | None = None,
+) -> NDArray[Any]:
+    """Mask of t tokens from their char offsets, by the same rule as `mark_spans`; float32 with weights.
 
     Args:
         starts, ends: int64[t], untrimmed char ranges of the tokens (tokens that share a char all have its range).
     """
-    mask = np.zeros(len(starts), dtype=np.int8)
+    mask = np.zeros(len(starts), dtype=np.int8 if weights is None else np.float32)
     reached = np.maximum.accumulate(ends) if len(ends) else ends
-    for start, stop in spans:
+    for number, (start, stop) in enumerate(spans):
         if stop <= start:
             continue
         first = int(np.searchsorted(reached, start, side="right"))
@@ -73,5 +81,6 @@ def mask_by_offsets(
             past = int(np.searchsorted(np.maximum.accumulate(starts), stop, side="left"))
         else:
             past = int(np.searchsorted(reached, stop - 1, side="right")) + 1
-        mask[first:past] = 1
+        marked = mask[first:past]
+        marked[marked == 0] = 1 if weights is None else weights[number]
     return mask

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
 
 from packer_cli.errors import TokenizerError
 from packer_cli.tokens.encode.backends import BackendMismatch
 from packer_cli.tokens.encode.rows import Row, Text
 from packer_cli.tokens.encode.specials import END, START, PlainContentEncoder, TokenFinder, control_tokens, mark
-from packer_cli.tokens.templates import ChatRenderer, read_chat
+from packer_cli.tokens.templates import ChatRenderer, LossParts, read_chat
+from packer_cli.tokens.templates.parts import weights_or_none
 
 if TYPE_CHECKING:
     from packer_cli.corpus.types import Document
     from packer_cli.tokens.encode.backends import ReferenceBackend
     from packer_cli.tokens.templates.conversation import Chat
+    from packer_cli.tokens.templates.types import Rendered, Span
     from packer_cli.tokens.tokenizer.loading import LoadedTokenizer
 
 
@@ -27,6 +31,7 @@ class Preparer:
     """Turns documents into `Text` or `Row`.
 
     Args:
+        parts: what carries a loss; None: every token.
         fast_templates: False renders as transformers does, and proves each conversation's ranges.
         check_chats: conversations at the beginning of each part to compare with slower ways; some of the later ones
             have their text and ranges compared, too.
@@ -38,14 +43,15 @@ class Preparer:
         tokenizer: LoadedTokenizer,
         reference: ReferenceBackend,
         *,
-        all_tokens: bool,
+        parts: LossParts | None,
         plain_content: bool,
         fast_templates: bool,
         check_chats: int,
         warnings: list[str],
     ):
         self._tokenizer = tokenizer
-        self._all_tokens = all_tokens
+        self._parts = parts
+        self._ends_have_loss = parts is None or parts.answer
         self._fast_templates = fast_templates
         self._check_chats = check_chats
         self._warnings = warnings
@@ -70,16 +76,21 @@ class Preparer:
         kind = document.kind
         if kind == "messages" or document.messages:
             return self._prepare_chat(document)
-        if kind == "text":
-            text, spans = document.text, None
-        else:
-            text = document.prompt + document.completion
-            spans = None if self._all_tokens else [(len(document.prompt), len(text))]
+        if kind == "text" and not self._ends_have_loss:
+            raise ValueError("a plain text has no assistant turns, and --loss-on trains only on parts of these")
+        prompt, completion = ("", document.text) if kind == "text" else (document.prompt, document.completion)
+        if self._plain is not None:
+            prompt, completion = (part.replace(START, "").replace(END, "") for part in (prompt, completion))
+        text = prompt + completion
+        loss = _Loss(None, None, document.weight if self._ends_have_loss else 0.0)
+        if kind != "text" and self._parts is not None:
+            loss = loss._replace(spans=self._parts.of_completion(text, len(prompt)))
+        loss = loss.times(document.weight)
         _check_utf8(text)
         special = self._finder.finds(text)
-        if self._plain is not None and (special or START in text or END in text):
-            return self._plain_text(document.line, text, spans), special
-        return Text(document.line, text, spans, is_chat=False), special
+        if self._plain is not None and special:
+            return self._plain_text(document, text, loss), special
+        return Text(document.line, text, loss.spans, False, True, loss.weights, loss.end), special
 
     def _prepare_chat(self, document: Document) -> tuple[Text | Row, bool]:
         tools = document.tools
@@ -94,8 +105,29 @@ class Preparer:
         _check_utf8(rendered.text)
         if self._fast_templates:
             self._check(document.line, renderer, chat, len(rendered.text))
-        spans = None if self._all_tokens else rendered.spans
-        return Text(document.line, rendered.text, spans, is_chat=True, may_close=_ends_with_answer(document)), special
+        loss = self._chat_loss(document, renderer, document.messages, rendered)
+        may_close = _ends_with_answer(document)
+        return Text(document.line, rendered.text, loss.spans, True, may_close, loss.weights, loss.end), special
+
+    def _chat_loss(
+        self, document: Document, renderer: ChatRenderer, messages: list[dict[str, Any]], rendered: Rendered
+    ) -> _Loss:
+        """The loss of a conversation, rendered from these messages."""
+        weights = document.weights
+        if weights is not None and all(weight == 1 for weight in weights):
+            weights = None
+        if self._parts is None:
+            if weights is not None:
+                raise ValueError(
+                    'messages have "weight", but --loss-on all trains on what is between them, too; give the record '
+                    "a weight, or choose another --loss-on"
+                )
+            return _Loss(None, None, document.weight).times(document.weight)
+        spans, of_spans = renderer.loss_spans(messages, rendered, self._parts, weights)
+        end = document.weight if self._ends_have_loss else 0.0
+        if weights is not None and _ends_with_answer(document):
+            end *= weights[-1]
+        return _Loss(spans, of_spans, end).times(document.weight)
 
     def _check(self, line: int, renderer: ChatRenderer, chat: Chat, num_chars: int) -> None:
         """Compare the part's first conversations, and some of the others, with slower ways.
@@ -127,7 +159,7 @@ class Preparer:
                 template,
                 variables=tokenizer.special_tokens_map,
                 special_tokens=tokenizer.special_tokens,
-                want_spans=not self._all_tokens,
+                want_spans=self._parts is not None,
                 engine="minijinja" if self._fast_templates else "transformers",
             )
             self._renderers[template] = renderer
@@ -149,27 +181,53 @@ class Preparer:
     def _plain_chat(self, document: Document, renderer: ChatRenderer, controls: TokenFinder) -> Row:
         assert self._plain is not None
         tokens = TokenFinder(control_tokens(self._tokenizer, renderer.chat_template)).pattern
-        rendered = renderer.render(mark(document.messages, tokens), mark(document.tools, tokens))
+        messages = mark(document.messages, tokens)
+        rendered = renderer.render(messages, mark(document.tools, tokens))
         _check_utf8(rendered.text)
-        ids, loss_mask = self._plain.encode(rendered.text, rendered.spans, whole_last_char=False)
-        if self._all_tokens:
-            loss_mask[:] = 1
-        return Row(document.line, ids, loss_mask, is_plain=False, may_close=_ends_with_answer(document))
+        loss = self._chat_loss(document, renderer, messages, rendered)
+        return self._row(document, rendered.text, loss, is_chat=True)
 
-    def _plain_text(self, line: int, text: str, spans: list[tuple[int, int]] | None) -> Row:
+    def _plain_text(self, document: Document, text: str, loss: _Loss) -> Row:
+        tokens = self._finder.pattern
+        inside = [found.span() for found in tokens.finditer(text)]
+        if loss.spans:
+            places = [(_marked_place(start, inside), _marked_place(stop, inside)) for start, stop in loss.spans]
+            loss = loss._replace(spans=places)
+        return self._row(document, mark(text, tokens), loss, is_chat=False)
+
+    def _row(self, document: Document, marked: str, loss: _Loss, *, is_chat: bool) -> Row:
+        """The sample of a text in which `mark` wrapped the tokens; the spans are places in it."""
         assert self._plain is not None
-        cut = spans[0][0] if spans else 0
-        before, after = (part.replace(START, "").replace(END, "") for part in (text[:cut], text[cut:]))
-        bare, cut = before + after, len(before)
-        start = cut
-        for found in self._finder.pattern.finditer(bare):
-            if found.end() <= cut:
-                start += 2
-            elif found.start() < cut:
-                start += 1
-        marked = mark(bare, self._finder.pattern)
-        ids, loss_mask = self._plain.encode(marked, [(start, len(marked))], whole_last_char=True)
-        return Row(line, ids, loss_mask, is_plain=True, may_close=True)
+        ids, loss_mask = self._plain.encode(marked, loss.spans or [], loss.weights, whole_last_char=not is_chat)
+        if loss.spans is None:
+            loss_mask = np.full(len(ids), loss.end, dtype=np.int8 if loss.end == 1 else np.float32)
+        may_close = not is_chat or _ends_with_answer(document)
+        return Row(document.line, ids, loss_mask, not is_chat, may_close, loss.end)
+
+
+class _Loss(NamedTuple):
+    """What of a text carries a loss."""
+
+    spans: list[Span] | None
+    """Char ranges; None: the whole text."""
+    weights: list[float] | None
+    """Of each span; None: 1."""
+    end: float
+    """Weight of what follows the text, and without spans of all of it."""
+
+    def times(self, weight: float) -> _Loss:
+        """The loss of a record of this weight; `end` is multiplied already."""
+        if weight == 0:
+            return _Loss([], None, 0.0)
+        if weight == 1 or self.spans is None:
+            return self
+        of_spans = self.weights or [1.0] * len(self.spans)
+        return self._replace(weights=weights_or_none([weight * each for each in of_spans]))
+
+
+def _marked_place(place: int, tokens: list[Span]) -> int:
+    """Where a place of a text is after `mark` wrapped these tokens of it in two chars each."""
+    return place + sum((start < place) + (stop <= place) for start, stop in tokens)
 
 
 def hash_line(line: Any) -> Any:

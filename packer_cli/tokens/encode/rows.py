@@ -25,6 +25,15 @@ class Text(NamedTuple):
     """Whether a template wrote the text, including everything around it."""
     may_close: bool = True
     """Whether EOS may follow: the text ends with what the model generates."""
+    weights: list[float] | None = None
+    """Of the loss of each of `spans`; None: 1."""
+    end_weight: float = 1.0
+    """Of the loss of tokens that are added after the text, and without `spans` of all of it; 0: they have none."""
+
+    @property
+    def is_weighted(self) -> bool:
+        """Whether a token has a loss of another weight than 1."""
+        return self.weights is not None or self.end_weight not in (0.0, 1.0)
 
 
 class Row(NamedTuple):
@@ -32,10 +41,12 @@ class Row(NamedTuple):
 
     line: int
     input_ids: NDArray[np.int32]
-    loss_mask: NDArray[np.int8]
+    loss_mask: NDArray[Any]
     is_plain: bool
     """Whether to add the post-processor's ids around it."""
     may_close: bool
+    """As in `Text`."""
+    end_weight: float
     """As in `Text`."""
 
 
@@ -46,8 +57,8 @@ class Samples(NamedTuple):
     """int64[n+1]"""
     input_ids: NDArray[Any]
     """int32[t], or uint16[t] of ids that were given"""
-    loss_mask: NDArray[np.int8] | None
-    """int8[t]; None: all ones."""
+    loss_mask: NDArray[Any] | None
+    """int8[t], or float32[t] where tokens have weights; None: all ones."""
 
 
 class Frame:
@@ -67,14 +78,21 @@ class Frame:
         self._ends[_end_ids(tokenizer)] = True
         self._blanks = _Blanks(tokenizer)
 
-    def add(self, samples: Samples, is_plain: NDArray[np.bool_], may_close: NDArray[np.bool_]) -> tuple[Samples, int]:
+    def add(
+        self,
+        samples: Samples,
+        is_plain: NDArray[np.bool_],
+        may_close: NDArray[np.bool_],
+        end_weight: NDArray[np.float32],
+    ) -> tuple[Samples, int]:
         """The samples with these tokens added, and the number of samples left without an end.
 
-        Tokens after a sample are trained on; tokens before it only if its first token is.
+        Tokens before a sample carry a loss if its first token does.
 
         Args:
             is_plain: bool[n]: whether to put the post-processor's ids around the sample.
             may_close: bool[n]: whether EOS may follow it.
+            end_weight: float32[n]: of the loss of tokens after it.
         """
         offsets, input_ids, loss_mask = samples
         starts, stops = offsets[:-1], offsets[1:]
@@ -99,9 +117,12 @@ class Frame:
         ids = np.concatenate([np.tile(after, len(plain)), eos, np.tile(before, len(plain))])
         order = np.argsort(at, kind="stable")
         if loss_mask is not None:
-            added = np.ones(len(at), dtype=np.int8)
-            added[len(at) - len(places[2]) :] = np.repeat(loss_mask[starts[plain]], len(before))
-            loss_mask = np.insert(loss_mask, at[order], added[order])
+            added = [
+                np.repeat(end_weight[plain], len(after)),
+                end_weight[closed],
+                np.repeat(loss_mask[starts[plain]], len(before)),
+            ]
+            loss_mask = np.insert(loss_mask, at[order], np.concatenate(added).astype(loss_mask.dtype)[order])
         sizes = np.diff(offsets) + is_plain * (len(before) + len(after)) + closed
         return Samples(
             np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(sizes)]),

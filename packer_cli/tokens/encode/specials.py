@@ -112,12 +112,18 @@ class PlainContentEncoder:
         self._newline = reference.encode(["\n"]).input_ids
 
     def encode(
-        self, marked: str, spans: list[tuple[int, int]], *, whole_last_char: bool
-    ) -> tuple[NDArray[np.int32], NDArray[np.int8]]:
-        """`(ids int32[t], mask int8[t])`.
+        self,
+        marked: str,
+        spans: list[tuple[int, int]],
+        weights: list[float] | None = None,
+        *,
+        whole_last_char: bool,
+    ) -> tuple[NDArray[np.int32], NDArray[Any]]:
+        """`(ids int32[t], mask int8[t])`; with weights, the mask is float32[t].
 
         Args:
             spans: char ranges in the marked text.
+            weights: of each span, what to mark its tokens with; None: 1. A token of two spans has the first's.
 
         Raises:
             ValueError: a token cannot be written as plain text with this vocabulary.
@@ -125,17 +131,20 @@ class PlainContentEncoder:
         ids: list[Any] = []
         masks: list[Any] = []
         position = 0
+        kind = np.int8 if weights is None else np.float32
+        values = [1.0] * len(spans) if weights is None else weights
         for found in [*self._split.finditer(marked), None]:
             stop = found.start() if found is not None else len(marked)
             if stop > position or position == 0:
                 row, starts, ends = self._piece(marked[position:stop], at_start=position == 0)
-                mask = np.zeros(len(row), dtype=np.int8)
-                for low, high in spans:
+                mask = np.zeros(len(row), dtype=kind)
+                for (low, high), value in zip(spans, values, strict=True):
                     if low < stop and high > position:
                         inner = [(max(low, position) - position, min(high, stop) - position)]
                         # A range that continues after this piece does not end with its last char.
                         whole = whole_last_char or high > stop
-                        mask |= mask_by_offsets(starts, ends, inner, whole_last_char=whole)
+                        own = mask_by_offsets(starts, ends, inner, whole_last_char=whole)
+                        mask[(own != 0) & (mask == 0)] = value
                 ids.append(row)
                 masks.append(mask)
             if found is None:
@@ -144,9 +153,13 @@ class PlainContentEncoder:
             token = found.group(1)
             if token:
                 row = np.asarray(self._as_text(token), dtype=np.int32)
-                inside = any(low < found.end() and high > found.start() for low, high in spans)
+                inside = [
+                    value
+                    for (low, high), value in zip(spans, values, strict=True)
+                    if low < found.end() and high > found.start()
+                ]
                 ids.append(row)
-                masks.append(np.full(len(row), inside, dtype=np.int8))
+                masks.append(np.full(len(row), inside[0] if inside else 0, dtype=kind))
         return np.concatenate(ids), np.concatenate(masks)
 
     def _piece(self, text: str, *, at_start: bool) -> tuple[Any, Any, Any]:

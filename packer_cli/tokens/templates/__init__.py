@@ -14,6 +14,8 @@
                     |
                 turns.py      rounds -> ranges: without the header, up to the end of the turn
                     |
+                parts.py      ranges -> reasoning, answer and tool calls, for `--loss-on`
+                    |
                 renderer.py   ChatRenderer: chooses the way, returns `Rendered`; mismatch.py: compares slower ways
 
 The text is that of `tokenizer.apply_chat_template(messages, tools=tools, tokenize=False)`.
@@ -34,7 +36,8 @@ Price: about 22 us for a chat of eight messages; 55 us with jinja2; 0.4 ms with 
 """
 
 from packer_cli.tokens.templates.conversation import read_chat
+from packer_cli.tokens.templates.parts import LossParts
 from packer_cli.tokens.templates.renderer import ChatRenderer
 from packer_cli.tokens.templates.types import TemplateRejectError
 
-__all__ = ["ChatRenderer", "TemplateRejectError", "read_chat"]
+__all__ = ["ChatRenderer", "LossParts", "TemplateRejectError", "read_chat"]

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from packer_cli.tokens.templates.minijinja.rules import UNSAFE_CHARS
 from packer_cli.tokens.templates.types import TemplateRejectError
 
-_REASONING_FIELDS = ("reasoning_content", "thinking", "reasoning")
+REASONING_FIELDS = ("reasoning_content", "thinking", "reasoning")
 _PLAIN_FIELDS = {"role", "content"}
 
 PROBES: list[list[dict[str, Any]]] = [
@@ -55,7 +55,7 @@ def read_chat(messages: list[dict[str, Any]], tools: list[Any] | None = None) ->
         keys: set[str] = set().union(*messages)
     except TypeError:
         return _read_any_chat(messages, tools)
-    if tools is not None or not keys.isdisjoint(_REASONING_FIELDS):
+    if tools is not None or not keys.isdisjoint(REASONING_FIELDS):
         return _read_any_chat(messages, tools)
     is_plain = keys == _PLAIN_FIELDS and len(values) == 2 * len(messages)
     is_safe = is_plain or is_safe_text("\0".join(keys))
@@ -115,8 +115,8 @@ def _normal_message(message: Any) -> dict[str, Any]:
         if type(value) is not str:
             message = {key: _plain(item) for key, item in message.items() if item is not None}
             break
-    if not message.keys().isdisjoint(_REASONING_FIELDS):
-        reasoning = next(message[key] for key in _REASONING_FIELDS if message.get(key) is not None)
+    if not message.keys().isdisjoint(REASONING_FIELDS):
+        reasoning = next(message[key] for key in REASONING_FIELDS if message.get(key) is not None)
         message = {"thinking": reasoning, **message, "reasoning_content": reasoning}
     return message
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Literal
 
 from packer_cli.errors import TokenizerError
@@ -11,6 +12,7 @@ from packer_cli.tokens.templates.limits import TemplateLimitError
 from packer_cli.tokens.templates.marks import MarkedTemplate, Place
 from packer_cli.tokens.templates.minijinja.engine import MinijinjaTemplate
 from packer_cli.tokens.templates.mismatch import CHECKED_MESSAGES, ranges_mismatch, text_mismatch
+from packer_cli.tokens.templates.parts import LossParts
 from packer_cli.tokens.templates.prefixes import prefix_rounds
 from packer_cli.tokens.templates.turns import turn_edges
 from packer_cli.tokens.templates.types import Rendered, Span, TemplateRejectError
@@ -78,6 +80,16 @@ class ChatRenderer:
             if found is not None:
                 return self._trimmed(*found)
         return self._render_by_jinja2(chat)
+
+    def loss_spans(
+        self,
+        messages: list[dict[str, Any]],
+        rendered: Rendered,
+        parts: LossParts,
+        weights: Sequence[float] | None = None,
+    ) -> tuple[list[Span], list[float] | None]:
+        """The char ranges of a rendered conversation that carry a loss, and their weights, see `LossParts.select`."""
+        return parts.select(rendered, messages, self._edges.endings, weights)
 
     def _render_by_jinja2(self, chat: Chat) -> Rendered:
         context = self._template.context(chat)

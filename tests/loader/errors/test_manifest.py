@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from packer_cli import __version__
 from packer_cli.errors import ConfigError, FormatError, VersionError
 from packer_cli.loader import PackedDataset
+from packer_cli.version import __version__
 from tests.loader.errors.messages import REMEDY, message
 from tests.loader.packed_set import write_manifest
 

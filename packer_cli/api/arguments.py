@@ -1,0 +1,167 @@
+"""Arguments of the API's functions: what the config models say, with one clear error for what is wrong."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import os
+from collections.abc import Callable, Collection, Mapping, Sequence
+from difflib import get_close_matches
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar, Union, cast
+
+from pydantic import BaseModel
+from pydantic.fields import FieldInfo
+from pydantic.json_schema import SkipJsonSchema
+
+from packer_cli.config import TokenizeConfig, validate
+from packer_cli.config.messages import option_name
+from packer_cli.errors import ConfigError, InputError
+from packer_cli.remote.names import as_path
+
+if TYPE_CHECKING:
+    from numpy.typing import ArrayLike
+
+    from packer_cli.plan.samples import Samples
+
+StrPath = str | os.PathLike[str]
+Lengths = Union["ArrayLike", StrPath]
+"""int[n], tokens of each sample: a numpy array, a list, a column of pyarrow, pandas or polars; or the path or URL of a
+file of lengths, of a token store, or of a packed set that keeps its tokens."""
+Inputs = Lengths | Sequence[StrPath]
+"""Lengths, or the paths of a corpus."""
+F = TypeVar("F", bound=Callable[..., Any])
+
+_OWN_ARGUMENTS = {"inputs"}
+"""Fields of models that have a parameter of their own."""
+
+
+def takes(*models: type[BaseModel]) -> Callable[[F], F]:
+    """Let a function take the options of these models by name: checks the names, and shows them in its signature.
+
+    None stands for an option that was not given.
+    """
+    fields = {
+        python_name(name): field
+        for model in models
+        for name, field in model.model_fields.items()
+        if name not in _OWN_ARGUMENTS and not is_internal(field)
+    }
+    by_field = {name for model in models for name in model.model_fields}  # As the command line's options are named.
+
+    def decorate(function: F) -> F:
+        signature = inspect.signature(function)
+        own = [each for each in signature.parameters.values() if each.kind is not inspect.Parameter.VAR_KEYWORD]
+        options = [
+            inspect.Parameter(
+                name, inspect.Parameter.KEYWORD_ONLY, default=None if field.is_required() else field.default
+            )
+            for name, field in fields.items()
+        ]
+        known = [*(each.name for each in own), *fields]
+
+        @functools.wraps(function)
+        def checked(*arguments: Any, **options: Any) -> Any:
+            for name in options:
+                if name not in known and name not in by_field:
+                    raise ConfigError(f"{function.__name__}() has no option {name!r}{_suggestion(name, known)}")
+            return function(*arguments, **{name: plain(value) for name, value in options.items()})
+
+        checked.__signature__ = signature.replace(parameters=[*own, *options])  # type: ignore[attr-defined]
+        return cast("F", checked)
+
+    return decorate
+
+
+def python_name(field: str) -> str:
+    """The name of an option in Python: that of the command line, with `_`."""
+    return option_name(field).removeprefix("--").replace("-", "_")
+
+
+def is_internal(field: FieldInfo) -> bool:
+    """Whether a field holds what hbpack finds out by itself, and is no option."""
+    return any(type(each) is SkipJsonSchema for each in field.metadata)  # mypy takes it for `Annotated`.
+
+
+def plain(value: Any) -> Any:
+    """A value as the models take it: a path as text, a number of numpy as Python's."""
+    if isinstance(value, os.PathLike):
+        return os.fspath(value)
+    return value.item() if hasattr(value, "dtype") and hasattr(value, "item") and not value.shape else value
+
+
+def config_of(model: type[BaseModel], options: Mapping[str, Any], **others: Any) -> Any:
+    """The config of options that `takes` let through; see `validate`."""
+    by_name = {python_name(name): name for name in model.model_fields}
+    return validate(model, {by_name.get(name, name): value for name, value in {**options, **others}.items()})
+
+
+def first_given(options: Mapping[str, Any], names: Collection[str]) -> str | None:
+    """The first of these fields that was given, as the command line names it; None if there is none."""
+    given = {name for name, value in options.items() if value is not None}
+    return next((option_name(name) for name in names if {name, python_name(name)} & given), None)
+
+
+def corpus_of(inputs: Any, options: Mapping[str, Any]) -> TokenizeConfig | None:
+    """How to tokenize the inputs; None without `tokenizer`, for inputs that are no corpus.
+
+    Raises:
+        ConfigError: a value is wrong, or options for a corpus were given without a tokenizer.
+    """
+    if options.get("tokenizer") is not None:
+        if not is_paths(inputs):
+            raise ConfigError("--tokenizer is for a corpus; lengths have no text, so leave it out")
+        config: TokenizeConfig = config_of(TokenizeConfig, options, inputs=path_names(inputs))
+        return config
+    name = first_given(options, [name for name in TokenizeConfig.model_fields if name not in _OWN_ARGUMENTS])
+    if name is not None:
+        raise ConfigError(f"{name} is for a corpus; give --tokenizer with it, or leave it out")
+    return None
+
+
+def is_paths(inputs: Any) -> bool:
+    """Whether inputs are a path, or a list or tuple of such, and not lengths; an empty list is one of lengths."""
+    names = inputs if isinstance(inputs, (list, tuple)) else [inputs]
+    return all(isinstance(each, (str, os.PathLike)) for each in names) if len(names) else isinstance(names, tuple)
+
+
+def path_names(inputs: Any) -> tuple[str, ...]:
+    """One path or several, as text."""
+    return tuple(map(os.fspath, inputs if isinstance(inputs, (list, tuple)) else [inputs]))
+
+
+def one_path(inputs: Any, function: str) -> Path:
+    """The only path of inputs.
+
+    Raises:
+        ConfigError: there are several.
+    """
+    names = path_names(inputs)
+    if len(names) != 1:
+        raise ConfigError(f"{function}() takes one path, got {len(names)}; pack() and compare() take several")
+    return as_path(names[0])
+
+
+def samples_of(lengths: Any) -> Samples:
+    """Samples of which the lengths are at hand.
+
+    Raises:
+        InputError: they are not integers from 1 to 2^31 - 1.
+    """
+    import numpy as np
+
+    from packer_cli.plan.samples import Samples
+    from packer_cli.stages.lengths import checked_lengths
+
+    try:
+        values = np.asarray(lengths)
+    except (TypeError, ValueError) as error:
+        raise InputError(f"the lengths are not one row of integers: {' '.join(str(error).split())}") from None
+    if not values.size:
+        values = values.astype(np.int64)  # An empty list is one of floats to numpy.
+    return Samples(lengths=checked_lengths(values, "the lengths"))
+
+
+def _suggestion(name: str, known: Sequence[str]) -> str:
+    near = get_close_matches(name, known, n=1)
+    return f"; did you mean {near[0]!r}?" if near else f"; it has {', '.join(sorted(known))}"

@@ -1,0 +1,56 @@
+"""`compare`: many plans of the same samples, side by side."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Unpack
+
+from packer_cli.api.arguments import Inputs, config_of, corpus_of, is_paths, path_names, samples_of, takes
+from packer_cli.config import PlanConfig, TokenizeConfig
+from packer_cli.config.run_options import BoundConfig, WorkersConfig
+
+if TYPE_CHECKING:
+    from packer_cli.api.options import BoundOptions, PlanOptions, TokenizeOptions, WorkersOptions
+    from packer_cli.api.results import Comparison
+
+    class _Options(PlanOptions, TokenizeOptions, BoundOptions, WorkersOptions, total=False): ...
+
+
+@takes(PlanConfig, TokenizeConfig, BoundConfig, WorkersConfig)
+def compare(
+    lengths: Inputs,
+    *,
+    algorithms: str | None = None,
+    strategies: str | None = None,
+    sort: str | None = None,
+    **options: Unpack[_Options],
+) -> Comparison:
+    """Compare packing algorithms, balances or whole strategies side by side, as `hbpack compare` does.
+
+    Each row is planned in a process of its own, checked and measured; with `model` and `gpu`, or `profile`, its epoch
+    is predicted as well. Nothing is kept.
+
+    Args:
+        lengths: as `plan` takes them; or, with `tokenizer`, a corpus as `pack` takes it.
+        algorithms: only these rows: `[PACKING][/BALANCE][@longest],...`, such as `"isf,bfd,/window:8"`.
+        strategies: only a row for each of these values of `strategy`, or `"all"`.
+        sort: a column of the table, such as `"abr"`; `"-abr"` sorts in descending order.
+        options: those of a plan, of a corpus, `bound` and `workers`.
+
+    Returns:
+        The rows, each with its figures or the reason why it failed.
+
+    Raises:
+        HbpackError: an option or a length is wrong, or there is nothing to plan.
+    """
+    config = config_of(PlanConfig, options)
+    corpus = corpus_of(lengths, options)
+    by_program = config_of(BoundConfig, options).bound == "lp"
+    workers = config_of(WorkersConfig, options).workers
+    from packer_cli.api.results import Comparison
+    from packer_cli.stages.compare import run_compare
+
+    source = path_names(lengths) if is_paths(lengths) else samples_of(lengths)
+    found = run_compare(
+        source, corpus, config, algorithms, workers, strategies=strategies, sort=sort, by_program=by_program
+    )
+    return Comparison(**vars(found))

@@ -1,0 +1,128 @@
+"""`pack`: a corpus to a packed set."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Unpack
+
+from packer_cli.api.arguments import StrPath, config_of, path_names, takes
+from packer_cli.api.plan import Plan
+from packer_cli.config import PackConfig, PlanConfig, TokenizeConfig, WriteConfig
+from packer_cli.config.run_options import BoundConfig, WorkersConfig
+from packer_cli.format.constants import PLAN_NAME
+from packer_cli.html import html_table
+from packer_cli.remote.names import as_path
+from packer_cli.sizes import counted, format_bytes
+
+if TYPE_CHECKING:
+    from packer_cli.api.options import BoundOptions, PackOptions, WorkersOptions
+    from packer_cli.api.results import Stats
+    from packer_cli.format.manifest import Manifest
+    from packer_cli.shards.plan_file import PlanHeader
+
+    class _Options(PackOptions, WorkersOptions, total=False): ...
+
+
+@takes(PackConfig, WorkersConfig)
+def pack(
+    inputs: StrPath | Sequence[StrPath],
+    *,
+    output: StrPath,
+    engine: str = "local",
+    dry_run: bool = False,
+    **options: Unpack[_Options],
+) -> PackedSet:
+    """Turn a corpus into packed, balanced, scheduled shards, as `hbpack pack` does.
+
+    Call it again after a crash, or with other groups: what is there and still valid is reused.
+
+    Args:
+        inputs: files, folders, globs or data sets, each with an optional weight, `"PATH@2.0"`, or
+            number of tokens, `"PATH@500Mtokens"`.
+        output: folder to write: new, empty, or an earlier run's.
+        engine: where the work runs: `local`, the processes of this machine; `ray` or `ray:HOST:PORT`.
+        dry_run: tokenize and plan, but write no shards.
+        options: see "Options of a corpus", "of a plan" and "of shards"; `tokenizer`, and for most strategies `groups`
+            and `gpus`, are required.
+
+    Raises:
+        HbpackError: an option is wrong (a `UsageError`; nothing has been written), or the run failed (a `RunError`).
+    """
+    tokenize = config_of(TokenizeConfig, options, inputs=path_names(inputs))
+    plan, write = config_of(PlanConfig, options), config_of(WriteConfig, options)
+    workers = config_of(WorkersConfig, options).workers
+    from packer_cli.stages.workers import make_engine
+
+    folder = as_path(output)
+    with make_engine(workers, engine, tokenizer=tokenize.tokenizer, chat_template=tokenize.chat_template) as running:
+        from packer_cli.stages.pack import run_pack
+
+        header = run_pack(tokenize, plan, None if dry_run else write, folder, running)
+    return PackedSet(folder, header)
+
+
+class PackedSet:
+    """A packed set on disk, or behind a URL: what `pack` gives, or `PackedSet(path)` opens."""
+
+    def __init__(self, path: StrPath, header: PlanHeader | None = None) -> None:
+        """Open a set; nothing is read yet.
+
+        Args:
+            path: its folder or URL.
+            header: what its plan says, where that is known; leave it out.
+        """
+        self._path = as_path(path)
+        self._header = header
+
+    @property
+    def path(self) -> Path:
+        """Its folder; for a URL, an object with the same methods."""
+        return self._path
+
+    def manifest(self) -> Manifest:
+        """What `hbpack.json` says, read anew: options, files and their checksums, groups, counts, metrics.
+
+        Raises:
+            HbpackError: there is no finished set, or its manifest is damaged.
+        """
+        from packer_cli.shards.manifest import read_manifest
+
+        return read_manifest(self._path)
+
+    @cached_property
+    def _plan(self) -> Plan:
+        from packer_cli.stages.planned import read_planned
+
+        return Plan(read_planned(self._path / PLAN_NAME, self._header))
+
+    def plan(self) -> Plan:
+        """Its plan, after any `hbpack rebalance`. The arrays are memory-mapped.
+
+        Raises:
+            HbpackError: there is no plan, or it is damaged.
+        """
+        return self._plan
+
+    @takes(BoundConfig)
+    def stats(self, **options: Unpack[BoundOptions]) -> Stats:
+        """The figures of `hbpack stats` of its plan, which is checked for damage; see `stats`."""
+        from packer_cli.api.stats import stats
+
+        return stats(self._path, **options)
+
+    def __repr__(self) -> str:
+        return f"PackedSet({str(self._path)!r})"
+
+    def _repr_html_(self) -> str:
+        manifest = self.manifest()
+        shards = list(manifest.shards)
+        facts = {
+            "GPUs": f"{manifest.num_gpus:,}",
+            "groups": ", ".join(group.name for group in manifest.groups),
+            "shards": f"{counted(len(shards), 'file')}, {format_bytes(sum(shard.num_bytes for shard in shards))}",
+            "epochs": f"{len(manifest.epochs):,}",
+            "tokenizer": str(manifest.tokenizer.get("name")),
+        }
+        return html_table(f"Packed set {self._path}", ["", ""], list(facts.items())) + self.stats()._repr_html_()

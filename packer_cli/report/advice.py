@@ -1,0 +1,116 @@
+"""What to try next, in words. Each sentence rests on a figure of the page; what is not known is not advised."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from packer_cli.compare import Comparison
+from packer_cli.compare.advice import advice as advise_strategy
+from packer_cli.compare.row_figures import RowFigures
+from packer_cli.config.auto_groups import GIVE
+from packer_cli.config.strategies import STRATEGIES
+from packer_cli.plan.pieces import overflow_notes
+from packer_cli.report.facts import Facts, PlanFacts
+from packer_cli.sizes import counted, format_tokens
+
+_MUCH = 0.02
+"""Of a ratio: less is not worth a change."""
+
+
+def next_steps(facts: Facts) -> list[str]:
+    """Sentences, the most important first; at least one."""
+    planned = facts.planned
+    if planned is None:
+        how = f"add --groups auto --gpus N with your model and GPU ({GIVE})"
+        return [f"Plan these lengths: {how}, or name groups yourself, as in --groups 16k:1,128k:8 --gpus 32."]
+    found = [*_on_samples(planned), *_on_waiting(planned), *_on_padding(planned), *_on_communication(planned)]
+    found += _on_strategies(planned)
+    if not found:
+        found.append("Nothing on this page asks for a change: padding and waiting are near their proved minimum.")
+    if planned.prediction is None:
+        found.append(f"To see how long an epoch takes, and what each GPU does, give {GIVE}.")
+    return found
+
+
+def _on_samples(planned: PlanFacts) -> Iterator[str]:
+    config = planned.config
+    for note in overflow_notes(planned.counts, planned.plan.groups[-1].capacity, config.overflow):
+        yield f"{note}. A longer last group keeps them whole."
+    if planned.counts.split:
+        capacity = format_tokens(planned.plan.groups[-1].capacity)
+        yield (
+            f"{counted(planned.counts.split, 'sample')} longer than {capacity} tokens were cut: a piece does not see "
+            "what stands before it. A longer last group keeps them whole."
+        )
+
+
+def _on_waiting(planned: PlanFacts) -> Iterator[str]:
+    overall = planned.metrics.overall
+    best = _best(planned.comparison, lambda row: row.metrics.overall.abr)
+    if overall.abr_bound > _MUCH and overall.abr - overall.abr_bound < overall.abr_bound:
+        yield (
+            f"GPUs wait for {overall.abr:.1%} of their attention time, and {overall.abr_bound:.1%} is the least for "
+            "the samples of these iterations: a few long samples take longer than all else, however the others are "
+            "dealt. Run the longest group on more GPUs (a higher SP degree), or sort more packs at a time (--balance "
+            "refine)."
+        )
+    elif overall.abr > _MUCH and best is not None and best[1] < overall.abr / 2:
+        yield (
+            f"GPUs wait for {overall.abr:.1%} of their attention time; with {best[0]} that is {best[1]:.1%}. The "
+            "chart of balance and randomness shows what it costs."
+        )
+
+
+def _on_padding(planned: PlanFacts) -> Iterator[str]:
+    overall = planned.metrics.overall
+    if overall.pr <= _MUCH:
+        return
+    best = _best(planned.comparison, lambda row: row.metrics.overall.pr)
+    text = f"{overall.pr:.1%} of the rows is padding"
+    if overall.alignment_pr is not None and overall.alignment_pr > overall.pr / 2:
+        yield f"{text}, most of it ({overall.alignment_pr:.1%}) because of --align; a lower one pads less."
+    elif overall.num_fillers > overall.num_packs / 50:
+        fillers = counted(overall.num_fillers, "filler")
+        yield (
+            f"{text}: {fillers} keep ranks busy that have no pack left. Fewer GPUs, fewer groups or more data in an "
+            "epoch leave less of it."
+        )
+    elif best is not None and best[1] < overall.pr / 2:
+        yield f"{text}; with {best[0]} it is {best[1]:.1%}."
+    else:
+        yield f"{text}. hbpack compare shows every packing algorithm on the same samples."
+
+
+def _on_communication(planned: PlanFacts) -> Iterator[str]:
+    overall, plan = planned.metrics.overall, planned.plan
+    shared = [group for group in plan.groups if group.layout.row_ranks > 1]
+    if overall.cr < 0.9 or len(plan.groups) > 1 or not shared:
+        return
+    short = int((plan.pieces.length <= plan.groups[0].capacity // plan.groups[0].layout.row_ranks).sum())
+    if short > len(plan.pieces) / 2:
+        yield (
+            f"All tokens take part in sequence-parallel communication, and {short / len(plan.pieces):.0%} of the "
+            "samples would fit one GPU. A group of their own spares them that: see hbpack groups."
+        )
+
+
+def _on_strategies(planned: PlanFacts) -> Iterator[str]:
+    if planned.comparison is None or planned.prediction is None:
+        return
+    epochs = {
+        str(row.spec.config.strategy): row.figures.simulation.overall
+        for row in planned.comparison.rows
+        if row.spec.kind == "strategy" and row.spec.name in STRATEGIES and row.figures and row.figures.simulation
+    }
+    if len(epochs) > 1:
+        yield advise_strategy(epochs)
+
+
+def _best(comparison: Comparison | None, value: Callable[[RowFigures], float]) -> tuple[str, float] | None:
+    """The name and the figure of the row with the least of a figure, of those that every trainer can run."""
+    rows = [
+        (value(row.figures), row.spec.name)
+        for row in (comparison.rows[1:] if comparison else ())
+        if row.figures is not None and not STRATEGIES[row.spec.config.strategy].needs
+    ]
+    return min(rows)[::-1] if rows else None

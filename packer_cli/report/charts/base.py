@@ -1,0 +1,89 @@
+"""What all charts share: the record, the look, and axes of tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+Spec = dict[str, Any]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Chart:
+    """A chart of the page."""
+
+    name: str
+    """Unique on the page."""
+    title: str
+    text: str
+    """What is to be seen, for people; it stands above the chart."""
+    spec: Spec
+    """Vega-Lite, without schema and look."""
+    header: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+    """The chart as a table, for those who cannot see it."""
+    is_wide: bool = True
+    """Whether it takes the width of the page, and not half of it."""
+
+
+SERIES = tuple(f"var(--series-{number})" for number in range(1, 9))
+"""Colors of things without an order, told apart by color-blind people; the last is for what is left."""
+LENGTHS = tuple(f"var(--length-{number})" for number in range(1, 7))
+"""Colors of lengths, from short to long."""
+INK, MUTED = "var(--ink)", "var(--muted)"
+
+LOOK: Spec = {
+    "background": "transparent",
+    "font": "inherit",
+    "view": {"stroke": None},
+    "axis": {
+        "labelColor": MUTED,
+        "titleColor": MUTED,
+        "domainColor": "var(--line)",
+        "tickColor": "var(--line)",
+        "gridColor": "var(--line)",
+        "labelFontSize": 12,
+        "titleFontSize": 12,
+        "titleFontWeight": "normal",
+        "titlePadding": 8,
+    },
+    "legend": {
+        "orient": "top",
+        "labelColor": INK,
+        "titleColor": MUTED,
+        "labelFontSize": 12,
+        "titleFontSize": 12,
+        "titleFontWeight": "normal",
+        "symbolType": "square",
+        "labelLimit": 260,
+        "columnPadding": 14,
+    },
+    "text": {"fontSize": 12, "fill": INK},
+    "rule": {"stroke": MUTED},
+}
+"""The configuration of every chart."""
+
+_TOKENS = "datum.value >= 1048576 ? format(datum.value / 1048576, '.3~r') + 'M' : datum.value >= 1024 ? "
+_TOKENS += "format(datum.value / 1024, '.3~r') + 'k' : format(datum.value, 'd')"
+
+
+def tokens_axis(title: str, **more: Any) -> Spec:
+    """An axis whose labels are tokens as hbpack writes them: 16k is 16,384."""
+    return {"title": title, "labelExpr": _TOKENS, **more}
+
+
+def framed(height: int, *layers: Spec, **more: Any) -> Spec:
+    """A specification as wide as its place on the page."""
+    spec: Spec = {"width": "container", "height": height, "autosize": {"type": "fit-x", "contains": "padding"}}
+    return {**spec, **more, **({"layer": list(layers)} if len(layers) > 1 else layers[0])}
+
+
+def colors(domain: Sequence[str], values: Sequence[str], **more: Any) -> Spec:
+    """A color scale with a legend of the given names in their order."""
+    return {"scale": {"domain": list(domain), "range": list(values[: len(domain)])}, **more}
+
+
+def short(value: float, digits: int = 5) -> float:
+    """A number with few digits, which keep the page small."""
+    return float(f"{value:.{digits}g}")

@@ -1,0 +1,103 @@
+"""Balance against randomness: what each way of forming iterations costs, and what it gains."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from packer_cli.report.charts.base import INK, SERIES, Chart, Spec, colors, framed, short
+from packer_cli.sizes import ratio
+
+
+@dataclass(frozen=True, kw_only=True)
+class Choice:
+    """A plan of the same samples."""
+
+    name: str
+    kind: str
+    """`this plan`, `strategy` or `balance`."""
+    abr: float
+    length_mix_spread: float
+
+
+_KINDS = ("this plan", "strategy", "balance")
+_SHAPES = ("diamond", "circle", "square")
+
+
+def chart_of_frontier(choices: Sequence[Choice]) -> Chart:
+    """A point for each plan; the lower left corner would be best."""
+    shown = sorted(choices, key=lambda each: _KINDS.index(each.kind))
+    highest = max(each.abr for each in shown)
+    spreads = [each.length_mix_spread for each in shown]
+    low, high = min(spreads), max(spreads)
+    room = max(0.02, 0.12 * (high - low))
+    named = _named(shown, highest, high - low + 2 * room)
+    values = [
+        {"name": each.name, "kind": each.kind, "abr": short(each.abr), "mix": short(each.length_mix_spread),
+         "label": each.name if each in named else "", "side": "right" if each.length_mix_spread > (low + high) / 2
+         else "left"}
+        for each in shown
+    ]  # fmt: skip
+    kinds = [kind for kind in _KINDS if any(each.kind == kind for each in shown)]
+    x = {
+        "field": "mix",
+        "type": "quantitative",
+        "scale": {"domain": [max(0.0, low - room), high + room], "nice": False, "zero": False},
+        "axis": {"title": "length mix spread (0: every step mixes lengths as the data does)", "tickCount": 6},
+    }
+    y = {
+        "field": "abr",
+        "type": "quantitative",
+        "scale": {"type": "sqrt", "domain": [0, max(highest * 1.1, 0.01)], "nice": False},
+        "axis": {"title": "ABR (share of attention time spent waiting)", "tickCount": 6},
+    }
+    points: Spec = {
+        "data": {"values": values},
+        "mark": {"type": "point", "filled": True, "size": 110, "opacity": 0.95},
+        "encoding": {
+            "x": x,
+            "y": y,
+            "color": {"field": "kind", "type": "nominal", **_scale(kinds, SERIES), "legend": {"title": None}},
+            "shape": {"field": "kind", "type": "nominal", **_scale(kinds, _SHAPES), "legend": {"title": None}},
+            "tooltip": [
+                {"field": "name"},
+                {"field": "kind"},
+                {"field": "abr", "title": "ABR", "format": ".4f"},
+                {"field": "mix", "title": "length mix spread", "format": ".3f"},
+            ],
+        },
+    }
+    labels = [
+        {
+            "data": {"values": [each for each in values if each["side"] == side]},
+            "mark": {"type": "text", "align": align, "dx": dx, "dy": -9, "color": INK},
+            "encoding": {"x": x, "y": y, "text": {"field": "label"}},
+        }
+        for side, align, dx in (("left", "left", 8), ("right", "right", -8))
+    ]
+    return Chart(
+        name="frontier",
+        title="Balance and randomness",
+        text="Sorting packs by work evens out iterations, and mixes lengths less in a step. Each point is a plan of "
+        "the same samples: lower waits less, further left is more random. The table names them all.",
+        spec=framed(300, points, *labels),
+        header=("plan", "kind", "ABR", "length mix spread"),
+        rows=tuple((each.name, each.kind, ratio(each.abr), f"{each.length_mix_spread:.3f}") for each in shown),
+    )
+
+
+def _scale(kinds: Sequence[str], values: Sequence[str]) -> Spec:
+    chosen = dict(zip(_KINDS, values, strict=False))
+    return colors(kinds, [chosen[kind] for kind in kinds])
+
+
+def _named(choices: Sequence[Choice], highest: float, width: float) -> list[Choice]:
+    """Those with room for a name beside their point, the first ones first."""
+    named: list[Choice] = []
+    places: list[tuple[float, float]] = []
+    for each in choices:
+        place = (each.length_mix_spread / width if width else 0.0, (each.abr / highest) ** 0.5 if highest else 0.0)
+        if all(abs(place[0] - x) > 0.22 or abs(place[1] - y) > 0.09 for x, y in places):
+            named.append(each)
+            places.append(place)
+    return named

@@ -1,0 +1,133 @@
+"""How long the samples are, by source, and by the group in whose packs they are."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from packer_cli.report.charts.base import INK, SERIES, Chart, Spec, colors, framed, tokens_axis
+from packer_cli.report.lengths import Histogram
+from packer_cli.sizes import format_tokens
+
+_MOST_KINDS = 7
+_REST = "others"
+
+
+def chart_of_sources(found: Histogram, names: Sequence[str]) -> Chart:
+    """Samples by length, with a color for each source."""
+    found, names = _largest(found, names)
+    by = " by source" if len(names) > 1 else ""
+    return Chart(
+        name="lengths-by-source",
+        title=f"Samples by length{by}",
+        text="Each bar counts the samples of a range of lengths; two ranges for each doubling.",
+        spec=_bars(found.edges, found.samples, names, "samples", []),
+        header=_header(names),
+        rows=_rows(found.edges, found.samples),
+        is_wide=False,
+    )
+
+
+def chart_of_groups(found: Histogram, names: Sequence[str], capacities: Sequence[int]) -> Chart:
+    """Tokens by the length of their samples, with a color for each group, and a line at each group's capacity."""
+    text = "Each bar counts the tokens of the same samples, colored by the group in whose packs they are."
+    if len(names) > 1:
+        text += (
+            " Lines mark the groups' capacities; short samples in a longer group fill the space that is left there."
+        )
+    return Chart(
+        name="lengths-by-group",
+        title="Tokens by length and group",
+        text=text,
+        spec=_bars(found.edges, found.tokens, names, "tokens", capacities),
+        header=_header(names),
+        rows=_rows(found.edges, found.tokens),
+        is_wide=False,
+    )
+
+
+def chart_of_tokens(found: Histogram) -> Chart:
+    """Tokens by the length of their samples, of what is not planned."""
+    return Chart(
+        name="lengths-by-tokens",
+        title="Tokens by length",
+        text="Each bar counts the tokens of the same samples: few long ones may hold most of them.",
+        spec=_bars(found.edges, found.tokens.sum(axis=0, keepdims=True), ("all",), "tokens", []),
+        header=_header(("all",)),
+        rows=_rows(found.edges, found.tokens.sum(axis=0, keepdims=True)),
+        is_wide=False,
+    )
+
+
+def _largest(found: Histogram, names: Sequence[str]) -> tuple[Histogram, Sequence[str]]:
+    """The sources with the most samples; the others together."""
+    if len(names) <= _MOST_KINDS:
+        return found, names
+    order = np.argsort(-found.samples.sum(axis=1), kind="stable")
+    kept, rest = np.sort(order[: _MOST_KINDS - 1]), order[_MOST_KINDS - 1 :]
+
+    def merged(values: np.ndarray) -> np.ndarray:
+        return np.concatenate([values[kept], values[rest].sum(axis=0, keepdims=True)])
+
+    fewer = Histogram(edges=found.edges, samples=merged(found.samples), tokens=merged(found.tokens))
+    return fewer, (*(names[i] for i in kept), _REST)
+
+
+def _bars(edges: np.ndarray, counts: np.ndarray, names: Sequence[str], noun: str, marks: Sequence[int]) -> Spec:
+    stop = counts.cumsum(axis=0)
+    begin = stop - counts
+    values = [
+        {"from": int(edges[j]), "to": int(edges[j + 1]), "begin": int(begin[i, j]), "stop": int(stop[i, j]),
+         "of": names[i], "count": int(counts[i, j])}
+        for i, j in zip(*(each.tolist() for each in np.nonzero(counts)), strict=True)
+    ]  # fmt: skip
+    scale = {"type": "log", "base": 2, "domain": [int(edges[0]), int(edges[-1])], "nice": False}
+    power = 2 if edges[-1] < 64 * edges[0] else 8 if edges[-1] > 4096 * edges[0] else 4
+    ticks = [power**k for k in range(31) if edges[0] <= power**k <= edges[-1]]
+    axis = tokens_axis("tokens of a sample", values=ticks, grid=False)
+    bars: Spec = {
+        "data": {"values": values},
+        "mark": {"type": "rect", "stroke": "var(--panel)", "strokeWidth": 0.5},
+        "encoding": {
+            "x": {"field": "from", "type": "quantitative", "scale": scale, "axis": axis},
+            "x2": {"field": "to"},
+            "y": {
+                "field": "begin",
+                "type": "quantitative",
+                "title": noun,
+                "axis": {"format": "~s", "tickCount": 5},
+            },
+            "y2": {"field": "stop"},
+            "color": {
+                "field": "of",
+                "type": "nominal",
+                **colors(names, SERIES),
+                "legend": {"title": None, "columns": 2} if len(names) > 1 else None,
+            },
+            "tooltip": [
+                {"field": "of", "title": "of"},
+                {"field": "from", "title": "from, tokens", "format": ",d"},
+                {"field": "to", "title": "to under", "format": ",d"},
+                {"field": "count", "title": noun, "format": ",d"},
+            ],
+        },
+    }
+    lines: Spec = {
+        "data": {"values": [{"at": mark} for mark in marks if edges[0] < mark < edges[-1]]},
+        "mark": {"type": "rule", "strokeDash": [4, 3], "stroke": INK, "opacity": 0.7},
+        "encoding": {"x": {"field": "at", "type": "quantitative", "scale": scale}},
+    }
+    return framed(260, bars, lines) if marks else framed(260, bars)
+
+
+def _header(names: Sequence[str]) -> tuple[str, ...]:
+    return ("tokens of a sample", *names)
+
+
+def _rows(edges: np.ndarray, counts: np.ndarray) -> tuple[tuple[str, ...], ...]:
+    return tuple(
+        (f"{format_tokens(int(edges[j]))} to under {format_tokens(int(edges[j + 1]))}",
+         *(f"{number:,}" for number in counts[:, j].tolist()))
+        for j in range(counts.shape[1])
+    )  # fmt: skip

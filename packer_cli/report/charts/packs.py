@@ -1,0 +1,71 @@
+"""Which samples share a row: packs as stacked bars (HBP's figure 1)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from packer_cli.report.charts.base import INK, LENGTHS, Chart, Spec, colors, framed, tokens_axis
+from packer_cli.report.packs import DrawnPacks
+from packer_cli.sizes import counted, format_tokens
+
+
+def chart_of_packs(drawn: DrawnPacks, classes: Sequence[int], name: str, title: str) -> Chart:
+    """Packs side by side; a segment is a sample, or several short ones, and its color says how long they are."""
+    names = [f"up to {format_tokens(bound)}" for bound in classes]
+    place = {pack: number for number, pack in enumerate(drawn.packs.tolist())}
+    values = [
+        {"pack": place[each.pack], "end": place[each.pack] + 0.86, "id": each.pack, "begin": each.begin,
+         "stop": each.stop, "length": names[each.length_class], "samples": each.num_samples,
+         "tokens": each.stop - each.begin}
+        for each in drawn.segments
+    ]  # fmt: skip
+    wide = {"type": "quantitative", "scale": {"domain": [0, len(place)], "nice": False}, "axis": None}
+    high = {"type": "quantitative", "scale": {"domain": [0, drawn.capacity], "nice": False}}
+    bars: Spec = {
+        "data": {"values": values},
+        "mark": {"type": "rect", "stroke": "var(--panel)", "strokeWidth": 0.6},
+        "encoding": {
+            "x": {"field": "pack", **wide},
+            "x2": {"field": "end"},
+            "y": {"field": "begin", **high, "axis": tokens_axis("tokens of the row", tickCount=4)},
+            "y2": {"field": "stop"},
+            "color": {
+                "field": "length",
+                "type": "ordinal",
+                **colors(names, LENGTHS),
+                "legend": {"title": "tokens of a sample", "columns": 3},
+            },
+            "tooltip": [
+                {"field": "id", "title": "pack"},
+                {"field": "samples", "title": "samples"},
+                {"field": "tokens", "title": "tokens", "format": ",d"},
+                {"field": "length", "title": "each"},
+            ],
+        },
+    }
+    line: Spec = {
+        "data": {"values": [{"at": drawn.capacity}]},
+        "mark": {"type": "rule", "strokeDash": [4, 3], "stroke": INK, "opacity": 0.7},
+        "encoding": {"y": {"field": "at", **high}},
+    }
+    shown = counted(len(place), "pack")
+    which = shown if len(place) == drawn.num_packs else f"{shown} of {drawn.num_packs:,}, evenly spread over the epoch"
+    gpus = "one GPU runs each" if drawn.num_gpus == 1 else f"{drawn.num_gpus} GPUs run each together"
+    return Chart(
+        name=name,
+        title=title,
+        text=f"{which}; {gpus}. The dashed line is the capacity, {format_tokens(drawn.capacity)} tokens.",
+        spec=framed(220, bars, line),
+        header=("pack", "samples", "tokens", "longest sample"),
+        rows=_rows(drawn, names),
+        is_wide=False,
+    )
+
+
+def _rows(drawn: DrawnPacks, names: Sequence[str]) -> tuple[tuple[str, ...], ...]:
+    rows = []
+    for pack in drawn.packs.tolist():
+        own = [each for each in drawn.segments if each.pack == pack]
+        longest = names[max(each.length_class for each in own)]
+        rows.append((str(pack), f"{sum(each.num_samples for each in own):,}", f"{own[-1].stop:,}", longest))
+    return tuple(rows)

@@ -1,0 +1,54 @@
+"""The ratios from the first step to the last."""
+
+from __future__ import annotations
+
+from packer_cli.report.charts.base import SERIES, Chart, Spec, colors, framed, short
+from packer_cli.report.series import StepSeries
+from packer_cli.sizes import ratio
+
+_DASHES = {"ABR": [1, 0], "CBR": [8, 3], "DBR": [4, 3], "PR": [1.5, 2.5]}
+
+
+def chart_of_series(found: StepSeries) -> Chart:
+    """A line for each ratio."""
+    names = list(found.ratios)
+    steps = found.first_step.tolist()
+    values = [
+        {"step": step, "ratio": name, "value": short(value)}
+        for name, series in found.ratios.items()
+        for step, value in zip(steps, series.tolist(), strict=True)
+    ]
+    legend = {"title": None, "symbolType": "stroke", "symbolSize": 300}
+    lines: Spec = {
+        "data": {"values": values},
+        "mark": {"type": "line", "strokeWidth": 2, "point": {"size": 24} if len(steps) <= 40 else False},
+        "encoding": {
+            "x": {"field": "step", "type": "quantitative", "axis": {"title": "step", "grid": False, "format": ",d"}},
+            "y": {"field": "value", "type": "quantitative", "axis": {"title": "ratio (0 is best)", "tickCount": 5}},
+            "color": {"field": "ratio", "type": "nominal", **colors(names, SERIES), "legend": legend},
+            "strokeDash": {
+                "field": "ratio",
+                "type": "nominal",
+                "scale": {"domain": names, "range": [_DASHES[name] for name in names]},
+            },
+            "tooltip": [
+                {"field": "ratio"},
+                {"field": "step", "title": "from step", "format": ",d"},
+                {"field": "value", "format": ".4f"},
+            ],
+        },
+    }
+    columns = zip(*(series.tolist() for series in found.ratios.values()), strict=True)
+    stretch = "each step" if found.num_iterations.max() == 1 else "stretches of the epoch"
+    return Chart(
+        name="series",
+        title="Over the epoch",
+        text="ABR is the share of attention time that GPUs wait for the slowest, DBR the same for tokens"
+        + (", CBR the same for predicted cost" if "CBR" in names else "")
+        + f", and PR the share of rows that is padding; means of {stretch}.",
+        spec=framed(240, lines),
+        header=("from step", *names),
+        rows=tuple(
+            (f"{step:,}", *(ratio(short(value)) for value in row)) for step, row in zip(steps, columns, strict=True)
+        ),
+    )

@@ -1,0 +1,100 @@
+"""Sections to one HTML file, with everything that it needs inside."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib.resources import files
+from typing import Any
+
+from packer_cli.report.charts.base import LOOK, Chart
+from packer_cli.report.tables import Table
+from packer_cli.version import __version__
+
+MARK = b"<!doctype html>\n<!-- hbpack report"
+"""The first bytes of a page."""
+_VEGA = ("vega.min.js", "vega-lite.min.js", "vega-embed.min.js")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Section:
+    """A part of the page with a heading."""
+
+    name: str
+    """Its anchor."""
+    title: str
+    text: str
+    charts: tuple[Chart, ...] = ()
+    tables: tuple[Table, ...] = ()
+    missing: str = ""
+    """Which option adds what is left out here; empty if nothing is."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tile:
+    """A figure at the top of the page."""
+
+    label: str
+    value: str
+    text: str
+    """What it is compared with, or what it means."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Page:
+    """All that is to be read."""
+
+    title: str
+    summary: str
+    tiles: tuple[Tile, ...]
+    next_steps: tuple[str, ...]
+    sections: tuple[Section, ...]
+    values: dict[str, Any]
+    """Figures in full, as JSON inside the page."""
+
+
+def render(page: Page) -> bytes:
+    """The page as HTML. The same figures give the same bytes."""
+    from jinja2 import Environment, StrictUndefined
+
+    folder = files("packer_cli.report")
+    template = folder.joinpath("template")
+    libraries = [folder.joinpath("vendor", name).read_text(encoding="utf-8") for name in _VEGA]
+    scripts = [*map(_inline, libraries), template.joinpath("page.js").read_text(encoding="utf-8")]
+    charts = [chart for section in page.sections for chart in section.charts]
+    environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
+    html = environment.from_string(template.joinpath("page.html").read_text(encoding="utf-8")).render(
+        page=page,
+        version=__version__,
+        style=template.joinpath("page.css").read_text(encoding="utf-8"),
+        scripts=scripts,
+        policy=_policy(scripts),
+        specs=_as_script({"look": LOOK, "charts": {chart.name: chart.spec for chart in charts}}),
+        figures=_as_script(page.values),
+    )
+    return html.encode()
+
+
+def _inline(code: str) -> str:
+    """A library as an inline script: without the address of its source map, and without what would end the script."""
+    lines = [line for line in code.splitlines() if not line.startswith("//# sourceMappingURL=")]
+    return "\n".join(lines).replace("</script", "<\\/script")
+
+
+def _policy(scripts: Sequence[str]) -> str:
+    """A Content-Security-Policy that allows these scripts, inline styles, and nothing from a network."""
+    hashes = [base64.b64encode(hashlib.sha256(code.encode()).digest()).decode() for code in scripts]
+    allowed = " ".join(f"'sha256-{digest}'" for digest in hashes)
+    return (
+        f"default-src 'none'; script-src {allowed}; style-src 'unsafe-inline'; img-src data:; base-uri 'none'; "
+        "form-action 'none'"
+    )
+
+
+def _as_script(value: Any) -> str:
+    """JSON for a script element, which no text in it can end."""
+    text = json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+    return text.replace("<", "\\u003c")

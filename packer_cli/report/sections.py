@@ -1,0 +1,238 @@
+"""The sections of a page: which charts and tables stand together, and what is said of them."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from packer_cli.config.auto_groups import GIVE
+from packer_cli.plan.figures import BASELINE_NAME, length_stats
+from packer_cli.plan.types import Plan
+from packer_cli.report.charts.base import Chart
+from packer_cli.report.charts.epochs import chart_of_epochs
+from packer_cli.report.charts.frontier import Choice, chart_of_frontier
+from packer_cli.report.charts.lengths import chart_of_groups, chart_of_sources, chart_of_tokens
+from packer_cli.report.charts.packs import chart_of_packs
+from packer_cli.report.charts.series import chart_of_series
+from packer_cli.report.charts.timeline import chart_of_timeline, describe, total_seconds
+from packer_cli.report.charts.work import chart_of_work
+from packer_cli.report.facts import Facts, PlanFacts, Prediction
+from packer_cli.report.lengths import group_of_pieces, histogram, length_classes
+from packer_cli.report.packs import draw_packs, evenly
+from packer_cli.report.page import Section
+from packer_cli.report.series import step_series
+from packer_cli.report.tables import (
+    comparison_table,
+    counts_table,
+    facts_table,
+    figures_table,
+    lengths_table,
+    order_table,
+)
+from packer_cli.report.work import work_of_ranks
+from packer_cli.simulate.figures import OverallFigures, describe_origin
+from packer_cli.simulate.timeline import Timeline, timeline
+from packer_cli.simulate.times import epoch_times
+from packer_cli.sizes import ratio
+
+_MOST_GROUPS = 5
+"""Groups whose packs are drawn."""
+_DRAWN_ITERATIONS = 8
+
+
+def sections_of(facts: Facts) -> tuple[Section, ...]:
+    """All sections that the facts allow, in the order of the page."""
+    found = [_lengths(facts)]
+    if facts.planned is not None:
+        found += [
+            _packs(facts, facts.planned),
+            _balance(facts.planned),
+            _time(facts.planned),
+            _ways(facts.planned),
+            _figures(facts.planned),
+        ]
+    if facts.made_from:
+        found.append(Section(name="made", title="How it was made", text="", tables=(facts_table(facts.made_from),)))
+    return tuple(found)
+
+
+def _lengths(facts: Facts) -> Section:
+    plan, sources = facts.planned.plan if facts.planned else None, facts.sources
+    kind: NDArray[np.integer] | None = None
+    names: tuple[str, ...] = ("all samples",)
+    if sources.of_sample is not None and len(sources.names) > 1:
+        samples = None if plan is None else plan.pieces.samples
+        kind, names = sources.of_sample if samples is None else sources.of_sample[samples], sources.names
+    found = histogram(facts.lengths, kind, len(names))
+    charts = [chart_of_sources(found, names)]
+    if plan is None:
+        charts.append(chart_of_tokens(found))
+    else:
+        groups = histogram(facts.lengths, group_of_pieces(plan), len(plan.groups))
+        charts.append(
+            chart_of_groups(groups, [str(group) for group in plan.groups], [group.capacity for group in plan.groups])
+        )
+    what = "Lengths of the pieces that are packed: whole samples, and parts of those that were cut."
+    is_cut = facts.planned is not None and bool(facts.planned.counts.split)
+    return Section(
+        name="lengths",
+        title="Lengths",
+        text=what if is_cut else "",
+        charts=tuple(charts),
+        tables=(lengths_table(length_stats(facts.lengths)),) if plan is None else (),
+    )
+
+
+def _packs(facts: Facts, planned: PlanFacts) -> Section:
+    plan, naive = planned.plan, planned.baseline
+    classes = length_classes(facts.lengths)
+    charts = []
+    before = draw_packs(naive.plan, len(naive.plan.groups) - 1, classes)
+    if before is not None:
+        charts.append(chart_of_packs(before, classes, "packs-before", f"Before: {_name_of(naive.name)}"))
+    for group in evenly(len(plan.groups), _MOST_GROUPS).tolist():
+        drawn = draw_packs(plan, group, classes)
+        if drawn is not None:
+            charts.append(chart_of_packs(drawn, classes, f"packs-{group}", f"This plan: group {drawn.name}"))
+    return Section(
+        name="packs",
+        title="Packs",
+        text="A bar is a pack, the row of samples that GPUs run together. Every segment is a sample, the longest at "
+        "the bottom; short ones of like length are drawn together.",
+        charts=tuple(charts),
+    )
+
+
+def _balance(planned: PlanFacts) -> Section:
+    overall, before = planned.metrics.overall, planned.metrics.baseline
+    spreads = [work_of_ranks(planned.baseline.plan), work_of_ranks(planned.plan)]
+    highest = max(float(each.greatest.max()) for each in spreads)
+    text = "ABR {}: GPUs wait for {:.1%} of their attention time."
+    pairs = zip(
+        ("work-before", "work-after"),
+        (f"Before: {_name_of(planned.baseline.name)}", "This plan"),
+        spreads,
+        (before.abr, overall.abr),
+        strict=True,
+    )
+    charts = [
+        chart_of_work(found, highest, name, title, text.format(ratio(abr), abr)) for name, title, found, abr in pairs
+    ]
+    return Section(
+        name="balance",
+        title="Balance",
+        text="Attention work grows with the square of a sample's length, and all GPUs of an iteration wait for the "
+        "one with the most. A column is an iteration, of some that are evenly spread over the epoch; a point is a GPU "
+        "(or the GPUs that share a pack), and the bar on top the one that all wait for.",
+        charts=(*charts, chart_of_series(step_series(planned.plan, planned.rules.linear))),
+    )
+
+
+def _time(planned: PlanFacts) -> Section:
+    prediction = planned.prediction
+    text = "Predicted times. A micro-batch computes and communicates in turns; the timelines draw each once."
+    if prediction is None:
+        return Section(name="time", title="Time", text="", missing=f"Times are predicted with {GIVE}.")
+    origin = describe_origin(prediction.result.predicted_with)
+    name, epochs = _epochs(planned, prediction)
+    return Section(
+        name="time",
+        title="Time",
+        text=text,
+        charts=(chart_of_epochs(epochs, name, origin), *_timelines(planned, prediction)),
+    )
+
+
+def _epochs(planned: PlanFacts, prediction: Prediction) -> tuple[str, dict[str, OverallFigures]]:
+    """The name of the user's own plan, and the epochs that are compared, by name: the baseline, strategies, others."""
+    own = "this plan"
+    rows = planned.comparison.rows if planned.comparison else ()
+    if rows:
+        own = rows[0].spec.name
+    epochs = {own: prediction.result.figures.overall, prediction.result.baseline_name: prediction.result.baseline}
+    for row in rows[1:]:
+        if row.spec.kind == "strategy" and row.figures and row.figures.simulation:
+            epochs[row.spec.name] = row.figures.simulation.overall
+    return own, dict(sorted(epochs.items(), key=lambda item: item[1].seconds))
+
+
+def _timelines(planned: PlanFacts, prediction: Prediction) -> list[Chart]:
+    """The timeline of a few iterations of the plan, and of as many of the baseline's as hold as many tokens."""
+    naive, plan = planned.baseline, planned.plan
+    after = _timeline(plan, prediction, min(_DRAWN_ITERATIONS, plan.epochs[0].num_iterations))
+    tokens = _tokens(plan, after)
+    of_naive = naive.plan.epochs[0].num_iterations
+    share = tokens / max(1, int(naive.plan.pieces.length.sum(dtype=np.int64)))
+    before = _timeline(naive.plan, prediction, min(of_naive, max(1, round(share * of_naive))))
+    end = max(total_seconds(before), total_seconds(after))
+    return [
+        chart_of_timeline(
+            before,
+            naive.plan.num_gpus,
+            end,
+            "timeline-before",
+            f"Before: {_name_of(naive.name)}",
+            describe(before, _tokens(naive.plan, before)),
+        ),
+        chart_of_timeline(after, plan.num_gpus, end, "timeline-after", "This plan", describe(after, tokens)),
+    ]
+
+
+def _timeline(plan: Plan, prediction: Prediction, num: int) -> Timeline:
+    simulator = prediction.simulator
+    times = epoch_times(plan, simulator.model, **vars(simulator.rules))
+    return timeline(plan, times, evenly(plan.epochs[0].num_iterations, num))
+
+
+def _tokens(plan: Plan, line: Timeline) -> int:
+    """Tokens of the packs that are drawn."""
+    packs = plan.epochs[0].slot_pack[line.slots]
+    packs = packs[packs >= 0]
+    lengths = plan.pieces.length
+    return sum(
+        int(lengths[plan.packs.pieces[plan.packs.offsets[pack] : plan.packs.offsets[pack + 1]]].sum(dtype=np.int64))
+        for pack in packs.tolist()
+    )
+
+
+def _ways(planned: PlanFacts) -> Section:
+    comparison = planned.comparison
+    if comparison is None:
+        return Section(
+            name="strategies",
+            title="Other ways to plan",
+            text="",
+            missing="Other strategies are compared with --strategies all, or with a list of their names.",
+        )
+    rows = [row for row in comparison.rows if row.figures is not None]
+    choices = [
+        Choice(
+            name=row.spec.name,
+            kind="this plan" if row is comparison.rows[0] else row.spec.kind,
+            abr=row.figures.metrics.overall.abr,
+            length_mix_spread=row.figures.metrics.overall.length_mix_spread,
+        )
+        for row in rows
+        if row.figures
+    ]
+    return Section(
+        name="strategies",
+        title="Other ways to plan",
+        text="The same samples on the same GPUs, planned by other strategies, and with other ways to form iterations "
+        "(--balance).",
+        charts=(chart_of_frontier(choices),),
+        tables=(comparison_table(comparison),),
+    )
+
+
+def _figures(planned: PlanFacts) -> Section:
+    return Section(
+        name="figures",
+        title="All figures",
+        text="As hbpack stats prints them; the page holds them as JSON, too.",
+        tables=(figures_table(planned.metrics), order_table(planned.metrics.overall), counts_table(planned.counts)),
+    )
+
+
+def _name_of(baseline: str) -> str:
+    return "naive packing" if baseline == BASELINE_NAME else baseline

@@ -1,0 +1,124 @@
+"""A plan and what is known of it: made in memory from lengths, or read from a packed set."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
+from pathlib import Path
+
+from packer_cli.config import PlanConfig
+from packer_cli.config.rules import plan_rules, refuse_padded, with_known_cost
+from packer_cli.format.choice import GroupChoice
+from packer_cli.format.constants import MANIFEST_NAME, PLAN_NAME
+from packer_cli.format.manifest import Manifest
+from packer_cli.format.metrics import PlanMetrics, SampleCounts
+from packer_cli.plan.figures import Baseline, baseline_of, padded_baseline, plan_stats
+from packer_cli.plan.rules import PlanRules
+from packer_cli.plan.samples import Samples, sample_counts
+from packer_cli.plan.types import Plan
+from packer_cli.shards.manifest import read_manifest
+from packer_cli.shards.plan_file import PlanHeader, read_plan, read_plan_header
+from packer_cli.stages.planning import plan_samples
+from packer_cli.stages.rebalance import plan_in_force
+
+
+@dataclass(frozen=True, kw_only=True)
+class Planned:
+    """A plan. Its arrays are read, and its figures are computed, when they are first asked for."""
+
+    config: PlanConfig
+    """The options that decided it, with groups and costs as numbers."""
+    counts: SampleCounts
+    group_choice: GroupChoice | None
+    """How automatic groups were chosen; None if they were named."""
+    samples: Samples | None = None
+    """None of a plan that was read."""
+    header: PlanHeader | None = None
+    """What the file of a plan that was read says beside its arrays."""
+    manifest: Manifest | None = None
+    """Of the packed set that a plan was read from."""
+    load: Callable[[], Plan]
+    measure: Callable[[Planned], PlanMetrics]
+
+    @cached_property
+    def arrays(self) -> Plan:
+        """The plan itself; its errors are those of `read_plan`."""
+        return self.load()
+
+    @cached_property
+    def metrics(self) -> PlanMetrics:
+        """Its figures. Price: of a plan in memory, that of `plan_stats`."""
+        return self.measure(self)
+
+    @cached_property
+    def baseline(self) -> Baseline:
+        """What it is compared with. Price: that of `baseline_of`."""
+        return baseline_of(self.arrays, self.rules)
+
+    @cached_property
+    def padded(self) -> Plan | None:
+        """The same samples in padded batches, see `padded_baseline`."""
+        return padded_baseline(self.arrays, self.rules)
+
+    @property
+    def is_rebalanced(self) -> bool:
+        """Whether the plan in force is of `hbpack rebalance`, and not the plan file's."""
+        return self.manifest is not None and bool(self.manifest.history)
+
+    @property
+    def rules(self) -> PlanRules:
+        """Those of the plan, on as many GPUs as it has now."""
+        return replace(plan_rules(self.config), num_gpus=self.arrays.num_gpus)
+
+
+def plan_in_memory(samples: Samples, config: PlanConfig) -> Planned:
+    """Plan samples of which only the lengths are known; the errors are those of `plan_samples`.
+
+    Raises:
+        ConfigError: the options do not fit each other or the samples, or ask for padded batches.
+    """
+    refuse_padded(config)
+    config, choice = with_known_cost(config), None
+    if config.is_auto:
+        from packer_cli.groups.auto import resolve
+
+        config, choice = resolve(config, samples.epoch_lengths(config.seed))
+    plan = plan_samples(samples, config)
+    chosen, capacity = samples.chosen(config.seed), config.groups[-1].capacity
+    return Planned(
+        config=config,
+        counts=sample_counts(samples.lengths, chosen, plan.pieces, capacity, config.overflow),
+        group_choice=choice,
+        samples=samples,
+        load=lambda: plan,
+        measure=lambda planned: plan_stats(planned.arrays, planned.rules, samples.sources, planned.baseline),
+    )
+
+
+def read_planned(path: Path, header: PlanHeader | None = None, *, check: bool = False) -> Planned:
+    """A plan on disk: that of a packed set, after any rebalance, or of a file.
+
+    Args:
+        path: the folder of a plan or packed set, or the file of a plan.
+        header: what the plan says beside its arrays, where that is known already.
+        check: prove the arrays when they are read, see `read_plan`.
+
+    Raises:
+        InputError: there is no plan.
+        FormatError: it is damaged, or of another version.
+    """
+    file = path / PLAN_NAME if path.is_dir() else path
+    header = header or read_plan_header(file)
+    manifest = read_manifest(file.parent) if (file.parent / MANIFEST_NAME).exists() else None
+    is_rebalanced = manifest is not None and bool(manifest.history)
+    metrics = manifest.metrics if manifest and is_rebalanced else header.metrics
+    return Planned(
+        config=header.config,
+        counts=header.counts,
+        group_choice=header.group_choice,
+        header=header,
+        manifest=manifest,
+        load=partial(plan_in_force, file.parent) if is_rebalanced else lambda: read_plan(file, check=check)[0],
+        measure=lambda planned: metrics,
+    )
