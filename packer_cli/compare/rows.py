@@ -166,10 +166,10 @@ def strategy_rows(text: str, config: PlanConfig) -> list[Row]:
     return _unique([*rows, *padded])
 
 
-def own_row(config: PlanConfig, name: str) -> Row:
-    """The plan of the options themselves, as a row of strategies."""
-    note = STRATEGIES[config.strategy].summary
-    return Row(name=name, kind="strategy", config=config, rules=plan_rules(config), note=note)
+def own_row(config: PlanConfig) -> Row:
+    """The plan of the options themselves, as the row of its strategy."""
+    name = config.strategy
+    return Row(name=name, kind="strategy", config=config, rules=plan_rules(config), note=STRATEGIES[name].summary)
 
 
 def is_same_plan(row: Row, other: Row) -> bool:

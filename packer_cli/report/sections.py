@@ -35,6 +35,7 @@ from packer_cli.simulate.timeline import Timeline, timeline
 from packer_cli.simulate.times import epoch_times
 from packer_cli.sizes import ratio
 
+GIVE_STRATEGIES = "Other strategies are compared with --strategies all, or with a list of their names."
 _MOST_GROUPS = 5
 """Groups whose packs are drawn."""
 _DRAWN_ITERATIONS = 8
@@ -149,21 +150,22 @@ def _epochs(planned: PlanFacts, prediction: Prediction) -> tuple[str, dict[str, 
     rows = planned.comparison.rows if planned.comparison else ()
     if rows:
         own = rows[0].spec.name
-    epochs = {own: prediction.result.figures.overall, prediction.result.baseline_name: prediction.result.baseline}
+    epochs = {own: prediction.result.figures.overall}
     for row in rows[1:]:
         if row.spec.kind == "strategy" and row.figures and row.figures.simulation:
             epochs[row.spec.name] = row.figures.simulation.overall
+    if "naive" not in epochs or prediction.result.baseline_name != BASELINE_NAME:
+        epochs[_name_of(prediction.result.baseline_name)] = prediction.result.baseline
     return own, dict(sorted(epochs.items(), key=lambda item: item[1].seconds))
 
 
 def _timelines(planned: PlanFacts, prediction: Prediction) -> list[Chart]:
-    """The timeline of a few iterations of the plan, and of as many of the baseline's as hold as many tokens."""
+    """The timeline of a few iterations of the plan, and of the same share of the baseline's."""
     naive, plan = planned.baseline, planned.plan
-    after = _timeline(plan, prediction, min(_DRAWN_ITERATIONS, plan.epochs[0].num_iterations))
-    tokens = _tokens(plan, after)
-    of_naive = naive.plan.epochs[0].num_iterations
-    share = tokens / max(1, int(naive.plan.pieces.length.sum(dtype=np.int64)))
-    before = _timeline(naive.plan, prediction, min(of_naive, max(1, round(share * of_naive))))
+    num_iterations, of_naive = (each.epochs[0].num_iterations for each in (plan, naive.plan))
+    num = min(_DRAWN_ITERATIONS, num_iterations)
+    after = _timeline(plan, prediction, num)
+    before = _timeline(naive.plan, prediction, max(1, round(num * of_naive / num_iterations)))
     end = max(total_seconds(before), total_seconds(after))
     return [
         chart_of_timeline(
@@ -174,14 +176,19 @@ def _timelines(planned: PlanFacts, prediction: Prediction) -> list[Chart]:
             f"Before: {_name_of(naive.name)}",
             describe(before, _tokens(naive.plan, before)),
         ),
-        chart_of_timeline(after, plan.num_gpus, end, "timeline-after", "This plan", describe(after, tokens)),
+        chart_of_timeline(
+            after, plan.num_gpus, end, "timeline-after", "This plan", describe(after, _tokens(plan, after))
+        ),
     ]
 
 
 def _timeline(plan: Plan, prediction: Prediction, num: int) -> Timeline:
+    """Iterations from the shortest to the longest, in the order of the epoch: their mean is about that of all."""
     simulator = prediction.simulator
     times = epoch_times(plan, simulator.model, **vars(simulator.rules))
-    return timeline(plan, times, evenly(plan.epochs[0].num_iterations, num))
+    by_length = np.argsort(times.iterations, kind="stable")
+    middles = (2 * np.arange(num) + 1) * len(by_length) // (2 * num)
+    return timeline(plan, times, np.sort(by_length[middles]))
 
 
 def _tokens(plan: Plan, line: Timeline) -> int:
@@ -202,7 +209,7 @@ def _ways(planned: PlanFacts) -> Section:
             name="strategies",
             title="Other ways to plan",
             text="",
-            missing="Other strategies are compared with --strategies all, or with a list of their names.",
+            missing=GIVE_STRATEGIES,
         )
     rows = [row for row in comparison.rows if row.figures is not None]
     choices = [
@@ -227,7 +234,7 @@ def _ways(planned: PlanFacts) -> Section:
 
 def _figures(planned: PlanFacts) -> Section:
     return Section(
-        name="figures",
+        name="all-figures",
         title="All figures",
         text="As hbpack stats prints them; the page holds them as JSON, too.",
         tables=(figures_table(planned.metrics), order_table(planned.metrics.overall), counts_table(planned.counts)),

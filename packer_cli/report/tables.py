@@ -79,7 +79,7 @@ def comparison_table(comparison: Comparison) -> Table:
         column
         for column in COLUMNS
         if column.name not in _OF_THE_MACHINE
-        and any(column.value(each) is not None for each in done)
+        and 2 * sum(column.value(each) is not None for each in done) > len(done)
         and (column.name != "source-mix" or has_sources)
     ]
 

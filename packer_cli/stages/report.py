@@ -69,7 +69,7 @@ def run_report(
     facts = Facts(
         name=_name_of(path),
         lengths=planned.arrays.pieces.length if planned else samples.lengths,
-        sources=Sources(names=names, of_sample=samples.sources),
+        sources=Sources(names=_short(names), of_sample=samples.sources),
         values=stats.values(),
         planned=shown,
         made_from=_made_from(planned),
@@ -136,7 +136,7 @@ def _compared(
     of_gpu = {name: getattr(gpu, name) for name in GpuConfig.model_fields}
     here = {"gpus": found.arrays.num_gpus, **{name: value for name, value in of_gpu.items() if value is not None}}
     config = found.config.model_copy(update=here).as_given()
-    own = own_row(found.config, _own_name(config))
+    own = own_row(found.config)
     rows = [row for row in _other_rows(config, strategies, len(samples.lengths)) if not is_same_plan(row, own)]
     simulator = prediction.simulator if prediction else None
     comparison = compare(samples, config, rows, workers, simulator)
@@ -149,13 +149,6 @@ def _compared(
     )
     mine = ComparedRow(spec=own, error=None, figures=figures)
     return replace(comparison, rows=(mine, *comparison.rows))
-
-
-def _own_name(config: PlanConfig) -> str:
-    """The strategy's name; with options of its own, followed by these."""
-    changed = config.model_fields_set & {"packing", "fill", "balance", "step_mix", "max_samples", "mask"}
-    options = " ".join(f"--{name.replace('_', '-')} {getattr(config, name)}" for name in sorted(changed))
-    return f"{config.strategy} {options}".strip()
 
 
 def _other_rows(config: PlanConfig, strategies: str, num_samples: int) -> list[Row]:
@@ -189,6 +182,14 @@ def _source_names(path: Path) -> tuple[str, ...]:
         if (folder / INDEX_NAME).exists():
             return tuple(source.name for source in TokenStore.open(folder).index.sources)
     return ()
+
+
+def _short(names: tuple[str, ...]) -> tuple[str, ...]:
+    """The names of inputs without the folders that all of them share."""
+    parts = [name.split("/") for name in names]
+    while parts and all(len(each) > 1 for each in parts) and len({each[0] for each in parts}) == 1:
+        parts = [each[1:] for each in parts]
+    return tuple("/".join(each) for each in parts)
 
 
 def _name_of(path: Path) -> str:

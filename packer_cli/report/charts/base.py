@@ -33,9 +33,12 @@ LENGTHS = tuple(f"var(--length-{number})" for number in range(1, 7))
 """Colors of lengths, from short to long."""
 INK, MUTED = "var(--ink)", "var(--muted)"
 
+FONT = 'system-ui, -apple-system, "Segoe UI", Roboto, "Noto Sans", "Liberation Sans", Arial, sans-serif'
+"""That of the page; by its name, Vega knows how wide a text is."""
+
 LOOK: Spec = {
     "background": "transparent",
-    "font": "inherit",
+    "font": FONT,
     "view": {"stroke": None},
     "axis": {
         "labelColor": MUTED,
@@ -58,6 +61,7 @@ LOOK: Spec = {
         "symbolType": "square",
         "labelLimit": 260,
         "columnPadding": 14,
+        "columns": {"expr": "max(1, floor(width / 140))"},
     },
     "text": {"fontSize": 12, "fill": INK},
     "rule": {"stroke": MUTED},
@@ -71,6 +75,11 @@ _TOKENS += "format(datum.value / 1024, '.3~r') + 'k' : format(datum.value, 'd')"
 def tokens_axis(title: str, **more: Any) -> Spec:
     """An axis whose labels are tokens as hbpack writes them: 16k is 16,384."""
     return {"title": title, "labelExpr": _TOKENS, **more}
+
+
+def quarters(capacity: int) -> list[int]:
+    """Ticks of a token axis: no tokens, all, and three between, which are whole numbers of k where the capacity is."""
+    return [capacity * part // 4 for part in range(5)]
 
 
 def framed(height: int, *layers: Spec, **more: Any) -> Spec:

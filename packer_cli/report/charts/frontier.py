@@ -26,7 +26,10 @@ _SHAPES = ("diamond", "circle", "square")
 
 def chart_of_frontier(choices: Sequence[Choice]) -> Chart:
     """A point for each plan; the lower left corner would be best."""
-    shown = sorted(choices, key=lambda each: _KINDS.index(each.kind))
+    places: dict[tuple[float, float], Choice] = {}
+    for each in sorted(choices, key=lambda each: _KINDS.index(each.kind)):
+        places.setdefault((each.abr, each.length_mix_spread), each)
+    shown = list(places.values())
     highest = max(each.abr for each in shown)
     spreads = [each.length_mix_spread for each in shown]
     low, high = min(spreads), max(spreads)
@@ -36,7 +39,7 @@ def chart_of_frontier(choices: Sequence[Choice]) -> Chart:
         {"name": each.name, "kind": each.kind, "abr": short(each.abr), "mix": short(each.length_mix_spread),
          "label": each.name if each in named else "", "side": "right" if each.length_mix_spread > (low + high) / 2
          else "left"}
-        for each in shown
+        for each in reversed(shown)  # The user's own is drawn last.
     ]  # fmt: skip
     kinds = [kind for kind in _KINDS if any(each.kind == kind for each in shown)]
     x = {
@@ -53,12 +56,13 @@ def chart_of_frontier(choices: Sequence[Choice]) -> Chart:
     }
     points: Spec = {
         "data": {"values": values},
-        "mark": {"type": "point", "filled": True, "size": 110, "opacity": 0.95},
+        "mark": {"type": "point", "filled": True, "opacity": 0.95},
         "encoding": {
             "x": x,
             "y": y,
             "color": {"field": "kind", "type": "nominal", **_scale(kinds, SERIES), "legend": {"title": None}},
             "shape": {"field": "kind", "type": "nominal", **_scale(kinds, _SHAPES), "legend": {"title": None}},
+            "size": {"condition": {"test": f"datum.kind == '{_KINDS[0]}'", "value": 220}, "value": 100},
             "tooltip": [
                 {"field": "name"},
                 {"field": "kind"},

@@ -17,7 +17,7 @@ _REST = "others"
 def chart_of_sources(found: Histogram, names: Sequence[str]) -> Chart:
     """Samples by length, with a color for each source."""
     found, names = _largest(found, names)
-    by = " by source" if len(names) > 1 else ""
+    by = " and source" if len(names) > 1 else ""
     return Chart(
         name="lengths-by-source",
         title=f"Samples by length{by}",
@@ -96,14 +96,14 @@ def _bars(edges: np.ndarray, counts: np.ndarray, names: Sequence[str], noun: str
                 "field": "begin",
                 "type": "quantitative",
                 "title": noun,
-                "axis": {"format": "~s", "tickCount": 5},
+                "axis": {"labelExpr": "format(datum.value, '~s')", "tickCount": 5},
             },
             "y2": {"field": "stop"},
             "color": {
                 "field": "of",
                 "type": "nominal",
                 **colors(names, SERIES),
-                "legend": {"title": None, "columns": 2} if len(names) > 1 else None,
+                "legend": {"title": None} if len(names) > 1 else None,
             },
             "tooltip": [
                 {"field": "of", "title": "of"},

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from packer_cli.report.charts.base import INK, LENGTHS, Chart, Spec, colors, framed, tokens_axis
+from packer_cli.report.charts.base import INK, LENGTHS, Chart, Spec, colors, framed, quarters, tokens_axis
 from packer_cli.report.packs import DrawnPacks
 from packer_cli.sizes import counted, format_tokens
 
@@ -27,13 +27,13 @@ def chart_of_packs(drawn: DrawnPacks, classes: Sequence[int], name: str, title: 
         "encoding": {
             "x": {"field": "pack", **wide},
             "x2": {"field": "end"},
-            "y": {"field": "begin", **high, "axis": tokens_axis("tokens of the row", tickCount=4)},
+            "y": {"field": "begin", **high, "axis": tokens_axis("tokens of the row", values=quarters(drawn.capacity))},
             "y2": {"field": "stop"},
             "color": {
                 "field": "length",
                 "type": "ordinal",
                 **colors(names, LENGTHS),
-                "legend": {"title": "tokens of a sample", "columns": 3},
+                "legend": {"title": "tokens of a sample", "columns": {"expr": "max(1, floor(width / 95))"}},
             },
             "tooltip": [
                 {"field": "id", "title": "pack"},

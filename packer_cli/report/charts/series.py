@@ -23,7 +23,12 @@ def chart_of_series(found: StepSeries) -> Chart:
         "data": {"values": values},
         "mark": {"type": "line", "strokeWidth": 2, "point": {"size": 24} if len(steps) <= 40 else False},
         "encoding": {
-            "x": {"field": "step", "type": "quantitative", "axis": {"title": "step", "grid": False, "format": ",d"}},
+            "x": {
+                "field": "step",
+                "type": "quantitative",
+                "axis": {"title": "step", "grid": False, "format": ",d"},
+                "scale": {"nice": False},
+            },
             "y": {"field": "value", "type": "quantitative", "axis": {"title": "ratio (0 is best)", "tickCount": 5}},
             "color": {"field": "ratio", "type": "nominal", **colors(names, SERIES), "legend": legend},
             "strokeDash": {

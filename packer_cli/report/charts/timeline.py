@@ -40,7 +40,12 @@ def chart_of_timeline(line: Timeline, num_gpus: int, seconds: float, name: str, 
                 "field": "gpu",
                 "type": "quantitative",
                 "scale": {"domain": [0, shown], "reverse": True, "nice": False},
-                "axis": {"title": "GPU", "grid": False, "tickMinStep": 1, "format": "d"},
+                "axis": {
+                    "title": "GPU",
+                    "grid": False,
+                    "values": list(range(0, shown, max(1, shown // 8))),
+                    "format": "d",
+                },
             },
             "y2": {"field": "end"},
             "color": {"field": "part", "type": "nominal", **colors(labels, ranges), "legend": {"title": None}},
@@ -76,7 +81,7 @@ def total_seconds(line: Timeline) -> float:
 def describe(line: Timeline, tokens: int) -> str:
     """How long so many iterations with so many tokens take."""
     num = counted(len(line.iterations), "iteration")
-    return f"{num}, evenly spread over the epoch, with {tokens:,} tokens: {amount(total_seconds(line))} s."
+    return f"{num}, short and long ones as in the epoch, with {tokens:,} tokens: {amount(total_seconds(line))} s."
 
 
 def _rows(line: Timeline, num_gpus: int) -> tuple[tuple[str, ...], ...]:
