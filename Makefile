@@ -8,7 +8,7 @@ SAMPLE := examples/sample
 SOURCES := packer_cli tests scripts examples
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-slow test-lowest test-newest soak dist check format docs bench bench-gpu bench-train sample clean
+.PHONY: help demo test test-slow test-lowest test-newest soak dist check check-docs format docs site bench bench-gpu bench-train sample clean
 
 help:  ## List the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -30,6 +30,10 @@ $(VENV)/.demo: $(VENV)/.made pyproject.toml constraints.txt
 $(VENV)/.dev: $(VENV)/.pip pyproject.toml constraints.txt
 	$(PIP) -e '.[torch]' --group dev
 	touch $@ $(VENV)/.demo
+
+$(VENV)/.site: $(VENV)/.made pyproject.toml constraints.txt
+	$(PIP) zensical
+	touch $@
 
 $(VENV)/.bench: $(VENV)/.dev
 	$(PIP) -e '.[torch]' --group dev --group bench
@@ -66,19 +70,32 @@ dist: $(VENV)/.dev  ## Build both distributions in dist/, and try them in enviro
 	rm -rf dist && $(BIN)/python scripts/build_dists.py dist
 	HBPACK_DISTS=dist $(BIN)/python -m pytest -m slow tests/install
 
-check: $(VENV)/.dev  ## What CI checks besides the tests: format, lint, types, doctests, generated files
+check: $(VENV)/.dev check-docs site  ## What CI checks besides the tests: format, lint, types, docs, generated files
 	$(BIN)/ruff format --check $(SOURCES)
 	$(BIN)/ruff check $(SOURCES)
 	$(BIN)/mypy
 	$(BIN)/python -m pytest --quiet --doctest-modules packer_cli
 	$(BIN)/python scripts/generate.py --check
+	$(BIN)/python scripts/figures.py --check
+
+check-docs: $(VENV)/.dev  ## Run the slow code blocks of the docs; `make test` runs the others
+	$(BIN)/python -m pytest --quiet -m slow tests/docs
 
 format: $(VENV)/.dev  ## Format the code
 	$(BIN)/ruff format $(SOURCES)
 	$(BIN)/ruff check --fix $(SOURCES)
 
-docs: $(VENV)/.dev  ## Make the generated docs and schemas
+docs: $(VENV)/.dev  ## Make the generated docs, figures and schemas
 	$(BIN)/python scripts/generate.py
+	$(BIN)/python scripts/figures.py
+
+PAGES := build/pages
+site: $(VENV)/.site  ## Build the documentation as a site, in build/site
+	rm -rf $(PAGES) && mkdir -p $(PAGES)
+	cp -r README.md docs examples schemas $(PAGES)
+	$(BIN)/zensical build --clean --strict --config-file mkdocs.yml
+	@! grep -rnE '<(script|link|img)[^>]* (src|href)="https?:' build/site --include='*.html' || \
+	    { echo 'a page loads something from another host'; exit 1; }
 
 bench: $(VENV)/.bench  ## Compare hbpack with its peers; writes docs/benchmarks.md
 	$(BIN)/python -m tests.benchmark

@@ -33,13 +33,13 @@ from tests.reached import definitions, unreached
 PACKAGE = "packer_cli"
 
 ORDER = [
-    ["errors", "html", "kernels", "lazy", "sizes", "version"],
+    ["errors", "html", "kernels", "lazy", "panels", "sizes", "version"],
     ["format", "remote"],
     ["files", "cost", "plan", "corpus"],
     ["folders", "engine", "config", "loader"],
     ["tokens", "groups", "simulate"],
     ["shards", "compare"],
-    ["export", "show", "verify", "report"],
+    ["export", "init", "show", "verify", "report"],
     ["measure"],
     ["stages"],
     ["api"],

@@ -116,7 +116,7 @@ def _input_text(given: list[Any]) -> str:
     name, weight = given
     if weight == 1:
         return str(name)
-    return f"{name}@{weight}" if isinstance(weight, str) else f"{name}@{weight!r}"
+    return f"{name}@{weight}" if isinstance(weight, str) else f"{name}@{str(weight).removesuffix('.0')}"
 
 
 def _write_options(folder: Path) -> dict[str, Any]:

@@ -26,7 +26,7 @@ def choices(config: TokenizeConfig, tokenizer: dict[str, Any]) -> list[str]:
     return [f"{name:<11}{text}" for name, text in rows.items()]
 
 
-_PARTS = {"reasoning": "the reasoning", "tool-calls": "the tool calls", "no-reasoning": "all but the reasoning"}
+_PARTS = {"reasoning": "the reasoning", "tool-calls": "the tool calls"}
 
 
 def _loss(loss_on: str) -> str:
@@ -37,6 +37,8 @@ def _loss(loss_on: str) -> str:
     parts = [text for name, text in _PARTS.items() if name in names]
     if parts:
         turns = f"{' and '.join(parts)} of {turns}"
+    if "no-reasoning" in names:
+        turns += " without reasoning"
     if "reasoning" in names and "tool-calls" not in names:
         return f"on {turns} and completions"
     return f"on {turns}" if "tool-calls" in names else f"on {turns}, completions and plain texts"

@@ -209,7 +209,7 @@ def test_all_rejected(tokenize, pack, lines_of, tmp_path):
     ("loss_on", "said"),
     [
         ("last-turn", "on the last assistant turn, completions and plain texts"),
-        ("no-reasoning", "on all but the reasoning of assistant turns, completions and plain texts"),
+        ("no-reasoning", "on assistant turns without reasoning, completions and plain texts"),
         ("reasoning+last-turn", "on the reasoning of the last assistant turn and completions"),
         ("reasoning+tool-calls", "on the reasoning and the tool calls of assistant turns"),
     ],
