@@ -29,7 +29,7 @@ class _Lines(logging.Handler):
 
 
 def show_progress() -> None:
-    """Show progress bars, and lines on what was done, as the command line does: on stderr, or below a notebook's cell."""
+    """Show progress bars and lines on what was done, as the command line does: on stderr, or below a notebook cell."""
     if not LOGGER.handlers:
         LOGGER.addHandler(_Lines())
         LOGGER.setLevel(logging.INFO)
