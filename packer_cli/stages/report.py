@@ -212,6 +212,10 @@ def _made_from(planned: Planned | None) -> tuple[tuple[str, str], ...]:
             "sources": _listed([f"{each['name']} (weight {each['weight']:g})" for each in manifest.sources]),
             "libraries": _listed([f"{name} {version}" for name, version in manifest.library_versions.items()]),
         }
+    if planned.group_choice is not None:
+        from packer_cli.groups.auto import describe  # Only `auto` needs the search.
+
+        facts["choice of groups"] = describe(planned.group_choice)
     facts["options"] = _listed(
         [f"{name.replace('_', '-')} {value}" for name, value in planned.config.decisions().items()
          if isinstance(value, (str, int, float))]
