@@ -9,6 +9,7 @@ from packer_cli.compare.advice import advice as advise_strategy
 from packer_cli.compare.row_figures import RowFigures
 from packer_cli.config.auto_groups import GIVE
 from packer_cli.config.strategies import STRATEGIES
+from packer_cli.format.metrics import OverallMetrics
 from packer_cli.plan.pieces import overflow_notes
 from packer_cli.report.facts import Facts, PlanFacts
 from packer_cli.sizes import counted, format_tokens
@@ -45,20 +46,34 @@ def _on_samples(planned: PlanFacts) -> Iterator[str]:
 
 
 def _on_waiting(planned: PlanFacts) -> Iterator[str]:
-    overall = planned.metrics.overall
-    best = _best(planned.comparison, lambda row: row.metrics.overall.abr)
-    if overall.abr_bound > _MUCH and overall.abr - overall.abr_bound < overall.abr_bound:
+    overall, rules = planned.metrics.overall, planned.rules
+    if STRATEGIES[planned.config.strategy].mixes_degrees:
+        return  # They even out predicted time, and not work.
+    ratio, bound, what = overall.abr, overall.abr_bound, "attention time"
+    if overall.cbr is not None and overall.cbr_bound is not None:
+        ratio, bound, what = overall.cbr, overall.cbr_bound, "predicted time"
+    if ratio <= _MUCH:
+        return
+    text = f"GPUs wait for {ratio:.1%} of their {what}"
+    best = _best(planned.comparison, lambda row: _waiting(row.metrics.overall))
+    if best is not None and best[1] < ratio / 2:
+        yield f"{text}; with {best[0]} that is {best[1]:.1%}. The chart of balance and randomness shows what it costs."
+        return
+    text += f", and {bound:.1%} is the least for the samples of these iterations"
+    can_sort = rules.wlb is None and (rules.balance.window != 0 or not rules.balance.refine)
+    if can_sort:
+        yield f"{text}. --balance refine sorts all packs by their work, and exchanges samples."
+    elif bound > ratio / 2:
         yield (
-            f"GPUs wait for {overall.abr:.1%} of their attention time, and {overall.abr_bound:.1%} is the least for "
-            "the samples of these iterations: a few long samples take longer than all else, however the others are "
-            "dealt. Run the longest group on more GPUs (a higher SP degree), or sort more packs at a time (--balance "
-            "refine)."
+            f"{text}: a few long samples take longer than all else, however the others are dealt. Run the longest "
+            "group on more GPUs (a higher SP degree)."
         )
-    elif overall.abr > _MUCH and best is not None and best[1] < overall.abr / 2:
-        yield (
-            f"GPUs wait for {overall.abr:.1%} of their attention time; with {best[0]} that is {best[1]:.1%}. The "
-            "chart of balance and randomness shows what it costs."
-        )
+    else:
+        yield f"{text}. hbpack compare shows which packing comes closer to it."
+
+
+def _waiting(overall: OverallMetrics) -> float:
+    return overall.abr if overall.cbr is None else overall.cbr
 
 
 def _on_padding(planned: PlanFacts) -> Iterator[str]:

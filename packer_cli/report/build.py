@@ -7,6 +7,7 @@ from packer_cli.report.advice import next_steps
 from packer_cli.report.facts import Facts, PlanFacts
 from packer_cli.report.page import Page, Tile
 from packer_cli.report.sections import sections_of
+from packer_cli.simulate.figures import group_name
 from packer_cli.sizes import amount, counted, duration, ratio
 
 
@@ -31,7 +32,7 @@ def _summary(facts: Facts) -> str:
     if facts.planned is None:
         return f"{text}Only lengths are known; nothing is planned."
     config, plan = facts.planned.config, facts.planned.plan
-    groups = ", ".join(map(str, plan.groups))
+    groups = ", ".join(map(group_name, plan.groups))
     return (
         f"{text}Planned with strategy {config.strategy} on {counted(plan.num_gpus, 'GPU')}; "
         f"{'groups' if len(plan.groups) > 1 else 'group'} {groups} (tokens of a row : GPUs that share it)."

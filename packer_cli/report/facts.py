@@ -49,6 +49,8 @@ class PlanFacts:
     """None: no model is known."""
     comparison: Comparison | None
     """The plan beside other strategies and balances; its own row is the first. None: not compared."""
+    why_not: str = ""
+    """Why it is not compared, for people."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from packer_cli.plan.types import Int64Array, Plan
+from packer_cli.simulate.figures import group_name
 
 _LEAST_SHARE = 1 / 48
 """Of a row: samples below are drawn together, class by class."""
@@ -55,7 +56,7 @@ def draw_packs(plan: Plan, group: int, classes: Sequence[int], most: int = 32) -
     for pack in drawn.tolist():
         segments += _segments(plan, pack, plan.groups[group].capacity, classes)
     return DrawnPacks(
-        name=str(plan.groups[group]),
+        name=group_name(plan.groups[group]),
         capacity=plan.groups[group].capacity,
         num_gpus=plan.groups[group].num_gpus,
         num_packs=len(own),

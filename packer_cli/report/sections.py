@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 from numpy.typing import NDArray
 
 from packer_cli.config.auto_groups import GIVE
+from packer_cli.config.strategies import STRATEGIES
 from packer_cli.plan.figures import BASELINE_NAME, length_stats
 from packer_cli.plan.types import Plan
 from packer_cli.report.charts.base import Chart
@@ -30,12 +33,11 @@ from packer_cli.report.tables import (
     order_table,
 )
 from packer_cli.report.work import work_of_ranks
-from packer_cli.simulate.figures import OverallFigures, describe_origin
+from packer_cli.simulate.figures import OverallFigures, describe_origin, group_name
 from packer_cli.simulate.timeline import Timeline, timeline
 from packer_cli.simulate.times import epoch_times
 from packer_cli.sizes import ratio
 
-GIVE_STRATEGIES = "Other strategies are compared with --strategies all, or with a list of their names."
 _MOST_GROUPS = 5
 """Groups whose packs are drawn."""
 _DRAWN_ITERATIONS = 8
@@ -71,7 +73,9 @@ def _lengths(facts: Facts) -> Section:
     else:
         groups = histogram(facts.lengths, group_of_pieces(plan), len(plan.groups))
         charts.append(
-            chart_of_groups(groups, [str(group) for group in plan.groups], [group.capacity for group in plan.groups])
+            chart_of_groups(
+                groups, [group_name(group) for group in plan.groups], [group.capacity for group in plan.groups]
+            )
         )
     what = "Lengths of the pieces that are packed: whole samples, and parts of those that were cut."
     is_cut = facts.planned is not None and bool(facts.planned.counts.split)
@@ -119,6 +123,9 @@ def _balance(planned: PlanFacts) -> Section:
     charts = [
         chart_of_work(found, highest, name, title, text.format(ratio(abr), abr)) for name, title, found, abr in pairs
     ]
+    if STRATEGIES[planned.config.strategy].mixes_degrees:
+        evened = f"ABR {ratio(overall.abr)}. This strategy evens out predicted time, and not attention work."
+        charts[1] = replace(charts[1], text=evened)
     return Section(
         name="balance",
         title="Balance",
@@ -209,7 +216,7 @@ def _ways(planned: PlanFacts) -> Section:
             name="strategies",
             title="Other ways to plan",
             text="",
-            missing=GIVE_STRATEGIES,
+            missing=planned.why_not,
         )
     rows = [row for row in comparison.rows if row.figures is not None]
     choices = [

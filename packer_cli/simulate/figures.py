@@ -146,7 +146,7 @@ def _group(simulation: Simulation, plan: Plan, g: int) -> GroupFigures:
     seconds = float(simulation.gpu_seconds[g].sum())
     tokens = int(simulation.group_tokens[g])
     return GroupFigures(
-        name=_name(group),
+        name=group_name(group),
         capacity=group.capacity,
         sp_size=group.sp_size,
         checkpoint_layers=simulation.layers[g].layers,
@@ -178,10 +178,11 @@ def _group_notes(simulation: Simulation, plan: Plan, model: GpuModel, g: int) ->
         note = f"checkpoints {layers.layers} layers, and by the model of memory needs {layers.needed}"
     elif layers.layers and not group.checkpoint_layers:
         note = f"names no checkpointed layers: {layers.layers} of {num_layers} assumed, the fewest that fit"
-    return [f"group {_name(group)} {note}"] if note else []
+    return [f"group {group_name(group)} {note}"] if note else []
 
 
-def _name(group: Group) -> str:
+def group_name(group: Group) -> str:
+    """Capacity and SP degree as `--groups` takes them, and the other degrees above 1."""
     more = str(group.layout).partition("-")[2]
     return f"{format_tokens(group.capacity)}:{group.sp_size}" + (f" {more}" if more else "")
 

@@ -10,6 +10,7 @@ import numpy as np
 from packer_cli.plan.types import FILLER, Int64Array, Plan
 from packer_cli.plan.work import pack_tokens_and_work
 from packer_cli.simulate.epoch import PARTS
+from packer_cli.simulate.figures import group_name
 from packer_cli.simulate.timeline import Timeline
 
 Event = dict[str, Any]
@@ -37,7 +38,7 @@ def trace_events(plan: Plan, timeline: Timeline, gpus_per_node: int, epoch: int 
         args: Event = {"step": int(schedule.iteration_step[iteration]), "iteration": iteration}
         if slot < 0:
             return args
-        args["group"] = str(plan.groups[schedule.slot_group[slot]])
+        args["group"] = group_name(plan.groups[schedule.slot_group[slot]])
         pack = int(schedule.slot_pack[slot])
         if pack == FILLER:
             return args | {"filler": True}

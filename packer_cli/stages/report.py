@@ -9,13 +9,13 @@ from typing import Any
 
 from packer_cli.compare import ComparedRow, Comparison, compare
 from packer_cli.compare.row_figures import RowFigures
-from packer_cli.compare.rows import ALL, Row, is_same_plan, own_row, parse_rows, strategy_rows
+from packer_cli.compare.rows import Row, is_same_plan, own_row, parse_rows, strategy_rows
 from packer_cli.compare.savings import plan_simulation
 from packer_cli.config import GpuConfig, PlanConfig
 from packer_cli.config.strategies import STRATEGIES
 from packer_cli.engine.local import default_workers
 from packer_cli.engine.progress import Stopwatch, say
-from packer_cli.errors import ConfigError, FormatError, InputError
+from packer_cli.errors import FormatError, InputError
 from packer_cli.files import atomic_file
 from packer_cli.format.constants import PLAN_NAME
 from packer_cli.plan.packing.wrap import join
@@ -36,6 +36,7 @@ from packer_cli.tokens.store import TokenStore
 
 NO_STRATEGIES = "none"
 """The value of `--strategies` that compares nothing."""
+GIVE_STRATEGIES = "Other strategies are compared with --strategies all, or with a list of their names."
 _ORDERS = ("none", "window:4", "window:16", "window:64", "sort")
 _MOST_REFINED = 300_000
 """Samples; of more, refining every order would take most of the time, and orders are compared as they are."""
@@ -104,14 +105,13 @@ def _planned(
     if gpu.has_gpu_model:
         simulator = load_simulator(gpu, plan.num_gpus, rules)
         prediction = Prediction(simulator=simulator, result=plan_simulation(plan, simulator, found.baseline))
-    comparison = None
-    if strategies != NO_STRATEGIES:
-        try:
-            comparison = _compared(found, samples, gpu, prediction, strategies, workers)
-        except ConfigError as error:
-            if strategies != ALL:
-                raise
-            say(f"other strategies are not compared: {error}")
+    comparison, why_not = None, ""
+    if strategies == NO_STRATEGIES:
+        why_not = GIVE_STRATEGIES
+    elif STRATEGIES[found.config.strategy].plans_steps:
+        why_not = f"Strategy {found.config.strategy} works out groups of its own, with which others cannot plan."
+    else:
+        comparison = _compared(found, samples, gpu, prediction, strategies, workers)
     return PlanFacts(
         plan=plan,
         config=found.config,
@@ -121,6 +121,7 @@ def _planned(
         baseline=found.baseline,
         prediction=prediction,
         comparison=comparison,
+        why_not=why_not,
     )
 
 
@@ -211,6 +212,10 @@ def _made_from(planned: Planned | None) -> tuple[tuple[str, str], ...]:
             "sources": _listed([f"{each['name']} (weight {each['weight']:g})" for each in manifest.sources]),
             "libraries": _listed([f"{name} {version}" for name, version in manifest.library_versions.items()]),
         }
+    if planned.group_choice is not None:
+        from packer_cli.groups.auto import describe  # Only `auto` needs the search.
+
+        facts["choice of groups"] = describe(planned.group_choice)
     facts["options"] = _listed(
         [f"{name.replace('_', '-')} {value}" for name, value in planned.config.decisions().items()
          if isinstance(value, (str, int, float))]

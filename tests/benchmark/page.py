@@ -79,6 +79,6 @@ def _drawn(page: Path, runs: int) -> str:
             tab.look(1280, 900)
             begin = time.perf_counter()
             tab.open(page)
-            tab.wait_for("document.documentElement.dataset.drawn === 'yes'")
+            tab.wait_for("document.documentElement?.dataset.drawn === 'yes'")
             seconds.append(time.perf_counter() - begin)
     return spread(seconds, 2)

@@ -10,7 +10,7 @@ import pytest
 from tests.report import browser
 
 WIDTHS = {"phone": 390, "laptop": 1280, "wide": 1920}
-DRAWN = "document.readyState === 'complete' && document.documentElement.dataset.drawn === 'yes'"
+DRAWN = "document.readyState === 'complete' && document.documentElement?.dataset.drawn === 'yes'"
 COLORS = (
     (False, "rgb(246, 247, 249)", "rgb(11, 99, 176)"),
     (True, "rgb(18, 21, 26)", "rgb(90, 169, 238)"),

@@ -202,7 +202,8 @@ def test_charts_of_time_show_the_simulation(plan):
     (bars,) = layers(chart)
     for name, epoch in epochs.items():
         end = max(bar["to"] for bar in bars if bar["name"] == name)
-        assert end * (3600 if "hours" in chart.header[1] else 60) == pytest.approx(epoch.seconds, rel=2e-3)
+        unit = {"hours": 3600, "minutes": 60, "seconds": 1}[chart.header[1].split()[0]]
+        assert end * unit == pytest.approx(epoch.seconds, rel=2e-3)
     times = epoch_times(plan, model(), pad_to="multiple", step_seconds=0.5)
     line = timeline(plan, times, evenly(plan.epochs[0].num_iterations, 4))
     chart = chart_of_timeline(line, 4, total_seconds(line), "timeline", "Timeline", "Text.")

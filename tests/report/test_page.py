@@ -6,14 +6,16 @@ import base64
 import hashlib
 import json
 import re
+import shutil
+from html import unescape
 
 import numpy as np
 import pytest
 
 from packer_cli.cli.main import main
 from packer_cli.report.page import Page, Section, render
-from packer_cli.report.sections import GIVE_STRATEGIES
 from packer_cli.sizes import ratio
+from packer_cli.stages.report import GIVE_STRATEGIES
 from tests.cli_runner import run
 from tests.report.conftest import GROUPS, Reader
 
@@ -182,3 +184,59 @@ def test_a_page_is_written_again(report, packed):
     page = report(packed, "--strategies", "none")
     done = run(main, "report", packed, "--strategies", "none", "-o", page.path)
     assert (done.code, page.path.read_text(encoding="utf-8")) == (0, page.html)
+
+
+def advice(page):
+    """The sentences of what to try next."""
+    part = page.html.split('id="advice">')[1].split("</ul>")[0]
+    return [unescape(each) for each in re.findall("<li>(.*)</li>", part)]
+
+
+@pytest.mark.parametrize(
+    ("options", "begin"),
+    [
+        (
+            ("--balance", "none"),
+            r"GPUs wait for \d+\.\d% of their attention time, and \d+\.\d% is the least .*\. --balance refine sorts",
+        ),
+        (("--align", 128), r"\d+\.\d% of the rows is padding, most of it \(\d+\.\d%\) because of --align"),
+        (
+            ("--groups", "1k", "--overflow", "drop"),
+            r"--overflow drop: 50 samples are longer than 1,024 tokens and left",
+        ),
+        (("--groups", "4k:8"), r"\d+ samples longer than 4k tokens were cut"),
+        (("--groups", "8k:8"), r"All tokens take part in sequence-parallel communication, and \d+% of the samples"),
+        ((), "Nothing on this page asks for a change"),
+    ],
+)
+def test_advice_follows_from_the_figures(report, lengths, options, begin):
+    found = advice(report(lengths, *GROUPS, *options, "--strategies", "none"))
+    assert re.match(begin, found[0])
+    assert found[-1] == f"To see how long an epoch takes, and what each GPU does, give {GIVE}."
+
+
+def test_advice_names_what_would_be_better(report, lengths, gpu):
+    naive = report(lengths, *GROUPS, "--strategy", "naive", "--strategies", "balanced", *gpu, "--workers", 1)
+    found = advice(naive)
+    assert re.match(r"GPUs wait for \d+\.\d% of their attention time; with balanced that is \d\.\d%\.", found[0])
+    assert any(each.startswith("Take ") for each in found)
+
+
+def test_a_rebalanced_set_is_shown_as_it_is_now(report, packed, tmp_path):
+    out = tmp_path / "out"
+    shutil.copytree(packed, out)
+    assert run(main, "rebalance", out, "--gpus", 4).code == 0
+    page = report(out, "--strategies", "none")
+    check_figures(page, stats(out))
+    assert "balanced on 4 GPUs" in page.html
+
+
+def test_a_set_without_its_tokens(report, packed, tmp_path):
+    out = tmp_path / "out"
+    shutil.copytree(packed, out)
+    shutil.rmtree(out / "tokens")
+    page = report(out, "--strategies", "balanced,naive", "--workers", 1)
+    check_figures(page, stats(out))
+    rows = page.reader.table("The same samples, planned in other ways").rows
+    assert [row[0] for row in rows[:2]] == ["balanced this plan", "naive"]
+    assert page.reader.table("Samples by length").header == ["tokens of a sample", "all samples"]

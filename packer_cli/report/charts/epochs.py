@@ -11,6 +11,7 @@ from packer_cli.simulate.epoch import PARTS
 from packer_cli.simulate.figures import OverallFigures
 from packer_cli.sizes import amount
 
+_UNITS = ((3600.0, "hours"), (60.0, "minutes"), (1.0, "seconds"))
 _LEAST = 5e-4
 """Share of the time below which a part has no color of its own in any bar."""
 
@@ -26,8 +27,8 @@ def chart_of_epochs(epochs: Mapping[str, OverallFigures], own: str, origin: str)
     parts = [
         part for part in PARTS if any(each.split[part] >= _LEAST * each.gpu_hours > 0 for each in epochs.values())
     ]
-    hours = max(each.seconds for each in epochs.values()) >= 3600
-    unit, title = (3600.0, "hours") if hours else (60.0, "minutes")
+    longest = max(each.seconds for each in epochs.values())
+    unit, title = next((unit, name) for unit, name in _UNITS if longest >= unit or unit == 1)
     values = []
     for name, epoch in epochs.items():
         stop = 0.0

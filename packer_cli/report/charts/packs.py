@@ -8,6 +8,9 @@ from packer_cli.report.charts.base import INK, LENGTHS, Chart, Spec, colors, fra
 from packer_cli.report.packs import DrawnPacks
 from packer_cli.sizes import counted, format_tokens
 
+_FEW = 12
+"""Packs that fill the width; fewer leave room, for they are no wider."""
+
 
 def chart_of_packs(drawn: DrawnPacks, classes: Sequence[int], name: str, title: str) -> Chart:
     """Packs side by side; a segment is a sample, or several short ones, and its color says how long they are."""
@@ -19,7 +22,7 @@ def chart_of_packs(drawn: DrawnPacks, classes: Sequence[int], name: str, title: 
          "tokens": each.stop - each.begin}
         for each in drawn.segments
     ]  # fmt: skip
-    wide = {"type": "quantitative", "scale": {"domain": [0, len(place)], "nice": False}, "axis": None}
+    wide = {"type": "quantitative", "scale": {"domain": [0, max(len(place), _FEW)], "nice": False}, "axis": None}
     high = {"type": "quantitative", "scale": {"domain": [0, drawn.capacity], "nice": False}}
     bars: Spec = {
         "data": {"values": values},

@@ -26,7 +26,7 @@ def chart_of_series(found: StepSeries) -> Chart:
             "x": {
                 "field": "step",
                 "type": "quantitative",
-                "axis": {"title": "step", "grid": False, "format": ",d"},
+                "axis": {"title": "step", "grid": False, "format": ",d", "tickMinStep": 1},
                 "scale": {"nice": False},
             },
             "y": {"field": "value", "type": "quantitative", "axis": {"title": "ratio (0 is best)", "tickCount": 5}},

@@ -1,0 +1,88 @@
+"""Runs the shell blocks of a page as a reader would; hbpack runs inside this process, which saves imports."""
+
+from __future__ import annotations
+
+import io
+import os
+import re
+import shlex
+import subprocess
+import sys
+from contextlib import redirect_stderr, redirect_stdout
+from unittest.mock import patch
+
+from packer_cli.cli.main import main
+from tests.docs.blocks import ROOT, Block
+
+NEEDS_SHELL = re.compile(r"[|&;<>$()*~`]")
+SECONDS = re.compile(r"\b[\d.,]+ m?s\b")
+
+
+def commands(block: Block) -> list[tuple[str, str]]:
+    """Each command of a block, and the output that a `console` block prints below it."""
+    text = block.source.replace("\\\n", " ")
+    if block.language == "console":
+        found = [each.partition("\n") for each in re.split(r"^\$ ", text, flags=re.MULTILINE)[1:]]
+        return [(command, output) for command, _, output in found]
+    return [(line, "") for line in text.splitlines() if shlex.split(line, comments=True)]
+
+
+def run_block(block: Block) -> None:
+    """Run a block in the current folder. A command must succeed, unless its printed output ends with an error."""
+    for command, printed in commands(block):
+        code, output = run_command(command)
+        may_fail = printed.rpartition("\nerror: ")[1] or printed.startswith("error: ")
+        assert may_fail or code == 0, f"{block}: $ {command}\nexit code {code}\n{output}"
+        if block.language == "console":
+            check_output(block.page, command, output, printed)
+
+
+def run_command(command: str) -> tuple[int, str]:
+    """Exit code, and what a terminal would show."""
+    words = shlex.split(command, comments=True)
+    if words[0] == "hbpack" and not NEEDS_SHELL.search(command):
+        return run_inside(words)
+    done = subprocess.run(
+        ["bash", "-euo", "pipefail", "-c", command], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    )
+    return done.returncode, done.stdout
+
+
+def run_inside(words: list[str]) -> tuple[int, str]:
+    """`hbpack` with these words, in this process."""
+    shown = io.StringIO()
+    code = 0
+    with patch.object(sys, "argv", words), redirect_stdout(shown), redirect_stderr(shown):
+        try:
+            main()
+        except SystemExit as stop:
+            code = int(stop.code or 0)
+    return code, shown.getvalue()
+
+
+def check_output(page: str, command: str, output: str, printed: str) -> None:
+    """The output must be what the page prints. With UPDATE_DOCS=1 in the environment, the page is changed instead."""
+    if same(output, printed):
+        return
+    if os.environ.get("UPDATE_DOCS") and "...\n" not in printed:
+        path = ROOT / page
+        path.write_text(path.read_text(encoding="utf-8").replace(printed, output, 1), encoding="utf-8")
+        return
+    raise AssertionError(f"{page}: $ {command}\nprints\n{output}\nand not\n{printed}\nTo accept it: UPDATE_DOCS=1")
+
+
+def same(output: str, printed: str) -> bool:
+    """Whether both have the same lines but for times, and for what a line `...` leaves out."""
+    lines, wanted = (
+        [SECONDS.sub("0 s", line.rstrip()) for line in text.strip("\n").splitlines()] for text in (output, printed)
+    )
+    return follows(lines, wanted)
+
+
+def follows(lines: list[str], wanted: list[str]) -> bool:
+    """Whether the lines are those wanted, where `...` stands for any number of them."""
+    if not wanted:
+        return not lines
+    if wanted[0] == "...":
+        return any(follows(lines[begin:], wanted[1:]) for begin in range(len(lines) + 1))
+    return bool(lines) and lines[0] == wanted[0] and follows(lines[1:], wanted[1:])
