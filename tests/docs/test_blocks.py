@@ -38,8 +38,8 @@ NOT_RUN: dict[str, dict[str, int]] = {
 TUTORIAL = "docs/tutorial.md"
 """tests/docs/test_tutorial.py follows it."""
 BLOCKS = {page: read_blocks(page) for page in pages()}
-SLOW_PAGES = ["docs/api.md", "docs/export.md", "docs/loader.md"]
-"""Pages that take long as a whole, mostly to import trainers."""
+SLOW_PAGES = ["README.md", "docs/api.md", "docs/cookbook.md", "docs/export.md", "docs/loader.md"]
+"""Pages that take long as a whole: they draw a report, run strategies, or import trainers."""
 HAS_SLOW = [page for page, blocks in BLOCKS.items() if page in SLOW_PAGES or any(block.is_slow for block in blocks)]
 QUICK = [page for page, blocks in BLOCKS.items() if blocks and page not in (TUTORIAL, *SLOW_PAGES)]
 

@@ -133,24 +133,3 @@ def test_a_template_given_by_hand_is_known_again(corpus, tokenizer, tmp_path):
     assert done.code == 0, done.stderr
     [view] = views_of(tmp_path / "out", "--sample", 1)  # Without a warning.
     assert "".join(each["text"] for each in view["samples"][0]["runs"]).startswith("[user]")
-
-
-def test_the_example_in_the_docs(repo, sample, tokenizer, tmp_path):
-    docs = (repo / "docs" / "quickstart.md").read_text(encoding="utf-8")
-    example = docs.split("$ hbpack show demo-out --sample 5\n")[1].split("```")[0].splitlines()
-    chats = tmp_path / "chats.jsonl"
-    chats.write_text("".join((sample / "chats.jsonl").read_text(encoding="utf-8").splitlines(keepends=True)[:9]))
-    options = ("--tokenizer", tokenizer, "--groups", "1k", "--gpus", 1, "--workers", 1)
-    assert run(main, "pack", chats, *options, "-o", tmp_path / "out").code == 0
-    lines = run(main, "show", tmp_path / "out", "--sample", 5).stdout.splitlines()
-    begin, of_docs = (
-        each.index(next(line for line in each if line.startswith("   id 5, "))) for each in (lines, example)
-    )
-    assert lines[-1].endswith(f" Next: hbpack stats {tmp_path / 'out'}")
-    del lines[-2:]
-    assert len(lines) - begin == 16
-    assert lines[begin + 1 :] == example[of_docs + 1 :]
-    # The rest depends on the plan; its form does not.
-    assert [re.sub(r"[\d,.]+", "0", line.split("  ")[1]) for line in lines[2:8]] == [
-        re.sub(r"[\d,.]+", "0", line.split("  ")[1]) for line in example[2:8]
-    ]
