@@ -2,11 +2,13 @@
 PYTHON ?= python3
 VENV   ?= .venv
 BIN    := $(VENV)/bin
+PINS   ?= -c constraints.txt
+PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check $(PINS)
 SAMPLE := examples/sample
 SOURCES := packer_cli tests scripts examples
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-slow soak check check-docs format docs site bench bench-gpu bench-train sample clean
+.PHONY: help demo test test-slow test-lowest test-newest soak dist check check-docs format docs site bench bench-gpu bench-train sample clean
 
 help:  ## List the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -16,20 +18,25 @@ $(VENV)/.made:
 	$(PYTHON) -m venv $(VENV)
 	touch $@
 
-$(VENV)/.demo: $(VENV)/.made pyproject.toml constraints.txt
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e .
+# Dependency groups need pip 25.1, and Python 3.11 brings 23.2.
+$(VENV)/.pip: $(VENV)/.made constraints.txt
+	$(PIP) --upgrade pip
 	touch $@
 
-$(VENV)/.dev: $(VENV)/.made pyproject.toml constraints.txt
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[torch,dev]'
+$(VENV)/.demo: $(VENV)/.made pyproject.toml constraints.txt
+	$(PIP) -e .
+	touch $@
+
+$(VENV)/.dev: $(VENV)/.pip pyproject.toml constraints.txt
+	$(PIP) -e '.[torch]' --group dev
 	touch $@ $(VENV)/.demo
 
 $(VENV)/.site: $(VENV)/.made pyproject.toml constraints.txt
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt zensical
+	$(PIP) zensical
 	touch $@
 
 $(VENV)/.bench: $(VENV)/.dev
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[torch,dev,bench]'
+	$(PIP) -e '.[torch]' --group dev --group bench
 	touch $@
 
 demo: $(VENV)/.demo  ## Pack the bundled sample corpus and show what came out
@@ -47,6 +54,17 @@ test-slow: $(VENV)/.dev  ## Run the tests that take long or need much memory
 
 soak: $(VENV)/.dev  ## Run the tests of thousands of random cases
 	$(BIN)/python -m pytest -m soak -n auto
+
+test-lowest:  ## Run the tests with the lowest versions of the dependencies that pyproject.toml allows
+	mkdir -p build && $(PYTHON) scripts/lowest.py > build/lowest.txt
+	$(MAKE) test VENV=.venv-lowest PINS='-c build/lowest.txt'
+
+test-newest:  ## Run the tests with the newest versions of the dependencies
+	$(MAKE) test VENV=.venv-newest PINS=--upgrade
+
+dist: $(VENV)/.dev  ## Build both distributions in dist/, and try them in environments of their own
+	rm -rf dist && $(BIN)/python scripts/build_dists.py dist
+	HBPACK_DISTS=dist $(BIN)/python -m pytest -m slow tests/install
 
 check: $(VENV)/.dev check-docs site  ## What CI checks besides the tests: format, lint, types, docs, generated files
 	$(BIN)/ruff format --check $(SOURCES)
@@ -88,4 +106,4 @@ sample: $(VENV)/.dev  ## Rewrite the bundled sample corpus and tokenizer
 	$(BIN)/python scripts/make_sample.py
 
 clean:  ## Remove the environment and everything made
-	rm -rf $(VENV) demo-out bench-out build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) .venv-lowest .venv-newest dist demo-out bench-out build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

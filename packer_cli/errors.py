@@ -19,6 +19,8 @@
 A message names the thing (file, line, value), the rule, and the remedy, in one line.
 """
 
+from collections.abc import Iterable
+
 
 class HbpackError(Exception):
     """Base of all deliberate errors; the command line prints its message without a traceback."""
@@ -74,3 +76,15 @@ class VersionError(FormatError):
 
 class RemoteError(RunError):
     """Remote storage does not answer, or refuses the request."""
+
+
+def did_you_mean(word: str, known: Iterable[str]) -> str:
+    """A suggestion to put behind a wrong word: the nearest known one, or nothing if none is near.
+
+    >>> did_you_mean("pakc", ["pack", "plan"])
+    " (did you mean 'pack'?)"
+    """
+    from difflib import get_close_matches
+
+    near = get_close_matches(word, list(known), n=1, cutoff=0.7)
+    return f" (did you mean {near[0]!r}?)" if near else ""

@@ -1,7 +1,7 @@
 """Make the bundled sample corpus and its tokenizer: `examples/sample`. The same bytes every time.
 
-Everything is generated here: short chats about arithmetic and timetables, long made-up travel journals, and a tiny
-byte-level BPE trained on them, with a chat template.
+Everything is generated here: short chats about arithmetic and timetables, long made-up travel journals, a tiny
+byte-level BPE trained on them, with a chat template, and the shape of an 8B model, for predictions.
 """
 
 from __future__ import annotations
@@ -46,6 +46,19 @@ DEEDS = [
     "the innkeeper sang all night",
     "we found a shorter way over the ridge",
 ]
+
+MODEL = {
+    "model_type": "llama",
+    "torch_dtype": "bfloat16",
+    "hidden_size": 4096,
+    "intermediate_size": 14336,
+    "num_hidden_layers": 32,
+    "num_attention_heads": 32,
+    "num_key_value_heads": 8,
+    "vocab_size": 128256,
+    "tie_word_embeddings": False,
+}
+"""The shape of Llama 3.1 8B."""
 
 
 def arithmetic(rng: random.Random) -> list[dict[str, str]]:
@@ -110,6 +123,8 @@ def main(output: Path) -> None:
         (output / name).write_text(text, encoding="utf-8")
     texts = [m["content"] for chat in chats for m in chat["messages"]] + [d["text"] for d in documents]
     save_tokenizer(texts, output / "tokenizer")
+    (output / "model").mkdir(exist_ok=True)
+    (output / "model" / "config.json").write_text(json.dumps(MODEL, indent=2) + "\n", encoding="utf-8")
 
 
 def save_tokenizer(texts: list[str], folder: Path) -> None:

@@ -15,6 +15,7 @@ import packer_cli
 from packer_cli.cli.main import COMMANDS
 from packer_cli.export.formats import FORMATS as EXPORTS
 from packer_cli.format import constants as format_constants
+from scripts.build_dists import PARTS
 from tests.house import (
     against_order,
     circles,
@@ -32,13 +33,13 @@ from tests.reached import definitions, unreached
 PACKAGE = "packer_cli"
 
 ORDER = [
-    ["errors", "html", "kernels", "lazy", "sizes", "version"],
+    ["errors", "html", "kernels", "lazy", "panels", "sizes", "version"],
     ["format", "remote"],
     ["files", "cost", "plan", "corpus"],
     ["folders", "engine", "config", "loader"],
     ["tokens", "groups", "simulate"],
     ["shards", "compare"],
-    ["export", "show", "verify", "report"],
+    ["export", "init", "show", "verify", "report"],
     ["measure"],
     ["stages"],
     ["api"],
@@ -104,6 +105,15 @@ def test_the_loader_sees_the_formats_alone(modules):
     rooms = room_graph(import_graph(modules))
     assert rooms["loader"] <= OF_THE_LOADER
     assert {name for name, others in rooms.items() if "loader" in others} <= USES_THE_LOADER
+
+
+def test_hbpack_loader_holds_what_the_loader_needs(modules):
+    rooms, needed = room_graph(import_graph(modules)), {"__init__", "lazy"}
+    waiting = ["loader"]
+    while waiting:
+        needed.add(waiting[-1])
+        waiting += rooms[waiting.pop()] - needed
+    assert {name.partition(".")[0] for name in PARTS} == needed | {"py"}
 
 
 def test_plan_cost_and_simulate_are_pure(modules):

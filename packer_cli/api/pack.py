@@ -60,7 +60,7 @@ def pack(
         from packer_cli.stages.pack import run_pack
 
         header = run_pack(tokenize, plan, None if dry_run else write, folder, running)
-    return PackedSet(folder, header)
+    return PackedSet(output, header)
 
 
 class PackedSet:
@@ -73,6 +73,7 @@ class PackedSet:
             path: its folder or URL.
             header: what its plan says, where that is known; leave it out.
         """
+        self._name = path
         self._path = as_path(path)
         self._header = header
 
@@ -110,7 +111,7 @@ class PackedSet:
         """The figures of `hbpack stats` of its plan, which is checked for damage; see `stats`."""
         from packer_cli.api.stats import stats
 
-        return stats(self._path, **options)
+        return stats(self._name, **options)
 
     def __repr__(self) -> str:
         return f"PackedSet({str(self._path)!r})"

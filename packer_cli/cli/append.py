@@ -4,17 +4,28 @@ from __future__ import annotations
 
 import click
 
+from packer_cli.cli.command import Command, json_option, option
 from packer_cli.cli.options import engine_option, workers_option
+from packer_cli.cli.param_types import Folder, Text
 from packer_cli.remote.names import as_path
 
 
-@click.command("append")
-@click.argument("folder", metavar="OUT")
-@click.argument("inputs", metavar="NEW...", nargs=-1, required=True)
-@click.option("--tokenizer", metavar="PATH", help="Where the set's tokenizer is now.  [default: where it was]")
+@click.command(
+    "append",
+    cls=Command,
+    examples="""
+    hbpack append OUT journals.jsonl
+    """,
+)
+@click.argument("folder", metavar="OUT", type=Folder())
+@click.argument("inputs", metavar="NEW...", nargs=-1, required=True, type=Text())
+@option("--tokenizer", metavar="PATH", type=Text(), help="Where the set's tokenizer is now.  [default: where it was]")
+@json_option("set")
 @workers_option
 @engine_option
-def command(folder: str, inputs: tuple[str, ...], tokenizer: str | None, workers: int | None, engine: str) -> None:
+def command(
+    folder: str, inputs: tuple[str, ...], tokenizer: str | None, as_json: bool, workers: int | None, engine: str
+) -> None:
     """Add data to a packed set, with the options it was made with.
 
     OUT is the output of `hbpack pack`, with its token store; NEW are inputs as for `hbpack pack`. Only the new data is
@@ -28,8 +39,7 @@ def command(folder: str, inputs: tuple[str, ...], tokenizer: str | None, workers
     with make_engine(workers, engine) as running:
         from packer_cli.stages.append import run_append
 
-        header = run_append(as_path(folder), inputs, tokenizer, running)
-    from packer_cli.cli.tables.plan import print_counts, print_stats
+        run_append(as_path(folder), inputs, tokenizer, running)
+    from packer_cli.cli.tables.written import print_set
 
-    print_counts(header.counts)
-    print_stats(header.metrics)
+    print_set(folder, None, as_json=as_json)

@@ -6,14 +6,23 @@ import json
 
 import click
 
-from packer_cli.cli.options import FiniteRange, LocalPath
+from packer_cli.cli.command import Command, json_option, option
+from packer_cli.cli.console import say_next
+from packer_cli.cli.param_types import FiniteRange, Folder, LocalPath
 from packer_cli.cli.tables.bench_loader import print_speed
 from packer_cli.errors import ConfigError
+from packer_cli.sizes import counted
 
 
-@click.command("bench-loader")
-@click.argument("folder", metavar="OUT")
-@click.option(
+@click.command(
+    "bench-loader",
+    cls=Command,
+    examples="""
+    hbpack bench-loader OUT --workers 0,2 --batches 20
+    """,
+)
+@click.argument("folder", metavar="OUT", type=Folder())
+@option(
     "--format",
     "format_name",
     default="transformers",
@@ -21,15 +30,15 @@ from packer_cli.errors import ConfigError
     metavar="FORMAT",
     help="Trainer format of the batches.",
 )
-@click.option(
+@option(
     "--workers",
     default="0",
     show_default=True,
     metavar="N,...",
     help="Worker processes of the DataLoader, such as 0,2,4.",
 )
-@click.option("--rank", type=int, default=0, show_default=True, metavar="R", help="GPU whose batches are read.")
-@click.option(
+@option("--rank", type=int, default=0, show_default=True, metavar="R", help="GPU whose batches are read.")
+@option(
     "--seconds",
     type=FiniteRange(min=0, min_open=True, max=3600),
     default=2.0,
@@ -37,17 +46,15 @@ from packer_cli.errors import ConfigError
     metavar="S",
     help="Time for each row of the table.",
 )
-@click.option(
-    "--batches", type=click.IntRange(min=1), metavar="N", help="Batches for each row, in place of --seconds."
-)
-@click.option(
+@option("--batches", type=click.IntRange(min=1), metavar="N", help="Batches for each row, in place of --seconds.")
+@option(
     "--cache-dir",
     type=LocalPath(is_output=True),
     metavar="DIR",
     help="For a remote set: where to make a folder for its shards, which is removed at the end.  "
     "[default: the loader's cache]",
 )
-@click.option("--json", "as_json", is_flag=True, help="JSON with the keys rows, workers, open_seconds and others.")
+@json_option("bench-loader")
 def command(
     folder: str,
     format_name: str,
@@ -78,6 +85,11 @@ def command(
         click.echo(json.dumps(figures, indent=2))
         return
     print_speed(figures)
+    measured = [row for row in figures["rows"] if row["tokens_per_second"]]
+    if measured:
+        best = max(measured, key=lambda row: row["tokens_per_second"])
+        what = f"Fastest: {best['name']} with {counted(best['workers'], 'worker')}"
+        say_next(what, f"num_workers={best['workers']} in your DataLoader")
 
 
 def _parse_workers(text: str) -> tuple[int, ...]:

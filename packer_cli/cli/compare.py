@@ -8,6 +8,7 @@ from typing import Any, Literal
 import click
 
 from packer_cli.api.compare import compare
+from packer_cli.cli.command import Command, json_option, option
 from packer_cli.cli.options import (
     bound_option,
     config_option,
@@ -15,32 +16,55 @@ from packer_cli.cli.options import (
     model_options,
     workers_option,
 )
+from packer_cli.cli.param_types import Text, columns, strategies
 from packer_cli.config import PlanConfig, TokenizeConfig
 from packer_cli.errors import RunError
+from packer_cli.panels import Panel
 
 
-@click.command("compare")
+@click.command(
+    "compare",
+    cls=Command,
+    examples=r"""
+    # Some packings and balances; without --algorithms, all of them
+    hbpack compare OUT --groups 1k:1,8k:4 --gpus 8 \
+        --algorithms bfs,isf/none,padded
+    # The papers' strategies, by their predicted epochs
+    hbpack compare OUT --groups 1k:1,8k:4 --gpus 8 --strategies all \
+        --model model --gpu h100 --sort epoch
+    """,
+)
 @inputs_argument
 @model_options(PlanConfig)
-@click.option(
+@option(
     "--algorithms",
     metavar="ROW,...",
     help="Only these rows: [PACKING][/BALANCE][@longest], such as isf,bfd,/window:8 or isf:rounds=10/none; what "
     "a row leaves out is as in --packing, --balance and --groups, and @longest is the longest group alone.",
 )
-@click.option(
+@option(
     "--strategies",
     metavar="all|NAME,...",
+    type=Text(strategies),
     help="Only a row for each of these values of --strategy, on the same groups and GPUs.",
 )
-@click.option(
+@option(
     "--sort",
     metavar="COLUMN",
+    type=Text(columns),
     help="Sort by a column of the table, such as abr, packs or time; -COLUMN sorts in descending order.",
 )
-@click.option("--json", "as_json", is_flag=True, help="JSON with the keys config, lengths, counts and rows.")
+@option(
+    "--columns",
+    metavar="main|all|NAME,...",
+    type=Text(lambda: ("main", "all", *columns())),
+    default="main",
+    show_default=True,
+    help="Columns of the table: those that matter most, all, or these, by the names that --sort takes.",
+)
+@json_option("compare", Panel.OUTPUT)
 @bound_option
-@model_options(TokenizeConfig)
+@model_options(TokenizeConfig, is_optional=True)
 @workers_option
 @config_option
 def command(
@@ -48,6 +72,7 @@ def command(
     algorithms: str | None,
     strategies: str | None,
     sort: str | None,
+    columns: str,
     as_json: bool,
     bound: Literal["l2", "lp"],
     workers: int | None,
@@ -63,14 +88,18 @@ def command(
     measured; with --model and --gpu, or --profile, the epoch's time is predicted as well (`hbpack simulate` says where
     it goes).
     """
+    from packer_cli.compare.sorting import parse_columns
+
+    chosen = parse_columns(columns)
     comparison = compare(
         inputs, algorithms=algorithms, strategies=strategies, sort=sort, bound=bound, workers=workers, **values
     )
     if as_json:
         click.echo(json.dumps(comparison.values(), indent=2))
     else:
-        from packer_cli.cli.tables.compare import print_comparison
+        from packer_cli.cli.tables.compare import print_comparison, say_best
 
-        print_comparison(comparison)
+        print_comparison(comparison, chosen)
+        say_best(comparison)
     if all(row.figures is None for row in comparison.rows):
         raise RunError("every plan failed, for the reasons above")

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import logging
 import os
+import shlex
+import shutil
 import sys
+import textwrap
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -56,23 +59,41 @@ def _progress_bar(label: str, unit: str) -> Iterator[Progress]:
         yield lambda done, total: bar.update(task, completed=done, total=total, amount=f"{done:,}/{total:,} {unit}")
 
 
+def is_terminal() -> bool:
+    """Whether stdout is a terminal, whose width counts."""
+    return sys.stdout.isatty()
+
+
 def print_table(
     title: str, header: list[str], rows: list[list[str]], *, is_dense: bool = False, is_text: bool = False
 ) -> None:
     """Print a table on stdout: the first column left-aligned, the others right-aligned, or if they are text, left too.
 
-    If the terminal is too narrow, the remaining columns follow below, with the first column repeated.
+    If the terminal is too narrow, headers take several lines. If it still is, the remaining columns follow below, with
+    the first column repeated.
     """
     from rich.console import Console
 
     padding = (0, 1, 0, 0) if is_dense else (0, 1, 0, 1)  # top, right, bottom, left
     between = padding[1] + padding[3] + 1
     widths = [max(map(len, column)) + between for column in zip(header, *rows, strict=True)]
-    console = Console(width=None if sys.stdout.isatty() else max(160, sum(widths) + 2), highlight=False)
-    blocks = _blocks(widths, console.width - 2)
+    console = Console(width=None if is_terminal() else max(160, sum(widths) + 2), highlight=False)
+    room = console.width - 2
+    if sum(widths) > room:
+        header = [_wrapped(name, [row[i] for row in rows]) for i, name in enumerate(header)]
+        lines = [[*name.split("\n"), *(row[i] for row in rows)] for i, name in enumerate(header)]
+        widths = [max(map(len, column)) + between for column in lines]
+    blocks = _blocks(widths, room)
     for number, block in enumerate(blocks):
-        cells = [[row[i] for i in block] for row in [header, *rows]]
-        _print_block(console, title if number == 0 else "", cells, padding, is_text=is_text)
+        if number == 0 and title:
+            click.echo(textwrap.fill(title, console.width, break_on_hyphens=False))
+        _print_block(console, [[row[i] for i in block] for row in [header, *rows]], padding, is_text=is_text)
+
+
+def _wrapped(header: str, cells: list[str]) -> str:
+    """A header over several lines, as narrow as its longest word and the cells allow."""
+    width = max(map(len, [*header.split(), *cells]), default=1)
+    return textwrap.fill(header, max(width, 1), break_long_words=False, break_on_hyphens=False)
 
 
 def _blocks(widths: list[int], room: int) -> list[list[int]]:
@@ -88,14 +109,11 @@ def _blocks(widths: list[int], room: int) -> list[list[int]]:
     return blocks
 
 
-def _print_block(
-    console: Any, title: str, cells: list[list[str]], padding: tuple[int, int, int, int], *, is_text: bool
-) -> None:
+def _print_block(console: Any, cells: list[list[str]], padding: tuple[int, int, int, int], *, is_text: bool) -> None:
     from rich.box import SIMPLE_HEAD
     from rich.table import Table
 
-    table = Table(box=SIMPLE_HEAD, title_justify="left", padding=padding)
-    table.title = title or None
+    table = Table(box=SIMPLE_HEAD, padding=padding)
     for i, name in enumerate(cells[0]):
         table.add_column(name, justify="right" if i and not is_text else "left", no_wrap=True)
     for row in cells[1:]:
@@ -103,3 +121,28 @@ def _print_block(
     with console.capture() as capture:
         console.print(table)
     click.echo("\n".join(line.rstrip() for line in capture.get().rstrip().splitlines()) + "\n")
+
+
+def print_note(text: str, indent: str = "  ") -> None:
+    """Print a line below a table; on a terminal, as several lines that fit it."""
+    if not is_terminal():
+        click.echo(indent + text)
+        return
+    width = max(40, shutil.get_terminal_size().columns)
+    click.echo(
+        textwrap.fill(text, width, initial_indent=indent, subsequent_indent=f"{indent}  ", break_on_hyphens=False)
+    )
+
+
+def say_next(what: str, *steps: str) -> None:
+    """Print the last line of a command: what was written or found, and what to do next."""
+    click.echo(f"{what}. Next: {', or '.join(steps)}")
+
+
+def shown_command(*words: object) -> str:
+    """A command to run, quoted for a shell.
+
+    >>> shown_command("hbpack", "show", "my set")
+    "hbpack show 'my set'"
+    """
+    return shlex.join(map(str, words))

@@ -5,39 +5,57 @@ from __future__ import annotations
 import click
 
 from packer_cli.cli.array_ids import array_ids
+from packer_cli.cli.command import Choice, Command, json_option, option
 from packer_cli.cli.options import config_option, engine_option, output_option, shard_option, workers_option
+from packer_cli.cli.param_types import Folder, Text
 from packer_cli.export.formats import FORMATS, ORDERS
 from packer_cli.format.epochs import MAX_EPOCH
 from packer_cli.remote.names import as_path
 
 
-@click.command("export")
-@click.argument("folder", metavar="OUT")
-@click.option("--to", "format_name", required=True, metavar="FORMAT", help=f"Format to write: {', '.join(FORMATS)}.")
+@click.command(
+    "export",
+    cls=Command,
+    examples="""
+    hbpack export OUT --to trl --output TRL
+    # One group, for Megatron-LM
+    hbpack export OUT --to megatron --groups 1k --output MEGATRON
+    """,
+)
+@click.argument("folder", metavar="OUT", type=Folder())
+@option(
+    "--to",
+    "format_name",
+    type=Text(lambda: FORMATS),
+    required=True,
+    metavar="FORMAT",
+    help=f"Format to write: {', '.join(FORMATS)}.",
+)
 @output_option("Folder to write: new, empty, or of the same export, interrupted.")
-@click.option(
+@option(
     "--groups",
     metavar="GROUPS",
     help="Groups to export, such as 16k or 16k:1,128k:8, or names of their folders.  [default: all]",
 )
-@click.option(
+@option(
     "--order",
-    type=click.Choice(list(ORDERS)),
+    type=Choice(list(ORDERS)),
     default="use",
     show_default=True,
     help="`use`: rows as training reads them, by iteration, then DP rank; `packs`: as they lie in the shards.",
 )
-@click.option(
+@option(
     "--epoch",
     type=click.IntRange(0, MAX_EPOCH),
     metavar="N",
     help="Epoch whose order `use` takes.  [default: the first]",
 )
-@click.option(
+@option(
     "--shard-size",
     metavar="BYTES",
     help="Approximate size of a file; megatron has one.  [default: 256MiB; mds: 64MiB]",
 )
+@json_option("export")
 @shard_option
 @workers_option
 @engine_option
@@ -50,6 +68,7 @@ def command(
     order: str,
     epoch: int | None,
     shard_size: str | None,
+    as_json: bool,
     shard: str | None,
     workers: int | None,
     engine: str,
@@ -71,3 +90,6 @@ def command(
     ids = array_ids(shard)
     with make_engine(workers, engine, preload=()) as running:
         run_export(options, as_path(folder), as_path(output), running, ids)
+    from packer_cli.cli.tables.written import print_exported
+
+    print_exported(output, format_name, as_json=as_json)

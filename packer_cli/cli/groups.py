@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
 import click
 
+from packer_cli.cli.command import Choice, Command, json_option, option
+from packer_cli.cli.console import say_next, shown_command
 from packer_cli.cli.options import (
     config_option,
     corpus_of,
@@ -18,25 +21,36 @@ from packer_cli.cli.options import (
 from packer_cli.config import AUTO, AutoGroupsConfig, PlanConfig, TokenizeConfig, validate
 from packer_cli.config.strategies import STRATEGIES
 from packer_cli.errors import ConfigError
+from packer_cli.panels import Panel
+from packer_cli.sizes import counted
 
 _OF_PLAN = {"strategy", "gpus", "overflow", "global_tokens", "seed"}
 _OF_CHOICE = set(AutoGroupsConfig.model_fields) - {"group_algorithm"}
 
 
-@click.command("groups")
+@click.command(
+    "groups",
+    cls=Command,
+    examples=r"""
+    hbpack groups OUT --model model --gpu h100 --gpus 8
+    # Straight from a corpus, with at most two groups
+    hbpack groups chats.jsonl journals.jsonl --tokenizer tokenizer \
+        --model model --gpu h100 --gpus 8 --max-groups 2
+    """,
+)
 @inputs_argument
 @model_options(PlanConfig, _OF_PLAN | _OF_CHOICE)
-@click.option(
+@option(
     "--group-algorithm",
     "--algorithm",
     "group_algorithm",
-    type=click.Choice(["search", "hbp"]),
+    type=Choice(["search", "hbp"]),
     default="search",
     show_default=True,
     help=PlanConfig.model_fields["group_algorithm"].description,
 )
-@click.option("--json", "as_json", is_flag=True, help="JSON with the choice, its alternatives and the candidates.")
-@model_options(TokenizeConfig)
+@json_option("groups", Panel.OUTPUT)
+@model_options(TokenizeConfig, is_optional=True)
 @workers_option
 @config_option
 @click.pass_context
@@ -69,6 +83,11 @@ def command(ctx: click.Context, as_json: bool, workers: int | None, **values: An
             click.echo(json.dumps(layouts.values(), indent=2))
             return
         print_layouts(layouts)
+        longest = max(layout.longest for layout in layouts.layouts)
+        options = f"--strategy {config.strategy} --groups {longest} --global-tokens {config.global_tokens}"
+        say_next(
+            f"Steps choose from {counted(len(layouts.layouts), 'layout')}", _plan_command(values, options, config.gpus)
+        )
         return
     if config.strategy != "balanced":
         raise ConfigError(
@@ -85,3 +104,15 @@ def command(ctx: click.Context, as_json: bool, workers: int | None, **values: An
         click.echo(json.dumps({**asdict(record), "candidates": candidates(choice)}, indent=2))
         return
     print_choice(choice, record)
+    found = "have the shortest predicted epoch" if record.seconds is not None else "were chosen by HBP's algorithm 1"
+    say_next(f"Groups {record.groups} {found}", _plan_command(values, f"--groups {record.groups}", config.gpus))
+
+
+def _plan_command(values: dict[str, Any], options: str, num_gpus: int) -> str:
+    """The command that packs the inputs with what was found."""
+    inputs = values["inputs"]
+    if values["tokenizer"] is None:  # A token store, or lengths of a corpus that is elsewhere.
+        words = ["hbpack", "pack"] if Path(inputs[0]).is_file() else ["hbpack", "plan", inputs[0]]
+    else:
+        words = ["hbpack", "pack", *inputs, "--tokenizer", values["tokenizer"]]
+    return f"{shown_command(*words)} {options} --gpus {num_gpus}"

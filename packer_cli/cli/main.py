@@ -27,6 +27,8 @@ from packer_cli.remote.stopping import INSIDE
 from packer_cli.version import __version__
 
 COMMANDS = {
+    "init": "Look at your data and write a config file that hbpack pack runs as it stands.",
+    "doctor": "Check this installation and machine, and say how to mend what is missing.",
     "pack": "Turn a corpus into packed, balanced, scheduled shards: tokenize, plan and write.",
     "tokenize": "Tokenize a corpus into a token store.",
     "plan": "Plan a token store: groups, packs, iterations and steps.",
@@ -38,14 +40,23 @@ COMMANDS = {
     "export": "Write a packed data set in another trainer's format.",
     "profile": "Measure iteration times and peak memory of your model on the GPUs of this machine.",
     "groups": "Find the length groups with the shortest epoch for your lengths, model and GPUs.",
+    "compare": "Compare packing algorithms, balances or whole strategies side by side on your own lengths.",
+    "simulate": "Predict an epoch's time, where the GPUs' time goes, and the savings over naive packing.",
     "stats": "Report balance, padding and communication of a packed set, a token store or lengths.",
     "report": "Write a page with charts of a packed set, a plan or lengths, and what to try next.",
     "show": "Show a rank's packs as text: samples, loss masks, and the records they come from.",
     "bench-loader": "Measure how fast the loader reads a packed set on this machine, next to a plain copy.",
-    "compare": "Compare packing algorithms, balances or whole strategies side by side on your own lengths.",
-    "simulate": "Predict an epoch's time, where the GPUs' time goes, and the savings over naive packing.",
 }
+"""What each does, in the order of the help."""
 
+_SECTIONS = {
+    "init": "Begin",
+    "pack": "Make a packed set",
+    "rebalance": "Change, check and export it",
+    "profile": "Choose how to pack",
+    "stats": "Look at lengths, plans and sets",
+}
+"""The command that each section of the list begins with, and the section's title."""
 
 _RESUMABLE = {"pack", "append", "tokenize", "plan", "write", "rebalance", "export"}
 """Commands that keep the work of an interrupted run."""
@@ -79,11 +90,22 @@ class LazyGroup(click.Group):
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """List the commands without importing them."""
-        with formatter.section("Commands"):
-            formatter.write_dl(list(COMMANDS.items()))
+        sections: list[list[tuple[str, str]]] = []
+        for name, text in COMMANDS.items():
+            if name in _SECTIONS:
+                sections.append([])
+            sections[-1].append((name.ljust(max(map(len, COMMANDS))), text))
+        for title, rows in zip(_SECTIONS.values(), sections, strict=True):
+            with formatter.section(title):
+                formatter.write_dl(rows)
+
+    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Say how to go on."""
+        formatter.write_paragraph()
+        formatter.write_text("hbpack COMMAND --help explains a command, with examples.")
 
 
-@click.command(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.command(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
 @click.version_option(__version__, prog_name="hbpack")
 def cli() -> None:
     """Pack, balance and schedule mixed-length training data, before training.

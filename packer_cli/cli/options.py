@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import typing
 from collections.abc import Callable, Collection
 from typing import Any, Literal
@@ -12,8 +11,11 @@ from click.core import ParameterSource
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
-from packer_cli.config import AutoGroupsConfig, TokenizeConfig, load_config_file, show_value, validate
-from packer_cli.errors import ConfigError, InputError, OutputError
+from packer_cli.cli.command import Choice, Option, option
+from packer_cli.cli.param_types import OutputFolder, Text, Value, balances, curricula, gpus, packings, words_of
+from packer_cli.config import TokenizeConfig, load_config_file, show_value, validate
+from packer_cli.errors import ConfigError, did_you_mean
+from packer_cli.panels import Panel
 
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 
@@ -39,80 +41,56 @@ _METAVARS = {
     "gpu": "NAME[:KEY=VALUE,...]",
     "max_length": "TOKENS",
     "profile": "FILE",
+    "parallel": "tp=N,cp=N,pp=N",
 }
+_REGISTRIES = {
+    "packing": packings,
+    "balance": balances,
+    "curriculum": curricula,
+    "gpu": gpus,
+    "groups": lambda: ["auto"],
+}
+"""What a shell completes options with whose metavar does not say it."""
 
 
-class FiniteRange(click.FloatRange):
-    """A range of floats that rejects NaN, which click's range accepts."""
+class _FromModel(Option):
+    """An option whose default the help shows and the model fills in, so that the model knows what was given.
 
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """Return the number, or fail."""
-        number = super().convert(value, param, ctx)
-        if number != number:
-            self.fail(f"{value} is not a number.", param, ctx)
-        return number
+    Args:
+        is_needed: the model refuses to be without it.
+    """
 
+    def __init__(self, *args: Any, is_needed: bool = False, **kwargs: Any) -> None:
+        self._is_needed = is_needed
+        super().__init__(*args, **kwargs)
 
-class LocalPath(click.ParamType):
-    """A path on this machine. A URL is refused: as a path, `s3://bucket/out` would be a local folder named `s3:`."""
-
-    name = "path"
-
-    def __init__(self, *, is_output: bool = False) -> None:
-        self._is_output = is_output
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """Return the path unchanged, or fail."""
-        text = str(value)
-        if "://" in text and self._is_output:
-            raise OutputError(f"{text}: hbpack writes local files; name a local path, and upload what is there")
-        if "://" in text:
-            raise InputError(f"{text}: hbpack reads local files; download it first")
-        return value
-
-
-class _OutputFolder(click.ParamType):
-    """A folder or URL to write to. An empty name, as from an unset variable, is refused: it would mean the current
-    folder."""
-
-    name = "path"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """Return the name unchanged, or fail."""
-        if not str(value):
-            self.fail("it is empty; name a folder, or '.' for the current one.", param, ctx)
-        return value
-
-
-class _Value(click.ParamType):
-    """Text, or a value from a config file; the model validates it."""
-
-    name = "text"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        return value
-
-
-class _FromModel(click.Option):
-    """An option whose default the help shows and the model fills in, so that the model knows what was given."""
+    def get_help_extra(self, ctx: click.Context) -> Any:
+        """What the help says of it in brackets."""
+        extra = super().get_help_extra(ctx)
+        return {**extra, "required": "required"} if self._is_needed else extra
 
     def get_default(self, ctx: click.Context, call: bool = True) -> Any:
         """Return the default for the help, which does not call it; None for the value."""
         return None if call else super().get_default(ctx, call=False)
 
 
-def model_options(model: type[BaseModel], names: Collection[str] | None = None) -> Decorator:
-    """Options for the named fields of a model, or for all except `inputs`; those for `auto` groups come last."""
+def model_options(
+    model: type[BaseModel], names: Collection[str] | None = None, *, is_optional: bool = False
+) -> Decorator:
+    """Options for the named fields of a model, or for all except `inputs`.
+
+    Args:
+        is_optional: the command can do without what the model needs.
+    """
     chosen = [name for name in model.model_fields if name not in _NO_OPTIONS and (names is None or name in names)]
     for name, other in _SHOWN_AFTER.items():
         if {name, other} <= set(chosen):
             chosen.remove(name)
             chosen.insert(chosen.index(other) + 1, name)
-    chosen.sort(key=lambda name: name in AutoGroupsConfig.model_fields)
 
     def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
         for name in reversed(chosen):
-            function = _option(name, model.model_fields[name])(function)
+            function = _option(name, model.model_fields[name], is_optional)(function)
         return function
 
     return decorate
@@ -120,16 +98,17 @@ def model_options(model: type[BaseModel], names: Collection[str] | None = None) 
 
 def output_option(text: str, *, required: bool = True) -> Decorator:
     """`--output FOLDER`; `text` is its help."""
-    return click.option("--output", "-o", type=_OutputFolder(), required=required, metavar="FOLDER", help=text)
+    return option("--output", "-o", type=OutputFolder(), required=required, metavar="FOLDER", help=text)
 
 
 def bound_option(function: Callable[..., Any]) -> Callable[..., Any]:
     """`--bound`: how the least number of packs is proved."""
-    return click.option(
+    return option(
         "--bound",
-        type=click.Choice(["l2", "lp"]),
+        type=Choice(["l2", "lp"]),
         default="l2",
         show_default=True,
+        panel=Panel.PACKING,
         help="Proof of the least number of packs: `l2` uses sizes alone (Martello and Toth's L2); `lp` also solves "
         "the linear program of cutting stock where a plan has more packs than that, which takes up to 60 seconds for "
         "each group of each plan.",
@@ -138,9 +117,10 @@ def bound_option(function: Callable[..., Any]) -> Callable[..., Any]:
 
 def config_option(function: Callable[..., Any]) -> Callable[..., Any]:
     """`--config FILE.yaml`: any option of the command, by its long name. The command line wins."""
-    return click.option(
+    return option(
         "--config",
         metavar="FILE",
+        type=Text(),
         is_eager=True,
         expose_value=False,
         callback=_load_config,
@@ -150,22 +130,26 @@ def config_option(function: Callable[..., Any]) -> Callable[..., Any]:
 
 def workers_option(function: Callable[..., Any]) -> Callable[..., Any]:
     """`--workers N`."""
-    return click.option(
+    return option(
         "--workers",
         type=click.IntRange(1, 4096),
         default=None,
         show_default="CPUs",
+        metavar="N",
+        panel=Panel.SCALE,
         help="Worker processes. The result is the same for any number.",
     )(function)
 
 
 def engine_option(function: Callable[..., Any]) -> Callable[..., Any]:
     """`--engine NAME`."""
-    return click.option(
+    return option(
         "--engine",
         default="local",
         show_default=True,
         metavar="local|ray|ray:ADDRESS",
+        type=Text(lambda: ("local", "ray")),
+        panel=Panel.SCALE,
         help="Where the work runs: `local`, the processes of this machine; `ray`, the Ray cluster of RAY_ADDRESS, or "
         "a Ray of this machine; `ray:HOST:PORT`, another cluster. The result is the same for all.",
     )(function)
@@ -173,9 +157,10 @@ def engine_option(function: Callable[..., Any]) -> Callable[..., Any]:
 
 def shard_option(function: Callable[..., Any]) -> Callable[..., Any]:
     """`--shard I/N`."""
-    return click.option(
+    return option(
         "--shard",
         metavar="I/N",
+        panel=Panel.SCALE,
         help="As a task of a job array, make share I of N, counted from 0. The last task to end completes the output, "
         "which is the same for any N; 0/1 is an ordinary run.  [default: Slurm's SLURM_ARRAY_TASK_ID and _COUNT; "
         "Kubernetes' JOB_COMPLETION_INDEX, with the N that another task gave]",
@@ -184,7 +169,7 @@ def shard_option(function: Callable[..., Any]) -> Callable[..., Any]:
 
 def inputs_argument(function: Callable[..., Any]) -> Callable[..., Any]:
     """`INPUT...`."""
-    return click.argument("inputs", metavar="INPUT...", nargs=-1)(function)
+    return click.argument("inputs", metavar="INPUT...", nargs=-1, type=Text())(function)
 
 
 def corpus_of(ctx: click.Context, values: dict[str, Any]) -> TokenizeConfig | None:
@@ -210,15 +195,18 @@ def first_given(ctx: click.Context, names: Collection[str]) -> str | None:
     return None
 
 
-def _option(name: str, field: FieldInfo) -> Decorator:
+def _option(name: str, field: FieldInfo, is_optional: bool) -> Decorator:
     flag = "--" + _NAMES.get(name, name).replace("_", "-")
     text = " ".join((field.description or "").split())
+    panel = next((item for item in field.metadata if isinstance(item, Panel)), Panel.MAIN)
     default = None if field.is_required() else field.default
     if field.annotation is bool:
         declaration = f"{flag}/--no-{flag[2:]}"
-        return click.option(declaration, name, cls=_FromModel, default=default, show_default=True, help=text)
+        return click.option(
+            declaration, name, cls=_FromModel, panel=panel, default=default, show_default=True, help=text
+        )
     choices = _choices(field.annotation)
-    kind: click.ParamType = click.Choice(choices) if choices else _Value()
+    kind: click.ParamType[Any] = Choice(choices) if choices else _kind(name)
     if _METAVARS.get(name) == "BYTES":
         default = f"{field.default >> 20}MiB"
     return click.option(
@@ -226,11 +214,20 @@ def _option(name: str, field: FieldInfo) -> Decorator:
         name,
         type=kind,
         cls=_FromModel,
+        panel=panel,
+        is_needed=field.is_required() and not is_optional,
         default=None if default is None else str(default),
         show_default=default is not None,
         metavar=None if choices else _METAVARS.get(name, "N"),
         help=text,
     )
+
+
+def _kind(name: str) -> Value:
+    metavar = _METAVARS.get(name, "N")
+    if metavar in ("PATH", "FILE"):
+        return Value()
+    return Value(_REGISTRIES.get(name, words_of(metavar)))
 
 
 def _choices(annotation: Any) -> list[str]:
@@ -247,9 +244,8 @@ def _load_config(ctx: click.Context, param: click.Parameter, value: str | None) 
         if parameter is None:
             options = sorted({_config_names(each)[0].replace("_", "-") for each in known.values()})
             key = key.replace("_", "-")
-            near = difflib.get_close_matches(key, options, n=1, cutoff=0.7)
-            hint = f"did you mean {near[0]!r}?" if near else f"it has {', '.join(options)}"
-            raise ConfigError(f"config file {value!r}: {ctx.info_name} has no option {key!r}; {hint}")
+            hint = did_you_mean(key, options) or f"; it has {', '.join(options)}"
+            raise ConfigError(f"config file {value!r}: {ctx.info_name} has no option {key!r}{hint}")
         assert parameter.name
         if item is not None:
             defaults[parameter.name] = _from_yaml(parameter, item, f"config file {value!r}: {key.replace('_', '-')}")
@@ -278,7 +274,7 @@ def _from_yaml(parameter: click.Parameter, item: Any, where: str) -> Any:
     if is_flag != isinstance(item, bool):
         rule = "must be true or false" if is_flag else "takes a value, not true or false"
         raise ConfigError(f"{where} {rule}, got {str(item).lower() if isinstance(item, bool) else show_value(item)}")
-    if is_flag or isinstance(parameter.type, _Value):
+    if is_flag or isinstance(parameter.type, Value):
         return item
     if isinstance(item, (list, dict)):
         raise ConfigError(f"{where} must be a single value, got {show_value(item)}")

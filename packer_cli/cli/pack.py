@@ -7,6 +7,7 @@ from typing import Any
 import click
 
 from packer_cli.api.pack import pack
+from packer_cli.cli.command import Command, json_option, option
 from packer_cli.cli.options import (
     config_option,
     engine_option,
@@ -15,21 +16,39 @@ from packer_cli.cli.options import (
     output_option,
     workers_option,
 )
-from packer_cli.config import PackConfig
-from packer_cli.format.metrics import Counts
-from packer_cli.remote.names import as_path
+from packer_cli.config import GpuConfig, PackConfig, validate
+from packer_cli.panels import Panel
 
 
-@click.command("pack")
+@click.command(
+    "pack",
+    cls=Command,
+    chain=("tokenize", "plan", "write"),
+    examples=r"""
+    # Two length groups on eight GPUs
+    hbpack pack chats.jsonl --tokenizer tokenizer --groups 1k:1,8k:4 --gpus 8 \
+        --output OUT
+    # Groups chosen for a model and a GPU; see the plan before shards are written
+    hbpack pack chats.jsonl journals.jsonl --tokenizer tokenizer --groups auto \
+        --model model --gpu h100 --gpus 8 --output AUTO --dry-run
+    """,
+)
 @inputs_argument
 @output_option("Folder to write: new, empty, or an earlier run's.")
 @model_options(PackConfig)
 @workers_option
 @engine_option
 @config_option
-@click.option("--dry-run", is_flag=True, help="Tokenize, plan and show the metrics, but write no shards.")
+@json_option("set", Panel.OUTPUT)
+@option("--dry-run", is_flag=True, help="Tokenize, plan and show the metrics, but write no shards.")
 def command(
-    inputs: tuple[str, ...], output: str, workers: int | None, engine: str, dry_run: bool, **values: Any
+    inputs: tuple[str, ...],
+    output: str,
+    workers: int | None,
+    engine: str,
+    as_json: bool,
+    dry_run: bool,
+    **values: Any,
 ) -> None:
     """Turn a corpus into packed, balanced, scheduled shards: tokenize, plan and write.
 
@@ -40,11 +59,7 @@ def command(
 
     Run it again after a crash, or with other groups: what is there and still valid is reused.
     """
-    made = pack(inputs, output=output, workers=workers, engine=engine, dry_run=dry_run, **values).plan()
-    counts = made.counts
-    from packer_cli.cli.tables.plan import print_counts, print_stats
+    pack(inputs, output=output, workers=workers, engine=engine, dry_run=dry_run, **values)
+    from packer_cli.cli.tables.written import print_set
 
-    print_counts(counts)
-    print_stats(made.metrics)
-    if counts.dropped or counts.truncated or (isinstance(counts, Counts) and counts.rejected):
-        click.echo(f"  records left out or cut, with reasons: {as_path(output) / 'rejected.jsonl'}")
+    print_set(output, validate(GpuConfig, values), as_json=as_json)

@@ -7,23 +7,34 @@ from typing import Any
 import click
 
 from packer_cli.api.plan import plan
+from packer_cli.cli.command import Command, json_option
 from packer_cli.cli.options import config_option, model_options, output_option
-from packer_cli.config import PlanConfig
+from packer_cli.cli.param_types import Folder
+from packer_cli.config import GpuConfig, PlanConfig, validate
+from packer_cli.panels import Panel
 
 
-@click.command("plan")
-@click.argument("store", metavar="FOLDER")
+@click.command(
+    "plan",
+    cls=Command,
+    examples="""
+    hbpack plan STORE --groups 1k:1,8k:4 --gpus 8
+    # Another plan of the same tokens, in a folder of its own
+    hbpack plan STORE --groups 8k:4 --gpus 16 --strategy hbp --output HBP
+    """,
+)
+@click.argument("store", metavar="FOLDER", type=Folder())
 @output_option("Where the plan and its shards go; by default FOLDER itself.", required=False)
 @model_options(PlanConfig)
+@json_option("set", Panel.OUTPUT)
 @config_option
-def command(store: str, output: str | None, **values: Any) -> None:
+def command(store: str, output: str | None, as_json: bool, **values: Any) -> None:
     """Plan a token store: groups, packs, iterations and steps.
 
     FOLDER is the output of `hbpack tokenize` or `hbpack pack`. Nothing is tokenized again, so other groups or another
     number of GPUs take seconds. `hbpack write` makes the shards.
     """
-    made = plan(store, output=output or store, **values)
-    from packer_cli.cli.tables.plan import print_counts, print_stats
+    plan(store, output=output or store, **values)
+    from packer_cli.cli.tables.written import print_set
 
-    print_counts(made.counts)
-    print_stats(made.metrics)
+    print_set(output or store, validate(GpuConfig, values), as_json=as_json)

@@ -8,25 +8,36 @@ from typing import Any
 
 import click
 
-from packer_cli.cli.options import LocalPath
+from packer_cli.cli.command import Choice, Command, option
+from packer_cli.cli.console import say_next, shown_command
 from packer_cli.cli.output_file import output_file
+from packer_cli.cli.param_types import LocalPath
 from packer_cli.cli.tables.profile import print_profile
 from packer_cli.cost.profile import Profile
 from packer_cli.engine.progress import say
 from packer_cli.errors import ConfigError, InputError, RunError
 from packer_cli.files import write_text
-from packer_cli.sizes import parse_bytes, parse_integer, parse_tokens
+from packer_cli.sizes import counted, parse_bytes, parse_integer, parse_tokens
 
 
-@click.command("profile")
-@click.option(
+@click.command(
+    "profile",
+    cls=Command,
+    examples=r"""
+    hbpack profile --model model --output profile.json
+    # SP degrees up to 8, with the weights sharded over 8 GPUs
+    torchrun --nproc-per-node 8 -m packer_cli profile --model model \
+        --output profile.json
+    """,
+)
+@option(
     "--model",
     type=LocalPath(),
     required=True,
     metavar="PATH",
     help="The model's config.json (Hugging Face), or its folder.",
 )
-@click.option(
+@option(
     "-o",
     "--output",
     type=LocalPath(is_output=True),
@@ -34,88 +45,94 @@ from packer_cli.sizes import parse_bytes, parse_integer, parse_tokens
     metavar="FILE",
     help="Profile to write, such as profile.json.",
 )
-@click.option(
+@option(
     "--lengths",
     default="2k,4k,8k,16k,32k,64k,128k",
     show_default=True,
     metavar="TOKENS,...",
     help="Row lengths to measure, at least two.",
 )
-@click.option(
+@option(
     "--sp",
     metavar="DEGREE,...",
     help="SP degrees to measure.  [default: all that the processes of torchrun and the model's heads allow]",
 )
-@click.option(
+@option(
     "--checkpoint-layers",
     default="auto",
     show_default=True,
     metavar="LAYERS,...",
     help="Numbers of checkpointed layers; `auto` finds the fewest that fit (HBP, algorithm 4), and also measures all.",
 )
-@click.option(
+@option(
     "--samples",
     default="1,8",
     show_default=True,
     metavar="N,...",
     help="Samples in a row; rows of several tell linear from quadratic cost.",
 )
-@click.option(
+@option(
     "--gpus",
     type=click.IntRange(1, 2**20),
     metavar="N",
     help="GPUs that will train, and share the weights.  [default: those that measure]",
 )
-@click.option(
+@option(
     "--memory", metavar="BYTES", help="Of a GPU, what training may take, such as 72GiB.  [default: 0.9 of what it has]"
 )
-@click.option(
+@option(
     "--bandwidth",
     metavar="BYTES[,BYTES]",
     help="Bytes a second that all-to-alls reach, within a node and, after a comma, between nodes: for the SP degrees "
     "that are not measured.",
 )
-@click.option(
+@option(
     "--modelling",
-    type=click.Choice(["transformers", "plain"]),
+    type=Choice(["transformers", "plain"]),
     default="transformers",
     show_default=True,
     help="Whose code runs: transformers', or a stack of decoder layers of the same shape in plain torch.",
 )
-@click.option(
+@option(
     "--weights",
-    type=click.Choice(["sharded", "whole"]),
+    type=Choice(["sharded", "whole"]),
     default="sharded",
     show_default=True,
     help="How the processes of torchrun hold the weights: `sharded` over all, which gather them in every micro-batch "
     "(FSDP, ZeRO-3); or `whole` on each (DDP), as plans with --lockstep 1 are trained.",
 )
-@click.option(
+@option(
     "--attention",
-    type=click.Choice(["auto", "flash-attn", "torch-varlen", "sdpa"]),
+    type=Choice(["auto", "flash-attn", "torch-varlen", "sdpa"]),
     default="auto",
     show_default=True,
     help="Attention kernel; `auto` is the first that is installed; sdpa on a CPU.",
 )
-@click.option(
+@option(
     "--logits",
-    type=click.Choice(["float32", "chunked"]),
+    type=Choice(["float32", "chunked"]),
     default="float32",
     show_default=True,
     help="`chunked` takes the loss a thousand tokens at a time, as a fused loss does; with --modelling plain.",
 )
-@click.option("--dtype", type=click.Choice(["bfloat16", "float16", "float32"]), help="[default: the config's]")
-@click.option(
+@option("--dtype", type=Choice(["bfloat16", "float16", "float32"]), help="[default: the config's]")
+@option(
     "--device",
-    type=click.Choice(["auto", "cuda", "cpu"]),
+    type=Choice(["auto", "cuda", "cpu"]),
     default="auto",
     show_default=True,
     help="Where to measure; `auto` is the GPU if there is one. Times of a CPU say nothing about a GPU.",
 )
-@click.option(
+@option(
     "--repeats", type=click.IntRange(1, 1000), default=5, show_default=True, metavar="N", help="Runs for each median."
 )
-def command(output: str, repeats: int, gpus: int | None, **values: Any) -> None:
+@option(
+    "--json",
+    "as_json",
+    is_flag=True,
+    help="Print the profile in place of tables; schemas/profile.schema.json describes it.",
+)
+def command(output: str, repeats: int, gpus: int | None, as_json: bool, **values: Any) -> None:
     """Measure iteration times and peak memory of your model on the GPUs of this machine.
 
     Forward and backward of packed rows are measured for each length, SP degree and number of checkpointed layers, with
@@ -165,9 +182,16 @@ def command(output: str, repeats: int, gpus: int | None, **values: Any) -> None:
         try:
             write_text(path, profile.model_dump_json(indent=2) + "\n")
         finally:
-            print_profile(profile)  # Print it even if the disk is full: measuring again takes minutes.
-        click.echo(f"wrote {output}")
+            if as_json:
+                click.echo(profile.model_dump_json(indent=2))
+            else:
+                print_profile(profile)  # Print it even if the disk is full: measuring again takes minutes.
+        if not as_json:
+            click.echo(f"wrote {output}")
         _require_fits(output, profile)
+        if not as_json:
+            what = f"{output} holds {counted(len(profile.iterations), 'measured row')}"
+            say_next(what, f"{shown_command('hbpack', 'groups', 'LENGTHS', '--profile', output)} --gpus {gpus or 'N'}")
 
 
 def _is_profile(path: Path) -> bool:

@@ -4,34 +4,50 @@ from __future__ import annotations
 
 import click
 
+from packer_cli.cli.command import Command, json_option, option
+from packer_cli.cli.param_types import Folder
 from packer_cli.errors import ConfigError
 from packer_cli.format.epochs import MAX_EPOCH
 from packer_cli.remote.names import as_path
 from packer_cli.sizes import parse_tokens
 
 
-@click.command("rebalance")
-@click.argument("folder", metavar="OUT")
-@click.option("--gpus", type=click.IntRange(1, 2**20), required=True, metavar="N", help="GPUs that train from now on.")
-@click.option(
+@click.command(
+    "rebalance",
+    cls=Command,
+    examples="""
+    # All of the epoch, on 16 GPUs
+    hbpack rebalance OUT --gpus 16
+    # What is left after two steps, on 4 GPUs
+    hbpack rebalance OUT --gpus 4 --from-step 2
+    """,
+)
+@click.argument("folder", metavar="OUT", type=Folder())
+@option("--gpus", type=click.IntRange(1, 2**20), required=True, metavar="N", help="GPUs that train from now on.")
+@option(
     "--state",
     metavar="FILE",
     help="The loader's state as JSON, saved at the end of the last step of training; it may be older than the "
     "last rebalance.",
 )
-@click.option(
+@option(
     "--from-step",
     type=click.IntRange(min=0),
     metavar="STEP",
     help="First step of the epoch that training did not run, as training counted it. Without this and --state, "
     "everything is distributed again, from where the last rebalance began.",
 )
-@click.option(
-    "--epoch", type=click.IntRange(0, MAX_EPOCH), metavar="N", help="Epoch of --from-step.  [default: the first]"
-)
-@click.option("--global-tokens", metavar="TOKENS", help="Tokens of an optimizer step.  [default: as planned]")
+@option("--epoch", type=click.IntRange(0, MAX_EPOCH), metavar="N", help="Epoch of --from-step.  [default: the first]")
+@option("--global-tokens", metavar="TOKENS", help="Tokens of an optimizer step.  [default: as planned]")
+@json_option("rebalance")
 def command(
-    folder: str, gpus: int, state: str | None, from_step: int | None, epoch: int | None, global_tokens: str | None
+    folder: str,
+    gpus: int,
+    state: str | None,
+    from_step: int | None,
+    epoch: int | None,
+    global_tokens: str | None,
+    as_json: bool,
 ) -> None:
     """Adapt a packed data set to a different number of GPUs, even in the middle of an epoch.
 
@@ -46,6 +62,8 @@ def command(
         tokens = None if global_tokens is None else parse_tokens(global_tokens)
     except ValueError as error:
         raise ConfigError(f"--global-tokens: {error}") from None
+    from packer_cli.cli.tables.written import print_rebalanced
     from packer_cli.stages.rebalance import run_rebalance
 
-    run_rebalance(as_path(folder), gpus, state, epoch, from_step, tokens)
+    manifest = run_rebalance(as_path(folder), gpus, state, epoch, from_step, tokens)
+    print_rebalanced(folder, manifest, as_json=as_json)

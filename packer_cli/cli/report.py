@@ -7,14 +7,16 @@ from typing import Any
 
 import click
 
+from packer_cli.cli.command import Command, option
+from packer_cli.cli.console import say_next
 from packer_cli.cli.options import (
-    LocalPath,
     config_option,
     first_given,
     model_options,
     workers_option,
 )
 from packer_cli.cli.output_file import begins_with, output_file
+from packer_cli.cli.param_types import LocalPath, Text
 from packer_cli.cli.training_options import training_options
 from packer_cli.config import GpuConfig, PlanConfig, validate
 from packer_cli.config.strategies import STRATEGIES
@@ -22,9 +24,18 @@ from packer_cli.errors import ConfigError
 from packer_cli.remote.names import as_path
 
 
-@click.command("report")
-@click.argument("path", metavar="PATH")
-@click.option(
+@click.command(
+    "report",
+    cls=Command,
+    examples="""
+    # A packed set, with predicted times
+    hbpack report OUT --model model --gpu h100
+    # Another plan of its samples, in a page of its own
+    hbpack report OUT --groups 8k:4 --gpus 16 --output other.html
+    """,
+)
+@click.argument("path", metavar="PATH", type=Text())
+@option(
     "--output",
     "-o",
     type=LocalPath(is_output=True),
@@ -33,9 +44,9 @@ from packer_cli.remote.names import as_path
     metavar="FILE",
     help="Page to write.",
 )
-@model_options(PlanConfig)
+@model_options(PlanConfig, is_optional=True)
 @training_options
-@click.option(
+@option(
     "--strategies",
     metavar="all|none|NAME,...",
     default="all",
@@ -74,6 +85,7 @@ def command(
     file: Path = output_file(output, "report.html", begins_with(MARK))
     rules = SimulateRules(pad_to=pad_to, step_seconds=step_seconds)
     run_report(as_path(path), file, config, gpu, rules, strategies, workers)
+    say_next(f"Wrote {output}", "open it in a browser; it needs no network")
 
 
 def _plan_config(ctx: click.Context, values: dict[str, Any]) -> PlanConfig | None:

@@ -10,34 +10,46 @@ import sys
 
 import click
 
+from packer_cli.cli.command import Choice, Command, json_option, option
+from packer_cli.cli.console import say_next, shown_command
+from packer_cli.cli.param_types import Folder, Text
 from packer_cli.engine.progress import warn
 from packer_cli.errors import ConfigError
 from packer_cli.format.epochs import MAX_EPOCH
+from packer_cli.sizes import counted
 
 
-@click.command("show")
-@click.argument("folder", metavar="OUT")
-@click.option("--step", type=int, metavar="S", help="Step of the epoch.  [default: the first]")
-@click.option("--rank", type=int, metavar="R", help="GPU, counted over all nodes.  [default: 0]")
-@click.option(
+@click.command(
+    "show",
+    cls=Command,
+    examples="""
+    hbpack show OUT
+    # The third step of GPU 5, and one sample token by token
+    hbpack show OUT --step 2 --rank 5
+    hbpack show OUT --sample 7 --tokens
+    """,
+)
+@click.argument("folder", metavar="OUT", type=Folder())
+@option("--step", type=int, metavar="S", help="Step of the epoch.  [default: the first]")
+@option("--rank", type=int, metavar="R", help="GPU, counted over all nodes.  [default: 0]")
+@option(
     "--iteration", type=int, metavar="I", help="Iteration of the epoch in place of a step, which may have several."
 )
-@click.option(
+@option(
     "--epoch",
     type=click.IntRange(0, MAX_EPOCH),
     metavar="N",
     help="Epoch; it may be later than the last written one.  [default: the first]",
 )
-@click.option("--pack", type=int, metavar="ID", help="This pack, wherever the epoch uses it.")
-@click.option(
-    "--sample", type=int, metavar="ID", help="This sample alone, in each pack that holds it or a piece of it."
-)
-@click.option(
+@option("--pack", type=int, metavar="ID", help="This pack, wherever the epoch uses it.")
+@option("--sample", type=int, metavar="ID", help="This sample alone, in each pack that holds it or a piece of it.")
+@option(
     "--tokenizer",
     metavar="PATH",
+    type=Text(),
     help="Where the set's tokenizer is now.  [default: where it was when the set was made]",
 )
-@click.option(
+@option(
     "--max-chars",
     type=click.IntRange(min=0),
     default=2000,
@@ -45,16 +57,16 @@ from packer_cli.format.epochs import MAX_EPOCH
     metavar="N",
     help="Shorten longer samples in the middle to about this many characters.",
 )
-@click.option("--full", is_flag=True, help="Shorten nothing.")
-@click.option("--tokens", "by_token", is_flag=True, help="One line for each token, with its place and id.")
-@click.option(
+@option("--full", is_flag=True, help="Shorten nothing.")
+@option("--tokens", "by_token", is_flag=True, help="One line for each token, with its place and id.")
+@option(
     "--color",
-    type=click.Choice(["auto", "always", "never"]),
+    type=Choice(["auto", "always", "never"]),
     default="auto",
     show_default=True,
     help="Colors; `auto` where stdout is a terminal and NO_COLOR is not set.",
 )
-@click.option("--json", "as_json", is_flag=True, help="JSON, unshortened: a list of place, pack and samples.")
+@json_option("show")
 def command(
     folder: str,
     step: int | None,
@@ -103,6 +115,14 @@ def command(
             click.echo()
         for line in view_lines(view, manifest, decoder.decode, style):
             click.echo(line, color=style.is_colored)
+    click.echo()
+    place = views[-1].place
+    what = f"{folder}: {counted(len(views), 'pack')} shown"
+    if place is None or place.row.iteration + 1 >= place.num_iterations:
+        say_next(what, shown_command("hbpack", "stats", folder))
+    else:
+        words = ("--rank", place.rank, "--iteration", place.row.iteration + 1)
+        say_next(what, shown_command("hbpack", "show", folder, *words))
 
 
 def _refuse_conflicts(**options: int | None) -> None:

@@ -8,48 +8,64 @@ from typing import Any
 import click
 
 from packer_cli.api.simulate import simulate
+from packer_cli.cli.command import Command, json_option, option
+from packer_cli.cli.console import say_next, shown_command
 from packer_cli.cli.options import (
-    LocalPath,
     config_option,
     inputs_argument,
     model_options,
     workers_option,
 )
 from packer_cli.cli.output_file import begins_with, output_file
+from packer_cli.cli.param_types import LocalPath, Text, columns
 from packer_cli.cli.training_options import training_options
 from packer_cli.config import PlanConfig, TokenizeConfig
+from packer_cli.panels import Panel
 
 
-@click.command("simulate")
+@click.command(
+    "simulate",
+    cls=Command,
+    examples=r"""
+    # A packed set, beside naive packing
+    hbpack simulate OUT --model model --gpu h100
+    # Several ways to pack the same samples
+    hbpack simulate OUT --groups 1k:1,8k:4 --gpus 8 --algorithms bfs,isf/none \
+        --model model --gpu h100
+    """,
+)
 @inputs_argument
-@model_options(PlanConfig)
+@model_options(PlanConfig, is_optional=True)
 @training_options
-@click.option(
+@option(
     "--algorithms",
     metavar="ROW,...",
     help="Only these strategies, written as for hbpack compare, and the baseline.",
 )
-@click.option(
+@option(
     "--sort",
     metavar="COLUMN",
+    type=Text(columns),
     help="Sort by a column of hbpack compare; -COLUMN sorts in descending order.  [default: epoch]",
 )
-@click.option(
+@option(
     "--trace",
     type=LocalPath(is_output=True),
     metavar="FILE",
+    panel=Panel.OUTPUT,
     help="Also write the first steps of a packed set or plan as trace events, GPU by GPU, for Perfetto or Chrome.",
 )
-@click.option(
+@option(
     "--trace-steps",
     type=click.IntRange(min=1),
+    panel=Panel.OUTPUT,
     default=10,
     show_default=True,
     metavar="N",
     help="Steps of the trace.",
 )
-@click.option("--json", "as_json", is_flag=True, help="JSON: overall, groups, baseline; or config, lengths, rows.")
-@model_options(TokenizeConfig)
+@json_option("simulate", Panel.OUTPUT)
+@model_options(TokenizeConfig, is_optional=True)
 @workers_option
 @config_option
 def command(
@@ -89,10 +105,16 @@ def command(
     if as_json:
         click.echo(json.dumps(result.values(), indent=2))
         return
+    from packer_cli.cli.tables.compare import say_best
     from packer_cli.cli.tables.simulate import print_plan_simulation, print_strategies
     from packer_cli.compare import Comparison
+    from packer_cli.sizes import duration
 
     if isinstance(result, Comparison):
         print_strategies(result)
+        say_best(result)
     else:
         print_plan_simulation(result)
+        what = f"An epoch takes {duration(result.figures.overall.seconds)}, predicted"
+        words = shown_command("hbpack", "compare", *inputs, "--strategies", "all")
+        say_next(what, f"{words} with the same options, --groups and --gpus")

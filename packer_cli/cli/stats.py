@@ -8,17 +8,28 @@ from typing import Any, Literal
 import click
 
 from packer_cli.api.stats import stats
+from packer_cli.cli.command import Command, json_option
+from packer_cli.cli.console import say_next, shown_command
 from packer_cli.cli.options import bound_option, config_option, model_options
+from packer_cli.cli.param_types import Text
 from packer_cli.config import PlanConfig
+from packer_cli.panels import Panel
+from packer_cli.sizes import counted
 
 
-@click.command("stats")
-@click.argument("path", metavar="PATH")
-@click.option(
-    "--json", "as_json", is_flag=True, help="JSON with the keys counts, overall, groups, baseline and masks."
+@click.command(
+    "stats",
+    cls=Command,
+    examples="""
+    hbpack stats OUT
+    # The same samples in another plan, without writing it
+    hbpack stats OUT --groups 8k:4 --gpus 16
+    """,
 )
+@click.argument("path", metavar="PATH", type=Text())
+@json_option("stats", Panel.OUTPUT)
 @bound_option
-@model_options(PlanConfig)
+@model_options(PlanConfig, is_optional=True)
 @config_option
 def command(path: str, as_json: bool, bound: Literal["l2", "lp"], **values: Any) -> None:
     """Report balance, padding and communication of a packed set, a token store or lengths.
@@ -39,3 +50,12 @@ def command(path: str, as_json: bool, bound: Literal["l2", "lp"], **values: Any)
         print_counts(found.plan.counts)
         print_stats(found.plan.metrics)
         print_masks([*(group.name for group in found.plan.metrics.groups), "all"], found.plan.masks, found.plan.mask)
+        overall = found.plan.metrics.overall
+        what = f"{counted(overall.num_packs, 'pack')} in {counted(overall.num_iterations, 'iteration')}"
+        if found.lengths:
+            say_next(f"{what}, not written", "hbpack pack or hbpack plan with the same options")
+        else:
+            say_next(what, f"{shown_command('hbpack', 'simulate', path)} --model CONFIG.JSON --gpu NAME")
+    elif found.lengths:
+        what = f"{counted(found.lengths.num_samples, 'sample')}, {counted(found.lengths.num_tokens, 'token')}"
+        say_next(what, f"{shown_command('hbpack', 'groups', path)} --model CONFIG.JSON --gpu NAME --gpus N")

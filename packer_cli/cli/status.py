@@ -3,29 +3,47 @@
 from __future__ import annotations
 
 import json
+import shlex
 import sys
 from typing import TYPE_CHECKING
 
 import click
 
-from packer_cli.cli.console import print_table
+from packer_cli.cli.command import Choice, Command, json_option, option
+from packer_cli.cli.console import print_table, say_next, shown_command
 from packer_cli.cli.options import config_option
+from packer_cli.cli.param_types import Folder
 from packer_cli.remote.names import as_path
 
 if TYPE_CHECKING:
     from packer_cli.stages.status import ArrayStatus, Status
 
 _MOST_RUNNING = 8
+_REMEDIES = {
+    "tokens": "run the same hbpack tokenize or hbpack pack again",
+    "plan": "hbpack plan {} --groups GROUPS --gpus N",
+    "shards": "hbpack write {}",
+    "export": "run the same hbpack export again",
+}
+"""What makes a stage that is not complete."""
 
 
-@click.command("status")
-@click.argument("folder", metavar="OUT")
-@click.option(
+@click.command(
+    "status",
+    cls=Command,
+    examples="""
+    hbpack status OUT
+    # The shards alone, for a script
+    hbpack status OUT --stage shards --json
+    """,
+)
+@click.argument("folder", metavar="OUT", type=Folder())
+@option(
     "--stage",
-    type=click.Choice(["tokens", "plan", "shards"]),
+    type=Choice(["tokens", "plan", "shards"]),
     help="Look at this stage alone; the exit code is for it.  [default: all]",
 )
-@click.option("--json", "as_json", is_flag=True, help="JSON with the keys complete, running and stages.")
+@json_option("status")
 @config_option
 def command(folder: str, stage: str | None, as_json: bool) -> None:
     """Say what is done, what is missing, and which tasks of a job array make the rest.
@@ -57,6 +75,11 @@ def _print(status: Status, folder: str) -> None:
     for each in status.stages:
         if each.array is not None:
             _print_array(each.array)
+    if status.is_complete:
+        say_next(f"{folder} is complete", shown_command("hbpack", "stats", folder))
+    elif not any(each.array for each in status.stages):
+        first = next(each for each in status.stages if each.state != "complete")
+        say_next(f"The {first.name} of {folder} are {first.state}", _REMEDIES[first.name].format(shlex.quote(folder)))
 
 
 def _print_array(array: ArrayStatus) -> None:

@@ -7,6 +7,7 @@ from typing import Any
 import click
 
 from packer_cli.cli.array_ids import array_ids
+from packer_cli.cli.command import Command, json_option
 from packer_cli.cli.options import (
     config_option,
     engine_option,
@@ -20,15 +21,24 @@ from packer_cli.config import TokenizeConfig, validate
 from packer_cli.remote.names import as_path
 
 
-@click.command("tokenize")
+@click.command(
+    "tokenize",
+    cls=Command,
+    examples="""
+    hbpack tokenize chats.jsonl --tokenizer tokenizer --output STORE
+    # The first of four tasks of a job array
+    hbpack tokenize chats.jsonl --tokenizer tokenizer --output TASKS --shard 0/4
+    """,
+)
 @inputs_argument
 @output_option("Folder to write; the store is its tokens/.")
 @model_options(TokenizeConfig)
+@json_option("tokenize")
 @shard_option
 @workers_option
 @engine_option
 @config_option
-def command(output: str, shard: str | None, workers: int | None, engine: str, **values: Any) -> None:
+def command(output: str, shard: str | None, as_json: bool, workers: int | None, engine: str, **values: Any) -> None:
     """Tokenize a corpus into a token store.
 
     The first stage of `hbpack pack`. Plan the store as often as you like with `hbpack plan`.
@@ -39,4 +49,7 @@ def command(output: str, shard: str | None, workers: int | None, engine: str, **
     with make_engine(workers, engine, tokenizer=config.tokenizer, chat_template=config.chat_template) as running:
         from packer_cli.stages.tokenize import run_tokenize
 
-        run_tokenize(config, as_path(output), running, ids)
+        index = run_tokenize(config, as_path(output), running, ids)
+    from packer_cli.cli.tables.written import print_store
+
+    print_store(output, index, as_json=as_json)

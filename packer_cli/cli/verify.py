@@ -7,7 +7,10 @@ from typing import TYPE_CHECKING
 
 import click
 
+from packer_cli.cli.command import Command, json_option, option
+from packer_cli.cli.console import say_next, shown_command
 from packer_cli.cli.options import config_option, workers_option
+from packer_cli.cli.param_types import Folder
 from packer_cli.engine.progress import Stopwatch
 from packer_cli.errors import FormatError
 from packer_cli.remote.names import as_path
@@ -17,18 +20,24 @@ if TYPE_CHECKING:
     from packer_cli.verify import Report
 
 
-@click.command("verify")
-@click.argument("folder", metavar="OUT")
-@click.option("--fast", is_flag=True, help="Leave out the comparison of tokens with the token store.")
-@click.option(
+@click.command(
+    "verify",
+    cls=Command,
+    examples="""
+    hbpack verify OUT
+    # Rewrite what is damaged
+    hbpack verify OUT --repair
+    """,
+)
+@click.argument("folder", metavar="OUT", type=Folder())
+@option("--fast", is_flag=True, help="Leave out the comparison of tokens with the token store.")
+@option(
     "--repair",
     "repairs",
     is_flag=True,
     help="Rewrite damaged shards and rank manifests from the plan and the token store, and check again.",
 )
-@click.option(
-    "--json", "as_json", is_flag=True, help="JSON with the keys sound, damaged, repaired, not_checked and checked."
-)
+@json_option("verify")
 @workers_option
 @config_option
 def command(folder: str, fast: bool, repairs: bool, as_json: bool, workers: int | None) -> None:
@@ -65,4 +74,4 @@ def _print(report: Report, folder: str, watch: object) -> None:
     nouns = ((name.replace("_", " ").removesuffix("s"), number) for name, number in report.checked.items())
     checked = ", ".join(counted(number, noun) for noun, number in nouns)
     if report.is_sound:
-        click.echo(f"{folder} is sound: {checked} ({watch})")
+        say_next(f"{folder} is sound: {checked} ({watch})", shown_command("hbpack", "stats", folder))

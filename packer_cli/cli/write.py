@@ -7,6 +7,7 @@ from typing import Any
 import click
 
 from packer_cli.cli.array_ids import array_ids
+from packer_cli.cli.command import Command, json_option
 from packer_cli.cli.options import (
     config_option,
     engine_option,
@@ -14,26 +15,39 @@ from packer_cli.cli.options import (
     shard_option,
     workers_option,
 )
+from packer_cli.cli.param_types import Folder
 from packer_cli.config import WriteConfig, validate
+from packer_cli.panels import Panel
 from packer_cli.remote.names import as_path
 
 
-@click.command("write")
-@click.argument("folder", metavar="FOLDER")
+@click.command(
+    "write",
+    cls=Command,
+    examples="""
+    hbpack write STORE
+    # Smaller shards, and no token store beside them
+    hbpack write STORE --shard-size 64MiB --no-keep-tokens
+    """,
+)
+@click.argument("folder", metavar="FOLDER", type=Folder())
 @model_options(WriteConfig)
+@json_option("set", Panel.OUTPUT)
 @shard_option
 @workers_option
 @engine_option
 @config_option
-def command(folder: str, shard: str | None, workers: int | None, engine: str, **values: Any) -> None:
+def command(folder: str, shard: str | None, as_json: bool, workers: int | None, engine: str, **values: Any) -> None:
     """Write the shards and rank manifests of a plan.
 
     FOLDER is the output of `hbpack plan`. In the output of an earlier write or pack, damaged files are rewritten;
     shards keep their size unless you give another.
     """
     config, ids = validate(WriteConfig, values), array_ids(shard)
+    from packer_cli.cli.tables.written import print_written
     from packer_cli.stages.workers import make_engine
     from packer_cli.stages.write import run_write
 
     with make_engine(workers, engine, preload=()) as running:
         run_write(config, as_path(folder), running, ids)
+    print_written(folder, as_json=as_json)

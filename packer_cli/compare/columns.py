@@ -21,6 +21,8 @@ class Column:
     value: Callable[[RowFigures], float | None]
     """The figure; None if a row has none."""
     show: Callable[[float], str]
+    is_extra: bool = False
+    """Whether a table may leave it out for want of room."""
 
 
 def _overall(figure: Callable[[OverallMetrics], float | None]) -> Callable[[RowFigures], float | None]:
@@ -45,37 +47,38 @@ def _three(value: float) -> str:
 
 PREDICTED = (
     Column("epoch", "epoch, h", _predicted(lambda epoch: epoch.seconds), lambda value: amount(value / 3600)),
-    Column("gpu-days", "GPU-days", _predicted(lambda epoch: epoch.gpu_days), amount),
+    Column("gpu-days", "GPU-days", _predicted(lambda epoch: epoch.gpu_days), amount, is_extra=True),
 )
 """Columns of a comparison with a time model."""
 
 COSTED = (
     Column("cbr", "CBR", _overall(lambda metrics: metrics.cbr), ratio),
-    Column("cbr-bound", "CBR bound", _overall(lambda metrics: metrics.cbr_bound), ratio),
+    Column("cbr-bound", "CBR bound", _overall(lambda metrics: metrics.cbr_bound), ratio, is_extra=True),
 )
 """Columns of a comparison with a cost other than attention work."""
 
 COLUMNS = (
-    Column("packs", "packs", _overall(lambda metrics: metrics.num_packs), _whole),
+    *PREDICTED,
+    Column("packs", "packs", _overall(lambda metrics: metrics.num_packs), _whole, is_extra=True),
     Column(
         "over-bound",
         "over bound",
         _overall(lambda metrics: metrics.num_packs / metrics.packs_lower_bound - 1),
         lambda value: f"{value:.2%}" if value < 1 else f"{value:,.0%}",
+        is_extra=True,
     ),
     Column("pr", "PR", _overall(lambda metrics: metrics.pr), ratio),
-    Column("dbr", "DBR", _overall(lambda metrics: metrics.dbr), ratio),
+    Column("dbr", "DBR", _overall(lambda metrics: metrics.dbr), ratio, is_extra=True),
     Column("abr", "ABR", _overall(lambda metrics: metrics.abr), ratio),
-    Column("abr-bound", "ABR bound", _overall(lambda metrics: metrics.abr_bound), ratio),
+    Column("abr-bound", "ABR bound", _overall(lambda metrics: metrics.abr_bound), ratio, is_extra=True),
     *COSTED,
     Column("cr", "CR", _overall(lambda metrics: metrics.cr), ratio),
-    Column("ave-t", "Ave-T", _overall(lambda metrics: metrics.ave_t), _whole),
+    Column("ave-t", "Ave-T", _overall(lambda metrics: metrics.ave_t), _whole, is_extra=True),
     Column("imbalance", "imbalance", _overall(lambda metrics: metrics.imbalance), _three),
-    Column("displacement", "displaced", _overall(lambda metrics: metrics.mean_displacement), _one),
+    Column("displacement", "displaced", _overall(lambda metrics: metrics.mean_displacement), _one, is_extra=True),
     Column("delay", "delay", _overall(lambda metrics: metrics.mean_delay), lambda value: f"{value:.2f}"),
     Column("length-mix", "length mix", _overall(lambda metrics: metrics.length_mix_spread), _three),
-    Column("source-mix", "source mix", _overall(lambda metrics: metrics.source_mix_spread), _three),
+    Column("source-mix", "source mix", _overall(lambda metrics: metrics.source_mix_spread), _three, is_extra=True),
     Column("time", "time, s", lambda row: row.seconds, lambda value: f"{value:.2f}" if value >= 1 else f"{value:.4f}"),
-    Column("memory", "MiB", lambda row: row.peak_bytes, lambda value: f"{value / 2**20:,.1f}"),
-    *PREDICTED,
+    Column("memory", "MiB", lambda row: row.peak_bytes, lambda value: f"{value / 2**20:,.1f}", is_extra=True),
 )

@@ -17,7 +17,7 @@ from packer_cli.config.auto_groups import GIVE
 from packer_cli.config.rules import plan_rules, with_known_cost
 from packer_cli.config.strategies import STRATEGIES, refusal, unsupported
 from packer_cli.engine.progress import say
-from packer_cli.errors import ConfigError
+from packer_cli.errors import ConfigError, did_you_mean
 from packer_cli.plan.balance import parse_balance
 from packer_cli.plan.packing import REGISTRY, PackingAlgorithm, parse_packing
 from packer_cli.plan.rules import PlanRules
@@ -31,6 +31,9 @@ TIME_LIMIT = 10.0
 
 ALL = "all"
 """The value of `--strategies` for all of them."""
+
+PADDED = "padded"
+"""The value of `--strategies` for padded batches, which are a baseline and no strategy."""
 
 _LONGEST = "longest"
 _PADDED = (
@@ -54,6 +57,8 @@ class Row:
     """The same, parsed."""
     note: str = ""
     """A remark for the reader of the table."""
+    is_own: bool = False
+    """Whether it is the plan that the options themselves ask for."""
 
     @property
     def has_time_limit(self) -> bool:
@@ -85,18 +90,16 @@ def default_rows(config: PlanConfig) -> list[Row]:
     rows += [
         _baseline_row(base),
         _make_row(base, "baseline", "sorted", "sort", is_longest=True, note="LongAlign's sorted batches, packed"),
-        *(
-            _make_row(base, "baseline", packing, balance, is_longest=True, note=note)
-            for packing, balance, note in (() if base.rules.shapes_rows else _PADDED)
-        ),
+        *_padded_rows(base),
     ]
     return _unique(rows)
 
 
-def with_baseline(rows: list[Row], config: PlanConfig) -> tuple[list[Row], int]:
-    """The rows with HBP's baseline, appended if missing; and the baseline's index."""
-    baseline = _baseline_row(_base_row(config))
-    rows = _unique([*rows, baseline])
+def with_baselines(rows: list[Row], config: PlanConfig) -> tuple[list[Row], int]:
+    """The rows with HBP's baseline and padded batches, appended if missing; and the index of HBP's."""
+    base = _base_row(config)
+    baseline = _baseline_row(base)
+    rows = _unique([*rows, baseline, *_padded_rows(base)[:1]])
     return rows, [_key(row) for row in rows].index(_key(baseline))
 
 
@@ -122,12 +125,14 @@ def parse_rows(text: str, config: PlanConfig) -> list[Row]:
 
 
 def strategy_rows(text: str, config: PlanConfig) -> list[Row]:
-    """A row for each of the comma-separated strategies, or for `all`.
+    """A row for each of the comma-separated strategies, or for `all`; and one for padded batches, with either.
 
     Raises:
         ConfigError: there is no such strategy, or the plan options do not fit it.
     """
     names = [name.strip() for name in text.split(",")]
+    with_padded = ALL in names or PADDED in names
+    names = [name for name in names if name != PADDED]
     if ALL in names:
         names = [*STRATEGIES, *(name for name in names if name != ALL)]
         for name, strategy in STRATEGIES.items():
@@ -144,7 +149,10 @@ def strategy_rows(text: str, config: PlanConfig) -> list[Row]:
     rows = []
     for name in names:
         if name not in STRATEGIES:
-            raise ConfigError(f"--strategies: {name!r} is not a strategy; known: {ALL}, {', '.join(STRATEGIES)}")
+            known = (ALL, *STRATEGIES, PADDED)
+            raise ConfigError(
+                f"--strategies: {name!r} is not a strategy{did_you_mean(name, known)}; known: {', '.join(known)}"
+            )
         why = refusal(name, config.restrictions)
         if why:
             raise ConfigError(f"--strategies: {why}")
@@ -152,14 +160,17 @@ def strategy_rows(text: str, config: PlanConfig) -> list[Row]:
         note = STRATEGIES[name].summary
         if own.cost != config.cost:
             note += f"; its imbalance is of --cost {own.cost}"
-        rows.append(Row(name=name, kind="strategy", config=own, rules=plan_rules(own), note=note))
-    return _unique(rows)
+        is_own = name == config.strategy
+        rows.append(Row(name=name, kind="strategy", config=own, rules=plan_rules(own), note=note, is_own=is_own))
+    padded = [replace(row, name=PADDED) for row in _padded_rows(_base_row(config))[:1]] if with_padded else []
+    return _unique([*rows, *padded])
 
 
 def own_row(config: PlanConfig) -> Row:
     """The plan of the options themselves, as the row of its strategy."""
     name = config.strategy
-    return Row(name=name, kind="strategy", config=config, rules=plan_rules(config), note=STRATEGIES[name].summary)
+    note = STRATEGIES[name].summary
+    return Row(name=name, kind="strategy", config=config, rules=plan_rules(config), note=note, is_own=True)
 
 
 def is_same_plan(row: Row, other: Row) -> bool:
@@ -214,7 +225,16 @@ def _make_row(base: Row, kind: str, packing: str, balance: str, *, is_longest: b
         balance=parse_balance(changed.balance),
     )
     row = Row(name="", kind=kind, config=changed, rules=rules, note=note)
-    return replace(row, name=_name(row, base))
+    return replace(row, name=_name(row, base), is_own=_key(row) == _key(base))
+
+
+def _padded_rows(base: Row) -> list[Row]:
+    """The baselines that do not pack; none where rows are more than samples one after another."""
+    if base.rules.shapes_rows:
+        return []
+    return [
+        _make_row(base, "baseline", packing, balance, is_longest=True, note=note) for packing, balance, note in _PADDED
+    ]
 
 
 def _baseline_row(base: Row) -> Row:

@@ -31,6 +31,8 @@ class PlanSimulation:
     baseline_name: str
     baseline: OverallFigures
     saves: Savings
+    padded: OverallFigures | None = None
+    """Of padded batches, as in a trainer that does not pack; None where the plan's rows cannot be such."""
 
     def values(self) -> dict[str, Any]:
         """JSON values."""
@@ -39,11 +41,16 @@ class PlanSimulation:
             **asdict(self.figures),
             "baseline": {"name": self.baseline_name, **asdict(self.baseline)},
             "saves": asdict(self.saves),
+            **({"padded": asdict(self.padded)} if self.padded else {}),
         }
 
 
-def plan_simulation(plan: Plan, simulator: Simulator, naive: Baseline) -> PlanSimulation:
-    """Predict a plan's epoch and that of its baseline, see `baseline_of`. Price: O(pieces + slots).
+def plan_simulation(plan: Plan, simulator: Simulator, naive: Baseline, padded: Plan | None = None) -> PlanSimulation:
+    """Predict a plan's epoch, that of its baseline, and that of padded batches. Price: O(pieces + slots).
+
+    Args:
+        naive: what `baseline_of` makes.
+        padded: what `padded_baseline` makes; None leaves it out.
 
     Raises:
         ConfigError: the plan has an SP degree that the model does not know.
@@ -56,6 +63,7 @@ def plan_simulation(plan: Plan, simulator: Simulator, naive: Baseline) -> PlanSi
         baseline_name=naive.name,
         baseline=baseline,
         saves=savings(figures.overall, baseline),
+        padded=simulator.figures(padded).overall if padded else None,
     )
 
 

@@ -47,6 +47,7 @@ class ComparedRow:
             "name": self.spec.name,
             "kind": self.spec.kind,
             "note": self.spec.note,
+            "is_own": self.spec.is_own,
             "options": {
                 "strategy": config.strategy,
                 "groups": ",".join(map(str, config.groups)),
@@ -78,9 +79,10 @@ class Comparison:
     @property
     def advice(self) -> str | None:
         """Which strategy to take; None if the rows are no strategies or no epoch is predicted."""
-        simulations = {row.spec.name: row.figures.simulation for row in self.rows if row.figures}
+        strategies = [row for row in self.rows if row.spec.kind == "strategy"]
+        simulations = {row.spec.name: row.figures.simulation for row in strategies if row.figures}
         epochs = {name: each.overall for name, each in simulations.items() if each is not None}
-        return advice(epochs) if epochs and all(row.spec.kind == "strategy" for row in self.rows) else None
+        return advice(epochs) if epochs else None
 
     def values(self) -> dict[str, Any]:
         """JSON values."""

@@ -10,6 +10,7 @@ from packer_cli.config.fields import Model, PackTokens
 from packer_cli.config.groups import read_parallel
 from packer_cli.errors import ConfigError
 from packer_cli.format.layout import ONE_GPU, Layout
+from packer_cli.panels import Panel
 
 GIVE = "--model CONFIG.JSON --gpu NAME (such as h100), or --profile FILE of hbpack profile"
 """The options that predictions need; for messages."""
@@ -21,11 +22,11 @@ Parallel = Annotated[Layout | None, BeforeValidator(read_parallel, json_schema_i
 class GpuConfig(Model):
     """What time and memory are predicted from: the model's shape and a GPU, or what was measured."""
 
-    model: str | None = Field(default=None, min_length=1)
+    model: Annotated[str | None, Panel.GROUPS] = Field(default=None, min_length=1)
     """The model's config.json (Hugging Face), or its folder; needs --gpu."""
-    gpu: str | None = Field(default=None, min_length=1)
+    gpu: Annotated[str | None, Panel.GROUPS] = Field(default=None, min_length=1)
     """GPU to train on, such as h100: its speed, memory and links."""
-    profile: str | None = Field(default=None, min_length=1)
+    profile: Annotated[str | None, Panel.GROUPS] = Field(default=None, min_length=1)
     """File of `hbpack profile`, to use measurements instead of --model and --gpu."""
 
     @property
@@ -50,15 +51,15 @@ class GpuConfig(Model):
 class AutoGroupsConfig(GpuConfig):
     """How `auto` chooses groups, see `hbpack groups`."""
 
-    group_algorithm: Literal["search", "hbp"] = "search"
+    group_algorithm: Annotated[Literal["search", "hbp"], Panel.GROUPS] = "search"
     """How to choose groups: `search` for the fewest groups whose predicted epoch of these lengths is within 1% of the
     shortest; `hbp`: HBP's algorithm 1."""
-    max_groups: int = Field(default=4, ge=1, le=8)
+    max_groups: Annotated[int, Panel.GROUPS] = Field(default=4, ge=1, le=8)
     """Most groups the search may choose."""
-    parallel: Parallel = None
+    parallel: Annotated[Parallel, Panel.GROUPS] = None
     """Degrees of tensor, context and pipeline parallelism of every replica, such as tp=8,cp=2,pp=4; --gpus counts all
     GPUs. Megatron's "sequence parallelism" is a part of tp; SP degrees (Ulysses) stand in --groups."""
-    max_length: PackTokens | None = None
+    max_length: Annotated[PackTokens | None, Panel.GROUPS] = None
     """Longest capacity to choose; longer samples follow --overflow. By default, the longest sample fits."""
 
     @property

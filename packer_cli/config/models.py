@@ -12,6 +12,7 @@ from pydantic import AfterValidator, Field, model_validator
 from packer_cli.config.fields import Bytes, Model
 from packer_cli.config.loss_on import read_loss_on
 from packer_cli.config.plan_options import PlanConfig
+from packer_cli.panels import Panel
 
 
 class TokenizeConfig(Model):
@@ -22,27 +23,29 @@ class TokenizeConfig(Model):
     PATH@500Mtokens."""
     tokenizer: str = Field(min_length=1)
     """Folder, tokenizer.json, SentencePiece .model, vocab.json beside merges.txt, or a hub name."""
-    tokenizer_backend: Literal["auto", "gigatoken", "tokenizers"] = "auto"
+    tokenizer_backend: Annotated[Literal["auto", "gigatoken", "tokenizers"], Panel.TOKENS] = "auto"
     """Library that encodes; `auto` is gigatoken if it can load the tokenizer, checked against tokenizers."""
-    record_schema: Literal["auto", "messages", "alpaca", "prompt-completion", "text", "tokens"] = "auto"
+    record_schema: Annotated[
+        Literal["auto", "messages", "alpaca", "prompt-completion", "text", "tokens"], Panel.TOKENS
+    ] = "auto"
     """Shape of the records; `auto` detects it for each record."""
-    chat_template: str | None = None
+    chat_template: Annotated[str | None, Panel.TOKENS] = None
     """Jinja file (or text) to use instead of the tokenizer's own template."""
-    loss_on: Annotated[str, AfterValidator(read_loss_on)] = "completion"
+    loss_on: Annotated[str, AfterValidator(read_loss_on), Panel.TOKENS] = "completion"
     """`completion`: assistant turns and completions (and all of a plain text); `all`: every token; `last-turn`: the
     last assistant turn; `reasoning`: the thinking in assistant turns; `no-reasoning`: assistant turns without it;
     `tool-calls`: the tool calls in them. Join with +: last-turn+reasoning, reasoning+tool-calls."""
-    append_eos: Literal["auto", "always", "never"] = "auto"
+    append_eos: Annotated[Literal["auto", "always", "never"], Panel.TOKENS] = "auto"
     """Which samples get the EOS token at their end, and are trained on it: `auto`: completions, texts, and chats whose
     template does not end the last turn; `always`: every sample that does not end with it; `never`: none."""
-    alpaca: Literal["auto", "template", "stanford"] = "auto"
+    alpaca: Annotated[Literal["auto", "template", "stanford"], Panel.TOKENS] = "auto"
     """What Alpaca records become: `template`: a conversation for the chat template; `stanford`: the prompt of the
     Stanford Alpaca project and its completion; `auto`: the template if there is one."""
-    plain_content: bool = False
+    plain_content: Annotated[bool, Panel.TOKENS] = False
     """Encode special tokens written inside the data as ordinary text."""
-    max_rejected: int | None = Field(default=None, ge=0)
+    max_rejected: Annotated[int | None, Panel.TOKENS] = Field(default=None, ge=0)
     """Stop if more records than this are rejected. By default, go on."""
-    max_record_bytes: Bytes = 256 * 2**20
+    max_record_bytes: Annotated[Bytes, Panel.TOKENS] = 256 * 2**20
     """Largest record, in bytes of decompressed text; longer ones are rejected. Reading takes a few times as much
     memory."""
 
@@ -50,11 +53,11 @@ class TokenizeConfig(Model):
 class WriteConfig(Model):
     """Plan to shards."""
 
-    shard_size: Bytes = 256 * 2**20
+    shard_size: Annotated[Bytes, Panel.OUTPUT] = 256 * 2**20
     """Approximate size of a shard."""
-    keep_tokens: bool = True
+    keep_tokens: Annotated[bool, Panel.OUTPUT] = True
     """Keep the token store, to plan again without tokenizing."""
-    index_only: bool = False
+    index_only: Annotated[bool, Panel.OUTPUT] = False
     """Leave the tokens in the token store: shards say where each pack's samples lie there, and the loader gathers
     them. Takes half the space."""
 

@@ -23,6 +23,7 @@ from packer_cli.config.groups import choose_groups, read_align, read_group, with
 from packer_cli.config.messages import validate
 from packer_cli.config.strategies import STRATEGIES, divisors, refusal
 from packer_cli.format.layout import ONE_GPU
+from packer_cli.panels import Panel
 from packer_cli.plan.groups import Group, require_aligned
 from packer_cli.sizes import format_tokens
 
@@ -35,7 +36,9 @@ Align = Annotated[int | str | None, BeforeValidator(read_align, json_schema_inpu
 class PlanConfig(AutoGroupsConfig):
     """Lengths to plan."""
 
-    strategy: Literal["balanced", "hbp", "naive", "longalign", "flexsp", "wlb", "hydraulis"] = "balanced"
+    strategy: Annotated[
+        Literal["balanced", "hbp", "naive", "longalign", "flexsp", "wlb", "hydraulis"], Panel.PACKING
+    ] = "balanced"
     """Whose plan: `balanced`: hbpack's; `hbp`: HBP's, to the letter; `naive`: HBP's baseline; `longalign`: LongAlign's
     sorted batches; `flexsp`: FlexSP's mixed SP degrees; `wlb`: WLB-LLM's steps of even micro-batches; `hydraulis`:
     Hydraulis's pipelines of unlike tp, cp, pp. The first four are defaults of --packing, --fill, --balance and
@@ -48,7 +51,7 @@ class PlanConfig(AutoGroupsConfig):
     group_costs: SkipJsonSchema[tuple[tuple[float, float, float], ...] | None] = None
     """What `flexsp` and `hydraulis` plan by, no option of its own: of each group, the seconds of a replica, on one of
     its pipeline stages, per squared token, per token and per micro-batch; see `rules.with_known_cost`."""
-    align: Align = None
+    align: Annotated[Align, Panel.PACKING] = None
     """Count each sample at its length rounded up to a multiple of this, for trainers that pad each sample: tokens, or
     N*cp for N times the SP or CP degree of each group above degree 1. TransformerEngine (Megatron, NeMo) needs 2*cp
     with context parallelism. By default, samples are not padded."""
@@ -57,19 +60,19 @@ class PlanConfig(AutoGroupsConfig):
     them from the lengths with --model and --gpu, or --profile."""
     gpus: int = Field(ge=1, le=2**20)
     """Number of GPUs that train."""
-    packing: str = "bfs"
+    packing: Annotated[str, Panel.PACKING] = "bfs"
     """Packing algorithm with its options, such as isf:rounds=10."""
-    fill: Literal["balanced", "greedy", "longest"] = "balanced"
+    fill: Annotated[Literal["balanced", "greedy", "longest"], Panel.PACKING] = "balanced"
     """Which short samples fill long packs: `balanced`: those that even out attention work; `greedy`: in the order of
     the data, those that fit (HBP); `longest`: the longest that fit."""
-    balance: str = "refine"
+    balance: Annotated[str, Panel.BALANCE] = "refine"
     """Which packs share an iteration: `sort`: those of similar attention work (HBP); `window:K`: the same within
     windows of K iterations; `none`: random ones. `+refine` also exchanges samples within iterations; `refine` is
     `sort+refine`."""
-    mask: Literal["document", "causal"] = "document"
+    mask: Annotated[Literal["document", "causal"], Panel.PACKING] = "document"
     """What a token may attend to: `document`: those before it of its own sample; `causal`: all before it in its row.
     It decides the attention work of a pack; the loader takes it from the set."""
-    cp_sharding: str = "auto"
+    cp_sharding: Annotated[str, Panel.PACKING] = "auto"
     """How the ranks of a context-parallel group (--parallel cp=N) divide a row: `sequence`: they cut the row;
     `document`: they cut each sample, so that attention work is even; `auto[:rho=R]`: for each pack the faster of the
     two, by the attention times of --profile or, without it, by tiles of 128 tokens, which pieces of under 256 tokens
@@ -77,33 +80,33 @@ class PlanConfig(AutoGroupsConfig):
     attention_pieces: SkipJsonSchema[tuple[tuple[int, int, float], ...] | None] = None
     """What `auto` predicts with, no option of its own: queries, keys and seconds of the profile's pieces; see
     `rules.with_known_cost`."""
-    cost: str = "quadratic"
+    cost: Annotated[str, Panel.BALANCE] = "quadratic"
     """What to even out: `quadratic`: attention work, the sum of squared lengths (HBP); `A,B`: A a squared token and B
     a token, such as 1,24576 for a 7B model; `profile`: both from --profile, or from --model and --gpu."""
-    overflow: Literal["split", "truncate", "drop", "error"] = "split"
+    overflow: Annotated[Literal["split", "truncate", "drop", "error"], Panel.PACKING] = "split"
     """What to do with samples longer than the largest group."""
-    max_samples: int | None = Field(default=None, ge=1, lt=2**31)
+    max_samples: Annotated[int | None, Panel.PACKING] = Field(default=None, ge=1, lt=2**31)
     """Most samples of a pack, for kernels and graphs that take borders of a fixed number of samples. A lower one pads
     more. By default, as many as fit."""
-    global_tokens: StepTokens | None = None
+    global_tokens: Annotated[StepTokens | None, Panel.BALANCE] = None
     """Tokens in an optimizer step. By default, each iteration is one step."""
-    lockstep: Annotated[Literal["all", "1"], BeforeValidator(str)] = "all"
+    lockstep: Annotated[Literal["all", "1"], BeforeValidator(str), Panel.BALANCE] = "all"
     """Which GPUs share collectives in every micro-batch: `all` of them (FSDP, ZeRO-2 and 3); or those of `1` replica
     (DDP, ZeRO-1). Then each replica runs as many micro-batches as its share of a step needs, and the loader
     gives lists of micro-batches (`lockstep=False`). `1` needs --global-tokens."""
-    step_mix: Literal["alternate", "stratified"] = "alternate"
+    step_mix: Annotated[Literal["alternate", "stratified"], Panel.BALANCE] = "alternate"
     """How to combine iterations into steps of several: `alternate`: shuffled; `stratified`: with the same proportions
     of groups and lengths in every step."""
-    curriculum: str = "short"
+    curriculum: Annotated[str, Panel.BALANCE] = "short"
     """What the first --curriculum-steps are: `short`: steps without the longest group or, if there is one group, of
     the lighter half of its packs; `skyladder[:START]`: attention sees START tokens of a sample at a time (default 32),
     growing by the same amount in each step; `growlength[:START]`: the same from 128 tokens on, doubling at equal
     intervals."""
-    curriculum_steps: int = Field(default=0, ge=0, lt=2**31)
+    curriculum_steps: Annotated[int, Panel.BALANCE] = Field(default=0, ge=0, lt=2**31)
     """Steps of the curriculum at the start of the first epoch."""
-    epochs: int = Field(default=1, ge=1, le=1000)
+    epochs: Annotated[int, Panel.BALANCE] = Field(default=1, ge=1, le=1000)
     """Epochs to write rank manifests for; the loader can go on beyond them."""
-    seed: int = Field(default=0, ge=0)
+    seed: Annotated[int, Panel.BALANCE] = Field(default=0, ge=0)
     """Seed for everything random."""
 
     @property

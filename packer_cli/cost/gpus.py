@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 
-from packer_cli.errors import ConfigError
+from packer_cli.errors import ConfigError, did_you_mean
 from packer_cli.sizes import parse_bytes
 
 GIB = 2**30
@@ -77,8 +77,8 @@ def parse_gpu(text: str) -> Gpu:
     missing = [key for key, field in _KEYS.items() if field not in values and key != "node"]
     if missing or not name:
         raise ConfigError(
-            f"--gpu: unknown GPU {name!r}; choose one of {', '.join(PRESETS)}, or say what it is: "
-            f"{name or 'mine'}:flops=989e12,memory=80GiB,nvlink=450GB,network=50GB"
+            f"--gpu: unknown GPU {name!r}{did_you_mean(name, PRESETS)}; choose one of {', '.join(PRESETS)}, or say "
+            f"what it is: {name or 'mine'}:flops=989e12,memory=80GiB,nvlink=450GB,network=50GB"
         )
     return Gpu(name=name, **values)  # type: ignore[arg-type]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING
 
-from packer_cli.errors import ConfigError
+from packer_cli.errors import ConfigError, did_you_mean
 
 if TYPE_CHECKING:
     from packer_cli.export.job import Format
@@ -36,6 +36,6 @@ def load_format(name: str) -> Format:
         ConfigError: there is none.
     """
     if name not in FORMATS:
-        raise ConfigError(f"--to: unknown format {name!r}; known: {', '.join(FORMATS)}")
+        raise ConfigError(f"--to: unknown format {name!r}{did_you_mean(name, FORMATS)}; known: {', '.join(FORMATS)}")
     format: Format = importlib.import_module(f"packer_cli.export.{name}").Exporter()
     return format

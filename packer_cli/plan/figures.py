@@ -75,6 +75,20 @@ def baseline_of(plan: Plan, rules: PlanRules) -> Baseline:
     )
 
 
+def padded_baseline(plan: Plan, rules: PlanRules) -> Plan | None:
+    """The plan's samples in random batches, as large as fit, padded to their longest sample. Price: O(m).
+
+    None where rows are more than samples one after another, which such batches cannot be.
+
+    Args:
+        rules: as in `baseline_of`.
+    """
+    if rules.shapes_rows:
+        return None
+    steps = StepRules(global_tokens=rules.steps.global_tokens)
+    return baseline_plan(plan.pieces, plan.groups[-1], plan.num_gpus, rules.seed, steps, packing="padded")
+
+
 def plan_stats(
     plan: Plan, rules: PlanRules, source_of_sample: NDArray[Any] | None = None, baseline: Baseline | None = None
 ) -> PlanMetrics:
@@ -163,13 +177,14 @@ def baseline_plan(
     steps: StepRules | None = None,
     max_samples: int = UNLIMITED,
     mask: Mask = "document",
+    packing: str = "isf",
 ) -> Plan:
-    """Naive ISF packing at the longest length (HBP's tables 2 and 6), with the defaults of `isf`.
+    """Naive ISF packing at the longest length (HBP's tables 2 and 6), with the defaults of `isf`; or another packing.
 
     CP ranks divide its rows per sequence. Its replicas may not divide the GPUs of a plan that mixes degrees; then it
     runs on as many as it can.
     """
-    algorithm = REGISTRY["isf"]
+    algorithm = REGISTRY[packing]
     rules = PlanRules(
         groups=(longest,),
         num_gpus=longest.num_dp_ranks(num_gpus) * longest.num_gpus,

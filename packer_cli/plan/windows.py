@@ -8,6 +8,7 @@ doubles it at equal intervals. Only the first epoch has them.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
@@ -51,7 +52,7 @@ class Windows:
         return np.where((step < self.num_steps) & (window < self.full), window, 0).astype(np.int32)
 
 
-_CURRICULA: dict[str, tuple[Growth, int]] = {"skyladder": ("linear", 32), "growlength": ("doubling", 128)}
+CURRICULA: Mapping[str, tuple[Growth, int]] = {"skyladder": ("linear", 32), "growlength": ("doubling", 128)}
 """How windows grow, and the first one's default tokens."""
 SHORT_FIRST = "short"
 """The curriculum without windows."""
@@ -70,10 +71,10 @@ def parse_curriculum(text: str, full: int, num_steps: int) -> Windows | None:
     name, colon, start = text.partition(":")
     if text == SHORT_FIRST:
         return None
-    if name not in _CURRICULA:
-        forms = ", ".join(f"{each}[:START]" for each in _CURRICULA)
+    if name not in CURRICULA:
+        forms = ", ".join(f"{each}[:START]" for each in CURRICULA)
         raise ValueError(f"unknown curriculum {text!r}; known: {SHORT_FIRST}, {forms}")
-    growth, first = _CURRICULA[name]
+    growth, first = CURRICULA[name]
     if colon:
         try:
             first = parse_tokens(start)

@@ -7,7 +7,7 @@ from dataclasses import replace
 from functools import partial
 
 from packer_cli.compare import Comparison, compare, with_savings
-from packer_cli.compare.rows import default_rows, parse_rows, strategy_rows, with_baseline
+from packer_cli.compare.rows import default_rows, parse_rows, strategy_rows, with_baselines
 from packer_cli.compare.sorting import parse_sort, sort_rows
 from packer_cli.config import PlanConfig, TokenizeConfig
 from packer_cli.config.rules import with_known_cost
@@ -72,7 +72,7 @@ def run_compare(
         rows = rows_of(config)
     baseline = None
     if rules is not None:
-        rows, baseline = with_baseline(rows, config)
+        rows, baseline = with_baselines(rows, config)
     watch = Stopwatch()
     comparison = compare(samples, config, rows, workers, simulator, by_program=by_program)
     if baseline is not None:

@@ -13,7 +13,7 @@ from packer_cli.format.choice import GroupChoice
 from packer_cli.format.constants import MANIFEST_NAME, PLAN_NAME
 from packer_cli.format.manifest import Manifest
 from packer_cli.format.metrics import PlanMetrics, SampleCounts
-from packer_cli.plan.figures import Baseline, baseline_of, plan_stats
+from packer_cli.plan.figures import Baseline, baseline_of, padded_baseline, plan_stats
 from packer_cli.plan.rules import PlanRules
 from packer_cli.plan.samples import Samples, sample_counts
 from packer_cli.plan.types import Plan
@@ -55,6 +55,11 @@ class Planned:
     def baseline(self) -> Baseline:
         """What it is compared with. Price: that of `baseline_of`."""
         return baseline_of(self.arrays, self.rules)
+
+    @cached_property
+    def padded(self) -> Plan | None:
+        """The same samples in padded batches, see `padded_baseline`."""
+        return padded_baseline(self.arrays, self.rules)
 
     @property
     def is_rebalanced(self) -> bool:

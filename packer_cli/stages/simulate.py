@@ -12,6 +12,7 @@ from packer_cli.compare.savings import PlanSimulation, plan_simulation
 from packer_cli.config import GpuConfig
 from packer_cli.config.gpu_model import load_gpu_model
 from packer_cli.engine.progress import say
+from packer_cli.errors import UsageError
 from packer_cli.files import atomic_file
 from packer_cli.plan.types import Plan
 from packer_cli.simulate.figures import SimulateRules, Simulator
@@ -41,10 +42,20 @@ def run_simulate(
     """Predict an epoch of a plan, and write its trace if one is asked for."""
     plan = planned.arrays
     simulator = load_simulator(config, plan.num_gpus, rules)
-    simulation = plan_simulation(plan, simulator, planned.baseline)
+    simulation = plan_simulation(plan, simulator, planned.baseline, planned.padded)
     if trace is not None:
         _write_trace(trace, plan, simulator)
     return simulation
+
+
+def predict_plan(planned: Planned, config: GpuConfig) -> PlanSimulation | None:
+    """The prediction for a plan; None if the options name no model that can predict it."""
+    if not config.has_gpu_model:
+        return None
+    try:
+        return run_simulate(planned, config, SimulateRules())
+    except UsageError:  # Too few rows of a profile, a degree that it lacks, or a file that is gone.
+        return None
 
 
 def load_simulator(config: GpuConfig, num_gpus: int, rules: SimulateRules) -> Simulator:

@@ -127,12 +127,12 @@ class Tables(HTMLParser):
 def test_a_notebook_shows_tables(packed, comparison, lengths, model):
     plan = hbpack.plan(lengths, **GROUPS)
     shown = [
-        (plan, ["g0-1024-sp1", "g1-8192-sp4", "all", "baseline: ISF at the longest length"]),
+        (plan, ["g0-1024-sp1", "g1-8192-sp4", "all packs", "baseline: ISF at the longest length"]),
         (plan.iterations(), ["0"]),
-        (packed, ["GPUs", "groups", "all"]),
-        (packed.stats(), ["all"]),
+        (packed, ["GPUs", "groups", "all packs"]),
+        (packed.stats(), ["all packs"]),
         (comparison, ["isf", "bfs/none"]),
-        (hbpack.simulate(plan, model=model, gpu="h100"), ["1k:1", "8k:4", "all"]),
+        (hbpack.simulate(plan, model=model, gpu="h100"), ["1k:1", "8k:4", "all packs"]),
     ]
     for result, names in shown:
         text = result._repr_html_()

@@ -12,7 +12,7 @@ from tests.cli.conftest import GROUPS
 
 OPTIONS = (
     "align, alpaca, append-eos, balance, chat-template, cost, cp-sharding, curriculum, curriculum-steps, dry-run, "
-    "engine, epochs, fill, global-tokens, gpu, gpus, group-algorithm, groups, index-only, inputs, keep-tokens, "
+    "engine, epochs, fill, global-tokens, gpu, gpus, group-algorithm, groups, index-only, inputs, json, keep-tokens, "
     "lockstep, loss-on, mask, max-groups, max-length, max-record-bytes, max-rejected, max-samples, model, output, "
     "overflow, packing, parallel, plain-content, profile, schema, seed, shard-size, step-mix, strategy, "
     "tokenizer, tokenizer-backend, workers"
@@ -87,7 +87,7 @@ def test_the_command_line_wins(configured, tmp_path, chats):
     ("text", "message"),
     [
         ("bogus: 1", f"config file '{{}}': pack has no option 'bogus'; it has {OPTIONS}"),
-        ("los-on: all", "config file '{}': pack has no option 'los-on'; did you mean 'loss-on'?"),
+        ("los-on: all", "config file '{}': pack has no option 'los-on' (did you mean 'loss-on'?)"),
         ("config: x", f"config file '{{}}': pack has no option 'config'; it has {OPTIONS}"),
         ("gpus: 8\ngpus: 4", "config file '{}' gives 'gpus' twice; keep one of them"),
         ("append-eos: true\nappend_eos: true", "config file '{}' gives 'append_eos' twice; keep one of them"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 
@@ -10,6 +11,7 @@ import click
 import pytest
 
 from packer_cli.cli.main import COMMANDS, cli
+from packer_cli.panels import Panel
 from packer_cli.version import __version__
 
 HEAVY = ("numba", "numpy", "pyarrow", "pydantic", "rich", "tokenizers", "torch", "transformers", "yaml")
@@ -32,6 +34,36 @@ def test_each_command_explains_itself(hbpack, name):
             assert parameter.help, parameter.name
             assert parameter.opts[0] in done.stdout
     assert hbpack(name, "-h").stdout == done.stdout
+
+
+@pytest.mark.parametrize("name", ["pack", "compare", "simulate"])
+def test_long_help_has_panels(hbpack, name):
+    lines = hbpack(name, "--help").stdout.splitlines()
+    titles = [line[:-1] for line in lines if line.endswith(":") and not line.startswith(" ")]
+    panels = [panel.value for panel in Panel]
+    assert titles[:4] == panels[:4]
+    assert [title for title in panels if title in titles] == titles[:-1]
+    first = lines[lines.index("Options:") : lines.index("Reading and tokenizing:")]
+    assert {line.split()[0] for line in first if line.startswith("  -")} >= {"--tokenizer", "--groups", "--gpus"}
+
+
+def test_what_must_be_given_says_so(hbpack):
+    def required(name):
+        text = " ".join(hbpack(name, "--help").stdout.split())
+        return set(re.findall(r"(--[a-z]+) [A-Z]+  ?(?:(?!--[a-z]+ [A-Z]+ ).)*?\[required\]", text))
+
+    assert required("pack") == {"--output", "--tokenizer", "--groups", "--gpus"}
+    assert required("stats") == set()
+    assert required("compare") == {"--groups", "--gpus"}
+
+
+@pytest.mark.parametrize("columns", [80, 100])
+def test_help_fits_the_terminal(monkeypatch, hbpack, columns):
+    monkeypatch.setenv("COLUMNS", str(columns))
+    for name in COMMANDS:
+        lines = hbpack(name, "--help").stdout.splitlines()
+        assert max(map(len, lines)) <= columns, name
+    assert max(map(len, hbpack("--help").stdout.splitlines())) <= columns
 
 
 def test_the_version(hbpack):

@@ -75,10 +75,12 @@ def test_a_packed_set_beside_its_baseline(hbpack, pack, chats, sample, gpu, mode
     done = hbpack("simulate", out, *gpu)
     lines = done.stdout.splitlines()
     assert lines[0] == "Predicted epoch on 8 GPUs, and where their time goes"
-    assert [line.split("  ")[1].strip() for line in lines[4:8]] == [
-        "1k:1", "8k:4", "all", "baseline: ISF at the longest length",
+    assert [line.split("  ")[0].strip() for line in lines[4:9]] == [
+        "1k:1", "8k:4", "all", "baseline", "padded batches",
     ]  # fmt: skip
-    assert lines[-1].startswith(
+    assert result["padded"]["seconds"] > overall["seconds"]
+    assert lines[-1].startswith("An epoch takes ")
+    assert lines[-2].startswith(
         "  Predicted from the shape of the model (0.0B parameters) and the data sheet of h100:"
     )
 
@@ -121,10 +123,11 @@ def test_strategies_are_those_of_compare_the_fastest_first(hbpack, lengths, gpu)
     rows = ("--algorithms", "bfs,isf/none,sorted")
     result = simulated(hbpack, lengths, *GROUPS, *gpu, *rows)
     names = [row["name"] for row in result["rows"]]
-    assert set(names) == {"bfs", "isf/none", "sorted", "isf/none@longest"}
+    assert set(names) == {"bfs", "isf/none", "sorted", "isf/none@longest", "padded/none@longest"}
     seconds = [row["simulation"]["overall"]["seconds"] for row in result["rows"]]
     assert seconds == sorted(seconds)
-    baseline = next(row for row in result["rows"] if row["kind"] == "baseline")
+    assert [row["name"] for row in result["rows"] if row["is_own"]] == ["bfs"]
+    baseline = next(row for row in result["rows"] if row["name"] == "isf/none@longest")
     assert baseline["saves"] == {"gpu_days": 0, "share": 0, "speedup": 1}
     for row in result["rows"]:
         saved = baseline["simulation"]["overall"]["gpu_days"] - row["simulation"]["overall"]["gpu_days"]
@@ -135,7 +138,7 @@ def test_strategies_are_those_of_compare_the_fastest_first(hbpack, lengths, gpu)
     }
     done = hbpack("simulate", lengths, *GROUPS, *gpu, *rows)
     assert done.stdout.startswith("Predicted epochs of 2,000 samples, ")
-    assert [line.split()[0] for line in done.stdout.splitlines()[4:8]] == names
+    assert [line.split()[0] for line in done.stdout.splitlines()[4:9]] == names
     slowest = simulated(hbpack, lengths, *GROUPS, *gpu, *rows, "--sort", "-epoch")["rows"]
     assert [row["name"] for row in slowest] == names[::-1]
 
@@ -143,13 +146,17 @@ def test_strategies_are_those_of_compare_the_fastest_first(hbpack, lengths, gpu)
 def test_the_baseline_among_the_rows_is_not_planned_twice(hbpack, lengths, gpu):
     one_group = ("--groups", "8k:4", "--gpus", 8, "--packing", "isf", "--balance", "none")
     result = simulated(hbpack, lengths, *one_group, *gpu, "--algorithms", "isf,bfd")
-    assert sorted(row["name"] for row in result["rows"]) == ["bfd", "isf"]
-    assert {row["name"]: row["saves"]["speedup"] == 1 for row in result["rows"]} == {"isf": True, "bfd": False}
+    assert sorted(row["name"] for row in result["rows"]) == ["bfd", "isf", "padded"]
+    assert {row["name"]: row["saves"]["speedup"] == 1 for row in result["rows"]} == {
+        "isf": True,
+        "bfd": False,
+        "padded": False,
+    }
 
 
 def test_compare_shows_predicted_times_where_it_has_a_model(hbpack, lengths, gpu):
     arguments = ("compare", lengths, *GROUPS, "--algorithms", "bfs,isf/none@longest")
-    with_times = hbpack(*arguments, *gpu, "--sort", "epoch").stdout
+    with_times = hbpack(*arguments, *gpu, "--sort", "epoch", "--columns", "all").stdout
     assert "epoch, h" in with_times
     assert "GPU-days" in with_times
     assert "GPU-days" not in hbpack(*arguments).stdout

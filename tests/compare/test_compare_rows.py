@@ -66,16 +66,20 @@ def test_what_a_packing_needs_is_given_and_noted():
 
 def test_a_row_for_each_strategy():
     rows = strategy_rows("all", config(balance="window:2"))
-    assert names(rows) == ["balanced", "hbp", "naive", "longalign", "wlb"]
-    *sorting, steps = rows
+    assert names(rows) == ["balanced", "hbp", "naive", "longalign", "wlb", "padded"]
+    assert [row.name for row in rows if row.is_own] == ["balanced"]
+    *sorting, steps, padded = rows
+    assert (padded.kind, padded.config.packing, padded.config.balance) == ("baseline", "padded", "none")
     assert {row.config.balance for row in sorting} == {"window:2"}
     assert [row.rules.algorithm.name for row in sorting] == ["bfs", "isf", "isf", "sorted"]
-    assert [len(row.rules.groups) for row in rows] == [2, 2, 1, 1, 1]
+    assert [len(row.rules.groups) for row in rows] == [2, 2, 1, 1, 1, 1]
     assert steps.rules.wlb.packer.name == "delay"
     assert names(strategy_rows("naive,hbp", config())) == ["naive", "hbp"]
+    assert names(strategy_rows("padded,hbp", config())) == ["hbp", "padded"]
+    assert names(strategy_rows("padded,hbp", config(max_samples=4))) == ["hbp"]
     with pytest.raises(ConfigError) as error:
         strategy_rows("hbp,best", config())
-    known = "all, balanced, hbp, naive, longalign, flexsp, wlb, hydraulis"
+    known = "all, balanced, hbp, naive, longalign, flexsp, wlb, hydraulis, padded"
     assert str(error.value) == f"--strategies: 'best' is not a strategy; known: {known}"
 
 

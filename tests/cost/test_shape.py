@@ -158,8 +158,8 @@ def test_presets_and_other_gpus():
         (
             "h1000",
             (
-                "--gpu: unknown GPU 'h1000'; choose one of a100, h100, h200, b200, or say what it is: "
-                "h1000:flops=989e12,memory=80GiB,nvlink=450GB,network=50GB"
+                "--gpu: unknown GPU 'h1000' (did you mean 'h100'?); choose one of a100, h100, h200, b200, or say "
+                "what it is: h1000:flops=989e12,memory=80GiB,nvlink=450GB,network=50GB"
             ),
         ),
         (

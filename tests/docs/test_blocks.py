@@ -38,10 +38,13 @@ NOT_RUN: dict[str, dict[str, int]] = {
 TUTORIAL = "docs/tutorial.md"
 """tests/docs/test_tutorial.py follows it."""
 BLOCKS = {page: read_blocks(page) for page in pages()}
-HAS_SLOW = [page for page, blocks in BLOCKS.items() if any(block.is_slow for block in blocks)]
+SLOW_PAGES = ["docs/api.md", "docs/export.md", "docs/loader.md"]
+"""Pages that take long as a whole, mostly to import trainers."""
+HAS_SLOW = [page for page, blocks in BLOCKS.items() if page in SLOW_PAGES or any(block.is_slow for block in blocks)]
+QUICK = [page for page, blocks in BLOCKS.items() if blocks and page not in (TUTORIAL, *SLOW_PAGES)]
 
 
-@pytest.mark.parametrize("page", [page for page, blocks in BLOCKS.items() if blocks and page != TUTORIAL])
+@pytest.mark.parametrize("page", QUICK)
 def test_the_blocks_of_a_page_run(page, scratch):
     run_page(page, [block for block in BLOCKS[page] if not block.is_slow], scratch)
 

@@ -35,6 +35,7 @@ def clone(repo: Path, tmp_path: Path) -> Path:
     return tmp_path
 
 
+@pytest.mark.slow
 def test_the_tutorial(clone):
     pytest.importorskip("torch")
     blocks = [block for block in read_blocks(PAGE) if not block.reason]
@@ -48,7 +49,7 @@ def test_the_tutorial(clone):
     done = subprocess.run(
         ["bash", "-c", script],
         cwd=clone,
-        env=os.environ | {"PYTHONPATH": str(clone)},
+        env=os.environ | {"PYTHONPATH": str(clone), "OMP_NUM_THREADS": "1"},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,

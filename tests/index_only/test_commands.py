@@ -38,8 +38,9 @@ def test_verify_and_stats(written, indexed):
             done.stdout.split(" (")[0].split(" ", 1)[1]
             == (run(main, "verify", written, *options).stdout.split(" (")[0].split(" ", 1)[1])
         )
-    assert run(main, "stats", indexed).stdout == run(main, "stats", written).stdout
-    assert run(main, "show", indexed).stdout == run(main, "show", written).stdout
+    for command in ("stats", "show"):
+        of_each = [run(main, command, folder).stdout.replace(str(folder), "OUT") for folder in (indexed, written)]
+        assert of_each[0] == of_each[1]
 
 
 @pytest.mark.parametrize("name", ["megatron", "trl", "parquet"])

@@ -33,7 +33,8 @@ def test_a_profile_is_measured_fitted_and_read(config, tmp_path, repo, modelling
     assert "64 tokens on 1 GPU: fit with 0 of 3 layers checkpointed" in done.stderr
     assert done.stdout.startswith("Iterations on 1 x CPU, forward and backward")
     assert "Time, fitted: " in done.stdout
-    assert done.stdout.endswith(f"wrote {file}\n")
+    assert done.stdout.splitlines()[-2] == f"wrote {file}"
+    assert f". Next: hbpack groups LENGTHS --profile {file} --gpus 4" in done.stdout.splitlines()[-1]
     data = json.loads(file.read_text())
     jsonschema.validate(data, json.loads((repo / "schemas" / "profile.schema.json").read_text()))
     profile = read_profile(file)

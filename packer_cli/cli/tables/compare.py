@@ -6,24 +6,27 @@ from collections.abc import Iterable, Sequence
 
 import click
 
-from packer_cli.cli.console import print_table
+from packer_cli.cli.console import print_note, print_table, say_next, shown_command
 from packer_cli.compare import ComparedRow, Comparison
-from packer_cli.compare.columns import COLUMNS, Column
+from packer_cli.compare.columns import Column
 from packer_cli.compare.row_figures import RowFigures
+from packer_cli.format.metrics import OverallMetrics
 from packer_cli.plan.pieces import overflow_notes
-from packer_cli.sizes import counted
+from packer_cli.sizes import amount, counted, ratio
+
+OWN = "(yours)"
 
 
-def print_comparison(comparison: Comparison) -> None:
-    """Print the table on stdout, and notes on single rows below it."""
+def print_comparison(comparison: Comparison, chosen: Sequence[Column]) -> None:
+    """Print the table on stdout with the chosen columns that some row has, and notes on single rows below it."""
     rows, lengths, config = comparison.rows, comparison.lengths, comparison.config
     done = [row.figures for row in rows if row.figures]
     columns = [
         column
-        for column in COLUMNS
+        for column in chosen
         if any(column.value(row) is not None for row in done) and (column.name != "source-mix" or _has_sources(done))
     ]
-    cells = [[_name(row), *(_cell(row, column) for column in columns)] for row in rows]
+    cells = [[row_name(row), *(_cell(row, column) for column in columns)] for row in rows]
     linear = rows[0].spec.rules.linear
     cost = f", cost 1,{linear}" if linear else ""
     title = (
@@ -41,13 +44,15 @@ def _has_sources(rows: Sequence[RowFigures]) -> bool:
     return any(row.metrics.overall.source_mix_spread for row in rows)
 
 
-def _name(row: ComparedRow) -> str:
-    return f"{row.spec.name} *" if row.figures and row.figures.cut_off else row.spec.name
+def row_name(row: ComparedRow) -> str:
+    """A row's name, marked if it is the plan that the options ask for, or was stopped."""
+    own = f" {OWN}" if row.spec.is_own else ""
+    return f"{row.spec.name}{own}{' *' if row.figures and row.figures.cut_off else ''}"
 
 
 def _cell(row: ComparedRow, column: Column) -> str:
     value = column.value(row.figures) if row.figures else None
-    return "-" if value is None else column.show(value)
+    return "" if value is None else column.show(value)
 
 
 def print_notes(comparison: Comparison, others: Iterable[str] = ()) -> None:
@@ -55,13 +60,44 @@ def print_notes(comparison: Comparison, others: Iterable[str] = ()) -> None:
     rows, config = comparison.rows, comparison.config
     for row in rows:
         for note in _row_notes(row):
-            click.echo(f"  {row.spec.name}: {note}")
+            print_note(f"{row.spec.name}: {note}")
     for note in (*overflow_notes(comparison.counts, config.groups[-1].capacity, config.overflow), *others):
-        click.echo(f"  {note}")
+        print_note(note)
+    if any(row.spec.is_own for row in rows):
+        print_note(f"{OWN}: what your options plan")
     if any(row.spec.name.endswith("@longest") for row in rows):
-        click.echo(f"  @longest: {config.groups[-1]} alone")
+        print_note(f"@longest: {config.groups[-1]} alone")
     if comparison.advice:
-        click.echo(f"\n  {comparison.advice}")
+        click.echo()
+        print_note(comparison.advice)
+
+
+def say_best(comparison: Comparison) -> None:
+    """Print the last line: the row with the shortest predicted epoch, or the least waiting, and how to pack so."""
+    done = [(row, row.figures) for row in comparison.rows if row.figures and not row.spec.rules.algorithm.is_padded]
+    if not done:
+        return
+    epochs = [(row, each.simulation.overall.seconds) for row, each in done if each.simulation]
+    waiting = [(row, _waiting(each.metrics.overall)) for row, each in done]
+    best, figure = min(epochs or waiting, key=lambda pair: pair[1])
+    config = best.spec.config
+    is_strategy = best.spec.kind == "strategy"
+    groups = comparison.config.groups if is_strategy else config.groups
+    words = ["--groups", ",".join(map(str, groups)), "--gpus", config.gpus]
+    if is_strategy:
+        words += ["--strategy", config.strategy]
+    else:
+        words += ["--packing", config.packing, "--balance", config.balance]
+    pack = shown_command("hbpack", "pack", "INPUT", *words)
+    if epochs:
+        say_next(f"{best.spec.name} has the shortest predicted epoch, {amount(figure / 3600)} h", pack)
+    else:
+        times = "compare predicted epochs with --model CONFIG.JSON --gpu NAME"
+        say_next(f"{best.spec.name} waits least, for {ratio(figure)} of the work", times, pack)
+
+
+def _waiting(metrics: OverallMetrics) -> float:
+    return metrics.abr if metrics.cbr is None else metrics.cbr
 
 
 def _row_notes(row: ComparedRow) -> list[str]:

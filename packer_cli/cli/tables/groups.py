@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from packer_cli.cli.console import print_table
+from packer_cli.cli.console import print_note, print_table
 from packer_cli.format.choice import AlternativeGroups, GroupChoice
 from packer_cli.groups.choice import Choice
 from packer_cli.groups.settings import Setting
@@ -60,7 +60,7 @@ def print_choice(choice: Choice, record: GroupChoice) -> None:
         f"  on all {choice.num_gpus} GPUs" + _origin(rows)
     )
     for note in record.notes:
-        click.echo(f"  {note}")
+        print_note(note)
     click.echo(f"\n  --groups {record.groups}\n")
     if choice.seconds is None or record.gpu_hours is None:
         return

@@ -2,49 +2,53 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
-from packer_cli.cli.console import print_table
+import click
+
+from packer_cli.cli.console import print_note, print_table
 from packer_cli.format.constants import Mask
 from packer_cli.format.metrics import Counts, Metrics, OverallMetrics, PipelineImbalances, PlanMetrics, SampleCounts
 from packer_cli.plan.figures import ORIGINAL_NAME, LengthStats
 from packer_cli.plan.sparsity import BLOCK, Sparsity
 from packer_cli.sizes import counted, ratio
 
-_HEADER = [
-    "",
-    "ABR",
-    "ABR bound",
-    "CBR",
-    "CBR bound",
-    "DBR",
-    "PR",
-    "align PR",
-    "CR",
-    "Ave-T",
-    "imbalance",
-    "packs",
-    "bound",
-    "iterations",
-    "samples",
-    "tokens",
-]
+_LEAST = "  least possible"
+_FIGURES: tuple[tuple[str, str, Callable[[Any], str]], ...] = (
+    ("ABR: waiting for the slowest rank", "abr", ratio),
+    (_LEAST, "abr_bound", ratio),
+    ("CBR: the same by --cost", "cbr", ratio),
+    (_LEAST, "cbr_bound", ratio),
+    ("DBR: uneven tokens", "dbr", ratio),
+    ("PR: padding", "pr", ratio),
+    ("  of it to align samples", "alignment_pr", ratio),
+    ("CR: tokens in SP communication", "cr", ratio),
+    ("Ave-T: tokens per iteration and rank", "ave_t", "{:,.0f}".format),
+    ("imbalance: slowest over mean", "imbalance", "{:.3f}".format),
+    ("packs", "num_packs", "{:,}".format),
+    (_LEAST, "packs_lower_bound", "{:,}".format),
+    ("iterations", "num_iterations", "{:,}".format),
+    ("samples", "num_samples", "{:,}".format),
+    ("tokens", "num_tokens", "{:,}".format),
+)
+"""Label, field of `Metrics`, and how a value is written."""
 
 
 def print_stats(metrics: PlanMetrics) -> None:
-    """Print one row each for the groups, all packs and the baseline; then the figures on randomness."""
+    """Print a column for each group, all packs and the baseline; then the figures on randomness."""
     overall, baseline = metrics.overall, metrics.baseline
-    rows = [_row(group.name, group) for group in metrics.groups]
-    rows += [_row("all", overall), _row(f"baseline: {baseline.name}", baseline)]
-    unknown = {
-        *(("CBR", "CBR bound") if overall.cbr is None else ()),
-        *(("align PR",) if overall.alignment_pr is None else ()),
-    }
-    shown = [i for i, name in enumerate(_HEADER) if name not in unknown]
-    rows = [[row[i] for i in shown] for row in rows]
-    print_table("Balance and padding (lower is better, except Ave-T)", [_HEADER[i] for i in shown], rows)
-    print(
-        f"  {counted(overall.num_steps, 'step')}; displacement from a uniform order {overall.mean_displacement:,.1f} "
+    columns: list[tuple[str, Metrics]] = [(group.name, group) for group in metrics.groups]
+    columns += [("all", overall), ("baseline", baseline)]
+    rows = []
+    for label, field, show in _FIGURES:
+        values = [getattr(column, field) for _, column in columns]
+        if any(value is not None for value in values):
+            rows.append([label, *("" if value is None else show(value) for value in values)])
+    title = "Balance and padding (lower is better, except Ave-T)"
+    print_table(title, ["", *(name for name, _ in columns)], rows, is_dense=True)
+    print_note(
+        f"{counted(overall.num_steps, 'step')}; displacement from a uniform order {overall.mean_displacement:,.1f} "
         f"steps on average (uniform: {overall.num_steps / 3:,.1f}), {overall.max_displacement:,} at most; "
         f"length-step correlation {overall.length_step_correlation:.3f}; "
         f"length mix spread {overall.length_mix_spread:.3f}, source mix spread {overall.source_mix_spread:.3f}"
@@ -53,23 +57,25 @@ def print_stats(metrics: PlanMetrics) -> None:
         _print_delays(overall)
     if overall.cp_imbalance is not None:
         beside = "" if baseline.cp_imbalance is None else f"; baseline {baseline.cp_imbalance:.3f}"
-        print(
-            f"  CP ranks of a pack: the busiest has {overall.cp_imbalance:.3f} times the mean attention work "
+        print_note(
+            f"CP ranks of a pack: the busiest has {overall.cp_imbalance:.3f} times the mean attention work "
             f"({overall.cp_imbalance_max:.3f} at most{beside}); "
             f"{overall.cp_document_share:.0%} of the packs are sharded per document"
         )
-    if overall.alignment_pr is not None:
-        print("  align PR: the part of PR that comes from padding samples to a multiple of --align")
     if baseline.name == ORIGINAL_NAME:
-        print("  baseline: the same stream of samples, cut into micro-batches of one context window as it comes")
+        print_note(
+            f"baseline: {baseline.name}: the same stream of samples, cut into micro-batches of one context window as "
+            "it comes"
+        )
     else:
-        print(
-            "  baseline: as in HBP, isf packs the same samples to the longest group's capacity; packs in random order"
+        print_note(
+            f"baseline: {baseline.name}: as in HBP, isf packs the same samples to the longest group's capacity; packs "
+            "in random order"
         )
     if overall.num_fillers:
-        print(f"  {counted(overall.num_fillers, 'filler')} (without loss, so that every rank is busy)")
+        print_note(f"{counted(overall.num_fillers, 'filler')} (without loss, so that every rank is busy)")
     if overall.packing_between is not None:
-        print()
+        click.echo()
         print_imbalances(overall)
 
 
@@ -90,12 +96,12 @@ def print_imbalances(pipelines: PipelineImbalances) -> None:
 def _print_delays(overall: OverallMetrics) -> None:
     """Print how far samples are from the step in which a stream would bring them."""
     carried = f"; {counted(overall.num_carried, 'piece')} found no room at first" if overall.num_carried else ""
-    print(
-        f"  delay: a token runs {overall.mean_delay:,.2f} steps from its arrival on average, {overall.max_delay:,} at "
+    print_note(
+        f"delay: a token runs {overall.mean_delay:,.2f} steps from its arrival on average, {overall.max_delay:,} at "
         f"most{carried}"
     )
     for queue in overall.queues or ():
-        print(
+        click.echo(
             f"    samples of {queue.threshold:,} tokens or more wait: {queue.num_samples:,}, {queue.mean_delay:,.2f} "
             f"steps on average, {queue.max_delay:,} at most"
         )
@@ -114,11 +120,13 @@ def print_masks(names: Sequence[str], masks: Sequence[Sparsity], mask: Mask) -> 
         ]
         for name, figures in zip(names, masks, strict=True)
     ]
-    print()
-    print_table("Document masks" if mask == "document" else "Causal masks over whole rows", header, rows)
-    print(
-        "  packs for FlexAttention: the longest sample is at most half the pack; dense work: scores that SDPA with a\n"
-        "  dense mask computes for each one that counts"
+    click.echo()
+    print_table(
+        "Document masks" if mask == "document" else "Causal masks over whole rows", header, rows, is_dense=True
+    )
+    print_note(
+        "packs for FlexAttention: the longest sample is at most half the pack; dense work: scores that SDPA with a "
+        "dense mask computes for each one that counts"
     )
 
 
@@ -162,24 +170,3 @@ _COUNTS = {
     "records_with_special_tokens": False,
 }
 """In processing order; False: shown only if there are any."""
-
-
-def _row(name: str, metrics: Metrics) -> list[str]:
-    return [
-        name,
-        ratio(metrics.abr),
-        ratio(metrics.abr_bound),
-        ratio(metrics.cbr or 0.0),
-        ratio(metrics.cbr_bound or 0.0),
-        ratio(metrics.dbr),
-        ratio(metrics.pr),
-        ratio(metrics.alignment_pr or 0.0),
-        ratio(metrics.cr),
-        f"{metrics.ave_t:,.0f}",
-        f"{metrics.imbalance:.3f}",
-        f"{metrics.num_packs:,}",
-        f"{metrics.packs_lower_bound:,}",
-        f"{metrics.num_iterations:,}",
-        f"{metrics.num_samples:,}",
-        f"{metrics.num_tokens:,}",
-    ]

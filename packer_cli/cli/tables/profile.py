@@ -12,7 +12,7 @@ def print_profile(profile: Profile) -> None:
     """Print the measured iterations, then the fitted coefficients with their errors."""
     num_gpus = profile.num_measured or profile.num_gpus
     rows = [_cells(row, num_gpus) for row in profile.iterations]
-    print_table(f"Iterations on {num_gpus} x {profile.gpu}, forward and backward", _HEADER, rows)
+    print_table(f"Iterations on {num_gpus} x {profile.gpu}, forward and backward", _HEADER, rows, is_dense=True)
     for name, unit, fit in (("Time", "s", profile.cost), ("Memory", "bytes", profile.memory)):
         if fit is not None:
             rows = [_coefficient(fit, key, value) for key, value in fit.coefficients.items()]

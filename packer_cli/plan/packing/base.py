@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Protocol, TypeVar
 
+from packer_cli.errors import did_you_mean
 from packer_cli.plan.types import Int32Array, Int64Array, Pieces
 
 OBJECTIVES = ("work", "tokens")
@@ -87,7 +88,9 @@ def parse_packing(text: str, registry: Mapping[str, P]) -> tuple[P, PackingOptio
     """
     name, _, rest = text.partition(":")
     if name not in registry:
-        raise ValueError(f"unknown packing algorithm {name!r}; known: {', '.join(registry)}")
+        raise ValueError(
+            f"unknown packing algorithm {name!r}{did_you_mean(name, registry)}; known: {', '.join(registry)}"
+        )
     algorithm = registry[name]
     fields = {field.name: field for field in dataclasses.fields(algorithm.options)}
     values: dict[str, Any] = {}

@@ -113,7 +113,8 @@ def test_a_wrong_file_of_lengths(hbpack, tmp_path, content, reason):
 def test_stats_of_a_plan_file_and_of_a_corpus(hbpack, pack, chats, tmp_path):
     assert pack(chats).code == 0
     done = hbpack("stats", tmp_path / "out" / "plan.arrow")
-    assert done == hbpack("stats", tmp_path / "out")
+    of_folder = hbpack("stats", tmp_path / "out")
+    assert done.stdout.splitlines()[:-1] == of_folder.stdout.splitlines()[:-1]
     assert done.stdout.startswith("Records\n")
     message = f"error: '{chats}' is a corpus; run hbpack tokenize, and name its output\n"
     assert hbpack("stats", chats) == (2, "", message)

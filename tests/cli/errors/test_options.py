@@ -70,6 +70,17 @@ BAD_OVERFLOW = (
             BAD_OVERFLOW,
         ),
         (
+            ["--overflow", "truncat"],
+            (
+                "invalid value for '--overflow': 'truncat' is not one of 'split', 'truncate', 'drop', 'error' "
+                "(did you mean 'truncate'?); see hbpack pack --help"
+            ),
+        ),
+        (
+            ["--packing", "isff"],
+            f"--packing: unknown packing algorithm 'isff' (did you mean 'isf'?); known: {', '.join(REGISTRY)}",
+        ),
+        (
             ["--append-eos=1"],
             "invalid value for '--append-eos': '1' is not one of 'auto', 'always', 'never'; see hbpack pack --help",
         ),
@@ -89,6 +100,14 @@ def test_a_wrong_option(pack, chats, tmp_path, options, message):
         (["frobnicate"], "no such command 'frobnicate'; see hbpack --help"),
         (["pakc"], "no such command 'pakc' (did you mean 'pack'?); see hbpack --help"),
         (["stats", "--seeds", "3"], "no such option '--seeds' (did you mean '--seed'?); see hbpack stats --help"),
+        (
+            ["pack", "in.jsonl", "--shard", "0/4"],
+            (
+                "no such option '--shard'; hbpack tokenize, write and export have it, so run hbpack tokenize, plan "
+                "and then write in place of hbpack pack; see hbpack pack --help"
+            ),
+        ),
+        (["show", "out", "--to", "x"], "no such option '--to'; hbpack export has it; see hbpack show --help"),
         (["pack", "in.jsonl"], "missing option '--output' / '-o'; see hbpack pack --help"),
         (["pack", "-o", "out", "--tokenizer", "t", "--groups", "1k", "--gpus", "1"], "INPUT is required"),
         (["pack", "in.jsonl", "-o", "out"], "--tokenizer is required"),

@@ -39,7 +39,8 @@ def test_a_remote_set_looks_the_same(packed):
     try:
         for arguments in (("--rank", 3), ("--sample", 0), ("--pack", 2), ("--epoch", 3, "--iteration", 1)):
             remote = run(main, "show", f"memory:/{root}/", *arguments)
-            assert remote == run(main, "show", packed, *arguments)
+            local = run(main, "show", packed, *arguments)
+            assert remote.stdout.splitlines()[:-1] == local.stdout.splitlines()[:-1]
             assert remote.code == 0
         system.rm(f"{root}/shards", recursive=True)
         done = run(main, "show", f"memory:/{root}")

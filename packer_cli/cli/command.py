@@ -1,0 +1,109 @@
+"""How a command explains itself: options in panels, examples, and the commands that have an option it lacks."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Callable, Collection, Sequence
+from functools import partial
+from typing import Any
+
+import click
+
+from packer_cli.errors import did_you_mean
+from packer_cli.panels import Panel
+
+EXAMPLES = "Examples (run them in examples/sample)"
+
+
+class Option(click.Option):
+    """An option in a panel of the help."""
+
+    def __init__(self, *args: Any, panel: Panel = Panel.MAIN, **kwargs: Any) -> None:
+        self.panel = panel
+        super().__init__(*args, **kwargs)
+
+
+class Choice(click.Choice[str]):
+    """A choice whose error suggests the nearest value."""
+
+    def get_invalid_choice_message(self, value: Any, ctx: click.Context | None) -> str:
+        """The error for a value that is not among the choices."""
+        message = super().get_invalid_choice_message(value, ctx).rstrip(".")
+        return f"{message}{did_you_mean(str(value), self.choices)}"
+
+
+class Command(click.Command):
+    """A command with panels and examples.
+
+    Args:
+        examples: lines of a shell, as the help prints them.
+        chain: the commands that this one runs in turn; they may have options that it lacks.
+    """
+
+    def __init__(self, *args: Any, examples: str = "", chain: Sequence[str] = (), **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.examples = textwrap.dedent(examples).strip()
+        self._chain = chain
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write each panel that has options."""
+        panels: dict[Panel, list[tuple[str, str]]] = {panel: [] for panel in Panel}
+        for parameter in self.get_params(ctx):
+            record = parameter.get_help_record(ctx) if isinstance(parameter, click.Option) else None
+            if record is not None:
+                panels[getattr(parameter, "panel", Panel.MAIN)].append(record)
+        for panel, records in panels.items():
+            if records:
+                with formatter.section(panel.value):
+                    formatter.write_dl(records)
+
+    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the examples as they are, so that they can be copied."""
+        if self.examples:
+            with formatter.section(EXAMPLES):
+                formatter.write(textwrap.indent(self.examples, " " * formatter.current_indent) + "\n")
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Parse the words. The error for an unknown option names the commands that have it."""
+        try:
+            return super().parse_args(ctx, args)
+        except click.NoSuchOption as error:
+            owners = _commands_with(error.option_name, ctx)
+            if not owners:
+                raise
+            has = "has" if len(owners) == 1 else "have"
+            message = f"no such option {error.option_name!r}; {_listed(owners)} {has} it"
+            if set(owners) & set(self._chain):
+                names = _listed(self._chain, last="and then")
+                message += f", so run {names} in place of hbpack {self.name}"
+            raise click.UsageError(message, ctx) from None
+
+
+option: Callable[..., Any] = partial(click.option, cls=Option)
+"""`click.option` with a `panel`."""
+
+
+def json_option(schema: str, panel: Panel = Panel.MAIN) -> Callable[..., Any]:
+    """`--json`; `schema` is a name of `cli.outputs.schemas.OUTPUTS`."""
+    text = f"Print JSON in place of tables; schemas/output/{schema}.schema.json describes it."
+    return option("--json", "as_json", is_flag=True, panel=panel, help=text)
+
+
+def _commands_with(name: str, ctx: click.Context) -> list[str]:
+    """The other commands that have an option."""
+    group = ctx.parent.command if ctx.parent else None
+    if not isinstance(group, click.Group):
+        return []
+    assert ctx.parent is not None
+    commands = {each: group.get_command(ctx.parent, each) for each in group.list_commands(ctx.parent)}
+    return [each for each, found in commands.items() if found and name in _options_of(found)]
+
+
+def _options_of(found: click.Command) -> Collection[str]:
+    return {word for parameter in found.params for word in (*parameter.opts, *parameter.secondary_opts)}
+
+
+def _listed(names: Sequence[str], last: str = "and") -> str:
+    """Such as `hbpack tokenize, write and export`."""
+    *others, final = names
+    return f"hbpack {', '.join(others)} {last} {final}" if others else f"hbpack {final}"

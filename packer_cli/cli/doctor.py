@@ -1,0 +1,90 @@
+"""`hbpack doctor`."""
+
+from __future__ import annotations
+
+import shutil
+import textwrap
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from packer_cli.cli.command import Command, json_option, option
+from packer_cli.cli.console import say_next
+from packer_cli.cli.param_types import LocalPath
+from packer_cli.errors import RunError
+from packer_cli.sizes import counted
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from packer_cli.stages.doctor import Check
+
+
+@click.command(
+    "doctor",
+    cls=Command,
+    examples="""
+    hbpack doctor
+    # The disk of a folder that will be written to, for a script
+    hbpack doctor --output OUT --json
+    """,
+)
+@option(
+    "--output",
+    "-o",
+    type=LocalPath(is_output=True),
+    default=".",
+    show_default=True,
+    metavar="FOLDER",
+    help="Folder that will be written to, whose disk is looked at.",
+)
+@json_option("doctor")
+def command(output: str, as_json: bool) -> None:
+    """Check this installation and machine, and say how to mend what is missing.
+
+    Looks at hbpack's libraries and extras, the solver, cores, memory, disk, shared memory, open files, the cache of
+    compiled kernels, and the GPUs that torch sees. It reads no data and writes nothing.
+
+    Exit codes: 0 nothing is broken, 1 something is, 2 wrong usage.
+    """
+    from packer_cli.stages.doctor import run_checks
+
+    checks = run_checks(Path(output))
+    broken = [check for check in checks if check.state == "broken"]
+    if as_json:
+        from packer_cli.cli.outputs.base import print_json
+        from packer_cli.cli.outputs.found import CheckOutput, DoctorOutput
+
+        print_json(DoctorOutput(healthy=not broken, checks=tuple(CheckOutput(**vars(check)) for check in checks)))
+    else:
+        _print(checks)
+    if broken:
+        names = ", ".join(check.name for check in broken)
+        raise RunError(f"{counted(len(broken), 'thing')} broken ({names}); the list says what to do")
+    if not as_json:
+        click.echo()
+        say_next("Nothing is broken", "hbpack init DATA... --tokenizer PATH")
+
+
+def _print(checks: Sequence[Check]) -> None:
+    width = min(shutil.get_terminal_size().columns, 100)
+    room = max(len(check.name) for check in checks)
+
+    def fill(text: str, begin: str) -> str:
+        return textwrap.fill(
+            text,
+            width,
+            initial_indent=begin,
+            subsequent_indent=" " * 4,
+            break_long_words=False,
+            break_on_hyphens=False,
+        )
+
+    for subject in dict.fromkeys(check.subject for check in checks):
+        click.echo(f"{subject}:")
+        for check in (check for check in checks if check.subject == subject):
+            mark = "" if check.state == "ok" else f"{check.state}: "
+            click.echo(fill(f"{mark}{check.value}", f"  {check.name.ljust(room)}  "))
+            if check.remedy:
+                click.echo(fill(check.remedy, " " * 4))

@@ -1,0 +1,84 @@
+"""`hbpack init`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from packer_cli.cli.command import Command, json_option, option
+from packer_cli.cli.console import say_next, shown_command
+from packer_cli.cli.param_types import LocalPath, Text, gpus
+from packer_cli.engine.progress import warn
+from packer_cli.sizes import counted
+
+
+@click.command(
+    "init",
+    cls=Command,
+    examples="""
+    hbpack init chats.jsonl journals.jsonl --tokenizer tokenizer --gpus 8
+    # Groups for a model and a GPU, in a file of another name
+    hbpack init chats.jsonl --tokenizer tokenizer --gpus 8 --model model \\
+        --gpu h100 --output chats.yaml
+    """,
+)
+@click.argument("inputs", metavar="DATA...", nargs=-1, type=Text())
+@option(
+    "--from",
+    "source",
+    type=LocalPath(),
+    metavar="FILE",
+    help="Config to read instead: an Axolotl YAML, or LLaMA-Factory's dataset_info.json, of which DATA names data "
+    "sets (all without it).",
+)
+@option("--tokenizer", type=Text(), metavar="PATH", help="As hbpack pack takes it. Without it, lengths are estimated.")
+@option("--gpus", type=click.IntRange(1, 2**20), default=8, show_default=True, metavar="N", help="GPUs that train.")
+@option("--model", type=LocalPath(), metavar="PATH", help="The model's config.json, or its folder; needs --gpu.")
+@option("--gpu", type=Text(gpus), metavar="NAME", help="GPU to train on, such as h100.")
+@option(
+    "--output",
+    "-o",
+    type=LocalPath(is_output=True),
+    default="hbpack.yaml",
+    show_default=True,
+    metavar="FILE",
+    help="Config file to write; an existing one is not overwritten.",
+)
+@json_option("init")
+def command(
+    inputs: tuple[str, ...],
+    source: str | None,
+    tokenizer: str | None,
+    gpus: int,
+    model: str | None,
+    gpu: str | None,
+    output: str,
+    as_json: bool,
+) -> None:
+    """Look at your data and write a config file that hbpack pack runs as it stands.
+
+    DATA are inputs as for `hbpack pack`. A few hundred records of each are read: their shapes, keys and lengths decide
+    the options, and a comment says why. With --model and --gpu, the length groups are those with the shortest
+    predicted epoch for the sample; without, they follow a rule of thumb. What hbpack cannot know stands as a comment.
+    """
+    from packer_cli.stages.init import InitOptions, run_init
+
+    options = InitOptions(
+        inputs=inputs, source=source, tokenizer=tokenizer, gpus=gpus, model=model, gpu=gpu, output=Path(output)
+    )
+    result = run_init(options)
+    if as_json:
+        from packer_cli.cli.outputs.base import print_json
+        from packer_cli.cli.outputs.written import InitOutput
+
+        print_json(
+            InitOutput(output=output, options=result.options, missing=tuple(result.unknown), lost=tuple(result.lost))
+        )
+        return
+    for text in result.lost:
+        warn(f"not carried over: {text}")
+    pack = shown_command("hbpack", "pack", "--config", output)
+    missing = [name for name in result.unknown if name in ("tokenizer", "groups", "gpus")]
+    first = [f"give {', '.join(missing)} in it"] if missing else []
+    say_next(f"Wrote {output}, for {counted(len(result.inputs), 'input')}", ", then ".join([*first, pack]))

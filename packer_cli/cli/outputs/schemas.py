@@ -1,0 +1,28 @@
+"""The JSON Schemas of what `--json` prints, by name; `schemas/output/` is generated from these."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from packer_cli.cli.outputs.figures import CompareOutput, GroupsOutput, PlanPrediction, StatsOutput
+from packer_cli.cli.outputs.found import DoctorOutput, ShowOutput, SpeedOutput, StatusOutput, VerifyOutput
+from packer_cli.cli.outputs.written import ExportOutput, InitOutput, RebalanceOutput, SetOutput, StoreOutput
+from packer_cli.groups.layouts import LayoutChoice
+
+OUTPUTS: dict[str, Any] = {
+    "init": InitOutput,
+    "set": SetOutput,
+    "tokenize": StoreOutput,
+    "rebalance": RebalanceOutput,
+    "export": ExportOutput,
+    "doctor": DoctorOutput,
+    "stats": StatsOutput,
+    "compare": CompareOutput,
+    "simulate": PlanPrediction | CompareOutput,
+    "groups": GroupsOutput | LayoutChoice,
+    "verify": VerifyOutput,
+    "status": StatusOutput,
+    "bench-loader": SpeedOutput,
+    "show": list[ShowOutput],
+}
+"""The name of each schema, and what it describes."""

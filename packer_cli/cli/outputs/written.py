@@ -1,0 +1,105 @@
+"""The records of what commands write: sets, token stores, exports."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from packer_cli.cli.outputs.base import Output
+from packer_cli.cli.outputs.figures import PlanPrediction
+from packer_cli.format.choice import GroupChoice
+from packer_cli.format.metrics import BaselineMetrics, Counts, GroupMetrics, OverallMetrics, SampleCounts
+
+
+@dataclass(frozen=True, kw_only=True)
+class WrittenShards(Output):
+    """The files of a packed set."""
+
+    num_shards: int
+    num_bytes: int
+    """Of the shards."""
+    num_gpus: int
+    """Ranks with a manifest."""
+    num_epochs: int
+    """Epochs with manifests."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SetOutput(Output):
+    """`hbpack pack`, `plan`, `append` and `write`."""
+
+    output: str
+    """The folder, as it was named."""
+    counts: Counts | SampleCounts
+    """What became of the records."""
+    overall: OverallMetrics
+    groups: tuple[GroupMetrics, ...]
+    baseline: BaselineMetrics
+    group_choice: GroupChoice | None = None
+    """How automatic groups were chosen."""
+    prediction: PlanPrediction | None = None
+    """With `--model` and `--gpu`, or `--profile`."""
+    shards: WrittenShards | None = None
+    """Of a set that is complete."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class InitOutput(Output):
+    """`hbpack init`."""
+
+    output: str
+    """The config file, as it was named."""
+    options: dict[str, Any]
+    """What stands in it, besides `inputs`."""
+    missing: tuple[str, ...]
+    """Options that stand in it as comments, for you to set."""
+    lost: tuple[str, ...]
+    """What of another trainer's config could not be carried over."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class StoreOutput(Output):
+    """`hbpack tokenize`."""
+
+    output: str
+    """The folder, as it was named; the store is its `tokens`."""
+    is_complete: bool
+    """False after a task of a job array whose others are not done."""
+    num_samples: int
+    num_tokens: int
+    num_loss_tokens: int
+    num_rejected: int
+    num_parts: int
+    """Files of the store."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RebalanceOutput(Output):
+    """`hbpack rebalance`."""
+
+    output: str
+    num_gpus: int
+    first_epoch: int
+    first_step: int
+    """Where training goes on."""
+    num_iterations: int
+    """Left in the first epoch, as are the steps."""
+    num_steps: int
+    overall: OverallMetrics
+    """Of whole epochs from now on."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExportOutput(Output):
+    """`hbpack export`."""
+
+    output: str
+    format: str
+    is_complete: bool
+    """False after a task of a job array whose others are not done; the numbers are of a complete export."""
+    num_rows: int | None = None
+    """Packs."""
+    num_samples: int | None = None
+    num_tokens: int | None = None
+    num_files: int | None = None
+    num_bytes: int | None = None

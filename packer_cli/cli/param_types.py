@@ -1,0 +1,155 @@
+"""The types of options and arguments: what they refuse, and what a shell completes them with."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import click
+from click.shell_completion import CompletionItem
+
+from packer_cli.errors import InputError, OutputError
+
+Names = Callable[[], Iterable[str]]
+"""What a registry holds, imported when a shell asks."""
+
+
+class FiniteRange(click.FloatRange):
+    """A range of floats that rejects NaN, which click's range accepts."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Return the number, or fail."""
+        number = super().convert(value, param, ctx)
+        if number != number:
+            self.fail(f"{value} is not a number.", param, ctx)
+        return number
+
+
+class LocalPath(click.ParamType):
+    """A path on this machine. A URL is refused: as a path, `s3://bucket/out` would be a local folder named `s3:`."""
+
+    name = "path"
+
+    def __init__(self, *, is_output: bool = False) -> None:
+        self._is_output = is_output
+
+    def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+        """Files."""
+        return [CompletionItem(incomplete, type="file")]
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Return the path unchanged, or fail."""
+        text = str(value)
+        if "://" in text and self._is_output:
+            raise OutputError(f"{text}: hbpack writes local files; name a local path, and upload what is there")
+        if "://" in text:
+            raise InputError(f"{text}: hbpack reads local files; download it first")
+        return value
+
+
+class OutputFolder(click.ParamType):
+    """A folder or URL to write to. An empty name, as from an unset variable, is refused: it would mean the current
+    folder."""
+
+    name = "path"
+
+    def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+        """Folders."""
+        return [CompletionItem(incomplete, type="dir")]
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Return the name unchanged, or fail."""
+        if not str(value):
+            self.fail("it is empty; name a folder, or '.' for the current one.", param, ctx)
+        return value
+
+
+class Folder(click.ParamType):
+    """The output of an earlier command, or its URL."""
+
+    name = "path"
+
+    def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+        """Folders."""
+        return [CompletionItem(incomplete, type="dir")]
+
+
+class Text(click.ParamType):
+    """Text that the command validates.
+
+    Args:
+        names: what a shell completes it with, after a comma again; None for files.
+    """
+
+    name = "text"
+
+    def __init__(self, names: Names | None = None) -> None:
+        self._names = names
+
+    def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+        """Names that begin as the word does, or files."""
+        if self._names is None:
+            return [CompletionItem(incomplete, type="file")]
+        before, comma, begin = incomplete.rpartition(",")
+        return [CompletionItem(f"{before}{comma}{name}") for name in self._names() if name.startswith(begin)]
+
+
+class Value(Text):
+    """Text, or a value from a config file; the model validates it."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Return the value unchanged."""
+        return value
+
+
+def words_of(metavar: str) -> Names:
+    """The words that a metavar offers, without what only stands for a value.
+
+    >>> words_of("sequence|document|auto[:rho=R]")()
+    ['sequence', 'document', 'auto']
+    """
+    return lambda: re.findall(r"(?:^|\|)([a-z]+)(?=$|[|\[])", metavar)
+
+
+def packings() -> Iterable[str]:
+    """Packing algorithms."""
+    from packer_cli.plan.packing import REGISTRY
+
+    return REGISTRY
+
+
+def balances() -> Iterable[str]:
+    """Rules of `--balance`."""
+    from packer_cli.compare.rows import BALANCES
+
+    return ("refine", *BALANCES)
+
+
+def curricula() -> Iterable[str]:
+    """Rules of `--curriculum`."""
+    from packer_cli.plan.windows import CURRICULA, SHORT_FIRST
+
+    return (SHORT_FIRST, *CURRICULA)
+
+
+def gpus() -> Iterable[str]:
+    """GPUs whose data sheet is known."""
+    from packer_cli.cost.gpus import PRESETS
+
+    return PRESETS
+
+
+def strategies() -> Iterable[str]:
+    """Values of `--strategies`."""
+    from packer_cli.compare.rows import ALL, PADDED
+    from packer_cli.config.strategies import STRATEGIES
+
+    return (ALL, *STRATEGIES, PADDED)
+
+
+def columns() -> Iterable[str]:
+    """Columns of `hbpack compare`."""
+    from packer_cli.compare.columns import COLUMNS
+
+    return (column.name for column in COLUMNS)

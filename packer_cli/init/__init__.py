@@ -1,0 +1,16 @@
+"""`hbpack init`: look at data, or read another trainer's config, and write a config file.
+
+::
+
+    axolotl.py, llamafactory.py    another trainer's file -> draft.py
+    look.py        a sample of each input: shapes, keys, lengths
+    groups.py      length groups for these lengths
+    text.py        the draft as commented YAML
+"""
+
+from packer_cli.init.axolotl import read_axolotl
+from packer_cli.init.draft import Draft
+from packer_cli.init.llamafactory import read_llamafactory
+from packer_cli.init.look import Look, Sampler
+
+__all__ = ["Draft", "Look", "Sampler", "read_axolotl", "read_llamafactory"]

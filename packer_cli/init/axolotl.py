@@ -1,0 +1,162 @@
+"""An Axolotl config to a draft: its data sets, tokenizer, lengths and batch."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from packer_cli.corpus.records.messages import SHAPE as MESSAGES
+from packer_cli.corpus.records.text import SHAPE as TEXT
+from packer_cli.errors import InputError
+from packer_cli.init.draft import Draft
+from packer_cli.sizes import format_tokens
+
+_SHAPES = {
+    "chat_template": "messages",
+    "sharegpt": "messages",
+    "alpaca": "alpaca",
+    "completion": "text",
+    "pretrain": "text",
+}
+"""`type` of a data set -> `--schema`."""
+_OVERFLOW = {"drop": "drop", "truncate": "truncate", "raise": "error"}
+_NO_PLACE = {
+    "val_set_size": "hbpack makes no validation split; take it from the data first",
+    "test_datasets": "hbpack packs what you train on; pack test data as a set of its own",
+    "special_tokens": "add them to the tokenizer's folder",
+    "tokens": "add them to the tokenizer's folder",
+    "rl": "preference data is not packed",
+    "dataset_exact_deduplication": "hbpack keeps every record; remove duplicates first",
+    "min_sample_len": "hbpack keeps short samples; remove them first",
+    "tensor_parallel_size": "add parallel: tp=N",
+}
+"""Keys of data that a config of hbpack has no option for."""
+
+
+def read_axolotl(config: dict[str, Any], num_gpus: int | None) -> Draft:
+    """The draft of an Axolotl config.
+
+    Args:
+        num_gpus: GPUs that train, for the tokens of a step; None if not known.
+
+    Raises:
+        InputError: it lists no data sets.
+    """
+    sets = [*_listed(config.get("datasets")), *_listed(config.get("pretraining_dataset"))]
+    if not sets:
+        raise InputError("--from: the Axolotl config lists no datasets")
+    draft = Draft()
+    shapes = {shape for entry in sets if (shape := _add_set(entry, draft)) is not None}
+    if len(shapes) == 1:
+        draft.set("schema", shapes.pop(), "The type of the data sets.")
+    if "alpaca" in {_SHAPES.get(_kind(entry)) for entry in sets}:
+        draft.set("alpaca", "stanford", "Axolotl's alpaca type is the Stanford prompt.")
+    _add_tokenizer(config, draft)
+    if config.get("train_on_inputs"):
+        draft.set("loss-on", "all", "train_on_inputs is true.")
+    _add_lengths(config, draft, num_gpus)
+    for name, option in (("num_epochs", "epochs"), ("seed", "seed")):
+        value = config.get(name)
+        if isinstance(value, (int, float)) and value == int(value) and value >= (name == "num_epochs"):
+            draft.set(option, int(value))
+        elif value is not None:
+            draft.lost.append(f"{name}: {value}: {option} takes an integer")
+    draft.lost += [f"{key}: {why}" for key, why in _NO_PLACE.items() if config.get(key)]
+    return draft
+
+
+def _listed(value: Any) -> list[dict[str, Any]]:
+    entries = value if isinstance(value, list) else [] if value is None else [value]
+    return [entry if isinstance(entry, dict) else {"path": entry} for entry in entries]
+
+
+def _kind(entry: dict[str, Any]) -> str:
+    kind = entry.get("type", "chat_template" if "field_messages" in entry else "completion")
+    return kind.split(":")[0].split(".")[0] if isinstance(kind, str) else "a custom type"
+
+
+def _add_set(entry: dict[str, Any], draft: Draft) -> str | None:
+    """Add a data set's inputs; returns the shape of its records, None if it cannot be added."""
+    path, kind = str(entry.get("path", "")), _kind(entry)
+    shape = _SHAPES.get(kind)
+    if shape is None:
+        draft.lost.append(f"data set {path}: type {kind} is not read; convert it to messages or prompt and completion")
+        return None
+    why = _wrong_keys(entry, shape)
+    if why:
+        draft.lost.append(f"data set {path}: {why}")
+        return None
+    if entry.get("roles_to_train") not in (None, ["assistant"], ["gpt"]):
+        draft.lost.append(f"data set {path}: roles_to_train {entry['roles_to_train']}: the loss is on the assistant")
+    if entry.get("train_on_eos") not in (None, "turn"):
+        draft.lost.append(f"data set {path}: train_on_eos {entry['train_on_eos']}: the template's mask decides")
+    if entry.get("shards"):
+        draft.lost.append(f"data set {path}: shards {entry['shards']}: add @WEIGHT for a part of it")
+    files = entry.get("data_files")
+    if files is not None and Path(path).is_dir():
+        draft.inputs += [str(Path(path) / str(file)) for file in (files if isinstance(files, list) else [files])]
+    elif path in ("json", "parquet", "arrow", "text") and files is not None:
+        draft.inputs += [str(file) for file in (files if isinstance(files, list) else [files])]
+    elif Path(path).exists() or "://" in path:
+        draft.inputs.append(path)
+    else:  # A name on the Hub.
+        name = f"{path}/{entry['name']}" if entry.get("name") else path
+        draft.inputs.append(f"{name}:{entry['split']}" if entry.get("split") else name)
+    return shape
+
+
+def _wrong_keys(entry: dict[str, Any], shape: str) -> str | None:
+    """Why the keys that a data set names are not those that hbpack reads; None if they are."""
+    if shape == "messages":
+        field = entry.get("field_messages", "messages")
+        if not MESSAGES.matches([field]):
+            return f"field_messages {field}: hbpack reads {MESSAGES.expected()}; rename it"
+        mapped = dict(entry.get("message_property_mappings") or {})
+        mapped.setdefault("role", entry.get("message_field_role", "role"))
+        mapped.setdefault("content", entry.get("message_field_content", "content"))
+        if (mapped["role"], mapped["content"]) not in (("role", "content"), ("from", "value")):
+            keys = f"{mapped['role']} and {mapped['content']}"
+            return f"messages of {keys}: hbpack reads role and content, or from and value"
+    if shape == "text":
+        field = entry.get("field", "text")
+        if not TEXT.matches([field]):
+            return f"field {field}: hbpack reads {TEXT.expected()}; rename it"
+    return None
+
+
+def _add_tokenizer(config: dict[str, Any], draft: Draft) -> None:
+    name = config.get("tokenizer_config") or config.get("base_model_config") or config.get("base_model")
+    if name:
+        draft.set("tokenizer", str(name))
+    model = config.get("base_model")
+    if model and Path(str(model)).is_dir():
+        draft.ask("model", str(model), "With gpu, such as h100, times are predicted, and groups can be auto.")
+    template = config.get("chat_template")
+    if config.get("chat_template_jinja"):
+        draft.set("chat-template", str(config["chat_template_jinja"]), "chat_template_jinja.")
+    elif template not in (None, "tokenizer_default"):
+        draft.lost.append(
+            f"chat_template {template}: hbpack takes the tokenizer's own; if that differs, put the Jinja text of "
+            f"{template} into a file and name it as chat-template"
+        )
+
+
+def _add_lengths(config: dict[str, Any], draft: Draft, num_gpus: int | None) -> None:
+    length = config.get("sequence_len")
+    if isinstance(length, int):
+        degree = config.get("context_parallel_size") or config.get("sequence_parallel_degree") or 1
+        draft.set(
+            "groups", [f"{format_tokens(length)}:{degree}"], f"sequence_len {length}: rows as long as Axolotl's."
+        )
+        strategy = str(config.get("excess_length_strategy", "drop"))
+        draft.set("overflow", _OVERFLOW.get(strategy, "drop"), f"Axolotl would {strategy} longer samples, too.")
+        batch = [config.get(key) for key in ("micro_batch_size", "gradient_accumulation_steps")]
+        if num_gpus and all(isinstance(number, int) for number in batch):
+            tokens = batch[0] * batch[1] * length * max(1, num_gpus // degree)  # type: ignore[operator]
+            draft.set(
+                "global-tokens",
+                format_tokens(tokens),
+                "micro_batch_size x gradient_accumulation_steps x sequence_len on every data-parallel rank.",
+            )
+    if config.get("sample_packing") is False:
+        draft.lost.append("sample_packing: false: hbpack always packs, and attention stays within each sample")

@@ -1,0 +1,222 @@
+"""A sample of each input: what its records are, and how long.
+
+Price: reading about a megabyte of each of a few files, and encoding a few hundred records; files are not read whole.
+Long files of JSON lines are read at four places, as data are often sorted or joined; others from the beginning.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from packer_cli.corpus.discover import discover
+from packer_cli.corpus.read import read_slice
+from packer_cli.corpus.readers import READERS
+from packer_cli.corpus.readers.base import ReadRules
+from packer_cli.corpus.types import CorpusFile, CorpusSlice, Document, DocumentBatch
+from packer_cli.remote.local import local_file
+from packer_cli.remote.names import as_path
+from packer_cli.remote.system import is_url
+from packer_cli.sizes import TokenShare
+
+MOST_RECORDS = 400
+"""Of each input."""
+_MOST_FILES = 8
+_BYTES_A_TOKEN = 4
+"""Without a tokenizer: of English text, about."""
+_LONG = 1 << 22
+"""Bytes of a file that is read at several places."""
+_BY_BYTES = ("jsonl", "json", "text", "flat")
+
+
+@dataclass(kw_only=True)
+class Look:
+    """What a sample of an input shows."""
+
+    name: str
+    """With its weight, as it was given."""
+    weight: float | TokenShare
+    num_files: int
+    num_bytes: int
+    formats: tuple[str, ...]
+    shapes: Counter[str] = field(default_factory=Counter)
+    """Records of the sample by shape."""
+    keys: tuple[str, ...] = ()
+    """Of the first record."""
+    lengths: list[int] = field(default_factory=list)
+    """Tokens of the sample's records; with no tokenizer, estimated from their bytes."""
+    rejects: list[str] = field(default_factory=list)
+    """Why records of the sample cannot be used: `FILE:LINE: reason`."""
+    num_records: float = 0.0
+    """About how many the input has."""
+
+
+class Sampler:
+    """Looks at inputs.
+
+    Args:
+        tokenizer: as `--tokenizer` takes it; None estimates lengths.
+        chat_template: as `--chat-template` takes it.
+
+    Raises:
+        TokenizerError: the tokenizer cannot be loaded.
+    """
+
+    def __init__(self, tokenizer: str | None, chat_template: str | None = None) -> None:
+        self._encoder: Any = None
+        self._form = "stanford"
+        if tokenizer is not None:
+            from packer_cli.tokens.encode.encoder import Encoder
+            from packer_cli.tokens.tokenizer.loading import load_tokenizer
+
+            loaded = load_tokenizer(tokenizer, chat_template=chat_template)
+            self._form = "template" if loaded.chat_template is not None else "stanford"
+            self._encoder = Encoder(loaded, append_eos="auto")
+
+    def look(self, inputs: Sequence[str]) -> list[Look]:
+        """Look at each input.
+
+        Raises:
+            InputError: an input does not exist, or holds no data.
+        """
+        sources, files = discover(inputs)
+        looks = []
+        for source, text in zip(sources, inputs, strict=True):
+            own = [file for file in files if file.source_id == source.source_id]
+            look = Look(
+                name=text,
+                weight=source.weight,
+                num_files=len(own),
+                num_bytes=sum(file.num_bytes for file in own),
+                formats=tuple(dict.fromkeys(file.format for file in own)),
+            )
+            step = max(1, len(own) // _MOST_FILES)
+            some = own[::step][:_MOST_FILES]
+            for file in some:
+                self._read(file, MOST_RECORDS // len(some), look)
+            look.num_records *= look.num_bytes / max(1, sum(file.num_bytes for file in some))
+            looks.append(look)
+        return looks
+
+    def _read(self, file: CorpusFile, most: int, look: Look) -> None:
+        slices = _places(file)
+        if not look.keys:
+            look.keys = _first_keys(slices[0])
+        num_read = num_bytes = 0
+        for slice_ in slices:
+            taken = 0
+            for batch in read_slice(slice_, alpaca_form=self._form, batch_bytes=1 << 16):  # type: ignore[arg-type]
+                for reject in batch.rejects:  # Behind the first place, lines have no number.
+                    line = "" if slice_.start else f":{reject.line}"
+                    look.rejects.append(f"{file.path}{line}: {reject.reason}")
+                batch = replace(batch, documents=batch.documents[: most // len(slices) - taken])
+                look.shapes.update(document.kind for document in batch.documents)
+                if batch.tokens is not None:
+                    look.shapes["tokens"] += len(batch.tokens.lines)
+                lengths = self._lengths(batch, look, file)
+                look.lengths += lengths
+                taken += len(lengths) + len(batch.rejects)
+                num_bytes += sum(map(_num_bytes, batch.documents)) or 2 * sum(lengths)
+                if taken >= most // len(slices):
+                    break
+            num_read += taken
+        look.num_records += _count_records(file) or max(num_read, num_read * file.num_bytes / max(num_bytes, 1))
+
+    def _lengths(self, batch: DocumentBatch, look: Look, file: CorpusFile) -> list[int]:
+        if self._encoder is None:
+            of_texts = [max(1, _num_bytes(document) // _BYTES_A_TOKEN) for document in batch.documents]
+            return of_texts + ([] if batch.tokens is None else np.diff(batch.tokens.offsets).tolist())
+        encoded = self._encoder.encode(batch)
+        look.rejects += [f"{file.path}:{reject.line}: {reject.reason}" for reject in encoded.rejects]
+        lengths: list[int] = np.diff(encoded.offsets).tolist()
+        return lengths
+
+
+def epoch_lengths(looks: Sequence[Look], most: int = 200_000) -> NDArray[np.int32]:
+    """Lengths (int32[n]) as an epoch of all inputs would have, or a share of it: each sample is repeated.
+
+    The same for the same looks.
+    """
+    wanted = [_records_an_epoch(look) for look in looks]
+    share = min(1.0, most / max(sum(wanted), 1))
+    parts = [
+        np.resize(np.array(look.lengths, dtype=np.int32), max(len(look.lengths), round(number * share)))
+        for look, number in zip(looks, wanted, strict=True)
+        if look.lengths
+    ]
+    return np.concatenate(parts) if parts else np.zeros(0, dtype=np.int32)
+
+
+def _records_an_epoch(look: Look) -> float:
+    if not isinstance(look.weight, TokenShare):
+        return look.num_records * look.weight
+    return look.weight.tokens / max(1.0, float(np.mean(look.lengths))) if look.lengths else 0.0
+
+
+def _places(file: CorpusFile) -> list[CorpusSlice]:
+    """Slices to begin reading at; without the fingerprint, which would take reading all of a file."""
+    if file.compression != "none":
+        return [CorpusSlice(file=file, start=0, stop=1 << 62)]
+    if file.format == "jsonl" and file.num_bytes >= _LONG and not is_url(file.path):
+        return [CorpusSlice(file=file, start=start, stop=file.num_bytes) for start in _line_starts(file)]
+    if file.format in _BY_BYTES:
+        return [CorpusSlice(file=file, start=0, stop=max(file.num_bytes, 1))]
+    if file.format == "parquet":
+        with suppress(OSError, ValueError):  # Reading it says what is wrong.
+            return [CorpusSlice(file=file, start=0, stop=_parquet_metadata(file).num_row_groups)]
+    return READERS[file.format].cut(file, None)[:1]
+
+
+def _line_starts(file: CorpusFile) -> list[int]:
+    """Where the first line begins, and those behind each quarter."""
+    starts = [0]
+    with open(file.path, "rb") as data:
+        for quarter in (1, 2, 3):
+            data.seek(file.num_bytes * quarter // 4)
+            data.readline(_LONG // 4)
+            starts.append(data.tell())
+    return sorted(set(starts))
+
+
+def _count_records(file: CorpusFile) -> float | None:
+    """About how many records a file has: exact for Parquet, by the lines of its first megabyte for JSON lines."""
+    if is_url(file.path) or file.compression != "none":
+        return None
+    if file.format == "parquet":
+        with suppress(OSError, ValueError):
+            return float(_parquet_metadata(file).num_rows)
+    if file.format == "jsonl":
+        with open(file.path, "rb") as data:
+            begin = data.read(1 << 20)
+        return max(1, begin.count(b"\n")) * file.num_bytes / max(len(begin), 1)
+    return None
+
+
+def _parquet_metadata(file: CorpusFile) -> Any:
+    """The footer of a Parquet file."""
+    import pyarrow.parquet as pq
+
+    return pq.read_metadata(local_file(as_path(file.path)))
+
+
+def _first_keys(slice_: CorpusSlice) -> tuple[str, ...]:
+    """The keys of a slice's first record, of those that some shape has."""
+    from packer_cli.corpus.records.normalizer import Normalizer
+
+    for raw in READERS[slice_.file.format].read(slice_, ReadRules(batch_bytes=1 << 14), Normalizer().fields):
+        if raw.records:
+            return tuple(raw.records[0][1])
+        if raw.tokens is not None:
+            return tuple(raw.tokens.columns)
+    return ()
+
+
+def _num_bytes(document: Document) -> int:
+    texts: Iterator[str] = (str(message.get("content") or "") for message in document.messages)
+    return sum(len(text.encode()) for text in (document.text, document.prompt, document.completion, *texts))

@@ -1,0 +1,86 @@
+"""A draft as commented YAML."""
+
+from __future__ import annotations
+
+import json
+import re
+import textwrap
+from collections.abc import Sequence
+from statistics import median
+from typing import Any
+
+from packer_cli.init.draft import Draft
+from packer_cli.init.look import Look
+from packer_cli.sizes import counted, format_bytes
+
+_WIDTH = 100
+_MOST_REJECTS = 3
+_PLAIN = re.compile(r"[\w./@-][\w./@:*-]*")
+"""Text that YAML reads as it stands; numbers and words such as `no` are excluded below."""
+_WORDS = {"true", "false", "yes", "no", "on", "off", "null", "~", "y", "n"}
+
+
+def config_text(draft: Draft, looks: Sequence[Look], name: str, *, is_exact: bool) -> str:
+    """The config file.
+
+    Args:
+        looks: of the inputs, in their order; empty where they could not be looked at.
+        name: of the file, for its first line.
+        is_exact: whether the lengths are a tokenizer's.
+    """
+    lines = [f"# Written by hbpack init. Pack with: hbpack pack --config {name}", ""]
+    for look in looks:
+        lines += _about(look, is_exact=is_exact)
+    lines += ["inputs:", *(f"  - {_scalar(each)}" for each in draft.inputs), ""]
+    for option, value in draft.options.items():
+        if option in draft.reasons:
+            lines += _comment(draft.reasons[option])
+        lines += [f"{option}: {_value(value)}", ""]
+    for option, (example, what) in draft.unknown.items():
+        lines += [*_comment(what), f"# {option}: {example}", ""]
+    if draft.lost:
+        lines += [
+            "# Not carried over:",
+            *(line for text in draft.lost for line in _comment(text, begin="# - ", then="#   ")),
+        ]
+    return "\n".join(lines).rstrip("\n") + "\n"
+
+
+def _about(look: Look, *, is_exact: bool) -> list[str]:
+    shapes = ", ".join(f"{shape} {number}" for shape, number in look.shapes.most_common()) or "none"
+    files = f"{counted(look.num_files, 'file')} of {'/'.join(look.formats)}, {format_bytes(look.num_bytes)}"
+    sample = counted(len(look.lengths) + len(look.rejects), "record")
+    facts = [
+        f"{look.name}: {files}, about {counted(round(look.num_records), 'record')}",
+        f"A sample of {sample} by shape: {shapes}; keys: {', '.join(look.keys) or 'none that hbpack reads'}.",
+    ]
+    if look.lengths:
+        how = "tokens" if is_exact else "tokens, estimated from bytes"
+        facts.append(
+            f"{min(look.lengths):,} to {max(look.lengths):,} {how}, half of them up to {median(look.lengths):,.0f}."
+        )
+    if look.rejects:
+        facts.append(f"{counted(len(look.rejects), 'record')} of the sample cannot be used:")
+        facts += [f"  {reason}" for reason in look.rejects[:_MOST_REJECTS]]
+    return [line for fact in facts for line in _comment(fact)]
+
+
+def _comment(text: str, begin: str = "# ", then: str = "# ") -> list[str]:
+    clean = " ".join(text.split("\n"))
+    return textwrap.wrap(clean, _WIDTH, initial_indent=begin, subsequent_indent=then, break_long_words=False)
+
+
+def _value(value: Any) -> str:
+    if isinstance(value, list):
+        return f"[{', '.join(map(_scalar, value))}]"
+    return _scalar(value)
+
+
+def _scalar(value: Any) -> str:
+    """A value on a line of YAML: text as it stands where no reader takes it for anything else, else in quotes."""
+    if isinstance(value, bool) or not isinstance(value, str):
+        return json.dumps(value)
+    is_number = re.fullmatch(r"[-+.\d:_eE]+", value) is not None
+    if _PLAIN.fullmatch(value) and value.lower() not in _WORDS and not is_number and not value.endswith(":"):
+        return value
+    return json.dumps(value, ensure_ascii=False)

@@ -1,0 +1,255 @@
+"""The doctor stage: whether this installation and this machine can do what hbpack needs. It keeps no files.
+
+Each check is a function that returns what it found. Price: imports of the compiled libraries, and of torch if it is
+there; a few seconds.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.metadata
+import os
+import platform
+import re
+import shutil
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from packer_cli.engine.local import default_workers
+from packer_cli.sizes import format_bytes
+from packer_cli.stages.memory import available_memory
+from packer_cli.version import __version__
+
+Subject = Literal["versions", "machine", "extras"]
+State = Literal["ok", "note", "broken"]
+
+EXTRAS: Mapping[str, str] = {
+    "torch": "reads sets in PyTorch; hbpack profile and bench-loader",
+    "remote": "s3:// inputs and outputs",
+    "ray": "--engine ray",
+}
+"""What each optional set of dependencies is for."""
+
+_COMPILED = ("numpy", "pyarrow", "numba", "highspy", "gigatoken", "tokenizers", "orjson", "xxhash")
+"""Libraries that an installation for another machine or Python breaks; `hbpack doctor` imports them."""
+_LEAST_MEMORY = 2 * 2**30
+_LEAST_DISK = 2**30
+_LEAST_SHARED = 64 * 2**20
+_LEAST_FILES = 256
+_LEAST_PYTHON = (3, 11)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Check:
+    """What was found of one thing."""
+
+    subject: Subject
+    name: str
+    state: State
+    """`note`: something is missing that most runs can do without."""
+    value: str
+    """For people."""
+    remedy: str = ""
+    """What to do about it; empty if it is in order."""
+
+
+def run_checks(output: Path | None = None) -> list[Check]:
+    """Everything that is checked.
+
+    Args:
+        output: a folder that will be written to, for the free disk; None for the current one.
+    """
+    return [*_versions(), *_machine(output or Path()), *_extras()]
+
+
+def _versions() -> Iterator[Check]:
+    yield _check("versions", "hbpack", __version__)
+    python = platform.python_version()
+    if sys.version_info < _LEAST_PYTHON:
+        yield _broken("versions", "Python", python, "install Python 3.11 or newer")
+    else:
+        yield _check("versions", "Python", f"{python}, {platform.system()} {platform.machine()}")
+    for requirement in _requirements(""):
+        yield _library(requirement)
+
+
+def _library(requirement: str) -> Check:
+    from packaging.requirements import Requirement
+
+    wanted = Requirement(requirement)
+    install = f"run pip install '{wanted.name}{wanted.specifier}'"
+    try:
+        version = importlib.metadata.version(wanted.name)
+    except importlib.metadata.PackageNotFoundError:
+        return _broken("versions", wanted.name, "not installed", install)
+    if version not in wanted.specifier:
+        return _broken("versions", wanted.name, f"{version}, not {wanted.specifier}", install)
+    if wanted.name in _COMPILED:
+        try:
+            importlib.import_module(wanted.name)
+        except Exception as error:  # Whatever a broken library raises.
+            reason = " ".join(str(error).split())
+            again = f"run pip install --force-reinstall '{wanted.name}{wanted.specifier}'"
+            return _broken("versions", wanted.name, f"{version}, cannot be imported: {reason}", again)
+    return _check("versions", wanted.name, version)
+
+
+def _requirements(extra: str) -> list[str]:
+    """The requirements of an extra for this Python, or with an empty name, those of hbpack; none without metadata."""
+    from packaging.requirements import Requirement
+
+    try:
+        lines = importlib.metadata.requires("hbpack") or []
+    except importlib.metadata.PackageNotFoundError:
+        return []
+    parsed = map(Requirement, lines)
+    here = [each for each in parsed if each.marker is None or each.marker.evaluate({"extra": extra})]
+    if extra:
+        here = [each for each in here if each.marker is not None and "extra" in str(each.marker)]
+    return [f"{each.name}{each.specifier}" for each in sorted(here, key=lambda each: each.name.lower())]
+
+
+def _machine(output: Path) -> Iterator[Check]:
+    yield _solver()
+    workers, cores = default_workers(), os.cpu_count() or 1
+    limit = _cpu_limit()
+    of_all = "" if workers == cores else f" of {cores}"
+    if limit is not None and limit < workers:
+        remedy = f"give --workers {max(1, round(limit))}: more processes only take turns"
+        yield _note("machine", "cores", f"{workers}{of_all}, of which a control group allows {limit:g}", remedy)
+    else:
+        yield _check("machine", "cores", f"{workers}{of_all}")
+    memory = available_memory()
+    if memory is not None:
+        remedy = "plan and tokenize on a machine with more memory, or give fewer --workers"
+        yield _at_least("machine", "memory", memory, _LEAST_MEMORY, remedy)
+    yield _disk(output)
+    if Path("/dev/shm").is_dir():
+        remedy = "raise it (docker run --shm-size 1g): workers of a DataLoader pass batches through it"
+        yield _at_least("machine", "/dev/shm", shutil.disk_usage("/dev/shm").free, _LEAST_SHARED, remedy)
+    yield _open_files()
+    yield _kernels()
+
+
+def _solver() -> Check:
+    """Solve a small program, as packing `ilp`, bounds and some strategies do."""
+    from packer_cli.plan.packing.ilp.solver import add_variable, make_solver
+
+    remedy = "run pip install highspy; only --packing ilp, --bound lp and --strategy flexsp or hydraulis need a solver"
+    try:
+        import pulp
+
+        solver = make_solver(1.0)
+        problem = pulp.LpProblem("one", pulp.LpMinimize)
+        number = add_variable(problem, "x", lowBound=0, upBound=9, cat="Integer")
+        problem += number
+        problem += number >= 3
+        problem.solve(solver)
+        value = number.value()
+    except Exception as error:  # Whatever a broken solver raises.
+        return _note("machine", "solver", " ".join(str(error).split()), remedy)
+    if value != 3:
+        return _note("machine", "solver", f"gives {value} for the least integer from 3 on", remedy)
+    name = type(solver).__name__
+    if name == "HiGHS":
+        return _check("machine", "solver", "HiGHS")
+    return _note("machine", "solver", f"CBC ({name})", "run pip install highspy: HiGHS is several times as fast")
+
+
+def _cpu_limit(groups: Path = Path("/sys/fs/cgroup")) -> float | None:
+    """CPUs that the control group may use (versions 2 and 1); None without a limit."""
+    try:
+        quota, period = (groups / "cpu.max").read_text().split()
+        return None if quota == "max" else int(quota) / int(period)
+    except (OSError, ValueError):
+        pass
+    try:
+        quota_v1 = int((groups / "cpu/cpu.cfs_quota_us").read_text())
+        return quota_v1 / int((groups / "cpu/cpu.cfs_period_us").read_text()) if quota_v1 > 0 else None
+    except (OSError, ValueError):
+        return None
+
+
+def _disk(output: Path) -> Check:
+    place = output.absolute()
+    while not place.exists():
+        place = place.parent
+    if not os.access(place, os.W_OK | os.X_OK):
+        return _broken("machine", "disk", f"{place} cannot be written to", "name another folder, or change its owner")
+    free = shutil.disk_usage(place).free
+    return _at_least("machine", "disk", free, _LEAST_DISK, "make room: a set takes 4 to 6 bytes a token", " free")
+
+
+def _open_files() -> Check:
+    try:
+        import resource
+    except ImportError:
+        return _check("machine", "open files", "no limit known")
+    limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    if limit == resource.RLIM_INFINITY:
+        return _check("machine", "open files", "no limit")
+    if limit < _LEAST_FILES:
+        return _broken("machine", "open files", f"{limit:,}", f"raise the limit: ulimit -n {4 * _LEAST_FILES}")
+    return _check("machine", "open files", f"{limit:,}")
+
+
+def _kernels() -> Check:
+    """`kernels.choose_cache` has chosen the folder when the package was imported."""
+    folder = os.environ.get("NUMBA_CACHE_DIR", "")
+    if not folder:
+        return _broken(
+            "machine", "numba cache", "no folder can be written to", "name one: export NUMBA_CACHE_DIR=FOLDER"
+        )
+    if re.search("hbpack-kernels-[^/]*/hbpack-kernels-", folder):
+        remedy = "export NUMBA_CACHE_DIR=FOLDER: kernels are compiled in each run, which takes some seconds"
+        return _note("machine", "numba cache", "only a temporary folder can be written to", remedy)
+    return _check("machine", "numba cache", folder)
+
+
+def _extras() -> Iterator[Check]:
+    for extra, purpose in EXTRAS.items():
+        missing = []
+        for requirement in _requirements(extra):
+            check = _library(requirement)
+            if check.state != "ok":
+                missing.append(check.name)
+        if missing:
+            remedy = f"run pip install 'hbpack[{extra}]' if you need it"
+            yield _note("extras", extra, f"{', '.join(missing)} missing: {purpose}", remedy)
+        else:
+            yield _check("extras", extra, purpose)
+    yield from _gpus()
+
+
+def _gpus() -> Iterator[Check]:
+    try:
+        import torch
+    except Exception:  # It is missing, or broken: the extra says so.
+        return
+    num_gpus = torch.cuda.device_count()
+    if not num_gpus:
+        yield _check("machine", "GPUs", f"none seen by torch {torch.__version__}; only hbpack profile needs one")
+        return
+    about = torch.cuda.get_device_properties(0)
+    yield _check("machine", "GPUs", f"{num_gpus} x {about.name}, {format_bytes(about.total_memory)}")
+
+
+def _check(subject: Subject, name: str, value: str) -> Check:
+    return Check(subject=subject, name=name, state="ok", value=value)
+
+
+def _note(subject: Subject, name: str, value: str, remedy: str) -> Check:
+    return Check(subject=subject, name=name, state="note", value=value, remedy=remedy)
+
+
+def _broken(subject: Subject, name: str, value: str, remedy: str) -> Check:
+    return Check(subject=subject, name=name, state="broken", value=value, remedy=remedy)
+
+
+def _at_least(subject: Subject, name: str, num_bytes: int, least: int, remedy: str, what: str = "") -> Check:
+    if num_bytes < least:
+        return _note(subject, name, f"{format_bytes(num_bytes)}{what}, which is little", remedy)
+    return _check(subject, name, f"{format_bytes(num_bytes)}{what}")

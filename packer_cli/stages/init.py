@@ -1,0 +1,164 @@
+"""The init stage: a config file for data that was looked at, or from another trainer's config."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from packer_cli.config import AUTO, PlanConfig, validate
+from packer_cli.errors import ConfigError, InputError, OutputError, RunError, TokenizerError
+from packer_cli.files import write_text
+from packer_cli.init import Draft, Look, Sampler, read_axolotl, read_llamafactory
+from packer_cli.init.groups import propose_groups
+from packer_cli.init.look import epoch_lengths
+from packer_cli.init.text import config_text
+from packer_cli.sizes import four_digits
+
+_PACKED = "packed"
+"""Where the config writes the packed set."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class InitOptions:
+    """What `hbpack init` was given."""
+
+    inputs: tuple[str, ...]
+    source: str | None
+    """Another trainer's config."""
+    tokenizer: str | None
+    gpus: int
+    model: str | None
+    gpu: str | None
+    output: Path
+
+
+def run_init(options: InitOptions) -> Draft:
+    """Write the config file. Returns what stands in it.
+
+    Raises:
+        ConfigError: there is no input, or of --model and --gpu one is missing.
+        InputError: an input or the other config cannot be read.
+        OutputError: the file exists, or cannot be written.
+        RunError: no record of the sample can be used.
+    """
+    if options.output.exists():
+        raise OutputError(f"--output: {str(options.output)!r} already exists; remove it, or name another file")
+    if not options.output.absolute().parent.is_dir():
+        raise OutputError(f"--output: {str(options.output)!r} is in a folder that does not exist; make it first")
+    if (options.model is None) != (options.gpu is None):
+        raise ConfigError(f"{'--gpu' if options.model else '--model'} is missing: the two go together")
+    draft = _begin(options)
+    if options.tokenizer is not None:
+        draft.set("tokenizer", options.tokenizer)
+    draft.ask("tokenizer", "path/to/tokenizer", "The tokenizer of the model that you train: its folder, or hub name.")
+    looks = _look(options, draft)
+    draft.options = {"output": _PACKED, **draft.options, "gpus": options.gpus}
+    draft.reasons["output"] = "The folder that the packed set is written to."
+    _add_shape(draft, looks)
+    _add_groups(draft, options, looks)
+    draft.ask(
+        "global-tokens",
+        "4m",
+        "Tokens of an optimizer step. Without it, each iteration is a step, so that steps differ in tokens.",
+    )
+    draft.ask("epochs", "3", "Epochs to write rank manifests for; the loader can go on beyond them.")
+    write_text(options.output, config_text(draft, looks, str(options.output), is_exact="tokenizer" in draft.options))
+    return draft
+
+
+def _begin(options: InitOptions) -> Draft:
+    if options.source is None:
+        if not options.inputs:
+            raise ConfigError("DATA is required: name your files, folders or data sets, or a config with --from")
+        return Draft(inputs=list(options.inputs))
+    path = Path(options.source)
+    config = _read(path)
+    if path.suffix == ".json":
+        return read_llamafactory(config, path.parent, options.inputs)
+    draft = read_axolotl(config, options.gpus)
+    draft.inputs += options.inputs
+    return draft
+
+
+def _read(path: Path) -> dict[str, Any]:
+    """The mapping in a JSON or YAML file."""
+    import yaml
+
+    try:
+        text = path.read_text(encoding="utf-8")
+        value = json.loads(text) if path.suffix == ".json" else yaml.safe_load(text)
+    except OSError as error:
+        raise InputError(f"--from: {str(path)!r} cannot be read: {error.strerror}") from None
+    except (ValueError, yaml.YAMLError, RecursionError) as error:
+        kind = "JSON" if path.suffix == ".json" else "YAML"
+        raise InputError(f"--from: {str(path)!r} is not {kind}: {' '.join(str(error).split())}") from None
+    if not isinstance(value, dict):
+        raise InputError(f"--from: {str(path)!r} must hold a mapping; name an Axolotl YAML or a dataset_info.json")
+    return value
+
+
+def _look(options: InitOptions, draft: Draft) -> list[Look]:
+    """Look at the inputs. Those of another trainer's config need not be here."""
+    looks = []
+    try:
+        sampler = Sampler(draft.options.get("tokenizer"), draft.options.get("chat-template"))
+        for text in draft.inputs:
+            looks += _look_at(text, sampler, draft, must_exist=options.source is None)
+    except TokenizerError as error:
+        if options.tokenizer is not None:
+            raise
+        draft.lost.append(f"lengths are not known: {error}")
+        return looks
+    if looks and not any(look.lengths for look in looks):
+        reasons = [reason for look in looks for reason in look.rejects]
+        raise RunError(f"no record of the sample can be used; the first: {reasons[0] if reasons else 'there is none'}")
+    return looks
+
+
+def _look_at(text: str, sampler: Sampler, draft: Draft, *, must_exist: bool) -> list[Look]:
+    try:
+        return sampler.look([text])
+    except InputError as error:
+        if must_exist:
+            raise
+        draft.lost.append(f"not looked at: {error}")
+        return []
+
+
+def _add_shape(draft: Draft, looks: list[Look]) -> None:
+    """Name the shape of the records if all have one, so that a record of another is noticed."""
+    shapes = {shape for look in looks for shape in look.shapes}
+    is_known = len(looks) == len(draft.inputs) and len(shapes) == 1 and not any(look.rejects for look in looks)
+    if "schema" in draft.options or not is_known:
+        return
+    draft.set("schema", shapes.pop(), "All records of the sample have this shape; others are rejected.")
+
+
+def _add_groups(draft: Draft, options: InitOptions, looks: list[Look]) -> None:
+    if options.model is not None:
+        draft.set("model", options.model)
+        draft.set("gpu", options.gpu, "For predictions; the groups below were chosen for them.")
+    if "groups" in draft.options:
+        return
+    lengths = epoch_lengths(looks)
+    if options.model is None or not len(lengths):
+        groups, why = propose_groups(lengths, options.gpus)
+        better = "A rule of thumb: hbpack groups finds the fastest for your model and GPU."
+        draft.set("groups", groups, f"{why} {better}")
+    else:
+        from packer_cli.groups.auto import choose
+
+        values = {"groups": AUTO, "gpus": options.gpus, "model": options.model, "gpu": options.gpu}
+        config: PlanConfig = validate(PlanConfig, values)
+        _, record = choose(config, lengths, options.gpus, config.overflow, "hbpack init")
+        seconds = "" if record.seconds is None else f": {four_digits(record.seconds)} s for {record.tokens:,} tokens"
+        why = f"The shortest predicted epoch of the sample{seconds}"
+        others = [each for each in record.alternatives if each.groups != record.groups]
+        if others:
+            why += f"; {others[0].groups} takes {others[0].gain:.1%} longer"
+        draft.set("groups", record.groups.split(","), f"{why}. Write `groups: auto` to choose by all of the data.")
+    if "overflow" not in draft.options:
+        draft.set("overflow", "split", "For samples longer than the longest group: split, truncate, drop or error.")
+    draft.set("strategy", "balanced", "hbpack's own; hbpack compare --strategies all compares it with the papers'.")

@@ -1,0 +1,75 @@
+"""`hbpack doctor`: what is checked, and what a broken machine looks like."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import json
+
+import pytest
+
+from packer_cli.stages import doctor
+from packer_cli.stages.doctor import run_checks
+
+
+@pytest.fixture(scope="module")
+def checks():
+    return {check.name: check for check in run_checks()}
+
+
+def test_this_machine(checks):
+    assert {"hbpack", "Python", "numba", "pyarrow"} <= checks.keys()
+    assert {"solver", "cores", "memory", "disk", "open files", "numba cache"} <= checks.keys()
+    assert set(doctor.EXTRAS) <= checks.keys()
+    assert checks["numba"].value == importlib.metadata.version("numba")
+    assert checks["solver"].value == "HiGHS"
+    assert [check.name for check in checks.values() if check.state == "broken"] == []
+    assert all(bool(check.remedy) == (check.state != "ok") for check in checks.values())
+
+
+def test_the_command(hbpack):
+    done = hbpack("doctor")
+    assert (done.code, done.stderr) == (0, "")
+    assert done.stdout.startswith("versions:\n  hbpack ")
+    assert done.stdout.endswith("\nNothing is broken. Next: hbpack init DATA... --tokenizer PATH\n")
+    result = json.loads(hbpack("doctor", "--json").stdout)
+    assert result["healthy"] is True
+
+
+def test_what_is_broken_ends_with_1_and_a_remedy(hbpack, monkeypatch, tmp_path):
+    def version(name):
+        if name == "xxhash":
+            raise importlib.metadata.PackageNotFoundError(name)
+        return "1.0" if name == "numpy" else real(name)
+
+    real = importlib.metadata.version
+    monkeypatch.setattr(importlib.metadata, "version", version)
+    monkeypatch.setattr(doctor, "_gpus", lambda: iter(()))
+    done = hbpack("doctor", "--output", tmp_path / "a" / "b")
+    assert done.code == 1
+    assert done.stderr == "error: 2 things broken (numpy, xxhash); the list says what to do\n"
+    assert "broken: 1.0, not >=2.0\n    run pip install 'numpy>=2.0'\n" in done.stdout
+    assert "broken: not installed\n    run pip install 'xxhash>=3.4'\n" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("files", "limit"),
+    [
+        ({"cpu.max": "150000 100000\n"}, 1.5),
+        ({"cpu.max": "max 100000\n"}, None),
+        ({"cpu/cpu.cfs_quota_us": "200000\n", "cpu/cpu.cfs_period_us": "100000\n"}, 2.0),
+        ({"cpu/cpu.cfs_quota_us": "-1\n", "cpu/cpu.cfs_period_us": "100000\n"}, None),
+        ({}, None),
+    ],
+)
+def test_the_limit_of_a_control_group(tmp_path, files, limit):
+    for name, text in files.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(text)
+    assert doctor._cpu_limit(tmp_path) == limit
+
+
+def test_a_limit_of_cores_is_noted(monkeypatch):
+    monkeypatch.setattr(doctor, "_cpu_limit", lambda: 0.5)
+    (check,) = [check for check in run_checks() if check.name == "cores"]
+    assert check.state == "note"
+    assert check.remedy == "give --workers 1: more processes only take turns"

@@ -1,0 +1,118 @@
+"""`hbpack init`: a config file that `hbpack pack` runs as it stands."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import yaml
+
+
+@pytest.fixture
+def folder(sample, tmp_path, monkeypatch):
+    """The working folder."""
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def test_the_config_runs_as_it_stands(hbpack, sample, tokenizer, folder):
+    inputs = (sample / "chats.jsonl", f"{sample / 'journals.jsonl'}@0.5")
+    done = hbpack("init", *inputs, "--tokenizer", tokenizer, "--gpus", 4)
+    assert (done.code, done.stderr) == (0, "")
+    assert done.stdout == "Wrote hbpack.yaml, for 2 inputs. Next: hbpack pack --config hbpack.yaml\n"
+    text = (folder / "hbpack.yaml").read_text()
+    assert yaml.safe_load(text) == {
+        "inputs": list(map(str, inputs)),
+        "output": "packed",
+        "tokenizer": str(tokenizer),
+        "gpus": 4,
+        "groups": ["16k:1", "32k:2"],
+        "overflow": "split",
+        "strategy": "balanced",
+    }
+    assert f"# {inputs[0]}: 1 file of jsonl, 795.8 KiB, about 2,000 records\n" in text
+    assert "shape: messages 400; keys: id, messages.\n" in text
+    assert max(map(len, text.splitlines())) <= 100 + len(str(sample))
+    assert hbpack("pack", "--config", "hbpack.yaml", "--workers", 1).code == 0
+    manifest = json.loads((folder / "packed" / "hbpack.json").read_text())
+    assert manifest["num_gpus"] == 4
+
+
+def test_groups_for_a_model(hbpack, sample, tokenizer, folder):
+    words = ("--tokenizer", tokenizer, "--model", sample / "model", "--gpu", "h100", "--json")
+    done = hbpack("init", sample / "journals.jsonl", *words)
+    result = json.loads(done.stdout)
+    assert result["options"]["schema"] == "text"
+    assert result["missing"] == ["global-tokens", "epochs"]
+    text = (folder / "hbpack.yaml").read_text()
+    assert "The shortest predicted epoch of the sample: " in text
+    assert "groups: [" + ", ".join(result["options"]["groups"]).replace("6656:1", '"6656:1"') in text
+
+
+def test_what_is_unknown_is_a_comment(hbpack, sample, folder):
+    done = hbpack("init", sample / "chats.jsonl", "-o", "my.yaml")
+    assert done.stdout == (
+        "Wrote my.yaml, for 1 input. Next: give tokenizer in it, then hbpack pack --config my.yaml\n"
+    )
+    text = (folder / "my.yaml").read_text()
+    assert "# The tokenizer of the model that you train: its folder, or hub name.\n# tokenizer: path/to" in text
+    assert "tokens, estimated from bytes" in text
+    assert hbpack("pack", "--config", "my.yaml") == (2, "", "error: --tokenizer is required\n")
+
+
+def test_from_axolotl(hbpack, sample, tokenizer, folder):
+    config = {
+        "base_model": str(tokenizer),
+        "datasets": [
+            {"path": str(sample / "chats.jsonl"), "type": "chat_template"},
+            {"path": "gone.jsonl", "type": "alpaca"},
+        ],
+        "sequence_len": 2048,
+        "val_set_size": 0.1,
+    }
+    (folder / "axolotl.yaml").write_text(yaml.safe_dump(config))
+    done = hbpack("init", "--from", "axolotl.yaml", "--gpus", 2)
+    assert done.code == 0
+    assert done.stderr.startswith("warning: not carried over: val_set_size: hbpack makes no validation split; ")
+    assert done.stderr.splitlines()[1].startswith("warning: not carried over: not looked at: gone.jsonl")
+    options = yaml.safe_load((folder / "hbpack.yaml").read_text())
+    assert (options["groups"], options["overflow"], options["alpaca"]) == (["2k:1"], "drop", "stanford")
+    assert "schema" not in options
+
+
+def test_from_llamafactory(hbpack, sample, tokenizer, folder):
+    tags = {"role_tag": "role", "content_tag": "content", "user_tag": "user", "assistant_tag": "assistant"}
+    entry = {"file_name": "c.jsonl", "formatting": "sharegpt", "columns": {"messages": "messages"}, "tags": tags}
+    data = folder / "data"
+    data.mkdir()
+    (data / "c.jsonl").write_text("".join((sample / "chats.jsonl").read_text().splitlines(keepends=True)[:30]))
+    (data / "dataset_info.json").write_text(json.dumps({"c": entry, "p": {"file_name": "p.json", "ranking": True}}))
+    done = hbpack("init", "--from", "data/dataset_info.json", "--tokenizer", tokenizer, "--gpus", 1)
+    assert done.stderr == "warning: not carried over: data set p: preference data is not packed\n"
+    assert hbpack("pack", "--config", "hbpack.yaml", "--workers", 1, "--dry-run").code == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([], "DATA is required: name your files, folders or data sets, or a config with --from"),
+        (["bad.jsonl"], "no record of the sample can be used; the first: bad.jsonl:1: broken JSON: "),
+        (["bad.jsonl", "--model", "m"], "--gpu is missing: the two go together"),
+        (["bad.jsonl", "-o", "bad.jsonl"], "--output: 'bad.jsonl' already exists; remove it, or name another file"),
+        (["bad.jsonl", "-o", "a/b.yaml"], "--output: 'a/b.yaml' is in a folder that does not exist; make it first"),
+        (
+            ["--from", "bad.jsonl"],
+            "--from: 'bad.jsonl' must hold a mapping; name an Axolotl YAML or a dataset_info.json",
+        ),
+        (["--from", "none.yaml"], "--from: 'none.yaml' cannot be read: No such file or directory"),
+        (["--from", "broken.json"], "--from: 'broken.json' is not JSON: "),
+    ],
+)
+def test_errors(hbpack, folder, arguments, message):
+    (folder / "bad.jsonl").write_text("no\n")
+    (folder / "broken.json").write_text("{")
+    done = hbpack("init", *arguments)
+    assert done.code == (1 if "no record" in message else 2)
+    assert done.stdout == ""
+    assert done.stderr.startswith(f"error: {message}")
+    assert not (folder / "hbpack.yaml").exists()

@@ -1,0 +1,118 @@
+"""What `--json` prints is what its published schema describes, and the last line says what to do next."""
+
+from __future__ import annotations
+
+import json
+
+import jsonschema
+import numpy as np
+import pytest
+
+from packer_cli.cli import console
+from packer_cli.cli.main import COMMANDS, cli, main
+from packer_cli.cli.outputs.schemas import OUTPUTS
+from tests.cli.conftest import GROUPS
+from tests.cli_runner import run
+
+MODEL = {
+    "model_type": "llama", "num_hidden_layers": 4, "hidden_size": 256, "num_attention_heads": 8,
+    "num_key_value_heads": 4, "intermediate_size": 1024, "vocab_size": 2048,
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def place(sample, tokenizer, tmp_path_factory):
+    """A folder with a packed set `out`, a token store `store`, lengths and a model."""
+    folder = tmp_path_factory.mktemp("outputs")
+    (folder / "config.json").write_text(json.dumps(MODEL))
+    np.save(folder / "lengths.npy", np.random.default_rng(0).integers(10, 3000, 300))
+    words = ("--tokenizer", tokenizer, "--workers", 1)
+    assert run(main, "tokenize", sample / "journals.jsonl", *words, "-o", folder / "store").code == 0
+    done = run(main, "pack", sample / "journals.jsonl", *words, *GROUPS, "-o", folder / "out")
+    assert done.code == 0, done.stderr
+    return folder
+
+
+GPU = ("--model", "config.json", "--gpu", "h100:flops=1e12")
+RUNS = [
+    ("set", "plan", ["plan", "store", *GROUPS, *GPU]),
+    ("set", "write", ["write", "store", "--workers", 1]),
+    ("tokenize", "tokenize", ["tokenize", "SAMPLE/journals.jsonl", "--tokenizer", "SAMPLE/tokenizer", "-o", "store"]),
+    ("stats", "stats", ["stats", "out"]),
+    ("stats", "stats", ["stats", "lengths.npy"]),
+    ("stats", "stats", ["stats", "lengths.npy", *GROUPS, "--align", 64, "--cost", "1,100"]),
+    ("stats", "stats", ["stats", "lengths.npy", "--strategy", "wlb", "--gpus", 8]),
+    ("compare", "compare", ["compare", "lengths.npy", *GROUPS, "--algorithms", "bfs,wrap", *GPU, "--workers", 1]),
+    ("simulate", "simulate", ["simulate", "out", *GPU]),
+    ("groups", "groups", ["groups", "lengths.npy", *GPU, "--gpus", 8]),
+    ("verify", "verify", ["verify", "out", "--workers", 1]),
+    ("status", "status", ["status", "out"]),
+    ("show", "show", ["show", "out"]),
+    ("show", "show", ["show", "out", "--sample", 3]),
+    ("export", "export", ["export", "out", "--to", "parquet", "-o", "NEW.d", "--workers", 1]),
+    ("rebalance", "rebalance", ["rebalance", "out", "--gpus", 16]),
+    ("init", "init", ["init", "SAMPLE/chats.jsonl", "-o", "NEW"]),
+    ("doctor", "doctor", ["doctor"]),
+]
+
+
+@pytest.fixture
+def words(place, sample, monkeypatch, tmp_path):
+    monkeypatch.chdir(place)
+
+    def fill(arguments):
+        return [
+            str(word).replace("SAMPLE", str(sample)).replace("NEW", str(tmp_path / "new.yaml")) for word in arguments
+        ]
+
+    return fill
+
+
+@pytest.mark.parametrize(("name", "command", "arguments"), RUNS)
+def test_the_schema_describes_what_is_printed(repo, words, name, command, arguments):
+    schema = json.loads((repo / "schemas" / "output" / f"{name}.schema.json").read_text())
+    jsonschema.Draft202012Validator.check_schema(schema)
+    done = run(main, *words(arguments), "--json")
+    assert done.code == 0, done.stderr
+    jsonschema.validate(json.loads(done.stdout), schema)
+    options = {parameter.name: parameter for parameter in cli.get_command(None, command).params}
+    assert f" schemas/output/{name}.schema.json " in options["as_json"].help
+
+
+def test_a_schema_refuses_what_it_does_not_describe(repo, words):
+    schema = json.loads((repo / "schemas" / "output" / "status.schema.json").read_text())
+    value = json.loads(run(main, *words(["status", "out"]), "--json").stdout)
+    with pytest.raises(jsonschema.ValidationError):
+        jsonschema.validate({**value, "more": 1}, schema)
+
+
+@pytest.mark.parametrize(("name", "command", "arguments"), RUNS)
+def test_the_last_line_says_what_is_next(words, name, command, arguments):
+    done = run(main, *words(arguments))
+    assert done.code == 0, done.stderr
+    assert ". Next: " in done.stdout.splitlines()[-1]
+
+
+def test_every_command_that_reports_has_json():
+    for name in COMMANDS.keys() - {"report"}:  # What it reports is the page.
+        assert "as_json" in {parameter.name for parameter in cli.get_command(None, name).params}, name
+    assert {name for name, _, _ in RUNS} | {"bench-loader"} == set(OUTPUTS)
+
+
+def test_a_prediction_where_there_is_a_model(words):
+    plan = ["plan", "store", *GROUPS, *GPU]
+    prediction = json.loads(run(main, *words(plan), "--json").stdout)["prediction"]
+    lines = run(main, *words(plan)).stdout.splitlines()
+    assert lines[-2].startswith("  predicted epoch on 8 GPUs: ")
+    assert f"{prediction['saves']['speedup']:.2f} times as fast as naive packing (" in lines[-2]
+    assert " times as fast as padded batches (" in lines[-2]
+    without = run(main, *words(["plan", "store", *GROUPS]))
+    assert "predicted epoch" not in without.stdout
+
+
+@pytest.mark.parametrize("arguments", [["stats", "out"], ["simulate", "out", *GPU], ["plan", "store", *GROUPS]])
+def test_tables_fit_100_columns(words, monkeypatch, arguments):
+    monkeypatch.setenv("COLUMNS", "100")
+    monkeypatch.setattr(console, "is_terminal", lambda: True)
+    lines = run(main, *words(arguments)).stdout.splitlines()
+    assert max(map(len, lines[:-1])) <= 100

@@ -1,0 +1,99 @@
+"""An Axolotl config becomes a draft, with a reason for all that is lost."""
+
+from __future__ import annotations
+
+import pytest
+import yaml
+
+from packer_cli.errors import InputError
+from packer_cli.init import read_axolotl
+
+
+def read(text, num_gpus=8):
+    return read_axolotl(yaml.safe_load(text), num_gpus)
+
+
+def test_a_usual_config(tmp_path):
+    file = tmp_path / "chats.jsonl"
+    file.write_text("{}\n")
+    draft = read(
+        f"""
+        base_model: meta-llama/Llama-3.1-8B
+        datasets:
+          - path: {file}
+            type: chat_template
+          - path: json
+            data_files: [a.jsonl, b.jsonl]
+            type: sharegpt
+            message_property_mappings: {{role: from, content: value}}
+            field_messages: conversations
+          - path: owner/name
+            name: sub
+            split: train
+            type: chat_template
+        chat_template: tokenizer_default
+        sequence_len: 4096
+        micro_batch_size: 2
+        gradient_accumulation_steps: 4
+        num_epochs: 3
+        seed: 42
+        """
+    )
+    assert draft.inputs == [str(file), "a.jsonl", "b.jsonl", "owner/name/sub:train"]
+    assert draft.options == {
+        "schema": "messages",
+        "tokenizer": "meta-llama/Llama-3.1-8B",
+        "groups": ["4k:1"],
+        "overflow": "drop",
+        "global-tokens": "256k",
+        "epochs": 3,
+        "seed": 42,
+    }
+    assert draft.lost == []
+
+
+@pytest.mark.parametrize(
+    ("text", "lost"),
+    [
+        (
+            "type: input_output",
+            "data set d: type input_output is not read; convert it to messages or prompt and completion",
+        ),
+        (
+            "type: chat_template\n    field_messages: dialog",
+            'data set d: field_messages dialog: hbpack reads "messages" or "conversations"; rename it',
+        ),
+        (
+            "type: chat_template\n    message_property_mappings: {role: who, content: said}",
+            "data set d: messages of who and said: hbpack reads role and content, or from and value",
+        ),
+        ("type: completion\n    field: body", 'data set d: field body: hbpack reads "text" or "content"; rename it'),
+        (
+            "type: {system_prompt: x}",
+            "data set d: type a custom type is not read; convert it to messages or prompt and completion",
+        ),
+    ],
+)
+def test_a_data_set_that_cannot_be_read(text, lost):
+    draft = read(f"datasets:\n  - path: d\n    {text}\n  - path: e\n    type: alpaca\n")
+    assert draft.lost == [lost]
+    assert draft.inputs == ["e"]
+    assert draft.options == {"schema": "alpaca", "alpaca": "stanford"}
+
+
+def test_what_has_no_place_is_named():
+    draft = read(
+        "datasets: [{path: d, type: completion}]\nval_set_size: 0.1\nchat_template: llama3\nsample_packing: false\n"
+        "excess_length_strategy: truncate\nsequence_len: 5000\nsequence_parallel_degree: 2\ntrain_on_inputs: true\n"
+        "num_epochs: 1.5\n"
+    )
+    assert [text.split(":")[0] for text in draft.lost] == [
+        "chat_template llama3", "sample_packing", "num_epochs", "val_set_size",
+    ]  # fmt: skip
+    assert draft.options == {"schema": "text", "loss-on": "all", "groups": ["5000:2"], "overflow": "truncate"}
+
+
+def test_no_data_sets():
+    with pytest.raises(InputError) as error:
+        read("base_model: x")
+    assert str(error.value) == "--from: the Axolotl config lists no datasets"

@@ -1,0 +1,62 @@
+"""LLaMA-Factory's dataset_info.json becomes a draft, with a reason for all that is lost."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from packer_cli.errors import ConfigError, InputError
+from packer_cli.init import read_llamafactory
+
+OPENAI = {"role_tag": "role", "content_tag": "content", "user_tag": "user", "assistant_tag": "assistant"}
+
+
+@pytest.mark.parametrize(
+    ("entry", "why"),
+    [
+        ({"file_name": "a.json"}, None),
+        ({"file_name": "a.json", "columns": {"prompt": "instruction", "query": "input", "response": "output"}}, None),
+        ({"file_name": "a.json", "columns": {"prompt": "prompt", "response": "response"}}, None),
+        ({"file_name": "a.json", "formatting": "sharegpt"}, None),
+        ({"file_name": "a.json", "formatting": "sharegpt", "columns": {"messages": "messages"}, "tags": OPENAI}, None),
+        (
+            {"file_name": "a.json", "columns": {"prompt": "question", "response": "answer"}},
+            "rename its keys: question to instruction, answer to output",
+        ),
+        (
+            {"file_name": "a.json", "formatting": "sharegpt", "columns": {"messages": "dialog"}},
+            'messages are in dialog: hbpack reads "messages" or "conversations"; rename it',
+        ),
+        (
+            {"file_name": "a.json", "formatting": "sharegpt", "tags": {"role_tag": "who"}},
+            "messages have who and value: hbpack reads from and value, or role and content",
+        ),
+        (
+            {"file_name": "a.json", "formatting": "sharegpt", "tags": {"user_tag": "Q"}},
+            "user_tag is Q: hbpack reads human and user",
+        ),
+        ({"file_name": "a.json", "ranking": True}, "preference data is not packed"),
+        (
+            {"file_name": "a.json", "formatting": "sharegpt", "columns": {"images": "images"}},
+            "images: only text is packed",
+        ),
+        ({"script_url": "x"}, "only file_name and hf_hub_url name data that hbpack reads"),
+    ],
+)
+def test_what_can_be_packed(entry, why):
+    draft = read_llamafactory({"good": {"hf_hub_url": "a/b", "split": "train"}, "other": entry}, Path("data"))
+    assert draft.inputs == ["a/b:train", *([] if why else ["data/a.json"])]
+    assert draft.lost == ([f"data set other: {why}"] if why else [])
+    assert ("schema" in draft.options) == (why is not None or entry.get("formatting") is None)
+
+
+def test_data_sets_by_name():
+    info = {"a": {"file_name": "a.json"}, "b": {"file_name": "b.json", "formatting": "sharegpt"}}
+    assert read_llamafactory(info, Path(), ["b"]).options == {"schema": "messages"}
+    with pytest.raises(ConfigError) as error:
+        read_llamafactory({"chats": {}}, Path(), ["chat"])
+    assert str(error.value) == "--from: no data set is named 'chat' (did you mean 'chats'?)"
+    with pytest.raises(InputError) as wrong:
+        read_llamafactory({"a": {"file_name": "a.json", "ranking": True}}, Path())
+    assert str(wrong.value) == "--from: no data set can be packed: data set a: preference data is not packed"
