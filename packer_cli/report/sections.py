@@ -163,6 +163,8 @@ def _epochs(planned: PlanFacts, prediction: Prediction) -> tuple[str, dict[str, 
             epochs[row.spec.name] = row.figures.simulation.overall
     if "naive" not in epochs or prediction.result.baseline_name != BASELINE_NAME:
         epochs[_name_of(prediction.result.baseline_name)] = prediction.result.baseline
+    if prediction.result.padded is not None:
+        epochs.setdefault("padded", prediction.result.padded)
     return own, dict(sorted(epochs.items(), key=lambda item: item[1].seconds))
 
 
