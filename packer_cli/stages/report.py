@@ -104,7 +104,9 @@ def _planned(
     prediction = None
     if gpu.has_gpu_model:
         simulator = load_simulator(gpu, plan.num_gpus, rules)
-        prediction = Prediction(simulator=simulator, result=plan_simulation(plan, simulator, found.baseline))
+        prediction = Prediction(
+            simulator=simulator, result=plan_simulation(plan, simulator, found.baseline, found.padded)
+        )
     comparison, why_not = None, ""
     if strategies == NO_STRATEGIES:
         why_not = GIVE_STRATEGIES
