@@ -29,7 +29,7 @@ class _Lines(logging.Handler):
 
 
 def show_progress() -> None:
-    """Show the lines and bars of the stages in this process."""
+    """Show progress bars and lines on what was done, as the command line does: on stderr, or below a notebook cell."""
     if not LOGGER.handlers:
         LOGGER.addHandler(_Lines())
         LOGGER.setLevel(logging.INFO)
@@ -45,8 +45,8 @@ def say_colored(word: str, color: str, text: str) -> None:
 
 @contextmanager
 def _progress_bar(label: str, unit: str) -> Iterator[Progress]:
-    """A bar, or nothing if stderr is not a terminal."""
-    if not sys.stderr.isatty():
+    """A bar, or nothing if stderr is neither a terminal nor a notebook's, where rich shows it below the cell."""
+    if not (sys.stderr.isatty() or "ipykernel" in sys.modules):
         yield lambda done, total: None
         return
     from rich.console import Console

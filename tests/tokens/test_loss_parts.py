@@ -207,6 +207,34 @@ MAGISTRAL = (
 )
 
 
+OPENED = PROMPTED.replace(
+    "'<think>\\n' + (m.reasoning_content or '') + '\\n</think>\\n\\n'",
+    "'<think>\\n' + m.reasoning_content + '\\n</think>\\n\\n' if m.reasoning_content else ''",
+)
+"""The same, but a turn without reasoning has no block."""
+
+
+@pytest.mark.parametrize("content", ["<table> <b>", "<think", "<thin>", "t", "<"])
+def test_an_answer_that_begins_like_the_prompt_is_trained_on_as_a_whole(content):
+    assert OPENED != PROMPTED
+    messages = [THOUGHT[0], {"role": "assistant", "content": content}]
+    assert selected(OPENED, messages, "completion") == [f"{content}<|im_end|>"]
+    assert selected(OPENED, THOUGHT, "completion") == ["A greeting.\n</think>\n\nHello.<|im_end|>"]
+
+
+def test_parts_of_a_template_with_generation_tags(templates):
+    messages = CHAT[2:]
+    found = {loss_on: selected(templates["qwen3-generation"], messages, loss_on) for loss_on in GOLDEN}
+    call = '\n<tool_call>\nweather{"city": "%s"}\n</tool_call>'
+    calls = (call % "Oslo" + call % "Rome").lstrip("\n")
+    answers = [f"\n\nLet me look.\n{calls}<|im_end|>", ANSWERS[2]]
+    assert found["completion"] == [THOUGHTS[0] + answers[0], THOUGHTS[1] + answers[1]]
+    assert found["last-turn"] == [THOUGHTS[1] + answers[1]]
+    assert found["reasoning"] == THOUGHTS
+    assert found["no-reasoning"] == answers
+    assert found["tool-calls"] == [calls]
+
+
 @pytest.mark.parametrize(
     ("template", "eos", "reasoning", "answer"),
     [

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
+from packer_cli.tokens.templates.parts import TAGS
 from packer_cli.tokens.templates.types import Span
 
 
@@ -17,6 +19,8 @@ class TurnEdges:
     """Strings that can end a turn; EOS first, since it ends most."""
     closers: tuple[str, ...]
     """Strings that end a turn even after its round: EOS, unless it is also BOS."""
+    tags: tuple[Span, ...] = ()
+    """Where special tokens and tags around reasoning are in the prompt: a header holds all of one, or nothing."""
 
     def trim(self, text: str, rounds: list[Span]) -> list[Span]:
         """Cut off the headers, and end each range after its end-of-turn token."""
@@ -26,7 +30,7 @@ class TurnEdges:
             if prompt and text.startswith(prompt, start, stop):
                 begin = start + len(prompt)
             else:
-                begin = start + _header_length(text, start, stop, prompt)
+                begin = start + self._header_length(text, start, stop)
             # Current templates end a turn with its token, perhaps followed by a newline.
             end = stop - 1 if text[stop - 1] == "\n" else stop
             if not text.endswith(endings, begin, end) or text[end - 1].isspace():
@@ -34,6 +38,31 @@ class TurnEdges:
             if end > begin:
                 spans.append((begin, end))
         return spans
+
+    def _header_length(self, text: str, start: int, stop: int) -> int:
+        """Number of chars of `text[start:stop]` that belong to the generation prompt."""
+        prompt = self.prompt
+        if not prompt:
+            return 0
+        head = text[start : min(stop, start + len(prompt))]
+        length = self._shared_length(head, 0)
+        if length == 0:
+            # Either of two turns may write the whitespace between them.
+            skipped, gap = len(prompt) - len(prompt.lstrip()), len(head) - len(head.lstrip())
+            head = text[start + gap : min(stop, start + gap + len(prompt) - skipped)]
+            shared = self._shared_length(head, skipped)
+            length = gap + shared if shared else 0
+        return length
+
+    def _shared_length(self, head: str, skipped: int) -> int:
+        """Length of the common prefix of a text and the prompt without its first chars."""
+        length = skipped
+        for left, right in zip(head, self.prompt[skipped:], strict=False):
+            if left != right:
+                break
+            length += 1
+        # What begins like `<think>` may be another tag, of the content.
+        return next((start for start, stop in self.tags if start < length < stop), length) - skipped
 
     def _turn_end(self, text: str, begin: int, stop: int) -> int:
         end = stop
@@ -53,33 +82,10 @@ class TurnEdges:
 def turn_edges(prompt: str, special_tokens: tuple[str, ...], variables: dict[str, str]) -> TurnEdges:
     """The edges of a template with this generation prompt, these special tokens and this `special_tokens_map`."""
     eos = variables.get("eos_token")
+    marks = {*special_tokens, *(tag for tags in TAGS for tag in (tags.opening, tags.closing))}
     return TurnEdges(
         prompt=prompt,
         endings=tuple(sorted(special_tokens, key=lambda token: token != eos)),
         closers=(eos,) if eos and eos != variables.get("bos_token") else (),
+        tags=tuple(found.span() for mark in sorted(marks) for found in re.finditer(re.escape(mark), prompt)),
     )
-
-
-def _header_length(text: str, start: int, stop: int, prompt: str) -> int:
-    """Number of chars of `text[start:stop]` that belong to the generation prompt."""
-    if not prompt:
-        return 0
-    head = text[start : min(stop, start + len(prompt))]
-    length = _shared_length(head, prompt)
-    if length == 0:
-        # Either of two turns may write the whitespace between them.
-        bare, gap = prompt.lstrip(), len(head) - len(head.lstrip())
-        head = text[start + gap : min(stop, start + gap + len(bare))]
-        shared = _shared_length(head, bare)
-        length = gap + shared if shared else 0
-    return length
-
-
-def _shared_length(one: str, other: str) -> int:
-    """Length of the common prefix of two texts."""
-    length = 0
-    for left, right in zip(one, other, strict=False):
-        if left != right:
-            break
-        length += 1
-    return length

@@ -1,0 +1,31 @@
+"""Every page can be found: in the navigation of the site, and from the README."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import yaml
+
+from tests.docs.blocks import ROOT, pages
+
+PAGES = {*pages(), "docs/cli.md"}
+
+
+def paths_of(nav: Any) -> Iterator[str]:
+    if isinstance(nav, str):
+        yield nav
+    else:
+        for each in nav.values() if isinstance(nav, dict) else nav:
+            yield from paths_of(each)
+
+
+def test_the_navigation_has_every_page_once():
+    site = yaml.safe_load((ROOT / "mkdocs.yml").read_text(encoding="utf-8"))
+    assert sorted(paths_of(site["nav"])) == sorted(PAGES)
+
+
+def test_the_readme_links_every_page():
+    linked = re.findall(r"\]\((docs/[^)#]+\.md)", (ROOT / "README.md").read_text(encoding="utf-8"))
+    assert set(linked) == PAGES - {"README.md"}
