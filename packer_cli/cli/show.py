@@ -24,8 +24,8 @@ from packer_cli.sizes import counted
     cls=Command,
     examples="""
     hbpack show OUT
-    # The third step of GPU 5, and one sample token by token
-    hbpack show OUT --step 2 --rank 5
+    # The third step of GPU 3, and one sample token by token
+    hbpack show OUT --step 2 --rank 3
     hbpack show OUT --sample 7 --tokens
     """,
 )
