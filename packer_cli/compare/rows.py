@@ -169,7 +169,8 @@ def strategy_rows(text: str, config: PlanConfig) -> list[Row]:
 def own_row(config: PlanConfig) -> Row:
     """The plan of the options themselves, as the row of its strategy."""
     name = config.strategy
-    return Row(name=name, kind="strategy", config=config, rules=plan_rules(config), note=STRATEGIES[name].summary)
+    note = STRATEGIES[name].summary
+    return Row(name=name, kind="strategy", config=config, rules=plan_rules(config), note=note, is_own=True)
 
 
 def is_same_plan(row: Row, other: Row) -> bool:

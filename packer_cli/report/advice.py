@@ -126,6 +126,6 @@ def _best(comparison: Comparison | None, value: Callable[[RowFigures], float]) -
     rows = [
         (value(row.figures), row.spec.name)
         for row in (comparison.rows[1:] if comparison else ())
-        if row.figures is not None and not STRATEGIES[row.spec.config.strategy].needs
+        if row.figures is not None and row.spec.kind != "baseline" and not STRATEGIES[row.spec.config.strategy].needs
     ]
     return min(rows)[::-1] if rows else None

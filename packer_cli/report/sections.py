@@ -159,10 +159,12 @@ def _epochs(planned: PlanFacts, prediction: Prediction) -> tuple[str, dict[str, 
         own = rows[0].spec.name
     epochs = {own: prediction.result.figures.overall}
     for row in rows[1:]:
-        if row.spec.kind == "strategy" and row.figures and row.figures.simulation:
+        if row.spec.kind != "balance" and row.figures and row.figures.simulation:
             epochs[row.spec.name] = row.figures.simulation.overall
     if "naive" not in epochs or prediction.result.baseline_name != BASELINE_NAME:
         epochs[_name_of(prediction.result.baseline_name)] = prediction.result.baseline
+    if prediction.result.padded is not None:
+        epochs.setdefault("padded", prediction.result.padded)
     return own, dict(sorted(epochs.items(), key=lambda item: item[1].seconds))
 
 

@@ -74,7 +74,8 @@ def comparison_table(comparison: Comparison) -> Table:
     """Strategies and balances side by side; the first row is the user's."""
     rows = comparison.rows
     done = [row.figures for row in rows if row.figures]
-    has_sources = any(each.metrics.overall.source_mix_spread for each in done)
+    # A plan may know the sources of its samples when the others do not, which are planned from lengths.
+    has_sources = any(each.metrics.overall.source_mix_spread for each in done[1:])
     columns = [
         column
         for column in COLUMNS

@@ -78,7 +78,7 @@ def run_report(
     page = render(build_page(facts))
     with atomic_file(output) as file:
         file.write(page)
-    say(f"wrote {str(output)!r}, {format_bytes(len(page))} ({watch}); open it in a browser")
+    say(f"wrote {str(output)!r}, {format_bytes(len(page))} ({watch})")
 
 
 def _find(path: Path, config: PlanConfig | None) -> tuple[Planned | None, Samples, tuple[str, ...]]:
@@ -104,7 +104,9 @@ def _planned(
     prediction = None
     if gpu.has_gpu_model:
         simulator = load_simulator(gpu, plan.num_gpus, rules)
-        prediction = Prediction(simulator=simulator, result=plan_simulation(plan, simulator, found.baseline))
+        prediction = Prediction(
+            simulator=simulator, result=plan_simulation(plan, simulator, found.baseline, found.padded)
+        )
     comparison, why_not = None, ""
     if strategies == NO_STRATEGIES:
         why_not = GIVE_STRATEGIES

@@ -71,7 +71,7 @@ def test_strategies_simulated(lengths, file, model, command):
     ("function", "options", "message"),
     [
         (hbpack.compare, {"strategies": "all", "algorithms": "isf"}, "--strategies and --algorithms do not go"),
-        (hbpack.compare, {"sort": "beauty"}, "--sort: there is no column 'beauty'; columns: packs, "),
+        (hbpack.compare, {"sort": "beauty"}, "--sort: there is no column 'beauty'; columns: "),
         (hbpack.compare, {"sort": "epoch"}, "--sort epoch needs --model CONFIG.JSON"),
         (hbpack.compare, {"workers": 0}, "--workers must be at least 1, got 0"),
         (hbpack.compare, {"bound": "ip"}, "--bound must be one of 'l2' or 'lp', got 'ip'"),

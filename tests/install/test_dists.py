@@ -88,9 +88,9 @@ print(*seen)
     return set(subprocess.check_output([sys.executable, "-c", code, name], text=True).split())
 
 
-@pytest.mark.parametrize("pattern", ["hbpack-*.whl", "hbpack-*.tar.gz"])
-def test_hbpack_packs(install, repo, tmp_path, pattern):
-    programs = install(pattern)
+def test_hbpack_packs(install, repo, tmp_path):
+    """The wheel is built from the source distribution, so that one holds all files, too."""
+    programs = install("hbpack-*.whl")
     sample = repo / "examples" / "sample"
     words = [sample / "chats.jsonl", "--tokenizer", sample / "tokenizer", "--groups", "1k:1,8k:4", "--gpus", 8]
     run(programs / "hbpack", "pack", *words, "--output", "out", cwd=tmp_path)
@@ -110,4 +110,4 @@ def test_hbpack_loader_reads_with_what_it_needs_alone(install, repo, tmp_path):
     assert json.loads(read) == json.loads(run(sys.executable, "-c", READ, packed, cwd=repo)) != []
     code = "import packer_cli; packer_cli.plan"
     done = subprocess.run([programs / "python", "-c", code], cwd=tmp_path, capture_output=True, text=True, check=False)
-    assert done.stderr.splitlines()[-1].endswith("hbpack-loader has no plan(), but hbpack has: pip install hbpack")
+    assert "hbpack-loader has no plan(), but hbpack has: pip install hbpack" in done.stderr

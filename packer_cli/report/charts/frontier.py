@@ -15,13 +15,13 @@ class Choice:
 
     name: str
     kind: str
-    """`this plan`, `strategy` or `balance`."""
+    """`this plan`, `strategy`, `balance` or `baseline`."""
     abr: float
     length_mix_spread: float
 
 
-_KINDS = ("this plan", "strategy", "balance")
-_SHAPES = ("diamond", "circle", "square")
+_KINDS = ("this plan", "strategy", "balance", "baseline")
+_SHAPES = ("diamond", "circle", "square", "triangle-up")
 
 
 def chart_of_frontier(choices: Sequence[Choice]) -> Chart:
