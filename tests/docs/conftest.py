@@ -7,6 +7,7 @@ import json
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from urllib.request import urlopen
 
 import numpy as np
 import pyarrow as pa
@@ -113,6 +114,7 @@ def buckets(inputs: Path, packed: Path, monkeypatch: pytest.MonkeyPatch) -> Iter
             monkeypatch.setenv(name, value)
         monkeypatch.setattr("packer_cli.remote.system._systems", {})
         end_server()  # Workers have the environment of the process that they are forked from.
+        urlopen(f"{server.url}/moto-api/reset", data=b"")  # All servers of a process share their buckets.
         storage = fsspec.filesystem("s3", endpoint_url=server.url, key="key", secret="secret")
         for name in ("corpus", "sets", "bucket"):
             storage.mkdir(name)

@@ -90,7 +90,7 @@ def main(log: str) -> None:
         signal.alarm(TIME_LIMIT)
         block = json.loads(line)
         if is_alone:
-            names["world_size"] = planned_gpus()
+            names["world_size"] = WORLD_SIZE if "s3://" in block["source"] else planned_gpus()
         add_script_names(names, block["source"])
         run_block(block["page"], block["line"], block["source"], names)
         signal.alarm(0)

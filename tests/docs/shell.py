@@ -40,7 +40,7 @@ def run_block(block: Block) -> None:
 def run_command(command: str) -> tuple[int, str]:
     """Exit code, and what a terminal would show."""
     words = shlex.split(command, comments=True)
-    if words[0] == "hbpack" and not NEEDS_SHELL.search(command):
+    if words[0] == "hbpack" and not NEEDS_SHELL.search(" ".join(words)):
         return run_inside(words)
     done = subprocess.run(
         ["bash", "-euo", "pipefail", "-c", command], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
