@@ -46,7 +46,7 @@ def say_colored(word: str, color: str, text: str) -> None:
 @contextmanager
 def _progress_bar(label: str, unit: str) -> Iterator[Progress]:
     """A bar, or nothing if stderr is neither a terminal nor a notebook's, where rich shows it below the cell."""
-    if not (sys.stderr.isatty() or "ipykernel" in sys.modules):
+    if not (sys.stderr.isatty() or _in_notebook()):
         yield lambda done, total: None
         return
     from rich.console import Console
@@ -57,6 +57,11 @@ def _progress_bar(label: str, unit: str) -> Iterator[Progress]:
     with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task(label, total=None, amount="")
         yield lambda done, total: bar.update(task, completed=done, total=total, amount=f"{done:,}/{total:,} {unit}")
+
+
+def _in_notebook() -> bool:
+    ipython = sys.modules.get("IPython")
+    return ipython is not None and hasattr(ipython.get_ipython(), "kernel")
 
 
 def is_terminal() -> bool:

@@ -42,9 +42,9 @@ def run_command(command: str) -> tuple[int, str]:
     words = shlex.split(command, comments=True)
     if words[0] == "hbpack" and not NEEDS_SHELL.search(" ".join(words)):
         return run_inside(words)
-    done = subprocess.run(
-        ["bash", "-euo", "pipefail", "-c", command], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
-    )
+    own = os.environ | {"PATH": os.pathsep.join([os.path.dirname(sys.executable), os.environ["PATH"]])}
+    shell = ["bash", "-euo", "pipefail", "-c", command]
+    done = subprocess.run(shell, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=own)
     return done.returncode, done.stdout
 
 
