@@ -92,7 +92,7 @@ docs: $(VENV)/.dev  ## Make the generated docs, figures and schemas
 PAGES := build/pages
 site: $(VENV)/.site  ## Build the documentation as a site, in build/site
 	rm -rf $(PAGES) && mkdir -p $(PAGES)
-	cp -r README.md docs examples schemas $(PAGES)
+	cp -r README.md CONTRIBUTING.md CHANGELOG.md docs examples schemas $(PAGES)
 	$(BIN)/zensical build --clean --strict --config-file mkdocs.yml
 	@! grep -rnE '<(script|link|img)[^>]* (src|href)="https?:' build/site --include='*.html' || \
 	    { echo 'a page loads something from another host'; exit 1; }

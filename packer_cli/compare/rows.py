@@ -133,6 +133,7 @@ def strategy_rows(text: str, config: PlanConfig) -> list[Row]:
     names = [name.strip() for name in text.split(",")]
     with_padded = ALL in names or PADDED in names
     names = [name for name in names if name != PADDED]
+    may_leave_out = set(STRATEGIES).difference(names, [config.strategy]) if ALL in names else set()
     if ALL in names:
         names = [*STRATEGIES, *(name for name in names if name != ALL)]
         for name, strategy in STRATEGIES.items():
@@ -156,7 +157,13 @@ def strategy_rows(text: str, config: PlanConfig) -> list[Row]:
         why = refusal(name, config.restrictions)
         if why:
             raise ConfigError(f"--strategies: {why}")
-        own = with_known_cost(config.with_strategy(name))
+        try:
+            own = with_known_cost(config.with_strategy(name))
+        except ConfigError as error:
+            if name not in may_leave_out:
+                raise
+            say(f"{name} is left out: {str(error).removeprefix(f'--strategy {name}: ')}")
+            continue
         note = STRATEGIES[name].summary
         if own.cost != config.cost:
             note += f"; its imbalance is of --cost {own.cost}"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 from packer_cli.cli.main import main
@@ -123,3 +125,22 @@ def test_stats_tell_what_alignment_costs(tmp_path):
     assert "of it to align samples" in aligned
     assert "Document masks" in plain
     assert "Causal masks over whole rows" in causal
+
+
+def test_compare_leaves_out_a_strategy_that_has_no_plan(tmp_path, caplog):
+    caplog.set_level("INFO", LOGGER.name)
+    shape = {"hidden_size": 4096, "intermediate_size": 14336, "num_attention_heads": 32, "num_hidden_layers": 32}
+    model = tmp_path / "config.json"
+    model.write_text(json.dumps({"model_type": "llama", "num_key_value_heads": 8, "vocab_size": 128256, **shape}))
+    config = validate(
+        PlanConfig, {"groups": "1k:1,8k:2", "gpus": 2, "global_tokens": "64k", "model": str(model), "gpu": "h100"}
+    )
+    assert "hydraulis" not in [row.name for row in strategy_rows("all", config)]
+    why = (
+        "no pipeline on 2 GPUs holds a sample of 8,192 tokens in memory; give shorter --groups, higher --parallel "
+        "degrees, or more GPUs"
+    )
+    assert caplog.messages == [f"hydraulis is left out: {why}"]
+    with pytest.raises(ConfigError) as error:
+        strategy_rows("all,hydraulis", config)
+    assert str(error.value) == f"--strategy hydraulis: {why}"
