@@ -23,7 +23,7 @@ def paths_of(nav: Any) -> Iterator[str]:
 
 def test_the_navigation_has_every_page_once():
     site = yaml.safe_load((ROOT / "mkdocs.yml").read_text(encoding="utf-8"))
-    assert sorted(paths_of(site["nav"])) == sorted(PAGES)
+    assert sorted(paths_of(site["nav"])) == sorted([*PAGES, "CHANGELOG.md", "CONTRIBUTING.md"])
 
 
 def test_the_readme_links_every_page():
