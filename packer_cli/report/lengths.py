@@ -65,7 +65,7 @@ def length_classes(lengths: Int32Array, most: int = 6) -> tuple[int, ...]:
     """Rising bounds, powers of two, that divide the lengths into at most `most` classes; the last holds the longest.
 
     >>> length_classes(np.array([100, 300, 500, 100_000], dtype=np.int32))
-    (128, 512, 2048, 8192, 32768, 131072)
+    (512, 2048, 8192, 32768, 131072)
     """
     few = lengths[:: 1 + len(lengths) // _BLOCK]
     low = int(np.ceil(np.log2(max(1, int(np.percentile(few, 10))))))
