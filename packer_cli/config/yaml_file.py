@@ -22,7 +22,7 @@ def load_config_file(path: str) -> dict[str, Any]:
     except OSError as error:
         raise ConfigError(f"config file {path!r} cannot be read: {error.strerror}") from None
     except (yaml.YAMLError, UnicodeDecodeError, ValueError, RecursionError) as error:
-        raise ConfigError(f"config file {path!r} is not YAML: {' '.join(str(error).split())}") from None
+        raise ConfigError(f"config file {path!r} is not YAML: {why_not_yaml(error)}") from None
     if data is None:
         return {}
     if not isinstance(data, dict) or not all(isinstance(key, str) for key in data):
@@ -34,6 +34,22 @@ def load_config_file(path: str) -> dict[str, Any]:
             raise ConfigError(f"config file {path!r} gives {key!r} twice; keep one of them")
         options[name] = value
     return options
+
+
+def why_not_yaml(error: Exception) -> str:
+    """What is wrong with a text that cannot be parsed, on one line, without the text itself.
+
+    >>> import yaml
+    >>> try:
+    ...     yaml.safe_load("a: 1\\nb: [2")
+    ... except yaml.YAMLError as error:
+    ...     print(why_not_yaml(error))
+    line 2: expected ',' or ']', but got '<stream end>'
+    """
+    mark, problem = getattr(error, "problem_mark", None), getattr(error, "problem", None)
+    if mark is None or problem is None:
+        return " ".join(str(error).split())
+    return f"line {mark.line + 1}: {' '.join(problem.split())}"
 
 
 def _is_plain_text(text: str) -> bool:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from packer_cli.config import AUTO, PlanConfig, validate
+from packer_cli.config.yaml_file import why_not_yaml
 from packer_cli.errors import ConfigError, InputError, OutputError, RunError, TokenizerError
 from packer_cli.files import write_text
 from packer_cli.init import Draft, Look, Sampler, read_axolotl, read_llamafactory
@@ -93,7 +94,7 @@ def _read(path: Path) -> dict[str, Any]:
         raise InputError(f"--from: {str(path)!r} cannot be read: {error.strerror}") from None
     except (ValueError, yaml.YAMLError, RecursionError) as error:
         kind = "JSON" if path.suffix == ".json" else "YAML"
-        raise InputError(f"--from: {str(path)!r} is not {kind}: {' '.join(str(error).split())}") from None
+        raise InputError(f"--from: {str(path)!r} is not {kind}: {why_not_yaml(error)}") from None
     if not isinstance(value, dict):
         raise InputError(f"--from: {str(path)!r} must hold a mapping; name an Axolotl YAML or a dataset_info.json")
     return value
