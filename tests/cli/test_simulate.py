@@ -14,6 +14,7 @@ from packer_cli.cost.gpus import parse_gpu
 from packer_cli.shards.plan_file import read_plan
 from packer_cli.simulate.epoch import PARTS, simulate
 from tests.cli.conftest import GROUPS
+from tests.mixed_lengths import save_lengths
 
 CONFIG = {
     "model_type": "llama",
@@ -42,12 +43,7 @@ def gpu(model):
 
 @pytest.fixture(scope="module")
 def lengths(tmp_path_factory):
-    path = tmp_path_factory.mktemp("lengths") / "lengths.npy"
-    generator = np.random.default_rng(0)
-    values = np.clip(generator.lognormal(4, 1, 2000), 1, 1000).astype(np.int32)
-    values[::40] = generator.integers(1100, 8000, 50)
-    np.save(path, values)
-    return path
+    return save_lengths(tmp_path_factory.mktemp("lengths") / "lengths.npy")
 
 
 def simulated(hbpack, *arguments):

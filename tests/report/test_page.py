@@ -9,7 +9,6 @@ import re
 import shutil
 from html import unescape
 
-import numpy as np
 import pytest
 
 from packer_cli.cli.main import main
@@ -17,6 +16,7 @@ from packer_cli.report.page import Page, Section, render
 from packer_cli.sizes import ratio
 from packer_cli.stages.report import GIVE_STRATEGIES
 from tests.cli_runner import run
+from tests.mixed_lengths import save_lengths
 from tests.report.conftest import GROUPS, Reader
 
 GIVE = "--model CONFIG.JSON --gpu NAME (such as h100), or --profile FILE of hbpack profile"
@@ -24,12 +24,7 @@ GIVE = "--model CONFIG.JSON --gpu NAME (such as h100), or --profile FILE of hbpa
 
 @pytest.fixture(scope="module")
 def lengths(tmp_path_factory):
-    path = tmp_path_factory.mktemp("lengths") / "lengths.npy"
-    generator = np.random.default_rng(0)
-    values = np.clip(generator.lognormal(4, 1, 2000), 1, 1000).astype(np.int32)
-    values[::40] = generator.integers(1100, 8000, 50)
-    np.save(path, values)
-    return path
+    return save_lengths(tmp_path_factory.mktemp("lengths") / "lengths.npy")
 
 
 def stats(*arguments):
