@@ -20,7 +20,7 @@ from packer_cli.engine.shared import finish_file, make_room
 from packer_cli.engine.sink import FileRange, FinishedPart, Sink, Written, write_part
 from packer_cli.errors import ConfigError
 from packer_cli.export.folder import NAME, WORK, is_same_export, read_json
-from packer_cli.export.formats import ORDERS, load_format
+from packer_cli.export.formats import ORDERS, keeping_weights, load_format
 from packer_cli.export.job import Format, Job, Part, count_written, cut_parts
 from packer_cli.export.order import check_one_capacity, choose_groups, packs_by_id, packs_by_use
 from packer_cli.export.packed import PackedSet
@@ -48,6 +48,8 @@ class ExportOptions:
     order: str = "use"
     shard_size: int | None = None
     """Bytes; None is the format's default."""
+    loss_weights: bool = True
+    """Whether to write the weights of loss tokens, if the set has any."""
 
 
 def parse_shard_size(text: str | None) -> int | None:
@@ -135,6 +137,14 @@ def describe_export(options: ExportOptions, source: Path) -> tuple[Manifest, dic
         "epoch": epoch,
         "shard_size": shard_size,
     }
+    if manifest.is_weighted:
+        header["loss_weights"] = options.loss_weights
+        if options.loss_weights and not format.weight_bytes:
+            *others, last = keeping_weights()
+            raise ConfigError(
+                f"{str(source)!r} has loss weights, for which {options.format} has no place: export to "
+                f"{', '.join(others)} or {last}, or add --no-loss-weights, with which all loss tokens count 1"
+            )
     header["fingerprint"] = fingerprint(header)
     return manifest, header
 
@@ -201,7 +211,8 @@ def _job(
     header: dict[str, Any],
 ) -> Job:
     num_tokens, num_samples = packed.num_tokens[packs].astype(np.int64), packed.num_samples[packs].astype(np.int64)
-    row_bytes = format.row_bytes(num_tokens, num_samples)
+    is_weighted = header.get("loss_weights", False)
+    row_bytes = format.row_bytes(num_tokens, num_samples) + is_weighted * format.weight_bytes * num_tokens
     written = count_written(format, packed, manifest, packs)
     return Job(
         folder=folder,
@@ -212,6 +223,7 @@ def _job(
         shard_size=header["shard_size"],
         parts=cut_parts(row_bytes, written, header["shard_size"], header["fingerprint"]),
         written_tokens=written,
+        is_weighted=is_weighted,
     )
 
 
