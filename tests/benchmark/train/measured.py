@@ -1,8 +1,8 @@
 """The median of several rounds: of the times of ranks, and of the rows of their profiles.
 
 What else a machine does disturbs both alike, within tenths of a second. The least of several rounds would be nearer to
-what the work takes alone, but it is reached later, the more so by memory-bound work, and an iteration ends with the rank
-that is farthest from it.
+what the work takes alone, but memory-bound work seldom reaches it, and an iteration ends with the rank that is
+farthest from it.
 """
 
 from __future__ import annotations
