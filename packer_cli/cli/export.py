@@ -55,6 +55,11 @@ from packer_cli.remote.names import as_path
     metavar="BYTES",
     help="Approximate size of a file; megatron has one.  [default: 256MiB; mds: 64MiB]",
 )
+@option(
+    "--loss-weights/--no-loss-weights",
+    default=True,
+    help="Leave out the weights of a set that has any: all loss tokens count 1.",
+)
 @json_option("export")
 @shard_option
 @workers_option
@@ -68,6 +73,7 @@ def command(
     order: str,
     epoch: int | None,
     shard_size: str | None,
+    loss_weights: bool,
     as_json: bool,
     shard: str | None,
     workers: int | None,
@@ -85,7 +91,12 @@ def command(
     from packer_cli.stages.workers import make_engine
 
     options = ExportOptions(
-        format=format_name, groups=groups, epoch=epoch, order=order, shard_size=parse_shard_size(shard_size)
+        format=format_name,
+        groups=groups,
+        epoch=epoch,
+        order=order,
+        shard_size=parse_shard_size(shard_size),
+        loss_weights=loss_weights,
     )
     ids = array_ids(shard)
     with make_engine(workers, engine, preload=()) as running:

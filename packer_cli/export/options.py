@@ -8,7 +8,7 @@ from typing import Any
 
 from packer_cli.engine.progress import warn
 from packer_cli.errors import ConfigError
-from packer_cli.export.formats import ORDERS, load_format
+from packer_cli.export.formats import ORDERS, keeping_weights, load_format
 from packer_cli.export.order import check_one_capacity, choose_groups
 from packer_cli.files import fingerprint
 from packer_cli.format.manifest import Manifest
@@ -32,6 +32,8 @@ class ExportOptions:
     order: str = "use"
     shard_size: int | None = None
     """Bytes; None is the format's default."""
+    loss_weights: bool = True
+    """Whether to write the weights of loss tokens, if the set has any."""
 
 
 def parse_shard_size(text: str | None) -> int | None:
@@ -86,5 +88,13 @@ def describe_export(options: ExportOptions, source: Path) -> tuple[Manifest, dic
         "epoch": epoch,
         "shard_size": shard_size,
     }
+    if manifest.is_weighted:
+        header["loss_weights"] = options.loss_weights
+        if options.loss_weights and not format.weight_bytes:
+            *others, last = keeping_weights()
+            raise ConfigError(
+                f"{str(source)!r} has loss weights, for which {options.format} has no place: export to "
+                f"{', '.join(others)} or {last}, or add --no-loss-weights, with which all loss tokens count 1"
+            )
     header["fingerprint"] = fingerprint(header)
     return manifest, header

@@ -127,7 +127,8 @@ def _job(
     header: dict[str, Any],
 ) -> Job:
     num_tokens, num_samples = packed.num_tokens[packs].astype(np.int64), packed.num_samples[packs].astype(np.int64)
-    row_bytes = format.row_bytes(num_tokens, num_samples)
+    is_weighted = header.get("loss_weights", False)
+    row_bytes = format.row_bytes(num_tokens, num_samples) + is_weighted * format.weight_bytes * num_tokens
     written = count_written(format, packed, manifest, packs)
     return Job(
         folder=folder,
@@ -138,6 +139,7 @@ def _job(
         shard_size=header["shard_size"],
         parts=cut_parts(row_bytes, written, header["shard_size"], header["fingerprint"]),
         written_tokens=written,
+        is_weighted=is_weighted,
     )
 
 

@@ -97,7 +97,7 @@ def complete_store(folder: Path) -> StoreIndex | None:
     if not parts:
         raise RunError(no_data([source.name for source in header.sources]))
     index = header.index(parts.values())
-    check_rejected(sum(part.num_rejected for part in index.parts), most, folder)
+    check_rejected(sum(part.num_rejected - part.num_without_loss for part in index.parts), most, folder)
     write_index(folder, index)
     remove_stale(folder, index)
     return index

@@ -124,8 +124,8 @@ def make_parts(
 ) -> int:
     """Make the parts that are missing. Returns the number of records in the others."""
     kept = [part.facts for part in parts.finished.values()]
-    num_rejected = sum(facts["part"]["num_rejected"] for facts in kept)
-    num_reused = num_rejected + sum(facts["part"]["num_samples"] for facts in kept)
+    num_reused = sum(facts["part"]["num_rejected"] + facts["part"]["num_samples"] for facts in kept)
+    num_refused = sum(_num_refused(part) for part in parts.finished.values())
 
     def announce(tokenizer: dict[str, Any]) -> None:
         for line in choices(config, tokenizer):
@@ -136,10 +136,15 @@ def make_parts(
             announce(kept[0]["tokenizer"])
         with closing(_run(engine, parts.todo, folder, None if kept else announce)) as outcomes:
             for written in outcomes:
-                num_rejected += commit(written).facts["part"]["num_rejected"]
-                check_rejected(num_rejected, config.max_rejected, folder)
-    check_rejected(num_rejected, config.max_rejected, folder)
+                num_refused += _num_refused(commit(written))
+                check_rejected(num_refused, config.max_rejected, folder)
+    check_rejected(num_refused, config.max_rejected, folder)
     return num_reused
+
+
+def _num_refused(part: FinishedPart) -> int:
+    info = part.facts["part"]
+    return int(info["num_rejected"] - info["num_without_loss"])
 
 
 def _run(
@@ -229,10 +234,14 @@ def remove_stale(folder: Path, index: StoreIndex) -> None:
             path.unlink()
 
 
-def check_rejected(num_rejected: int, most: int | None, folder: Path) -> None:
-    """Raise TooManyRejectedError if more records were rejected than `--max-rejected` allows."""
-    if most is not None and num_rejected > most:
+def check_rejected(num_refused: int, most: int | None, folder: Path) -> None:
+    """Raise TooManyRejectedError if more records were rejected than `--max-rejected` allows.
+
+    Args:
+        num_refused: the rejected records, without those that carry no loss: they are as they should be.
+    """
+    if most is not None and num_refused > most:
         raise TooManyRejectedError(
-            f"{counted(num_rejected, 'record')} rejected, more than --max-rejected {most}; "
+            f"{counted(num_refused, 'record')} rejected, more than --max-rejected {most}; "
             f"see {folder / 'rejected-*.jsonl'!s}, or raise the limit"
         )

@@ -35,6 +35,8 @@ class StoreOutput(Output):
     num_tokens: int
     num_loss_tokens: int
     num_rejected: int
+    num_without_loss: int
+    """Those of the rejected in which no token carries a loss."""
     num_parts: int
     """Files of the store."""
 

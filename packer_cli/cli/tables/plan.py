@@ -157,6 +157,7 @@ def print_counts(counts: SampleCounts) -> None:
 _COUNTS = {
     "records": True,
     "rejected": True,
+    "records_without_loss": False,
     "samples": True,
     "left_out_by_weight": False,
     "repeated_by_weight": False,
@@ -164,6 +165,7 @@ _COUNTS = {
     "truncated": False,
     "dropped": False,
     "pieces": True,
+    "pieces_without_loss": False,
     "tokens": True,
     "loss_tokens": False,
     "loss_weight": False,

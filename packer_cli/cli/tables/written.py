@@ -35,6 +35,7 @@ def print_store(output: str, index: StoreIndex | None, *, as_json: bool) -> None
         num_tokens=sum(part.num_tokens for part in parts),
         num_loss_tokens=sum(part.num_loss_tokens for part in parts),
         num_rejected=sum(part.num_rejected for part in parts),
+        num_without_loss=sum(part.num_without_loss for part in parts),
         num_parts=len(parts),
     )
     if as_json:
