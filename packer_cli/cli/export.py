@@ -86,7 +86,7 @@ def command(
 
     An interrupted run continues where it stopped.
     """
-    from packer_cli.export.stage import ExportOptions, parse_shard_size
+    from packer_cli.export.options import ExportOptions, parse_shard_size
     from packer_cli.stages.export import run_export
     from packer_cli.stages.workers import make_engine
 

@@ -17,7 +17,8 @@ import pyarrow.parquet as pq
 
 from packer_cli.engine.sink import FileRange, Sink
 from packer_cli.export.job import Format, Int64Array, Job, Part
-from packer_cli.export.packed import LISTS, PackedSet
+from packer_cli.export.packed import PackedSet
+from packer_cli.export.shard import LISTS
 from packer_cli.format.arrays import to_arrow, to_lists
 from packer_cli.format.loss_spans import STARTS, STOPS, WEIGHTS
 from packer_cli.format.marks import row_checksums

@@ -28,10 +28,10 @@ from packer_cli.tokens.stage import (
     header_of,
     listed_parts,
     make_parts,
+    names_of,
     no_data,
     remove_stale,
     renamed,
-    with_names,
 )
 from packer_cli.tokens.tasks import part_tasks, slice_bytes
 from packer_cli.tokens.tokenizer.fingerprint import tokenizer_fingerprint
@@ -126,6 +126,6 @@ def _vouches(index: StoreIndex, header: Header, files: Sequence[CorpusFile], tas
     return all(
         (info := infos.get(task.name)) is not None
         and info.fingerprint == task.fingerprint
-        and with_names(info, task) == info
+        and [{"path": file.path, "source": file.source} for file in info.files] == names_of(task)
         for task in tasks
     )

@@ -206,20 +206,15 @@ def renamed(parts: Parts[PartTask], tasks: Sequence[PartTask]) -> dict[str, Fini
     renamed = {}
     for task in tasks:
         part = parts.finished[task.name]
-        info = with_names(PartInfo(**part.facts["part"]), task)
-        renamed[task.name] = replace(part, facts={**part.facts, "part": info.model_dump(mode="json")})
+        info = part.facts["part"]
+        files = [{**file, **name} for file, name in zip(info["files"], names_of(task), strict=True)]
+        renamed[task.name] = replace(part, facts={**part.facts, "part": {**info, "files": files}})
     return renamed
 
 
-def with_names(info: PartInfo, task: PartTask) -> PartInfo:
-    """The part's info with the names and sources that its files have now."""
-    files = [
-        file
-        if (file.path, file.source) == (slice_.file.path, slice_.file.source_id)
-        else file.model_copy(update={"path": slice_.file.path, "source": slice_.file.source_id})
-        for file, slice_ in zip(info.files, task.slices, strict=True)
-    ]
-    return info.model_copy(update={"files": tuple(files)})
+def names_of(task: PartTask) -> list[dict[str, Any]]:
+    """The names and sources of a part's files, as its info has them."""
+    return [{"path": slice_.file.path, "source": slice_.file.source_id} for slice_ in task.slices]
 
 
 def current_index(folder: Path) -> StoreIndex | None:
