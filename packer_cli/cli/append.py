@@ -46,6 +46,6 @@ def command(
         from packer_cli.stages.append import run_append
 
         run_append(as_path(folder), inputs, tokenizer, running)
-    from packer_cli.cli.tables.written import print_set
+    from packer_cli.cli.tables.packed_set import print_set
 
     print_set(folder, None, as_json=as_json)
