@@ -28,10 +28,10 @@ _LOOK_BACK = 64
 """Chars before a turn in which an opening tag may end that belongs to the generation prompt."""
 
 
-def reasoning_end(
+def find_reasoning(
     text: str, start: int, end: int, message: dict[str, Any], number: int, is_written: Callable[[], bool]
-) -> int:
-    """Where the reasoning of a turn ends, with its closing tag; `start` if there is none.
+) -> tuple[int, str]:
+    """Where the reasoning of a turn ends, with its closing tag, and what it says; `start` if there is none.
 
     Args:
         message: that of the turn; empty if it is not known.
@@ -67,13 +67,13 @@ def reasoning_end(
                 f"the chat template writes something between {opening} and {closing} that is not the reasoning of "
                 f"{where}"
             )
-        return past
+        return past, thought
     if field and text.count(field, start, end) > content_of(message).count(field) and is_written():
         known = ", ".join(f"{tags.opening} and {tags.closing}" for tags in TAGS)
         raise TemplateRejectError(
             f"the chat template writes the reasoning of {where} without tags that hbpack knows, which are {known}"
         )
-    return start
+    return start, ""
 
 
 def field_of(message: dict[str, Any], number: int) -> str:
