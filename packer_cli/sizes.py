@@ -175,3 +175,15 @@ def gpu_time(days: float) -> str:
     if days >= 0.1:
         return f"{amount(days)} GPU-days"
     return f"{amount(24 * days)} GPU-hours" if 24 * days >= 0.1 else f"{amount(86_400 * days)} GPU-seconds"
+
+
+def large(number: int) -> str:
+    """A number in thousands, millions or billions.
+
+    >>> large(38_813_459)
+    '38.8M'
+    """
+    for unit, name in ((10**9, "B"), (10**6, "M"), (10**3, "K")):
+        if number >= unit:
+            return f"{amount(number / unit)}{name}"
+    return str(number)

@@ -77,7 +77,7 @@ def test_a_packed_set_beside_its_baseline(hbpack, pack, chats, sample, gpu, mode
     assert result["padded"]["seconds"] > overall["seconds"]
     assert lines[-1].startswith("An epoch takes ")
     assert lines[-2].startswith(
-        "  Predicted from the shape of the model (0.0B parameters) and the data sheet of h100:"
+        "  Predicted from the shape of the model (4.98M parameters) and the data sheet of h100:"
     )
 
 

@@ -48,6 +48,7 @@ class Chart:
         look = {**LOOK, "background": "var(--panel)"}
         schema = "https://vega.github.io/schema/vega-lite/v5.json"
         spec = {"$schema": schema, **self.spec, "width": _NOTEBOOK_WIDTH, "title": title, "config": look}
+        del spec["autosize"]  # It is for a place on the page, and cuts off a title above a legend of two lines.
         return dict(without_variables(spec))
 
     def _repr_mimebundle_(self, **_: Any) -> dict[str, Any]:
