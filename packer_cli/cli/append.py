@@ -19,7 +19,13 @@ from packer_cli.remote.names import as_path
 )
 @click.argument("folder", metavar="OUT", type=Folder())
 @click.argument("inputs", metavar="NEW...", nargs=-1, required=True, type=Text())
-@option("--tokenizer", metavar="PATH", type=Text(), help="Where the set's tokenizer is now.  [default: where it was]")
+@option(
+    "--tokenizer",
+    metavar="PATH",
+    type=Text(),
+    help="Where the set's tokenizer is now.",
+    show_default="where it was when the set was made",
+)
 @json_option("set")
 @workers_option
 @engine_option

@@ -35,7 +35,8 @@ from packer_cli.remote.names import as_path
 @option(
     "--groups",
     metavar="GROUPS",
-    help="Groups to export, such as 16k or 16k:1,128k:8, or names of their folders.  [default: all]",
+    help="Groups to export, such as 16k or 16k:1,128k:8, or names of their folders.",
+    show_default="all",
 )
 @option(
     "--order",
@@ -48,12 +49,14 @@ from packer_cli.remote.names import as_path
     "--epoch",
     type=click.IntRange(0, MAX_EPOCH),
     metavar="N",
-    help="Epoch whose order `use` takes.  [default: the first]",
+    help="Epoch whose order `use` takes.",
+    show_default="the first",
 )
 @option(
     "--shard-size",
     metavar="BYTES",
-    help="Approximate size of a file; megatron has one.  [default: 256MiB; mds: 64MiB]",
+    help="Approximate size of a file; megatron has one.",
+    show_default="256MiB; mds: 64MiB",
 )
 @option(
     "--loss-weights/--no-loss-weights",

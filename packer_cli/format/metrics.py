@@ -92,6 +92,11 @@ class Metrics:
     num_fillers: int
     """Slots without a pack."""
 
+    @property
+    def waiting(self) -> float:
+        """CBR where there is one, else ABR: the share of their time that ranks wait for the slowest."""
+        return self.abr if self.cbr is None else self.cbr
+
 
 @dataclass(frozen=True, kw_only=True)
 class Randomness:

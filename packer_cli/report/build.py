@@ -8,7 +8,7 @@ from packer_cli.report.facts import Facts, PlanFacts
 from packer_cli.report.page import Page, Tile
 from packer_cli.report.sections import sections_of
 from packer_cli.simulate.figures import group_name
-from packer_cli.sizes import amount, counted, duration, ratio
+from packer_cli.sizes import amount, counted, duration, gpu_time, ratio
 
 
 def build_page(facts: Facts) -> Page:
@@ -82,7 +82,7 @@ def _tiles_of_plan(planned: PlanFacts) -> tuple[Tile, ...]:
             Tile(
                 label="Predicted epoch",
                 value=duration(epoch.seconds),
-                text=f"{amount(epoch.gpu_days)} GPU-days; {saves.speedup:.2f} times as fast as naive packing",
+                text=f"{gpu_time(epoch.gpu_days)}; {saves.speedup:.2f} times as fast as naive packing",
             )
         )
     return tuple(tiles)

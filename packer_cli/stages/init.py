@@ -9,7 +9,7 @@ from typing import Any
 
 from packer_cli.config import AUTO, PlanConfig, validate
 from packer_cli.config.yaml_file import why_not_yaml
-from packer_cli.errors import ConfigError, InputError, OutputError, RunError, TokenizerError
+from packer_cli.errors import ConfigError, InputError, RunError, TokenizerError
 from packer_cli.files import write_text
 from packer_cli.init import Draft, Look, Sampler, read_axolotl, read_llamafactory
 from packer_cli.init.groups import propose_groups
@@ -41,13 +41,8 @@ def run_init(options: InitOptions) -> Draft:
     Raises:
         ConfigError: there is no input, or of --model and --gpu one is missing.
         InputError: an input or the other config cannot be read.
-        OutputError: the file exists, or cannot be written.
         RunError: no record of the sample can be used.
     """
-    if options.output.exists():
-        raise OutputError(f"--output: {str(options.output)!r} already exists; remove it, or name another file")
-    if not options.output.absolute().parent.is_dir():
-        raise OutputError(f"--output: {str(options.output)!r} is in a folder that does not exist; make it first")
     if (options.model is None) != (options.gpu is None):
         raise ConfigError(f"{'--gpu' if options.model else '--model'} is missing: the two go together")
     draft = _begin(options)

@@ -99,7 +99,11 @@ def test_from_llamafactory(hbpack, sample, tokenizer, folder):
         (["bad.jsonl"], "no record of the sample can be used; the first: bad.jsonl:1: broken JSON: "),
         (["bad.jsonl", "--model", "m"], "--gpu is missing: the two go together"),
         (["bad.jsonl", "-o", "bad.jsonl"], "--output: 'bad.jsonl' already exists; remove it, or name another file"),
-        (["bad.jsonl", "-o", "a/b.yaml"], "--output: 'a/b.yaml' is in a folder that does not exist; make it first"),
+        (
+            ["bad.jsonl", "-o", "a/b.yaml"],
+            "--output: 'a/b.yaml' is in a folder that does not exist; name a file, such as hbpack.yaml",
+        ),
+        (["bad.jsonl", "-o", "."], "--output: '.' is a folder; name a file, such as hbpack.yaml"),
         (
             ["--from", "bad.jsonl"],
             "--from: 'bad.jsonl' must hold a mapping; name an Axolotl YAML or a dataset_info.json",

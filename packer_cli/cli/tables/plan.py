@@ -24,7 +24,7 @@ _FIGURES: tuple[tuple[str, str, Callable[[Any], str]], ...] = (
     ("PR: padding", "pr", ratio),
     ("  of it to align samples", "alignment_pr", ratio),
     ("CR: tokens in SP communication", "cr", ratio),
-    ("Ave-T: tokens per iteration and rank", "ave_t", "{:,.0f}".format),
+    ("Ave-T: mean tokens of a rank", "ave_t", "{:,.0f}".format),
     ("imbalance: slowest over mean", "imbalance", "{:.3f}".format),
     ("packs", "num_packs", "{:,}".format),
     (_LEAST, "packs_lower_bound", "{:,}".format),

@@ -36,7 +36,8 @@ def take_given(batch: TokenBatch, frame: Frame, vocab_size: int) -> EncodedBatch
     ids = batch.input_ids.astype(np.uint16 if vocab_size <= 2**16 else np.int32, copy=False)
     none = np.zeros(len(batch.lines), dtype=np.bool_)
     mask = None if batch.loss_mask is None else _as_numbers(batch.loss_mask)
-    framed, is_open = frame.add(Samples(batch.offsets, ids, mask), none, none, np.ones(len(none), np.float32))
+    end_weight = np.ones(len(none), np.float32) if batch.weight is None else batch.weight
+    framed, is_open = frame.add(Samples(batch.offsets, ids, mask), none, none, end_weight)
     return EncodedBatch(
         offsets=framed.offsets,
         input_ids=framed.input_ids,

@@ -199,6 +199,8 @@ class Preparer:
         ids, loss_mask = self._plain.encode(marked, loss.spans or [], loss.weights, whole_last_char=not is_chat)
         if loss.spans is None:
             loss_mask = np.full(len(ids), loss.end, dtype=np.int8 if loss.end == 1 else np.float32)
+        elif loss.end not in (0.0, 1.0):
+            loss_mask = loss_mask.astype(np.float32)
         may_close = not is_chat or _ends_with_answer(document)
         return Row(document.line, ids, loss_mask, not is_chat, may_close, loss.end)
 

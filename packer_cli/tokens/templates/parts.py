@@ -20,8 +20,8 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
-from packer_cli.tokens.templates.blanks import before_space
-from packer_cli.tokens.templates.reasoning import content_of, field_of, reasoning_end, with_other_reasoning
+from packer_cli.tokens.templates.blanks import after_space, before_space
+from packer_cli.tokens.templates.reasoning import content_of, field_of, find_reasoning, with_other_reasoning
 from packer_cli.tokens.templates.tool_calls import find_calls, names_called, with_other_contents
 from packer_cli.tokens.templates.types import Rendered, Span, TemplateRejectError
 
@@ -147,10 +147,13 @@ class LossParts(NamedTuple):
         """
         start, stop = span
         end = _turn_end(text, start, stop, endings)
-        thought = reasoning_end(text, start, end, message, number, writes_reasoning)
+        thought, reasoning = find_reasoning(text, start, end, message, number, writes_reasoning)
         calls, past = end, end
         if self.divides_calls:
-            calls, past = find_calls(text, thought, end, content_of(message), names_called(message), number)
+            content = content_of(message)
+            if content == reasoning and not text.startswith(content, after_space(text, thought, end)):
+                content = ""  # As of gpt-oss: what is said beside calls is reasoning.
+            calls, past = find_calls(text, thought, end, content, names_called(message), number)
         cuts = [
             (start, thought, self.reasoning),
             (thought, calls, self.answer),

@@ -28,10 +28,10 @@ _LOOK_BACK = 64
 """Chars before a turn in which an opening tag may end that belongs to the generation prompt."""
 
 
-def reasoning_end(
+def find_reasoning(
     text: str, start: int, end: int, message: dict[str, Any], number: int, is_written: Callable[[], bool]
-) -> int:
-    """Where the reasoning of a turn ends, with its closing tag; `start` if there is none.
+) -> tuple[int, str]:
+    """Where the reasoning of a turn ends, with its closing tag, and what it says; `start` if there is none.
 
     Args:
         message: that of the turn; empty if it is not known.
@@ -61,18 +61,19 @@ def reasoning_end(
         for tag in (opening, closing):
             if tag in thought or text.find(tag, past, end) >= 0:
                 raise TemplateRejectError(f"{where} has {tag} more than once, so what is reasoning is not certain")
-        if field and field != thought:
+        # A tag of the content may seem to end in the arguments of a tool call.
+        if (field and field != thought) or (message and not any(thought in text for text in _texts(message))):
             raise TemplateRejectError(
                 f"the chat template writes something between {opening} and {closing} that is not the reasoning of "
                 f"{where}"
             )
-        return past
+        return past, thought
     if field and text.count(field, start, end) > content_of(message).count(field) and is_written():
         known = ", ".join(f"{tags.opening} and {tags.closing}" for tags in TAGS)
         raise TemplateRejectError(
             f"the chat template writes the reasoning of {where} without tags that hbpack knows, which are {known}"
         )
-    return start
+    return start, ""
 
 
 def field_of(message: dict[str, Any], number: int) -> str:
@@ -92,12 +93,19 @@ def with_other_reasoning(messages: list[dict[str, Any]], number: int) -> list[di
 
 def content_of(message: dict[str, Any]) -> str:
     """The content without reasoning in it, and without white space around it."""
-    content = message.get("content")
-    if isinstance(content, list):
-        content = "".join(part["text"] for part in content if isinstance(part, dict) and "text" in part)
-    if not isinstance(content, str):
-        return ""
+    content = _joined(message.get("content"))
     for tags in TAGS:
         if not tags.ends_turns:
             content = content.rpartition(tags.closing)[2]
     return content.strip()
+
+
+def _texts(message: dict[str, Any]) -> list[str]:
+    """The content and the other texts of a message."""
+    return [_joined(message.get("content")), *(value for value in message.values() if isinstance(value, str))]
+
+
+def _joined(content: Any) -> str:
+    if isinstance(content, list):
+        return "".join(part["text"] for part in content if isinstance(part, dict) and "text" in part)
+    return content if isinstance(content, str) else ""

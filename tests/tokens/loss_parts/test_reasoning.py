@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.tokens.loss_parts.chats import CHAT, selected
+from tests.tokens.loss_parts.chats import CHAT, call, selected
 from tests.tokens.published_templates import DEEPSEEK_R1, PUBLISHED
 
 THOUGHT = [
@@ -17,7 +17,10 @@ PROMPTED = (
 )
 """As of QwQ: the generation prompt opens the thinking, so that the model does not."""
 GPT_OSS = (
-    "{% for m in messages %}{% if m.role == 'assistant' %}"
+    "{% for m in messages %}{% if m.role == 'assistant' and m.tool_calls %}"
+    "{{ '<|start|>assistant<|channel|>analysis<|message|>' + (m.thinking or m.content) + '<|end|>' }}"
+    "{{ '<|start|>assistant to=' + m.tool_calls[0].function.name + '<|message|>{}<|call|>' }}"
+    "{% elif m.role == 'assistant' %}"
     "{% if m.thinking %}{{ '<|start|>assistant<|channel|>analysis<|message|>' + m.thinking + '<|end|>' }}{% endif %}"
     "{{ '<|start|>assistant<|channel|>final<|message|>' + m.content + '<|return|>' }}"
     "{% else %}{{ '<|start|>' + m.role + '<|message|>' + m.content + '<|end|>' }}{% endif %}{% endfor %}"
@@ -63,6 +66,18 @@ def test_an_answer_that_begins_like_the_prompt_is_trained_on_as_a_whole(content)
 def test_other_ways_to_write_reasoning(template, eos, reasoning, answer):
     assert selected(template, THOUGHT, "reasoning", eos=eos) == ([] if reasoning is None else [reasoning])
     assert selected(template, THOUGHT, "no-reasoning", eos=eos) == [answer]
+
+
+@pytest.mark.parametrize("said", [{"content": "I look."}, {"content": "", "thinking": "I look."}])
+def test_gpt_oss_writes_what_is_said_beside_calls_as_reasoning(said):
+    messages = [THOUGHT[0], {"role": "assistant", **said, "tool_calls": [call("f")]}]
+    parts = {
+        "reasoning": "<|channel|>analysis<|message|>I look.<|end|>",
+        "tool-calls": "<|start|>assistant to=f<|message|>{}",
+        "no-reasoning": "<|start|>assistant to=f<|message|>{}<|call|>",
+    }
+    for loss_on, text in parts.items():
+        assert selected(GPT_OSS, messages, loss_on, eos="<|return|>") == [text]
 
 
 def test_deepseek_r1_leaves_out_all_thinking():

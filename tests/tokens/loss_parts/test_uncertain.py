@@ -4,7 +4,7 @@ import pytest
 
 from packer_cli.tokens.templates import TemplateRejectError
 from tests.tokens.loss_parts.chats import assistant, call, selected
-from tests.tokens.published_templates import PUBLISHED, QWEN3
+from tests.tokens.published_templates import PUBLISHED, QWEN3, QWEN25
 
 CHATML = PUBLISHED["chatml"][0]
 UNKNOWN = CHATML.replace("message['content']", "(message.reasoning_content or '') + message['content']")
@@ -36,6 +36,12 @@ WITHOUT_TAGS = (
             assistant(content="x", reasoning_content="the tag </think> ends it"),
             "reasoning",
             "message 2 has </think> more than once, so what is reasoning is not certain",
+        ),
+        (
+            QWEN25,
+            assistant(content="<think>", tool_calls=[call("f", x="</think>")]),
+            "no-reasoning",
+            "the chat template writes something between <think> and </think> that is not the reasoning of message 2",
         ),
         (
             UNKNOWN,

@@ -70,7 +70,8 @@ def _with_weights(batch: TokenBatch, weights: dict[int, float]) -> TokenBatch:
         return batch
     of_token = np.repeat(weight, np.diff(batch.offsets))
     mask = of_token if batch.loss_mask is None else of_token * batch.loss_mask
-    return batch._replace(loss_mask=mask > 0 if ((weight == 0) | (weight == 1)).all() else mask)
+    is_mask = ((weight == 0) | (weight == 1)).all()
+    return batch._replace(loss_mask=mask > 0 if is_mask else mask, weight=weight)
 
 
 def _lists(arrays: list[NDArray[Any]]) -> Lists:
