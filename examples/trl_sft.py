@@ -177,8 +177,9 @@ def main() -> None:
     if training.n_gpu > 1:
         raise SystemExit("several GPUs in one process: start with torchrun, or the Trainer splits each row")
 
-    # The model computes the loss, so a token cannot have a weight.
-    dataset = PackedDataset(args.packed, training.process_index, training.world_size, loss_weights=False)
+    dataset = PackedDataset(args.packed, training.process_index, training.world_size)
+    if "loss_weights" in dataset[0]:
+        raise SystemExit("the model's own loss ignores the set's loss weights: pass loss_weights=False to do without")
     if any(group["sp_size"] > 1 for group in dataset.manifest["groups"]):
         raise SystemExit("this trainer attends within one GPU; for groups that share rows see sequence_parallel.py")
     steps = Steps(dataset)

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from packer_cli.api.compare import compare
     from packer_cli.api.pack import PackedSet, pack
     from packer_cli.api.plan import Plan, plan
+    from packer_cli.api.report import report
     from packer_cli.api.simulate import simulate
     from packer_cli.api.stats import stats
     from packer_cli.cli.console import show_progress
@@ -30,6 +31,7 @@ __all__ = [
     "compare",
     "pack",
     "plan",
+    "report",
     "show_progress",
     "simulate",
     "stats",
@@ -43,6 +45,7 @@ provide(
         "compare": "packer_cli.api.compare",
         "pack": "packer_cli.api.pack",
         "plan": "packer_cli.api.plan",
+        "report": "packer_cli.api.report",
         "show_progress": "packer_cli.cli.console",
         "simulate": "packer_cli.api.simulate",
         "stats": "packer_cli.api.stats",

@@ -157,10 +157,33 @@ def duration(seconds: float) -> str:
     """Format seconds for people.
 
     >>> duration(0.5), duration(100), duration(9000), duration(1e6)
-    ('0.500 s', '100 s', '2.5 h', '11.6 days')
+    ('0.500 s', '100 s', '2.50 h', '11.6 days')
     """
     if seconds < 600:
         return f"{amount(seconds)} s"
     if seconds < 3600:
-        return f"{seconds / 60:.1f} min"
-    return f"{seconds / 3600:.1f} h" if seconds < 2 * 86400 else f"{seconds / 86400:.1f} days"
+        return f"{amount(seconds / 60)} min"
+    return f"{amount(seconds / 3600)} h" if seconds < 2 * 86400 else f"{amount(seconds / 86400)} days"
+
+
+def gpu_time(days: float) -> str:
+    """Format GPU-days for people.
+
+    >>> gpu_time(2.5), gpu_time(0.02), gpu_time(1e-5)
+    ('2.50 GPU-days', '0.480 GPU-hours', '0.864 GPU-seconds')
+    """
+    if days >= 0.1:
+        return f"{amount(days)} GPU-days"
+    return f"{amount(24 * days)} GPU-hours" if 24 * days >= 0.1 else f"{amount(86_400 * days)} GPU-seconds"
+
+
+def large(number: int) -> str:
+    """A number in thousands, millions or billions.
+
+    >>> large(38_813_459)
+    '38.8M'
+    """
+    for unit, name in ((10**9, "B"), (10**6, "M"), (10**3, "K")):
+        if number >= unit:
+            return f"{amount(number / unit)}{name}"
+    return str(number)

@@ -1,4 +1,4 @@
-"""Make what is generated from the code: the references of CLI and API, the JSON Schemas, the Arrow schemas, examples.
+"""Make what is generated from the code: the references of CLI, API and loader, the schemas, and examples.
 
 `--check` writes nothing and fails if a file is not up to date.
 """
@@ -12,7 +12,7 @@ from typing import Any
 
 import click
 import pyarrow as pa
-from api_reference import api_options, api_page
+from api_reference import api_options, api_page, loader_page
 from click.testing import CliRunner
 from pydantic import TypeAdapter
 
@@ -153,6 +153,7 @@ def generated() -> dict[Path, str]:
     return {
         ROOT / "docs" / "cli.md": cli_reference(),
         ROOT / "docs" / "api.md": api_page(ROOT / "docs" / "api.md"),
+        ROOT / "docs" / "loader-api.md": loader_page(),
         ROOT / "packer_cli" / "api" / "options.py": api_options(),
         ROOT / "schemas" / "config.schema.json": config_schema(),
         ROOT / "schemas" / "manifest.schema.json": json_schema(Manifest, "hbpack.json"),

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import json
+import struct
 from collections import defaultdict
 from pathlib import Path
 from typing import Any
@@ -142,3 +144,39 @@ def assert_holds_samples(folder: Path, expected: list[tuple[list[int], list[int]
 def tree(folder: Path) -> dict[str, bytes]:
     """All files with their bytes."""
     return {str(path.relative_to(folder)): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
+
+
+def read_mds(path: Path, described: dict[str, Any]) -> list[dict[str, Any]]:
+    """A reader of a shard from the description of the format."""
+    data = path.read_bytes()
+    (num_samples,) = struct.unpack_from("<I", data)
+    offsets = struct.unpack_from(f"<{num_samples + 1}I", data, 4)
+    config = json.loads(data[4 + 4 * (num_samples + 1) : offsets[0]])
+    assert config == {key: described[key] for key in config}
+    assert offsets[-1] == len(data)
+    rows = []
+    for begin, end in itertools.pairwise(offsets):
+        at, sizes = begin, []
+        for size in config["column_sizes"]:
+            if size is None:
+                (size,) = struct.unpack_from("<I", data, at)
+                at += 4
+            sizes.append(size)
+        row = {}
+        names = zip(config["column_names"], config["column_encodings"], sizes, strict=True)
+        for name, encoding, size in names:
+            row[name] = decode_mds(encoding, data[at : at + size])
+            at += size
+        assert at == end
+        rows.append(row)
+    return rows
+
+
+def decode_mds(encoding: str, data: bytes) -> Any:
+    if encoding == "int":
+        return struct.unpack("<q", data)[0]
+    num_axes, width = data[0] >> 2, 1 << (data[0] & 3)
+    assert num_axes == 1
+    values = np.frombuffer(data, encoding.removeprefix("ndarray:"), offset=1 + width)
+    assert len(values) == int.from_bytes(data[1 : 1 + width], "little")
+    return values

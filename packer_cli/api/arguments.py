@@ -14,8 +14,9 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 from pydantic.json_schema import SkipJsonSchema
 
-from packer_cli.config import TokenizeConfig, validate
+from packer_cli.config import GpuConfig, PlanConfig, TokenizeConfig, validate
 from packer_cli.config.messages import option_name
+from packer_cli.config.strategies import STRATEGIES
 from packer_cli.errors import ConfigError, InputError
 from packer_cli.remote.names import as_path
 
@@ -119,6 +120,28 @@ def corpus_of(inputs: Any, options: Mapping[str, Any]) -> TokenizeConfig | None:
     return None
 
 
+def plan_config_of(options: Mapping[str, Any]) -> PlanConfig | None:
+    """How to plan lengths; None without options that say so, for lengths alone and for what is planned.
+
+    Raises:
+        ConfigError: a value is wrong, or there are options of a plan without its groups and GPUs.
+    """
+    strategy = STRATEGIES.get(options.get("strategy") or "")  # The config refuses an unknown one.
+    has_groups = options.get("groups") is not None or (strategy is not None and "groups" in strategy.defaults)
+    missing = [] if has_groups else ["--groups"]
+    missing += ["--gpus"] if options.get("gpus") is None else []
+    if not missing:
+        config: PlanConfig = config_of(PlanConfig, options)
+        return config
+    name = first_given(options, [each for each in PlanConfig.model_fields if each not in GpuConfig.model_fields])
+    if name is None:
+        return None
+    also, them = ("also ", "it") if len(missing) == 1 else ("", "them")
+    raise ConfigError(
+        f"{name} is for planning lengths, which {also}needs {' and '.join(missing)}; give {them}, or leave {name} out"
+    )
+
+
 def is_paths(inputs: Any) -> bool:
     """Whether inputs are a path, or a list or tuple of such, and not lengths; an empty list is one of lengths."""
     names = inputs if isinstance(inputs, (list, tuple)) else [inputs]
@@ -156,7 +179,10 @@ def samples_of(lengths: Any) -> Samples:
     try:
         values = np.asarray(lengths)
     except (TypeError, ValueError) as error:
-        raise InputError(f"the lengths are not one row of integers: {' '.join(str(error).split())}") from None
+        raise InputError(
+            f"the lengths are not one row of integers: {' '.join(str(error).split())}; give the tokens of each "
+            "sample, such as [512, 80]"
+        ) from None
     if not values.size:
         values = values.astype(np.int64)  # An empty list is one of floats to numpy.
     return Samples(lengths=checked_lengths(values, "the lengths"))

@@ -57,6 +57,7 @@ class Iteration:
     """What runs between two points where all GPUs meet."""
 
     number: int
+    """Its place in the epoch."""
     step: int
     """The optimizer step that it belongs to."""
     micro_batches: tuple[MicroBatch, ...]
@@ -69,7 +70,8 @@ class Iterations(Sequence[Iteration]):
     def __init__(self, plan: Plan, epoch: int) -> None:
         """Use `Plan.iterations`."""
         if not 0 <= epoch < len(plan.epochs):
-            raise ConfigError(f"epoch {epoch} is not planned; the plan has {counted(len(plan.epochs), 'epoch')}")
+            has = counted(len(plan.epochs), "epoch")
+            raise ConfigError(f"epoch {epoch} is not planned; the plan has {has}, from 0 on: plan more with --epochs")
         self._plan = plan
         self._schedule = plan.epochs[epoch]
 

@@ -126,7 +126,7 @@ class TokenizeOptions(TypedDict, total=False):
     plain_content: bool | None
     """Encode special tokens written inside the data as ordinary text."""
     max_rejected: int | None
-    """Stop if more records than this are rejected. By default, go on."""
+    """Stop if more records than this are rejected, not counting those without a loss. By default, go on."""
     max_record_bytes: str | int | None
     """Largest record, in bytes of decompressed text; longer ones are rejected. Reading takes a few times as much
     memory."""

@@ -9,6 +9,7 @@ from packer_cli.report.tables import Table, comparison_table, figures_table, len
 from packer_cli.simulate.epoch import PARTS
 from packer_cli.simulate.figures import GroupFigures, OverallFigures
 from packer_cli.sizes import amount, counted, duration
+from packer_cli.stages.report import Report as StageReport
 from packer_cli.stages.stats import Stats as StageStats
 
 
@@ -41,8 +42,20 @@ class Simulation(PlanSimulation):
         return html_table(title, header, rows, [note, *self.figures.notes])
 
 
+class Report(StageReport):
+    """What `hbpack report` shows: `charts` by name, which a notebook draws one by one, and what to try next."""
+
+    def __repr__(self) -> str:
+        return f"<Report on {self.page.title}: {counted(len(self.charts), 'chart')}: {', '.join(self.charts)}>"
+
+    def _repr_html_(self) -> str:
+        rows = [(tile.label, tile.value, tile.text) for tile in self.page.tiles]
+        notes = [*self.next_steps, f"charts: {', '.join(self.charts)}"]
+        return html_table(self.page.title, ["", "", ""], rows, notes)
+
+
 def _html(table: Table) -> str:
-    return html_table(table.title, table.header, table.rows, table.notes)
+    return html_table(table.title, table.header, table.rows, table.notes, table.marked)
 
 
 def _epoch_row(name: str, figures: GroupFigures | OverallFigures) -> list[str]:

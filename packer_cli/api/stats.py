@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import TYPE_CHECKING, Unpack
 
-from packer_cli.api.arguments import Lengths, config_of, is_paths, one_path, samples_of, takes
+from packer_cli.api.arguments import Lengths, config_of, is_paths, one_path, plan_config_of, samples_of, takes
 from packer_cli.config import PlanConfig
 from packer_cli.config.run_options import BoundConfig
-from packer_cli.config.strategies import STRATEGIES
-from packer_cli.errors import ConfigError
 
 if TYPE_CHECKING:
     from packer_cli.api.options import BoundOptions, PlanOptions
@@ -31,7 +28,7 @@ def stats(lengths: Lengths, **options: Unpack[_Options]) -> Stats:
         HbpackError: an option or a length is wrong, or the path holds no lengths.
     """
     by_program = config_of(BoundConfig, options).bound == "lp"
-    config = _plan_config(options)
+    config = plan_config_of(options)
     from packer_cli.api.results import Stats
     from packer_cli.stages.stats import sample_stats, stats_of
 
@@ -40,19 +37,3 @@ def stats(lengths: Lengths, **options: Unpack[_Options]) -> Stats:
     else:
         found = sample_stats(samples_of(lengths), config, by_program=by_program)
     return Stats(**vars(found))
-
-
-def _plan_config(options: Mapping[str, Any]) -> PlanConfig | None:
-    """How to plan; None where neither groups nor GPUs say so."""
-    strategy = STRATEGIES.get(options.get("strategy") or "")  # The config refuses an unknown one.
-    has_groups = options.get("groups") is not None or (strategy is not None and "groups" in strategy.defaults)
-    if options.get("gpus") is None and options.get("groups") is None and has_groups:
-        raise ConfigError(
-            f"--strategy {options['strategy']} needs --gpus to plan; leave both out for the lengths alone"
-        )
-    if not has_groups and options.get("gpus") is None:
-        return None
-    if not has_groups or options.get("gpus") is None:
-        raise ConfigError("--groups and --gpus go together; give both, or neither for the lengths alone")
-    config: PlanConfig = config_of(PlanConfig, options)
-    return config

@@ -19,7 +19,13 @@ from packer_cli.remote.names import as_path
 )
 @click.argument("folder", metavar="OUT", type=Folder())
 @click.argument("inputs", metavar="NEW...", nargs=-1, required=True, type=Text())
-@option("--tokenizer", metavar="PATH", type=Text(), help="Where the set's tokenizer is now.  [default: where it was]")
+@option(
+    "--tokenizer",
+    metavar="PATH",
+    type=Text(),
+    help="Where the set's tokenizer is now.",
+    show_default="where it was when the set was made",
+)
 @json_option("set")
 @workers_option
 @engine_option
@@ -40,6 +46,6 @@ def command(
         from packer_cli.stages.append import run_append
 
         run_append(as_path(folder), inputs, tokenizer, running)
-    from packer_cli.cli.tables.written import print_set
+    from packer_cli.cli.tables.packed_set import print_set
 
     print_set(folder, None, as_json=as_json)

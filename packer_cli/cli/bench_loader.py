@@ -9,7 +9,7 @@ import click
 from packer_cli.cli.command import Command, json_option, option
 from packer_cli.cli.console import say_next
 from packer_cli.cli.param_types import FiniteRange, Folder, LocalPath
-from packer_cli.cli.tables.bench_loader import print_speed
+from packer_cli.cli.tables.bench_loader import fastest, print_speed
 from packer_cli.errors import ConfigError
 from packer_cli.sizes import counted
 
@@ -51,8 +51,8 @@ from packer_cli.sizes import counted
     "--cache-dir",
     type=LocalPath(is_output=True),
     metavar="DIR",
-    help="For a remote set: where to make a folder for its shards, which is removed at the end.  "
-    "[default: the loader's cache]",
+    show_default="the loader's cache",
+    help="For a remote set: where to make a folder for its shards, which is removed at the end.",
 )
 @json_option("bench-loader")
 def command(
@@ -85,11 +85,10 @@ def command(
         click.echo(json.dumps(figures, indent=2))
         return
     print_speed(figures)
-    measured = [row for row in figures["rows"] if row["tokens_per_second"]]
-    if measured:
-        best = max(measured, key=lambda row: row["tokens_per_second"])
-        what = f"Fastest: {best['name']} with {counted(best['workers'], 'worker')}"
-        say_next(what, f"num_workers={best['workers']} in your DataLoader")
+    best = fastest(figures)
+    if best is not None:
+        what = counted(best, "worker") if best else "No workers"
+        say_next(f"{what} read fastest", f"num_workers={best} in your DataLoader")
 
 
 def _parse_workers(text: str) -> tuple[int, ...]:

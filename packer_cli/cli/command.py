@@ -12,6 +12,7 @@ import click
 from packer_cli.errors import did_you_mean
 from packer_cli.panels import Panel
 
+_FAR = 2**20
 EXAMPLES = "Examples (run them in examples/sample)"
 
 
@@ -21,6 +22,15 @@ class Option(click.Option):
     def __init__(self, *args: Any, panel: Panel = Panel.MAIN, **kwargs: Any) -> None:
         self.panel = panel
         super().__init__(*args, **kwargs)
+
+    def get_help_extra(self, ctx: click.Context) -> Any:
+        """What the help says of it in brackets: its default and its range, in words."""
+        extra = super().get_help_extra(ctx)
+        if isinstance(self.show_default, str):
+            extra["default"] = self.show_default
+        if isinstance(self.type, (click.IntRange, click.FloatRange)):
+            extra["range"] = _in_words(self.type)
+        return extra
 
 
 class Choice(click.Choice[str]):
@@ -77,6 +87,13 @@ class Command(click.Command):
                 names = _listed(self._chain, last="and then")
                 message += f", so run {names} in place of hbpack {self.name}"
             raise click.UsageError(message, ctx) from None
+
+
+def _in_words(span: click.IntRange | click.FloatRange) -> str:
+    """A range; an end that only guards against slips of the keyboard is left out."""
+    if span.max is None or span.max >= _FAR:
+        return f"{'above' if span.min_open else 'at least'} {span.min}"
+    return f"above {span.min}, at most {span.max}" if span.min_open else f"{span.min} to {span.max}"
 
 
 option: Callable[..., Any] = partial(click.option, cls=Option)

@@ -82,16 +82,16 @@ def print_table(
     padding = (0, 1, 0, 0) if is_dense else (0, 1, 0, 1)  # top, right, bottom, left
     between = padding[1] + padding[3] + 1
     widths = [max(map(len, column)) + between for column in zip(header, *rows, strict=True)]
-    console = Console(width=None if is_terminal() else max(160, sum(widths) + 2), highlight=False)
-    room = console.width - 2
-    if sum(widths) > room:
+    width = Console().width if is_terminal() else max(160, sum(widths))
+    console = Console(width=width + 2, highlight=False)  # The frame on the right is not printed.
+    if sum(widths) > width:
         header = [_wrapped(name, [row[i] for row in rows]) for i, name in enumerate(header)]
         lines = [[*name.split("\n"), *(row[i] for row in rows)] for i, name in enumerate(header)]
         widths = [max(map(len, column)) + between for column in lines]
-    blocks = _blocks(widths, room)
+    blocks = _blocks(widths, width)
     for number, block in enumerate(blocks):
         if number == 0 and title:
-            click.echo(textwrap.fill(title, console.width, break_on_hyphens=False))
+            click.echo(textwrap.fill(title, width, break_on_hyphens=False))
         _print_block(console, [[row[i] for i in block] for row in [header, *rows]], padding, is_text=is_text)
 
 

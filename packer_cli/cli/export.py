@@ -35,7 +35,8 @@ from packer_cli.remote.names import as_path
 @option(
     "--groups",
     metavar="GROUPS",
-    help="Groups to export, such as 16k or 16k:1,128k:8, or names of their folders.  [default: all]",
+    help="Groups to export, such as 16k or 16k:1,128k:8, or names of their folders.",
+    show_default="all",
 )
 @option(
     "--order",
@@ -48,12 +49,19 @@ from packer_cli.remote.names import as_path
     "--epoch",
     type=click.IntRange(0, MAX_EPOCH),
     metavar="N",
-    help="Epoch whose order `use` takes.  [default: the first]",
+    help="Epoch whose order `use` takes.",
+    show_default="the first",
 )
 @option(
     "--shard-size",
     metavar="BYTES",
-    help="Approximate size of a file; megatron has one.  [default: 256MiB; mds: 64MiB]",
+    help="Approximate size of a file; megatron has one.",
+    show_default="256MiB; mds: 64MiB",
+)
+@option(
+    "--loss-weights/--no-loss-weights",
+    default=True,
+    help="Leave out the weights of a set that has any: all loss tokens count 1.",
 )
 @json_option("export")
 @shard_option
@@ -68,6 +76,7 @@ def command(
     order: str,
     epoch: int | None,
     shard_size: str | None,
+    loss_weights: bool,
     as_json: bool,
     shard: str | None,
     workers: int | None,
@@ -80,12 +89,17 @@ def command(
 
     An interrupted run continues where it stopped.
     """
-    from packer_cli.export.stage import ExportOptions, parse_shard_size
+    from packer_cli.export.options import ExportOptions, parse_shard_size
     from packer_cli.stages.export import run_export
     from packer_cli.stages.workers import make_engine
 
     options = ExportOptions(
-        format=format_name, groups=groups, epoch=epoch, order=order, shard_size=parse_shard_size(shard_size)
+        format=format_name,
+        groups=groups,
+        epoch=epoch,
+        order=order,
+        shard_size=parse_shard_size(shard_size),
+        loss_weights=loss_weights,
     )
     ids = array_ids(shard)
     with make_engine(workers, engine, preload=()) as running:

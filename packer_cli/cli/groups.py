@@ -9,15 +9,10 @@ from typing import Any
 
 import click
 
+from packer_cli.api.arguments import corpus_of
 from packer_cli.cli.command import Choice, Command, json_option, option
 from packer_cli.cli.console import say_next, shown_command
-from packer_cli.cli.options import (
-    config_option,
-    corpus_of,
-    inputs_argument,
-    model_options,
-    workers_option,
-)
+from packer_cli.cli.options import config_option, inputs_argument, model_options, workers_option
 from packer_cli.config import AUTO, AutoGroupsConfig, PlanConfig, TokenizeConfig, validate
 from packer_cli.config.strategies import STRATEGIES
 from packer_cli.errors import ConfigError
@@ -53,8 +48,7 @@ _OF_CHOICE = set(AutoGroupsConfig.model_fields) - {"group_algorithm"}
 @model_options(TokenizeConfig, is_optional=True)
 @workers_option
 @config_option
-@click.pass_context
-def command(ctx: click.Context, as_json: bool, workers: int | None, **values: Any) -> None:
+def command(as_json: bool, workers: int | None, **values: Any) -> None:
     """Find the length groups with the shortest epoch for your lengths, model and GPUs.
 
     INPUT is a file of lengths (.npy, or text with one integer a line), a token store, or a packed data set that keeps
@@ -67,7 +61,7 @@ def command(ctx: click.Context, as_json: bool, workers: int | None, **values: An
     strategies take their groups as they are found without --strategy.
     """
     config = validate(PlanConfig, {**values, "groups": AUTO})
-    corpus = corpus_of(ctx, values)
+    corpus = corpus_of(values["inputs"], values)
     if STRATEGIES[config.strategy].plans_steps:
         for option in ("group_algorithm", "max_groups"):
             if getattr(config, option) != PlanConfig.model_fields[option].default:
@@ -110,9 +104,9 @@ def command(ctx: click.Context, as_json: bool, workers: int | None, **values: An
 
 def _plan_command(values: dict[str, Any], options: str, num_gpus: int) -> str:
     """The command that packs the inputs with what was found."""
-    inputs = values["inputs"]
-    if values["tokenizer"] is None:  # A token store, or lengths of a corpus that is elsewhere.
-        words = ["hbpack", "pack"] if Path(inputs[0]).is_file() else ["hbpack", "plan", inputs[0]]
-    else:
-        words = ["hbpack", "pack", *inputs, "--tokenizer", values["tokenizer"]]
-    return f"{shown_command(*words)} {options} --gpus {num_gpus}"
+    inputs, tokenizer = values["inputs"], values["tokenizer"]
+    if tokenizer is None and not Path(inputs[0]).is_file():  # A token store.
+        return f"{shown_command('hbpack', 'plan', inputs[0])} {options} --gpus {num_gpus}"
+    of_lengths = "hbpack pack INPUT... --tokenizer PATH"  # Their corpus is elsewhere.
+    words = of_lengths if tokenizer is None else shown_command("hbpack", "pack", *inputs, "--tokenizer", tokenizer)
+    return f"{words} {options} --gpus {num_gpus} --output OUT"

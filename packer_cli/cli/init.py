@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import click
 
 from packer_cli.cli.command import Command, json_option, option
 from packer_cli.cli.console import say_next, shown_command
+from packer_cli.cli.output_file import output_file
 from packer_cli.cli.param_types import LocalPath, Text, gpus
 from packer_cli.engine.progress import warn
 from packer_cli.sizes import counted
@@ -64,8 +63,9 @@ def command(
     """
     from packer_cli.stages.init import InitOptions, run_init
 
+    file = output_file(output, "hbpack.yaml", None)
     options = InitOptions(
-        inputs=inputs, source=source, tokenizer=tokenizer, gpus=gpus, model=model, gpu=gpu, output=Path(output)
+        inputs=inputs, source=source, tokenizer=tokenizer, gpus=gpus, model=model, gpu=gpu, output=file
     )
     result = run_init(options)
     if as_json:
@@ -79,6 +79,6 @@ def command(
     for text in result.lost:
         warn(f"not carried over: {text}")
     pack = shown_command("hbpack", "pack", "--config", output)
-    missing = [name for name in result.unknown if name in ("tokenizer", "groups", "gpus")]
+    missing = [name for name in result.unknown if name in ("tokenizer", "chat-template", "groups", "gpus")]
     first = [f"give {', '.join(missing)} in it"] if missing else []
     say_next(f"Wrote {output}, for {counted(len(result.inputs), 'input')}", ", then ".join([*first, pack]))

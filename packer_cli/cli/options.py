@@ -7,13 +7,12 @@ from collections.abc import Callable, Collection
 from typing import Any, Literal
 
 import click
-from click.core import ParameterSource
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
 from packer_cli.cli.command import Choice, Option, option
 from packer_cli.cli.param_types import OutputFolder, Text, Value, balances, curricula, gpus, packings, words_of
-from packer_cli.config import TokenizeConfig, load_config_file, show_value, validate
+from packer_cli.config import load_config_file, show_value
 from packer_cli.errors import ConfigError, did_you_mean
 from packer_cli.panels import Panel
 
@@ -162,37 +161,15 @@ def shard_option(function: Callable[..., Any]) -> Callable[..., Any]:
         metavar="I/N",
         panel=Panel.SCALE,
         help="As a task of a job array, make share I of N, counted from 0. The last task to end completes the output, "
-        "which is the same for any N; 0/1 is an ordinary run.  [default: Slurm's SLURM_ARRAY_TASK_ID and _COUNT; "
-        "Kubernetes' JOB_COMPLETION_INDEX, with the N that another task gave]",
+        "which is the same for any N; 0/1 is an ordinary run.",
+        show_default="Slurm's SLURM_ARRAY_TASK_ID and _COUNT; Kubernetes' JOB_COMPLETION_INDEX, with the N that "
+        "another task gave",
     )(function)
 
 
 def inputs_argument(function: Callable[..., Any]) -> Callable[..., Any]:
     """`INPUT...`."""
     return click.argument("inputs", metavar="INPUT...", nargs=-1, type=Text())(function)
-
-
-def corpus_of(ctx: click.Context, values: dict[str, Any]) -> TokenizeConfig | None:
-    """How to tokenize the inputs of a command; None without `--tokenizer`, for inputs that are no corpus.
-
-    Raises:
-        ConfigError: a value is wrong, or options for a corpus were given without a tokenizer.
-    """
-    if values["tokenizer"] is not None:
-        config: TokenizeConfig = validate(TokenizeConfig, values)
-        return config
-    name = first_given(ctx, set(TokenizeConfig.model_fields) - {"inputs"})
-    if name is not None:
-        raise ConfigError(f"{name} is for a corpus; give --tokenizer with it, or leave it out")
-    return None
-
-
-def first_given(ctx: click.Context, names: Collection[str]) -> str | None:
-    """The first of these options that is on the command line; None if there is none."""
-    for parameter in ctx.command.params:
-        if parameter.name in names and ctx.get_parameter_source(parameter.name) is ParameterSource.COMMANDLINE:
-            return parameter.opts[0]
-    return None
 
 
 def _option(name: str, field: FieldInfo, is_optional: bool) -> Decorator:

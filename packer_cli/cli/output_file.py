@@ -9,23 +9,27 @@ from pathlib import Path
 from packer_cli.errors import OutputError
 
 
-def output_file(name: str, what: str, is_own: Callable[[Path], bool], *, option: str = "--output") -> Path:
+def output_file(name: str, what: str, is_own: Callable[[Path], bool] | None, *, option: str = "--output") -> Path:
     """The path of the file to write. One that exists is replaced if an earlier run wrote it.
 
     Args:
         what: what the file is, such as `profile.json`: the words for it, and a name for messages.
-        is_own: whether a file is one of these.
+        is_own: whether a file is one of these; None for files that people edit, which are never replaced.
 
     Raises:
         OutputError: it is a folder or another file, or nothing can be written there.
     """
     path, kind = Path(name), what.partition(".")[0]
-    if os.path.isdir(path) or not path.parent.is_dir():
-        reason = "is a folder" if os.path.isdir(path) else "is in a folder that does not exist"
+    reason = "is in a folder that does not exist" if not path.parent.is_dir() else ""
+    if path.exists() and not path.is_file():
+        reason = "is a folder" if path.is_dir() else "is not a regular file"
+    if reason:
         raise OutputError(f"{option}: {name!r} {reason}; name a file, such as {what}")
     if not os.access(path.parent, os.W_OK | os.X_OK):
         raise OutputError(f"{option}: {name!r} is in a folder that cannot be written to; name a file in another")
-    if path.exists() and not is_own(path):
+    if is_own is None and path.exists():
+        raise OutputError(f"{option}: {name!r} already exists; remove it, or name another file")
+    if is_own is not None and path.exists() and not is_own(path):
         raise OutputError(f"{option}: {name!r} already exists and is not a {kind}; name another file")
     return path
 

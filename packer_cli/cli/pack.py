@@ -53,13 +53,12 @@ def command(
     """Turn a corpus into packed, balanced, scheduled shards: tokenize, plan and write.
 
     INPUT is a file, folder or glob of JSONL, JSON, Parquet, Arrow, text, or token ids of Megatron (.bin/.idx),
-    datatrove (.ds) or dolma (.npy), or a Hugging Face data set; PATH@2.0 shows
-    each sample twice an epoch, PATH@0.5 half of them, PATH@2Btokens two billion
-    tokens of them.
+    datatrove (.ds) or dolma (.npy), or a Hugging Face data set; PATH@2.0 shows each sample twice an epoch, PATH@0.5
+    half of them, PATH@2Btokens two billion tokens of them.
 
     Run it again after a crash, or with other groups: what is there and still valid is reused.
     """
     pack(inputs, output=output, workers=workers, engine=engine, dry_run=dry_run, **values)
-    from packer_cli.cli.tables.written import print_set
+    from packer_cli.cli.tables.packed_set import print_set
 
     print_set(output, validate(GpuConfig, values), as_json=as_json)

@@ -55,7 +55,8 @@ from packer_cli.sizes import counted, parse_bytes, parse_integer, parse_tokens
 @option(
     "--sp",
     metavar="DEGREE,...",
-    help="SP degrees to measure.  [default: all that the processes of torchrun and the model's heads allow]",
+    help="SP degrees to measure.",
+    show_default="all that the processes of torchrun and the model's heads allow",
 )
 @option(
     "--checkpoint-layers",
@@ -75,10 +76,14 @@ from packer_cli.sizes import counted, parse_bytes, parse_integer, parse_tokens
     "--gpus",
     type=click.IntRange(1, 2**20),
     metavar="N",
-    help="GPUs that will train, and share the weights.  [default: those that measure]",
+    help="GPUs that will train, and share the weights.",
+    show_default="those that measure",
 )
 @option(
-    "--memory", metavar="BYTES", help="Of a GPU, what training may take, such as 72GiB.  [default: 0.9 of what it has]"
+    "--memory",
+    metavar="BYTES",
+    help="Memory of a GPU that training may take, such as 72GiB.",
+    show_default="0.9 of what it has",
 )
 @option(
     "--bandwidth",
@@ -115,7 +120,12 @@ from packer_cli.sizes import counted, parse_bytes, parse_integer, parse_tokens
     show_default=True,
     help="`chunked` takes the loss a thousand tokens at a time, as a fused loss does; with --modelling plain.",
 )
-@option("--dtype", type=Choice(["bfloat16", "float16", "float32"]), help="[default: the config's]")
+@option(
+    "--dtype",
+    type=Choice(["bfloat16", "float16", "float32"]),
+    help="Type of weights and activations.",
+    show_default="the config's",
+)
 @option(
     "--device",
     type=Choice(["auto", "cuda", "cpu"]),
@@ -157,9 +167,12 @@ def command(output: str, repeats: int, gpus: int | None, as_json: bool, **values
             "add another, such as its double"
         )
     if len(numbers["bandwidth"]) > 2:
-        raise ConfigError(f"--bandwidth takes one or two numbers, got {values['bandwidth']!r}")
+        raise ConfigError(
+            f"--bandwidth takes one or two numbers, got {values['bandwidth']!r}; write the one within a node, then "
+            "the one between nodes, such as 400GB,50GB"
+        )
     if len(numbers["memory"]) > 1:
-        raise ConfigError(f"--memory takes one number, got {values['memory']!r}")
+        raise ConfigError(f"--memory takes one number, got {values['memory']!r}; write for example 72GiB")
     numbers["memory"] = numbers["memory"][0] if numbers["memory"] else None
     try:
         from packer_cli.measure.run import ProfileOptions, measure_profile

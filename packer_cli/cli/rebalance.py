@@ -37,8 +37,14 @@ from packer_cli.sizes import parse_tokens
     help="First step of the epoch that training did not run, as training counted it. Without this and --state, "
     "everything is distributed again, from where the last rebalance began.",
 )
-@option("--epoch", type=click.IntRange(0, MAX_EPOCH), metavar="N", help="Epoch of --from-step.  [default: the first]")
-@option("--global-tokens", metavar="TOKENS", help="Tokens of an optimizer step.  [default: as planned]")
+@option(
+    "--epoch",
+    type=click.IntRange(0, MAX_EPOCH),
+    metavar="N",
+    help="Epoch of --from-step.",
+    show_default="the first",
+)
+@option("--global-tokens", metavar="TOKENS", help="Tokens of an optimizer step.", show_default="as planned")
 @json_option("rebalance")
 def command(
     folder: str,

@@ -2,26 +2,21 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+import json
+import os
 from typing import Any
 
 import click
 
-from packer_cli.cli.command import Command, option
+from packer_cli.api.report import report
+from packer_cli.cli.command import Command, json_option, option
 from packer_cli.cli.console import say_next
-from packer_cli.cli.options import (
-    config_option,
-    first_given,
-    model_options,
-    workers_option,
-)
+from packer_cli.cli.options import config_option, model_options, workers_option
 from packer_cli.cli.output_file import begins_with, output_file
 from packer_cli.cli.param_types import LocalPath, Text
 from packer_cli.cli.training_options import training_options
-from packer_cli.config import GpuConfig, PlanConfig, validate
-from packer_cli.config.strategies import STRATEGIES
-from packer_cli.errors import ConfigError
-from packer_cli.remote.names import as_path
+from packer_cli.config import PlanConfig
+from packer_cli.panels import Panel
 
 
 @click.command(
@@ -53,16 +48,16 @@ from packer_cli.remote.names import as_path
     show_default=True,
     help="Strategies to compare the plan with.",
 )
+@json_option("report", Panel.OUTPUT)
 @workers_option
 @config_option
-@click.pass_context
 def command(
-    ctx: click.Context,
     path: str,
     output: str,
     pad_to: Any,
     step_seconds: float,
     strategies: str,
+    as_json: bool,
     workers: int | None,
     **values: Any,
 ) -> None:
@@ -74,29 +69,20 @@ def command(
     The page is one HTML file that opens offline: lengths, packs, balance, padding, other strategies, and what to try
     next. With --model and --gpu, or --profile, it also shows predicted times, GPU by GPU.
     """
-    gpu = validate(GpuConfig, values)
-    if gpu.has_gpu_model:
-        gpu.require_gpu_model("hbpack report")
-    config = _plan_config(ctx, values)
     from packer_cli.report.page import MARK
-    from packer_cli.simulate.figures import SimulateRules
-    from packer_cli.stages.report import run_report
 
-    file: Path = output_file(output, "report.html", begins_with(MARK))
-    rules = SimulateRules(pad_to=pad_to, step_seconds=step_seconds)
-    run_report(as_path(path), file, config, gpu, rules, strategies, workers)
-    say_next(f"Wrote {output}", "open it in a browser; it needs no network")
-
-
-def _plan_config(ctx: click.Context, values: dict[str, Any]) -> PlanConfig | None:
-    """How to plan; None for what is planned, and for lengths alone."""
-    strategy = STRATEGIES.get(values["strategy"] or "")  # The config refuses an unknown one.
-    has_groups = values["groups"] is not None or (strategy is not None and "groups" in strategy.defaults)
-    if has_groups and values["gpus"] is not None:
-        config: PlanConfig = validate(PlanConfig, values)
-        return config
-    name = first_given(ctx, set(PlanConfig.model_fields) - set(GpuConfig.model_fields))
-    if name is not None:
-        needs = "--groups and --gpus" if not has_groups else "--gpus"
-        raise ConfigError(f"{name} is for planning lengths, which needs {needs}; give them, or leave {name} out")
-    return None
+    file = output_file(output, "report.html", begins_with(MARK))
+    found = report(
+        path,
+        output=file,
+        strategies=strategies,
+        pad_to=pad_to,
+        step_seconds=step_seconds,
+        workers=workers,
+        **values,
+    )
+    if as_json:
+        written = {"output": output, "num_bytes": os.path.getsize(file)}
+        click.echo(json.dumps({**written, **found.values()}, indent=2))
+    else:
+        say_next(f"Wrote {output}", "open it in a browser; it needs no network")

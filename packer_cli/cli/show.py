@@ -30,8 +30,8 @@ from packer_cli.sizes import counted
     """,
 )
 @click.argument("folder", metavar="OUT", type=Folder())
-@option("--step", type=int, metavar="S", help="Step of the epoch.  [default: the first]")
-@option("--rank", type=int, metavar="R", help="GPU, counted over all nodes.  [default: 0]")
+@option("--step", type=int, metavar="S", help="Step of the epoch.", show_default="the first")
+@option("--rank", type=int, metavar="R", help="GPU, counted over all nodes.", show_default="0")
 @option(
     "--iteration", type=int, metavar="I", help="Iteration of the epoch in place of a step, which may have several."
 )
@@ -39,7 +39,8 @@ from packer_cli.sizes import counted
     "--epoch",
     type=click.IntRange(0, MAX_EPOCH),
     metavar="N",
-    help="Epoch; it may be later than the last written one.  [default: the first]",
+    help="Epoch; it may be later than the last written one.",
+    show_default="the first",
 )
 @option("--pack", type=int, metavar="ID", help="This pack, wherever the epoch uses it.")
 @option("--sample", type=int, metavar="ID", help="This sample alone, in each pack that holds it or a piece of it.")
@@ -47,7 +48,8 @@ from packer_cli.sizes import counted
     "--tokenizer",
     metavar="PATH",
     type=Text(),
-    help="Where the set's tokenizer is now.  [default: where it was when the set was made]",
+    help="Where the set's tokenizer is now.",
+    show_default="where it was when the set was made",
 )
 @option(
     "--max-chars",

@@ -46,7 +46,8 @@ from packer_cli.panels import Panel
     "--sort",
     metavar="COLUMN",
     type=Text(columns),
-    help="Sort by a column of hbpack compare; -COLUMN sorts in descending order.  [default: epoch]",
+    help="Sort by a column of hbpack compare; -COLUMN sorts in descending order.",
+    show_default="epoch",
 )
 @option(
     "--trace",

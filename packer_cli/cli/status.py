@@ -41,7 +41,8 @@ _REMEDIES = {
 @option(
     "--stage",
     type=Choice(["tokens", "plan", "shards"]),
-    help="Look at this stage alone; the exit code is for it.  [default: all]",
+    help="Look at this stage alone; the exit code is for it.",
+    show_default="all",
 )
 @json_option("status")
 @config_option

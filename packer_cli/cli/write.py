@@ -44,7 +44,7 @@ def command(folder: str, shard: str | None, as_json: bool, workers: int | None, 
     shards keep their size unless you give another.
     """
     config, ids = validate(WriteConfig, values), array_ids(shard)
-    from packer_cli.cli.tables.written import print_written
+    from packer_cli.cli.tables.packed_set import print_written
     from packer_cli.stages.workers import make_engine
     from packer_cli.stages.write import run_write
 

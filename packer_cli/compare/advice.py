@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 from packer_cli.config.strategies import STRATEGIES
 from packer_cli.simulate.figures import OverallFigures
+from packer_cli.sizes import duration
 
 ALIKE = 0.01
 """Predicted epochs within this share of each other count as equally long."""
@@ -21,6 +22,18 @@ _PARTS = {
 """What GPUs do in each part of their time that strategies differ in."""
 
 
+def preferred(seconds: Mapping[str, float], strategies: Mapping[str, str]) -> str:
+    """The name to take of predicted epochs: the shortest; of those as fast, one that asks nothing of a trainer.
+
+    Args:
+        seconds: name to predicted epoch, at least one.
+        strategies: name to strategy.
+    """
+    names = sorted(seconds, key=lambda name: seconds[name])
+    alike = (name for name in names if seconds[name] <= seconds[names[0]] * (1 + ALIKE))
+    return next((name for name in alike if not STRATEGIES[strategies[name]].needs), names[0])
+
+
 def advice(epochs: Mapping[str, OverallFigures]) -> str:
     """The strategy with the shortest predicted epoch, against the slowest; others that are as fast.
 
@@ -29,11 +42,11 @@ def advice(epochs: Mapping[str, OverallFigures]) -> str:
     Args:
         epochs: strategy to predicted epoch, at least one.
     """
-    names = sorted(epochs, key=lambda name: epochs[name].seconds)
-    fastest = epochs[names[0]].seconds
-    alike = [name for name in names if epochs[name].seconds <= fastest * (1 + ALIKE)]
-    chosen = next((name for name in alike if not STRATEGIES[name].needs), names[0])
-    text = f"Take {chosen}: an epoch of {_hours(epochs[chosen])}"
+    seconds = {name: epoch.seconds for name, epoch in epochs.items()}
+    names = sorted(seconds, key=lambda name: seconds[name])
+    chosen = preferred(seconds, {name: name for name in names})
+    alike = [name for name in names if seconds[name] <= seconds[names[0]] * (1 + ALIKE)]
+    text = f"Take {chosen}: an epoch of {duration(epochs[chosen].seconds)}"
     if len(names) > 1 and (slowest := names[-1]) != chosen:
         text += _against(chosen, slowest, epochs)
     others = [name for name in alike if name != chosen]
@@ -43,7 +56,7 @@ def advice(epochs: Mapping[str, OverallFigures]) -> str:
     plain = next((name for name in names if not STRATEGIES[name].needs), None)
     if needs:
         text += f". Your trainer must {needs}"
-        text += f"; without that, take {plain} ({_hours(epochs[plain])})" if plain else ""
+        text += f"; without that, take {plain} ({duration(epochs[plain].seconds)})" if plain else ""
     return text + "."
 
 
@@ -56,8 +69,3 @@ def _against(chosen: str, slowest: str, epochs: Mapping[str, OverallFigures]) ->
         shares = [epoch.split[part] / epoch.gpu_hours for epoch in (worst, best)]
         text += f", whose GPUs {_PARTS[part]} for {shares[0]:.0%} of their time ({chosen}: {shares[1]:.1%})"
     return text
-
-
-def _hours(epoch: OverallFigures) -> str:
-    hours = epoch.seconds / 3600
-    return f"{hours:,.0f} h" if hours >= 100 else f"{hours:#.3g} h"

@@ -51,8 +51,8 @@ class RowTask:
 class RowFigures:
     """The figures of a row's plan, and what it took to plan."""
 
-    seconds: float
-    """Time of `build_plan` with its kernels loaded."""
+    seconds: float | None
+    """Time of `build_plan` with its kernels loaded; None of a plan that was there already."""
     peak_bytes: int | None
     """Peak memory of choosing and planning the samples, above the samples themselves and the memory that a rehearsal
     on a few of them had freed; None if the system does not report it."""
@@ -65,7 +65,7 @@ class RowFigures:
     def values(self) -> dict[str, Any]:
         """JSON values."""
         return {
-            "seconds": self.seconds,
+            **({} if self.seconds is None else {"seconds": self.seconds}),
             "peak_bytes": self.peak_bytes,
             "cut_off": self.cut_off,
             **known_values(self.metrics),

@@ -92,14 +92,14 @@ def default_rows(config: PlanConfig) -> list[Row]:
         _make_row(base, "baseline", "sorted", "sort", is_longest=True, note="LongAlign's sorted batches, packed"),
         *_padded_rows(base),
     ]
-    return _unique(rows)
+    return _unique(rows, base)
 
 
 def with_baselines(rows: list[Row], config: PlanConfig) -> tuple[list[Row], int]:
     """The rows with HBP's baseline and padded batches, appended if missing; and the index of HBP's."""
     base = _base_row(config)
     baseline = _baseline_row(base)
-    rows = _unique([*rows, baseline, *_padded_rows(base)[:1]])
+    rows = _unique([*rows, baseline, *_padded_rows(base)[:1]], base)
     return rows, [_key(row) for row in rows].index(_key(baseline))
 
 
@@ -121,7 +121,7 @@ def parse_rows(text: str, config: PlanConfig) -> list[Row]:
         except ValueError as error:
             hint = f"; a balance stands after a slash: /{packing}" if _is_balance(packing) else ""
             raise ConfigError(f"--algorithms: row {item!r}: {error}{hint}") from None
-    return _unique(rows)
+    return _unique(rows, base)
 
 
 def strategy_rows(text: str, config: PlanConfig) -> list[Row]:
@@ -167,22 +167,17 @@ def strategy_rows(text: str, config: PlanConfig) -> list[Row]:
         note = STRATEGIES[name].summary
         if own.cost != config.cost:
             note += f"; its imbalance is of --cost {own.cost}"
-        is_own = name == config.strategy
-        rows.append(Row(name=name, kind="strategy", config=own, rules=plan_rules(own), note=note, is_own=is_own))
-    padded = [replace(row, name=PADDED) for row in _padded_rows(_base_row(config))[:1]] if with_padded else []
-    return _unique([*rows, *padded])
+        rows.append(Row(name=name, kind="strategy", config=own, rules=plan_rules(own), note=note))
+    base = _base_row(config)
+    padded = [replace(row, name=PADDED) for row in _padded_rows(base)[:1]] if with_padded else []
+    return _unique([*rows, *padded], base)
 
 
-def own_row(config: PlanConfig) -> Row:
-    """The plan of the options themselves, as the row of its strategy."""
-    name = config.strategy
-    note = STRATEGIES[name].summary
-    return Row(name=name, kind="strategy", config=config, rules=plan_rules(config), note=note, is_own=True)
-
-
-def is_same_plan(row: Row, other: Row) -> bool:
-    """Whether two rows plan alike."""
-    return _key(row) == _key(other)
+def own_row_first(rows: Iterable[Row], config: PlanConfig) -> list[Row]:
+    """The plan of the options themselves, as the row of its strategy; then the rows that plan otherwise."""
+    base = _base_row(config)
+    own = replace(base, name=config.strategy, kind="strategy", note=STRATEGIES[config.strategy].summary)
+    return _unique([own, *rows], base)
 
 
 def split_rows(text: str) -> list[str]:
@@ -232,7 +227,7 @@ def _make_row(base: Row, kind: str, packing: str, balance: str, *, is_longest: b
         balance=parse_balance(changed.balance),
     )
     row = Row(name="", kind=kind, config=changed, rules=rules, note=note)
-    return replace(row, name=_name(row, base), is_own=_key(row) == _key(base))
+    return replace(row, name=_name(row, base))
 
 
 def _padded_rows(base: Row) -> list[Row]:
@@ -261,14 +256,14 @@ def _limited(algorithm: PackingAlgorithm, num_groups: int) -> str:
     return f"{algorithm.name}:time_limit={TIME_LIMIT / num_groups:g}" if "time_limit" in names else algorithm.name
 
 
-def _unique(rows: Iterable[Row]) -> list[Row]:
-    """Keep the first of equal rows, with the first note that any of them has."""
+def _unique(rows: Iterable[Row], base: Row) -> list[Row]:
+    """Keep the first of equal rows, with the first note that any of them has, and mark the one that equals `base`."""
     kept: dict[Any, Row] = {}
     for row in rows:
         key = _key(row)
         first = kept.get(key)
         if first is None:
-            kept[key] = row
+            kept[key] = replace(row, is_own=key == _key(base))
         elif row.note and not first.note:
             kept[key] = replace(first, note=row.note)
     return list(kept.values())

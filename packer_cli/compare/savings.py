@@ -26,11 +26,15 @@ class PlanSimulation:
     """A plan's predicted epoch beside that of the baseline of `hbpack stats`, with equal tokens per step."""
 
     predicted_with: Mapping[str, Any]
-    """See `GpuModel.origin`."""
+    """Where predicted times come from: a profile, or a model's shape and a data sheet."""
     figures: EpochFigures
+    """The predicted epoch: `overall`, by `groups`, and `notes`."""
     baseline_name: str
+    """What the plan is compared with."""
     baseline: OverallFigures
+    """Its predicted epoch."""
     saves: Savings
+    """What the plan saves over it: GPU-days, their share, and the speed-up."""
     padded: OverallFigures | None = None
     """Of padded batches, as in a trainer that does not pack; None where the plan's rows cannot be such."""
 

@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from packer_cli.compare.advice import advice
+from packer_cli.compare.advice import advice, preferred
 from packer_cli.compare.row_figures import RowFigures, RowTask, row_figures, save_samples
 from packer_cli.compare.rows import Row
 from packer_cli.compare.savings import Savings, savings
@@ -67,14 +67,42 @@ class Comparison:
     """Plans of the same samples."""
 
     predicted_with: Mapping[str, Any] | None
-    """See `GpuModel.origin`; None if no epoch is predicted."""
+    """Where predicted times come from: a profile, or a model's shape and a data sheet; None without predictions."""
     config: PlanConfig
     """The options that the rows were derived from."""
     lengths: LengthStats
+    """The distribution of the samples' lengths."""
     counts: SampleCounts
-    """For these options; rows with another `--overflow` may hold other samples."""
+    """What became of the samples under these options; rows with another `--overflow` may hold other samples."""
     rows: tuple[ComparedRow, ...]
+    """The plans, in the order of the table."""
     group_choice: GroupChoice | None = None
+    """How automatic groups were chosen; None if they were named."""
+
+    @property
+    def best(self) -> ComparedRow | None:
+        """The row to pack with: the shortest predicted epoch or, without predictions, the least waiting.
+
+        Padded batches are never packed, and a packing that cuts all samples is best only where the options name it.
+        Without predictions, rows count that have the groups of the options: waiting says nothing of communication.
+        """
+        rows = {row.spec.name: row for row in self.rows if row.figures and self._may_be_packed(row.spec)}
+        figures = {name: row.figures for name, row in rows.items() if row.figures}
+        seconds = {name: each.simulation.overall.seconds for name, each in figures.items() if each.simulation}
+        if seconds:
+            return rows[preferred(seconds, {name: row.spec.config.strategy for name, row in rows.items()})]
+        given = self.config.groups
+        waiting = {
+            name: each.metrics.overall.waiting
+            for name, each in figures.items()
+            if rows[name].spec.kind == "strategy" or rows[name].spec.config.groups == given
+        }
+        return rows[min(waiting, key=lambda name: waiting[name])] if waiting else None
+
+    def _may_be_packed(self, row: Row) -> bool:
+        algorithm = row.rules.algorithm
+        cuts_others = algorithm.cut is not None or row.config.overflow != self.config.overflow
+        return not algorithm.is_padded and (row.is_own or not cuts_others)
 
     @property
     def advice(self) -> str | None:

@@ -17,6 +17,8 @@ from packer_cli.cost.profile import Profile
 from packer_cli.cost.shape import ModelShape
 from packer_cli.errors import InputError
 
+_GIVE_CONFIG = "give a model's config.json (Hugging Face), or the folder that holds it"
+
 
 def load_gpu_model(config: GpuConfig, num_gpus: int, what: str) -> GpuModel:
     """The model that the options name.
@@ -52,13 +54,11 @@ def read_shape(path: str | Path) -> ModelShape:
     try:
         config = json.loads(file.read_bytes())
     except OSError as error:
-        raise InputError(
-            f"{str(file)!r}: {error.strerror}; give a model's config.json, or the folder that holds it"
-        ) from None
+        raise InputError(f"{str(file)!r}: {error.strerror}; {_GIVE_CONFIG}") from None
     except (ValueError, RecursionError) as error:
-        raise InputError(f"{str(file)!r} is not JSON: {' '.join(str(error).split())}") from None
+        raise InputError(f"{str(file)!r} is not JSON: {' '.join(str(error).split())}; {_GIVE_CONFIG}") from None
     if not isinstance(config, dict):
-        raise InputError(f"{str(file)!r} must hold a JSON object, the model's config")
+        raise InputError(f"{str(file)!r} is not a JSON object; {_GIVE_CONFIG}")
     try:
         return shape_of(config)
     except ValueError as error:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import re
 import reprlib
+from dataclasses import fields
 from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
-from packer_cli.errors import ConfigError
+from packer_cli.errors import ConfigError, did_you_mean
+from packer_cli.plan.groups import Group
 
 
 def validate(model: type[BaseModel], values: dict[str, Any]) -> Any:
@@ -35,7 +37,8 @@ def _say(error: ValidationError) -> str:
     if kind in ("missing", "too_short", "string_too_short"):
         return f"{name} is required"
     if kind in ("extra_forbidden", "unexpected_keyword_argument"):
-        return f"{option}: unknown key {inner!r}"
+        known = [field.name for field in fields(Group)]  # The only mapping among the options.
+        return f"{option}: unknown key {inner!r}{did_you_mean(inner, known)}; a group has {', '.join(known)}"
     return f"{name} {rule(first)}, got {show_value(value)}"
 
 

@@ -20,13 +20,13 @@ def load_config_file(path: str) -> dict[str, Any]:
     try:
         data = yaml.load(Path(path).read_text(encoding="utf-8"), Loader=_loader(path))
     except OSError as error:
-        raise ConfigError(f"config file {path!r} cannot be read: {error.strerror}") from None
+        raise ConfigError(f"config file {path!r} cannot be read: {error.strerror}; name a YAML file") from None
     except (yaml.YAMLError, UnicodeDecodeError, ValueError, RecursionError) as error:
         raise ConfigError(f"config file {path!r} is not YAML: {why_not_yaml(error)}") from None
     if data is None:
         return {}
     if not isinstance(data, dict) or not all(isinstance(key, str) for key in data):
-        raise ConfigError(f"config file {path!r} must hold a mapping from option names to values")
+        raise ConfigError(f"config file {path!r} must map option names to values; write lines such as gpus: 8")
     options: dict[str, Any] = {}
     for key, value in data.items():
         name = key.replace("-", "_")
@@ -68,7 +68,9 @@ def _loader(path: str) -> Any:
         def construct_scalar(self, node: Any) -> Any:
             value = super().construct_scalar(node)
             if isinstance(value, str) and not _is_plain_text(value):
-                raise ConfigError(f"config file {path!r} holds {value!a}; no option takes such a character")
+                raise ConfigError(
+                    f"config file {path!r} holds {value!a}; no option takes such a character, so remove it"
+                )
             return value
 
         def construct_mapping(self, node: Any, deep: bool = False) -> Any:

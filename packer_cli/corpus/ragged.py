@@ -25,7 +25,8 @@ def take_samples(batch: TokenBatch, rows: NDArray[Any]) -> TokenBatch:
     """These samples (int64[m]), in their order. O(tokens)."""
     ids = take(Lists(batch.offsets, batch.input_ids), rows)
     mask = None if batch.loss_mask is None else take(Lists(batch.offsets, batch.loss_mask), rows).values
-    return TokenBatch(batch.lines[rows], ids.offsets, ids.values, mask)
+    weight = None if batch.weight is None else batch.weight[rows]
+    return TokenBatch(batch.lines[rows], ids.offsets, ids.values, mask, weight)
 
 
 def join_samples(batches: Sequence[TokenBatch]) -> TokenBatch:
@@ -39,11 +40,15 @@ def join_samples(batches: Sequence[TokenBatch]) -> TokenBatch:
     masks: list[Any] | None = None
     if any(batch.loss_mask is not None for batch in batches):
         masks = [np.ones(len(b.input_ids), np.bool_) if b.loss_mask is None else b.loss_mask for b in batches]
+    weights: list[Any] | None = None
+    if any(batch.weight is not None for batch in batches):
+        weights = [np.ones(len(b.lines), np.float32) if b.weight is None else b.weight for b in batches]
     joined = TokenBatch(
         np.concatenate([batch.lines for batch in batches]),
         np.concatenate([*starts, ends[-1:]]).astype(np.int64),
         np.concatenate([batch.input_ids for batch in batches]),
         None if masks is None else np.concatenate(masks),
+        None if weights is None else np.concatenate(weights),
     )
     if (joined.lines[1:] >= joined.lines[:-1]).all():
         return joined

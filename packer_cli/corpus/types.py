@@ -111,6 +111,8 @@ class TokenBatch(NamedTuple):
     """integers [t] in 0..2^31-1, in the type of the file; the vocabulary is not known here."""
     loss_mask: NDArray[Any] | None
     """bool[t], or float32[t]: the weight of each token's loss; None: all carry a loss of weight 1."""
+    weight: NDArray[np.float32] | None = None
+    """float32[n]: of each sample's record, with which `loss_mask` is multiplied already; None: 1."""
 
 
 class Reject(NamedTuple):

@@ -17,7 +17,6 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
-from dataclasses import asdict
 from pathlib import Path
 from typing import Generic
 
@@ -212,4 +211,4 @@ class Parts(Generic[Task]):
 
     def _write_marker(self, name: str, part: FinishedPart) -> None:
         """Not synced: if the marker is lost, the part is only made again."""
-        write_text(self._marker(name), json.dumps(asdict(part)), sync=False)
+        write_text(self._marker(name), json.dumps(part.value()), sync=False)

@@ -82,6 +82,10 @@ class FinishedPart:
     release: str = __version__
     """The hbpack release that wrote the marker; another one makes the part again."""
 
+    def value(self) -> dict[str, Any]:
+        """What the marker says, as JSON values."""
+        return {**vars(self), "files": [vars(file) for file in self.files]}
+
 
 class Sink:
     """Where a task writes its files. Records their checksums."""

@@ -45,6 +45,8 @@ def _difference(earlier: dict[str, Any], header: dict[str, Any]) -> str | None:
         value = earlier.get(key)
         if value != header[key]:
             return f"with --{key.replace('_', '-')} {','.join(value) if isinstance(value, list) else value}"
+    if earlier.get("loss_weights") != header.get("loss_weights"):
+        return f"{'with' if earlier.get('loss_weights') else 'without'} loss weights"
     return None if earlier.get("fingerprint") == header["fingerprint"] else "of another release"
 
 

@@ -39,3 +39,8 @@ def load_format(name: str) -> Format:
         raise ConfigError(f"--to: unknown format {name!r}{did_you_mean(name, FORMATS)}; known: {', '.join(FORMATS)}")
     format: Format = importlib.import_module(f"packer_cli.export.{name}").Exporter()
     return format
+
+
+def keeping_weights() -> list[str]:
+    """The formats that have a place for loss weights."""
+    return [name for name in FORMATS if load_format(name).weight_bytes]

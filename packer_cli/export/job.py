@@ -59,6 +59,8 @@ class Job:
     parts: tuple[Part, ...]
     written_tokens: Int64Array
     """int64[r]: tokens of each row with the pads that align its samples, where the format writes these."""
+    is_weighted: bool = False
+    """Whether the weights of loss tokens are written."""
 
     def aligned(self, lengths: Lists, packs: Int64Array) -> Lists:
         """int32: what each sample of these packs takes in its row, where the plan aligns samples."""
@@ -150,8 +152,8 @@ class Format(ABC):
     needs_one_capacity = False
     """Whether rows are padded, so that all must have one capacity."""
 
-    keeps_weights = False
-    """Whether the weights of loss tokens are written."""
+    weight_bytes = 0
+    """What the weight of a token's loss adds to a row, in bytes; 0: the format has no place for weights."""
 
     def row_bytes(self, num_tokens: Int64Array, num_samples: Int64Array) -> Int64Array:
         """int64[r]: approximate bytes of each row, which decide where parts are cut."""

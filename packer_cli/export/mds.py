@@ -1,8 +1,9 @@
 """MosaicML Streaming's MDS shards: `shard.00000.mds ...` and `index.json`, one sample of the format a pack.
 
 Columns: `input_ids` ndarray:int32, `loss_mask` ndarray:int8, `cu_seqlens` ndarray:int32, `sample_ids` ndarray:int64,
-`pack_id` and `group` int. hbpack writes the files itself: the library requires transformers below 5 and xxhash below
-4, so it cannot be installed beside hbpack; it encodes sample by sample in Python, and cannot resume a killed run.
+`pack_id` and `group` int; in a set with weights `loss_weights` ndarray:float32, one for each token. hbpack writes the
+files itself: the library requires transformers below 5 and xxhash below 4, so it cannot be installed beside hbpack; it
+encodes sample by sample in Python, and cannot resume a killed run.
 
 A shard: uint32 n, the number of samples; uint32[n+1], the offsets in the file at which each begins and the last ends;
 the columns as JSON; then, for each sample, the sizes (uint32) of its values of variable size, and all values, columns
@@ -22,6 +23,7 @@ from packer_cli.engine.sink import FileRange, Sink
 from packer_cli.export.copy import as_source, copy_bytes
 from packer_cli.export.job import Format, Int64Array, Job, Part
 from packer_cli.export.packed import Lists
+from packer_cli.format.loss_spans import WEIGHTS
 
 _COLUMNS = {
     "cu_seqlens": "ndarray:int32",
@@ -33,8 +35,8 @@ _COLUMNS = {
 }
 """Sorted by name, as the format requires. The last must be an ndarray of at least 4 bytes, see `_put_array`."""
 
-_ARRAYS = [name for name, encoding in _COLUMNS.items() if encoding != "int"]
-_WIDTHS = {name: np.dtype(_COLUMNS[name].removeprefix("ndarray:")).itemsize for name in _ARRAYS}
+_WEIGHTED = dict(sorted({**_COLUMNS, WEIGHTS: "ndarray:float32"}.items()))
+"""Those of a set with weights."""
 _ROWS_PER_BATCH = 65_536
 
 
@@ -47,15 +49,18 @@ class Exporter(Format):
     most_shard_size = 2**31
     """The format counts in uint32, and a shard may exceed the requested size by one pack."""
 
+    weight_bytes = 4
+
     def row_bytes(self, num_tokens: Int64Array, num_samples: Int64Array) -> Int64Array:
-        """Bytes of each row (int64[r]), exactly, with its offset in the shard's head."""
-        return _row_sizes(num_tokens, num_samples) + 4
+        """Bytes of each row (int64[r]), with its offset in the shard's head, exactly but for weights."""
+        return _row_sizes(_COLUMNS, num_tokens, num_samples) + 4
 
     def write_part(self, job: Job, part: Part, sink: Sink) -> dict[str, Any]:
         """Write one shard."""
         rows = job.packs[part.first : part.stop]
-        sizes = _row_sizes(job.packed.num_tokens[rows].astype(np.int64), job.packed.num_samples[rows].astype(np.int64))
-        config = json.dumps(_config(job.shard_size), sort_keys=True).encode()
+        num_tokens, num_samples = job.packed.num_tokens[rows], job.packed.num_samples[rows]
+        sizes = _row_sizes(_columns(job), num_tokens.astype(np.int64), num_samples.astype(np.int64))
+        config = json.dumps(_config(job), sort_keys=True).encode()
         first = 4 + 4 * (len(rows) + 1) + len(config)
         offsets = first + np.concatenate([[0], np.cumsum(sizes)])
         with sink.file(_name(part.number)) as file:
@@ -70,7 +75,7 @@ class Exporter(Format):
         """Write `index.json`, with the checksums (the format's `xxh128` is xxh3-128)."""
         shards = [
             {
-                **_config(job.shard_size),
+                **_config(job),
                 "samples": part["samples"],
                 "raw_data": {"basename": range_.path, "bytes": range_.num_bytes, "hashes": {"xxh128": range_.xxh3}},
                 "zip_data": None,
@@ -85,21 +90,32 @@ def _name(number: int) -> str:
     return f"shard.{number:05d}.mds"
 
 
-def _config(shard_size: int) -> dict[str, Any]:
+def _columns(job: Job) -> dict[str, str]:
+    return _WEIGHTED if job.is_weighted else _COLUMNS
+
+
+def _arrays(columns: dict[str, str]) -> dict[str, int]:
+    """The list columns, with the bytes of an item."""
+    encodings = {name: encoding for name, encoding in columns.items() if encoding != "int"}
+    return {name: np.dtype(encoding.removeprefix("ndarray:")).itemsize for name, encoding in encodings.items()}
+
+
+def _config(job: Job) -> dict[str, Any]:
+    columns = _columns(job)
     return {
         "version": 2,
         "format": "mds",
         "compression": None,
         "hashes": ["xxh128"],
-        "size_limit": shard_size,
-        "column_names": list(_COLUMNS),
-        "column_encodings": list(_COLUMNS.values()),
-        "column_sizes": [8 if encoding == "int" else None for encoding in _COLUMNS.values()],
+        "size_limit": job.shard_size,
+        "column_names": list(columns),
+        "column_encodings": list(columns.values()),
+        "column_sizes": [8 if encoding == "int" else None for encoding in columns.values()],
     }
 
 
 def _length_of(name: str, num_tokens: Int64Array, num_samples: Int64Array) -> Int64Array:
-    if name in ("input_ids", "loss_mask"):
+    if name in ("input_ids", "loss_mask", WEIGHTS):
         return num_tokens
     return num_samples + (name == "cu_seqlens")
 
@@ -109,33 +125,36 @@ def _code(length: Int64Array) -> Int64Array:
     return (length >= 1 << 8).astype(np.int64) + (length >= 1 << 16)
 
 
-def _array_sizes(name: str, length: Int64Array) -> Int64Array:
-    return 1 + (1 << _code(length)) + length * _WIDTHS[name]
+def _array_sizes(length: Int64Array, width: int) -> Int64Array:
+    return 1 + (1 << _code(length)) + length * width
 
 
-def _row_sizes(num_tokens: Int64Array, num_samples: Int64Array) -> Int64Array:
+def _row_sizes(columns: dict[str, str], num_tokens: Int64Array, num_samples: Int64Array) -> Int64Array:
     """int64[r]: encoded bytes of each row."""
-    sizes = np.full(len(num_tokens), 4 * len(_ARRAYS) + 8 * (len(_COLUMNS) - len(_ARRAYS)), dtype=np.int64)
-    for name in _ARRAYS:
-        sizes += _array_sizes(name, _length_of(name, num_tokens, num_samples))
+    arrays = _arrays(columns)
+    sizes = np.full(len(num_tokens), 4 * len(arrays) + 8 * (len(columns) - len(arrays)), dtype=np.int64)
+    for name, width in arrays.items():
+        sizes += _array_sizes(_length_of(name, num_tokens, num_samples), width)
     return sizes
 
 
 def _encode(job: Job, packs: Int64Array) -> NDArray[np.uint8]:
     """uint8[b]: the rows, one after another."""
-    packed = job.packed
-    lists = {name: packed.loss_mask(packs) if name == "loss_mask" else packed.lists(name, packs) for name in _ARRAYS}
-    sizes = np.stack([_array_sizes(name, np.diff(lists[name].offsets)) for name in _ARRAYS])
-    rows = 4 * len(_ARRAYS) + 8 * (len(_COLUMNS) - len(_ARRAYS)) + sizes.sum(axis=0)
+    packed, columns = job.packed, _columns(job)
+    arrays = _arrays(columns)
+    of_tokens = {"loss_mask": packed.loss_mask, WEIGHTS: packed.loss_weights}
+    lists = {name: of_tokens[name](packs) if name in of_tokens else packed.lists(name, packs) for name in arrays}
+    sizes = {name: _array_sizes(np.diff(lists[name].offsets), width) for name, width in arrays.items()}
+    rows = 4 * len(arrays) + 8 * (len(columns) - len(arrays)) + np.sum([*sizes.values()], axis=0, dtype=np.int64)
     ends = np.cumsum(rows)
     out = np.zeros(int(ends[-1]), dtype=np.uint8)
     place = ends - rows
-    _put(out, place, np.ascontiguousarray(sizes.T).astype("<u4"))
-    place = place + 4 * len(_ARRAYS)
-    for name in _COLUMNS:
+    _put(out, place, np.stack([*sizes.values()], axis=1).astype("<u4"))
+    place = place + 4 * len(arrays)
+    for name in columns:
         if name in lists:
             _put_array(out, place, lists[name])
-            place = place + sizes[_ARRAYS.index(name)]
+            place = place + sizes[name]
         else:
             _put(out, place, job.packed.numbers(name, packs).astype("<i8"))
             place = place + 8

@@ -2,7 +2,8 @@
 
 A *sequence* of the index is a sample and a *document* is a pack, so both kinds of borders are kept: with d for the
 `document_indices`, `dataset[d[k]:d[k + 1]]` is pack k as a list of samples. Since the format has no loss masks, a
-second data set (uint8) has a 1 for each token that carries a loss, at the same index.
+second data set (uint8) has a 1 for each token that carries a loss, at the same index; in a set with weights it is
+float32 and has these.
 
 Where the plan aligns samples (`--align`), each is followed by pads without loss, so that a row's samples can be
 divided among context-parallel ranks as they are.
@@ -30,7 +31,7 @@ from packer_cli.files import HashingFile
 from packer_cli.format.manifest import Manifest
 
 _MAGIC = b"MMIDIDX\x00\x00"
-_CODES = {"uint8": 1, "int32": 4, "uint16": 8}
+_CODES = {"uint8": 1, "int32": 4, "float32": 7, "uint16": 8}
 _FEW_IDS = 65_500
 _ROWS_PER_BATCH = 65_536
 
@@ -41,10 +42,16 @@ def token_dtype(manifest: Manifest) -> np.dtype[Any]:
     return np.dtype("<u2" if vocab_size is not None and vocab_size < _FEW_IDS else "<i4")
 
 
+def mask_dtype(job: Job) -> np.dtype[Any]:
+    """That of the loss mask: Megatron multiplies losses with it, so it may hold their weights."""
+    return np.dtype("<f4" if job.is_weighted else "u1")
+
+
 class Exporter(Format):
     """See the module."""
 
     aligns_samples = True
+    weight_bytes = 3
 
     def row_bytes(self, num_tokens: Int64Array, num_samples: Int64Array) -> Int64Array:
         """Bytes of each row (int64[r]) in both `.bin` files; parts are stretches of these."""
@@ -53,7 +60,10 @@ class Exporter(Format):
     def shared_files(self, job: Job) -> dict[str, int]:
         """The sizes in bytes of both `.bin` files."""
         num_tokens = int(job.written_tokens.sum())
-        return {"tokens.bin": num_tokens * token_dtype(job.manifest).itemsize, "loss_mask.bin": num_tokens}
+        return {
+            "tokens.bin": num_tokens * token_dtype(job.manifest).itemsize,
+            "loss_mask.bin": num_tokens * mask_dtype(job).itemsize,
+        }
 
     def write_part(self, job: Job, part: Part, sink: Sink) -> dict[str, Any]:
         """Write a stretch of each `.bin` file."""
@@ -63,14 +73,16 @@ class Exporter(Format):
                 ids = _padded(job, job.packed.lists("input_ids", packs), packs, job.pad_token_id)
                 _check_ids(ids, dtype)
                 file.write(ids.astype(dtype))
-        with sink.stretch("loss_mask.bin", part.first_token) as file:
+        dtype = mask_dtype(job)
+        with sink.stretch("loss_mask.bin", part.first_token * dtype.itemsize) as file:
             for packs in job.batches(part.first, part.stop, _ROWS_PER_BATCH):
-                file.write(_padded(job, job.packed.loss_mask(packs), packs, 0).astype(np.uint8))
+                mask = job.packed.loss_weights(packs) if job.is_weighted else job.packed.loss_mask(packs)
+                file.write(_padded(job, mask, packs, 0).astype(dtype))
         return {}
 
     def finish(self, job: Job, parts: list[dict[str, Any]], ranges: list[FileRange], sink: Sink) -> None:
         """Write both `.idx` files."""
-        for name, dtype in (("tokens", token_dtype(job.manifest)), ("loss_mask", np.dtype("u1"))):
+        for name, dtype in (("tokens", token_dtype(job.manifest)), ("loss_mask", mask_dtype(job))):
             with sink.file(f"{name}.idx") as file:
                 _write_index(job, dtype, file)
 

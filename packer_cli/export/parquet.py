@@ -17,7 +17,8 @@ import pyarrow.parquet as pq
 
 from packer_cli.engine.sink import FileRange, Sink
 from packer_cli.export.job import Format, Int64Array, Job, Part
-from packer_cli.export.packed import LISTS, PackedSet
+from packer_cli.export.packed import PackedSet
+from packer_cli.export.shard import LISTS
 from packer_cli.format.arrays import to_arrow, to_lists
 from packer_cli.format.loss_spans import STARTS, STOPS, WEIGHTS
 from packer_cli.format.marks import row_checksums
@@ -37,7 +38,7 @@ def schema_of(*, is_weighted: bool) -> pa.Schema:
 class Exporter(Format):
     """See the module."""
 
-    keeps_weights = True
+    weight_bytes = 4
 
     def row_bytes(self, num_tokens: Int64Array, num_samples: Int64Array) -> Int64Array:
         """Bytes of each row (int64[r]) before compression."""
@@ -45,7 +46,7 @@ class Exporter(Format):
 
     def write_part(self, job: Job, part: Part, sink: Sink) -> dict[str, Any]:
         """Write one file."""
-        schema = schema_of(is_weighted=job.packed.is_weighted)
+        schema = schema_of(is_weighted=job.is_weighted)
         with (
             sink.file(f"part-{part.number:05d}.parquet") as file,
             pq.ParquetWriter(pa.PythonFile(file, mode="w"), schema, compression="zstd") as writer,

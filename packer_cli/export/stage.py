@@ -15,56 +15,21 @@ import numpy as np
 from packer_cli.engine.base import Engine
 from packer_cli.engine.local import LocalEngine
 from packer_cli.engine.parts import Parts, find_listing
-from packer_cli.engine.progress import Progress, warn
+from packer_cli.engine.progress import Progress
 from packer_cli.engine.shared import finish_file, make_room
 from packer_cli.engine.sink import FileRange, FinishedPart, Sink, Written, write_part
 from packer_cli.errors import ConfigError
 from packer_cli.export.folder import NAME, WORK, is_same_export, read_json
-from packer_cli.export.formats import ORDERS, load_format
+from packer_cli.export.formats import load_format
 from packer_cli.export.job import Format, Job, Part, count_written, cut_parts
-from packer_cli.export.order import check_one_capacity, choose_groups, packs_by_id, packs_by_use
+from packer_cli.export.options import ExportOptions, describe_export
+from packer_cli.export.order import choose_groups, packs_by_id, packs_by_use
 from packer_cli.export.packed import PackedSet
-from packer_cli.files import fingerprint, remove_temporaries, write_json
+from packer_cli.files import remove_temporaries, write_json
 from packer_cli.folders import hold_folder
 from packer_cli.format.manifest import Manifest
 from packer_cli.shards.manifest import read_manifest
-from packer_cli.sizes import parse_bytes
 from packer_cli.version import __version__
-
-EXPORT_VERSION = 2
-"""Part of the fingerprint; a release that writes other bytes raises it."""
-
-_LEAST_SHARD = 65_536
-
-
-@dataclass(frozen=True, kw_only=True)
-class ExportOptions:
-    """The options that, with the packed set, decide the bytes of an export."""
-
-    format: str
-    groups: str | None = None
-    epoch: int | None = None
-    """None: the set's first epoch, which is above 0 if an earlier one was over when the set was rebalanced."""
-    order: str = "use"
-    shard_size: int | None = None
-    """Bytes; None is the format's default."""
-
-
-def parse_shard_size(text: str | None) -> int | None:
-    """`--shard-size` in bytes.
-
-    Raises:
-        ConfigError
-    """
-    if text is None:
-        return None
-    try:
-        size = parse_bytes(str(text))
-    except ValueError as error:
-        raise ConfigError(f"--shard-size: {error}") from None
-    if size < _LEAST_SHARD:
-        raise ConfigError(f"--shard-size must be at least {_LEAST_SHARD}, got {size}")
-    return size
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -98,45 +63,6 @@ def export_set(
     with hold_folder(folder, lambda entries: is_same_export(folder, entries, header)):
         job = open_job(source, folder, header, engine, manifest)
         return finish_export(job, ExportWork(source, folder, header, job), header, engine, progress)
-
-
-def describe_export(options: ExportOptions, source: Path) -> tuple[Manifest, dict[str, Any]]:
-    """The set's manifest, and the header of its export, which decides every byte of it.
-
-    Raises:
-        InputError, FormatError: `source` holds no packed set.
-        ConfigError: an option does not fit the set or the format.
-    """
-    format = load_format(options.format)
-    manifest = read_manifest(source)
-    groups = tuple(choose_groups(manifest, options.groups))
-    shard_size = options.shard_size or format.shard_size
-    if options.order not in ORDERS:
-        raise ConfigError(f"--order: unknown order {options.order!r}; known: {', '.join(ORDERS)}")
-    if format.most_shard_size is not None and shard_size > format.most_shard_size:
-        raise ConfigError(
-            f"--shard-size must be at most {format.most_shard_size} for {options.format}, got {shard_size}"
-        )
-    if format.needs_one_capacity:
-        check_one_capacity(options.format, manifest, groups)
-    if manifest.config.plan.get("mask") == "causal":
-        warn(
-            f"{str(source)!r} was planned with --mask causal, but the export keeps the borders of its samples: have "
-            "the trainer attend across them, or plan with --mask document"
-        )
-    first = manifest.first_epoch if options.epoch is None else options.epoch
-    epoch = first if options.order == "use" else None
-    header: dict[str, Any] = {
-        "export_version": EXPORT_VERSION,
-        "format": options.format,
-        "set_fingerprint": manifest.fingerprint,
-        "groups": [manifest.groups[group].name for group in groups],
-        "order": options.order,
-        "epoch": epoch,
-        "shard_size": shard_size,
-    }
-    header["fingerprint"] = fingerprint(header)
-    return manifest, header
 
 
 class ExportWork:
@@ -201,7 +127,8 @@ def _job(
     header: dict[str, Any],
 ) -> Job:
     num_tokens, num_samples = packed.num_tokens[packs].astype(np.int64), packed.num_samples[packs].astype(np.int64)
-    row_bytes = format.row_bytes(num_tokens, num_samples)
+    is_weighted = header.get("loss_weights", False)
+    row_bytes = format.row_bytes(num_tokens, num_samples) + is_weighted * format.weight_bytes * num_tokens
     written = count_written(format, packed, manifest, packs)
     return Job(
         folder=folder,
@@ -212,6 +139,7 @@ def _job(
         shard_size=header["shard_size"],
         parts=cut_parts(row_bytes, written, header["shard_size"], header["fingerprint"]),
         written_tokens=written,
+        is_weighted=is_weighted,
     )
 
 

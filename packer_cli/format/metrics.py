@@ -34,6 +34,10 @@ class Counts(SampleCounts):
     records: int
     rejected: int
     records_with_special_tokens: int
+    records_without_loss: int | None = None
+    """Those of the rejected in which no token carries a loss; None: the set is older than this count."""
+    pieces_without_loss: int | None = None
+    """Pieces of cut samples in which no token carries a loss; None likewise."""
     loss_tokens: int | None = None
     """Of an epoch; only where tokens have weights."""
     loss_weight: float | None = None
@@ -87,6 +91,11 @@ class Metrics:
     num_iterations: int
     num_fillers: int
     """Slots without a pack."""
+
+    @property
+    def waiting(self) -> float:
+        """CBR where there is one, else ABR: the share of their time that ranks wait for the slowest."""
+        return self.abr if self.cbr is None else self.cbr
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -61,7 +61,7 @@ def choose(
     num_long = 0 if config.max_length is None else int(np.count_nonzero(lengths > config.max_length))
     lengths = bounded(config, lengths, overflow)
     if not len(lengths):
-        raise RunError("there is nothing to plan: no length is left")
+        raise RunError("there is nothing to plan: no sample is left; add data, or raise --max-length")
     if model is None:
         assert profile is not None
         choice = choose_measured_groups(profile, lengths, num_gpus, config.max_length)

@@ -44,7 +44,7 @@ def read_axolotl(config: dict[str, Any], num_gpus: int | None) -> Draft:
     """
     sets = [*_listed(config.get("datasets")), *_listed(config.get("pretraining_dataset"))]
     if not sets:
-        raise InputError("--from: the Axolotl config lists no datasets")
+        raise InputError("--from: the Axolotl config lists no datasets; add some, or name DATA without --from")
     draft = Draft()
     shapes = {shape for entry in sets if (shape := _add_set(entry, draft)) is not None}
     if len(shapes) == 1:

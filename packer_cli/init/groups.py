@@ -1,12 +1,16 @@
-"""Which length groups to write into a config, where no model says which are fastest."""
+"""Which length groups to write into a config: by a rule of thumb, or the fastest for a model."""
 
 from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from packer_cli.config import PlanConfig, validate
 from packer_cli.config.strategies import divisors
-from packer_cli.sizes import format_tokens
+from packer_cli.sizes import format_tokens, four_digits
 
 _A_GPU = 16384
 """Tokens of a row on each GPU: HBP's tables end with 16k:1 and 128k:8 for 7B models on 80 GB."""
@@ -44,3 +48,39 @@ def propose_groups(lengths: NDArray[np.int32], num_gpus: int) -> tuple[list[str]
     if num_long:
         why += f", and {num_long / len(lengths):.1%} are over {format_tokens(capacity)}, which {num_gpus} GPUs hold"
     return groups, f"{why}."
+
+
+def fastest_groups(values: Mapping[str, Any], lengths: NDArray[np.int32]) -> tuple[list[str], str]:
+    """Groups as `--groups` takes them with the shortest predicted epoch, and why.
+
+    Samples that no row in memory holds are longer than the groups.
+
+    Args:
+        values: plan options with a model, a GPU and a number of GPUs.
+        lengths: int32[n], of a sample, n > 0.
+
+    Raises:
+        UsageError: an option is wrong, or memory is full before any sample.
+    """
+    from packer_cli.groups.auto import choose, load_models
+    from packer_cli.groups.settings import longest_that_fits
+
+    config: PlanConfig = validate(PlanConfig, dict(values))
+    model, _ = load_models(config, config.gpus, "hbpack init")
+    fits = longest_that_fits(model, model.layouts(config.gpus, config.layout)) if model else 0
+    longest = int(lengths.max())
+    most = fits // 1024 * 1024 or fits if 0 < fits < longest else longest
+    if most < longest:
+        config = validate(PlanConfig, {**values, "max_length": most})
+    _, record = choose(config, lengths, config.gpus, config.overflow, "hbpack init")
+    seconds = "" if record.seconds is None else f": {four_digits(record.seconds)} s for {record.tokens:,} tokens"
+    why = f"The shortest predicted epoch of the sample{seconds}"
+    others = [each for each in record.alternatives if each.groups != record.groups and each.gain > 0]
+    if others:
+        why += f"; {others[0].groups} takes {others[0].gain:.1%} longer"
+    limit = ""
+    if most < longest:
+        share = float((lengths > most).mean())
+        why += f". Memory holds rows of {format_tokens(most)} tokens, and {share:.1%} of the records are longer"
+        limit = f" and `max-length: {format_tokens(most)}`"
+    return record.groups.split(","), f"{why}. Write `groups: auto`{limit} to choose by all of the data."

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any
@@ -32,13 +33,18 @@ def read_llamafactory(info: dict[str, Any], folder: Path, names: Sequence[str] =
     """
     for name in names:
         if name not in info:
-            raise ConfigError(f"--from: no data set is named {name!r}{did_you_mean(name, info)}")
+            raise ConfigError(
+                f"--from: no data set is named {name!r}{did_you_mean(name, info)}; the file has {', '.join(info)}"
+            )
     draft = Draft()
     shapes = set()
     for name in names or info:
         entry = info[name]
         if not isinstance(entry, dict):
-            raise InputError(f"--from: data set {name!r} must be an object")
+            raise InputError(
+                f'--from: data set {name!r} must be an object such as {{"file_name": "chats.json"}}, '
+                f"got {json.dumps(entry)}"
+            )
         why = _why_not(entry)
         if why:
             draft.lost.append(f"data set {name}: {why}")

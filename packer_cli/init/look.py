@@ -50,7 +50,11 @@ class Look:
     keys: tuple[str, ...] = ()
     """Of the first record."""
     lengths: list[int] = field(default_factory=list)
-    """Tokens of the sample's records; with no tokenizer, estimated from their bytes."""
+    """Tokens of the sample's records; without a tokenizer, or a template for conversations, estimated from bytes."""
+    is_estimated: bool = False
+    """Whether some lengths are estimated."""
+    needs_template: bool = False
+    """Whether there are conversations, and the tokenizer has no chat template."""
     rejects: list[str] = field(default_factory=list)
     """Why records of the sample cannot be used: `FILE:LINE: reason`."""
     num_records: float = 0.0
@@ -76,7 +80,7 @@ class Sampler:
             from packer_cli.tokens.tokenizer.loading import load_tokenizer
 
             loaded = load_tokenizer(tokenizer, chat_template=chat_template)
-            self._form = "template" if loaded.chat_template is not None else "stanford"
+            self._form = "stanford" if loaded.chat_template is None else "template"
             self._encoder = Encoder(loaded, append_eos="auto")
 
     def look(self, inputs: Sequence[str]) -> list[Look]:
@@ -88,7 +92,7 @@ class Sampler:
         sources, files = discover(inputs)
         looks = []
         for source, text in zip(sources, inputs, strict=True):
-            own = [file for file in files if file.source_id == source.source_id]
+            own = [file for file in files if file.source_id == source.source_id and file.num_bytes]
             look = Look(
                 name=text,
                 weight=source.weight,
@@ -129,7 +133,10 @@ class Sampler:
         look.num_records += _count_records(file) or max(num_read, num_read * file.num_bytes / max(num_bytes, 1))
 
     def _lengths(self, batch: DocumentBatch, look: Look, file: CorpusFile) -> list[int]:
-        if self._encoder is None:
+        is_chat = any(document.kind == "messages" for document in batch.documents)
+        look.needs_template |= is_chat and self._encoder is not None and self._form == "stanford"
+        if self._encoder is None or look.needs_template:
+            look.is_estimated |= bool(batch.documents)
             of_texts = [max(1, _num_bytes(document) // _BYTES_A_TOKEN) for document in batch.documents]
             return of_texts + ([] if batch.tokens is None else np.diff(batch.tokens.offsets).tolist())
         encoded = self._encoder.encode(batch)

@@ -20,17 +20,16 @@ _PLAIN = re.compile(r"[\w./@-][\w./@:*-]*")
 _WORDS = {"true", "false", "yes", "no", "on", "off", "null", "~", "y", "n"}
 
 
-def config_text(draft: Draft, looks: Sequence[Look], name: str, *, is_exact: bool) -> str:
+def config_text(draft: Draft, looks: Sequence[Look], name: str) -> str:
     """The config file.
 
     Args:
         looks: of the inputs, in their order; empty where they could not be looked at.
         name: of the file, for its first line.
-        is_exact: whether the lengths are a tokenizer's.
     """
     lines = [f"# Written by hbpack init. Pack with: hbpack pack --config {name}", ""]
     for look in looks:
-        lines += _about(look, is_exact=is_exact)
+        lines += _about(look)
     lines += ["inputs:", *(f"  - {_scalar(each)}" for each in draft.inputs), ""]
     for option, value in draft.options.items():
         if option in draft.reasons:
@@ -46,7 +45,9 @@ def config_text(draft: Draft, looks: Sequence[Look], name: str, *, is_exact: boo
     return "\n".join(lines).rstrip("\n") + "\n"
 
 
-def _about(look: Look, *, is_exact: bool) -> list[str]:
+def _about(look: Look) -> list[str]:
+    if not look.num_bytes:
+        return _comment(f"{look.name}: empty")
     shapes = ", ".join(f"{shape} {number}" for shape, number in look.shapes.most_common()) or "none"
     files = f"{counted(look.num_files, 'file')} of {'/'.join(look.formats)}, {format_bytes(look.num_bytes)}"
     sample = counted(len(look.lengths) + len(look.rejects), "record")
@@ -55,7 +56,7 @@ def _about(look: Look, *, is_exact: bool) -> list[str]:
         f"A sample of {sample} by shape: {shapes}; keys: {', '.join(look.keys) or 'none that hbpack reads'}.",
     ]
     if look.lengths:
-        how = "tokens" if is_exact else "tokens, estimated from bytes"
+        how = "tokens, estimated from bytes" if look.is_estimated else "tokens"
         facts.append(
             f"{min(look.lengths):,} to {max(look.lengths):,} {how}, half of them up to {median(look.lengths):,.0f}."
         )

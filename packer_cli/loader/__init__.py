@@ -6,7 +6,7 @@
     ranks/...   --> rows.py       the packs that this rank reads, one row per iteration
     shards/...  --> shards.py     memory-mapped packs, numpy views without a copy; ipc.py: their places in the file
                         |
-    parallel/ <---- batch.py      MicroBatch: padding, positions, labels, this rank's part of the row;
+    parallel/ <---- batch.py      padding, positions, labels, this rank's part of the row -> micro_batch.py;
                         |         passes.py: the passes over its tokens; pages.py: memory to reuse
                     formats/      one adapter per file: the keys that a trainer expects; transfer.py: from a worker
                         |

@@ -60,6 +60,7 @@ def make_pieces(lengths: Int32Array, samples: Int32Array | None, capacity: int, 
         keep = length <= capacity
         samples, length = ids_of(keep) if samples is None else samples[keep], length[keep]
     else:
+        samples = np.arange(len(length), dtype=np.int32) if samples is None else samples
         length = np.minimum(length, capacity)
     return Pieces(samples=samples, start=np.zeros(len(length), dtype=np.int32), length=length)
 

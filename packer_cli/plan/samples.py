@@ -63,7 +63,7 @@ def pieces_to_plan(samples: Samples, capacity: int, overflow: Overflow, seed: in
             )
     pieces = make_pieces(samples.lengths, chosen, capacity, overflow)
     if not len(pieces):
-        raise RunError("there is nothing to plan: no length is left")
+        raise RunError("there is nothing to plan: no sample is left; add data, or choose longer --groups")
     return pieces
 
 

@@ -9,7 +9,6 @@ from packer_cli.compare.advice import advice as advise_strategy
 from packer_cli.compare.row_figures import RowFigures
 from packer_cli.config.auto_groups import GIVE
 from packer_cli.config.strategies import STRATEGIES
-from packer_cli.format.metrics import OverallMetrics
 from packer_cli.plan.pieces import overflow_notes
 from packer_cli.report.facts import Facts, PlanFacts
 from packer_cli.sizes import counted, format_tokens
@@ -55,7 +54,7 @@ def _on_waiting(planned: PlanFacts) -> Iterator[str]:
     if ratio <= _MUCH:
         return
     text = f"GPUs wait for {ratio:.1%} of their {what}"
-    best = _best(planned.comparison, lambda row: _waiting(row.metrics.overall))
+    best = _best(planned.comparison, lambda row: row.metrics.overall.waiting)
     if best is not None and best[1] < ratio / 2:
         yield f"{text}; with {best[0]} that is {best[1]:.1%}. The chart of balance and randomness shows what it costs."
         return
@@ -70,10 +69,6 @@ def _on_waiting(planned: PlanFacts) -> Iterator[str]:
         )
     else:
         yield f"{text}. hbpack compare shows which packing comes closer to it."
-
-
-def _waiting(overall: OverallMetrics) -> float:
-    return overall.abr if overall.cbr is None else overall.cbr
 
 
 def _on_padding(planned: PlanFacts) -> Iterator[str]:
@@ -125,7 +120,10 @@ def _best(comparison: Comparison | None, value: Callable[[RowFigures], float]) -
     """The name and the figure of the row with the least of a figure, of those that every trainer can run."""
     rows = [
         (value(row.figures), row.spec.name)
-        for row in (comparison.rows[1:] if comparison else ())
-        if row.figures is not None and row.spec.kind != "baseline" and not STRATEGIES[row.spec.config.strategy].needs
+        for row in (comparison.rows if comparison else ())
+        if row.figures is not None
+        and row.spec.kind != "baseline"
+        and not row.spec.is_own
+        and not STRATEGIES[row.spec.config.strategy].needs
     ]
     return min(rows)[::-1] if rows else None

@@ -8,7 +8,7 @@ from packer_cli.report.facts import Facts, PlanFacts
 from packer_cli.report.page import Page, Tile
 from packer_cli.report.sections import sections_of
 from packer_cli.simulate.figures import group_name
-from packer_cli.sizes import amount, counted, duration, ratio
+from packer_cli.sizes import counted, duration, gpu_time, large, ratio
 
 
 def build_page(facts: Facts) -> Page:
@@ -44,7 +44,7 @@ def _tiles_of_lengths(facts: Facts) -> tuple[Tile, ...]:
     of_long = next(iter(stats.tokens_of_long.values()))
     return (
         Tile(label="Samples", value=f"{stats.num_samples:,}", text=f"{stats.mean:,.0f} tokens on average"),
-        Tile(label="Tokens", value=_large(stats.num_tokens), text=f"{stats.num_tokens:,}"),
+        Tile(label="Tokens", value=large(stats.num_tokens), text=f"{stats.num_tokens:,}"),
         Tile(label="Median length", value=f"{stats.percentiles['p50']:,}", text="tokens"),
         Tile(label="Longest sample", value=f"{stats.max:,}", text="tokens"),
         Tile(
@@ -58,7 +58,7 @@ def _tiles_of_lengths(facts: Facts) -> tuple[Tile, ...]:
 def _tiles_of_plan(planned: PlanFacts) -> tuple[Tile, ...]:
     overall, before, counts = planned.metrics.overall, planned.metrics.baseline, planned.counts
     tiles = [
-        Tile(label="Samples", value=f"{counts.samples:,}", text=f"{_large(counts.tokens)} tokens are planned"),
+        Tile(label="Samples", value=f"{counts.samples:,}", text=f"{large(counts.tokens)} tokens are planned"),
         Tile(
             label="Packs",
             value=f"{overall.num_packs:,}",
@@ -82,19 +82,7 @@ def _tiles_of_plan(planned: PlanFacts) -> tuple[Tile, ...]:
             Tile(
                 label="Predicted epoch",
                 value=duration(epoch.seconds),
-                text=f"{amount(epoch.gpu_days)} GPU-days; {saves.speedup:.2f} times as fast as naive packing",
+                text=f"{gpu_time(epoch.gpu_days)}; {saves.speedup:.2f} times as fast as naive packing",
             )
         )
     return tuple(tiles)
-
-
-def _large(number: int) -> str:
-    """A number in thousands, millions or billions.
-
-    >>> _large(38_813_459)
-    '38.8M'
-    """
-    for unit, name in ((10**9, "B"), (10**6, "M"), (10**3, "K")):
-        if number >= unit:
-            return f"{amount(number / unit)}{name}"
-    return str(number)

@@ -32,6 +32,16 @@ class Section:
     missing: str = ""
     """Which option adds what is left out here; empty if nothing is."""
 
+    def values(self) -> dict[str, Any]:
+        """JSON values: what is here, by name."""
+        return {
+            "name": self.name,
+            "title": self.title,
+            "charts": [chart.name for chart in self.charts],
+            "tables": [table.title for table in self.tables],
+            **({"missing": self.missing} if self.missing else {}),
+        }
+
 
 @dataclass(frozen=True, kw_only=True)
 class Tile:

@@ -153,14 +153,12 @@ def _time(planned: PlanFacts) -> Section:
 
 def _epochs(planned: PlanFacts, prediction: Prediction) -> tuple[str, dict[str, OverallFigures]]:
     """The name of the user's own plan, and the epochs that are compared, by name: the baseline, strategies, others."""
-    own = "this plan"
     rows = planned.comparison.rows if planned.comparison else ()
-    if rows:
-        own = rows[0].spec.name
+    own = next((row.spec.name for row in rows if row.spec.is_own), "this plan")
     epochs = {own: prediction.result.figures.overall}
-    for row in rows[1:]:
+    for row in rows:
         if row.spec.kind != "balance" and row.figures and row.figures.simulation:
-            epochs[row.spec.name] = row.figures.simulation.overall
+            epochs.setdefault(row.spec.name, row.figures.simulation.overall)
     if "naive" not in epochs or prediction.result.baseline_name != BASELINE_NAME:
         epochs[_name_of(prediction.result.baseline_name)] = prediction.result.baseline
     if prediction.result.padded is not None:
@@ -224,7 +222,7 @@ def _ways(planned: PlanFacts) -> Section:
     choices = [
         Choice(
             name=row.spec.name,
-            kind="this plan" if row is comparison.rows[0] else row.spec.kind,
+            kind="this plan" if row.spec.is_own else row.spec.kind,
             abr=row.figures.metrics.overall.abr,
             length_mix_spread=row.figures.metrics.overall.length_mix_spread,
         )

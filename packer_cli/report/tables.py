@@ -71,11 +71,12 @@ _OF_THE_MACHINE = ("time", "memory")
 
 
 def comparison_table(comparison: Comparison) -> Table:
-    """Strategies and balances side by side; the first row is the user's."""
+    """Plans of the same samples side by side; the user's own is marked."""
     rows = comparison.rows
     done = [row.figures for row in rows if row.figures]
     # A plan may know the sources of its samples when the others do not, which are planned from lengths.
-    has_sources = any(each.metrics.overall.source_mix_spread for each in done[1:])
+    others = [row.figures for row in rows if row.figures and not row.spec.is_own]
+    has_sources = any(each.metrics.overall.source_mix_spread for each in others)
     columns = [
         column
         for column in COLUMNS
@@ -95,7 +96,7 @@ def comparison_table(comparison: Comparison) -> Table:
         title="The same samples, planned in other ways",
         header=("", *(column.header for column in columns)),
         rows=tuple(map(cells, rows)),
-        marked=0,
+        marked=next((place for place, row in enumerate(rows) if row.spec.is_own), None),
         notes=tuple(notes),
     )
 

@@ -4,11 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
-from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple
-
-import numpy as np
+from typing import NamedTuple
 
 from packer_cli.engine.base import Engine
 from packer_cli.engine.parts import Parts, find_listing
@@ -16,14 +13,14 @@ from packer_cli.engine.progress import Progress
 from packer_cli.engine.sink import FileRange, FinishedPart, Written
 from packer_cli.errors import FormatError, InputError
 from packer_cli.files import fingerprint, remove_folder, remove_temporaries
-from packer_cli.format.checksums import file_checksum
 from packer_cli.format.constants import FORMAT_VERSION, MANIFEST_NAME, PLAN_NAME, REJECTED_NAME, SHARD_MARKERS
-from packer_cli.format.entries import EpochInfo, FileInfo, GroupInfo, PartInfo, RankFile, Replicas, ShardInfo
-from packer_cli.format.manifest import Manifest, SetConfig, WriteOptions
+from packer_cli.format.entries import EpochInfo, RankFile
+from packer_cli.format.manifest import Manifest, WriteOptions
 from packer_cli.format.schema import epoch_name, iterations_path, ranks_path
 from packer_cli.plan.cost import pack_sums
 from packer_cli.plan.types import PieceLoss, Plan, Schedule
 from packer_cli.remote.names import relative_path
+from packer_cli.shards.entries import file_info, make_manifest, token_parts
 from packer_cli.shards.layout import ShardRange, lay_out
 from packer_cli.shards.manifest import read_manifest, write_manifest
 from packer_cli.shards.plan_file import PlanHeader, read_plan
@@ -31,9 +28,8 @@ from packer_cli.shards.ranks import EpochColumns, write_epoch
 from packer_cli.shards.write import ShardTask, ShardWork, ShardWriter
 from packer_cli.tokens.index import StoreIndex, read_index
 from packer_cli.tokens.store import TokenStore
-from packer_cli.version import __version__
 
-BYTES_VERSION = 2
+BYTES_VERSION = 3
 """Part of the fingerprint; a release that writes other bytes of the same format raises it."""
 
 
@@ -116,9 +112,9 @@ def write_set(
         "epochs": epochs,
         "plan": file_info(folder, PLAN_NAME),
         "rejected": file_info(folder, REJECTED_NAME) if (folder / REJECTED_NAME).exists() else None,
-        "tokens": _token_parts(index, relative_path(store, folder)) if options.index_only else (),
+        "tokens": token_parts(index, relative_path(store, folder)) if options.index_only else (),
     }
-    manifest = _manifest(plan, piece_loss, header, index, options, layout.shards, parts.finished, facts)
+    manifest = make_manifest(plan, piece_loss, header, index, options, layout.shards, parts.finished, facts)
     _remove_stale(folder, epochs, layout.shards)
     write_manifest(folder, manifest)
     if recorded is None:
@@ -187,31 +183,6 @@ def write_epochs(
     return tuple(epochs)
 
 
-def shared_replicas(plan: Plan) -> tuple[Replicas, ...]:
-    """What the manifest says of the replicas of more than one GPU."""
-    return tuple(
-        Replicas(**layout.sizes, first_gpus=tuple(first.tolist()))
-        for layout, first in plan.replicas.items()
-        if layout.num_gpus > 1
-    )
-
-
-def file_info(folder: Path, path: str) -> FileInfo:
-    """What the manifest says of a file that is there. Price: reading it once."""
-    file = folder / path
-    return FileInfo(path=path, num_bytes=file.stat().st_size, xxh3=file_checksum(file))
-
-
-def _names(index: StoreIndex) -> dict[str, Any]:
-    """What the manifest says of the inputs and the tokenizer; their names decide no byte of the shards."""
-    return {"tokenizer": index.tokenizer, "sources": tuple(source.model_dump() for source in index.sources)}
-
-
-def with_names(manifest: Manifest, index: StoreIndex) -> Manifest:
-    """The manifest of a set with the names that its token store has now."""
-    return replace(manifest, **_names(index))
-
-
 def listed_shards(folder: Path) -> dict[str, FinishedPart]:
     """The shards that the manifest vouches for, by path. A run that replaces shards moves it to the work folder."""
     try:
@@ -220,79 +191,6 @@ def listed_shards(folder: Path) -> dict[str, FinishedPart]:
         return {}
     files = [FileRange(path=shard.path, num_bytes=shard.num_bytes, xxh3=shard.xxh3) for shard in manifest.shards]
     return {file.path: FinishedPart(fingerprint=manifest.planned_fingerprint, files=(file,)) for file in files}
-
-
-def _manifest(
-    plan: Plan,
-    piece_loss: PieceLoss,
-    header: PlanHeader,
-    index: StoreIndex,
-    options: WriteOptions,
-    shards: Sequence[ShardRange],
-    finished: dict[str, FinishedPart],
-    facts: dict[str, Any],
-) -> Manifest:
-    num_samples = np.diff(plan.packs.offsets)
-    num_tokens, num_loss_tokens = (
-        pack_sums(each, plan.packs.offsets, plan.packs.pieces) for each in (plan.pieces.length, piece_loss.tokens)
-    )
-    loss_weight = None
-    if piece_loss.weights is not None:
-        pack = np.repeat(np.arange(len(plan.packs)), num_samples)
-        loss_weight = np.bincount(pack, piece_loss.weights[plan.packs.pieces], minlength=len(plan.packs))
-    groups = []
-    for g, group in enumerate(plan.groups):
-        own = plan.packs.group == g
-        files = [_shard_info(shard, *finished[shard.path].files) for shard in shards if shard.group == g]
-        groups.append(
-            GroupInfo(
-                name=group.name(g),
-                **vars(group),
-                num_packs=int(own.sum()),
-                num_samples=int(num_samples[own].sum()),
-                most_samples=int(num_samples[own].max(initial=0)),
-                num_tokens=int(num_tokens[own].sum()),
-                num_loss_tokens=int(num_loss_tokens[own].sum()),
-                loss_weight=None if loss_weight is None else float(loss_weight[own].sum()),
-                shards=tuple(files),
-            )
-        )
-    return Manifest(
-        hbpack_version=__version__,
-        **facts,
-        seed=header.config.seed,
-        num_gpus=plan.num_gpus,
-        groups=tuple(groups),
-        replicas=shared_replicas(plan),
-        lockstep=plan.lockstep,
-        **_names(index),
-        counts=header.counts,
-        metrics=header.metrics,
-        config=SetConfig(
-            tokens=index.options,
-            plan=header.config.decisions(),
-            group_choice=header.group_choice,
-            write=options,
-        ),
-        library_versions=index.library_versions,
-    )
-
-
-def _token_parts(index: StoreIndex, store: str) -> tuple[PartInfo, ...]:
-    return tuple(
-        PartInfo(path=f"{store}/{part.path}", num_bytes=part.num_bytes, xxh3=part.xxh3, num_samples=part.num_samples)
-        for part in index.parts
-    )
-
-
-def _shard_info(shard: ShardRange, file: FileRange) -> ShardInfo:
-    return ShardInfo(
-        path=shard.path,
-        first_pack=shard.first_pack,
-        num_packs=shard.num_packs,
-        num_bytes=file.num_bytes,
-        xxh3=file.xxh3,
-    )
 
 
 def _remove_stale(folder: Path, epochs: Sequence[EpochInfo], shards: Sequence[ShardRange]) -> None:

@@ -11,7 +11,7 @@ from packer_cli.plan.groups import Group
 from packer_cli.plan.types import Plan
 from packer_cli.simulate.epoch import PARTS, Simulation, simulate
 from packer_cli.simulate.slots import PadTo
-from packer_cli.sizes import format_tokens
+from packer_cli.sizes import format_tokens, large
 
 _HOUR = 3600.0
 
@@ -118,7 +118,7 @@ def describe_origin(origin: Mapping[str, Any]) -> str:
         return f"Predicted from what was measured on {name}."
     assumed = origin["assumptions"]
     return (
-        f"Predicted from the shape of the model ({origin['num_parameters'] / 1e9:.1f}B parameters) and the data sheet "
+        f"Predicted from the shape of the model ({large(origin['num_parameters'])} parameters) and the data sheet "
         f"of {name}: {assumed['gemm_efficiency']:.0%} of its peak, in attention "
         f"{assumed['attention_efficiency']:.0%}. hbpack profile measures them."
     )

@@ -55,7 +55,7 @@ def run_append(folder: Path, inputs: Sequence[str], tokenizer: str | None, engin
             noted = {"inputs": given, "num_old": num_old, "write": _write_options(folder)}
             for text, source in zip(inputs, given, strict=True):
                 if source in old[:num_old]:
-                    raise InputError(f"{text}: is in the set already")
+                    raise InputError(f"{text} is in the set already; leave it out")
         old = old[: noted["num_old"]]
         config = _tokenize_config(index, [*old, *given], tokenizer)
         _check_inputs(config.inputs, len(old), folder)

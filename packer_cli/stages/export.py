@@ -5,13 +5,14 @@ from __future__ import annotations
 from contextlib import AbstractContextManager
 from pathlib import Path
 
-from packer_cli.engine.array import ArrayIds, ArrayRecords, ArrayTask
+from packer_cli.engine.array import ArrayRecords
+from packer_cli.engine.array_task import ArrayIds, ArrayTask
 from packer_cli.engine.base import Engine
-from packer_cli.engine.progress import Stopwatch, progress_bar, say, warn
+from packer_cli.engine.progress import Stopwatch, progress_bar, say
 from packer_cli.export.folder import NAME, WORK, is_same_export
-from packer_cli.export.formats import load_format
+from packer_cli.export.options import ExportOptions, describe_export
 from packer_cli.export.share import complete_export, export_share
-from packer_cli.export.stage import ExportOptions, describe_export, export_set
+from packer_cli.export.stage import export_set
 from packer_cli.folders import TaskLock, hold_folder
 from packer_cli.shards.manifest import read_manifest
 from packer_cli.sizes import counted, format_bytes
@@ -37,8 +38,6 @@ def run_export(
             "an export has no windows: training on it sees whole samples from the first step on, without "
             f"--curriculum {manifest.config.plan['curriculum']}"
         )
-    if manifest.is_weighted and not load_format(options.format).keeps_weights:
-        warn(f"the set has loss weights, for which {options.format} has no place: all loss tokens count 1 there")
     records = ArrayRecords(output / WORK)
     task = ids and records.find_task(ids)
     if ids and task:

@@ -32,6 +32,6 @@ def run_layouts(
     lengths = read_samples(inputs, corpus, workers).epoch_lengths(config.seed)
     lengths = bounded(config, lengths, config.overflow)
     if not len(lengths):
-        raise RunError("there is nothing to plan: no length is left")
+        raise RunError("there is nothing to plan: no sample is left; add data, or raise --max-length")
     longest = Group(capacity=config.max_length or int(lengths.max()))
     return choose_step_layouts(lengths, plan_rules(with_known_cost(config.with_groups((longest,)))))

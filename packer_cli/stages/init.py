@@ -7,16 +7,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from packer_cli.config import AUTO, PlanConfig, validate
+from packer_cli.config import AUTO
 from packer_cli.config.yaml_file import why_not_yaml
-from packer_cli.errors import ConfigError, InputError, OutputError, RunError, TokenizerError
+from packer_cli.errors import ConfigError, InputError, RunError, TokenizerError
 from packer_cli.files import write_text
 from packer_cli.init import Draft, Look, Sampler, read_axolotl, read_llamafactory
-from packer_cli.init.groups import propose_groups
+from packer_cli.init.groups import fastest_groups, propose_groups
 from packer_cli.init.look import epoch_lengths
 from packer_cli.init.text import config_text
-from packer_cli.sizes import four_digits
 
+_NAME_A_CONFIG = "name an Axolotl YAML or a dataset_info.json"
 _PACKED = "packed"
 """Where the config writes the packed set."""
 
@@ -41,13 +41,8 @@ def run_init(options: InitOptions) -> Draft:
     Raises:
         ConfigError: there is no input, or of --model and --gpu one is missing.
         InputError: an input or the other config cannot be read.
-        OutputError: the file exists, or cannot be written.
         RunError: no record of the sample can be used.
     """
-    if options.output.exists():
-        raise OutputError(f"--output: {str(options.output)!r} already exists; remove it, or name another file")
-    if not options.output.absolute().parent.is_dir():
-        raise OutputError(f"--output: {str(options.output)!r} is in a folder that does not exist; make it first")
     if (options.model is None) != (options.gpu is None):
         raise ConfigError(f"{'--gpu' if options.model else '--model'} is missing: the two go together")
     draft = _begin(options)
@@ -55,6 +50,12 @@ def run_init(options: InitOptions) -> Draft:
         draft.set("tokenizer", options.tokenizer)
     draft.ask("tokenizer", "path/to/tokenizer", "The tokenizer of the model that you train: its folder, or hub name.")
     looks = _look(options, draft)
+    if any(look.needs_template for look in looks):
+        draft.ask(
+            "chat-template",
+            "path/to/template.jinja",
+            "The data holds conversations, and the tokenizer has no chat template: name a Jinja file with one.",
+        )
     draft.options = {"output": _PACKED, **draft.options, "gpus": options.gpus}
     draft.reasons["output"] = "The folder that the packed set is written to."
     _add_shape(draft, looks)
@@ -65,7 +66,7 @@ def run_init(options: InitOptions) -> Draft:
         "Tokens of an optimizer step. Without it, each iteration is a step, so that steps differ in tokens.",
     )
     draft.ask("epochs", "3", "Epochs to write rank manifests for; the loader can go on beyond them.")
-    write_text(options.output, config_text(draft, looks, str(options.output), is_exact="tokenizer" in draft.options))
+    write_text(options.output, config_text(draft, looks, str(options.output)))
     return draft
 
 
@@ -91,12 +92,12 @@ def _read(path: Path) -> dict[str, Any]:
         text = path.read_text(encoding="utf-8")
         value = json.loads(text) if path.suffix == ".json" else yaml.safe_load(text)
     except OSError as error:
-        raise InputError(f"--from: {str(path)!r} cannot be read: {error.strerror}") from None
+        raise InputError(f"--from: {str(path)!r} cannot be read: {error.strerror}; {_NAME_A_CONFIG}") from None
     except (ValueError, yaml.YAMLError, RecursionError) as error:
         kind = "JSON" if path.suffix == ".json" else "YAML"
         raise InputError(f"--from: {str(path)!r} is not {kind}: {why_not_yaml(error)}") from None
     if not isinstance(value, dict):
-        raise InputError(f"--from: {str(path)!r} must hold a mapping; name an Axolotl YAML or a dataset_info.json")
+        raise InputError(f"--from: {str(path)!r} must hold a mapping; {_NAME_A_CONFIG}")
     return value
 
 
@@ -112,6 +113,8 @@ def _look(options: InitOptions, draft: Draft) -> list[Look]:
             raise
         draft.lost.append(f"lengths are not known: {error}")
         return looks
+    if looks and not any(look.num_bytes for look in looks):
+        raise InputError(f"the inputs hold no data: {', '.join(look.name for look in looks)}; name others")
     if looks and not any(look.lengths for look in looks):
         reasons = [reason for look in looks for reason in look.rejects]
         raise RunError(f"no record of the sample can be used; the first: {reasons[0] if reasons else 'there is none'}")
@@ -149,17 +152,8 @@ def _add_groups(draft: Draft, options: InitOptions, looks: list[Look]) -> None:
         better = "A rule of thumb: hbpack groups finds the fastest for your model and GPU."
         draft.set("groups", groups, f"{why} {better}")
     else:
-        from packer_cli.groups.auto import choose
-
         values = {"groups": AUTO, "gpus": options.gpus, "model": options.model, "gpu": options.gpu}
-        config: PlanConfig = validate(PlanConfig, values)
-        _, record = choose(config, lengths, options.gpus, config.overflow, "hbpack init")
-        seconds = "" if record.seconds is None else f": {four_digits(record.seconds)} s for {record.tokens:,} tokens"
-        why = f"The shortest predicted epoch of the sample{seconds}"
-        others = [each for each in record.alternatives if each.groups != record.groups]
-        if others:
-            why += f"; {others[0].groups} takes {others[0].gain:.1%} longer"
-        draft.set("groups", record.groups.split(","), f"{why}. Write `groups: auto` to choose by all of the data.")
+        draft.set("groups", *fastest_groups(values, lengths))
     if "overflow" not in draft.options:
         draft.set("overflow", "split", "For samples longer than the longest group: split, truncate, drop or error.")
     draft.set("strategy", "balanced", "hbpack's own; hbpack compare --strategies all compares it with the papers'.")

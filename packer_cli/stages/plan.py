@@ -112,6 +112,12 @@ def make_plan(config: PlanConfig, rules: PlanRules, source: Path, folder: Path) 
         say(note)
     for note in overflow_notes(counts, config.groups[-1].capacity, config.overflow):
         say(note)
+    if counts.pieces_without_loss:
+        verb = "carries" if counts.pieces_without_loss == 1 else "carry"
+        say(
+            f"{counted(counts.pieces_without_loss, 'piece')} of cut samples {verb} no loss and will teach nothing; "
+            "longer --groups cut fewer samples, and --overflow drop leaves them out"
+        )
     last_window = plan.epochs[0].step_window[-1]
     if last_window:
         say(

@@ -26,6 +26,7 @@ from packer_cli.plan.types import Int32Array, PieceLoss, Pieces, Plan
 from packer_cli.sizes import counted
 from packer_cli.stages.memory import require_memory
 from packer_cli.stages.rejected import RejectedRecord
+from packer_cli.tokens.choices import all_rejected
 from packer_cli.tokens.index import StoreIndex
 from packer_cli.tokens.store import TokenStore
 
@@ -142,7 +143,7 @@ def _why_nothing(store: TokenStore, samples: Int32Array | None, folder: Path) ->
     if not len(store) and not num_rejected:
         return "there is nothing to plan: the inputs hold no records"
     if not len(store):
-        return f"there is nothing to plan: every record was rejected, see {reasons}"
+        return f"there is nothing to plan: {all_rejected(store.index)}, see {reasons}"
     if samples is not None and not len(samples):
         return "there is nothing to plan: the weights leave out every sample; raise them"
     return f"there is nothing to plan: every sample was dropped, see {reasons}"
@@ -222,6 +223,8 @@ def _counts(store: TokenStore, of_samples: SampleCounts, loss: PieceLoss) -> Cou
         **vars(of_samples),
         records=len(store) + num_rejected,
         rejected=num_rejected,
+        records_without_loss=sum(part.num_without_loss for part in parts),
+        pieces_without_loss=int(np.count_nonzero(loss.tokens == 0)),
         records_with_special_tokens=sum(part.num_with_special for part in parts),
         loss_tokens=None if loss.weights is None else int(loss.tokens.sum(dtype=np.int64)),
         loss_weight=None if loss.weights is None else float(loss.weights.sum()),

@@ -33,10 +33,11 @@ from packer_cli.plan.resume import DealRules, check_rest, deal_epoch, rest_of_ep
 from packer_cli.plan.rules import PlanRules
 from packer_cli.plan.types import Int64Array, Plan, Schedule
 from packer_cli.remote.names import as_path, path_from
+from packer_cli.shards.entries import file_info, shared_replicas
 from packer_cli.shards.manifest import read_manifest, write_manifest
 from packer_cli.shards.plan_file import PlanHeader, read_plan, read_plan_header, write_schedules
 from packer_cli.shards.repair import generation_schedules
-from packer_cli.shards.stage import file_info, is_of_plan, shared_replicas, write_epochs
+from packer_cli.shards.stage import is_of_plan, write_epochs
 from packer_cli.shards.stop import Stop, read_state
 from packer_cli.sizes import counted, format_tokens
 from packer_cli.stages.output import locked_output

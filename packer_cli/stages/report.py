@@ -1,38 +1,33 @@
-"""The report stage: what is known of a set, a plan or lengths, gathered for one page."""
+"""The report stage: what is known of a plan or lengths, gathered for one page."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from packer_cli.compare import ComparedRow, Comparison, compare
 from packer_cli.compare.row_figures import RowFigures
-from packer_cli.compare.rows import Row, is_same_plan, own_row, parse_rows, strategy_rows
+from packer_cli.compare.rows import Row, own_row_first, parse_rows, strategy_rows
 from packer_cli.compare.savings import plan_simulation
 from packer_cli.config import GpuConfig, PlanConfig
 from packer_cli.config.strategies import STRATEGIES
 from packer_cli.engine.local import default_workers
 from packer_cli.engine.progress import Stopwatch, say
-from packer_cli.errors import FormatError, InputError
 from packer_cli.files import atomic_file
-from packer_cli.format.constants import PLAN_NAME
-from packer_cli.plan.packing.wrap import join
+from packer_cli.format.metrics import PlanFigures
 from packer_cli.plan.samples import Samples
 from packer_cli.report.build import build_page
+from packer_cli.report.charts.base import Chart
 from packer_cli.report.facts import Facts, PlanFacts, Prediction, Sources
-from packer_cli.report.page import render
+from packer_cli.report.page import Page, render
 from packer_cli.simulate.figures import SimulateRules
 from packer_cli.sizes import format_bytes
-from packer_cli.stages.output import store_of
-from packer_cli.stages.planned import Planned, plan_in_memory, read_planned
-from packer_cli.stages.planning import samples_of_store
-from packer_cli.stages.samples import require_samples
+from packer_cli.stages.planned import Planned
+from packer_cli.stages.report_subject import Subject
 from packer_cli.stages.simulate import load_simulator
 from packer_cli.stages.stats import plan_figures_of, sample_stats
-from packer_cli.tokens.index import INDEX_NAME
-from packer_cli.tokens.store import TokenStore
 
 NO_STRATEGIES = "none"
 """The value of `--strategies` that compares nothing."""
@@ -42,54 +37,76 @@ _MOST_REFINED = 300_000
 """Samples; of more, refining every order would take most of the time, and orders are compared as they are."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class Report:
+    """A page about a plan or lengths."""
+
+    facts: Facts
+    """What is known: lengths, the plan, its prediction, and the comparison with other plans."""
+    page: Page
+    """What is shown: title, summary, tiles and sections."""
+
+    @property
+    def next_steps(self) -> tuple[str, ...]:
+        """What to try next, the most important first."""
+        return self.page.next_steps
+
+    @property
+    def charts(self) -> dict[str, Chart]:
+        """The charts by name, in the order of the page."""
+        return {chart.name: chart for section in self.page.sections for chart in section.charts}
+
+    def values(self) -> dict[str, Any]:
+        """JSON values: what to try next, the sections, and the figures as the other commands print them."""
+        comparison = self.facts.planned.comparison if self.facts.planned else None
+        simulation = self.page.values.get("simulation")
+        return {
+            "next_steps": list(self.next_steps),
+            "sections": [section.values() for section in self.page.sections],
+            "stats": self.facts.values,
+            **({} if simulation is None else {"simulation": simulation}),
+            **({} if comparison is None else {"comparison": comparison.values()}),
+        }
+
+
 def run_report(
-    path: Path,
-    output: Path,
-    config: PlanConfig | None,
+    subject: Subject,
     gpu: GpuConfig,
     rules: SimulateRules,
     strategies: str,
     workers: int | None,
-) -> None:
-    """Write the page of a packed set, a plan, a token store or lengths.
+    output: Path | None = None,
+) -> Report:
+    """Gather what the page shows, and write it if an output is named.
 
     Args:
-        config: how to plan lengths; None for what is planned already, and for lengths alone.
         gpu: the options that predict times.
         strategies: as `hbpack compare --strategies` takes them, or `NO_STRATEGIES`.
 
     Raises:
-        ConfigError, InputError, FormatError, RunError: as `stats_of`, and the simulation and comparison.
+        ConfigError, FormatError, RunError: as the simulation and the comparison.
     """
     watch = Stopwatch()
-    planned, samples, names = _find(path, config)
+    planned, samples = subject.planned, subject.samples
     stats = plan_figures_of(planned) if planned else sample_stats(samples, None)
     shown = None
     if planned is not None:
         shown = _planned(planned, samples, gpu, rules, strategies, workers or default_workers())
     facts = Facts(
-        name=_name_of(path),
+        name=subject.name,
         lengths=planned.arrays.pieces.length if planned else samples.lengths,
-        sources=Sources(names=_short(names), of_sample=samples.sources),
+        sources=Sources(names=_short(subject.sources), of_sample=samples.sources),
         values=stats.values(),
         planned=shown,
         made_from=_made_from(planned),
     )
-    page = render(build_page(facts))
-    with atomic_file(output) as file:
-        file.write(page)
-    say(f"wrote {str(output)!r}, {format_bytes(len(page))} ({watch})")
-
-
-def _find(path: Path, config: PlanConfig | None) -> tuple[Planned | None, Samples, tuple[str, ...]]:
-    """The plan at a path or that of its lengths, if any; the samples; and the names of their sources."""
-    if path.name == PLAN_NAME and path.is_file():
-        path = path.parent
-    if config is None and (path / PLAN_NAME).exists():
-        planned = read_planned(path, check=True)
-        return planned, *_samples_of_set(path, planned)
-    samples = require_samples(path)
-    return None if config is None else plan_in_memory(samples, config), samples, _source_names(path)
+    report = Report(facts=facts, page=build_page(facts))
+    if output is not None:
+        html = render(report.page)
+        with atomic_file(output) as file:
+            file.write(html)
+        say(f"wrote {str(output)!r}, {format_bytes(len(html))} ({watch})")
+    return report
 
 
 def _planned(
@@ -139,15 +156,14 @@ def _compared(
     of_gpu = {name: getattr(gpu, name) for name in GpuConfig.model_fields}
     here = {"gpus": found.arrays.num_gpus, **{name: value for name, value in of_gpu.items() if value is not None}}
     config = found.config.model_copy(update=here).as_given()
-    own = own_row(found.config)
-    rows = [row for row in _other_rows(config, strategies, len(samples.lengths)) if not is_same_plan(row, own)]
+    own, *others = own_row_first(_other_rows(config, strategies, len(samples.lengths)), found.config)
     simulator = prediction.simulator if prediction else None
-    comparison = compare(samples, config, rows, workers, simulator)
+    comparison = compare(samples, config, others, workers, simulator)
     figures = RowFigures(
-        seconds=0.0,
+        seconds=None,
         peak_bytes=None,
         cut_off=False,
-        metrics=found.metrics,
+        metrics=PlanFigures(overall=found.metrics.overall, groups=found.metrics.groups),
         simulation=prediction.result.figures if prediction else None,
     )
     mine = ComparedRow(spec=own, error=None, figures=figures)
@@ -161,30 +177,7 @@ def _other_rows(config: PlanConfig, strategies: str, num_samples: int) -> list[R
     more = "+refine" if num_samples <= _MOST_REFINED else ""
     orders = parse_rows(",".join(f"/{order}{more}" for order in _ORDERS), config)
     orders = [replace(row, kind="balance", name=f"--balance {row.config.balance}") for row in orders]
-    return rows + [row for row in orders if not any(is_same_plan(row, other) for other in rows)]
-
-
-def _samples_of_set(path: Path, planned: Planned) -> tuple[Samples, tuple[str, ...]]:
-    """The samples of a planned set and the names of their sources: of its token store or, without it, of its plan."""
-    assert planned.header is not None
-    store = store_of(path, planned.header)
-    if (store / INDEX_NAME).exists():
-        try:
-            opened = TokenStore.open(store)
-            if opened.index.fingerprint == planned.header.store_fingerprint:
-                return samples_of_store(opened), tuple(source.name for source in opened.index.sources)
-        except (FormatError, InputError):
-            pass
-    _, _, lengths = join(planned.arrays.pieces)
-    return Samples(lengths=lengths), ()
-
-
-def _source_names(path: Path) -> tuple[str, ...]:
-    """The inputs of a token store, or of a set that holds one."""
-    for folder in (path, path / "tokens"):
-        if (folder / INDEX_NAME).exists():
-            return tuple(source.name for source in TokenStore.open(folder).index.sources)
-    return ()
+    return rows + orders
 
 
 def _short(names: tuple[str, ...]) -> tuple[str, ...]:
@@ -193,11 +186,6 @@ def _short(names: tuple[str, ...]) -> tuple[str, ...]:
     while parts and all(len(each) > 1 for each in parts) and len({each[0] for each in parts}) == 1:
         parts = [each[1:] for each in parts]
     return tuple("/".join(each) for each in parts)
-
-
-def _name_of(path: Path) -> str:
-    path = path.absolute() if isinstance(path, Path) else path
-    return path.parent.name if path.name == "plan.arrow" else path.name
 
 
 def _made_from(planned: Planned | None) -> tuple[tuple[str, str], ...]:

@@ -53,7 +53,9 @@ def require_samples(path: Path) -> Samples:
         return samples
     if (path / PLAN_NAME).exists():
         raise ConfigError(f"{str(path)!r} is planned and keeps no tokens; leave out --groups and --gpus")
-    raise InputError(f"{str(path)!r} is not a packed data set (hbpack.json), plan, token store, or file of lengths")
+    raise InputError(
+        f"{str(path)!r} is not a packed data set (hbpack.json), plan, token store, or file of lengths; name one"
+    )
 
 
 def compared_samples(inputs: Sequence[str]) -> Samples:

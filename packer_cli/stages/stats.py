@@ -38,10 +38,11 @@ class Stats:
     """What is known of a path."""
 
     lengths: LengthStats | None = None
-    """None of a plan that was read."""
+    """The distribution of lengths; None of a plan that was read."""
     group_choice: GroupChoice | None = None
+    """How automatic groups were chosen; None if they were named."""
     plan: PlanStats | None = None
-    """None of lengths that were not planned."""
+    """The figures of the plan; None of lengths that were not planned."""
 
     def values(self) -> dict[str, Any]:
         """JSON values. What a plan file says has its keys in order, as there."""

@@ -6,7 +6,8 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 
 from packer_cli.config import TokenizeConfig
-from packer_cli.engine.array import ArrayIds, ArrayRecords, ArrayTask
+from packer_cli.engine.array import ArrayRecords
+from packer_cli.engine.array_task import ArrayIds, ArrayTask
 from packer_cli.engine.base import Engine
 from packer_cli.engine.progress import Stopwatch, progress_bar, say, warn
 from packer_cli.errors import RunError, UsageError
@@ -18,7 +19,7 @@ from packer_cli.sizes import counted
 from packer_cli.stages.array import array_share, complete_array, remove_rest, say_done
 from packer_cli.stages.output import TOKENS, current_plan, locked_output
 from packer_cli.stages.rejected import first_rejected, write_rejected
-from packer_cli.tokens.choices import repeated, tokenized
+from packer_cli.tokens.choices import all_rejected, repeated, tokenized
 from packer_cli.tokens.index import INDEX_NAME, StoreIndex
 from packer_cli.tokens.part import WORK
 from packer_cli.tokens.share import complete_store, tokenize_share
@@ -52,7 +53,7 @@ def run_tokenize(
 def _report_rejected(index: StoreIndex, folder: Path) -> None:
     if any(part.num_rejected for part in index.parts):
         if not any(part.num_samples for part in index.parts):
-            raise RunError(f"every record was rejected, see {str(folder / REJECTED_NAME)!r}")
+            raise RunError(f"{all_rejected(index)}, see {str(folder / REJECTED_NAME)!r}")
         say(f"rejected records, with reasons: {folder / REJECTED_NAME}")
 
 

@@ -10,7 +10,8 @@ from functools import partial
 from pathlib import Path
 
 from packer_cli.config import WriteConfig
-from packer_cli.engine.array import ArrayIds, ArrayRecords, ArrayTask
+from packer_cli.engine.array import ArrayRecords
+from packer_cli.engine.array_task import ArrayIds, ArrayTask
 from packer_cli.engine.base import Engine
 from packer_cli.engine.parts import remove_work
 from packer_cli.engine.progress import Stopwatch, progress_bar, say, warn
@@ -20,11 +21,12 @@ from packer_cli.folders import TaskLock
 from packer_cli.format.constants import MANIFEST_NAME, PLAN_NAME, REJECTED_NAME, SHARD_MARKERS
 from packer_cli.format.manifest import Manifest, WriteOptions
 from packer_cli.remote.path import is_remote
+from packer_cli.shards.entries import file_info, with_names
 from packer_cli.shards.manifest import write_manifest
 from packer_cli.shards.plan_file import PlanHeader, read_plan_header
 from packer_cli.shards.repair import describe_damage, find_damaged, repair, set_files
 from packer_cli.shards.share import write_share
-from packer_cli.shards.stage import file_info, is_of_plan, set_fingerprint, with_names, write_set
+from packer_cli.shards.stage import is_of_plan, set_fingerprint, write_set
 from packer_cli.sizes import counted, format_bytes
 from packer_cli.stages.array import array_share, complete_array, remove_rest, say_done
 from packer_cli.stages.output import TOKENS, current_manifest, locked_output, store_of

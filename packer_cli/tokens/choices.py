@@ -100,6 +100,13 @@ def tokenized(index: StoreIndex, num_reused: int, seconds: str) -> list[str]:
     lines = [f"{done}: {what}, {counted(num_tokens, 'token')}, {num_rejected:,} rejected ({seconds})"]
     if num_samples:
         lines.append(_ends(index, sum(part.num_open for part in parts), num_samples))
+    num_without_loss = sum(part.num_without_loss for part in parts)
+    if num_without_loss:
+        verb = "carries" if num_without_loss == 1 else "carry"
+        lines.append(
+            f"{num_without_loss:,} of the rejected {verb} no loss with --loss-on {index.options['loss_on']}, "
+            "and would teach nothing"
+        )
     num_special = sum(part.num_with_special for part in parts)
     if num_special:
         how = "as ordinary text" if index.options["plain_content"] else "as control tokens (see --plain-content)"
@@ -119,6 +126,13 @@ def _ends(index: StoreIndex, num_open: int, num_samples: int) -> str:
         why = "pre-tokenized records, and chats in which the assistant does not speak last, stay as they are"
     ends = "ends" if num_open == 1 else "end"
     return f"{num_open:,} of {counted(num_samples, 'sample')} {ends} without EOS or an end of turn: {why}"
+
+
+def all_rejected(index: StoreIndex) -> str:
+    """What to say of a store without a sample."""
+    if all(part.num_rejected == part.num_without_loss for part in index.parts):
+        return f"no record carries a loss with --loss-on {index.options['loss_on']}"
+    return "every record was rejected"
 
 
 def repeated(index: StoreIndex) -> str | None:

@@ -33,7 +33,7 @@ from packer_cli.version import __version__
 
 INDEX_NAME = "tokens.json"
 STORE_FORMAT = "hbpack-tokens"
-STORE_VERSION = 4
+STORE_VERSION = 5
 
 
 class _Model(BaseModel):
@@ -67,6 +67,8 @@ class PartInfo(_Model):
     loss_weight: float | None = None
     """Sum of the weights of loss tokens; None if the part has no weights, as all are 1."""
     num_rejected: int
+    num_without_loss: int
+    """Those of the rejected in which no token carries a loss."""
     num_with_special: int
     """Records whose own contents hold the text of a special token."""
     num_open: int

@@ -6,6 +6,7 @@ import gc
 import multiprocessing
 import os
 from collections import Counter
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -13,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 
-from packer_cli.corpus.types import AlpacaForm, CorpusSlice, DocumentBatch, RecordSchema
+from packer_cli.corpus.types import AlpacaForm, CorpusSlice, DocumentBatch, RecordSchema, Reject
 from packer_cli.engine.sink import Sink, Written, write_part
 from packer_cli.errors import TokenizerError
 from packer_cli.files import fingerprint
@@ -156,12 +157,13 @@ def _alpaca_form(task: PartTask) -> AlpacaForm:
 
 
 def _write_part(task: PartTask, encoder: Encoder, sink: Sink, *, is_weighted: bool) -> PartInfo:
+    from packer_cli.tokens.encode.without_loss import without_lossless
     from packer_cli.tokens.slices import count_by_slice, lines_of, read_slices
 
     tokenizer = _tokenizer(task)
     encoder.start_part()
     num_samples = np.zeros(len(task.slices), dtype=np.int64)
-    num_with_special = num_open = 0
+    num_with_special = num_without_loss = num_open = 0
     shapes: Counter[str] = Counter()
     rejects = RejectsWriter(sink, task.name, len(task.slices))
     with rejects, sink.file(task.name) as file:
@@ -174,10 +176,11 @@ def _write_part(task: PartTask, encoder: Encoder, sink: Sink, *, is_weighted: bo
             tokenizer.vocab_size,
             tokenizer.eos_token_id,
         ):
-            encoded = encoder.encode(documents)
-            shapes += _shapes(documents, encoded)
-            num_open += encoded.num_open
-            rejects.write([*documents.rejects, *encoded.rejects])
+            encoded, lossless = without_lossless(encoder.encode(documents))
+            shapes += _shapes(documents, encoded, [*encoded.rejects, *lossless])
+            num_open += int(np.count_nonzero(encoded.is_open))
+            num_without_loss += len(lossless)
+            rejects.write([*documents.rejects, *encoded.rejects, *lossless])
             num_with_special += encoded.num_with_special
             if len(encoded.lines):
                 num_samples += count_by_slice(encoded.lines, len(task.slices))
@@ -202,6 +205,7 @@ def _write_part(task: PartTask, encoder: Encoder, sink: Sink, *, is_weighted: bo
         num_loss_tokens=writer.num_loss_tokens,
         loss_weight=writer.loss_weight,
         num_rejected=int(rejects.num_rejected.sum()),
+        num_without_loss=num_without_loss,
         num_with_special=num_with_special,
         num_open=num_open,
         shapes=dict(sorted(shapes.items())),
@@ -213,9 +217,9 @@ def _write_part(task: PartTask, encoder: Encoder, sink: Sink, *, is_weighted: bo
     )
 
 
-def _shapes(batch: DocumentBatch, encoded: EncodedBatch) -> Counter[str]:
+def _shapes(batch: DocumentBatch, encoded: EncodedBatch, rejects: Sequence[Reject]) -> Counter[str]:
     """How many samples each kind of record gave."""
-    refused = {reject.line for reject in encoded.rejects}
+    refused = {reject.line for reject in rejects}
     shapes: Counter[str] = Counter(document.kind for document in batch.documents if document.line not in refused)
-    shapes["tokens"] = encoded.num_given
+    shapes["tokens"] = len(encoded.lines) - shapes.total()
     return shapes

@@ -28,10 +28,10 @@ from packer_cli.tokens.stage import (
     header_of,
     listed_parts,
     make_parts,
+    names_of,
     no_data,
     remove_stale,
     renamed,
-    with_names,
 )
 from packer_cli.tokens.tasks import part_tasks, slice_bytes
 from packer_cli.tokens.tokenizer.fingerprint import tokenizer_fingerprint
@@ -97,7 +97,7 @@ def complete_store(folder: Path) -> StoreIndex | None:
     if not parts:
         raise RunError(no_data([source.name for source in header.sources]))
     index = header.index(parts.values())
-    check_rejected(sum(part.num_rejected for part in index.parts), most, folder)
+    check_rejected(sum(part.num_rejected - part.num_without_loss for part in index.parts), most, folder)
     write_index(folder, index)
     remove_stale(folder, index)
     return index
@@ -126,6 +126,6 @@ def _vouches(index: StoreIndex, header: Header, files: Sequence[CorpusFile], tas
     return all(
         (info := infos.get(task.name)) is not None
         and info.fingerprint == task.fingerprint
-        and with_names(info, task) == info
+        and [{"path": file.path, "source": file.source} for file in info.files] == names_of(task)
         for task in tasks
     )

@@ -124,8 +124,8 @@ def make_parts(
 ) -> int:
     """Make the parts that are missing. Returns the number of records in the others."""
     kept = [part.facts for part in parts.finished.values()]
-    num_rejected = sum(facts["part"]["num_rejected"] for facts in kept)
-    num_reused = num_rejected + sum(facts["part"]["num_samples"] for facts in kept)
+    num_reused = sum(facts["part"]["num_rejected"] + facts["part"]["num_samples"] for facts in kept)
+    num_refused = sum(_num_refused(part) for part in parts.finished.values())
 
     def announce(tokenizer: dict[str, Any]) -> None:
         for line in choices(config, tokenizer):
@@ -136,10 +136,15 @@ def make_parts(
             announce(kept[0]["tokenizer"])
         with closing(_run(engine, parts.todo, folder, None if kept else announce)) as outcomes:
             for written in outcomes:
-                num_rejected += commit(written).facts["part"]["num_rejected"]
-                check_rejected(num_rejected, config.max_rejected, folder)
-    check_rejected(num_rejected, config.max_rejected, folder)
+                num_refused += _num_refused(commit(written))
+                check_rejected(num_refused, config.max_rejected, folder)
+    check_rejected(num_refused, config.max_rejected, folder)
     return num_reused
+
+
+def _num_refused(part: FinishedPart) -> int:
+    info = part.facts["part"]
+    return int(info["num_rejected"] - info["num_without_loss"])
 
 
 def _run(
@@ -201,20 +206,15 @@ def renamed(parts: Parts[PartTask], tasks: Sequence[PartTask]) -> dict[str, Fini
     renamed = {}
     for task in tasks:
         part = parts.finished[task.name]
-        info = with_names(PartInfo(**part.facts["part"]), task)
-        renamed[task.name] = replace(part, facts={**part.facts, "part": info.model_dump(mode="json")})
+        info = part.facts["part"]
+        files = [{**file, **name} for file, name in zip(info["files"], names_of(task), strict=True)]
+        renamed[task.name] = replace(part, facts={**part.facts, "part": {**info, "files": files}})
     return renamed
 
 
-def with_names(info: PartInfo, task: PartTask) -> PartInfo:
-    """The part's info with the names and sources that its files have now."""
-    files = [
-        file
-        if (file.path, file.source) == (slice_.file.path, slice_.file.source_id)
-        else file.model_copy(update={"path": slice_.file.path, "source": slice_.file.source_id})
-        for file, slice_ in zip(info.files, task.slices, strict=True)
-    ]
-    return info.model_copy(update={"files": tuple(files)})
+def names_of(task: PartTask) -> list[dict[str, Any]]:
+    """The names and sources of a part's files, as its info has them."""
+    return [{"path": slice_.file.path, "source": slice_.file.source_id} for slice_ in task.slices]
 
 
 def current_index(folder: Path) -> StoreIndex | None:
@@ -234,10 +234,14 @@ def remove_stale(folder: Path, index: StoreIndex) -> None:
             path.unlink()
 
 
-def check_rejected(num_rejected: int, most: int | None, folder: Path) -> None:
-    """Raise TooManyRejectedError if more records were rejected than `--max-rejected` allows."""
-    if most is not None and num_rejected > most:
+def check_rejected(num_refused: int, most: int | None, folder: Path) -> None:
+    """Raise TooManyRejectedError if more records were rejected than `--max-rejected` allows.
+
+    Args:
+        num_refused: the rejected records, without those that carry no loss: they are as they should be.
+    """
+    if most is not None and num_refused > most:
         raise TooManyRejectedError(
-            f"{counted(num_rejected, 'record')} rejected, more than --max-rejected {most}; "
+            f"{counted(num_refused, 'record')} rejected, more than --max-rejected {most}; "
             f"see {folder / 'rejected-*.jsonl'!s}, or raise the limit"
         )

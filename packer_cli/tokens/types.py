@@ -33,7 +33,6 @@ class EncodedBatch:
     """Documents that could not become samples (a template that raises, an empty result)."""
     num_with_special: int
     """Records whose own contents hold the text of a special token."""
-    num_open: int
-    """Samples whose last token, blanks aside, is neither EOS nor a special token that the chat template writes."""
-    num_given: int = 0
-    """Samples whose ids were given."""
+    is_open: NDArray[np.bool_]
+    """bool[n]: whether the last token, blanks aside, is neither EOS nor a special token that the chat template
+    writes."""

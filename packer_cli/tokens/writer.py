@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -24,6 +24,25 @@ class LateWeightsError(Exception):
     """Weights came after record batches without them were written: begin the part again, with `is_weighted`."""
 
 
+class _Waiting(NamedTuple):
+    """Samples of a batch as they will be stored: n samples, t tokens, s loss spans. Half the memory of the batch."""
+
+    input_ids: NDArray[Any]
+    """[t], of the store's type"""
+    lines: NDArray[np.int64]
+    """int64[n]"""
+    lengths: NDArray[np.int64]
+    """int64[n]: tokens of each sample"""
+    starts: NDArray[np.int32]
+    """int32[s], in their sample"""
+    stops: NDArray[np.int32]
+    """int32[s]"""
+    num_spans: NDArray[np.int64]
+    """int64[n]: spans of each sample"""
+    weights: NDArray[np.float32]
+    """float32[s]; in no memory where all are 1"""
+
+
 class PartWriter:
     """Writes the batches of one part to an open file.
 
@@ -38,7 +57,7 @@ class PartWriter:
         self._file = file
         self._is_weighted = is_weighted
         self._writer: pa.RecordBatchWriter | None = None
-        self._waiting: list[EncodedBatch] = []
+        self._waiting: list[_Waiting] = []
         self._num_waiting = 0
         self.num_samples = 0
         self.num_tokens = 0
@@ -52,7 +71,8 @@ class PartWriter:
         Raises:
             LateWeightsError: see there.
         """
-        self._waiting.append(batch)
+        ids = batch.input_ids.astype(self._token, copy=False)
+        self._waiting.append(_Waiting(ids, batch.lines, np.diff(batch.offsets), *_loss_spans(batch)))
         self._num_waiting += len(batch.input_ids)
         if self._num_waiting >= _TOKENS_PER_BATCH:
             self._flush()
@@ -60,13 +80,9 @@ class PartWriter:
     def _flush(self) -> None:
         if not self._waiting:
             return
-        batches, self._waiting, self._num_waiting = self._waiting, [], 0
-        input_ids = _joined([batch.input_ids.astype(self._token, copy=False) for batch in batches])
-        lines = _joined([batch.lines for batch in batches])
-        lengths = _joined([np.diff(batch.offsets) for batch in batches])
-        spans = [_loss_spans(batch) for batch in batches]
-        starts, stops, num_spans = (_joined(arrays) for arrays in zip(*(each[:3] for each in spans), strict=True))
-        weights = _joined([each[3] for each in spans])
+        joined = _Waiting(*map(_joined, zip(*self._waiting, strict=True)))
+        self._waiting, self._num_waiting = [], 0
+        input_ids, lines, lengths, starts, stops, num_spans, weights = joined
         writer, schema = self._open(has_weights=bool((weights != 1).any()))
         ends, span_ends = (np.concatenate([[0], np.cumsum(sizes)]) for sizes in (lengths, num_spans))
         num_loss_tokens = count_by_row(starts, stops, span_ends).astype(np.int32)

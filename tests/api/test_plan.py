@@ -89,7 +89,9 @@ def test_iterations_are_a_sequence(plan):
     assert [each.number for each in iterations[2:5]] == [2, 3, 4]
     with pytest.raises(IndexError):
         iterations[len(iterations)]
-    with pytest.raises(hbpack.HbpackError, match="epoch 2 is not planned; the plan has 2 epochs"):
+    with pytest.raises(
+        hbpack.HbpackError, match="epoch 2 is not planned; the plan has 2 epochs, from 0 on: plan more with --epochs"
+    ):
         plan.iterations(2)
 
 
@@ -102,15 +104,19 @@ def test_a_plan_says_what_it_is(plan):
     assert repr(plan.iterations()) == f"<{overall.num_iterations} iterations, {overall.num_steps} steps>"
 
 
+SUCH_AS = "give the tokens of each sample, such as numpy.array([512, 80])"
+RULE = "a length is 1 .. 2147483647; correct it, or leave it out"
+
+
 @pytest.mark.parametrize(
     ("lengths", "options", "message"),
     [
-        ([], {}, "there is nothing to plan: no length is left"),
-        ([5, 0], {}, "the lengths: value 2 is 0; a length is 1 .. 2147483647"),
-        ([5, 2**31], {}, "the lengths: value 2 is 2147483648; a length is 1 .. 2147483647"),
-        ([5.5], {}, "the lengths must hold one row of integers, has float64(1,)"),
-        (pa.array([5, None]), {}, "the lengths must hold one row of integers, has float64(2,)"),
-        ([[1, 2], [3, 4]], {}, "the lengths must hold one row of integers, has int64(2, 2)"),
+        ([], {}, "there is nothing to plan: no sample is left; add data, or choose longer --groups"),
+        ([5, 0], {}, f"the lengths: value 2 is 0; {RULE}"),
+        ([5, 2**31], {}, f"the lengths: value 2 is 2147483648; {RULE}"),
+        ([5.5], {}, f"the lengths must hold one row of integers, got float64 of shape (1,); {SUCH_AS}"),
+        (pa.array([5, None]), {}, f"the lengths must hold one row of integers, got float64 of shape (2,); {SUCH_AS}"),
+        ([[1, 2], [3, 4]], {}, f"the lengths must hold one row of integers, got int64 of shape (2, 2); {SUCH_AS}"),
         (["a", "b"], {}, "plan() takes one path, got 2; pack() and compare() take several"),
         (
             "nowhere.npy",

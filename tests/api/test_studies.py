@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from html import unescape
 from html.parser import HTMLParser
 
 import numpy as np
@@ -27,7 +28,7 @@ def file(lengths, tmp_path_factory):
 def same(values):
     """JSON values without what is measured."""
     values = json.loads(values) if isinstance(values, str) else json.loads(json.dumps(values))
-    for row in values.get("rows", ()):
+    for row in values.get("comparison", values).get("rows", ()):
         for name in MEASURED:
             row.pop(name, None)
     return values
@@ -79,7 +80,8 @@ def test_strategies_simulated(lengths, file, model, command):
         (hbpack.compare, {"tokenizer": "x"}, "--tokenizer is for a corpus; lengths have no text, so leave it out"),
         (hbpack.simulate, {}, "hbpack simulate needs --model CONFIG.JSON --gpu NAME"),
         (hbpack.simulate, {"model": "m", "gpu": "h100", "step_seconds": -1}, "--step-seconds must be at least 0"),
-        (hbpack.stats, {"groups": None}, "--groups and --gpus go together; give both, or neither for the lengths"),
+        (hbpack.stats, {"groups": None}, "--gpus is for planning lengths, which also needs --groups; give it, or"),
+        (hbpack.report, {"gpus": None}, "--groups is for planning lengths, which also needs --gpus; give it, or"),
     ],
 )  # fmt: skip
 def test_what_is_wrong_is_one_line(function, options, message):
@@ -141,3 +143,40 @@ def test_a_notebook_shows_tables(packed, comparison, lengths, model):
         assert len({len(row) for row in rows}) <= 3
         # Nothing that is unreadable on a dark page: no color of text or background.
         assert not re.search(r"[;\"]color:|background:(?!none)|background-color", text)
+
+
+def test_a_report(lengths, packed, model, command, tmp_path):
+    words = ("--model", model, "--gpu", "h100", "--strategies", "naive", "--workers", 1)
+    options = {"model": model, "gpu": "h100", "strategies": "naive", "workers": 1}
+    done = command("report", packed.path, *words, "-o", tmp_path / "page.html", "--json")
+    printed = json.loads(done.stdout)
+    assert printed.pop("output") == str(tmp_path / "page.html")
+    assert printed.pop("num_bytes") == (tmp_path / "page.html").stat().st_size
+    found = hbpack.report(packed, **options, output=tmp_path / "same.html")
+    assert (tmp_path / "same.html").read_bytes() == (tmp_path / "page.html").read_bytes()
+    assert same(found.values()) == same(printed)
+    assert same(printed["comparison"]) == same(found.values()["comparison"])
+    assert [row["name"] for row in printed["comparison"]["rows"] if row["is_own"]] == ["balanced"]
+    plan = hbpack.report(packed.plan(), **options)
+    assert plan.values()["stats"] == printed["stats"]
+    assert plan.next_steps == tuple(printed["next_steps"])
+    alone = hbpack.report(lengths)
+    assert list(alone.charts) == ["lengths-by-source", "lengths-by-tokens"]
+    assert alone.values()["stats"] == hbpack.stats(lengths).values()
+    with pytest.raises(hbpack.HbpackError, match="--groups is for making plans, and this is planned; leave it out"):
+        hbpack.report(packed.plan(), **GROUPS)
+
+
+def test_a_notebook_draws_charts(lengths, model):
+    found = hbpack.report(hbpack.plan(lengths, **GROUPS), model=model, gpu="h100", strategies="none")
+    assert {"lengths-by-group", "packs-0", "work-after", "series", "epochs", "timeline-after"} <= set(found.charts)
+    for chart in found.charts.values():
+        bundle = chart._repr_mimebundle_()
+        assert bundle["text/plain"] == f"<Chart {chart.name}: {chart.title}>"
+        spec = json.dumps(bundle["application/vnd.vegalite.v5+json"], allow_nan=False)
+        assert "var(--" not in spec
+        assert len(spec) < 200_000
+        assert json.loads(spec)["title"]["text"] == chart.title
+    rows = Tables(found._repr_html_()).rows
+    assert [row[0] for row in rows if row[0][:7] in ("Waiting", "Padding")] == ["Waiting (ABR)", "Padding (PR)"]
+    assert all(step in unescape(found._repr_html_()) for step in found.next_steps)

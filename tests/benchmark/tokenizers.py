@@ -42,6 +42,7 @@ SHOWN = {
     "t5": "T5, Unigram",
 }
 CODE = {
+    "gpt2": "GPT-2",
     "gpt-neox-20b": "GPT-NeoX-20B's own",
     "cl100k": "cl100k",
     "llama2": "Llama 2, SentencePiece BPE",

@@ -37,7 +37,10 @@ EMPTY = (
         (["write", "file"], "'file' holds no plan (no plan.arrow); run hbpack plan"),
         (
             ["stats", "lengths.npz", *GROUPS],
-            "lengths file 'lengths.npz' is an archive (.npz); name a .npy, or text with one integer a line",
+            (
+                "lengths file 'lengths.npz' is an archive of arrays (.npz); save one array with numpy.save, or name "
+                "text with one integer a line"
+            ),
         ),
     ],
 )

@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from pathlib import Path
 from uuid import uuid4
 
 import fsspec
+import jsonschema
 import pytest
 
 from packer_cli.cli.main import main
@@ -16,6 +18,7 @@ from tests.cli_runner import run
 pytest.importorskip("torch")
 
 GROUPS = ("g0-512-sp1", "g1-2048-sp4")
+SCHEMA = Path(__file__).parents[2] / "schemas" / "output" / "bench-loader.schema.json"
 
 
 @pytest.fixture(scope="module")
@@ -32,7 +35,9 @@ def packed(sample, tokenizer, chats, tmp_path_factory):
 def figures_of(*arguments):
     done = run(main, "bench-loader", *arguments, "--json")
     assert (done.code, done.stderr) == (0, "")
-    return json.loads(done.stdout)
+    figures = json.loads(done.stdout)
+    jsonschema.validate(figures, json.loads(SCHEMA.read_text()))
+    return figures
 
 
 def test_a_row_for_each_group_and_number_of_workers(packed):

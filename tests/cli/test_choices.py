@@ -93,7 +93,7 @@ def test_the_choices_and_what_came_of_them(tokenize, lines_of, tokenizer, tmp_pa
     ],
 )
 def test_other_rules_for_eos(tokenize, lines_of, tmp_path, options, row, ends):
-    records = (CHAT, PAIR, TEXT, {"text": "b"}, IDS, CHAT)
+    records = (CHAT, PAIR, TEXT, {"text": "b c"}, IDS, CHAT)
     done = tokenize(lines_of(*records), *options)
     assert (done.stderr.splitlines()[3], done.stderr.splitlines()[-1]) == (row, ends)
     before = tree(tmp_path / "out")
@@ -101,6 +101,51 @@ def test_other_rules_for_eos(tokenize, lines_of, tmp_path, options, row, ends):
     assert samples(tmp_path / "out")[1:4] != [None] * 3
     assert tokenize(lines_of(*records), *options).code == 0
     assert tree(tmp_path / "out") == before
+
+
+ASKED = {"messages": CHAT["messages"][:1]}
+
+
+def test_samples_without_a_loss(hbpack, tokenize, lines_of, tmp_path):
+    path = lines_of(CHAT, ASKED, {**CHAT, "weight": 0}, TEXT, "bad", IDS)
+    done = tokenize(path, "--max-rejected", 1, "--json")
+    assert done.code == 0, done.stderr
+    record = json.loads(done.stdout)
+    assert (record["num_samples"], record["num_rejected"], record["num_without_loss"]) == (3, 3, 2)
+    assert (
+        "2 of the rejected carry no loss with --loss-on completion, and would teach nothing"
+        in done.stderr.splitlines()
+    )
+    reason = "no token of it carries a loss, so nothing would be learned from it"
+    assert [each[1:] for each in rejected(tmp_path / "out") if each[1] != 5] == [(2, reason), (3, reason)]
+    planned = hbpack("plan", tmp_path / "out", "--groups", "1k", "--gpus", 1)
+    assert planned.code == 0
+    lines = [line.split() for line in hbpack("stats", tmp_path / "out").stdout.splitlines()]
+    assert ["records", "without", "loss", "2"] in lines
+    none = tokenize(lines_of(CHAT, ASKED, name="chats.jsonl"), "--loss-on", "tool-calls")
+    assert none.code == 1
+    assert none.stderr.splitlines()[-1] == (
+        f"error: no record carries a loss with --loss-on tool-calls, see '{tmp_path}/out/rejected.jsonl'"
+    )
+
+
+def test_pieces_without_a_loss(hbpack, tokenize, lines_of, tmp_path):
+    long = {"prompt": "A long prompt. " * 200, "completion": "Yes."}
+    assert tokenize(lines_of(long, TEXT)).code == 0
+    for overflow, count in (("split", 8), ("truncate", 1), ("drop", 0)):
+        done = hbpack("plan", tmp_path / "out", "--groups", "256", "--gpus", 1, "--overflow", overflow, "--json")
+        found = json.loads(done.stdout)["counts"]["pieces_without_loss"]
+        assert found == count, done.stderr
+        subject = f"{count} piece{'s' * (count > 1)} of cut samples carr{'ies' if count == 1 else 'y'}"
+        note = (
+            f"{subject} no loss and will teach nothing; longer --groups cut fewer samples, and "
+            "--overflow drop leaves them out"
+        )
+        assert (note in done.stderr.splitlines()) == (count > 0)
+        if overflow == "truncate":  # What is cut off is in no count.
+            assert hbpack("write", tmp_path / "out").code == 0
+            done = hbpack("verify", tmp_path / "out")
+            assert done.code == 0, done.stderr
 
 
 def test_a_tokenizer_without_eos(tokenize, lines_of, tokenizer, tmp_path):
@@ -216,7 +261,6 @@ def test_all_rejected(tokenize, pack, lines_of, tmp_path):
 )
 def test_what_carries_a_loss_is_said(tokenize, lines_of, loss_on, said):
     done = tokenize(lines_of(CHAT), "--loss-on", loss_on)
-    assert done.code == 0
     assert lines_without_seconds(done)[2] == f"loss       {said}"
 
 

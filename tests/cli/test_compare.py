@@ -37,14 +37,18 @@ def lengths(tmp_path_factory):
     return path
 
 
+SAVE = "save one array with numpy.save, or name text with one integer a line"
+RULE = "a length is 1 .. 2147483647; correct it, or leave it out"
+
+
 @pytest.mark.parametrize(
     ("name", "content", "reason"),
     [
-        ("empty.npy", b"", " is not a .npy of integers: No data left in file"),
-        ("cut.npy", b"PK\x03\x04", " is not a .npy of integers: File is not a zip file"),
-        ("archive.npy", None, " is not a .npy of integers, but an archive of arrays"),
-        ("long.txt", b"5 99999999999999999999", ": value 2 is 99999999999999999999; a length is 1 .. 2147483647"),
-        ("signs.txt", b"5 --5", ": value 2 is '--5', not an integer"),
+        ("empty.npy", b"", f" is not a .npy of integers: No data left in file; {SAVE}"),
+        ("cut.npy", b"PK\x03\x04", f" is not a .npy of integers: File is not a zip file; {SAVE}"),
+        ("archive.npy", None, f" is an archive of arrays (.npz); {SAVE}"),
+        ("long.txt", b"5 99999999999999999999", f": value 2 is 99999999999999999999; {RULE}"),
+        ("signs.txt", b"5 --5", ": value 2 is '--5'; write one integer a line"),
     ],
 )
 def test_what_is_no_file_of_lengths(hbpack, tmp_path, name, content, reason):
@@ -192,7 +196,7 @@ def test_samples_that_no_row_can_plan(hbpack, lengths, pack, chats, tmp_path):
     assert done == (1, "", f"error: {TOO_LONG}\n")
     (tmp_path / "none.txt").write_text("")
     done = hbpack("compare", tmp_path / "none.txt", *GROUPS)
-    assert done == (1, "", "error: there is nothing to plan: no length is left\n")
+    assert done == (1, "", "error: there is nothing to plan: no sample is left; add data, or choose longer --groups\n")
     assert hbpack("compare", lengths).stderr == "error: --groups is required\n"
     out = tmp_path / "out"
     assert pack(chats, "--no-keep-tokens").code == 0

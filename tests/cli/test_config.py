@@ -83,6 +83,9 @@ def test_the_command_line_wins(configured, tmp_path, chats):
     assert (written(tmp_path)["gpus"], written(tmp_path)["seed"]) == (4, 6)
 
 
+GROUP_HAS = "a group has capacity, sp_size, checkpoint_layers, align, cp_size, tp_size, pp_size"
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [
@@ -95,8 +98,8 @@ def test_the_command_line_wins(configured, tmp_path, chats):
         ("append-eos: maybe", BAD_EOS),
         ("plain-content: maybe", "config file '{}': plain-content must be true or false, got 'maybe'"),
         ("plain_content: 1", "config file '{}': plain-content must be true or false, got 1"),
-        ('output: "a\\0b"', "config file '{}' holds 'a\\x00b'; no option takes such a character"),
-        ('model: "\\udc41"', "config file '{}' holds '\\udc41'; no option takes such a character"),
+        ('output: "a\\0b"', "config file '{}' holds 'a\\x00b'; no option takes such a character, so remove it"),
+        ('model: "\\udc41"', "config file '{}' holds '\\udc41'; no option takes such a character, so remove it"),
         ("groups: &a [*a]\ngpus: 1", "--groups must be a mapping, got [[[[...]]]]"),
         (
             "workers: 9999999999",
@@ -107,15 +110,19 @@ def test_the_command_line_wins(configured, tmp_path, chats):
         ("groups: 1k\ngpus: 1\nseed: [1]", "--seed must be an integer, got [1]"),
         ("groups: 1k\ngpus: 1\npacking: {isf: 1}", "--packing must be text, got {{'isf': 1}}"),
         ("groups: [{sp_size: 1}]\ngpus: 1", "--groups: capacity is required"),
-        ("groups: [{capacity: 1k, sp: 1}]\ngpus: 1", "--groups: unknown key 'sp'"),
+        ("groups: [{capacity: 1k, sp: 1}]\ngpus: 1", f"--groups: unknown key 'sp'; {GROUP_HAS}"),
+        (
+            "groups: [{capacity: 1k, sp_sise: 1}]\ngpus: 1",
+            f"--groups: unknown key 'sp_sise' (did you mean 'sp_size'?); {GROUP_HAS}",
+        ),
         ("groups: []\ngpus: 1", "--groups is required"),
         ("groups: 1k\ngpus: null", "--gpus is required"),
         (
             "overflow: spill",
             BAD_OVERFLOW,
         ),
-        ("- a", "config file '{}' must hold a mapping from option names to values"),
-        ("1: 2", "config file '{}' must hold a mapping from option names to values"),
+        ("- a", "config file '{}' must map option names to values; write lines such as gpus: 8"),
+        ("1: 2", "config file '{}' must map option names to values; write lines such as gpus: 8"),
     ],
 )
 def test_a_wrong_file(hbpack, config, chats, tokenizer, tmp_path, text, message):
@@ -136,7 +143,11 @@ def test_a_file_that_is_not_yaml(hbpack, config, text):
 
 def test_a_file_that_cannot_be_read(hbpack, tmp_path):
     done = hbpack("pack", "--config", tmp_path / "none.yaml")
-    assert done == (2, "", f"error: config file '{tmp_path}/none.yaml' cannot be read: No such file or directory\n")
+    assert done == (
+        2,
+        "",
+        f"error: config file '{tmp_path}/none.yaml' cannot be read: No such file or directory; name a YAML file\n",
+    )
     assert hbpack("pack", "--config", tmp_path).code == 2
 
 

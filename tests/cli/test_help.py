@@ -84,14 +84,27 @@ def test_help_is_at_once():
     assert min(seconds) < 0.25
 
 
-def test_help_loads_nothing_heavy():
+def loaded(*words: str) -> subprocess.CompletedProcess[str]:
+    """A command in a process of its own, which ends with a line: what it has loaded of `HEAVY`."""
     code = (
         "import sys\n"
         "from packer_cli.cli.main import main\n"
-        "sys.argv = ['hbpack', '--help']\n"
         "try:\n    main()\nexcept SystemExit:\n    pass\n"
         f"print(sorted(set({HEAVY!r}) & set(sys.modules)))\n"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.startswith("Usage: hbpack ")
+    return subprocess.run([sys.executable, "-c", code, *words], capture_output=True, text=True, check=True)
+
+
+def test_help_loads_nothing_heavy():
+    done = loaded("--help")
+    assert done.stdout.startswith("Usage: ")
     assert done.stdout.splitlines()[-1] == "[]"
+
+
+def test_tokenizing_loads_no_kernels(repo, tmp_path):
+    """They are loaded where there are plans; the tokenizer is loaded by the workers."""
+    sample = repo / "examples" / "sample"
+    words = ["tokenize", sample / "chats.jsonl", "--tokenizer", sample / "tokenizer", "--workers", 2, "-o", tmp_path]
+    done = loaded(*map(str, words))
+    assert "holds 2,000 samples" in done.stdout
+    assert done.stdout.splitlines()[-1] == "['numpy', 'pyarrow', 'pydantic']"

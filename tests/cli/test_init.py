@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+import shutil
 
 import pytest
 import yaml
@@ -47,6 +49,37 @@ def test_groups_for_a_model(hbpack, sample, tokenizer, folder):
     text = (folder / "hbpack.yaml").read_text()
     assert "The shortest predicted epoch of the sample: " in text
     assert "groups: [" + ", ".join(result["options"]["groups"]).replace("6656:1", '"6656:1"') in text
+
+
+def test_groups_are_no_longer_than_memory_holds(hbpack, sample, tokenizer, folder):
+    long = folder / "long.jsonl"
+    long.write_text("".join(json.dumps({"text": "It is a long way. " * number}) + "\n" for number in (9, 99, 9999)))
+    words = ("--tokenizer", tokenizer, "--model", sample / "model", "--gpu", "h100:memory=24GiB", "--gpus", 8)
+    done = hbpack("init", long, *words, "--json")
+    assert done.code == 0, done.stderr
+    text = " ".join((folder / "hbpack.yaml").read_text().replace("\n# ", " ").split())
+    longest = re.search(r"Memory holds rows of (\w+) tokens, and 33.3% of the records are longer\.", text)[1]
+    assert f"Write `groups: auto` and `max-length: {longest}` to choose by all of the data." in text
+    assert json.loads(done.stdout)["options"]["groups"][-1].split(":")[0] == longest
+    assert hbpack("pack", "--config", "hbpack.yaml", "--workers", 1, "--dry-run").code == 0
+
+
+def test_conversations_without_a_template(hbpack, sample, tokenizer, folder):
+    bare = folder / "bare"
+    bare.mkdir()
+    shutil.copy(tokenizer / "tokenizer.json", bare)
+    done = hbpack("init", sample / "chats.jsonl", sample / "journals.jsonl", "--tokenizer", bare)
+    assert (done.code, done.stderr) == (0, "")
+    assert done.stdout.endswith(" Next: give chat-template in it, then hbpack pack --config hbpack.yaml\n")
+    text = (folder / "hbpack.yaml").read_text()
+    assert text.count("tokens, estimated from bytes") == 1
+    assert "# chat-template: path/to/template.jinja\n" in text
+
+
+def test_an_empty_input_beside_others(hbpack, sample, folder):
+    (folder / "empty.jsonl").touch()
+    assert hbpack("init", "empty.jsonl", sample / "chats.jsonl").code == 0
+    assert "# empty.jsonl: empty\n" in (folder / "hbpack.yaml").read_text()
 
 
 def test_what_is_unknown_is_a_comment(hbpack, sample, folder):
@@ -97,20 +130,29 @@ def test_from_llamafactory(hbpack, sample, tokenizer, folder):
     [
         ([], "DATA is required: name your files, folders or data sets, or a config with --from"),
         (["bad.jsonl"], "no record of the sample can be used; the first: bad.jsonl:1: broken JSON: "),
+        (["empty.jsonl"], "the inputs hold no data: empty.jsonl; name others"),
         (["bad.jsonl", "--model", "m"], "--gpu is missing: the two go together"),
         (["bad.jsonl", "-o", "bad.jsonl"], "--output: 'bad.jsonl' already exists; remove it, or name another file"),
-        (["bad.jsonl", "-o", "a/b.yaml"], "--output: 'a/b.yaml' is in a folder that does not exist; make it first"),
+        (
+            ["bad.jsonl", "-o", "a/b.yaml"],
+            "--output: 'a/b.yaml' is in a folder that does not exist; name a file, such as hbpack.yaml",
+        ),
+        (["bad.jsonl", "-o", "."], "--output: '.' is a folder; name a file, such as hbpack.yaml"),
         (
             ["--from", "bad.jsonl"],
             "--from: 'bad.jsonl' must hold a mapping; name an Axolotl YAML or a dataset_info.json",
         ),
-        (["--from", "none.yaml"], "--from: 'none.yaml' cannot be read: No such file or directory"),
+        (
+            ["--from", "none.yaml"],
+            "--from: 'none.yaml' cannot be read: No such file or directory; name an Axolotl YAML or a",
+        ),
         (["--from", "broken.json"], "--from: 'broken.json' is not JSON: "),
     ],
 )
 def test_errors(hbpack, folder, arguments, message):
     (folder / "bad.jsonl").write_text("no\n")
     (folder / "broken.json").write_text("{")
+    (folder / "empty.jsonl").touch()
     done = hbpack("init", *arguments)
     assert done.code == (1 if "no record" in message else 2)
     assert done.stdout == ""

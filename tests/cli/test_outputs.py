@@ -44,6 +44,8 @@ RUNS = [
     ("stats", "stats", ["stats", "lengths.npy", "--strategy", "wlb", "--gpus", 8]),
     ("compare", "compare", ["compare", "lengths.npy", *GROUPS, "--algorithms", "bfs,wrap", *GPU, "--workers", 1]),
     ("simulate", "simulate", ["simulate", "out", *GPU]),
+    ("report", "report", ["report", "lengths.npy", "-o", "NEW.html"]),
+    ("report", "report", ["report", "out", *GPU, "--strategies", "naive", "-o", "NEW.html", "--workers", 1]),
     ("groups", "groups", ["groups", "lengths.npy", *GPU, "--gpus", 8]),
     ("verify", "verify", ["verify", "out", "--workers", 1]),
     ("status", "status", ["status", "out"]),
@@ -93,8 +95,8 @@ def test_the_last_line_says_what_is_next(words, name, command, arguments):
     assert ". Next: " in done.stdout.splitlines()[-1]
 
 
-def test_every_command_that_reports_has_json():
-    for name in COMMANDS.keys() - {"report"}:  # What it reports is the page.
+def test_every_command_has_json():
+    for name in COMMANDS:
         assert "as_json" in {parameter.name for parameter in cli.get_command(None, name).params}, name
     assert {name for name, _, _ in RUNS} | {"bench-loader"} == set(OUTPUTS)
 
@@ -110,9 +112,20 @@ def test_a_prediction_where_there_is_a_model(words):
     assert "predicted epoch" not in without.stdout
 
 
-@pytest.mark.parametrize("arguments", [["stats", "out"], ["simulate", "out", *GPU], ["plan", "store", *GROUPS]])
-def test_tables_fit_100_columns(words, monkeypatch, arguments):
-    monkeypatch.setenv("COLUMNS", "100")
+@pytest.mark.parametrize(
+    ("arguments", "num_tables"),
+    [
+        (["stats", "out"], 3),
+        (["simulate", "out", *GPU, "--step-seconds", 1, "--pad-to", "row"], 1),
+        (["groups", "lengths.npy", *GPU, "--gpus", 8], 2),
+        (["compare", "lengths.npy", *GROUPS, "--algorithms", "bfs", *GPU, "--columns", "all", "--workers", 1], 2),
+    ],
+)
+def test_tables_fit_the_terminal(words, monkeypatch, arguments, num_tables):
+    """At 100 columns they do not break in two, but for the one of all columns."""
     monkeypatch.setattr(console, "is_terminal", lambda: True)
-    lines = run(main, *words(arguments)).stdout.splitlines()
-    assert max(map(len, lines[:-1])) <= 100
+    for columns in (80, 100):
+        monkeypatch.setenv("COLUMNS", str(columns))
+        lines = run(main, *words(arguments)).stdout.splitlines()
+        assert max(map(len, lines[:-1])) <= columns
+    assert sum(line.startswith(" ───") for line in lines) == num_tables

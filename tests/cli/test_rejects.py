@@ -10,6 +10,7 @@ import sys
 import pytest
 
 from packer_cli.corpus.readers.base import BATCH_BYTES
+from packer_cli.tokens.encode.without_loss import REASON
 from tests.cli.conftest import rejected
 from tests.reference import read_packs
 
@@ -40,7 +41,7 @@ LINES = [
     ({"instruction": "Add.", "output": "2"}, None),
     ({"instruction": "Add.", "output": 2}, '"output" must be a string, this is a number'),
     ({"input_ids": [1, 2, 3]}, None),
-    ({"input_ids": [7]}, None),
+    ({"input_ids": [7]}, REASON),
     ({"input_ids": []}, '"input_ids" is empty'),
     ({"input_ids": [1, -2]}, "input_ids[1] is -2; an id lies in 0..2147483647"),
     ({"input_ids": [1024]}, "input_ids holds 1024; the tokenizer's ids are 0 to 1023"),
@@ -63,6 +64,7 @@ def test_every_record_is_packed_or_rejected_with_its_line(pack, mixture, tmp_pat
     assert sum(len(pack["sample_ids"]) for pack in read_packs(tmp_path / "out")) == num_good
     counts = json.loads((tmp_path / "out" / "hbpack.json").read_text())["counts"]
     assert (counts["records"], counts["rejected"], counts["samples"]) == (len(LINES) - 1, len(expected), num_good)
+    assert (counts["records_without_loss"], counts["pieces_without_loss"]) == (1, 0)
     assert f"tokenized {len(LINES) - 1} records: {num_good} samples (" in done.stderr
     assert f"records left out or cut, with reasons: {tmp_path}/out/rejected.jsonl" in done.stdout
     again = pack(mixture)
@@ -220,11 +222,11 @@ def test_a_handful_of_samples(pack, lines_of, tmp_path, count):
     assert sum(len(pack["sample_ids"]) for pack in read_packs(tmp_path / "out")) == count
 
 
-def test_one_token(pack, lines_of, tmp_path):
-    assert pack(lines_of({"input_ids": [7]}), "--gpus", 8).code == 0
+def test_one_loss_token(pack, lines_of, tmp_path):
+    assert pack(lines_of({"input_ids": [7, 8]}), "--gpus", 8).code == 0
     (only,) = read_packs(tmp_path / "out")
-    assert only["input_ids"].tolist() == [7]
-    assert only["num_loss_tokens"] == 0
+    assert only["input_ids"].tolist() == [7, 8]
+    assert only["num_loss_tokens"] == 1
 
 
 def test_one_long_line(pack, lines_of, tmp_path):

@@ -72,12 +72,12 @@ def test_a_packed_set_beside_its_baseline(hbpack, pack, chats, sample, gpu, mode
     lines = done.stdout.splitlines()
     assert lines[0] == "Predicted epoch on 8 GPUs, and where their time goes"
     assert [line.split("  ")[0].strip() for line in lines[4:9]] == [
-        "1k:1", "8k:4", "all", "baseline", "padded batches",
+        "1k:1", "8k:4", "all", "baseline", "padded",
     ]  # fmt: skip
     assert result["padded"]["seconds"] > overall["seconds"]
     assert lines[-1].startswith("An epoch takes ")
     assert lines[-2].startswith(
-        "  Predicted from the shape of the model (0.0B parameters) and the data sheet of h100:"
+        "  Predicted from the shape of the model (4.98M parameters) and the data sheet of h100:"
     )
 
 

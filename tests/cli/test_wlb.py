@@ -59,7 +59,10 @@ def test_stats_show_the_imbalance_and_its_price(hbpack, lengths):
     assert any(line.startswith("  baseline: original packing: ") for line in lines)
     done = hbpack("stats", lengths, "--strategy", "wlb")
     assert done.code == 2
-    assert done.stderr == "error: --strategy wlb needs --gpus to plan; leave both out for the lengths alone\n"
+    assert (
+        done.stderr
+        == "error: --strategy is for planning lengths, which also needs --gpus; give it, or leave --strategy out\n"
+    )
     done = hbpack("stats", lengths, "--strategy", "wlb", "--gpus", 8, "--max-length", "1k", "--overflow", "error")
     assert done.code == 1
     assert "over the largest group's 1024;" in done.stderr

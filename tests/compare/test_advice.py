@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from packer_cli.compare.advice import advice
+from packer_cli.compare.advice import advice, preferred
 from packer_cli.simulate.epoch import PARTS
 from packer_cli.simulate.figures import OverallFigures
 
@@ -31,11 +31,17 @@ def test_what_asks_for_more_must_gain_more():
         "Take balanced: an epoch of 1.00 h, 1.99 times as fast as naive. Within 1% of it: flexsp."
     )
     assert advice({**close, "flexsp": epoch(0.9)}) == (
-        "Take flexsp: an epoch of 0.900 h, 2.22 times as fast as naive. Your trainer must run replicas of unlike SP "
+        "Take flexsp: an epoch of 54.0 min, 2.22 times as fast as naive. Your trainer must run replicas of unlike SP "
         "degrees side by side in one iteration; without that, take balanced (1.00 h)."
     )
 
 
 def test_one_alone():
     assert advice({"balanced": epoch(12.0)}) == "Take balanced: an epoch of 12.0 h."
-    assert advice({"balanced": epoch(1234.5)}) == "Take balanced: an epoch of 1,234 h."
+    assert advice({"balanced": epoch(1234.5)}) == "Take balanced: an epoch of 51.4 days."
+
+
+def test_of_equal_epochs_the_one_for_every_trainer_is_taken():
+    strategies = {"flexsp": "flexsp", "balanced": "balanced", "isf": "balanced"}
+    assert preferred({"flexsp": 1.0, "balanced": 1.009, "isf": 1.005}, strategies) == "isf"
+    assert preferred({"flexsp": 1.0, "balanced": 1.02}, strategies) == "flexsp"

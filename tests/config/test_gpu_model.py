@@ -22,14 +22,17 @@ def test_a_config_or_its_folder(tmp_path):
     assert read_shape(tmp_path) == read_shape(tmp_path / "config.json") == shape_of(CONFIG)
 
 
+GIVE = "give a model's config.json (Hugging Face), or the folder that holds it"
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [
         (
             "{",
-            " is not JSON: Expecting property name enclosed in double quotes: line 1 column 2 (char 1)",
+            f" is not JSON: Expecting property name enclosed in double quotes: line 1 column 2 (char 1); {GIVE}",
         ),
-        ("[]", " must hold a JSON object, the model's config"),
+        ("[]", f" is not a JSON object; {GIVE}"),
         (
             json.dumps({**CONFIG, "hidden_size": None}),
             ": the key 'hidden_size' (or n_embd, d_model) is missing: the model type is not supported",
@@ -46,7 +49,7 @@ def test_a_config_that_is_wrong(tmp_path, text, message):
 
 
 def test_no_config(tmp_path):
-    with pytest.raises(InputError, match=r"No such file or directory; give a model's config.json, or the folder"):
+    with pytest.raises(InputError, match=r"No such file or directory; give a model's config.json"):
         read_shape(tmp_path)
 
 

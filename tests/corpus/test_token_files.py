@@ -171,7 +171,7 @@ def test_damaged_files_are_refused_in_one_line(tmp_path: Path) -> None:
     assert say(megatron) == "a.idx: cannot be read: not an index of Megatron's IndexedDataset, version 1"
     index.write_bytes(whole)
     swap(index, 17, b"\x07")
-    assert say(megatron) == "a.idx: cannot be read: its ids have the dtype of code 7, which is no integer"
+    assert say(megatron) == "a.idx: cannot be read: its ids have the dtype of code 7, which is not an integer"
     index.unlink()
     assert say(megatron) == f"a.bin: has no index beside it; hbpack looks for {index.name}"
 

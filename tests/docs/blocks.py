@@ -24,6 +24,7 @@ LANGUAGES = {
 }
 """Of a block, and what a test does with it."""
 
+GENERATED = ("cli.md", "loader-api.md")
 MARK = re.compile(r"<!-- (not run: .+|slow|ranks: \d+|file: \S+) -->")
 
 
@@ -56,7 +57,7 @@ class Block:
 def pages() -> list[str]:
     """The pages that people write."""
     found = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
-    return [path.relative_to(ROOT).as_posix() for path in found if path.name != "cli.md"]
+    return [path.relative_to(ROOT).as_posix() for path in found if path.name not in GENERATED]
 
 
 def read_blocks(page: str) -> list[Block]:

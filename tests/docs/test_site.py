@@ -8,9 +8,9 @@ from typing import Any
 
 import yaml
 
-from tests.docs.blocks import ROOT, pages
+from tests.docs.blocks import GENERATED, ROOT, pages
 
-PAGES = {*pages(), "docs/cli.md"}
+PAGES = {*pages(), *(f"docs/{name}" for name in GENERATED)}
 
 
 def paths_of(nav: Any) -> Iterator[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import socket
@@ -102,11 +103,12 @@ def relays(parent: psutil.Process) -> list[psutil.Process]:
 
 @pytest.fixture(scope="module")
 def corpus(repo, tmp_path_factory) -> Path:
-    """Enough for several parts."""
+    """Enough for several parts, of which some have loss weights."""
     folder = tmp_path_factory.mktemp("corpus")
     chats = (repo / "examples" / "sample" / "chats.jsonl").read_bytes()
     for number in range(4):
-        (folder / f"{number}.jsonl").write_bytes(chats * 2)
+        weighted = chats.replace(b'"messages"', b'"weight": 0.5, "messages"') if number % 2 else chats
+        (folder / f"{number}.jsonl").write_bytes(chats + weighted)
     return folder
 
 
@@ -131,3 +133,5 @@ def test_a_killed_worker_of_ray_changes_no_byte(address, corpus, repo, tmp_path)
     local = subprocess.run([*command, str(tmp_path / "local")], capture_output=True, text=True, check=True)
     assert [line.split("(")[0] for line in others] == [line.split("(")[0] for line in local.stderr.splitlines()]
     assert tree(tmp_path / "ray") == tree(tmp_path / "local")
+    counts = json.loads((tmp_path / "ray" / "hbpack.json").read_bytes())["counts"]
+    assert counts["loss_tokens"] / 2 < counts["loss_weight"] < counts["loss_tokens"]

@@ -20,3 +20,4 @@ def test_the_tour(repo, tmp_path):
     shown = [output.data["text/html"] for output in outputs if "text/html" in output.get("data", {})]
     assert sum("baseline: ISF at the longest length" in text for text in shown) == 2
     assert any("isf/none@longest" in text for text in shown)
+    assert sum("application/vnd.vegalite.v5+json" in output.get("data", {}) for output in outputs) == 1

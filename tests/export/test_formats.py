@@ -18,6 +18,7 @@ import xxhash
 from tests.corpus.helpers import read_all
 from tests.export.conftest import NUM_COMPARED, export, samples_of
 from tests.loader.packed_set import row_checksum
+from tests.reference import decode_mds, read_mds
 
 
 def assert_rows(rows: list[list[tuple[list[int], list[int]]]], in_use: list[dict[str, Any]]) -> None:
@@ -185,42 +186,6 @@ def test_parquet_is_read_by_datasets(exported, in_use, tmp_path):
 # MDS
 
 
-def read_mds(path: Path, described: dict[str, Any]) -> list[dict[str, Any]]:
-    """A reader of a shard from the description of the format."""
-    data = path.read_bytes()
-    (num_samples,) = struct.unpack_from("<I", data)
-    offsets = struct.unpack_from(f"<{num_samples + 1}I", data, 4)
-    config = json.loads(data[4 + 4 * (num_samples + 1) : offsets[0]])
-    assert config == {key: described[key] for key in config}
-    assert offsets[-1] == len(data)
-    rows = []
-    for begin, end in itertools.pairwise(offsets):
-        at, sizes = begin, []
-        for size in config["column_sizes"]:
-            if size is None:
-                (size,) = struct.unpack_from("<I", data, at)
-                at += 4
-            sizes.append(size)
-        row = {}
-        names = zip(config["column_names"], config["column_encodings"], sizes, strict=True)
-        for name, encoding, size in names:
-            row[name] = decode_mds(encoding, data[at : at + size])
-            at += size
-        assert at == end
-        rows.append(row)
-    return rows
-
-
-def decode_mds(encoding: str, data: bytes) -> Any:
-    if encoding == "int":
-        return struct.unpack("<q", data)[0]
-    num_axes, width = data[0] >> 2, 1 << (data[0] & 3)
-    assert num_axes == 1
-    values = np.frombuffer(data, encoding.removeprefix("ndarray:"), offset=1 + width)
-    assert len(values) == int.from_bytes(data[1 : 1 + width], "little")
-    return values
-
-
 def assert_mds(rows: list[dict[str, Any]], in_use: list[dict[str, Any]]) -> None:
     assert len(rows) == len(in_use)
     for row, pack in zip(rows, in_use, strict=True):
@@ -258,7 +223,7 @@ def test_mds_lengths_of_one_two_and_four_bytes():
     lengths = np.array([1, 255, 256, 3, 65_535, 65_536, 2])
     offsets = np.concatenate([[0], np.cumsum(lengths)])
     lists = Lists(offsets=offsets, values=np.arange(offsets[-1], dtype=np.int64))
-    sizes = mds._array_sizes("sample_ids", lengths)
+    sizes = mds._array_sizes(lengths, 8)
     assert sizes.tolist() == [1 + width + 8 * n for n, width in zip(lengths, [1, 1, 2, 1, 2, 4, 1], strict=True)]
     ends = np.cumsum(sizes)
     out = np.zeros(int(ends[-1]), dtype=np.uint8)

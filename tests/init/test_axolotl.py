@@ -96,4 +96,4 @@ def test_what_has_no_place_is_named():
 def test_no_data_sets():
     with pytest.raises(InputError) as error:
         read("base_model: x")
-    assert str(error.value) == "--from: the Axolotl config lists no datasets"
+    assert str(error.value) == "--from: the Axolotl config lists no datasets; add some, or name DATA without --from"

@@ -56,7 +56,7 @@ def test_data_sets_by_name():
     assert read_llamafactory(info, Path(), ["b"]).options == {"schema": "messages"}
     with pytest.raises(ConfigError) as error:
         read_llamafactory({"chats": {}}, Path(), ["chat"])
-    assert str(error.value) == "--from: no data set is named 'chat' (did you mean 'chats'?)"
+    assert str(error.value) == "--from: no data set is named 'chat' (did you mean 'chats'?); the file has chats"
     with pytest.raises(InputError) as wrong:
         read_llamafactory({"a": {"file_name": "a.json", "ranking": True}}, Path())
     assert str(wrong.value) == "--from: no data set can be packed: data set a: preference data is not packed"

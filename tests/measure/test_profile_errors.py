@@ -39,8 +39,14 @@ torch = pytest.importorskip("torch")
             ),
         ),
         (("--samples", "1,b"), "--samples: 'b' is not an integer; write it in digits, for example 8"),
-        (("--bandwidth", "1,2,3"), "--bandwidth takes one or two numbers, got '1,2,3'"),
-        (("--memory", "1GB,2GB"), "--memory takes one number, got '1GB,2GB'"),
+        (
+            ("--bandwidth", "1,2,3"),
+            (
+                "--bandwidth takes one or two numbers, got '1,2,3'; write the one within a node, then the one between "
+                "nodes, such as 400GB,50GB"
+            ),
+        ),
+        (("--memory", "1GB,2GB"), "--memory takes one number, got '1GB,2GB'; write for example 72GiB"),
         (("--memory", "much"), "--memory: 'much' is not a number of bytes; write for example 1048576, 256MiB or 1GB"),
         (
             ("--sp", "2"),

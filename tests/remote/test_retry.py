@@ -78,3 +78,13 @@ def test_a_server_that_has_answered_may_restart(s3: S3Server, bucket: RemotePath
     with s3.failing(slow_down=1.0), pytest.raises(RemoteError, match=f"in {TRIES} tries"):
         (bucket / "x").read_bytes()
     assert len(s3.requests) > before + TRIES - 1
+
+
+def test_what_may_not_be_read_is_not_asked_for_again(slept: list[float]) -> None:
+    def request() -> None:
+        raise PermissionError("Forbidden")
+
+    with pytest.raises(RemoteError) as error:
+        retry("s3://a/b", request, has_answered=True)
+    assert str(error.value) == "'s3://a/b' may not be read (Forbidden); check the credentials"
+    assert slept == []

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import os
 from pathlib import Path
 
 import pytest
 
+import packer_cli as hbpack
 from tests.report import browser
 
 WIDTHS = {"phone": 390, "laptop": 1280, "wide": 1920}
@@ -108,3 +110,23 @@ def test_smaller_pages_are_drawn_too(chromium, report, packed, tmp_path, kind):
     assert tab.complaints == []
     assert tab.evaluate("document.querySelectorAll('.chart:not([data-drawn])').length") == 0
     assert tab.evaluate("document.documentElement.scrollWidth") == 390
+
+
+def test_a_notebook_draws_each_chart(chromium, predicted, packed, gpu):
+    """As Jupyter does: with no style sheet and no look but the chart's own."""
+    tab = opened(chromium, predicted, WIDTHS["laptop"])
+    found = hbpack.report(packed, model=gpu[1], gpu=gpu[3], strategies="naive", workers=1)
+    for name, chart in found.charts.items():
+        options = '{mode: "vega-lite", renderer: "svg", actions: false, ast: true}'
+        code = f"""(async () => {{
+            document.body.innerHTML = "";
+            document.querySelectorAll("style").forEach(style => style.remove());
+            await vegaEmbed(document.body, {json.dumps(chart.vega_lite())}, {options});
+            const drawn = document.querySelector("svg");
+            return [drawn.querySelectorAll("[class*=mark-] path[d]").length, drawn.outerHTML.includes("var(")];
+        }})()"""
+        marks, has_variables = tab.evaluate(code)
+        assert marks > 3, name
+        assert not has_variables, name
+        if SHOTS:
+            tab.screenshot(Path(SHOTS) / f"notebook-{name}.png")

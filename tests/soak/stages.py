@@ -66,6 +66,9 @@ class Stages:
         again = ["pack", str(corpus / "a.jsonl"), *made_by, "--groups", "2k:1,8k:2", "--gpus", "4"]
         self._add("pack again", again, written)
         self._add("plan again", [*plan, "--packing", "ffd"], written, has_workers=False)
+        (folder / "weighted.jsonl").write_bytes(lines[0] + with_ballast(lines[300:900], weight=0.5))
+        weighted = ["pack", str(folder / "weighted.jsonl"), *made_by, "--groups", "1k:1", "--gpus", "4"]
+        self._add("pack weights", [*weighted, "--shard-size", "100KiB"], None)
 
     def _add(self, name: str, arguments: list[str], before: Path | None, *, has_workers: bool = True) -> Path:
         target = self._folder / name.replace(" ", "-")
@@ -95,9 +98,10 @@ class Stages:
         assert self.stages[-1].expected == tree(whole)
 
 
-def with_ballast(lines: list[bytes]) -> bytes:
+def with_ballast(lines: list[bytes], **others: object) -> bytes:
     """The records with a field that nobody reads: many bytes of input, and few tokens."""
-    return b"".join(json.dumps({**json.loads(line), "of_no_use": "x" * 8000}).encode() + b"\n" for line in lines)
+    fields = {**others, "of_no_use": "x" * 8000}
+    return b"".join(json.dumps({**json.loads(line), **fields}).encode() + b"\n" for line in lines)
 
 
 def copy(source: Path | None, target: Path) -> None:

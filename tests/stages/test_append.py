@@ -100,7 +100,7 @@ def test_what_cannot_be_appended_changes_nothing(out, sample, tmp_path, monkeypa
     before = tree(out)
     (tmp_path / "bad.parquet").write_bytes(b"nothing")
     expected = {
-        str(sample / "old.jsonl"): f"{sample / 'old.jsonl'}: is in the set already",
+        str(sample / "old.jsonl"): f"{sample / 'old.jsonl'} is in the set already; leave it out",
         "nowhere.jsonl": "nowhere.jsonl: no such file or directory, and not a Hugging Face data set name either",
         str(tmp_path / "bad.parquet"): None,
     }

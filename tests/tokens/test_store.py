@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from packer_cli.errors import FormatError, InputError, VersionError
 from packer_cli.files import atomic_file
 from packer_cli.format.schema import part_schema, token_type
-from packer_cli.tokens.index import INDEX_NAME, PartFile, PartInfo, SourceInfo, StoreIndex, write_index
+from packer_cli.tokens.index import INDEX_NAME, STORE_VERSION, PartFile, PartInfo, SourceInfo, StoreIndex, write_index
 from packer_cli.tokens.store import TokenStore
 from packer_cli.tokens.types import EncodedBatch
 from packer_cli.tokens.writer import PartWriter
@@ -29,7 +29,7 @@ def encoded(samples, first_line=1):
         lines=np.arange(first_line, first_line + len(samples)),
         rejects=[],
         num_with_special=0,
-        num_open=0,
+        is_open=np.zeros(len(samples), dtype=np.bool_),
     )
 
 
@@ -58,7 +58,7 @@ def make_store(folder, parts, vocab_size=100):
                 files=files_of(number, [sum(map(len, batches[:1])), sum(map(len, batches[1:]))]),
                 num_samples=writer.num_samples, num_tokens=writer.num_tokens,
                 num_loss_tokens=writer.num_loss_tokens, loss_weight=writer.loss_weight,
-                num_rejected=0, num_with_special=0, num_open=0, shapes={},
+                num_rejected=0, num_without_loss=0, num_with_special=0, num_open=0, shapes={},
                 num_bytes=file.num_bytes, xxh3=file.hexdigest(), backend="tokenizers",
             )
         )  # fmt: skip
@@ -190,12 +190,12 @@ def test_counts_that_are_not_those_of_the_spans_are_found(tmp_path):
 def test_a_store_of_another_version(tmp_path):
     make_store(tmp_path, [[[([1, 2], [0, 1])]]])
     path = tmp_path / INDEX_NAME
-    path.write_bytes(path.read_bytes().replace(b'"format_version": 4', b'"format_version": 2'))
+    path.write_bytes(path.read_bytes().replace(f'"format_version": {STORE_VERSION}'.encode(), b'"format_version": 2'))
     with pytest.raises(VersionError) as error:
         TokenStore.open(tmp_path)
     assert str(error.value) == (
-        f"{str(path)!r} has format hbpack-tokens version 2; hbpack {__version__} reads hbpack-tokens version 4; "
-        "run hbpack pack or hbpack tokenize again"
+        f"{str(path)!r} has format hbpack-tokens version 2; hbpack {__version__} reads hbpack-tokens "
+        f"version {STORE_VERSION}; run hbpack pack or hbpack tokenize again"
     )
 
 

@@ -5,6 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from packer_cli.corpus.records.tokens import TokenRecord
 from packer_cli.corpus.types import Document
 from packer_cli.format.loss_spans import find_wrong_row, spans_to_weights, weights_to_spans
 from packer_cli.tokens import writer
@@ -63,6 +64,23 @@ def test_an_open_turn_ends_with_its_weight(load):
     encoder = Encoder(load("bytes", template), append_eos="auto")
     ((ids, mask),) = rows(encode(encoder, [weighted(turns("a", "b"), [0.5])]))
     assert (ids[-1], mask[-1]) == (load("bytes", template).eos_token_id, 0.5)
+
+
+def test_eos_has_the_weight_of_its_sample(load):
+    """Also where no other token has it: an empty answer of a template that leaves turns open."""
+    template = "{% for m in messages %}{{ m.role + ': ' + m.content if m.content }}{% endfor %}"
+    for options in ({}, {"plain_content": True}):
+        encoder = Encoder(load("bytes", template), append_eos="auto", **options)
+        batch = encode(encoder, [Document("messages", 1, messages=turns("<s>", ""), weight=0.5)])
+        assert rows(batch)[0][1][-1] == 0.5
+    records = [
+        TokenRecord(1, {"input_ids": [5, 6], "weight": 0.5}),
+        TokenRecord(2, {"input_ids": [5, 6], "weight": 0}),
+        TokenRecord(3, {"input_ids": [5, 6], "loss_mask": [0, 1]}),
+    ]
+    for some, weights in ((records, [0.5, 0, 1]), (records[1:], [0, 1])):
+        batch = encode(Encoder(load("bytes", "chatml"), append_eos="always"), some)
+        assert [mask[-1] for _, mask in rows(batch)] == weights
 
 
 def test_parts_of_turns_have_weights(load):

@@ -35,11 +35,12 @@ def corpus(repo, tmp_path_factory) -> Path:
 
 @pytest.fixture(scope="session")
 def pack(repo):
-    """pack(INPUT, OUTPUT, OPTION...)"""
+    """pack(INPUT or INPUTS, OUTPUT, OPTION...)"""
 
-    def call(path: Path, output: Path, *options: object) -> Done:
+    def call(inputs: Path | list[Path], output: Path, *options: object) -> Done:
+        paths = inputs if isinstance(inputs, list) else [inputs]
         done = run(
-            main, "pack", path, "--tokenizer", repo / "examples" / "sample" / "tokenizer", "--groups", "256:1,1k:2",
+            main, "pack", *paths, "--tokenizer", repo / "examples" / "sample" / "tokenizer", "--groups", "256:1,1k:2",
             "--gpus", 4, "--global-tokens", "2k", "--workers", 1, *options, "--output", output,
         )  # fmt: skip
         assert done.code == 0, done.stderr

@@ -1,7 +1,11 @@
 """Weights on their way from a record to the loader, and in the commands that read a set."""
 
+import importlib
 import json
 import shutil
+import warnings
+from contextlib import nullcontext
+from importlib.util import find_spec
 
 import numpy as np
 import pyarrow.parquet as pq
@@ -10,11 +14,14 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 
 from packer_cli.cli.main import main
-from packer_cli.errors import ConfigError
+from packer_cli.corpus.discover import discover, slice_corpus
+from packer_cli.errors import ConfigError, InputError
 from packer_cli.loader import PackedDataset, metadata_of
 from packer_cli.loader.losses import batch_losses, sample_mean, stable_loss, token_losses, token_mean
 from packer_cli.tokens.tokenizer.loading import load_tokenizer
 from tests.cli_runner import run
+from tests.loader import torchtitan_twin
+from tests.reference import read_mds, tree
 from tests.weights.conftest import records
 
 
@@ -53,7 +60,8 @@ def test_each_token_has_the_weight_of_its_record_and_message(repo, weighted):
         for number, sample in enumerate(batch["sample_ids"].tolist()):
             part = slice(borders[number], borders[number + 1])
             found[sample] = (batch["input_ids"][0, part].tolist(), batch["loss_weights"][0, part].tolist())
-    assert found == {number: expected(repo, record) for number, record in enumerate(records(repo))}
+    of_records = [expected(repo, record) for record in records(repo)]
+    assert found == dict(enumerate(each for each in of_records if any(each[1])))
     values = {weight for _, weights in found.values() for weight in weights}
     assert {0, 0.5, 1, 2, 1.25, 0.625} <= values
 
@@ -132,6 +140,25 @@ def test_formats(weighted, corpus, pack, tmp_path):
             assert all("loss_weights" in each for each in micro_batches)  # Those of fillers are zeros.
 
 
+def test_torchtitans_loader(corpus, pack, tmp_path):
+    pack(corpus, tmp_path / "out", "--groups", "1k", "--gpus", 2)
+    with torchtitan_twin.installed() if find_spec("torchtitan") is None else nullcontext():
+        titan = importlib.import_module("packer_cli.loader.adapters.torchtitan")
+
+    def build(**changes):
+        config = titan.PackedDataLoader.Config(path=str(tmp_path / "out"), **changes)
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "the plan has steps of several iterations")
+            return config.build(
+                dp_world_size=2, dp_rank=0, tokenizer=None, max_context_length=1024, num_tokens_per_batch=1024
+            )
+
+    with pytest.raises(ConfigError, match="has loss weights, for which trainers of format 'torchtitan' have no place"):
+        build()
+    inputs, labels = next(iter(build(loss_weights=False)))
+    assert inputs["input"].shape == labels.shape == (1024,)
+
+
 def test_rebalance_keeps_the_weights_of_steps(weighted, tmp_path):
     moved = shutil.copytree(weighted, tmp_path / "moved")
     done = run(main, "rebalance", moved, "--gpus", 2)
@@ -189,11 +216,72 @@ def test_exports(weighted, tmp_path):
     rows = pq.read_table(tmp_path / "parquet").to_pylist()
     assert all([weight > 0 for weight in row["loss_weights"]] == [bit > 0 for bit in row["loss_mask"]] for row in rows)
     assert {weight for row in rows for weight in row["loss_weights"]} == {0, 0.5, 1, 2, 1.25, 0.625}
-    done = run(main, "export", weighted, "--to", "trl", "--output", tmp_path / "trl")
-    assert done.code == 0
-    assert (
-        "warning: the set has loss weights, for which trl has no place: all loss tokens count 1 there" in done.stderr
+    wanted = {row["pack_id"]: row for row in rows}
+    done = run(main, "export", weighted, "--to", "mds", "--output", tmp_path / "mds")
+    assert done.code == 0, done.stderr
+    shards = json.loads((tmp_path / "mds" / "index.json").read_text())["shards"]
+    mds = [row for shard in shards for row in read_mds(tmp_path / "mds" / shard["raw_data"]["basename"], shard)]
+    assert len(mds) == len(wanted)
+    for row in mds:
+        for name in ("input_ids", "loss_mask", "loss_weights", "cu_seqlens", "sample_ids"):
+            assert row[name].tolist() == wanted[row["pack_id"]][name]
+        assert row["loss_weights"].dtype == np.float32
+    done = run(main, "export", weighted, "--to", "megatron", "--order", "packs", "--output", tmp_path / "megatron")
+    assert done.code == 0, done.stderr
+    mask = np.fromfile(tmp_path / "megatron" / "loss_mask.bin", "<f4")
+    assert mask.tolist() == [weight for row in rows_by_id(wanted) for weight in row["loss_weights"]]
+    assert (tmp_path / "megatron" / "loss_mask.idx").read_bytes()[17] == 7  # Megatron's code of float32.
+    with pytest.raises(
+        InputError, match=r"loss_mask.idx: cannot be read: it has numbers of dtype 7, such as loss wei"
+    ):
+        discover_and_cut(tmp_path / "megatron")
+
+
+def rows_by_id(rows):
+    return [rows[pack] for pack in sorted(rows)]
+
+
+def discover_and_cut(folder):
+    return slice_corpus(discover([str(folder)])[1])
+
+
+@pytest.mark.parametrize("name", ["nemo", "trl", "xtuner", "llamafactory", "automodel"])
+def test_exports_without_a_place_for_weights(weighted, tmp_path, name):
+    words = ("export", weighted, "--to", name, "--groups", "256", "--output", tmp_path / "out")
+    done = run(main, *words)
+    assert done.code == 2
+    assert done.stderr == (
+        f"error: '{weighted}' has loss weights, for which {name} has no place: export to megatron, parquet or mds, or "
+        "add --no-loss-weights, with which all loss tokens count 1\n"
     )
+    assert not (tmp_path / "out").exists()
+    assert run(main, *words, "--no-loss-weights").code == 0
+
+
+def test_an_export_with_weights_is_not_one_without(weighted, tmp_path):
+    words = ("export", weighted, "--to", "parquet", "--output", tmp_path / "out")
+    assert run(main, *words, "--no-loss-weights").code == 0
+    assert "loss_weights" not in pq.read_table(tmp_path / "out").column_names
+    done = run(main, *words)
+    assert done.code == 2
+    assert done.stderr == (
+        f"error: output folder '{tmp_path}/out' holds an export without loss weights; remove it, or name an empty or "
+        "a new folder\n"
+    )
+
+
+def test_append_gives_the_same_as_packing_all(repo, pack, tmp_path):
+    """The first input has no weights, so that its parts and all shards get another column."""
+    plain, heavy = tmp_path / "plain.jsonl", tmp_path / "heavy.jsonl"
+    lines = [json.dumps(record) + "\n" for record in records(repo)]
+    plain.write_text("".join(line for line in lines if "weight" not in line), encoding="utf-8")
+    heavy.write_text("".join(line for line in lines if "weight" in line), encoding="utf-8")
+    pack([plain, heavy], tmp_path / "whole")
+    pack([plain], tmp_path / "first")
+    done = run(main, "append", tmp_path / "first", heavy)
+    assert done.code == 0, done.stderr
+    assert "loss_weights" in PackedDataset(tmp_path / "first", 0, 4)[0]
+    assert tree(tmp_path / "first") == tree(tmp_path / "whole")
 
 
 def test_sets_without_weights_have_no_column(corpus, pack, repo, tmp_path):

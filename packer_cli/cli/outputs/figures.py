@@ -1,4 +1,4 @@
-"""The records of figures: `hbpack stats`, `compare`, `simulate` and `groups`."""
+"""The records of figures: `hbpack stats`, `compare`, `simulate`, `report` and `groups`."""
 
 from __future__ import annotations
 
@@ -108,6 +108,39 @@ class CompareOutput(Output):
     advice: str | None = None
     """Which strategy to take, of those with predicted epochs."""
     group_choice: GroupChoice | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class SectionOutput(Output):
+    """A section of the page."""
+
+    name: str
+    """Its anchor."""
+    title: str
+    charts: tuple[str, ...]
+    """Their names."""
+    tables: tuple[str, ...]
+    """Their titles."""
+    missing: str | None = None
+    """Which option adds what is left out."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReportOutput(Output):
+    """`hbpack report`."""
+
+    output: str
+    """The page, as it was named."""
+    num_bytes: int
+    next_steps: tuple[str, ...]
+    """What to try next, the most important first."""
+    sections: tuple[SectionOutput, ...]
+    stats: StatsOutput
+    """As `hbpack stats --json` prints it."""
+    simulation: PlanPrediction | None = None
+    """As `hbpack simulate --json` prints it."""
+    comparison: CompareOutput | None = None
+    """The plan beside others of the same samples, as `hbpack compare --json` prints it."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from packer_cli.cli.outputs.figures import CompareOutput, GroupsOutput, PlanPrediction, StatsOutput
+from packer_cli.cli.outputs.figures import CompareOutput, GroupsOutput, PlanPrediction, ReportOutput, StatsOutput
 from packer_cli.cli.outputs.found import DoctorOutput, ShowOutput, SpeedOutput, StatusOutput, VerifyOutput
-from packer_cli.cli.outputs.written import ExportOutput, InitOutput, RebalanceOutput, SetOutput, StoreOutput
+from packer_cli.cli.outputs.packed_set import SetOutput
+from packer_cli.cli.outputs.written import ExportOutput, InitOutput, RebalanceOutput, StoreOutput
 from packer_cli.groups.layouts import LayoutChoice
 
 OUTPUTS: dict[str, Any] = {
@@ -19,6 +20,7 @@ OUTPUTS: dict[str, Any] = {
     "stats": StatsOutput,
     "compare": CompareOutput,
     "simulate": PlanPrediction | CompareOutput,
+    "report": ReportOutput,
     "groups": GroupsOutput | LayoutChoice,
     "verify": VerifyOutput,
     "status": StatusOutput,

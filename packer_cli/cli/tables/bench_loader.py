@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from typing import Any
 
-import click
-
-from packer_cli.cli.console import print_table
+from packer_cli.cli.console import print_note, print_table
 from packer_cli.sizes import counted
 
 _HEADER = (
     "group", "workers", "batches", "tokens a batch", "ms a batch", "batches/s", "million tokens/s", "floor, ms",
     "to the floor",
 )  # fmt: skip
+
+_ALL = "all, "
+"""Begins the names of rows that read the whole epoch, in whatever state its files are."""
 
 
 def print_speed(figures: dict[str, Any]) -> None:
@@ -22,13 +23,22 @@ def print_speed(figures: dict[str, Any]) -> None:
         f"torch {figures['torch_version']}, {figures['num_cpus']} CPUs"
     )
     print_table(title, list(_HEADER), [_cells(row) for row in figures["rows"]], is_dense=True)
-    click.echo(f"  opened in {_milliseconds(figures['open_seconds'])} ms")
+    print_note(f"opened in {_milliseconds(figures['open_seconds'])} ms")
     for entry in figures["workers"]:
-        click.echo(f"  {_workers(entry['workers'])}: {'; '.join(_facts(entry))}")
-    click.echo(
-        "  floor: cloning the tensors of a batch, which lie finished in memory, in one process; 'in order' reads the "
-        "epoch as\n  training does, with the files as they are found; the other rows read what has been read before"
+        print_note(f"{_workers(entry['workers'])}: {'; '.join(_facts(entry))}")
+    print_note(
+        "floor: cloning the tensors of a batch, which lie finished in memory, in one process; 'in order' reads the "
+        "epoch as training does, with the files as they are found; the other rows read what has been read before"
     )
+
+
+def fastest(figures: dict[str, Any]) -> int | None:
+    """The number of workers that reads a batch of every group in the least time; None if nothing was read."""
+    seconds: dict[int, float] = {}
+    for row in figures["rows"]:
+        if row["seconds_per_batch"] is not None and not row["name"].startswith(_ALL):
+            seconds[row["workers"]] = seconds.get(row["workers"], 0.0) + row["seconds_per_batch"]
+    return min(seconds, key=lambda workers: seconds[workers]) if seconds else None
 
 
 def _cells(row: dict[str, Any]) -> list[str]:

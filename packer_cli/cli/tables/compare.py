@@ -6,13 +6,13 @@ from collections.abc import Iterable, Sequence
 
 import click
 
-from packer_cli.cli.console import print_note, print_table, say_next, shown_command
+from packer_cli.cli.console import print_note, print_table, say_next
 from packer_cli.compare import ComparedRow, Comparison
 from packer_cli.compare.columns import Column
 from packer_cli.compare.row_figures import RowFigures
-from packer_cli.format.metrics import OverallMetrics
+from packer_cli.config import PlanConfig
 from packer_cli.plan.pieces import overflow_notes
-from packer_cli.sizes import amount, counted, ratio
+from packer_cli.sizes import counted, duration, ratio
 
 OWN = "(yours)"
 
@@ -73,31 +73,29 @@ def print_notes(comparison: Comparison, others: Iterable[str] = ()) -> None:
 
 
 def say_best(comparison: Comparison) -> None:
-    """Print the last line: the row with the shortest predicted epoch, or the least waiting, and how to pack so."""
-    done = [(row, row.figures) for row in comparison.rows if row.figures and not row.spec.rules.algorithm.is_padded]
-    if not done:
+    """Print the last line: the row to pack with, and how."""
+    best = comparison.best
+    if best is None or best.figures is None:
         return
-    epochs = [(row, each.simulation.overall.seconds) for row, each in done if each.simulation]
-    waiting = [(row, _waiting(each.metrics.overall)) for row, each in done]
-    best, figure = min(epochs or waiting, key=lambda pair: pair[1])
-    config = best.spec.config
-    is_strategy = best.spec.kind == "strategy"
-    groups = comparison.config.groups if is_strategy else config.groups
-    words = ["--groups", ",".join(map(str, groups)), "--gpus", config.gpus]
-    if is_strategy:
-        words += ["--strategy", config.strategy]
-    else:
-        words += ["--packing", config.packing, "--balance", config.balance]
-    pack = shown_command("hbpack", "pack", "INPUT", *words)
-    if epochs:
-        say_next(f"{best.spec.name} has the shortest predicted epoch, {amount(figure / 3600)} h", pack)
+    pack = f"hbpack pack with the same options{_changes(comparison.config, best.spec.config)}"
+    simulation, name = best.figures.simulation, best.spec.name
+    if simulation:
+        say_next(f"Of these plans, take {name}: {duration(simulation.overall.seconds)} an epoch", pack)
     else:
         times = "compare predicted epochs with --model CONFIG.JSON --gpu NAME"
-        say_next(f"{best.spec.name} waits least, for {ratio(figure)} of the work", times, pack)
+        say_next(f"{name} waits least, for {ratio(best.figures.metrics.overall.waiting)} of the work", times, pack)
 
 
-def _waiting(metrics: OverallMetrics) -> float:
-    return metrics.abr if metrics.cbr is None else metrics.cbr
+def _changes(own: PlanConfig, best: PlanConfig) -> str:
+    """The options that differ from those that were given."""
+    if best.strategy != own.strategy:
+        return f" and --strategy {best.strategy}"
+    before, after = (
+        {"--groups": ",".join(map(str, each.groups)), "--packing": each.packing, "--balance": each.balance}
+        for each in (own, best)
+    )
+    words = [f"{option} {value}" for option, value in after.items() if value != before[option]]
+    return f" and {' '.join(words)}" if words else ""
 
 
 def _row_notes(row: ComparedRow) -> list[str]:

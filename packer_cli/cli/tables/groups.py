@@ -55,9 +55,9 @@ def print_choice(choice: Choice, record: GroupChoice) -> None:
     title = f"{counted(record.samples, 'sample')}, {counted(record.tokens, 'token')}, the longest {record.longest:,}"
     header = ["length", "SP", "layers", "iteration, s", "s a million tokens", "memory, GiB", ""]
     print_table(title, header, [_cells(row) for row in rows], is_dense=True)
-    click.echo(
-        "  layers: checkpointed layers, the fewest that fit; iteration: one row on each SP group; a million tokens\n"
-        f"  on all {choice.num_gpus} GPUs" + _origin(rows)
+    print_note(
+        "layers: checkpointed layers, the fewest that fit; iteration: one row on each SP group; a million tokens on "
+        f"all {counted(choice.num_gpus, 'GPU')}{_origin(rows)}"
     )
     for note in record.notes:
         print_note(note)
@@ -65,7 +65,7 @@ def print_choice(choice: Choice, record: GroupChoice) -> None:
     if choice.seconds is None or record.gpu_hours is None:
         return
     click.echo(
-        f"  predicted epoch on {choice.num_gpus} GPUs: {four_digits(choice.seconds)} s, "
+        f"  predicted epoch on {counted(choice.num_gpus, 'GPU')}: {four_digits(choice.seconds)} s, "
         f"{four_digits(record.gpu_hours)} GPU-hours\n"
     )
     table = [[each.name, each.groups, four_digits(each.seconds), _gain(each, record)] for each in record.alternatives]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from packer_cli.cli.console import print_table
+from packer_cli.cli.console import print_note, print_table
 from packer_cli.groups.layouts import LayoutChoice
 from packer_cli.sizes import counted, four_digits
 
@@ -24,10 +24,11 @@ def print_layouts(choice: LayoutChoice) -> None:
     ]
     header = ["", "GPUs", "longest", "layers", "short, GPU-s", "long, GPU-s"]
     print_table("Kinds of pipelines", header, rows, is_dense=True)
-    click.echo(
-        "  longest: most tokens of a micro-batch; layers: checkpointed layers; GPU-s: GPU-seconds for a million\n"
-        "  tokens in samples of 1,024 tokens (short), and in samples as long as the pipeline holds (long)\n"
+    print_note(
+        "longest: most tokens of a micro-batch; layers: checkpointed layers; GPU-s: GPU-seconds for a million tokens "
+        "in samples of 1,024 tokens (short), and in samples as long as the pipeline holds (long)"
     )
+    click.echo()
     table = [
         [
             ", ".join(f"{number} x {name}" for name, number in layout.pipelines.items()),
@@ -39,8 +40,8 @@ def print_layouts(choice: LayoutChoice) -> None:
     ]
     title = f"Layouts of {counted(choice.num_gpus, 'GPU')} that the steps choose from"
     print_table(title, ["pipelines", "longest", "fastest in", "alone, s a step"], table, is_dense=True)
-    click.echo(
-        f"  {counted(choice.num_steps, 'step')} of {choice.global_tokens:,} tokens; predicted from "
+    print_note(
+        f"{counted(choice.num_steps, 'step')} of {choice.global_tokens:,} tokens; predicted from "
         f"{choice.num_tried} of them: {four_digits(choice.step_seconds)} s a step, each on its fastest layout"
         + _compared(choice)
     )

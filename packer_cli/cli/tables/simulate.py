@@ -11,7 +11,7 @@ from packer_cli.compare.savings import PlanSimulation, Savings, savings
 from packer_cli.plan.figures import BASELINE_NAME
 from packer_cli.simulate.epoch import PARTS
 from packer_cli.simulate.figures import GroupFigures, OverallFigures, describe_origin
-from packer_cli.sizes import amount, counted, duration
+from packer_cli.sizes import amount, counted, duration, gpu_time
 
 _HEADERS = {"communication": "comm.", "constant": "fixed", "steps": "step extra"}
 _FIRST = ("compute", "communication", "waiting")
@@ -23,7 +23,7 @@ def print_plan_simulation(result: PlanSimulation) -> None:
     overall, baseline = result.figures.overall, result.baseline
     named: list[tuple[str, GroupFigures | OverallFigures]] = [(group.name, group) for group in result.figures.groups]
     named += [("all", overall), ("baseline", baseline)]
-    named += [("padded batches", result.padded)] if result.padded else []
+    named += [("padded", result.padded)] if result.padded else []
     parts = shown_parts([figures.split for _, figures in named])
     rows = [
         [
@@ -40,15 +40,15 @@ def print_plan_simulation(result: PlanSimulation) -> None:
     print_table(title, header, rows, is_dense=True)
     print_note(
         f"An epoch takes {duration(overall.seconds)}: {counted(overall.num_steps, 'step')} of "
-        f"{amount(overall.step_seconds)} s, {amount(overall.gpu_days)} GPU-days"
+        f"{amount(overall.step_seconds)} s, {gpu_time(overall.gpu_days)}"
     )
     print_note(
-        f"baseline: {result.baseline_name}; it takes {duration(baseline.seconds)}, {amount(baseline.gpu_days)} "
-        f"GPU-days: {_saved(result.saves)}"
+        f"baseline: {result.baseline_name}; it takes {duration(baseline.seconds)}, {gpu_time(baseline.gpu_days)}: "
+        f"{_saved(result.saves)}"
     )
     if result.padded:
         print_note(
-            "padded batches: random ones, as large as fit, as in a trainer that does not pack; they take "
+            "padded: random batches, as large as fit, as in a trainer that does not pack; they take "
             f"{duration(result.padded.seconds)}: {_saved(savings(overall, result.padded))}"
         )
     for note in result.figures.notes:
@@ -120,7 +120,7 @@ def shares(split: dict[str, float], parts: Sequence[str]) -> list[str]:
 
 
 def _saved(saves: Savings) -> str:
-    days = amount(abs(saves.gpu_days))
+    time = gpu_time(abs(saves.gpu_days))
     if saves.gpu_days < 0:
-        return f"{days} GPU-days are lost"
-    return f"{days} GPU-days ({saves.share:.0%}) are saved, {saves.speedup:.2f} times as fast"
+        return f"{time} are lost"
+    return f"{time} ({saves.share:.0%}) are saved, {saves.speedup:.2f} times as fast"

@@ -75,7 +75,11 @@ def _read_index(path: str, start: int = 0, stop: int | None = None) -> _Index:
     if magic != MAGIC or version != 1:
         raise unreadable(path, "not an index of Megatron's IndexedDataset, version 1")
     if code not in INTEGERS:
-        raise unreadable(path, f"its ids have the dtype of code {code}, which is no integer")
+        if os.path.basename(path) == index_path(MASK):
+            raise unreadable(
+                path, f"it has numbers of dtype {code}, such as loss weights; a mask has integers, 0 and 1"
+            )
+        raise unreadable(path, f"its ids have the dtype of code {code}, which is not an integer")
     with ExitStack() as stack:
         lengths = stack.enter_context(NumberFile(path, "<i4", HEADER.size, num_sequences))
         starts = stack.enter_context(NumberFile(path, "<i8", HEADER.size + 4 * num_sequences, num_sequences))

@@ -5,6 +5,7 @@ Price: 30 ns a message without.
 
 from __future__ import annotations
 
+from decimal import Decimal
 from typing import Any
 
 from packer_cli.corpus.records.base import BadRecordError, Record, type_name
@@ -27,7 +28,7 @@ def read_weight(record: Record, where: str = "") -> float:
     if value is None:
         return 1.0
     prefix = f"{where}: " if where else ""
-    if isinstance(value, bool) or not isinstance(value, int | float):
+    if isinstance(value, bool) or not isinstance(value, int | float | Decimal):
         raise BadRecordError(f'{prefix}"{WEIGHT}" must be a number, this is {type_name(value)}')
     if value != 0 and not LEAST <= value <= MOST:
         shown = str(value)

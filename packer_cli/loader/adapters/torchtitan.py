@@ -64,6 +64,9 @@ class PackedDataLoader(BaseDataLoader):
         max_num_documents: int | None = None
         """The documents of a row for which the trainer captures graphs of varlen attention. Rows of the set must have
         no more, padding included; `hbpack pack --max-samples` limits them to one less."""
+        loss_weights: bool = True
+        """torchtitan's loss has no place for weights: a set that has any needs False, with which all loss tokens
+        count 1."""
         pad_token_id: int | None = None
         """None: the tokenizer's pad token, else its end-of-text token."""
         cache_dir: str | None = None
@@ -102,6 +105,7 @@ class PackedDataLoader(BaseDataLoader):
             format="torchtitan",
             pad_to=config.pad_to,
             pad_token_id=config.pad_token_id,
+            loss_weights=config.loss_weights,
             cache_dir=config.cache_dir,
         )
         _check_documents(self.dataset, config.max_num_documents)

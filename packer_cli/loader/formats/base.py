@@ -10,7 +10,8 @@ import numpy as np
 import torch
 
 from packer_cli.format.sharding import local_indices
-from packer_cli.loader.batch import MicroBatch, SPSharding
+from packer_cli.loader.batch import SPSharding
+from packer_cli.loader.micro_batch import MicroBatch
 
 
 class Batch(dict[str, Any]):

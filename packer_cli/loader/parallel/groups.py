@@ -20,6 +20,7 @@ class SPGroups:
     rank: int
     """This process's number among those that read the set: the `rank` of `PackedDataset`."""
     world_size: int
+    """How many processes read the set."""
     groups: Mapping[tuple[Layout, int], dist.ProcessGroup]
     """(layout, first rank of the replica) -> group; none where a rank has its rows alone."""
 

@@ -194,6 +194,7 @@ def _open_set(path: str, manifest: Manifest, options: SpeedOptions) -> Iterator[
             manifest.num_gpus,
             format=options.format,
             lockstep=manifest.lockstep != 1,
+            loss_weights=FORMATS[options.format].takes_weights,
             cache_dir=cache_dir,
         )
         seconds = time.perf_counter() - start

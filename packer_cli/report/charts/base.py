@@ -2,29 +2,60 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from packer_cli.report.colors import without_variables
+
 Spec = dict[str, Any]
 
+_MIME = "application/vnd.vegalite.v5+json"
+"""What notebooks (Jupyter, VS Code, GitHub) draw."""
+_NOTEBOOK_WIDTH = 720
 
-@dataclass(frozen=True, kw_only=True)
+
+@dataclass(frozen=True, kw_only=True, repr=False)
 class Chart:
-    """A chart of the page."""
+    """A chart of the page. A notebook draws it."""
 
     name: str
     """Unique on the page."""
     title: str
+    """Its heading."""
     text: str
     """What is to be seen, for people; it stands above the chart."""
     spec: Spec
-    """Vega-Lite, without schema and look."""
+    """Vega-Lite, without schema, look and size; colors are CSS variables of the page."""
     header: tuple[str, ...]
+    """Of the table below."""
     rows: tuple[tuple[str, ...], ...]
     """The chart as a table, for those who cannot see it."""
     is_wide: bool = True
     """Whether it takes the width of the page, and not half of it."""
+
+    def vega_lite(self) -> Spec:
+        """The chart on its own: Vega-Lite with its title, look, colors and width."""
+        title = {
+            "text": self.title,
+            "subtitle": textwrap.wrap(self.text, 110),
+            "anchor": "start",
+            "color": INK,
+            "subtitleColor": MUTED,
+            "offset": 12,
+        }
+        look = {**LOOK, "background": "var(--panel)"}
+        schema = "https://vega.github.io/schema/vega-lite/v5.json"
+        spec = {"$schema": schema, **self.spec, "width": _NOTEBOOK_WIDTH, "title": title, "config": look}
+        del spec["autosize"]  # It is for a place on the page, and cuts off a title above a legend of two lines.
+        return dict(without_variables(spec))
+
+    def _repr_mimebundle_(self, **_: Any) -> dict[str, Any]:
+        return {_MIME: self.vega_lite(), "text/plain": repr(self)}
+
+    def __repr__(self) -> str:
+        return f"<Chart {self.name}: {self.title}>"
 
 
 SERIES = tuple(f"var(--series-{number})" for number in range(1, 9))

@@ -196,7 +196,7 @@ class Encoder:
             items = [item for item, is_one in zip(items, is_empty, strict=True) if not is_one]
             samples = samples._replace(offsets=samples.offsets[np.concatenate([[True], ~is_empty])])
         is_plain = [not item.is_chat if isinstance(item, Text) else item.is_plain for item in items]
-        framed, num_open = self._frame.add(
+        framed, is_open = self._frame.add(
             samples,
             np.array(is_plain, np.bool_),
             np.array([item.may_close for item in items], np.bool_),
@@ -209,7 +209,7 @@ class Encoder:
             lines=np.array([item.line for item in items], dtype=np.int64),
             rejects=rejects,
             num_with_special=num_with_special,
-            num_open=num_open,
+            is_open=is_open,
         )
 
     def _encode_texts(self, texts: list[Text]) -> tuple[Ids, list[CharRanges] | None]:

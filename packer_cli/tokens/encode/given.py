@@ -36,7 +36,8 @@ def take_given(batch: TokenBatch, frame: Frame, vocab_size: int) -> EncodedBatch
     ids = batch.input_ids.astype(np.uint16 if vocab_size <= 2**16 else np.int32, copy=False)
     none = np.zeros(len(batch.lines), dtype=np.bool_)
     mask = None if batch.loss_mask is None else _as_numbers(batch.loss_mask)
-    framed, num_open = frame.add(Samples(batch.offsets, ids, mask), none, none, np.ones(len(none), np.float32))
+    end_weight = np.ones(len(none), np.float32) if batch.weight is None else batch.weight
+    framed, is_open = frame.add(Samples(batch.offsets, ids, mask), none, none, end_weight)
     return EncodedBatch(
         offsets=framed.offsets,
         input_ids=framed.input_ids,
@@ -44,8 +45,7 @@ def take_given(batch: TokenBatch, frame: Frame, vocab_size: int) -> EncodedBatch
         lines=batch.lines,
         rejects=rejects,
         num_with_special=0,
-        num_open=num_open,
-        num_given=len(batch.lines),
+        is_open=is_open,
     )
 
 
@@ -61,6 +61,8 @@ def merge(encoded: EncodedBatch, given: EncodedBatch) -> EncodedBatch:
         for each in (encoded, given)
     )
     both = join_samples([first, second])
+    order = np.argsort(np.concatenate([encoded.lines, given.lines]), kind="stable")
+    is_open = np.concatenate([encoded.is_open, given.is_open])
     return replace(
         encoded,
         offsets=both.offsets,
@@ -68,8 +70,7 @@ def merge(encoded: EncodedBatch, given: EncodedBatch) -> EncodedBatch:
         loss_mask=None if both.loss_mask is None else _as_numbers(both.loss_mask),
         lines=both.lines,
         rejects=sorted([*encoded.rejects, *given.rejects], key=lambda reject: reject.line),
-        num_open=encoded.num_open + given.num_open,
-        num_given=given.num_given,
+        is_open=is_open[order],
     )
 
 

@@ -105,14 +105,12 @@ class Preparer:
         _check_utf8(rendered.text)
         if self._fast_templates:
             self._check(document.line, renderer, chat, len(rendered.text))
-        loss = self._chat_loss(document, renderer, document.messages, rendered)
+        loss = self._chat_loss(document, renderer, chat, rendered)
         may_close = _ends_with_answer(document)
         return Text(document.line, rendered.text, loss.spans, True, may_close, loss.weights, loss.end), special
 
-    def _chat_loss(
-        self, document: Document, renderer: ChatRenderer, messages: list[dict[str, Any]], rendered: Rendered
-    ) -> _Loss:
-        """The loss of a conversation, rendered from these messages."""
+    def _chat_loss(self, document: Document, renderer: ChatRenderer, chat: Chat, rendered: Rendered) -> _Loss:
+        """The loss of a conversation, as it was rendered."""
         weights = document.weights
         if weights is not None and all(weight == 1 for weight in weights):
             weights = None
@@ -123,7 +121,7 @@ class Preparer:
                     "a weight, or choose another --loss-on"
                 )
             return _Loss(None, None, document.weight).times(document.weight)
-        spans, of_spans = renderer.loss_spans(messages, rendered, self._parts, weights)
+        spans, of_spans = renderer.loss_spans(chat, rendered, self._parts, weights)
         end = document.weight if self._ends_have_loss else 0.0
         if weights is not None and _ends_with_answer(document):
             end *= weights[-1]
@@ -181,10 +179,10 @@ class Preparer:
     def _plain_chat(self, document: Document, renderer: ChatRenderer, controls: TokenFinder) -> Row:
         assert self._plain is not None
         tokens = TokenFinder(control_tokens(self._tokenizer, renderer.chat_template)).pattern
-        messages = mark(document.messages, tokens)
-        rendered = renderer.render(messages, mark(document.tools, tokens))
+        chat = read_chat(mark(document.messages, tokens), mark(document.tools, tokens))
+        rendered = renderer.render_chat(chat)
         _check_utf8(rendered.text)
-        loss = self._chat_loss(document, renderer, messages, rendered)
+        loss = self._chat_loss(document, renderer, chat, rendered)
         return self._row(document, rendered.text, loss, is_chat=True)
 
     def _plain_text(self, document: Document, text: str, loss: _Loss) -> Row:
@@ -201,6 +199,8 @@ class Preparer:
         ids, loss_mask = self._plain.encode(marked, loss.spans or [], loss.weights, whole_last_char=not is_chat)
         if loss.spans is None:
             loss_mask = np.full(len(ids), loss.end, dtype=np.int8 if loss.end == 1 else np.float32)
+        elif loss.end not in (0.0, 1.0):
+            loss_mask = loss_mask.astype(np.float32)
         may_close = not is_chat or _ends_with_answer(document)
         return Row(document.line, ids, loss_mask, not is_chat, may_close, loss.end)
 

@@ -84,8 +84,8 @@ class Frame:
         is_plain: NDArray[np.bool_],
         may_close: NDArray[np.bool_],
         end_weight: NDArray[np.float32],
-    ) -> tuple[Samples, int]:
-        """The samples with these tokens added, and the number of samples left without an end.
+    ) -> tuple[Samples, NDArray[np.bool_]]:
+        """The samples with these tokens added, and which of them (bool[n]) are left without an end.
 
         Tokens before a sample carry a loss if its first token does.
 
@@ -106,13 +106,13 @@ class Frame:
             closed = last != self._eos
         elif self._append_eos == "auto" and self._eos >= 0:
             closed = may_close & ~has_end
-        num_open = int(np.count_nonzero(~has_end & ~closed))
+        is_open = ~has_end & ~closed
         plain = np.flatnonzero(is_plain) if len(before) or len(after) else np.zeros(0, dtype=np.int64)
         # At equal positions, the end of a sample comes before the beginning of the next.
         places = [np.repeat(stops[plain], len(after)), stops[closed], np.repeat(starts[plain], len(before))]
         at = np.concatenate(places)
         if not len(at):
-            return samples, num_open
+            return samples, is_open
         eos = np.full(len(places[1]), self._eos, dtype=np.int32)
         ids = np.concatenate([np.tile(after, len(plain)), eos, np.tile(before, len(plain))])
         order = np.argsort(at, kind="stable")
@@ -128,7 +128,7 @@ class Frame:
             np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(sizes)]),
             np.insert(input_ids, at[order], ids[order]),
             loss_mask,
-        ), num_open
+        ), is_open
 
     def _has_end(self, samples: Samples) -> NDArray[np.bool_]:
         """bool[n]: whether the last non-blank token is EOS or a special token of the template."""

@@ -14,7 +14,7 @@
                     |
                 turns.py      rounds -> ranges: without the header, up to the end of the turn
                     |
-                parts.py      ranges -> reasoning, answer and tool calls, for `--loss-on`
+                parts.py      ranges -> reasoning.py, answer and tool_calls.py, for `--loss-on`
                     |
                 renderer.py   ChatRenderer: chooses the way, returns `Rendered`; mismatch.py: compares slower ways
 

@@ -5,39 +5,27 @@
     <think> ... </think>   the answer   <tool_call> ... </tool_call>   <|im_end|>
     reasoning            | answer     | tool calls                   | answer: the end of the turn
 
-The text that the template wrote is divided, so thinking that it leaves out is in no part. Reasoning is what stands
-between the tags of `TAGS` at the beginning of a turn, whether it comes from a field or from the content. Tool calls
-are what follows the message's content, as only messages with `tool_calls` have any. Both are compared with the fields
-of the message; a conversation is rejected where they disagree, or where the text could be read in two ways.
+The text that the template wrote is divided, so what it leaves out is in no part: thinking of earlier turns, or the
+content beside tool calls. Reasoning is what stands between the tags of `reasoning.TAGS` at the beginning of a turn,
+whether it comes from a field or from the content. Tool calls are what follows the message's content, as only messages
+with `tool_calls` have any. Both are compared with the fields of the message; a conversation is rejected where they
+disagree, or where the text could be read in two ways.
 
 Price: 2 us a turn, and only for `--loss-on` with parts.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
-from packer_cli.tokens.templates.conversation import REASONING_FIELDS
+from packer_cli.tokens.templates.blanks import after_space, before_space
+from packer_cli.tokens.templates.reasoning import content_of, field_of, find_reasoning, with_other_reasoning
+from packer_cli.tokens.templates.tool_calls import find_calls, names_called, with_other_contents
 from packer_cli.tokens.templates.types import Rendered, Span, TemplateRejectError
 
-
-class _Tags(NamedTuple):
-    opening: str
-    closing: str
-    ends_turns: bool = False
-    """Whether the closing tag also ends turns, so that it means nothing without the other."""
-
-
-TAGS = (
-    _Tags("<think>", "</think>"),
-    _Tags("[THINK]", "[/THINK]"),
-    _Tags("<seed:think>", "</seed:think>"),
-    _Tags("<|channel|>analysis<|message|>", "<|end|>", ends_turns=True),
-)
-"""Tags around the reasoning: of Qwen3, DeepSeek and most others; Magistral; Seed-OSS; gpt-oss."""
-_LOOK_BACK = 64
-"""Chars before a turn in which an opening tag may end that belongs to the generation prompt."""
+GivesSame = Callable[[list[dict[str, Any]]], bool]
 
 
 class LossParts(NamedTuple):
@@ -66,12 +54,19 @@ class LossParts(NamedTuple):
         """Whether a turn need not be divided."""
         return self.reasoning and self.answer and self.tool_calls
 
+    @property
+    def divides_calls(self) -> bool:
+        """Whether tool calls are told apart from the content before them."""
+        return self.answer != self.tool_calls
+
     def select(
         self,
         rendered: Rendered,
         messages: list[dict[str, Any]],
         endings: tuple[str, ...],
         weights: Sequence[float] | None = None,
+        *,
+        gives_same: GivesSame,
     ) -> tuple[list[Span], list[float] | None]:
         """The char ranges that carry a loss, in order and disjoint, and the weight of each; None: all are 1.
 
@@ -80,6 +75,8 @@ class LossParts(NamedTuple):
             messages: of the conversation.
             endings: special tokens, which may end a turn.
             weights: of each message; ranges of weight 0 are left out.
+            gives_same: whether the template writes the same text for changed messages, and so leaves out what is
+                changed.
 
         Raises:
             TemplateRejectError: it is not certain where a part begins or ends.
@@ -92,11 +89,23 @@ class LossParts(NamedTuple):
                 "the chat template does not write one text for each message of the assistant, so it is not certain "
                 f"which text {'has which weight' if weights is not None else 'is the last turn'}"
             )
-        found = [
-            (part, weights[turn[2] - 1] if weights is not None else 1.0)
-            for turn in (turns[-1:] if self.only_last else turns)
-            for part in ([turn[0]] if self.are_whole_turns else self.of_turn(rendered.text, *turn, endings=endings))
-        ]
+        drops_content = False
+        if self.divides_calls:
+            changed = with_other_contents(messages)
+            drops_content = changed != messages and gives_same(changed)
+        found: list[tuple[Span, float]] = []
+        for turn, message, number in turns[-1:] if self.only_last else turns:
+            ranges = [turn]
+            if not self.are_whole_turns:
+                ranges = self.of_turn(
+                    rendered.text,
+                    turn,
+                    {**message, "content": ""} if drops_content and names_called(message) else message,
+                    number,
+                    endings,
+                    partial(_writes_reasoning, messages, number, gives_same),
+                )
+            found += [(each, weights[number - 1] if weights is not None else 1.0) for each in ranges]
         if weights is None:
             return [part for part, _ in found], None
         found = [(part, weight) for part, weight in found if weight]
@@ -117,23 +126,34 @@ class LossParts(NamedTuple):
         return [last] if self.are_whole_turns else self.of_turn(text, last, {}, 0)
 
     def of_turn(
-        self, text: str, span: Span, message: dict[str, Any], number: int, *, endings: tuple[str, ...] = ()
+        self,
+        text: str,
+        span: Span,
+        message: dict[str, Any],
+        number: int,
+        endings: tuple[str, ...] = (),
+        writes_reasoning: Callable[[], bool] = lambda: True,
     ) -> list[Span]:
         """The ranges of one turn.
 
         Args:
-            message: that of the turn; empty if it is not known.
+            message: that of the turn; empty if it is not known. Its content is what the text has of it.
             number: of the message, counted from 1, for errors; 0: there is none.
+            endings: as for `select`.
+            writes_reasoning: whether the template writes the reasoning of the message.
 
         Raises:
             TemplateRejectError: as for `select`.
         """
         start, stop = span
         end = _turn_end(text, start, stop, endings)
-        thought = _reasoning_end(text, start, end, message, number)
+        thought, reasoning = find_reasoning(text, start, end, message, number, writes_reasoning)
         calls, past = end, end
-        if self.answer != self.tool_calls:
-            calls, past = _tool_calls(text, thought, end, message, number)
+        if self.divides_calls:
+            content = content_of(message)
+            if content == reasoning and not text.startswith(content, after_space(text, thought, end)):
+                content = ""  # As of gpt-oss: what is said beside calls is reasoning.
+            calls, past = find_calls(text, thought, end, content, names_called(message), number)
         cuts = [
             (start, thought, self.reasoning),
             (thought, calls, self.answer),
@@ -160,7 +180,7 @@ def _with_messages(spans: list[Span], messages: list[dict[str, Any]]) -> list[tu
     if len(said) == len(spans):
         return [(span, message, number) for span, (message, number) in zip(spans, said, strict=True)]
     for message, number in said:  # Nothing to tell apart where none has reasoning or calls.
-        if _field(message, number) or _names(message):
+        if field_of(message, number) or names_called(message):
             raise TemplateRejectError(
                 "the chat template does not write one text for each message of the assistant, so it is not certain "
                 f"which text has the reasoning or the tool calls of message {number}"
@@ -168,114 +188,12 @@ def _with_messages(spans: list[Span], messages: list[dict[str, Any]]) -> list[tu
     return [(span, {}, 0) for span in spans]
 
 
+def _writes_reasoning(messages: list[dict[str, Any]], number: int, gives_same: GivesSame) -> bool:
+    return not gives_same(with_other_reasoning(messages, number))
+
+
 def _turn_end(text: str, start: int, stop: int, endings: tuple[str, ...]) -> int:
     """Where the token that ends the turn begins; where the turn ends if there is none."""
-    end = _before_space(text, start, stop)
+    end = before_space(text, start, stop)
     longest = max((len(ending) for ending in endings if text.endswith(ending, start, end)), default=0)
     return end - longest if longest else stop
-
-
-def _reasoning_end(text: str, start: int, end: int, message: dict[str, Any], number: int) -> int:
-    """Where the reasoning ends, with its closing tag; `start` if there is none."""
-    field = _field(message, number)
-    where = f"message {number}" if number else "the text"
-    for opening, closing, ends_turns in TAGS:
-        first = _after_space(text, start, end)
-        begins_inside = text[max(0, start - _LOOK_BACK) : start].rstrip().endswith(opening)
-        is_opened = text.startswith(opening, first, end)
-        if not (begins_inside or is_opened or (not ends_turns and text.startswith(closing, first, end))):
-            for tag in (opening,) if ends_turns else (opening, closing):
-                if text.find(tag, start, end) >= 0:
-                    raise TemplateRejectError(f"{where} has {tag} in the middle, so what is reasoning is not certain")
-            continue
-        inner = first + len(opening) if is_opened else first
-        past = text.find(closing, inner, end)
-        if past < 0:
-            raise TemplateRejectError(f"{where} has {opening} without {closing}, so what is reasoning is not certain")
-        thought = text[inner:past].strip()
-        past += len(closing)
-        for tag in (opening, closing):
-            if tag in thought or text.find(tag, past, end) >= 0:
-                raise TemplateRejectError(f"{where} has {tag} more than once, so what is reasoning is not certain")
-        if field and field != thought:
-            raise TemplateRejectError(
-                f"the chat template writes something between {opening} and {closing} that is not the reasoning of "
-                f"{where}"
-            )
-        return past
-    if field and text.count(field, start, end) > _content(message).count(field):
-        known = ", ".join(f"{tags.opening} and {tags.closing}" for tags in TAGS)
-        raise TemplateRejectError(
-            f"the chat template writes the reasoning of {where} without tags that hbpack knows, which are {known}"
-        )
-    return start
-
-
-def _tool_calls(text: str, start: int, end: int, message: dict[str, Any], number: int) -> Span:
-    """The tool calls, which follow the content; empty, at the end, if the message has none."""
-    names = _names(message)
-    if not names:
-        return end, end
-    first = _after_space(text, start, end)
-    content = _content(message)
-    if content:
-        if not text.startswith(content, first, end):
-            raise TemplateRejectError(
-                f"the chat template does not write the content of message {number} first, so where its tool calls "
-                "begin is not certain"
-            )
-        first = _after_space(text, first + len(content), end)
-    at = first
-    for name in names:
-        at = text.find(name, at, end) if name else -1
-        if at < 0:
-            raise TemplateRejectError(f"the chat template does not write the tool calls of message {number}")
-        at += len(name)
-    return first, _before_space(text, first, end)
-
-
-def _field(message: dict[str, Any], number: int) -> str:
-    """The reasoning that the message has as a field, without white space around it."""
-    value = next((message[name] for name in REASONING_FIELDS if message.get(name) is not None), None)
-    if value is not None and not isinstance(value, str):
-        raise TemplateRejectError(f"the reasoning of message {number} is not a string")
-    return (value or "").strip()
-
-
-def _names(message: dict[str, Any]) -> list[str]:
-    """The names of the functions that the message calls."""
-    calls = message.get("tool_calls") or [message.get("function_call")]
-    if not isinstance(calls, list):
-        return [""]
-    return [_name(call) for call in calls if call]
-
-
-def _name(call: Any) -> str:
-    inner = call.get("function") or call if isinstance(call, dict) else {}
-    name = inner.get("name") if isinstance(inner, dict) else None
-    return name if isinstance(name, str) else ""
-
-
-def _content(message: dict[str, Any]) -> str:
-    """The content without reasoning in it, and without white space around it."""
-    content = message.get("content")
-    if isinstance(content, list):
-        content = "".join(part["text"] for part in content if isinstance(part, dict) and "text" in part)
-    if not isinstance(content, str):
-        return ""
-    for tags in TAGS:
-        if not tags.ends_turns:
-            content = content.rpartition(tags.closing)[2]
-    return content.strip()
-
-
-def _after_space(text: str, start: int, stop: int) -> int:
-    while start < stop and text[start].isspace():
-        start += 1
-    return start
-
-
-def _before_space(text: str, start: int, stop: int) -> int:
-    while stop > start and text[stop - 1].isspace():
-        stop -= 1
-    return stop

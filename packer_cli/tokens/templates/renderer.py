@@ -82,14 +82,17 @@ class ChatRenderer:
         return self._render_by_jinja2(chat)
 
     def loss_spans(
-        self,
-        messages: list[dict[str, Any]],
-        rendered: Rendered,
-        parts: LossParts,
-        weights: Sequence[float] | None = None,
+        self, chat: Chat, rendered: Rendered, parts: LossParts, weights: Sequence[float] | None = None
     ) -> tuple[list[Span], list[float] | None]:
         """The char ranges of a rendered conversation that carry a loss, and their weights, see `LossParts.select`."""
-        return parts.select(rendered, messages, self._edges.endings, weights)
+
+        def gives_same(messages: list[dict[str, Any]]) -> bool:
+            try:
+                return self.render_chat(chat._replace(messages=messages)).text == rendered.text
+            except TemplateRejectError:
+                return False
+
+        return parts.select(rendered, chat.messages, self._edges.endings, weights, gives_same=gives_same)
 
     def _render_by_jinja2(self, chat: Chat) -> Rendered:
         context = self._template.context(chat)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from packer_cli.tokens.templates.parts import TAGS
+from packer_cli.tokens.templates.reasoning import TAGS
 from packer_cli.tokens.templates.types import Span
 
 

@@ -33,7 +33,9 @@ SMALL = BILLION | {"hidden_size": 128, "intermediate_size": 352, "num_attention_
 CPU_MEMORY = {"GLIBC_TUNABLES": "glibc.malloc.mmap_threshold=4294967296:glibc.malloc.trim_threshold=4294967296"}
 """glibc keeps freed memory, as torch's allocator does on a GPU; otherwise each large tensor costs page faults."""
 LONGEST = 8192
-MIN_ROUNDS = 2
+MIN_ROUNDS = 3
+FIRST_PROFILES = 3
+"""Before the plans are made, which follow them."""
 BANDWIDTH = "2GB"
 """For `--strategy hydraulis`, which plans nothing without one. No plan here has the parallelism that would need it."""
 
@@ -46,6 +48,17 @@ def torchrun(num_processes: int, module: str, *arguments: object) -> None:
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
     if done.returncode:
         raise BenchmarkError(f"{module}: exit code {done.returncode}\n{done.stderr[-4000:]}")
+
+
+def measure_profile(given: argparse.Namespace, config: Path, work: Path) -> Profile:
+    """As a user would, for a trainer that keeps whole weights on each GPU."""
+    file = work / "profile.json"
+    file.unlink(missing_ok=True)
+    lengths = ",".join(str(given.longest // part) for part in (16, 8, 4, 2, 1))
+    torchrun(given.processes, "packer_cli", "profile", "--model", config, "--output", file, "--lengths", lengths,
+             "--modelling", "plain", "--logits", "chunked", "--weights", "whole", "--checkpoint-layers", 0,
+             "--gpus", given.processes, "--repeats", 1, "--bandwidth", BANDWIDTH)  # fmt: skip
+    return read_profile(file)
 
 
 def measure_round(job: Mapping[str, Any], path: Path, num_processes: int) -> dict[str, Floats]:
@@ -70,14 +83,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "--minutes",
         type=float,
         default=30,
-        help="start no third round, or further one, that would end later (default: 30)",
+        help="start no fourth round, or further one, that would end later (default: 30)",
     )
     parser.add_argument("--tokens", type=int, default=320_000, help="tokens of the samples (default: 320,000)")
     parser.add_argument("--longest", type=int, default=LONGEST, help="the longest sample (default: 8192)")
-    parser.add_argument("--gpus", type=int, default=24, help="ranks of the plans (default: 24)")
+    parser.add_argument("--gpus", type=int, default=48, help="ranks of the plans (default: 48)")
     parser.add_argument("--processes", type=int, default=2, help="that run them; GPUs, if there are any (default: 2)")
     parser.add_argument("--strategies", default=",".join(known_strategies()))
-    parser.add_argument("--seed", type=int, default=9, help="of the samples (default: 9)")
+    parser.add_argument("--seed", type=int, default=4, help="of the samples (default: 4)")
     parser.add_argument("--output", type=Path, default=Path("bench-out/train"), help="(default: bench-out/train)")
     parser.add_argument("--write", action="store_true", help="write the table into docs/benchmarks.md")
     given = parser.parse_args(arguments)
@@ -110,14 +123,10 @@ def compare(given: argparse.Namespace, work: Path) -> str:
     profiles: list[Profile] = []
     rounds: list[dict[str, Floats]] = []
     while len(rounds) < MIN_ROUNDS or (time.monotonic() - began) * (1 + 1 / len(rounds)) < 60 * given.minutes:
-        file = given.output / f"profile-{len(rounds)}.json"
-        # As a user would, for a trainer that keeps whole weights on each GPU.
-        measured = ",".join(str(longest // part) for part in (16, 8, 4, 2, 1))
-        torchrun(given.processes, "packer_cli", "profile", "--model", config, "--output", file, "--lengths", measured,
-                 "--modelling", "plain", "--logits", "chunked", "--weights", "whole", "--checkpoint-layers", 0,
-                 "--gpus", given.processes, "--repeats", 1, "--bandwidth", BANDWIDTH)  # fmt: skip
-        profiles.append(read_profile(file))
+        profiles += [measure_profile(given, config, work) for _ in range(1 if sets else FIRST_PROFILES)]
         if not sets:
+            file = given.output / "first-profile.json"
+            file.write_text(joint_profile(profiles).model_dump_json(indent=2) + "\n")
             for name in given.strategies.split(","):
                 sets[name] = make_set(name, samples, lengths, groups, given.gpus, file)
             job["sets"] = {name: entry_of(made, given.gpus) for name, made in sets.items()}

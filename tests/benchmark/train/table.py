@@ -45,8 +45,9 @@ class Result:
 
     @property
     def noise(self) -> float:
-        """How much longer all ranks took together in the mean round than in the fastest rounds."""
-        return float(self.rounds.sum() / len(self.rounds) / self.rounds.min(axis=0).sum() - 1)
+        """Mean distance of a rank's time in a round from its median time, over the mean of those."""
+        medians = np.median(self.rounds, axis=0)
+        return float(np.abs(self.rounds - medians).sum() / len(self.rounds) / medians.sum())
 
 
 def result_of(name: str, plan: Plan, model: GpuModel, rounds: Floats) -> Result:

@@ -96,12 +96,15 @@ def test_chats_need_a_template_wherever_the_first_one_stands(pack, chats, sample
     assert done.code == 2
 
 
+RULE = "a length is 1 .. 2147483647; correct it, or leave it out"
+
+
 @pytest.mark.parametrize(
     ("content", "reason"),
     [
-        ("1 2 x", "value 3 is 'x', not an integer"),
-        ("1 0 3", "value 2 is 0; a length is 1 .. 2147483647"),
-        ("5000000000", "value 1 is 5000000000; a length is 1 .. 2147483647"),
+        ("1 2 x", "value 3 is 'x'; write one integer a line"),
+        ("1 0 3", f"value 2 is 0; {RULE}"),
+        ("5000000000", f"value 1 is 5000000000; {RULE}"),
     ],
 )
 def test_a_wrong_file_of_lengths(hbpack, tmp_path, content, reason):

@@ -124,10 +124,13 @@ def test_a_wrong_option(pack, chats, tmp_path, options, message):
             ["stats", "nowhere"],
             "'nowhere' does not exist; name a packed data set, a token store or a file of lengths",
         ),
-        (["stats", "."], "'.' is not a packed data set (hbpack.json), plan, token store, or file of lengths"),
+        (
+            ["stats", "."],
+            "'.' is not a packed data set (hbpack.json), plan, token store, or file of lengths; name one",
+        ),
         (
             ["stats", ".", "--gpus", "1"],
-            "--groups and --gpus go together; give both, or neither for the lengths alone",
+            "--gpus is for planning lengths, which also needs --groups; give it, or leave --gpus out",
         ),
     ],
 )  # fmt: skip

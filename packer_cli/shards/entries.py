@@ -1,0 +1,130 @@
+"""What `hbpack.json` says of a set and its files."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from packer_cli.engine.sink import FileRange, FinishedPart
+from packer_cli.format.checksums import file_checksum
+from packer_cli.format.entries import FileInfo, GroupInfo, PartInfo, Replicas, ShardInfo
+from packer_cli.format.manifest import Manifest, SetConfig, WriteOptions
+from packer_cli.plan.cost import pack_sums
+from packer_cli.plan.types import PieceLoss, Plan
+from packer_cli.shards.layout import ShardRange
+from packer_cli.shards.plan_file import PlanHeader
+from packer_cli.tokens.index import StoreIndex
+from packer_cli.version import __version__
+
+
+def make_manifest(
+    plan: Plan,
+    piece_loss: PieceLoss,
+    header: PlanHeader,
+    index: StoreIndex,
+    options: WriteOptions,
+    shards: Sequence[ShardRange],
+    finished: Mapping[str, FinishedPart],
+    facts: dict[str, Any],
+) -> Manifest:
+    """The manifest of a set whose shards are written.
+
+    Args:
+        finished: the shards, by path.
+        facts: the other entries: fingerprint, epochs, plan, rejected, tokens.
+    """
+    num_samples = np.diff(plan.packs.offsets)
+    num_tokens, num_loss_tokens = (
+        pack_sums(each, plan.packs.offsets, plan.packs.pieces) for each in (plan.pieces.length, piece_loss.tokens)
+    )
+    loss_weight = None
+    if piece_loss.weights is not None:
+        pack = np.repeat(np.arange(len(plan.packs)), num_samples)
+        loss_weight = np.bincount(pack, piece_loss.weights[plan.packs.pieces], minlength=len(plan.packs))
+    groups = []
+    for g, group in enumerate(plan.groups):
+        own = plan.packs.group == g
+        files = [_shard_info(shard, *finished[shard.path].files) for shard in shards if shard.group == g]
+        groups.append(
+            GroupInfo(
+                name=group.name(g),
+                **vars(group),
+                num_packs=int(own.sum()),
+                num_samples=int(num_samples[own].sum()),
+                most_samples=int(num_samples[own].max(initial=0)),
+                num_tokens=int(num_tokens[own].sum()),
+                num_loss_tokens=int(num_loss_tokens[own].sum()),
+                loss_weight=None if loss_weight is None else float(loss_weight[own].sum()),
+                shards=tuple(files),
+            )
+        )
+    return Manifest(
+        hbpack_version=__version__,
+        **facts,
+        seed=header.config.seed,
+        num_gpus=plan.num_gpus,
+        groups=tuple(groups),
+        replicas=shared_replicas(plan),
+        lockstep=plan.lockstep,
+        **_names(index),
+        counts=header.counts,
+        metrics=header.metrics,
+        config=SetConfig(
+            tokens=index.options,
+            plan=header.config.decisions(),
+            group_choice=header.group_choice,
+            write=options,
+        ),
+        library_versions=index.library_versions,
+    )
+
+
+def token_parts(index: StoreIndex, store: str) -> tuple[PartInfo, ...]:
+    """The entries of the token parts that a set without tokens of its own reads.
+
+    Args:
+        store: path of the token store, relative to the set.
+    """
+    return tuple(
+        PartInfo(path=f"{store}/{part.path}", num_bytes=part.num_bytes, xxh3=part.xxh3, num_samples=part.num_samples)
+        for part in index.parts
+    )
+
+
+def _shard_info(shard: ShardRange, file: FileRange) -> ShardInfo:
+    return ShardInfo(
+        path=shard.path,
+        first_pack=shard.first_pack,
+        num_packs=shard.num_packs,
+        num_bytes=file.num_bytes,
+        xxh3=file.xxh3,
+    )
+
+
+def shared_replicas(plan: Plan) -> tuple[Replicas, ...]:
+    """What the manifest says of the replicas of more than one GPU."""
+    return tuple(
+        Replicas(**layout.sizes, first_gpus=tuple(first.tolist()))
+        for layout, first in plan.replicas.items()
+        if layout.num_gpus > 1
+    )
+
+
+def file_info(folder: Path, path: str) -> FileInfo:
+    """What the manifest says of a file that is there. Price: reading it once."""
+    file = folder / path
+    return FileInfo(path=path, num_bytes=file.stat().st_size, xxh3=file_checksum(file))
+
+
+def _names(index: StoreIndex) -> dict[str, Any]:
+    """What the manifest says of the inputs and the tokenizer; their names decide no byte of the shards."""
+    return {"tokenizer": index.tokenizer, "sources": tuple(source.model_dump() for source in index.sources)}
+
+
+def with_names(manifest: Manifest, index: StoreIndex) -> Manifest:
+    """The manifest of a set with the names that its token store has now."""
+    return replace(manifest, **_names(index))

@@ -1,0 +1,130 @@
+"""Sets, stores and plans that do not fit together, or are damaged: what is wrong, and the command that mends it."""
+
+from __future__ import annotations
+
+import json
+import shutil
+
+import pytest
+
+from packer_cli.cli.main import main
+from packer_cli.stages.output import APPEND_MARKER
+from tests.cli_runner import run
+
+GROUPS = ("--groups", "1k:1,8k:4", "--gpus", 8)
+
+
+@pytest.fixture(scope="module")
+def made(chats, lines_of_bad, tokenizer, tmp_path_factory):
+    """A packed set of short chats and of a line that is rejected; no sample needs its longer group."""
+    out = tmp_path_factory.mktemp("made") / "out"
+    done = run(
+        main, "pack", chats, lines_of_bad, "--tokenizer", tokenizer, *GROUPS, "--workers", 1, "--fill", "longest",
+        "-o", out,
+    )  # fmt: skip
+    assert done.code == 0, done.stderr
+    return out
+
+
+@pytest.fixture(scope="module")
+def lines_of_bad(tmp_path_factory):
+    path = tmp_path_factory.mktemp("bad") / "bad.jsonl"
+    path.write_text("not JSON\n")
+    return path
+
+
+@pytest.fixture
+def out(made, tmp_path):
+    return shutil.copytree(made, tmp_path / "out")
+
+
+def refuses(done, code, message):
+    assert (done.code, done.stderr.splitlines()[-1]) == (code, f"error: {message}")
+
+
+def test_appending_where_the_tokens_are_not(hbpack, out, chats, tmp_path):
+    other = tmp_path / "other"
+    assert hbpack("plan", out, "--groups", "1k", "--gpus", 1, "-o", other).code == 0
+    refuses(
+        hbpack("append", other, chats),
+        2,
+        f"'{other}' was planned from the token store '{out}/tokens'; run hbpack tokenize there with all inputs, then "
+        "plan and write",
+    )
+
+
+def test_an_append_that_left_a_damaged_note(hbpack, out, chats):
+    (out / APPEND_MARKER).write_text("{")
+    done = hbpack("append", out, chats)
+    assert done.code == 1
+    assert done.stderr.startswith(f"error: '{out}/{APPEND_MARKER}' is damaged (")
+    assert done.stderr.endswith("); remove it, and run hbpack pack with all inputs\n")
+
+
+def test_exporting_a_group_without_packs(hbpack, out, tmp_path):
+    done = hbpack("export", out, "--to", "parquet", "--groups", "8k", "-o", tmp_path / "export", "--workers", 1)
+    refuses(done, 2, "--groups: g1-8192-sp4 hold no packs; choose groups that do")
+
+
+def test_showing_with_the_tokenizer_of_another_set(hbpack, out, tokenizer, tmp_path):
+    other = shutil.copytree(tokenizer, tmp_path / "other")
+    text = json.loads((other / "tokenizer.json").read_text())
+    text["added_tokens"].append({**text["added_tokens"][-1], "id": 1024, "content": "<|new|>"})
+    (other / "tokenizer.json").write_text(json.dumps(text))
+    refuses(
+        hbpack("show", out, "--tokenizer", other),
+        2,
+        f"tokenizer '{other}' has 1,025 token ids and the set's has 1,024, so it is another one; name the one that "
+        "the set was made with",
+    )
+
+
+def test_a_plan_of_other_shards(hbpack, out, tmp_path):
+    assert hbpack("plan", out, "--groups", "1k", "--gpus", 2, "-o", tmp_path / "other").code == 0
+    shutil.copy(tmp_path / "other" / "plan.arrow", out)
+    refuses(
+        hbpack("rebalance", out, "--gpus", 4),
+        1,
+        f"'{out}/plan.arrow' is not the plan of the shards beside it; run hbpack write, which writes them",
+    )
+
+
+def test_tokens_that_are_newer_than_the_plan(hbpack, out, sample, tokenizer):
+    for name in ("hbpack.json", "rejected.jsonl"):
+        (out / name).unlink()
+    words = ("--tokenizer", tokenizer, "--workers", 1, "-o", out)
+    assert hbpack("tokenize", sample / "journals.jsonl", *words).code == 0
+    refuses(
+        hbpack("write", out, "--workers", 1),
+        1,
+        f"the token store '{out}/tokens' has changed since the plan was made; run hbpack plan again",
+    )
+
+
+def test_damaged_tokens(hbpack, out):
+    shutil.rmtree(out / "shards")
+    part = next((out / "tokens").glob("part-*.arrow"))
+    part.write_bytes(part.read_bytes()[:-1])
+    done = hbpack("write", out, "--workers", 1)
+    assert done.code == 1
+    assert done.stderr.splitlines()[-1].startswith(f"error: token store part '{part}' is damaged (")
+    assert done.stderr.endswith("); run the same hbpack tokenize or pack again\n")
+
+
+def test_a_list_of_rejects_that_cannot_be_made_again(hbpack, out):
+    (out / "rejected.jsonl").write_text("")
+    shutil.rmtree(out / "tokens")
+    done = hbpack("write", out, "--workers", 1)
+    assert done.code == 1
+    assert done.stderr.splitlines()[-1].startswith(f"error: '{out}/rejected.jsonl' is damaged (")
+    gone = "and the token store that it is made from is gone; run the same hbpack pack again\n"
+    assert done.stderr.endswith(f"), {gone}")
+
+
+def test_comparing_a_corpus_with_too_many_rejects(hbpack, chats, lines_of_bad, tokenizer):
+    words = ("--tokenizer", tokenizer, "--max-rejected", 0, *GROUPS, "--workers", 1)
+    refuses(
+        hbpack("compare", chats, lines_of_bad, *words),
+        1,
+        "more records were rejected than --max-rejected 0; hbpack tokenize keeps the reasons, or raise the limit",
+    )

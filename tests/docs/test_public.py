@@ -1,0 +1,54 @@
+"""What users can call or give is in the docs."""
+
+from __future__ import annotations
+
+import re
+
+import click
+import pytest
+
+import packer_cli
+from packer_cli.cli.main import COMMANDS, cli
+from tests.docs.blocks import ROOT
+
+
+def page(name):
+    return (ROOT / "docs" / name).read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_the_reference_has_every_option_of_a_command(name):
+    parts = re.split("^## ", page("cli.md"), flags=re.MULTILINE)
+    (part,) = [part for part in parts if part.startswith(f"hbpack {name}\n")]
+    words = set(re.findall(r"(?<![\w-])--?[a-z][a-z-]*", part))
+    for parameter in cli.get_command(None, name).params:
+        if isinstance(parameter, click.Option):
+            assert set(parameter.opts) <= words, parameter.name
+        else:
+            assert str(parameter.metavar) in part
+
+
+def test_every_command_has_a_guide():
+    """A page that a person wrote names it in a block or in the text, not only in the reference."""
+    pages = [path for path in (ROOT / "docs").rglob("*.md") if path.name != "cli.md"]
+    text = "\n".join(path.read_text(encoding="utf-8") for path in pages)
+    assert [name for name in COMMANDS if not re.search(rf"hbpack {name}\b", text)] == []
+
+
+def test_the_reference_has_everything_that_is_public():
+    titles = re.findall(r"^### (\w+)", page("api.md"), flags=re.MULTILINE)
+    functions = {name for name in packer_cli.__all__ if not name.startswith("__")} - {"HbpackError"}
+    assert functions <= set(titles)
+
+
+def test_the_loaders_reference_has_everything_that_training_imports():
+    pytest.importorskip("torch")
+    from packer_cli.loader import PackedDataset, losses, parallel
+
+    text = page("loader-api.md")
+    titles = set(re.findall(r"^### (\w+)", text, flags=re.MULTILINE))
+    of_losses = {name for name, value in vars(losses).items() if getattr(value, "__module__", "") == losses.__name__}
+    assert {"PackedDataset", "check_separation", "LayerCheckpointing", *parallel.__all__} <= titles
+    assert {name for name in of_losses if name[0] != "_"} <= titles
+    for name in (name for name in vars(PackedDataset) if name[0] != "_"):
+        assert re.search(rf"^- `{name}\b", text, flags=re.MULTILINE), name
