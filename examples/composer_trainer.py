@@ -159,7 +159,7 @@ def main() -> None:
     dataset = PackedDataset(args.packed, dist.get_global_rank(), dist.get_world_size())
     if any(group["sp_size"] > 1 for group in dataset.manifest["groups"]):
         raise SystemExit("groups that share rows need sequence parallelism, which Composer does not have")
-    if "loss_weights" in dataset[0]:
+    if any(group.get("loss_weight") for group in dataset.manifest["groups"]):
         raise SystemExit("Composer counts whole tokens, not their loss weights: pass loss_weights=False to do without")
 
     torch.manual_seed(0)  # The same weights on every rank.

@@ -50,7 +50,7 @@ class PackedDataLoader(TextDataLoaderBase):
         capacities = {group["capacity"] for group in groups}
         if len(capacities) > 1 or any(group["sp_size"] > 1 for group in groups):
             raise SystemExit("OLMo-core needs rows of one length, each on one GPU: pack with one group, CAPACITY:1")
-        if "loss_weights" in self.dataset[0]:
+        if any(group.get("loss_weight") for group in self.dataset.manifest["groups"]):
             raise SystemExit("OLMo-core's loss ignores the set's loss weights: pass loss_weights=False to do without")
         self.capacity = capacities.pop()
         self.first_epoch = self.dataset.epoch

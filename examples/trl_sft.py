@@ -178,7 +178,7 @@ def main() -> None:
         raise SystemExit("several GPUs in one process: start with torchrun, or the Trainer splits each row")
 
     dataset = PackedDataset(args.packed, training.process_index, training.world_size)
-    if "loss_weights" in dataset[0]:
+    if any(group.get("loss_weight") for group in dataset.manifest["groups"]):
         raise SystemExit("the model's own loss ignores the set's loss weights: pass loss_weights=False to do without")
     if any(group["sp_size"] > 1 for group in dataset.manifest["groups"]):
         raise SystemExit("this trainer attends within one GPU; for groups that share rows see sequence_parallel.py")

@@ -69,7 +69,7 @@ class PackedTrainer(TextTrainer):
         dataset = PackedDataset(self.base.args.data.train_path, state.dp_rank, state.dp_size)
         if state.sp_enabled or any(group["sp_size"] > 1 for group in dataset.manifest["groups"]):
             raise SystemExit("this recipe gives each GPU its own rows: pack with CAPACITY:1, and set ulysses_size 1")
-        if "loss_weights" in dataset[0]:
+        if any(group.get("loss_weight") for group in dataset.manifest["groups"]):
             raise SystemExit("VeOmni's loss ignores the set's loss weights: pass loss_weights=False to do without")
         self.base.train_dataset = dataset
 
