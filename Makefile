@@ -68,7 +68,7 @@ test-newest:  ## Run the tests with the newest versions of the dependencies
 
 dist: $(VENV)/.dev  ## Build both distributions in dist/, and try them in environments of their own
 	rm -rf dist && $(BIN)/python scripts/build_dists.py dist
-	HBPACK_DISTS=dist $(BIN)/python -m pytest -m slow tests/install
+	HBPACK_DISTS=dist $(BIN)/python -m pytest -m slow -n auto tests/install
 
 check: $(VENV)/.dev check-docs site  ## What CI checks besides the tests: format, lint, types, docs, generated files
 	$(BIN)/ruff format --check $(SOURCES)
@@ -79,7 +79,7 @@ check: $(VENV)/.dev check-docs site  ## What CI checks besides the tests: format
 	$(BIN)/python scripts/figures.py --check
 
 check-docs: $(VENV)/.dev  ## Run the slow code blocks of the docs; `make test` runs the others
-	$(BIN)/python -m pytest --quiet -m slow tests/docs
+	$(BIN)/python -m pytest --quiet -m slow -n auto --dist worksteal tests/docs
 
 format: $(VENV)/.dev  ## Format the code
 	$(BIN)/ruff format $(SOURCES)

@@ -44,10 +44,15 @@ def command(folder: str, shard: str | None, as_json: bool, workers: int | None, 
     shards keep their size unless you give another.
     """
     config, ids = validate(WriteConfig, values), array_ids(shard)
-    from packer_cli.cli.tables.packed_set import print_written
+    from packer_cli.cli.tables.written import print_written
     from packer_cli.stages.workers import make_engine
     from packer_cli.stages.write import run_write
 
     with make_engine(workers, engine, preload=()) as running:
         run_write(config, as_path(folder), running, ids)
-    print_written(folder, as_json=as_json)
+    if as_json:
+        from packer_cli.cli.tables.packed_set import print_record  # Loads kernels, which nothing else here needs.
+
+        print_record(folder)
+    else:
+        print_written(folder)

@@ -29,7 +29,7 @@ from packer_cli.shards.write import ShardTask, ShardWork, ShardWriter
 from packer_cli.tokens.index import StoreIndex, read_index
 from packer_cli.tokens.store import TokenStore
 
-BYTES_VERSION = 2
+BYTES_VERSION = 3
 """Part of the fingerprint; a release that writes other bytes of the same format raises it."""
 
 

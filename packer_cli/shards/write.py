@@ -27,7 +27,7 @@ from packer_cli.shards.layout import ShardRange
 from packer_cli.shards.plan_file import read_plan, read_plan_header
 from packer_cli.tokens.store import TokenStore
 
-_TOKENS_PER_GATHER = 4 * 2**20
+_TOKENS_PER_GATHER = 2**20
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -108,7 +108,7 @@ class ShardWriter:
         self._store.fetch_parts(needs)
 
     def _blocks(self, shard: ShardRange, schema: pa.Schema) -> Iterator[list[pa.RecordBatch]]:
-        """The blocks of a shard, a few million tokens at a time."""
+        """The blocks of a shard, about a million tokens at a time."""
         stop = shard.first_pack + shard.num_packs
         at_once = self._packs_per_block
         at_once *= max(1, _TOKENS_PER_GATHER // (at_once * self._plan.groups[shard.group].capacity))

@@ -140,7 +140,8 @@ class TokenStore:
         self, sample: NDArray[np.integer], start: NDArray[np.integer], length: NDArray[np.int32]
     ) -> NDArray[np.int32]:
         """Loss tokens (int32[m]) of pieces of samples, without the first token of each. O(their samples' spans)."""
-        spans = self._loss_spans(*self._find(sample), start, length)
+        batch, row = self._find(sample)
+        spans = self._loss_spans(Among(batch), batch, row, start, length)
         counts = np.zeros(len(sample), dtype=np.int32)
         np.add.at(counts, spans.piece, (spans.stops - spans.starts).astype(np.int32))
         return counts
@@ -149,7 +150,8 @@ class TokenStore:
         self, sample: NDArray[np.integer], start: NDArray[np.integer], length: NDArray[np.int32]
     ) -> NDArray[np.float64]:
         """Sum of the weights (float64[m]) of the loss tokens of pieces, in a store that has weights. O(spans)."""
-        spans = self._loss_spans(*self._find(sample), start, length)
+        batch, row = self._find(sample)
+        spans = self._loss_spans(Among(batch), batch, row, start, length)
         assert spans.weights is not None
         return weight_by_row(spans.starts, spans.stops, spans.weights, spans.piece, len(sample))
 
@@ -167,7 +169,7 @@ class TokenStore:
             raise FormatError(f"token store {str(self.folder)!r}: a sample is shorter than planned; tokenize again")
         width = self._token.itemsize
         input_ids = copy_spans(*self._tokens(batch, width * begin, width * size)).view(self._token)
-        spans = self._loss_spans(batch, row, start, length)
+        spans = self._loss_spans(among, batch, row, start, length)
         place = (np.cumsum(size) - size)[spans.piece]
         return Gathered(input_ids, spans.starts + place, spans.stops + place, spans.weights)
 
@@ -253,10 +255,10 @@ class TokenStore:
         return [*self._ids, *fetched], buffer, begin, size
 
     def _loss_spans(
-        self, batch: Int64Array, row: Int64Array, start: NDArray[np.integer], length: NDArray[np.int32]
+        self, among: Among, batch: Int64Array, row: Int64Array, start: NDArray[np.integer], length: NDArray[np.int32]
     ) -> ClippedSpans:
-        """Loss spans of pieces, without the first token of each."""
-        rows, among = self._rows, Among(batch)
+        """Loss spans of pieces, without the first token of each; `among` is of `batch`."""
+        rows = self._rows
         first, stop = (among.take(rows.span_offsets, row + k).astype(np.int64) for k in (0, 1))
         num = stop - first
         piece = np.repeat(np.arange(len(row)), num)

@@ -277,20 +277,23 @@ def test_ctrl_c_ends_all_at_once(tmp_path, moment):
         list(map(str, command)), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True,
         env=environment,
     )  # fmt: skip
-    parent = psutil.Process(process.pid)
-    end = time.monotonic() + 60
-    while len(parent.children(recursive=True)) < num_children or (
-        num_children == 2 and not list(tmp_path.glob("kernels/**/*.nbc"))
-    ):
-        assert time.monotonic() < end
-        assert process.poll() is None
-        time.sleep(0.02)
-    children = parent.children(recursive=True)
-    assert len(children) == num_children
-    begin = time.monotonic()
-    os.killpg(process.pid, signal.SIGINT)
-    stdout, stderr = process.communicate(timeout=60)
-    assert time.monotonic() - begin < 5
+    try:
+        parent = psutil.Process(process.pid)
+        end = time.monotonic() + 60
+        while len(parent.children(recursive=True)) < num_children or (
+            num_children == 2 and not list(tmp_path.glob("kernels/**/*.nbc"))
+        ):
+            assert time.monotonic() < end
+            assert process.poll() is None
+            time.sleep(0.02)
+        children = parent.children(recursive=True)
+        assert len(children) == num_children
+        begin = time.monotonic()
+        os.killpg(process.pid, signal.SIGINT)
+        stdout, stderr = process.communicate(timeout=60)
+        assert time.monotonic() - begin < 5
+    finally:
+        process.kill()
     assert (process.returncode, stdout) == (130, "")
     assert stderr.strip() == "error: interrupted"
     psutil.wait_procs(children, timeout=10)

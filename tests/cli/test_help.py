@@ -101,10 +101,12 @@ def test_help_loads_nothing_heavy():
     assert done.stdout.splitlines()[-1] == "[]"
 
 
-def test_tokenizing_loads_no_kernels(repo, tmp_path):
-    """They are loaded where there are plans; the tokenizer is loaded by the workers."""
+def test_tokenizing_and_writing_load_no_kernels(hbpack, repo, tmp_path):
+    """They are loaded where plans are made; the tokenizer is loaded by the workers."""
     sample = repo / "examples" / "sample"
     words = ["tokenize", sample / "chats.jsonl", "--tokenizer", sample / "tokenizer", "--workers", 2, "-o", tmp_path]
-    done = loaded(*map(str, words))
-    assert "holds 2,000 samples" in done.stdout
-    assert done.stdout.splitlines()[-1] == "['numpy', 'pyarrow', 'pydantic']"
+    for command in (words, ["write", tmp_path]):
+        done = loaded(*map(str, command))
+        assert " holds " in done.stdout
+        assert done.stdout.splitlines()[-1] == "['numpy', 'pyarrow', 'pydantic']"
+        assert hbpack("plan", tmp_path, "--groups", "4k", "--gpus", 2).code == 0

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import subprocess
 
 import pytest
 import xxhash
@@ -11,7 +10,8 @@ import xxhash
 from packer_cli.engine.sink import FileRange
 from packer_cli.format.checksums import file_checksum
 from packer_cli.shards.plan_file import read_plan
-from tests.cli_runner import HBPACK, pack_words, run_process
+from tests.cli_runner import pack_words
+from tests.damage.conftest import hbpack
 from tests.reference import tree
 
 
@@ -22,7 +22,10 @@ def arguments(repo):
 
 @pytest.fixture(scope="module")
 def packed(arguments, tmp_path_factory):
-    return run_process(arguments, tmp_path_factory.mktemp("packed") / "out")
+    out = tmp_path_factory.mktemp("packed") / "out"
+    done = hbpack(*arguments, out)
+    assert done.code == 0, done.stderr
+    return out
 
 
 def flip(path, at, bit=1):
@@ -44,8 +47,8 @@ def test_a_changed_shard_is_written_again_and_no_other(arguments, packed, tmp_pa
     before = times(out, "shards/*/*.arrow")
     assert len(before) > 3
     words = [*arguments, out] if command == "pack" else ["write", out, "--shard-size", "128KiB"]
-    done = subprocess.run([*HBPACK, *words, "--workers", str(workers)], capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
+    done = hbpack(*words, "--workers", workers)
+    assert done.code == 0, done.stderr
     assert done.stderr.endswith("rewrote 1 damaged file; the others are up to date\n")
     assert tree(out) == tree(packed)
     after = times(out, "shards/*/*.arrow")
@@ -57,8 +60,8 @@ def test_a_changed_token_part_is_tokenized_again(arguments, packed, tmp_path):
     parts = sorted(out.glob("tokens/part-*.arrow"))
     flip(parts[0], parts[0].stat().st_size // 2)
     before = times(out, "**/*.arrow")
-    done = subprocess.run([*HBPACK, *arguments, out], capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
+    done = hbpack(*arguments, out)
+    assert done.code == 0, done.stderr
     assert tree(out) == tree(packed)
     after = times(out, "**/*.arrow")
     assert [path for path in before if after[path] != before[path]] == [parts[0]]
@@ -68,7 +71,7 @@ def test_a_rank_manifest_that_is_gone_is_written_again_and_no_shard(arguments, p
     out = shutil.copytree(packed, tmp_path / "out")
     (out / "ranks" / "epoch-000" / "rank-00003.arrow").unlink()
     before = times(out, "shards/*/*.arrow")
-    assert subprocess.run([*HBPACK, *arguments, out], capture_output=True).returncode == 0
+    assert hbpack(*arguments, out).code == 0
     assert tree(out) == tree(packed)
     assert times(out, "shards/*/*.arrow") == before
 
@@ -80,12 +83,12 @@ def test_a_plan_with_another_length_is_not_believed(arguments, packed, tmp_path,
     lengths = read_plan(out / "plan.arrow")[0].pieces.length.tobytes()
     flip(out / "plan.arrow", (out / "plan.arrow").read_bytes().find(lengths) + 10 * 4, 1)
     words = [*arguments, out] if command == "pack" else ["rebalance", out, "--gpus", "4"]
-    done = subprocess.run([*HBPACK, *words], capture_output=True, text=True)
+    done = hbpack(*words)
     if command == "pack":
-        assert done.returncode == 0, done.stderr
+        assert done.code == 0, done.stderr
         assert tree(out) == tree(packed)
     else:
-        assert done.returncode == 1
+        assert done.code == 1
         assert f"'{out / 'plan.arrow'}' is damaged (its checksum is " in done.stderr
 
 

@@ -51,7 +51,7 @@ def python(num_ranks: int, folder: Path) -> Iterator[Python]:
     Args:
         folder: for what they print.
     """
-    shared = {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": "", "HF_HUB_OFFLINE": "1"}
+    shared = {"PYTHONPATH": str(ROOT), "CUDA_VISIBLE_DEVICES": "", "HF_HUB_OFFLINE": "1"}
     if num_ranks > 1:
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))

@@ -49,7 +49,7 @@ def test_the_tutorial(clone):
     done = subprocess.run(
         ["bash", "-c", script],
         cwd=clone,
-        env=os.environ | {"PYTHONPATH": str(clone), "OMP_NUM_THREADS": "1"},
+        env=os.environ | {"PYTHONPATH": str(clone)},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,

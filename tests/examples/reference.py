@@ -62,8 +62,6 @@ def merge(samples: list[Sample]) -> list[Sample]:
 
 def train(packed: Path, model_folder: Path, num_steps: int, *, is_merged: bool = False) -> Trajectory:
     """AdamW, gradients clipped at 1, the mean over all loss tokens of the step."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)  # more only wait for each other with so small a model
     model = AutoModelForCausalLM.from_pretrained(model_folder, attn_implementation="eager").train()
     optimizer = torch.optim.AdamW(model.parameters(), lr=LEARNING_RATE, weight_decay=0.0)
     found = Trajectory([], [], [weights_of(model)])
@@ -82,7 +80,6 @@ def train(packed: Path, model_folder: Path, num_steps: int, *, is_merged: bool =
         optimizer.step()
         optimizer.zero_grad()
         found.weights.append(weights_of(model))
-    torch.set_num_threads(threads)
     return found
 
 

@@ -50,7 +50,7 @@ def install(dists: Path, repo: Path, tmp_path: Path) -> Callable[[str], Path]:
         (file,) = dists.glob(pattern)
         programs = tmp_path / "venv" / "bin"
         run(sys.executable, "-m", "venv", "--without-pip", "venv", cwd=tmp_path)
-        words = [sys.executable, "-m", "pip", "--python", programs / "python", "install", "--quiet"]
+        words = [sys.executable, "-m", "pip", "--python", programs / "python", "install", "--quiet", "--no-compile"]
         run(*words, "-c", repo / "constraints.txt", file, cwd=tmp_path)
         return programs
 

@@ -18,7 +18,6 @@ WORLD_SIZE = 2
 
 def main(rank: int, folder: str, output: str) -> None:
     """Write, for each pack, the losses of this rank's part of its row, and those of one whose samples are merged."""
-    torch.set_num_threads(1)
     os.environ |= {"GLOO_SOCKET_IFNAME": "lo", "RANK": str(rank), "LOCAL_RANK": str(rank), "MASTER_ADDR": "127.0.0.1"}
     torch.distributed.init_process_group(
         "gloo", init_method=f"file://{output}/store", rank=rank, world_size=WORLD_SIZE

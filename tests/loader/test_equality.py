@@ -20,14 +20,6 @@ from tests.loader.llama import closeness, gradients, sample_losses, tiny_llama
 EXACT = 1e-10  # float64
 
 
-@pytest.fixture(scope="module", autouse=True)
-def one_thread() -> Any:
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
-
-
 def rows(packed: Any, name: str, count: int = 3, **kwargs: Any) -> list[Any]:
     """Real rows of several samples, with padding at the tail."""
     ds = PackedDataset(packed.path, 0, packed.num_gpus, format=name, sp_slice=False, pad_to_multiple_of=5, **kwargs)

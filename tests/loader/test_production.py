@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 
 import numpy as np
 import pytest
 import torch
 
+from packer_cli.cli.main import main
 from packer_cli.loader import PackedDataset
+from tests.cli_runner import run
 from tests.reference import expected_samples
 
 NUM_GPUS = 32
@@ -18,15 +18,12 @@ NUM_GPUS = 32
 
 def pack(repo, output, *options):
     sample = repo / "examples" / "sample"
-    subprocess.run(
-        [
-            *(sys.executable, "-m", "packer_cli", "pack", sample / "chats.jsonl", sample / "journals.jsonl"),
-            *("--tokenizer", sample / "tokenizer", "--groups", "1k:1,2k:2,8k:8", "--gpus", str(NUM_GPUS)),
-            *("--global-tokens", "64k", "--output", output, *options),
-        ],
-        check=True,
-        capture_output=True,
-    )
+    done = run(
+        main, "pack", sample / "chats.jsonl", sample / "journals.jsonl", "--tokenizer", sample / "tokenizer",
+        "--groups", "1k:1,2k:2,8k:8", "--gpus", NUM_GPUS, "--global-tokens", "64k", "--workers", 1,
+        "--output", output, *options,
+    )  # fmt: skip
+    assert done.code == 0, done.stderr
     return output
 
 

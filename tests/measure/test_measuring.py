@@ -7,7 +7,6 @@ import pytest
 from tests.measure.tiny import TINY
 
 torch = pytest.importorskip("torch")
-pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 @pytest.mark.parametrize("causal", [True, False])

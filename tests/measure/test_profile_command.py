@@ -21,7 +21,6 @@ from tests.cli_runner import run
 from tests.measure.tiny import FAST
 
 torch = pytest.importorskip("torch")
-pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 @pytest.mark.parametrize("modelling", ["transformers", "plain"])
@@ -188,7 +187,7 @@ def test_two_processes_measure_real_all_to_alls(config, tmp_path, weights):
         *map(str, FAST), "--modelling", "plain", "--weights", weights,
     ]  # fmt: skip
     common = {**os.environ, "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port),
-              "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}  # fmt: skip
+              "GLOO_SOCKET_IFNAME": "lo"}  # fmt: skip
     processes = [
         subprocess.Popen(command, env={**common, "RANK": str(rank), "LOCAL_RANK": str(rank)}, text=True,
                          stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=Path(__file__).parents[2])

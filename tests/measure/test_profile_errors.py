@@ -17,7 +17,6 @@ from tests.cli_runner import run
 from tests.measure.tiny import FAST, TINY, profile_of
 
 torch = pytest.importorskip("torch")
-pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 @pytest.mark.parametrize(

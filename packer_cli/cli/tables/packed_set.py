@@ -1,4 +1,4 @@
-"""The end of the commands that plan and write a set: figures or JSON, and what to do next."""
+"""The end of the commands that plan: figures or JSON, and what to do next."""
 
 from __future__ import annotations
 
@@ -9,17 +9,16 @@ from packer_cli.cli.outputs.base import print_json
 from packer_cli.cli.outputs.packed_set import SetOutput, WrittenShards
 from packer_cli.cli.tables.plan import print_counts, print_stats
 from packer_cli.cli.tables.simulate import print_prediction
+from packer_cli.cli.tables.written import say_set, set_of_plan
 from packer_cli.compare.savings import PlanSimulation
 from packer_cli.config import GpuConfig
 from packer_cli.format.constants import REJECTED_NAME
 from packer_cli.format.manifest import Manifest
 from packer_cli.format.metrics import Counts
 from packer_cli.remote.names import as_path
-from packer_cli.shards.stage import is_of_plan
 from packer_cli.sizes import counted
 from packer_cli.stages.planned import Planned, read_planned
 from packer_cli.stages.simulate import predict_plan
-from packer_cli.stages.write import describe_set
 
 
 def print_set(output: str, config: GpuConfig | None, *, as_json: bool) -> None:
@@ -41,36 +40,18 @@ def print_set(output: str, config: GpuConfig | None, *, as_json: bool) -> None:
         click.echo(f"  records left out or cut, with reasons: {folder / REJECTED_NAME}")
     if prediction is not None:
         print_prediction(prediction)
-    _say_set(output, planned)
-
-
-def print_written(output: str, *, as_json: bool) -> None:
-    """Print what came of `write`; of a task of an array, where its others stand."""
-    planned = read_planned(as_path(output))
-    if as_json:
-        _print_record(output, planned, None)
-    elif _manifest(planned) is None:
-        say_next(f"Wrote this task's share of {output}", shown_command("hbpack", "status", output))
-    else:
-        _say_set(output, planned)
-
-
-def _manifest(planned: Planned) -> Manifest | None:
-    """That of the plan's set; None if there is none, or one of an earlier plan."""
-    assert planned.header is not None
-    manifest = planned.manifest
-    return manifest if manifest is not None and is_of_plan(manifest, planned.header.fingerprint) else None
-
-
-def _say_set(output: str, planned: Planned) -> None:
     manifest = _manifest(planned)
-    if manifest is None:
-        packs = counted(planned.metrics.overall.num_packs, "pack")
-        what = f"{output} has a plan of {packs} for {counted(planned.config.gpus, 'GPU')}, no shards"
-        say_next(what, shown_command("hbpack", "write", output))
+    if manifest is not None:
+        say_set(output, manifest)
         return
-    train = f'train with packer_cli.loader.PackedDataset("{output}", rank, {manifest.num_gpus})'
-    say_next(f"{output} holds {describe_set(manifest)}", shown_command("hbpack", "show", output), train)
+    packs = counted(planned.metrics.overall.num_packs, "pack")
+    what = f"{output} has a plan of {packs} for {counted(planned.config.gpus, 'GPU')}, no shards"
+    say_next(what, shown_command("hbpack", "write", output))
+
+
+def print_record(output: str) -> None:
+    """Print what came of `write`, as JSON."""
+    _print_record(output, read_planned(as_path(output)), None)
 
 
 def _print_record(output: str, planned: Planned, prediction: PlanSimulation | None) -> None:
@@ -94,3 +75,8 @@ def _print_record(output: str, planned: Planned, prediction: PlanSimulation | No
             ),
         )
     )
+
+
+def _manifest(planned: Planned) -> Manifest | None:
+    assert planned.header is not None
+    return set_of_plan(planned.manifest, planned.header)

@@ -11,11 +11,36 @@ from packer_cli.cli.outputs.written import ExportOutput, RebalanceOutput, StoreO
 from packer_cli.errors import InputError
 from packer_cli.export.folder import NAME as EXPORT_NAME
 from packer_cli.export.folder import read_json
+from packer_cli.format.constants import PLAN_NAME
 from packer_cli.format.manifest import Manifest
 from packer_cli.remote.names import as_path
+from packer_cli.shards.plan_file import PlanHeader, read_plan_header
+from packer_cli.shards.stage import is_of_plan
 from packer_cli.sizes import counted, format_bytes
-from packer_cli.stages.output import TOKENS
+from packer_cli.stages.output import TOKENS, current_manifest
+from packer_cli.stages.write import describe_set
 from packer_cli.tokens.index import StoreIndex, read_index
+
+
+def print_written(output: str) -> None:
+    """Print what came of `write`; of a task of an array, where its others stand."""
+    folder = as_path(output)
+    manifest = set_of_plan(current_manifest(folder), read_plan_header(folder / PLAN_NAME))
+    if manifest is None:
+        say_next(f"Wrote this task's share of {output}", shown_command("hbpack", "status", output))
+    else:
+        say_set(output, manifest)
+
+
+def set_of_plan(manifest: Manifest | None, header: PlanHeader) -> Manifest | None:
+    """The manifest, if it is of a plan's set and not of an earlier one's."""
+    return manifest if manifest is not None and is_of_plan(manifest, header.fingerprint) else None
+
+
+def say_set(output: str, manifest: Manifest) -> None:
+    """Say what a set holds, and what to do with it."""
+    train = f'train with packer_cli.loader.PackedDataset("{output}", rank, {manifest.num_gpus})'
+    say_next(f"{output} holds {describe_set(manifest)}", shown_command("hbpack", "show", output), train)
 
 
 def print_store(output: str, index: StoreIndex | None, *, as_json: bool) -> None:
