@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from packer_cli.compare import Comparison as ComparedPlans
 from packer_cli.compare.savings import PlanSimulation
 from packer_cli.html import html_table
 from packer_cli.report.tables import Table, comparison_table, figures_table, lengths_table
-from packer_cli.simulate.epoch import PARTS
 from packer_cli.simulate.figures import GroupFigures, OverallFigures
+from packer_cli.simulate.split import headers, shares, shown_parts
 from packer_cli.sizes import amount, counted, duration
 from packer_cli.stages.report import Report as StageReport
 from packer_cli.stages.stats import Stats as StageStats
@@ -34,9 +36,11 @@ class Simulation(PlanSimulation):
 
     def _repr_html_(self) -> str:
         overall = self.figures.overall
-        rows = [_epoch_row(group.name, group) for group in self.figures.groups]
-        rows += [_epoch_row("all packs", overall), _epoch_row(f"baseline: {self.baseline_name}", self.baseline)]
-        header = ["", "iterations", "s each", "GPU-days", "tokens/s/GPU", *PARTS]
+        named: list[tuple[str, GroupFigures | OverallFigures]] = [(group.name, group) for group in self.figures.groups]
+        named += [("all packs", overall), (f"baseline: {self.baseline_name}", self.baseline)]
+        parts = shown_parts([figures.split for _, figures in named])
+        rows = [_epoch_row(name, figures, parts) for name, figures in named]
+        header = ["", "iterations", "s each", "GPU-days", "tokens/s a GPU", *headers(parts)]
         title = f"Predicted epoch on {counted(overall.num_gpus, 'GPU')}: {duration(overall.seconds)}"
         note = f"{self.saves.speedup:.2f} times as fast as the baseline"
         return html_table(title, header, rows, [note, *self.figures.notes])
@@ -58,13 +62,12 @@ def _html(table: Table) -> str:
     return html_table(table.title, table.header, table.rows, table.notes, table.marked)
 
 
-def _epoch_row(name: str, figures: GroupFigures | OverallFigures) -> list[str]:
-    total = sum(figures.split.values())
+def _epoch_row(name: str, figures: GroupFigures | OverallFigures, parts: Sequence[str]) -> list[str]:
     return [
         name,
         f"{figures.num_iterations:,}",
         amount(figures.iteration_seconds),
         amount(figures.gpu_days),
         f"{figures.tokens_per_gpu_second:,.0f}",
-        *(f"{figures.split[part] / total:.1%}" if total else "-" for part in PARTS),
+        *shares(figures.split, parts),
     ]

@@ -9,13 +9,9 @@ from packer_cli.cli.tables.compare import print_notes, row_name
 from packer_cli.compare import ComparedRow, Comparison
 from packer_cli.compare.savings import PlanSimulation, Savings, savings
 from packer_cli.plan.figures import BASELINE_NAME
-from packer_cli.simulate.epoch import PARTS
 from packer_cli.simulate.figures import GroupFigures, OverallFigures, describe_origin
+from packer_cli.simulate.split import headers, shares, shown_parts
 from packer_cli.sizes import amount, counted, duration, gpu_time
-
-_HEADERS = {"communication": "comm.", "constant": "fixed", "steps": "step extra"}
-_FIRST = ("compute", "communication", "waiting")
-"""Parts that always have a column; the others have one only if some row has them."""
 
 
 def print_plan_simulation(result: PlanSimulation) -> None:
@@ -97,26 +93,6 @@ def _strategy(row: ComparedRow, parts: Sequence[str], num_cells: int) -> list[st
         f"{saves.speedup:.2f}" if saves else "",
         *shares(epoch.split, parts),
     ]
-
-
-def shown_parts(splits: list[dict[str, float]]) -> list[str]:
-    """The names of the parts that get a column."""
-    return [
-        name
-        for name in PARTS
-        if name in _FIRST or any(split[name] >= 5e-4 * sum(split.values()) > 0 for split in splits)
-    ]
-
-
-def headers(parts: Sequence[str]) -> list[str]:
-    """The headers of the parts' columns."""
-    return [_HEADERS.get(name, name) for name in parts]
-
-
-def shares(split: dict[str, float], parts: Sequence[str]) -> list[str]:
-    """The parts' cells: each part's share of the GPUs' time."""
-    total = sum(split.values())
-    return [f"{split[name] / total:.1%}" if total else "-" for name in parts]
 
 
 def _saved(saves: Savings) -> str:

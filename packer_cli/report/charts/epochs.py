@@ -74,7 +74,7 @@ def chart_of_epochs(epochs: Mapping[str, OverallFigures], own: str, origin: str)
         title="Time of an epoch",
         text=f"How long an epoch takes, and what the GPUs do in that time. {origin}",
         spec=framed(40 + 30 * len(epochs), bars),
-        header=("", f"{title} an epoch", "GPU-days", "tokens/s/GPU", *labels),
+        header=("", f"{title} an epoch", "GPU-days", "tokens/s a GPU", *labels),
         rows=tuple(
             (
                 name,
