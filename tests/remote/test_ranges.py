@@ -161,7 +161,7 @@ def test_commands_read_no_more_of_a_store_than_they_need(
 ) -> None:
     """`plan` the lengths, a task of an array and a repair the samples of their shards; with the same bytes as ever."""
     text = (repo / "examples" / "sample" / "chats.jsonl").read_text(encoding="utf-8")
-    records = [json.dumps({"text": f"{i} {text[i * 900 : i * 900 + 9000]}"}) for i in range(300)]
+    records = [json.dumps({"text": f"{i} {text[i * 900 : i * 900 + 9000]}"}) for i in range(100)]
     (tmp_path / "corpus.jsonl").write_text("\n".join(records), encoding="utf-8")
     tokenizer, near, far = repo / "examples" / "sample" / "tokenizer", tmp_path / "out", bucket / "out"
     groups = ("--groups", "16k:1,64k:4", "--gpus", 4)
@@ -179,10 +179,10 @@ def test_commands_read_no_more_of_a_store_than_they_need(
         return sum(size for path, size in s3.sent.items() if "/tokens/part-" in path) / store
 
     assert 0.0 < read_share("plan", far, *groups) < 0.04
-    assert hbpack("write", near, "--shard-size", "512KiB", "--workers", 1).code == 0
+    assert hbpack("write", near, "--shard-size", "160KiB", "--workers", 1).code == 0
     monkeypatch.setattr("packer_cli.tokens.store.REQUEST_BYTES", 1000)
     monkeypatch.setattr("packer_cli.tokens.ranges.GAP_BYTES", 1000)
-    words = ["write", far, "--shard-size", "512KiB", "--workers", 1, "--shard"]
+    words = ["write", far, "--shard-size", "160KiB", "--workers", 1, "--shard"]
     tasks = [read_share(*words, f"{i}/3") for i in range(3)]
     assert 2.0 < sum(tasks) < 2.2  # Every byte once to be checked, and once for its shard.
     assert tree(far) == tree(near)
