@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 from pathlib import Path
 
@@ -20,6 +21,11 @@ for name in ("SLURM_ARRAY_TASK_ID", "JOB_COMPLETION_INDEX"):
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 ROOT = Path(__file__).parent.parent
+
+
+def pytest_collection_finish() -> None:
+    """Keep the garbage collector from all that was imported, over and over, here and in the processes forked later."""
+    gc.freeze()
 
 
 @pytest.fixture(scope="session")

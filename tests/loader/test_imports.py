@@ -15,6 +15,7 @@ FORBIDDEN = (
     "rich",
     "tokenizers",
     "pandas",
+    "yaml",
 )
 
 
