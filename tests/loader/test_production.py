@@ -61,14 +61,20 @@ def test_iterations_of_mixed_degrees_give_every_sample_once(tmp_path, repo, expe
     assert {1, 8} <= check_all_ranks(packed, expected, "transformers", 0) <= {1, 2, 4, 8}
     ranks = [PackedDataset(packed, rank, NUM_GPUS) for rank in (0, NUM_GPUS - 1)]
     assert any(first["sp_size"] != last["sp_size"] for first, last in zip(*ranks, strict=True))
+    assert run(main, "rebalance", packed, "--gpus", 7).stderr == (
+        "error: --gpus 7: the largest replicas have 8 GPUs, and the shards stay as they are; choose 8 or more, or "
+        "pack again with other --groups\n"
+    )
+    assert run(main, "rebalance", packed, "--gpus", 20).code == 0
+    assert check_all_ranks(packed, expected, "transformers", 0, num_gpus=20) <= {1, 2, 4, 8}
 
 
-def check_all_ranks(packed, expected, name, epoch):
+def check_all_ranks(packed, expected, name, epoch, num_gpus=NUM_GPUS):
     """Every sample comes out once and whole; the SP degrees that were used."""
     found: dict[int, list[tuple[list[int], list[int]]]] = {}
     num_iterations, degrees = set(), set()
-    for rank in range(NUM_GPUS):
-        data = PackedDataset(packed, rank, NUM_GPUS, epoch=epoch, format=name, sp_slice=False)
+    for rank in range(num_gpus):
+        data = PackedDataset(packed, rank, num_gpus, epoch=epoch, format=name, sp_slice=False)
         num_iterations.add(len(data))
         for batch in data:
             degrees.add(batch["sp_size"])

@@ -46,7 +46,7 @@ def make_samples() -> list[SimpleNamespace]:
     lengths = [*random.integers(2, 40, 30), *random.integers(60, 90, 4), *random.integers(100, 140, 3), 250, 280]
     samples = []
     for length in random.permutation(lengths).tolist():
-        mask = [0, *random.integers(0, 2, length - 1).tolist()]
+        mask = [0, *random.integers(0, 2, length - 2).tolist(), 1]  # One without a loss is left out.
         samples.append(SimpleNamespace(tokens=random.integers(3, VOCABULARY, length).tolist(), mask=mask))
     return samples
 
