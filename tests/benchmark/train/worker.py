@@ -49,7 +49,7 @@ def main(path: Path) -> None:
 
     with device.one_thread():
         for of_ranks in sets.values():
-            for i in range(WARM_UP):
+            for i in range(min(WARM_UP, len(of_ranks[0]))):
                 _run(of_ranks[0][i], subject, groups, device)
         for name, i in _in_turn({name: len(of_ranks[0]) for name, of_ranks in sets.items()}):
             for rank, dataset in zip(ranks, sets[name], strict=True):
