@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import click
 
-from packer_cli.cli.command import Command, json_option, option
-from packer_cli.cli.options import engine_option, workers_option
+from packer_cli.cli.command import Command, json_option
+from packer_cli.cli.options import engine_option, set_tokenizer_option, workers_option
 from packer_cli.cli.param_types import Folder, Text
 from packer_cli.remote.names import as_path
 
@@ -19,13 +19,7 @@ from packer_cli.remote.names import as_path
 )
 @click.argument("folder", metavar="OUT", type=Folder())
 @click.argument("inputs", metavar="NEW...", nargs=-1, required=True, type=Text())
-@option(
-    "--tokenizer",
-    metavar="PATH",
-    type=Text(),
-    help="Where the set's tokenizer is now.",
-    show_default="where it was when the set was made",
-)
+@set_tokenizer_option
 @json_option("set")
 @workers_option
 @engine_option

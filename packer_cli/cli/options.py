@@ -167,6 +167,17 @@ def shard_option(function: Callable[..., Any]) -> Callable[..., Any]:
     )(function)
 
 
+def set_tokenizer_option(function: Callable[..., Any]) -> Callable[..., Any]:
+    """`--tokenizer PATH`, of a set that names its own."""
+    return option(
+        "--tokenizer",
+        metavar="PATH",
+        type=Text(),
+        help="Where the set's tokenizer is now.",
+        show_default="where it was when the set was made",
+    )(function)
+
+
 def inputs_argument(function: Callable[..., Any]) -> Callable[..., Any]:
     """`INPUT...`."""
     return click.argument("inputs", metavar="INPUT...", nargs=-1, type=Text())(function)

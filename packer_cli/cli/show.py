@@ -12,7 +12,8 @@ import click
 
 from packer_cli.cli.command import Choice, Command, json_option, option
 from packer_cli.cli.console import say_next, shown_command
-from packer_cli.cli.param_types import Folder, Text
+from packer_cli.cli.options import set_tokenizer_option
+from packer_cli.cli.param_types import Folder
 from packer_cli.engine.progress import warn
 from packer_cli.errors import ConfigError
 from packer_cli.format.epochs import MAX_EPOCH
@@ -44,13 +45,7 @@ from packer_cli.sizes import counted
 )
 @option("--pack", type=int, metavar="ID", help="This pack, wherever the epoch uses it.")
 @option("--sample", type=int, metavar="ID", help="This sample alone, in each pack that holds it or a piece of it.")
-@option(
-    "--tokenizer",
-    metavar="PATH",
-    type=Text(),
-    help="Where the set's tokenizer is now.",
-    show_default="where it was when the set was made",
-)
+@set_tokenizer_option
 @option(
     "--max-chars",
     type=click.IntRange(min=0),

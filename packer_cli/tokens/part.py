@@ -157,7 +157,7 @@ def _alpaca_form(task: PartTask) -> AlpacaForm:
 
 
 def _write_part(task: PartTask, encoder: Encoder, sink: Sink, *, is_weighted: bool) -> PartInfo:
-    from packer_cli.tokens.encode.without_loss import without_lossless
+    from packer_cli.tokens.encode.without_loss import drop_without_loss
     from packer_cli.tokens.slices import count_by_slice, lines_of, read_slices
 
     tokenizer = _tokenizer(task)
@@ -176,11 +176,11 @@ def _write_part(task: PartTask, encoder: Encoder, sink: Sink, *, is_weighted: bo
             tokenizer.vocab_size,
             tokenizer.eos_token_id,
         ):
-            encoded, lossless = without_lossless(encoder.encode(documents))
-            shapes += _shapes(documents, encoded, [*encoded.rejects, *lossless])
+            encoded, without_loss = drop_without_loss(encoder.encode(documents))
+            shapes += _shapes(documents, encoded, [*encoded.rejects, *without_loss])
             num_open += int(np.count_nonzero(encoded.is_open))
-            num_without_loss += len(lossless)
-            rejects.write([*documents.rejects, *encoded.rejects, *lossless])
+            num_without_loss += len(without_loss)
+            rejects.write([*documents.rejects, *encoded.rejects, *without_loss])
             num_with_special += encoded.num_with_special
             if len(encoded.lines):
                 num_samples += count_by_slice(encoded.lines, len(task.slices))

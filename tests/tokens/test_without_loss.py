@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from packer_cli.corpus.types import Document
 from packer_cli.tokens.encode.encoder import Encoder
-from packer_cli.tokens.encode.without_loss import REASON, without_lossless
+from packer_cli.tokens.encode.without_loss import REASON, drop_without_loss
 from tests.tokens.helpers import CHATS, encode, rows, tokens
 from tests.tokens.test_store import encoded
 
@@ -17,7 +17,7 @@ from tests.tokens.test_store import encoded
 def test_those_with_a_loss_stay_as_they_are(masks):
     samples = [([number] * len(mask), mask) for number, mask in enumerate(masks)]
     batch = replace(encoded(samples), is_open=np.arange(len(samples)) % 2 == 0)
-    kept, rejects = without_lossless(batch)
+    kept, rejects = drop_without_loss(batch)
     wanted = [number for number, mask in enumerate(masks) if any(mask[1:])]
     pairs = zip(kept.offsets[:-1], kept.offsets[1:], strict=True)
     assert [kept.input_ids[a:b].tolist() for a, b in pairs] == [samples[number][0] for number in wanted]
@@ -42,7 +42,7 @@ def test_of_chats_texts_and_tokens(load):
     ]
     for append_eos, without in (("auto", [6, 7, 8, 11, 12]), ("never", [6, 7, 8, 9, 11, 12])):
         batch = encode(Encoder(load("bytes", "chatml"), append_eos=append_eos), documents)
-        kept, rejects = without_lossless(batch)
+        kept, rejects = drop_without_loss(batch)
         assert [reject.line for reject in rejects] == without
         whole = dict(zip(batch.lines.tolist(), rows(batch), strict=True))
         assert dict(zip(kept.lines.tolist(), rows(kept), strict=True)) == {

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 REASON = "no token of it carries a loss, so nothing would be learned from it"
 
 
-def without_lossless(batch: EncodedBatch) -> tuple[EncodedBatch, list[Reject]]:
+def drop_without_loss(batch: EncodedBatch) -> tuple[EncodedBatch, list[Reject]]:
     """The samples in which a token carries a loss, and a reject for each of the others."""
     has_loss = _has_loss(batch)
     if has_loss.all():
