@@ -113,10 +113,10 @@ def make_plan(config: PlanConfig, rules: PlanRules, source: Path, folder: Path) 
     for note in overflow_notes(counts, config.groups[-1].capacity, config.overflow):
         say(note)
     if counts.pieces_without_loss:
-        verb = "carries" if counts.pieces_without_loss == 1 else "carry"
+        has, them = ("has", "it") if counts.pieces_without_loss == 1 else ("have", "them")
         say(
-            f"{counted(counts.pieces_without_loss, 'piece')} of cut samples {verb} no loss and will teach nothing; "
-            "longer --groups cut fewer samples, and --overflow drop leaves them out"
+            f"{counted(counts.pieces_without_loss, 'piece')} of cut samples {has} no loss tokens, so a model learns "
+            f"nothing from {them}; cut fewer samples with longer --groups, or leave them out with --overflow drop"
         )
     last_window = plan.epochs[0].step_window[-1]
     if last_window:

@@ -102,10 +102,10 @@ def tokenized(index: StoreIndex, num_reused: int, seconds: str) -> list[str]:
         lines.append(_ends(index, sum(part.num_open for part in parts), num_samples))
     num_without_loss = sum(part.num_without_loss for part in parts)
     if num_without_loss:
-        verb = "carries" if num_without_loss == 1 else "carry"
+        has, them = ("has", "it") if num_without_loss == 1 else ("have", "them")
         lines.append(
-            f"{num_without_loss:,} of the rejected {verb} no loss with --loss-on {index.options['loss_on']}, "
-            "and would teach nothing"
+            f"{num_without_loss:,} of the rejected {has} no loss tokens with --loss-on {index.options['loss_on']}: "
+            f"a model would learn nothing from {them}"
         )
     num_special = sum(part.num_with_special for part in parts)
     if num_special:
@@ -131,7 +131,9 @@ def _ends(index: StoreIndex, num_open: int, num_samples: int) -> str:
 def all_rejected(index: StoreIndex) -> str:
     """What to say of a store without a sample."""
     if all(part.num_rejected == part.num_without_loss for part in index.parts):
-        return f"no record carries a loss with --loss-on {index.options['loss_on']}"
+        rule = index.options["loss_on"]
+        remedy = "" if rule == "all" else " (--loss-on all trains on every token)"
+        return f"no record has loss tokens with --loss-on {rule}{remedy}"
     return "every record was rejected"
 
 

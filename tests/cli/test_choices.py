@@ -112,11 +112,9 @@ def test_samples_without_a_loss(hbpack, tokenize, lines_of, tmp_path):
     assert done.code == 0, done.stderr
     record = json.loads(done.stdout)
     assert (record["num_samples"], record["num_rejected"], record["num_without_loss"]) == (3, 3, 2)
-    assert (
-        "2 of the rejected carry no loss with --loss-on completion, and would teach nothing"
-        in done.stderr.splitlines()
-    )
-    reason = "no token of it carries a loss, so nothing would be learned from it"
+    line = "2 of the rejected have no loss tokens with --loss-on completion: a model would learn nothing from them"
+    assert line in done.stderr.splitlines()
+    reason = "it has no loss tokens, so a model would learn nothing from it"
     assert [each[1:] for each in rejected(tmp_path / "out") if each[1] != 5] == [(2, reason), (3, reason)]
     planned = hbpack("plan", tmp_path / "out", "--groups", "1k", "--gpus", 1)
     assert planned.code == 0
@@ -125,7 +123,8 @@ def test_samples_without_a_loss(hbpack, tokenize, lines_of, tmp_path):
     none = tokenize(lines_of(CHAT, ASKED, name="chats.jsonl"), "--loss-on", "tool-calls")
     assert none.code == 1
     assert none.stderr.splitlines()[-1] == (
-        f"error: no record carries a loss with --loss-on tool-calls, see '{tmp_path}/out/rejected.jsonl'"
+        "error: no record has loss tokens with --loss-on tool-calls (--loss-on all trains on every token), see "
+        f"'{tmp_path}/out/rejected.jsonl'"
     )
 
 
@@ -136,10 +135,10 @@ def test_pieces_without_a_loss(hbpack, tokenize, lines_of, tmp_path):
         done = hbpack("plan", tmp_path / "out", "--groups", "256", "--gpus", 1, "--overflow", overflow, "--json")
         found = json.loads(done.stdout)["counts"]["pieces_without_loss"]
         assert found == count, done.stderr
-        subject = f"{count} piece{'s' * (count > 1)} of cut samples carr{'ies' if count == 1 else 'y'}"
+        pieces, them = ("1 piece of cut samples has", "it") if count == 1 else ("8 pieces of cut samples have", "them")
         note = (
-            f"{subject} no loss and will teach nothing; longer --groups cut fewer samples, and "
-            "--overflow drop leaves them out"
+            f"{pieces} no loss tokens, so a model learns nothing from {them}; cut fewer samples with longer --groups, "
+            "or leave them out with --overflow drop"
         )
         assert (note in done.stderr.splitlines()) == (count > 0)
         if overflow == "truncate":  # What is cut off is in no count.

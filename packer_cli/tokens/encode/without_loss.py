@@ -1,4 +1,4 @@
-"""Leaves out samples in which no token carries a loss: nothing would be learned from them.
+"""Leaves out samples without loss tokens, from which a model would learn nothing.
 
 Such are chats without an answer, turns without the part that `--loss-on` asks for, records of weight 0, and tokenized
 records whose labels are all -100.
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from packer_cli.tokens.types import EncodedBatch
 
-REASON = "no token of it carries a loss, so nothing would be learned from it"
+REASON = "it has no loss tokens, so a model would learn nothing from it"
 
 
 def drop_without_loss(batch: EncodedBatch) -> tuple[EncodedBatch, list[Reject]]:
