@@ -21,7 +21,8 @@ def read_lengths_file(path: Path) -> Int32Array:
     """Lengths (int32[n]) from a `.npy` of integers, or a text file with one integer per line.
 
     Raises:
-        InputError: the file cannot be read, or holds a value outside 1 .. 2^31 - 1. Names the first bad value.
+        InputError: the file cannot be read, is empty, or holds a value outside 1 .. 2^31 - 1, the first of which is
+            named.
     """
     try:
         values = np.load(local_file(path), allow_pickle=False) if path.suffix == ".npy" else _read_text(path)
@@ -31,7 +32,10 @@ def read_lengths_file(path: Path) -> Int32Array:
         raise InputError(f"lengths file {str(path)!r} is not a .npy of integers: {error}; {_SAVE}") from None
     if not isinstance(values, np.ndarray):
         raise InputError(f"lengths file {str(path)!r} is an archive of arrays (.npz); {_SAVE}")
-    return checked_lengths(values, f"lengths file {str(path)!r}")
+    lengths = checked_lengths(values, f"lengths file {str(path)!r}")
+    if not len(lengths):
+        raise InputError(f"lengths file {str(path)!r} is empty; {_SAVE}")
+    return lengths
 
 
 def checked_lengths(values: np.ndarray, name: str) -> Int32Array:

@@ -45,6 +45,7 @@ RULE = "a length is 1 .. 2147483647; correct it, or leave it out"
     ("name", "content", "reason"),
     [
         ("empty.npy", b"", f" is not a .npy of integers: No data left in file; {SAVE}"),
+        ("blank.txt", b"\n", f" is empty; {SAVE}"),
         ("cut.npy", b"PK\x03\x04", f" is not a .npy of integers: File is not a zip file; {SAVE}"),
         ("archive.npy", None, f" is an archive of arrays (.npz); {SAVE}"),
         ("long.txt", b"5 99999999999999999999", f": value 2 is 99999999999999999999; {RULE}"),
