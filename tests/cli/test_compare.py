@@ -195,8 +195,8 @@ def test_wrong_usage(hbpack, tmp_path, monkeypatch, arguments, message):
 def test_samples_that_no_row_can_plan(hbpack, lengths, pack, chats, tmp_path):
     done = hbpack("compare", lengths, *GROUPS, "--overflow", "error")
     assert done == (1, "", f"error: {TOO_LONG}\n")
-    (tmp_path / "none.txt").write_text("")
-    done = hbpack("compare", tmp_path / "none.txt", *GROUPS)
+    (tmp_path / "long.txt").write_text("9000")
+    done = hbpack("compare", tmp_path / "long.txt", *GROUPS, "--overflow", "drop")
     assert done == (1, "", "error: there is nothing to plan: no sample is left; add data, or choose longer --groups\n")
     assert hbpack("compare", lengths).stderr == "error: --groups is required\n"
     out = tmp_path / "out"
