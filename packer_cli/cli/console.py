@@ -10,11 +10,14 @@ import sys
 import textwrap
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from packer_cli.engine.progress import LOGGER, Progress, show_bars
+
+if TYPE_CHECKING:
+    from pydantic import BaseModel
 
 
 class _Lines(logging.Handler):
@@ -141,7 +144,8 @@ def print_note(text: str, indent: str = "  ") -> None:
 
 def say_next(what: str, *steps: str) -> None:
     """Print the last line of a command: what was written or found, and what to do next."""
-    click.echo(f"{what}. Next: {', or '.join(steps)}")
+    *first, last = steps
+    click.echo(f"{what}. Next: {', '.join(first)}, or {last}" if first else f"{what}. Next: {last}")
 
 
 def shown_command(*words: object) -> str:
@@ -151,3 +155,11 @@ def shown_command(*words: object) -> str:
     "hbpack show 'my set'"
     """
     return shlex.join(map(str, words))
+
+
+def shown_options(config: BaseModel) -> list[str]:
+    """The options of a config that are not at their defaults, as words of a command."""
+    from packer_cli.config.messages import option_name
+
+    values = config.model_dump(mode="json", exclude_defaults=True)
+    return [word for name, value in values.items() for word in (option_name(name), str(value))]

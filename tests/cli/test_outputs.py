@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 
 import jsonschema
 import numpy as np
@@ -93,6 +94,20 @@ def test_the_last_line_says_what_is_next(words, name, command, arguments):
     done = run(main, *words(arguments))
     assert done.code == 0, done.stderr
     assert ". Next: " in done.stdout.splitlines()[-1]
+
+
+def test_the_next_report_predicts_what_was_predicted(words):
+    """A packed set does not keep the model, so the line repeats it."""
+    plan, with_gpu = ["plan", "store", *GROUPS, "--seed", 7], f"hbpack report store {' '.join(GPU)}"
+    for arguments, command in (
+        (plan, "hbpack write store"),
+        (["write", "store", "--workers", 1], "hbpack report store"),
+        ([*plan, *GPU], with_gpu),
+        (["simulate", "store", *GPU, "--step-seconds", 0.5], f"{with_gpu} --step-seconds 0.5"),
+    ):
+        done = run(main, *words(arguments))
+        assert done.code == 0, done.stderr
+        assert command in re.split(r"Next: |, or |, ", done.stdout.splitlines()[-1])
 
 
 def test_every_command_has_json():
