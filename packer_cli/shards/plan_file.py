@@ -103,11 +103,13 @@ def read_schedules(path: Path) -> tuple[tuple[Schedule, ...], str]:
         FormatError: it is missing, damaged, or of another version.
     """
     try:
-        metadata = _read_metadata(path)
+        metadata = _parse_metadata(pa.ipc.open_file(open_source(path)).schema)
+        if metadata.get("plan_version") != PLAN_VERSION:
+            raise ValueError(f"it has plan version {metadata.get('plan_version')}, this release reads {PLAN_VERSION}")
         arrays = _read_arrays(path)
         _check_digest(arrays, metadata)
         return _schedules(arrays), metadata["fingerprint"]
-    except (KeyError, TypeError, ValueError, IndexError, pa.ArrowException, OSError, InputError) as error:
+    except (KeyError, TypeError, ValueError, IndexError, pa.ArrowException, OSError) as error:
         require_damage(error)
         raise FormatError(
             f"{str(path)!r} is missing or damaged ({error}); run hbpack write, which "

@@ -154,6 +154,10 @@ def test_conversations_may_hold_roles_and_messages_may_be_sharegpt() -> None:
         ({"messages": [USER], "tools": {}}, '"tools" must be an array of objects, this is an object'),
         ({"messages": [USER], "tools": "[f"}, '"tools" is a string that is not JSON; it must hold an array'),
         ({"messages": [USER], "tools": [1]}, "tools[0] must be an object, this is a number"),
+        (
+            {"conversations": [{"from": "human", "value": "a"}, 5]},
+            'conversations[1] must be an object with "from" and "value", this is a number',
+        ),
         ({"conversations": [{"from": "human"}]}, 'conversations[0] has no "value"'),
         (
             {"conversations": [{"from": "human", "value": 1}]},

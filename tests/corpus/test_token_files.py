@@ -175,6 +175,14 @@ def test_damaged_files_are_refused_in_one_line(tmp_path: Path) -> None:
     index.unlink()
     assert say(megatron) == f"a.bin: has no index beside it; hbpack looks for {index.name}"
 
+    tokens, mask = write_megatron(tmp_path / "tokens.bin"), write_megatron(tmp_path / "loss_mask.bin", MASKS, "uint8")
+    swap(tmp_path / "loss_mask.idx", 17, b"\x07")
+    assert say(tokens) == (
+        "loss_mask.idx: cannot be read: it has numbers of dtype 7, such as loss weights; a mask has integers, 0 and 1"
+    )
+    write_megatron(mask, MASKS[:-1], "uint8")
+    assert say(tokens) == "loss_mask.bin: cannot be read: its sequences are not those of tokens.bin"
+
     cut_short(datatrove, 20)
     assert say(datatrove) == (
         "a.ds: cannot be read: its index ends at token 70, so it must have 2 or 4 bytes for each, but it has 20 "

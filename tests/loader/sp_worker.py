@@ -92,10 +92,20 @@ def check_groups(rank: int, groups: SPGroups) -> None:
         found = groups.for_batch(place_of(layout, rank - first))
         assert dist.get_process_group_ranks(found) == ranks
     check_layouts(rank)
-    with pytest.raises(ValueError, match=f"place 3 of 8 ranks, which for this process, rank {rank}, are ranks "):
+    with pytest.raises(ValueError) as error:
         groups.for_batch(place_of(Layout(sp=8), 3))
-    with pytest.raises(ValueError, match="a replica of 3 ranks from rank 2 on does not fit the 4 ranks that read"):
+    known = ", ".join(f"{first}-{first + layout.num_gpus - 1}" for layout, first in groups.groups)
+    assert str(error.value) == (
+        f"the batch is for place 3 of 8 ranks, which for this process, rank {rank}, are ranks {rank - 3}-{rank + 4}, "
+        f"and it has process groups of {known}: give PackedDataset the same rank, and init_sp_groups the replicas of "
+        "the same set"
+    )
+    with pytest.raises(ValueError) as error:
         init_sp_groups({Layout(sp=3): (2,)})
+    assert str(error.value) == (
+        "a replica of 3 ranks from rank 2 on does not fit the 4 ranks that read the set: use the replicas of the same "
+        "set"
+    )
     with pytest.raises(ValueError, match=rf"rank {rank} is not among the ranks that read the set: \[7, 8\]"):
         data_rank([7, 8])
 
@@ -148,8 +158,12 @@ def check_attention(groups: SPGroups) -> None:
             for one, other in zip(grads, wanted_grads, strict=True):
                 torch.testing.assert_close(one, part(other), rtol=EXACT, atol=EXACT)
     if groups.rank == 0:
-        with pytest.raises(ValueError, match="3 attention heads and 3 key-value heads cannot be split over 4 ranks"):
+        with pytest.raises(ValueError) as error:
             ulysses_attention(*torch.zeros(3, 10, 3, 8), borders, groups.groups[Layout(sp=4), 0])
+        assert str(error.value) == (
+            "3 attention heads and 3 key-value heads cannot be split over 4 ranks: Ulysses needs an SP degree that "
+            "divides the heads, and divides or is a multiple of the key-value heads"
+        )
 
 
 def check_training(rank: int, groups: SPGroups, folder: Path, expected: dict[str, Any]) -> None:

@@ -43,7 +43,10 @@ def test_messages(out, tmp_path):
         "--state says where the run stopped; leave out --from-step and --epoch"
     )
     assert message("--gpus", 8, "--state", file) == f"--state {str(file)!r} cannot be read: No such file or directory"
-    assert of_state("{").startswith(f"--state {str(file)!r} is not JSON (")
+    assert of_state("{") == (
+        f"--state {str(file)!r} is not JSON (Expecting property name enclosed in double quotes: line 1 column 2 "
+        "(char 1)); save ds.state_dict() with json.dump"
+    )
     shape = f"--state {str(file)!r} is not what state_dict() of a PackedDataset gives; save that, in a file as JSON"
     assert of_state([]) == of_state({"epoch": 1}) == shape
     assert of_state(good.state_dict(1) | {"step": -1}) == (
@@ -68,7 +71,11 @@ def test_messages(out, tmp_path):
         f"and GPUs can change only between two steps; save the state after a step's last batch, or give --from-step "
         f"{steps[inside]}, which runs {counted(inside - first, 'iteration')} again"
     )
-    assert "which has" in of_state(good.state_dict(0) | {"iteration": last + 1})
+    end = steps.index(1)
+    assert of_state(good.state_dict(0) | {"iteration": last + 1}) == (
+        f"--state {str(file)!r}: iteration {last + 1} is not in step 0, which has 0 to {end - 1}; it was changed or "
+        "is of another packed set"
+    )
     assert of_state(good.state_dict(0) | {"fingerprint": "x"}) == (
         f"--state {str(file)!r} is of the packed set x, and {str(out)!r} is and was "
         f"{manifest_of(out)['fingerprint']}; name the folder that the run read"

@@ -8,6 +8,7 @@ import shutil
 import pytest
 
 from packer_cli.cli.main import main
+from packer_cli.shards.plan_file import PLAN_VERSION
 from packer_cli.stages.output import APPEND_MARKER
 from tests.cli_runner import run
 
@@ -86,6 +87,35 @@ def test_a_plan_of_other_shards(hbpack, out, tmp_path):
         hbpack("rebalance", out, "--gpus", 4),
         1,
         f"'{out}/plan.arrow' is not the plan of the shards beside it; run hbpack write, which writes them",
+    )
+
+
+def test_a_plan_of_another_version(hbpack, out):
+    data = (out / "plan.arrow").read_bytes()
+    old, new = (f'"plan_version": {version}'.encode() for version in (PLAN_VERSION, 1))
+    assert old in data
+    (out / "plan.arrow").write_bytes(data.replace(old, new))
+    refuses(
+        hbpack("stats", out),
+        1,
+        f"'{out}/plan.arrow' has plan version 1, this release reads {PLAN_VERSION}; run hbpack pack again, or hbpack "
+        "plan on a token store of this release",
+    )
+
+
+def test_the_schedules_of_a_rebalanced_set(hbpack, out, tmp_path):
+    other = shutil.copytree(out, tmp_path / "other")
+    assert hbpack("rebalance", out, "--gpus", 4).code == 0
+    assert hbpack("rebalance", other, "--gpus", 16).code == 0
+    (path,), (another,) = (folder.glob("ranks/rebalanced-*/schedules.arrow") for folder in (out, other))
+    shutil.copy(another, path)
+    refuses(hbpack("stats", out), 1, f"'{path}' is of another set; run hbpack write, and then hbpack rebalance")
+    path.write_bytes(b"x")
+    refuses(
+        hbpack("stats", out),
+        1,
+        f"'{path}' is missing or damaged (File is too small: 1); run hbpack write, which makes the set as it was "
+        "planned, and then hbpack rebalance",
     )
 
 

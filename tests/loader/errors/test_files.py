@@ -72,7 +72,13 @@ def test_rank_manifests(own_set: Any) -> None:
     for number in (99, -1):
         wrong_groups = f"{start}it names groups that the set does not have{end}"
         assert rewrite(with_column(table, "group", [number, *group[1:]])) == wrong_groups
-    assert rewrite(with_column(table, "group", [1 - g for g in group])).startswith(start)
+    groups = [(16, 1, 20), (32, 1, 20)]
+    two = RankFile(write_set(own_set.path.parent / "two", groups, num_gpus=2, num_epochs=1), name)
+    swapped = with_column(two.table, "group", [1 - g for g in two.table["group"].to_pylist()])
+    assert two.error_with(swapped) == f"{two.start}it names packs of other groups{two.end}"
+    assert rewrite(pa.concat_tables([table, table.slice(n - 1)]).combine_chunks()) == (
+        f"{start}it has several micro-batches in an iteration, though the GPUs run in lockstep{end}"
+    )
     assert rewrite(with_column(table, "first_gpu", [1] * n)) == (
         f"{start}rank 0 has no part in some of its iterations{end}"
     )

@@ -44,6 +44,8 @@ def test_manifests(own_set: Any) -> None:
         f"{str(file)!r} has format version 1; hbpack {__version__} reads version 2; "
         "run hbpack pack again, or read the set with the release that wrote it"
     )
+    own_set.edit_manifest(format_version=None)
+    assert message(FormatError, own_set.path) == f"{str(file)!r} is damaged (it has no format version); {REMEDY}"
     own_set.edit_manifest(format_version=2)
     data = file.read_bytes()
     assert len(PackedDataset(own_set.path, 0, 2)) > 3
@@ -93,6 +95,10 @@ def with_value(value: Any, *keys: Any) -> Any:
         (with_value("a", "metrics", "overall", "abr"), "metrics.overall.abr is 'a', not a number"),
         (with_value(..., "config", "write", "shard_size"), "it lacks config.write.shard_size"),
         (with_value(0, "groups", 0, "capacity"), "a group has no capacity or no degree"),
+        (
+            with_value([{"sp_size": 2, "cp_size": 1, "tp_size": 1, "pp_size": 1, "first_gpus": [1]}], "replicas"),
+            "a replica of 2 GPUs ends after GPU 1",
+        ),
         (with_value(0, "groups", 0, "align"), "a group aligns samples to less than a token"),
         (with_value(1.5, "groups", 0, "sp_size"), "groups[0].sp_size is 1.5, not an integer"),
         (with_value(None, "fingerprint"), "fingerprint is None, not text"),
