@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from typing import Any
 
 from packer_cli.corpus.blocks import Blocks, fingerprint
@@ -97,7 +96,7 @@ def cut_compressed(file: CorpusFile, slice_bytes: int | None) -> list[CorpusSlic
     The last one takes what is there beyond it; where the rest compresses better than the beginning, slices at the end
     hold nothing.
     """
-    done = replace(file, fingerprint=fingerprint(file.path))
+    done = file._replace(fingerprint=fingerprint(file.path))
     size = 0
     with Blocks(file) as blocks:
         while size < HEAD_BYTES and (block := blocks.read(1 << 20)):
