@@ -80,7 +80,10 @@ def _print(status: Status, folder: str) -> None:
         say_next(f"{folder} is complete", shown_command("hbpack", "stats", folder))
     elif not any(each.array for each in status.stages):
         first = next(each for each in status.stages if each.state != "complete")
-        say_next(f"The {first.name} of {folder} are {first.state}", _REMEDIES[first.name].format(shlex.quote(folder)))
+        verb = "are" if first.name.endswith("s") else "is"
+        say_next(
+            f"The {first.name} of {folder} {verb} {first.state}", _REMEDIES[first.name].format(shlex.quote(folder))
+        )
 
 
 def _print_array(array: ArrayStatus) -> None:

@@ -105,8 +105,9 @@ def test_lines_in_columns_give_what_they_give_one_by_one(
 
 
 def test_plain_lines_are_read_in_columns() -> None:
-    data = b'{"labels": [1, -100], "input_ids": [1, 2]}\n{"input_ids":[3],"labels":[-100]}'
-    rows = read_token_lines(data, [42], 7, 100)
+    rows = read_token_lines(
+        [b'{"labels": [1, -100], "input_ids": [1, 2]}\n', b'{"input_ids":[3],"labels":[-100]}'], 7, 42
+    )
     assert rows is not None
     assert rows.lines.tolist() == [7, 8]
     assert list(rows.columns) == ["input_ids", "labels"]
@@ -124,5 +125,5 @@ def test_plain_lines_are_read_in_columns() -> None:
     ],
 )
 def test_other_lines_are_not(line: bytes) -> None:
-    assert read_token_lines(line, [], 1, 100) is None
-    assert read_token_lines(b'{"input_ids": [1], "labels": [1]}\n' + line, [33], 1, 100) is None
+    assert read_token_lines([line], 1, 100) is None
+    assert read_token_lines([b'{"input_ids": [1], "labels": [1]}\n', line], 1, 100) is None

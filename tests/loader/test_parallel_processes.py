@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import multiprocessing
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import torch
-import torch.multiprocessing as mp
 
 from tests.loader import sp_worker
 from tests.loader.llama import gradients, sample_losses, tiny_llama
+from tests.ranks import run_ranks
 
 
 def one_process(packed: Any) -> dict[str, Any]:
@@ -49,8 +48,4 @@ def test_sequence_parallel_training_equals_one_process(make_set: Any, tmp_path: 
     plan_shardings(packed)
     expected = tmp_path / "expected.pt"
     torch.save(one_process(packed), expected)
-    # One import of torch and transformers for all four, which would take longer than the rest.
-    multiprocessing.set_forkserver_preload(["tests.loader.sp_worker"])
-    mp.start_processes(
-        sp_worker.main, (str(packed.path), str(expected)), sp_worker.WORLD_SIZE, start_method="forkserver"
-    )
+    run_ranks(sp_worker.main, (str(packed.path), str(expected)), sp_worker.WORLD_SIZE)

@@ -8,6 +8,7 @@ import warnings
 from collections.abc import Callable
 from itertools import islice
 from pathlib import Path
+from traceback import clear_frames
 from typing import Any
 
 import pytest
@@ -22,9 +23,9 @@ pytestmark = pytest.mark.filterwarnings("ignore:epoch . was over when the loader
 
 WORKERS = [
     pytest.param({}, id="0"),
-    pytest.param({"num_workers": 1}, id="1"),
+    pytest.param({"num_workers": 1}, id="1", marks=pytest.mark.slow),
     pytest.param({"num_workers": 2}, id="2"),
-    pytest.param({"num_workers": 3}, id="3"),
+    pytest.param({"num_workers": 3}, id="3", marks=pytest.mark.slow),
     pytest.param({"num_workers": 2, "persistent_workers": True}, id="2-persistent"),
 ]
 
@@ -51,12 +52,21 @@ def new_loader(ds: PackedDataset, **options: Any) -> StatefulDataLoader:
 
 
 def refused(loader: StatefulDataLoader, kind: type[Exception]) -> str:
-    """The message of the error with which a loader does not begin. One that is kept keeps its workers for seconds."""
+    """The message of the error with which a loader does not begin."""
     try:
         iter(loader)
     except kind as error:
+        clear_frames(error.__traceback__)  # Until the garbage collector comes, they would keep its workers.
         return str(error)
     raise AssertionError
+
+
+def state_after(loader: StatefulDataLoader, done: int) -> Any:
+    """The state when so many batches of an epoch have been used; its workers end here."""
+    it = iter(loader)
+    for _ in range(done):
+        next(it)
+    return loader.state_dict()
 
 
 def keys(batches: Any) -> list[tuple[int, int, int]]:
@@ -135,11 +145,7 @@ def test_epochs_that_are_not_set_come_whole_after_the_rest(
         ds = open_set(short_first, epoch=2)
         return StatefulDataLoader(ds, batch_size, sampler=ds.sampler(), collate_fn=lambda batch: batch, **options)
 
-    loader = make()
-    it = iter(loader)
-    for _ in range(3):
-        next(it)
-    state = loader.state_dict()
+    state = state_after(make(), 3)
     loader = make()
     loader.load_state_dict(state)
     for rest in (expected[2][3:], expected[2], expected[2]):
@@ -193,9 +199,7 @@ def test_without_the_sampler_nothing_goes_on(short_first: Any, workers: int) -> 
     make: Callable[[], StatefulDataLoader] = lambda: StatefulDataLoader(  # noqa: E731
         open_set(short_first), batch_size=None, num_workers=workers
     )
-    loader = make()
-    next(iter(loader))
-    state = loader.state_dict()
+    state = state_after(make(), 1)
     loader = make()
     loader.load_state_dict(state)
     assert (
@@ -243,11 +247,7 @@ def test_a_data_set_around_ours(short_first: Any, expected: Any, workers: int, k
 
     n = len(expected[2])
     for done in (1, 4, n):
-        loader = make()
-        it = iter(loader)
-        for _ in range(done):
-            next(it)
-        state = loader.state_dict()
+        state = state_after(make(), done)
         loader = make()
         loader.load_state_dict(state)
         # What iterates by the data set's own state has left an epoch that was over.
@@ -259,9 +259,7 @@ def test_a_data_set_around_ours(short_first: Any, expected: Any, workers: int, k
 
 
 def test_another_set_is_refused(packed: Any, tmp_path: Path) -> None:
-    loader = new_loader(open_set(packed))
-    next(iter(loader))
-    state = loader.state_dict()
+    state = state_after(new_loader(open_set(packed)), 1)
     loader = new_loader(open_set(write_set(tmp_path, [(16, 1, 14)], num_gpus=2, fingerprint="fp-1")))
     loader.load_state_dict(state)
     assert refused(loader, FormatError).startswith("the loader state is of the packed set fp-0, but ")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import multiprocessing
 from functools import cache
 from pathlib import Path
 from types import SimpleNamespace
@@ -11,7 +10,6 @@ from typing import Any
 
 import numpy as np
 import torch
-import torch.multiprocessing as mp
 
 from packer_cli.cli.main import main
 from packer_cli.loader.losses import token_losses
@@ -20,6 +18,7 @@ from packer_cli.shards.plan_file import read_plan
 from tests.cli_runner import run
 from tests.loader import strategy_worker
 from tests.loader.llama import VOCABULARY, gradients, tiny_llama
+from tests.ranks import run_ranks
 
 _STEPS = ["--global-tokens", 600]
 STRATEGIES: dict[str, list[Any]] = {
@@ -136,6 +135,4 @@ def test_every_strategy_trains_as_one_process_does(tmp_path: Path, repo: Path) -
     assert {max(degrees) for degrees in zip(*layouts, strict=True)} == {1, 2}, "tp, cp and pp are not mixed"
     file = tmp_path / "expected.pt"
     torch.save(expected, file)
-    # One import of torch and transformers for all six, which would take longer than the rest.
-    multiprocessing.set_forkserver_preload(["tests.loader.strategy_worker"])
-    mp.start_processes(strategy_worker.main, (str(file),), strategy_worker.WORLD_SIZE, start_method="forkserver")
+    run_ranks(strategy_worker.main, (str(file),), strategy_worker.WORLD_SIZE)

@@ -3,11 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import socket
-import subprocess
-import sys
-from pathlib import Path
 
 import jsonschema
 import numpy as np
@@ -19,6 +14,7 @@ from packer_cli.cost.measured import measured_model
 from packer_cli.errors import InputError
 from tests.cli_runner import run
 from tests.measure.tiny import FAST
+from tests.ranks import run_command
 
 torch = pytest.importorskip("torch")
 
@@ -179,23 +175,9 @@ def test_rows_without_one_of_a_single_sample_are_fitted(config, tmp_path):
 def test_two_processes_measure_real_all_to_alls(config, tmp_path, weights):
     """Under torchrun: FSDP may share the weights, Ulysses the rows; only one process writes and speaks."""
     file = tmp_path / "profile.json"
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    command = [
-        sys.executable, "-m", "packer_cli", "profile", "--model", str(config), "-o", str(file),
-        *map(str, FAST), "--modelling", "plain", "--weights", weights,
-    ]  # fmt: skip
-    common = {**os.environ, "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port),
-              "GLOO_SOCKET_IFNAME": "lo"}  # fmt: skip
-    processes = [
-        subprocess.Popen(command, env={**common, "RANK": str(rank), "LOCAL_RANK": str(rank)}, text=True,
-                         stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=Path(__file__).parents[2])
-        for rank in range(2)
-    ]  # fmt: skip
-    outputs = [process.communicate(timeout=120) for process in processes]
-    assert [process.returncode for process in processes] == [0, 0], outputs
-    assert outputs[1][0] == ""
+    run_command(
+        "profile", "--model", config, "-o", file, *FAST, "--modelling", "plain", "--weights", weights, num_ranks=2
+    )
     profile = read_profile(file)
     assert (profile.num_gpus, profile.num_measured) == (2, None)
     rows = {(row.length, row.sp_size, row.checkpoint_layers): row for row in profile.iterations if row.memory_bytes}

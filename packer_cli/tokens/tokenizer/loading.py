@@ -173,7 +173,7 @@ def _added_around(backend: Any, path: str) -> tuple[tuple[int, ...], tuple[int, 
     if len(found) != 1:
         raise TokenizerError(
             f"{path}: the tokenizer's post-processor does more than put tokens around a text, which hbpack does not "
-            "support"
+            "support; give a tokenizer.json without it"
         )
     return found.pop()
 
