@@ -47,7 +47,7 @@ _REMEDIES = {
 @json_option("status")
 @config_option
 def command(folder: str, stage: str | None, as_json: bool) -> None:
-    """Say what is done, what is missing, and which tasks of a job array make the rest.
+    """Say what is done, what is missing, and which tasks of a job array are left to run.
 
     OUT is the output of any hbpack command that writes a folder. If all tasks of an array are done and none could
     complete the output, this command does. It takes a moment: it checks no files; `hbpack verify` does.
