@@ -39,7 +39,7 @@ class PlanOptions(AutoGroupsOptions, total=False):
     strategy: Literal["balanced", "hbp", "naive", "longalign", "flexsp", "wlb", "hydraulis"] | None
     """Whose plan: `balanced`: hbpack's; `hbp`: HBP's, to the letter; `naive`: HBP's baseline; `longalign`: LongAlign's
     sorted batches; `flexsp`: FlexSP's mixed SP degrees; `wlb`: WLB-LLM's steps of even micro-batches; `hydraulis`:
-    Hydraulis's pipelines of unlike tp, cp, pp. The first four are defaults of `packing`, `fill`, `balance` and
+    Hydraulis's pipelines of unlike tp, cp, pp. The first four set the defaults of `packing`, `fill`, `balance` and
     `curriculum_steps`; `naive` and `longalign` use the longest group alone. The other three pack in their own way.
     `flexsp` packs at every degree that divides the longest group's, and needs `model` and `gpu`, or `profile`. `wlb`
     takes the capacity of the longest group for the context window (by default, the longest sample), packs by `packing`
@@ -58,8 +58,8 @@ class PlanOptions(AutoGroupsOptions, total=False):
     packing: str | None
     """Packing algorithm with its options, such as isf:rounds=10."""
     fill: Literal["balanced", "greedy", "longest"] | None
-    """Which short samples fill long packs: `balanced`: those that even out attention work; `greedy`: in the order of
-    the data, those that fit (HBP); `longest`: the longest that fit."""
+    """Which short samples fill long packs: `balanced`: those that even out attention work; `greedy`: all that fit, in
+    the order of the data (HBP); `longest`: the longest that fit."""
     balance: str | None
     """Which packs share an iteration: `sort`: those of similar attention work (HBP); `window:K`: the same within
     windows of K iterations; `none`: random ones. `+refine` also exchanges samples within iterations; `refine` is
@@ -78,8 +78,8 @@ class PlanOptions(AutoGroupsOptions, total=False):
     overflow: Literal["split", "truncate", "drop", "error"] | None
     """What to do with samples longer than the largest group."""
     max_samples: int | None
-    """Most samples of a pack, for kernels and graphs that take borders of a fixed number of samples. A lower one pads
-    more. By default, as many as fit."""
+    """Most samples of a pack, for kernels and graphs that take borders of a fixed number of samples. A lower number
+    pads more. By default, as many as fit."""
     global_tokens: str | int | None
     """Tokens in an optimizer step. By default, each iteration is one step."""
     lockstep: Literal["all", "1"] | None
@@ -126,7 +126,8 @@ class TokenizeOptions(TypedDict, total=False):
     plain_content: bool | None
     """Encode special tokens written inside the data as ordinary text."""
     max_rejected: int | None
-    """Stop if more records than this are rejected, not counting those without a loss. By default, go on."""
+    """Stop if more records than this are rejected, not counting those without a loss. By default, there is no
+    limit."""
     max_record_bytes: str | int | None
     """Largest record, in bytes of decompressed text; longer ones are rejected. Reading takes a few times as much
     memory."""

@@ -36,7 +36,7 @@ def pack(
 ) -> PackedSet:
     """Turn a corpus into packed, balanced, scheduled shards, as `hbpack pack` does.
 
-    Call it again after a crash, or with other groups: what is there and still valid is reused.
+    Call it again after a crash, or with other groups: whatever is still valid is reused.
 
     Args:
         inputs: files, folders, globs or data sets, each with an optional weight, `"PATH@2.0"`, or

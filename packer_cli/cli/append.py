@@ -7,6 +7,7 @@ import click
 from packer_cli.cli.command import Command, json_option
 from packer_cli.cli.options import engine_option, set_tokenizer_option, workers_option
 from packer_cli.cli.param_types import Folder, Text
+from packer_cli.config import GpuConfig
 from packer_cli.remote.names import as_path
 
 
@@ -42,4 +43,4 @@ def command(
         run_append(as_path(folder), inputs, tokenizer, running)
     from packer_cli.cli.tables.packed_set import print_set
 
-    print_set(folder, None, as_json=as_json)
+    print_set(folder, GpuConfig(), as_json=as_json)

@@ -10,11 +10,14 @@ import sys
 import textwrap
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from packer_cli.engine.progress import LOGGER, Progress, show_bars
+
+if TYPE_CHECKING:
+    from pydantic import BaseModel
 
 
 class _Lines(logging.Handler):
@@ -69,13 +72,18 @@ def is_terminal() -> bool:
     return sys.stdout.isatty()
 
 
+_LEAST_TEXT = 20
+"""Characters of a column of text, however narrow the terminal is."""
+
+
 def print_table(
     title: str, header: list[str], rows: list[list[str]], *, is_dense: bool = False, is_text: bool = False
 ) -> None:
     """Print a table on stdout: the first column left-aligned, the others right-aligned, or if they are text, left too.
+    Text in the last column takes several lines where the terminal is narrow.
 
     If the terminal is too narrow, headers take several lines. If it still is, the remaining columns follow below, with
-    the first column repeated.
+    the first column repeated and a heading that says so.
     """
     from rich.console import Console
 
@@ -84,14 +92,18 @@ def print_table(
     widths = [max(map(len, column)) + between for column in zip(header, *rows, strict=True)]
     width = Console().width if is_terminal() else max(160, sum(widths))
     console = Console(width=width + 2, highlight=False)  # The frame on the right is not printed.
-    if sum(widths) > width:
+    if is_text and sum(widths) > width:
+        room = max(_LEAST_TEXT, width - sum(widths[:-1]) - between)
+        rows = [[*row[:-1], textwrap.fill(row[-1], room, break_on_hyphens=False)] for row in rows]
+    elif sum(widths) > width:
         header = [_wrapped(name, [row[i] for row in rows]) for i, name in enumerate(header)]
         lines = [[*name.split("\n"), *(row[i] for row in rows)] for i, name in enumerate(header)]
         widths = [max(map(len, column)) + between for column in lines]
-    blocks = _blocks(widths, width)
+    blocks = [list(range(len(header)))] if is_text else _blocks(widths, width)
     for number, block in enumerate(blocks):
-        if number == 0 and title:
-            click.echo(textwrap.fill(title, width, break_on_hyphens=False))
+        heading = "More columns of the same rows" if number else title
+        if heading:
+            click.echo(textwrap.fill(heading, width, break_on_hyphens=False))
         _print_block(console, [[row[i] for i in block] for row in [header, *rows]], padding, is_text=is_text)
 
 
@@ -141,7 +153,8 @@ def print_note(text: str, indent: str = "  ") -> None:
 
 def say_next(what: str, *steps: str) -> None:
     """Print the last line of a command: what was written or found, and what to do next."""
-    click.echo(f"{what}. Next: {', or '.join(steps)}")
+    *first, last = steps
+    click.echo(f"{what}. Next: {', '.join(first)}, or {last}" if first else f"{what}. Next: {last}")
 
 
 def shown_command(*words: object) -> str:
@@ -151,3 +164,11 @@ def shown_command(*words: object) -> str:
     "hbpack show 'my set'"
     """
     return shlex.join(map(str, words))
+
+
+def shown_options(config: BaseModel) -> list[str]:
+    """The options of a config that are not at their defaults, as words of a command."""
+    from packer_cli.config.messages import option_name
+
+    values = config.model_dump(mode="json", exclude_defaults=True)
+    return [word for name, value in values.items() for word in (option_name(name), str(value))]

@@ -37,11 +37,11 @@ if TYPE_CHECKING:
     default=".",
     show_default=True,
     metavar="FOLDER",
-    help="Folder that will be written to, whose disk is looked at.",
+    help="Folder whose disk to check.",
 )
 @json_option("doctor")
 def command(output: str, as_json: bool) -> None:
-    """Check this installation and machine, and say how to mend what is missing.
+    """Check this installation and machine, and say how to fix what is missing.
 
     Looks at hbpack's libraries and extras, the solver, cores, memory, disk, shared memory, open files, the cache of
     compiled kernels, and the GPUs that torch sees. It reads no data and writes nothing.

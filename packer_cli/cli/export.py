@@ -61,7 +61,7 @@ from packer_cli.remote.names import as_path
 @option(
     "--loss-weights/--no-loss-weights",
     default=True,
-    help="Leave out the weights of a set that has any: all loss tokens count 1.",
+    help="Keep the loss weights of a set that has any; without them, each loss token counts 1.",
 )
 @json_option("export")
 @shard_option

@@ -57,8 +57,8 @@ def command(as_json: bool, workers: int | None, **values: Any) -> None:
     Times and memory are predicted from the model's shape and the GPU's data sheet (--model, --gpu), or from what
     `hbpack profile` measured (--profile). `hbpack pack --groups auto` with the same options packs with these groups.
 
-    With --strategy hydraulis and --global-tokens, find the layouts of pipelines that its steps choose from. Other
-    strategies take their groups as they are found without --strategy.
+    With --strategy hydraulis and --global-tokens, find the layouts of pipelines that its steps choose from. For other
+    strategies, leave out --strategy.
     """
     config = validate(PlanConfig, {**values, "groups": AUTO})
     corpus = corpus_of(values["inputs"], values)

@@ -28,8 +28,8 @@ from packer_cli.sizes import counted
     "source",
     type=LocalPath(),
     metavar="FILE",
-    help="Config to read instead: an Axolotl YAML, or LLaMA-Factory's dataset_info.json, of which DATA names data "
-    "sets (all without it).",
+    help="Config to read instead: an Axolotl YAML, or LLaMA-Factory's dataset_info.json. DATA then names the "
+    "data sets to take from it; by default, all.",
 )
 @option("--tokenizer", type=Text(), metavar="PATH", help="As hbpack pack takes it. Without it, lengths are estimated.")
 @option("--gpus", type=click.IntRange(1, 2**20), default=8, show_default=True, metavar="N", help="GPUs that train.")
@@ -59,7 +59,8 @@ def command(
 
     DATA are inputs as for `hbpack pack`. A few hundred records of each are read: their shapes, keys and lengths decide
     the options, and a comment says why. With --model and --gpu, the length groups are those with the shortest
-    predicted epoch for the sample; without, they follow a rule of thumb. What hbpack cannot know stands as a comment.
+    predicted epoch for the sample; otherwise, they follow a rule of thumb. What only you can know is left as a
+    comment.
     """
     from packer_cli.stages.init import InitOptions, run_init
 

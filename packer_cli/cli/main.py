@@ -28,13 +28,13 @@ from packer_cli.version import __version__
 
 COMMANDS = {
     "init": "Look at your data and write a config file that hbpack pack runs as it stands.",
-    "doctor": "Check this installation and machine, and say how to mend what is missing.",
+    "doctor": "Check this installation and machine, and say how to fix what is missing.",
     "pack": "Turn a corpus into packed, balanced, scheduled shards: tokenize, plan and write.",
     "tokenize": "Tokenize a corpus into a token store.",
     "plan": "Plan a token store: groups, packs, iterations and steps.",
     "write": "Write the shards and rank manifests of a plan.",
     "append": "Add data to a packed set, with the options it was made with.",
-    "status": "Say what is done, what is missing, and which tasks of a job array make the rest.",
+    "status": "Say what is done, what is missing, and which tasks of a job array are left to run.",
     "rebalance": "Adapt a packed data set to a different number of GPUs, even in the middle of an epoch.",
     "verify": "Check a packed data set for damage.",
     "export": "Write a packed data set in another trainer's format.",

@@ -150,7 +150,7 @@ def engine_option(function: Callable[..., Any]) -> Callable[..., Any]:
         type=Text(lambda: ("local", "ray")),
         panel=Panel.SCALE,
         help="Where the work runs: `local`, the processes of this machine; `ray`, the Ray cluster of RAY_ADDRESS, or "
-        "a Ray of this machine; `ray:HOST:PORT`, another cluster. The result is the same for all.",
+        "one that is started on this machine; `ray:HOST:PORT`, another cluster. The result is the same for all.",
     )(function)
 
 

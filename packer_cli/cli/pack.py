@@ -56,7 +56,7 @@ def command(
     datatrove (.ds) or dolma (.npy), or a Hugging Face data set; PATH@2.0 shows each sample twice an epoch, PATH@0.5
     half of them, PATH@2Btokens two billion tokens of them.
 
-    Run it again after a crash, or with other groups: what is there and still valid is reused.
+    Run it again after a crash, or with other groups: whatever is still valid is reused.
     """
     pack(inputs, output=output, workers=workers, engine=engine, dry_run=dry_run, **values)
     from packer_cli.cli.tables.packed_set import print_set

@@ -57,9 +57,9 @@ def command(
 ) -> None:
     """Adapt a packed data set to a different number of GPUs, even in the middle of an epoch.
 
-    OUT is the output of `hbpack pack` or `hbpack write`. Its shards and packs stay as they are. The packs that the
-    epoch has left are distributed again, balanced by attention work, and so are all packs for later epochs: training
-    goes on with every remaining sample once. The SP degree of each group must divide the number of GPUs; where
+    OUT is the output of `hbpack pack` or `hbpack write`. Its shards and packs stay as they are. The packs that
+    are left in the epoch are distributed again, balanced by attention work, and so are all packs for later epochs.
+    Training sees every remaining sample once. The SP degree of each group must divide the number of GPUs; where
     iterations mix degrees (flexsp), the largest must fit.
     """
     if state is not None and (from_step is not None or epoch is not None):

@@ -9,7 +9,7 @@ import click
 
 from packer_cli.api.simulate import simulate
 from packer_cli.cli.command import Command, json_option, option
-from packer_cli.cli.console import say_next, shown_command
+from packer_cli.cli.console import say_next, shown_command, shown_options
 from packer_cli.cli.options import (
     config_option,
     inputs_argument,
@@ -19,7 +19,8 @@ from packer_cli.cli.options import (
 from packer_cli.cli.output_file import begins_with, output_file
 from packer_cli.cli.param_types import LocalPath, Text, columns
 from packer_cli.cli.training_options import training_options
-from packer_cli.config import PlanConfig, TokenizeConfig
+from packer_cli.config import GpuConfig, PlanConfig, TokenizeConfig, validate
+from packer_cli.config.run_options import TrainConfig
 from packer_cli.panels import Panel
 
 
@@ -117,5 +118,6 @@ def command(
     else:
         print_plan_simulation(result)
         what = f"An epoch takes {duration(result.figures.overall.seconds)}, predicted"
-        words = shown_command("hbpack", "compare", *inputs, "--strategies", "all")
-        say_next(what, f"{words} with the same options, --groups and --gpus")
+        train = validate(TrainConfig, {"pad_to": pad_to, "step_seconds": step_seconds})
+        given = [*shown_options(validate(GpuConfig, values)), *shown_options(train)]
+        say_next(what, shown_command("hbpack", "report", *inputs, *given))

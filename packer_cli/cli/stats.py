@@ -35,8 +35,8 @@ def command(path: str, as_json: bool, bound: Literal["l2", "lp"], **values: Any)
     """Report balance, padding and communication of a packed set, a token store or lengths.
 
     PATH is a packed data set or a plan, reported as it is; or a token store or a file of lengths (.npy, or text with
-    one integer a line), planned in memory with the options below. Of these two, only lengths are reported without
-    --groups and --gpus; --strategy wlb needs --gpus alone.
+    one integer a line), planned in memory with the options below. Without --groups and --gpus, only the lengths of
+    these two are reported; --strategy wlb needs --gpus alone.
     """
     found = stats(path, bound=bound, **values)
     from packer_cli.cli.tables.plan import print_counts, print_lengths, print_masks, print_stats

@@ -47,7 +47,7 @@ _REMEDIES = {
 @json_option("status")
 @config_option
 def command(folder: str, stage: str | None, as_json: bool) -> None:
-    """Say what is done, what is missing, and which tasks of a job array make the rest.
+    """Say what is done, what is missing, and which tasks of a job array are left to run.
 
     OUT is the output of any hbpack command that writes a folder. If all tasks of an array are done and none could
     complete the output, this command does. It takes a moment: it checks no files; `hbpack verify` does.
@@ -80,7 +80,10 @@ def _print(status: Status, folder: str) -> None:
         say_next(f"{folder} is complete", shown_command("hbpack", "stats", folder))
     elif not any(each.array for each in status.stages):
         first = next(each for each in status.stages if each.state != "complete")
-        say_next(f"The {first.name} of {folder} are {first.state}", _REMEDIES[first.name].format(shlex.quote(folder)))
+        verb = "are" if first.name.endswith("s") else "is"
+        say_next(
+            f"The {first.name} of {folder} {verb} {first.state}", _REMEDIES[first.name].format(shlex.quote(folder))
+        )
 
 
 def _print_array(array: ArrayStatus) -> None:

@@ -62,7 +62,7 @@ def read_shape(path: str | Path) -> ModelShape:
     try:
         return shape_of(config)
     except ValueError as error:
-        raise InputError(f"{str(file)!r}: {error}") from None
+        raise InputError(f"{str(file)!r}: {error}; correct it, or give another model") from None
 
 
 def read_profile(path: str | Path) -> Profile:

@@ -44,7 +44,8 @@ class TokenizeConfig(Model):
     plain_content: Annotated[bool, Panel.TOKENS] = False
     """Encode special tokens written inside the data as ordinary text."""
     max_rejected: Annotated[int | None, Panel.TOKENS] = Field(default=None, ge=0)
-    """Stop if more records than this are rejected, not counting those without a loss. By default, go on."""
+    """Stop if more records than this are rejected, not counting those without a loss. By default, there is no
+    limit."""
     max_record_bytes: Annotated[Bytes, Panel.TOKENS] = 256 * 2**20
     """Largest record, in bytes of decompressed text; longer ones are rejected. Reading takes a few times as much
     memory."""

@@ -41,7 +41,7 @@ class PlanConfig(AutoGroupsConfig):
     ] = "balanced"
     """Whose plan: `balanced`: hbpack's; `hbp`: HBP's, to the letter; `naive`: HBP's baseline; `longalign`: LongAlign's
     sorted batches; `flexsp`: FlexSP's mixed SP degrees; `wlb`: WLB-LLM's steps of even micro-batches; `hydraulis`:
-    Hydraulis's pipelines of unlike tp, cp, pp. The first four are defaults of --packing, --fill, --balance and
+    Hydraulis's pipelines of unlike tp, cp, pp. The first four set the defaults of --packing, --fill, --balance and
     --curriculum-steps; `naive` and `longalign` use the longest group alone. The other three pack in their own way.
     `flexsp` packs at every degree that divides the longest group's, and needs --model and --gpu, or --profile. `wlb`
     takes the capacity of the longest group for the context window (by default, the longest sample), packs by --packing
@@ -63,8 +63,8 @@ class PlanConfig(AutoGroupsConfig):
     packing: Annotated[str, Panel.PACKING] = "bfs"
     """Packing algorithm with its options, such as isf:rounds=10."""
     fill: Annotated[Literal["balanced", "greedy", "longest"], Panel.PACKING] = "balanced"
-    """Which short samples fill long packs: `balanced`: those that even out attention work; `greedy`: in the order of
-    the data, those that fit (HBP); `longest`: the longest that fit."""
+    """Which short samples fill long packs: `balanced`: those that even out attention work; `greedy`: all that fit,
+    in the order of the data (HBP); `longest`: the longest that fit."""
     balance: Annotated[str, Panel.BALANCE] = "refine"
     """Which packs share an iteration: `sort`: those of similar attention work (HBP); `window:K`: the same within
     windows of K iterations; `none`: random ones. `+refine` also exchanges samples within iterations; `refine` is
@@ -86,8 +86,8 @@ class PlanConfig(AutoGroupsConfig):
     overflow: Annotated[Literal["split", "truncate", "drop", "error"], Panel.PACKING] = "split"
     """What to do with samples longer than the largest group."""
     max_samples: Annotated[int | None, Panel.PACKING] = Field(default=None, ge=1, lt=2**31)
-    """Most samples of a pack, for kernels and graphs that take borders of a fixed number of samples. A lower one pads
-    more. By default, as many as fit."""
+    """Most samples of a pack, for kernels and graphs that take borders of a fixed number of samples. A lower number
+    pads more. By default, as many as fit."""
     global_tokens: Annotated[StepTokens | None, Panel.BALANCE] = None
     """Tokens in an optimizer step. By default, each iteration is one step."""
     lockstep: Annotated[Literal["all", "1"], BeforeValidator(str), Panel.BALANCE] = "all"

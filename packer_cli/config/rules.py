@@ -55,7 +55,9 @@ def with_known_cost(config: PlanConfig) -> PlanConfig:
         try:
             cost = Cost(quadratic=digits(model.quadratic), linear=digits(model.linear))
         except ValueError as error:
-            raise ConfigError(f"--cost profile: {error}") from None
+            raise ConfigError(
+                f"--cost profile: {error}; measure longer lengths with hbpack profile, or give --cost A,B"
+            ) from None
         config = config.model_copy(update={"cost": str(cost)})
     has_cp = config.layout.cp > 1 or any(group.cp_size > 1 for group in config.groups)
     if has_cp and config.cp_sharding == "auto" and config.profile is not None and config.attention_pieces is None:

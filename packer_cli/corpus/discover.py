@@ -73,8 +73,7 @@ def discover(inputs: Sequence[str], *, output: str | None = None) -> tuple[list[
     Price: a stat a file and a few bytes of each `.json`; naming a data set loads it.
     Raises InputError when an input does not exist, is of no known format or holds no data.
     """
-    if not inputs:
-        raise InputError("no inputs; give files, folders, globs or Hugging Face data set names")
+    assert inputs
     if output is not None and not is_url(output):
         output = os.path.realpath(output)
     sources: list[Source] = []

@@ -67,7 +67,10 @@ def fit_profile(profile: Profile) -> tuple[CostFit, MemoryFit]:
         raise ConfigError(f"the profile's model must have num_layers, an integer above 0, got {num_layers!r}")
     most = max((row.checkpoint_layers for row in profile.iterations), default=0)
     if most > num_layers:
-        raise ConfigError(f"the profile has a row with {most} checkpointed layers, and its model has {num_layers}")
+        raise ConfigError(
+            f"the profile has a row with {most} checkpointed layers, and its model has {num_layers} layers; run "
+            "hbpack profile again"
+        )
     added = _number(profile, "constant_bytes_added", 0.0)
     return fit_cost(profile, shape), fit_memory(profile, shape, added)
 
@@ -88,7 +91,7 @@ def _given_links(profile: Profile) -> Gpu | None:
     bandwidth = _number(profile, "bandwidth", 0.0)
     network = _number(profile, "network_bandwidth", 0.0)
     if bandwidth <= 0:
-        raise ConfigError(f"the profile's assumed bandwidth must be above 0 bytes/s, got {bandwidth}")
+        raise ConfigError(f"the profile's assumed bandwidth must be above 0 bytes/s, got {bandwidth}; correct it")
     return Gpu(
         name=profile.gpu, flops=1.0, memory_bytes=1.0, node_bandwidth=bandwidth,
         network_bandwidth=network or bandwidth, gpus_per_node=int(_number(profile, "gpus_per_node", 8)),

@@ -8,7 +8,7 @@ from typing import Any
 
 from packer_cli.engine.progress import warn
 from packer_cli.errors import ConfigError
-from packer_cli.export.formats import ORDERS, keeping_weights, load_format
+from packer_cli.export.formats import keeping_weights, load_format
 from packer_cli.export.order import check_one_capacity, choose_groups
 from packer_cli.files import fingerprint
 from packer_cli.format.manifest import Manifest
@@ -64,8 +64,6 @@ def describe_export(options: ExportOptions, source: Path) -> tuple[Manifest, dic
     manifest = read_manifest(source)
     groups = tuple(choose_groups(manifest, options.groups))
     shard_size = options.shard_size or format.shard_size
-    if options.order not in ORDERS:
-        raise ConfigError(f"--order: unknown order {options.order!r}; known: {', '.join(ORDERS)}")
     if format.most_shard_size is not None and shard_size > format.most_shard_size:
         raise ConfigError(
             f"--shard-size must be at most {format.most_shard_size} for {options.format}, got {shard_size}"

@@ -99,7 +99,10 @@ def complete_export(folder: Path) -> ExportResult | None:
     source = as_path(pin.facts["source"])
     manifest = read_manifest(source)
     if manifest.fingerprint != header["set_fingerprint"]:
-        raise FormatError(f"the packed set {str(source)!r} has changed since the export began; export it again")
+        raise FormatError(
+            f"the packed set {str(source)!r} has changed since the export to {str(folder)!r} began; remove "
+            f"{str(folder)!r}, and run hbpack export again"
+        )
     engine = LocalEngine(1)
     job = open_job(source, folder, header, engine, manifest, to_check=())
     work = ExportWork(source, folder, header, job)

@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from packer_cli.errors import FormatError, HbpackError
+from packer_cli.errors import HbpackError
 from packer_cli.format.arrays import to_numpy
 from packer_cli.format.constants import PACKS_PER_BATCH, PLAN_NAME
 from packer_cli.format.loss_spans import STARTS, STOPS, WEIGHTS, find_wrong_row, spans_to_mask, spans_to_weights
@@ -72,12 +72,7 @@ def read_pack(files: SetFiles, manifest: Manifest, group: int, shard: int, row: 
     Raises:
         FormatError: the shard is missing or damaged.
     """
-    try:
-        info = manifest.groups[group].shards[shard]
-    except IndexError:
-        raise FormatError(
-            f"hbpack.json lists no shard {shard} of group {group}, which a rank manifest names; {files.remedy}"
-        ) from None
+    info = manifest.groups[group].shards[shard]
     with files.open(info.path) as reader:
         batch = reader.get_batch(row // PACKS_PER_BATCH).slice(row % PACKS_PER_BATCH, 1)
         if manifest.tokens:

@@ -90,7 +90,7 @@ def _facts(view: View, manifest: Manifest) -> Iterator[tuple[str, str]]:
             whole = f"; the whole step has {place.row.global_loss_weight:,.6g}" if place else ""
             yield "loss weight", f"{pack.loss_weight:,.6g}, the sum over loss tokens{whole}"
         to_row = f", {place.row.row_length - pack.num_tokens:,} to the iteration's row length" if place else ""
-        yield "padding", f"{capacity - pack.num_tokens:,} to the capacity{to_row}, where the loader is told to pad"
+        yield "padding", f"{capacity - pack.num_tokens:,} to the capacity{to_row}, if the loader pads"
         yield "attention work", f"{pack.attention_work:,}"
         if manifest.groups[pack.group].layout.cp > 1:
             yield "CP sharding", _CP_SHARDING[pack.cp_sharding]
@@ -117,16 +117,16 @@ def _sharing(view: View, place: Place) -> str:
     if place.layout.sp == 1:
         return "1: this rank has the whole row"
     first = place.rank - place.row.place
-    text = f"{place.layout.sp}: ranks {first} to {first + place.layout.sp - 1} hold this row"
+    text = f"{place.layout.sp}: ranks {first} to {first + place.layout.sp - 1} share this row"
     if view.pack is None:
         return text
     begin, end = view.rank_tokens
     end = min(end, view.pack.num_tokens)
     if begin >= end:
-        return f"{text}; of contiguous parts (Ulysses) rank {place.rank} has only padding"
+        return f"{text}; with Ulysses, rank {place.rank} has only padding"
     held = [s.index for s in view.pack.samples if s.begin < end and s.begin + len(s.input_ids) > begin]
     samples = f"sample {held[0]}" if len(held) == 1 else f"samples {held[0]} to {held[-1]}"
-    return f"{text}; of contiguous parts (Ulysses) rank {place.rank} has tokens [{begin}, {end}), {samples}"
+    return f"{text}; with Ulysses, rank {place.rank} has tokens [{begin}, {end}), {samples}"
 
 
 def _step_lines(view: View, manifest: Manifest) -> Iterator[str]:

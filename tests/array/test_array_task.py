@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -134,6 +135,17 @@ def test_tasks_that_differ_are_refused(tmp_path):
     assert str(error.value) == (
         "task 2/4 and the tasks before it differ in the options; run all tasks with the same, or remove "
         f"'{tmp_path}/array' to start over (finished parts that fit are kept)"
+    )
+
+
+def test_records_that_another_run_has_removed(tmp_path):
+    share = joined(tmp_path, "1/4", {})
+    shutil.rmtree(tmp_path / "array")
+    with pytest.raises(ConfigError) as error:
+        share.record({})
+    assert str(error.value) == (
+        "task 1/4: the records of the array are gone, as another run has completed or removed the output; run the "
+        "task again"
     )
 
 

@@ -9,6 +9,8 @@ import sys
 
 import pytest
 
+from packer_cli.folders import TaskLock, lock_folder
+from tests.array.conftest import PLAN
 from tests.array.test_commands import KILLED
 from tests.reference import tree
 
@@ -57,3 +59,21 @@ def test_a_damaged_set_is_found_before_the_export_is_complete(hbpack, plain, tmp
     assert "1 of 2 tasks are done" in hbpack(*words, "--shard", "1/2").stderr
     assert hbpack(*words, "--shard", "0/2").code == 0
     assert hbpack("status", out).code == 0
+
+
+def test_a_set_that_changes_before_its_export_is_complete(hbpack, plain, tmp_path):
+    packed, out = shutil.copytree(plain, tmp_path / "packed"), tmp_path / "out"
+    words = ["export", packed, "--to", "parquet", "--output", out, "--shard"]
+    assert hbpack(*words, "0/2").code == 0
+    with lock_folder(out, TaskLock("export", 7)):  # As a task that runs meanwhile, so that this one is not the last.
+        assert hbpack(*words, "1/2").code == 0
+    assert hbpack("plan", packed, *PLAN, "--seed", 1).code == 0
+    assert hbpack("write", packed, "--workers", 1).code == 0
+    assert hbpack("status", out) == (
+        1,
+        "",
+        (
+            f"error: the packed set '{packed}' has changed since the export to '{out}' began; remove '{out}', and run "
+            "hbpack export again\n"
+        ),
+    )

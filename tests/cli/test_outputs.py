@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+import shutil
 
 import jsonschema
 import numpy as np
@@ -95,6 +97,20 @@ def test_the_last_line_says_what_is_next(words, name, command, arguments):
     assert ". Next: " in done.stdout.splitlines()[-1]
 
 
+def test_the_next_report_predicts_what_was_predicted(words):
+    """A packed set does not keep the model, so the line repeats it."""
+    plan, with_gpu = ["plan", "store", *GROUPS, "--seed", 7], f"hbpack report store {' '.join(GPU)}"
+    for arguments, command in (
+        (plan, "hbpack write store"),
+        (["write", "store", "--workers", 1], "hbpack report store"),
+        ([*plan, *GPU], with_gpu),
+        (["simulate", "store", *GPU, "--step-seconds", 0.5], f"{with_gpu} --step-seconds 0.5"),
+    ):
+        done = run(main, *words(arguments))
+        assert done.code == 0, done.stderr
+        assert command in re.split(r"Next: |, or |, ", done.stdout.splitlines()[-1])
+
+
 def test_every_command_has_json():
     for name in COMMANDS:
         assert "as_json" in {parameter.name for parameter in cli.get_command(None, name).params}, name
@@ -113,19 +129,37 @@ def test_a_prediction_where_there_is_a_model(words):
 
 
 @pytest.mark.parametrize(
-    ("arguments", "num_tables"),
+    ("arguments", "num_tables", "num_more"),
     [
-        (["stats", "out"], 3),
-        (["simulate", "out", *GPU, "--step-seconds", 1, "--pad-to", "row"], 1),
-        (["groups", "lengths.npy", *GPU, "--gpus", 8], 2),
-        (["compare", "lengths.npy", *GROUPS, "--algorithms", "bfs", *GPU, "--columns", "all", "--workers", 1], 2),
+        (["stats", "out"], 3, 0),
+        (["stats", "out", "--groups", "512:1,1k:1,2k:1,4k:2,8k:4,16k:8", "--gpus", 8], 5, 1),
+        (["simulate", "out", *GPU, "--step-seconds", 1, "--pad-to", "row"], 1, 0),
+        (["groups", "lengths.npy", *GPU, "--gpus", 8], 2, 0),
+        (["compare", "lengths.npy", *GROUPS, "--algorithms", "bfs", *GPU, "--columns", "all", "--workers", 1], 2, 1),
     ],
 )
-def test_tables_fit_the_terminal(words, monkeypatch, arguments, num_tables):
-    """At 100 columns they do not break in two, but for the one of all columns."""
+def test_tables_fit_the_terminal(words, monkeypatch, arguments, num_tables, num_more):
+    """At 100 columns few break in two; what follows then has a heading of its own."""
     monkeypatch.setattr(console, "is_terminal", lambda: True)
     for columns in (80, 100):
         monkeypatch.setenv("COLUMNS", str(columns))
         lines = run(main, *words(arguments)).stdout.splitlines()
         assert max(map(len, lines[:-1])) <= columns
     assert sum(line.startswith(" ───") for line in lines) == num_tables
+    assert lines.count("More columns of the same rows") == num_more
+
+
+def test_a_table_of_text_breaks_its_lines(place, tmp_path, monkeypatch):
+    monkeypatch.setattr(console, "is_terminal", lambda: True)
+    monkeypatch.setenv("COLUMNS", "80")
+    folder = tmp_path / ("long" * 20)
+    shutil.copytree(place / "store", folder)
+    (folder / "plan.arrow").unlink(missing_ok=True)
+    (folder / "tokens" / "tokens.json").write_text("x")
+    done = run(main, "status", folder)
+    table = done.stdout.splitlines()[1:-1]
+    assert max(map(len, table)) <= 80
+    assert f"'{folder}/tokens/tokens.json'isdamaged(" in "".join("".join(table).split())
+    assert done.stdout.endswith(
+        f"The tokens of {folder} are missing. Next: run the same hbpack tokenize or hbpack pack again\n"
+    )

@@ -14,8 +14,6 @@ import time
 import psutil
 import pytest
 
-from packer_cli.engine.local import LocalEngine
-from packer_cli.errors import RunError
 from packer_cli.files import HashingFile
 from tests.cli.conftest import GROUPS
 from tests.cli_runner import HBPACK, run_process
@@ -269,17 +267,6 @@ def test_workers_end_with_a_run_that_is_killed(big, tokenizer, tmp_path):
     process.kill()
     process.communicate(timeout=20)
     wait_for(lambda: gone(children))
-
-
-def die(number):
-    if number == 1:
-        os.kill(os.getpid(), signal.SIGKILL)
-    return number
-
-
-def test_a_killed_worker_is_an_error_in_words():
-    with pytest.raises(RunError, match="a worker process was killed, perhaps for want"), LocalEngine(2) as engine:
-        list(engine.run(die, [0, 1, 2]))
 
 
 def test_pipes_that_close_early(pack, hbpack, chats, tmp_path):

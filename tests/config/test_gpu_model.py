@@ -23,6 +23,7 @@ def test_a_config_or_its_folder(tmp_path):
 
 
 GIVE = "give a model's config.json (Hugging Face), or the folder that holds it"
+CORRECT = "correct it, or give another model"
 
 
 @pytest.mark.parametrize(
@@ -35,9 +36,26 @@ GIVE = "give a model's config.json (Hugging Face), or the folder that holds it"
         ("[]", f" is not a JSON object; {GIVE}"),
         (
             json.dumps({**CONFIG, "hidden_size": None}),
-            ": the key 'hidden_size' (or n_embd, d_model) is missing: the model type is not supported",
+            f": the key 'hidden_size' (or n_embd, d_model) is missing: the model type is not supported; {CORRECT}",
         ),
-        (json.dumps({**CONFIG, "vocab_size": "many"}), ": vocab_size must be an integer, got 'many'"),
+        *(
+            (json.dumps({**CONFIG, **change}), f": {rule}; {CORRECT}")
+            for change, rule in (
+                ({"vocab_size": "many"}, "vocab_size must be an integer, got 'many'"),
+                (
+                    {"num_attention_heads": 3},
+                    "hidden_size, 64, is not a multiple of num_attention_heads, 3, and there is no head_dim",
+                ),
+                (
+                    {"num_local_experts": 4, "num_experts_per_tok": 9},
+                    "experts_per_token must be from 1 to num_experts, 4, got 9",
+                ),
+                (
+                    {"num_local_experts": 4, "num_experts_per_tok": 2, "moe_layer_freq": 0},
+                    "moe_layer_freq and decoder_sparse_step must be at least 1",
+                ),
+            )
+        ),
     ],
 )  # fmt: skip
 def test_a_config_that_is_wrong(tmp_path, text, message):

@@ -53,8 +53,12 @@ def test_errors_come_over(number: int, error: type[Exception]) -> None:
 
 
 def test_a_killed_worker_ends_the_run() -> None:
-    with pytest.raises(RunError, match="a worker process was killed, perhaps for want"), LocalEngine(2) as engine:
+    with pytest.raises(RunError) as caught, LocalEngine(2) as engine:
         list(engine.run(task, [0, -int(signal.SIGKILL), 2]))
+    assert str(caught.value) == (
+        "a worker process was killed, perhaps for want of memory; run the same command again to go on, with fewer "
+        "--workers"
+    )
 
 
 def test_what_comes_from_outside_is_no_crash_of_the_task() -> None:

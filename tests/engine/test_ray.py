@@ -13,10 +13,13 @@ from pathlib import Path
 import psutil
 import pytest
 
-from packer_cli.engine.ray import RayEngine
+from packer_cli.engine.ray import RayEngine, _check_there, _outcome
 from packer_cli.engine.ray_cluster import check_address, start, stop
+from packer_cli.engine.ray_worker import relay
+from packer_cli.engine.sink import FinishedPart, Sink, Written
 from packer_cli.engine.worker import Died
 from packer_cli.errors import ConfigError, InputError, RunError
+from packer_cli.version import __version__
 from tests.cli_runner import HBPACK
 from tests.engine.test_local import SEGV, task
 from tests.reference import tree
@@ -48,8 +51,9 @@ def test_outcomes_are_those_of_the_local_engine(address):
     with RayEngine(None, None) as engine:
         assert dict(engine.run(task, tasks)) == {0: 1, 1: 4, 2: Died(SEGV), 3: 9, 4: 16}
         assert sorted(engine.run_writing(task, [5, 6])) == [(0, 25), (1, 36)]
-        with pytest.raises(RunError, match=r"^a worker process crashed \(SIGSEGV\); run the same command again"):
+        with pytest.raises(RunError) as crash:
             list(engine.run_writing(task, [SEGV]))
+        assert str(crash.value) == "a worker process crashed (SIGSEGV); run the same command again to go on"
         for number, error in ((13, InputError), (14, UnicodeDecodeError)):
             with pytest.raises(error) as caught:
                 list(engine.run(task, [1, number, 2]))
@@ -70,6 +74,40 @@ def test_but_not_forever(address, tmp_path):
     )
 
 
+def test_nodes_that_do_not_fit(address, tmp_path):
+    sink = Sink(tmp_path, "work")
+    with sink.file("part") as file:
+        file.write(b"x")
+    (temporary,) = tmp_path.iterdir()
+    temporary.unlink()  # As on a node whose disk this machine does not see.
+    with pytest.raises(RunError) as caught:
+        _check_there(Written(name="part", part=FinishedPart(fingerprint="", files=tuple(sink.files)), sink=sink))
+    assert str(caught.value) == (
+        f"'{temporary}', which a node of Ray has written, is not there on this machine; name an output folder that "
+        "this machine and all nodes share"
+    )
+    import ray
+
+    for cause, message in (
+        (
+            ImportError("No module named 'packer_cli'"),
+            (
+                "a node of Ray cannot run hbpack (No module named 'packer_cli'); "
+                f"install hbpack {__version__} on every node"
+            ),
+        ),
+        (RunError("a node of Ray has hbpack 9"), "a node of Ray has hbpack 9"),
+    ):
+        with pytest.raises(RunError) as caught:
+            _outcome(ray, ray.put(ray.exceptions.RayTaskError("relay", "", cause)))
+        assert str(caught.value) == message
+    with pytest.raises(RunError) as caught:
+        relay(b"", "9", str(tmp_path), ())
+    assert str(caught.value) == (
+        f"a node of Ray has hbpack {__version__}, and this is 9; install the same on every node"
+    )
+
+
 def test_without_ray(monkeypatch):
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with pytest.raises(ConfigError) as caught, RayEngine(None, None):
@@ -79,8 +117,12 @@ def test_without_ray(monkeypatch):
 
 def test_addresses_that_nobody_has():
     for wrong in ("6379", "head:port", "ray://head:10001"):
-        with pytest.raises(ConfigError, match=f"^--engine ray:{wrong}: not the address of a Ray cluster; give HOST"):
+        with pytest.raises(ConfigError) as caught:
             check_address(wrong)
+        assert str(caught.value) == (
+            f"--engine ray:{wrong}: not the address of a Ray cluster; give HOST:PORT of its head (usually port 6379), "
+            "or auto for the one that this machine belongs to"
+        )
     with socket.socket() as bound:
         bound.bind(("127.0.0.1", 0))
         port = bound.getsockname()[1]

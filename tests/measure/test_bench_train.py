@@ -14,7 +14,7 @@ from packer_cli.cost.profile import IterationRow, Profile
 from packer_cli.plan.samples import Samples
 from packer_cli.plan.work import plan_tokens_and_work
 from packer_cli.stages.planning import plan_samples
-from tests.benchmark.train.measured import iteration_seconds, joint_profile
+from tests.benchmark.train.measured import iteration_seconds, joint_profile, turns_to_come
 from tests.benchmark.train.padded import PaddedDataset, padded_rows
 from tests.benchmark.train.table import Result, results_table, verdict
 
@@ -22,6 +22,19 @@ from tests.benchmark.train.table import Result, results_table, verdict
 def test_an_iteration_takes_as_long_as_its_slowest_rank_in_its_median_round():
     rounds = np.array([[[1.0, 2.0], [5.0, 4.0]], [[3.0, 1.5], [4.5, 6.0]], [[2.5, 9.0], [0.5, 4.25]]])
     assert iteration_seconds(rounds).tolist() == [2.5, 4.5]
+
+
+def test_ranks_that_cannot_be_the_slowest_do_not_run_again():
+    nan = np.nan
+    naive = np.array([[[8.0, 2.0, 1.0, 1.0], [1.0, 1.0, 1.0, 1.0]], [[nan, 7.0, nan, nan], [1.0, 1.0, 1.0, nan]]])
+    balanced = np.array([[[2.0, 2.5, 1.8, 1.0]]])
+    turns = turns_to_come({"naive": naive, "balanced": balanced}, num_processes=2)
+    assert turns == {
+        # 8 / sqrt(8 + 4.5), 1 / sqrt(4) and 2.5 / sqrt(4.5) against the greatest of them.
+        "naive": [{"ranks": [0, 1], "runs": 6}, {"ranks": [0, 1, 2, 3], "runs": 1}],
+        "balanced": [{"ranks": [0, 1], "runs": 3}],
+    }
+    assert iteration_seconds(naive).tolist() == [8, 1]
 
 
 def test_profiles_of_several_rounds_are_one():
@@ -60,7 +73,7 @@ def test_padded_batches_hold_what_is_simulated():
 def test_the_table_names_what_is_off():
     def result(name: str, predicted: float, measured: float) -> Result:
         return Result(name=name, num_packs=4, num_tokens=1000, predicted=np.full(2, predicted),
-                      rounds=np.full((3, 2, 4), measured))  # fmt: skip
+                      runs=np.full((3, 2, 4), measured))  # fmt: skip
 
     results = [result("naive", 2.0, 2.0), result("hbp", 1.0, 1.25), result("balanced", 1.1, 1.1)]
     text = results_table(results)

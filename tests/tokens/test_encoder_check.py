@@ -64,8 +64,15 @@ def test_what_gigatoken_cannot_load_goes_to_tokenizers(tmp_path):
     assert encoder.backend_used == "tokenizers"
     document = Document("prompt-completion", 1, prompt="a b ", completion="b a")
     assert rows(encode(encoder, [document])) == [([1, 2, 2, 1], [0, 0, 1, 1])]
-    with pytest.raises(TokenizerError, match="gigatoken cannot load this tokenizer"):
+    remedy = "use --tokenizer-backend auto or tokenizers"
+    with pytest.raises(TokenizerError, match=rf"^gigatoken cannot load this tokenizer \(.+\); {remedy}$"):
         Encoder(loaded, backend="gigatoken")
+    loaded.hf.split_special_tokens = True
+    with pytest.raises(TokenizerError) as caught:
+        Encoder(loaded, backend="gigatoken")
+    assert str(caught.value) == (
+        f"gigatoken cannot split special tokens, as this tokenizer's config asks for; {remedy}"
+    )
 
 
 def spoil(encoder, monkeypatch, line_text):

@@ -21,15 +21,15 @@ from packer_cli.stages.planned import Planned, read_planned
 from packer_cli.stages.simulate import predict_plan
 
 
-def print_set(output: str, config: GpuConfig | None, *, as_json: bool) -> None:
+def print_set(output: str, config: GpuConfig, *, as_json: bool) -> None:
     """Print what came of `pack`, `plan` or `append`: the figures of the plan, its predicted epoch, and its set.
 
     Args:
-        config: with what an epoch is predicted, if it names a model; None for the plan's own options.
+        config: with what an epoch is predicted, if it names a model.
     """
     folder = as_path(output)
     planned = read_planned(folder)
-    prediction = predict_plan(planned, config or planned.config)
+    prediction = predict_plan(planned, config)
     if as_json:
         _print_record(output, planned, prediction)
         return
@@ -42,7 +42,7 @@ def print_set(output: str, config: GpuConfig | None, *, as_json: bool) -> None:
         print_prediction(prediction)
     manifest = _manifest(planned)
     if manifest is not None:
-        say_set(output, manifest)
+        say_set(output, manifest, config)
         return
     packs = counted(planned.metrics.overall.num_packs, "pack")
     what = f"{output} has a plan of {packs} for {counted(planned.config.gpus, 'GPU')}, no shards"

@@ -5,9 +5,10 @@ from __future__ import annotations
 from contextlib import suppress
 from dataclasses import replace
 
-from packer_cli.cli.console import say_next, shown_command
+from packer_cli.cli.console import say_next, shown_command, shown_options
 from packer_cli.cli.outputs.base import print_json
 from packer_cli.cli.outputs.written import ExportOutput, RebalanceOutput, StoreOutput
+from packer_cli.config import GpuConfig
 from packer_cli.errors import InputError
 from packer_cli.export.folder import NAME as EXPORT_NAME
 from packer_cli.export.folder import read_json
@@ -29,7 +30,7 @@ def print_written(output: str) -> None:
     if manifest is None:
         say_next(f"Wrote this task's share of {output}", shown_command("hbpack", "status", output))
     else:
-        say_set(output, manifest)
+        say_set(output, manifest, GpuConfig())
 
 
 def set_of_plan(manifest: Manifest | None, header: PlanHeader) -> Manifest | None:
@@ -37,10 +38,15 @@ def set_of_plan(manifest: Manifest | None, header: PlanHeader) -> Manifest | Non
     return manifest if manifest is not None and is_of_plan(manifest, header.fingerprint) else None
 
 
-def say_set(output: str, manifest: Manifest) -> None:
-    """Say what a set holds, and what to do with it."""
+def say_set(output: str, manifest: Manifest, config: GpuConfig) -> None:
+    """Say what a set holds, and what to do with it.
+
+    Args:
+        config: with what `hbpack report` predicts times; a set does not keep it.
+    """
+    report = shown_command("hbpack", "report", output, *shown_options(config))
     train = f'train with packer_cli.loader.PackedDataset("{output}", rank, {manifest.num_gpus})'
-    say_next(f"{output} holds {describe_set(manifest)}", shown_command("hbpack", "show", output), train)
+    say_next(f"{output} holds {describe_set(manifest)}", shown_command("hbpack", "show", output), report, train)
 
 
 def print_store(output: str, index: StoreIndex | None, *, as_json: bool) -> None:

@@ -8,7 +8,7 @@ Memory: one block and its records, or the longest line when that is longer.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
+from io import BytesIO
 from typing import TYPE_CHECKING, NamedTuple
 
 from packer_cli.corpus.blocks import Blocks, fingerprint
@@ -29,13 +29,12 @@ _CACHED_BYTES = 1 << 18
 
 
 class _Taken(NamedTuple):
-    """Whole lines; the last line of a file may have no line feed."""
+    """Whole lines."""
 
     number: int
     """Of the first line."""
-    data: bytes
-    ends: NDArray[np.int64]
-    """int64[n]: where the line feeds are."""
+    lines: list[bytes]
+    """Each with its line feed, which the last line of a file may lack."""
 
 
 class _LineCutter:
@@ -79,10 +78,10 @@ def cut(file: CorpusFile, slice_bytes: int | None) -> list[CorpusSlice]:
         return cut_compressed(file, slice_bytes)
     slice_bytes = slice_bytes or default_slice_bytes(file.num_bytes)
     if 0 < file.num_bytes <= slice_bytes:  # Counting its lines would take longer than reading it.
-        whole = replace(file, fingerprint=fingerprint(file.path))
+        whole = file._replace(fingerprint=fingerprint(file.path))
         return [CorpusSlice(file=whole, start=0, stop=file.num_bytes)]
     cutter = _LineCutter(slice_bytes)
-    done = replace(file, fingerprint=fingerprint(file.path, on_chunk=cutter.see))
+    done = file._replace(fingerprint=fingerprint(file.path, on_chunk=cutter.see))
     starts = [cut for cut in cutter.cuts if cut[0] < file.num_bytes]
     stops = [start for start, _ in starts[1:]] + [file.num_bytes]
     return [
@@ -127,9 +126,9 @@ class _Lines(RecordStream):
         if self.position + len(data) > stop:
             end = data.find(b"\n", stop - self.position - 1) + 1 or len(data)
             data, self._whole = data[:end], data[end:]
-        taken = _Taken(self.number, data, _line_feeds(data))
+        taken = _Taken(self.number, BytesIO(data).readlines())
         self.position += len(data)
-        self.number += len(taken.ends)
+        self.number += len(taken.lines)
         return taken
 
     def _read(self) -> Reject | None:
@@ -179,25 +178,23 @@ class _Lines(RecordStream):
 
         if isinstance(taken, Reject):
             return RawBatch(rejects=[taken])
-        data, ends = memoryview(taken.data), taken.ends.tolist()
-        if not taken.data.endswith(b"\n"):
-            ends.append(len(data))
-        begin = len(BOM) if taken.number == 1 and taken.data.startswith(BOM) else 0
+        lines = taken.lines
+        if taken.number == 1:
+            lines[0] = lines[0].removeprefix(BOM)
         batch = RawBatch()
         keep, rejects = batch.records.append, batch.rejects
         most = self._rules.max_record_bytes
-        for number, end in enumerate(ends, taken.number):
-            text, begin = data[begin:end], end + 1
-            if len(text) > most:
+        for number, line in enumerate(lines, taken.number):
+            if len(line) > most and len(line.removesuffix(b"\n")) > most:
                 rejects.append(Reject(number, self._rules.too_long()))
                 continue
             try:
-                record = loads(text)
-            except JSONDecodeError as error:
-                line = bytes(text)
-                if line.strip():
-                    reason = why_not_json(line, error, "line")
-                    has_line_feed = end < len(data)
+                record = loads(line)
+            except JSONDecodeError:
+                text = line.removesuffix(b"\n")
+                if text.strip():
+                    reason = why_not_json(text, "line")
+                    has_line_feed = len(text) < len(line)
                     rejects.append(Reject(number, reason) if has_line_feed else Gap(number, reason + CUT_SHORT))
                 continue
             if type(record) is dict:
@@ -213,7 +210,7 @@ class _TokenLines(_Lines):
     def parse(self, taken: _Taken | Reject) -> RawBatch:
         """The records of whole lines, column by column where that gives the same."""
         if isinstance(taken, _Taken):
-            rows = read_token_lines(taken.data, taken.ends.tolist(), taken.number, self._rules.max_record_bytes)
+            rows = read_token_lines(taken.lines, taken.number, self._rules.max_record_bytes)
             if rows is not None:
                 return RawBatch(tokens=rows)
         return super().parse(taken)

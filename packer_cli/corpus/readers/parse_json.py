@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING
 
 from packer_cli.corpus.records.base import type_name
 
+if TYPE_CHECKING:
+    import orjson
 
-def why_not_json(text: bytes, error: Any, what: str) -> str:
-    """The reason to reject `text`, which orjson refused with `error`; `what` is "line" or "element"."""
+
+def why_not_json(text: bytes, what: str) -> str:
+    """The reason to reject `text`, which orjson refuses; `what` is "line" or "element"."""
+    error = _error(text)
     try:
         decoded = text.decode("utf-8")
     except UnicodeDecodeError as bad:
@@ -21,6 +25,16 @@ def why_not_json(text: bytes, error: Any, what: str) -> str:
     if "surrogate" in error.msg:
         return f"broken JSON: half of a surrogate pair at column {at + 1}"
     return f"broken JSON: {error.msg} at column {at + 1}"
+
+
+def _error(text: bytes) -> orjson.JSONDecodeError:
+    import orjson
+
+    try:
+        orjson.loads(text)
+    except orjson.JSONDecodeError as error:
+        return error
+    raise AssertionError("this is JSON")
 
 
 def why_not_object(value: object) -> str:

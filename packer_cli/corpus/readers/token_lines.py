@@ -14,39 +14,34 @@ from packer_cli.corpus.records import tokens
 from packer_cli.corpus.types import Lists, TokenRows
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Sequence
 
     from numpy.typing import NDArray
 
 _BEGIN = re.compile(rb'\{\s*"(?:%s)"' % "|".join(tokens.COLUMNS).encode())
 
 
-def read_token_lines(data: bytes, ends: Iterable[int], first_line: int, max_record_bytes: int) -> TokenRows | None:
+def read_token_lines(lines: Sequence[bytes], first_line: int, max_record_bytes: int) -> TokenRows | None:
     """The lines as rows; None if they must be read one by one.
 
     Args:
-        data: whole lines; the last one may lack its line feed.
-        ends: where the line feeds are.
+        lines: at least one; with their line feeds, or without.
         first_line: number of the first line.
     """
     import numpy as np
 
-    if not _BEGIN.match(data):
+    if not _BEGIN.match(lines[0]):
         return None
-    begin, of_line = 0, []
-    for end in ends if data.endswith(b"\n") else (*ends, len(data)):
-        if end - begin > max_record_bytes or data[begin : begin + 1] != b"{":
-            return None
-        of_line.append(data[begin:end])
-        begin = end + 1
-    columns = _parse(of_line)
+    if any(len(line.removesuffix(b"\n")) > max_record_bytes or line[:1] != b"{" for line in lines):
+        return None
+    columns = _parse(lines)
     if columns is None:
         return None
-    lines = np.arange(first_line, first_line + len(of_line))
-    return TokenRows(lines, {name: _lists(columns[name]) for name in tokens.COLUMNS if name in columns})
+    numbers = np.arange(first_line, first_line + len(lines))
+    return TokenRows(numbers, {name: _lists(columns[name]) for name in tokens.COLUMNS if name in columns})
 
 
-def _parse(lines: list[bytes]) -> dict[str, list[NDArray[Any]]] | None:
+def _parse(lines: Sequence[bytes]) -> dict[str, list[NDArray[Any]]] | None:
     """The arrays (int64) of each column, one a line; None if a line is not plain."""
     import numpy as np
     import simdjson

@@ -137,7 +137,10 @@ class GigatokenBackend:
 
     def __init__(self, tokenizer: LoadedTokenizer, reference: ReferenceBackend):
         if tokenizer.hf.split_special_tokens:
-            raise TokenizerError("gigatoken cannot split special tokens, as this tokenizer's config asks for")
+            raise TokenizerError(
+                "gigatoken cannot split special tokens, as this tokenizer's config asks for; use --tokenizer-backend "
+                "auto or tokenizers"
+            )
         try:
             import gigatoken
 

@@ -22,7 +22,7 @@ from packer_cli.measure.device import Device
 from tests.benchmark.gpu import BILLION
 from tests.benchmark.measure import ROOT, BenchmarkError
 from tests.benchmark.report import machine, write_section
-from tests.benchmark.train.measured import Floats, joint_profile
+from tests.benchmark.train.measured import Floats, all_ranks, joint_profile, turns_to_come
 from tests.benchmark.train.padded import padded_rows
 from tests.benchmark.train.sets import PlannedSet, draw_lengths, known_strategies, make_set, write_samples
 from tests.benchmark.train.table import result_of, results_table, verdict
@@ -34,6 +34,7 @@ CPU_MEMORY = {"GLIBC_TUNABLES": "glibc.malloc.mmap_threshold=4294967296:glibc.ma
 """glibc keeps freed memory, as torch's allocator does on a GPU; otherwise each large tensor costs page faults."""
 LONGEST = 8192
 MIN_ROUNDS = 3
+"""Of all ranks."""
 FIRST_PROFILES = 3
 """Before the plans are made, which follow them."""
 BANDWIDTH = "2GB"
@@ -57,16 +58,16 @@ def measure_profile(given: argparse.Namespace, config: Path, work: Path) -> Prof
     lengths = ",".join(str(given.longest // part) for part in (16, 8, 4, 2, 1))
     torchrun(given.processes, "packer_cli", "profile", "--model", config, "--output", file, "--lengths", lengths,
              "--modelling", "plain", "--logits", "chunked", "--weights", "whole", "--checkpoint-layers", 0,
-             "--gpus", given.processes, "--repeats", 1, "--bandwidth", BANDWIDTH)  # fmt: skip
+             "--gpus", given.processes, "--repeats", 3, "--bandwidth", BANDWIDTH)  # fmt: skip
     return read_profile(file)
 
 
 def measure_round(job: Mapping[str, Any], path: Path, num_processes: int) -> dict[str, Floats]:
-    """Seconds of every rank, float64 [i, ranks], of each set."""
+    """Seconds of each set, float64 [r, i, ranks]; NaN where a rank did not run."""
     path.write_text(json.dumps(job))
     torchrun(num_processes, "tests.benchmark.train.worker", path)
     parts = [np.load(f"{job['output']}-{process}.npz") for process in range(num_processes)]
-    return {name: np.nanmax([part[name] for part in parts], axis=0) for name in job["sets"]}
+    return {name: np.fmax.reduce([part[name] for part in parts]) for name in job["sets"]}
 
 
 def entry_of(made: PlannedSet, num_gpus: int) -> dict[str, Any]:
@@ -121,8 +122,10 @@ def compare(given: argparse.Namespace, work: Path) -> str:
     }  # fmt: skip
     sets: dict[str, PlannedSet] = {}
     profiles: list[Profile] = []
-    rounds: list[dict[str, Floats]] = []
-    while len(rounds) < MIN_ROUNDS or (time.monotonic() - began) * (1 + 1 / len(rounds)) < 60 * given.minutes:
+    runs: dict[str, Floats] = {}
+    num_rounds, seconds = 0, 0.0
+    while num_rounds < MIN_ROUNDS or time.monotonic() - began + seconds < 60 * given.minutes:
+        start = time.monotonic()
         profiles += [measure_profile(given, config, work) for _ in range(1 if sets else FIRST_PROFILES)]
         if not sets:
             file = given.output / "first-profile.json"
@@ -130,20 +133,24 @@ def compare(given: argparse.Namespace, work: Path) -> str:
             for name in given.strategies.split(","):
                 sets[name] = make_set(name, samples, lengths, groups, given.gpus, file)
             job["sets"] = {name: entry_of(made, given.gpus) for name, made in sets.items()}
-        job["output"] = str(given.output / f"round-{len(rounds)}")
-        rounds.append(measure_round(job, work / "job.json", given.processes))
-        print(f"round {len(rounds)} is done after {time.monotonic() - began:.0f} s", file=sys.stderr, flush=True)
+            job["turns"] = {name: all_ranks(made.plan.epochs[0].num_iterations, given.gpus)
+                            for name, made in sets.items()}  # fmt: skip
+        if num_rounds >= MIN_ROUNDS:
+            job["turns"] = turns_to_come(runs, given.processes)
+        job["output"] = str(given.output / f"round-{num_rounds}")
+        of_round = measure_round(job, work / "job.json", given.processes)
+        runs = {name: np.concatenate([runs[name], of_round[name]]) if runs else of_round[name] for name in sets}
+        num_rounds, seconds = num_rounds + 1, time.monotonic() - start
+        print(f"round {num_rounds} is done after {time.monotonic() - began:.0f} s", file=sys.stderr, flush=True)
     profile = joint_profile(profiles)
     (given.output / "profile.json").write_text(profile.model_dump_json(indent=2) + "\n")
     model = measured_model(profile)
     assert profile.cost is not None
-    results = [
-        result_of(name, made.plan, model, np.stack([each[name] for each in rounds])) for name, made in sets.items()
-    ]
+    results = [result_of(name, made.plan, model, runs[name]) for name, made in sets.items()]
     shape = "Llama 3.2 1B" if device.is_gpu else "a Llama of 2 layers of 128"
     return (
         f"{shape} on {given.processes} x {device.name}, {machine()}: {len(lengths):,} samples of up to {longest:,} "
-        f"tokens, {lengths.sum():,} in all, planned for {given.gpus} GPUs in the groups {groups}; {len(rounds)} "
+        f"tokens, {lengths.sum():,} in all, planned for {given.gpus} GPUs in the groups {groups}; {num_rounds} "
         f"rounds, {time.monotonic() - began:.0f} s.\n\n"
         f"{results_table(results)}\n\n{verdict(results, profile.cost.mean_error)}\n"
     )

@@ -1,13 +1,18 @@
-"""The median of several rounds: of the times of ranks, and of the rows of their profiles.
+"""The median of several runs: of the times of ranks, and of the rows of their profiles.
 
-What else a machine does disturbs both alike, within tenths of a second. The least of several rounds would be nearer to
+What else a machine does disturbs both alike, within tenths of a second. The least of several runs would be nearer to
 what the work takes alone, but memory-bound work seldom reaches it, and an iteration ends with the rank that is
 farthest from it.
+
+After the first rounds, only ranks that may be an iteration's slowest run again, and the iterations whose error weighs
+most run most often.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import warnings
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,14 +23,64 @@ from packer_cli.measure.run import with_fits
 Floats = NDArray[np.float64]
 
 
-def iteration_seconds(rounds: Floats) -> Floats:
-    """Seconds of each iteration (float64[i]): of its slowest rank, each in its median round.
+NEAR_SLOWEST = 0.75
+"""A rank whose median is below this part of the greatest one of its iteration does not run again."""
+MOST_RUNS = 6
+"""Runs a round of the iteration whose error weighs most against what a run of it takes."""
+
+
+def rank_seconds(runs: Floats) -> Floats:
+    """Median seconds of each rank in each iteration (float64 [i, ranks]).
 
     Args:
-        rounds: float64 [r, i, ranks].
+        runs: float64 [r, i, ranks]; NaN where a rank did not run.
     """
-    seconds: Floats = np.median(rounds, axis=0).max(axis=1)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)  # Of no rank at all.
+        seconds: Floats = np.nanmedian(runs, axis=0)
     return seconds
+
+
+def iteration_seconds(runs: Floats) -> Floats:
+    """Seconds of each iteration (float64[i]): of its slowest rank, each in its median run; see `rank_seconds`."""
+    seconds: Floats = rank_seconds(runs).max(axis=1)
+    return seconds
+
+
+def all_ranks(num_iterations: int, num_gpus: int) -> list[dict[str, Any]]:
+    """The turns of a set's iterations in which every rank runs once."""
+    return [{"ranks": list(range(num_gpus)), "runs": 1} for _ in range(num_iterations)]
+
+
+def turns_to_come(sets: Mapping[str, Floats], num_processes: int) -> dict[str, list[dict[str, Any]]]:
+    """The turns of each set's iterations in the next round: which ranks run, and how often.
+
+    An iteration whose slowest rank takes t, and whose ranks to run take c together, runs in proportion to t / sqrt(c)
+    (Neyman's allocation, for errors in proportion to t), but at least once.
+
+    Args:
+        sets: runs of each set so far, as `rank_seconds` takes them.
+        num_processes: that run at the same time, and may share a row: their ranks run together or not at all.
+    """
+    medians = {name: rank_seconds(runs) for name, runs in sets.items()}
+    may = {name: _may_be_slowest(of_set, num_processes) for name, of_set in medians.items()}
+    weights = {
+        name: of_set.max(axis=1) / np.sqrt((of_set * may[name]).sum(axis=1)) for name, of_set in medians.items()
+    }
+    greatest = max(float(of_set.max()) for of_set in weights.values())
+    return {
+        name: [
+            {"ranks": np.flatnonzero(ranks).tolist(), "runs": max(1, round(MOST_RUNS * weight / greatest))}
+            for ranks, weight in zip(may[name], weights[name].tolist(), strict=True)
+        ]
+        for name in sets
+    }
+
+
+def _may_be_slowest(medians: Floats, num_processes: int) -> NDArray[np.bool_]:
+    of_replicas = medians.reshape(len(medians), -1, num_processes).max(axis=2)
+    may_be = of_replicas >= NEAR_SLOWEST * of_replicas.max(axis=1, keepdims=True)
+    return np.repeat(may_be, num_processes, axis=1)
 
 
 def joint_profile(profiles: Sequence[Profile]) -> Profile:

@@ -11,7 +11,7 @@ from packer_cli.cost.models import GpuModel
 from packer_cli.plan.types import Plan
 from packer_cli.simulate.epoch import simulate
 from tests.benchmark.report import table
-from tests.benchmark.train.measured import Floats, iteration_seconds
+from tests.benchmark.train.measured import Floats, iteration_seconds, rank_seconds
 
 TARGET = 0.05
 
@@ -25,13 +25,13 @@ class Result:
     num_tokens: int
     predicted: Floats
     """float64[i]: seconds of each iteration."""
-    rounds: Floats
-    """float64 [r, i, ranks]: measured seconds."""
+    runs: Floats
+    """float64 [r, i, ranks]: measured seconds; NaN where a rank did not run."""
 
     @property
     def measured(self) -> Floats:
         """float64[i]: seconds of each iteration."""
-        return iteration_seconds(self.rounds)
+        return iteration_seconds(self.runs)
 
     @property
     def error(self) -> float:
@@ -45,19 +45,20 @@ class Result:
 
     @property
     def noise(self) -> float:
-        """Mean distance of a rank's time in a round from its median time, over the mean of those."""
-        medians = np.median(self.rounds, axis=0)
-        return float(np.abs(self.rounds - medians).sum() / len(self.rounds) / medians.sum())
+        """Mean distance of a rank's time in a run from its median time, over the mean of those."""
+        medians = np.broadcast_to(rank_seconds(self.runs), self.runs.shape)
+        ran = ~np.isnan(self.runs)
+        return float(np.abs(self.runs - medians)[ran].sum() / medians[ran].sum())
 
 
-def result_of(name: str, plan: Plan, model: GpuModel, rounds: Floats) -> Result:
+def result_of(name: str, plan: Plan, model: GpuModel, runs: Floats) -> Result:
     """Predict a plan as `hbpack simulate` does, beside its measured times, float64 [r, i, ranks]."""
     return Result(
         name=name,
         num_packs=len(plan.packs),
         num_tokens=int(plan.pieces.length.sum()),
         predicted=simulate(plan, model).iteration_seconds,
-        rounds=rounds,
+        runs=runs,
     )
 
 
@@ -77,7 +78,7 @@ def results_table(results: Sequence[Result]) -> str:
         ])  # fmt: skip
     header = [
         "plan", "packs", "iterations", "tokens/s, measured", "predicted", "over naive, measured", "predicted",
-        "place, measured", "predicted", "error of the epoch", "error an iteration", "noise of a round",
+        "place, measured", "predicted", "error of the epoch", "error an iteration", "noise of a run",
     ]  # fmt: skip
     return table(header, rows)
 

@@ -33,7 +33,7 @@ WARM_UP = 2
 
 
 def main(path: Path) -> None:
-    """Run the job, and write seconds, float64 [iterations, ranks] for each set, NaN for the ranks of others."""
+    """Run the job, and write seconds, float64 [runs, iterations, ranks] for each set, NaN where none ran here."""
     job = json.loads(path.read_bytes())
     device = Device(job["device"])
     dist.init_process_group("nccl" if device.is_gpu else "gloo")
@@ -44,16 +44,19 @@ def main(path: Path) -> None:
     subject = Subject(config, read_shape(config), "plain", RowAttention(kernel), device.device, chunked_logits=True,
                       shard=False)  # fmt: skip
     ranks = range(process, job["num_gpus"], num_processes)
-    sets = {name: [_open(entry, rank, job) for rank in ranks] for name, entry in job["sets"].items()}
-    seconds = {name: np.full((len(of_ranks[0]), job["num_gpus"]), np.nan) for name, of_ranks in sets.items()}
+    sets = {name: {rank: _open(entry, rank, job) for rank in ranks} for name, entry in job["sets"].items()}
+    turns = job["turns"]
+    seconds = {name: np.full((max(_runs(turns[name])), len(turns[name]), job["num_gpus"]), np.nan) for name in sets}
 
     with device.one_thread():
         for of_ranks in sets.values():
-            for i in range(min(WARM_UP, len(of_ranks[0]))):
-                _run(of_ranks[0][i], subject, groups, device)
-        for name, i in _in_turn({name: len(of_ranks[0]) for name, of_ranks in sets.items()}):
-            for rank, dataset in zip(ranks, sets[name], strict=True):
-                seconds[name][i, rank] = _run(dataset[i], subject, groups, device)
+            first = of_ranks[process]
+            for i in range(min(WARM_UP, len(first))):
+                _run(first[i], subject, groups, device)
+        for name, i, run in _in_turn({name: _runs(turns[name]) for name in sets}):
+            for rank in turns[name][i]["ranks"]:
+                if rank in ranks:
+                    seconds[name][run, i, rank] = _run(sets[name][rank][i], subject, groups, device)
             subject.model.zero_grad(set_to_none=False)
     np.savez(f"{job['output']}-{process}.npz", **seconds)
     dist.destroy_process_group()
@@ -65,10 +68,18 @@ def _open(entry: Mapping[str, Any], rank: int, job: Mapping[str, Any]) -> Any:
     return PackedDataset(entry["folder"], rank, job["num_gpus"], lockstep=entry["lockstep"], sp_sharding="contiguous")
 
 
-def _in_turn(lengths: Mapping[str, int]) -> Iterator[tuple[str, int]]:
-    """The iterations of all sets, so mixed that each set is spread over the whole time."""
-    places = [((i + 0.5) / length, name, i) for name, length in lengths.items() for i in range(length)]
-    yield from ((name, i) for _, name, i in sorted(places))
+def _runs(turns: Sequence[Mapping[str, Any]]) -> list[int]:
+    """How often each iteration of a set runs."""
+    return [turn["runs"] for turn in turns]
+
+
+def _in_turn(runs: Mapping[str, Sequence[int]]) -> Iterator[tuple[str, int, int]]:
+    """The runs of all iterations of all sets, so mixed that those of each set are spread over the whole time."""
+    for_set = {name: sorted((run, i) for i, times in enumerate(of_set) for run in range(times))
+               for name, of_set in runs.items()}  # fmt: skip
+    places = [((k + 0.5) / len(of_set), name, i, run) for name, of_set in for_set.items()
+              for k, (run, i) in enumerate(of_set)]  # fmt: skip
+    yield from ((name, i, run) for _, name, i, run in sorted(places))
 
 
 def _run(item: Any, subject: Subject, groups: SPGroups, device: Device) -> float:

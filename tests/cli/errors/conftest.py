@@ -11,6 +11,11 @@ from pathlib import Path
 
 import pytest
 
+FORMS = (
+    "a tokenizer is a folder with tokenizer.json, a tokenizer.json, a SentencePiece .model, "
+    "a vocab.json beside its merges.txt, or a Hugging Face name"
+)
+
 
 def assert_refused(done, message, output):
     assert (done.code, done.stdout, done.stderr) == (2, "", f"error: {message}\n")

@@ -7,17 +7,11 @@ import shutil
 
 import pytest
 
-from tests.cli.errors.conftest import assert_refused
+from tests.cli.errors.conftest import FORMS, assert_refused
 
 KNOWN = (
     "hbpack reads .arrow, .bin, .ds, .feather, .ipc, .json, .jsonl, .md, .ndjson, .npy, .parquet, .text, .txt, "
     "and text and JSON also with .gz or .zst"
-)
-
-
-FORMS = (
-    "a tokenizer is a folder with tokenizer.json, a tokenizer.json, a SentencePiece .model, "
-    "a vocab.json beside its merges.txt, or a Hugging Face name"
 )
 
 

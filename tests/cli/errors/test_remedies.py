@@ -4,21 +4,36 @@ from __future__ import annotations
 
 import json
 import os
+from pathlib import Path
 
 import pytest
 
 GPU = ("--model", "config.json", "--gpu", "h100")
 GROUPS = ("--groups", "1k:1", "--gpus", 1)
+TOKENIZER = ("--tokenizer", Path(__file__).parents[3] / "examples" / "sample" / "tokenizer", *GROUPS, "-o", "out")
 MODEL = {
     "model_type": "llama", "num_hidden_layers": 2, "hidden_size": 64, "num_attention_heads": 2,
     "intermediate_size": 128, "vocab_size": 256,
 }  # fmt: skip
+PROFILE = json.loads((Path(__file__).parents[2] / "groups" / "data" / "hbp-table-4.json").read_text())
+LINEAR = [
+    {
+        "length": length, "checkpoint_layers": layers, "seconds": length / 1024 * (1 + layers / 64),
+        "tokens": length, "memory_bytes": 10**9 + length * 1000 * (40 - layers),
+    }
+    for length in (1024, 2048, 4096) for layers in (0, 32)
+]  # fmt: skip
+"""Iterations in which attention takes no time."""
+
 FILES = {
     "lengths.txt": "5\n7\n",
     "chats.jsonl": '{"text": "a"}\n',
     "list.yaml": "output: [a, b]",
     "sets.json": json.dumps({"chats": ["chats.json"]}),
     "config.json": json.dumps(MODEL),
+    "long.txt": "5\n1000000\n",
+    "short.json": json.dumps({**PROFILE, "iterations": PROFILE["iterations"][:2]}),
+    "linear.json": json.dumps({**PROFILE, "iterations": LINEAR, "num_gpus": 1}),
 }
 
 
@@ -26,6 +41,8 @@ FILES = {
 def place(tmp_path, monkeypatch):
     for name, text in FILES.items():
         (tmp_path / name).write_text(text)
+    (tmp_path / "latin.txt").write_bytes(b"\xe9")
+    os.mkfifo(tmp_path / "pipe.jsonl")
     monkeypatch.chdir(tmp_path)
     return tmp_path
 
@@ -40,6 +57,48 @@ def place(tmp_path, monkeypatch):
         (
             ["init", "chats.jsonl", "--model", "s3://bucket/model", "--gpu", "h100"],
             "s3://bucket/model: hbpack reads local files; download it first",
+        ),
+        (["pack", "@2.0", *TOKENIZER], "@2.0: there is no path before the weight; write PATH@2.0"),
+        (["pack", "pipe.jsonl", *TOKENIZER], "pipe.jsonl: not a regular file; write the data to a file first"),
+        (
+            ["pack", "chats.jsonl", *TOKENIZER, "--chat-template", "latin.txt"],
+            "chat template latin.txt: the file is not UTF-8 text; save it as UTF-8",
+        ),
+        (
+            ["pack", "chats.jsonl", *TOKENIZER, "--chat-template", "none.jinja"],
+            (
+                "chat template 'none.jinja' cannot be read (No such file or directory); give the path of a Jinja "
+                "file, or Jinja text with {% or {{ in it"
+            ),
+        ),
+        (
+            ["pack", "chats.jsonl", *TOKENIZER, "--chat-template", "{{ '\udce9' }}"],
+            "chat template \"{{ '\\udce9' }}\" is not UTF-8 text; write it as UTF-8",
+        ),
+        (
+            ["stats", "lengths.txt", *GROUPS, "--align", "x"],
+            (
+                "--align: 'x' must be a number of tokens, at least 1, such as 16, or N*cp for N times the SP or CP "
+                "degree of each group, such as 2*cp"
+            ),
+        ),
+        (
+            ["stats", "lengths.txt", "--strategy", "flexsp", "--groups", "1k:1,8k:16", "--gpus", 8, *GPU],
+            "a replica of 16 GPUs does not fit 8 GPUs; end --groups with a lower SP degree",
+        ),
+        (
+            ["stats", "lengths.txt", "--strategy", "wlb", "--gpus", 8, "--packing", "delay:micro_batches=-1"],
+            "--packing: option 'micro_batches' must be in 0..1048575, got -1",
+        ),
+        (
+            ["stats", "lengths.txt", *GROUPS, "--cost", "profile", "--profile", "linear.json"],
+            ("--cost profile: cost A,B needs an A above 0 and a B of at least 0, got 0,0.000976563; measure longer "
+            "lengths with hbpack profile, or give --cost A,B"),
+        ),
+        (
+            ["groups", "long.txt", "--gpus", 32, "--profile", "short.json", "--group-algorithm", "hbp"],
+            ("the longest sample has 1,000,000 tokens, and the profile's rows go to 32,768 and are too few to predict "
+            "others: measure longer ones with hbpack profile, or give --max-length"),
         ),
         (["pack", "--config", "list.yaml"], "config file 'list.yaml': output must be a single value, got ['a', 'b']"),
         (["simulate", *GPU], "INPUT is required"),

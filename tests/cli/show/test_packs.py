@@ -94,7 +94,7 @@ def test_a_step_shows_its_first_iteration_and_lists_the_others(packed):
     assert views_of(packed) == views_of(packed, "--step", 0, "--rank", 0, "--epoch", 0)
 
 
-WHERE = "where the loader is told to pad"
+WHERE = "if the loader pads"
 
 
 def test_the_header_says_what_the_pack_is(packed):
@@ -121,7 +121,7 @@ def test_the_header_says_what_the_pack_is(packed):
         f"  padding         {padding[0]} to the capacity, {padding[1]} to the iteration's row length, {WHERE}",
         f"  attention work  {pack['attention_work']:,}",
         (
-            "  SP degree       4: ranks 4 to 7 hold this row; of contiguous parts (Ulysses) rank 6 has tokens "
+            "  SP degree       4: ranks 4 to 7 share this row; with Ulysses, rank 6 has tokens "
             f"[{begin}, {end}), {samples}"
         ),
         f"  DP rank         {row['dp_rank']} of {row['dp_size']}",
