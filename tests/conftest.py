@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+from collections.abc import Generator
 from pathlib import Path
 
 import pytest
@@ -23,9 +24,15 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 ROOT = Path(__file__).parent.parent
 
 
-def pytest_collection_finish() -> None:
-    """Keep the garbage collector from all that was imported, over and over, here and in the processes forked later."""
-    gc.freeze()
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Keep the garbage collector from all that is imported: now, later, and in the processes forked later."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 @pytest.fixture(scope="session")

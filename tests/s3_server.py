@@ -92,10 +92,18 @@ def _cut_off(body: bytes) -> Iterator[bytes]:
     raise _CutError
 
 
+def forget_buckets() -> None:
+    """Empty all servers of this process, which share their buckets."""
+    from moto.s3.models import s3_backends
+
+    for account in s3_backends.values():
+        account.reset()
+
+
 @contextmanager
 def s3_server() -> Iterator[S3Server]:
     """A server on a free port of this machine."""
-    from moto.server import DomainDispatcherApplication, create_backend_app
+    from moto.server import create_backend_app
     from werkzeug.serving import WSGIRequestHandler, make_server
 
     class Handler(WSGIRequestHandler):
@@ -104,7 +112,7 @@ def s3_server() -> Iterator[S3Server]:
 
     logging.getLogger("werkzeug").setLevel(logging.CRITICAL)
     server = S3Server()
-    app = _with_faults(DomainDispatcherApplication(create_backend_app), server)
+    app = _with_faults(create_backend_app("s3"), server)
     listening = make_server("127.0.0.1", 0, app, threaded=True, request_handler=Handler)
     server.url = f"http://127.0.0.1:{listening.server_port}"
     thread = threading.Thread(target=listening.serve_forever, daemon=True)

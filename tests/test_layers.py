@@ -249,6 +249,7 @@ def test_the_formats_need_no_other_library(modules):
         ("import packer_cli.stages.tokenize", {"torch", "numba", "datasets", "transformers", "tokenizers", "rich"}),
         ("import packer_cli.stages.write", {"torch", "numba", "datasets", "transformers", "tokenizers", "rich"}),
         ("import packer_cli.groups.auto", {"click", "torch", "pyarrow", "rich", "datasets", "transformers"}),
+        ("import packer_cli.tokens.preload", {"click", "torch", "numba", "pydantic", "datasets"}),
     ],
 )  # fmt: skip
 def test_what_an_import_loads(statement, forbidden):

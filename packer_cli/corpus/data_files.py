@@ -129,10 +129,4 @@ def _array_or_lines(file: CorpusFile) -> CorpusFile:
             f"{file.path}: holds one JSON object over several lines; "
             "hbpack reads an array of records, or one record a line; write it so, or leave the file out"
         )
-    return CorpusFile(
-        source_id=file.source_id,
-        path=file.path,
-        format="jsonl",
-        compression=file.compression,
-        num_bytes=file.num_bytes,
-    )
+    return file._replace(format="jsonl")

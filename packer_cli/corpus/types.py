@@ -29,8 +29,7 @@ class Source:
     epoch has of it."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class CorpusFile:
+class CorpusFile(NamedTuple):
     """One file (or Hugging Face data set split) of a source."""
 
     source_id: int
@@ -43,8 +42,7 @@ class CorpusFile:
     """xxh3-128 of the content (a data set's own fingerprint for `datasets`); never of names or times."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class CorpusSlice:
+class CorpusSlice(NamedTuple):
     """A contiguous range of one file that one task reads; it becomes one part of the token store.
 
     The cut depends on the file alone, never on the number of workers.

@@ -16,10 +16,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from packer_cli.corpus.discover import discover
-from packer_cli.corpus.read import read_slice
+from packer_cli.corpus.read import SliceReader
 from packer_cli.corpus.readers import READERS
 from packer_cli.corpus.readers.base import ReadRules
-from packer_cli.corpus.types import CorpusFile, CorpusSlice, Document, DocumentBatch
+from packer_cli.corpus.types import AlpacaForm, CorpusFile, CorpusSlice, Document, DocumentBatch
 from packer_cli.remote.local import local_file
 from packer_cli.remote.names import as_path
 from packer_cli.remote.system import is_url
@@ -74,7 +74,7 @@ class Sampler:
 
     def __init__(self, tokenizer: str | None, chat_template: str | None = None) -> None:
         self._encoder: Any = None
-        self._form = "stanford"
+        self._form: AlpacaForm = "stanford"
         if tokenizer is not None:
             from packer_cli.tokens.encode.encoder import Encoder
             from packer_cli.tokens.tokenizer.loading import load_tokenizer
@@ -82,6 +82,7 @@ class Sampler:
             loaded = load_tokenizer(tokenizer, chat_template=chat_template)
             self._form = "stanford" if loaded.chat_template is None else "template"
             self._encoder = Encoder(loaded, append_eos="auto")
+        self._reader = SliceReader(alpaca_form=self._form, batch_bytes=1 << 16)
 
     def look(self, inputs: Sequence[str]) -> list[Look]:
         """Look at each input.
@@ -115,7 +116,7 @@ class Sampler:
         num_read = num_bytes = 0
         for slice_ in slices:
             taken = 0
-            for batch in read_slice(slice_, alpaca_form=self._form, batch_bytes=1 << 16):  # type: ignore[arg-type]
+            for batch in self._reader.read(slice_):
                 for reject in batch.rejects:  # Behind the first place, lines have no number.
                     line = "" if slice_.start else f":{reject.line}"
                     look.rejects.append(f"{file.path}{line}: {reject.reason}")

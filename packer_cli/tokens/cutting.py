@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from packer_cli.corpus.blocks import fingerprint as fingerprint_file
 from packer_cli.corpus.discover import slice_corpus
@@ -140,7 +140,7 @@ def _unreadable(file: CorpusFile, died: Died) -> CorpusSlice:
         content = fingerprint_file(file.path)
     reason = f"damaged: opening it crashes the reader ({died.signal_name}); what it holds is left out"
     return CorpusSlice(
-        file=replace(file, fingerprint=content), start=0, stop=max(file.num_bytes, 1), unreadable=reason
+        file=file._replace(fingerprint=content), start=0, stop=max(file.num_bytes, 1), unreadable=reason
     )
 
 
@@ -171,4 +171,4 @@ def _marked(slice_: CorpusSlice, outcome: Died | None) -> CorpusSlice:
         f"damaged: reading it from record {slice_.first_line} on crashes the reader ({outcome.signal_name}); "
         "what it holds from there is left out"
     )
-    return replace(slice_, unreadable=reason)
+    return slice_._replace(unreadable=reason)

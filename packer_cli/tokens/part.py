@@ -19,7 +19,6 @@ from packer_cli.engine.sink import Sink, Written, write_part
 from packer_cli.errors import TokenizerError
 from packer_cli.files import fingerprint
 from packer_cli.format.schema import token_type
-from packer_cli.tokens.index import PartFile, PartInfo
 from packer_cli.tokens.rejects import RejectsWriter
 from packer_cli.tokens.writer import LateWeightsError, PartWriter
 
@@ -89,7 +88,7 @@ def tokenizer_key(tokenizer: str, chat_template: str | None) -> str:
 
 
 def tokenize_part(task: PartTask, sink: Sink) -> dict[str, Any]:
-    """Read, render, encode and write one part. Returns its `PartInfo` and what `describe_tokenizer` says; JSON values.
+    """Read, render, encode and write one part. Returns what `PartInfo` and `describe_tokenizer` say; JSON values.
 
     If the fast backend and the reference disagree, the reference encodes the whole part again.
     """
@@ -103,13 +102,13 @@ def tokenize_part(task: PartTask, sink: Sink) -> dict[str, Any]:
     is_weighted = False
     while True:
         try:
-            info = _write_part(task, encoder, sink, is_weighted=is_weighted)
+            part = _write_part(task, encoder, sink, is_weighted=is_weighted)
         except LateWeightsError:
             is_weighted = True
         except BackendMismatch as mismatch:
             encoder = encoder.fallback(mismatch, describe_line(mismatch.line, task.slices))
         else:
-            return {"part": info.model_dump(mode="json"), "tokenizer": describe_tokenizer(task)}
+            return {"part": part, "tokenizer": describe_tokenizer(task)}
 
 
 def describe_tokenizer(task: PartTask) -> dict[str, Any]:
@@ -156,7 +155,8 @@ def _alpaca_form(task: PartTask) -> AlpacaForm:
     return task.alpaca
 
 
-def _write_part(task: PartTask, encoder: Encoder, sink: Sink, *, is_weighted: bool) -> PartInfo:
+def _write_part(task: PartTask, encoder: Encoder, sink: Sink, *, is_weighted: bool) -> dict[str, Any]:
+    """Write a part. Returns the values of its `PartInfo`, which the index makes of them: workers need no pydantic."""
     from packer_cli.tokens.encode.without_loss import drop_without_loss
     from packer_cli.tokens.slices import count_by_slice, lines_of, read_slices
 
@@ -187,34 +187,34 @@ def _write_part(task: PartTask, encoder: Encoder, sink: Sink, *, is_weighted: bo
                 writer.write(replace(encoded, lines=lines_of(encoded.lines)))
         writer.close()
     of_each = num_samples.tolist(), rejects.num_rejected.tolist(), rejects.gaps
-    return PartInfo(
-        path=task.name,
-        fingerprint=task.fingerprint,
-        files=tuple(
-            PartFile(
-                path=slice_.file.path,
-                source=slice_.file.source_id,
-                num_samples=samples,
-                num_rejected=rejected,
-                unreadable=gap,
-            )
+    return {
+        "path": task.name,
+        "fingerprint": task.fingerprint,
+        "files": [
+            {
+                "path": slice_.file.path,
+                "source": slice_.file.source_id,
+                "num_samples": samples,
+                "num_rejected": rejected,
+                "unreadable": gap,
+            }
             for slice_, samples, rejected, gap in zip(task.slices, *of_each, strict=True)
-        ),
-        num_samples=writer.num_samples,
-        num_tokens=writer.num_tokens,
-        num_loss_tokens=writer.num_loss_tokens,
-        loss_weight=writer.loss_weight,
-        num_rejected=int(rejects.num_rejected.sum()),
-        num_without_loss=num_without_loss,
-        num_with_special=num_with_special,
-        num_open=num_open,
-        shapes=dict(sorted(shapes.items())),
-        num_bytes=file.num_bytes,
-        xxh3=file.hexdigest(),
-        rejects_xxh3=rejects.xxh3,
-        backend=encoder.backend_used,
-        warnings=tuple(dict.fromkeys(encoder.warnings)),
-    )
+        ],
+        "num_samples": writer.num_samples,
+        "num_tokens": writer.num_tokens,
+        "num_loss_tokens": writer.num_loss_tokens,
+        "loss_weight": writer.loss_weight,
+        "num_rejected": int(rejects.num_rejected.sum()),
+        "num_without_loss": num_without_loss,
+        "num_with_special": num_with_special,
+        "num_open": num_open,
+        "shapes": dict(sorted(shapes.items())),
+        "num_bytes": file.num_bytes,
+        "xxh3": file.hexdigest(),
+        "rejects_xxh3": rejects.xxh3,
+        "backend": encoder.backend_used,
+        "warnings": list(dict.fromkeys(encoder.warnings)),
+    }
 
 
 def _shapes(batch: DocumentBatch, encoded: EncodedBatch, rejects: Sequence[Reject]) -> Counter[str]:

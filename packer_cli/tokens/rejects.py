@@ -15,7 +15,6 @@ from packer_cli.engine.sink import Sink
 from packer_cli.errors import FormatError
 from packer_cli.files import HashingFile
 from packer_cli.format.checksums import find_damage, require_damage
-from packer_cli.tokens.index import INDEX_NAME, remedy
 from packer_cli.tokens.slices import LINE_BITS, count_by_slice, with_lines
 
 
@@ -78,6 +77,8 @@ def read_rejects(path: Path, xxh3: str | None) -> Iterator[Reject]:
     Raises:
         FormatError: the file is missing or damaged.
     """
+    from packer_cli.tokens.index import INDEX_NAME, remedy  # Loads pydantic, which workers do without.
+
     why = None if xxh3 is None else find_damage(path, None, xxh3, INDEX_NAME)
     if why is not None:
         raise FormatError(f"{str(path)!r} is damaged ({why}); {remedy(path)}")

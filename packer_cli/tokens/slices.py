@@ -7,14 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from functools import partial
 from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from packer_cli.corpus.ragged import join_samples
-from packer_cli.corpus.read import read_slice
+from packer_cli.corpus.read import SliceReader
 from packer_cli.corpus.readers.base import BATCH_BYTES
 from packer_cli.corpus.types import AlpacaForm, CorpusSlice, DocumentBatch, RecordSchema, Reject, TokenBatch
 
@@ -33,8 +32,7 @@ def read_slices(
     eos_id: int | None,
 ) -> Iterator[DocumentBatch]:
     """Yield the records of the slices, in order; `line` is their key. The first slice's keys equal its lines."""
-    read = partial(
-        read_slice,
+    reader = SliceReader(
         schema=schema,
         alpaca_form=alpaca_form,
         max_record_bytes=max_record_bytes,
@@ -44,15 +42,14 @@ def read_slices(
     merged, tokens = DocumentBatch(), list[TokenBatch]()
     held = 0
     for number, slice_ in enumerate(slices):
-        for batch in read(slice_):
+        for batch in reader.read(slice_, base=number << LINE_BITS):
             if len(slices) == 1:
                 yield batch
                 continue
-            base = number << LINE_BITS
-            merged.documents += [document._replace(line=base + document.line) for document in batch.documents]
-            merged.rejects += [reject._replace(line=base + reject.line) for reject in batch.rejects]
+            merged.documents += batch.documents
+            merged.rejects += batch.rejects
             if batch.tokens is not None:
-                tokens.append(batch.tokens._replace(lines=base + batch.tokens.lines))
+                tokens.append(batch.tokens)
             held += min(slice_.file.num_bytes * (1 if slice_.file.compression == "none" else EXPANSION), BATCH_BYTES)
             if held >= BATCH_BYTES:
                 yield replace(merged, tokens=join_samples(tokens) if tokens else None)
@@ -84,5 +81,5 @@ def with_lines(rejects: Sequence[Reject]) -> list[Reject]:
 
 def read_all(slice_: CorpusSlice) -> None:
     """Read a slice and discard it, to see whether reading it crashes."""
-    for _ in read_slice(slice_):
+    for _ in SliceReader().read(slice_):
         pass

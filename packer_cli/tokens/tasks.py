@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.metadata
 from collections import Counter
 from collections.abc import Sequence
+from functools import cache
 from typing import Any
 
 from packer_cli.config import TokenizeConfig
@@ -71,6 +72,7 @@ def sample_options(config: TokenizeConfig) -> dict[str, Any]:
     }
 
 
+@cache
 def library_versions() -> dict[str, str]:
     """Versions of the libraries that decide ids; with other versions parts are rewritten."""
     return {name: importlib.metadata.version(name) for name in _LIBRARIES}

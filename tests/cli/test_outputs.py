@@ -36,10 +36,11 @@ def place(sample, tokenizer, tmp_path_factory):
 
 
 GPU = ("--model", "config.json", "--gpu", "h100:flops=1e12")
+TOKENIZER = ("--tokenizer", "SAMPLE/tokenizer", "--workers", 1)
 RUNS = [
     ("set", "plan", ["plan", "store", *GROUPS, *GPU]),
     ("set", "write", ["write", "store", "--workers", 1]),
-    ("tokenize", "tokenize", ["tokenize", "SAMPLE/journals.jsonl", "--tokenizer", "SAMPLE/tokenizer", "-o", "store"]),
+    ("tokenize", "tokenize", ["tokenize", "SAMPLE/journals.jsonl", *TOKENIZER, "-o", "store"]),
     ("stats", "stats", ["stats", "out"]),
     ("stats", "stats", ["stats", "lengths.npy"]),
     ("stats", "stats", ["stats", "lengths.npy", *GROUPS, "--align", 64, "--cost", "1,100"]),

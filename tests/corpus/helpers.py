@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from packer_cli.corpus.discover import discover, slice_corpus
-from packer_cli.corpus.read import read_slice
+from packer_cli.corpus.read import SliceReader
 from packer_cli.corpus.records import Normalizer
 from packer_cli.corpus.records.tokens import TokenRecord, read_records
 from packer_cli.corpus.types import Reject, TokenBatch
@@ -61,7 +61,7 @@ def read_all(
     for slice_ in slice_corpus(files, slice_bytes=slice_bytes):
         assert len(slice_.file.fingerprint) >= 16
         limits = {"batch_bytes": batch_bytes, "max_record_bytes": max_record_bytes}
-        for batch in read_slice(slice_, schema=schema, **limits, **tokenizer):
+        for batch in SliceReader(schema=schema, **limits, **tokenizer).read(slice_):
             documents += sorted([*batch.documents, *samples(batch.tokens)], key=lambda each: each.line)
             rejects += batch.rejects
     if len(files) == 1 and are_single:

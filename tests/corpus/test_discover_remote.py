@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from packer_cli.corpus.discover import discover, slice_corpus
-from packer_cli.corpus.read import read_slice
+from packer_cli.corpus.read import SliceReader
 from packer_cli.errors import InputError
 from packer_cli.remote.path import RemotePath
 
@@ -67,7 +67,7 @@ def test_the_same_slices_and_records(places):
     def read(place: Any) -> list[Any]:
         slices = slice_corpus(discover([str(place)])[1], slice_bytes=300)
         cuts = [(s.file.fingerprint, s.start, s.stop, s.first_line) for s in slices]
-        return [cuts, [[(d.line, d.text) for batch in read_slice(s) for d in batch.documents] for s in slices]]
+        return [cuts, [[(d.line, d.text) for batch in SliceReader().read(s) for d in batch.documents] for s in slices]]
 
     local, remote = places
     assert read(remote) == read(local)

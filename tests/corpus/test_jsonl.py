@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from packer_cli.corpus.discover import discover, slice_corpus
-from packer_cli.corpus.read import read_slice
+from packer_cli.corpus.read import SliceReader
 from packer_cli.errors import ConfigError, RunError
 
 from .helpers import CHAT, TEXT, plain, read_all, write_jsonl
@@ -183,7 +183,7 @@ def test_a_shrinking_file_is_an_error(tmp_path: Path) -> None:
     (slice_,) = slice_corpus(discover([str(path)])[1])
     path.write_bytes(b'{"text": "a"}\n')
     with pytest.raises(RunError) as caught:
-        list(read_slice(slice_))
+        list(SliceReader().read(slice_))
     assert str(caught.value) == (
         f"{path}: the file has become shorter since it was scanned; run again on a file at rest"
     )
@@ -200,7 +200,7 @@ def test_mixed_shapes_in_one_file(tmp_path: Path) -> None:
 def test_batches_are_bounded(tmp_path: Path) -> None:
     path = write_jsonl(tmp_path / "a.jsonl", [TEXT] * 5000)
     (slice_,) = slice_corpus(discover([str(path)])[1])
-    for batch in read_slice(slice_, batch_bytes=4096):
+    for batch in SliceReader(batch_bytes=4096).read(slice_):
         assert len(batch.documents) <= 4096 // 10
     with pytest.raises(ConfigError, match="batch_bytes must be at least 1, not 0"):
-        list(read_slice(slice_, batch_bytes=0))
+        SliceReader(batch_bytes=0)

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from packer_cli.corpus.discover import discover, slice_corpus
-from packer_cli.corpus.read import read_slice
+from packer_cli.corpus.read import SliceReader
 from packer_cli.corpus.readers import numbers
 from packer_cli.errors import InputError, RunError, TokenizerError
 
@@ -251,7 +251,7 @@ def test_a_file_that_shrinks_while_it_is_read_is_an_error(tmp_path: Path) -> Non
     slices: list[Any] = slice_corpus(discover([str(path)])[1])
     cut_short(path, 100)
     with pytest.raises(RunError, match=r"a\.ds: the file has become shorter since it was scanned; run again"):
-        list(read_slice(slices[0]))
+        list(SliceReader().read(slices[0]))
 
 
 def test_another_schema_is_refused(tmp_path: Path) -> None:

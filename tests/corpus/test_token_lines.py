@@ -14,7 +14,7 @@ from hypothesis import event, given, settings
 from hypothesis import strategies as st
 
 from packer_cli.corpus.discover import discover, slice_corpus
-from packer_cli.corpus.read import read_slice
+from packer_cli.corpus.read import SliceReader
 from packer_cli.corpus.readers import jsonl
 from packer_cli.corpus.readers.token_lines import read_token_lines
 from packer_cli.corpus.records.tokens import COLUMNS
@@ -65,8 +65,9 @@ LINES = st.lists(st.one_of(records(), records(), records(), ODD_LINES), min_size
 def read(path: Path, schema: Any, slice_bytes: int, batch_bytes: int) -> Iterator[dict[str, Any]]:
     """What each batch holds, its arrays as bytes with their types."""
     _, files = discover([str(path)])
+    reader = SliceReader(schema=schema, batch_bytes=batch_bytes, max_record_bytes=120)
     for slice_ in slice_corpus(files, slice_bytes=slice_bytes):
-        for batch in read_slice(slice_, schema=schema, batch_bytes=batch_bytes, max_record_bytes=120):
+        for batch in reader.read(slice_):
             values = dataclasses.asdict(batch)
             if batch.tokens is not None:
                 values["tokens"] = [

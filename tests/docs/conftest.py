@@ -7,7 +7,6 @@ import json
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from urllib.request import urlopen
 
 import numpy as np
 import pyarrow as pa
@@ -18,7 +17,7 @@ from packer_cli.cli.main import main
 from tests.cli_runner import run
 from tests.cost.test_measured import SETTINGS, profile_of
 from tests.docs.python import WORLD_SIZE
-from tests.s3_server import s3_server
+from tests.s3_server import forget_buckets, s3_server
 
 LLAMA_8B = {
     "model_type": "llama",
@@ -114,7 +113,7 @@ def buckets(inputs: Path, packed: Path, monkeypatch: pytest.MonkeyPatch) -> Iter
             monkeypatch.setenv(name, value)
         monkeypatch.setattr("packer_cli.remote.system._systems", {})
         end_server()  # Workers have the environment of the process that they are forked from.
-        urlopen(f"{server.url}/moto-api/reset", data=b"")  # All servers of a process share their buckets.
+        forget_buckets()
         storage = fsspec.filesystem("s3", endpoint_url=server.url, key="key", secret="secret")
         for name in ("corpus", "sets", "bucket"):
             storage.mkdir(name)

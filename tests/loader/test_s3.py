@@ -13,6 +13,7 @@ from packer_cli.errors import FormatError, RemoteError
 from packer_cli.loader import PackedDataset
 from packer_cli.remote import local
 from tests.loader.remote import assert_same, batches, shards_of
+from tests.s3_server import s3_server
 
 pytestmark = pytest.mark.usefixtures("quick")
 
@@ -25,16 +26,10 @@ def packed(remote_set: Any) -> Any:
 @pytest.fixture(scope="module")
 def s3() -> Any:
     """An S3 server in this process: options for its file system."""
-    server = pytest.importorskip("moto.server")
+    pytest.importorskip("moto.server")
     pytest.importorskip("s3fs")
-    import logging
-
-    logging.getLogger("werkzeug").setLevel(logging.ERROR)
-    running = server.ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
-    running.start()
-    host, port = running.get_host_and_port()
-    yield {"key": "key", "secret": "secret", "endpoint_url": f"http://{host}:{port}"}
-    running.stop()
+    with s3_server() as server:
+        yield {"key": "key", "secret": "secret", "endpoint_url": server.url}
 
 
 @pytest.fixture

@@ -30,9 +30,9 @@ def test_names_of_the_package_are_those_of_the_package() -> None:
     code = LEAN + (
         "import importlib.metadata, transformers\n"
         "print(transformers.__version__ == importlib.metadata.version('transformers'))\n"
-        "from transformers import LlamaConfig, TokenizersBackend as again\n"
-        "from transformers.models.llama.configuration_llama import LlamaConfig as same\n"
-        "print(LlamaConfig is same, again is TokenizersBackend, transformers.LlamaConfig is same)\n"
+        "from transformers import LlamaTokenizer, TokenizersBackend as again\n"
+        "from transformers.models.llama.tokenization_llama import LlamaTokenizer as same\n"
+        "print(LlamaTokenizer is same, again is TokenizersBackend, transformers.LlamaTokenizer is same)\n"
         "import transformers as now\n"
         "print(type(now).__name__, hasattr(transformers, 'no_such_name'))\n"
     )

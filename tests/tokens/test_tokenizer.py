@@ -48,6 +48,41 @@ def test_narrow_way_equals_auto_tokenizer(make_tokenizer_folder, kind, config):
         assert ids_of(ours, text) == auto(text)["input_ids"]
 
 
+def _described(hf):
+    return hf.backend_tokenizer.to_str(), hf.added_tokens_decoder, hf.special_tokens_map, len(hf)
+
+
+def test_the_added_tokens_are_those_that_transformers_finds(make_tokenizer_folder):
+    from transformers import AutoTokenizer
+
+    token = {"content": "<new>", "single_word": False, "lstrip": True, "rstrip": False, "normalized": False}
+    forms = {
+        None: {},
+        "special_tokens_map.json": {"pad_token": token, "eos_token": "<|endoftext|>"},
+        "added_tokens.json": {"<new>": 420},
+    }
+    configs = [{}, {"added_tokens_decoder": {"420": {**token, "special": True}}}]
+    for name, content in forms.items():
+        for config in configs:
+            folder = make_tokenizer_folder("nfc", eos_token="<|im_end|>", **config)
+            if name is not None:
+                (folder / name).write_text(json.dumps(content))
+            expected = _described(AutoTokenizer.from_pretrained(str(folder)))
+            assert _described(load_tokenizer(str(folder)).hf) == expected
+    versioned = make_tokenizer_folder("bytes", fast_tokenizer_files=["tokenizer.4.0.0.json"])
+    shutil.copy(make_tokenizer_folder("bos") / "tokenizer.json", versioned / "tokenizer.4.0.0.json")
+    assert _described(load_tokenizer(str(versioned)).hf) == _described(AutoTokenizer.from_pretrained(str(versioned)))
+
+
+def test_python_does_not_parse_the_vocabulary(make_tokenizer_folder, monkeypatch):
+    folder = make_tokenizer_folder("bytes", eos_token="<|im_end|>")
+    parsed = []
+    load = json.load
+    monkeypatch.setattr(json, "load", lambda file: [parsed.append(file.name), load(file)][1])
+    load_tokenizer(str(folder))
+    assert {name.rpartition("/")[2] for name in parsed} == {"tokenizer_config.json"}
+
+
 @pytest.mark.parametrize("name", ["minimind-chatml", "gpt-neox-20b"])
 def test_shared_tokenizers_equal_auto_tokenizer(shared_data, name):
     from transformers import AutoTokenizer

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from typing import Any
 
 from packer_cli.corpus.blocks import fingerprint, open_source, unreadable
@@ -52,7 +51,7 @@ def cut(file: CorpusFile, slice_bytes: int | None) -> list[CorpusSlice]:
                 raise
             except Exception as error:
                 raise unreadable(file.path, error) from error
-    done = replace(file, fingerprint=fingerprint(file.path))
+    done = file._replace(fingerprint=fingerprint(file.path))
     if not is_file:
         return [CorpusSlice(file=done, start=0, stop=1)]
     total = max(sum(rows), 1)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import ExitStack
-from dataclasses import replace
 
 from packer_cli.corpus.blocks import fingerprint_of, is_file, unreadable
 from packer_cli.corpus.readers.base import FileReader, RawBatch, ReadRules
@@ -58,7 +57,7 @@ def cut(file: CorpusFile, slice_bytes: int | None) -> list[CorpusSlice]:
         with NumberFile(loss, "u1") as masks:
             if len(masks) != num_tokens:
                 raise unreadable(loss, f"it has {len(masks):,} bytes for {num_tokens:,} tokens; copy it again")
-    done = replace(file, fingerprint=fingerprint_of([path, index_path(path), *([] if loss is None else [loss])]))
+    done = file._replace(fingerprint=fingerprint_of([path, index_path(path), *([] if loss is None else [loss])]))
     return cut_documents(done, ends * width, slice_bytes)
 
 

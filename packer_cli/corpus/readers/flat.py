@@ -8,7 +8,6 @@ the number of its first token, from 1; it belongs to the slice (a range of bytes
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 
 from packer_cli.corpus.blocks import fingerprint, unreadable
 from packer_cli.corpus.readers.base import FileReader, RawBatch, ReadRules, default_slice_bytes
@@ -30,7 +29,7 @@ def cut(file: CorpusFile, slice_bytes: int | None) -> list[CorpusSlice]:
                 "it was saved by numpy.save; hbpack reads .npy files of token ids without a header, as dolma writes "
                 "them; write ids with array.tofile",
             )
-    done = replace(file, fingerprint=fingerprint(file.path))
+    done = file._replace(fingerprint=fingerprint(file.path))
     step = max(4, (slice_bytes or default_slice_bytes(file.num_bytes)) // 4 * 4)
     return [
         CorpusSlice(file=done, start=start, stop=min(start + step, file.num_bytes), first_line=1)

@@ -12,7 +12,6 @@ import re
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 from urllib.parse import urlsplit
@@ -186,7 +185,7 @@ def cut(file: CorpusFile, slice_bytes: int | None) -> list[CorpusSlice]:
     """Equal ranges of rows of about `slice_bytes`; the fingerprint is the data set's own."""
     data = load(file.path)
     num_rows, num_bytes = data.num_rows, data.data.nbytes
-    done = replace(file, fingerprint=str(data._fingerprint))
+    done = file._replace(fingerprint=str(data._fingerprint))
     rows = max(1, (slice_bytes or default_slice_bytes(num_bytes)) * num_rows // max(num_bytes, 1))
     return [
         CorpusSlice(file=done, start=start, stop=min(start + rows, num_rows), first_line=start + 1)

@@ -8,7 +8,7 @@ Memory: a block, or the longest element when that is longer.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from packer_cli.corpus.blocks import Blocks, fingerprint
 from packer_cli.corpus.readers.base import FileReader, RawBatch, ReadRules, default_slice_bytes
@@ -27,10 +27,10 @@ def cut(file: CorpusFile, slice_bytes: int | None) -> list[CorpusSlice]:
         return cut_compressed(file, slice_bytes)
     limit = slice_bytes or default_slice_bytes(file.num_bytes)
     if file.num_bytes <= limit:  # Without the kernel, whose import takes longer than reading a small file.
-        done = replace(file, fingerprint=fingerprint(file.path))
+        done = file._replace(fingerprint=fingerprint(file.path))
         return [CorpusSlice(file=done, start=0, stop=file.num_bytes)]
     cutter = _ElementCutter(limit)
-    done = replace(file, fingerprint=fingerprint(file.path, on_chunk=cutter.see))
+    done = file._replace(fingerprint=fingerprint(file.path, on_chunk=cutter.see))
     stops = [start for start, _ in cutter.cuts[1:]] + [file.num_bytes]
     return [
         CorpusSlice(file=done, start=start, stop=stop, first_line=number)

@@ -8,7 +8,6 @@ Memory: one block and its records, or the longest line when that is longer.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 from io import BytesIO
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -79,10 +78,10 @@ def cut(file: CorpusFile, slice_bytes: int | None) -> list[CorpusSlice]:
         return cut_compressed(file, slice_bytes)
     slice_bytes = slice_bytes or default_slice_bytes(file.num_bytes)
     if 0 < file.num_bytes <= slice_bytes:  # Counting its lines would take longer than reading it.
-        whole = replace(file, fingerprint=fingerprint(file.path))
+        whole = file._replace(fingerprint=fingerprint(file.path))
         return [CorpusSlice(file=whole, start=0, stop=file.num_bytes)]
     cutter = _LineCutter(slice_bytes)
-    done = replace(file, fingerprint=fingerprint(file.path, on_chunk=cutter.see))
+    done = file._replace(fingerprint=fingerprint(file.path, on_chunk=cutter.see))
     starts = [cut for cut in cutter.cuts if cut[0] < file.num_bytes]
     stops = [start for start, _ in starts[1:]] + [file.num_bytes]
     return [

@@ -15,7 +15,7 @@ import os
 import struct
 from collections.abc import Iterator
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from packer_cli.corpus.blocks import fingerprint_of, is_file, unreadable
@@ -115,7 +115,7 @@ def cut(file: CorpusFile, slice_bytes: int | None) -> list[CorpusSlice]:
     mask = mask_path(file.path)
     if mask is not None and not _same(index, _read_index(index_path(mask))):
         raise unreadable(mask, f"its sequences are not those of {file.path}")
-    done = replace(file, fingerprint=fingerprint_of(_parts(file.path)))
+    done = file._replace(fingerprint=fingerprint_of(_parts(file.path)))
     ends = np.cumsum(index.lengths, dtype=np.int64) * np.dtype(index.dtype).itemsize
     return cut_documents(done, ends, slice_bytes)
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from packer_cli.corpus.blocks import fingerprint, open_source, unreadable
@@ -47,7 +46,7 @@ def cut(file: CorpusFile, slice_bytes: int | None) -> list[CorpusSlice]:
         groups = [table.metadata.row_group(i) for i in range(table.metadata.num_row_groups)]
         sizes = [(group.num_rows, group.total_byte_size) for group in groups]
     limit = slice_bytes or default_slice_bytes(sum(size for _, size in sizes))
-    done = replace(file, fingerprint=fingerprint(file.path))
+    done = file._replace(fingerprint=fingerprint(file.path))
     return cut_units(done, sizes, limit)
 
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from typing import Any
 
 from packer_cli.corpus.blocks import Blocks, fingerprint
@@ -56,7 +55,7 @@ class RecordStream(ABC):
 
 
 _kept: dict[tuple[Any, ...], RecordStream] = {}
-"""The stream that was read last, when there is more to read from it."""
+"""The stream of a compressed file that was read last, when there is more to read from it."""
 
 
 def read_stream(
@@ -64,14 +63,14 @@ def read_stream(
 ) -> Iterator[RawBatch]:
     """The records of a slice."""
     file = slice_.file
-    key = (file.path, file.fingerprint, file.format, file.compression, rules, make)
+    is_plain = file.compression == "none"
+    key = () if is_plain else (file.path, file.fingerprint, file.format, file.compression, rules, make)
     stream = _kept.pop(key, None)
     while _kept:
         _kept.popitem()[1].close()
     if stream is not None and stream.taken > slice_.start:
         stream.close()
         stream = None
-    is_plain = file.compression == "none"
     if stream is None:
         start, end = (slice_.start, slice_.stop) if is_plain else (0, None)
         stream = make(Blocks(file, start, end, max_record_bytes=rules.max_record_bytes), slice_, rules)
@@ -97,7 +96,7 @@ def cut_compressed(file: CorpusFile, slice_bytes: int | None) -> list[CorpusSlic
     The last one takes what is there beyond it; where the rest compresses better than the beginning, slices at the end
     hold nothing.
     """
-    done = replace(file, fingerprint=fingerprint(file.path))
+    done = file._replace(fingerprint=fingerprint(file.path))
     size = 0
     with Blocks(file) as blocks:
         while size < HEAD_BYTES and (block := blocks.read(1 << 20)):

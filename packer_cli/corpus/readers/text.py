@@ -6,7 +6,6 @@ Memory: the file. Text with one record a line belongs in JSON lines.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 
 from packer_cli.corpus.blocks import Blocks, fingerprint
 from packer_cli.corpus.readers.base import FileReader, RawBatch, ReadRules
@@ -15,7 +14,7 @@ from packer_cli.corpus.types import CorpusFile, CorpusSlice, Reject
 
 def cut(file: CorpusFile, slice_bytes: int | None) -> list[CorpusSlice]:
     """One slice, as the file is one document."""
-    done = replace(file, fingerprint=fingerprint(file.path))
+    done = file._replace(fingerprint=fingerprint(file.path))
     return [CorpusSlice(file=done, start=0, stop=file.num_bytes)]
 
 

@@ -129,10 +129,9 @@ def length_table(tokenizer: LoadedTokenizer, scheme: Scheme) -> NDArray[np.int64
     )
     table = np.full(tokenizer.vocab_size, UNKNOWN_LENGTH, dtype=np.int64)
     if is_byte_level:
-        alphabet = _byte_alphabet()
-        for piece, number in vocab.items():
-            if alphabet.issuperset(piece):
-                table[number] = 2 * len(piece)
+        numbers, sizes = (np.fromiter(values, np.int64, len(vocab)) for values in (vocab.values(), map(len, vocab)))
+        of_bytes = np.fromiter(map(_byte_alphabet().issuperset, vocab), np.bool_, len(vocab))
+        table[numbers[of_bytes]] = 2 * sizes[of_bytes]
     else:
         for piece, number in vocab.items():
             table[number] = 2 * _marked_size(piece, scheme)

@@ -42,4 +42,4 @@ class Backends:
 
     def load(self) -> None:
         """Load everything now."""
-        _ = self.reference, self.gigatoken, self.lengths, self.tokenizer.vocab_size
+        _ = self.reference, self.gigatoken, self.lengths, self.tokenizer.describe()

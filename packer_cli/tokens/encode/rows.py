@@ -157,7 +157,7 @@ class _Blanks:
     def find(self, ids: NDArray[np.int32]) -> NDArray[np.bool_]:
         """bool[n]"""
         decode = self._tokenizer.hf.backend_tokenizer.decode
-        for number in np.unique(ids[~self._known[ids]]).tolist():
+        for number in set(ids[~self._known[ids]].tolist()):
             self._is_blank[number] = not decode([number], skip_special_tokens=False).strip()
             self._known[number] = True
         return self._is_blank[ids]

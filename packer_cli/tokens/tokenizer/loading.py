@@ -64,8 +64,19 @@ class LoadedTokenizer:
 
         Two tokenizers with equal fingerprints give equal ids and texts.
         """
-        import xxhash
+        template = self.chat_template
+        return {
+            "fingerprint": self._fingerprint,
+            "vocab_size": self.vocab_size,
+            "bos_token_id": self.bos_token_id,
+            "eos_token_id": self.eos_token_id,
+            "eos_token": self.special_tokens_map.get("eos_token"),
+            "pad_token_id": self.pad_token_id,
+            "chat_template_fingerprint": None if template is None else _text_fingerprint(template),
+        }
 
+    @cached_property
+    def _fingerprint(self) -> str:
         parts = [
             self.backend_json,
             self.chat_template or "",
@@ -73,18 +84,13 @@ class LoadedTokenizer:
             json.dumps(self.special_tokens_map, sort_keys=True),
             str(bool(self.hf.split_special_tokens)),
         ]
-        template = self.chat_template
-        return {
-            "fingerprint": xxhash.xxh3_128_hexdigest("\0".join(parts).encode("utf-8", "surrogatepass")),
-            "vocab_size": self.vocab_size,
-            "bos_token_id": self.bos_token_id,
-            "eos_token_id": self.eos_token_id,
-            "eos_token": self.special_tokens_map.get("eos_token"),
-            "pad_token_id": self.pad_token_id,
-            "chat_template_fingerprint": None
-            if template is None
-            else xxhash.xxh3_128_hexdigest(template.encode("utf-8", "surrogatepass")),
-        }
+        return _text_fingerprint("\0".join(parts))
+
+
+def _text_fingerprint(text: str) -> str:
+    import xxhash
+
+    return xxhash.xxh3_128_hexdigest(text.encode("utf-8", "surrogatepass"))
 
 
 def load_tokenizer(path: str, *, chat_template: str | None = None) -> LoadedTokenizer:
