@@ -21,7 +21,7 @@ import click
 
 from packer_cli.cli.console import say_colored, show_progress
 from packer_cli.engine.signals import stop_signals
-from packer_cli.errors import HbpackError
+from packer_cli.errors import HbpackError, PlanError
 from packer_cli.kernels import own_process
 from packer_cli.remote.stopping import INSIDE
 from packer_cli.version import __version__
@@ -57,6 +57,8 @@ _SECTIONS = {
     "stats": "Look at lengths, plans and sets",
 }
 """The command that each section of the list begins with, and the section's title."""
+
+_BUG = "this is a bug in hbpack, or in a packing algorithm that you added; report it with the command that you ran"
 
 _RESUMABLE = {"pack", "append", "tokenize", "plan", "write", "rebalance", "export"}
 """Commands that keep the work of an interrupted run."""
@@ -145,6 +147,8 @@ def _report(error: BaseException) -> NoReturn:
     """Print an error as one line and exit; raise it again if it is unexpected."""
     try:
         raise error
+    except PlanError as error:
+        _fail(f"the plan breaks a rule: {error}; {_BUG}", error.exit_code)
     except HbpackError as error:
         _fail(str(error), error.exit_code)
     except click.Abort:

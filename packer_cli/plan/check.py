@@ -59,7 +59,7 @@ def check_pieces(pieces: Pieces, lengths: Int32Array, samples: Int32Array | None
         wrong = np.flatnonzero(np.bincount(sample, weights=length, minlength=len(lengths)) != expected)
         del expected
         if len(wrong):
-            raise PlanError(f"sample {wrong[0]} is not covered by its pieces: plan is broken")
+            raise PlanError(f"sample {wrong[0]} is not covered by its pieces")
         # At each position inside a sample, as many pieces must begin as end. The pieces then form chains from its
         # begin to its end; copies of a sample may be cut at different positions.
         end = start + length
@@ -120,11 +120,11 @@ def _check_packs(packs: Packs, plan: Plan) -> Int64Array:
     over = np.flatnonzero(np.diff(packs.offsets) > plan.max_samples)
     if len(over):
         number = packs.offsets[over[0] + 1] - packs.offsets[over[0]]
-        raise PlanError(f"pack {over[0]} holds {number} samples, more than {plan.max_samples}; the plan is broken")
+        raise PlanError(f"pack {over[0]} holds {number} samples, more than {plan.max_samples}")
+    _require(len(packs.pieces) == num_pieces, f"{len(packs.pieces)} pieces are packed, not {num_pieces}")
     _require(
-        len(packs.pieces) == num_pieces
-        and (num_pieces == 0 or (packs.pieces.min() >= 0 and packs.pieces.max() < num_pieces)),
-        f"{len(packs.pieces)} pieces are packed, not {num_pieces}",
+        num_pieces == 0 or (packs.pieces.min() >= 0 and packs.pieces.max() < num_pieces),
+        "the packs hold pieces that do not exist",
     )
     if not _is_permutation(packs.pieces):
         times = np.bincount(packs.pieces, minlength=num_pieces)
@@ -251,4 +251,4 @@ def _check_process_groups(plan: Plan) -> None:
 
 def _require(condition: bool, what: str) -> None:
     if not condition:
-        raise PlanError(f"{what}; the plan is broken")
+        raise PlanError(what)

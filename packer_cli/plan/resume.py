@@ -158,7 +158,7 @@ def check_rest(plan: Plan, schedule: Schedule, chosen: Int64Array, num_gpus: int
     slot_pack = number[schedule.slot_pack]
     if (slot_pack == -2).any():
         pack = schedule.slot_pack[np.flatnonzero(slot_pack == -2)[0]]
-        raise PlanError(f"pack {pack} is scheduled and was run before; the plan is broken")
+        raise PlanError(f"pack {pack} is scheduled and was run before")
     offsets, members = select_packs(plan.packs.offsets, plan.packs.pieces, chosen)
     pieces = Pieces(
         samples=plan.pieces.sample[members], start=plan.pieces.start[members], length=plan.pieces.length[members]

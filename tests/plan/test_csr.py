@@ -104,5 +104,5 @@ def prove_and_break(lengths, capacity, times, data):
         broken = {name: getattr(pieces, name).copy() for name in ("sample", "start", "length")}
         broken[change][j] = (broken[change][j] + 1) % len(array) if change == "sample" else broken[change][j] + 1
         if len(array) > 1 or change != "sample":
-            with pytest.raises(PlanError, match="broken"):
+            with pytest.raises(PlanError):
                 check_pieces(Pieces(samples=broken.pop("sample"), **broken), array, samples, is_whole=True)

@@ -60,44 +60,6 @@ def test_replicas_run_as_many_packs_as_their_time_allows():
     assert measure(plan).abr == pytest.approx(1 - sum(works) / (2 * works[1]))
 
 
-@pytest.fixture
-def plan():
-    lengths = np.random.default_rng(0).integers(1, 400, 300)
-    one = rules([Group(capacity=512), Group(capacity=1024, sp_size=2)], 4, steps=StepRules(global_tokens=8000))
-    return build_plan(whole(lengths), replace(one, lockstep=1))
-
-
-@pytest.mark.parametrize(
-    ("harm", "message"),
-    [
-        (lambda p, s: replace(p, lockstep=None), "a replica has more than one micro-batch in an iteration, where all"),
-        (
-            lambda p, s: s.slot_first_gpu.__setitem__(slice(None), 0),
-            "not every one of the 4 GPUs is busy exactly once in every iteration",
-        ),
-        (lambda p, s: s.slot_group.__setitem__(1, 1 - s.slot_group[1]), "a slot does not belong to the group of its"),
-    ],
-)
-def test_the_checker_sees_planted_errors(plan, harm, message):
-    check_plan(plan)
-    harmed = harm(plan, plan.epochs[0])
-    with pytest.raises(PlanError, match=message):
-        check_plan(harmed or plan)
-
-
-def test_a_replica_that_changes_its_group_is_seen():
-    """Two groups of the same degree, whose packs would fit either."""
-    groups = [Group(capacity=512), Group(capacity=1024)]
-    one = rules(groups, 1, steps=StepRules(global_tokens=8000), lockstep=1)
-    plan = build_plan(whole([500] * 4 + [900] * 4), one)
-    check_plan(plan)
-    schedule = plan.epochs[0]
-    merged = replace(schedule, slot_iteration=np.zeros(len(schedule.slot_pack), dtype=np.int64))
-    merged = replace(merged, iteration_step=np.zeros(1, dtype=np.int64), step_window=np.zeros(1, dtype=np.int32))
-    with pytest.raises(PlanError, match="a replica changes its group within an iteration"):
-        check_plan(replace(plan, epochs=(merged,)))
-
-
 def test_process_groups_are_limited():
     """GPU 0 in replicas of 2 to 34 GPUs, each in an iteration of its own with idle GPUs beside it."""
     degrees = range(2, 35)
@@ -125,7 +87,7 @@ def test_process_groups_are_limited():
         cp_sharding=np.zeros(len(slots), dtype=np.int8),
     )
     many = replace(plan, groups=groups, pieces=whole([1] * len(slots)), packs=packs, epochs=(schedule,))
-    with pytest.raises(PlanError, match="GPU 0 is in 33 process groups, more than 32; the plan is broken"):
+    with pytest.raises(PlanError, match=r"^GPU 0 is in 33 process groups, more than 32$"):
         check_plan(many)
 
 

@@ -97,7 +97,7 @@ def test_a_batch_over_the_capacity_is_found():
     short = replace(plan, pieces=replace(plan.pieces, length=np.array([51, 40], dtype=np.int32)))
     with pytest.raises(PlanError) as error:
         check_plan(short)
-    assert "holds 102 tokens, over its capacity of 100" in str(error.value)
+    assert str(error.value) == "pack 0 holds 102 tokens, over its capacity of 100"
 
 
 def test_padding_takes_the_time_of_tokens():

@@ -82,7 +82,7 @@ def test_a_rest_goes_on_where_the_windows_were(plan):
 def test_a_step_without_a_window_is_seen(plan):
     plan, _ = plan
     broken = replace(plan.epochs[0], step_window=plan.epochs[0].step_window[1:])
-    with pytest.raises(PlanError, match="epoch 0: a step has no window; the plan is broken"):
+    with pytest.raises(PlanError, match=r"^epoch 0: a step has no window$"):
         check_plan(replace(plan, epochs=(broken,)))
 
 

@@ -3,6 +3,11 @@
 from __future__ import annotations
 
 import shutil
+from dataclasses import replace
+
+import numpy as np
+
+from packer_cli.plan.packing import REGISTRY
 
 
 def test_nothing_to_plan_says_why(pack, lines_of, chats, sample, tmp_path):
@@ -34,6 +39,21 @@ def test_overflow_error_names_the_record(pack, sample):
     assert done.stderr.splitlines()[-1] == (
         f"error: {sample}/journals.jsonl:2: the sample has 9200 tokens, over the largest group's 1024 "
         "(59 such samples); choose --overflow split, truncate or drop"
+    )
+
+
+def test_a_plan_that_breaks_a_rule_is_a_bug(hbpack, tmp_path, monkeypatch):
+    def one_pack(lengths, capacity, seed, options):
+        return np.array([0, len(lengths)]), np.arange(len(lengths), dtype=np.int32)
+
+    monkeypatch.setitem(REGISTRY, "none", replace(REGISTRY["none"], pack=one_pack))
+    (tmp_path / "lengths.txt").write_text("5\n7\n")
+    options = ("--groups", "8", "--gpus", 1, "--packing", "none", "--balance", "none")
+    done = hbpack("stats", tmp_path / "lengths.txt", *options)
+    assert (done.code, done.stdout) == (1, "")
+    assert done.stderr == (
+        "error: the plan breaks a rule: pack 0 holds 12 tokens, over its capacity of 8; this is a bug in hbpack, or "
+        "in a packing algorithm that you added; report it with the command that you ran\n"
     )
 
 
