@@ -9,7 +9,6 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from packer_cli.errors import RunError
 from packer_cli.format.metrics import (
     BaselineMetrics,
     Delay,
@@ -162,11 +161,7 @@ def prove_by_program(figures: F, plan: Plan) -> F:
 def _with_proof(metrics: M, lengths: NDArray[np.int32], capacity: int) -> M:
     if metrics.num_packs <= metrics.packs_lower_bound:
         return metrics
-    try:
-        proved = lp_lower_bound(lengths, capacity)
-        return replace(metrics, packs_lower_bound=max(proved, metrics.packs_lower_bound))
-    except ValueError as error:
-        raise RunError(str(error)) from None
+    return replace(metrics, packs_lower_bound=max(lp_lower_bound(lengths, capacity), metrics.packs_lower_bound))
 
 
 def baseline_plan(

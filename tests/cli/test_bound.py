@@ -69,10 +69,11 @@ def test_a_packed_set_is_not_changed(hbpack, pack, chats, tmp_path):
     assert json.loads(hbpack("stats", tmp_path / "out", "--json").stdout) == stored
 
 
-def test_without_a_solver(hbpack, lengths, monkeypatch):
+@pytest.mark.parametrize("option", [("--bound", "lp"), ("--packing", "ilp")])
+def test_without_a_solver(hbpack, lengths, monkeypatch, option):
     monkeypatch.setattr(solver, "_has_highs", lambda: False)
     monkeypatch.setattr(solver, "_cbc_places", list)
-    done = hbpack("stats", lengths, *GROUPS, "--bound", "lp")
+    done = hbpack("stats", lengths, *GROUPS, *option)
     assert (done.code, done.stdout) == (1, "")
     assert done.stderr == (
         "error: PuLP has no solver: neither HiGHS nor CBC is installed; install HiGHS with 'pip install highspy', or "

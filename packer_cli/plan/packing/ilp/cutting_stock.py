@@ -36,7 +36,7 @@ def solve_cutting_stock(lengths: Int32Array, capacity: int, time_limit: float, m
         max_lengths: most distinct lengths to solve exactly; see `classes`.
 
     Raises:
-        ValueError: PuLP has no solver.
+        RunError: PuLP has no solver.
     """
     deadline = time.monotonic() + time_limit
     offsets, order = bfd.pack(lengths, capacity, 0, PackingOptions())
@@ -99,7 +99,7 @@ def lp_lower_bound(lengths: Int32Array, capacity: int, time_limit: float = 60.0,
         max_lengths: most distinct lengths to solve exactly.
 
     Raises:
-        ValueError: PuLP has no solver.
+        RunError: PuLP has no solver.
     """
     deadline = time.monotonic() + time_limit
     bound = packs_lower_bound(lengths, capacity)

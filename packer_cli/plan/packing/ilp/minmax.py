@@ -15,7 +15,6 @@ from typing import NamedTuple
 import numpy as np
 
 from packer_cli.plan.balance import spread
-from packer_cli.plan.packing.ilp.cutting_stock import solve_cutting_stock
 from packer_cli.plan.packing.ilp.solver import add_variable, dual_bound, make_solver
 from packer_cli.plan.sorting import argsort_descending
 from packer_cli.plan.types import Int32Array, Int64Array, as_ids
@@ -38,32 +37,29 @@ class MinMaxResult(NamedTuple):
 
 
 def min_max_work(
-    lengths: Int32Array, num_packs: int, capacity: int, time_limit: float = 60.0, linear: int = 0
+    lengths: Int32Array, start: Int64Array, num_packs: int, capacity: int, time_limit: float = 60.0, linear: int = 0
 ) -> MinMaxResult:
     """The least greatest work, or the best answer so far if the time limit comes first.
 
     Args:
         lengths: int32[n], each 1 .. capacity; about 100.
+        start: int64[n], the pack of each sample in some answer, for where longest-first dealing finds none.
         num_packs: packs to fill, at least 1.
         capacity: most tokens of a pack.
         time_limit: seconds. A run that ends earlier gives the same answer everywhere; the answer of one that is cut
             off depends on the machine.
         linear: tokens, see `Cost.linear_tokens`.
-
-    Raises:
-        ValueError: the samples do not fit that many packs, or no way to fit them was found within the limit.
     """
     import pulp
 
-    if num_packs < 1:
-        raise ValueError(f"min_max_work needs at least 1 pack, got {num_packs}")
     deadline = time.monotonic() + time_limit
     # By decreasing length from here on.
     order = argsort_descending(lengths, capacity)
     sizes = lengths[order].astype(np.int64)
     work = sizes * (sizes + linear)
     bound = _simple_bound(work, num_packs)
-    start = _first_answer(sizes, num_packs, capacity, deadline, linear)
+    row_of, fits = spread(sizes.astype(np.int32), as_ids(np.arange(len(sizes))), capacity, num_packs, linear)
+    start = row_of.astype(np.int64) if fits else start[order]
     best = int(np.bincount(start, weights=work.astype(np.float64), minlength=1).max()) if len(work) else 0
     answer = _ordered(start, num_packs)
     if best > bound and time.monotonic() < deadline:
@@ -119,28 +115,6 @@ def _simple_bound(work: Int64Array, num_packs: int) -> int:
     if len(work) > num_packs:
         bound = max(bound, int(work[num_packs - 1] + work[num_packs]))
     return bound
-
-
-def _first_answer(sizes: Int64Array, num_packs: int, capacity: int, deadline: float, linear: int) -> Int64Array:
-    """Longest first, to the pack of least work (Graham's LPT); if that gets stuck, the packing of fewest packs."""
-    row_of, fits = spread(sizes.astype(np.int32), as_ids(np.arange(len(sizes))), capacity, num_packs, linear)
-    if fits:
-        return row_of.astype(np.int64)
-    limit = max(0.1, (deadline - time.monotonic()) / 2)
-    packed = solve_cutting_stock(sizes.astype(np.int32), capacity, limit, max(1, len(sizes)))
-    if packed.num_packs > num_packs:
-        if packed.bound > num_packs:
-            raise ValueError(
-                f"{len(sizes)} samples need at least {packed.bound} packs of {capacity} tokens, got {num_packs}; "
-                "give more packs or a greater capacity"
-            )
-        raise ValueError(
-            f"found no way to put {len(sizes)} samples into {num_packs} packs of {capacity} tokens, only into "
-            f"{packed.num_packs}; give more packs, a greater capacity or more time"
-        )
-    pack_of = np.empty(len(sizes), dtype=np.int64)
-    pack_of[packed.order] = np.repeat(np.arange(packed.num_packs), np.diff(packed.offsets))
-    return pack_of
 
 
 def _ordered(pack_of: Int64Array, num_packs: int) -> Int64Array:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from packer_cli.errors import RunError
+
 
 def make_solver(time_limit: float, *, uses_start: bool = False, node_limit: int | None = None) -> Any:
     """A PuLP solver that stops after `time_limit` seconds with the best answer so far.
@@ -14,7 +16,7 @@ def make_solver(time_limit: float, *, uses_start: bool = False, node_limit: int 
         node_limit: nodes of the search tree to look at; None: any number.
 
     Raises:
-        ValueError: neither HiGHS nor CBC is installed.
+        RunError: neither HiGHS nor CBC is installed.
     """
     import pulp
 
@@ -36,7 +38,7 @@ def make_solver(time_limit: float, *, uses_start: bool = False, node_limit: int 
         )
         if cbc.available():
             return cbc
-    raise ValueError(
+    raise RunError(
         "PuLP has no solver: neither HiGHS nor CBC is installed; install HiGHS with 'pip install highspy', or choose "
         "what needs none: packing 'bfd', bound 'l2'"
     )

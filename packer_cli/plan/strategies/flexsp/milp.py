@@ -56,7 +56,7 @@ def solve_exactly(
             off depends on the machine.
 
     Raises:
-        ValueError: no solver is installed.
+        RunError: no solver is installed.
     """
     costs = costs.up_to(num_gpus)
     falling = -np.sort(-np.asarray(lengths, dtype=np.int64))

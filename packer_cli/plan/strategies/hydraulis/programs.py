@@ -67,7 +67,7 @@ def solve_step(
         node_limit: nodes of the search tree; what this cuts off is the same everywhere.
 
     Raises:
-        ValueError: no solver is installed.
+        RunError: no solver is installed.
     """
     start = plan_step(lengths, kinds, costs)
     if not np.isfinite(start.seconds) or not len(lengths) or start.seconds <= start.bound * (1 + _TOLERANCE):

@@ -49,7 +49,8 @@ def pack_by_program(arrivals: Arrivals, num_batches: int, time_limit: float) -> 
     num_micro_batches = arrivals.num_micro_batches
 
     def solve(lengths: Int32Array, row_of: Int64Array, num_rows: int) -> Int64Array:
-        solved = _by_falling_work(lengths, min_max_work(lengths, num_rows, arrivals.window, time_limit).pack_of)
+        found = min_max_work(lengths, row_of, num_rows, arrivals.window, time_limit)
+        solved = _by_falling_work(lengths, found.pack_of)
         imbalance = [
             work_imbalances(lengths, rows, num_micro_batches, arrivals.linear).sum() for rows in (row_of, solved)
         ]
