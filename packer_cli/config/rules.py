@@ -78,6 +78,11 @@ def with_known_cost(config: PlanConfig) -> PlanConfig:
         groups = [scheme.group for scheme in schemes]
         costs = tuple(scheme.rates for scheme in schemes)
         config = config.model_copy(update={"groups": tuple(groups), "group_costs": costs})
+    if any(linear <= 0 for _, linear, _ in config.group_costs or ()):
+        raise ConfigError(
+            f"--strategy {config.strategy} needs the time of a token, and the rows of the profile give none besides "
+            "that of attention; measure shorter lengths with hbpack profile, or give --model and --gpu"
+        )
     return config
 
 

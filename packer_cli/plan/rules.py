@@ -76,8 +76,8 @@ class PlanRules:
     def __post_init__(self) -> None:
         for group in self.groups:
             require_aligned(group)
-        if self.replica_costs and len({group.align for group in self.groups}) > 1:
-            raise ValueError("iterations that mix degrees move samples between groups, which need one align")
+        # Iterations that mix degrees move samples between groups.
+        assert self.replica_costs is None or len({group.align for group in self.groups}) == 1
         if self.wlb:
             self.wlb.require_room(self.groups[-1])
         what = "cuts samples" if self.algorithm.cut else "pads whole batches"

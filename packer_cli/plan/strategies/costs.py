@@ -40,15 +40,14 @@ class GroupCosts:
             object.__setattr__(self, name, np.ascontiguousarray(getattr(self, name), dtype=np.float64))
         object.__setattr__(self, "capacity", np.ascontiguousarray(self.capacity, dtype=np.int64))
         rates = (self.quadratic, self.linear, self.constant, *self._more_rates())
-        if not len(self) or any(len(values) != len(self) for values in (*rates, self.capacity)):
-            raise ValueError(
-                f"each of the {len(self)} kinds of groups, at least one, needs its own costs and capacity"
-            )
+        assert len(self)
+        assert all(len(values) == len(self) for values in rates)
         object.__setattr__(self, "rates", np.ascontiguousarray(rates))
-        if not (np.isfinite(self.rates).all() and (self.rates >= 0).all() and (self.linear > 0).all()):
-            raise ValueError("costs must be finite and not negative, and each token must take time")
-        if (self.capacity < 1).any() or (self.capacity >= MOST_TOKENS).any():
-            raise ValueError(f"capacities must be at least 1 and below {MOST_TOKENS}, got {self.capacity.tolist()}")
+        assert np.isfinite(self.rates).all()
+        assert (self.rates >= 0).all()
+        assert (self.linear > 0).all()
+        assert (self.capacity >= 1).all()
+        assert (self.capacity < MOST_TOKENS).all()
 
     def _more_rates(self) -> tuple[Float64Array, ...]:
         return ()

@@ -24,6 +24,8 @@ LINEAR = [
     for length in (1024, 2048, 4096) for layers in (0, 32)
 ]  # fmt: skip
 """Iterations in which attention takes no time."""
+SQUARE = [{**row, "seconds": (row["length"] / 1024) ** 2 - row["length"] / 10240} for row in LINEAR]
+"""Iterations in which attention takes all of the time."""
 
 FILES = {
     "lengths.txt": "5\n7\n",
@@ -34,6 +36,7 @@ FILES = {
     "long.txt": "5\n1000000\n",
     "short.json": json.dumps({**PROFILE, "iterations": PROFILE["iterations"][:2]}),
     "linear.json": json.dumps({**PROFILE, "iterations": LINEAR, "num_gpus": 1}),
+    "square.json": json.dumps({**PROFILE, "iterations": SQUARE, "num_gpus": 1}),
 }
 
 
@@ -94,6 +97,11 @@ def place(tmp_path, monkeypatch):
             ["stats", "lengths.txt", *GROUPS, "--cost", "profile", "--profile", "linear.json"],
             ("--cost profile: cost A,B needs an A above 0 and a B of at least 0, got 0,0.000976563; measure longer "
             "lengths with hbpack profile, or give --cost A,B"),
+        ),
+        (
+            ["stats", "lengths.txt", "--strategy", "flexsp", *GROUPS, "--profile", "square.json"],
+            ("--strategy flexsp needs the time of a token, and the rows of the profile give none besides that of "
+            "attention; measure shorter lengths with hbpack profile, or give --model and --gpu"),
         ),
         (
             ["groups", "long.txt", "--gpus", 32, "--profile", "short.json", "--group-algorithm", "hbp"],

@@ -41,22 +41,6 @@ def test_the_cheapest_degree_equals_its_twin(costs, lengths, limit):
     assert kinds.tolist() == [entry[0] for entry in expected]
 
 
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"degrees": [2, 1]}, r"degrees must be at least 1 and increase, got \[2, 1\]"),
-        ({"linear": [1.0]}, "each of the 2 kinds of groups, at least one, needs its own costs and capacity"),
-        ({"linear": [1.0, 0.0]}, "costs must be finite and not negative, and each token must take time"),
-        ({"quadratic": [1.0, math.inf]}, "costs must be finite and not negative, and each token must take time"),
-        ({"capacity": [5, 4]}, r"capacities must not decrease with the degree, got \[5, 4\]"),
-    ],
-)
-def test_wrong_costs_are_refused(changes, message):
-    rates = {"degrees": [1, 2], "quadratic": [1, 1], "linear": [1, 1], "constant": [0, 0], "capacity": [4, 8]}
-    with pytest.raises(ValueError, match=message):
-        DegreeCosts(**(rates | changes))
-
-
 @given(lengths=st.lists(st.integers(1, 30), max_size=14), num_buckets=st.integers(1, 6))
 def test_buckets_round_as_little_as_the_printed_recurrence(lengths, num_buckets):
     found = make_buckets(np.array(lengths, dtype=np.int32), num_buckets)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import re
 
 import numpy as np
 import pytest
@@ -12,7 +11,6 @@ from hypothesis import strategies as st
 
 from packer_cli.errors import ConfigError
 from packer_cli.plan.strategies.hydraulis import (
-    SchemeCosts,
     StepPlan,
     choose_layouts,
     find_layouts,
@@ -271,15 +269,3 @@ def test_any_data_set_is_planned_whole(data, costs, seed):
         step = StepPlan.of(own, kinds, found.pipeline_of[begin:end], found.slot_of[begin:end], costs)
         assert step is not None
         check_step(step, own, kinds, costs)
-
-
-def test_costs_are_checked():
-    good = {"gpus": [2], "pp": [1], "quadratic": [0], "linear": [1], "constant": [0], "capacity": [10]}
-    SchemeCosts(**good)
-    for name, value, what in (
-        ("gpus", [], "at least one"), ("pp", [0], "a scheme has at least 1 stage, and a GPU for each"),
-        ("pp", [3], "got [3] stages on [2] GPUs"), ("linear", [0], "each token must take time"),
-        ("constant", [np.nan], "costs must be finite"), ("capacity", [0], "capacities must be at least 1"),
-    ):  # fmt: skip
-        with pytest.raises(ValueError, match=re.escape(what)):
-            SchemeCosts(**{**good, name: value})

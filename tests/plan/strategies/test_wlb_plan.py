@@ -212,18 +212,25 @@ def test_options_that_it_does_not_know_are_refused(options, message):
 
 
 @pytest.mark.parametrize(
-    ("packing", "message"),
+    ("options", "message"),
     [
-        ("bfs", "--packing: unknown packing algorithm 'bfs'; known: delay, original, greedy, solver"),
+        ({"packing": "bfs"}, "--packing: unknown packing algorithm 'bfs'; known: delay, original, greedy, solver"),
         (
-            "delay:s_max=64k",
+            {"packing": "delay:s_max=64k"},
             "--packing: option 's_max' of packing 'delay' must be at least the context window, 128k, got 64k",
+        ),
+        (
+            {"packing": "delay:s_max=131080", "align": 16},
+            (
+                "--packing: option 's_max' of packing 'delay' must be at least the context window, 128k, and a "
+                "multiple of 16 tokens, got 131080"
+            ),
         ),
     ],
 )
-def test_packings_that_do_not_fit_are_refused(packing, message):
+def test_packings_that_do_not_fit_are_refused(options, message):
     with pytest.raises(ConfigError) as error:
-        plan_rules(PlanConfig(**GIVEN, packing=packing))
+        plan_rules(PlanConfig(**GIVEN, **options))
     assert str(error.value) == message
 
 

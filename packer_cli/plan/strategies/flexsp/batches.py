@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from packer_cli.plan.strategies.flexsp.costs import DegreeCosts
-from packer_cli.plan.strategies.flexsp.iterations import MixedIterations, joined, one_iteration, require_fit
+from packer_cli.plan.strategies.flexsp.iterations import MixedIterations, joined, one_iteration
 from packer_cli.plan.strategies.flexsp.micro_batch import MicroBatch, solve_micro_batch
 from packer_cli.plan.types import Int32Array, Int64Array, as_ids
 
@@ -47,7 +47,7 @@ def plan_batches(
     num_buckets: int | None = 16,
     time_limit: float = 5.0,
 ) -> PlannedBatches:
-    """Plan consecutive batches of samples (int32[n], in the order of training).
+    """Plan consecutive batches of samples (int32[n], in the order of training, none longer than every capacity).
 
     Args:
         batch_tokens: most tokens of a batch; a longer sample is a batch of its own.
@@ -55,12 +55,9 @@ def plan_batches(
         solver: `search`, or the integer program, which the paper uses.
         num_buckets, time_limit: of the integer program, see `milp.solve_exactly`. The paper has 16 buckets and 5 to
             15 seconds; what a time limit cuts off depends on the machine.
-
-    Raises:
-        ValueError: a sample is longer than every capacity.
     """
     costs = costs.up_to(num_gpus)
-    require_fit(lengths, costs)
+    assert lengths.max(initial=0) <= costs.capacity[-1]
 
     def solve(part: Int32Array) -> MicroBatch:
         if solver == "search":

@@ -35,13 +35,11 @@ class DegreeCosts(GroupCosts):
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "degrees", np.ascontiguousarray(self.degrees, dtype=np.int64))
-        if not len(self.degrees) or self.degrees[0] < 1 or (np.diff(self.degrees) <= 0).any():
-            raise ValueError(f"degrees must be at least 1 and increase, got {self.degrees.tolist()}")
         super().__post_init__()
-        if len(self.degrees) != len(self):
-            raise ValueError(f"each of the {len(self.degrees)} degrees needs its own costs and capacity")
-        if (np.diff(self.capacity) < 0).any():
-            raise ValueError(f"capacities must not decrease with the degree, got {self.capacity.tolist()}")
+        assert len(self.degrees) == len(self)
+        assert self.degrees[0] >= 1
+        assert (np.diff(self.degrees) > 0).all()
+        assert (np.diff(self.capacity) >= 0).all()
 
     @property
     def arrays(self) -> tuple[Int64Array, Float64Array, Int64Array]:
@@ -49,14 +47,8 @@ class DegreeCosts(GroupCosts):
         return self.degrees, self.rates, self.capacity
 
     def up_to(self, num_gpus: int) -> DegreeCosts:
-        """Only the degrees of at most `num_gpus` GPUs.
-
-        Raises:
-            ValueError: there is none.
-        """
+        """Only the degrees of at most `num_gpus` GPUs, of which there is one at least."""
         last = int(np.searchsorted(self.degrees, num_gpus, side="right"))
-        if not last:
-            raise ValueError(f"{num_gpus} GPUs do not form a group of the least degree, {self.degrees[0]}")
         return self.select(slice(last))
 
     def gpu_seconds(self, lengths: NDArray[np.integer], limit: float = np.inf) -> tuple[Int64Array, Float64Array]:

@@ -24,7 +24,6 @@ from packer_cli.plan.strategies.flexsp.iterations import (
     improve_iterations,
     iteration_seconds,
     joined,
-    require_fit,
 )
 from packer_cli.plan.strategies.flexsp.packing import pack_by_degree
 from packer_cli.plan.streams import Stream, rng_state, shuffled
@@ -39,7 +38,7 @@ _GOOD = 0.005
 def plan_data_set(
     lengths: Int32Array, costs: DegreeCosts, num_gpus: int, *, seed: int = 0, window: int = 0
 ) -> MixedIterations:
-    """Plan all samples (int32[n]); each ends up in exactly one pack, and no pack is empty.
+    """Plan all samples (int32[n], none longer than every capacity): each ends up in one pack, and no pack is empty.
 
     Degrees of an iteration add up to at most `num_gpus`; GPUs beyond them are idle, in few iterations. The slowest
     iteration of a window comes first: shuffle them afterwards. Equal inputs give equal plans.
@@ -47,12 +46,9 @@ def plan_data_set(
     Args:
         window: about so many iterations share a random part of the samples; 0 for all. A lower number mixes lengths
             better over the run and costs time.
-
-    Raises:
-        ValueError: a sample is longer than every capacity, or no degree fits the GPUs.
     """
     costs = costs.up_to(num_gpus)
-    require_fit(lengths, costs)
+    assert lengths.max(initial=0) <= costs.capacity[-1]
     num_windows = 1
     if window:
         full = num_gpus // costs.degrees * costs.capacity
@@ -70,7 +66,6 @@ def plan_data_set(
 def least_total_seconds(lengths: Int32Array, costs: DegreeCosts, num_gpus: int) -> float:
     """No plan takes less: all GPUs are always busy, and samples run at their cheapest degrees in full packs. O(n)."""
     costs = costs.up_to(num_gpus)
-    require_fit(lengths, costs)
     count = count_lengths(lengths, int(lengths.max(initial=0)))
     length = np.flatnonzero(count)
     return float(count[length] @ costs.gpu_seconds(length)[1]) / num_gpus

@@ -92,16 +92,6 @@ def joined(parts: Sequence[MixedIterations]) -> MixedIterations:
     )
 
 
-def require_fit(lengths: NDArray[np.int32], costs: DegreeCosts) -> None:
-    """Raise ValueError for a sample longer than every capacity."""
-    longest = int(lengths.max(initial=0))
-    if longest > costs.capacity[-1]:
-        raise ValueError(
-            f"a sample of {longest} tokens is longer than the greatest capacity, {costs.capacity[-1]} tokens on "
-            f"{costs.degrees[-1]} GPUs; split or leave out such samples, or allow a higher degree"
-        )
-
-
 @njit(cache=True)
 def _form(
     order: NDArray[np.int64],

@@ -36,14 +36,10 @@ class SchemeCosts(GroupCosts):
         for name in ("gpus", "pp"):
             object.__setattr__(self, name, np.ascontiguousarray(getattr(self, name), dtype=np.int64))
         object.__setattr__(self, "enough", np.broadcast_to(np.asarray(self.enough, dtype=np.int64), self.gpus.shape))
-        if self.pp.shape == self.gpus.shape and ((self.pp < 1).any() or (self.gpus < self.pp).any()):
-            raise ValueError(
-                f"a scheme has at least 1 stage, and a GPU for each, got {self.pp.tolist()} stages on "
-                f"{self.gpus.tolist()} GPUs"
-            )
-        if (np.asarray(self.enough) < 1).any():
-            raise ValueError(f"enough tokens are at least 1, got {np.asarray(self.enough).tolist()}")
         super().__post_init__()
+        assert (self.pp >= 1).all()
+        assert (self.gpus >= self.pp).all()
+        assert (np.asarray(self.enough) >= 1).all()
 
     def _more_rates(self) -> tuple[Float64Array, ...]:
         """Stages less one, and `enough`: rows 3 and 4 of `rates`."""

@@ -30,7 +30,7 @@ class WlbRules:
         """Raise ValueError unless micro-batches hold a document as long as the context window, that of the group."""
         capacity = self.capacity(group.capacity)
         if capacity < group.capacity or capacity % group.align:
-            multiple = f" and a multiple of {group.align} tokens" if group.align > 1 else ""
+            multiple = f", and a multiple of {group.align} tokens" if group.align > 1 else ""
             raise ValueError(
                 f"option 's_max' of packing {self.packer.name!r} must be at least the context window, "
                 f"{format_tokens(group.capacity)}{multiple}, got {format_tokens(capacity)}"
