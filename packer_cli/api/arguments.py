@@ -180,8 +180,8 @@ def samples_of(lengths: Any) -> Samples:
         values = np.asarray(lengths)
     except (TypeError, ValueError) as error:
         raise InputError(
-            f"the lengths are not one row of integers: {' '.join(str(error).split())}; give the tokens of each "
-            "sample, such as [512, 80]"
+            f"the lengths are not one row of integers: {' '.join(str(error).split()).rstrip('.')}; give the tokens of "
+            "each sample, such as [512, 80]"
         ) from None
     if not values.size:
         values = values.astype(np.int64)  # An empty list is one of floats to numpy.

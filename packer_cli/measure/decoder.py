@@ -57,7 +57,7 @@ class PlainDecoder(nn.Module):
         chunk: tokens whose logits exist at once, and are recomputed in backward; 0: all tokens, without recomputing.
 
     Raises:
-        ConfigError: the shape has experts, latent attention, or heads of several or odd sizes.
+        ConfigError: the shape has experts, latent attention, or heads of an odd size.
     """
 
     def __init__(self, shape: ModelShape, attention: Attention, chunk: int = 0) -> None:
@@ -66,8 +66,11 @@ class PlainDecoder(nn.Module):
         if shape.num_experts or shape.kv_lora_rank:
             kind = "experts" if shape.num_experts else "latent attention"
             raise ConfigError(f"--modelling plain has no {kind}: measure this model with --modelling transformers")
-        if shape.value_head_dim not in (0, shape.head_dim) or shape.head_dim % 2:
-            raise ConfigError("--modelling plain needs heads of one even size: use --modelling transformers")
+        if shape.head_dim % 2:
+            raise ConfigError(
+                f"--modelling plain needs heads of an even size, got {shape.head_dim}: measure this model with "
+                "--modelling transformers"
+            )
         self.head_dim = shape.head_dim
         self.embedding = nn.Embedding(shape.vocabulary_size, shape.hidden_size)
         self.layers = nn.ModuleList(PlainLayer(shape, attention) for _ in range(shape.num_layers))

@@ -132,7 +132,7 @@ def choose_kernel(name: str, device: torch.device) -> tuple[str, Kernel]:
             return each, makers[each]()
         except ImportError as error:
             if name != "auto":
-                raise ConfigError(f"--attention {name}: {error}") from None
+                raise ConfigError(f"--attention {name}: {error}; install it, or give --attention auto") from None
     return "sdpa", sdpa
 
 

@@ -292,7 +292,10 @@ def _check(
             "longer lengths"
         )
     if gpus % world_size:
-        raise ConfigError(f"--gpus must be a multiple of the {world_size} GPUs that measure, got {gpus}")
+        raise ConfigError(
+            f"--gpus must be a multiple of the {world_size} GPUs that measure, got {gpus}; give "
+            f"{-(-gpus // world_size) * world_size}"
+        )
 
 
 @contextmanager

@@ -61,7 +61,7 @@ class Subject:
         if len(self._checkpointing.layers) != shape.num_layers:
             raise ConfigError(
                 f"--model {str(path)!r}: the config has {shape.num_layers} layers, but the model has "
-                f"{len(self._checkpointing.layers)}"
+                f"{len(self._checkpointing.layers)}; give another config, or --modelling plain"
             )
         if shard and dist.is_initialized() and dist.get_world_size() > 1:
             from torch.distributed.fsdp import fully_shard

@@ -116,6 +116,15 @@ RULE = "a length is 1 .. 2147483647; correct it, or leave it out"
         ([5, 2**31], {}, f"the lengths: value 2 is 2147483648; {RULE}"),
         ([5.5], {}, f"the lengths must hold one row of integers, got float64 of shape (1,); {SUCH_AS}"),
         (pa.array([5, None]), {}, f"the lengths must hold one row of integers, got float64 of shape (2,); {SUCH_AS}"),
+        (
+            [[1], [2, 3]],
+            {},
+            (
+                "the lengths are not one row of integers: setting an array element with a sequence. The requested "
+                "array has an inhomogeneous shape after 1 dimensions. The detected shape was (2,) + inhomogeneous "
+                "part; give the tokens of each sample, such as [512, 80]"
+            ),
+        ),
         ([[1, 2], [3, 4]], {}, f"the lengths must hold one row of integers, got int64 of shape (2, 2); {SUCH_AS}"),
         (["a", "b"], {}, "plan() takes one path, got 2; pack() and compare() take several"),
         (

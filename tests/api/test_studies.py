@@ -98,8 +98,11 @@ def test_options_without_effect_on_a_plan(packed, lengths, model):
     assert str(error.value) == f"--seed is for making plans, and {path!r} is planned; {needs}"
     with pytest.raises(hbpack.HbpackError, match="--groups is for making plans, and this is planned; leave it out"):
         hbpack.simulate(packed, model=model, gpu="h100", **GROUPS)
-    with pytest.raises(hbpack.HbpackError, match="lengths are not a plan; give --groups and --gpus to plan them"):
+    with pytest.raises(hbpack.HbpackError) as error:
         hbpack.simulate(lengths, model=model, gpu="h100")
+    assert str(error.value) == (
+        "lengths are not a plan; give --groups and --gpus to plan them in every way, or plan() them first"
+    )
 
 
 class Tables(HTMLParser):

@@ -119,10 +119,10 @@ def test_measured_rows_that_are_too_few_for_a_model(hbpack, lengths):
     assert "predicted epoch" not in done.stdout
     assert hbpack("groups", lengths, "--profile", TABLE_19, "--gpus", 32).code == 2
     fewer = hbpack("groups", lengths, "--profile", TABLE_19, "--gpus", 8, "--algorithm", "hbp")
-    assert fewer.code == 2
-    assert fewer.stderr.endswith(
-        "is of a model whose weights 32 GPUs share, so on 8 there is less memory left than it says; profile with "
-        "--gpus 8, or plan for 32\n"
+    assert (fewer.code, fewer.stdout) == (2, "")
+    assert fewer.stderr == (
+        f"error: {str(TABLE_19)!r} is of a model whose weights 32 GPUs share, so on 8 there is less memory left than "
+        "it says; profile with --gpus 8, or plan for 32\n"
     )
 
 
@@ -149,6 +149,14 @@ def test_a_corpus(hbpack, chats, tokenizer, model):
 )  # fmt: skip
 def test_wrong_usage(hbpack, lengths, arguments, message):
     assert hbpack("groups", lengths, *arguments) == (2, "", f"error: {message}\n")
+
+
+def test_no_sample_is_short_enough(groups):
+    done = groups("--max-length", 49, "--overflow", "drop")
+    assert (done.code, done.stdout) == (1, "")
+    assert done.stderr.splitlines()[-1] == (
+        "error: there is nothing to plan: no sample is left; add data, or raise --max-length"
+    )
 
 
 def test_what_does_not_fit(hbpack, lengths, model):

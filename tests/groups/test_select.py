@@ -321,8 +321,11 @@ def test_what_fits_nowhere_is_an_error():
         "8: use a higher degree (more GPUs, or a model with more heads) or GPUs with more memory; or cut or leave out "
         "what is longer: --max-length 41984 with --overflow split or drop"
     )
-    with pytest.raises(ConfigError, match="no sample fits"):
+    with pytest.raises(ConfigError) as error:
         choose_groups(make_model(memory=7e9), [10], 8)
+    assert str(error.value) == (
+        "no sample fits: a GPU's memory is full before any; use more than 8 GPUs, or larger ones"
+    )
 
 
 def test_a_sample_that_barely_fits_has_a_group():

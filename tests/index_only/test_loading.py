@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import pickle
 import random
-import re
 from typing import Any
 
+import numpy as np
+import pyarrow as pa
 import pytest
 import torch
 from torch.utils.data import DataLoader
 
 from packer_cli.errors import ConfigError, FormatError
+from packer_cli.format.shards import IndexFile
 from packer_cli.format.token_parts import TokenParts
 from packer_cli.loader import PackedDataset
 
@@ -93,10 +95,9 @@ def test_a_store_that_is_gone(own):
         FormatError, match=r"shard .* is damaged or incomplete \(token part 0 cannot be read: .*No such"
     ):
         PackedDataset(own, 0, 8)[0]
-    with pytest.raises(
-        FormatError, match=r"token store part '.*part-000000-0000.arrow' is damaged \(.*; run hbpack pack"
-    ):
+    with pytest.raises(FormatError) as error:
         PackedDataset(own, 0, 8, verify="full")
+    assert str(error.value) == f"token store part {str(part)!r} is damaged (it is missing); run hbpack pack again"
     part.write_bytes(data[:-8])
     with pytest.raises(FormatError, match=f"{len(data) - 8} bytes, hbpack.json says {len(data)}"):
         PackedDataset(own, 0, 8)[0]
@@ -111,9 +112,42 @@ def test_remote_sets_are_refused(own):
     )
 
 
-def test_samples_that_do_not_exist():
-    parts = TokenParts(lambda number: pytest.fail("opened"), [3])
-    for sample in (-1, 3):
-        one = torch.tensor([sample]).numpy()
-        with pytest.raises(FormatError, match=re.escape("it names samples that the token store does not have")):
-            parts.gather(one, one * 0, one * 0 + 1)
+def parts_of(folder, num_samples):
+    """The token store of a set of one part, as if it had so many samples."""
+    return TokenParts(lambda number: pa.memory_map(str(folder / "tokens" / "part-000000-0000.arrow")), [num_samples])
+
+
+def test_samples_that_are_not_those_of_the_index(indexed):
+    number = PackedDataset(indexed, 0, 8).manifest["tokens"][0]["num_samples"]
+    for sample, expected, why in (
+        (-1, number, "it names samples that the token store does not have"),
+        (number, number, "it names samples that the token store does not have"),
+        (number, number + 1, f"token part 0 has {number} samples, not {number + 1}"),
+        (2, number, "sample 2 of token part 0 is shorter than planned"),
+    ):
+        parts = parts_of(indexed, expected)
+        with pytest.raises(FormatError) as error:
+            parts.gather(np.array([sample]), np.array([0], np.int32), np.array([10**6], np.int32))
+        assert str(error.value) == why
+
+
+def test_rows_that_are_not_of_samples(indexed):
+    """An index whose checksums would be right."""
+    table = pa.ipc.open_file(min(indexed.glob("shards/*/*.arrow")).read_bytes()).read_all()
+    of_none = {"cu_seqlens": [0], "sample_ids": [], "sample_starts": []}
+    for names, why in (
+        (("sample_ids",), "row 0 has other numbers of samples than of borders"),
+        (("sample_ids", "sample_starts"), "row 0 has other numbers of samples than of borders"),
+        (of_none, "its samples cannot be gathered from the token store (need at least one array to concatenate)"),
+    ):
+        changed = table
+        for name in names:
+            place, field = table.column_names.index(name), table.schema.field(name)
+            values = pa.array([of_none[name]] * len(table), type=field.type)
+            changed = changed.set_column(place, field, values)
+        sink = pa.BufferOutputStream()
+        with pa.ipc.new_file(sink, changed.schema) as writer:
+            writer.write_table(changed, max_chunksize=16)
+        with pytest.raises(FormatError) as error:
+            IndexFile(pa.BufferReader(sink.getvalue()), parts_of(indexed, 1)).read(0)
+        assert str(error.value) == why

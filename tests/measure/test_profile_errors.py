@@ -8,11 +8,13 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
 from packer_cli.cli.main import main
 from packer_cli.config.gpu_model import read_profile
+from packer_cli.errors import ConfigError
 from tests.cli_runner import run
 from tests.measure.tiny import FAST, TINY, profile_of
 
@@ -94,12 +96,33 @@ def test_an_output_that_is_something_else(config, tmp_path, monkeypatch):
     assert read_profile(older).iterations
 
 
+BART = {
+    "model_type": "bart", "d_model": 32, "num_hidden_layers": 3, "encoder_layers": 3, "decoder_layers": 2,
+    "num_attention_heads": 4, "encoder_attention_heads": 4, "decoder_attention_heads": 4, "ffn_dim": 48,
+    "encoder_ffn_dim": 48, "decoder_ffn_dim": 48, "vocab_size": 100, "dtype": "float32",
+}  # fmt: skip
+"""A model for causal LM is its decoder, whose layers the usual key does not count."""
+
+
 def test_a_model_that_cannot_be_measured(tmp_path):
     file = tmp_path / "config.json"
     file.write_text(json.dumps({**TINY, "num_local_experts": 4, "num_experts_per_tok": 2}))
     done = run(main, "profile", "--model", file, "-o", tmp_path / "p.json", *FAST, "--modelling", "plain")
     assert done.stderr == (
         "error: --modelling plain has no experts: measure this model with --modelling transformers\n"
+    )
+    file.write_text(json.dumps({**TINY, "hidden_size": 36}))
+    done = run(main, "profile", "--model", file, "-o", tmp_path / "p.json", *FAST, "--modelling", "plain")
+    assert done.stderr == (
+        "error: --modelling plain needs heads of an even size, got 9: measure this model with --modelling "
+        "transformers\n"
+    )
+    file.write_text(json.dumps(BART))
+    done = run(main, "profile", "--model", file, "-o", tmp_path / "p.json", *FAST)
+    assert (done.code, done.stdout) == (2, "")
+    assert done.stderr == (
+        f"error: --model {str(file)!r}: the config has 3 layers, but the model has 2; give another config, or "
+        "--modelling plain\n"
     )
     file.write_text(json.dumps(TINY))
     done = run(main, "profile", "--model", file, "-o", tmp_path / "p.json", *FAST, "--logits", "chunked")
@@ -111,6 +134,44 @@ def test_a_model_that_cannot_be_measured(tmp_path):
     assert done.code == 2
     assert done.stderr.startswith(f"error: --model {str(file)!r}: transformers cannot create this model (")
     assert done.stderr.endswith("give another config, or --modelling plain\n")
+
+
+def test_a_kernel_that_is_not_there(monkeypatch):
+    from packer_cli.measure.kernels import choose_kernel, sdpa
+
+    old = ModuleType("varlen")
+    old.varlen_attn = lambda query, key, value: None
+    monkeypatch.setitem(sys.modules, "torch.nn.attention.varlen", old)
+    monkeypatch.setitem(sys.modules, "flash_attn", None)
+    for name, why in (
+        ("torch-varlen", "torch.nn.attention.varlen of this torch is too old: 2.11 or newer is needed"),
+        ("flash-attn", "import of flash_attn halted; None in sys.modules"),
+    ):
+        with pytest.raises(ConfigError) as error:
+            choose_kernel(name, torch.device("cuda"))
+        assert str(error.value) == f"--attention {name}: {why}; install it, or give --attention auto"
+    assert choose_kernel("auto", torch.device("cuda")) == ("sdpa", sdpa)
+
+
+def test_what_several_processes_cannot_measure():
+    """As under torchrun with four."""
+    from packer_cli.measure.run import ProfileOptions, _check
+
+    options = ProfileOptions(model="config.json", lengths=(64, 128))
+    for degree, gpus, message in (
+        (2, 6, "--gpus must be a multiple of the 4 GPUs that measure, got 6; give 8"),
+        (
+            3,
+            8,
+            (
+                "--sp: degree 3 cannot be measured: 4 process(es) and the model's heads allow 1, 2, 4; choose one of "
+                "them, or give --bandwidth"
+            ),
+        ),
+    ):
+        with pytest.raises(ConfigError) as error:
+            _check(options, (1, 2, 4), (1, degree), world_size=4, gpus=gpus, num_layers=3)
+        assert str(error.value) == message
 
 
 def test_without_torch(config, tmp_path):

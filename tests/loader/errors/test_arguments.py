@@ -33,6 +33,7 @@ def test_arguments(own_set: Any) -> None:
     )
     assert message(ValueError, path, pad_to="max") == "pad_to is 'max': choose one of multiple, row, capacity"
     assert message(ValueError, path, pad_to_multiple_of=0) == "pad_to_multiple_of is 0: it must be at least 1"
+    assert message(ValueError, path, max_segments=0) == "max_segments is 0: it must be at least 1"
     assert message(ConfigError, path, pad_token_id=-1) == (
         "pad_token_id is -1: it must be in the tokenizer's vocabulary, 0 to 999; give another pad_token_id"
     )
