@@ -14,7 +14,7 @@ from packer_cli.cost.profile import IterationRow, Profile
 from packer_cli.plan.samples import Samples
 from packer_cli.plan.work import plan_tokens_and_work
 from packer_cli.stages.planning import plan_samples
-from tests.benchmark.train.measured import iteration_seconds, joint_profile, turns_to_come
+from tests.benchmark.train.measured import iteration_seconds, rows_of, timed_again, turns_to_come
 from tests.benchmark.train.padded import PaddedDataset, padded_rows
 from tests.benchmark.train.table import Result, results_table, verdict
 
@@ -37,15 +37,15 @@ def test_ranks_that_cannot_be_the_slowest_do_not_run_again():
     assert iteration_seconds(naive).tolist() == [8, 1]
 
 
-def test_profiles_of_several_rounds_are_one():
-    def profile(*seconds: float) -> Profile:
-        rows = [IterationRow(length=64 * 2**i, seconds=each, tokens=64 * 2**i, memory_bytes=1000 * 2**i)
-                for i, each in enumerate(seconds)]  # fmt: skip
-        return Profile(model={"num_layers": 2, "num_heads": 2}, gpu="CPU", num_gpus=1, memory_limit=10**9,
-                       iterations=tuple(rows))  # fmt: skip
-
-    joint = joint_profile([profile(1, 2, 6), profile(3, 4, 5), profile(2, 9, 7)])
-    assert [row.seconds for row in joint.iterations] == [2, 4, 6]
+def test_a_profile_takes_the_times_of_other_runs_of_its_rows():
+    rows = [IterationRow(length=64 * 2**i, seconds=each, tokens=64 * 2**i, memory_bytes=1000 * 2**i,
+                         work=(64 * 2**i) ** 2 // samples)
+            for i, (each, samples) in enumerate([(1.0, 1), (None, 1), (6.0, 8)])]  # fmt: skip
+    profile = Profile(model={"num_layers": 2, "num_heads": 2}, gpu="CPU", num_gpus=1, memory_limit=10**9,
+                      iterations=tuple(rows))  # fmt: skip
+    assert [(row["length"], row["num_samples"]) for row in rows_of(profile)] == [(64, 1), (256, 8)]
+    processes = [np.array([[1.0, 4.0], [2.0, 9.0], [5.0, 5.0]]), np.array([[4.0, 6.0], [3.0, 7.0], [4.0, 8.0]])]
+    assert [row.seconds for row in timed_again(profile, processes).iterations] == [3, None, 6]
 
 
 def test_padded_batches_hold_what_is_simulated():

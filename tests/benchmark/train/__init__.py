@@ -8,7 +8,7 @@ all-to-alls where ranks share a row. On a CPU it takes CPU time, which does not 
     sets.py      samples, and a packed set of them for each strategy
     worker.py    one process under torchrun: runs all iterations of its ranks, in turn of all sets
     padded.py    padded batches, which no set holds, as the loader would give them
-    measured.py  from times of ranks in several rounds to times of iterations; profiles of several rounds as one
+    measured.py  from times of ranks in several rounds to times of iterations, and of rows to a profile
     table.py     prediction beside measurement
     __main__.py  the command
 """

@@ -22,10 +22,11 @@ from packer_cli.measure.device import Device
 from tests.benchmark.gpu import BILLION
 from tests.benchmark.measure import ROOT, BenchmarkError
 from tests.benchmark.report import machine, write_section
-from tests.benchmark.train.measured import Floats, all_ranks, joint_profile, turns_to_come
+from tests.benchmark.train.measured import Floats, all_ranks, rows_of, timed_again, turns_to_come
 from tests.benchmark.train.padded import padded_rows
 from tests.benchmark.train.sets import PlannedSet, draw_lengths, known_strategies, make_set, write_samples
 from tests.benchmark.train.table import result_of, results_table, verdict
+from tests.benchmark.train.worker import PROFILE
 
 SMALL = BILLION | {"hidden_size": 128, "intermediate_size": 352, "num_attention_heads": 2, "num_hidden_layers": 2,
                    "num_key_value_heads": 2, "vocab_size": 1024, "dtype": "float32"}  # fmt: skip
@@ -35,8 +36,8 @@ CPU_MEMORY = {"GLIBC_TUNABLES": "glibc.malloc.mmap_threshold=4294967296:glibc.ma
 LONGEST = 8192
 MIN_ROUNDS = 3
 """Of all ranks."""
-FIRST_PROFILES = 3
-"""Before the plans are made, which follow them."""
+RUNS_OF_ROWS = 3
+"""Runs of each row of the profile in a round."""
 BANDWIDTH = "2GB"
 """For `--strategy hydraulis`, which plans nothing without one. No plan here has the parallelism that would need it."""
 
@@ -58,16 +59,18 @@ def measure_profile(given: argparse.Namespace, config: Path, work: Path) -> Prof
     lengths = ",".join(str(given.longest // part) for part in (16, 8, 4, 2, 1))
     torchrun(given.processes, "packer_cli", "profile", "--model", config, "--output", file, "--lengths", lengths,
              "--modelling", "plain", "--logits", "chunked", "--weights", "whole", "--checkpoint-layers", 0,
-             "--gpus", given.processes, "--repeats", 3, "--bandwidth", BANDWIDTH)  # fmt: skip
+             "--gpus", given.processes, "--repeats", 5, "--bandwidth", BANDWIDTH)  # fmt: skip
     return read_profile(file)
 
 
-def measure_round(job: Mapping[str, Any], path: Path, num_processes: int) -> dict[str, Floats]:
-    """Seconds of each set, float64 [r, i, ranks]; NaN where a rank did not run."""
+def measure_round(job: Mapping[str, Any], path: Path, num_processes: int) -> tuple[dict[str, Floats], list[Floats]]:
+    """Seconds of each set, float64 [r, i, ranks], NaN where a rank did not run; and of the profile's rows."""
     path.write_text(json.dumps(job))
     torchrun(num_processes, "tests.benchmark.train.worker", path)
     parts = [np.load(f"{job['output']}-{process}.npz") for process in range(num_processes)]
-    return {name: np.fmax.reduce([part[name] for part in parts]) for name in job["sets"]}
+    return {name: np.fmax.reduce([part[name] for part in parts]) for name in job["sets"]}, [
+        part[PROFILE] for part in parts
+    ]
 
 
 def entry_of(made: PlannedSet, num_gpus: int) -> dict[str, Any]:
@@ -105,6 +108,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0
 
 
+def _joined(rounds: Sequence[Mapping[str, Floats]]) -> dict[str, Floats]:
+    return {name: np.concatenate([each[name] for each in rounds]) for name in rounds[0]}
+
+
 def compare(given: argparse.Namespace, work: Path) -> str:
     """Measure round by round, and return the report."""
     began = time.monotonic()
@@ -120,37 +127,35 @@ def compare(given: argparse.Namespace, work: Path) -> str:
         "model": str(config), "device": device.device.type, "num_gpus": given.gpus, "degrees": [given.processes],
         "vocabulary_size": SMALL["vocab_size"],
     }  # fmt: skip
-    sets: dict[str, PlannedSet] = {}
-    profiles: list[Profile] = []
-    runs: dict[str, Floats] = {}
-    num_rounds, seconds = 0, 0.0
-    while num_rounds < MIN_ROUNDS or time.monotonic() - began + seconds < 60 * given.minutes:
+    profile = measure_profile(given, config, work)
+    file = work / "profile.json"
+    sets = {name: make_set(name, samples, lengths, groups, given.gpus, file) for name in given.strategies.split(",")}
+    job["sets"] = {name: entry_of(made, given.gpus) for name, made in sets.items()}
+    job["turns"] = {name: all_ranks(made.plan.epochs[0].num_iterations, given.gpus) for name, made in sets.items()}
+    job["rows"], job["runs_of_rows"] = rows_of(profile), RUNS_OF_ROWS
+    rounds: list[dict[str, Floats]] = []
+    rows: list[list[Floats]] = []
+    seconds = 0.0
+    while len(rounds) < MIN_ROUNDS or time.monotonic() - began + seconds < 60 * given.minutes:
         start = time.monotonic()
-        profiles += [measure_profile(given, config, work) for _ in range(1 if sets else FIRST_PROFILES)]
-        if not sets:
-            file = given.output / "first-profile.json"
-            file.write_text(joint_profile(profiles).model_dump_json(indent=2) + "\n")
-            for name in given.strategies.split(","):
-                sets[name] = make_set(name, samples, lengths, groups, given.gpus, file)
-            job["sets"] = {name: entry_of(made, given.gpus) for name, made in sets.items()}
-            job["turns"] = {name: all_ranks(made.plan.epochs[0].num_iterations, given.gpus)
-                            for name, made in sets.items()}  # fmt: skip
-        if num_rounds >= MIN_ROUNDS:
-            job["turns"] = turns_to_come(runs, given.processes)
-        job["output"] = str(given.output / f"round-{num_rounds}")
-        of_round = measure_round(job, work / "job.json", given.processes)
-        runs = {name: np.concatenate([runs[name], of_round[name]]) if runs else of_round[name] for name in sets}
-        num_rounds, seconds = num_rounds + 1, time.monotonic() - start
-        print(f"round {num_rounds} is done after {time.monotonic() - began:.0f} s", file=sys.stderr, flush=True)
-    profile = joint_profile(profiles)
+        if len(rounds) >= MIN_ROUNDS:
+            job["turns"] = turns_to_come(_joined(rounds), given.processes)
+        job["output"] = str(given.output / f"round-{len(rounds)}")
+        of_sets, of_rows = measure_round(job, work / "job.json", given.processes)
+        rounds.append(of_sets)
+        rows.append(of_rows)
+        seconds = time.monotonic() - start
+        print(f"round {len(rounds)} is done after {time.monotonic() - began:.0f} s", file=sys.stderr, flush=True)
+    profile = timed_again(profile, [np.concatenate(of_process) for of_process in zip(*rows, strict=True)])
     (given.output / "profile.json").write_text(profile.model_dump_json(indent=2) + "\n")
     model = measured_model(profile)
     assert profile.cost is not None
+    runs = _joined(rounds)
     results = [result_of(name, made.plan, model, runs[name]) for name, made in sets.items()]
     shape = "Llama 3.2 1B" if device.is_gpu else "a Llama of 2 layers of 128"
     return (
         f"{shape} on {given.processes} x {device.name}, {machine()}: {len(lengths):,} samples of up to {longest:,} "
-        f"tokens, {lengths.sum():,} in all, planned for {given.gpus} GPUs in the groups {groups}; {num_rounds} "
+        f"tokens, {lengths.sum():,} in all, planned for {given.gpus} GPUs in the groups {groups}; {len(rounds)} "
         f"rounds, {time.monotonic() - began:.0f} s.\n\n"
         f"{results_table(results)}\n\n{verdict(results, profile.cost.mean_error)}\n"
     )

@@ -17,7 +17,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from packer_cli.cost.profile import Profile
+from packer_cli.cost.profile import IterationRow, Profile
+from packer_cli.measure.kernels import split_evenly
 from packer_cli.measure.run import with_fits
 
 Floats = NDArray[np.float64]
@@ -83,11 +84,30 @@ def _may_be_slowest(medians: Floats, num_processes: int) -> NDArray[np.bool_]:
     return np.repeat(may_be, num_processes, axis=1)
 
 
-def joint_profile(profiles: Sequence[Profile]) -> Profile:
-    """The median time of each row over profiles of the same settings, fitted again."""
-    rows = []
-    for of_row in zip(*(profile.iterations for profile in profiles), strict=True):
-        times = [row.seconds for row in of_row if row.seconds is not None]
-        rows.append(of_row[0].model_copy(update={"seconds": float(np.median(times)) if times else None}))
-    joint = profiles[0].model_copy(update={"iterations": tuple(rows)})
-    return with_fits(joint, lambda note: None)
+def rows_of(profile: Profile) -> list[dict[str, int]]:
+    """What a worker needs to run the profile's rows, but for those without a time."""
+    return [
+        {"length": row.length, "sp_size": row.sp_size, "checkpoint_layers": row.checkpoint_layers,
+         "num_samples": _num_samples(row)}
+        for row in profile.iterations if row.seconds is not None
+    ]  # fmt: skip
+
+
+def _num_samples(row: IterationRow) -> int:
+    return next(
+        n for n in range(1, row.length + 1) if sum(size**2 for size in split_evenly(row.length, n)) == row.work
+    )
+
+
+def timed_again(profile: Profile, processes: Sequence[Floats]) -> Profile:
+    """The profile with the times of other runs of its rows, fitted again.
+
+    Args:
+        processes: of each process float64 [r, rows], for the rows of `rows_of`. A row takes the mean of their medians,
+            see `Device.of_processes`.
+    """
+    seconds = iter(np.mean([np.median(runs, axis=0) for runs in processes], axis=0).tolist())
+    rows = [
+        row if row.seconds is None else row.model_copy(update={"seconds": next(seconds)}) for row in profile.iterations
+    ]
+    return with_fits(profile.model_copy(update={"iterations": tuple(rows)}), lambda note: None)

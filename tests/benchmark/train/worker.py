@@ -30,10 +30,15 @@ from tests.benchmark.train.padded import PaddedDataset
 
 WARM_UP = 2
 """Iterations of each set's first replica that are run before, and not timed."""
+PROFILE = "profile"
+"""The name of the profile's rows among the sets."""
 
 
 def main(path: Path) -> None:
-    """Run the job, and write seconds, float64 [runs, iterations, ranks] for each set, NaN where none ran here."""
+    """Run the job, and write seconds of each set and of the profile's rows, NaN where nothing ran here.
+
+    Those of a set are float64 [runs, iterations, ranks], those of the rows float64 [runs, rows].
+    """
     job = json.loads(path.read_bytes())
     device = Device(job["device"])
     dist.init_process_group("nccl" if device.is_gpu else "gloo")
@@ -45,15 +50,20 @@ def main(path: Path) -> None:
                       shard=False)  # fmt: skip
     ranks = range(process, job["num_gpus"], num_processes)
     sets = {name: {rank: _open(entry, rank, job) for rank in ranks} for name, entry in job["sets"].items()}
-    turns = job["turns"]
-    seconds = {name: np.full((max(_runs(turns[name])), len(turns[name]), job["num_gpus"]), np.nan) for name in sets}
+    turns, rows = job["turns"], job["rows"]
+    runs = {name: _runs(turns[name]) for name in sets} | {PROFILE: [job["runs_of_rows"]] * len(rows)}
+    seconds = {name: np.full((max(runs[name]), len(runs[name]), job["num_gpus"]), np.nan) for name in sets}
+    seconds[PROFILE] = np.full((job["runs_of_rows"], len(rows)), np.nan)
 
     with device.one_thread():
         for of_ranks in sets.values():
             first = of_ranks[process]
             for i in range(min(WARM_UP, len(first))):
                 _run(first[i], subject, groups, device)
-        for name, i, run in _in_turn({name: _runs(turns[name]) for name in sets}):
+        for name, i, run in _in_turn(runs):
+            if name == PROFILE:
+                seconds[name][run, i] = _run_row(rows[i], subject, groups, device)
+                continue
             for rank in turns[name][i]["ranks"]:
                 if rank in ranks:
                     seconds[name][run, i, rank] = _run(sets[name][rank][i], subject, groups, device)
@@ -80,6 +90,14 @@ def _in_turn(runs: Mapping[str, Sequence[int]]) -> Iterator[tuple[str, int, int]
     places = [((k + 0.5) / len(of_set), name, i, run) for name, of_set in for_set.items()
               for k, (run, i) in enumerate(of_set)]  # fmt: skip
     yield from ((name, i, run) for _, name, i, run in sorted(places))
+
+
+def _run_row(row: Mapping[str, int], subject: Subject, groups: SPGroups, device: Device) -> float:
+    """Seconds of a row of the profile, run as `hbpack profile` does."""
+    layout = Layout(sp=row["sp_size"])
+    group = groups.for_batch({**layout.sizes, **layout.place(dist.get_rank() % layout.sp)._asdict()})
+    arguments = row["length"], row["num_samples"], row["checkpoint_layers"], group
+    return device.seconds_together(lambda: subject.run(*arguments))
 
 
 def _run(item: Any, subject: Subject, groups: SPGroups, device: Device) -> float:
