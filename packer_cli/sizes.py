@@ -82,7 +82,7 @@ def parse_share(text: str) -> TokenShare:
     """
     match = re.fullmatch(r"([0-9]{1,30}(?:\.[0-9]{1,30})?)([kmbt]?)tokens", text, re.IGNORECASE)
     if not match:
-        raise ValueError(f"{text!r} is not a number of tokens; write for example 2Btokens, 500Mtokens or 10ktokens")
+        raise ValueError(text)  # The message is the caller's.
     return TokenShare(int(Decimal(match[1]) * _MANY[match[2].lower()]))
 
 

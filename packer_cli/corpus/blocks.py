@@ -26,7 +26,8 @@ COMPRESSED_BYTES = 128 << 10
 def unreadable(path: str, error: BaseException | str) -> InputError:
     """The one-line error for a file that cannot be read."""
     reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-    return InputError(f"{path}: cannot be read: {' '.join(str(reason).split()) or type(error).__name__}")
+    reason = " ".join(str(reason).split()) or type(error).__name__
+    return InputError(f"{path}: cannot be read: {reason}; correct it, or leave it out")
 
 
 def open_file(path: str, stop: int | None = None) -> io.RawIOBase:

@@ -96,8 +96,7 @@ def slice_corpus(files: Sequence[CorpusFile], *, slice_bytes: int | None = None)
     Price: reads every file once, at the speed of the disk (about 2 GB/s a core from the page cache).
     Raises InputError, in one line, for a file that cannot be read.
     """
-    if slice_bytes is not None and slice_bytes < 1:
-        raise ConfigError(f"slice_bytes must be at least 1, not {slice_bytes}")
+    assert slice_bytes is None or slice_bytes > 0
     slices: list[CorpusSlice] = []
     for file in files:
         if file.compression != "none":

@@ -10,15 +10,11 @@ from packer_cli.corpus.readers.base import BATCH_BYTES, MAX_RECORD_BYTES, RawBat
 from packer_cli.corpus.records import Normalizer
 from packer_cli.corpus.records.tokens import TokenRecord, read_records, read_rows
 from packer_cli.corpus.types import AlpacaForm, CorpusSlice, Document, DocumentBatch, Gap, RecordSchema
-from packer_cli.errors import ConfigError, InputError
+from packer_cli.errors import InputError
 
 
 class SliceReader:
-    """Reads slices by the same rules, one after another. Making it takes longer than reading a small file.
-
-    Raises:
-        ConfigError: a rule is not one.
-    """
+    """Reads slices by the same rules, one after another. Making it takes longer than reading a small file."""
 
     def __init__(
         self,
@@ -30,9 +26,8 @@ class SliceReader:
         vocab_size: int = 0,
         eos_id: int | None = None,
     ) -> None:
-        for name, value in (("batch_bytes", batch_bytes), ("max_record_bytes", max_record_bytes)):
-            if value < 1:
-                raise ConfigError(f"{name} must be at least 1, not {value}")
+        assert batch_bytes > 0
+        assert max_record_bytes > 0
         self._schema = schema
         self._normalizer = Normalizer(schema, alpaca_form)
         self._rules = ReadRules(

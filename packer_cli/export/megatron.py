@@ -23,7 +23,6 @@ from typing import Any
 import numpy as np
 
 from packer_cli.engine.sink import FileRange, Sink
-from packer_cli.errors import FormatError
 from packer_cli.export.columns import pad_samples
 from packer_cli.export.job import Format, Int64Array, Job, Part
 from packer_cli.export.packed import Lists
@@ -71,7 +70,6 @@ class Exporter(Format):
         with sink.stretch("tokens.bin", part.first_token * dtype.itemsize) as file:
             for packs in job.batches(part.first, part.stop, _ROWS_PER_BATCH):
                 ids = _padded(job, job.packed.lists("input_ids", packs), packs, job.pad_token_id)
-                _check_ids(ids, dtype)
                 file.write(ids.astype(dtype))
         dtype = mask_dtype(job)
         with sink.stretch("loss_mask.bin", part.first_token * dtype.itemsize) as file:
@@ -107,12 +105,3 @@ def _write_index(job: Job, dtype: np.dtype[Any], file: HashingFile) -> None:
         file.write(np.concatenate([[0], ends[:-1]]).astype("<i8") + offset)
         offset += int(ends[-1])
     file.write(documents.astype("<i8"))
-
-
-def _check_ids(ids: np.ndarray, dtype: np.dtype[Any]) -> None:
-    least, most = int(ids.min()), int(ids.max())
-    if least < 0 or most > np.iinfo(dtype).max:
-        raise FormatError(
-            f"token id {least if least < 0 else most} does not fit {dtype.name}, the type for the vocabulary of the "
-            "tokenizer in hbpack.json; the shards are from another tokenizer, so run hbpack pack again"
-        )

@@ -36,7 +36,7 @@ def read_state(path: Path) -> Stop:
     try:
         value = json.loads(path.read_bytes())
     except OSError as error:
-        raise InputError(f"{name} cannot be read: {error.strerror}") from None
+        raise InputError(f"{name} cannot be read: {error.strerror}; name a file that holds ds.state_dict()") from None
     except ValueError as error:
         raise InputError(f"{name} is not JSON ({error}); save ds.state_dict() with json.dump") from None
     try:

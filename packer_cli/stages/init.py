@@ -44,7 +44,8 @@ def run_init(options: InitOptions) -> Draft:
         RunError: no record of the sample can be used.
     """
     if (options.model is None) != (options.gpu is None):
-        raise ConfigError(f"{'--gpu' if options.model else '--model'} is missing: the two go together")
+        given, missing = ("--model", "--gpu") if options.model else ("--gpu", "--model")
+        raise ConfigError(f"{missing} is missing; give it too, or leave {given} out")
     draft = _begin(options)
     if options.tokenizer is not None:
         draft.set("tokenizer", options.tokenizer)
@@ -95,7 +96,7 @@ def _read(path: Path) -> dict[str, Any]:
         raise InputError(f"--from: {str(path)!r} cannot be read: {error.strerror}; {_NAME_A_CONFIG}") from None
     except (ValueError, yaml.YAMLError, RecursionError) as error:
         kind = "JSON" if path.suffix == ".json" else "YAML"
-        raise InputError(f"--from: {str(path)!r} is not {kind}: {why_not_yaml(error)}") from None
+        raise InputError(f"--from: {str(path)!r} is not {kind}: {why_not_yaml(error)}; {_NAME_A_CONFIG}") from None
     if not isinstance(value, dict):
         raise InputError(f"--from: {str(path)!r} must hold a mapping; {_NAME_A_CONFIG}")
     return value
@@ -117,7 +118,8 @@ def _look(options: InitOptions, draft: Draft) -> list[Look]:
         raise InputError(f"the inputs hold no data: {', '.join(look.name for look in looks)}; name others")
     if looks and not any(look.lengths for look in looks):
         reasons = [reason for look in looks for reason in look.rejects]
-        raise RunError(f"no record of the sample can be used; the first: {reasons[0] if reasons else 'there is none'}")
+        why = f" (the first: {reasons[0]})" if reasons else ""
+        raise RunError(f"no record of the sample can be used{why}; correct the data, or name others")
     return looks
 
 

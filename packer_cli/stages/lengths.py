@@ -14,6 +14,7 @@ from packer_cli.plan.types import Int32Array
 from packer_cli.remote.local import local_file
 
 _RULE = "a length is 1 .. 2147483647; correct it, or leave it out"
+_CHECK = "check the file and its permissions"
 _SAVE = "save one array with numpy.save, or name text with one integer a line"
 
 
@@ -27,7 +28,7 @@ def read_lengths_file(path: Path) -> Int32Array:
     try:
         values = np.load(local_file(path), allow_pickle=False) if path.suffix == ".npy" else _read_text(path)
     except OSError as error:
-        raise InputError(f"lengths file {str(path)!r} cannot be read: {error.strerror or error}") from None
+        raise InputError(f"lengths file {str(path)!r} cannot be read: {error.strerror or error}; {_CHECK}") from None
     except (ValueError, EOFError, BadZipFile) as error:
         raise InputError(f"lengths file {str(path)!r} is not a .npy of integers: {error}; {_SAVE}") from None
     if not isinstance(values, np.ndarray):

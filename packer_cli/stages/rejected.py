@@ -8,7 +8,6 @@ from itertools import chain, repeat
 from pathlib import Path
 from typing import NamedTuple
 
-from packer_cli.errors import FormatError
 from packer_cli.files import atomic_file, holds
 from packer_cli.format.constants import REJECTED_NAME
 from packer_cli.tokens.index import StoreIndex
@@ -59,18 +58,11 @@ def _rejects(index: StoreIndex, store: Path) -> Iterator[RejectedRecord]:
     from packer_cli.tokens.rejects import read_rejects, rejects_name
 
     for part in index.parts:
-        if part.num_rejected:
+        if part.rejects_xxh3 is not None:
             names = chain.from_iterable(repeat(file.path, file.num_rejected) for file in part.files)
-            path = store / rejects_name(part.path)
-            num_read = 0
-            for reject in read_rejects(path, part.rejects_xxh3):
-                num_read += 1
-                yield RejectedRecord(file=next(names, ""), line=reject.line, reason=reject.reason)
-            if num_read != part.num_rejected:
-                raise FormatError(
-                    f"{str(path)!r} is damaged (it has {num_read} lines instead of {part.num_rejected}); "
-                    "tokenize again"
-                )
+            rejects = read_rejects(store / rejects_name(part.path), part.rejects_xxh3)
+            for name, reject in zip(names, rejects, strict=True):
+                yield RejectedRecord(file=name, line=reject.line, reason=reject.reason)
 
 
 _encode = json.JSONEncoder(ensure_ascii=False).encode  # Created once: there may be millions of lines.

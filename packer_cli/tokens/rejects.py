@@ -14,7 +14,7 @@ from packer_cli.corpus.types import Gap, Reject
 from packer_cli.engine.sink import Sink
 from packer_cli.errors import FormatError
 from packer_cli.files import HashingFile
-from packer_cli.format.checksums import find_damage, require_damage
+from packer_cli.format.checksums import find_damage
 from packer_cli.tokens.slices import LINE_BITS, count_by_slice, with_lines
 
 
@@ -68,25 +68,20 @@ class RejectsWriter:
         self._stack.__exit__(*error)  # type: ignore[arg-type]
 
 
-def read_rejects(path: Path, xxh3: str | None) -> Iterator[Reject]:
+def read_rejects(path: Path, xxh3: str) -> Iterator[Reject]:
     """Yield the rejected records of a part, file by file. Price: reading the file twice, as it is checked first.
 
     Args:
-        xxh3: checksum of the file; None: not checked.
+        xxh3: checksum of the file.
 
     Raises:
         FormatError: the file is missing or damaged.
     """
     from packer_cli.tokens.index import INDEX_NAME, remedy  # Loads pydantic, which workers do without.
 
-    why = None if xxh3 is None else find_damage(path, None, xxh3, INDEX_NAME)
+    why = find_damage(path, None, xxh3, INDEX_NAME)
     if why is not None:
         raise FormatError(f"{str(path)!r} is damaged ({why}); {remedy(path)}")
-    try:
-        with path.open(encoding="utf-8", newline="\n") as lines:
-            for line in lines:
-                yield Reject(**json.loads(line))
-    except (OSError, ValueError, TypeError) as error:
-        require_damage(error)
-        reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-        raise FormatError(f"{str(path)!r} is damaged ({reason}); {remedy(path)}") from None
+    with path.open(encoding="utf-8", newline="\n") as lines:
+        for line in lines:
+            yield Reject(**json.loads(line))

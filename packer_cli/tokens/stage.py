@@ -106,7 +106,7 @@ def tokenize(
 
 def no_data(names: Sequence[str]) -> str:
     """Why there is no store: the inputs are empty."""
-    return "the inputs hold no data: " + ", ".join(names)
+    return f"the inputs hold no data: {', '.join(names)}; name others"
 
 
 def header_of(config: TokenizeConfig, sources: Sequence[Source]) -> Header:

@@ -11,6 +11,7 @@ import sys
 import pytest
 
 from packer_cli.folders import LOCK_NAME, TaskLock, lock_folder
+from packer_cli.format.checksums import file_checksum, find_damage
 from tests.array.conftest import NUM_TASKS, PLAN, SHARD_SIZE
 from tests.cli_runner import HBPACK
 from tests.reference import tree
@@ -130,16 +131,45 @@ def test_a_damaged_token_store_is_found_before_the_set_is_complete(hbpack, writt
     shutil.rmtree(written / "shards")
     part = sorted(written.glob("tokens/part-*.arrow"))[-1]
     intact = part.read_bytes()
+    before = file_checksum(part)
     part.write_bytes(intact[:-5000] + b"x" + intact[-4999:])
     assert hbpack("write", written, *SHARD_SIZE, "--shard", "0/2").code == 0
     done = hbpack("write", written, *SHARD_SIZE, "--shard", "1/2")
-    assert done.code == 1
-    assert f"token store part '{part}' is damaged" in done.stderr
+    assert (done.code, done.stderr.splitlines()[-1]) == (
+        1,
+        (
+            f"error: token store part '{part}' is damaged ({find_damage(part, None, before, 'tokens.json')}); run the "
+            "same hbpack tokenize or pack again"
+        ),
+    )
     part.write_bytes(intact)
     done = hbpack("write", written, *SHARD_SIZE, "--shard", "1/2")
     assert "1 of 2 tasks are done" in done.stderr
     assert hbpack("write", written, *SHARD_SIZE, "--shard", "0/2").code == 0
     assert tree(written) == tree(plain)
+
+
+def test_a_task_cannot_restore_a_lost_schedule(hbpack, plain, tmp_path):
+    """It would change files that are another task's."""
+    out = shutil.copytree(plain, tmp_path / "out")
+    assert hbpack("rebalance", out, "--gpus", 4).code == 0
+    (path,) = out.glob("ranks/rebalanced-*/schedules.arrow")
+    path.write_bytes(b"")
+    told = [hbpack("write", out, "--shard", f"{index}/2") for index in range(2)]
+    remedy = "run hbpack write --shard 0/1 to write what is damaged again"
+    assert [done.stderr.splitlines()[-1] for done in told if done.code] == [f"error: '{out}' is damaged; {remedy}"]
+    assert hbpack("write", out, "--shard", "0/1", "--workers", 1).code == 0
+    assert tree(out) == tree(plain)
+
+
+def test_an_array_without_data(hbpack, tokenize_words, tmp_path):
+    """Only the last task knows that the others have found none either."""
+    empty = tmp_path / "empty.jsonl"
+    empty.touch()
+    words = [tokenize_words[0], empty, *tokenize_words[2:], tmp_path / "out", "--shard"]
+    assert hbpack(*words, "0/2").code == 0
+    done = hbpack(*words, "1/2")
+    assert (done.code, done.stderr.splitlines()[-1]) == (1, f"error: the inputs hold no data: {empty}; name others")
 
 
 def test_too_many_rejected_over_all_tasks(hbpack, tokenize_words, plain, tmp_path):
@@ -237,7 +267,10 @@ def test_locks_of_tasks(hbpack, tokenize_words, plain, tmp_path):
             f"error: output folder '{out}': tasks of hbpack tokenize write to it; wait until they have ended\n"
         )
         done = hbpack("plan", out, *PLAN)
-        assert done.stderr.startswith(f"error: output folder '{out}': another hbpack run writes to it; ")
+        assert done.stderr == (
+            f"error: output folder '{out}': another hbpack run writes to it; wait until that has ended, or name "
+            "another folder\n"
+        )
         assert hbpack(*tokenize_words, out, "--shard", "0/4").code == 0
         assert {path.name for path in out.glob(f"{LOCK_NAME}*")} == {
             LOCK_NAME, f"{LOCK_NAME}.tokenize.1", f"{LOCK_NAME}.tokenize.2",

@@ -91,6 +91,14 @@ def test_compare_needs_the_tokens_of_a_step(hbpack, lengths, planned):
     )
 
 
+def test_layouts_of_no_sample(hbpack, lengths, planned):
+    done = hbpack("groups", lengths, *planned, *STEPS, "--max-length", 40, "--overflow", "drop")
+    assert (done.code, done.stdout) == (1, "")
+    assert done.stderr.splitlines()[-1] == (
+        "error: there is nothing to plan: no sample is left; add data, or raise --max-length"
+    )
+
+
 def test_groups_takes_no_other_strategy(hbpack, lengths, planned):
     done = hbpack("groups", lengths, *("hbp" if option == "hydraulis" else option for option in planned))
     assert done.code == 2

@@ -129,9 +129,15 @@ def test_from_llamafactory(hbpack, sample, tokenizer, folder):
     ("arguments", "message"),
     [
         ([], "DATA is required: name your files, folders or data sets, or a config with --from"),
-        (["bad.jsonl"], "no record of the sample can be used; the first: bad.jsonl:1: broken JSON: "),
+        (
+            ["bad.jsonl"],
+            (
+                "no record of the sample can be used (the first: bad.jsonl:1: broken JSON: invalid literal, expected "
+                "'null' at column 1); correct the data, or name others"
+            ),
+        ),
         (["empty.jsonl"], "the inputs hold no data: empty.jsonl; name others"),
-        (["bad.jsonl", "--model", "m"], "--gpu is missing: the two go together"),
+        (["bad.jsonl", "--model", "m"], "--gpu is missing; give it too, or leave --model out"),
         (["bad.jsonl", "-o", "bad.jsonl"], "--output: 'bad.jsonl' already exists; remove it, or name another file"),
         (
             ["bad.jsonl", "-o", "a/b.yaml"],
@@ -144,9 +150,18 @@ def test_from_llamafactory(hbpack, sample, tokenizer, folder):
         ),
         (
             ["--from", "none.yaml"],
-            "--from: 'none.yaml' cannot be read: No such file or directory; name an Axolotl YAML or a",
+            (
+                "--from: 'none.yaml' cannot be read: No such file or directory; name an Axolotl YAML or a "
+                "dataset_info.json"
+            ),
         ),
-        (["--from", "broken.json"], "--from: 'broken.json' is not JSON: "),
+        (
+            ["--from", "broken.json"],
+            (
+                "--from: 'broken.json' is not JSON: Expecting property name enclosed in double quotes: line 1 column "
+                "2 (char 1); name an Axolotl YAML or a dataset_info.json"
+            ),
+        ),
     ],
 )
 def test_errors(hbpack, folder, arguments, message):
@@ -155,6 +170,5 @@ def test_errors(hbpack, folder, arguments, message):
     (folder / "empty.jsonl").touch()
     done = hbpack("init", *arguments)
     assert done.code == (1 if "no record" in message else 2)
-    assert done.stdout == ""
-    assert done.stderr.startswith(f"error: {message}")
+    assert (done.stdout, done.stderr) == ("", f"error: {message}\n")
     assert not (folder / "hbpack.yaml").exists()

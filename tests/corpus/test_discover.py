@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import os
+import re
 import subprocess
 import sys
 import time
@@ -15,7 +16,7 @@ from packer_cli.corpus.discover import discover, parse_input, slice_corpus
 from packer_cli.errors import ConfigError, InputError
 from packer_cli.sizes import TokenShare
 
-from .helpers import TEXT, read_all, write_jsonl
+from .helpers import TEXT, write_jsonl
 
 KNOWN = (
     "hbpack reads .arrow, .bin, .ds, .feather, .ipc, .json, .jsonl, .md, .ndjson, .npy, .parquet, .text, .txt, "
@@ -113,8 +114,9 @@ def test_a_weight_that_is_no_number(tmp_path: Path, weight: str) -> None:
         str(caught.value)
         == f"{path}@{weight}: the weight {weight!r} is not a number; write {path}@2.0 or {path}@500Mtokens"
     )
-    with pytest.raises(ConfigError, match="there is no path before the weight; write PATH@2"):
+    with pytest.raises(ConfigError) as caught:
         parse_input("@2")
+    assert str(caught.value) == "@2: there is no path before the weight; write PATH@2"
 
 
 def test_sources_keep_order_name_and_weight(tmp_path: Path) -> None:
@@ -203,17 +205,19 @@ def test_one_object_over_many_lines(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "start"),
+    ("name", "reason"),
     [
-        ("a.parquet", "cannot be read: "),
-        ("a.arrow", "cannot be read: no Arrow IPC file or stream ("),
-        ("a.jsonl.gz", "cannot be read: not a .gz file: compressed data is corrupt (incorrect header check)"),
-        ("a.jsonl.zst", "cannot be read: not a .zst file: compressed data is corrupt (Unknown frame descriptor)"),
+        ("a.parquet", "..."),
+        ("a.arrow", "no Arrow IPC file or stream (...)"),
+        ("a.jsonl.gz", "not a .gz file: compressed data is corrupt (incorrect header check)"),
+        ("a.jsonl.zst", "not a .zst file: compressed data is corrupt (Unknown frame descriptor)"),
     ],
 )
-def test_files_that_are_not_what_they_say(tmp_path: Path, name: str, start: str) -> None:
+def test_files_that_are_not_what_they_say(tmp_path: Path, name: str, reason: str) -> None:
+    """`...` stands for the words of a library."""
     (tmp_path / name).write_bytes(b"this is plain text, as anyone can see")
-    assert error(tmp_path / name).startswith(f"{tmp_path / name}: {start}")
+    whole = f"{tmp_path / name}: cannot be read: {reason}; correct it, or leave it out"
+    assert re.fullmatch(re.escape(whole).replace(re.escape("..."), ".+"), error(tmp_path / name))
 
 
 def test_a_vanished_file(tmp_path: Path) -> None:
@@ -222,7 +226,7 @@ def test_a_vanished_file(tmp_path: Path) -> None:
     path.unlink()
     with pytest.raises(InputError) as caught:
         slice_corpus(files)
-    assert str(caught.value) == f"{path}: cannot be read: No such file or directory"
+    assert str(caught.value) == f"{path}: cannot be read: No such file or directory; correct it, or leave it out"
 
 
 def test_unknown_data_set_names_fail_fast(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -268,9 +272,3 @@ def test_types_are_free() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-
-
-def test_slice_bytes_must_be_positive(tmp_path: Path) -> None:
-    path = write_jsonl(tmp_path / "a.jsonl", [TEXT])
-    with pytest.raises(ConfigError, match="slice_bytes must be at least 1, not 0"):
-        read_all(path, slice_bytes=0)

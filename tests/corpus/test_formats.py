@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -17,10 +18,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from packer_cli.corpus.discover import discover, slice_corpus
+from packer_cli.corpus.read import SliceReader
 from packer_cli.corpus.readers import READERS
 from packer_cli.corpus.readers.base import ReadRules
 from packer_cli.corpus.readers.values import to_python
 from packer_cli.corpus.records import Normalizer
+from packer_cli.errors import RunError
 
 from .helpers import CHAT, SHAPES, TEXT, documents_of, plain, read_all, write_jsonl
 from .naive import array_borders, without_nulls
@@ -167,6 +170,20 @@ def test_a_data_set_from_the_hub(monkeypatch: pytest.MonkeyPatch) -> None:
         ("fake", None, "train[:10%]"),
     ]
     hf.load.cache_clear()
+
+
+def test_a_data_set_that_changes_before_it_is_read(tmp_path: Path) -> None:
+    from packer_cli.corpus.readers import hf
+
+    path = tmp_path / "set"
+    as_saved([TEXT] * 3, path)
+    (slice_,) = slice_corpus(discover([str(path)])[1])
+    shutil.rmtree(path)
+    as_saved([TEXT] * 2, path)
+    hf.load.cache_clear()  # Another process reads it.
+    with pytest.raises(RunError) as caught:
+        list(SliceReader().read(slice_))
+    assert str(caught.value) == f"{path}: the data set has changed since it was scanned; run again"
 
 
 ARROW_TYPES = [

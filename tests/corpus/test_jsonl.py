@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from packer_cli.corpus.discover import discover, slice_corpus
 from packer_cli.corpus.read import SliceReader
-from packer_cli.errors import ConfigError, RunError
+from packer_cli.errors import RunError
 
 from .helpers import CHAT, TEXT, plain, read_all, write_jsonl
 from .naive import read_jsonl
@@ -202,5 +202,3 @@ def test_batches_are_bounded(tmp_path: Path) -> None:
     (slice_,) = slice_corpus(discover([str(path)])[1])
     for batch in SliceReader(batch_bytes=4096).read(slice_):
         assert len(batch.documents) <= 4096 // 10
-    with pytest.raises(ConfigError, match="batch_bytes must be at least 1, not 0"):
-        SliceReader(batch_bytes=0)

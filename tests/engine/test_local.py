@@ -13,6 +13,13 @@ from packer_cli.engine.worker import Died
 from packer_cli.errors import InputError, RunError
 
 
+class OddError(Exception):
+    """It cannot be made of what it was pickled to."""
+
+    def __init__(self, number: int, text: str) -> None:
+        super().__init__(f"{number} or\n{text}")
+
+
 def task(number: int) -> int:
     if number < 0:
         os.kill(os.getpid(), -number)
@@ -20,6 +27,8 @@ def task(number: int) -> int:
         raise InputError("thirteen")
     if number == 14:
         raise UnicodeDecodeError("utf-8", b"\xff", 0, 1, "no text")
+    if number == 15:
+        raise OddError(7, "eleven")
     return os.getpid() if number == 0 else number * number
 
 
@@ -49,6 +58,13 @@ def test_one_worker_is_this_process_but_for_risky_tasks() -> None:
 def test_errors_come_over(number: int, error: type[Exception]) -> None:
     with pytest.raises(error) as caught, LocalEngine(2) as engine:
         list(engine.run(task, [1, number, 2]))
+    assert "in task" in str(caught.value.__cause__)
+
+
+def test_an_error_that_cannot_come_over_gives_its_text() -> None:
+    with pytest.raises(RunError) as caught, LocalEngine(2) as engine:
+        list(engine.run(task, [1, 15, 2]))
+    assert str(caught.value) == "OddError: 7 or eleven"
     assert "in task" in str(caught.value.__cause__)
 
 

@@ -74,6 +74,19 @@ def test_but_not_forever(address, tmp_path):
     )
 
 
+def test_a_ray_that_does_not_start(address, monkeypatch):
+    import ray
+
+    def init(*_, **__):
+        raise RuntimeError("There is no room. Read the logs.")
+
+    monkeypatch.setattr(ray, "is_initialized", lambda: False)
+    monkeypatch.setattr(ray, "init", init)
+    with pytest.raises(RunError) as caught:
+        start(None, 1)
+    assert str(caught.value) == "Ray cannot be started (There is no room); try --engine local"
+
+
 def test_nodes_that_do_not_fit(address, tmp_path):
     sink = Sink(tmp_path, "work")
     with sink.file("part") as file:

@@ -357,20 +357,6 @@ def test_a_damaged_set(packed, tmp_path):
         assert not (tmp_path / "dir").exists()
 
 
-def test_ids_that_the_vocabulary_has_not(packed, tmp_path):
-    """Megatron's uint16 would cut them silently."""
-    other = shutil.copytree(packed, tmp_path / "other")
-    manifest = json.loads((other / "hbpack.json").read_text())
-    assert manifest["tokenizer"]["vocab_size"] == 1024
-    from packer_cli.errors import FormatError
-    from packer_cli.export.megatron import _check_ids
-
-    _check_ids(np.array([0, 65_535], np.int32), np.dtype("<u2"))
-    for wrong in (-1, 65_536):
-        with pytest.raises(FormatError, match=f"token id {wrong} does not fit uint16"):
-            _check_ids(np.array([5, wrong], np.int32), np.dtype("<u2"))
-
-
 def test_threads_share_the_shards(packed, packs):
     """Gathering is safe for several threads: each has what it asked for."""
     from packer_cli.engine.local import LocalEngine

@@ -70,6 +70,21 @@ def test_verify_finds_what_is_damaged_and_write_repairs_it(own, indexed):
     assert "tokens/tokens.json" in done.stdout + done.stderr
 
 
+def test_an_export_of_a_damaged_token_store(own, tmp_path):
+    part = own / "tokens" / "part-000000-0000.arrow"
+    size = part.stat().st_size
+    part.write_bytes(part.read_bytes()[:-1])
+    done = run(main, "export", own, "--to", "trl", "--output", tmp_path / "export", "--workers", 1)
+    assert (done.code, done.stdout, done.stderr.splitlines()[-1]) == (
+        1,
+        "",
+        (
+            f"error: token store part '{part}' is damaged ({size - 1} bytes, hbpack.json says {size}); run hbpack "
+            "pack again"
+        ),
+    )
+
+
 def test_write_changes_one_into_the_other(own, written, indexed):
     assert run(main, "write", own, "--no-index-only", "--workers", 1).code == 0
     assert tree(own) == tree(written)

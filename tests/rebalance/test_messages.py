@@ -42,7 +42,9 @@ def test_messages(out, tmp_path):
     assert message("--gpus", 8, "--state", file, "--from-step", 1) == (
         "--state says where the run stopped; leave out --from-step and --epoch"
     )
-    assert message("--gpus", 8, "--state", file) == f"--state {str(file)!r} cannot be read: No such file or directory"
+    assert message("--gpus", 8, "--state", file) == (
+        f"--state {str(file)!r} cannot be read: No such file or directory; name a file that holds ds.state_dict()"
+    )
     assert of_state("{") == (
         f"--state {str(file)!r} is not JSON (Expecting property name enclosed in double quotes: line 1 column 2 "
         "(char 1)); save ds.state_dict() with json.dump"
@@ -62,8 +64,9 @@ def test_messages(out, tmp_path):
     assert message("--gpus", 8, "--from-step", end, "--epoch", 2**31 - 1) == (
         f"--from-step {end}: epoch 2147483647 was the last that there is; choose an earlier place"
     )
-    assert message("--gpus", 8, "--from-step", 10**20).startswith(
-        f"--from-step {10**20}: step {10**20} of epoch 0 is "
+    assert message("--gpus", 8, "--from-step", 10**20) == (
+        f"--from-step {10**20}: step {10**20} of epoch 0 is not there; on 4 GPUs the epoch has steps 0 to "
+        f"{good.num_steps - 1}, and {good.num_steps} is its end"
     )
     assert of_state(good.state_dict(1) | {"version": 9}).startswith(f"--state {str(file)!r} has version 9; ")
     assert of_state(good.state_dict(inside)) == (
@@ -80,8 +83,10 @@ def test_messages(out, tmp_path):
         f"--state {str(file)!r} is of the packed set x, and {str(out)!r} is and was "
         f"{manifest_of(out)['fingerprint']}; name the folder that the run read"
     )
-    assert message("--gpus", 8, "--global-tokens", "0").startswith("--global-tokens must be at least 1")
+    assert message("--gpus", 8, "--global-tokens", "0") == "--global-tokens must be at least 1, got 0"
     (out / "plan.arrow").write_bytes(b"x")
-    assert "is damaged" in message("--gpus", 8, code=1)
+    assert message("--gpus", 8, code=1) == (
+        f"'{out}/plan.arrow' is damaged (File is too small: 1); run hbpack plan again"
+    )
     (out / "hbpack.json").unlink()
-    assert message("--gpus", 8).endswith("holds no packed data set (no hbpack.json); run hbpack pack")
+    assert message("--gpus", 8) == f"'{out}' holds no packed data set (no hbpack.json); run hbpack pack"

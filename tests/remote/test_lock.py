@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -107,8 +108,12 @@ def test_a_run_that_lost_its_lock_ends(folder, monkeypatch):
             held_by(folder)
             time.sleep(0.1)
 
-    with pytest.raises(RunError, match="another hbpack run has taken it over"), lock_folder(folder):
+    with pytest.raises(RunError) as caught, lock_folder(folder):
         lose()
+    assert str(caught.value) == (
+        f"output folder {str(folder)!r}: another hbpack run has taken it over, because this one was suspended or cut "
+        "off; run again when that has ended"
+    )
     assert lock._read(folder / NAME).token == "token"
 
 
@@ -187,8 +192,13 @@ def test_a_killed_process_holds_nothing(bucket):
     process = subprocess.Popen([sys.executable, "-c", code, str(bucket)], stdout=subprocess.PIPE)
     assert process.stdout is not None
     assert process.stdout.readline() == b"held\n"
-    with pytest.raises(BusyError, match=f"process {process.pid} on "), lock_folder(bucket):
+    with pytest.raises(BusyError) as caught, lock_folder(bucket):
         raise AssertionError
+    assert re.fullmatch(
+        rf"output folder '{bucket}': another hbpack run writes to it \(process {process.pid} on .+, seen \d+ s ago\); "
+        "wait until that has ended, or name another folder",
+        str(caught.value),
+    )
     process.kill()
     process.communicate()
     with lock_folder(bucket):

@@ -10,7 +10,9 @@ import pytest
 
 from packer_cli.engine.local import LocalEngine
 from packer_cli.engine.parts import Parts
+from packer_cli.engine.shared import finish_file, write_range
 from packer_cli.engine.sink import Sink, write_part
+from packer_cli.errors import RunError
 from packer_cli.remote.path import RemotePath
 
 WORK, LISTING = ".work", "listing.json"
@@ -60,6 +62,19 @@ def test_finished_parts_are_kept_unread(folder, monkeypatch):
     monkeypatch.setattr(RemotePath, "read_range", None)
     assert make(folder, TASKS) == [TASKS[2].name]
     assert make(folder, TASKS) == []
+
+
+def test_a_range_that_shrinks_while_ranges_are_joined(folder):
+    work = folder / WORK / "tokens.bin"
+    for begin in (0, 4):
+        with write_range(work, begin) as file:
+            file.write(b"abcd")
+    piece = folder / WORK / "tokens.bin.4"
+    piece.write_bytes(b"a")
+    with pytest.raises(RunError) as caught:
+        finish_file(folder / "tokens.bin", work, [(0, 4), (4, 4)])
+    assert str(caught.value) == f"{str(piece)!r} has changed meanwhile; run again"
+    assert not (folder / "tokens.bin").exists()
 
 
 def test_a_part_that_was_written_again_is_not_kept(folder):

@@ -101,11 +101,18 @@ def with_part(folder: Any, change: Callable[[bytes, PartInfo], tuple[bytes, dict
     return far_copy(folder)
 
 
-def flipped(data: bytes, values: list[int]) -> bytes:
-    """With another second number in int32 `values`, where they stand first."""
+def flipped(data: bytes, values: list[int], number: int = 1) -> bytes:
+    """With a huge number in place of this one of int32 `values`, where they stand first."""
     wanted = np.array(values, dtype="<i4").tobytes()
-    at = data.index(wanted) + 4
+    at = data.index(wanted) + 4 * number
     return data[:at] + b"\xff\xff\xff\x7f" + data[at + 4 :]
+
+
+def elsewhere(data: bytes) -> bytes:
+    """With offsets of tokens that begin far behind the end of the file."""
+    place = np.array([0, 0, 0, 16], dtype="<i8").tobytes()  # No validity, then four int32.
+    assert data.count(place) == 1
+    return data.replace(place, np.array([0, 0, 2**40, 16], dtype="<i8").tobytes())
 
 
 SAMPLES = [[[([7, 8, 9], [0, 1, 1]), ([1, 2, 3, 4, 5, 6], [0, 1, 0, 0, 1, 1]), ([8, 9], [0, 1])]]]
@@ -120,6 +127,8 @@ SAMPLES = [[[([7, 8, 9], [0, 1, 1]), ([1, 2, 3, 4, 5, 6], [0, 1, 0, 0, 1, 1]), (
         (lambda data, part: (flipped(data, [0, 3, 9, 11]), {}), "its offsets are wrong"),
         (lambda data, part: (flipped(data, [0, 1, 3, 4]), {}), "its span_offsets are wrong"),
         (lambda data, part: (flipped(data, [1, 1, 4, 1]), {}), "its loss spans are wrong"),
+        (lambda data, part: (flipped(data, [0, 1, 3, 4], 3), {}), "its record batches are wrong"),
+        (lambda data, part: (elsewhere(data), {}), "its record batches are wrong"),
         (lambda data, part: (data[:-40] + bytes(34) + data[-6:], {}), ""),
         (lambda data, part: (data[:-1], {}), ""),
         (lambda data, part: (data, {"num_bytes": 1}), "it has N bytes instead of 1"),

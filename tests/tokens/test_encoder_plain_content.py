@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from packer_cli.corpus.types import Document
+from packer_cli.corpus.types import Document, Reject
 from packer_cli.tokens.encode.encoder import Encoder
 from tests.tokens.helpers import chats, encode, rows, turns
 
@@ -81,3 +81,19 @@ def test_plain_content_of_texts(load, kind):
         assert loaded.hf.decode(kept) == text
     assert batch.num_with_special == 3
     assert encode(Encoder(loaded), documents).num_with_special == 3
+
+
+def test_a_token_that_has_no_other_ids_rejects_the_record(tmp_path):
+    from tokenizers import Tokenizer, models, pre_tokenizers
+
+    from packer_cli.tokens.tokenizer.loading import load_tokenizer
+
+    words = Tokenizer(models.WordLevel({"<unk>": 0, "a": 1, "<x>": 2}, unk_token="<unk>"))
+    words.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    words.add_special_tokens(["<x>"])
+    words.save(str(tmp_path / "tokenizer.json"))
+    encoder = Encoder(load_tokenizer(str(tmp_path)), plain_content=True)
+    batch = encode(encoder, [Document("text", 1, text="a <x> a"), Document("text", 2, text="a a")])
+    assert rows(batch) == [([1, 1], [1, 1])]
+    reason = "'<x>' cannot be encoded as plain text: the tokenizer has no other ids for it"
+    assert batch.rejects == [Reject(1, reason)]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 import pyarrow as pa
 import pytest
@@ -11,7 +13,16 @@ from hypothesis import strategies as st
 from packer_cli.errors import FormatError, InputError, VersionError
 from packer_cli.files import atomic_file
 from packer_cli.format.schema import part_schema, token_type
-from packer_cli.tokens.index import INDEX_NAME, STORE_VERSION, PartFile, PartInfo, SourceInfo, StoreIndex, write_index
+from packer_cli.tokens.index import (
+    INDEX_NAME,
+    STORE_VERSION,
+    PartFile,
+    PartInfo,
+    SourceInfo,
+    StoreIndex,
+    read_index,
+    write_index,
+)
 from packer_cli.tokens.store import TokenStore
 from packer_cli.tokens.types import EncodedBatch
 from packer_cli.tokens.writer import PartWriter
@@ -176,15 +187,44 @@ def test_damaged_spans_are_found_when_a_store_is_opened(tmp_path, column, row, v
     )
 
 
-def test_counts_that_are_not_those_of_the_spans_are_found(tmp_path):
-    make_store(tmp_path, [[[([1, 2], [0, 1])]]])
-    rewrite_part(tmp_path, lambda columns: columns.update(num_loss_tokens=[2]))
-    with pytest.raises(FormatError, match=r"\(its numbers of loss tokens are not those of its loss spans\)"):
+def says(**facts):
+    """Have `tokens.json` say something else of the only part."""
+
+    def change(folder):
+        index = read_index(folder)
+        part = index.parts[0]
+        file = part.files[0].model_copy(update={"num_samples": facts.get("num_samples", part.num_samples)})
+        part = part.model_copy(update={"files": (file,), **facts})
+        write_index(folder, index.model_copy(update={"parts": (part,)}))
+
+    return change
+
+
+def holds(**columns):
+    """Have the only part hold other columns."""
+    return lambda folder: rewrite_part(folder, lambda before: before.update(columns))
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        (holds(num_loss_tokens=[2, 0]), "its numbers of loss tokens are not those of its loss spans"),
+        (holds(loss_stops=[[], [2]]), "its loss spans have different numbers of starts and stops"),
+        (holds(loss_weights=[[], [0.5]]), "its loss spans have different numbers of starts and weights"),
+        (says(loss_weight=None), "it has other columns"),
+        (says(num_samples=3), "it does not hold its 3 samples"),
+        (says(num_bytes=1), "it has N bytes instead of 1"),
+        (says(path="gone.arrow"), "No such file or directory"),
+    ],
+)
+def test_damage_is_named(tmp_path, change, why):
+    make_store(tmp_path, [[[([1, 2], [0, 0.5]), ([1, 2], [0, 0])]]])
+    change(tmp_path)
+    with pytest.raises(FormatError) as error:
         TokenStore.open(tmp_path)
-    make_store(tmp_path, [[[([1, 2], [0, 1]), ([1, 2], [0, 0])]]])
-    rewrite_part(tmp_path, lambda columns: columns.update(loss_stops=[[], [2]]))
-    with pytest.raises(FormatError, match=r"\(its loss spans have different numbers of starts and stops\)"):
-        TokenStore.open(tmp_path)
+    (part,) = read_index(tmp_path).parts
+    found = re.sub(r"has \d+ bytes", "has N bytes", str(error.value))
+    assert found == f"token store part {str(tmp_path / part.path)!r} is damaged ({why}); tokenize again"
 
 
 def test_a_store_of_another_version(tmp_path):
@@ -199,14 +239,10 @@ def test_a_store_of_another_version(tmp_path):
     )
 
 
-def test_damage_is_named(tmp_path):
-    with pytest.raises(InputError, match=r"holds no token store \(no tokens.json\); run hbpack tokenize"):
+def test_a_folder_without_a_store(tmp_path):
+    with pytest.raises(InputError) as error:
         TokenStore.open(tmp_path)
-    make_store(tmp_path, [[[([1, 2], [0, 1])]]])
-    part = tmp_path / "part-000000-0000.arrow"
-    part.write_bytes(part.read_bytes()[:-9])
-    with pytest.raises(FormatError, match=r"part-000000-0000.arrow' is damaged .*; tokenize again"):
-        TokenStore.open(tmp_path)
+    assert str(error.value) == f"{str(tmp_path)!r} holds no token store (no tokens.json); run hbpack tokenize"
 
 
 def test_a_piece_that_reaches_past_its_sample_is_refused(tmp_path):

@@ -307,6 +307,47 @@ def test_what_cannot_be_loaded_says_so_in_one_line(tmp_path, name, message):
     assert re.fullmatch(re.escape(whole).replace(re.escape("..."), ".+"), str(caught.value))
 
 
+def test_a_tokenizer_in_pure_python_is_refused(make_tokenizer_folder):
+    folder = make_tokenizer_folder("bytes", tokenizer_class="ByT5Tokenizer")
+    with pytest.raises(TokenizerError) as caught:
+        load_tokenizer(str(folder))
+    assert str(caught.value) == (
+        f"{folder}: ByT5Tokenizer runs in pure Python, but hbpack needs a fast tokenizer; convert it to a "
+        "tokenizer.json first"
+    )
+
+
+def test_a_post_processor_that_puts_tokens_inside_a_text_is_refused(make_tokenizer_folder):
+    from tokenizers import Tokenizer, processors
+
+    folder = make_tokenizer_folder("bytes")
+    tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
+    pairs = [("<s>", tokenizer.token_to_id("<s>"))]
+    tokenizer.post_processor = processors.TemplateProcessing(single="$A <s> $A", special_tokens=pairs)
+    tokenizer.save(str(folder / "tokenizer.json"))
+    with pytest.raises(TokenizerError) as caught:
+        load_tokenizer(str(folder))
+    assert str(caught.value) == (
+        f"{folder}: the tokenizer's post-processor does more than put tokens around a text, which hbpack does not "
+        "support; give a tokenizer.json without it"
+    )
+
+
+def test_a_hub_name_that_the_hub_does_not_know(monkeypatch):
+    """The Hub's client, which is offline here, stands in for its answer."""
+    monkeypatch.setattr(tokenizer_hub, "can_connect", lambda *_, **__: True)
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    for name in ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE"):
+        monkeypatch.delenv(name, raising=False)
+    with pytest.raises(TokenizerError) as caught:
+        load_tokenizer("some/name")
+    assert re.fullmatch(
+        r"some/name: no such file or folder, and the Hugging Face Hub has no tokenizer of that name \(.+\); check the "
+        "name, or give the folder of a downloaded tokenizer",
+        str(caught.value),
+    )
+
+
 def test_a_hub_name_without_network_fails_soon(monkeypatch):
     monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
     for key in ("HTTP_PROXY", "http_proxy", "ALL_PROXY", "all_proxy", "HF_HUB_OFFLINE"):

@@ -34,7 +34,7 @@ def _width(path: str, num_bytes: int, num_tokens: int) -> int:
     raise unreadable(
         path,
         f"its index ends at token {num_tokens:,}, so it must have 2 or 4 bytes for each, but it has {num_bytes:,} "
-        "bytes; copy it again",
+        "bytes",
     )
 
 
@@ -56,7 +56,7 @@ def cut(file: CorpusFile, slice_bytes: int | None) -> list[CorpusSlice]:
     if loss is not None:
         with NumberFile(loss, "u1") as masks:
             if len(masks) != num_tokens:
-                raise unreadable(loss, f"it has {len(masks):,} bytes for {num_tokens:,} tokens; copy it again")
+                raise unreadable(loss, f"it has {len(masks):,} bytes for {num_tokens:,} tokens")
     done = file._replace(fingerprint=fingerprint_of([path, index_path(path), *([] if loss is None else [loss])]))
     return cut_documents(done, ends * width, slice_bytes)
 

@@ -26,8 +26,8 @@ def cut(file: CorpusFile, slice_bytes: int | None) -> list[CorpusSlice]:
         if data.read(0, min(len(NUMPY_MAGIC), len(data))).tobytes() == NUMPY_MAGIC:
             raise unreadable(
                 file.path,
-                "it was saved by numpy.save; hbpack reads .npy files of token ids without a header, as dolma writes "
-                "them; write ids with array.tofile",
+                "it was saved by numpy.save, and hbpack reads .npy files of token ids without a header, as dolma and "
+                "array.tofile write them",
             )
     done = file._replace(fingerprint=fingerprint(file.path))
     step = max(4, (slice_bytes or default_slice_bytes(file.num_bytes)) // 4 * 4)

@@ -87,8 +87,7 @@ def _read_index(path: str, start: int = 0, stop: int | None = None) -> _Index:
         if lengths.num_bytes not in (size, size + num_sequences):
             raise unreadable(
                 path,
-                f"an index of {num_sequences:,} sequences has {size:,} bytes, this file has {lengths.num_bytes:,}; "
-                "copy it again",
+                f"an index of {num_sequences:,} sequences has {size:,} bytes, this file has {lengths.num_bytes:,}",
             )
         stop = num_sequences if stop is None else stop
         return _Index(INTEGERS[code], lengths.read(start, stop), starts.read(start, stop))

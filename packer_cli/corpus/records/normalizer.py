@@ -13,7 +13,6 @@ from packer_cli.corpus.records import alpaca, messages, prompt_completion, text,
 from packer_cli.corpus.records.base import Record, Shape, show_keys
 from packer_cli.corpus.records.tokens import TokenRecord
 from packer_cli.corpus.types import AlpacaForm, Document, RecordSchema, Reject
-from packer_cli.errors import ConfigError
 
 SHAPES: dict[RecordSchema, Shape] = {
     "tokens": tokens.SHAPE,
@@ -40,8 +39,7 @@ class Normalizer:
     """
 
     def __init__(self, schema: RecordSchema | Literal["auto"] = "auto", alpaca_form: AlpacaForm = "stanford") -> None:
-        if schema != "auto" and schema not in SHAPES:
-            raise ConfigError(f"schema must be one of {', '.join(SCHEMA_CHOICES)}, not {schema!r}")
+        assert schema in SCHEMA_CHOICES
         self._schema = schema
         self._by_keys: dict[tuple[str, ...], Parse] = {}
         self._shapes = {**SHAPES, "alpaca": alpaca.SHAPES[alpaca_form]}

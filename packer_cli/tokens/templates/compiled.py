@@ -6,7 +6,7 @@ from typing import Any
 
 from packer_cli.errors import TokenizerError
 from packer_cli.tokens.templates.conversation import PROBES, Chat, read_chat
-from packer_cli.tokens.templates.limits import limited
+from packer_cli.tokens.templates.limits import TemplateLimitError, limited
 from packer_cli.tokens.templates.sandbox import make_environment
 from packer_cli.tokens.templates.types import Rendered, Span, TemplateRejectError, cannot_render, one_line
 
@@ -20,7 +20,7 @@ class CompiledTemplate:
         fast: use the shortcuts of `sandbox`; otherwise transformers' own sandbox.
 
     Raises:
-        TokenizerError: the template is not valid Jinja.
+        TokenizerError: the template is not valid Jinja, or takes too long to compile.
     """
 
     def __init__(self, source: str, variables: dict[str, str], *, fast: bool):
@@ -36,8 +36,10 @@ class CompiledTemplate:
             raise TokenizerError(
                 f"the chat template is not valid Jinja ({one_line(error)}); give another with --chat-template FILE"
             ) from None
-        except TemplateRejectError as error:
-            raise TokenizerError(str(error)) from None
+        except TemplateLimitError:
+            raise TokenizerError(
+                "the chat template takes too long to compile; give another with --chat-template FILE"
+            ) from None
         self.has_generation_tags = any(is_generation(node) for node in tree.find_all(nodes.CallBlock))
 
     def context(self, chat: Chat | None = None) -> dict[str, Any]:

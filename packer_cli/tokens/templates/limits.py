@@ -102,5 +102,6 @@ def check_operator(operator: str, left: Any, right: Any) -> None:
         size = len(left) * right if isinstance(left, (str, list, tuple)) and type(right) is int else 0
     if size > MAX_REPEATED:
         raise TemplateLimitError(
-            f"the chat template cannot render this conversation: {operator} makes more than {MAX_REPEATED} items"
+            f"the chat template makes more than {MAX_REPEATED:,} items with {operator}; split the conversation, or "
+            "give another template with --chat-template FILE"
         )

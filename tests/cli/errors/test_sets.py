@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 
 import pytest
 
 from packer_cli.cli.main import main
+from packer_cli.format.checksums import file_checksum
 from packer_cli.shards.plan_file import PLAN_VERSION
 from packer_cli.stages.output import APPEND_MARKER
 from tests.cli_runner import run
@@ -56,10 +58,12 @@ def test_appending_where_the_tokens_are_not(hbpack, out, chats, tmp_path):
 
 def test_an_append_that_left_a_damaged_note(hbpack, out, chats):
     (out / APPEND_MARKER).write_text("{")
-    done = hbpack("append", out, chats)
-    assert done.code == 1
-    assert done.stderr.startswith(f"error: '{out}/{APPEND_MARKER}' is damaged (")
-    assert done.stderr.endswith("); remove it, and run hbpack pack with all inputs\n")
+    refuses(
+        hbpack("append", out, chats),
+        1,
+        f"'{out}/{APPEND_MARKER}' is damaged (Expecting property name enclosed in double quotes: line 1 column 2 "
+        "(char 1)); remove it, and run hbpack pack with all inputs",
+    )
 
 
 def test_exporting_a_group_without_packs(hbpack, out, tmp_path):
@@ -110,12 +114,29 @@ def test_the_schedules_of_a_rebalanced_set(hbpack, out, tmp_path):
     (path,), (another,) = (folder.glob("ranks/rebalanced-*/schedules.arrow") for folder in (out, other))
     shutil.copy(another, path)
     refuses(hbpack("stats", out), 1, f"'{path}' is of another set; run hbpack write, and then hbpack rebalance")
-    path.write_bytes(b"x")
+    old, new = (f'"plan_version": {version}'.encode() for version in (PLAN_VERSION, 1))
+    for data, why in (
+        (b"x", "File is too small: 1"),
+        (another.read_bytes().replace(old, new), f"it has plan version 1, this release reads {PLAN_VERSION}"),
+    ):
+        path.write_bytes(data)
+        refuses(
+            hbpack("stats", out),
+            1,
+            f"'{path}' is missing or damaged ({why}); run hbpack write, which makes the set as it was planned, and "
+            "then hbpack rebalance",
+        )
+
+
+def test_a_plan_with_another_byte(hbpack, out):
+    data = (out / "plan.arrow").read_bytes()
+    (digest,) = set(re.findall(rb'"xxh3": "([0-9a-f]{32})"', data))
+    (out / "plan.arrow").write_bytes(data.replace(digest, b"0" * 32))
     refuses(
-        hbpack("stats", out),
+        hbpack("write", out, "--workers", 1),
         1,
-        f"'{path}' is missing or damaged (File is too small: 1); run hbpack write, which makes the set as it was "
-        "planned, and then hbpack rebalance",
+        f"'{out}/plan.arrow' is damaged (its checksum is {digest.decode()}, its header says {'0' * 32}); run hbpack "
+        "plan again",
     )
 
 
@@ -131,24 +152,48 @@ def test_tokens_that_are_newer_than_the_plan(hbpack, out, sample, tokenizer):
     )
 
 
-def test_damaged_tokens(hbpack, out):
-    shutil.rmtree(out / "shards")
-    part = next((out / "tokens").glob("part-*.arrow"))
-    part.write_bytes(part.read_bytes()[:-1])
-    done = hbpack("write", out, "--workers", 1)
-    assert done.code == 1
-    assert done.stderr.splitlines()[-1].startswith(f"error: token store part '{part}' is damaged (")
-    assert done.stderr.endswith("); run the same hbpack tokenize or pack again\n")
-
-
-def test_a_list_of_rejects_that_cannot_be_made_again(hbpack, out):
-    (out / "rejected.jsonl").write_text("")
-    shutil.rmtree(out / "tokens")
-    done = hbpack("write", out, "--workers", 1)
-    assert done.code == 1
-    assert done.stderr.splitlines()[-1].startswith(f"error: '{out}/rejected.jsonl' is damaged (")
-    gone = "and the token store that it is made from is gone; run the same hbpack pack again\n"
-    assert done.stderr.endswith(f"), {gone}")
+@pytest.mark.parametrize(
+    ("pattern", "gone", "arguments", "message"),
+    [
+        (
+            "tokens/part-*.arrow",
+            "shards",
+            ["write"],
+            (
+                "token store part '{path}' is damaged ({size} bytes, tokens.json says {before}); run the same hbpack "
+                "tokenize or pack again"
+            ),
+        ),
+        (
+            "tokens/part-*.arrow",
+            "shards",
+            ["plan", *GROUPS, "--seed", 1],
+            "token store part '{path}' is damaged (it has {size} bytes instead of {before}); tokenize again",
+        ),
+        (
+            "tokens/rejected-*.jsonl",
+            "shards",
+            ["plan", *GROUPS, "--seed", 1],
+            "'{path}' is damaged (its checksum is {xxh3}, tokens.json says {xxh3_before}); tokenize again",
+        ),
+        (
+            "rejected.jsonl",
+            "tokens",
+            ["write"],
+            (
+                "'{path}' is damaged ({size} bytes, hbpack.json says {before}), and the token store that it is made "
+                "from is gone; run the same hbpack pack again"
+            ),
+        ),
+    ],
+)
+def test_a_file_that_was_cut(hbpack, out, pattern, gone, arguments, message):
+    (path,) = out.glob(pattern)
+    facts = {"path": path, "before": path.stat().st_size, "xxh3_before": file_checksum(path)}
+    path.write_bytes(path.read_bytes()[:-1])
+    shutil.rmtree(out / gone)
+    message = message.format(**facts, size=path.stat().st_size, xxh3=file_checksum(path))
+    refuses(hbpack(arguments[0], out, *arguments[1:]), 1, message)
 
 
 def test_comparing_a_corpus_with_too_many_rejects(hbpack, chats, lines_of_bad, tokenizer):

@@ -122,6 +122,34 @@ def test_wrong_loss_spans_are_found_without_the_token_store_too(
     )
 
 
+@pytest.mark.parametrize(
+    ("column", "change", "why"),
+    [
+        ("pack_id", lambda pack: pack + 1, "pack {} is not where it should be"),
+        ("sample_ids", lambda ids: ids[1:], "the borders of its samples do not agree with its tokens"),
+    ],
+)
+def test_a_pack_that_contradicts_itself_is_not_shown(own: Packed, column: str, change: Any, why: str) -> None:
+    name = shard_of(own.folder, 1)
+    fingerprint = json.loads((own.folder / "hbpack.json").read_text())["fingerprint"]
+    rows = pa.ipc.open_file((own.folder / name).read_bytes()).read_all()
+    table = rows.to_pylist()
+    row = table[2]
+    pack = row["pack_id"]
+    row[column] = change(row[column])
+    row["checksum"] = row_checksum(row)
+    write_ipc(own.folder, name, pa.Table.from_pylist(table, schema=rows.schema), 16, fingerprint)
+    update_checksums(own.folder)
+    done = hbpack("show", own.folder, "--pack", pack)
+    assert (done.code, done.stderr) == (
+        1,
+        (
+            f"error: {str(own.folder / name)!r} is missing or damaged ({why.format(pack)}); run hbpack write, which "
+            "rewrites damaged files\n"
+        ),
+    )
+
+
 def test_files_of_another_shape_in_spite_of_checksums(own: Packed) -> None:
     name = shard_of(own.folder)
     fingerprint = json.loads((own.folder / "hbpack.json").read_text())["fingerprint"]
