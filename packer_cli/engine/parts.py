@@ -2,8 +2,9 @@
 
 A task writes the files of its part under temporary names (`Sink`), in any process and in any order. The caller hands
 the result to `Parts`, which syncs and renames the files and then writes a *marker* that vouches for them: a JSON file
-with the part's fingerprint, its files with their checksums, and what the stage needs to know about it. If the run is
-killed, the next one keeps every part whose files still match its marker, and makes the others.
+with the part's fingerprint, its files with their checksums, what the stage needs to know about it, and a checksum of
+all of this. If the run is killed, the next one keeps every part whose files still match its marker, and makes the
+others.
 
 When all parts are finished, the stage writes a *listing*, such as `tokens.json`, which vouches for the whole output,
 and removes the markers. If a later run replaces parts, the listing moves to the work folder first, where it still
@@ -24,7 +25,7 @@ from packer_cli.engine.base import Engine
 from packer_cli.engine.progress import Progress
 from packer_cli.engine.shared import find_range
 from packer_cli.engine.sink import FileRange, FinishedPart, Task, Written
-from packer_cli.files import move_file, remove_folder, write_text
+from packer_cli.files import fingerprint, move_file, remove_folder, write_text
 from packer_cli.format.checksums import require_damage
 from packer_cli.format.records import read_record
 from packer_cli.remote.names import paths_below
@@ -204,11 +205,15 @@ class Parts(Generic[Task]):
 
     def _read_marker(self, name: str) -> FinishedPart | None:
         try:
-            return read_record(FinishedPart, json.loads(self._marker(name).read_bytes()))
+            marker = json.loads(self._marker(name).read_bytes())
+            if not isinstance(marker, dict) or marker.get("xxh3") != fingerprint(marker.get("part")):
+                return None
+            return read_record(FinishedPart, marker["part"])
         except (OSError, ValueError) as error:
             require_damage(error)
             return None
 
     def _write_marker(self, name: str, part: FinishedPart) -> None:
         """Not synced: if the marker is lost, the part is only made again."""
-        write_text(self._marker(name), json.dumps(part.value()), sync=False)
+        value = part.value()
+        write_text(self._marker(name), json.dumps({"part": value, "xxh3": fingerprint(value)}), sync=False)

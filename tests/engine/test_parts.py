@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +17,7 @@ from packer_cli.engine.local import LocalEngine
 from packer_cli.engine.parts import Parts, find_listing
 from packer_cli.engine.sink import FileRange, FinishedPart, Sink, Written, write_part
 from packer_cli.errors import InputError
+from packer_cli.files import fingerprint
 from tests.reference import tree
 
 WORK, LISTING, SHARED = ".work", "listing.json", "shared.bin"
@@ -185,8 +187,21 @@ def test_a_marker_of_another_kind_vouches_for_nothing(tmp_path, expected, marker
 def test_a_marker_of_another_release_vouches_for_nothing(tmp_path):
     start(tmp_path, [*range(6), 0])
     path = tmp_path / WORK / "folder/part-3.json"
-    path.write_text(json.dumps({**json.loads(path.read_text()), "release": "0.0"}))
+    part = {**json.loads(path.read_text())["part"], "release": "0.0"}
+    path.write_text(json.dumps({"part": part, "xxh3": fingerprint(part)}))
     assert finish(tmp_path) == [3]
+
+
+def test_a_damaged_marker_vouches_for_nothing(tmp_path, expected):
+    """Its facts, such as a number of samples, would otherwise be taken as they are."""
+    start(tmp_path, [*range(6), 0])
+    path = tmp_path / WORK / "folder/part-3.json"
+    text = path.read_text()
+    for digit in (match.start() for match in re.finditer(r"\d", text)):
+        path.write_text(text[:digit] + str((int(text[digit]) + 1) % 10) + text[digit + 1 :])
+        assert 3 in {task.number for task in opened(tmp_path).todo}
+    path.write_text(text)
+    assert 3 not in {task.number for task in opened(tmp_path).todo}
 
 
 def test_the_listing_goes_before_a_part_is_replaced(tmp_path, expected):
