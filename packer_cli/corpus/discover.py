@@ -136,7 +136,9 @@ def _find(name: str, source_id: int, output: str | None) -> list[CorpusFile]:
             raise InputError(f"{name}: no data file matches this pattern; {known_formats()}")
         return _once(found)
     elif _looks_like_path(name):
-        raise InputError(f"{name}: no such file or directory, and not a Hugging Face data set name either")
+        raise InputError(
+            f"{name}: no such file or directory, and not a Hugging Face data set name either; check the name"
+        )
     else:
         return [hf.find(name, source_id)]
     if not found:

@@ -168,7 +168,7 @@ def parse_manifest(data: bytes, name: str, remedy: str, *, compares: bool = True
     except (ValueError, RecursionError) as error:
         raise FormatError(f"{name!r} is not JSON ({error}); {remedy}") from None
     if not isinstance(value, dict) or value.get("format") != FORMAT_NAME:
-        raise FormatError(f'{name!r} is not the manifest of a packed set (no "format": "hbpack")')
+        raise FormatError(f'{name!r} is not the manifest of a packed set (no "format": "hbpack"); name another folder')
     version = value.get("format_version")
     if not isinstance(version, int):
         raise FormatError(f"{name!r} is damaged (it has no format version); {remedy}")

@@ -147,7 +147,9 @@ def _check_inputs(inputs: Sequence[str], num_old: int, folder: Path) -> None:
     try:
         discover(inputs[:num_old], output=str(folder))
     except InputError as error:
-        raise InputError(f"{error}; hbpack append reads the inputs of the set again, so put this one back") from None
+        raise InputError(
+            f"{error}; hbpack append reads the set's own inputs again, so this one must be as it was"
+        ) from None
     discover(inputs[num_old:], output=str(folder))
 
 

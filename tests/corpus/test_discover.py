@@ -175,7 +175,7 @@ def test_fingerprints_are_of_the_content(tmp_path: Path) -> None:
 
 
 def test_missing_paths(tmp_path: Path) -> None:
-    missing = "no such file or directory, and not a Hugging Face data set name either"
+    missing = "no such file or directory, and not a Hugging Face data set name either; check the name"
     for name in (tmp_path / "a.jsonl", tmp_path / "folder", "data.jsonl", "./data", "a b"):
         assert error(name) == f"{name}: {missing}"
     assert error(tmp_path / "*.jsonl") == f"{tmp_path}/*.jsonl: no data file matches this pattern; {KNOWN}"
@@ -244,8 +244,8 @@ def test_unknown_data_set_names_fail_fast(monkeypatch: pytest.MonkeyPatch) -> No
     text = error("no-owner/no-such-set:train")
     assert time.monotonic() - begin < 10
     assert text == (
-        "no-owner/no-such-set:train: no such file or directory, and no Hugging Face data set that can be loaded: "
-        "the Hub cannot be reached, and the cache does not hold it"
+        "no-owner/no-such-set:train: no such file or directory, and no Hugging Face data set that can be loaded "
+        "(the Hub cannot be reached, and the cache does not hold it); check the name"
     )
     assert datasets.config.HF_HUB_OFFLINE is False
     hf._hub_answers.cache_clear()

@@ -6,6 +6,7 @@ import json
 from typing import Any
 
 from packer_cli.cli.main import main
+from packer_cli.format.constants import STATE_VERSION
 from packer_cli.sizes import counted
 from tests.cli_runner import run
 from tests.rebalance.sets import loader, manifest_of
@@ -68,7 +69,10 @@ def test_messages(out, tmp_path):
         f"--from-step {10**20}: step {10**20} of epoch 0 is not there; on 4 GPUs the epoch has steps 0 to "
         f"{good.num_steps - 1}, and {good.num_steps} is its end"
     )
-    assert of_state(good.state_dict(1) | {"version": 9}).startswith(f"--state {str(file)!r} has version 9; ")
+    assert of_state(good.state_dict(1) | {"version": 9}) == (
+        f"--state {str(file)!r} has version 9; this release reads version {STATE_VERSION}; resume with the release "
+        "that saved it, or start from the first step of a set that you pack again"
+    )
     assert of_state(good.state_dict(inside)) == (
         f"--state {str(file)!r} is inside step {steps[inside]} (iterations {first} to {last}, {inside} comes next), "
         f"and GPUs can change only between two steps; save the state after a step's last batch, or give --from-step "

@@ -101,7 +101,9 @@ def test_what_cannot_be_appended_changes_nothing(out, sample, tmp_path, monkeypa
     (tmp_path / "bad.parquet").write_bytes(b"nothing")
     expected = {
         str(sample / "old.jsonl"): f"{sample / 'old.jsonl'} is in the set already; leave it out",
-        "nowhere.jsonl": "nowhere.jsonl: no such file or directory, and not a Hugging Face data set name either",
+        "nowhere.jsonl": (
+            "nowhere.jsonl: no such file or directory, and not a Hugging Face data set name either; check the name"
+        ),
         str(tmp_path / "bad.parquet"): None,
     }
     for name, why in expected.items():
@@ -132,7 +134,7 @@ def test_an_input_that_is_gone(sample, tmp_path):
     assert done.code == 2
     assert done.stderr == (
         f"error: {tmp_path / 'a.jsonl'}: no such file or directory, and not a Hugging Face data set name either; "
-        "hbpack append reads the inputs of the set again, so put this one back\n"
+        "check the name; hbpack append reads the set's own inputs again, so this one must be as it was\n"
     )
     shutil.rmtree(out / "tokens")
     done = appended(out, sample / "new.jsonl")

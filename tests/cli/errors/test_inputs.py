@@ -22,7 +22,8 @@ def test_inputs_that_cannot_be_read(pack, tmp_path):
         (tmp_path / name).touch()
     (tmp_path / "fake.jsonl.gz").write_text("no gzip at all")
     cases = {
-        tmp_path / "none.jsonl": "{}: no such file or directory, and not a Hugging Face data set name either",
+        tmp_path
+        / "none.jsonl": "{}: no such file or directory, and not a Hugging Face data set name either; check the name",
         empty: f"{{}}: no data files in this folder; {KNOWN}",
         tmp_path / "*.zzz": f"{{}}: no data file matches this pattern; {KNOWN}",
         tmp_path / "data.xyz": f'{{}}: unknown suffix ".xyz"; {KNOWN}',

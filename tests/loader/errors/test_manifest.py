@@ -32,7 +32,7 @@ def test_folders_that_are_no_packed_set(tmp_path: Path) -> None:
     )
     file.write_text('{"format": "other"}')
     assert message(FormatError, tmp_path) == (
-        f'{str(file)!r} is not the manifest of a packed set (no "format": "hbpack")'
+        f'{str(file)!r} is not the manifest of a packed set (no "format": "hbpack"); name another folder'
     )
 
 
