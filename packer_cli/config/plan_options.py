@@ -25,7 +25,7 @@ from packer_cli.config.strategies import STRATEGIES, divisors, refusal
 from packer_cli.format.layout import ONE_GPU
 from packer_cli.panels import Panel
 from packer_cli.plan.groups import Group, require_aligned
-from packer_cli.sizes import format_tokens
+from packer_cli.sizes import counted, format_tokens
 
 AUTO = "auto"
 """The value of `groups` that has them chosen."""
@@ -248,7 +248,8 @@ class PlanConfig(AutoGroupsConfig):
             largest = max((group.num_gpus for group in self.groups), default=1)
             if largest > self.gpus:
                 raise ValueError(
-                    f"a replica of {largest} GPUs does not fit {self.gpus} GPUs; end --groups with a lower SP degree"
+                    f"a replica of {largest} GPUs does not fit {counted(self.gpus, 'GPU')}; end --groups with a lower "
+                    "SP degree"
                 )
             lowest = min((group.num_gpus for group in self.groups), default=1)
             if any(number % lowest for number in (self.gpus, *(group.num_gpus for group in self.groups))):
