@@ -68,12 +68,12 @@ _TEXT = (
     "there, and tokens are only packed. The tokenizers are trained on the shared corpora "
     "(`tests/benchmark/families.py`) with the split pattern, kind of BPE and chat template of their family: GPT-2"
     " (50,256 ids), GPT-4's cl100k (100,256), Llama 3 (128,000), and Mistral's SentencePiece BPE with byte "
-    "fallback (32,000). The records (`tests/benchmark/record_kinds.py`) are: *chats*, the shared ones, about five "
+    "fallback (32,000). The records (`tests/benchmark/record_kinds.py`) are: *chats*, the shared ones, about thirteen "
     "times over, each time with another number in the first question; *alpaca*, questions and answers of gsm8k and "
     "bbh, about five times over, each time with another exercise number; *prompt-completion*, successive paragraphs "
     "of the long documents; *texts*, those documents; *tokens*, those documents tokenized, with up to about 4,000 ids "
-    "per record, and over again with another number in each record. Rows of chats and tokens have 150 MB, because "
-    "with 40 MB both sides would mostly start up."
+    "per record, and over again with another number in each record. Rows of chats and tokens have 400 MB, because "
+    "with less both sides would mostly start up."
 )
 
 

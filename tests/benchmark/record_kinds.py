@@ -9,13 +9,13 @@ from pathlib import Path
 from typing import Any
 
 CORPUS_BYTES = {
-    "chats": 150_000_000,
+    "chats": 400_000_000,
     "alpaca": 40_000_000,
     "prompt-completion": 40_000_000,
     "texts": 40_000_000,
-    "tokens": 150_000_000,
+    "tokens": 400_000_000,
 }
-"""Of chats and tokens, the usual way has little to do, and hbpack less: with 40 MB, both would mostly start up."""
+"""Of chats and tokens, the usual way has little to do, and hbpack less: with less, both would mostly start up."""
 
 Record = dict[str, Any]
 
